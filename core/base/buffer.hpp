@@ -1,0 +1,30 @@
+#pragma once
+// Owning host memory for blocks.
+
+#include <cstdint>
+#include <memory>
+
+#include "gossamer/core/base/types.hpp"
+
+namespace gossamer {
+
+/// Zero-filled host memory, aligned to 128 bytes (the size to which buckets round parameters).
+/// Pages are touched only when first written. Copies share the memory, so that an operation still
+/// in flight can keep it alive.
+class Buffer {
+ public:
+  static constexpr std::int64_t kAlignment = 128;
+
+  Buffer() = default;
+  /// Throws std::bad_alloc.
+  Buffer(std::int64_t numel, DType dtype);
+
+  [[nodiscard]] Block block() const { return block_; }
+  [[nodiscard]] const std::shared_ptr<void>& owner() const { return owner_; }
+
+ private:
+  std::shared_ptr<void> owner_;
+  Block block_;
+};
+
+}  // namespace gossamer

@@ -1,0 +1,83 @@
+#pragma once
+// What can go wrong, one type per kind, and the exit code that main gives each of them. A broken
+// invariant of gossamer itself is a std::logic_error and ends with kInternal.
+
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gossamer {
+
+/// Exit codes of the program; part of its interface, listed in the README.
+enum class ExitCode : int {
+  kDone = 0,
+  kCheckFailed = 1,
+  kConfig = 2,
+  kData = 3,
+  kCheckpoint = 4,
+  kInternal = 70,
+  kPeerLost = 74,
+  kPreempted = 75,
+  kNonFinite = 76,
+};
+
+/// A configuration file, an override or a command line that cannot be used. The message reads
+/// `where: key: what is wrong, what is allowed`; `where` is `file:line:column` or `command line`.
+class ConfigError : public std::runtime_error {
+ public:
+  ConfigError(std::string_view where, std::string_view key, std::string_view what);
+  /// For values that came from code and have neither file nor key.
+  explicit ConfigError(const std::string& what) : std::runtime_error(what) {}
+};
+
+/// A data file that is missing, truncated or corrupt. Messages name file and offset (bytes).
+class DataError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A saved model or state that cannot be written or read.
+class CheckpointError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The loss or a gradient stopped being a number.
+class NonFiniteError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What an operation on the wire belongs to; -1 where it belongs to no bucket or round.
+struct OpLabel {
+  std::string_view what = "exchange";
+  std::int64_t bucket = -1;
+  std::int64_t round = -1;
+};
+
+/// `exchange of bucket 2, round 7`.
+std::string to_string(const OpLabel& label);
+
+/// A peer that is lost, late beyond the timeout, or does not do what this rank does.
+class CommError : public std::runtime_error {
+ public:
+  struct Context {
+    int rank = -1;
+    /// World ranks that this rank was waiting for; empty when unknown.
+    std::vector<int> peers = {};
+    OpLabel label = {};
+  };
+  CommError(Context context, std::string_view what);
+  [[nodiscard]] const Context& context() const { return context_; }
+
+ private:
+  Context context_;
+};
+
+/// The exit code that an error leads to.
+ExitCode exit_code_of(const std::exception& error);
+
+}  // namespace gossamer

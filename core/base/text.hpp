@@ -1,0 +1,49 @@
+#pragma once
+// Small helpers for messages people read.
+
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gossamer {
+
+/// All arguments written one after the other, as operator<< writes them.
+template <class... Args>
+std::string concat(const Args&... args) {
+  std::ostringstream out;
+  (out << ... << args);
+  return out.str();
+}
+
+/// The items of a range with `separator` between them.
+template <class Range>
+std::string join(const Range& range, std::string_view separator) {
+  std::ostringstream out;
+  bool first = true;
+  for (const auto& item : range) {
+    if (!first) out << separator;
+    out << item;
+    first = false;
+  }
+  return out.str();
+}
+
+/// The registry spelling of a name: `Accum_AdamW` and `accum-adamw` are one name.
+std::string canonical_name(std::string_view name);
+
+/// The candidate with the smallest edit distance to `word`, or an empty string when none is close
+/// enough (more than a third of the word's letters, at least 2, differ).
+std::string nearest(std::string_view word, std::span<const std::string> candidates);
+
+/// ` (did you mean X?)` for a close candidate, otherwise an empty string.
+std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
+
+/// A floating point number in the fewest digits that read back to the same value.
+std::string shortest(double value);
+
+/// `12.3 MB`, `640 B`: a number of bytes in powers of 1000.
+std::string human_bytes(double bytes);
+
+}  // namespace gossamer

@@ -1,0 +1,126 @@
+#include "gossamer/topology/registry.hpp"
+
+#include "worlds.hpp"
+
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+std::string refusal(std::string_view name, const World& world, const Options& options = Options()) {
+  try {
+    (void)make_topology(name, world, options);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(TopologyTable, HasWholeRowsUnderCanonicalNames) {
+  for (const TopologyEntry& entry : topology_table()) {
+    EXPECT_EQ(canonical_name(entry.name), entry.name);
+    EXPECT_FALSE(entry.summary.empty()) << entry.name;
+    EXPECT_FALSE(entry.sizes.empty()) << entry.name;
+    ASSERT_NE(entry.fits, nullptr) << entry.name;
+    ASSERT_NE(entry.make, nullptr) << entry.name;
+  }
+  EXPECT_EQ(topology_names(),
+            (std::vector<std::string>{"complete", "ring", "one-peer-exp", "alternating-exp-ring"}));
+}
+
+TEST(TopologyTable, FitsNoWorldWithoutRanks) {
+  for (const TopologyEntry& entry : topology_table()) {
+    EXPECT_FALSE(entry.fits({.size = 0})) << entry.name;
+    EXPECT_FALSE(entry.fits({.size = -4})) << entry.name;
+  }
+}
+
+TEST(TopologyTable, FactoriesRefuseWhatDoesNotFit) {
+  const Options options;
+  for (const TopologyCase& c : topology_cases(false)) {
+    for (const TopologyEntry& entry : topology_table()) {
+      if (entry.name != c.topology) continue;
+      EXPECT_THROW((void)entry.make(c.world, options), std::logic_error) << to_string(c);
+    }
+  }
+}
+
+TEST(MakeTopology, TakesEitherSpelling) {
+  const World world{.size = 4, .local_size = 2};
+  for (const std::string_view name : {"one-peer-exp", "one_peer_exp", "One_Peer-EXP"}) {
+    EXPECT_EQ(make_topology(name, world)->name(), "one-peer-exp") << name;
+  }
+  EXPECT_EQ(make_topology("alternating_exp_ring", world)->name(), "alternating-exp-ring");
+}
+
+TEST(MakeTopology, LeavesUnknownOptionsToTheCaller) {
+  const Options options = Options::parse("name: ring, colour: blue");
+  EXPECT_NO_THROW((void)make_topology("ring", {.size = 3}, options));
+  EXPECT_THROW(options.reject_unknown(), ConfigError);
+}
+
+TEST(MakeTopology, SuggestsANameForAMistypedOne) {
+  const std::string what = refusal("one_pear_exp", {.size = 4});
+  EXPECT_TRUE(contains(what, "one_pear_exp (did you mean one-peer-exp?)")) << what;
+  for (const std::string& name : topology_names()) EXPECT_TRUE(contains(what, name)) << what;
+  const std::string strange = refusal("dodecahedron", {.size = 4});
+  EXPECT_FALSE(contains(strange, "did you mean")) << strange;
+  EXPECT_TRUE(contains(strange, "alternating-exp-ring")) << strange;
+}
+
+TEST(MakeTopology, SaysWhereTheNameStands) {
+  const Options options = Options::parse("topology: {name: rong}");
+  const std::string what = refusal("rong", {.size = 4}, options.section("topology"));
+  EXPECT_TRUE(contains(what, "topology.name: there is no topology rong")) << what;
+}
+
+TEST(MakeTopology, NamesTheNearestSizes) {
+  const std::string pairs = refusal("one-peer-exp", {.size = 6});
+  EXPECT_TRUE(contains(pairs, "powers of two")) << pairs;
+  EXPECT_TRUE(contains(pairs, "4 and 8")) << pairs;
+  EXPECT_TRUE(contains(pairs, "complete, ring.")) << pairs;
+  const std::string nodes = refusal("alternating-exp-ring", {.size = 12, .local_size = 4});
+  EXPECT_TRUE(contains(nodes, "12 ranks with 4 on each node")) << nodes;
+  EXPECT_TRUE(contains(nodes, "8 and 16")) << nodes;
+}
+
+TEST(MakeTopology, RefusesNodesOfUnequalSize) {
+  const std::string what = refusal("alternating-exp-ring", {.size = 6, .local_size = 4});
+  EXPECT_TRUE(contains(what, "equally many ranks")) << what;
+  EXPECT_TRUE(contains(what, "4 and 8")) << what;
+}
+
+TEST(MakeTopology, RefusesAWorldWithoutRanks) {
+  EXPECT_TRUE(contains(refusal("ring", {.size = 0}), "at least one"));
+  EXPECT_TRUE(contains(refusal("ring", {.size = 4, .local_size = 0}), "at least one"));
+}
+
+class ImpossibleWorld : public testing::TestWithParam<TopologyCase> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, ImpossibleWorld, testing::ValuesIn(topology_cases(false)),
+                         test_name);
+
+TEST_P(ImpossibleWorld, IsRefusedWithAWayOut) {
+  const auto& [name, world] = GetParam();
+  const std::string what = refusal(name, world);
+  EXPECT_TRUE(contains(what, concat(name, " cannot be built for ", world.size, " ranks"))) << what;
+  std::vector<std::string_view> fitting;
+  for (const TopologyEntry& entry : topology_table()) {
+    if (entry.name == name) {
+      EXPECT_TRUE(contains(what, concat("It works for ", entry.sizes))) << what;
+    }
+    if (entry.fits(world)) fitting.push_back(entry.name);
+  }
+  EXPECT_TRUE(what.ends_with(concat("that fit this world: ", join(fitting, ", "), "."))) << what;
+}
+
+}  // namespace
+}  // namespace gossamer

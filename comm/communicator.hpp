@@ -1,0 +1,55 @@
+#pragma once
+// What every backend offers: a group of ranks 0..size-1 that exchange blocks.
+//
+// Protocol: the members of a communicator submit the same operations in the same order; two members
+// submit their exchanges with each other in the same order. Any number may be in flight, and they
+// may end in any order. Blocks named in an operation stay untouched by the caller until it is over
+// (a block that is only sent may be read). `owner` is kept alive until then.
+//
+// Reductions add in an order that depends only on the group and the size, so that runs repeat.
+//
+// Thread safety: one thread uses a communicator and all communicators split from it.
+// Errors: CommError. After one the communicator is unusable and the rank is expected to leave.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gossamer/comm/request.hpp"
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/types.hpp"
+
+namespace gossamer {
+
+/// What belongs to an operation beside its blocks.
+struct OpContext {
+  OpLabel label = {};
+  /// Kept alive until the operation is over; may be empty.
+  std::shared_ptr<void> owner = {};
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  /// The rank in the world of each member.
+  [[nodiscard]] virtual const std::vector<int>& world_ranks() const = 0;
+
+  /// Sends `send` to `peer` and receives as many elements into `receive`; the peer does the same.
+  virtual Request exchange(int peer, ConstBlock send, Block receive, OpContext context) = 0;
+  /// receive = sum of all members' `send`, self included; float32, float64 or int64.
+  virtual Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) = 0;
+  /// Copies root's block into everybody's.
+  virtual Request broadcast(Block block, int root, OpContext context) = 0;
+  /// Blocks until every member's text is here, in rank order.
+  virtual std::vector<std::string> all_gather(std::string text) = 0;
+  /// Blocks until all members have come here.
+  virtual void barrier() = 0;
+  /// A communicator of the members that give the same `color`, in rank order; nullptr for a
+  /// negative color. All members call it.
+  virtual std::unique_ptr<Communicator> split(int color) = 0;
+};
+
+}  // namespace gossamer

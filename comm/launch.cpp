@@ -1,0 +1,64 @@
+#include "gossamer/comm/launch.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string>
+
+#include "gossamer/comm/thread_backend.hpp"
+#include "gossamer/core/base/text.hpp"
+#ifdef GOSSAMER_HAVE_MPI
+#include "gossamer/comm/mpi_backend.hpp"
+#endif
+
+namespace gossamer {
+namespace {
+
+constexpr std::array kTable = {
+    BackendEntry{"threads", "ranks are threads of this process", launch_threads},
+#ifdef GOSSAMER_HAVE_MPI
+    BackendEntry{"mpi", "ranks are processes started by mpirun, mpiexec or srun", launch_mpi},
+#endif
+};
+
+// Where launchers write the rank: Open MPI, MPICH and Intel MPI, SLURM's srun.
+constexpr std::array kRankVariables = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
+
+}  // namespace
+
+std::span<const BackendEntry> backend_table() { return kTable; }
+
+std::vector<std::string> backend_names() {
+  std::vector<std::string> names;
+  for (const BackendEntry& row : kTable) names.emplace_back(row.name);
+  return names;
+}
+
+std::string_view default_backend() {
+  const bool launched = std::ranges::any_of(
+      kRankVariables, [](const char* name) { return std::getenv(name) != nullptr; });
+  return launched ? "mpi" : "threads";
+}
+
+bool speaks_for_all() {
+  for (const char* name : kRankVariables) {
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  }
+  return true;
+}
+
+int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body) {
+  const auto row = std::ranges::find(kTable, backend, &BackendEntry::name);
+  if (row == kTable.end()) {
+    const std::vector<std::string> names = backend_names();
+    throw ConfigError(concat("comm.backend: ", backend, " is not built into this program",
+                             did_you_mean(backend, names), ", allowed: ", join(names, ", ")));
+  }
+  return row->launch(options, body);
+}
+
+World world_of(int rank, int size, int local_size) {
+  return {rank, size, rank % local_size, local_size};
+}
+
+}  // namespace gossamer

@@ -1,0 +1,54 @@
+#pragma once
+// Starts the ranks of a run on a backend: as threads of this process, or as the processes that
+// mpirun or SLURM has already started.
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gossamer/comm/communicator.hpp"
+#include "gossamer/core/base/log.hpp"
+
+namespace gossamer {
+
+struct LaunchOptions {
+  /// Worker threads to start. 0: one for the threads backend, what was launched for MPI. Any other
+  /// number must match the world of a backend that does not start its own ranks.
+  int num_ranks = 0;
+  /// Ranks that count as one node; 0: as they really are. Must divide the number of ranks.
+  int local_size = 0;
+  /// Seconds that an operation may wait for its peers.
+  double timeout_s = 300.0;
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+/// What a rank does. Returns its exit code.
+using RankBody = std::function<int(Communicator& communicator, const World& world)>;
+
+struct BackendEntry {
+  std::string_view name;
+  std::string_view summary;
+  int (*launch)(const LaunchOptions& options, const RankBody& body);
+};
+
+std::span<const BackendEntry> backend_table();
+std::vector<std::string> backend_names();
+
+/// `mpi` when this process was started by mpirun, mpiexec or srun, otherwise `threads`.
+std::string_view default_backend();
+
+/// True on the rank that speaks for all; known before anything is started.
+bool speaks_for_all();
+
+/// Runs `body` on every rank and returns the exit code of the run: that of the first rank that
+/// failed, else the first that is not 0. When a body throws, the error is logged and no other rank
+/// is left waiting: under threads their operations fail, under MPI the job is aborted with the exit
+/// code. Throws ConfigError for an unknown backend or impossible options.
+int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body);
+
+/// World of `rank` for a node size that divides the world size.
+World world_of(int rank, int size, int local_size);
+
+}  // namespace gossamer

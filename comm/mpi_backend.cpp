@@ -1,0 +1,232 @@
+#include "gossamer/comm/mpi_backend.hpp"
+
+#include <chrono>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "gossamer/comm/mpi_check.hpp"
+#include "gossamer/comm/mpi_operations.hpp"
+#include "gossamer/comm/mpi_watch.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+/// Before a rank takes the job down, the others have this long to write their own last line.
+constexpr auto kLastWords = std::chrono::milliseconds(500);
+
+/// One communicator handle. Freeing one is a collective call, so it happens in release() and never
+/// in a destructor; MPI_Finalize reclaims what was not released.
+class MpiComm {
+ public:
+  explicit MpiComm(MPI_Comm comm) : comm_(comm) {}
+  MpiComm(MpiComm&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
+  MpiComm& operator=(MpiComm&& other) noexcept {
+    comm_ = std::exchange(other.comm_, MPI_COMM_NULL);
+    return *this;
+  }
+  MpiComm(const MpiComm&) = delete;
+  MpiComm& operator=(const MpiComm&) = delete;
+  ~MpiComm() = default;
+
+  [[nodiscard]] MPI_Comm get() const { return comm_; }
+  void release() {
+    if (comm_ != MPI_COMM_NULL) MPI_Comm_free(&comm_);
+  }
+
+ private:
+  MPI_Comm comm_;
+};
+
+/// What the communicators of one process share: the worker and every handle, in order of creation,
+/// which is the same on all members.
+struct MpiContext {
+  std::vector<MpiComm> comms;
+  std::optional<MpiWatch> watch;
+  std::optional<ProgressWorker> worker;
+
+  MPI_Comm adopt(MPI_Comm comm) {
+    mpi_check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    return comms.emplace_back(comm).get();
+  }
+  MPI_Comm duplicate(MPI_Comm comm) {
+    MPI_Comm copy = MPI_COMM_NULL;
+    mpi_check(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
+    return adopt(copy);
+  }
+};
+
+class MpiCommunicator : public Communicator {
+ public:
+  MpiCommunicator(std::shared_ptr<MpiContext> context, std::shared_ptr<const MpiGroup> group)
+      : context_(std::move(context)), group_(std::move(group)) {}
+
+  [[nodiscard]] int rank() const override { return group_->rank; }
+  [[nodiscard]] int size() const override { return static_cast<int>(group_->world_ranks.size()); }
+  [[nodiscard]] const std::vector<int>& world_ranks() const override { return group_->world_ranks; }
+
+  Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
+    if (peer == rank() || peer < 0 || peer >= size()) {
+      throw std::logic_error(concat("exchange: rank ", rank(), " has no peer ", peer));
+    }
+    if (send.numel != receive.numel || send.dtype != receive.dtype) {
+      throw std::logic_error("exchange: the blocks differ in size or type");
+    }
+    return submit(make_mpi_exchange(group_, peer, send, receive), std::move(context));
+  }
+
+  Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
+    if (send.numel != receive.numel || send.dtype != receive.dtype) {
+      throw std::logic_error("all_reduce_sum: the blocks differ in size or type");
+    }
+    return submit(make_mpi_all_reduce(group_, send, receive), std::move(context));
+  }
+
+  Request broadcast(Block block, int root, OpContext context) override {
+    if (root < 0 || root >= size()) throw std::logic_error(concat("broadcast: no rank ", root));
+    return submit(make_mpi_broadcast(group_, block, root), std::move(context));
+  }
+
+  std::vector<std::string> all_gather(std::string text) override {
+    return gather(std::move(text), {.what = "gather"});
+  }
+
+  void barrier() override {
+    submit(make_mpi_barrier(group_), {.label = {.what = "barrier"}}).wait();
+  }
+
+  std::unique_ptr<Communicator> split(int color) override {
+    // MPI_Comm_split has no nonblocking form. Gathering first brings all members here under the
+    // watchdog, so that the blocking call after it finds everybody.
+    const std::vector<std::string> colors = gather(std::to_string(color), {.what = "split"});
+    auto part = std::make_shared<MpiGroup>();
+    const auto call = [this, color, part] {
+      MPI_Comm comm = MPI_COMM_NULL;
+      mpi_check(MPI_Comm_split(group_->comm, color < 0 ? MPI_UNDEFINED : color, rank(), &comm),
+                "MPI_Comm_split");
+      if (comm == MPI_COMM_NULL) return;
+      part->comm = context_->adopt(comm);
+      MPI_Comm_rank(comm, &part->rank);
+    };
+    submit(make_mpi_call(call), {.label = {.what = "split"}}).wait();
+    if (color < 0) return nullptr;
+    for (std::size_t member = 0; member < colors.size(); ++member) {
+      if (colors[member] == std::to_string(color)) {
+        part->world_ranks.push_back(world_ranks()[member]);
+      }
+    }
+    return std::make_unique<MpiCommunicator>(context_, std::move(part));
+  }
+
+ private:
+  Request submit(std::unique_ptr<Operation> operation, OpContext context) {
+    return context_->worker->submit(std::move(operation), std::move(context));
+  }
+
+  std::vector<std::string> gather(std::string text, OpLabel label) {
+    auto texts = std::make_shared<std::vector<std::string>>();
+    submit(make_mpi_gather(group_, std::move(text), texts), {.label = label}).wait();
+    return std::move(*texts);
+  }
+
+  std::shared_ptr<MpiContext> context_;
+  std::shared_ptr<const MpiGroup> group_;
+};
+
+/// The number of ranks on this node when every node has as many and ranks are dealt out node by
+/// node; 1 otherwise, so that nothing relies on a regular layout that is not there.
+int regular_local_size(int rank) {
+  MPI_Comm node = MPI_COMM_NULL;
+  mpi_check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
+            "MPI_Comm_split_type");
+  int local_rank = 0;
+  int local_size = 1;
+  MPI_Comm_rank(node, &local_rank);
+  MPI_Comm_size(node, &local_size);
+  MPI_Comm_free(&node);
+  const int here[2] = {rank % local_size == local_rank ? local_size : -1, -local_size};
+  int lowest[2] = {0, 0};
+  mpi_check(MPI_Allreduce(here, lowest, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "MPI_Allreduce");
+  return lowest[0] == -lowest[1] ? local_size : 1;
+}
+
+void check_layout(const LaunchOptions& options, int size) {
+  if (options.num_ranks > 0 && options.num_ranks != size) {
+    throw ConfigError(concat("--ranks ", options.num_ranks, ": MPI has started ", size,
+                             " processes; leave --ranks out under mpirun"));
+  }
+  if (options.local_size > 0 && size % options.local_size != 0) {
+    throw ConfigError(concat("comm.local_size: ", options.local_size, " does not divide the ", size,
+                             " ranks, allowed: a divisor of the number of ranks"));
+  }
+}
+
+/// Ends the job: the others are killed by the launcher, which returns `code`.
+[[noreturn]] void abort_job(ExitCode code) {
+  std::this_thread::sleep_for(kLastWords);
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  std::abort();
+}
+
+void shut_down(MpiContext& context) {
+  context.worker->stop();
+  context.watch->close();
+  for (MpiComm& comm : context.comms) comm.release();
+  MPI_Finalize();
+}
+
+}  // namespace
+
+int launch_mpi(const LaunchOptions& options, const RankBody& body) {
+  int provided = MPI_THREAD_SINGLE;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const Logger logger(options.log_level, size > 1 ? concat("rank ", rank) : "");
+  auto context = std::make_shared<MpiContext>();
+  try {
+    if (provided < MPI_THREAD_SERIALIZED) {
+      throw CommError({.rank = rank, .label = {.what = "start"}},
+                      "this MPI offers no thread support; gossamer needs MPI_THREAD_SERIALIZED");
+    }
+    const int found_local_size = regular_local_size(rank);
+    context->watch.emplace(context->duplicate(MPI_COMM_WORLD), rank, size);
+    MpiWatch& watch = *context->watch;
+    auto group = std::make_shared<MpiGroup>();
+    group->comm = context->duplicate(MPI_COMM_WORLD);
+    group->rank = rank;
+    for (int member = 0; member < size; ++member) group->world_ranks.push_back(member);
+    context->worker.emplace(ProgressWorker::Config{
+        .rank = rank,
+        .timeout_s = options.timeout_s,
+        .service = [&watch] { watch.service(); },
+        .diagnose = [&watch](const std::vector<int>& peers) { return watch.diagnose(peers); }});
+    try {
+      check_layout(options, size);
+    } catch (const ConfigError& error) {
+      // Every rank comes to the same conclusion, so they leave together and one says why.
+      if (rank == 0) logger.error(error.what());
+      shut_down(*context);
+      return static_cast<int>(ExitCode::kConfig);
+    }
+    MpiCommunicator communicator(context, std::move(group));
+    const int local_size = options.local_size > 0 ? options.local_size : found_local_size;
+    const int code = body(communicator, world_of(rank, size, local_size));
+    context->worker->drain();
+    communicator.barrier();
+    shut_down(*context);
+    return code;
+  } catch (const std::exception& error) {
+    logger.error(error.what());
+    abort_job(exit_code_of(error));
+  } catch (...) {
+    logger.error("an unknown error");
+    abort_job(ExitCode::kInternal);
+  }
+}
+
+}  // namespace gossamer

@@ -1,0 +1,37 @@
+#pragma once
+// The operations of the MPI backend: nonblocking calls that the progress worker starts and tests.
+// Blocks of more than 2^30 elements go in several calls, because MPI counts are ints.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <mpi.h>
+
+#include "gossamer/comm/progress_worker.hpp"
+#include "gossamer/core/base/types.hpp"
+
+namespace gossamer {
+
+/// The group an operation runs in. The handle belongs to the backend, which frees it at the end.
+struct MpiGroup {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int rank = 0;
+  std::vector<int> world_ranks;
+};
+
+std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, int peer,
+                                             ConstBlock send, Block receive);
+std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> group,
+                                               ConstBlock send, Block receive);
+std::unique_ptr<Operation> make_mpi_broadcast(std::shared_ptr<const MpiGroup> group, Block block,
+                                              int root);
+std::unique_ptr<Operation> make_mpi_barrier(std::shared_ptr<const MpiGroup> group);
+/// `texts` is filled when the operation is over.
+std::unique_ptr<Operation> make_mpi_gather(std::shared_ptr<const MpiGroup> group, std::string text,
+                                           std::shared_ptr<std::vector<std::string>> texts);
+/// Runs `call` on the worker, for MPI calls that have no nonblocking form.
+std::unique_ptr<Operation> make_mpi_call(std::function<void()> call);
+
+}  // namespace gossamer

@@ -1,0 +1,100 @@
+#include "gossamer/comm/mpi_watch.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "gossamer/comm/mpi_check.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr int kTag = 1;
+constexpr int kWords = 2;
+constexpr auto kPatience = std::chrono::seconds(2);
+
+}  // namespace
+
+MpiWatch::MpiWatch(MPI_Comm comm, int rank, int size)
+    : comm_(comm), rank_(rank), size_(size), answered_(static_cast<std::size_t>(size)) {
+  post_receive();
+}
+
+void MpiWatch::post_receive() {
+  mpi_check(MPI_Irecv(&incoming_, kWords, MPI_INT64_T, MPI_ANY_SOURCE, kTag, comm_, &receive_),
+            "MPI_Irecv");
+}
+
+void MpiWatch::send(int to, Kind kind, int about) {
+  Sent& sent = sent_.emplace_back(Sent{{static_cast<std::int64_t>(kind), about}});
+  mpi_check(MPI_Isend(&sent.message, kWords, MPI_INT64_T, to, kTag, comm_, &sent.request),
+            "MPI_Isend");
+}
+
+void MpiWatch::service() {
+  while (true) {
+    int here = 0;
+    MPI_Status status;
+    mpi_check(MPI_Test(&receive_, &here, &status), "MPI_Test");
+    if (here == 0) break;
+    const Message message = incoming_;
+    post_receive();
+    handle(status.MPI_SOURCE, message);
+  }
+  while (!sent_.empty()) {
+    int gone = 0;
+    mpi_check(MPI_Test(&sent_.front().request, &gone, MPI_STATUS_IGNORE), "MPI_Test");
+    if (gone == 0) break;
+    sent_.pop_front();
+  }
+}
+
+void MpiWatch::handle(int from, const Message& message) {
+  switch (static_cast<Kind>(message.kind)) {
+    case Kind::kProbe:
+      return send(from, Kind::kAnswer, rank_);
+    case Kind::kAnswer:
+      answered_[static_cast<std::size_t>(from)] = true;
+      return;
+    case Kind::kLost:
+      throw CommError({rank_, {static_cast<int>(message.about)}, {.what = "communication"}},
+                      concat("it shows no sign of life, as rank ", from, " has found out"));
+  }
+}
+
+ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
+  answered_.assign(answered_.size(), false);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) send(rank, Kind::kProbe, rank_);
+  }
+  std::vector<int> silent;
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  do {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    service();
+    silent.clear();
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_ && !answered_[static_cast<std::size_t>(rank)]) silent.push_back(rank);
+    }
+  } while (!silent.empty() && std::chrono::steady_clock::now() < end);
+  if (silent.empty()) {
+    return {peers,
+            "it is alive but has not come to this point; if that is normal (a long "
+            "evaluation, a slow disk), give comm.timeout_s more seconds"};
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && answered_[static_cast<std::size_t>(rank)]) {
+      send(rank, Kind::kLost, silent.front());
+    }
+  }
+  return {silent, "no sign of life (stopped, or its host is gone)"};
+}
+
+void MpiWatch::close() {
+  if (receive_ == MPI_REQUEST_NULL) return;
+  MPI_Cancel(&receive_);
+  MPI_Wait(&receive_, MPI_STATUS_IGNORE);
+}
+
+}  // namespace gossamer

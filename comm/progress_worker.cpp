@@ -1,0 +1,160 @@
+#include "gossamer/comm/progress_worker.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Between turns without progress: short enough that a wait costs little, long enough that a rank
+// which shares its core loses well under one percent.
+constexpr auto kActivePause = std::chrono::microseconds(50);
+constexpr auto kIdlePause = std::chrono::milliseconds(20);
+// A turn that took longer than this was not waiting but stopped (SIGSTOP, a suspended machine).
+constexpr double kLongestTurn = 0.5;
+
+}  // namespace
+
+ProgressWorker::ProgressWorker(Config config)
+    : config_(std::move(config)), thread_([this] { run(); }) {}
+
+ProgressWorker::~ProgressWorker() { stop(); }
+
+void ProgressWorker::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext context) {
+  auto state = std::make_shared<RequestState>();
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
+      state->fail(failure_);
+      return Request(std::move(state));
+    }
+    submitted_.push_back({std::move(operation), state, std::move(context)});
+    ++in_flight_;
+  }
+  wake_.notify_one();
+  return Request(std::move(state));
+}
+
+void ProgressWorker::drain() {
+  std::unique_lock lock(mutex_);
+  drained_.wait(lock, [this] { return in_flight_ == 0; });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void ProgressWorker::run() {
+  auto last = Clock::now();
+  while (take_submitted()) {
+    bool progressed = false;
+    try {
+      start_submitted();
+      progressed = test_active();
+      if (config_.service) config_.service();
+      const auto now = Clock::now();
+      watch(std::min(std::chrono::duration<double>(now - last).count(), kLongestTurn));
+      last = now;
+    } catch (...) {
+      fail_everything(std::current_exception());
+    }
+    pause(progressed);
+  }
+}
+
+bool ProgressWorker::take_submitted() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) {
+    for (Active& late : submitted_) late.state->fail(failure_);
+    submitted_.clear();
+    in_flight_ = 0;
+    drained_.notify_all();
+  }
+  starting_.swap(submitted_);
+  return !stopping_;
+}
+
+void ProgressWorker::start_submitted() {
+  while (!starting_.empty()) {
+    active_.push_back(std::move(starting_.front()));
+    starting_.pop_front();
+    active_.back().operation->start();
+  }
+}
+
+bool ProgressWorker::test_active() {
+  std::size_t ended = 0;
+  for (Active& entry : active_) {
+    if (!entry.operation->test()) continue;
+    entry.operation.reset();
+    // The owner may free memory; it must be gone before anybody learns that the operation is over.
+    entry.context.owner.reset();
+    entry.state->complete();
+    ++ended;
+  }
+  if (ended == 0) return false;
+  std::erase_if(active_, [](const Active& entry) { return entry.operation == nullptr; });
+  {
+    const std::lock_guard lock(mutex_);
+    in_flight_ -= ended;
+  }
+  drained_.notify_all();
+  return true;
+}
+
+void ProgressWorker::watch(double elapsed_s) {
+  for (Active& entry : active_) {
+    entry.waited_s += elapsed_s;
+    if (entry.waited_s > config_.timeout_s) give_up(entry);
+  }
+}
+
+void ProgressWorker::give_up(const Active& late) {
+  Diagnosis diagnosis{late.operation->waiting_for(), "it has not come to this point"};
+  if (config_.diagnose) diagnosis = config_.diagnose(diagnosis.peers);
+  throw CommError({config_.rank, diagnosis.peers, late.context.label},
+                  concat("no end after ", shortest(config_.timeout_s),
+                         " s (comm.timeout_s): ", diagnosis.text));
+}
+
+void ProgressWorker::fail_everything(const std::exception_ptr& error) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = error;
+  const auto end = [this](Active& entry) {
+    // First the operation, which may still be touching its blocks; then whoever waits for it.
+    entry.operation.reset();
+    entry.context.owner.reset();
+    entry.state->fail(failure_);
+  };
+  std::ranges::for_each(active_, end);
+  std::ranges::for_each(starting_, end);
+  std::ranges::for_each(submitted_, end);
+  active_.clear();
+  starting_.clear();
+  submitted_.clear();
+  in_flight_ = 0;
+  drained_.notify_all();
+}
+
+void ProgressWorker::pause(bool progressed) {
+  if (progressed) return;
+  std::unique_lock lock(mutex_);
+  const auto news = [this] { return stopping_ || !submitted_.empty(); };
+  if (active_.empty()) {
+    wake_.wait_for(lock, kIdlePause, news);
+  } else {
+    wake_.wait_for(lock, kActivePause, news);
+  }
+}
+
+}  // namespace gossamer

@@ -1,0 +1,292 @@
+#include "gossamer/comm/thread_backend.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <span>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "gossamer/comm/progress_worker.hpp"
+#include "gossamer/comm/thread_group.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+template <class T>
+void add_all(const std::vector<Contribution>& members, Block receive) {
+  const std::span<T> sum = receive.as<T>();
+  std::ranges::copy(members.front().send.as<T>(), sum.begin());
+  for (std::size_t m = 1; m < members.size(); ++m) {
+    const T* term = members[m].send.as<T>().data();
+    T* out = sum.data();
+    for (std::size_t i = 0; i < sum.size(); ++i) out[i] += term[i];
+  }
+}
+
+void sum_in_rank_order(const std::vector<Contribution>& members, Block receive) {
+  switch (receive.dtype) {
+    case DType::kFloat32:
+      return add_all<float>(members, receive);
+    case DType::kFloat64:
+      return add_all<double>(members, receive);
+    case DType::kInt64:
+      return add_all<std::int64_t>(members, receive);
+    case DType::kUInt8:
+      break;
+  }
+  throw std::logic_error("all_reduce_sum: bytes cannot be summed");
+}
+
+void copy_block(const ConstBlock& from, const Block& to) {
+  if (from.bytes() > 0 && from.data != to.data) {
+    std::memcpy(to.data, from.data, static_cast<std::size_t>(from.bytes()));
+  }
+}
+
+/// One member's side of a meeting.
+class ThreadOperation : public Operation {
+ public:
+  struct Config {
+    std::shared_ptr<ThreadGroup> group;
+    ThreadGroup::Key key;
+    MeetingKind kind = MeetingKind::kGather;
+    /// The members of the meeting, as ranks of the group, and this rank's place among them.
+    std::vector<int> members;
+    std::size_t place = 0;
+    std::size_t place_in_group = 0;
+    /// The place whose block is copied: the root, or the other one of a pair.
+    std::size_t source = 0;
+    Contribution contribution;
+    /// Where gathered texts go; the caller waits, so it outlives the operation.
+    std::vector<std::string>* texts = nullptr;
+  };
+
+  explicit ThreadOperation(Config config)
+      : config_(std::move(config)), receive_(config_.contribution.receive) {}
+
+  ~ThreadOperation() override {
+    if (!meeting_ || meeting_->over()) return;
+    // Dropped before its end: the run has failed. A peer may be reading this rank's blocks at this
+    // moment; none can start to any more.
+    config_.group->hub().fail(config_.group->world_ranks()[config_.place_in_group]);
+    while (meeting_->num_readers.load() > 0) std::this_thread::yield();
+  }
+
+  void start() override {
+    meeting_ = config_.group->join(config_.key, config_.kind, config_.place, config_.members.size(),
+                                   std::move(config_.contribution));
+  }
+
+  bool test() override {
+    if (!worked_ && meeting_->complete()) {
+      meeting_->num_readers.fetch_add(1);
+      const bool usable = !config_.group->hub().failed();
+      if (usable) work();
+      meeting_->num_readers.fetch_sub(1);
+      worked_ = usable;
+      if (usable) meeting_->num_done.fetch_add(1);
+    }
+    if (worked_ && meeting_->over()) return true;
+    if (config_.group->hub().failed()) {
+      throw CommError({.peers = {config_.group->hub().failed_rank()}}, "that rank has failed");
+    }
+    return false;
+  }
+
+  [[nodiscard]] std::vector<int> waiting_for() const override {
+    std::vector<int> late;
+    if (!meeting_ || meeting_->complete()) return late;
+    // A member that comes while this is read is listed or not; both are true at some moment.
+    const std::vector<bool> here = config_.group->who_is_here(*meeting_);
+    for (std::size_t place = 0; place < here.size(); ++place) {
+      if (here[place]) continue;
+      const auto member = static_cast<std::size_t>(config_.members[place]);
+      late.push_back(config_.group->world_ranks()[member]);
+    }
+    return late;
+  }
+
+ private:
+  void work() {
+    const std::vector<Contribution>& members = meeting_->members;
+    switch (config_.kind) {
+      case MeetingKind::kExchange:
+      case MeetingKind::kBroadcast:
+        return copy_block(members[config_.source].send, receive_);
+      case MeetingKind::kAllReduce:
+        return sum_in_rank_order(members, receive_);
+      case MeetingKind::kGather:
+        for (const Contribution& member : members) config_.texts->push_back(member.text);
+        return;
+    }
+  }
+
+  Config config_;
+  Block receive_;
+  std::shared_ptr<Meeting> meeting_;
+  bool worked_ = false;
+};
+
+class ThreadCommunicator : public Communicator {
+ public:
+  ThreadCommunicator(std::shared_ptr<ProgressWorker> worker, std::shared_ptr<ThreadGroup> group,
+                     int rank)
+      : worker_(std::move(worker)), group_(std::move(group)), rank_(rank) {}
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return static_cast<int>(world_ranks().size()); }
+  [[nodiscard]] const std::vector<int>& world_ranks() const override {
+    return group_->world_ranks();
+  }
+
+  Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
+    if (peer == rank_ || peer < 0 || peer >= size()) {
+      throw std::logic_error(concat("exchange: rank ", rank_, " has no peer ", peer));
+    }
+    if (send.numel != receive.numel || send.dtype != receive.dtype) {
+      throw std::logic_error("exchange: the blocks differ in size or type");
+    }
+    const std::pair pair = std::minmax({rank_, peer});
+    const std::size_t place = rank_ < peer ? 0 : 1;
+    return submit({.group = group_,
+                   .key = {pair.first, pair.second, num_exchanges_[peer]++},
+                   .kind = MeetingKind::kExchange,
+                   .members = {pair.first, pair.second},
+                   .place = place,
+                   .place_in_group = static_cast<std::size_t>(rank_),
+                   .source = 1 - place,
+                   .contribution = {.send = send, .receive = receive}},
+                  std::move(context));
+  }
+
+  Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
+    if (send.numel != receive.numel || send.dtype != receive.dtype) {
+      throw std::logic_error("all_reduce_sum: the blocks differ in size or type");
+    }
+    return submit_collective(MeetingKind::kAllReduce, {.send = send, .receive = receive}, 0,
+                             std::move(context));
+  }
+
+  Request broadcast(Block block, int root, OpContext context) override {
+    if (root < 0 || root >= size()) throw std::logic_error(concat("broadcast: no rank ", root));
+    return submit_collective(MeetingKind::kBroadcast, {.send = block, .receive = block}, root,
+                             std::move(context));
+  }
+
+  std::vector<std::string> all_gather(std::string text) override {
+    return gather(std::move(text), {.what = "gather"});
+  }
+
+  void barrier() override { gather({}, {.what = "barrier"}); }
+
+  std::unique_ptr<Communicator> split(int color) override {
+    const std::int64_t number = num_splits_++;
+    const std::vector<std::string> colors = gather(std::to_string(color), {.what = "split"});
+    if (color < 0) return nullptr;
+    std::vector<int> members;
+    int rank = 0;
+    for (std::size_t member = 0; member < colors.size(); ++member) {
+      if (colors[member] != std::to_string(color)) continue;
+      if (static_cast<int>(member) < rank_) ++rank;
+      members.push_back(world_ranks()[member]);
+    }
+    return std::make_unique<ThreadCommunicator>(
+        worker_, group_->subgroup(number, color, std::move(members)), rank);
+  }
+
+ private:
+  Request submit(ThreadOperation::Config config, OpContext context) {
+    return worker_->submit(std::make_unique<ThreadOperation>(std::move(config)),
+                           std::move(context));
+  }
+
+  Request submit_collective(MeetingKind kind, Contribution contribution, int root,
+                            OpContext context, std::vector<std::string>* texts = nullptr) {
+    std::vector<int> members(world_ranks().size());
+    for (std::size_t m = 0; m < members.size(); ++m) members[m] = static_cast<int>(m);
+    return submit({.group = group_,
+                   .key = {-1, -1, num_collectives_++},
+                   .kind = kind,
+                   .members = std::move(members),
+                   .place = static_cast<std::size_t>(rank_),
+                   .place_in_group = static_cast<std::size_t>(rank_),
+                   .source = static_cast<std::size_t>(root),
+                   .contribution = std::move(contribution),
+                   .texts = texts},
+                  std::move(context));
+  }
+
+  std::vector<std::string> gather(std::string text, OpLabel label) {
+    // Owned by the operation too: a failure may end this call while the worker still writes.
+    auto texts = std::make_shared<std::vector<std::string>>();
+    submit_collective(MeetingKind::kGather, {.text = std::move(text)}, 0, {label, texts},
+                      texts.get())
+        .wait();
+    return std::move(*texts);
+  }
+
+  std::shared_ptr<ProgressWorker> worker_;
+  std::shared_ptr<ThreadGroup> group_;
+  int rank_;
+  // Running numbers by which the members' operations find each other.
+  std::map<int, std::int64_t> num_exchanges_;
+  std::int64_t num_collectives_ = 0;
+  std::int64_t num_splits_ = 0;
+};
+
+/// One rank from start to end. Returns its exit code.
+int run_rank(const std::shared_ptr<ThreadGroup>& group, const LaunchOptions& options,
+             const World& world, const RankBody& body) {
+  const Logger logger(options.log_level, world.size > 1 ? concat("rank ", world.rank) : "");
+  const auto leave = [&](const char* what, ExitCode code) {
+    // The ranks that only learn of another's failure need not repeat it.
+    group->hub().fail(world.rank);
+    const bool first = group->hub().failed_rank() == world.rank;
+    first ? logger.error(what) : logger.debug(what);
+    return static_cast<int>(code);
+  };
+  auto worker = std::make_shared<ProgressWorker>(
+      ProgressWorker::Config{.rank = world.rank, .timeout_s = options.timeout_s});
+  try {
+    ThreadCommunicator communicator(worker, group, world.rank);
+    const int code = body(communicator, world);
+    worker->drain();
+    return code;
+  } catch (const std::exception& error) {
+    return leave(error.what(), exit_code_of(error));
+  } catch (...) {
+    return leave("an unknown error", ExitCode::kInternal);
+  }
+}
+
+}  // namespace
+
+int launch_threads(const LaunchOptions& options, const RankBody& body) {
+  const int size = std::max(1, options.num_ranks);
+  const int local_size = options.local_size > 0 ? options.local_size : size;
+  if (size % local_size != 0) {
+    throw ConfigError(concat("comm.local_size: ", local_size, " does not divide the ", size,
+                             " ranks, allowed: a divisor of the number of ranks"));
+  }
+  std::vector<int> everyone(static_cast<std::size_t>(size));
+  for (int rank = 0; rank < size; ++rank) everyone[static_cast<std::size_t>(rank)] = rank;
+  const auto hub = std::make_shared<ThreadHub>();
+  const auto group = std::make_shared<ThreadGroup>(hub, everyone);
+  std::vector<int> codes(everyone.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      codes[static_cast<std::size_t>(rank)] =
+          run_rank(group, options, world_of(rank, size, local_size), body);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (hub->failed()) return codes[static_cast<std::size_t>(hub->failed_rank())];
+  const auto failed = std::ranges::find_if(codes, [](int code) { return code != 0; });
+  return failed == codes.end() ? 0 : *failed;
+}
+
+}  // namespace gossamer

@@ -1,0 +1,11 @@
+#pragma once
+// Backend `threads`: the ranks are threads of this process. For one machine without MPI, and for
+// tests. See launch.hpp.
+
+#include "gossamer/comm/launch.hpp"
+
+namespace gossamer {
+
+int launch_threads(const LaunchOptions& options, const RankBody& body);
+
+}  // namespace gossamer

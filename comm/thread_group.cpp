@@ -1,0 +1,76 @@
+#include "gossamer/comm/thread_group.hpp"
+
+#include <utility>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+std::string_view name_of(MeetingKind kind) {
+  switch (kind) {
+    case MeetingKind::kExchange:
+      return "exchange";
+    case MeetingKind::kAllReduce:
+      return "all-reduce";
+    case MeetingKind::kBroadcast:
+      return "broadcast";
+    case MeetingKind::kGather:
+      return "gather";
+  }
+  return "operation";
+}
+
+std::string describe(MeetingKind kind, const ConstBlock& block) {
+  return concat(name_of(kind), " of ", block.numel, " ", name_of(block.dtype), " elements");
+}
+
+}  // namespace
+
+void ThreadHub::fail(int rank) {
+  int none = -1;
+  failed_rank_.compare_exchange_strong(none, rank);
+}
+
+std::shared_ptr<Meeting> ThreadGroup::join(const Key& key, MeetingKind kind, std::size_t place,
+                                           std::size_t size, Contribution contribution) {
+  const std::lock_guard lock(mutex_);
+  auto& meeting = open_[key];
+  if (!meeting) {
+    meeting = std::make_shared<Meeting>(size);
+    meeting->kind = kind;
+  }
+  for (const Contribution& other : meeting->members) {
+    if (!other.here) continue;
+    if (meeting->kind == kind && other.send.numel == contribution.send.numel &&
+        other.send.dtype == contribution.send.dtype) {
+      break;
+    }
+    throw CommError({.label = {.what = name_of(kind)}},
+                    concat("this rank starts an ", describe(kind, contribution.send),
+                           ", a peer an ", describe(meeting->kind, other.send)));
+  }
+  contribution.here = true;
+  meeting->members.at(place) = std::move(contribution);
+  std::shared_ptr<Meeting> joined = meeting;
+  if (joined->num_here.fetch_add(1) + 1 == size) open_.erase(key);
+  return joined;
+}
+
+std::vector<bool> ThreadGroup::who_is_here(const Meeting& meeting) {
+  const std::lock_guard lock(mutex_);
+  std::vector<bool> here;
+  for (const Contribution& member : meeting.members) here.push_back(member.here);
+  return here;
+}
+
+std::shared_ptr<ThreadGroup> ThreadGroup::subgroup(std::int64_t number, int color,
+                                                   std::vector<int> world_ranks) {
+  const std::lock_guard lock(mutex_);
+  auto& group = subgroups_[{number, color}];
+  if (!group) group = std::make_shared<ThreadGroup>(hub_, std::move(world_ranks));
+  return group;
+}
+
+}  // namespace gossamer

@@ -1,0 +1,89 @@
+#pragma once
+// Where ranks that are threads of one process meet.
+//
+// A Meeting is one operation of one group: each member brings its blocks; when all have come, each
+// member does its own part (copy, sum) straight from the others' memory; when all are done, the
+// operation is over for everybody. Nothing is copied twice and nobody waits for a lock while
+// copying.
+//
+// Thread safety: everything here is shared by the progress workers of all ranks.
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gossamer/core/base/types.hpp"
+
+namespace gossamer {
+
+/// Once one rank has failed, no rank of the run starts or ends an operation any more.
+class ThreadHub {
+ public:
+  /// The first failure counts; `rank` is the one that failed.
+  void fail(int rank);
+  [[nodiscard]] bool failed() const { return failed_rank_.load() >= 0; }
+  [[nodiscard]] int failed_rank() const { return failed_rank_.load(); }
+
+ private:
+  std::atomic<int> failed_rank_ = -1;
+};
+
+enum class MeetingKind : std::uint8_t { kExchange, kAllReduce, kBroadcast, kGather };
+
+/// What one member brings. Blocks are the member's own memory.
+struct Contribution {
+  ConstBlock send = {};
+  Block receive = {};
+  std::string text = {};
+  bool here = false;
+};
+
+struct Meeting {
+  explicit Meeting(std::size_t size) : members(size) {}
+
+  MeetingKind kind = MeetingKind::kGather;
+  std::vector<Contribution> members;  // written under the group's lock until all are here
+  std::atomic<std::size_t> num_here = 0;
+  std::atomic<std::size_t> num_done = 0;
+  /// Members that are reading others' blocks at this moment.
+  std::atomic<int> num_readers = 0;
+
+  [[nodiscard]] bool complete() const { return num_here.load() == members.size(); }
+  [[nodiscard]] bool over() const { return num_done.load() == members.size(); }
+};
+
+class ThreadGroup {
+ public:
+  /// Which meeting: for exchanges the pair (low, high), -1 otherwise, and the running number.
+  using Key = std::tuple<int, int, std::int64_t>;
+
+  ThreadGroup(std::shared_ptr<ThreadHub> hub, std::vector<int> world_ranks)
+      : hub_(std::move(hub)), world_ranks_(std::move(world_ranks)) {}
+
+  [[nodiscard]] ThreadHub& hub() const { return *hub_; }
+  [[nodiscard]] const std::vector<int>& world_ranks() const { return world_ranks_; }
+
+  /// Brings a contribution as member `place` of `size`. Throws CommError when it does not fit what
+  /// the members before brought (another operation, size or type).
+  std::shared_ptr<Meeting> join(const Key& key, MeetingKind kind, std::size_t place,
+                                std::size_t size, Contribution contribution);
+  /// Which members of a meeting have come.
+  std::vector<bool> who_is_here(const Meeting& meeting);
+  /// The group of the members with one color of the `number`-th split; the first to ask makes it.
+  std::shared_ptr<ThreadGroup> subgroup(std::int64_t number, int color,
+                                        std::vector<int> world_ranks);
+
+ private:
+  std::shared_ptr<ThreadHub> hub_;
+  std::vector<int> world_ranks_;
+  std::mutex mutex_;
+  std::map<Key, std::shared_ptr<Meeting>> open_;  // guarded by mutex_
+  std::map<std::pair<std::int64_t, int>, std::shared_ptr<ThreadGroup>> subgroups_;  // likewise
+};
+
+}  // namespace gossamer

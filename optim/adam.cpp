@@ -1,0 +1,48 @@
+// Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019), with the same arithmetic as
+// torch.optim. Least traffic per element in float32, mixing included: 32 bytes (read p, g, inbox,
+// m, v; write p, m, v).
+
+#include "gossamer/optim/moments.hpp"
+#include "gossamer/optim/sweep.hpp"
+
+namespace gossamer {
+namespace {
+
+template <Decay kDecay>
+struct AdamRule {
+  static constexpr int kNumStates = 2;  // m, v
+  template <class T>
+  using Coefficients = MomentCoefficients<T>;
+
+  MomentOptions options;
+
+  static constexpr StateMask reads(Phase) { return all_states(kNumStates); }
+  static constexpr StateMask writes(Phase) { return all_states(kNumStates); }
+  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
+
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
+    return moment_coefficients<T>(options, kDecay, update, update.step, 1);
+  }
+
+  template <class T, Phase>
+  static void apply(const Coefficients<T>& c, T& p, T g, std::array<T, 2>& state) {
+    auto& [m, v] = state;
+    apply_decay<kDecay>(c, p, g);
+    m = c.beta1 * m + c.new1 * g;
+    v = c.beta2 * v + c.new2 * g * g;
+    apply_moments(c, p, m, v);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_adam(const Options& options) {
+  return make_rule_optimizer(AdamRule<Decay::kCoupled>{read_moment_options(options)});
+}
+
+std::unique_ptr<Optimizer> make_adamw(const Options& options) {
+  return make_rule_optimizer(AdamRule<Decay::kDecoupled>{read_moment_options(options)});
+}
+
+}  // namespace gossamer

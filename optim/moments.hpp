@@ -1,0 +1,79 @@
+#pragma once
+// What the optimizers of the Adam family share: their options and the coefficients of a step.
+
+#include <cmath>
+#include <cstdint>
+
+#include "gossamer/core/base/options.hpp"
+#include "gossamer/optim/optimizer.hpp"
+
+namespace gossamer {
+
+/// How weight decay enters: added to the gradient (Adam with L2), or taken from the parameter
+/// directly (AdamW; Loshchilov and Hutter, 2019).
+enum class Decay { kCoupled, kDecoupled };
+
+struct MomentOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+};
+
+inline MomentOptions read_moment_options(const Options& options) {
+  const auto [beta1, beta2] =
+      options.number_pair("betas", {0.9, 0.999}, {.min = 0.0, .max = 1.0, .below_max = true});
+  return {beta1, beta2, options.number("eps", {.fallback = 1e-8, .min = 0.0})};
+}
+
+template <class T>
+struct MomentCoefficients {
+  T beta1;
+  T beta2;
+  T new1;        // 1 - beta1
+  T new2;        // 1 - beta2
+  T step_size;   // lr / (1 - beta1^t)
+  T root_scale;  // 1 / sqrt(1 - beta2^t)
+  T eps;
+  T shrink;      // decoupled: the parameter is multiplied by this
+  T decay;       // coupled: this times the parameter is added to the gradient
+  T accumulate;  // 1 / accum_iter
+};
+
+/// `t` counts updates of the moments, from 1.
+template <class T>
+MomentCoefficients<T> moment_coefficients(const MomentOptions& options, Decay decay,
+                                          const ParameterUpdate& update, std::int64_t t,
+                                          std::int64_t accum_iter) {
+  const auto exponent = static_cast<double>(t);
+  const double correction1 = 1.0 - std::pow(options.beta1, exponent);
+  const double correction2 = 1.0 - std::pow(options.beta2, exponent);
+  const bool coupled = decay == Decay::kCoupled;
+  return {static_cast<T>(options.beta1),
+          static_cast<T>(options.beta2),
+          static_cast<T>(1.0 - options.beta1),
+          static_cast<T>(1.0 - options.beta2),
+          static_cast<T>(update.lr / correction1),
+          static_cast<T>(1.0 / std::sqrt(correction2)),
+          static_cast<T>(options.eps),
+          static_cast<T>(coupled ? 1.0 : 1.0 - update.lr * update.weight_decay),
+          static_cast<T>(coupled ? update.weight_decay : 0.0),
+          static_cast<T>(1.0 / static_cast<double>(accum_iter))};
+}
+
+/// Applies weight decay to parameter and gradient.
+template <Decay kDecay, class T>
+void apply_decay(const MomentCoefficients<T>& c, T& p, T& g) {
+  if constexpr (kDecay == Decay::kCoupled) {
+    g += c.decay * p;
+  } else {
+    p *= c.shrink;
+  }
+}
+
+/// p <- p - step_size * m / (sqrt(v) * root_scale + eps).
+template <class T>
+void apply_moments(const MomentCoefficients<T>& c, T& p, T m, T v) {
+  p -= c.step_size * m / (std::sqrt(v) * c.root_scale + c.eps);
+}
+
+}  // namespace gossamer

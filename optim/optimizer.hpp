@@ -1,0 +1,54 @@
+#pragma once
+// An optimizer updates one parameter at a time, in one pass over memory: gossip mixing, gradient
+// scaling and the update rule together. It is stateless and immutable: moments and step counts
+// belong to the caller, so one object serves all buckets and all rank threads.
+//
+// A new optimizer is one file: a rule for one element (see sweep.hpp) and a factory, plus a row in
+// registry.cpp.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "gossamer/core/base/types.hpp"
+
+namespace gossamer {
+
+inline constexpr int kMaxStates = 4;
+
+/// x <- self * x + inbox * received. For an edge of n ranks with weight w: a pair receives its
+/// peer's x, so (w, 1-w); a group receives the sum of all n, so (w-p, p), p = (1-w)/(n-1).
+struct MixWeights {
+  double self = 1.0;
+  double inbox = 0.0;
+};
+
+/// Everything one parameter needs for one step. Blocks have the same number of elements and the
+/// same dtype, float32 or float64, and do not overlap.
+struct ParameterUpdate {
+  Block parameter;
+  /// Null data: the parameter has no gradient in this step; it is mixed and not updated.
+  ConstBlock gradient = {};
+  /// Null data: nothing to mix in.
+  ConstBlock inbox = {};
+  MixWeights mix = {};
+  /// num_states() pointers to as many elements as the parameter; zero before its first update.
+  std::array<void*, kMaxStates> states = {};
+  /// 1 for the parameter's first update.
+  std::int64_t step = 1;
+  double lr = 0.0;
+  double weight_decay = 0.0;
+  /// The gradient is multiplied by this first.
+  double gradient_scale = 1.0;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  /// State values per parameter element, at most kMaxStates.
+  [[nodiscard]] virtual int num_states() const = 0;
+  /// Mixes and updates. Thread safe for distinct parameters.
+  virtual void update(const ParameterUpdate& update) const = 0;
+};
+
+}  // namespace gossamer

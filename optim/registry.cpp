@@ -1,0 +1,75 @@
+#include "gossamer/optim/registry.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+
+std::unique_ptr<Optimizer> make_sgd(const Options& options);
+std::unique_ptr<Optimizer> make_adam(const Options& options);
+std::unique_ptr<Optimizer> make_adamw(const Options& options);
+std::unique_ptr<Optimizer> make_accum_adam(const Options& options);
+std::unique_ptr<Optimizer> make_accum_adamw(const Options& options);
+std::unique_ptr<Schedule> make_constant_schedule(const ScheduleBase& base, const Options& options);
+std::unique_ptr<Schedule> make_cosine_schedule(const ScheduleBase& base, const Options& options);
+std::unique_ptr<Schedule> make_step_schedule(const ScheduleBase& base, const Options& options);
+std::unique_ptr<Schedule> make_linear_schedule(const ScheduleBase& base, const Options& options);
+
+namespace {
+
+constexpr std::array kOptimizers = {
+    OptimizerEntry{"sgd", "gradient descent with momentum or Nesterov momentum", make_sgd},
+    OptimizerEntry{"adam", "Adam, weight decay added to the gradient", make_adam},
+    OptimizerEntry{"adamw", "Adam, decoupled weight decay", make_adamw},
+    OptimizerEntry{"accum_adam", "Adam whose moments move once per accum_iter steps",
+                   make_accum_adam},
+    OptimizerEntry{"accum_adamw", "the same with decoupled weight decay", make_accum_adamw},
+};
+
+constexpr std::array kSchedules = {
+    ScheduleEntry{"constant", "the same in every step", make_constant_schedule},
+    ScheduleEntry{"cosine_with_warmup", "linear warm-up, then half a cosine to eta_min",
+                  make_cosine_schedule},
+    ScheduleEntry{"step", "times gamma after every step_size steps", make_step_schedule},
+    ScheduleEntry{"linear", "linear warm-up, then a line down to end_factor", make_linear_schedule},
+};
+
+template <class Table>
+std::vector<std::string> names_of(const Table& table) {
+  std::vector<std::string> names;
+  for (const auto& row : table) names.emplace_back(row.name);
+  return names;
+}
+
+template <class Table>
+const auto& find_row(const Table& table, std::string_view name, std::string_view what) {
+  const std::string wanted = canonical_name(name);
+  const auto row = std::ranges::find_if(
+      table, [&wanted](const auto& entry) { return canonical_name(entry.name) == wanted; });
+  if (row != std::end(table)) return *row;
+  const std::vector<std::string> names = names_of(table);
+  throw ConfigError(concat("no ", what, " is called ", name, did_you_mean(name, names),
+                           ", allowed: ", join(names, ", ")));
+}
+
+}  // namespace
+
+std::span<const OptimizerEntry> optimizer_table() { return kOptimizers; }
+std::vector<std::string> optimizer_names() { return names_of(kOptimizers); }
+
+std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& options) {
+  return find_row(kOptimizers, name, "optimizer").make(options);
+}
+
+std::span<const ScheduleEntry> schedule_table() { return kSchedules; }
+std::vector<std::string> schedule_names() { return names_of(kSchedules); }
+
+std::unique_ptr<Schedule> make_schedule(std::string_view name, const ScheduleBase& base,
+                                        const Options& options) {
+  return find_row(kSchedules, name, "learning-rate schedule").make(base, options);
+}
+
+}  // namespace gossamer

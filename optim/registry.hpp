@@ -1,0 +1,41 @@
+#pragma once
+// The tables of optimizers and learning-rate schedules. Adding an optimizer: write its file,
+// declare its factory in registry.cpp, add a row there.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gossamer/core/base/options.hpp"
+#include "gossamer/optim/optimizer.hpp"
+#include "gossamer/optim/schedule.hpp"
+
+namespace gossamer {
+
+struct OptimizerEntry {
+  std::string_view name;
+  std::string_view summary;
+  std::unique_ptr<Optimizer> (*make)(const Options& options);
+};
+
+std::span<const OptimizerEntry> optimizer_table();
+std::vector<std::string> optimizer_names();
+/// Either spelling. Throws ConfigError for an unknown name or a wrong option.
+std::unique_ptr<Optimizer> make_optimizer(std::string_view name,
+                                          const Options& options = Options());
+
+struct ScheduleEntry {
+  std::string_view name;
+  std::string_view summary;
+  std::unique_ptr<Schedule> (*make)(const ScheduleBase& base, const Options& options);
+};
+
+std::span<const ScheduleEntry> schedule_table();
+std::vector<std::string> schedule_names();
+/// Either spelling. Throws ConfigError for an unknown name or a wrong option.
+std::unique_ptr<Schedule> make_schedule(std::string_view name, const ScheduleBase& base,
+                                        const Options& options = Options());
+
+}  // namespace gossamer

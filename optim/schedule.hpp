@@ -1,0 +1,24 @@
+#pragma once
+// Learning rates as functions of the number of completed steps. Immutable, thread safe.
+
+#include <cstdint>
+#include <memory>
+
+namespace gossamer {
+
+class Schedule {
+ public:
+  virtual ~Schedule() = default;
+  /// The learning rate of the step that follows `completed_steps` completed ones.
+  [[nodiscard]] virtual double lr(std::int64_t completed_steps) const = 0;
+};
+
+/// What every schedule is given beside its own options.
+struct ScheduleBase {
+  /// The optimizer's learning rate.
+  double lr = 1e-3;
+  /// Steps of the whole run, for defaults.
+  std::int64_t total_steps = 1;
+};
+
+}  // namespace gossamer

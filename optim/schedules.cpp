@@ -1,0 +1,89 @@
+// The built-in schedules. `cosine_with_warmup` is decent-dp's formula; its cosine part is that of
+// Loshchilov and Hutter (2017), equation 5, without restarts.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numbers>
+#include <utility>
+
+#include "gossamer/core/base/options.hpp"
+#include "gossamer/optim/schedule.hpp"
+
+namespace gossamer {
+namespace {
+
+class FunctionSchedule : public Schedule {
+ public:
+  explicit FunctionSchedule(std::function<double(std::int64_t)> function)
+      : function_(std::move(function)) {}
+  [[nodiscard]] double lr(std::int64_t completed_steps) const override {
+    return function_(completed_steps);
+  }
+
+ private:
+  std::function<double(std::int64_t)> function_;
+};
+
+std::unique_ptr<Schedule> make(std::function<double(std::int64_t)> function) {
+  return std::make_unique<FunctionSchedule>(std::move(function));
+}
+
+/// A linear climb over `steps` steps that begins at `start` times the learning rate.
+struct Warmup {
+  std::int64_t steps = 0;
+  double start = 0.0;
+
+  [[nodiscard]] double factor(std::int64_t s) const {
+    return start + (1.0 - start) * static_cast<double>(s) / static_cast<double>(steps);
+  }
+};
+
+Warmup read_warmup(const Options& options) {
+  return {options.integer("t_warmup", {.fallback = 0, .min = 0}),
+          options.number("warmup_decay", {.fallback = 0.01, .min = 0.0, .max = 1.0})};
+}
+
+/// Steps after the warm-up; by default the rest of the run.
+std::int64_t read_t_max(const Options& options, const ScheduleBase& base, const Warmup& warmup) {
+  const auto given = options.optional_integer("t_max", {.min = 1});
+  return given.value_or(std::max<std::int64_t>(1, base.total_steps - warmup.steps));
+}
+
+}  // namespace
+
+std::unique_ptr<Schedule> make_constant_schedule(const ScheduleBase& base, const Options&) {
+  return make([lr = base.lr](std::int64_t) { return lr; });
+}
+
+std::unique_ptr<Schedule> make_cosine_schedule(const ScheduleBase& base, const Options& options) {
+  const Warmup warmup = read_warmup(options);
+  const std::int64_t t_max = read_t_max(options, base, warmup);
+  const double eta_min = options.number("eta_min", {.fallback = 0.0, .min = 0.0});
+  return make([=, lr = base.lr](std::int64_t s) {
+    if (s < warmup.steps) return lr * warmup.factor(s);
+    const double part = static_cast<double>(s - warmup.steps) / static_cast<double>(t_max);
+    return eta_min + (lr - eta_min) * (1.0 + std::cos(std::numbers::pi * part)) / 2.0;
+  });
+}
+
+std::unique_ptr<Schedule> make_step_schedule(const ScheduleBase& base, const Options& options) {
+  const std::int64_t size = options.integer("step_size", {.fallback = 1000, .min = 1});
+  const double gamma = options.number("gamma", {.fallback = 0.1, .min = 0.0, .above_min = true});
+  return make([=, lr = base.lr](std::int64_t s) {
+    return lr * std::pow(gamma, static_cast<double>(s / size));
+  });
+}
+
+std::unique_ptr<Schedule> make_linear_schedule(const ScheduleBase& base, const Options& options) {
+  const Warmup warmup = read_warmup(options);
+  const std::int64_t t_max = read_t_max(options, base, warmup);
+  const double end = options.number("end_factor", {.fallback = 0.0, .min = 0.0, .max = 1.0});
+  return make([=, lr = base.lr](std::int64_t s) {
+    if (s < warmup.steps) return lr * warmup.factor(s);
+    const double part = static_cast<double>(s - warmup.steps) / static_cast<double>(t_max);
+    return lr * (1.0 - (1.0 - end) * std::min(1.0, part));
+  });
+}
+
+}  // namespace gossamer

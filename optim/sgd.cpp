@@ -1,0 +1,79 @@
+// Stochastic gradient descent with momentum (Polyak, 1964) and Nesterov's variant as PyTorch
+// defines it (Sutskever et al., 2013): the first step sets the buffer to the gradient itself.
+
+#include "gossamer/core/base/options.hpp"
+#include "gossamer/optim/sweep.hpp"
+
+namespace gossamer {
+namespace {
+
+template <class T>
+struct SgdCoefficients {
+  T lr;
+  T decay;
+  T momentum;
+};
+
+struct PlainRule {
+  static constexpr int kNumStates = 0;
+  template <class T>
+  using Coefficients = SgdCoefficients<T>;
+
+  static constexpr StateMask reads(Phase) { return 0; }
+  static constexpr StateMask writes(Phase) { return 0; }
+  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
+
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
+    return {static_cast<T>(update.lr), static_cast<T>(update.weight_decay), T{0}};
+  }
+
+  template <class T, Phase>
+  static void apply(const Coefficients<T>& c, T& p, T g, std::array<T, 0>&) {
+    p -= c.lr * (g + c.decay * p);
+  }
+};
+
+template <bool kNesterov>
+struct MomentumRule {
+  static constexpr int kNumStates = 1;
+  template <class T>
+  using Coefficients = SgdCoefficients<T>;
+
+  double momentum = 0.9;
+
+  static constexpr StateMask reads(Phase phase) { return phase == Phase::kFirst ? 0U : 1U; }
+  static constexpr StateMask writes(Phase) { return 1U; }
+  [[nodiscard]] Phase phase(std::int64_t step) const {
+    return step == 1 ? Phase::kFirst : Phase::kMiddle;
+  }
+
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
+    return {static_cast<T>(update.lr), static_cast<T>(update.weight_decay),
+            static_cast<T>(momentum)};
+  }
+
+  template <class T, Phase kPhase>
+  static void apply(const Coefficients<T>& c, T& p, T g, std::array<T, 1>& state) {
+    g += c.decay * p;
+    state[0] = kPhase == Phase::kFirst ? g : c.momentum * state[0] + g;
+    p -= c.lr * (kNesterov ? g + c.momentum * state[0] : state[0]);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_sgd(const Options& options) {
+  const double momentum =
+      options.number("momentum", {.fallback = 0.0, .min = 0.0, .max = 1.0, .below_max = true});
+  const bool nesterov = options.flag("nesterov", false);
+  if (nesterov && momentum == 0.0) {
+    options.fail("nesterov", "needs momentum, allowed: true with optimizer.momentum > 0");
+  }
+  if (momentum == 0.0) return make_rule_optimizer(PlainRule{});
+  if (nesterov) return make_rule_optimizer(MomentumRule<true>{momentum});
+  return make_rule_optimizer(MomentumRule<false>{momentum});
+}
+
+}  // namespace gossamer

@@ -1,0 +1,139 @@
+#pragma once
+// The one pass over memory. A rule says what happens to one element; the sweep turns it into the
+// loops over a parameter, with mixing and gradient scaling folded in.
+//
+// A rule is a small value with
+//
+//   static constexpr int kNumStates;                      // state values per element
+//   Phase phase(std::int64_t step) const;                 // which variant of apply a step needs
+//   template <class T> Coefficients<T> coefficients(const ParameterUpdate&) const;
+//   template <class T, Phase kPhase>
+//   static void apply(const Coefficients<T>&, T& p, T g, std::array<T, kNumStates>& state);
+//
+// where Coefficients is the rule's own template of numbers, computed in double once per parameter
+// and step. What apply does not read or write is not loaded or stored: kReads and kWrites name, per
+// phase, the states whose old value counts and whose new value is kept.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "gossamer/optim/optimizer.hpp"
+
+namespace gossamer {
+
+/// Where a step stands in a cycle of accumulation. Rules without cycles use kFirst for a
+/// parameter's first step if that is special, and kMiddle otherwise.
+enum class Phase : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
+
+/// Bit i stands for state i.
+using StateMask = unsigned;
+
+constexpr StateMask all_states(int count) { return (1U << static_cast<unsigned>(count)) - 1U; }
+
+namespace internal {
+
+template <class Rule, class T, Phase kPhase, bool kMix>
+void sweep_loop(const ParameterUpdate& update, const typename Rule::template Coefficients<T>& c) {
+  constexpr int kStates = Rule::kNumStates;
+  constexpr StateMask kReads = Rule::reads(kPhase);
+  constexpr StateMask kWrites = Rule::writes(kPhase);
+  T* const p = static_cast<T*>(update.parameter.data);
+  const T* const g = static_cast<const T*>(update.gradient.data);
+  const T* const inbox = static_cast<const T*>(update.inbox.data);
+  std::array<T*, kStates> states{};
+  for (std::size_t k = 0; k < states.size(); ++k) states[k] = static_cast<T*>(update.states[k]);
+  const T scale = static_cast<T>(update.gradient_scale);
+  const T keep = static_cast<T>(update.mix.self);
+  const T take = static_cast<T>(update.mix.inbox);
+  const std::int64_t numel = update.parameter.numel;
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < numel; ++i) {
+    T x = p[i];
+    if constexpr (kMix) x = keep * x + take * inbox[i];
+    std::array<T, kStates> state{};
+    for (std::size_t k = 0; k < state.size(); ++k) {
+      if (kReads >> k & 1U) state[k] = states[k][i];
+    }
+    Rule::template apply<T, kPhase>(c, x, g[i] * scale, state);
+    for (std::size_t k = 0; k < state.size(); ++k) {
+      if (kWrites >> k & 1U) states[k][i] = state[k];
+    }
+    p[i] = x;
+  }
+}
+
+template <class T>
+void mix_loop(const ParameterUpdate& update) {
+  T* const p = static_cast<T*>(update.parameter.data);
+  const T* const inbox = static_cast<const T*>(update.inbox.data);
+  const T keep = static_cast<T>(update.mix.self);
+  const T take = static_cast<T>(update.mix.inbox);
+  const std::int64_t numel = update.parameter.numel;
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < numel; ++i) p[i] = keep * p[i] + take * inbox[i];
+}
+
+template <class Rule, class T, bool kMix>
+void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
+  const auto c = rule.template coefficients<T>(update);
+  switch (rule.phase(update.step)) {
+    case Phase::kFirst:
+      return sweep_loop<Rule, T, Phase::kFirst, kMix>(update, c);
+    case Phase::kMiddle:
+      return sweep_loop<Rule, T, Phase::kMiddle, kMix>(update, c);
+    case Phase::kLast:
+      return sweep_loop<Rule, T, Phase::kLast, kMix>(update, c);
+    case Phase::kOnly:
+      return sweep_loop<Rule, T, Phase::kOnly, kMix>(update, c);
+  }
+}
+
+template <class Rule, class T>
+void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
+  const bool mix = update.inbox.data != nullptr;
+  if (update.gradient.data == nullptr) {
+    if (mix) mix_loop<T>(update);
+    return;
+  }
+  mix ? sweep_phase<Rule, T, true>(rule, update) : sweep_phase<Rule, T, false>(rule, update);
+}
+
+}  // namespace internal
+
+/// Runs a rule over one parameter.
+template <class Rule>
+void sweep(const Rule& rule, const ParameterUpdate& update) {
+  static_assert(Rule::kNumStates <= kMaxStates);
+  switch (update.parameter.dtype) {
+    case DType::kFloat32:
+      return internal::sweep_typed<Rule, float>(rule, update);
+    case DType::kFloat64:
+      return internal::sweep_typed<Rule, double>(rule, update);
+    case DType::kInt64:
+    case DType::kUInt8:
+      break;
+  }
+  throw std::logic_error("sweep: parameters must be float32 or float64");
+}
+
+/// The Optimizer of a rule.
+template <class Rule>
+class RuleOptimizer : public Optimizer {
+ public:
+  explicit RuleOptimizer(Rule rule) : rule_(rule) {}
+  [[nodiscard]] int num_states() const override { return Rule::kNumStates; }
+  void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
+
+ private:
+  Rule rule_;
+};
+
+template <class Rule>
+std::unique_ptr<Optimizer> make_rule_optimizer(Rule rule) {
+  return std::make_unique<RuleOptimizer<Rule>>(rule);
+}
+
+}  // namespace gossamer

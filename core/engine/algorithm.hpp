@@ -1,0 +1,63 @@
+#pragma once
+// What happens to a bucket whose gradients have arrived: gossip, all-reduce or nothing but the
+// local update. The bucket manager counts gradients and calls; an algorithm owns the exchanges.
+//
+// Protocol per step: on_ready(b) once for every bucket, in any order; on_step_end() after the last.
+// The same calls on every rank. Not thread safe.
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gossamer/comm/communicator.hpp"
+#include "gossamer/core/engine/bucket.hpp"
+#include "gossamer/core/engine/metrics.hpp"
+#include "gossamer/optim/schedule.hpp"
+#include "gossamer/topology/topology.hpp"
+
+namespace gossamer {
+
+/// What algorithms work with; the bucket manager owns it and outlives them.
+struct AlgorithmContext {
+  Communicator& communicator;
+  /// Used by gossip alone; may be null otherwise.
+  const Topology* topology = nullptr;
+  const Optimizer& optimizer;
+  const Schedule& schedule;
+  std::vector<Bucket>& buckets;
+  PipelineMetrics& metrics;
+  /// Called after every update of a bucket.
+  std::function<void(const Bucket&)> after_update;
+
+  /// Updates a bucket with the current step's learning rate, timed.
+  void update(Bucket& bucket, const UpdateContext& update);
+  [[nodiscard]] double lr() const { return schedule.lr(metrics.num_steps); }
+};
+
+class Algorithm {
+ public:
+  virtual ~Algorithm() = default;
+  virtual void on_ready(Bucket& bucket) = 0;
+  virtual void on_step_end() = 0;
+  /// Waits for all exchanges in flight; what has arrived is still mixed in by the next step.
+  virtual void drain() = 0;
+  /// After drain(): what has arrived is not mixed in.
+  virtual void forget_arrived() = 0;
+};
+
+struct AlgorithmEntry {
+  std::string_view name;
+  std::string_view summary;
+  bool needs_topology = false;
+  std::unique_ptr<Algorithm> (*make)(AlgorithmContext& context);
+};
+
+std::span<const AlgorithmEntry> algorithm_table();
+std::vector<std::string> algorithm_names();
+/// Throws ConfigError for an unknown name or a topology that is missing.
+std::unique_ptr<Algorithm> make_algorithm(std::string_view name, AlgorithmContext& context);
+
+}  // namespace gossamer

@@ -1,0 +1,69 @@
+#pragma once
+// The pipeline of a step. Gradients come in one by one; the bucket whose last one has come goes to
+// the algorithm at once.
+//
+// Protocol: per step, gradient_ready() for every parameter that has a gradient, in any order, then
+// finish_step(), which also hands over the buckets that stayed incomplete: a parameter without a
+// gradient is mixed, not updated. Every rank makes the same number of steps. drain() before
+// anything else writes parameters, and before the last rank leaves.
+//
+// Thread safety: one thread, the one that runs the backward pass.
+// Errors: CommError from exchanges, std::logic_error for a broken protocol.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gossamer/core/engine/algorithm.hpp"
+#include "gossamer/core/engine/bucket.hpp"
+
+namespace gossamer {
+
+class BucketManager {
+ public:
+  struct Config {
+    std::string algorithm = "gossip";
+    std::shared_ptr<const Topology> topology = {};
+    std::shared_ptr<const Optimizer> optimizer = {};
+    std::shared_ptr<const Schedule> schedule = {};
+    /// Called after every update of a bucket, with the bucket's spec.
+    std::function<void(const BucketSpec&)> after_update = {};
+  };
+
+  /// Collective. `memory` holds one buffer per bucket of the plan, with the initial parameters.
+  BucketManager(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
+                const BucketPlan& plan, std::vector<Buffer> memory);
+  BucketManager(const BucketManager&) = delete;
+  BucketManager& operator=(const BucketManager&) = delete;
+
+  /// The gradient of a parameter (its declared index) is there and stays until its update.
+  void gradient_ready(std::int64_t parameter, ConstBlock gradient);
+  void finish_step();
+  /// Waits for all exchanges in flight; what has arrived is mixed in by the next step.
+  void drain() { algorithm_->drain(); }
+  /// After drain(): the next step mixes nothing.
+  void forget_arrived() { algorithm_->forget_arrived(); }
+
+  [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  [[nodiscard]] const PipelineMetrics& metrics() const { return metrics_; }
+  /// The learning rate of the next step.
+  [[nodiscard]] double lr() const { return context_.lr(); }
+  /// The memory of all parameters, bucket by bucket.
+  [[nodiscard]] std::vector<Block> blocks() const;
+
+ private:
+  struct Place {
+    std::size_t bucket = 0;
+    std::int64_t entry = 0;
+  };
+
+  Config config_;
+  PipelineMetrics metrics_;
+  std::vector<Bucket> buckets_;
+  std::vector<Place> places_;
+  AlgorithmContext context_;
+  std::unique_ptr<Algorithm> algorithm_;
+};
+
+}  // namespace gossamer

@@ -1,0 +1,138 @@
+#include "gossamer/core/engine/bucket_plan.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <numeric>
+#include <sstream>
+#include <stdexcept>
+
+#include "gossamer/core/base/buffer.hpp"
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+std::int64_t rounded(std::int64_t numel, DType dtype) {
+  const std::int64_t unit = Buffer::kAlignment / size_of(dtype);
+  return (numel + unit - 1) / unit * unit;
+}
+
+/// Fills buckets of every dtype and device side by side; they close in the order they get full.
+class Planner {
+ public:
+  Planner(std::span<const ParameterInfo> parameters, std::int64_t limit_bytes)
+      : parameters_(parameters), limit_bytes_(limit_bytes) {}
+
+  void add(std::int64_t index) {
+    const ParameterInfo& info = parameters_[static_cast<std::size_t>(index)];
+    BucketSpec& bucket = open_bucket(info);
+    bucket.entries.push_back({index, bucket.numel});
+    bucket.numel += rounded(info.numel(), info.dtype);
+    if (bucket.bytes() < limit_bytes_) return;
+    closed_.push_back(std::move(bucket));
+    open_.erase(open_.begin() + (&bucket - open_.data()));
+  }
+
+  void close_all() {
+    for (BucketSpec& bucket : open_) closed_.push_back(std::move(bucket));
+    open_.clear();
+  }
+
+  BucketPlan take() { return {std::move(closed_)}; }
+
+ private:
+  BucketSpec& open_bucket(const ParameterInfo& info) {
+    const auto fitting = std::ranges::find_if(open_, [&info](const BucketSpec& bucket) {
+      return bucket.dtype == info.dtype && bucket.device == info.device;
+    });
+    if (fitting != open_.end()) return *fitting;
+    return open_.emplace_back(BucketSpec{.dtype = info.dtype, .device = info.device});
+  }
+
+  std::span<const ParameterInfo> parameters_;
+  std::int64_t limit_bytes_;
+  std::vector<BucketSpec> open_;
+  std::vector<BucketSpec> closed_;
+};
+
+std::string line_of(const std::string& lines, std::size_t number) {
+  std::istringstream stream(lines);
+  std::string line;
+  for (std::size_t i = 0; i <= number; ++i) {
+    if (!std::getline(stream, line)) return "(nothing)";
+  }
+  return line;
+}
+
+}  // namespace
+
+std::int64_t ParameterInfo::numel() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::int64_t BucketPlan::bytes() const {
+  std::int64_t total = 0;
+  for (const BucketSpec& bucket : buckets) total += bucket.bytes();
+  return total;
+}
+
+BucketPlan plan_buckets(std::span<const ParameterInfo> parameters,
+                        std::span<const std::int64_t> order, std::int64_t limit_bytes) {
+  std::vector<bool> seen(parameters.size());
+  Planner planner(parameters, limit_bytes);
+  for (const std::int64_t index : order) {
+    const auto place = static_cast<std::size_t>(index);
+    if (index < 0 || place >= seen.size() || seen[place]) {
+      throw std::logic_error(
+          concat("plan_buckets: parameter ", index, " is unknown or comes twice"));
+    }
+    seen[place] = true;
+    planner.add(index);
+  }
+  planner.close_all();
+  for (std::size_t place = 0; place < seen.size(); ++place) {
+    if (!seen[place]) planner.add(static_cast<std::int64_t>(place));
+  }
+  planner.close_all();
+  return planner.take();
+}
+
+std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> parameters) {
+  std::ostringstream out;
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const BucketSpec& bucket = plan.buckets[b];
+    std::vector<std::string> names;
+    for (const BucketEntry& entry : bucket.entries) {
+      names.push_back(parameters[static_cast<std::size_t>(entry.parameter)].name);
+    }
+    out << "  bucket " << b << ": " << bucket.numel << " " << name_of(bucket.dtype) << " elements, "
+        << human_bytes(static_cast<double>(bucket.bytes())) << ", " << names.size()
+        << " parameters: " << join(names, " ") << "\n";
+  }
+  return out.str();
+}
+
+std::string describe(std::span<const ParameterInfo> parameters) {
+  std::ostringstream out;
+  for (const ParameterInfo& info : parameters) {
+    out << info.name << " [" << join(info.shape, ", ") << "] " << name_of(info.dtype) << " on "
+        << to_string(info.device) << "\n";
+  }
+  return out.str();
+}
+
+void agree(Communicator& communicator, std::string_view what, const std::string& lines) {
+  const std::vector<std::string> all = communicator.all_gather(lines);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    std::size_t number = 0;
+    while (line_of(all[0], number) == line_of(all[rank], number)) ++number;
+    throw ConfigError(concat("the ranks differ in ", what, ": rank 0 has \"",
+                             line_of(all[0], number), "\", rank ", rank, " has \"",
+                             line_of(all[rank], number), "\""));
+  }
+}
+
+}  // namespace gossamer

@@ -1,0 +1,35 @@
+#pragma once
+// The average of all ranks' models, and how far apart they are.
+
+#include <span>
+#include <vector>
+
+#include "gossamer/comm/communicator.hpp"
+#include "gossamer/core/base/buffer.hpp"
+
+namespace gossamer {
+
+/// Replaces blocks by their mean over all ranks and remembers what they were. Nothing may be in
+/// flight on the blocks. Costs one copy of them.
+class ModelAverage {
+ public:
+  /// Collective: all ranks give blocks of the same sizes; float32 or float64.
+  ModelAverage(Communicator& communicator, std::vector<Block> blocks);
+
+  /// ||mean - x|| over all blocks, x this rank's own values.
+  [[nodiscard]] double distance() const { return distance_; }
+  /// Writes this rank's own values back, bit for bit. Does not communicate.
+  void restore();
+
+ private:
+  std::vector<Block> blocks_;
+  std::vector<Buffer> saved_;
+  double distance_ = 0.0;
+};
+
+/// Collective: the sum over all ranks of each number, in rank order.
+std::vector<double> sum_over_ranks(Communicator& communicator, std::vector<double> numbers);
+/// Collective: every rank's number.
+std::vector<double> gather_numbers(Communicator& communicator, double number);
+
+}  // namespace gossamer

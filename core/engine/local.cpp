@@ -1,0 +1,26 @@
+// Every rank trains alone: the baseline that shows what communication costs.
+
+#include "gossamer/core/engine/algorithm.hpp"
+
+namespace gossamer {
+namespace {
+
+class Local : public Algorithm {
+ public:
+  explicit Local(AlgorithmContext& context) : context_(context) {}
+  void on_ready(Bucket& bucket) override { context_.update(bucket, {.lr = context_.lr()}); }
+  void on_step_end() override {}
+  void drain() override {}
+  void forget_arrived() override {}
+
+ private:
+  AlgorithmContext& context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Algorithm> make_local(AlgorithmContext& context) {
+  return std::make_unique<Local>(context);
+}
+
+}  // namespace gossamer

@@ -1,0 +1,43 @@
+#pragma once
+// Where a step's time goes, and what it sends.
+
+#include <chrono>
+#include <cstdint>
+
+namespace gossamer {
+
+/// Sums over all steps so far.
+struct PipelineMetrics {
+  /// Seconds that compute stood still for an exchange.
+  double wait_s = 0.0;
+  /// Seconds in mix and update.
+  double update_s = 0.0;
+  std::int64_t num_steps = 0;
+  /// Bytes this rank has to send at the least: a pair sends its block once, a group of n sends
+  /// 2 (n-1) / n of it (Patarasuk and Yuan, 2009).
+  double bytes_sent = 0.0;
+};
+
+/// Adds the seconds of its life to a sum.
+class ScopedTimer {
+ public:
+  explicit ScopedTimer(double& seconds) : seconds_(seconds), start_(Clock::now()) {}
+  ~ScopedTimer() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+  ScopedTimer(const ScopedTimer&) = delete;
+  ScopedTimer& operator=(const ScopedTimer&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double& seconds_;
+  Clock::time_point start_;
+};
+
+/// Bytes that one of `num_ranks` ranks sends to exchange a block of `bytes`.
+constexpr double exchange_bytes(std::int64_t bytes, std::size_t num_ranks) {
+  if (num_ranks < 2) return 0.0;
+  if (num_ranks == 2) return static_cast<double>(bytes);
+  const auto n = static_cast<double>(num_ranks);
+  return 2.0 * (n - 1.0) / n * static_cast<double>(bytes);
+}
+
+}  // namespace gossamer

@@ -1,0 +1,299 @@
+#include "gossamer/core/torch/data_parallel.hpp"
+
+#include <stdexcept>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/types.h>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/torch/parameters.hpp"
+
+namespace gossamer {
+namespace {
+
+/// Calls back when autograd has accumulated a parameter's gradient. Holds the core weakly: a model
+/// may be used after its wrapper is gone.
+class GradientHook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  GradientHook(std::weak_ptr<DataParallelCore> core, std::int64_t parameter)
+      : core_(std::move(core)), parameter_(parameter) {}
+  void operator()(const torch::autograd::Variable&) override {
+    if (const auto core = core_.lock()) core->on_gradient(parameter_);
+  }
+
+ private:
+  std::weak_ptr<DataParallelCore> core_;
+  std::int64_t parameter_;
+};
+
+void bump_version(const torch::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); }
+
+}  // namespace
+
+struct DataParallelCore::State {
+  State(std::shared_ptr<torch::nn::Module> module_in, Communicator& communicator_in,
+        DataParallelOptions options_in)
+      : module(std::move(module_in)),
+        communicator(communicator_in),
+        options(std::move(options_in)),
+        tensors(collect_tensors(*module)) {}
+
+  std::shared_ptr<torch::nn::Module> module;
+  Communicator& communicator;
+  DataParallelOptions options;
+  ModuleTensors tensors;
+  std::vector<ParameterInfo> infos;
+  BucketPlan plan;
+  /// Made by the first backward.
+  std::unique_ptr<BucketManager> manager;
+  /// Parameters in the order in which gradients arrived, of the first backward.
+  std::vector<std::int64_t> arrival_order;
+  /// Which parameters the manager has been given in this step.
+  std::vector<bool> offered;
+  bool accumulating = false;
+  bool averaging = false;
+  /// The end-of-backward callback is queued.
+  bool in_backward = false;
+  PipelineMetrics no_metrics;
+
+  void offer(std::int64_t parameter);
+  void offer_rest();
+  void make_plan();
+  void start_pipeline();
+  void end_step();
+  void after_update(const BucketSpec& spec);
+  [[nodiscard]] std::vector<Block> parameter_blocks() const;
+  [[nodiscard]] std::vector<Block> buffer_blocks() const;
+  void bump_versions() const;
+};
+
+void DataParallelCore::State::offer(std::int64_t parameter) {
+  const torch::NoGradGuard no_grad;
+  const NamedTensor& entry = tensors.trainable[static_cast<std::size_t>(parameter)];
+  torch::Tensor& grad = entry.tensor.mutable_grad();
+  if (grad.layout() != torch::kStrided) {
+    throw ConfigError(concat("parameter ", entry.name,
+                             " has a sparse gradient, allowed: dense gradients (build the ",
+                             "embedding without sparse = true)"));
+  }
+  if (grad.scalar_type() != entry.tensor.scalar_type()) {
+    throw ConfigError(concat("the gradient of ", entry.name, " is ",
+                             torch::toString(grad.scalar_type()), ", allowed: the parameter's ",
+                             torch::toString(entry.tensor.scalar_type())));
+  }
+  if (grad.strides() != entry.tensor.strides() || !grad.is_non_overlapping_and_dense()) {
+    // Autograd keeps the gradient's own layout when it takes it over instead of copying it.
+    torch::Tensor same_layout = torch::empty_like(entry.tensor);
+    same_layout.copy_(grad);
+    grad = same_layout;
+  }
+  offered[static_cast<std::size_t>(parameter)] = true;
+  manager->gradient_ready(parameter, block_of_tensor(grad));
+}
+
+/// Parameters whose gradient came in an earlier micro-batch only fire no hook in the last one.
+void DataParallelCore::State::offer_rest() {
+  for (std::size_t i = 0; i < offered.size(); ++i) {
+    if (!offered[i] && tensors.trainable[i].tensor.grad().defined()) {
+      offer(static_cast<std::int64_t>(i));
+    }
+  }
+}
+
+void DataParallelCore::State::make_plan() {
+  std::vector<std::string> names;
+  for (const std::int64_t index : arrival_order) {
+    names.push_back(infos[static_cast<std::size_t>(index)].name);
+  }
+  agree(communicator, "the order in which gradients arrive", join(names, "\n"));
+  plan = plan_buckets(infos, arrival_order, options.bucket_bytes);
+  if (arrival_order.size() < infos.size()) {
+    options.logger.warning(concat(infos.size() - arrival_order.size(), " of ", infos.size(),
+                                  " parameters had no gradient in the first backward pass; they "
+                                  "are mixed, and updated when they get one"));
+  }
+}
+
+void DataParallelCore::State::start_pipeline() {
+  std::vector<Buffer> memory;
+  for (const BucketSpec& spec : plan.buckets) {
+    memory.push_back(move_into_block(spec, tensors.trainable));
+  }
+  manager = std::make_unique<BucketManager>(
+      communicator,
+      BucketManager::Config{.algorithm = options.algorithm,
+                            .topology = options.topology,
+                            .optimizer = options.optimizer,
+                            .schedule = options.schedule,
+                            .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
+      infos, plan, std::move(memory));
+}
+
+void DataParallelCore::State::after_update(const BucketSpec& spec) {
+  for (const BucketEntry& entry : spec.entries) {
+    const torch::Tensor& parameter =
+        tensors.trainable[static_cast<std::size_t>(entry.parameter)].tensor;
+    parameter.mutable_grad().reset();
+    // The sweep wrote behind autograd's back: a graph that still needs the old values must notice.
+    bump_version(parameter);
+  }
+}
+
+void DataParallelCore::State::end_step() {
+  in_backward = false;
+  if (plan.buckets.empty()) {
+    make_plan();
+    if (!options.dry_run) start_pipeline();
+  }
+  if (options.dry_run) {
+    for (const NamedTensor& entry : tensors.trainable) entry.tensor.mutable_grad().reset();
+    return;
+  }
+  offer_rest();
+  offered.assign(offered.size(), false);
+  manager->finish_step();
+}
+
+std::vector<Block> DataParallelCore::State::parameter_blocks() const {
+  if (manager) return manager->blocks();
+  std::vector<Block> blocks;
+  for (const NamedTensor& entry : tensors.trainable)
+    blocks.push_back(block_of_tensor(entry.tensor));
+  return blocks;
+}
+
+std::vector<Block> DataParallelCore::State::buffer_blocks() const {
+  std::vector<Block> blocks;
+  for (const NamedTensor& entry : tensors.other) {
+    const auto type = entry.tensor.scalar_type();
+    const bool averaged = type == torch::kFloat32 || type == torch::kFloat64;
+    if (averaged && entry.tensor.is_non_overlapping_and_dense()) {
+      blocks.push_back(block_of_tensor(entry.tensor));
+    }
+  }
+  return blocks;
+}
+
+void DataParallelCore::State::bump_versions() const {
+  for (const NamedTensor& entry : tensors.trainable) bump_version(entry.tensor);
+}
+
+DataParallelCore::DataParallelCore(std::unique_ptr<State> state) : state_(std::move(state)) {}
+DataParallelCore::~DataParallelCore() = default;
+
+std::shared_ptr<DataParallelCore> DataParallelCore::create(
+    std::shared_ptr<torch::nn::Module> module, Communicator& communicator,
+    DataParallelOptions options) {
+  auto state = std::make_unique<State>(std::move(module), communicator, std::move(options));
+  agree(communicator, "their models", describe(state->tensors));
+  const DataParallelOptions& wanted = state->options;
+  state->infos = describe_parameters(state->tensors.trainable,
+                                     {wanted.weight_decay, wanted.decay_bias_and_norm});
+  if (state->infos.empty()) {
+    throw ConfigError(
+        "the model has no parameter that requires a gradient: nothing can be trained");
+  }
+  if (!wanted.optimizer || !wanted.schedule) {
+    throw ConfigError("DataParallelOptions needs an optimizer and a schedule");
+  }
+  broadcast_tensors(communicator, state->tensors);
+  state->offered.resize(state->infos.size());
+
+  std::shared_ptr<DataParallelCore> core(new DataParallelCore(std::move(state)));
+  const auto& trainable = core->state_->tensors.trainable;
+  for (std::size_t i = 0; i < trainable.size(); ++i) {
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        trainable[i].tensor, std::make_unique<GradientHook>(core, static_cast<std::int64_t>(i)));
+  }
+  return core;
+}
+
+void DataParallelCore::on_gradient(std::int64_t parameter) {
+  State& state = *state_;
+  if (state.averaging) {
+    throw std::logic_error(
+        "backward() inside the scope of global_average(): it would train the mean model; let the "
+        "AverageScope end first, or evaluate under torch::NoGradGuard");
+  }
+  if (state.accumulating) return;
+  if (!state.in_backward) {
+    state.in_backward = true;
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [self = shared_from_this()] { self->state_->end_step(); });
+  }
+  if (state.manager) {
+    state.offer(parameter);
+  } else {
+    state.arrival_order.push_back(parameter);
+  }
+}
+
+void DataParallelCore::set_accumulate_grad(bool accumulate) { state_->accumulating = accumulate; }
+
+void DataParallelCore::finish_step() {
+  State& state = *state_;
+  if (state.averaging) throw std::logic_error("finish_step() inside the scope of global_average()");
+  state.end_step();
+}
+
+void DataParallelCore::drain() {
+  if (state_->manager) state_->manager->drain();
+}
+
+AverageScope DataParallelCore::global_average(bool average_buffers) {
+  if (state_->averaging) throw std::logic_error("global_average() inside its own scope");
+  return {shared_from_this(), average_buffers};
+}
+
+const PipelineMetrics& DataParallelCore::metrics() const {
+  return state_->manager ? state_->manager->metrics() : state_->no_metrics;
+}
+
+double DataParallelCore::lr() const {
+  return state_->manager ? state_->manager->lr() : state_->options.schedule->lr(0);
+}
+
+const BucketPlan& DataParallelCore::plan() const { return state_->plan; }
+
+const std::vector<ParameterInfo>& DataParallelCore::parameter_infos() const {
+  return state_->infos;
+}
+
+AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_buffers)
+    : core_(std::move(core)) {
+  DataParallelCore::State& state = *core_->state_;
+  core_->drain();
+  parameters_ = std::make_unique<ModelAverage>(state.communicator, state.parameter_blocks());
+  distance_ = parameters_->distance();
+  if (average_buffers) {
+    buffers_ = std::make_unique<ModelAverage>(state.communicator, state.buffer_blocks());
+  }
+  state.bump_versions();
+  state.averaging = true;
+}
+
+AverageScope::AverageScope(AverageScope&& other) noexcept
+    : core_(std::move(other.core_)),
+      parameters_(std::move(other.parameters_)),
+      buffers_(std::move(other.buffers_)),
+      distance_(other.distance_) {}
+
+void AverageScope::keep() {
+  if (!core_) return;
+  if (core_->state_->manager) core_->state_->manager->forget_arrived();
+  core_->state_->averaging = false;
+  core_.reset();
+}
+
+AverageScope::~AverageScope() {
+  if (!core_) return;
+  parameters_->restore();
+  if (buffers_) buffers_->restore();
+  core_->state_->bump_versions();
+  core_->state_->averaging = false;
+}
+
+}  // namespace gossamer

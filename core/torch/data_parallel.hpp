@@ -1,0 +1,163 @@
+#pragma once
+// A model trained by gossip. DecentralizedDataParallel wraps any torch::nn::Module; every rank
+// builds the same one and trains it with an ordinary loop of forward() and backward():
+//
+//   gossamer::DecentralizedDataParallel model(net, communicator, {.topology = ..., ...});
+//   auto loss = criterion(model.forward(x), y);
+//   loss.backward();      // updates the parameters, bucket by bucket, and starts the exchanges
+//
+// There is no optimizer step and no zero_grad(): when backward() returns, parameters are updated
+// and gradients are gone (a parameter's grad() is undefined). Exchanges then run until the same
+// bucket's next update; meanwhile the parameters may be read and must not be written. Call drain()
+// before writing them and before leaving.
+//
+// The first backward traces the order in which gradients arrive, compares it between ranks, cuts
+// buckets and moves the parameters into contiguous blocks; tensors that shared memory with the
+// parameters before (p.data() kept by the caller) do not follow.
+//
+// Collective calls, made by every rank at the same step: the constructor, backward(),
+// finish_step(), drain(), global_average(). Thread safety: the rank's own thread only.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "gossamer/comm/communicator.hpp"
+#include "gossamer/core/base/log.hpp"
+#include "gossamer/core/engine/bucket_manager.hpp"
+#include "gossamer/core/engine/consensus.hpp"
+
+namespace gossamer {
+
+struct DataParallelOptions {
+  /// `gossip`, `allreduce` or `local`.
+  std::string algorithm = "gossip";
+  /// Needed by gossip.
+  std::shared_ptr<const Topology> topology = {};
+  std::shared_ptr<const Optimizer> optimizer = {};
+  std::shared_ptr<const Schedule> schedule = {};
+  double weight_decay = 0.0;
+  /// Biases and the parameters of normalisation layers are decayed as well.
+  bool decay_bias_and_norm = false;
+  /// Bytes at which a bucket closes.
+  std::int64_t bucket_bytes = std::int64_t{25} * 1024 * 1024;
+  /// Trace and plan, but never update: parameters stay, nothing is exchanged.
+  bool dry_run = false;
+  Logger logger = {};
+};
+
+class DataParallelCore;
+
+/// The mean model, for as long as this lives; then the rank's own model is back, bit for bit,
+/// unless keep() was called. A training backward inside the scope is an error. The destructor does
+/// not communicate.
+class AverageScope {
+ public:
+  AverageScope(AverageScope&& other) noexcept;
+  AverageScope& operator=(AverageScope&&) = delete;
+  AverageScope(const AverageScope&) = delete;
+  AverageScope& operator=(const AverageScope&) = delete;
+  ~AverageScope();
+
+  /// ||mean - x|| over the trainable parameters, x this rank's own.
+  [[nodiscard]] double consensus_distance() const { return distance_; }
+  /// The mean stays the model of this rank; the next step mixes nothing. Every rank must call it.
+  void keep();
+
+ private:
+  friend class DataParallelCore;
+  AverageScope(std::shared_ptr<DataParallelCore> core, bool average_buffers);
+
+  std::shared_ptr<DataParallelCore> core_;
+  std::unique_ptr<ModelAverage> parameters_;
+  std::unique_ptr<ModelAverage> buffers_;
+  double distance_ = 0.0;
+};
+
+/// The part that does not depend on the module's type.
+class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
+ public:
+  /// Collective; see DecentralizedDataParallel.
+  static std::shared_ptr<DataParallelCore> create(std::shared_ptr<torch::nn::Module> module,
+                                                  Communicator& communicator,
+                                                  DataParallelOptions options);
+  ~DataParallelCore();
+  DataParallelCore(const DataParallelCore&) = delete;
+  DataParallelCore& operator=(const DataParallelCore&) = delete;
+
+  void set_accumulate_grad(bool accumulate);
+  void finish_step();
+  void drain();
+  [[nodiscard]] AverageScope global_average(bool average_buffers);
+  [[nodiscard]] const PipelineMetrics& metrics() const;
+  [[nodiscard]] double lr() const;
+  [[nodiscard]] const BucketPlan& plan() const;
+  [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const;
+
+  /// For the hooks: the gradient of a trainable parameter has been accumulated.
+  void on_gradient(std::int64_t parameter);
+
+ private:
+  friend class AverageScope;
+  struct State;
+  explicit DataParallelCore(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
+};
+
+template <class ModuleType>
+class DecentralizedDataParallel {
+ public:
+  /// Collective. Compares the models of all ranks and copies rank 0's parameters and buffers to
+  /// all. The communicator must outlive this object. Throws ConfigError when the models differ,
+  /// nothing can be trained, or a parameter has a type or layout that cannot be.
+  DecentralizedDataParallel(std::shared_ptr<ModuleType> module, Communicator& communicator,
+                            DataParallelOptions options)
+      : module_(std::move(module)),
+        core_(DataParallelCore::create(module_, communicator, std::move(options))) {}
+
+  template <class... Args>
+  auto forward(Args&&... args) {
+    return module_->forward(std::forward<Args>(args)...);
+  }
+
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+  [[nodiscard]] std::vector<torch::Tensor> parameters() const { return module_->parameters(); }
+  [[nodiscard]] ModuleType& module() { return *module_; }
+
+  /// While on, backward() only adds to the gradients; the first backward() after it is off again
+  /// makes the step, with the sum of all.
+  void set_accumulate_grad(bool accumulate) { core_->set_accumulate_grad(accumulate); }
+  /// Makes a step without a backward(), for a rank on which none reaches a parameter: gradients
+  /// accumulated before are used, everything is mixed. backward() ends its step by itself.
+  void finish_step() { core_->finish_step(); }
+  /// Waits for the exchanges in flight; their results are mixed in by the next step.
+  void drain() { core_->drain(); }
+  /// Collective, between steps, before the first one too. See AverageScope.
+  [[nodiscard]] AverageScope global_average(bool average_buffers = true) {
+    return core_->global_average(average_buffers);
+  }
+
+  /// Sums over the steps so far.
+  [[nodiscard]] const PipelineMetrics& metrics() const { return core_->metrics(); }
+  /// The learning rate of the next step.
+  [[nodiscard]] double lr() const { return core_->lr(); }
+  /// Empty before the first backward().
+  [[nodiscard]] const BucketPlan& plan() const { return core_->plan(); }
+  /// The trainable parameters, in declared order.
+  [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const {
+    return core_->parameter_infos();
+  }
+
+ private:
+  std::shared_ptr<ModuleType> module_;
+  std::shared_ptr<DataParallelCore> core_;
+};
+
+}  // namespace gossamer

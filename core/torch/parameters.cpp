@@ -1,0 +1,119 @@
+#include "gossamer/core/torch/parameters.hpp"
+
+#include <cstring>
+#include <stdexcept>
+#include <unordered_set>
+
+#include <torch/types.h>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+bool is_bias_or_norm(const NamedTensor& parameter) {
+  return parameter.tensor.dim() <= 1 || parameter.name == "bias" ||
+         parameter.name.ends_with(".bias");
+}
+
+DType dtype_of(const torch::Tensor& tensor) {
+  if (tensor.scalar_type() == torch::kFloat32) return DType::kFloat32;
+  if (tensor.scalar_type() == torch::kFloat64) return DType::kFloat64;
+  throw std::logic_error(concat("no block of ", torch::toString(tensor.scalar_type())));
+}
+
+void check_trainable(const NamedTensor& parameter) {
+  const torch::Tensor& tensor = parameter.tensor;
+  const auto refuse = [&parameter](std::string_view what, std::string_view allowed) {
+    throw ConfigError(concat("parameter ", parameter.name, " ", what, ", allowed: ", allowed));
+  };
+  if (!tensor.device().is_cpu()) refuse(concat("is on ", tensor.device().str()), "cpu");
+  if (tensor.layout() != torch::kStrided) refuse("is sparse", "dense parameters");
+  if (tensor.scalar_type() != torch::kFloat32 && tensor.scalar_type() != torch::kFloat64) {
+    refuse(concat("is ", torch::toString(tensor.scalar_type())), "float32, float64");
+  }
+  if (!tensor.is_non_overlapping_and_dense()) {
+    refuse("has gaps or overlaps in its memory", "a dense tensor (contiguous or channels_last)");
+  }
+}
+
+}  // namespace
+
+ModuleTensors collect_tensors(const torch::nn::Module& module) {
+  ModuleTensors tensors;
+  std::unordered_set<const void*> seen;
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+    if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) return;
+    (tensor.requires_grad() ? tensors.trainable : tensors.other).push_back({name, tensor});
+  };
+  for (const auto& entry : module.named_parameters()) add(entry.key(), entry.value());
+  for (const auto& entry : module.named_buffers()) add(entry.key(), entry.value());
+  return tensors;
+}
+
+std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
+                                               const DecayRule& rule) {
+  std::vector<ParameterInfo> infos;
+  for (const NamedTensor& parameter : trainable) {
+    check_trainable(parameter);
+    const bool decays = rule.decay_bias_and_norm || !is_bias_or_norm(parameter);
+    infos.push_back({.name = parameter.name,
+                     .shape = parameter.tensor.sizes().vec(),
+                     .dtype = dtype_of(parameter.tensor),
+                     .weight_decay = decays ? rule.weight_decay : 0.0});
+  }
+  return infos;
+}
+
+std::string describe(const ModuleTensors& tensors) {
+  std::ostringstream out;
+  const auto write = [&out](const std::vector<NamedTensor>& list, std::string_view kind) {
+    for (const NamedTensor& entry : list) {
+      out << kind << " " << entry.name << " [" << join(entry.tensor.sizes(), ", ")
+          << "] with strides [" << join(entry.tensor.strides(), ", ") << "] of "
+          << torch::toString(entry.tensor.scalar_type()) << "\n";
+    }
+  };
+  write(tensors.trainable, "trained");
+  write(tensors.other, "not trained");
+  return out.str();
+}
+
+void broadcast_tensors(Communicator& communicator, const ModuleTensors& tensors) {
+  const torch::NoGradGuard no_grad;
+  for (const auto* list : {&tensors.trainable, &tensors.other}) {
+    for (const NamedTensor& entry : *list) {
+      torch::Tensor dense = entry.tensor.detach();
+      if (!dense.is_non_overlapping_and_dense()) dense = dense.contiguous();
+      // As bytes: integer, bool and half buffers travel the same way.
+      const Block bytes{dense.data_ptr(), static_cast<std::int64_t>(dense.nbytes()), DType::kUInt8};
+      communicator.broadcast(bytes, 0, {.label = {.what = "broadcast of the model"}}).wait();
+      if (!dense.is_same(entry.tensor) && dense.data_ptr() != entry.tensor.data_ptr()) {
+        entry.tensor.detach().copy_(dense);
+      }
+    }
+  }
+}
+
+Block block_of_tensor(const torch::Tensor& tensor) {
+  return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor)};
+}
+
+Buffer move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable) {
+  const torch::NoGradGuard no_grad;
+  Buffer memory(spec.numel, spec.dtype);
+  for (const BucketEntry& entry : spec.entries) {
+    torch::Tensor parameter = trainable[static_cast<std::size_t>(entry.parameter)].tensor;
+    auto* place = static_cast<std::byte*>(memory.block().data) + entry.offset * size_of(spec.dtype);
+    // The view owns a share of the buffer, so a parameter may outlive everything else.
+    torch::Tensor view = torch::from_blob(
+        place, parameter.sizes(), parameter.strides(), [owner = memory.owner()](void*) {},
+        parameter.options().requires_grad(false));
+    view.copy_(parameter.detach());
+    parameter.set_data(view);
+  }
+  return memory;
+}
+
+}  // namespace gossamer

@@ -1,0 +1,49 @@
+#pragma once
+// Reader of one IDX file, the format of MNIST: a header of big-endian numbers (two zero bytes, the
+// element type, the number of dimensions, then each dimension in four bytes), then the elements.
+// Here the elements are bytes and the first dimension counts the items, images or labels.
+//
+// Protocol: open, then append() or skip() all items in order, then finish(). Only the items that
+// append() has really seen in the file take memory; what the header claims is never allocated.
+// All errors are DataErrors with file and byte offset. Not thread safe.
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "gossamer/apps/data/packed_file.hpp"
+
+namespace gossamer::apps {
+
+class IdxFile {
+ public:
+  /// Opens the file and checks its header: 3 dimensions are images (items, rows, columns), 1 is
+  /// labels.
+  IdxFile(const std::filesystem::path& path, std::int64_t dimensions);
+
+  /// The dimensions, each > 0; their product fits into 64 bits.
+  [[nodiscard]] std::span<const std::int64_t> shape() const { return shape_; }
+  [[nodiscard]] std::int64_t items() const { return shape_.front(); }
+  [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
+
+  /// Adds the bytes of the next `count` items to the end of `out`.
+  void append(std::int64_t count, std::vector<std::uint8_t>& out);
+  void skip(std::int64_t count);
+  /// Throws when bytes follow the last item, or when the checksum of a gzip file does not hold.
+  /// Throws std::logic_error when items are left.
+  void finish();
+
+ private:
+  void read_header(std::int64_t dimensions);
+  void check_type(std::span<const std::uint8_t> magic, std::int64_t dimensions) const;
+  std::int64_t take(std::int64_t count);
+  void fill(std::span<std::uint8_t> out);
+
+  PackedFile file_;
+  std::vector<std::int64_t> shape_;
+  std::int64_t item_bytes_ = 1;
+  std::int64_t items_left_ = 0;
+};
+
+}  // namespace gossamer::apps

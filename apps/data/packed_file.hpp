@@ -1,0 +1,57 @@
+#pragma once
+// The bytes of a file from front to back, unpacked on the way when it is a gzip file (told by its
+// first bytes, not by its name). Unlike zlib's gzread it refuses anything behind the packed data.
+// Holds a fixed 64 KiB, whatever the file claims. Read until read() returns less than was asked
+// for: only then has the checksum of a gzip file been compared. Not thread safe.
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+struct z_stream_s;
+
+namespace gossamer::apps {
+
+class PackedFile {
+ public:
+  /// Throws DataError unless `path` is a file that can be read.
+  explicit PackedFile(const std::filesystem::path& path);
+
+  /// Fills `out` from the front and returns how many bytes that took: fewer than its size only at
+  /// the end of the data. Throws DataError when packed data is truncated or corrupt.
+  std::int64_t read(std::span<std::uint8_t> out);
+
+  /// How many bytes have been read, counted after unpacking.
+  [[nodiscard]] std::int64_t offset() const { return offset_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+  /// A DataError `FILE: byte OFFSET: what`, which also says when offsets count unpacked bytes.
+  [[noreturn]] void fail(std::int64_t offset, std::string_view what) const;
+
+ private:
+  struct EndInflate {
+    void operator()(z_stream_s* stream) const;
+  };
+
+  void start_inflate();
+  bool refill();
+  std::size_t read_plain(std::span<std::uint8_t> out);
+  std::size_t read_gzip(std::span<std::uint8_t> out);
+  [[noreturn]] void fail_gzip(std::int64_t offset, std::string_view reason) const;
+
+  std::filesystem::path path_;
+  std::ifstream file_;
+  std::vector<std::uint8_t> buffer_;
+  /// What of buffer_ has been read from the file and not used yet.
+  std::span<std::uint8_t> waiting_;
+  /// Null for a plain file.
+  std::unique_ptr<z_stream_s, EndInflate> inflate_;
+  bool between_members_ = false;
+  std::int64_t offset_ = 0;
+};
+
+}  // namespace gossamer::apps

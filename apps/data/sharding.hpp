@@ -1,0 +1,52 @@
+#pragma once
+// Deals the training samples out to ranks, and hands each rank its batches. The same on every rank
+// for the same seed, so nothing needs to be exchanged. shard_samples is safe from any thread; a
+// BatchSampler belongs to one thread.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "gossamer/core/base/random.hpp"
+
+namespace gossamer::apps {
+
+/// Sample indices per rank: disjoint, all shards equally large, samples that do not divide evenly
+/// are left out. Without `dirichlet_alpha` the shards are independent and identically distributed.
+/// With it, every rank draws its own mixture of labels from Dirichlet(alpha * p), where p are the
+/// shares of the labels in the whole set (Hsu, Qi, Brown, 2019, arXiv:1909.06335): small values
+/// give ranks that see only few labels. The symmetric form Dirichlet(a, ..., a), which other
+/// programs use, is alpha = a * number of labels when the labels are balanced. A label that has run
+/// out is taken from the mixture of the ranks still drawing. Throws ConfigError when there are
+/// fewer samples than ranks, and unless alpha >= 1e-6.
+std::vector<std::vector<std::int64_t>> shard_samples(std::span<const std::int64_t> labels,
+                                                     int num_ranks, std::uint64_t seed,
+                                                     std::optional<double> dirichlet_alpha);
+
+/// Batches of one rank's shard, shuffled anew in every epoch. All ranks have the same number of
+/// batches per epoch, because their shards are equally large; the incomplete last batch is left
+/// out, unless the shard is smaller than one batch.
+class BatchSampler {
+ public:
+  /// Throws std::logic_error for an empty shard and a batch size < 1.
+  BatchSampler(std::vector<std::int64_t> shard, std::int64_t batch_size, std::uint64_t seed,
+               int rank);
+  [[nodiscard]] std::int64_t batches_per_epoch() const;
+  /// The sample indices of the batch of step `step` (0, 1, ...); valid until the next call. Steps
+  /// may be asked for in any order, so a resumed run starts anywhere; a change of epoch costs a
+  /// shuffle.
+  std::span<const std::int64_t> batch(std::int64_t step);
+
+ private:
+  void shuffle(std::int64_t epoch);
+
+  std::vector<std::int64_t> shard_;
+  std::vector<std::int64_t> order_;
+  std::int64_t batch_size_;
+  std::uint64_t seed_;
+  int rank_;
+  std::int64_t epoch_ = -1;
+};
+
+}  // namespace gossamer::apps

@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/apps/data/dataset.hpp"
+#include "gossamer/apps/data/glyph_font.hpp"
+#include "gossamer/core/base/error.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+Dataset load(const std::string& keys, std::uint64_t seed) {
+  const Options options = Options::parse(keys);
+  Dataset data = configure_dataset("glyphs", options)->load(seed);
+  options.reject_unknown();
+  return data;
+}
+
+double mean_of(std::span<const std::uint8_t> pixels) {
+  double sum = 0;
+  for (const std::uint8_t pixel : pixels) sum += pixel;
+  return sum / static_cast<double>(pixels.size());
+}
+
+TEST(DatasetRegistry, KnowsBothDataSetsInEitherSpelling) {
+  EXPECT_EQ(dataset_names(), (std::vector<std::string>{"glyphs", "idx"}));
+  EXPECT_NE(configure_dataset("GLYPHS", Options()), nullptr);
+}
+
+TEST(DatasetRegistry, RefusesAnUnknownNameAndSuggestsTheNearest) {
+  try {
+    configure_dataset("glyfs", Options());
+    FAIL() << "an unknown data set was accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean glyphs?"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(GlyphFont, StaysInTheUnitSquare) {
+  for (std::int64_t digit = 0; digit < kGlyphCount; ++digit) {
+    const std::vector<GlyphSegment> segments = glyph_segments(digit);
+    EXPECT_GE(segments.size(), 2U);
+    EXPECT_LE(segments.size(), 64U);
+    for (const GlyphSegment& segment : segments) {
+      for (const double value : {segment.x0, segment.y0, segment.x1, segment.y1}) {
+        EXPECT_GE(value, 0.15);
+        EXPECT_LE(value, 0.85);
+      }
+    }
+  }
+}
+
+TEST(GlyphFont, RefusesWhatIsNoDigit) {
+  EXPECT_THROW(glyph_segments(-1), std::logic_error);
+  EXPECT_THROW(glyph_segments(10), std::logic_error);
+}
+
+TEST(Glyphs, HasTheDefaultSizes) {
+  const Dataset data = load("", 1);
+  EXPECT_EQ(data.train.size, 8192);
+  EXPECT_EQ(data.validation.size, 2048);
+  for (const LabelledImages* images : {&data.train, &data.validation}) {
+    EXPECT_EQ(images->height, 28);
+    EXPECT_EQ(images->width, 28);
+    EXPECT_EQ(images->num_classes, 10);
+    EXPECT_EQ(std::ssize(images->labels), images->size);
+    EXPECT_EQ(std::ssize(images->pixels), images->size * 784);
+  }
+}
+
+TEST(Glyphs, DependsOnTheSeedAlone) {
+  const Dataset a = load("train_size: 300, val_size: 100", 7);
+  const Dataset b = load("train_size: 300, val_size: 100", 7);
+  EXPECT_EQ(a.train.pixels, b.train.pixels);
+  EXPECT_EQ(a.train.labels, b.train.labels);
+  EXPECT_EQ(a.validation.pixels, b.validation.pixels);
+  EXPECT_EQ(a.validation.labels, b.validation.labels);
+}
+
+TEST(Glyphs, LargerSetBeginsWithTheSmallerOne) {
+  const Dataset large = load("train_size: 205, val_size: 55", 3);
+  const Dataset small = load("train_size: 37, val_size: 13", 3);
+  EXPECT_TRUE(
+      std::equal(small.train.pixels.begin(), small.train.pixels.end(), large.train.pixels.begin()));
+  EXPECT_TRUE(
+      std::equal(small.train.labels.begin(), small.train.labels.end(), large.train.labels.begin()));
+  EXPECT_TRUE(std::equal(small.validation.pixels.begin(), small.validation.pixels.end(),
+                         large.validation.pixels.begin()));
+  EXPECT_TRUE(std::equal(small.validation.labels.begin(), small.validation.labels.end(),
+                         large.validation.labels.begin()));
+}
+
+TEST(Glyphs, DiffersBetweenSeedsAndBetweenSplits) {
+  const Dataset a = load("train_size: 100, val_size: 100", 1);
+  const Dataset b = load("train_size: 100, val_size: 100", 2);
+  EXPECT_NE(a.train.labels, b.train.labels);
+  EXPECT_NE(a.train.labels, a.validation.labels);
+  for (std::int64_t i = 0; i < 100; ++i) {
+    EXPECT_FALSE(std::ranges::equal(a.train.image(i), b.train.image(i))) << "image " << i;
+    EXPECT_FALSE(std::ranges::equal(a.train.image(i), a.validation.image(i))) << "image " << i;
+  }
+}
+
+TEST(Glyphs, HoldsEveryDigitEquallyOftenInNoFixedOrder) {
+  const Dataset data = load("train_size: 1000, val_size: 1", 5);
+  std::array<int, 10> counts{};
+  for (const std::int64_t label : data.train.labels) ++counts.at(static_cast<std::size_t>(label));
+  for (const int count : counts) EXPECT_EQ(count, 100);
+  const std::span<const std::int64_t> labels(data.train.labels);
+  EXPECT_FALSE(std::ranges::equal(labels.subspan(0, 10), labels.subspan(10, 10)));
+  EXPECT_FALSE(std::ranges::is_sorted(labels.subspan(0, 10)));
+}
+
+TEST(Glyphs, WithoutNoiseIsInkOnAnEmptyPage) {
+  const Dataset data = load("train_size: 500, val_size: 1, noise: 0", 1);
+  for (std::int64_t i = 0; i < data.train.size; ++i) {
+    const auto image = data.train.image(i);
+    const double mean = mean_of(image) / 255.0;
+    EXPECT_GT(mean, 0.02) << "image " << i;
+    EXPECT_LT(mean, 0.35) << "image " << i;
+    EXPECT_GE(*std::ranges::max_element(image), 200) << "image " << i;
+    EXPECT_GT(std::ranges::count(image, std::uint8_t{0}), 784 / 2) << "image " << i;
+    const auto grey = std::ranges::count_if(image, [](int pixel) { return pixel % 255 != 0; });
+    EXPECT_GT(grey, 20) << "image " << i << " is not anti-aliased";
+  }
+}
+
+TEST(Glyphs, NoiseHasTheDeviationAskedFor) {
+  const Dataset clean = load("train_size: 200, val_size: 1, noise: 0", 1);
+  const Dataset noisy = load("train_size: 200, val_size: 1, noise: 0.1", 1);
+  // Below 0 the noise is cut off, so that only half of its square is seen on an empty page.
+  double squares = 0;
+  double count = 0;
+  for (std::size_t i = 0; i < clean.train.pixels.size(); ++i) {
+    if (clean.train.pixels[i] != 0) continue;
+    squares += std::pow(noisy.train.pixels[i] / 255.0, 2);
+    ++count;
+  }
+  EXPECT_NEAR(std::sqrt(2 * squares / count), 0.1, 0.002);
+}
+
+/// The share of validation images whose nearest mean image of training has their label.
+double nearest_mean_accuracy(const Dataset& data) {
+  std::vector<std::vector<double>> means(10, std::vector<double>(784));
+  for (std::int64_t i = 0; i < data.train.size; ++i) {
+    const auto label = static_cast<std::size_t>(data.train.labels[static_cast<std::size_t>(i)]);
+    const auto image = data.train.image(i);
+    for (std::size_t p = 0; p < image.size(); ++p) means[label][p] += image[p];
+  }
+  for (auto& mean : means) {
+    for (double& value : mean) value /= static_cast<double>(data.train.size) / 10;
+  }
+  int right = 0;
+  for (std::int64_t i = 0; i < data.validation.size; ++i) {
+    const auto image = data.validation.image(i);
+    std::size_t best = 0;
+    double best_distance = std::numeric_limits<double>::infinity();
+    for (std::size_t label = 0; label < means.size(); ++label) {
+      double distance = 0;
+      for (std::size_t p = 0; p < image.size(); ++p) {
+        distance += std::pow(image[p] - means[label][p], 2);
+      }
+      if (distance < best_distance) {
+        best_distance = distance;
+        best = label;
+      }
+    }
+    right += best == static_cast<std::size_t>(data.validation.labels[static_cast<std::size_t>(i)]);
+  }
+  return static_cast<double>(right) / static_cast<double>(data.validation.size);
+}
+
+TEST(Glyphs, CanBeLearntButIsNotTrivial) {
+  const double accuracy = nearest_mean_accuracy(load("train_size: 4000, val_size: 1000", 1));
+  EXPECT_GT(accuracy, 0.4);
+  EXPECT_LT(accuracy, 0.9);
+}
+
+TEST(Glyphs, RefusesKeysOutOfRange) {
+  for (const char* keys : {"train_size: 0", "train_size: 10000001", "val_size: 0", "noise: -0.1",
+                           "noise: 1.1", "train_sice: 5"}) {
+    EXPECT_THROW(load(keys, 1), ConfigError) << keys;
+  }
+}
+
+}  // namespace
+}  // namespace gossamer::apps

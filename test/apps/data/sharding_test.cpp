@@ -1,0 +1,233 @@
+#include "gossamer/apps/data/sharding.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/core/base/error.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+using Alpha = std::optional<double>;
+using Shards = std::vector<std::vector<std::int64_t>>;
+
+constexpr std::int64_t kLabels = 10;
+
+std::vector<std::int64_t> make_labels(std::int64_t count) {
+  std::vector<std::int64_t> labels;
+  for (std::int64_t i = 0; i < count; ++i) labels.push_back(i * 7 % kLabels);
+  return labels;
+}
+
+void expect_disjoint_and_equal(const Shards& shards, std::int64_t num_samples, int num_ranks) {
+  ASSERT_EQ(std::ssize(shards), num_ranks);
+  std::set<std::int64_t> seen;
+  for (const auto& shard : shards) {
+    EXPECT_EQ(std::ssize(shard), num_samples / num_ranks);
+    for (const std::int64_t sample : shard) {
+      EXPECT_GE(sample, 0);
+      EXPECT_LT(sample, num_samples);
+      EXPECT_TRUE(seen.insert(sample).second) << "sample " << sample << " was dealt twice";
+    }
+  }
+}
+
+/// How far a shard's labels are from the whole set's: 0 equal, towards 1 nothing in common (total
+/// variation distance; the whole set is balanced).
+double skew(const std::vector<std::int64_t>& shard, const std::vector<std::int64_t>& labels) {
+  std::map<std::int64_t, double> counts;
+  for (const std::int64_t sample : shard) ++counts[labels[static_cast<std::size_t>(sample)]];
+  double sum = 0;
+  for (std::int64_t label = 0; label < kLabels; ++label) {
+    sum += std::abs(counts[label] / static_cast<double>(shard.size()) - 1.0 / kLabels);
+  }
+  return sum / 2;
+}
+
+TEST(Sharding, IsDisjointAndEqualForEveryNumberOfRanks) {
+  const std::vector<std::int64_t> labels = make_labels(1003);
+  for (int num_ranks = 1; num_ranks <= 17; ++num_ranks) {
+    for (const Alpha alpha : {Alpha(), Alpha(10.0), Alpha(0.5), Alpha(0.05)}) {
+      SCOPED_TRACE(std::to_string(num_ranks) + " ranks, alpha " +
+                   std::to_string(alpha.value_or(0)));
+      const Shards shards = shard_samples(labels, num_ranks, 11, alpha);
+      expect_disjoint_and_equal(shards, 1003, num_ranks);
+      EXPECT_EQ(shards, shard_samples(labels, num_ranks, 11, alpha)) << "not deterministic";
+      EXPECT_NE(shards, shard_samples(labels, num_ranks, 12, alpha)) << "ignores the seed";
+    }
+  }
+}
+
+TEST(Sharding, EndsWithEqualShardsAtExtremeConcentrations) {
+  const std::vector<std::int64_t> labels = make_labels(6400);
+  for (const double alpha : {1e-6, 1e-3, 0.01, 1e9}) {
+    for (const int num_ranks : {2, 64, 200, 6400}) {
+      SCOPED_TRACE(std::to_string(num_ranks) + " ranks, alpha " + std::to_string(alpha));
+      expect_disjoint_and_equal(shard_samples(labels, num_ranks, 1, alpha), 6400, num_ranks);
+    }
+  }
+}
+
+TEST(Sharding, WorksForLabelsOfAnyValueAndFrequency) {
+  std::vector<std::int64_t> labels(500, 1'000'000'000'000);
+  labels[17] = 3;
+  labels[400] = 5;
+  for (const Alpha alpha : {Alpha(), Alpha(0.01)}) {
+    expect_disjoint_and_equal(shard_samples(labels, 7, 2, alpha), 500, 7);
+  }
+}
+
+TEST(Sharding, OneRankGetsEverything) {
+  for (const Alpha alpha : {Alpha(), Alpha(0.05)}) {
+    Shards shards = shard_samples(make_labels(40), 1, 1, alpha);
+    std::ranges::sort(shards[0]);
+    std::vector<std::int64_t> all(40);
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(shards[0], all);
+  }
+}
+
+TEST(Sharding, SkewGrowsAsConcentrationFalls) {
+  const std::vector<std::int64_t> labels = make_labels(8000);
+  std::vector<double> skews;
+  for (const Alpha alpha : {Alpha(), Alpha(10.0), Alpha(0.5), Alpha(0.05)}) {
+    double sum = 0;
+    for (std::uint64_t seed = 0; seed < 5; ++seed) {
+      for (const auto& shard : shard_samples(labels, 8, seed, alpha)) sum += skew(shard, labels);
+    }
+    skews.push_back(sum / 40);
+  }
+  EXPECT_LT(skews[0], 0.05);
+  EXPECT_GT(skews[1], skews[0] + 0.1);
+  EXPECT_GT(skews[2], skews[1] + 0.1);
+  EXPECT_GT(skews[3], skews[2] + 0.02);
+  EXPECT_GT(skews[3], 0.6);
+}
+
+TEST(Sharding, LastRankIsAsSkewedAsTheFirst) {
+  const std::vector<std::int64_t> labels = make_labels(4000);
+  double first = 0;
+  double last = 0;
+  constexpr int kSeeds = 200;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const Shards shards = shard_samples(labels, 8, seed, 1.0);
+    first += skew(shards.front(), labels) / kSeeds;
+    last += skew(shards.back(), labels) / kSeeds;
+  }
+  EXPECT_NEAR(first, last, 0.05);
+}
+
+TEST(Sharding, RefusesMoreRanksThanSamples) {
+  for (const Alpha alpha : {Alpha(), Alpha(0.5)}) {
+    try {
+      shard_samples(make_labels(4), 5, 1, alpha);
+      FAIL() << "4 samples were dealt to 5 ranks";
+    } catch (const ConfigError& error) {
+      EXPECT_STREQ(error.what(),
+                   "the training set has 4 samples, too few for 5 ranks; use more data or fewer "
+                   "ranks");
+    }
+  }
+}
+
+TEST(Sharding, RefusesAConcentrationThatIsNotPositive) {
+  for (const double alpha : {0.0, -1.0, std::nan(""), HUGE_VAL, 1e-300}) {
+    EXPECT_THROW(shard_samples(make_labels(40), 4, 1, alpha), ConfigError) << alpha;
+  }
+  EXPECT_THROW(shard_samples(make_labels(40), 0, 1, std::nullopt), std::logic_error);
+}
+
+std::vector<std::int64_t> make_shard(std::int64_t size) {
+  std::vector<std::int64_t> shard(static_cast<std::size_t>(size));
+  std::iota(shard.begin(), shard.end(), 100);
+  return shard;
+}
+
+std::vector<std::int64_t> epoch_of(BatchSampler& sampler, std::int64_t epoch) {
+  std::vector<std::int64_t> samples;
+  const std::int64_t batches = sampler.batches_per_epoch();
+  for (std::int64_t i = 0; i < batches; ++i) {
+    const auto batch = sampler.batch(epoch * batches + i);
+    samples.insert(samples.end(), batch.begin(), batch.end());
+  }
+  return samples;
+}
+
+TEST(BatchSampler, CoversTheShardOncePerEpoch) {
+  BatchSampler sampler(make_shard(60), 12, 3, 1);
+  ASSERT_EQ(sampler.batches_per_epoch(), 5);
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<std::int64_t> samples = epoch_of(sampler, epoch);
+    EXPECT_FALSE(std::ranges::is_sorted(samples));
+    std::ranges::sort(samples);
+    EXPECT_EQ(samples, make_shard(60));
+  }
+}
+
+TEST(BatchSampler, LeavesTheIncompleteLastBatchOut) {
+  BatchSampler sampler(make_shard(64), 12, 3, 1);
+  ASSERT_EQ(sampler.batches_per_epoch(), 5);
+  std::set<std::int64_t> ever;
+  for (std::int64_t epoch = 0; epoch < 20; ++epoch) {
+    const std::vector<std::int64_t> samples = epoch_of(sampler, epoch);
+    EXPECT_EQ(std::set(samples.begin(), samples.end()).size(), 60U);
+    ever.insert(samples.begin(), samples.end());
+  }
+  EXPECT_EQ(ever.size(), 64U) << "some samples are left out in every epoch";
+}
+
+TEST(BatchSampler, ShardSmallerThanABatchIsOneBatch) {
+  BatchSampler sampler(make_shard(5), 12, 3, 0);
+  EXPECT_EQ(sampler.batches_per_epoch(), 1);
+  EXPECT_EQ(sampler.batch(0).size(), 5U);
+  EXPECT_EQ(sampler.batch(1).size(), 5U);
+}
+
+TEST(BatchSampler, GivesAllRanksTheSameNumberOfBatches) {
+  const std::vector<std::int64_t> labels = make_labels(1000);
+  for (const Alpha alpha : {Alpha(), Alpha(0.05)}) {
+    for (int num_ranks = 1; num_ranks <= 17; ++num_ranks) {
+      std::set<std::int64_t> batches;
+      const Shards shards = shard_samples(labels, num_ranks, 1, alpha);
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        batches.insert(
+            BatchSampler(shards[static_cast<std::size_t>(rank)], 8, 1, rank).batches_per_epoch());
+      }
+      EXPECT_EQ(batches.size(), 1U) << num_ranks << " ranks";
+    }
+  }
+}
+
+TEST(BatchSampler, DependsOnSeedRankAndEpochAlone) {
+  BatchSampler sampler(make_shard(60), 12, 3, 1);
+  BatchSampler same(make_shard(60), 12, 3, 1);
+  BatchSampler other_seed(make_shard(60), 12, 4, 1);
+  BatchSampler other_rank(make_shard(60), 12, 3, 2);
+  EXPECT_EQ(epoch_of(sampler, 0), epoch_of(same, 0));
+  EXPECT_NE(epoch_of(sampler, 0), epoch_of(other_seed, 0));
+  EXPECT_NE(epoch_of(sampler, 0), epoch_of(other_rank, 0));
+  EXPECT_NE(epoch_of(sampler, 0), epoch_of(sampler, 1));
+}
+
+TEST(BatchSampler, ResumedRunFindsTheSameBatches) {
+  BatchSampler from_the_start(make_shard(60), 12, 3, 1);
+  for (std::int64_t epoch = 0; epoch < 4; ++epoch) epoch_of(from_the_start, epoch);
+  BatchSampler resumed(make_shard(60), 12, 3, 1);
+  EXPECT_TRUE(std::ranges::equal(from_the_start.batch(23), resumed.batch(23)));
+}
+
+TEST(BatchSampler, RefusesWhatCannotMakeABatch) {
+  EXPECT_THROW(BatchSampler({}, 4, 1, 0), std::logic_error);
+  EXPECT_THROW(BatchSampler(make_shard(5), 0, 1, 0), std::logic_error);
+  EXPECT_THROW(BatchSampler(make_shard(5), 2, 1, 0).batch(-1), std::logic_error);
+}
+
+}  // namespace
+}  // namespace gossamer::apps

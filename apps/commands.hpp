@@ -1,0 +1,11 @@
+#pragma once
+// The subcommands. Each file adds one to the program; running it sets the exit code.
+
+#include <CLI/CLI.hpp>
+
+namespace gossamer::apps {
+
+void add_train_command(CLI::App& program, int& exit_code);
+void add_topology_command(CLI::App& program, int& exit_code);
+
+}  // namespace gossamer::apps

@@ -1,0 +1,35 @@
+#pragma once
+// How good a model is on the validation images.
+
+#include <cstdint>
+#include <span>
+
+#include "gossamer/apps/data/dataset.hpp"
+#include "gossamer/apps/models/models.hpp"
+#include "gossamer/comm/communicator.hpp"
+
+namespace gossamer::apps {
+
+/// Images as a batch [count, 1, height, width], float32 in [-1, 1].
+torch::Tensor image_batch(const LabelledImages& images, std::span<const std::int64_t> indices);
+/// Labels as [count], int64.
+torch::Tensor label_batch(const LabelledImages& images, std::span<const std::int64_t> indices);
+
+struct Score {
+  double num_correct = 0.0;
+  double loss_sum = 0.0;
+  double num_samples = 0.0;
+
+  [[nodiscard]] double accuracy() const { return num_correct / num_samples; }
+  [[nodiscard]] double loss() const { return loss_sum / num_samples; }
+};
+
+/// Scores every `stride`-th image from `first` on, in evaluation mode without gradients; the mode
+/// the model was in comes back.
+Score score(Classifier& model, const LabelledImages& images, std::int64_t first = 0,
+            std::int64_t stride = 1);
+
+/// Collective, for a model that is the same on all ranks: each scores its share of the images.
+Score score_together(Communicator& communicator, Classifier& model, const LabelledImages& images);
+
+}  // namespace gossamer::apps

@@ -1,0 +1,72 @@
+// A small convolutional network with batch normalisation (Ioffe and Szegedy, 2015): parameters that
+// are mixed, and running statistics that are not.
+
+#include <torch/nn/functional/pooling.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include "gossamer/apps/models/models.hpp"
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+// Two poolings by 2 must leave at least one pixel.
+constexpr std::int64_t kMinSide = 4;
+
+torch::nn::Conv2d make_conv(std::int64_t in, std::int64_t out) {
+  return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false));
+}
+
+class Cnn : public Classifier {
+ public:
+  Cnn(const ImageShape& shape, std::int64_t width)
+      : conv1_(register_module("conv1", make_conv(1, width))),
+        norm1_(register_module("norm1", torch::nn::BatchNorm2d(width))),
+        conv2_(register_module("conv2", make_conv(width, 2 * width))),
+        norm2_(register_module("norm2", torch::nn::BatchNorm2d(2 * width))),
+        output_(register_module(
+            "output", torch::nn::Linear(2 * width * (shape.height / 4) * (shape.width / 4),
+                                        shape.num_classes))) {}
+
+  torch::Tensor forward(torch::Tensor images) override {
+    torch::Tensor x = torch::relu(norm1_->forward(conv1_->forward(images)));
+    x = torch::max_pool2d(x, 2);
+    x = torch::relu(norm2_->forward(conv2_->forward(x)));
+    x = torch::max_pool2d(x, 2);
+    return output_->forward(x.flatten(1));
+  }
+
+ private:
+  torch::nn::Conv2d conv1_;
+  torch::nn::BatchNorm2d norm1_;
+  torch::nn::Conv2d conv2_;
+  torch::nn::BatchNorm2d norm2_;
+  torch::nn::Linear output_;
+};
+
+class CnnFactory : public ModelFactory {
+ public:
+  explicit CnnFactory(std::int64_t width) : width_(width) {}
+  [[nodiscard]] std::shared_ptr<Classifier> make(const ImageShape& shape) const override {
+    if (shape.height < kMinSide || shape.width < kMinSide) {
+      throw ConfigError(concat("model.name: cnn needs images of at least ", kMinSide, " x ",
+                               kMinSide, " pixels, these have ", shape.height, " x ", shape.width));
+    }
+    return std::make_shared<Cnn>(shape, width_);
+  }
+
+ private:
+  std::int64_t width_;
+};
+
+}  // namespace
+
+std::unique_ptr<const ModelFactory> configure_cnn(const Options& model) {
+  return std::make_unique<CnnFactory>(
+      model.integer("width", {.fallback = 16, .min = 1, .max = 10'000}));
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,69 @@
+#include "gossamer/apps/models/models.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer::apps {
+
+std::unique_ptr<const ModelFactory> configure_mlp(const Options& model);
+std::unique_ptr<const ModelFactory> configure_cnn(const Options& model);
+
+namespace {
+
+constexpr std::array kTable = {
+    ModelEntry{"mlp", "two hidden layers", configure_mlp},
+    ModelEntry{"cnn", "two convolutions with batch normalisation, then a linear layer",
+               configure_cnn},
+};
+
+void draw_uniform(const torch::Tensor& parameter, double bound, Random& random) {
+  if (!parameter.defined()) return;
+  auto values = parameter.detach();
+  float* data = values.data_ptr<float>();
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    data[i] = static_cast<float>(random.uniform(-bound, bound));
+  }
+}
+
+void initialise_layer(const torch::Tensor& weight, const torch::Tensor& bias, Random& random) {
+  const auto fan_in = static_cast<double>(weight.numel() / weight.size(0));
+  const double bound = 1.0 / std::sqrt(fan_in);
+  draw_uniform(weight, bound, random);
+  draw_uniform(bias, bound, random);
+}
+
+}  // namespace
+
+std::span<const ModelEntry> model_table() { return kTable; }
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const ModelEntry& row : kTable) names.emplace_back(row.name);
+  return names;
+}
+
+std::unique_ptr<const ModelFactory> configure_model(std::string_view name, const Options& model) {
+  const auto row = std::ranges::find(kTable, name, &ModelEntry::name);
+  if (row == kTable.end()) throw ConfigError(concat("no model is called ", name));
+  return row->configure(model);
+}
+
+void initialise(torch::nn::Module& module, Random& random) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& layer : module.modules()) {
+    if (const auto* linear = layer->as<torch::nn::LinearImpl>()) {
+      initialise_layer(linear->weight, linear->bias, random);
+    } else if (const auto* conv = layer->as<torch::nn::Conv2dImpl>()) {
+      initialise_layer(conv->weight, conv->bias, random);
+    }
+  }
+}
+
+}  // namespace gossamer::apps

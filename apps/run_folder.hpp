@@ -1,0 +1,36 @@
+#pragma once
+// The folder of a run: config.yaml (resolved), metrics.jsonl (one JSON object a line), status.json
+// (what the run is doing), model.safetensors (the mean model at the end). Rank 0 alone writes it.
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "gossamer/core/base/options.hpp"
+
+namespace gossamer::apps {
+
+using Json = nlohmann::ordered_json;
+
+class RunFolder {
+ public:
+  /// Makes the folder, and replaces what an earlier run has left there. Throws CheckpointError.
+  RunFolder(const std::string& path, const std::vector<ResolvedValue>& config);
+
+  /// Appends one line. Numbers that are not finite become null.
+  void write_metrics(const Json& record);
+  void write_status(const Json& status) const;
+  [[nodiscard]] std::string model_path() const { return path_ + "/model.safetensors"; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  /// A run was here before.
+  [[nodiscard]] bool replaces_earlier_run() const { return replaced_; }
+
+ private:
+  std::string path_;
+  bool replaced_ = false;
+  std::ofstream metrics_;
+};
+
+}  // namespace gossamer::apps

@@ -1,0 +1,208 @@
+// gossamer train CONFIG.yaml [key.sub=value ...]
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ATen/Parallel.h>
+
+#include "gossamer/apps/agreement.hpp"
+#include "gossamer/apps/commands.hpp"
+#include "gossamer/apps/run_config.hpp"
+#include "gossamer/apps/topology_report.hpp"
+#include "gossamer/apps/trainer.hpp"
+#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/base/yaml.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+struct TrainArguments {
+  std::string config_path;
+  std::vector<std::string> overrides;
+  int num_ranks = 0;
+  bool dry_run = false;
+};
+
+/// The data, loaded by the first rank of this process that asks and shared by all its ranks.
+class SharedData {
+ public:
+  std::shared_ptr<const Dataset> get(const RunConfig& config) {
+    const std::lock_guard lock(mutex_);
+    if (!data_) data_ = std::make_shared<const Dataset>(config.data->load(config.seed));
+    return data_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<const Dataset> data_;  // guarded by mutex_
+};
+
+/// The file with its overrides, or why it cannot be had. Errors are kept for later, because all
+/// ranks have to leave together.
+struct Source {
+  YamlNode tree;
+  std::optional<ConfigError> error;
+  LaunchConfig launch;
+};
+
+Source read_source(const TrainArguments& arguments) {
+  Source source;
+  source.launch.backend = default_backend();
+  source.launch.options.num_ranks = arguments.num_ranks;
+  try {
+    source.tree = read_yaml_file(arguments.config_path);
+    for (const std::string& text : arguments.overrides) apply_override(source.tree, text);
+    LaunchConfig launch = read_launch_config(Options(source.tree));
+    launch.options.num_ranks = arguments.num_ranks;
+    source.launch = std::move(launch);
+  } catch (const ConfigError& error) {
+    source.error = error;
+  }
+  return source;
+}
+
+std::string lines_of(const std::vector<ResolvedValue>& values) {
+  std::vector<std::string> lines;
+  for (const ResolvedValue& value : values) lines.push_back(concat(value.path, ": ", value.value));
+  return join(lines, "\n");
+}
+
+void set_compute_threads(const RunConfig& config, const World& world) {
+  const auto cores = static_cast<std::int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  const std::int64_t share = std::max<std::int64_t>(1, cores / world.local_size);
+  at::set_num_threads(static_cast<int>(config.threads > 0 ? config.threads : share));
+}
+
+void print_dry_run(const RunConfig& config, const Trainer& trainer, double loss) {
+  std::cout << "# configuration, defaults included\n" << to_yaml(config.resolved);
+  std::cout << "\n# algorithm: " << config.algorithm << "\n";
+  if (config.topology) {
+    std::cout << "# rounds of " << config.topology->name() << "\n"
+              << describe_rounds(*config.topology);
+  }
+  std::cout << "\n# buckets\n"
+            << describe(trainer.model().plan(), trainer.model().parameter_infos());
+  std::cout << "\n# one forward and backward on one batch: loss " << shortest(loss) << "; "
+            << trainer.total_steps() << " steps would follow\n"
+            << std::flush;
+}
+
+class TrainRun {
+ public:
+  TrainRun(const TrainArguments& arguments, const Source& source)
+      : arguments_(arguments), source_(source) {}
+
+  /// What every rank does.
+  int operator()(Communicator& communicator, const World& world) {
+    try {
+      run(communicator, world);
+      return static_cast<int>(ExitCode::kDone);
+    } catch (const JointFailure& failure) {
+      return leave(world, failure.what(), failure.code());
+    } catch (const ConfigError& error) {
+      // After the start-up these come from comparisons between ranks: all ranks have them.
+      return leave(world, error.what(), ExitCode::kConfig);
+    }
+  }
+
+ private:
+  static int leave(const World& world, const std::string& text, ExitCode code) {
+    if (world.rank == 0) std::cerr << text << std::endl;
+    return static_cast<int>(code);
+  }
+
+  void run(Communicator& communicator, const World& world) {
+    const RunConfig config = jointly(communicator, [&] {
+      if (source_.error) throw ConfigError(*source_.error);
+      return read_run_config(Options(source_.tree), world, arguments_.config_path);
+    });
+    agree(communicator, "their configuration", lines_of(config.resolved));
+    const Logger logger(config.log_level, world.size > 1 ? concat("rank ", world.rank) : "");
+    set_compute_threads(config, world);
+    const auto data = jointly(communicator, [&] { return data_.get(config); });
+    Trainer trainer(config, {.communicator = communicator,
+                             .world = world,
+                             .logger = logger,
+                             .data = data,
+                             .dry_run = arguments_.dry_run});
+    if (arguments_.dry_run) {
+      const double loss = trainer.train_step();
+      if (world.rank == 0) print_dry_run(config, trainer, loss);
+      return;
+    }
+    auto folder = jointly(communicator, [&]() -> std::unique_ptr<RunFolder> {
+      if (world.rank != 0) return nullptr;
+      return std::make_unique<RunFolder>(config.output_dir, config.resolved);
+    });
+    if (folder) greet(config, *folder, world, trainer, logger);
+    train(trainer, folder.get());
+  }
+
+  static void greet(const RunConfig& config, const RunFolder& folder, const World& world,
+                    const Trainer& trainer, const Logger& logger) {
+    if (folder.replaces_earlier_run()) {
+      logger.warning(concat("the run that was in ", folder.path(), " is replaced"));
+    }
+    logger.info(concat(config.algorithm, config.topology ? " on " + config.topology->name() : "",
+                       ", ", world.size, world.size == 1 ? " rank, " : " ranks, ",
+                       trainer.total_steps(), " steps, into ", folder.path()));
+  }
+
+  static void train(Trainer& trainer, RunFolder* folder) {
+    try {
+      trainer.run(folder);
+    } catch (const std::exception& error) {
+      if (folder != nullptr) {
+        folder->write_status({{"state", "failed"},
+                              {"message", error.what()},
+                              {"exit_code", static_cast<int>(exit_code_of(error))}});
+      }
+      throw;
+    }
+  }
+
+  const TrainArguments& arguments_;
+  const Source& source_;
+  SharedData data_;
+};
+
+int train(const TrainArguments& arguments) {
+  const Source source = read_source(arguments);
+  TrainRun run(arguments, source);
+  return launch(source.launch.backend, source.launch.options, std::ref(run));
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& program, int& exit_code) {
+  auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* command = program.add_subcommand("train", "Train a model as a YAML file says");
+  command->add_option("config", arguments->config_path, "The run's configuration")
+      ->required()
+      ->type_name("CONFIG.yaml");
+  command->add_option("overrides", arguments->overrides, "Values that replace those of the file")
+      ->type_name("key.sub=value");
+  command
+      ->add_option("--ranks", arguments->num_ranks,
+                   "Run this many worker threads in one process, without mpirun")
+      ->check(CLI::Range(1, 4096));
+  command->add_flag("--dry-run", arguments->dry_run,
+                    "One forward and backward without an update; prints the configuration, the "
+                    "topology's rounds and the buckets");
+  command->footer(
+      "Examples:\n"
+      "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"
+      "  gossamer train configs/quickstart.yaml --ranks 4 topology.name=one-peer-exp "
+      "run.steps=100");
+  command->callback([arguments, &exit_code] { exit_code = train(*arguments); });
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,237 @@
+#include "gossamer/apps/trainer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <torch/nn/functional/loss.h>
+
+#include "gossamer/apps/safetensors.hpp"
+#include "gossamer/apps/summary.hpp"
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/engine/block_checksum.hpp"
+#include "gossamer/core/torch/parameters.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+// Streams of the run's seed, so that no two uses draw the same numbers.
+constexpr std::uint64_t kModelStream = 1;
+
+std::shared_ptr<Classifier> make_classifier(const RunConfig& config, const LabelledImages& images) {
+  auto model = config.model->make({images.height, images.width, images.num_classes});
+  Random random(config.seed, kModelStream);
+  initialise(*model, random);
+  return model;
+}
+
+BatchSampler make_sampler(const RunConfig& config, const Trainer::Setup& setup) {
+  auto shards = shard_samples(setup.data->train.labels, setup.world.size, config.seed,
+                              config.dirichlet_alpha);
+  return {std::move(shards[static_cast<std::size_t>(setup.world.rank)]), config.batch_size,
+          config.seed, setup.world.rank};
+}
+
+DataParallelOptions model_options(const RunConfig& config, const Trainer::Setup& setup,
+                                  std::int64_t total_steps) {
+  return {.algorithm = config.algorithm,
+          .topology = config.topology,
+          .optimizer = config.optimizer,
+          .schedule = config.make_schedule(total_steps),
+          .weight_decay = config.weight_decay,
+          .decay_bias_and_norm = config.decay_bias_and_norm,
+          .bucket_bytes = config.bucket_bytes,
+          .dry_run = setup.dry_run,
+          .logger = setup.world.rank == 0 ? setup.logger : Logger()};
+}
+
+}  // namespace
+
+Trainer::Trainer(const RunConfig& config, const Setup& setup)
+    : config_(config),
+      setup_(setup),
+      sampler_(make_sampler(config, setup)),
+      total_steps_(config.steps.value_or(config.epochs.value_or(1) * sampler_.batches_per_epoch())),
+      classifier_(make_classifier(config, setup.data->train)),
+      model_(classifier_, setup.communicator, model_options(config, setup, total_steps_)),
+      progress_(config.progress, setup.logger) {
+  model_.train();
+}
+
+bool Trainer::is_due(std::int64_t every) const { return every > 0 && step_ % every == 0; }
+
+double Trainer::elapsed_s() const {
+  return std::chrono::duration<double>(Clock::now() - begin_).count();
+}
+
+double Trainer::train_step() {
+  const auto indices = sampler_.batch(step_);
+  const torch::Tensor images = image_batch(setup_.data->train, indices);
+  const torch::Tensor labels = label_batch(setup_.data->train, indices);
+  torch::Tensor loss;
+  double value = 0.0;
+  {
+    const ScopedTimer timer(forward_s_);
+    loss = torch::nn::functional::cross_entropy(model_.forward(images), labels);
+    value = loss.item<double>();
+  }
+  if (!std::isfinite(value)) {
+    // Before backward, so that no peer gets to mix with what would come of it.
+    throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", step_ + 1, ": the loss is ",
+                                value, "; try a smaller optimizer.lr"));
+  }
+  lr_ = model_.lr();
+  {
+    const ScopedTimer timer(backward_s_);
+    loss.backward();
+  }
+  ++step_;
+  return value;
+}
+
+double Trainer::root_mean_square(double distance) {
+  const std::vector<double> sum = sum_over_ranks(setup_.communicator, {distance * distance});
+  return std::sqrt(sum[0] / setup_.world.size);
+}
+
+double Trainer::measure_consensus() {
+  const AverageScope scope = model_.global_average(false);
+  return root_mean_square(scope.consensus_distance());
+}
+
+Trainer::Evaluation Trainer::evaluate(const std::string* save_to) {
+  const double mine = score(*classifier_, setup_.data->validation).accuracy();
+  const std::vector<double> all = gather_numbers(setup_.communicator, mine);
+  const AverageScope scope = model_.global_average();
+  Evaluation result;
+  result.worst_local = *std::ranges::min_element(all);
+  for (const double accuracy : all) result.mean_local += accuracy / setup_.world.size;
+  result.consensus_distance = root_mean_square(scope.consensus_distance());
+  result.mean_model = score_together(setup_.communicator, *classifier_, setup_.data->validation);
+  if (save_to != nullptr) save(*save_to);
+  return result;
+}
+
+void Trainer::save(const std::string& path) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& entry : classifier_->named_parameters()) {
+    tensors.push_back({entry.key(), entry.value()});
+  }
+  for (const auto& entry : classifier_->named_buffers()) {
+    tensors.push_back({entry.key(), entry.value()});
+  }
+  write_safetensors(path, tensors);
+}
+
+void Trainer::write_step(RunFolder* folder) {
+  const std::vector<double> sums =
+      sum_over_ranks(setup_.communicator, {window_.loss / static_cast<double>(window_.steps)});
+  if (folder == nullptr) {
+    window_ = {};
+    return;
+  }
+  const double samples =
+      static_cast<double>(window_.steps * config_.batch_size) * setup_.world.size;
+  const ProgressState state{.step = step_,
+                            .total_steps = total_steps_,
+                            .loss = sums[0] / setup_.world.size,
+                            .lr = lr_,
+                            .samples_per_s = samples / window_.seconds,
+                            .seconds_left = elapsed_s() / static_cast<double>(step_) *
+                                            static_cast<double>(total_steps_ - step_),
+                            .consensus_distance = last_consensus_};
+  Json record = {
+      {"kind", "step"},
+      {"step", state.step},
+      {"epoch", static_cast<double>(step_) / static_cast<double>(sampler_.batches_per_epoch())},
+      {"loss", state.loss},
+      {"lr", state.lr}};
+  if (is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
+  record["samples_per_s"] = state.samples_per_s;
+  record["elapsed_s"] = elapsed_s();
+  folder->write_metrics(record);
+  write_status(*folder, "running");
+  progress_.show(state);
+  window_ = {};
+}
+
+void Trainer::write_evaluation(RunFolder* folder, const Evaluation& evaluation) const {
+  if (folder == nullptr) return;
+  folder->write_metrics({{"kind", "eval"},
+                         {"step", step_},
+                         {"accuracy_mean_model", evaluation.mean_model.accuracy()},
+                         {"loss_mean_model", evaluation.mean_model.loss()},
+                         {"accuracy_worst_local", evaluation.worst_local},
+                         {"accuracy_mean_local", evaluation.mean_local},
+                         {"consensus_distance", evaluation.consensus_distance},
+                         {"elapsed_s", elapsed_s()}});
+}
+
+void Trainer::write_status(const RunFolder& folder, std::string_view state) const {
+  folder.write_status({{"state", state},
+                       {"step", step_},
+                       {"total_steps", total_steps_},
+                       {"elapsed_s", elapsed_s()}});
+}
+
+void Trainer::run(RunFolder* folder) {
+  begin_ = Clock::now();
+  window_ = {};
+  if (folder != nullptr) write_status(*folder, "running");
+  while (step_ < total_steps_) {
+    {
+      const ScopedTimer timer(window_.seconds);
+      const ScopedTimer total(train_s_);
+      window_.loss += train_step();
+    }
+    ++window_.steps;
+    if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
+    if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
+    if (is_due(config_.eval_every) && step_ < total_steps_) write_evaluation(folder, evaluate());
+  }
+  finish(folder);
+}
+
+void Trainer::finish(RunFolder* folder) {
+  model_.drain();
+  const PipelineMetrics& metrics = model_.metrics();
+  // Means over ranks, per step.
+  std::vector<double> sums = sum_over_ranks(
+      setup_.communicator, {forward_s_, backward_s_ - metrics.wait_s - metrics.update_s,
+                            metrics.wait_s, metrics.update_s, metrics.bytes_sent});
+  for (double& sum : sums) sum /= setup_.world.size * static_cast<double>(total_steps_);
+  std::uint64_t sum = 0;
+  for (const torch::Tensor& parameter : model_.parameters()) {
+    sum = sum * 31 + checksum(block_of_tensor(parameter));
+  }
+  const std::vector<std::string> checksums = setup_.communicator.all_gather(concat(std::hex, sum));
+
+  const std::string path = folder == nullptr ? "" : folder->model_path();
+  const Evaluation evaluation = evaluate(folder == nullptr ? nullptr : &path);
+  write_evaluation(folder, evaluation);
+  if (folder == nullptr) return;
+  progress_.end_line();
+  const double samples = static_cast<double>(total_steps_ * config_.batch_size) * setup_.world.size;
+  const Summary summary{.world_size = setup_.world.size,
+                        .steps = total_steps_,
+                        .accuracy_mean_model = evaluation.mean_model.accuracy(),
+                        .accuracy_worst_local = evaluation.worst_local,
+                        .accuracy_mean_local = evaluation.mean_local,
+                        .loss_mean_model = evaluation.mean_model.loss(),
+                        .consensus_distance = evaluation.consensus_distance,
+                        .train_s = train_s_,
+                        .samples_per_s = samples / train_s_,
+                        .forward_ms = 1e3 * sums[0],
+                        .backward_ms = 1e3 * sums[1],
+                        .wait_ms = 1e3 * sums[2],
+                        .update_ms = 1e3 * sums[3],
+                        .bytes_sent_per_step = sums[4]};
+  Json record = to_json(summary);
+  record["parameter_checksums"] = checksums;
+  folder->write_metrics(record);
+  write_status(*folder, "done");
+  print_summary(summary, folder->path());
+}
+
+}  // namespace gossamer::apps

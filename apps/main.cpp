@@ -34,7 +34,7 @@ int leave_together(const std::string& to_stdout, const std::string& to_stderr, i
     std::cout << to_stdout << std::flush;
     std::cerr << to_stderr << std::flush;
   };
-  if (default_backend() == "threads") {
+  if (!under_mpi_launcher()) {
     speak();
     return code;
   }

@@ -69,7 +69,15 @@ void read_log(const Options& log, RunConfig& config) {
 LaunchConfig read_launch_config(const Options& root) {
   const Options comm = root.section("comm");
   LaunchConfig config;
-  config.backend = comm.choice("backend", backend_names(), std::string(default_backend()));
+  std::vector<std::string> backends = backend_names();
+  backends.insert(backends.begin(), "auto");
+  config.backend = comm.choice("backend", backends, "auto");
+  if (config.backend == "auto") config.backend = default_backend();
+  if (config.backend == "threads" && under_mpi_launcher()) {
+    comm.fail("backend",
+              "threads under mpirun would be a run of its own in every process, allowed: mpi, or "
+              "--ranks N without mpirun");
+  }
   config.options.timeout_s =
       comm.number("timeout_s", {.fallback = 300.0, .min = 0.0, .max = 1e9, .above_min = true});
   config.options.local_size =

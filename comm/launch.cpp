@@ -34,18 +34,12 @@ std::vector<std::string> backend_names() {
   return names;
 }
 
-std::string_view default_backend() {
-  const bool launched = std::ranges::any_of(
-      kRankVariables, [](const char* name) { return std::getenv(name) != nullptr; });
-  return launched ? "mpi" : "threads";
+bool under_mpi_launcher() {
+  return std::ranges::any_of(kRankVariables,
+                             [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
-bool speaks_for_all() {
-  for (const char* name : kRankVariables) {
-    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
-  }
-  return true;
-}
+std::string_view default_backend() { return under_mpi_launcher() ? "mpi" : "threads"; }
 
 int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body) {
   const auto row = std::ranges::find(kTable, backend, &BackendEntry::name);

@@ -36,11 +36,10 @@ struct BackendEntry {
 std::span<const BackendEntry> backend_table();
 std::vector<std::string> backend_names();
 
-/// `mpi` when this process was started by mpirun, mpiexec or srun, otherwise `threads`.
+/// This process was started by mpirun, mpiexec or srun, perhaps as one of several.
+bool under_mpi_launcher();
+/// `mpi` under such a launcher, otherwise `threads`.
 std::string_view default_backend();
-
-/// True on the rank that speaks for all; known before anything is started.
-bool speaks_for_all();
 
 /// Runs `body` on every rank and returns the exit code of the run: that of the first rank that
 /// failed, else the first that is not 0. When a body throws, the error is logged and no other rank

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "gossamer/comm/thread_backend.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/base/registry.hpp"
 #ifdef GOSSAMER_HAVE_MPI
 #include "gossamer/comm/mpi_backend.hpp"
 #endif
@@ -28,11 +28,7 @@ constexpr std::array kRankVariables = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX
 
 std::span<const BackendEntry> backend_table() { return kTable; }
 
-std::vector<std::string> backend_names() {
-  std::vector<std::string> names;
-  for (const BackendEntry& row : kTable) names.emplace_back(row.name);
-  return names;
-}
+std::vector<std::string> backend_names() { return names_of(kTable); }
 
 bool under_mpi_launcher() {
   return std::ranges::any_of(kRankVariables,
@@ -42,13 +38,7 @@ bool under_mpi_launcher() {
 std::string_view default_backend() { return under_mpi_launcher() ? "mpi" : "threads"; }
 
 int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body) {
-  const auto row = std::ranges::find(kTable, backend, &BackendEntry::name);
-  if (row == kTable.end()) {
-    const std::vector<std::string> names = backend_names();
-    throw ConfigError(concat("comm.backend: ", backend, " is not built into this program",
-                             did_you_mean(backend, names), ", allowed: ", join(names, ", ")));
-  }
-  return row->launch(options, body);
+  return row_of(kTable, "backend in this program called", backend).launch(options, body);
 }
 
 World world_of(int rank, int size, int local_size) {

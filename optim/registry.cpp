@@ -1,10 +1,8 @@
 #include "gossamer/optim/registry.hpp"
 
-#include <algorithm>
 #include <array>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/base/registry.hpp"
 
 namespace gossamer {
 
@@ -37,31 +35,13 @@ constexpr std::array kSchedules = {
     ScheduleEntry{"linear", "linear warm-up, then a line down to end_factor", make_linear_schedule},
 };
 
-template <class Table>
-std::vector<std::string> names_of(const Table& table) {
-  std::vector<std::string> names;
-  for (const auto& row : table) names.emplace_back(row.name);
-  return names;
-}
-
-template <class Table>
-const auto& find_row(const Table& table, std::string_view name, std::string_view what) {
-  const std::string wanted = canonical_name(name);
-  const auto row = std::ranges::find_if(
-      table, [&wanted](const auto& entry) { return canonical_name(entry.name) == wanted; });
-  if (row != std::end(table)) return *row;
-  const std::vector<std::string> names = names_of(table);
-  throw ConfigError(concat("no ", what, " is called ", name, did_you_mean(name, names),
-                           ", allowed: ", join(names, ", ")));
-}
-
 }  // namespace
 
 std::span<const OptimizerEntry> optimizer_table() { return kOptimizers; }
 std::vector<std::string> optimizer_names() { return names_of(kOptimizers); }
 
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& options) {
-  return find_row(kOptimizers, name, "optimizer").make(options);
+  return row_of(kOptimizers, "optimizer", name).make(options);
 }
 
 std::span<const ScheduleEntry> schedule_table() { return kSchedules; }
@@ -69,7 +49,7 @@ std::vector<std::string> schedule_names() { return names_of(kSchedules); }
 
 std::unique_ptr<Schedule> make_schedule(std::string_view name, const ScheduleBase& base,
                                         const Options& options) {
-  return find_row(kSchedules, name, "learning-rate schedule").make(base, options);
+  return row_of(kSchedules, "learning-rate schedule", name).make(base, options);
 }
 
 }  // namespace gossamer

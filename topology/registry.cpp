@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/registry.hpp"
 #include "gossamer/core/base/text.hpp"
 
 namespace gossamer {
@@ -98,21 +99,12 @@ std::vector<int> nearest_sizes(const TopologyEntry& entry, const World& world) {
 
 std::span<const TopologyEntry> topology_table() { return kTable; }
 
-std::vector<std::string> topology_names() {
-  std::vector<std::string> names;
-  for (const TopologyEntry& entry : kTable) names.emplace_back(entry.name);
-  return names;
-}
+std::vector<std::string> topology_names() { return names_of(kTable); }
 
 std::unique_ptr<Topology> make_topology(std::string_view name, const World& world,
                                         const Options& options) {
-  const std::string wanted = canonical_name(name);
-  const auto entry = std::ranges::find(kTable, wanted, &TopologyEntry::name);
-  if (entry == kTable.end()) {
-    const std::vector<std::string> names = topology_names();
-    refuse(options, concat("there is no topology ", name, did_you_mean(wanted, names),
-                           ", allowed: one of ", join(names, ", ")));
-  }
+  const TopologyEntry* entry = find_row(kTable, name);
+  if (entry == nullptr) refuse(options, unknown_name(kTable, "topology", name));
   if (world.size < 1 || world.local_size < 1) {
     throw ConfigError(concat("A world of ", world.size, " ranks with ", world.local_size,
                              " on each node is impossible; there must be at least one of each."));

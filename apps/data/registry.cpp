@@ -1,8 +1,8 @@
+#include "gossamer/core/base/registry.hpp"
+
 #include <array>
 
 #include "gossamer/apps/data/dataset.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
 
 namespace gossamer::apps {
 
@@ -25,21 +25,11 @@ constexpr std::array kTable = {
 
 std::span<const DatasetEntry> dataset_table() { return kTable; }
 
-std::vector<std::string> dataset_names() {
-  std::vector<std::string> names;
-  names.reserve(kTable.size());
-  for (const DatasetEntry& entry : kTable) names.emplace_back(entry.name);
-  return names;
-}
+std::vector<std::string> dataset_names() { return names_of(kTable); }
 
 std::unique_ptr<const DatasetEntry::Loader> configure_dataset(const std::string& name,
                                                               const Options& data) {
-  for (const DatasetEntry& entry : kTable) {
-    if (canonical_name(name) == canonical_name(entry.name)) return entry.configure(data);
-  }
-  const std::vector<std::string> names = dataset_names();
-  throw ConfigError(concat("there is no data set ", name, did_you_mean(canonical_name(name), names),
-                           ", allowed: ", join(names, ", ")));
+  return row_of(kTable, "data set", name).configure(data);
 }
 
 }  // namespace gossamer::apps

@@ -1,14 +1,12 @@
 #include "gossamer/apps/models/models.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/base/registry.hpp"
 
 namespace gossamer::apps {
 
@@ -43,16 +41,10 @@ void initialise_layer(const torch::Tensor& weight, const torch::Tensor& bias, Ra
 
 std::span<const ModelEntry> model_table() { return kTable; }
 
-std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-  for (const ModelEntry& row : kTable) names.emplace_back(row.name);
-  return names;
-}
+std::vector<std::string> model_names() { return names_of(kTable); }
 
 std::unique_ptr<const ModelFactory> configure_model(std::string_view name, const Options& model) {
-  const auto row = std::ranges::find(kTable, name, &ModelEntry::name);
-  if (row == kTable.end()) throw ConfigError(concat("no model is called ", name));
-  return row->configure(model);
+  return row_of(kTable, "model", name).configure(model);
 }
 
 void initialise(torch::nn::Module& module, Random& random) {

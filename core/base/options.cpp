@@ -280,7 +280,6 @@ std::string Options::choice(std::string_view key, const std::vector<std::string>
   }
   fail(key, concat(wanted, " is unknown", did_you_mean(canonical_name(wanted), allowed),
                    ", allowed: ", list));
-  return {};
 }
 
 std::pair<double, double> Options::number_pair(std::string_view key,
@@ -311,8 +310,7 @@ std::optional<std::pair<std::int64_t, std::int64_t>> Options::range(std::string_
     throw ConfigError(node->where, path(key), concat("is ", shown(*node), ", allowed: ", kAllowed));
   }
   const IntegerRule rule{.min = 0};
-  const std::pair value{read_integer(key, node->items[0], rule),
-                        read_integer(key, node->items[1], rule)};
+  std::pair value{read_integer(key, node->items[0], rule), read_integer(key, node->items[1], rule)};
   if (value.first >= value.second) {
     throw ConfigError(node->where, path(key), concat("holds nothing, allowed: ", kAllowed));
   }

@@ -77,7 +77,7 @@ class Options {
   /// The key is given and not null.
   [[nodiscard]] bool has(std::string_view key) const;
   /// A ConfigError about `key`, at its place in the file.
-  void fail(std::string_view key, std::string_view what) const;
+  [[noreturn]] void fail(std::string_view key, std::string_view what) const;
 
   /// Throws for the first key, in this section and all sections taken from it, that nobody read.
   void reject_unknown() const;

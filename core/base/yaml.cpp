@@ -167,32 +167,32 @@ YamlNode read_yaml_file(const std::string& path) {
 }
 
 void apply_override(YamlNode& root, std::string_view assignment) {
-  static const std::string kSource = "command line";
+  const std::string source = "command line";
   const std::size_t equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    throw ConfigError(kSource, assignment, "not an override, allowed: key.sub=value");
+    throw ConfigError(source, assignment, "not an override, allowed: key.sub=value");
   }
   const std::string path(assignment.substr(0, equals));
   YamlNode value;
   try {
-    value = parse_yaml(assignment.substr(equals + 1), kSource);
+    value = parse_yaml(assignment.substr(equals + 1), source);
   } catch (const ConfigError& error) {
-    throw ConfigError(kSource, path, error.what());
+    throw ConfigError(source, path, error.what());
   }
   YamlNode* node = &root;
   std::istringstream parts(path);
   for (std::string part; std::getline(parts, part, '.');) {
-    if (part.empty()) throw ConfigError(kSource, path, "a part of the key is empty");
+    if (part.empty()) throw ConfigError(source, path, "a part of the key is empty");
     if (node->kind == YamlNode::Kind::kNull) node->kind = YamlNode::Kind::kMapping;
     if (node->kind != YamlNode::Kind::kMapping) {
-      throw ConfigError(kSource, path, concat("has no sub-keys: it is set at ", node->where));
+      throw ConfigError(source, path, concat("has no sub-keys: it is set at ", node->where));
     }
-    if (node->find(part) == nullptr) node->entries.push_back({{part, kSource}, {}});
+    if (node->find(part) == nullptr) node->entries.push_back({{part, source}, {}});
     node = node->find(part);
   }
-  if (path.back() == '.') throw ConfigError(kSource, path, "a part of the key is empty");
+  if (path.back() == '.') throw ConfigError(source, path, "a part of the key is empty");
   *node = std::move(value);
-  node->where = kSource;
+  node->where = source;
 }
 
 }  // namespace gossamer

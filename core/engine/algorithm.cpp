@@ -1,10 +1,8 @@
 #include "gossamer/core/engine/algorithm.hpp"
 
-#include <algorithm>
 #include <array>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/base/registry.hpp"
 
 namespace gossamer {
 
@@ -32,23 +30,14 @@ void AlgorithmContext::update(Bucket& bucket, const UpdateContext& context) {
 
 std::span<const AlgorithmEntry> algorithm_table() { return kTable; }
 
-std::vector<std::string> algorithm_names() {
-  std::vector<std::string> names;
-  for (const AlgorithmEntry& row : kTable) names.emplace_back(row.name);
-  return names;
-}
+std::vector<std::string> algorithm_names() { return names_of(kTable); }
 
 std::unique_ptr<Algorithm> make_algorithm(std::string_view name, AlgorithmContext& context) {
-  const auto row = std::ranges::find(kTable, name, &AlgorithmEntry::name);
-  if (row == kTable.end()) {
-    const std::vector<std::string> names = algorithm_names();
-    throw ConfigError(concat("no algorithm is called ", name, did_you_mean(name, names),
-                             ", allowed: ", join(names, ", ")));
-  }
-  if (row->needs_topology && context.topology == nullptr) {
+  const AlgorithmEntry& row = row_of(kTable, "algorithm", name);
+  if (row.needs_topology && context.topology == nullptr) {
     throw ConfigError(concat("the algorithm ", name, " needs a topology"));
   }
-  return row->make(context);
+  return row.make(context);
 }
 
 }  // namespace gossamer

@@ -31,8 +31,9 @@ class Planner {
     bucket.entries.push_back({index, bucket.numel});
     bucket.numel += rounded(info.numel(), info.dtype);
     if (bucket.bytes() < limit_bytes_) return;
-    closed_.push_back(std::move(bucket));
-    open_.erase(open_.begin() + (&bucket - open_.data()));
+    const auto place = open_.begin() + (&bucket - open_.data());
+    closed_.push_back(std::move(*place));
+    open_.erase(place);
   }
 
   void close_all() {

@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+"""Checks who includes whom.
+
+    apps -> core/torch -> core/engine -> { topology, comm, optim } -> core/base
+
+A folder may include itself and what is below it; topology, comm and optim do not see each other.
+Headers of other libraries are allowed only in the folders named in LIBRARIES. Tests include what
+they like.
+
+    scripts/check_includes.py [--root DIR]     prints file:line and the rule; exit code 1 if any
+    scripts/check_includes.py --self-test      proves on made-up files that each rule bites
+"""
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+# Each folder with the folders it may include besides itself.
+BELOW = {
+    "core/base": [],
+    "topology": ["core/base"],
+    "comm": ["core/base"],
+    "optim": ["core/base"],
+    "core/engine": ["topology", "comm", "optim", "core/base"],
+    "core/torch": ["core/engine", "topology", "comm", "optim", "core/base"],
+    "apps": ["core/torch", "core/engine", "topology", "comm", "optim", "core/base"],
+    # Examples see what is installed, and the program's own files are not.
+    "examples": ["core/torch", "core/engine", "topology", "comm", "optim", "core/base"],
+}
+# Their includes are not checked, except that CUDA files stay without LibTorch.
+FREE = {"test"}
+
+# (library, its headers, the folders that may include them)
+LIBRARIES = [
+    ("LibTorch", r"(torch|ATen|c10|caffe2|torchgen)/", ["core/torch", "apps", "examples"]),
+    ("MPI", r"(mpi|mpi-ext)\.h$|openmpi/", ["comm", "optim", "core/base"]),
+    ("NCCL", r"nccl[\w.]*\.h$", ["comm", "optim", "core/base"]),
+    (
+        "CUDA",
+        r"(cuda|cu[A-Z]|cublas|cufft|curand|cusolver|cusparse|cupti|nvml|nvtx|nvToolsExt)[\w.]*"
+        r"\.(h|hpp|cuh)$"
+        r"|(cuda|cub|thrust|nvtx3|cooperative_groups)/"
+        r"|(device_launch_parameters|cooperative_groups|driver_types|vector_types|mma)\.h$",
+        ["comm", "optim", "core/base"],
+    ),
+    ("Eigen", r"(eigen3/)?(unsupported/)?Eigen/", ["topology"]),
+    ("yaml-cpp", r"yaml-cpp/", ["core/base"]),
+    ("spdlog", r"(spdlog|fmt)/", ["core/base"]),
+]
+LIBRARIES = [(name, re.compile(headers), folders) for name, headers, folders in LIBRARIES]
+TORCH = LIBRARIES[0][1]
+
+SUFFIXES = {".hpp", ".h", ".cpp", ".cc", ".cu", ".cuh", ".inl", ".ipp"}
+SKIPPED = {"build", "runs", "docs", "__pycache__", "node_modules"}
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include|include_next|import)[ \t]*([<"])([^>"\n]+)[>"]', re.M)
+# Comments and raw strings hide includes; other strings and characters are matched so that what
+# looks like a comment inside them is none; so are names such as <a//b>.
+HIDDEN = re.compile(
+    r'(?P<hidden>//[^\n]*|/\*.*?\*/|R"(?P<mark>[^()\s\\]*)\(.*?\)(?P=mark)")'
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|'(?:\\.|[^'\\\n])*'"
+    r"|#[ \t]*include[ \t]*<[^>\n]*>",
+    re.S,
+)
+
+
+def includes_of(path):
+    """The includes of a file as (line, quoted, header)."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    text = HIDDEN.sub(
+        lambda m: m.group() if m.group("hidden") is None else "\n" * m.group().count("\n"), text
+    )
+    for match in INCLUDE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        yield line, match.group(1) == '"', match.group(2)
+
+
+def folder_of(path):
+    """The folder of the table that a path (relative, with slashes) lies in, or None."""
+    for folder in list(BELOW) + sorted(FREE):
+        if path.startswith(folder + "/"):
+            return folder
+    return None
+
+
+def sources(root):
+    for where, folders, files in os.walk(root):
+        folders[:] = sorted(
+            f
+            for f in folders
+            if f not in SKIPPED
+            and not f.startswith(".")
+            and not f.startswith("cmake-build")
+            and not os.path.exists(os.path.join(where, f, "CMakeCache.txt"))
+        )
+        for name in sorted(files):
+            if Path(name).suffix in SUFFIXES:
+                yield Path(where, name)
+
+
+class Checker:
+    def __init__(self, root):
+        self.root = Path(root)
+        self.includes = {}
+
+    def read(self, name):
+        """The includes of a file of the project; none if there is no such file."""
+        if name not in self.includes:
+            path = self.root / name
+            self.includes[name] = list(includes_of(path)) if path.is_file() else []
+        return self.includes[name]
+
+    def way_to_torch(self, name, seen):
+        """The includes that lead from a file to a header of LibTorch, or None."""
+        seen.add(name)
+        for _, _, header in self.read(name):
+            if TORCH.match(header):
+                return [header]
+            if header.startswith("gossamer/") and header[9:] not in seen:
+                way = self.way_to_torch(header[9:], seen)
+                if way is not None:
+                    return [header] + way
+        return None
+
+    def check_file(self, name):
+        """Yields (line, what is wrong) for a file named relative to the root."""
+        folder = folder_of(name)
+        if folder is None:
+            yield 1, (
+                "this folder is not in the table of folders: "
+                "move the file, or extend scripts/check_includes.py"
+            )
+            return
+        cuda = Path(name).suffix in {".cu", ".cuh"}
+        for line, quoted, header in self.read(name):
+            ours = header.startswith("gossamer/")
+            if cuda:
+                seen = {name}
+                if TORCH.match(header):
+                    yield line, f"<{header}>: CUDA files do not include LibTorch (it compiles for minutes)"
+                    continue
+                way = self.way_to_torch(header[9:], seen) if ours else None
+                if way is not None:
+                    yield line, (
+                        f'"{header}": CUDA files do not include LibTorch, and this leads there: '
+                        + " -> ".join(way)
+                    )
+            if folder in FREE:
+                continue
+            if ours:
+                target = folder_of(header[9:])
+                if target is None:
+                    yield line, f'"{header}": there is no such folder in the table of folders'
+                elif target in FREE:
+                    yield line, f'"{header}": only tests include {target}'
+                elif target != folder and target not in BELOW[folder]:
+                    allowed = ", ".join([folder] + BELOW[folder])
+                    yield line, f'"{header}": {folder} does not see {target}; it may include: {allowed}'
+                continue
+            if quoted:
+                yield line, f'"{header}": quoted includes begin with gossamer/; other libraries go in <>'
+            for library, headers, folders in LIBRARIES:
+                if headers.match(header) and folder not in folders:
+                    yield line, f"<{header}>: {library} is included only in: {', '.join(folders)}"
+
+    def check(self):
+        """All that is wrong, as lines of text, and the number of files."""
+        found = []
+        count = 0
+        for path in sources(self.root):
+            name = path.relative_to(self.root).as_posix()
+            count += 1
+            found += [f"{name}:{line}: {what}" for line, what in self.check_file(name)]
+        return found, count
+
+
+# ---- self-test ---------------------------------------------------------------------------------
+
+# (file, one line of it, words of the complaint, or None where there must be no complaint)
+CASES = [
+    ("apps/a.cpp", '#include "gossamer/core/torch/x.hpp"', None),
+    ("apps/a.cpp", '#include "gossamer/topology/x.hpp"', None),
+    ("apps/train/a.cpp", '#include "gossamer/apps/data/x.hpp"', None),
+    ("apps/a.cpp", "#include <torch/torch.h>", None),
+    ("core/torch/a.cpp", '#include "gossamer/core/engine/x.hpp"', None),
+    ("core/torch/a.cpp", "#include <ATen/core/Tensor.h>", None),
+    ("core/torch/a.cpp", '#include "gossamer/apps/x.hpp"', "core/torch does not see apps"),
+    ("core/engine/a.cpp", '#include "gossamer/comm/x.hpp"', None),
+    ("core/engine/a.cpp", '#include "gossamer/optim/x.hpp"', None),
+    ("core/engine/a.cpp", '#include "gossamer/topology/x.hpp"', None),
+    ("core/engine/a.cpp", '#include "gossamer/core/torch/x.hpp"', "core/engine does not see core/torch"),
+    ("core/engine/a.cpp", '#include "gossamer/apps/x.hpp"', "core/engine does not see apps"),
+    ("core/engine/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),
+    ("core/engine/a.cpp", "#include <c10/core/Device.h>", "LibTorch is included only in"),
+    ("core/engine/a.cpp", "#include <mpi.h>", "MPI is included only in"),
+    ("core/engine/a.cpp", "#include <cuda_runtime.h>", "CUDA is included only in"),
+    ("core/torch/a.cpp", "#include <nccl.h>", "NCCL is included only in"),
+    ("apps/a.cpp", "#include <mpi.h>", "MPI is included only in"),
+    ("apps/a.cpp", "#include <cub/cub.cuh>", "CUDA is included only in"),
+    ("apps/a.cpp", "#include <yaml-cpp/yaml.h>", "yaml-cpp is included only in"),
+    ("core/torch/a.cpp", "#include <spdlog/spdlog.h>", "spdlog is included only in"),
+    ("comm/a.cpp", "#include <fmt/format.h>", "spdlog is included only in"),
+    ("core/base/a.cpp", "#include <spdlog/spdlog.h>", None),
+    ("core/base/a.cpp", "#include <yaml-cpp/yaml.h>", None),
+    ("core/base/a.cpp", "#include <cuda_runtime.h>", None),
+    ("core/base/a.cpp", '#include "gossamer/topology/x.hpp"', "core/base does not see topology"),
+    ("core/base/a.cpp", '#include "gossamer/core/engine/x.hpp"', "core/base does not see core/engine"),
+    ("core/base/a.cpp", "#include <Eigen/Core>", "Eigen is included only in"),
+    ("topology/a.cpp", "#include <Eigen/Eigenvalues>", None),
+    ("topology/a.cpp", '#include "gossamer/core/base/x.hpp"', None),
+    ("topology/a.cpp", '#include "gossamer/comm/x.hpp"', "topology does not see comm"),
+    ("topology/a.cpp", '#include "gossamer/optim/x.hpp"', "topology does not see optim"),
+    ("topology/a.cpp", "#include <mpi.h>", "MPI is included only in"),
+    ("comm/a.cpp", "#include <mpi.h>", None),
+    ("comm/a.cpp", "#include <nccl.h>", None),
+    ("comm/a.cpp", '#include "gossamer/topology/x.hpp"', "comm does not see topology"),
+    ("comm/a.cpp", '#include "gossamer/optim/x.hpp"', "comm does not see optim"),
+    ("comm/a.cpp", '#include "gossamer/core/engine/x.hpp"', "comm does not see core/engine"),
+    ("optim/a.cpp", '#include "gossamer/comm/x.hpp"', "optim does not see comm"),
+    ("optim/a.cpp", '#include "gossamer/topology/x.hpp"', "optim does not see topology"),
+    ("optim/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),
+    ("optim/a.cu", "#include <cuda_runtime.h>", None),
+    ("optim/a.cuh", "#include <torch/torch.h>", "CUDA files do not include LibTorch"),
+    ("core/torch/a.cu", "#include <ATen/ATen.h>", "CUDA files do not include LibTorch"),
+    ("core/torch/a.cu", '#include "gossamer/core/torch/uses_torch.hpp"', "leads there"),
+    ("test/core/a.cu", '#include "gossamer/core/torch/uses_torch.hpp"', "leads there"),
+    ("core/engine/a.cpp", '#include "x.hpp"', "quoted includes begin with gossamer/"),
+    ("core/engine/a.cpp", '#include "../base/x.hpp"', "quoted includes begin with gossamer/"),
+    ("core/engine/a.cpp", '#include "torch/torch.h"', "LibTorch is included only in"),
+    ("core/engine/a.cpp", "#include <gossamer/apps/x.hpp>", "core/engine does not see apps"),
+    ("core/engine/a.cpp", "  #  include<mpi.h>", "MPI is included only in"),
+    ("core/engine/a.cpp", '#include "gossamer/elsewhere/x.hpp"', "no such folder"),
+    ("core/engine/a.cpp", '#include "gossamer/test/x.hpp"', "only tests include test"),
+    ("examples/own/a.cpp", '#include "gossamer/core/torch/x.hpp"', None),
+    ("examples/own/a.cpp", "#include <torch/torch.h>", None),
+    ("examples/own/a.cpp", '#include "gossamer/apps/x.hpp"', "examples does not see apps"),
+    ("core/torch/a.cpp", '#include "gossamer/examples/x.hpp"', "core/torch does not see examples"),
+    ("elsewhere/a.cpp", "#include <vector>", "not in the table of folders"),
+    ("test/comm/a.cpp", '#include "helpers.hpp"', None),
+    ("test/comm/a.cpp", '#include "gossamer/apps/x.hpp"', None),
+    ("test/topology/a.cpp", "#include <Eigen/Core>", None),
+    ("topology/a.cpp", "// #include <mpi.h>", None),
+    ("topology/a.cpp", "/*\n#include <mpi.h>\n*/", None),
+    ("topology/a.cpp", 'auto s = R"(\n#include <mpi.h>\n)";', None),
+    ("topology/a.cpp", 'auto s = "/*";\n#include <mpi.h>\n// */', "topology/a.cpp:3: <mpi.h>"),
+    ("topology/a.cpp", "#include <vector>", None),
+    ("build/release/a.cpp", '#include "x.hpp"', None),
+    (".venv/a.cpp", '#include "x.hpp"', None),
+]
+
+
+def self_test():
+    wrong = 0
+    for name, text, words in CASES:
+        with tempfile.TemporaryDirectory() as root:
+            files = {
+                "core/torch/uses_torch.hpp": '#include "gossamer/core/torch/deep.hpp"\n',
+                "core/torch/deep.hpp": "#include <torch/torch.h>\n",
+                name: "#pragma once\n" + text + "\n",
+            }
+            for file, content in files.items():
+                path = Path(root, file)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(content, encoding="utf-8")
+            found, _ = Checker(root).check()
+        if words is None:
+            good = not found
+        else:
+            good = all(line.startswith(name + ":") for line in found) and any(
+                words in line for line in found
+            )
+        if not good:
+            wrong += 1
+            expected = "no complaint" if words is None else f"a complaint with '{words}'"
+            print(f"self-test: {name} with {text!r}: expected {expected}, found {found}")
+    print(f"check_includes: self-test, {len(CASES) - wrong} of {len(CASES)} cases hold")
+    return 1 if wrong else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--root", default=Path(__file__).resolve().parent.parent, help="the project's folder"
+    )
+    parser.add_argument("--self-test", action="store_true", help="prove that each rule bites")
+    arguments = parser.parse_args()
+    if arguments.self_test:
+        return self_test()
+    if not Path(arguments.root).is_dir():
+        print(f"check_includes: there is no folder {arguments.root}", file=sys.stderr)
+        return 2
+    found, count = Checker(arguments.root).check()
+    for line in found:
+        print(line)
+    if found:
+        print(f"check_includes: {len(found)} includes break the rules above", file=sys.stderr)
+        return 1
+    print(f"check_includes: {count} files, all includes go the right way")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+"""Draws the loss, accuracy and consensus distance of training runs into one picture.
+
+    scripts/plot.py runs/ring                        writes runs/ring/plot.png
+    scripts/plot.py runs/ring runs/one-peer -o a.png
+
+A run is a folder with the metrics.jsonl that `gossamer train` writes. With several runs and no -o,
+the picture is ./runs_plot.png.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from pathlib import Path
+
+
+def say_and_exit(text):
+    print(f"plot.py: {text}", file=sys.stderr)
+    sys.exit(1)
+
+
+try:
+    import matplotlib
+except ImportError:
+    # The project's own Python has matplotlib; run again with that one, once.
+    python = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "python"
+    if os.environ.get("GOSSAMER_PLOT_AGAIN") or not os.access(python, os.X_OK):
+        say_and_exit("this Python has no matplotlib. Type scripts/setup.sh, then run this again.")
+    os.environ["GOSSAMER_PLOT_AGAIN"] = "1"
+    os.execv(python, [str(python), *sys.argv])
+
+matplotlib.use("Agg")
+import numpy as np  # noqa: E402
+from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.lines import Line2D  # noqa: E402
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter  # noqa: E402
+
+# Paul Tol's "bright" and "muted" colours: told apart with any kind of colour vision.
+COLOURS = ["#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#882255", "#999933"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+
+
+# ---- reading -----------------------------------------------------------------------------------
+
+
+def number(record, key):
+    """The value of a key as a float; nan if it is missing, null, or not a number."""
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.nan
+    return float(value)
+
+
+def read_run(folder):
+    """The records of a run, by kind."""
+    path = folder / "metrics.jsonl"
+    if not folder.exists():
+        say_and_exit(f"there is no folder {folder}. Give the folder of a run, such as runs/NAME.")
+    if not path.is_file():
+        say_and_exit(
+            f"{folder} has no metrics.jsonl. Is it the folder of a run, and has the run begun to train?"
+        )
+    kinds = {"step": [], "eval": []}
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    for index, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            if index == len(lines) - 1:
+                # No line end: the run is writing this line at this moment, or was killed doing so.
+                print(
+                    f"plot.py: {path}:{index + 1}: the last line is not complete and is left out.",
+                    file=sys.stderr,
+                )
+                continue
+            say_and_exit(
+                f"{path}:{index + 1}: this line is not JSON ({error.msg}, column {error.colno}). "
+                "Delete the line, and run this again."
+            )
+        if not isinstance(record, dict):
+            say_and_exit(f"{path}:{index + 1}: this line is no JSON object. Delete it, and run this again.")
+        if record.get("kind") in kinds:
+            if math.isnan(number(record, "step")):
+                say_and_exit(f"{path}:{index + 1}: this record has no number under \"step\".")
+            kinds[record["kind"]].append(record)
+    if not kinds["step"] and not kinds["eval"]:
+        say_and_exit(f"{path} has no steps yet. Wait until the run has trained for a while.")
+    for records in kinds.values():
+        records.sort(key=lambda record: record["step"])
+    return kinds
+
+
+def series(records, key):
+    """(steps, values) of the records that have a finite value under the key."""
+    points = [(record["step"], number(record, key)) for record in records]
+    points = [point for point in points if math.isfinite(point[1])]
+    return [point[0] for point in points], [point[1] for point in points]
+
+
+def short_names(folders):
+    """The shortest ends of the paths that tell the runs apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    for length in range(1, max(len(p) for p in parts) + 1):
+        names = ["/".join(p[-length:]) for p in parts]
+        if len(set(names)) == len(set(parts)):
+            return names
+    return [str(folder) for folder in folders]
+
+
+def smooth(values):
+    """A centred average with bell-shaped weights about 1/25 of the run wide; near the ends it
+    averages over what is there."""
+    spread = len(values) / 50
+    if spread < 1:
+        return values
+    reach = int(3 * spread)
+    weights = [math.exp(-0.5 * (offset / spread) ** 2) for offset in range(-reach, reach + 1)]
+    values = np.asarray(values)
+    return np.convolve(values, weights, "same") / np.convolve(np.ones_like(values), weights, "same")
+
+
+# ---- drawing -----------------------------------------------------------------------------------
+
+
+def draw_loss(axes, runs, colours):
+    drawn = False
+    smoothed = []
+    for run, colour in zip(runs, colours):
+        steps, values = series(run["step"], "loss")
+        if not steps:
+            continue
+        drawn = True
+        line = smooth(values)
+        smoothed += list(line)
+        if line is not values:
+            axes.plot(steps, values, color=colour, linewidth=0.6, alpha=0.25, rasterized=True)
+        axes.plot(steps, line, color=colour, linewidth=1.8, marker="o" if len(steps) == 1 else None)
+    axes.set_title("Training loss")
+    axes.set_ylabel("loss")
+    # Losses that fall over more than a factor of 30 show only on a log scale.
+    if smoothed and min(smoothed) > 0 and max(smoothed) / min(smoothed) > 30:
+        axes.set_yscale("log")
+    elif smoothed:
+        # One wild step must not squeeze all others to a line.
+        margin = 0.15 * (max(smoothed) - min(smoothed)) or 0.1
+        bottom = min(smoothed) - margin
+        axes.set_ylim(max(0, bottom) if min(smoothed) >= 0 else bottom, max(smoothed) + margin)
+    return drawn
+
+
+def draw_accuracy(axes, runs, colours):
+    drawn = False
+    lowest, highest = 1.0, 0.0
+    for index, (run, colour) in enumerate(zip(runs, colours)):
+        for key, style, width in (
+            ("accuracy_mean_model", "-", 1.8),
+            ("accuracy_worst_local", "--", 1.3),
+        ):
+            steps, values = series(run["eval"], key)
+            if not steps:
+                continue
+            drawn = True
+            lowest, highest = min(lowest, *values), max(highest, *values)
+            axes.plot(
+                steps,
+                [100 * value for value in values],
+                style,
+                color=colour,
+                linewidth=width,
+                marker=MARKERS[index % len(MARKERS)],
+                markersize=4 if len(steps) <= 30 else 0,
+                markerfacecolor=colour if style == "-" else "white",
+            )
+    axes.set_title("Accuracy on the test set")
+    axes.set_ylabel("%")
+    if drawn:
+        room = max(1.0, 5 * (highest - lowest))
+        axes.set_ylim(max(0.0, 100 * lowest - room), min(100.0 + room / 4, 100 * highest + room))
+        axes.legend(
+            handles=[
+                Line2D([], [], color="#444444", linewidth=1.8, label="mean model"),
+                Line2D([], [], color="#444444", linewidth=1.3, linestyle="--", label="worst rank's own"),
+            ],
+            loc="lower right",
+            frameon=True,
+            framealpha=0.85,
+            edgecolor="none",
+        )
+    return drawn
+
+
+def draw_consensus(axes, runs, colours):
+    drawn = False
+    values_of_all = []
+    for index, (run, colour) in enumerate(zip(runs, colours)):
+        merged = {}
+        for records in (run["step"], run["eval"]):
+            merged.update(zip(*series(records, "consensus_distance")))
+        points = [(step, value) for step, value in sorted(merged.items()) if value > 0]
+        if not points:
+            continue
+        drawn = True
+        steps, values = zip(*points)
+        values_of_all += values
+        axes.plot(
+            steps,
+            values,
+            color=colour,
+            linewidth=1.8,
+            marker=MARKERS[index % len(MARKERS)],
+            markersize=4 if len(steps) <= 30 else 0,
+        )
+    axes.set_title("Consensus distance")
+    axes.set_ylabel("distance to the mean model")
+    if drawn:
+        axes.set_yscale("log")
+        ratio = max(values_of_all) / min(values_of_all)
+        if ratio < 100:
+            # Powers of ten alone would leave the axis almost without numbers.
+            few = MaxNLocator(5) if ratio < 4 else LogLocator(subs=(1, 2, 5))
+            axes.yaxis.set_major_locator(few)
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    return drawn
+
+
+def step_range(runs):
+    steps = [record["step"] for run in runs for kind in ("step", "eval") for record in run[kind]]
+    return min(steps), max(steps)
+
+
+def draw(runs, names, output):
+    colours = [COLOURS[i % len(COLOURS)] for i in range(len(runs))]
+    plt.rcParams.update(
+        {
+            "font.size": 10,
+            "axes.titlesize": 11,
+            "axes.titleweight": "bold",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#E2E2E2",
+            "grid.linewidth": 0.7,
+            "axes.axisbelow": True,
+            "legend.fontsize": 9,
+        }
+    )
+    longest = max(len(name) for name in names)
+    columns = max(1, min(len(names), int(150 / (longest + 8))))
+    rows = math.ceil(len(names) / columns)
+    figure, panels = plt.subplots(1, 3, figsize=(13.5, 3.9 + 0.25 * rows), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    first, last = step_range(runs)
+    absent = ("no loss recorded", "no evaluation yet", "not measured yet")
+    for axes, paint, text in zip(panels, (draw_loss, draw_accuracy, draw_consensus), absent):
+        if not paint(axes, runs, colours):
+            axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#777777")
+            axes.set_yticks([])
+            axes.set_ylabel("")
+            axes.grid(False)
+        axes.set_xlabel("step")
+        room = 0.03 * (last - first) or 1
+        axes.set_xlim(first - room, last + room)
+        axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
+    handles = [
+        Line2D([], [], color=colour, linewidth=2.5, marker=MARKERS[i % len(MARKERS)], markersize=5, label=name)
+        for i, (colour, name) in enumerate(zip(colours, names))
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
+    try:
+        figure.savefig(output, dpi=150)
+    except (OSError, ValueError) as error:
+        say_and_exit(f"{output} cannot be written: {error}. Choose another file with -o.")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
+    parser.add_argument("-o", "--output", type=Path, metavar="PNG", help="the picture to write")
+    arguments = parser.parse_args()
+
+    runs = [read_run(folder) for folder in arguments.runs]
+    output = arguments.output
+    if output is None:
+        output = arguments.runs[0] / "plot.png" if len(runs) == 1 else Path("runs_plot.png")
+    draw(runs, short_names(arguments.runs), output)
+    print(f"wrote {output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# scripts/quickstart.sh [key=value ...]
+#
+# From a fresh clone to a training run: sets up, builds, and trains with four ranks on this
+# machine. The arguments are passed on to `gossamer train`, for example run.steps=50.
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/lib.sh
+source "$root/scripts/lib.sh"
+cd -- "$root"
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
+  exit 0
+fi
+
+scripts/setup.sh
+scripts/build.sh release
+
+mpirun=mpirun
+if [[ -n ${MPI_HOME:-} ]]; then
+  mpirun=$MPI_HOME/bin/mpirun
+fi
+has "$mpirun" || die "quickstart.sh: $mpirun is not there, but mpicxx is. Install the part of your MPI
+that starts programs (Debian: apt-get install openmpi-bin), or set MPI_HOME to a whole MPI."
+
+command=("$mpirun" -n 4 build/release/gossamer train configs/quickstart.yaml "$@")
+say "" "Everything is built. This trains with four ranks; to do it again, type:"
+say ""
+say "  cd $(printf '%q' "$root")"
+say "  source scripts/mpi_env.sh"
+say " $(printf ' %q' "${command[@]}")"
+say ""
+# shellcheck source=scripts/mpi_env.sh
+source scripts/mpi_env.sh
+exec "${command[@]}"

@@ -10,15 +10,21 @@
 namespace gossamer {
 namespace {
 
+// MPI counts are ints.
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
+// Exchanges go in pieces that are all under way at once. In one piece each bucket's hand-shake
+// would queue up behind the data of the bucket before it and leave the wire idle meanwhile; see
+// docs/design.md for figures.
+constexpr std::int64_t kPieceBytes = std::int64_t{256} * 1024;
 constexpr int kExchangeTag = 1;
 
-/// Calls fn(first, count) for consecutive pieces that MPI can count; once for an empty block.
+/// Calls fn(first, count) for consecutive pieces of at most `largest` elements; once for an empty
+/// block.
 template <class Fn>
-void for_each_chunk(std::int64_t numel, const Fn& fn) {
+void for_each_piece(std::int64_t numel, std::int64_t largest, const Fn& fn) {
   std::int64_t first = 0;
   do {
-    const std::int64_t count = std::min(kMaxCount, numel - first);
+    const std::int64_t count = std::min(largest, numel - first);
     fn(first, static_cast<int>(count));
     first += count;
   } while (first < numel);
@@ -70,7 +76,8 @@ class MpiExchange : public MpiOperation {
 
   void start() override {
     const MPI_Datatype type = mpi_type(send_.dtype);
-    for_each_chunk(send_.numel, [&](std::int64_t first, int count) {
+    const std::int64_t piece = kPieceBytes / size_of(send_.dtype);
+    for_each_piece(send_.numel, piece, [&](std::int64_t first, int count) {
       mpi_check(MPI_Irecv(at(receive_, first), count, type, peer_, kExchangeTag, group().comm,
                           new_request()),
                 "MPI_Irecv");
@@ -97,7 +104,7 @@ class MpiAllReduce : public MpiOperation {
 
   void start() override {
     const MPI_Datatype type = mpi_type(send_.dtype);
-    for_each_chunk(send_.numel, [&](std::int64_t first, int count) {
+    for_each_piece(send_.numel, kMaxCount, [&](std::int64_t first, int count) {
       mpi_check(MPI_Iallreduce(at(send_, first), at(receive_, first), count, type, MPI_SUM,
                                group().comm, new_request()),
                 "MPI_Iallreduce");
@@ -116,7 +123,7 @@ class MpiBroadcast : public MpiOperation {
 
   void start() override {
     const MPI_Datatype type = mpi_type(block_.dtype);
-    for_each_chunk(block_.numel, [&](std::int64_t first, int count) {
+    for_each_piece(block_.numel, kMaxCount, [&](std::int64_t first, int count) {
       mpi_check(MPI_Ibcast(at(block_, first), count, type, root_, group().comm, new_request()),
                 "MPI_Ibcast");
     });

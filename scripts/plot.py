@@ -175,7 +175,7 @@ def draw_accuracy(axes, runs, colours):
                 markersize=4 if len(steps) <= 30 else 0,
                 markerfacecolor=colour if style == "-" else "white",
             )
-    axes.set_title("Accuracy on the test set")
+    axes.set_title("Validation accuracy")
     axes.set_ylabel("%")
     if drawn:
         room = max(1.0, 5 * (highest - lowest))

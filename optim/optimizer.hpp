@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "gossamer/core/base/types.hpp"
+#include "gossamer/optim/simd.hpp"
 
 namespace gossamer {
 
@@ -40,6 +41,8 @@ struct ParameterUpdate {
   double weight_decay = 0.0;
   /// The gradient is multiplied by this first.
   double gradient_scale = 1.0;
+  /// Must be available on this processor.
+  SimdPath simd = best_simd_path();
 };
 
 class Optimizer {

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "gossamer/optim/optimizer.hpp"
+#include "gossamer/optim/simd.hpp"
 
 namespace gossamer {
 
@@ -36,58 +37,69 @@ constexpr StateMask all_states(int count) { return (1U << static_cast<unsigned>(
 namespace internal {
 
 template <class Rule, class T, Phase kPhase, bool kMix>
-void sweep_loop(const ParameterUpdate& update, const typename Rule::template Coefficients<T>& c) {
-  constexpr int kStates = Rule::kNumStates;
-  constexpr StateMask kReads = Rule::reads(kPhase);
-  constexpr StateMask kWrites = Rule::writes(kPhase);
-  T* const p = static_cast<T*>(update.parameter.data);
-  const T* const g = static_cast<const T*>(update.gradient.data);
-  const T* const inbox = static_cast<const T*>(update.inbox.data);
-  std::array<T*, kStates> states{};
-  for (std::size_t k = 0; k < states.size(); ++k) states[k] = static_cast<T*>(update.states[k]);
-  const T scale = static_cast<T>(update.gradient_scale);
-  const T keep = static_cast<T>(update.mix.self);
-  const T take = static_cast<T>(update.mix.inbox);
-  const std::int64_t numel = update.parameter.numel;
+struct SweepLoop {
+  const ParameterUpdate& update;
+  const typename Rule::template Coefficients<T>& coefficients;
+
+  [[gnu::always_inline]] void operator()() const {
+    constexpr int kStates = Rule::kNumStates;
+    constexpr StateMask kReads = Rule::reads(kPhase);
+    constexpr StateMask kWrites = Rule::writes(kPhase);
+    // A copy, which the compiler can keep in registers: it need not fear stores through pointers.
+    const auto c = coefficients;
+    T* const p = static_cast<T*>(update.parameter.data);
+    const T* const g = static_cast<const T*>(update.gradient.data);
+    const T* const inbox = static_cast<const T*>(update.inbox.data);
+    std::array<T*, kStates> states{};
+    for (std::size_t k = 0; k < states.size(); ++k) states[k] = static_cast<T*>(update.states[k]);
+    const T scale = static_cast<T>(update.gradient_scale);
+    const T keep = static_cast<T>(update.mix.self);
+    const T take = static_cast<T>(update.mix.inbox);
+    const std::int64_t numel = update.parameter.numel;
 #pragma GCC ivdep
-  for (std::int64_t i = 0; i < numel; ++i) {
-    T x = p[i];
-    if constexpr (kMix) x = keep * x + take * inbox[i];
-    std::array<T, kStates> state{};
-    for (std::size_t k = 0; k < state.size(); ++k) {
-      if (kReads >> k & 1U) state[k] = states[k][i];
+    for (std::int64_t i = 0; i < numel; ++i) {
+      T x = p[i];
+      if constexpr (kMix) x = keep * x + take * inbox[i];
+      std::array<T, kStates> state{};
+      for (std::size_t k = 0; k < state.size(); ++k) {
+        if (kReads >> k & 1U) state[k] = states[k][i];
+      }
+      Rule::template apply<T, kPhase>(c, x, g[i] * scale, state);
+      for (std::size_t k = 0; k < state.size(); ++k) {
+        if (kWrites >> k & 1U) states[k][i] = state[k];
+      }
+      p[i] = x;
     }
-    Rule::template apply<T, kPhase>(c, x, g[i] * scale, state);
-    for (std::size_t k = 0; k < state.size(); ++k) {
-      if (kWrites >> k & 1U) states[k][i] = state[k];
-    }
-    p[i] = x;
   }
-}
+};
 
 template <class T>
-void mix_loop(const ParameterUpdate& update) {
-  T* const p = static_cast<T*>(update.parameter.data);
-  const T* const inbox = static_cast<const T*>(update.inbox.data);
-  const T keep = static_cast<T>(update.mix.self);
-  const T take = static_cast<T>(update.mix.inbox);
-  const std::int64_t numel = update.parameter.numel;
+struct MixLoop {
+  const ParameterUpdate& update;
+
+  [[gnu::always_inline]] void operator()() const {
+    T* const p = static_cast<T*>(update.parameter.data);
+    const T* const inbox = static_cast<const T*>(update.inbox.data);
+    const T keep = static_cast<T>(update.mix.self);
+    const T take = static_cast<T>(update.mix.inbox);
+    const std::int64_t numel = update.parameter.numel;
 #pragma GCC ivdep
-  for (std::int64_t i = 0; i < numel; ++i) p[i] = keep * p[i] + take * inbox[i];
-}
+    for (std::int64_t i = 0; i < numel; ++i) p[i] = keep * p[i] + take * inbox[i];
+  }
+};
 
 template <class Rule, class T, bool kMix>
 void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
   const auto c = rule.template coefficients<T>(update);
   switch (rule.phase(update.step)) {
     case Phase::kFirst:
-      return sweep_loop<Rule, T, Phase::kFirst, kMix>(update, c);
+      return run_on(update.simd, SweepLoop<Rule, T, Phase::kFirst, kMix>{update, c});
     case Phase::kMiddle:
-      return sweep_loop<Rule, T, Phase::kMiddle, kMix>(update, c);
+      return run_on(update.simd, SweepLoop<Rule, T, Phase::kMiddle, kMix>{update, c});
     case Phase::kLast:
-      return sweep_loop<Rule, T, Phase::kLast, kMix>(update, c);
+      return run_on(update.simd, SweepLoop<Rule, T, Phase::kLast, kMix>{update, c});
     case Phase::kOnly:
-      return sweep_loop<Rule, T, Phase::kOnly, kMix>(update, c);
+      return run_on(update.simd, SweepLoop<Rule, T, Phase::kOnly, kMix>{update, c});
   }
 }
 
@@ -95,7 +107,7 @@ template <class Rule, class T>
 void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
   const bool mix = update.inbox.data != nullptr;
   if (update.gradient.data == nullptr) {
-    if (mix) mix_loop<T>(update);
+    if (mix) run_on(update.simd, MixLoop<T>{update});
     return;
   }
   mix ? sweep_phase<Rule, T, true>(rule, update) : sweep_phase<Rule, T, false>(rule, update);

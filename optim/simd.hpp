@@ -1,0 +1,77 @@
+#pragma once
+// Which vector instructions a loop is compiled for, chosen when the program runs: one binary serves
+// every processor. All paths give the same bits where the file is compiled with -ffp-contract=off,
+// as this folder is: otherwise the wider ones would fuse multiplications with additions.
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace gossamer {
+
+enum class SimdPath : std::uint8_t { kBaseline, kAvx2, kAvx512 };
+
+constexpr std::string_view name_of(SimdPath path) {
+  constexpr std::array<std::string_view, 3> kNames = {"baseline", "avx2", "avx512"};
+  return kNames[static_cast<std::size_t>(path)];
+}
+
+/// The processor has what the path needs.
+inline bool is_available(SimdPath path) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  if (path == SimdPath::kAvx2) return __builtin_cpu_supports("avx2") != 0;
+  if (path == SimdPath::kAvx512) {
+    return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+           __builtin_cpu_supports("avx512dq") != 0;
+  }
+#endif
+  return path == SimdPath::kBaseline;
+}
+
+/// All paths of this processor, the widest last.
+inline std::vector<SimdPath> available_simd_paths() {
+  std::vector<SimdPath> paths;
+  for (const SimdPath path : {SimdPath::kBaseline, SimdPath::kAvx2, SimdPath::kAvx512}) {
+    if (is_available(path)) paths.push_back(path);
+  }
+  return paths;
+}
+
+inline SimdPath best_simd_path() {
+  if (is_available(SimdPath::kAvx512)) return SimdPath::kAvx512;
+  return is_available(SimdPath::kAvx2) ? SimdPath::kAvx2 : SimdPath::kBaseline;
+}
+
+namespace internal {
+
+#if defined(__x86_64__) && defined(__GNUC__)
+// The body is inlined into each of these and vectorised for its instructions; that is why it has to
+// be a function object whose call operator is always_inline.
+template <class Body>
+[[gnu::target("avx2")]] void run_avx2(const Body& body) {
+  body();
+}
+
+template <class Body>
+[[gnu::target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")]] void run_avx512(
+    const Body& body) {
+  body();
+}
+#endif
+
+}  // namespace internal
+
+/// Runs `body()` compiled for `path`, which must be available.
+template <class Body>
+void run_on(SimdPath path, const Body& body) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  if (path == SimdPath::kAvx512) return internal::run_avx512(body);
+  if (path == SimdPath::kAvx2) return internal::run_avx2(body);
+#else
+  static_cast<void>(path);
+#endif
+  body();
+}
+
+}  // namespace gossamer

@@ -1,0 +1,122 @@
+#pragma once
+// A parameter with gradient, inbox and state for the tests of optimizers. Its memory is fenced, so
+// that a loop that runs past an end is noticed without a sanitizer, too.
+
+#include "optim/reference.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <ostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/core/base/random.hpp"
+#include "gossamer/optim/optimizer.hpp"
+#include "gossamer/optim/registry.hpp"
+
+namespace gossamer {
+
+/// Elements with a fence before and behind them.
+template <class T>
+class Fenced {
+ public:
+  explicit Fenced(std::size_t numel) : all_(numel + 2 * kFence, kMark) {
+    std::ranges::fill(values(), T{0});
+  }
+  [[nodiscard]] std::span<T> values() {
+    return std::span(all_).subspan(kFence, all_.size() - 2 * kFence);
+  }
+  [[nodiscard]] Block block() { return block_of(values()); }
+  [[nodiscard]] bool intact() const {
+    const auto is_mark = [](T x) { return x == kMark; };
+    return std::all_of(all_.begin(), all_.begin() + kFence, is_mark) &&
+           std::all_of(all_.end() - kFence, all_.end(), is_mark);
+  }
+
+ private:
+  static constexpr int kFence = 16;
+  static constexpr T kMark = T(-12345);
+  std::vector<T> all_;
+};
+
+/// Draws numbers that are exact in T, so that the reference starts from the same ones.
+template <class T>
+void draw(Random& random, std::span<T> values, double size = 1.0) {
+  for (T& x : values) x = static_cast<T>(random.uniform(-size, size));
+}
+
+template <class T>
+std::vector<double> as_doubles(std::span<T> values) {
+  return {values.begin(), values.end()};
+}
+
+/// The library's side of one parameter: memory, state and step count, as a bucket keeps them.
+template <class T>
+struct TestParameter {
+  TestParameter(std::size_t numel, int num_states)
+      : p(numel),
+        g(numel),
+        inbox(numel),
+        states(static_cast<std::size_t>(num_states), Fenced<T>(numel)) {}
+
+  Fenced<T> p;
+  Fenced<T> g;
+  Fenced<T> inbox;
+  std::vector<Fenced<T>> states;
+  std::int64_t num_updates = 0;
+
+  /// An update with gradient and without mixing; the caller changes what it wants.
+  ParameterUpdate next_update() {
+    ParameterUpdate update{.parameter = p.block(), .gradient = g.block(), .step = num_updates + 1};
+    for (std::size_t k = 0; k < states.size(); ++k) update.states[k] = states[k].block().data;
+    return update;
+  }
+  [[nodiscard]] bool intact() const {
+    return p.intact() && g.intact() && inbox.intact() &&
+           std::ranges::all_of(states, [](const Fenced<T>& state) { return state.intact(); });
+  }
+};
+
+/// Every optimizer of the table with several sets of options.
+inline std::vector<reference::Rule> rules_under_test() {
+  std::vector<reference::Rule> rules = {
+      {.type = "sgd"},
+      {.type = "sgd", .momentum = 0.9},
+      {.type = "sgd", .momentum = 0.5},
+      {.type = "sgd", .momentum = 0.9, .nesterov = true},
+  };
+  for (const char* type : {"adam", "adamw"}) {
+    rules.push_back({.type = type});
+    rules.push_back({.type = type, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3});
+    rules.push_back({.type = type, .beta1 = 0.0, .beta2 = 0.99});
+  }
+  for (const char* type : {"accum_adam", "accum_adamw"}) {
+    for (const std::int64_t accum_iter : {1, 2, 4, 7}) {
+      rules.push_back({.type = type, .accum_iter = accum_iter});
+    }
+    rules.push_back({.type = type, .beta1 = 0.7, .beta2 = 0.9, .eps = 1e-4, .accum_iter = 3});
+  }
+  return rules;
+}
+
+/// `17_accum_adamw_iter4`: only letters, digits and underscores are allowed.
+inline std::string rule_name(const testing::TestParamInfo<reference::Rule>& info) {
+  std::string name = std::to_string(info.index) + "_" + info.param.type;
+  if (info.param.type == "sgd") {
+    name += info.param.nesterov ? "_nesterov" : info.param.momentum > 0.0 ? "_momentum" : "_plain";
+  }
+  if (info.param.accumulates()) name += "_iter" + std::to_string(info.param.accum_iter);
+  return name;
+}
+
+namespace reference {
+inline void PrintTo(const Rule& rule, std::ostream* out) {
+  *out << rule.type << " " << rule.yaml();
+}
+}  // namespace reference
+
+}  // namespace gossamer

@@ -1,0 +1,112 @@
+#pragma once
+// The optimizers once more, in double, one element after the other and written straight from their
+// definitions. Shares no code with the library; slow and plain on purpose.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gossamer::reference {
+
+struct Rule {
+  /// The registry name.
+  std::string type = "sgd";
+  double momentum = 0.0;
+  bool nesterov = false;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  std::int64_t accum_iter = 1;
+
+  [[nodiscard]] bool accumulates() const { return type.starts_with("accum_"); }
+  [[nodiscard]] bool decoupled() const { return type.ends_with("adamw"); }
+
+  /// The options that make the library's optimizer the same.
+  [[nodiscard]] std::string yaml() const {
+    std::ostringstream text;
+    text.precision(17);
+    if (type == "sgd") {
+      text << "momentum: " << momentum << ", nesterov: " << (nesterov ? "true" : "false");
+      return text.str();
+    }
+    text << "betas: [" << beta1 << ", " << beta2 << "], eps: " << eps;
+    if (accumulates()) text << ", accum_iter: " << accum_iter;
+    return text.str();
+  }
+};
+
+/// One parameter with its state.
+class Optimizer {
+ public:
+  Optimizer(Rule rule, std::size_t numel)
+      : rule_(std::move(rule)), m(numel), v(numel), sum(numel), buffer(numel) {}
+
+  void step(std::vector<double>& p, const std::vector<double>& g, double lr, double decay) {
+    ++s_;
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      if (rule_.type == "sgd") {
+        sgd(i, p[i], g[i], lr, decay);
+      } else if (rule_.accumulates()) {
+        accum_adam(i, p[i], g[i], lr, decay);
+      } else {
+        adam(i, p[i], g[i], lr, decay);
+      }
+    }
+  }
+
+ private:
+  void sgd(std::size_t i, double& p, double g, double lr, double decay) {
+    g += decay * p;
+    buffer[i] = s_ == 1 ? g : rule_.momentum * buffer[i] + g;
+    p -= lr * (rule_.nesterov ? g + rule_.momentum * buffer[i] : buffer[i]);
+  }
+
+  void adam(std::size_t i, double& p, double g, double lr, double decay) {
+    apply_decay(p, g, lr, decay);
+    m[i] = rule_.beta1 * m[i] + (1.0 - rule_.beta1) * g;
+    v[i] = rule_.beta2 * v[i] + (1.0 - rule_.beta2) * g * g;
+    apply_moments(p, m[i], v[i], lr, s_);
+  }
+
+  void accum_adam(std::size_t i, double& p, double g, double lr, double decay) {
+    const std::int64_t cycle = rule_.accum_iter;
+    apply_decay(p, g, lr, decay);
+    sum[i] += g / static_cast<double>(cycle);
+    const double m_now = m[i] + (1.0 - rule_.beta1) * g;
+    const double v_now = v[i] + (1.0 - rule_.beta2) * g * g;
+    apply_moments(p, m_now, v_now, lr, (s_ + cycle - 1) / cycle);
+    if (s_ % cycle != 0) return;
+    m[i] = (m[i] + (1.0 - rule_.beta1) * sum[i]) * rule_.beta1;
+    v[i] = (v[i] + (1.0 - rule_.beta2) * sum[i] * sum[i]) * rule_.beta2;
+    sum[i] = 0.0;
+  }
+
+  void apply_decay(double& p, double& g, double lr, double decay) const {
+    if (rule_.decoupled()) {
+      p *= 1.0 - lr * decay;
+    } else {
+      g += decay * p;
+    }
+  }
+
+  void apply_moments(double& p, double m_now, double v_now, double lr, std::int64_t t) const {
+    const double correction1 = 1.0 - std::pow(rule_.beta1, static_cast<double>(t));
+    const double correction2 = 1.0 - std::pow(rule_.beta2, static_cast<double>(t));
+    p -= lr / correction1 * m_now / (std::sqrt(v_now) / std::sqrt(correction2) + rule_.eps);
+  }
+
+  Rule rule_;
+  std::int64_t s_ = 0;
+
+ public:
+  /// The Adam family: moments, and the mean gradient of the cycle so far.
+  std::vector<double> m, v, sum;
+  /// Gradient descent.
+  std::vector<double> buffer;
+};
+
+}  // namespace gossamer::reference

@@ -1,0 +1,67 @@
+// Every instruction set the sweep is compiled for gives the same bits.
+
+#include "gossamer/optim/simd.hpp"
+
+#include "optim/parameters.hpp"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace gossamer {
+namespace {
+
+class Simd : public testing::TestWithParam<reference::Rule> {};
+INSTANTIATE_TEST_SUITE_P(Rules, Simd, testing::ValuesIn(rules_under_test()), rule_name);
+
+template <class T>
+std::vector<T> train(const reference::Rule& rule, SimdPath path, std::size_t numel, bool mixes) {
+  const auto optimizer = make_optimizer(rule.type, Options::parse(rule.yaml()));
+  TestParameter<T> x(numel, optimizer->num_states());
+  Random random(11);
+  draw(random, x.p.values());
+  for (int step = 0; step < 9; ++step) {
+    draw(random, x.g.values());
+    draw(random, x.inbox.values());
+    ParameterUpdate update = x.next_update();
+    if (step == 5) update.gradient = {};
+    if (mixes) {
+      update.inbox = x.inbox.block();
+      update.mix = {0.7, 0.3};
+    }
+    update.lr = 0.01;
+    update.weight_decay = 0.1;
+    update.gradient_scale = 0.5;
+    update.simd = path;
+    optimizer->update(update);
+    if (update.gradient.data != nullptr) ++x.num_updates;
+  }
+  EXPECT_TRUE(x.intact()) << name_of(path);
+  return {x.p.values().begin(), x.p.values().end()};
+}
+
+template <class T>
+void expect_same_bits(const reference::Rule& rule) {
+  for (const std::size_t numel : {0U, 1U, 15U, 16U, 17U, 1000U}) {
+    for (const bool mixes : {false, true}) {
+      const auto expected = train<T>(rule, SimdPath::kBaseline, numel, mixes);
+      for (const SimdPath path : available_simd_paths()) {
+        EXPECT_EQ(train<T>(rule, path, numel, mixes), expected)
+            << name_of(path) << ", " << numel << " elements, mixes " << mixes;
+      }
+    }
+  }
+}
+
+TEST_P(Simd, PathsGiveTheSameBitsInFloat32) { expect_same_bits<float>(GetParam()); }
+TEST_P(Simd, PathsGiveTheSameBitsInFloat64) { expect_same_bits<double>(GetParam()); }
+
+TEST(SimdPaths, BeginWithTheOneThatIsAlwaysThere) {
+  const std::vector<SimdPath> paths = available_simd_paths();
+  ASSERT_FALSE(paths.empty());
+  EXPECT_EQ(paths.front(), SimdPath::kBaseline);
+  EXPECT_EQ(paths.back(), best_simd_path());
+}
+
+}  // namespace
+}  // namespace gossamer

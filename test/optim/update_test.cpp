@@ -1,0 +1,258 @@
+// Every optimizer against the reference, step by step.
+
+#include "optim/parameters.hpp"
+
+#include <cmath>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+using reference::Rule;
+
+constexpr int kNumSteps = 30;
+
+template <class T>
+constexpr double kTolerance = sizeof(T) == 4 ? 2e-6 : 1e-12;
+
+/// What an update may take beside parameter and gradient.
+struct Setting {
+  std::size_t numel = 64;
+  bool mixes = false;
+  MixWeights mix = {};
+  double gradient_scale = 1.0;
+  double weight_decay = 0.0;
+  /// Every third step has no gradient.
+  bool leaves_out = false;
+};
+
+std::string text_of(const Setting& s) {
+  return concat(s.numel, " elements, mix ", s.mixes, " ", s.mix.self, " ", s.mix.inbox, ", scale ",
+                s.gradient_scale, ", decay ", s.weight_decay, ", leaves out ", s.leaves_out);
+}
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (const std::size_t numel : {0U, 1U, 7U, 64U, 1000U}) all.push_back({.numel = numel});
+  // A pair that averages, a pair that does not, a group of four: w = 0.4, p = 0.2.
+  for (const MixWeights mix : {MixWeights{0.5, 0.5}, {0.7, 0.3}, {0.2, 0.2}}) {
+    for (const double decay : {0.0, 0.01, 0.3}) {
+      all.push_back({.mixes = true, .mix = mix, .weight_decay = decay});
+    }
+  }
+  for (const double scale : {0.125, 1.0 / 3.0, 4.0}) {
+    all.push_back({.gradient_scale = scale, .weight_decay = 0.02});
+  }
+  for (const std::size_t numel : {0U, 1U, 7U, 1000U}) {
+    all.push_back({numel, true, {0.5, 0.5}, 0.25, 0.05, true});
+  }
+  all.push_back({.weight_decay = 0.1, .leaves_out = true});
+  return all;
+}
+
+double relative_error(double actual, double expected) {
+  const double error = std::abs(actual - expected) / std::max(1.0, std::abs(expected));
+  return std::isnan(error) ? HUGE_VAL : error;
+}
+
+template <class T>
+double largest_error(std::span<T> actual, const std::vector<double>& expected) {
+  double largest = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    largest = std::max(largest, relative_error(static_cast<double>(actual[i]), expected[i]));
+  }
+  return largest;
+}
+
+/// Both sides of one parameter through many steps.
+template <class T>
+class Duel {
+ public:
+  Duel(const Rule& rule, const Setting& setting, const Optimizer& optimizer)
+      : setting_(setting),
+        optimizer_(optimizer),
+        ours_(setting.numel, optimizer.num_states()),
+        theirs_(rule, setting.numel) {
+    draw(random_, ours_.p.values());
+    expected_ = as_doubles(ours_.p.values());
+  }
+
+  void step(int number) {
+    const bool has_gradient = !(setting_.leaves_out && number % 3 == 1);
+    const double lr = 0.01 + 0.002 * (number % 4);
+    draw(random_, ours_.g.values());
+    draw(random_, ours_.inbox.values());
+    if (setting_.mixes) mix_expected();
+    if (has_gradient) update_expected(lr);
+
+    ParameterUpdate update = ours_.next_update();
+    update.lr = lr;
+    update.weight_decay = setting_.weight_decay;
+    update.gradient_scale = setting_.gradient_scale;
+    if (setting_.mixes) {
+      update.inbox = ours_.inbox.block();
+      update.mix = setting_.mix;
+    }
+    if (!has_gradient) update.gradient = {};
+    optimizer_.update(update);
+    if (has_gradient) ++ours_.num_updates;
+  }
+
+  double error() { return largest_error(ours_.p.values(), expected_); }
+  [[nodiscard]] bool intact() const { return ours_.intact(); }
+
+ private:
+  void mix_expected() {
+    for (std::size_t i = 0; i < expected_.size(); ++i) {
+      const auto received = static_cast<double>(ours_.inbox.values()[i]);
+      expected_[i] = setting_.mix.self * expected_[i] + setting_.mix.inbox * received;
+    }
+  }
+
+  void update_expected(double lr) {
+    std::vector<double> gradient = as_doubles(ours_.g.values());
+    for (double& g : gradient) g *= setting_.gradient_scale;
+    theirs_.step(expected_, gradient, lr, setting_.weight_decay);
+  }
+
+  Setting setting_;
+  const Optimizer& optimizer_;
+  Random random_ = Random(42);
+  TestParameter<T> ours_;
+  reference::Optimizer theirs_;
+  std::vector<double> expected_;
+};
+
+class EveryOptimizer : public testing::TestWithParam<Rule> {
+ protected:
+  std::unique_ptr<Optimizer> make() {
+    return make_optimizer(GetParam().type, Options::parse(GetParam().yaml()));
+  }
+
+  template <class T>
+  void fight() {
+    const std::unique_ptr<Optimizer> optimizer = make();
+    for (const Setting& setting : settings()) {
+      Duel<T> duel(GetParam(), setting, *optimizer);
+      double worst = 0.0;
+      for (int step = 0; step < kNumSteps; ++step) {
+        duel.step(step);
+        worst = std::max(worst, duel.error());
+        ASSERT_LE(worst, kTolerance<T>) << text_of(setting) << ", step " << step + 1;
+      }
+      ASSERT_TRUE(duel.intact()) << "wrote past an end: " << text_of(setting);
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Rules, EveryOptimizer, testing::ValuesIn(rules_under_test()), rule_name);
+
+TEST_P(EveryOptimizer, FollowsTheReferenceInFloat32) { fight<float>(); }
+TEST_P(EveryOptimizer, FollowsTheReferenceInFloat64) { fight<double>(); }
+
+TEST_P(EveryOptimizer, OnlyMixesWithoutAGradient) {
+  const std::unique_ptr<Optimizer> optimizer = make();
+  TestParameter<float> x(100, optimizer->num_states());
+  Random random(1);
+  draw(random, x.p.values());
+  draw(random, x.inbox.values());
+  for (Fenced<float>& state : x.states) draw(random, state.values());
+  const std::vector<Fenced<float>> states = x.states;
+  const std::vector<double> before = as_doubles(x.p.values());
+  ParameterUpdate update = x.next_update();
+  update.gradient = {};
+  update.inbox = x.inbox.block();
+  update.mix = {0.7, 0.3};
+  update.lr = 1.0;
+  update.weight_decay = 0.5;
+  optimizer->update(update);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    EXPECT_NEAR(x.p.values()[i], 0.7 * before[i] + 0.3 * x.inbox.values()[i], 2e-7);
+  }
+  for (std::size_t k = 0; k < states.size(); ++k) {
+    EXPECT_EQ(as_doubles(x.states[k].values()), as_doubles(Fenced<float>(states[k]).values()));
+  }
+}
+
+TEST_P(EveryOptimizer, DoesNothingWithoutGradientAndInbox) {
+  const std::unique_ptr<Optimizer> optimizer = make();
+  TestParameter<double> x(33, 0);
+  Random random(2);
+  draw(random, x.p.values());
+  const std::vector<double> before = as_doubles(x.p.values());
+  ParameterUpdate update = x.next_update();
+  update.gradient = {};
+  // These weights count only for an inbox. Without a gradient the states may be missing, too.
+  update.mix = {0.5, 0.5};
+  update.lr = 1.0;
+  update.weight_decay = 0.5;
+  optimizer->update(update);
+  EXPECT_EQ(as_doubles(x.p.values()), before);
+}
+
+TEST_P(EveryOptimizer, LeavesGradientAndInboxAlone) {
+  const std::unique_ptr<Optimizer> optimizer = make();
+  TestParameter<float> x(50, optimizer->num_states());
+  Random random(3);
+  draw(random, x.g.values());
+  draw(random, x.inbox.values());
+  const std::vector<double> gradient = as_doubles(x.g.values());
+  const std::vector<double> inbox = as_doubles(x.inbox.values());
+  ParameterUpdate update = x.next_update();
+  update.inbox = x.inbox.block();
+  update.mix = {0.5, 0.5};
+  update.lr = 0.1;
+  update.weight_decay = 0.1;
+  update.gradient_scale = 0.5;
+  optimizer->update(update);
+  EXPECT_EQ(as_doubles(x.g.values()), gradient);
+  EXPECT_EQ(as_doubles(x.inbox.values()), inbox);
+}
+
+TEST_P(EveryOptimizer, HandlesVanishingGradients) {
+  const std::unique_ptr<Optimizer> optimizer = make();
+  TestParameter<float> x(8, optimizer->num_states());
+  std::ranges::fill(x.p.values(), 1.0F);
+  for (int step = 0; step < 10; ++step) {
+    ParameterUpdate update = x.next_update();
+    update.lr = 0.1;
+    optimizer->update(update);
+    ++x.num_updates;
+  }
+  for (const float p : x.p.values()) EXPECT_EQ(p, 1.0F);
+}
+
+TEST_P(EveryOptimizer, RefusesIntegers) {
+  const std::unique_ptr<Optimizer> optimizer = make();
+  std::vector<std::int64_t> numbers(4);
+  const ParameterUpdate update{.parameter = block_of(std::span(numbers)),
+                               .gradient = block_of(std::span(numbers))};
+  EXPECT_THROW(optimizer->update(update), std::logic_error);
+}
+
+TEST_P(EveryOptimizer, ServesSeveralThreadsAtOnce) {
+  const std::unique_ptr<Optimizer> optimizer = make();
+  const auto train = [&](std::vector<double>& result) {
+    Duel<float> duel(GetParam(), {.numel = 257, .mixes = true, .mix = {0.5, 0.5}}, *optimizer);
+    for (int step = 0; step < kNumSteps; ++step) {
+      duel.step(step);
+      result.push_back(duel.error());
+    }
+  };
+  std::vector<std::vector<double>> errors(4);
+  std::vector<std::thread> threads;
+  for (std::vector<double>& mine : errors) threads.emplace_back(train, std::ref(mine));
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<double>& mine : errors) {
+    EXPECT_EQ(mine, errors.front());
+    EXPECT_LE(std::ranges::max(mine), kTolerance<float>);
+  }
+}
+
+}  // namespace
+}  // namespace gossamer

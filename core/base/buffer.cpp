@@ -1,6 +1,7 @@
 #include "gossamer/core/base/buffer.hpp"
 
 #include <cstdlib>
+#include <limits>
 #include <new>
 #include <stdexcept>
 
@@ -8,6 +9,8 @@ namespace gossamer {
 
 Buffer::Buffer(std::int64_t numel, DType dtype) {
   if (numel < 0) throw std::logic_error("Buffer: negative size");
+  constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max() - kAlignment;
+  if (numel > kMostBytes / size_of(dtype)) throw std::bad_alloc();
   const auto bytes = static_cast<std::size_t>(numel * size_of(dtype));
   // calloc hands out fresh zero pages without touching them; the slack pays for the alignment.
   void* base = std::calloc(bytes + kAlignment, 1);

@@ -8,7 +8,8 @@ namespace gossamer {
 namespace {
 
 std::string describe(const CommError::Context& context, std::string_view what) {
-  std::string text = concat("rank ", context.rank, ": ", to_string(context.label));
+  std::string text = context.rank < 0 ? "" : concat("rank ", context.rank, ": ");
+  text += to_string(context.label);
   if (!context.peers.empty()) {
     text += concat(" with rank", context.peers.size() > 1 ? "s " : " ", join(context.peers, ", "));
   }
@@ -29,7 +30,7 @@ std::string to_string(const OpLabel& label) {
 }
 
 CommError::CommError(Context context, std::string_view what)
-    : std::runtime_error(describe(context, what)), context_(std::move(context)) {}
+    : std::runtime_error(describe(context, what)), context_(std::move(context)), reason_(what) {}
 
 ExitCode exit_code_of(const std::exception& error) {
   const auto is = [&error](auto* kind) { return dynamic_cast<decltype(kind)>(&error) != nullptr; };

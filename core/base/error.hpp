@@ -65,6 +65,7 @@ std::string to_string(const OpLabel& label);
 class CommError : public std::runtime_error {
  public:
   struct Context {
+    /// -1 when unknown.
     int rank = -1;
     /// World ranks that this rank was waiting for; empty when unknown.
     std::vector<int> peers = {};
@@ -72,9 +73,12 @@ class CommError : public std::runtime_error {
   };
   CommError(Context context, std::string_view what);
   [[nodiscard]] const Context& context() const { return context_; }
+  /// What went wrong, without the context.
+  [[nodiscard]] const std::string& reason() const { return reason_; }
 
  private:
   Context context_;
+  std::string reason_;
 };
 
 /// The exit code that an error leads to.

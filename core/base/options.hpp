@@ -58,7 +58,8 @@ class Options {
   std::int64_t integer(std::string_view key, const IntegerRule& rule) const;
   double number(std::string_view key, const NumberRule& rule) const;
   bool flag(std::string_view key, bool fallback) const;
-  /// Any text; numbers are not text. Without a fallback the key must be given.
+  /// Any scalar, as it is written (`run: 007` is the text `007`). Without a fallback the key must
+  /// be given.
   std::string text(std::string_view key, const std::optional<std::string>& fallback) const;
   /// One of `allowed`, in either spelling (`-` or `_`); returns the spelling of `allowed`.
   std::string choice(std::string_view key, const std::vector<std::string>& allowed,

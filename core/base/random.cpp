@@ -31,7 +31,11 @@ double Random::normal() {
 
 double Random::gamma(double shape) {
   if (!(shape > 0.0)) throw std::logic_error("Random::gamma: shape must be positive");
-  if (shape < 1.0) return gamma(shape + 1.0) * std::pow(1.0 - uniform(), 1.0 / shape);
+  if (shape < 1.0) {
+    // Two statements: the order in which a product's factors are drawn is the compiler's choice.
+    const double larger = gamma(shape + 1.0);
+    return larger * std::pow(1.0 - uniform(), 1.0 / shape);
+  }
   const double d = shape - 1.0 / 3.0;
   const double c = 1.0 / std::sqrt(9.0 * d);
   while (true) {

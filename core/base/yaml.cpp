@@ -139,7 +139,9 @@ YamlNode* YamlNode::find(std::string_view key) {
 
 YamlNode parse_yaml(std::string_view text, const std::string& source) {
   YamlNode root{YamlNode::Kind::kNull, concat(source, ":1:1")};
-  std::istringstream stream{std::string(text)};
+  // Without the last line break: before one, yaml-cpp takes the end of the text for a missing
+  // closing quote, so that a quoted scalar would swallow the rest of the file without a word.
+  std::istringstream stream{std::string(text.substr(0, text.find_last_not_of(" \t\r\n") + 1))};
   try {
     YAML::Parser parser(stream);
     TreeBuilder builder(source, root);

@@ -1,0 +1,196 @@
+// Sections, unknown keys, and the resolved configuration.
+
+#include "base/thrown.hpp"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/options.hpp"
+#include "gossamer/core/base/yaml.hpp"
+
+namespace gossamer {
+namespace {
+
+Options read(std::string_view text) { return Options(parse_yaml(text, "f.yaml")); }
+
+template <class Call>
+std::string error_of(const Call& call) {
+  return thrown<ConfigError>(call);
+}
+
+TEST(OptionsTree, RootMustBeAMapping) {
+  EXPECT_EQ(error_of([] { (void)read("[1]"); }),
+            "f.yaml:1:1: the file holds a list, allowed: key: value lines");
+  EXPECT_EQ(error_of([] { (void)read("abc"); }),
+            "f.yaml:1:1: the file holds text, allowed: key: value lines");
+  EXPECT_EQ(error_of([] { read("").reject_unknown(); }), "");
+  EXPECT_EQ(error_of([] { Options().reject_unknown(); }), "");
+}
+
+TEST(OptionsTree, SectionsMustBeMappings) {
+  const Options root = read("a: 5\nb: [1]\nc:\n");
+  EXPECT_EQ(error_of([&] { (void)root.section("a"); }),
+            "f.yaml:1:4: a: is text, allowed: a section of key: value lines");
+  EXPECT_EQ(error_of([&] { (void)root.section("b"); }),
+            "f.yaml:2:4: b: is a list, allowed: a section of key: value lines");
+  EXPECT_EQ(root.section("c").integer("x", {.fallback = 4}), 4);
+  EXPECT_EQ(root.section("d").integer("x", {.fallback = 4}), 4);
+}
+
+TEST(OptionsTree, HasTellsWhatIsGiven) {
+  const Options root = read("a: 5\nb:\nc: {}\n");
+  EXPECT_TRUE(root.has("a"));
+  EXPECT_FALSE(root.has("b"));
+  EXPECT_TRUE(root.has("c"));
+  EXPECT_FALSE(root.has("d"));
+  EXPECT_FALSE(root.section("none").has("a"));
+}
+
+TEST(OptionsTree, RefusesUnknownKeysWithASuggestion) {
+  const Options root = read("seed: 1\nepohcs: 3\n");
+  (void)root.integer("seed", {});
+  (void)root.integer("epochs", {.fallback = 1});
+  EXPECT_EQ(error_of([&] { root.reject_unknown(); }),
+            "f.yaml:2:1: epohcs: unknown key (did you mean epochs?), allowed: seed, epochs");
+}
+
+TEST(OptionsTree, RefusesUnknownKeysOfNestedSections) {
+  const Options root = read("a:\n  b:\n    known: 1\n    other: 2\n");
+  const Options inner = root.section("a").section("b");
+  (void)inner.integer("known", {});
+  EXPECT_EQ(error_of([&] { root.reject_unknown(); }),
+            "f.yaml:4:5: a.b.other: unknown key, allowed: known");
+  (void)inner.integer("other", {});
+  EXPECT_EQ(error_of([&] { root.reject_unknown(); }), "");
+}
+
+TEST(OptionsTree, RefusesSectionsThatNobodyTakes) {
+  const Options root = read("seed: 1\nextra:\n  a: 1\n");
+  (void)root.integer("seed", {});
+  EXPECT_EQ(error_of([&] { root.reject_unknown(); }),
+            "f.yaml:2:1: extra: unknown key, allowed: seed");
+}
+
+TEST(OptionsTree, ChecksASectionByItselfToo) {
+  const Options root = read("mine:\n  x: 1\nother:\n  y: 2\n");
+  const Options mine = root.section("mine");
+  EXPECT_EQ(error_of([&] { mine.reject_unknown(); }).rfind("f.yaml:2:3: mine.x: ", 0), 0U);
+  (void)mine.integer("x", {});
+  EXPECT_EQ(error_of([&] { mine.reject_unknown(); }), "");
+}
+
+TEST(OptionsTree, KeysTakenThroughAnyViewAreKnown) {
+  const Options root = read("s: {a: 1, b: 2}\n");
+  const Options one = root.section("s");
+  const Options two = root.section("s");
+  const Options copy = one;
+  (void)copy.integer("a", {});
+  (void)two.integer("b", {});
+  EXPECT_EQ(error_of([&] { root.reject_unknown(); }), "");
+}
+
+TEST(OptionsTree, OutlivesTheRoot) {
+  std::optional<Options> section;
+  {
+    const Options root = read("s: {a: 1}\n");
+    section = root.section("s");
+  }
+  EXPECT_EQ(section->integer("a", {}), 1);
+}
+
+TEST(OptionsTree, FailNamesThePlaceOfTheKey) {
+  const Options section = read("s:\n  a: 1\n").section("s");
+  EXPECT_EQ(error_of([&] { section.fail("a", "is odd"); }), "f.yaml:2:6: s.a: is odd");
+  EXPECT_EQ(error_of([&] { section.fail("b", "is odd"); }), "f.yaml:2:3: s.b: is odd");
+}
+
+TEST(OptionsTree, ParseTakesSectionsWrittenInCode) {
+  EXPECT_EQ(Options::parse("accum_iter: 4").integer("accum_iter", {}), 4);
+  const Options two = Options::parse("{a: 1, b: {c: 2}}");
+  EXPECT_EQ(two.section("b").integer("c", {}), 2);
+  EXPECT_FALSE(Options::parse("").has("a"));
+  EXPECT_EQ(error_of([] { (void)Options::parse("a: x").integer("a", {}); }),
+            "options:1:5: a: x is not an integer, allowed: an integer");
+}
+
+/// Reads one value of every kind.
+void read_all(const Options& root) {
+  (void)root.integer("i", {.fallback = -4});
+  (void)root.number("n", {.fallback = 0.1});
+  const Options section = root.section("s");
+  (void)section.flag("f", true);
+  (void)section.text("t", "plain");
+  const Options inner = section.section("inner");
+  (void)inner.choice("c", {"one-peer", "ring"}, "ring");
+  (void)inner.number_pair("p", {0.9, 0.999}, {});
+  (void)section.range("r");
+  const Options last = root.section("z");
+  (void)last.optional_integer("oi", {});
+  (void)last.optional_number("on", {});
+}
+
+TEST(OptionsTree, RecordsEveryValueInTheOrderOfReading) {
+  const Options root =
+      read("n: 1e-3\ns: {r: [2, 5], inner: {c: One_Peer}, f: false}\nz: {oi: 3}\n");
+  read_all(root);
+  root.reject_unknown();
+  EXPECT_EQ(to_yaml(root.resolved()),
+            "i: -4\n"
+            "n: 0.001\n"
+            "s:\n"
+            "  f: false\n"
+            "  t: \"plain\"\n"
+            "  inner:\n"
+            "    c: one-peer\n"
+            "    p: [0.9, 0.999]\n"
+            "  r: [2, 5]\n"
+            "z:\n"
+            "  oi: 3\n"
+            "  on: null\n");
+}
+
+TEST(OptionsTree, RecordsAValueOnce) {
+  const Options root = read("a: 2\n");
+  (void)root.integer("a", {});
+  (void)root.number("b", {.fallback = 1});
+  (void)root.number("a", {});
+  ASSERT_EQ(root.resolved().size(), 2U);
+  EXPECT_EQ(root.resolved()[0].path, "a");
+  EXPECT_EQ(root.resolved()[0].value, "2");
+}
+
+TEST(OptionsTree, ResolvedConfigurationReadsBackTheSame) {
+  for (const char* text :
+       {"", "i: 7\nn: -1.5e-300\ns: {t: \"a: [b\", r: [0, 1]}\nz: {oi: -1, on: 2.5}\n"}) {
+    const Options first = read(text);
+    read_all(first);
+    const std::string yaml = to_yaml(first.resolved());
+    const Options second = read(yaml);
+    read_all(second);
+    second.reject_unknown();
+    EXPECT_EQ(to_yaml(second.resolved()), yaml);
+  }
+}
+
+TEST(OptionsTree, AnyTextReadsBackTheSame) {
+  for (const std::string& value :
+       {std::string(""), std::string("null"), std::string("~"), std::string("5"),
+        std::string("true"), std::string("- a"), std::string("a: b"), std::string("# c"),
+        std::string("a\"b\\c"), std::string("two\nlines\n"), std::string("tab\there"),
+        std::string("carriage\rreturn\r\n"), std::string("  spaces  "), std::string("bell\a\x1b"),
+        std::string("zero\0byte", 9), std::string("caf\xC3\xA9"), std::string("\x7f"),
+        std::string("C:\\new\\x41")}) {
+    const Options defaults;
+    (void)defaults.text("t", value);
+    const std::string yaml = to_yaml(defaults.resolved());
+    EXPECT_EQ(read(yaml).text("t", std::nullopt), value) << yaml;
+  }
+}
+
+}  // namespace
+}  // namespace gossamer

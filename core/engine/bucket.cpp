@@ -39,8 +39,12 @@ void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
   if (gradient.numel != slot.parameter.numel || gradient.dtype != slot.parameter.dtype) {
     throw std::logic_error(concat("the gradient of ", slot.name, " has another size or type"));
   }
-  // Empty parameters may come with null data, which otherwise means that there is no gradient.
-  if (gradient.data == nullptr) gradient.data = slot.parameter.data;
+  if (gradient.data == nullptr) {
+    if (gradient.numel > 0)
+      throw std::logic_error(concat("the gradient of ", slot.name, " is null"));
+    // Empty gradients may be null, which otherwise means that there is none.
+    gradient.data = slot.parameter.data;
+  }
   if (updated_ || slot.gradient.data != nullptr) {
     throw std::logic_error(
         concat("parameter ", slot.name, " got a second gradient in one step; call ",

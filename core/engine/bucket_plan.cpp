@@ -58,13 +58,21 @@ class Planner {
   std::vector<BucketSpec> closed_;
 };
 
-std::string line_of(const std::string& lines, std::size_t number) {
-  std::istringstream stream(lines);
-  std::string line;
-  for (std::size_t i = 0; i <= number; ++i) {
-    if (!std::getline(stream, line)) return "(nothing)";
+/// The text cut at its line breaks: one piece more than it has breaks.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines(1);
+  for (const char c : text) {
+    if (c == '\n') {
+      lines.emplace_back();
+    } else {
+      lines.back() += c;
+    }
   }
-  return line;
+  return lines;
+}
+
+std::string shown(const std::vector<std::string>& lines, std::size_t number) {
+  return number < lines.size() ? concat('"', lines[number], '"') : "nothing";
 }
 
 }  // namespace
@@ -128,11 +136,12 @@ void agree(Communicator& communicator, std::string_view what, const std::string&
   const std::vector<std::string> all = communicator.all_gather(lines);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    std::size_t number = 0;
-    while (line_of(all[0], number) == line_of(all[rank], number)) ++number;
-    throw ConfigError(concat("the ranks differ in ", what, ": rank 0 has \"",
-                             line_of(all[0], number), "\", rank ", rank, " has \"",
-                             line_of(all[rank], number), "\""));
+    const std::vector<std::string> first = lines_of(all[0]);
+    const std::vector<std::string> other = lines_of(all[rank]);
+    const auto place = std::ranges::mismatch(first, other).in1;
+    const auto number = static_cast<std::size_t>(place - first.begin());
+    throw ConfigError(concat("the ranks differ in ", what, ": rank 0 has ", shown(first, number),
+                             ", rank ", rank, " has ", shown(other, number)));
   }
 }
 

@@ -1,0 +1,190 @@
+#include "gossamer/core/engine/group_cache.hpp"
+
+#include "engine/ranks.hpp"
+#include "engine/test_topologies.hpp"
+
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+/// Passes everything on and remembers the colors of splits.
+class SpyCommunicator : public Communicator {
+ public:
+  explicit SpyCommunicator(Communicator& inner) : inner_(inner) {}
+
+  [[nodiscard]] int rank() const override { return inner_.rank(); }
+  [[nodiscard]] int size() const override { return inner_.size(); }
+  [[nodiscard]] const std::vector<int>& world_ranks() const override {
+    return inner_.world_ranks();
+  }
+  Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
+    return inner_.exchange(peer, send, receive, std::move(context));
+  }
+  Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
+    return inner_.all_reduce_sum(send, receive, std::move(context));
+  }
+  Request broadcast(Block block, int root, OpContext context) override {
+    return inner_.broadcast(block, root, std::move(context));
+  }
+  std::vector<std::string> all_gather(std::string text) override {
+    return inner_.all_gather(std::move(text));
+  }
+  void barrier() override { inner_.barrier(); }
+  std::unique_ptr<Communicator> split(int color) override {
+    colors.push_back(color);
+    return inner_.split(color);
+  }
+
+  std::vector<int> colors;
+
+ private:
+  Communicator& inner_;
+};
+
+/// Sums the ranks of an edge over its communicator.
+double sum_in(GroupCache& cache, const Edge& edge) {
+  double mine = cache.world().rank();
+  double sum = 0.0;
+  cache.group(edge)
+      .all_reduce_sum(block_of(std::span(&mine, 1)), block_of(std::span(&sum, 1)), {})
+      .wait();
+  return sum;
+}
+
+void expect_group(GroupCache& cache, const Edge& edge) {
+  EXPECT_EQ(cache.group(edge).world_ranks(), edge.ranks);
+  double sum = 0.0;
+  for (const int rank : edge.ranks) sum += rank;
+  EXPECT_EQ(sum_in(cache, edge), sum);
+}
+
+TEST(GroupCache, BuildsOneCommunicatorPerDistinctGroup) {
+  // 16 ranks on 4 nodes: every rank is in 1 group inside its node and in 2 groups of two nodes.
+  const World all{.size = 16, .local_size = 4};
+  const std::shared_ptr<Topology> topology = make_topology("alternating-exp-ring", all);
+  run_ranks(16, [&](Communicator& communicator, const World& world) {
+    SpyCommunicator spy(communicator);
+    GroupCache cache(spy, *topology);
+    std::set<std::vector<int>> mine;
+    for (std::int64_t k = 0; k < *topology->period(); ++k) {
+      mine.insert(topology->round(k).edge_of(world.rank).ranks);
+    }
+    EXPECT_EQ(cache.num_groups(), static_cast<std::int64_t>(mine.size()));
+    EXPECT_EQ(cache.num_groups(), 3);
+    const std::size_t num_splits = spy.colors.size();
+    for (std::int64_t k = 0; k < 3 * *topology->period(); ++k) {
+      EXPECT_EQ(cache.round(k), topology->round(k));
+      expect_group(cache, cache.round(k).edge_of(world.rank));
+    }
+    EXPECT_EQ(spy.colors.size(), num_splits) << "nothing is built twice";
+    EXPECT_EQ(cache.num_groups(), 3);
+  });
+}
+
+TEST(GroupCache, SplitsEquallyOftenOnAllRanks) {
+  for (const TopologyEntry& entry : topology_table()) {
+    for (const int local : {1, 2, 3, 4, 6, 12}) {
+      const World all{.size = 12, .local_size = local};
+      if (!entry.fits(all)) continue;
+      const std::shared_ptr<Topology> topology = make_topology(entry.name, all);
+      std::vector<std::size_t> num_splits(12);
+      run_ranks(12, [&](Communicator& communicator, const World& world) {
+        SpyCommunicator spy(communicator);
+        const GroupCache cache(spy, *topology);
+        num_splits[static_cast<std::size_t>(world.rank)] = spy.colors.size();
+      });
+      for (const std::size_t number : num_splits) EXPECT_EQ(number, num_splits[0]) << entry.name;
+    }
+  }
+}
+
+TEST(GroupCache, NeedsNoneForPairsAndForEverybody) {
+  for (const char* name : {"ring", "one-peer-exp", "complete"}) {
+    const std::shared_ptr<Topology> topology = make_topology(name, {.size = 4, .local_size = 4});
+    run_ranks(4, [&](Communicator& communicator, const World&) {
+      SpyCommunicator spy(communicator);
+      const GroupCache cache(spy, *topology);
+      EXPECT_EQ(cache.num_groups(), 0) << name;
+      EXPECT_TRUE(spy.colors.empty()) << name;
+    });
+  }
+}
+
+TEST(GroupCache, UsesTheWorldForEverybody) {
+  const std::shared_ptr<Topology> topology =
+      make_topology("complete", {.size = 3, .local_size = 3});
+  run_ranks(3, [&](Communicator& communicator, const World&) {
+    GroupCache cache(communicator, *topology);
+    EXPECT_EQ(&cache.group(cache.round(0).edges[0]), &communicator);
+    expect_group(cache, cache.round(0).edges[0]);
+  });
+}
+
+TEST(GroupCache, RefusesGroupsOfOthers) {
+  const FunctionTopology topology([](std::int64_t) {
+    return complete_round({averaging_edge({0, 1, 2}), averaging_edge({3, 4, 5})}, 6);
+  });
+  run_ranks(6, [&](Communicator& communicator, const World& world) {
+    GroupCache cache(communicator, topology);
+    const Round round = cache.round(0);
+    EXPECT_EQ(cache.num_groups(), 1);
+    EXPECT_THROW((void)cache.group(round.edges[world.rank < 3 ? 1 : 0]), std::logic_error);
+    EXPECT_THROW((void)cache.group(averaging_edge({0, 2, 4})), std::logic_error);
+    expect_group(cache, round.edge_of(world.rank));
+  });
+}
+
+TEST(GroupCache, BuildsGroupsThatAppearLater) {
+  // Without a period: nothing at first, {0, 1, 2} from round 2 on, {2, 3, 4} from round 5 on.
+  const FunctionTopology topology([](std::int64_t k) {
+    if (k < 2) return complete_round({averaging_edge({0, 1})}, 5);
+    if (k < 5) return complete_round({averaging_edge({0, 1, 2})}, 5);
+    if (k < 8) return complete_round({averaging_edge({2, 3, 4})}, 5);
+    return complete_round({averaging_edge({0, 1, 2}), averaging_edge({3, 4})}, 5);
+  });
+  run_ranks(5, [&](Communicator& communicator, const World& world) {
+    SpyCommunicator spy(communicator);
+    GroupCache cache(spy, topology);
+    EXPECT_TRUE(spy.colors.empty());
+    for (std::int64_t k = 0; k < 10; ++k) {
+      // Every bucket asks.
+      for (int bucket = 0; bucket < 3; ++bucket) EXPECT_EQ(cache.round(k), topology.round(k));
+      EXPECT_EQ(spy.colors.size(), k < 2 ? 0U : k < 5 ? 1U : 2U);
+      const Edge edge = cache.round(k).edge_of(world.rank);
+      if (edge.ranks.size() > 2) expect_group(cache, edge);
+    }
+    EXPECT_EQ(cache.num_groups(), world.rank == 2 ? 2 : 1);
+  });
+}
+
+TEST(GroupCache, FollowsRandomRounds) {
+  for (const int n : {1, 2, 5, 8}) {
+    const RandomGroups topology(n, 3);
+    run_ranks(n, [&](Communicator& communicator, const World& world) {
+      GroupCache cache(communicator, topology);
+      for (std::int64_t k = 0; k < 40; ++k) {
+        const Edge edge = cache.round(k).edge_of(world.rank);
+        if (edge.ranks.size() > 2) expect_group(cache, edge);
+      }
+    });
+  }
+}
+
+TEST(GroupCache, RefusesRoundsThatAreNone) {
+  const FunctionTopology topology([](std::int64_t) { return Round{{averaging_edge({0, 1})}}; });
+  run_ranks(3, [&](Communicator& communicator, const World&) {
+    GroupCache cache(communicator, topology);
+    EXPECT_THROW((void)cache.round(0), std::logic_error);
+  });
+}
+
+}  // namespace
+}  // namespace gossamer

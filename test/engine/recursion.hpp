@@ -1,0 +1,247 @@
+#pragma once
+// A small problem for many ranks, solved twice: by BucketManagers over the threads backend, and by
+// the recursion x(t+1) = W(t-1) x(t) - update(gradients of x(t)) in double with whole matrices.
+
+#include "engine/ranks.hpp"
+#include "engine/toy_model.hpp"
+#include "optim/reference.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gossamer/core/base/random.hpp"
+#include "gossamer/optim/registry.hpp"
+#include "gossamer/topology/mixing.hpp"
+
+namespace gossamer {
+
+struct Problem {
+  int num_ranks = 2;
+  int local_size = 0;
+  std::string algorithm = "gossip";
+  std::shared_ptr<const Topology> topology = {};
+  reference::Rule rule = {.type = "sgd", .momentum = 0.9};
+  double lr = 0.05;
+  double weight_decay = 0.02;
+  DType dtype = DType::kFloat64;
+  std::vector<std::int64_t> sizes = {7, 1, 40, 0, 33, 5};
+  std::int64_t bucket_bytes = 256;
+  int num_steps = 12;
+  /// All ranks start from rank 0's values instead of their own.
+  bool same_start = false;
+  /// Ranks offer their gradients in orders of their own.
+  bool shuffles = true;
+  /// Whether a rank has a gradient for a parameter in a step.
+  std::function<bool(int rank, int step, std::int64_t parameter)> present =
+      [](int, int, std::int64_t) { return true; };
+
+  [[nodiscard]] std::size_t num_values() const {
+    std::int64_t sum = 0;
+    for (const std::int64_t size : sizes) sum += size;
+    return static_cast<std::size_t>(sum);
+  }
+};
+
+/// Parameters after every step, per rank: trajectory[step][rank].
+using Trajectory = std::vector<std::vector<std::vector<double>>>;
+
+inline Trajectory empty_trajectory(const Problem& problem) {
+  return Trajectory(static_cast<std::size_t>(problem.num_steps),
+                    std::vector<std::vector<double>>(static_cast<std::size_t>(problem.num_ranks)));
+}
+
+inline std::vector<double> start_of(const Problem& problem, int rank) {
+  Random random(3, problem.same_start ? 0 : static_cast<std::uint64_t>(rank));
+  std::vector<double> x(problem.num_values());
+  // Exact in float32.
+  for (double& value : x)
+    value = static_cast<double>(static_cast<float>(random.uniform(-1.0, 1.0)));
+  return x;
+}
+
+/// Every rank has a quadratic with its own centre that moves a little from step to step.
+inline std::vector<double> gradient_at(const std::vector<double>& x, int rank, int step) {
+  std::vector<double> gradient(x.size());
+  for (std::size_t e = 0; e < x.size(); ++e) {
+    const auto place = static_cast<double>(e);
+    const double curvature = 0.6 + 0.4 * std::cos(place);
+    const double centre = std::sin(1.0 + 3.0 * rank + 0.7 * place) + 0.2 * std::cos(2.0 * step);
+    gradient[e] = curvature * (x[e] - centre);
+  }
+  return gradient;
+}
+
+class FixedSchedule : public Schedule {
+ public:
+  explicit FixedSchedule(double lr) : lr_(lr) {}
+  /// Falls slowly, so that a schedule read at the wrong step is noticed.
+  [[nodiscard]] double lr(std::int64_t completed_steps) const override {
+    return lr_ / (1.0 + 0.1 * static_cast<double>(completed_steps));
+  }
+
+ private:
+  double lr_;
+};
+
+inline BucketManager::Config config_of(const Problem& problem) {
+  return {.algorithm = problem.algorithm,
+          .topology = problem.topology,
+          .optimizer = make_optimizer(problem.rule.type, Options::parse(problem.rule.yaml())),
+          .schedule = std::make_shared<FixedSchedule>(problem.lr)};
+}
+
+inline ToyModel model_of(const Problem& problem, Communicator& communicator,
+                         BucketManager::Config config) {
+  auto infos = parameters_of_sizes(problem.sizes, problem.dtype, problem.weight_decay);
+  const BucketPlan plan = plan_buckets(infos, declared_order(infos.size()), problem.bucket_bytes);
+  return {communicator, std::move(config), std::move(infos), plan,
+          start_of(problem, communicator.rank())};
+}
+
+inline ToyModel model_of(const Problem& problem, Communicator& communicator) {
+  return model_of(problem, communicator, config_of(problem));
+}
+
+/// One step of one rank: the gradients it has, then finish_step().
+inline void train_step(const Problem& problem, ToyModel& model, int rank, int step) {
+  std::vector<std::int64_t> order = declared_order(problem.sizes.size());
+  if (problem.shuffles) {
+    Random random(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(step));
+    random.shuffle(std::span(order));
+  }
+  const std::vector<double> gradient = gradient_at(model.values(), rank, step);
+  for (const std::int64_t parameter : order) {
+    if (problem.present(rank, step, parameter)) model.offer(parameter, gradient);
+  }
+  model.manager().finish_step();
+}
+
+inline Trajectory run_pipeline(const Problem& problem) {
+  Trajectory trajectory = empty_trajectory(problem);
+  run_ranks(
+      problem.num_ranks,
+      [&](Communicator& communicator, const World& world) {
+        ToyModel model = model_of(problem, communicator);
+        for (int step = 0; step < problem.num_steps; ++step) {
+          train_step(problem, model, world.rank, step);
+          trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(world.rank)] =
+              model.values();
+        }
+        model.manager().drain();
+      },
+      problem.local_size);
+  return trajectory;
+}
+
+/// The same in double, all ranks at once.
+class Recursion {
+ public:
+  explicit Recursion(const Problem& problem) : problem_(problem) {
+    for (int rank = 0; rank < problem.num_ranks; ++rank) {
+      x_.push_back(start_of(problem, rank));
+      auto& optimizers = optimizers_.emplace_back();
+      for (const std::int64_t size : problem.sizes) {
+        optimizers.emplace_back(problem.rule, static_cast<std::size_t>(size));
+      }
+    }
+  }
+
+  Trajectory run() {
+    Trajectory trajectory;
+    for (int step = 0; step < problem_.num_steps; ++step) {
+      advance(step);
+      trajectory.push_back(x_);
+    }
+    return trajectory;
+  }
+
+ private:
+  using Vectors = std::vector<std::vector<double>>;
+
+  void advance(int step) {
+    Vectors gradients;
+    for (int rank = 0; rank < problem_.num_ranks; ++rank) {
+      gradients.push_back(gradient_at(x_[static_cast<std::size_t>(rank)], rank, step));
+    }
+    if (problem_.algorithm == "gossip" && step > 0) mix(step - 1);
+    const double lr = FixedSchedule(problem_.lr).lr(step);
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < problem_.sizes.size(); ++i) {
+      const std::size_t end = begin + static_cast<std::size_t>(problem_.sizes[i]);
+      update(step, i, begin, end, gradients, lr);
+      begin = end;
+    }
+  }
+
+  void mix(std::int64_t k) {
+    const auto n = static_cast<std::size_t>(problem_.num_ranks);
+    const Eigen::MatrixXd w = mixing_matrix(problem_.topology->round(k), problem_.num_ranks);
+    Vectors mixed(n, std::vector<double>(problem_.num_values()));
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t j = 0; j < n; ++j) {
+        const double weight = w(static_cast<Eigen::Index>(i), static_cast<Eigen::Index>(j));
+        for (std::size_t e = 0; e < mixed[i].size(); ++e) mixed[i][e] += weight * x_[j][e];
+      }
+    }
+    x_ = mixed;
+  }
+
+  void update(int step, std::size_t parameter, std::size_t begin, std::size_t end,
+              const Vectors& gradients, double lr) {
+    const auto n = static_cast<std::size_t>(problem_.num_ranks);
+    Vectors parts(n);
+    std::vector<double> mean(end - begin);
+    bool any = false;
+    for (std::size_t rank = 0; rank < n; ++rank) {
+      if (!problem_.present(static_cast<int>(rank), step, static_cast<std::int64_t>(parameter))) {
+        continue;
+      }
+      any = true;
+      for (std::size_t e = begin; e < end; ++e) {
+        parts[rank].push_back(gradients[rank][e]);
+        mean[e - begin] += gradients[rank][e] / problem_.num_ranks;
+      }
+    }
+    for (std::size_t rank = 0; rank < n; ++rank) {
+      const bool together = problem_.algorithm == "allreduce";
+      const std::vector<double>& gradient = together ? mean : parts[rank];
+      if (together ? !any : gradient.size() != end - begin) continue;
+      apply(rank, parameter, begin, end, gradient, lr);
+    }
+  }
+
+  void apply(std::size_t rank, std::size_t parameter, std::size_t begin, std::size_t end,
+             const std::vector<double>& gradient, double lr) {
+    const auto from = x_[rank].begin();
+    std::vector<double> p(from + static_cast<std::ptrdiff_t>(begin),
+                          from + static_cast<std::ptrdiff_t>(end));
+    optimizers_[rank][parameter].step(p, gradient, lr, problem_.weight_decay);
+    std::ranges::copy(p, from + static_cast<std::ptrdiff_t>(begin));
+  }
+
+  Problem problem_;
+  Vectors x_;
+  std::vector<std::vector<reference::Optimizer>> optimizers_;
+};
+
+/// The largest difference between two trajectories; infinite when one is not a number.
+inline double largest_difference(const Trajectory& a, const Trajectory& b) {
+  double largest = 0.0;
+  for (std::size_t step = 0; step < b.size(); ++step) {
+    for (std::size_t rank = 0; rank < b[step].size(); ++rank) {
+      if (a[step][rank].size() != b[step][rank].size()) return HUGE_VAL;
+      for (std::size_t e = 0; e < b[step][rank].size(); ++e) {
+        const double difference = std::abs(a[step][rank][e] - b[step][rank][e]);
+        if (!(difference <= largest)) largest = std::isnan(difference) ? HUGE_VAL : difference;
+      }
+    }
+  }
+  return largest;
+}
+
+}  // namespace gossamer

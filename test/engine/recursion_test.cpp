@@ -1,0 +1,120 @@
+// Every algorithm on every topology and world size against the recursion in double.
+
+#include "engine/recursion.hpp"
+
+#include "engine/test_topologies.hpp"
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/core/base/text.hpp"
+#include "gossamer/topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+struct Setup {
+  std::string algorithm;
+  std::string topology;
+  int num_ranks = 1;
+  int local_size = 1;
+
+  [[nodiscard]] World world() const { return {.size = num_ranks, .local_size = local_size}; }
+  [[nodiscard]] std::shared_ptr<const Topology> build() const {
+    if (topology == "random-groups") return std::make_shared<RandomGroups>(num_ranks, 11);
+    return make_topology(topology, world());
+  }
+};
+
+void PrintTo(const Setup& setup, std::ostream* out) {
+  *out << concat(setup.algorithm, " on ", setup.topology, ", ", setup.num_ranks, " ranks, ",
+                 setup.local_size, " per node");
+}
+
+std::string setup_name(const testing::TestParamInfo<Setup>& info) {
+  std::string name = concat(info.param.algorithm, "_", info.param.topology, "_n",
+                            info.param.num_ranks, "_local", info.param.local_size);
+  for (char& c : name) c = c == '-' ? '_' : c;
+  return name;
+}
+
+std::vector<Setup> all_setups() {
+  std::vector<Setup> setups;
+  for (const std::string& algorithm : algorithm_names()) {
+    for (int n = 1; n <= 8; ++n) {
+      setups.push_back({algorithm, "random-groups", n, n});
+      for (const TopologyEntry& entry : topology_table()) {
+        for (int local = 1; local <= n; ++local) {
+          const bool looks_at_nodes = entry.name == "alternating-exp-ring";
+          if (n % local != 0 || (!looks_at_nodes && local != n)) continue;
+          const Setup setup{algorithm, std::string(entry.name), n, local};
+          if (entry.fits(setup.world())) setups.push_back(setup);
+        }
+      }
+    }
+  }
+  return setups;
+}
+
+class EveryAlgorithm : public testing::TestWithParam<Setup> {
+ protected:
+  static Problem problem() {
+    return {.num_ranks = GetParam().num_ranks,
+            .local_size = GetParam().local_size,
+            .algorithm = GetParam().algorithm,
+            .topology = GetParam().build()};
+  }
+
+  static void expect_recursion(Problem problem) {
+    const Trajectory expected = Recursion(problem).run();
+    problem.dtype = DType::kFloat64;
+    EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
+    problem.dtype = DType::kFloat32;
+    EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-5);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Setups, EveryAlgorithm, testing::ValuesIn(all_setups()), setup_name);
+
+TEST_P(EveryAlgorithm, FollowsTheRecursion) { expect_recursion(problem()); }
+
+TEST_P(EveryAlgorithm, FollowsTheRecursionWithAccumAdamW) {
+  Problem adaptive = problem();
+  adaptive.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
+  adaptive.lr = 0.02;
+  expect_recursion(adaptive);
+}
+
+TEST_P(EveryAlgorithm, FollowsTheRecursionWhereGradientsAreMissing) {
+  Problem holes = problem();
+  // A pattern of its own for every rank; parameter 1 has no gradient anywhere in some steps.
+  holes.present = [](int rank, int step, std::int64_t parameter) {
+    if (parameter == 1 && step % 3 == 0) return false;
+    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
+  };
+  // The count of updates matters to Adam's corrections and to cycles of accumulation.
+  holes.rule = {.type = "accum_adam", .eps = 1e-3, .accum_iter = 2};
+  holes.lr = 0.02;
+  expect_recursion(holes);
+}
+
+TEST_P(EveryAlgorithm, DoesNotDependOnTheBuckets) {
+  Problem one = problem();
+  one.bucket_bytes = 1 << 20;
+  Problem many = problem();
+  many.bucket_bytes = 1;
+  many.shuffles = false;
+  EXPECT_EQ(run_pipeline(one), run_pipeline(many));
+}
+
+TEST_P(EveryAlgorithm, RepeatsBitForBit) {
+  Problem problem = EveryAlgorithm::problem();
+  problem.dtype = DType::kFloat32;
+  EXPECT_EQ(run_pipeline(problem), run_pipeline(problem));
+}
+
+}  // namespace
+}  // namespace gossamer

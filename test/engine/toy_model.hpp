@@ -1,0 +1,141 @@
+#pragma once
+// One rank's model without autograd: parameters in the buckets of a real BucketManager, gradients
+// given by the test. Values are doubles on the outside, flat in declared order.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/engine/bucket_manager.hpp"
+
+namespace gossamer {
+
+inline std::vector<double> read_block(const ConstBlock& block) {
+  if (block.dtype == DType::kFloat32) {
+    const auto values = block.as<float>();
+    return {values.begin(), values.end()};
+  }
+  const auto values = block.as<double>();
+  return {values.begin(), values.end()};
+}
+
+inline void write_block(const Block& block, std::span<const double> values) {
+  if (block.dtype == DType::kFloat32) {
+    std::ranges::transform(values, block.as<float>().begin(),
+                           [](double x) { return static_cast<float>(x); });
+  } else {
+    std::ranges::copy(values, block.as<double>().begin());
+  }
+}
+
+inline std::vector<Buffer> memory_of(const BucketPlan& plan) {
+  std::vector<Buffer> memory;
+  for (const BucketSpec& spec : plan.buckets) memory.emplace_back(spec.numel, spec.dtype);
+  return memory;
+}
+
+inline std::vector<std::int64_t> declared_order(std::size_t count) {
+  std::vector<std::int64_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+/// Parameters p0, p1, ... of one dimension.
+inline std::vector<ParameterInfo> parameters_of_sizes(const std::vector<std::int64_t>& sizes,
+                                                      DType dtype, double weight_decay = 0.0) {
+  std::vector<ParameterInfo> infos;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    infos.push_back({.name = concat("p", i),
+                     .shape = {sizes[i]},
+                     .dtype = dtype,
+                     .weight_decay = weight_decay});
+  }
+  return infos;
+}
+
+class ToyModel {
+ public:
+  ToyModel(Communicator& communicator, BucketManager::Config config,
+           std::vector<ParameterInfo> infos, const BucketPlan& plan,
+           std::span<const double> initial)
+      : infos_(std::move(infos)) {
+    std::vector<Buffer> memory = memory_of(plan);
+    parameters_.resize(infos_.size());
+    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+      for (const BucketEntry& entry : plan.buckets[b].entries) {
+        const auto place = static_cast<std::size_t>(entry.parameter);
+        parameters_[place] = part_of(memory[b].block(), entry.offset, infos_[place].numel());
+      }
+    }
+    for (const ParameterInfo& info : infos_) {
+      offsets_.push_back(num_values_);
+      num_values_ += info.numel();
+      gradients_.emplace_back(info.numel(), info.dtype);
+    }
+    write(initial);
+    manager_ = std::make_unique<BucketManager>(communicator, std::move(config), infos_, plan,
+                                               std::move(memory));
+  }
+
+  [[nodiscard]] BucketManager& manager() { return *manager_; }
+  [[nodiscard]] Block parameter(std::int64_t index) const {
+    return parameters_[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] std::int64_t num_parameters() const {
+    return static_cast<std::int64_t>(infos_.size());
+  }
+  /// Where a parameter's elements begin among all values.
+  [[nodiscard]] std::int64_t offset(std::int64_t index) const {
+    return offsets_[static_cast<std::size_t>(index)];
+  }
+
+  [[nodiscard]] std::vector<double> values() const {
+    std::vector<double> all;
+    for (const Block& block : parameters_) {
+      const std::vector<double> values = read_block(block);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+
+  void write(std::span<const double> all) {
+    for (std::size_t i = 0; i < infos_.size(); ++i) {
+      write_block(parameters_[i], part(all, static_cast<std::int64_t>(i)));
+    }
+  }
+
+  /// Offers one parameter its part of a flat gradient.
+  void offer(std::int64_t index, std::span<const double> flat_gradient) {
+    const Block gradient = gradients_[static_cast<std::size_t>(index)].block();
+    write_block(gradient, part(flat_gradient, index));
+    manager_->gradient_ready(index, gradient);
+  }
+
+  /// A whole step with a gradient for every parameter, in declared order.
+  void step(std::span<const double> flat_gradient) {
+    for (std::int64_t i = 0; i < num_parameters(); ++i) offer(i, flat_gradient);
+    manager_->finish_step();
+  }
+
+ private:
+  [[nodiscard]] std::span<const double> part(std::span<const double> all, std::int64_t i) const {
+    const auto place = static_cast<std::size_t>(i);
+    return all.subspan(static_cast<std::size_t>(offsets_[place]),
+                       static_cast<std::size_t>(infos_[place].numel()));
+  }
+
+  std::vector<ParameterInfo> infos_;
+  std::vector<std::int64_t> offsets_;
+  std::int64_t num_values_ = 0;
+  std::vector<Block> parameters_;
+  std::vector<Buffer> gradients_;
+  std::unique_ptr<BucketManager> manager_;
+};
+
+}  // namespace gossamer

@@ -12,12 +12,9 @@ constexpr std::int64_t kMaxCount = 1'000'000'000;
 
 void read_run(const Options& run, const std::string& config_path, RunConfig& config) {
   config.seed = static_cast<std::uint64_t>(run.integer("seed", {.fallback = 1, .min = 0}));
+  // Steps win, so that a file that counts in epochs can be shortened on the command line.
   config.steps = run.optional_integer("steps", {.min = 1, .max = kMaxCount});
-  config.epochs = run.optional_integer("epochs", {.min = 1, .max = kMaxCount});
-  if (config.steps && config.epochs) {
-    run.fail("epochs", "run.steps is given as well, allowed: one of the two");
-  }
-  if (!config.steps && !config.epochs) config.epochs = 1;
+  config.epochs = run.integer("epochs", {.fallback = 1, .min = 1, .max = kMaxCount});
   const std::filesystem::path stem = std::filesystem::path(config_path).stem();
   config.output_dir = run.text("output_dir", (std::filesystem::path("runs") / stem).string());
   if (config.output_dir.empty()) run.fail("output_dir", "is empty, allowed: the path of a folder");

@@ -26,9 +26,9 @@ LaunchConfig read_launch_config(const Options& root);
 
 struct RunConfig {
   std::uint64_t seed = 0;
-  /// Exactly one of the two is set.
+  /// If set, it counts and `epochs` does not.
   std::optional<std::int64_t> steps;
-  std::optional<std::int64_t> epochs;
+  std::int64_t epochs = 1;
   std::string output_dir;
   /// Compute threads per rank; 0: the machine's cores shared out evenly.
   std::int64_t threads = 0;

@@ -34,6 +34,7 @@ RunFolder::RunFolder(const std::string& path, const std::vector<ResolvedValue>& 
   const std::string metrics = path + "/metrics.jsonl";
   replaced_ = std::filesystem::exists(metrics);
   std::filesystem::remove(model_path(), failure);
+  std::filesystem::remove(status_path(), failure);
   write_file(path + "/config.yaml", to_yaml(config));
   metrics_.open(metrics, std::ios::trunc);
   if (!metrics_) throw CheckpointError(concat(metrics, " cannot be written"));
@@ -47,7 +48,7 @@ void RunFolder::write_metrics(const Json& record) {
 }
 
 void RunFolder::write_status(const Json& status) const {
-  write_file(path_ + "/status.json", status.dump(2) + "\n");
+  write_file(status_path(), status.dump(2) + "\n");
 }
 
 }  // namespace gossamer::apps

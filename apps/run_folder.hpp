@@ -28,6 +28,8 @@ class RunFolder {
   [[nodiscard]] bool replaces_earlier_run() const { return replaced_; }
 
  private:
+  [[nodiscard]] std::string status_path() const { return path_ + "/status.json"; }
+
   std::string path_;
   bool replaced_ = false;
   std::ofstream metrics_;

@@ -52,14 +52,16 @@ Trainer::Trainer(const RunConfig& config, const Setup& setup)
     : config_(config),
       setup_(setup),
       sampler_(make_sampler(config, setup)),
-      total_steps_(config.steps.value_or(config.epochs.value_or(1) * sampler_.batches_per_epoch())),
+      total_steps_(config.steps.value_or(config.epochs * sampler_.batches_per_epoch())),
       classifier_(make_classifier(config, setup.data->train)),
       model_(classifier_, setup.communicator, model_options(config, setup, total_steps_)),
       progress_(config.progress, setup.logger) {
   model_.train();
 }
 
-bool Trainer::is_due(std::int64_t every) const { return every > 0 && step_ % every == 0; }
+bool Trainer::is_due(std::int64_t every) const {
+  return every > 0 && (step_ % every == 0 || step_ == total_steps_);
+}
 
 double Trainer::elapsed_s() const {
   return std::chrono::duration<double>(Clock::now() - begin_).count();

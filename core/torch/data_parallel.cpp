@@ -57,8 +57,11 @@ struct DataParallelCore::State {
   bool averaging = false;
   /// The end-of-backward callback is queued.
   bool in_backward = false;
+  /// Lives as long as that callback.
+  std::weak_ptr<void> callback;
   PipelineMetrics no_metrics;
 
+  void check_whole() const;
   void offer(std::int64_t parameter);
   void offer_rest();
   void make_plan();
@@ -69,6 +72,14 @@ struct DataParallelCore::State {
   [[nodiscard]] std::vector<Block> buffer_blocks() const;
   void bump_versions() const;
 };
+
+/// Autograd drops its callbacks when a backward pass throws: that step can never be completed.
+void DataParallelCore::State::check_whole() const {
+  if (in_backward && callback.expired()) {
+    throw std::logic_error(
+        "an earlier backward() failed half way through its step; training cannot go on after it");
+  }
+}
 
 void DataParallelCore::State::offer(std::int64_t parameter) {
   const torch::NoGradGuard no_grad;
@@ -167,7 +178,7 @@ std::vector<Block> DataParallelCore::State::parameter_blocks() const {
 
 std::vector<Block> DataParallelCore::State::buffer_blocks() const {
   std::vector<Block> blocks;
-  for (const NamedTensor& entry : tensors.other) {
+  for (const NamedTensor& entry : tensors.buffers) {
     const auto type = entry.tensor.scalar_type();
     const bool averaged = type == torch::kFloat32 || type == torch::kFloat64;
     if (averaged && entry.tensor.is_non_overlapping_and_dense()) {
@@ -219,10 +230,13 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
         "AverageScope end first, or evaluate under torch::NoGradGuard");
   }
   if (state.accumulating) return;
+  state.check_whole();
   if (!state.in_backward) {
     state.in_backward = true;
+    const auto alive = std::make_shared<bool>();
+    state.callback = alive;
     torch::autograd::Engine::get_default_engine().queue_callback(
-        [self = shared_from_this()] { self->state_->end_step(); });
+        [self = shared_from_this(), alive] { self->state_->end_step(); });
   }
   if (state.manager) {
     state.offer(parameter);
@@ -236,6 +250,7 @@ void DataParallelCore::set_accumulate_grad(bool accumulate) { state_->accumulati
 void DataParallelCore::finish_step() {
   State& state = *state_;
   if (state.averaging) throw std::logic_error("finish_step() inside the scope of global_average()");
+  state.check_whole();
   state.end_step();
 }
 

@@ -38,17 +38,27 @@ void check_trainable(const NamedTensor& parameter) {
   }
 }
 
+/// The same memory without the dimensions along which an expanded tensor repeats it, which torch
+/// refuses to write.
+torch::Tensor unexpanded(torch::Tensor tensor) {
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.stride(d) == 0 && tensor.size(d) > 1) tensor = tensor.narrow(d, 0, 1);
+  }
+  return tensor;
+}
+
 }  // namespace
 
 ModuleTensors collect_tensors(const torch::nn::Module& module) {
   ModuleTensors tensors;
   std::unordered_set<const void*> seen;
-  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+  const auto add = [&](const auto& entry, std::vector<NamedTensor>& untrained) {
+    const torch::Tensor& tensor = entry.value();
     if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) return;
-    (tensor.requires_grad() ? tensors.trainable : tensors.other).push_back({name, tensor});
+    (tensor.requires_grad() ? tensors.trainable : untrained).push_back({entry.key(), tensor});
   };
-  for (const auto& entry : module.named_parameters()) add(entry.key(), entry.value());
-  for (const auto& entry : module.named_buffers()) add(entry.key(), entry.value());
+  for (const auto& entry : module.named_parameters()) add(entry, tensors.frozen);
+  for (const auto& entry : module.named_buffers()) add(entry, tensors.buffers);
   return tensors;
 }
 
@@ -76,22 +86,21 @@ std::string describe(const ModuleTensors& tensors) {
     }
   };
   write(tensors.trainable, "trained");
-  write(tensors.other, "not trained");
+  write(tensors.frozen, "not trained");
+  write(tensors.buffers, "buffer");
   return out.str();
 }
 
 void broadcast_tensors(Communicator& communicator, const ModuleTensors& tensors) {
   const torch::NoGradGuard no_grad;
-  for (const auto* list : {&tensors.trainable, &tensors.other}) {
+  for (const auto* list : {&tensors.trainable, &tensors.frozen, &tensors.buffers}) {
     for (const NamedTensor& entry : *list) {
-      torch::Tensor dense = entry.tensor.detach();
-      if (!dense.is_non_overlapping_and_dense()) dense = dense.contiguous();
+      const torch::Tensor own = unexpanded(entry.tensor.detach());
+      const torch::Tensor dense = own.is_non_overlapping_and_dense() ? own : own.contiguous();
       // As bytes: integer, bool and half buffers travel the same way.
       const Block bytes{dense.data_ptr(), static_cast<std::int64_t>(dense.nbytes()), DType::kUInt8};
       communicator.broadcast(bytes, 0, {.label = {.what = "broadcast of the model"}}).wait();
-      if (!dense.is_same(entry.tensor) && dense.data_ptr() != entry.tensor.data_ptr()) {
-        entry.tensor.detach().copy_(dense);
-      }
+      if (!dense.is_same(own)) own.copy_(dense);
     }
   }
 }

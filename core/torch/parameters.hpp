@@ -19,10 +19,12 @@ struct NamedTensor {
 };
 
 /// What a module holds, each tensor once even if it is registered under several names (tied
-/// weights): trainable parameters, and everything else (frozen parameters and buffers).
+/// weights).
 struct ModuleTensors {
   std::vector<NamedTensor> trainable;
-  std::vector<NamedTensor> other;
+  /// Parameters that require no gradient: equal on all ranks once they are broadcast.
+  std::vector<NamedTensor> frozen;
+  std::vector<NamedTensor> buffers;
 };
 
 ModuleTensors collect_tensors(const torch::nn::Module& module);

@@ -1,8 +1,8 @@
 // Workers learn y = sin(x) together, each from points that only it has seen.
 //   ./own_model              four threads        mpirun -n 4 ./own_model    four processes
-#include <torch/torch.h>
-
 #include <cstdio>
+
+#include <torch/torch.h>
 
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/torch/data_parallel.hpp"

@@ -1,99 +1,19 @@
 #!/usr/bin/env python3
-"""The program from the shell: what it prints, writes and exits with.
-
-cli_test.py --list           names of all tests, one a line
-cli_test.py GOSSAMER NAME    runs one test; 77: skipped
-
-MPIEXEC in the environment is mpirun's path; without it the tests that need it are skipped.
-"""
+"""The program from the shell: what it prints and writes. How to run it: cli_case.py."""
 
 import json
-import os
-import pathlib
 import re
-import shutil
-import signal
 import struct
-import subprocess
 import sys
-import tempfile
-import time
-import unittest
 
-K_SKIPPED = 77
-# For what should take a second or two; only a hang reaches it.
-K_PATIENCE_S = 90
-
-K_TINY = """\
-run: {seed: 3, steps: 8, output_dir: out}
-model: {name: mlp, hidden: 16}
-data: {name: glyphs, train_size: 256, val_size: 64, batch_size: 8}
-log: {every: 2, consensus_every: 4, eval_every: 4}
-"""
-
-# Runs until somebody ends it.
-K_LONG = """\
-run: {steps: 1000000000, output_dir: out}
-model: {name: mlp, hidden: 16}
-data: {name: glyphs, train_size: 256, val_size: 64, batch_size: 8}
-log: {every: 50}
-"""
+import cli_case
+from cli_case import K_MPIEXEC, CliCase, needs_mpi, without_times
 
 K_FINAL_FIELDS = {
     "kind", "step", "world_size", "accuracy_mean_model", "accuracy_worst_local",
     "accuracy_mean_local", "loss_mean_model", "consensus_distance", "bytes_sent_per_step",
     "train_s", "samples_per_s", "forward_ms", "backward_ms", "wait_ms", "update_ms",
     "parameter_checksums"}
-
-program = ""
-mpiexec = os.environ.get("MPIEXEC", "")
-
-
-def needs_mpi(test):
-    return unittest.skipUnless(mpiexec, "built without MPI")(test)
-
-
-def without_times(record):
-    return {key: value for key, value in record.items() if not re.search(r"(_s|_ms|_per_s)$", key)}
-
-
-class CliCase(unittest.TestCase):
-    """A test in an empty folder of its own."""
-
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gossamer_cli_"))
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.write("tiny.yaml", K_TINY)
-
-    def write(self, name, text):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
-
-    def run_command(self, command, code=0):
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True,
-                              timeout=K_PATIENCE_S, stdin=subprocess.DEVNULL)
-        self.assertEqual(done.returncode, code, f"{command}\n{done.stdout}\n{done.stderr}")
-        return done
-
-    def gossamer(self, *arguments, code=0):
-        return self.run_command([program, *arguments], code)
-
-    def mpirun(self, ranks, *arguments, code=0):
-        return self.run_command([mpiexec, "-n", str(ranks), program, *arguments], code)
-
-    def launch(self, ranks, *arguments, mpi=False, code=0):
-        """A training on rank threads or under mpirun."""
-        if mpi:
-            return self.mpirun(ranks, "train", *arguments, code=code)
-        return self.gossamer("train", *arguments, "--ranks", str(ranks), code=code)
-
-    def records(self, folder="out"):
-        lines = (self.folder / folder / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
-    def expect_once(self, text, output):
-        self.assertEqual(output.count(text), 1, output)
 
 
 class Help(CliCase):
@@ -123,7 +43,7 @@ class Help(CliCase):
     def test_is_shown_once_under_mpirun(self):
         self.expect_once("LibTorch", self.mpirun(2, "--version").stdout)
         self.expect_once("Examples:", self.mpirun(2, "--help").stdout)
-        self.expect_once("nonsense", self.mpirun(2, "nonsense", code=2).stderr)
+        self.expect_once("--help", self.mpirun(2, "nonsense", code=2).stderr)
 
 
 class CommandLine(CliCase):
@@ -237,6 +157,10 @@ class Train(CliCase):
         self.check_runs(3, mpi=False)
 
     @needs_mpi
+    def test_runs_on_one_process(self):
+        self.check_runs(1, mpi=True)
+
+    @needs_mpi
     def test_runs_on_two_processes(self):
         self.check_runs(2, mpi=True)
 
@@ -273,7 +197,7 @@ class Train(CliCase):
 
     def test_dry_run_prints_and_writes_nothing(self):
         before = sorted(self.folder.rglob("*"))
-        for mpi in [False, True] if mpiexec else [False]:
+        for mpi in [False, True] if K_MPIEXEC else [False]:
             done = self.launch(2, "tiny.yaml", "--dry-run", "buckets.size_mb=0.01", mpi=mpi)
             self.expect_once("  batch_size: 8\n", done.stdout)
             self.expect_once("  round 0: 0-1\n", done.stdout)
@@ -284,204 +208,5 @@ class Train(CliCase):
             self.assertEqual(sorted(self.folder.rglob("*")), before)
 
 
-class Errors(CliCase):
-    """Every rank leaves, one says why."""
-
-    K_CASES = [
-        (K_TINY, ["optimizer.lr=-1"], "command line: optimizer.lr: -1 is out of range, allowed: "),
-        (K_TINY + "optimizer:\n  lr: fast\n", [],
-         "bad.yaml:6:7: optimizer.lr: fast is not a number, allowed: a number >= 0"),
-        (K_TINY + "optimizr:\n  lr: 1\n", [],
-         "bad.yaml:5:1: optimizr: unknown key (did you mean optimizer?), allowed: "),
-        (K_TINY + "log: {}\n", [], "bad.yaml:5:1: log: duplicate key"),
-        (K_TINY + "topology:\n  name: one-peer-exp\n", [], "bad.yaml:6:9: topology.name: "),
-        (K_TINY + "lr_schedule: [\n", [], "bad.yaml:"),
-        (K_TINY, ["comm.timeout_s=0"], "command line: comm.timeout_s: 0 is out of range"),
-        (K_TINY, ["comm.backend=smoke"], "command line: comm.backend: smoke is unknown"),
-        (K_TINY, ["optimizer.lr"], "command line: optimizer.lr: not an override, allowed: "),
-        (K_TINY, ["comm.local_size=2"], "comm.local_size: 2 does not divide the 3 ranks"),
-    ]
-
-    def check_errors(self, mpi):
-        for text, overrides, message in self.K_CASES:
-            with self.subTest(message):
-                self.write("bad.yaml", text)
-                done = self.launch(3, "bad.yaml", *overrides, mpi=mpi, code=2)
-                self.expect_once(message, done.stderr)
-                self.assertEqual(done.stdout, "")
-                self.assertFalse((self.folder / "out").exists())
-
-    def test_in_the_configuration_end_with_2(self):
-        self.check_errors(mpi=False)
-
-    @needs_mpi
-    def test_in_the_configuration_are_said_once_under_mpirun(self):
-        self.check_errors(mpi=True)
-
-    @needs_mpi
-    def test_of_a_wrong_launch_are_said_once(self):
-        done = self.mpirun(2, "train", "tiny.yaml", "--ranks", "3", code=2)
-        self.expect_once("--ranks 3", done.stderr)
-        done = self.mpirun(2, "train", "tiny.yaml", "comm.backend=threads", code=2)
-        self.expect_once("command line: comm.backend: ", done.stderr)
-        done = self.gossamer("train", "tiny.yaml", "comm.backend=mpi", "--ranks", "3", code=2)
-        self.expect_once("--ranks 3", done.stderr)
-
-    def two_programs(self, other, code=2):
-        """Rank 1 has a configuration of its own."""
-        self.write("other.yaml", other)
-        one = [program, "train", "tiny.yaml", "log.level=off"]
-        two = [program, "train", "other.yaml", "log.level=off"]
-        return self.run_command([mpiexec, "-n", "1", *one, ":", "-n", "1", *two], code)
-
-    @needs_mpi
-    def test_name_the_key_in_which_ranks_differ(self):
-        done = self.two_programs(K_TINY + "optimizer: {lr: 0.5}\n")
-        self.expect_once('rank 0 has "optimizer.lr: 0.001", rank 1 has "optimizer.lr: 0.5"',
-                         done.stderr)
-        done = self.two_programs(K_TINY.replace("hidden: 16", "hidden: 17"))
-        self.expect_once('rank 1 has "model.hidden: 17"', done.stderr)
-        done = self.two_programs(K_TINY + "comm: {timeout_s: 9}\n")
-        self.expect_once('rank 1 has "comm.timeout_s: 9"', done.stderr)
-
-    @needs_mpi
-    def test_of_one_rank_alone_reach_all(self):
-        done = self.two_programs(K_TINY + "optimizer: {lr: fast}\n")
-        self.expect_once("on rank 1: other.yaml:5:17: optimizer.lr: fast is not a number",
-                         done.stderr)
-
-    def write_idx(self, images_bytes):
-        self.write("data/train-images-idx3-ubyte",
-                   struct.pack(">iiii", 0x803, 20, 8, 8) + bytes(images_bytes))
-        self.write("data/train-labels-idx1-ubyte",
-                   struct.pack(">ii", 0x801, 20) + bytes(i % 10 for i in range(20)))
-
-    def test_in_data_end_with_3(self):
-        data = "data={name: idx, path: data, batch_size: 2}"
-        for mpi in [False, True] if mpiexec else [False]:
-            self.write_idx(20 * 64)
-            self.launch(2, "tiny.yaml", data, mpi=mpi)
-            self.write_idx(20 * 64 - 5)
-            done = self.launch(2, "tiny.yaml", data, "run.output_dir=no", mpi=mpi, code=3)
-            self.expect_once("data/train-images-idx3-ubyte: byte ", done.stderr)
-            self.assertFalse((self.folder / "no").exists())
-        self.gossamer("train", "tiny.yaml", "data={name: idx, path: nowhere}", code=3)
-
-    def test_of_the_run_folder_end_with_4(self):
-        self.write("taken", "a file")
-        for mpi in [False, True] if mpiexec else [False]:
-            done = self.launch(2, "tiny.yaml", "run.output_dir=taken/out", mpi=mpi, code=4)
-            self.expect_once("taken/out: ", done.stderr)
-
-    def check_divergence(self, mpi):
-        # The first step has a finite loss; what it leads to has none.
-        done = self.launch(2, "tiny.yaml", "optimizer={name: sgd, lr: 1e20}", mpi=mpi, code=76)
-        self.assertRegex(done.stderr, r"rank [01], step 2: the loss is -?(nan|inf); .*optimizer.lr")
-        self.assertFalse((self.folder / "out" / "model.safetensors").exists())
-        status = json.loads((self.folder / "out" / "status.json").read_text())
-        self.assertNotEqual(status["state"], "done")
-
-    def test_of_a_diverging_run_end_with_76(self):
-        self.check_divergence(mpi=False)
-
-    @needs_mpi
-    def test_of_a_diverging_run_end_with_76_under_mpirun(self):
-        self.check_divergence(mpi=True)
-
-
-def processes_of(folder):
-    """pid -> rank of the programs that run in `folder`."""
-    found = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if not entry.name.isdigit() or os.readlink(entry / "cwd") != str(folder):
-                continue
-            environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        rank = [line.split("=")[1] for line in environment
-                if re.match(r"(OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=", line)]
-        if rank:
-            found[int(entry.name)] = int(rank[0])
-    return found
-
-
-@unittest.skipUnless(mpiexec and os.path.isdir("/proc/self"), "needs MPI and /proc")
-class LostRank(CliCase):
-    def start(self, ranks, text, *overrides):
-        """The job, once it trains, and the process of each rank."""
-        self.write("long.yaml", text)
-        command = [mpiexec, "-n", str(ranks), program, "train", "long.yaml", *overrides]
-        job = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, text=True,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        self.addCleanup(self.clear_away, job)
-        status = self.folder / "out" / "status.json"
-        self.wait_until(lambda: status.exists() and json.loads(status.read_text())["step"] > 0)
-        return job, {rank: pid for pid, rank in processes_of(self.folder.resolve()).items()}
-
-    def wait_until(self, condition):
-        end = time.monotonic() + K_PATIENCE_S
-        while not condition():
-            self.assertLess(time.monotonic(), end, "waited too long")
-            time.sleep(0.02)
-
-    def clear_away(self, job):
-        for pid in [*processes_of(self.folder.resolve()), *([] if job.returncode is not None
-                                                            else [job.pid])]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        job.wait()
-        job.stderr.close()
-
-    def test_that_is_killed_ends_the_job(self):
-        job, pids = self.start(4, K_LONG)
-        self.assertEqual(sorted(pids), [0, 1, 2, 3])
-        os.kill(pids[2], signal.SIGKILL)
-        job.communicate(timeout=K_PATIENCE_S)
-        self.assertNotEqual(job.returncode, 0)
-        self.wait_until(lambda: not processes_of(self.folder.resolve()))
-
-    def test_that_is_stopped_is_named(self):
-        job, pids = self.start(3, K_LONG, "comm.timeout_s=2")
-        os.kill(pids[1], signal.SIGSTOP)
-        _, errors = job.communicate(timeout=K_PATIENCE_S)
-        self.assertEqual(job.returncode, 74, errors)
-        self.assertRegex(errors, r"rank [02]: .* with rank 1: .*no sign of life")
-        self.assertNotRegex(errors, r"with rank [02]:")
-        self.wait_until(lambda: not processes_of(self.folder.resolve()))
-
-    def test_that_comes_back_in_time_is_waited_for(self):
-        job, pids = self.start(3, K_LONG.replace("1000000000", "6000"), "comm.timeout_s=20")
-        os.kill(pids[1], signal.SIGSTOP)
-        time.sleep(1)
-        os.kill(pids[1], signal.SIGCONT)
-        _, errors = job.communicate(timeout=K_PATIENCE_S)
-        self.assertEqual(job.returncode, 0, errors)
-        self.assertEqual(self.records()[-1]["step"], 6000)
-
-
-def all_tests():
-    for suite in unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"]):
-        for test in suite:
-            yield test, ".".join(test.id().split(".")[-2:]).replace(".test_", ".")
-
-
-def main():
-    global program
-    if sys.argv[1:] == ["--list"]:
-        print("\n".join(sorted(name for _, name in all_tests())))
-        return 0
-    program = os.path.abspath(sys.argv[1])
-    chosen = [test for test, name in all_tests() if name == sys.argv[2]]
-    if len(chosen) != 1:
-        sys.exit(f"no test is called {sys.argv[2]}")
-    result = unittest.TextTestRunner(verbosity=2).run(chosen[0])
-    if result.skipped:
-        return K_SKIPPED
-    return 0 if result.wasSuccessful() else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli_case.main())

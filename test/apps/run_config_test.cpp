@@ -4,14 +4,12 @@
 
 #include "config_text.hpp"
 
-#include <ostream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "gossamer/core/base/text.hpp"
-#include "gossamer/core/engine/algorithm.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -35,27 +33,6 @@ struct KeyCase {
     return concat("conf.yaml:", before.empty() ? 2 : 3, ":", key.size() + 5, ": ", path(), ": ");
   }
 };
-
-void PrintTo(const KeyCase& c, std::ostream* out) { *out << c.path() << " = " << c.value; }
-
-std::string test_name(const testing::TestParamInfo<KeyCase>& info) {
-  std::string name = concat(info.param.path(), "_", info.index);
-  for (char& c : name) {
-    if (c == '.') c = '_';
-  }
-  return name;
-}
-
-class GoodValue : public testing::TestWithParam<KeyCase> {};
-
-TEST_P(GoodValue, IsRead) {
-  const KeyCase& c = GetParam();
-  EXPECT_EQ(resolved(read_text(c.yaml()).resolved, c.path()), c.expected);
-  // An override is typed as the file is.
-  const std::string choice = c.before.empty() ? "" : concat(c.section, ":\n  ", c.before, "\n");
-  EXPECT_EQ(resolved(read_text(choice, {concat(c.path(), "=", c.value)}).resolved, c.path()),
-            c.expected);
-}
 
 const std::vector<KeyCase> kGood = {
     {"run", "", "seed", "0", "0"},
@@ -108,22 +85,19 @@ const std::vector<KeyCase> kGood = {
     {"log", "", "eval_every", "1000000000", "1000000000"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Configuration, GoodValue, testing::ValuesIn(kGood), test_name);
+/// The lines that choose the plug-in whose key it is.
+std::string choice_of(const KeyCase& c) {
+  return c.before.empty() ? "" : concat(c.section, ":\n  ", c.before, "\n");
+}
 
-class BadValue : public testing::TestWithParam<KeyCase> {};
-
-TEST_P(BadValue, IsRefusedAtItsPlace) {
-  const KeyCase& c = GetParam();
-  const auto expect = [&](const std::string& message, const std::string& place) {
-    EXPECT_TRUE(message.starts_with(place)) << message << "\nbegins not with " << place;
-    EXPECT_NE(message.find(c.expected), std::string::npos) << message;
-    EXPECT_NE(message.find("allowed: "), std::string::npos) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-  };
-  expect(refusal(c.yaml()), c.place());
-  const std::string choice = c.before.empty() ? "" : concat(c.section, ":\n  ", c.before, "\n");
-  expect(refusal(choice, {concat(c.path(), "=", c.value)}),
-         concat("command line: ", c.path(), ": "));
+TEST(GoodValue, IsReadFromFileAndCommandLine) {
+  for (const KeyCase& c : kGood) {
+    SCOPED_TRACE(c.yaml());
+    EXPECT_EQ(resolved(read_text(c.yaml()).resolved, c.path()), c.expected);
+    // An override is typed as the file is.
+    const auto overridden = read_text(choice_of(c), {concat(c.path(), "=", c.value)});
+    EXPECT_EQ(resolved(overridden.resolved, c.path()), c.expected);
+  }
 }
 
 const std::vector<KeyCase> kBad = {
@@ -195,7 +169,20 @@ const std::vector<KeyCase> kBad = {
     {"log", "", "eval_every", "1.5", "is not an integer"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Configuration, BadValue, testing::ValuesIn(kBad), test_name);
+TEST(BadValue, IsRefusedAtItsPlace) {
+  for (const KeyCase& c : kBad) {
+    SCOPED_TRACE(c.yaml());
+    const auto expect = [&](const std::string& message, const std::string& place) {
+      EXPECT_TRUE(message.starts_with(place)) << message << "\nbegins not with " << place;
+      EXPECT_NE(message.find(c.expected), std::string::npos) << message;
+      EXPECT_NE(message.find("allowed: "), std::string::npos) << message;
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    };
+    expect(refusal(c.yaml()), c.place());
+    expect(refusal(choice_of(c), {concat(c.path(), "=", c.value)}),
+           concat("command line: ", c.path(), ": "));
+  }
+}
 
 TEST(RunConfig, HasADefaultForEverything) {
   const RunConfig config = read_text("");

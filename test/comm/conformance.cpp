@@ -1,0 +1,297 @@
+#include "comm/conformance.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gossamer/core/base/random.hpp"
+
+namespace gossamer {
+namespace {
+
+// Empty, one, odd, a power of two and its neighbour, and more than one piece of an MPI exchange.
+constexpr std::array<std::int64_t, 7> kSizes = {0, 1, 2, 31, 1024, 1025, 300'001};
+
+/// What `rank` sends: different for every rank, place and `salt`, exact in every type.
+template <class T>
+T value_of(int rank, std::int64_t i, int salt) {
+  return static_cast<T>((rank * 31 + i * 7 + salt * 13) % 101);
+}
+
+template <class T>
+std::vector<T> values_of(int rank, std::int64_t numel, int salt = 0) {
+  std::vector<T> values(static_cast<std::size_t>(numel));
+  for (std::int64_t i = 0; i < numel; ++i) {
+    values[static_cast<std::size_t>(i)] = value_of<T>(rank, i, salt);
+  }
+  return values;
+}
+
+int own_world_rank(const Communicator& communicator) {
+  return communicator.world_ranks()[static_cast<std::size_t>(communicator.rank())];
+}
+
+template <class T>
+Block block(std::vector<T>& values) {
+  return block_of(std::span(values));
+}
+
+template <class T>
+void exchange_with_everybody(Communicator& communicator) {
+  const int rank = communicator.rank();
+  for (int step = 1; step < communicator.size(); ++step) {
+    // A round-robin pairing, so that pairs of every distance meet without waiting in a circle.
+    for (int peer = 0; peer < communicator.size(); ++peer) {
+      if ((rank ^ peer) != step || peer == rank) continue;
+      for (const std::int64_t numel : kSizes) {
+        std::vector<T> mine = values_of<T>(rank, numel);
+        std::vector<T> theirs(mine.size());
+        communicator.exchange(peer, block(mine), block(theirs), {}).wait();
+        require(theirs == values_of<T>(peer, numel), "exchange of ", numel, " elements with ",
+                peer);
+        require(mine == values_of<T>(rank, numel), "what was sent has changed");
+      }
+    }
+  }
+}
+
+void exchanges_pairs(Communicator& communicator) {
+  exchange_with_everybody<float>(communicator);
+  exchange_with_everybody<double>(communicator);
+  exchange_with_everybody<std::int64_t>(communicator);
+  exchange_with_everybody<std::uint8_t>(communicator);
+}
+
+template <class T>
+void sum_everything(Communicator& communicator) {
+  for (const std::int64_t numel : kSizes) {
+    std::vector<T> mine = values_of<T>(own_world_rank(communicator), numel);
+    std::vector<T> expected(mine.size());
+    for (const int member : communicator.world_ranks()) {
+      for (std::int64_t i = 0; i < numel; ++i) {
+        expected[static_cast<std::size_t>(i)] += value_of<T>(member, i, 0);
+      }
+    }
+    std::vector<T> sum(mine.size());
+    const std::vector<T> before = mine;
+    communicator.all_reduce_sum(block(mine), block(sum), {}).wait();
+    require(sum == expected, "sum of ", numel, " elements");
+    require(mine == before, "the summands have changed");
+  }
+}
+
+void sums_over_all(Communicator& communicator) {
+  sum_everything<float>(communicator);
+  sum_everything<double>(communicator);
+  sum_everything<std::int64_t>(communicator);
+}
+
+std::string bytes_of(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+/// Floating point sums that depend on the order of adding are the same on all ranks, every time.
+void repeats_sums_bit_for_bit(Communicator& communicator) {
+  Random random(5, static_cast<std::uint64_t>(communicator.rank()));
+  std::vector<float> mine(5'003);
+  for (float& x : mine) x = static_cast<float>(random.normal() * 1e3);
+  std::vector<float> first(mine.size());
+  communicator.all_reduce_sum(block(mine), block(first), {}).wait();
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    std::vector<float> again(mine.size());
+    communicator.all_reduce_sum(block(mine), block(again), {}).wait();
+    require(again == first, "repetition ", repeat, " gave another sum");
+  }
+  for (const std::string& other : communicator.all_gather(bytes_of(first))) {
+    require(other == bytes_of(first), "two ranks have different sums");
+  }
+}
+
+void broadcasts_from_every_root(Communicator& communicator) {
+  for (int root = 0; root < communicator.size(); ++root) {
+    for (const std::int64_t numel : kSizes) {
+      std::vector<std::uint8_t> values = values_of<std::uint8_t>(communicator.rank(), numel);
+      communicator.broadcast(block(values), root, {}).wait();
+      require(values == values_of<std::uint8_t>(root, numel), "broadcast from ", root);
+    }
+  }
+}
+
+void gathers_texts(Communicator& communicator) {
+  const auto text_of = [](int rank) {
+    if (rank % 3 == 0) return std::string();
+    std::string text(static_cast<std::size_t>(rank) * 1'000, 'x');
+    text[5] = '\0';
+    return text + std::to_string(rank);
+  };
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    const auto texts = communicator.all_gather(text_of(communicator.rank()));
+    require(std::ssize(texts) == communicator.size(), "one text per rank");
+    for (int rank = 0; rank < communicator.size(); ++rank) {
+      require(texts[static_cast<std::size_t>(rank)] == text_of(rank), "the text of rank ", rank);
+    }
+  }
+}
+
+void splits(Communicator& communicator) {
+  const int rank = communicator.rank();
+  require(communicator.split(-1) == nullptr, "nobody wants a communicator");
+  // The first rank stays out; the others are dealt to two groups.
+  const auto part = communicator.split(rank == 0 ? -1 : rank % 2);
+  require((part == nullptr) == (rank == 0), "only rank 0 stays out");
+  const auto all = communicator.split(7);
+  require(all->size() == communicator.size() && all->rank() == rank, "all ranks in order");
+  if (part) {
+    std::vector<int> expected;
+    for (int member = 1; member < communicator.size(); ++member) {
+      if (member % 2 == rank % 2)
+        expected.push_back(communicator.world_ranks()[static_cast<std::size_t>(member)]);
+    }
+    require(part->world_ranks() == expected, "the members of a part");
+    require(own_world_rank(*part) == own_world_rank(communicator), "own place");
+    sum_everything<float>(*part);
+    exchange_with_everybody<float>(*part);
+    broadcasts_from_every_root(*part);
+    gathers_texts(*part);
+    const auto single = part->split(part->rank());
+    require(single->size() == 1, "a group of one");
+    sum_everything<double>(*single);
+    single->barrier();
+  }
+  communicator.barrier();
+}
+
+/// Many exchanges with one peer: started in the same order, waited for in any.
+void keeps_many_exchanges_in_flight(Communicator& communicator) {
+  const int peer = communicator.rank() ^ 1;
+  if (peer >= communicator.size()) return;
+  Random random(3, static_cast<std::uint64_t>(communicator.rank()));
+  std::vector<std::vector<float>> sent;
+  std::vector<std::vector<float>> received;
+  std::vector<Request> requests;
+  constexpr int kCount = 20;
+  for (int k = 0; k < kCount; ++k) {
+    const std::int64_t numel = kSizes[static_cast<std::size_t>(k) % kSizes.size()];
+    sent.push_back(values_of<float>(communicator.rank(), numel, k));
+    received.emplace_back(sent.back().size());
+  }
+  for (std::size_t k = 0; k < kCount; ++k) {
+    requests.push_back(communicator.exchange(peer, block(sent[k]), block(received[k]), {}));
+  }
+  std::vector<std::size_t> order(kCount);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  random.shuffle(std::span(order));
+  for (const std::size_t k : order) {
+    requests[k].wait();
+    require(requests[k].done() && !requests[k].pending(), "over after wait()");
+    require(received[k] == values_of<float>(peer, std::ssize(sent[k]), static_cast<int>(k)),
+            "exchange ", k);
+  }
+}
+
+/// Exchanges with two neighbours and sums in two groups, all under way together.
+void mixes_peers_and_groups(Communicator& communicator) {
+  const int size = communicator.size();
+  const int rank = communicator.rank();
+  const auto copy = communicator.split(0);
+  std::vector<float> mine = values_of<float>(rank, 4'099);
+  std::vector<std::vector<float>> results(6, std::vector<float>(mine.size()));
+  std::vector<Request> requests;
+  std::vector<int> peers(results.size(), -1);
+  for (std::size_t turn = 0; turn < 2; ++turn) {
+    // Even ranks meet their right neighbour in the first turn and their left one in the second.
+    const int peer = (rank % 2 == 0) == (turn == 0) ? rank + 1 : rank - 1;
+    if (peer >= 0 && peer < size) {
+      peers[turn] = peer;
+      requests.push_back(communicator.exchange(peer, block(mine), block(results[turn]), {}));
+    }
+    requests.push_back(copy->all_reduce_sum(block(mine), block(results[2 + turn]), {}));
+    requests.push_back(communicator.all_reduce_sum(block(mine), block(results[4 + turn]), {}));
+  }
+  std::ranges::reverse(requests);
+  for (Request& request : requests) request.wait();
+  for (std::size_t turn = 0; turn < 2; ++turn) {
+    if (peers[turn] < 0) continue;
+    require(results[turn] == values_of<float>(peers[turn], 4'099), "neighbour ", peers[turn]);
+  }
+  require(results[2] == results[3] && results[3] == results[4] && results[4] == results[5],
+          "the same sum four times");
+}
+
+/// A request that nobody waits for goes on, and its owner lives as long.
+void finishes_what_nobody_waits_for(Communicator& communicator) {
+  const int peer = communicator.rank() ^ 1;
+  if (peer < communicator.size()) {
+    struct Blocks {
+      std::vector<float> sent;
+      std::vector<float> received;
+    };
+    auto blocks = std::make_shared<Blocks>();
+    blocks->sent = values_of<float>(communicator.rank(), 100'000);
+    blocks->received.resize(blocks->sent.size());
+    const std::weak_ptr<Blocks> watched = blocks;
+    const Block sent = block(blocks->sent);
+    const Block received = block(blocks->received);
+    Request dropped = communicator.exchange(peer, sent, received, {.owner = std::move(blocks)});
+    dropped = Request();
+    std::vector<float> mine(1);
+    std::vector<float> theirs(1);
+    communicator.exchange(peer, block(mine), block(theirs), {}).wait();
+    // Both ends of the first are submitted now, so that it comes to its end by itself.
+    while (!watched.expired()) std::this_thread::yield();
+  }
+  communicator.barrier();
+}
+
+template <class Error, class Work>
+void require_throw(const Work& work, std::string_view what) {
+  try {
+    work();
+  } catch (const Error&) {
+    return;
+  }
+  require(false, "no error: ", what);
+}
+
+void refuses_nonsense(Communicator& communicator) {
+  std::vector<float> four(4);
+  std::vector<float> five(5);
+  std::vector<double> doubles(4);
+  require_throw<std::logic_error>(
+      [&] { communicator.exchange(communicator.rank(), block(four), block(four), {}); },
+      "an exchange with oneself");
+  require_throw<std::logic_error>(
+      [&] { communicator.exchange(communicator.size(), block(four), block(four), {}); },
+      "a peer that does not exist");
+  require_throw<std::logic_error>(
+      [&] { communicator.all_reduce_sum(block(four), block(five), {}); }, "different sizes");
+  require_throw<std::logic_error>(
+      [&] { communicator.all_reduce_sum(block(four), block(doubles), {}); }, "different types");
+  require_throw<std::logic_error>([&] { communicator.broadcast(block(four), -1, {}); },
+                                  "a root that does not exist");
+  communicator.barrier();
+}
+
+constexpr std::array kCases = {
+    ConformanceCase{"ExchangesPairs", exchanges_pairs},
+    ConformanceCase{"SumsOverAll", sums_over_all},
+    ConformanceCase{"RepeatsSumsBitForBit", repeats_sums_bit_for_bit},
+    ConformanceCase{"BroadcastsFromEveryRoot", broadcasts_from_every_root},
+    ConformanceCase{"GathersTexts", gathers_texts},
+    ConformanceCase{"Splits", splits},
+    ConformanceCase{"KeepsManyExchangesInFlight", keeps_many_exchanges_in_flight},
+    ConformanceCase{"MixesPeersAndGroups", mixes_peers_and_groups},
+    ConformanceCase{"FinishesWhatNobodyWaitsFor", finishes_what_nobody_waits_for},
+    ConformanceCase{"RefusesNonsense", refuses_nonsense},
+};
+
+}  // namespace
+
+std::span<const ConformanceCase> conformance_cases() { return kCases; }
+
+}  // namespace gossamer

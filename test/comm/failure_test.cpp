@@ -1,0 +1,181 @@
+// A rank that fails, or never comes, leaves nobody waiting.
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/comm/launch.hpp"
+#include "gossamer/core/base/error.hpp"
+
+namespace gossamer {
+namespace {
+
+LaunchOptions quiet(int num_ranks, double timeout_s = 60.0) {
+  return {.num_ranks = num_ranks, .timeout_s = timeout_s, .log_level = LogLevel::kOff};
+}
+
+struct Failure {
+  const char* name;
+  std::function<void()> fail;
+  ExitCode code;
+};
+
+const std::array<Failure, 6> kFailures = {{
+    {"Config", [] { throw ConfigError("wrong"); }, ExitCode::kConfig},
+    {"Data", [] { throw DataError("torn"); }, ExitCode::kData},
+    {"Checkpoint", [] { throw CheckpointError("full"); }, ExitCode::kCheckpoint},
+    {"Comm", [] { throw CommError({.rank = 1}, "gone"); }, ExitCode::kPeerLost},
+    {"NonFinite", [] { throw NonFiniteError("nan"); }, ExitCode::kNonFinite},
+    {"Logic", [] { throw std::logic_error("bug"); }, ExitCode::kInternal},
+}};
+
+/// What the other ranks are blocked in meanwhile.
+using Waiting = void (*)(Communicator& communicator);
+
+void wait_in_exchange(Communicator& communicator) {
+  std::vector<float> mine(3);
+  std::vector<float> theirs(3);
+  communicator.exchange(0, block_of(std::span(mine)), block_of(std::span(theirs)), {}).wait();
+}
+void wait_in_sum(Communicator& communicator) {
+  std::vector<float> mine(3);
+  std::vector<float> sum(3);
+  communicator.all_reduce_sum(block_of(std::span(mine)), block_of(std::span(sum)), {}).wait();
+}
+void wait_in_barrier(Communicator& communicator) { communicator.barrier(); }
+void wait_in_gather(Communicator& communicator) { communicator.all_gather("x"); }
+void wait_in_split(Communicator& communicator) { communicator.split(0); }
+
+TEST(ThreadsFailure, EndsTheRunWithTheExitCodeOfTheFirstFailure) {
+  for (const Failure& failure : kFailures) {
+    for (const Waiting wait :
+         {wait_in_exchange, wait_in_sum, wait_in_barrier, wait_in_gather, wait_in_split}) {
+      std::atomic<int> num_told = 0;
+      const int code =
+          launch("threads", quiet(4), [&](Communicator& communicator, const World& world) {
+            if (world.rank == 0) failure.fail();
+            try {
+              wait(communicator);
+            } catch (const CommError& error) {
+              EXPECT_EQ(error.context().peers, std::vector<int>{0});
+              ++num_told;
+              throw;
+            }
+            return 0;
+          });
+      EXPECT_EQ(code, static_cast<int>(failure.code)) << failure.name;
+      EXPECT_EQ(num_told, 3) << failure.name;
+    }
+  }
+}
+
+TEST(ThreadsFailure, TellsWhoUsesTheCommunicatorLater) {
+  const int code = launch("threads", quiet(2), [](Communicator& communicator, const World& world) {
+    if (world.rank == 0) throw DataError("torn");
+    EXPECT_THROW(communicator.barrier(), CommError);
+    EXPECT_THROW(communicator.barrier(), CommError);
+    return 0;
+  });
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kData));
+}
+
+TEST(ThreadsFailure, ReturnsTheFirstCodeThatIsNotZero) {
+  const int code = launch("threads", quiet(3), [](Communicator& communicator, const World& world) {
+    communicator.barrier();
+    return world.rank;
+  });
+  EXPECT_EQ(code, 1);
+}
+
+TEST(ThreadsWatchdog, NamesRankPeerBucketAndRound) {
+  std::string message;
+  const int code =
+      launch("threads", quiet(3, 0.3), [&](Communicator& communicator, const World& world) {
+        if (world.rank == 2) {
+          // Waits for rank 1, which never comes: it waits for the failure that follows.
+          std::vector<float> mine(3);
+          std::vector<float> theirs(3);
+          try {
+            communicator
+                .exchange(1, block_of(std::span(mine)), block_of(std::span(theirs)),
+                          {.label = {.bucket = 5, .round = 17}})
+                .wait();
+          } catch (const CommError& error) {
+            message = error.what();
+            EXPECT_EQ(error.context().rank, 2);
+            EXPECT_EQ(error.context().peers, std::vector<int>{1});
+            EXPECT_EQ(error.context().label.bucket, 5);
+            EXPECT_EQ(error.context().label.round, 17);
+            throw;
+          }
+        }
+        return 0;
+      });
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kPeerLost));
+  EXPECT_NE(message.find("rank 2: exchange of bucket 5, round 17 with rank 1"), std::string::npos)
+      << message;
+  EXPECT_NE(message.find("comm.timeout_s"), std::string::npos) << message;
+}
+
+TEST(ThreadsWatchdog, NamesTheMembersOfAGroupThatAreMissing) {
+  launch("threads", quiet(4, 0.3), [](Communicator& communicator, const World& world) {
+    if (world.rank % 2 == 1) return 0;
+    try {
+      wait_in_sum(communicator);
+    } catch (const CommError& error) {
+      // Rank 0 and rank 2 have come; whoever is second to fail is told of the first.
+      const std::vector<int> odd = {1, 3};
+      const auto& peers = error.context().peers;
+      EXPECT_TRUE(peers == odd || peers == std::vector<int>{2 - world.rank});
+    }
+    return 0;
+  });
+}
+
+TEST(ThreadsFailure, RefusesPeersThatDoNotFit) {
+  const int code = launch("threads", quiet(2), [](Communicator& communicator, const World& world) {
+    std::vector<float> mine(static_cast<std::size_t>(3 + world.rank));
+    std::vector<float> theirs(mine.size());
+    communicator
+        .exchange(1 - world.rank, block_of(std::span(mine)), block_of(std::span(theirs)), {})
+        .wait();
+    return 0;
+  });
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kPeerLost));
+}
+
+TEST(Launch, DealsRanksToNodes) {
+  for (const int local_size : {0, 1, 2, 3, 6}) {
+    const LaunchOptions options{.num_ranks = 6, .local_size = local_size};
+    const int code =
+        launch("threads", options, [&](Communicator& communicator, const World& world) {
+          const int expected = local_size == 0 ? 6 : local_size;
+          EXPECT_EQ(world.rank, communicator.rank());
+          EXPECT_EQ(world.size, 6);
+          EXPECT_EQ(world.local_size, expected);
+          EXPECT_EQ(world.local_rank, world.rank % expected);
+          return 0;
+        });
+    EXPECT_EQ(code, 0);
+  }
+}
+
+TEST(Launch, RefusesImpossibleOptions) {
+  const RankBody nothing = [](Communicator&, const World&) { return 0; };
+  EXPECT_THROW(launch("threads", {.num_ranks = 4, .local_size = 3}, nothing), ConfigError);
+  try {
+    launch("carrier-pigeon", {}, nothing);
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("threads"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace gossamer

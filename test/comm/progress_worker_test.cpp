@@ -1,0 +1,200 @@
+// The worker with operations that do what the test says.
+
+#include "gossamer/comm/progress_worker.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/core/base/error.hpp"
+
+namespace gossamer {
+namespace {
+
+/// Shared by a test and its operations.
+struct Script {
+  std::mutex mutex;
+  std::vector<int> started;
+  std::atomic<int> num_tests = 0;
+  std::atomic<int> num_destroyed = 0;
+  std::atomic<unsigned> may_end = 0;  // bit i: operation i
+};
+
+class ScriptedOperation : public Operation {
+ public:
+  ScriptedOperation(Script& script, int number) : script_(script), number_(number) {}
+  ~ScriptedOperation() override { ++script_.num_destroyed; }
+  void start() override {
+    const std::lock_guard lock(script_.mutex);
+    script_.started.push_back(number_);
+  }
+  bool test() override {
+    ++script_.num_tests;
+    return (script_.may_end.load() >> static_cast<unsigned>(number_) & 1U) != 0;
+  }
+  [[nodiscard]] std::vector<int> waiting_for() const override { return {number_}; }
+
+ private:
+  Script& script_;
+  int number_;
+};
+
+class FailingOperation : public Operation {
+ public:
+  explicit FailingOperation(bool in_start) : in_start_(in_start) {}
+  void start() override {
+    if (in_start_) throw std::runtime_error("start");
+  }
+  bool test() override { throw std::runtime_error("test"); }
+  [[nodiscard]] std::vector<int> waiting_for() const override { return {}; }
+
+ private:
+  bool in_start_;
+};
+
+std::unique_ptr<Operation> scripted(Script& script, int number) {
+  return std::make_unique<ScriptedOperation>(script, number);
+}
+
+TEST(ProgressWorker, StartsInOrderAndEndsInAny) {
+  Script script;
+  ProgressWorker worker({});
+  std::vector<Request> requests;
+  for (int i = 0; i < 5; ++i) requests.push_back(worker.submit(scripted(script, i), {}));
+  for (const int i : {3, 0, 4, 2, 1}) {
+    EXPECT_FALSE(requests[static_cast<std::size_t>(i)].done());
+    script.may_end |= 1U << static_cast<unsigned>(i);
+    requests[static_cast<std::size_t>(i)].wait();
+  }
+  EXPECT_EQ(script.started, (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(script.num_destroyed, 5);
+}
+
+TEST(ProgressWorker, DropsTheOwnerBeforeItReportsTheEnd) {
+  Script script;
+  script.may_end = 1;
+  ProgressWorker worker({});
+  auto owner = std::make_shared<int>(1);
+  const std::weak_ptr<int> watched = owner;
+  worker.submit(scripted(script, 0), {.owner = std::move(owner)}).wait();
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST(ProgressWorker, DrainsWhatNobodyWaitsFor) {
+  Script script;
+  ProgressWorker worker({});
+  for (int i = 0; i < 3; ++i) worker.submit(scripted(script, i), {});
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    script.may_end = 7;
+  });
+  worker.drain();
+  EXPECT_EQ(script.num_destroyed, 3);
+  other.join();
+}
+
+TEST(ProgressWorker, TimesOutWithADiagnosis) {
+  Script script;
+  std::vector<int> asked;
+  ProgressWorker worker({.rank = 4, .timeout_s = 0.05, .diagnose = [&](const auto& peers) {
+                           asked = peers;
+                           return ProgressWorker::Diagnosis{{9}, "asleep"};
+                         }});
+  Request request =
+      worker.submit(scripted(script, 6), {.label = {.what = "sum", .bucket = 1, .round = 2}});
+  Request other = worker.submit(scripted(script, 7), {});
+  try {
+    request.wait();
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.context().peers, std::vector<int>{9});
+    EXPECT_NE(std::string(error.what()).find("rank 4: sum of bucket 1, round 2 with rank 9"),
+              std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("asleep"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(asked, std::vector<int>{6});
+  EXPECT_THROW(other.wait(), CommError);
+  EXPECT_THROW(worker.submit(scripted(script, 8), {}).wait(), CommError);
+  EXPECT_THROW(worker.drain(), CommError);
+}
+
+TEST(ProgressWorker, FailsEverythingWithTheFirstError) {
+  for (const bool in_start : {true, false}) {
+    Script script;
+    ProgressWorker worker({});
+    Request good = worker.submit(scripted(script, 0), {});
+    Request bad = worker.submit(std::make_unique<FailingOperation>(in_start), {});
+    EXPECT_THROW(bad.wait(), std::runtime_error);
+    EXPECT_THROW(good.wait(), std::runtime_error);
+    EXPECT_EQ(script.num_destroyed, 1);
+    EXPECT_THROW(worker.submit(scripted(script, 1), {}).wait(), std::runtime_error);
+  }
+}
+
+TEST(ProgressWorker, FailsWhenItsServiceDoes) {
+  Script script;
+  std::atomic<bool> fail = false;
+  ProgressWorker worker({.service = [&] {
+    if (fail) throw std::runtime_error("service");
+  }});
+  Request request = worker.submit(scripted(script, 0), {});
+  fail = true;
+  EXPECT_THROW(request.wait(), std::runtime_error);
+}
+
+TEST(ProgressWorker, CallsItsServiceWhileIdle) {
+  std::atomic<int> num_calls = 0;
+  ProgressWorker worker({.service = [&] { ++num_calls; }});
+  while (num_calls < 3) std::this_thread::yield();
+}
+
+TEST(ProgressWorker, SleepsBetweenTurnsInsteadOfSpinning) {
+  Script script;
+  ProgressWorker worker({});
+  Request request = worker.submit(scripted(script, 0), {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  // One turn in 50 microseconds at the most; a spinning worker makes millions.
+  EXPECT_LT(script.num_tests, 5'000);
+  script.may_end = 1;
+  request.wait();
+}
+
+TEST(ProgressWorker, DestroysWhatIsInFlightWhenItStops) {
+  Script script;
+  {
+    ProgressWorker worker({});
+    worker.submit(scripted(script, 0), {});
+    worker.submit(scripted(script, 1), {});
+  }
+  EXPECT_EQ(script.num_destroyed, 2);
+}
+
+TEST(Request, IsOverWhenEmpty) {
+  Request request;
+  EXPECT_TRUE(request.done());
+  EXPECT_FALSE(request.pending());
+  request.wait();
+}
+
+TEST(Request, MoveEmptiesItsSource) {
+  Script script;
+  ProgressWorker worker({});
+  Request first = worker.submit(scripted(script, 0), {});
+  Request second = std::move(first);
+  EXPECT_FALSE(first.pending());  // NOLINT(bugprone-use-after-move): that is what is tested
+  EXPECT_TRUE(second.pending());
+  script.may_end = 1;
+  second.wait();
+}
+
+}  // namespace
+}  // namespace gossamer

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# scripts/build.sh PRESET [cmake arguments...]
+# scripts/build.sh PRESET [--target NAME] [cmake arguments...]
 #
 # Configures (if needed, or if arguments are given) and builds build/PRESET. Presets: release,
 # debug, asan, tsan. Needs what scripts/setup.sh installs, and no root.
 #
 #   scripts/build.sh release
+#   scripts/build.sh release --target gossamer     the program alone, without the tests
 #   scripts/build.sh debug -DGOSSAMER_MPI=OFF
 #
 # CMAKE_BUILD_PARALLEL_LEVEL sets how many compilers run at once.
@@ -16,7 +17,7 @@ cd -- "$root"
 
 case ${1:-} in
   '')
-    die "build.sh: which preset? Usage: scripts/build.sh release|debug|asan|tsan [cmake arguments...]"
+    die "build.sh: which preset? Usage: scripts/build.sh release|debug|asan|tsan [--target NAME] [cmake arguments...]"
     ;;
   -h | --help)
     sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
@@ -25,6 +26,12 @@ case ${1:-} in
 esac
 preset=$1
 shift
+target=()
+if [[ ${1:-} == --target ]]; then
+  [[ -n ${2:-} ]] || die "build.sh: --target needs a name, for example: --target gossamer"
+  target=(--target "$2")
+  shift 2
+fi
 folder=build/$preset
 if ! has cmake || ! has ninja; then
   die "build.sh: cmake or ninja is not installed. Type: scripts/setup.sh"
@@ -54,4 +61,4 @@ if [[ $configure == yes ]]; then
   cmake --preset "$preset" "${fresh[@]}" "$@"
   printf '%s\n' "$tools" >"$folder/.tools"
 fi
-cmake --build --preset "$preset" -j "$(build_jobs)"
+cmake --build --preset "$preset" -j "$(build_jobs)" "${target[@]}"

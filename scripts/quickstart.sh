@@ -15,7 +15,7 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 fi
 
 scripts/setup.sh
-scripts/build.sh release
+scripts/build.sh release --target gossamer
 
 mpirun=mpirun
 if [[ -n ${MPI_HOME:-} ]]; then

@@ -13,6 +13,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gossamer/comm/request.hpp"
@@ -20,6 +21,12 @@
 #include "gossamer/core/base/types.hpp"
 
 namespace gossamer {
+
+/// One owner that keeps two others alive.
+inline std::shared_ptr<void> both(std::shared_ptr<void> first, std::shared_ptr<void> second) {
+  using Pair = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
+  return std::make_shared<Pair>(std::move(first), std::move(second));
+}
 
 /// What belongs to an operation beside its blocks.
 struct OpContext {

@@ -9,6 +9,7 @@
 #include "gossamer/comm/mpi_check.hpp"
 #include "gossamer/comm/mpi_operations.hpp"
 #include "gossamer/comm/mpi_watch.hpp"
+#include "gossamer/comm/preconditions.hpp"
 #include "gossamer/core/base/text.hpp"
 
 namespace gossamer {
@@ -68,24 +69,18 @@ class MpiCommunicator : public Communicator {
   [[nodiscard]] const std::vector<int>& world_ranks() const override { return group_->world_ranks; }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
-    if (peer == rank() || peer < 0 || peer >= size()) {
-      throw std::logic_error(concat("exchange: rank ", rank(), " has no peer ", peer));
-    }
-    if (send.numel != receive.numel || send.dtype != receive.dtype) {
-      throw std::logic_error("exchange: the blocks differ in size or type");
-    }
+    require_peer("exchange", peer, rank(), size());
+    require_alike("exchange", send, receive);
     return submit(make_mpi_exchange(group_, peer, send, receive), std::move(context));
   }
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
-    if (send.numel != receive.numel || send.dtype != receive.dtype) {
-      throw std::logic_error("all_reduce_sum: the blocks differ in size or type");
-    }
+    require_alike("all_reduce_sum", send, receive);
     return submit(make_mpi_all_reduce(group_, send, receive), std::move(context));
   }
 
   Request broadcast(Block block, int root, OpContext context) override {
-    if (root < 0 || root >= size()) throw std::logic_error(concat("broadcast: no rank ", root));
+    require_rank("broadcast", root, size());
     return submit(make_mpi_broadcast(group_, block, root), std::move(context));
   }
 

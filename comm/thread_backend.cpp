@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "gossamer/comm/preconditions.hpp"
 #include "gossamer/comm/progress_worker.hpp"
 #include "gossamer/comm/thread_group.hpp"
 #include "gossamer/core/base/text.hpp"
@@ -143,12 +144,8 @@ class ThreadCommunicator : public Communicator {
   }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
-    if (peer == rank_ || peer < 0 || peer >= size()) {
-      throw std::logic_error(concat("exchange: rank ", rank_, " has no peer ", peer));
-    }
-    if (send.numel != receive.numel || send.dtype != receive.dtype) {
-      throw std::logic_error("exchange: the blocks differ in size or type");
-    }
+    require_peer("exchange", peer, rank(), size());
+    require_alike("exchange", send, receive);
     const std::pair pair = std::minmax({rank_, peer});
     const std::size_t place = rank_ < peer ? 0 : 1;
     return submit({.group = group_,
@@ -163,15 +160,13 @@ class ThreadCommunicator : public Communicator {
   }
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
-    if (send.numel != receive.numel || send.dtype != receive.dtype) {
-      throw std::logic_error("all_reduce_sum: the blocks differ in size or type");
-    }
+    require_alike("all_reduce_sum", send, receive);
     return submit_collective(MeetingKind::kAllReduce, {.send = send, .receive = receive}, 0,
                              std::move(context));
   }
 
   Request broadcast(Block block, int root, OpContext context) override {
-    if (root < 0 || root >= size()) throw std::logic_error(concat("broadcast: no rank ", root));
+    require_rank("broadcast", root, size());
     return submit_collective(MeetingKind::kBroadcast, {.send = block, .receive = block}, root,
                              std::move(context));
   }

@@ -110,11 +110,10 @@ class AllReduce : public Algorithm {
 
   void launch(const Bucket& bucket) {
     Lane& lane = lane_of(bucket);
-    auto owners = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
-        lane.sent.owner(), lane.summed.owner());
     const OpLabel label{"all-reduce", bucket.index(), context_.metrics.num_steps};
-    lane.request = context_.communicator.all_reduce_sum(lane.sent.block(), lane.summed.block(),
-                                                        {label, std::move(owners)});
+    lane.request =
+        context_.communicator.all_reduce_sum(lane.sent.block(), lane.summed.block(),
+                                             {label, both(lane.sent.owner(), lane.summed.owner())});
     context_.metrics.bytes_sent += exchange_bytes(
         lane.sent.block().bytes(), static_cast<std::size_t>(context_.communicator.size()));
   }

@@ -106,9 +106,7 @@ class Gossip : public Algorithm {
 
   Request start(const Bucket& bucket, const Edge& edge, const Lane& lane, const OpLabel& label) {
     // Both blocks stay alive until the worker is done with them, whatever becomes of this object.
-    auto owners = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
-        bucket.owner(), lane.inbox.owner());
-    OpContext operation{label, std::move(owners)};
+    OpContext operation{label, both(bucket.owner(), lane.inbox.owner())};
     if (edge.ranks.size() > 2) {
       return groups_.group(edge).all_reduce_sum(bucket.parameters(), lane.inbox.block(),
                                                 std::move(operation));

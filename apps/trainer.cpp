@@ -201,8 +201,9 @@ void Trainer::finish(RunFolder* folder) {
   // Means over ranks, per step.
   std::vector<double> sums = sum_over_ranks(
       setup_.communicator, {forward_s_, backward_s_ - metrics.wait_s - metrics.update_s,
-                            metrics.wait_s, metrics.update_s, metrics.bytes_sent});
+                            metrics.wait_s, metrics.update_s, metrics.bytes_sent, train_s_});
   for (double& sum : sums) sum /= setup_.world.size * static_cast<double>(total_steps_);
+  const double train_s = sums[5] * static_cast<double>(total_steps_);
   std::uint64_t sum = 0;
   for (const torch::Tensor& parameter : model_.parameters()) {
     sum = sum * 31 + checksum(block_of_tensor(parameter));
@@ -222,8 +223,8 @@ void Trainer::finish(RunFolder* folder) {
                         .accuracy_mean_local = evaluation.mean_local,
                         .loss_mean_model = evaluation.mean_model.loss(),
                         .consensus_distance = evaluation.consensus_distance,
-                        .train_s = train_s_,
-                        .samples_per_s = samples / train_s_,
+                        .train_s = train_s,
+                        .samples_per_s = samples / train_s,
                         .forward_ms = 1e3 * sums[0],
                         .backward_ms = 1e3 * sums[1],
                         .wait_ms = 1e3 * sums[2],

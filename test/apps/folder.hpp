@@ -1,0 +1,80 @@
+#pragma once
+// A folder for a test's files, and readers of what the trainer writes.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer::apps {
+
+namespace fs = std::filesystem;
+
+/// A folder of this test's own, gone at its end.
+class Folder {
+ public:
+  Folder() : path_(fs::path(testing::TempDir()) / make_name()) {
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
+  [[nodiscard]] std::vector<std::string> list() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_)) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::ranges::sort(names);
+    return names;
+  }
+
+ private:
+  static std::string make_name() {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    return concat("gossamer_", info->test_suite_name(), "_", info->name(), "_", getpid());
+  }
+  fs::path path_;
+};
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+template <class T>
+std::vector<T> values_at(const std::string& bytes, std::size_t begin, std::size_t end) {
+  std::vector<T> values((end - begin) / sizeof(T));
+  std::memcpy(values.data(), bytes.data() + begin, end - begin);
+  return values;
+}
+
+struct SafetensorsFile {
+  nlohmann::ordered_json header;
+  std::string values;
+};
+
+/// By the format's specification: 8 bytes of little endian length, the header, the values.
+inline SafetensorsFile parse_safetensors(const std::string& bytes) {
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    length |= static_cast<std::size_t>(static_cast<std::uint8_t>(bytes.at(i))) << 8 * i;
+  }
+  EXPECT_EQ((8 + length) % 8, 0U) << "values must begin at a multiple of 8 bytes";
+  EXPECT_EQ(bytes.at(8), '{');
+  return {nlohmann::ordered_json::parse(bytes.substr(8, length)), bytes.substr(8 + length)};
+}
+
+}  // namespace gossamer::apps

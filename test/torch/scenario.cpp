@@ -105,8 +105,9 @@ torch::Tensor wave(at::IntArrayRef shape, double phase, torch::Dtype type) {
 }
 
 torch::Tensor Bag::operator[](const std::string& name) const {
-  if (const torch::Tensor* parameter = named_parameters().find(name)) return *parameter;
-  return named_buffers()[name];
+  const auto parameters = named_parameters();
+  const torch::Tensor* found = parameters.find(name);
+  return found != nullptr ? *found : named_buffers()[name];
 }
 
 torch::Tensor Bag::forward(const torch::Tensor& input) {

@@ -44,9 +44,11 @@ class MpiOperation : public Operation {
 
   bool test() override {
     int done = 0;
-    mpi_check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
-                          MPI_STATUSES_IGNORE),
-              "MPI_Testall");
+    statuses_.resize(requests_.size());
+    const int code =
+        MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
+    if (code == MPI_ERR_IN_STATUS) throw_first_error();
+    mpi_check(code, "MPI_Testall");
     return done != 0;
   }
 
@@ -65,8 +67,16 @@ class MpiOperation : public Operation {
   void forget_requests() { requests_.clear(); }
 
  private:
+  /// MPI_ERR_IN_STATUS says nothing by itself: the reason stands in one of the statuses.
+  void throw_first_error() const {
+    for (const MPI_Status& status : statuses_) {
+      if (status.MPI_ERROR != MPI_ERR_PENDING) mpi_check(status.MPI_ERROR, "MPI_Testall");
+    }
+  }
+
   std::shared_ptr<const MpiGroup> group_;
   std::vector<MPI_Request> requests_;
+  std::vector<MPI_Status> statuses_;
 };
 
 class MpiExchange : public MpiOperation {

@@ -84,18 +84,30 @@ bool ProgressWorker::take_submitted() {
   return !stopping_;
 }
 
+template <class Step>
+auto ProgressWorker::explained(const Active& entry, const Step& step) {
+  try {
+    return step();
+  } catch (const CommError& error) {
+    if (error.context().rank >= 0) throw;
+    std::vector<int> peers = error.context().peers;
+    if (peers.empty()) peers = entry.operation->waiting_for();
+    throw CommError({config_.rank, std::move(peers), entry.context.label}, error.reason());
+  }
+}
+
 void ProgressWorker::start_submitted() {
   while (!starting_.empty()) {
     active_.push_back(std::move(starting_.front()));
     starting_.pop_front();
-    active_.back().operation->start();
+    explained(active_.back(), [this] { active_.back().operation->start(); });
   }
 }
 
 bool ProgressWorker::test_active() {
   std::size_t ended = 0;
   for (Active& entry : active_) {
-    if (!entry.operation->test()) continue;
+    if (!explained(entry, [&entry] { return entry.operation->test(); })) continue;
     entry.operation.reset();
     // The owner may free memory; it must be gone before anybody learns that the operation is over.
     entry.context.owner.reset();

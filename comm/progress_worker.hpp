@@ -79,6 +79,9 @@ class ProgressWorker {
   bool take_submitted();
   void start_submitted();
   bool test_active();
+  /// Runs `step`; errors that do not know what they belong to learn it here.
+  template <class Step>
+  auto explained(const Active& entry, const Step& step);
   void watch(double elapsed_s);
   [[noreturn]] void give_up(const Active& late);
   void fail_everything(const std::exception_ptr& error);

@@ -1,0 +1,145 @@
+// Three ranks of which one does what the first argument says; run by mpi_failure_test.sh, which
+// checks how the job ends. A second argument marks the job's processes.
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gossamer/comm/launch.hpp"
+#include "gossamer/core/base/error.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr auto kForever = std::chrono::seconds(60);
+
+/// A few rounds in which every rank exchanges with both neighbours.
+void go_round(Communicator& ring, int first, int last) {
+  std::vector<float> mine(1'000, static_cast<float>(ring.rank()));
+  std::vector<float> theirs(mine.size());
+  for (int round = first; round < last; ++round) {
+    // Lower pairs first on all ranks, so that nobody waits in a circle.
+    for (const auto& [a, b] : {std::pair{0, 1}, std::pair{0, 2}, std::pair{1, 2}}) {
+      if (ring.rank() != a && ring.rank() != b) continue;
+      const int peer = ring.rank() == a ? b : a;
+      ring.exchange(peer, block_of(std::span(mine)), block_of(std::span(theirs)),
+                    {.label = {.bucket = 0, .round = round}})
+          .wait();
+      if (theirs.front() != static_cast<float>(peer)) throw std::logic_error("wrong data");
+    }
+  }
+}
+
+void stop_until_somebody_continues() { std::raise(SIGSTOP); }
+
+/// Stops this process; a child of it continues it a second later.
+void stop_for_a_second() {
+  const pid_t self = getpid();
+  const pid_t child = fork();
+  if (child == 0) {
+    sleep(1);
+    kill(self, SIGCONT);
+    _exit(0);
+  }
+  std::raise(SIGSTOP);
+  waitpid(child, nullptr, 0);
+}
+
+void last_rank_stops(Communicator& ring) {
+  go_round(ring, 0, 5);
+  if (ring.rank() == 2) stop_until_somebody_continues();
+  go_round(ring, 5, 10);
+}
+
+void last_rank_pauses(Communicator& ring) {
+  go_round(ring, 0, 5);
+  if (ring.rank() == 2) stop_for_a_second();
+  go_round(ring, 5, 10);
+}
+
+/// Rank 2 is alive, but busy with something else for longer than the timeout.
+void last_rank_is_late(Communicator& ring) {
+  go_round(ring, 0, 5);
+  if (ring.rank() == 2) std::this_thread::sleep_for(kForever);
+  go_round(ring, 5, 10);
+}
+
+void last_rank_throws(Communicator& ring) {
+  go_round(ring, 0, 5);
+  if (ring.rank() == 2) throw DataError("torn file");
+  ring.barrier();
+}
+
+/// The memory that rank 2 receives into goes with its error; rank 0 sends afterwards.
+void last_rank_throws_in_flight(Communicator& ring) {
+  std::vector<float> mine(4'000);
+  std::vector<float> theirs(mine.size());
+  Request request;
+  if (ring.rank() == 2) {
+    request = ring.exchange(0, block_of(std::span(mine)), block_of(std::span(theirs)), {});
+  }
+  ring.barrier();
+  if (ring.rank() == 2) throw DataError("torn file");
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  if (ring.rank() == 0) {
+    request = ring.exchange(2, block_of(std::span(mine)), block_of(std::span(theirs)), {});
+  }
+  ring.barrier();
+}
+
+/// Rank 2 receives fewer elements than rank 0 sends.
+void last_rank_has_another_size(Communicator& ring) {
+  std::vector<float> mine(ring.rank() == 2 ? 4U : 5U);
+  std::vector<float> theirs(mine.size());
+  if (ring.rank() == 1) return;
+  ring.exchange(2 - ring.rank(), block_of(std::span(mine)), block_of(std::span(theirs)),
+                {.label = {.bucket = 3, .round = 8}})
+      .wait();
+  ring.barrier();
+}
+
+void nobody_does_anything(Communicator&) {}
+
+struct Mode {
+  std::string_view name;
+  void (*body)(Communicator& ring);
+  LaunchOptions options = {.timeout_s = 2.0};
+};
+
+const std::array kModes = {
+    Mode{"stops", last_rank_stops},
+    Mode{"pauses", last_rank_pauses},
+    Mode{"is-late", last_rank_is_late},
+    Mode{"throws", last_rank_throws, {.timeout_s = 60.0}},
+    Mode{"throws-in-flight", last_rank_throws_in_flight, {.timeout_s = 60.0}},
+    Mode{"has-another-size", last_rank_has_another_size, {.timeout_s = 60.0}},
+    Mode{"wrong-ranks", nobody_does_anything, {.num_ranks = 4}},
+    Mode{"wrong-nodes", nobody_does_anything, {.local_size = 2}},
+};
+
+}  // namespace
+
+int run_mode(std::string_view name) {
+  for (const Mode& mode : kModes) {
+    if (mode.name != name) continue;
+    return launch("mpi", mode.options, [&mode](Communicator& ring, const World&) {
+      mode.body(ring);
+      return 0;
+    });
+  }
+  std::fprintf(stderr, "there is no mode %s\n", std::string(name).c_str());
+  return 1;
+}
+
+}  // namespace gossamer
+
+int main(int argc, char** argv) { return gossamer::run_mode(argc > 1 ? argv[1] : ""); }

@@ -13,6 +13,8 @@ namespace {
 constexpr int kTag = 1;
 constexpr int kWords = 2;
 constexpr auto kPatience = std::chrono::seconds(2);
+// For the last messages to leave; those to the silent rank never do.
+constexpr auto kFlush = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -32,6 +34,24 @@ void MpiWatch::send(int to, Kind kind, int about) {
             "MPI_Isend");
 }
 
+void MpiWatch::release_sent() {
+  while (!sent_.empty()) {
+    int gone = 0;
+    mpi_check(MPI_Test(&sent_.front().request, &gone, MPI_STATUS_IGNORE), "MPI_Test");
+    if (gone == 0) break;
+    sent_.pop_front();
+  }
+}
+
+void MpiWatch::flush() {
+  const auto end = std::chrono::steady_clock::now() + kFlush;
+  release_sent();
+  while (!sent_.empty() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    release_sent();
+  }
+}
+
 void MpiWatch::service() {
   while (true) {
     int here = 0;
@@ -42,12 +62,7 @@ void MpiWatch::service() {
     post_receive();
     handle(status.MPI_SOURCE, message);
   }
-  while (!sent_.empty()) {
-    int gone = 0;
-    mpi_check(MPI_Test(&sent_.front().request, &gone, MPI_STATUS_IGNORE), "MPI_Test");
-    if (gone == 0) break;
-    sent_.pop_front();
-  }
+  release_sent();
 }
 
 void MpiWatch::handle(int from, const Message& message) {
@@ -88,6 +103,7 @@ ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
       send(rank, Kind::kLost, silent.front());
     }
   }
+  flush();
   return {silent, "no sign of life (stopped, or its host is gone)"};
 }
 

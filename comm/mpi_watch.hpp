@@ -46,6 +46,10 @@ class MpiWatch {
   void post_receive();
   void send(int to, Kind kind, int about);
   void handle(int from, const Message& message);
+  /// Forgets the messages that have left, oldest first.
+  void release_sent();
+  /// Waits a moment for all messages to leave.
+  void flush();
 
   MPI_Comm comm_;
   int rank_;

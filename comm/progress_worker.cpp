@@ -56,17 +56,23 @@ void ProgressWorker::drain() {
 
 void ProgressWorker::run() {
   auto last = Clock::now();
+  bool failed = false;
   while (take_submitted()) {
     bool progressed = false;
-    try {
-      start_submitted();
-      progressed = test_active();
-      if (config_.service) config_.service();
-      const auto now = Clock::now();
-      watch(std::min(std::chrono::duration<double>(now - last).count(), kLongestTurn));
-      last = now;
-    } catch (...) {
-      fail_everything(std::current_exception());
+    // After a failure nothing may touch the wire: what was being received could land in memory
+    // whose owner has gone since.
+    if (!failed) {
+      try {
+        start_submitted();
+        progressed = test_active();
+        if (config_.service) config_.service();
+        const auto now = Clock::now();
+        watch(std::min(std::chrono::duration<double>(now - last).count(), kLongestTurn));
+        last = now;
+      } catch (...) {
+        failed = true;
+        fail_everything(std::current_exception());
+      }
     }
     pause(progressed);
   }

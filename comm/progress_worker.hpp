@@ -6,8 +6,8 @@
 // Protocol: submit() hands over an Operation; the worker starts operations in the order submitted,
 // tests them in turn, and ends their Requests. Between turns without progress it sleeps; it never
 // spins. An operation that waits longer than the timeout, or throws, fails every operation in
-// flight and every later one with the same CommError. Time in which the whole process was stopped
-// does not count as waiting.
+// flight and every later one with the same CommError, and ends all service: nothing is received any
+// more. Time in which the whole process was stopped does not count as waiting.
 //
 // Thread safety: submit() and drain() from any thread; hooks run on the worker.
 

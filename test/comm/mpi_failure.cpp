@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "gossamer/comm/launch.hpp"
+#include "gossamer/core/base/buffer.hpp"
 #include "gossamer/core/base/error.hpp"
 
 namespace gossamer {
@@ -79,20 +80,21 @@ void last_rank_throws(Communicator& ring) {
   ring.barrier();
 }
 
-/// The memory that rank 2 receives into goes with its error; rank 0 sends afterwards.
+/// The caller of rank 2 goes with its error while something is still received; what the operation
+/// owns stays, so that rank 0's message, sent afterwards, lands in live memory.
 void last_rank_throws_in_flight(Communicator& ring) {
-  std::vector<float> mine(4'000);
-  std::vector<float> theirs(mine.size());
+  const Buffer mine(4'000, DType::kFloat32);
+  const Buffer theirs(4'000, DType::kFloat32);
   Request request;
-  if (ring.rank() == 2) {
-    request = ring.exchange(0, block_of(std::span(mine)), block_of(std::span(theirs)), {});
-  }
+  const auto exchange = [&](int peer) {
+    request = ring.exchange(peer, mine.block(), theirs.block(),
+                            {.owner = both(mine.owner(), theirs.owner())});
+  };
+  if (ring.rank() == 2) exchange(0);
   ring.barrier();
   if (ring.rank() == 2) throw DataError("torn file");
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  if (ring.rank() == 0) {
-    request = ring.exchange(2, block_of(std::span(mine)), block_of(std::span(theirs)), {});
-  }
+  if (ring.rank() == 0) exchange(2);
   ring.barrier();
 }
 

@@ -35,6 +35,7 @@ struct AccumAdamRule {
     return ends ? kMoments : kAccumulator;
   }
 
+  [[nodiscard]] std::int64_t cycle() const { return accum_iter; }
   [[nodiscard]] Phase phase(std::int64_t step) const {
     if (accum_iter == 1) return Phase::kOnly;
     const std::int64_t place = step % accum_iter;

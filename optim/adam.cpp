@@ -18,6 +18,7 @@ struct AdamRule {
 
   static constexpr StateMask reads(Phase) { return all_states(kNumStates); }
   static constexpr StateMask writes(Phase) { return all_states(kNumStates); }
+  [[nodiscard]] std::int64_t cycle() const { return 1; }
   [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
 
   template <class T>

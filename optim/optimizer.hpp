@@ -50,6 +50,11 @@ class Optimizer {
   virtual ~Optimizer() = default;
   /// State values per parameter element, at most kMaxStates.
   [[nodiscard]] virtual int num_states() const = 0;
+  /// Steps after which the update's kind repeats; 1 where all are alike.
+  [[nodiscard]] virtual std::int64_t cycle() const = 0;
+  /// Bytes per element that a pass over memory must move at the least in a parameter's `step`-th
+  /// update, mixing included: everything read once, everything new written once.
+  [[nodiscard]] virtual std::int64_t least_bytes(std::int64_t step, DType dtype) const = 0;
   /// Mixes and updates. Thread safe for distinct parameters.
   virtual void update(const ParameterUpdate& update) const = 0;
 };

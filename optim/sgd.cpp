@@ -21,6 +21,7 @@ struct PlainRule {
 
   static constexpr StateMask reads(Phase) { return 0; }
   static constexpr StateMask writes(Phase) { return 0; }
+  [[nodiscard]] std::int64_t cycle() const { return 1; }
   [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
 
   template <class T>
@@ -44,6 +45,7 @@ struct MomentumRule {
 
   static constexpr StateMask reads(Phase phase) { return phase == Phase::kFirst ? 0U : 1U; }
   static constexpr StateMask writes(Phase) { return 1U; }
+  [[nodiscard]] std::int64_t cycle() const { return 1; }
   [[nodiscard]] Phase phase(std::int64_t step) const {
     return step == 1 ? Phase::kFirst : Phase::kMiddle;
   }

@@ -6,6 +6,7 @@
 //
 //   static constexpr int kNumStates;                      // state values per element
 //   Phase phase(std::int64_t step) const;                 // which variant of apply a step needs
+//   std::int64_t cycle() const;                           // steps after which phases repeat
 //   template <class T> Coefficients<T> coefficients(const ParameterUpdate&) const;
 //   template <class T, Phase kPhase>
 //   static void apply(const Coefficients<T>&, T& p, T g, std::array<T, kNumStates>& state);
@@ -15,6 +16,7 @@
 // phase, the states whose old value counts and whose new value is kept.
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -137,6 +139,13 @@ class RuleOptimizer : public Optimizer {
  public:
   explicit RuleOptimizer(Rule rule) : rule_(rule) {}
   [[nodiscard]] int num_states() const override { return Rule::kNumStates; }
+  [[nodiscard]] std::int64_t cycle() const override { return rule_.cycle(); }
+  [[nodiscard]] std::int64_t least_bytes(std::int64_t step, DType dtype) const override {
+    const Phase phase = rule_.phase(step);
+    // Parameter in and out, gradient, inbox.
+    return size_of(dtype) * (4 + std::popcount(Rule::reads(phase)) +
+                             std::popcount(Rule::writes(phase)));
+  }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
 
  private:

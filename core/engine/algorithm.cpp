@@ -20,12 +20,36 @@ constexpr std::array kTable = {
 
 }  // namespace
 
-void AlgorithmContext::update(Bucket& bucket, const UpdateContext& context) {
+void AlgorithmContext::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient) {
+  const ScopedTimer timer(metrics.update_s);
+  const GradientStats stats = gradient_stats(gradient, simd, &pool);
+  bucket.set_squares(entry, stats.squares);
+  policy.accept(stats, bucket.name(entry), metrics.num_steps + 1);
+}
+
+void AlgorithmContext::update(Bucket& bucket, const Arrived& arrived, double mean_factor) {
   {
     const ScopedTimer timer(metrics.update_s);
-    bucket.update(optimizer, context);
+    bucket.update(optimizer,
+                  {.lr = lr(),
+                   .gradient_scale = policy.factor(bucket.squares(), all_squares(), mean_factor),
+                   .inbox = arrived.inbox,
+                   .mix = arrived.mix,
+                   .simd = simd,
+                   .pool = &pool});
   }
   if (after_update) after_update(bucket);
+}
+
+void AlgorithmContext::wait(Request& request) const {
+  const ScopedTimer timer(metrics.wait_s);
+  request.wait();
+}
+
+double AlgorithmContext::all_squares() const {
+  double sum = 0.0;
+  for (const Bucket& bucket : buckets) sum += bucket.squares();
+  return sum;
 }
 
 std::span<const AlgorithmEntry> algorithm_table() { return kTable; }

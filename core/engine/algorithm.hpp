@@ -3,7 +3,8 @@
 // local update. The bucket manager counts gradients and calls; an algorithm owns the exchanges.
 //
 // Protocol per step: on_ready(b) once for every bucket, in any order; on_step_end() after the last.
-// The same calls on every rank. Not thread safe.
+// The same calls on every rank. A bucket is updated in on_ready() if the gradient policy allows, at
+// the latest in on_step_end(). Not thread safe.
 
 #include <functional>
 #include <memory>
@@ -14,11 +15,18 @@
 
 #include "gossamer/comm/communicator.hpp"
 #include "gossamer/core/engine/bucket.hpp"
+#include "gossamer/core/engine/gradient_policy.hpp"
 #include "gossamer/core/engine/metrics.hpp"
 #include "gossamer/optim/schedule.hpp"
 #include "gossamer/topology/topology.hpp"
 
 namespace gossamer {
+
+/// What an exchange has brought; null data: nothing to mix in.
+struct Arrived {
+  ConstBlock inbox = {};
+  MixWeights mix = {};
+};
 
 /// What algorithms work with; the bucket manager owns it and outlives them.
 struct AlgorithmContext {
@@ -29,12 +37,22 @@ struct AlgorithmContext {
   const Schedule& schedule;
   std::vector<Bucket>& buckets;
   PipelineMetrics& metrics;
+  GradientPolicy& policy;
+  SimdPath simd = best_simd_path();
+  WorkerPool& pool;
   /// Called after every update of a bucket.
   std::function<void(const Bucket&)> after_update;
 
-  /// Updates a bucket with the current step's learning rate, timed.
-  void update(Bucket& bucket, const UpdateContext& update);
-  [[nodiscard]] double lr() const { return schedule.lr(metrics.num_steps); }
+  /// Takes note of a gradient: its norm, and whether it is finite. Throws NonFiniteError.
+  void inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient);
+  /// Updates a bucket with the current step's learning rate, timed; `arrived` is what it mixes in.
+  /// `mean_factor` as in GradientPolicy.
+  void update(Bucket& bucket, const Arrived& arrived = {}, double mean_factor = 1.0);
+  /// Waits for `request`, timed.
+  void wait(Request& request) const;
+  /// The squared norm of all gradients of this step.
+  [[nodiscard]] double all_squares() const;
+  [[nodiscard]] double lr() const { return schedule.lr(metrics.num_updates()); }
 };
 
 class Algorithm {
@@ -42,6 +60,8 @@ class Algorithm {
   virtual ~Algorithm() = default;
   virtual void on_ready(Bucket& bucket) = 0;
   virtual void on_step_end() = 0;
+  /// What turns the gradients it updates with into means; see GradientPolicy.
+  [[nodiscard]] virtual double mean_factor() const { return 1.0; }
   /// Waits for all exchanges in flight; what has arrived is still mixed in by the next step.
   virtual void drain() = 0;
   /// After drain(): what has arrived is not mixed in.

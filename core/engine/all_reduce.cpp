@@ -61,19 +61,25 @@ class AllReduce : public Algorithm {
     if (next_launch_ != lanes_.size()) {
       throw std::logic_error(concat("bucket ", next_launch_, " was not ready in this step"));
     }
+    const bool defers = context_.policy.defers();
     for (Bucket& bucket : context_.buckets) {
       Lane& lane = lane_of(bucket);
-      {
-        const ScopedTimer timer(context_.metrics.wait_s);
-        lane.request.wait();
-      }
+      context_.wait(lane.request);
       unpack(bucket, lane);
-      context_.update(bucket,
-                      {.lr = context_.lr(), .gradient_scale = 1.0 / context_.communicator.size()});
+      if (!defers) update(bucket);
+    }
+    if (defers) {
+      const bool skip = context_.policy.decide_skip(&context_.communicator);
+      for (Bucket& bucket : context_.buckets) {
+        if (skip) bucket.drop_gradients();
+        update(bucket);
+      }
     }
     next_launch_ = 0;
     packed_.clear();
   }
+
+  [[nodiscard]] double mean_factor() const override { return 1.0 / context_.communicator.size(); }
 
   // Nothing is in flight between steps.
   void drain() override {}
@@ -118,11 +124,17 @@ class AllReduce : public Algorithm {
         lane.sent.block().bytes(), static_cast<std::size_t>(context_.communicator.size()));
   }
 
-  static void unpack(Bucket& bucket, const Lane& lane) {
+  void update(Bucket& bucket) {
+    context_.update(bucket, {}, mean_factor());
+  }
+
+  void unpack(Bucket& bucket, const Lane& lane) {
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
       const bool used = first_of(presence(bucket, lane.summed, entry)) > 0.0;
-      bucket.replace_gradient(entry,
-                              used ? ConstBlock(flat(bucket, lane.summed, entry)) : ConstBlock());
+      const Block sum = flat(bucket, lane.summed, entry);
+      bucket.replace_gradient(entry, used ? ConstBlock(sum) : ConstBlock());
+      // The sum has a norm of its own, and may overflow where no part did.
+      if (used) context_.inspect(bucket, entry, sum);
     }
   }
 

@@ -1,5 +1,6 @@
 #include "gossamer/core/engine/bucket.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -7,6 +8,14 @@
 #include "gossamer/optim/flush_denormals.hpp"
 
 namespace gossamer {
+namespace {
+
+// Elements. Waking the other threads takes longer than they save on less.
+constexpr std::int64_t kLeastShared = 64 * 1024;
+// Parts begin at a multiple of this, so that no two threads write one cache line.
+constexpr std::int64_t kGrain = 1024;
+
+}  // namespace
 
 Block part_of(const Block& block, std::int64_t offset, std::int64_t numel) {
   return {static_cast<std::byte*>(block.data) + offset * size_of(block.dtype), numel, block.dtype,
@@ -54,30 +63,60 @@ void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
   ++num_arrived_;
 }
 
-ConstBlock Bucket::gradient(std::int64_t entry) const {
-  return slots_.at(static_cast<std::size_t>(entry)).gradient;
-}
-
 void Bucket::replace_gradient(std::int64_t entry, ConstBlock gradient) {
   slots_.at(static_cast<std::size_t>(entry)).gradient = gradient;
 }
 
-void Bucket::update(const Optimizer& optimizer, const UpdateContext& context) {
+void Bucket::drop_gradients() {
+  for (Slot& slot : slots_) slot.gradient = {};
+}
+
+void Bucket::set_squares(std::int64_t entry, double squares) {
+  slots_.at(static_cast<std::size_t>(entry)).squares = squares;
+}
+
+double Bucket::squares() const {
+  double sum = 0.0;
+  for (const Slot& slot : slots_) sum += slot.squares;
+  return sum;
+}
+
+void Bucket::update_range(const Optimizer& optimizer, const UpdateContext& context,
+                          PartRange range) {
   const FlushDenormals flush;
-  for (Slot& slot : slots_) {
-    const std::int64_t numel = slot.parameter.numel;
-    ParameterUpdate step{.parameter = slot.parameter,
-                         .gradient = slot.gradient,
+  for (const Slot& slot : slots_) {
+    const std::int64_t first = std::max(range.first, slot.offset);
+    const std::int64_t last = std::min(range.last, slot.offset + slot.parameter.numel);
+    if (first >= last) continue;
+    const std::int64_t numel = last - first;
+    ParameterUpdate step{.parameter = part_of(memory_.block(), first, numel),
                          .mix = context.mix,
                          .step = slot.num_updates + 1,
                          .lr = context.lr,
                          .weight_decay = slot.weight_decay,
-                         .gradient_scale = context.gradient_scale};
-    if (context.inbox.data != nullptr) step.inbox = part_of(context.inbox, slot.offset, numel);
+                         .gradient_scale = context.gradient_scale,
+                         .simd = context.simd};
+    if (slot.gradient.data != nullptr) {
+      step.gradient = part_of(slot.gradient, first - slot.offset, numel);
+    }
+    if (context.inbox.data != nullptr) step.inbox = part_of(context.inbox, first, numel);
     for (std::size_t k = 0; k < states_.size(); ++k) {
-      step.states[k] = part_of(states_[k].block(), slot.offset, numel).data;
+      step.states[k] = part_of(states_[k].block(), first, numel).data;
     }
     optimizer.update(step);
+  }
+}
+
+void Bucket::update(const Optimizer& optimizer, const UpdateContext& context) {
+  if (context.pool != nullptr && spec_.numel >= kLeastShared) {
+    context.pool->run([&](int part) {
+      update_range(optimizer, context,
+                   part_range(spec_.numel, context.pool->num_threads(), part, kGrain));
+    });
+  } else {
+    update_range(optimizer, context, {0, spec_.numel});
+  }
+  for (Slot& slot : slots_) {
     if (slot.gradient.data != nullptr) ++slot.num_updates;
     slot.gradient = {};
   }
@@ -85,6 +124,7 @@ void Bucket::update(const Optimizer& optimizer, const UpdateContext& context) {
 }
 
 void Bucket::begin_step() {
+  for (Slot& slot : slots_) slot.squares = 0.0;
   num_arrived_ = 0;
   updated_ = false;
 }

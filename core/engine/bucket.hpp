@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gossamer/core/base/buffer.hpp"
+#include "gossamer/core/base/worker_pool.hpp"
 #include "gossamer/core/engine/bucket_plan.hpp"
 #include "gossamer/optim/optimizer.hpp"
 
@@ -25,6 +26,9 @@ struct UpdateContext {
   /// Null data: nothing to mix in.
   ConstBlock inbox = {};
   MixWeights mix = {};
+  SimdPath simd = best_simd_path();
+  /// Shares the work; null: the caller does it alone.
+  WorkerPool* pool = nullptr;
 };
 
 class Bucket {
@@ -42,15 +46,22 @@ class Bucket {
     return static_cast<std::int64_t>(slots_.size());
   }
 
+  [[nodiscard]] const std::string& name(std::int64_t entry) const { return slot(entry).name; }
   /// The gradient of an entry has arrived; it is read until update(). Throws std::logic_error when
   /// one is there already or has been used in this step.
   void offer(std::int64_t entry, ConstBlock gradient);
   [[nodiscard]] bool complete() const { return num_arrived_ == num_entries(); }
   [[nodiscard]] bool updated() const { return updated_; }
   /// Null data where no gradient has arrived.
-  [[nodiscard]] ConstBlock gradient(std::int64_t entry) const;
+  [[nodiscard]] ConstBlock gradient(std::int64_t entry) const { return slot(entry).gradient; }
   /// Replaces the gradient of an entry by another one of the same size; null data: none.
   void replace_gradient(std::int64_t entry, ConstBlock gradient);
+  /// As if none had arrived.
+  void drop_gradients();
+  /// Notes the squared norm of an entry's gradient; it counts until begin_step().
+  void set_squares(std::int64_t entry, double squares);
+  /// The squared norm of all gradients of this step.
+  [[nodiscard]] double squares() const;
 
   /// Mixes all parameters and updates those that have a gradient.
   void update(const Optimizer& optimizer, const UpdateContext& context);
@@ -66,7 +77,14 @@ class Bucket {
     /// Updates so far.
     std::int64_t num_updates = 0;
     ConstBlock gradient = {};
+    double squares = 0.0;
   };
+
+  [[nodiscard]] const Slot& slot(std::int64_t entry) const {
+    return slots_.at(static_cast<std::size_t>(entry));
+  }
+  /// Updates the elements [first, last) of the block.
+  void update_range(const Optimizer& optimizer, const UpdateContext& context, PartRange range);
 
   std::int64_t index_;
   BucketSpec spec_;

@@ -21,6 +21,9 @@ BucketManager::BucketManager(Communicator& communicator, Config config,
                              std::vector<ParameterInfo> parameters, const BucketPlan& plan,
                              std::vector<Buffer> memory)
     : config_(checked(std::move(config))),
+      policy_(config_.gradients, communicator.world_ranks()[static_cast<std::size_t>(
+                                     communicator.rank())]),
+      pool_(config_.num_threads),
       places_(parameters.size()),
       context_{.communicator = communicator,
                .topology = config_.topology.get(),
@@ -28,6 +31,9 @@ BucketManager::BucketManager(Communicator& communicator, Config config,
                .schedule = *config_.schedule,
                .buckets = buckets_,
                .metrics = metrics_,
+               .policy = policy_,
+               .simd = config_.simd,
+               .pool = pool_,
                .after_update = [this](const Bucket& bucket) {
                  if (config_.after_update) config_.after_update(bucket.spec());
                }} {
@@ -49,6 +55,7 @@ void BucketManager::gradient_ready(std::int64_t parameter, ConstBlock gradient) 
   const Place place = places_.at(static_cast<std::size_t>(parameter));
   Bucket& bucket = buckets_[place.bucket];
   bucket.offer(place.entry, gradient);
+  context_.inspect(bucket, place.entry, gradient);
   if (bucket.complete()) algorithm_->on_ready(bucket);
 }
 
@@ -57,6 +64,7 @@ void BucketManager::finish_step() {
     if (!bucket.complete()) algorithm_->on_ready(bucket);
   }
   algorithm_->on_step_end();
+  if (policy_.end_step(context_.all_squares(), algorithm_->mean_factor())) ++metrics_.num_skipped;
   for (Bucket& bucket : buckets_) bucket.begin_step();
   ++metrics_.num_steps;
 }

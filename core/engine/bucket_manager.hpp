@@ -8,7 +8,8 @@
 // anything else writes parameters, and before the last rank leaves.
 //
 // Thread safety: one thread, the one that runs the backward pass.
-// Errors: CommError from exchanges, std::logic_error for a broken protocol.
+// Errors: CommError from exchanges, NonFiniteError for gradients (see gradient_policy.hpp),
+// std::logic_error for a broken protocol.
 
 #include <functional>
 #include <memory>
@@ -27,6 +28,10 @@ class BucketManager {
     std::shared_ptr<const Topology> topology = {};
     std::shared_ptr<const Optimizer> optimizer = {};
     std::shared_ptr<const Schedule> schedule = {};
+    GradientOptions gradients = {};
+    SimdPath simd = best_simd_path();
+    /// Threads that share mixing and updates, the caller included.
+    int num_threads = 1;
     /// Called after every update of a bucket, with the bucket's spec.
     std::function<void(const BucketSpec&)> after_update = {};
   };
@@ -45,6 +50,9 @@ class BucketManager {
   /// After drain(): the next step mixes nothing.
   void forget_arrived() { algorithm_->forget_arrived(); }
 
+  /// Gradients are multiplied by this before clipping and update; see GradientPolicy.
+  void set_gradient_scale(double scale) { policy_.set_scale(scale); }
+
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] const PipelineMetrics& metrics() const { return metrics_; }
   /// The learning rate of the next step.
@@ -60,6 +68,8 @@ class BucketManager {
 
   Config config_;
   PipelineMetrics metrics_;
+  GradientPolicy policy_;
+  WorkerPool pool_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
   AlgorithmContext context_;

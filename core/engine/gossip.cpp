@@ -44,22 +44,17 @@ class Gossip : public Algorithm {
         lanes_(context.buckets.size()) {}
 
   void on_ready(Bucket& bucket) override {
-    Lane& lane = lane_of(bucket);
-    finish(bucket, lane);
-    UpdateContext update{.lr = context_.lr()};
-    if (lane.arriving) {
-      update.inbox = lane.inbox.block();
-      update.mix = *lane.arriving;
-      lane.arriving.reset();
-    }
-    context_.update(bucket, update);
-    while (next_launch_ < context_.buckets.size() && context_.buckets[next_launch_].updated()) {
-      launch(context_.buckets[next_launch_]);
-      ++next_launch_;
-    }
+    if (!context_.policy.defers()) step(bucket);
   }
 
   void on_step_end() override {
+    if (context_.policy.defers()) {
+      const bool skip = context_.policy.decide_skip(&context_.communicator);
+      for (Bucket& bucket : context_.buckets) {
+        if (skip) bucket.drop_gradients();
+        step(bucket);
+      }
+    }
     if (next_launch_ != context_.buckets.size()) {
       throw std::logic_error(concat("bucket ", next_launch_, " was not updated in this step"));
     }
@@ -77,12 +72,25 @@ class Gossip : public Algorithm {
  private:
   Lane& lane_of(const Bucket& bucket) { return lanes_[static_cast<std::size_t>(bucket.index())]; }
 
+  /// Waits, mixes, updates, and starts the next exchange of this and all buckets it held up.
+  void step(Bucket& bucket) {
+    Lane& lane = lane_of(bucket);
+    finish(bucket, lane);
+    Arrived arrived;
+    if (lane.arriving) {
+      arrived = {lane.inbox.block(), *lane.arriving};
+      lane.arriving.reset();
+    }
+    context_.update(bucket, arrived);
+    while (next_launch_ < context_.buckets.size() && context_.buckets[next_launch_].updated()) {
+      launch(context_.buckets[next_launch_]);
+      ++next_launch_;
+    }
+  }
+
   void finish(const Bucket& bucket, Lane& lane) {
     if (!lane.request.pending()) return;
-    {
-      const ScopedTimer timer(context_.metrics.wait_s);
-      lane.request.wait();
-    }
+    context_.wait(lane.request);
     if (!lane.checksum.matches(bucket.parameters())) {
       throw std::logic_error(concat("the parameters of bucket ", bucket.index(),
                                     " were written while their exchange was in flight; drain() ",

@@ -8,8 +8,17 @@ namespace {
 class Local : public Algorithm {
  public:
   explicit Local(AlgorithmContext& context) : context_(context) {}
-  void on_ready(Bucket& bucket) override { context_.update(bucket, {.lr = context_.lr()}); }
-  void on_step_end() override {}
+  void on_ready(Bucket& bucket) override {
+    if (!context_.policy.defers()) context_.update(bucket);
+  }
+  void on_step_end() override {
+    if (!context_.policy.defers()) return;
+    const bool skip = context_.policy.decide_skip(nullptr);
+    for (Bucket& bucket : context_.buckets) {
+      if (skip) bucket.drop_gradients();
+      context_.update(bucket);
+    }
+  }
   void drain() override {}
   void forget_arrived() override {}
 

@@ -13,9 +13,13 @@ struct PipelineMetrics {
   /// Seconds in mix and update.
   double update_s = 0.0;
   std::int64_t num_steps = 0;
+  /// Steps that mixed but did not update, because a gradient was not finite.
+  std::int64_t num_skipped = 0;
   /// Bytes this rank has to send at the least: a pair sends its block once, a group of n sends
   /// 2 (n-1) / n of it (Patarasuk and Yuan, 2009).
   double bytes_sent = 0.0;
+
+  [[nodiscard]] std::int64_t num_updates() const { return num_steps - num_skipped; }
 };
 
 /// Adds the seconds of its life to a sum.

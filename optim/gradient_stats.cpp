@@ -1,0 +1,100 @@
+#include "gossamer/optim/gradient_stats.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+namespace gossamer {
+namespace {
+
+// Elements of one partial sum; the partial sums are added in order.
+constexpr std::int64_t kChunk = 64 * 1024;
+constexpr std::int64_t kLanes = 8;
+constexpr std::int64_t kChains = 4;
+
+// Vectors of the compiler's own: it splits them where the processor's are shorter, so that lanes
+// and order are the same on every path.
+using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
+
+template <class T>
+struct LanesOf {
+  using Type __attribute__((vector_size(kLanes * sizeof(T)))) = T;
+};
+
+template <class T>
+struct SumSquares {
+  const T* values;
+  std::int64_t numel;
+  double* result;
+
+  [[gnu::always_inline]] void operator()() const {
+    using Lanes = typename LanesOf<T>::Type;
+    std::array<Doubles, kChains> sums{};
+    std::int64_t i = 0;
+    for (; i + kChains * kLanes <= numel; i += kChains * kLanes) {
+      for (std::int64_t chain = 0; chain < kChains; ++chain) {
+        Lanes lanes;
+        std::memcpy(&lanes, values + i + chain * kLanes, sizeof(lanes));
+        const auto wide = __builtin_convertvector(lanes, Doubles);
+        sums[static_cast<std::size_t>(chain)] += wide * wide;
+      }
+    }
+    const Doubles total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    double sum = 0.0;
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) sum += total[lane];
+    for (; i < numel; ++i) sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    *result = sum;
+  }
+};
+
+template <class T>
+GradientStats stats_of(std::span<const T> values, SimdPath simd, WorkerPool* pool) {
+  const auto numel = static_cast<std::int64_t>(values.size());
+  const std::int64_t num_chunks = (numel + kChunk - 1) / kChunk;
+  std::vector<double> sums(static_cast<std::size_t>(num_chunks));
+  const auto run = [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t chunk = first; chunk < last; ++chunk) {
+      const std::int64_t begin = chunk * kChunk;
+      run_on(simd, SumSquares<T>{values.data() + begin, std::min(kChunk, numel - begin),
+                                 &sums[static_cast<std::size_t>(chunk)]});
+    }
+  };
+  if (pool != nullptr && num_chunks > 1) {
+    pool->run([&](int part) {
+      const PartRange range = part_range(num_chunks, pool->num_threads(), part, 1);
+      run(range.first, range.last);
+    });
+  } else {
+    run(0, num_chunks);
+  }
+  GradientStats stats;
+  for (const double sum : sums) stats.squares += sum;
+  stats.finite = std::isfinite(stats.squares);
+  if constexpr (sizeof(T) == sizeof(double)) {
+    // Squares of finite doubles may overflow; those of floats cannot.
+    if (!stats.finite) {
+      stats.finite = std::ranges::all_of(values, [](T value) { return std::isfinite(value); });
+    }
+  }
+  return stats;
+}
+
+}  // namespace
+
+GradientStats gradient_stats(const ConstBlock& gradient, SimdPath simd, WorkerPool* pool) {
+  switch (gradient.dtype) {
+    case DType::kFloat32:
+      return stats_of(gradient.as<float>(), simd, pool);
+    case DType::kFloat64:
+      return stats_of(gradient.as<double>(), simd, pool);
+    case DType::kInt64:
+    case DType::kUInt8:
+      break;
+  }
+  throw std::logic_error("gradient_stats: gradients must be float32 or float64");
+}
+
+}  // namespace gossamer

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,6 +37,11 @@ struct Problem {
   bool same_start = false;
   /// Ranks offer their gradients in orders of their own.
   bool shuffles = true;
+  GradientOptions gradients = {};
+  double gradient_scale = 1.0;
+  int num_threads = 1;
+  /// Whether a rank's gradients hold a NaN in a step.
+  std::function<bool(int rank, int step)> breaks = [](int, int) { return false; };
   /// Whether a rank has a gradient for a parameter in a step.
   std::function<bool(int rank, int step, std::int64_t parameter)> present =
       [](int, int, std::int64_t) { return true; };
@@ -92,7 +98,9 @@ inline BucketManager::Config config_of(const Problem& problem) {
   return {.algorithm = problem.algorithm,
           .topology = problem.topology,
           .optimizer = make_optimizer(problem.rule.type, Options::parse(problem.rule.yaml())),
-          .schedule = std::make_shared<FixedSchedule>(problem.lr)};
+          .schedule = std::make_shared<FixedSchedule>(problem.lr),
+          .gradients = problem.gradients,
+          .num_threads = problem.num_threads};
 }
 
 inline ToyModel model_of(const Problem& problem, Communicator& communicator,
@@ -114,7 +122,9 @@ inline void train_step(const Problem& problem, ToyModel& model, int rank, int st
     Random random(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(step));
     random.shuffle(std::span(order));
   }
-  const std::vector<double> gradient = gradient_at(model.values(), rank, step);
+  std::vector<double> gradient = gradient_at(model.values(), rank, step);
+  if (problem.breaks(rank, step)) gradient.back() = std::numeric_limits<double>::quiet_NaN();
+  model.manager().set_gradient_scale(problem.gradient_scale);
   for (const std::int64_t parameter : order) {
     if (problem.present(rank, step, parameter)) model.offer(parameter, gradient);
   }
@@ -141,7 +151,18 @@ inline Trajectory run_pipeline(const Problem& problem) {
 /// The same in double, all ranks at once.
 class Recursion {
  public:
-  explicit Recursion(const Problem& problem) : problem_(problem) {
+  explicit Recursion(const Problem& problem)
+      : problem_(problem),
+        bucket_of_(problem.sizes.size()),
+        last_norm_(static_cast<std::size_t>(problem.num_ranks), -1.0),
+        num_updates_(static_cast<std::size_t>(problem.num_ranks)) {
+    const auto infos = parameters_of_sizes(problem.sizes, problem.dtype);
+    const BucketPlan plan = plan_buckets(infos, declared_order(infos.size()), problem.bucket_bytes);
+    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+      for (const BucketEntry& entry : plan.buckets[b].entries) {
+        bucket_of_[static_cast<std::size_t>(entry.parameter)] = b;
+      }
+    }
     for (int rank = 0; rank < problem.num_ranks; ++rank) {
       x_.push_back(start_of(problem, rank));
       auto& optimizers = optimizers_.emplace_back();
@@ -163,17 +184,86 @@ class Recursion {
  private:
   using Vectors = std::vector<std::vector<double>>;
 
+  /// gradients[rank][parameter]; empty: there is none.
+  using Gradients = std::vector<std::vector<std::vector<double>>>;
+
   void advance(int step) {
-    Vectors gradients;
-    for (int rank = 0; rank < problem_.num_ranks; ++rank) {
-      gradients.push_back(gradient_at(x_[static_cast<std::size_t>(rank)], rank, step));
-    }
+    Gradients gradients = own_gradients(step);
+    if (problem_.algorithm == "allreduce") average(gradients);
     if (problem_.algorithm == "gossip" && step > 0) mix(step - 1);
-    const double lr = FixedSchedule(problem_.lr).lr(step);
-    std::size_t begin = 0;
+    std::vector<bool> skips(gradients.size());
+    for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
+      skips[rank] = problem_.breaks(static_cast<int>(rank), step);
+    }
+    const bool any = std::ranges::count(skips, true) > 0;
+    for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
+      const bool alone = problem_.algorithm == "local";
+      if (alone ? skips[rank] : any) continue;
+      clip(rank, gradients[rank]);
+      update(rank, gradients[rank]);
+    }
+  }
+
+  [[nodiscard]] Gradients own_gradients(int step) const {
+    Gradients gradients;
+    for (int rank = 0; rank < problem_.num_ranks; ++rank) {
+      const auto all = gradient_at(x_[static_cast<std::size_t>(rank)], rank, step);
+      auto& parts = gradients.emplace_back();
+      auto begin = all.begin();
+      for (std::size_t i = 0; i < problem_.sizes.size(); ++i) {
+        const auto end = begin + problem_.sizes[i];
+        parts.emplace_back();
+        if (problem_.present(rank, step, static_cast<std::int64_t>(i))) {
+          for (auto at = begin; at != end; ++at) {
+            parts.back().push_back(*at * problem_.gradient_scale);
+          }
+        }
+        begin = end;
+      }
+    }
+    return gradients;
+  }
+
+  /// Every rank gets the mean over all; a rank without a gradient counts as one of zeros.
+  void average(Gradients& gradients) const {
     for (std::size_t i = 0; i < problem_.sizes.size(); ++i) {
+      std::vector<double> mean;
+      for (const auto& parts : gradients) {
+        if (parts[i].empty()) continue;
+        mean.resize(parts[i].size());
+        for (std::size_t e = 0; e < mean.size(); ++e) mean[e] += parts[i][e] / problem_.num_ranks;
+      }
+      for (auto& parts : gradients) parts[i] = mean;
+    }
+  }
+
+  /// What the library does to one rank's gradients, from the definition of each mode.
+  void clip(std::size_t rank, std::vector<std::vector<double>>& parts) {
+    if (problem_.gradients.clip_mode == ClipMode::kNone) return;
+    const bool per_bucket = problem_.gradients.clip_mode == ClipMode::kPerBucket;
+    std::vector<double> squares(parts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      for (const double g : parts[i]) squares[per_bucket ? bucket_of_[i] : 0] += g * g;
+    }
+    double norm = std::sqrt(squares[0]);
+    if (problem_.gradients.clip_mode == ClipMode::kDelayedGlobal) {
+      std::swap(norm, last_norm_[rank]);
+      if (norm < 0.0) norm = last_norm_[rank];
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (per_bucket) norm = std::sqrt(squares[bucket_of_[i]]);
+      for (double& g : parts[i]) g *= std::min(1.0, problem_.gradients.clip_norm / (norm + 1e-6));
+    }
+  }
+
+  void update(std::size_t rank, const std::vector<std::vector<double>>& parts) {
+    const double lr = FixedSchedule(problem_.lr).lr(num_updates_[rank]++);
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
       const std::size_t end = begin + static_cast<std::size_t>(problem_.sizes[i]);
-      update(step, i, begin, end, gradients, lr);
+      if (parts[i].size() == end - begin && begin < end) {
+        apply(rank, i, begin, end, parts[i], lr);
+      }
       begin = end;
     }
   }
@@ -191,30 +281,6 @@ class Recursion {
     x_ = mixed;
   }
 
-  void update(int step, std::size_t parameter, std::size_t begin, std::size_t end,
-              const Vectors& gradients, double lr) {
-    const auto n = static_cast<std::size_t>(problem_.num_ranks);
-    Vectors parts(n);
-    std::vector<double> mean(end - begin);
-    bool any = false;
-    for (std::size_t rank = 0; rank < n; ++rank) {
-      if (!problem_.present(static_cast<int>(rank), step, static_cast<std::int64_t>(parameter))) {
-        continue;
-      }
-      any = true;
-      for (std::size_t e = begin; e < end; ++e) {
-        parts[rank].push_back(gradients[rank][e]);
-        mean[e - begin] += gradients[rank][e] / problem_.num_ranks;
-      }
-    }
-    for (std::size_t rank = 0; rank < n; ++rank) {
-      const bool together = problem_.algorithm == "allreduce";
-      const std::vector<double>& gradient = together ? mean : parts[rank];
-      if (together ? !any : gradient.size() != end - begin) continue;
-      apply(rank, parameter, begin, end, gradient, lr);
-    }
-  }
-
   void apply(std::size_t rank, std::size_t parameter, std::size_t begin, std::size_t end,
              const std::vector<double>& gradient, double lr) {
     const auto from = x_[rank].begin();
@@ -225,6 +291,10 @@ class Recursion {
   }
 
   Problem problem_;
+  std::vector<std::size_t> bucket_of_;
+  /// Negative: there has been no step.
+  std::vector<double> last_norm_;
+  std::vector<std::int64_t> num_updates_;
   Vectors x_;
   std::vector<std::vector<reference::Optimizer>> optimizers_;
 };

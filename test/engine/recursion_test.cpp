@@ -101,6 +101,36 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWhereGradientsAreMissing) {
   expect_recursion(holes);
 }
 
+TEST_P(EveryAlgorithm, FollowsTheRecursionWithEveryWayOfClipping) {
+  for (const ClipMode mode : {ClipMode::kPerBucket, ClipMode::kGlobal, ClipMode::kDelayedGlobal}) {
+    Problem clipped = problem();
+    // Between the norms that occur: some gradients are clipped and some are not.
+    clipped.gradients = {.clip_mode = mode, .clip_norm = 0.6};
+    SCOPED_TRACE(clip_mode_names()[static_cast<std::size_t>(mode)]);
+    // Bucket sizes count under per_bucket, and depend on the type.
+    const Trajectory expected = Recursion(clipped).run();
+    EXPECT_LE(largest_difference(run_pipeline(clipped), expected), 1e-12);
+    clipped.dtype = DType::kFloat32;
+    const Trajectory expected32 = Recursion(clipped).run();
+    EXPECT_LE(largest_difference(run_pipeline(clipped), expected32), 1e-5);
+    Problem free = problem();
+    EXPECT_GE(largest_difference(Recursion(free).run(), expected), 1e-3);
+  }
+}
+
+TEST_P(EveryAlgorithm, FollowsTheRecursionWhereStepsAreSkipped) {
+  Problem broken = problem();
+  broken.gradients = {
+      .clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 2.0, .nonfinite = NonFinite::kSkip};
+  broken.gradient_scale = 0.5;
+  broken.rule = {.type = "accum_adam", .eps = 1e-3, .accum_iter = 2};
+  broken.lr = 0.02;
+  broken.breaks = [n = broken.num_ranks](int rank, int step) {
+    return step % 4 == 1 && rank == step % n;
+  };
+  expect_recursion(broken);
+}
+
 TEST_P(EveryAlgorithm, DoesNotDependOnTheBuckets) {
   Problem one = problem();
   one.bucket_bytes = 1 << 20;

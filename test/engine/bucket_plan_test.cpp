@@ -1,12 +1,9 @@
 #include "gossamer/core/engine/bucket_plan.hpp"
 
-#include "engine/golden_case.hpp"
 #include "engine/ranks.hpp"
 #include "engine/toy_model.hpp"
 
 #include <atomic>
-#include <filesystem>
-#include <set>
 #include <stdexcept>
 
 #include <gtest/gtest.h>
@@ -112,24 +109,6 @@ TEST(BucketPlan, DescribesItself) {
   EXPECT_TRUE(contains(table, "bucket 0: 32 float32 elements, 128 B, 1 parameters: p1")) << table;
   EXPECT_TRUE(contains(table, "bucket 1:")) << table;
   EXPECT_EQ(describe(infos), "p0 [32] float32 on cpu\np1 [2, 4] float32 on cpu\n");
-}
-
-TEST(BucketPlan, CutsTheGoldenModelsAsRecorded) {
-  if (!std::filesystem::exists(golden_folder())) GTEST_SKIP() << "no folder " << golden_folder();
-  constexpr std::int64_t kUnit = 32;
-  for (const std::string& name : golden_names()) {
-    const nlohmann::json json = read_golden_json(name);
-    const Indices order = json.at("order");
-    const BucketPlan plan = plan_buckets(golden_parameters(json), order, json.at("bucket_bytes"));
-    EXPECT_EQ(cut(plan), json.at("buckets").get<std::vector<Indices>>()) << name;
-    // The recorded blocks have 32 more elements as often as needed to differ from earlier ones.
-    std::set<std::int64_t> numels;
-    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
-      std::int64_t numel = plan.buckets[b].numel;
-      while (!numels.insert(numel).second) numel += kUnit;
-      EXPECT_EQ(numel, json.at("bucket_block_numel").at(b)) << name << ", bucket " << b;
-    }
-  }
 }
 
 TEST(Agree, IsSilentWhenAllRanksSayTheSame) {

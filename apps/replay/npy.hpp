@@ -1,0 +1,26 @@
+#pragma once
+// Arrays of float32 in numpy's .npy format, versions 1.0 and 2.0 (numpy.lib.format): a magic
+// number, a header that is a Python dictionary, the elements in C order, little endian.
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gossamer::apps {
+
+struct NpyArray {
+  std::vector<std::int64_t> shape;
+  std::vector<float> values;
+
+  /// The elements under fixed leading indices. Throws std::logic_error when there are none.
+  [[nodiscard]] std::span<const float> row(std::initializer_list<std::int64_t> leading) const;
+};
+
+/// Throws DataError, which names the file and what is wrong with it.
+NpyArray read_npy(const std::string& path);
+/// Throws DataError when the file cannot be written.
+void write_npy(const std::string& path, const NpyArray& array);
+
+}  // namespace gossamer::apps

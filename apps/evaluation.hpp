@@ -1,5 +1,5 @@
 #pragma once
-// How good a model is on the validation images.
+// How good a model is on the validation samples.
 
 #include <cstdint>
 #include <span>
@@ -10,11 +10,13 @@
 
 namespace gossamer::apps {
 
-/// Images as a batch [count, 1, height, width], float32 in [-1, 1].
-torch::Tensor image_batch(const LabelledImages& images, std::span<const std::int64_t> indices);
-/// Labels as [count], int64.
-torch::Tensor label_batch(const LabelledImages& images, std::span<const std::int64_t> indices);
+InputShape shape_of(const Samples& samples);
+/// Images: [count, 1, height, width], float32 in [-1, 1]. Tokens: [count, length], int64.
+torch::Tensor input_batch(const Samples& samples, std::span<const std::int64_t> indices);
+/// Images: [count], int64. Tokens: [count * length], the token after each.
+torch::Tensor label_batch(const Samples& samples, std::span<const std::int64_t> indices);
 
+/// Over answers: one per image, one per token.
 struct Score {
   double num_correct = 0.0;
   double loss_sum = 0.0;
@@ -24,12 +26,12 @@ struct Score {
   [[nodiscard]] double loss() const { return loss_sum / num_samples; }
 };
 
-/// Scores every `stride`-th image from `first` on, in evaluation mode without gradients; the mode
+/// Scores every `stride`-th sample from `first` on, in evaluation mode without gradients; the mode
 /// the model was in comes back.
-Score score(Classifier& model, const LabelledImages& images, std::int64_t first = 0,
+Score score(Classifier& model, const Samples& samples, std::int64_t first = 0,
             std::int64_t stride = 1);
 
-/// Collective, for a model that is the same on all ranks: each scores its share of the images.
-Score score_together(Communicator& communicator, Classifier& model, const LabelledImages& images);
+/// Collective, for a model that is the same on all ranks: each scores its share of the samples.
+Score score_together(Communicator& communicator, Classifier& model, const Samples& samples);
 
 }  // namespace gossamer::apps

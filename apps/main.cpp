@@ -55,6 +55,7 @@ int run(int argc, char** argv) {
       "Every command has --help.");
   int exit_code = static_cast<int>(ExitCode::kDone);
   add_train_command(program, exit_code);
+  add_bench_command(program, exit_code);
   add_replay_command(program, exit_code);
   add_topology_command(program, exit_code);
   try {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "gossamer/core/base/text.hpp"
 #include "gossamer/core/engine/algorithm.hpp"
 
 namespace gossamer::apps {
@@ -21,11 +22,27 @@ void read_run(const Options& run, const std::string& config_path, RunConfig& con
   config.threads = run.integer("threads", {.fallback = 0, .min = 0, .max = 4096});
 }
 
-void read_data(const Options& data, RunConfig& config) {
+void read_model_and_data(const Options& root, RunConfig& config) {
+  const Options model = root.section("model");
+  const std::string model_name = model.choice("name", model_names(), "mlp");
+  config.model = configure_model(model_name, model);
+  const Options data = root.section("data");
   const std::string name = data.choice("name", dataset_names(), "glyphs");
   config.data = configure_dataset(name, data);
+  const SampleKind gives = find_dataset(name).gives;
+  if (find_model(model_name).takes != gives) {
+    std::vector<std::string> fitting;
+    for (const ModelEntry& entry : model_table()) {
+      if (entry.takes == gives) fitting.emplace_back(entry.name);
+    }
+    model.fail("name", concat(model_name, " does not take ", name_of(gives), ", which data.name ",
+                              name, " gives, allowed: ", join(fitting, ", ")));
+  }
   config.batch_size = data.integer("batch_size", {.fallback = 32, .min = 1, .max = 1'000'000});
   config.dirichlet_alpha = data.optional_number("dirichlet_alpha", {.min = 1e-6, .max = 1e6});
+  if (config.dirichlet_alpha && gives == SampleKind::kTokens) {
+    data.fail("dirichlet_alpha", "deals samples out by label, and text has none, allowed: null");
+  }
 }
 
 void read_topology(const Options& root, const World& world, RunConfig& config) {
@@ -47,6 +64,13 @@ void read_optimizer(const Options& root, RunConfig& config) {
   config.schedule_name = config.schedule_options.choice("name", schedule_names(), "constant");
   // Made again with the real number of steps once the data is known; this checks the keys.
   static_cast<void>(config.make_schedule(1));
+}
+
+void read_gradients(const Options& train, RunConfig& config) {
+  config.gradients.nonfinite = nonfinite(train.choice("nonfinite", nonfinite_names(), "abort"));
+  config.gradients.clip_mode = clip_mode(train.choice("grad_clip", clip_mode_names(), "none"));
+  config.gradients.clip_norm =
+      train.number("grad_clip_norm", {.fallback = 1.0, .min = 0.0, .above_min = true});
 }
 
 void read_log(const Options& log, RunConfig& config) {
@@ -91,12 +115,11 @@ std::shared_ptr<const Schedule> RunConfig::make_schedule(std::int64_t total_step
 RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path) {
   RunConfig config;
   read_run(root.section("run"), config_path, config);
-  const Options model = root.section("model");
-  config.model = configure_model(model.choice("name", model_names(), "mlp"), model);
-  read_data(root.section("data"), config);
+  read_model_and_data(root, config);
   config.algorithm = root.choice("algorithm", algorithm_names(), "gossip");
   read_topology(root, world, config);
   read_optimizer(root, config);
+  read_gradients(root.section("train"), config);
   config.bucket_bytes = static_cast<std::int64_t>(
       1024.0 * 1024.0 *
       root.section("buckets").number(

@@ -11,6 +11,7 @@
 #include "gossamer/apps/models/models.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/base/options.hpp"
+#include "gossamer/core/engine/gradient_policy.hpp"
 #include "gossamer/optim/registry.hpp"
 #include "gossamer/topology/registry.hpp"
 
@@ -46,6 +47,7 @@ struct RunConfig {
   bool decay_bias_and_norm = false;
   std::string schedule_name;
   Options schedule_options;
+  GradientOptions gradients;
   std::int64_t bucket_bytes = 0;
 
   LogLevel log_level = LogLevel::kInfo;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include <ATen/Parallel.h>
 #include <torch/nn/functional/loss.h>
 
 #include "gossamer/apps/safetensors.hpp"
@@ -19,16 +20,20 @@ namespace {
 // Streams of the run's seed, so that no two uses draw the same numbers.
 constexpr std::uint64_t kModelStream = 1;
 
-std::shared_ptr<Classifier> make_classifier(const RunConfig& config, const LabelledImages& images) {
-  auto model = config.model->make({images.height, images.width, images.num_classes});
+std::shared_ptr<Classifier> make_classifier(const RunConfig& config, const Samples& samples) {
+  auto model = config.model->make(shape_of(samples));
   Random random(config.seed, kModelStream);
-  initialise(*model, random);
+  model->reset(random);
   return model;
 }
 
 BatchSampler make_sampler(const RunConfig& config, const Trainer::Setup& setup) {
-  auto shards = shard_samples(setup.data->train.labels, setup.world.size, config.seed,
-                              config.dirichlet_alpha);
+  const Samples& train = setup.data->train;
+  // Text has no labels to deal out by: all windows are alike.
+  const std::vector<std::int64_t> alike(
+      train.kind == SampleKind::kTokens ? static_cast<std::size_t>(train.size) : 0);
+  auto shards = shard_samples(train.kind == SampleKind::kTokens ? alike : train.labels,
+                              setup.world.size, config.seed, config.dirichlet_alpha);
   return {std::move(shards[static_cast<std::size_t>(setup.world.rank)]), config.batch_size,
           config.seed, setup.world.rank};
 }
@@ -41,6 +46,8 @@ DataParallelOptions model_options(const RunConfig& config, const Trainer::Setup&
           .schedule = config.make_schedule(total_steps),
           .weight_decay = config.weight_decay,
           .decay_bias_and_norm = config.decay_bias_and_norm,
+          .gradients = config.gradients,
+          .num_threads = at::get_num_threads(),
           .bucket_bytes = config.bucket_bytes,
           .dry_run = setup.dry_run,
           .logger = setup.world.rank == 0 ? setup.logger : Logger()};
@@ -69,16 +76,16 @@ double Trainer::elapsed_s() const {
 
 double Trainer::train_step() {
   const auto indices = sampler_.batch(step_);
-  const torch::Tensor images = image_batch(setup_.data->train, indices);
+  const torch::Tensor inputs = input_batch(setup_.data->train, indices);
   const torch::Tensor labels = label_batch(setup_.data->train, indices);
   torch::Tensor loss;
   double value = 0.0;
   {
     const ScopedTimer timer(forward_s_);
-    loss = torch::nn::functional::cross_entropy(model_.forward(images), labels);
+    loss = torch::nn::functional::cross_entropy(model_.forward(inputs), labels);
     value = loss.item<double>();
   }
-  if (!std::isfinite(value)) {
+  if (!std::isfinite(value) && config_.gradients.nonfinite == NonFinite::kAbort) {
     // Before backward, so that no peer gets to mix with what would come of it.
     throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", step_ + 1, ": the loss is ",
                                 value, "; try a smaller optimizer.lr"));
@@ -126,9 +133,28 @@ void Trainer::save(const std::string& path) {
   write_safetensors(path, tensors);
 }
 
+void Trainer::advance() {
+  const std::int64_t skipped = model_.metrics().num_skipped;
+  double loss = 0.0;
+  {
+    const ScopedTimer timer(window_.seconds);
+    const ScopedTimer total(train_s_);
+    loss = train_step();
+  }
+  ++window_.steps;
+  if (std::isfinite(loss)) {
+    window_.loss += loss;
+    ++window_.num_losses;
+  }
+  if (model_.metrics().num_skipped != skipped && setup_.world.rank == 0) {
+    setup_.logger.warning(concat("step ", step_, " is left out: a gradient is not finite (",
+                                 model_.metrics().num_skipped, " so far)"));
+  }
+}
+
 void Trainer::write_step(RunFolder* folder) {
   const std::vector<double> sums =
-      sum_over_ranks(setup_.communicator, {window_.loss / static_cast<double>(window_.steps)});
+      sum_over_ranks(setup_.communicator, {window_.loss, static_cast<double>(window_.num_losses)});
   if (folder == nullptr) {
     window_ = {};
     return;
@@ -137,7 +163,7 @@ void Trainer::write_step(RunFolder* folder) {
       static_cast<double>(window_.steps * config_.batch_size) * setup_.world.size;
   const ProgressState state{.step = step_,
                             .total_steps = total_steps_,
-                            .loss = sums[0] / setup_.world.size,
+                            .loss = sums[0] / sums[1],
                             .lr = lr_,
                             .samples_per_s = samples / window_.seconds,
                             .seconds_left = elapsed_s() / static_cast<double>(step_) *
@@ -149,6 +175,9 @@ void Trainer::write_step(RunFolder* folder) {
       {"epoch", static_cast<double>(step_) / static_cast<double>(sampler_.batches_per_epoch())},
       {"loss", state.loss},
       {"lr", state.lr}};
+  if (config_.gradients.nonfinite == NonFinite::kSkip) {
+    record["skipped_steps"] = model_.metrics().num_skipped;
+  }
   if (is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
   record["samples_per_s"] = state.samples_per_s;
   record["elapsed_s"] = elapsed_s();
@@ -182,12 +211,7 @@ void Trainer::run(RunFolder* folder) {
   window_ = {};
   if (folder != nullptr) write_status(*folder, "running");
   while (step_ < total_steps_) {
-    {
-      const ScopedTimer timer(window_.seconds);
-      const ScopedTimer total(train_s_);
-      window_.loss += train_step();
-    }
-    ++window_.steps;
+    advance();
     if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
     if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
     if (is_due(config_.eval_every) && step_ < total_steps_) write_evaluation(folder, evaluate());
@@ -200,7 +224,7 @@ void Trainer::finish(RunFolder* folder) {
   const PipelineMetrics& metrics = model_.metrics();
   // Means over ranks, per step.
   std::vector<double> sums = sum_over_ranks(
-      setup_.communicator, {forward_s_, backward_s_ - metrics.wait_s - metrics.update_s,
+      setup_.communicator, {forward_s_, backward_s_ - metrics.pipeline_s,
                             metrics.wait_s, metrics.update_s, metrics.bytes_sent, train_s_});
   for (double& sum : sums) sum /= setup_.world.size * static_cast<double>(total_steps_);
   const double train_s = sums[5] * static_cast<double>(total_steps_);

@@ -52,6 +52,8 @@ class Trainer {
   /// Sums since the last record.
   struct Window {
     double loss = 0.0;
+    /// Steps whose loss is finite.
+    std::int64_t num_losses = 0;
     std::int64_t steps = 0;
     /// Without logging and evaluation.
     double seconds = 0.0;
@@ -65,6 +67,8 @@ class Trainer {
   /// Collective. `save_to` is set on the rank that also writes the mean model.
   Evaluation evaluate(const std::string* save_to = nullptr);
   void save(const std::string& path);
+  /// Makes a step and counts it.
+  void advance();
   void write_step(RunFolder* folder);
   void write_evaluation(RunFolder* folder, const Evaluation& evaluation) const;
   void finish(RunFolder* folder);

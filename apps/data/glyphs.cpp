@@ -168,19 +168,19 @@ class Glyphs : public DatasetEntry::Loader {
   }
 
  private:
-  [[nodiscard]] LabelledImages draw(const Font& font, std::uint64_t seed, Split split,
+  [[nodiscard]] Samples draw(const Font& font, std::uint64_t seed, Split split,
                                     std::int64_t size) const {
-    LabelledImages images{
+    Samples images{
         .size = size,
         .height = kSide,
         .width = kSide,
         .num_classes = kGlyphCount,
-        .pixels = std::vector<std::uint8_t>(static_cast<std::size_t>(size) * kPixels),
+        .values = std::vector<std::uint8_t>(static_cast<std::size_t>(size) * kPixels),
         .labels = draw_labels(seed, split, size)};
     for (std::size_t i = 0; i < images.labels.size(); ++i) {
       Random random = stream(seed, Use::kImage, split, static_cast<std::int64_t>(i));
       render(font[static_cast<std::size_t>(images.labels[i])], static_cast<float>(noise_), random,
-             std::span(images.pixels).subspan(i * kPixels, kPixels));
+             std::span(images.values).subspan(i * kPixels, kPixels));
     }
     return images;
   }

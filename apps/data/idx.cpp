@@ -61,18 +61,18 @@ void check_range(const OpenPair& pair, const Range& range) {
 
 /// Reads the images of the ranges, which are disjoint and in the order of the file, and checks the
 /// rest of the file without keeping it.
-std::vector<LabelledImages> read_ranges(OpenPair& pair, std::span<const Range> ranges) {
-  std::vector<LabelledImages> result;
+std::vector<Samples> read_ranges(OpenPair& pair, std::span<const Range> ranges) {
+  std::vector<Samples> result;
   std::int64_t position = 0;
   for (const Range& range : ranges) {
-    LabelledImages& part = result.emplace_back();
+    Samples& part = result.emplace_back();
     part.size = range.last - range.first;
     part.height = pair.images.shape()[1];
     part.width = pair.images.shape()[2];
     part.num_classes = pair.num_classes();
     pair.images.skip(range.first - position);
-    pair.images.append(part.size, part.pixels);
-    part.pixels.shrink_to_fit();
+    pair.images.append(part.size, part.values);
+    part.values.shrink_to_fit();
     part.labels.assign(pair.labels.begin() + range.first, pair.labels.begin() + range.last);
     position = range.last;
   }
@@ -153,7 +153,7 @@ class Idx : public DatasetEntry::Loader {
     }
     const bool train_first = train.first < validation.first;
     const std::array parts = {train_first ? train : validation, train_first ? validation : train};
-    std::vector<LabelledImages> images = read_ranges(pair, parts);
+    std::vector<Samples> images = read_ranges(pair, parts);
     return {.train = std::move(images[train_first ? 0 : 1]),
             .validation = std::move(images[train_first ? 1 : 0])};
   }

@@ -22,8 +22,8 @@ torch::nn::Conv2d make_conv(std::int64_t in, std::int64_t out) {
 
 class Cnn : public Classifier {
  public:
-  Cnn(const ImageShape& shape, std::int64_t width)
-      : conv1_(register_module("conv1", make_conv(1, width))),
+  Cnn(const InputShape& shape, std::int64_t width)
+      : conv1_(register_module("conv1", make_conv(shape.channels, width))),
         norm1_(register_module("norm1", torch::nn::BatchNorm2d(width))),
         conv2_(register_module("conv2", make_conv(width, 2 * width))),
         norm2_(register_module("norm2", torch::nn::BatchNorm2d(2 * width))),
@@ -50,7 +50,7 @@ class Cnn : public Classifier {
 class CnnFactory : public ModelFactory {
  public:
   explicit CnnFactory(std::int64_t width) : width_(width) {}
-  [[nodiscard]] std::shared_ptr<Classifier> make(const ImageShape& shape) const override {
+  [[nodiscard]] std::shared_ptr<Classifier> make(const InputShape& shape) const override {
     if (shape.height < kMinSide || shape.width < kMinSide) {
       throw ConfigError(concat("model.name: cnn needs images of at least ", kMinSide, " x ",
                                kMinSide, " pixels, these have ", shape.height, " x ", shape.width));

@@ -1,49 +1,61 @@
-// A perceptron with two hidden layers.
+// A perceptron.
+
+#include <vector>
 
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/modules/linear.h>
 
 #include "gossamer/apps/models/models.hpp"
+#include "gossamer/core/base/text.hpp"
 
 namespace gossamer::apps {
 namespace {
 
+struct MlpOptions {
+  std::int64_t hidden = 0;
+  std::int64_t layers = 0;
+};
+
 class Mlp : public Classifier {
  public:
-  Mlp(std::int64_t inputs, std::int64_t hidden, std::int64_t classes)
-      : first_(register_module("first", torch::nn::Linear(inputs, hidden))),
-        second_(register_module("second", torch::nn::Linear(hidden, hidden))),
-        output_(register_module("output", torch::nn::Linear(hidden, classes))) {}
+  Mlp(const InputShape& shape, const MlpOptions& options) {
+    std::int64_t inputs = shape.channels * shape.height * shape.width;
+    for (std::int64_t layer = 1; layer <= options.layers; ++layer) {
+      hidden_.push_back(register_module(concat("hidden", layer),
+                                        torch::nn::Linear(inputs, options.hidden)));
+      inputs = options.hidden;
+    }
+    output_ = register_module("output", torch::nn::Linear(inputs, shape.num_classes));
+  }
 
   torch::Tensor forward(torch::Tensor images) override {
     torch::Tensor x = images.flatten(1);
-    x = torch::relu(first_->forward(x));
-    x = torch::relu(second_->forward(x));
+    for (torch::nn::Linear& layer : hidden_) x = torch::relu(layer->forward(x));
     return output_->forward(x);
   }
 
  private:
-  torch::nn::Linear first_;
-  torch::nn::Linear second_;
-  torch::nn::Linear output_;
+  std::vector<torch::nn::Linear> hidden_;
+  torch::nn::Linear output_ = nullptr;
 };
 
 class MlpFactory : public ModelFactory {
  public:
-  explicit MlpFactory(std::int64_t hidden) : hidden_(hidden) {}
-  [[nodiscard]] std::shared_ptr<Classifier> make(const ImageShape& shape) const override {
-    return std::make_shared<Mlp>(shape.height * shape.width, hidden_, shape.num_classes);
+  explicit MlpFactory(const MlpOptions& options) : options_(options) {}
+  [[nodiscard]] std::shared_ptr<Classifier> make(const InputShape& shape) const override {
+    return std::make_shared<Mlp>(shape, options_);
   }
 
  private:
-  std::int64_t hidden_;
+  MlpOptions options_;
 };
 
 }  // namespace
 
 std::unique_ptr<const ModelFactory> configure_mlp(const Options& model) {
   return std::make_unique<MlpFactory>(
-      model.integer("hidden", {.fallback = 256, .min = 1, .max = 100'000}));
+      MlpOptions{.hidden = model.integer("hidden", {.fallback = 256, .min = 1, .max = 100'000}),
+                 .layers = model.integer("layers", {.fallback = 2, .min = 0, .max = 1'000})});
 }
 
 }  // namespace gossamer::apps

@@ -12,13 +12,18 @@ namespace gossamer::apps {
 
 std::unique_ptr<const ModelFactory> configure_mlp(const Options& model);
 std::unique_ptr<const ModelFactory> configure_cnn(const Options& model);
+std::unique_ptr<const ModelFactory> configure_resnet20(const Options& model);
+std::unique_ptr<const ModelFactory> configure_gpt(const Options& model);
 
 namespace {
 
 constexpr std::array kTable = {
-    ModelEntry{"mlp", "two hidden layers", configure_mlp},
+    ModelEntry{"mlp", "a perceptron", configure_mlp},
     ModelEntry{"cnn", "two convolutions with batch normalisation, then a linear layer",
                configure_cnn},
+    ModelEntry{"resnet20", "a residual network for small images", configure_resnet20},
+    ModelEntry{"gpt", "a transformer that tells the next token of a text", configure_gpt,
+               SampleKind::kTokens},
 };
 
 void draw_uniform(const torch::Tensor& parameter, double bound, Random& random) {
@@ -44,8 +49,12 @@ std::span<const ModelEntry> model_table() { return kTable; }
 std::vector<std::string> model_names() { return names_of(kTable); }
 
 std::unique_ptr<const ModelFactory> configure_model(std::string_view name, const Options& model) {
-  return row_of(kTable, "model", name).configure(model);
+  return find_model(name).configure(model);
 }
+
+const ModelEntry& find_model(std::string_view name) { return row_of(kTable, "model", name); }
+
+void Classifier::reset(Random& random) { initialise(*this, random); }
 
 void initialise(torch::nn::Module& module, Random& random) {
   const torch::NoGradGuard no_grad;

@@ -1,5 +1,5 @@
 #pragma once
-// The models of the trainer: classifiers of images. A new one is one file and one row in
+// The models of the trainer: classifiers of images and of tokens. A new one is one file and one row in
 // models.cpp.
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include "gossamer/apps/data/dataset.hpp"
 #include "gossamer/core/base/options.hpp"
 #include "gossamer/core/base/random.hpp"
 
@@ -19,14 +20,19 @@ namespace gossamer::apps {
 
 class Classifier : public torch::nn::Module {
  public:
-  /// images: [batch, 1, height, width] float32; returns [batch, num_classes] logits.
-  virtual torch::Tensor forward(torch::Tensor images) = 0;
+  /// Images: [batch, channels, height, width] float32; returns [batch, num_classes] logits.
+  /// Tokens: [batch, length] int64; returns [batch * length, num_classes].
+  virtual torch::Tensor forward(torch::Tensor inputs) = 0;
+  /// Gives every parameter its initial value, drawn from `random` alone; see initialise().
+  virtual void reset(Random& random);
 };
 
-struct ImageShape {
+/// Tokens: height 1, and the width is the length of a window.
+struct InputShape {
   std::int64_t height = 0;
   std::int64_t width = 0;
   std::int64_t num_classes = 0;
+  std::int64_t channels = 1;
 };
 
 /// A model whose options have been read; makes it once the data is known.
@@ -34,17 +40,19 @@ class ModelFactory {
  public:
   virtual ~ModelFactory() = default;
   /// Throws ConfigError for a shape the model cannot take.
-  [[nodiscard]] virtual std::shared_ptr<Classifier> make(const ImageShape& shape) const = 0;
+  [[nodiscard]] virtual std::shared_ptr<Classifier> make(const InputShape& shape) const = 0;
 };
 
 struct ModelEntry {
   std::string_view name;
   std::string_view summary;
   std::unique_ptr<const ModelFactory> (*configure)(const Options& model);
+  SampleKind takes = SampleKind::kImages;
 };
 
 std::span<const ModelEntry> model_table();
 std::vector<std::string> model_names();
+const ModelEntry& find_model(std::string_view name);
 std::unique_ptr<const ModelFactory> configure_model(std::string_view name, const Options& model);
 
 /// Gives every linear and convolution layer new values, uniform within 1/sqrt(fan-in) as torch does

@@ -52,6 +52,7 @@ BucketManager::BucketManager(Communicator& communicator, Config config,
 }
 
 void BucketManager::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
+  const ScopedTimer timer(metrics_.pipeline_s);
   const Place place = places_.at(static_cast<std::size_t>(parameter));
   Bucket& bucket = buckets_[place.bucket];
   bucket.offer(place.entry, gradient);
@@ -60,6 +61,7 @@ void BucketManager::gradient_ready(std::int64_t parameter, ConstBlock gradient) 
 }
 
 void BucketManager::finish_step() {
+  const ScopedTimer timer(metrics_.pipeline_s);
   for (Bucket& bucket : buckets_) {
     if (!bucket.complete()) algorithm_->on_ready(bucket);
   }

@@ -10,8 +10,11 @@ namespace gossamer {
 struct PipelineMetrics {
   /// Seconds that compute stood still for an exchange.
   double wait_s = 0.0;
-  /// Seconds in mix and update.
+  /// Seconds in inspection of gradients, mix and update.
   double update_s = 0.0;
+  /// Seconds in the bucket manager's part of the steps altogether: waiting, updates, starting of
+  /// exchanges, everything around them.
+  double pipeline_s = 0.0;
   std::int64_t num_steps = 0;
   /// Steps that mixed but did not update, because a gradient was not finite.
   std::int64_t num_skipped = 0;

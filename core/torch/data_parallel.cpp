@@ -60,6 +60,7 @@ struct DataParallelCore::State {
   /// Lives as long as that callback.
   std::weak_ptr<void> callback;
   PipelineMetrics no_metrics;
+  double gradient_scale = 1.0;
 
   void check_whole() const;
   void offer(std::int64_t parameter);
@@ -139,8 +140,11 @@ void DataParallelCore::State::start_pipeline() {
                             .topology = options.topology,
                             .optimizer = options.optimizer,
                             .schedule = options.schedule,
+                            .gradients = options.gradients,
+                            .num_threads = options.num_threads,
                             .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
       infos, plan, std::move(memory));
+  manager->set_gradient_scale(gradient_scale);
 }
 
 void DataParallelCore::State::after_update(const BucketSpec& spec) {
@@ -269,6 +273,11 @@ const PipelineMetrics& DataParallelCore::metrics() const {
 
 double DataParallelCore::lr() const {
   return state_->manager ? state_->manager->lr() : state_->options.schedule->lr(0);
+}
+
+void DataParallelCore::set_gradient_scale(double scale) {
+  state_->gradient_scale = scale;
+  if (state_->manager) state_->manager->set_gradient_scale(scale);
 }
 
 const BucketPlan& DataParallelCore::plan() const { return state_->plan; }

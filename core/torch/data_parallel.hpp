@@ -44,6 +44,10 @@ struct DataParallelOptions {
   double weight_decay = 0.0;
   /// Biases and the parameters of normalisation layers are decayed as well.
   bool decay_bias_and_norm = false;
+  /// Clipping, and what happens when a gradient is not finite.
+  GradientOptions gradients = {};
+  /// Threads that share mixing and updates; those of autograd are LibTorch's own affair.
+  int num_threads = 1;
   /// Bytes at which a bucket closes.
   std::int64_t bucket_bytes = std::int64_t{25} * 1024 * 1024;
   /// Trace and plan, but never update: parameters stay, nothing is exchanged.
@@ -96,6 +100,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   [[nodiscard]] AverageScope global_average(bool average_buffers);
   [[nodiscard]] const PipelineMetrics& metrics() const;
   [[nodiscard]] double lr() const;
+  void set_gradient_scale(double scale);
   [[nodiscard]] const BucketPlan& plan() const;
   [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const;
 
@@ -143,6 +148,12 @@ class DecentralizedDataParallel {
   [[nodiscard]] AverageScope global_average(bool average_buffers = true) {
     return core_->global_average(average_buffers);
   }
+
+  /// Gradients are multiplied by this before clipping and update, from the next step on: 1/S for a
+  /// loss that was multiplied by S. With GradientOptions::nonfinite = kSkip this is all a gradient
+  /// scaler needs: metrics().num_skipped tells whether the last step was left out, on every rank
+  /// alike, and S must shrink.
+  void set_gradient_scale(double scale) { core_->set_gradient_scale(scale); }
 
   /// Sums over the steps so far.
   [[nodiscard]] const PipelineMetrics& metrics() const { return core_->metrics(); }

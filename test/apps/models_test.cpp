@@ -33,12 +33,12 @@ class FirstPixel : public Classifier {
 };
 
 /// `size` images of 2 x 2, the first pixel i % 4 of image i; every fifth label is wrong.
-LabelledImages make_images(std::int64_t size) {
-  LabelledImages images{
-      .size = size, .height = 2, .width = 2, .num_classes = 4, .pixels = {}, .labels = {}};
+Samples make_images(std::int64_t size) {
+  Samples images{
+      .size = size, .height = 2, .width = 2, .num_classes = 4, .values = {}, .labels = {}};
   for (std::int64_t i = 0; i < size; ++i) {
     for (const std::int64_t pixel : {i % 4, std::int64_t{7}, std::int64_t{0}, std::int64_t{255}}) {
-      images.pixels.push_back(static_cast<std::uint8_t>(pixel));
+      images.values.push_back(static_cast<std::uint8_t>(pixel));
     }
     images.labels.push_back(i % 5 == 0 ? (i + 1) % 4 : i % 4);
   }
@@ -46,7 +46,7 @@ LabelledImages make_images(std::int64_t size) {
 }
 
 TEST(Score, CountsCorrectAnswersAndSumsTheLoss) {
-  const LabelledImages images = make_images(1003);
+  const Samples images = make_images(1003);
   FirstPixel model;
   model.train();
   const Score whole = score(model, images);
@@ -75,7 +75,7 @@ TEST(Score, CountsCorrectAnswersAndSumsTheLoss) {
 
 TEST(Score, IsTheSameWhenRanksShareTheWork) {
   for (const int num_ranks : {1, 2, 3, 7}) {
-    const LabelledImages images = make_images(5);  // fewer images than ranks, too
+    const Samples images = make_images(5);  // fewer images than ranks, too
     const LaunchOptions options{.num_ranks = num_ranks, .timeout_s = 60};
     EXPECT_EQ(launch("threads", options,
                      [&](Communicator& communicator, const World&) {
@@ -92,9 +92,9 @@ TEST(Score, IsTheSameWhenRanksShareTheWork) {
 }
 
 TEST(ImageBatch, ScalesPixelsAndPicksLabels) {
-  const LabelledImages images = make_images(10);
+  const Samples images = make_images(10);
   const std::vector<std::int64_t> indices = {3, 5};
-  const torch::Tensor batch = image_batch(images, indices);
+  const torch::Tensor batch = input_batch(images, indices);
   EXPECT_EQ(batch.sizes(), (std::vector<std::int64_t>{2, 1, 2, 2}));
   EXPECT_EQ(batch.scalar_type(), torch::kFloat32);
   EXPECT_FLOAT_EQ(batch[0][0][0][0].item<float>(), 3.0F / 127.5F - 1.0F);
@@ -106,7 +106,7 @@ TEST(ImageBatch, ScalesPixelsAndPicksLabels) {
 TEST(Models, GiveOneLogitPerClass) {
   for (const ModelEntry& entry : model_table()) {
     const auto factory = configure_model(entry.name, Options());
-    for (const ImageShape& shape : {ImageShape{28, 28, 10}, ImageShape{5, 9, 3}}) {
+    for (const InputShape& shape : {InputShape{28, 28, 10}, InputShape{5, 9, 3}}) {
       const auto model = factory->make(shape);
       const torch::Tensor logits = model->forward(torch::zeros({6, 1, shape.height, shape.width}));
       EXPECT_EQ(logits.sizes(), (std::vector<std::int64_t>{6, shape.num_classes})) << entry.name;

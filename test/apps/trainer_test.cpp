@@ -85,7 +85,7 @@ Outcome train(const std::string& yaml, int num_ranks) {
   return run;
 }
 
-Score score_of(const std::string& yaml, const Tensors& parameters, const LabelledImages& images) {
+Score score_of(const std::string& yaml, const Tensors& parameters, const Samples& images) {
   const auto model = read_text(yaml).model->make({images.height, images.width, images.num_classes});
   const torch::NoGradGuard no_grad;
   for (std::size_t p = 0; p < parameters.size(); ++p) model->parameters()[p].copy_(parameters[p]);

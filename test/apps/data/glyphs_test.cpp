@@ -63,21 +63,21 @@ TEST(Glyphs, HasTheDefaultSizes) {
   const Dataset data = load("", 1);
   EXPECT_EQ(data.train.size, 8192);
   EXPECT_EQ(data.validation.size, 2048);
-  for (const LabelledImages* images : {&data.train, &data.validation}) {
+  for (const Samples* images : {&data.train, &data.validation}) {
     EXPECT_EQ(images->height, 28);
     EXPECT_EQ(images->width, 28);
     EXPECT_EQ(images->num_classes, 10);
     EXPECT_EQ(std::ssize(images->labels), images->size);
-    EXPECT_EQ(std::ssize(images->pixels), images->size * 784);
+    EXPECT_EQ(std::ssize(images->values), images->size * 784);
   }
 }
 
 TEST(Glyphs, DependsOnTheSeedAlone) {
   const Dataset a = load("train_size: 300, val_size: 100", 7);
   const Dataset b = load("train_size: 300, val_size: 100", 7);
-  EXPECT_EQ(a.train.pixels, b.train.pixels);
+  EXPECT_EQ(a.train.values, b.train.values);
   EXPECT_EQ(a.train.labels, b.train.labels);
-  EXPECT_EQ(a.validation.pixels, b.validation.pixels);
+  EXPECT_EQ(a.validation.values, b.validation.values);
   EXPECT_EQ(a.validation.labels, b.validation.labels);
 }
 
@@ -85,11 +85,11 @@ TEST(Glyphs, LargerSetBeginsWithTheSmallerOne) {
   const Dataset large = load("train_size: 205, val_size: 55", 3);
   const Dataset small = load("train_size: 37, val_size: 13", 3);
   EXPECT_TRUE(
-      std::equal(small.train.pixels.begin(), small.train.pixels.end(), large.train.pixels.begin()));
+      std::equal(small.train.values.begin(), small.train.values.end(), large.train.values.begin()));
   EXPECT_TRUE(
       std::equal(small.train.labels.begin(), small.train.labels.end(), large.train.labels.begin()));
-  EXPECT_TRUE(std::equal(small.validation.pixels.begin(), small.validation.pixels.end(),
-                         large.validation.pixels.begin()));
+  EXPECT_TRUE(std::equal(small.validation.values.begin(), small.validation.values.end(),
+                         large.validation.values.begin()));
   EXPECT_TRUE(std::equal(small.validation.labels.begin(), small.validation.labels.end(),
                          large.validation.labels.begin()));
 }
@@ -100,8 +100,8 @@ TEST(Glyphs, DiffersBetweenSeedsAndBetweenSplits) {
   EXPECT_NE(a.train.labels, b.train.labels);
   EXPECT_NE(a.train.labels, a.validation.labels);
   for (std::int64_t i = 0; i < 100; ++i) {
-    EXPECT_FALSE(std::ranges::equal(a.train.image(i), b.train.image(i))) << "image " << i;
-    EXPECT_FALSE(std::ranges::equal(a.train.image(i), a.validation.image(i))) << "image " << i;
+    EXPECT_FALSE(std::ranges::equal(a.train.sample(i), b.train.sample(i))) << "image " << i;
+    EXPECT_FALSE(std::ranges::equal(a.train.sample(i), a.validation.sample(i))) << "image " << i;
   }
 }
 
@@ -118,7 +118,7 @@ TEST(Glyphs, HoldsEveryDigitEquallyOftenInNoFixedOrder) {
 TEST(Glyphs, WithoutNoiseIsInkOnAnEmptyPage) {
   const Dataset data = load("train_size: 500, val_size: 1, noise: 0", 1);
   for (std::int64_t i = 0; i < data.train.size; ++i) {
-    const auto image = data.train.image(i);
+    const auto image = data.train.sample(i);
     const double mean = mean_of(image) / 255.0;
     EXPECT_GT(mean, 0.02) << "image " << i;
     EXPECT_LT(mean, 0.35) << "image " << i;
@@ -135,9 +135,9 @@ TEST(Glyphs, NoiseHasTheDeviationAskedFor) {
   // Below 0 the noise is cut off, so that only half of its square is seen on an empty page.
   double squares = 0;
   double count = 0;
-  for (std::size_t i = 0; i < clean.train.pixels.size(); ++i) {
-    if (clean.train.pixels[i] != 0) continue;
-    squares += std::pow(noisy.train.pixels[i] / 255.0, 2);
+  for (std::size_t i = 0; i < clean.train.values.size(); ++i) {
+    if (clean.train.values[i] != 0) continue;
+    squares += std::pow(noisy.train.values[i] / 255.0, 2);
     ++count;
   }
   EXPECT_NEAR(std::sqrt(2 * squares / count), 0.1, 0.002);
@@ -148,7 +148,7 @@ double nearest_mean_accuracy(const Dataset& data) {
   std::vector<std::vector<double>> means(10, std::vector<double>(784));
   for (std::int64_t i = 0; i < data.train.size; ++i) {
     const auto label = static_cast<std::size_t>(data.train.labels[static_cast<std::size_t>(i)]);
-    const auto image = data.train.image(i);
+    const auto image = data.train.sample(i);
     for (std::size_t p = 0; p < image.size(); ++p) means[label][p] += image[p];
   }
   for (auto& mean : means) {
@@ -156,7 +156,7 @@ double nearest_mean_accuracy(const Dataset& data) {
   }
   int right = 0;
   for (std::int64_t i = 0; i < data.validation.size; ++i) {
-    const auto image = data.validation.image(i);
+    const auto image = data.validation.sample(i);
     std::size_t best = 0;
     double best_distance = std::numeric_limits<double>::infinity();
     for (std::size_t label = 0; label < means.size(); ++label) {

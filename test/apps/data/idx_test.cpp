@@ -35,14 +35,14 @@ void expect_refused(const std::filesystem::path& path, const std::string& keys,
 }
 
 /// The first pixel of idx_images() tells which image it is; its label is that modulo 10.
-void expect_images(const LabelledImages& images, std::int64_t first, std::int64_t last) {
+void expect_images(const Samples& images, std::int64_t first, std::int64_t last) {
   ASSERT_EQ(images.size, last - first);
   EXPECT_EQ(images.height, 3);
   EXPECT_EQ(images.width, 4);
-  ASSERT_EQ(std::ssize(images.pixels), images.size * 12);
+  ASSERT_EQ(std::ssize(images.values), images.size * 12);
   ASSERT_EQ(std::ssize(images.labels), images.size);
   for (std::int64_t i = 0; i < images.size; ++i) {
-    EXPECT_EQ(images.image(i)[0], (31 * (first + i)) % 256);
+    EXPECT_EQ(images.sample(i)[0], (31 * (first + i)) % 256);
     EXPECT_EQ(images.labels[static_cast<std::size_t>(i)], (first + i) % 10);
   }
 }
@@ -84,7 +84,7 @@ TEST(Idx, KeepsOnlyTheRangesAskedFor) {
   expect_images(one.train, 40, 55);
   expect_images(one.validation, 3, 10);
   EXPECT_EQ(one.train.num_classes, 10) << "labels outside of the range count too";
-  EXPECT_LE(one.train.pixels.capacity(), 15U * 12U);
+  EXPECT_LE(one.train.values.capacity(), 15U * 12U);
   write_pair(folder, "t10k-", 20);
   const Dataset two = load(folder.path(), ", train_range: [40, 60], val_range: [0, 20]");
   expect_images(two.train, 40, 60);
@@ -259,13 +259,13 @@ TEST(Idx, ReadsTheTestSetOfMnist) {
   EXPECT_TRUE(std::ranges::equal(std::span(data.train.labels).first(5),
                                  std::array<std::int64_t, 5>{7, 2, 1, 0, 4}));
   std::array<int, 10> counts{};
-  for (const LabelledImages* images : {&data.train, &data.validation}) {
+  for (const Samples* images : {&data.train, &data.validation}) {
     for (const std::int64_t label : images->labels) ++counts.at(static_cast<std::size_t>(label));
   }
   EXPECT_EQ(counts, (std::array{980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009}));
   double sum = 0;
-  for (const LabelledImages* images : {&data.train, &data.validation}) {
-    for (const std::uint8_t pixel : images->pixels) sum += pixel;
+  for (const Samples* images : {&data.train, &data.validation}) {
+    for (const std::uint8_t pixel : images->values) sum += pixel;
   }
   EXPECT_NEAR(sum / 255 / 7'840'000, 0.1325, 0.0005);
 }

@@ -1,0 +1,72 @@
+#pragma once
+// How fast a bucket is mixed and updated, against the least time that memory allows: the optimizer's
+// least bytes per element (everything read once, everything new written once) at the bandwidth of
+// scaling the same parameters in place, x <- c x, 2 accesses per element and no write-allocate.
+//
+// Several buckets in turn, so that none is still in the cache when it comes round again. Updates and
+// scalings alternate, so that both see the same machine.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gossamer/core/engine/bucket.hpp"
+
+namespace gossamer::apps {
+
+struct KernelBenchOptions {
+  std::string optimizer = "accum_adamw";
+  /// YAML, as in a configuration's optimizer section.
+  std::string optimizer_options;
+  int threads = 1;
+  double bucket_mib = 25.0;
+  int buckets = 8;
+  /// Cycles of the optimizer that are timed; one more warms up.
+  int cycles = 10;
+  SimdPath simd = best_simd_path();
+};
+
+struct KernelFigures {
+  std::int64_t numel = 0;
+  /// Steps per cycle.
+  std::int64_t cycle = 1;
+  /// Median over buckets and cycles of the time for one bucket, mean over a cycle.
+  double ms = 0.0;
+  double least_ms = 0.0;
+  /// Mean over a cycle.
+  double least_bytes_per_element = 0.0;
+  double scale_gb_per_s = 0.0;
+  double ratio_to_least = 0.0;
+  /// 95 % interval of the ratio, cycle by cycle.
+  std::pair<double, double> ratio_interval = {};
+};
+
+class KernelBench {
+ public:
+  /// Throws ConfigError for an unknown optimizer or a size that is none.
+  explicit KernelBench(const KernelBenchOptions& options);
+  KernelFigures run();
+
+  /// For tests: what the updates work on.
+  [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  /// Updates of every bucket so far.
+  [[nodiscard]] std::int64_t num_updates() const { return num_updates_; }
+
+ private:
+  /// Seconds for each bucket, mean over one cycle.
+  std::vector<double> update_cycle();
+  /// Seconds for each bucket.
+  std::vector<double> scale_all();
+
+  KernelBenchOptions options_;
+  std::shared_ptr<const Optimizer> optimizer_;
+  WorkerPool pool_;
+  std::vector<Bucket> buckets_;
+  std::vector<Buffer> gradients_;
+  std::vector<Buffer> inboxes_;
+  std::int64_t num_updates_ = 0;
+  std::int64_t num_scalings_ = 0;
+};
+
+}  // namespace gossamer::apps

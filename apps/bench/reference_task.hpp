@@ -1,0 +1,56 @@
+#pragma once
+// Models, initial values and data that any framework can make again: everything follows from a
+// seed through arithmetic on 64-bit integers, so that two programs that train the same model must
+// print the same losses. scripts/peer_step.py is the other side for PyTorch and decent-dp.
+//
+//   mix(z)             splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+//                      Generators", OOPSLA 2014): one step from state z
+//   h(seed, stream, i) = mix(mix(seed * 2^32 + stream) + i)
+//   u(seed, stream, i) = the 24 leading bits of h as a fraction, in [0, 1)
+//   sym(b)             = float32(b * (2 u - 1)), b in double
+//
+// Element i (row-major) of parameter t (declared order) comes from stream 1 + t; the inputs of rank
+// r from stream 1000 + r, its labels from 2000 + r, the pattern of class c from 900 + c.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gossamer/apps/models/models.hpp"
+
+namespace gossamer::apps {
+
+struct Batch {
+  torch::Tensor inputs;
+  torch::Tensor labels;
+};
+
+/// One of the models and what belongs to it.
+class ReferenceTask {
+ public:
+  /// `mlp` (784-1024-1024-1024-10), `resnet20` (3 x 32 x 32 images) or `gpt` (6 layers, 384 wide,
+  /// 128 tokens). Throws ConfigError for another name.
+  explicit ReferenceTask(std::string_view model, std::uint64_t seed);
+
+  /// `mlp`, `resnet20`, `gpt`.
+  static std::vector<std::string> model_names();
+
+  /// A new model with the initial values.
+  [[nodiscard]] std::shared_ptr<Classifier> make_model() const;
+  /// A pool of batches, to be used in turn.
+  [[nodiscard]] std::vector<Batch> make_batches(int rank, std::int64_t batch_size) const;
+  [[nodiscard]] std::int64_t default_batch_size() const;
+
+ private:
+  [[nodiscard]] Batch image_batch(int rank, std::int64_t first, std::int64_t count) const;
+  [[nodiscard]] Batch token_batch(int rank, std::int64_t first, std::int64_t count) const;
+
+  std::string name_;
+  std::uint64_t seed_;
+  InputShape shape_;
+  std::string options_;
+};
+
+}  // namespace gossamer::apps

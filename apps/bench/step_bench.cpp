@@ -1,0 +1,313 @@
+#include "gossamer/apps/bench/step_bench.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+#include <torch/nn/functional/loss.h>
+
+#include "gossamer/apps/bench/reference_task.hpp"
+#include "gossamer/apps/bench/statistics.hpp"
+#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/torch/data_parallel.hpp"
+#include "gossamer/optim/registry.hpp"
+#include "gossamer/topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kCompute = "compute";
+
+double seconds_between(Clock::time_point first, Clock::time_point last) {
+  return std::chrono::duration<double>(last - first).count();
+}
+
+/// Seconds of one step's parts, by name.
+using Row = std::map<std::string, double>;
+
+std::vector<double> column(const std::vector<Row>& rows, const std::string& name) {
+  std::vector<double> values;
+  for (const Row& row : rows) values.push_back(row.at(name));
+  return values;
+}
+
+/// One engine with its own model; all of them see the same batches.
+class Engine {
+ public:
+  Engine(std::string name, const ReferenceTask& task, Communicator& communicator,
+         const World& world, const StepBenchOptions& options)
+      : name_(std::move(name)), net_(task.make_model()) {
+    net_->train();
+    for (const torch::Tensor& parameter : net_->parameters()) num_parameters_ += parameter.numel();
+    if (name_ != kCompute) {
+      wrapper_.emplace(net_, communicator, wrapper_options(world, options));
+    }
+  }
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::int64_t num_parameters() const { return num_parameters_; }
+  [[nodiscard]] std::int64_t num_buckets() const {
+    return wrapper_ ? std::ssize(wrapper_->plan().buckets) : 0;
+  }
+  [[nodiscard]] const std::vector<torch::Tensor>& losses() const { return losses_; }
+  [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }
+  /// The median of each turn, in seconds.
+  [[nodiscard]] const std::vector<double>& turns() const { return turns_; }
+
+  void keep_turn(const std::vector<Row>& rows) {
+    turns_.push_back(median(column(rows, "total")));
+    rows_.insert(rows_.end(), rows.begin(), rows.end());
+  }
+
+  Row step(const std::vector<Batch>& pool) {
+    const Batch& batch = pool[losses_.size() % pool.size()];
+    const PipelineMetrics before = metrics();
+    const auto begin = Clock::now();
+    torch::Tensor loss =
+        torch::nn::functional::cross_entropy(net_->forward(batch.inputs), batch.labels);
+    const auto middle = Clock::now();
+    loss.backward();
+    if (!wrapper_) net_->zero_grad(/*set_to_none=*/true);
+    const auto end = Clock::now();
+    losses_.push_back(loss.detach());
+    Row row = {{"total", seconds_between(begin, end)},
+               {"forward", seconds_between(begin, middle)},
+               {"backward", seconds_between(middle, end)}};
+    if (wrapper_) {
+      const double hooks = metrics().pipeline_s - before.pipeline_s;
+      row["backward"] -= hooks;
+      row["hooks"] = hooks;
+      row["comm_wait"] = metrics().wait_s - before.wait_s;
+      row["mix_update_launch"] = hooks - row["comm_wait"];
+    }
+    return row;
+  }
+
+  void settle() {
+    if (wrapper_) wrapper_->drain();
+  }
+
+ private:
+  DataParallelOptions wrapper_options(const World& world, const StepBenchOptions& options) const {
+    const bool gossips = name_ == "gossip";
+    const bool accumulates = canonical_name(options.optimizer).starts_with("accum");
+    return {.algorithm = name_,
+            .topology = gossips ? make_topology(options.topology, world) : nullptr,
+            .optimizer = make_optimizer(
+                options.optimizer,
+                Options::parse(accumulates ? concat("accum_iter: ", options.accum_iter) : "")),
+            .schedule = make_schedule("constant", {.lr = options.lr}),
+            .weight_decay = options.weight_decay,
+            .decay_bias_and_norm = true,
+            .num_threads = options.threads,
+            .bucket_bytes = static_cast<std::int64_t>(options.bucket_mb * 1024.0 * 1024.0)};
+  }
+
+  [[nodiscard]] PipelineMetrics metrics() const {
+    return wrapper_ ? wrapper_->metrics() : PipelineMetrics();
+  }
+
+  std::string name_;
+  std::shared_ptr<Classifier> net_;
+  std::int64_t num_parameters_ = 0;
+  std::optional<DecentralizedDataParallel<Classifier>> wrapper_;
+  std::vector<torch::Tensor> losses_;
+  std::vector<Row> rows_;
+  std::vector<double> turns_;
+};
+
+double peak_rss_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024.0;
+}
+
+double rounded(double value, int digits) {
+  const double scale = std::pow(10.0, digits);
+  return std::round(value * scale) / scale;
+}
+
+double mean_of(const std::vector<Json>& ranks, const char* section, const std::string& key) {
+  double sum = 0.0;
+  for (const Json& rank : ranks) sum += rank.at(section).at(key).get<double>();
+  return sum / static_cast<double>(ranks.size());
+}
+
+/// Element by element.
+std::vector<double> mean_list(const std::vector<Json>& ranks, const char* key) {
+  std::vector<double> mean(ranks.front().at(key).size());
+  for (const Json& rank : ranks) {
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      mean[i] += rank.at(key).at(i).get<double>() / static_cast<double>(ranks.size());
+    }
+  }
+  return mean;
+}
+
+class StepBench {
+ public:
+  StepBench(Communicator& communicator, const World& world, const StepBenchOptions& options)
+      : communicator_(communicator),
+        world_(world),
+        options_(options),
+        task_(options.model, options.seed),
+        batch_size_(options.batch_size > 0 ? options.batch_size : task_.default_batch_size()),
+        pool_(task_.make_batches(world.rank, batch_size_)) {
+    for (const std::string& name : options.engines) {
+      engines_.push_back(std::make_unique<Engine>(name, task_, communicator, world, options));
+    }
+  }
+
+  std::vector<std::string> run() {
+    const bool several = engines_.size() > 1;
+    const std::int64_t rounds = several ? options_.rounds : 1;
+    const std::int64_t block = std::max<std::int64_t>(2, options_.steps / rounds);
+    for (const auto& engine : engines_) go(*engine, std::max<std::int64_t>(options_.warmup, 3), false);
+    for (std::int64_t round = 0; round < rounds; ++round) {
+      for (const auto& engine : engines_) go(*engine, block + (several ? 1 : 0), true);
+      // There and back, so that nobody is always the first.
+      std::ranges::reverse(engines_);
+    }
+    if (rounds % 2 == 1) std::ranges::reverse(engines_);
+    std::vector<std::string> lines;
+    std::vector<std::vector<double>> turns;
+    for (const auto& engine : engines_) {
+      const std::vector<Json> ranks = gather(*engine);
+      lines.push_back(describe(*engine, ranks).dump());
+      turns.push_back(mean_list(ranks, "turns"));
+    }
+    if (several) lines.push_back(ratios(turns, rounds, block).dump());
+    return lines;
+  }
+
+ private:
+  void go(Engine& engine, std::int64_t count, bool keep) {
+    std::vector<Row> rows;
+    for (std::int64_t k = 0; k < count; ++k) {
+      Row row = engine.step(pool_);
+      // A turn's first step finds nothing in flight; it does not count where turns are taken.
+      if (keep && (k > 0 || engines_.size() == 1)) rows.push_back(std::move(row));
+    }
+    engine.settle();
+    communicator_.barrier();
+    if (keep) engine.keep_turn(rows);
+  }
+
+  /// What each rank has measured, on every rank.
+  std::vector<Json> gather(const Engine& engine) {
+    Json mine;
+    for (const auto& [name, unused] : engine.rows().front()) {
+      mine["median_ms"][name] = 1e3 * median(column(engine.rows(), name));
+    }
+    const std::vector<double> totals = column(engine.rows(), "total");
+    mine["quantiles_ms"] = {{"p10", 1e3 * quantile(totals, 0.1)},
+                            {"p90", 1e3 * quantile(totals, 0.9)}};
+    mine["rss"] = peak_rss_mib();
+    mine["turns"] = engine.turns();
+    mine["losses"] = Json::array();
+    for (const torch::Tensor& loss : engine.losses()) {
+      mine["losses"].push_back(loss.item<double>());
+    }
+    std::vector<Json> ranks;
+    for (const std::string& text : communicator_.all_gather(mine.dump())) {
+      ranks.push_back(Json::parse(text));
+    }
+    return ranks;
+  }
+
+  Json describe(const Engine& engine, const std::vector<Json>& ranks) {
+    const double step_ms = mean_of(ranks, "median_ms", "total");
+    const bool accumulates = canonical_name(options_.optimizer).starts_with("accum");
+    std::vector<double> losses = mean_list(ranks, "losses");
+    for (double& loss : losses) loss = rounded(loss, 6);
+    const bool computes = engine.name() == kCompute;
+    const double samples = static_cast<double>(world_.size) * static_cast<double>(batch_size_);
+    Json json = {{"engine", engine.name()},
+                 {"model", options_.model},
+                 {"params", engine.num_parameters()},
+                 {"world", world_.size},
+                 {"topology", engine.name() == "gossip" ? Json(options_.topology) : Json()},
+                 {"optim", computes ? Json() : Json(options_.optimizer)},
+                 {"optim_impl", "gossamer"},
+                 {"accum_iter", accumulates ? Json(options_.accum_iter) : Json()},
+                 {"batch_size", batch_size_},
+                 {"bucket_mb", options_.bucket_mb},
+                 {"threads", options_.threads},
+                 {"timed_steps", engine.rows().size()},
+                 {"step_ms", rounded(step_ms, 3)},
+                 {"p10_ms", rounded(mean_of(ranks, "quantiles_ms", "p10"), 3)},
+                 {"p90_ms", rounded(mean_of(ranks, "quantiles_ms", "p90"), 3)},
+                 {"samples_per_s", rounded(samples * 1e3 / step_ms, 1)}};
+    json["peak_rss_mb"] = Json::array();
+    for (const Json& rank : ranks) {
+      json["peak_rss_mb"].push_back(std::lround(rank.at("rss").get<double>()));
+    }
+    json["rss_shared"] = engines_.size() > 1;
+    for (const auto& [name, unused] : ranks.front().at("median_ms").items()) {
+      if (name == "total") continue;
+      json["breakdown_ms"][name] = rounded(mean_of(ranks, "median_ms", name), 3);
+    }
+    json["buckets"] = computes ? Json() : Json(engine.num_buckets());
+    json["loss_first"] = losses.front();
+    json["loss_last"] = losses.back();
+    if (options_.losses) json["losses"] = losses;
+    return json;
+  }
+
+  Json ratios(const std::vector<std::vector<double>>& turns, std::int64_t rounds,
+              std::int64_t block) const {
+    Json all = Json::object();
+    for (std::size_t a = 0; a < engines_.size(); ++a) {
+      for (std::size_t b = a + 1; b < engines_.size(); ++b) {
+        std::vector<double> quotients;
+        for (std::size_t t = 0; t < turns[a].size(); ++t) {
+          quotients.push_back(turns[a][t] / turns[b][t]);
+        }
+        const auto [low, high] = median_interval(quotients);
+        all[concat(engines_[a]->name(), "/", engines_[b]->name())] = {
+            {"step_time_ratio", rounded(median(quotients), 4)},
+            {"ci95", {rounded(low, 4), rounded(high, 4)}},
+            {"min", rounded(*std::ranges::min_element(quotients), 4)},
+            {"max", rounded(*std::ranges::max_element(quotients), 4)}};
+      }
+    }
+    return {{"ratios", all},
+            {"model", options_.model},
+            {"world", world_.size},
+            {"rounds", rounds},
+            {"block", block}};
+  }
+
+  Communicator& communicator_;
+  World world_;
+  const StepBenchOptions& options_;
+  ReferenceTask task_;
+  std::int64_t batch_size_;
+  std::vector<Batch> pool_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+}  // namespace
+
+std::vector<std::string> step_engine_names() {
+  std::vector<std::string> names = algorithm_names();
+  names.emplace_back(kCompute);
+  return names;
+}
+
+std::vector<std::string> run_step_bench(Communicator& communicator, const World& world,
+                                        const StepBenchOptions& options) {
+  return StepBench(communicator, world, options).run();
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,47 @@
+#pragma once
+// A training step, timed: models, data and figures as scripts/peer_step.py has them for decent-dp
+// and PyTorch, so that a line of one can be held against a line of the other.
+//
+// Engines: the algorithms of the library, and `compute`, which is forward and backward alone. Several
+// engines take turns within the same processes, so that a slow drift of the machine cancels out of
+// the ratios between them.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gossamer/comm/communicator.hpp"
+#include "gossamer/core/base/types.hpp"
+
+namespace gossamer::apps {
+
+struct StepBenchOptions {
+  std::vector<std::string> engines = {"gossip"};
+  std::string model = "mlp";
+  std::string topology = "ring";
+  std::string optimizer = "accum-adamw";
+  /// Timed steps of each engine. With several engines: in `rounds` turns.
+  std::int64_t steps = 30;
+  std::int64_t warmup = 5;
+  std::int64_t rounds = 5;
+  /// Samples per rank; 0: what the model usually takes.
+  std::int64_t batch_size = 0;
+  double bucket_mb = 25.0;
+  std::int64_t accum_iter = 4;
+  double lr = 3e-4;
+  double weight_decay = 0.1;
+  std::uint64_t seed = 1234;
+  int threads = 1;
+  /// Report the loss of every step, warm-up included: its mean over ranks.
+  bool losses = false;
+};
+
+/// `gossip`, `allreduce`, `local`, `compute`.
+std::vector<std::string> step_engine_names();
+
+/// Collective. Returns the lines of JSON that rank 0 prints: one per engine, and one with ratios
+/// where there are several. Throws ConfigError.
+std::vector<std::string> run_step_bench(Communicator& communicator, const World& world,
+                                        const StepBenchOptions& options);
+
+}  // namespace gossamer::apps

@@ -1,0 +1,189 @@
+// gossamer bench kernel | step
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <ATen/Parallel.h>
+#include <nlohmann/json.hpp>
+
+#include "gossamer/apps/bench/kernel_bench.hpp"
+#include "gossamer/apps/bench/reference_task.hpp"
+#include "gossamer/apps/bench/step_bench.hpp"
+#include "gossamer/apps/commands.hpp"
+#include "gossamer/comm/launch.hpp"
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+#include "gossamer/optim/registry.hpp"
+#include "gossamer/topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+struct KernelArguments {
+  KernelBenchOptions options;
+  std::int64_t accum_iter = 4;
+  std::string device = "cpu";
+  bool json = false;
+};
+
+void bench_kernel(KernelArguments arguments) {
+  KernelBenchOptions& options = arguments.options;
+  if (arguments.device != "cpu") {
+    throw ConfigError("command line", "--device",
+                      "this program was built without CUDA, allowed: cpu");
+  }
+  if (canonical_name(options.optimizer).starts_with("accum")) {
+    options.optimizer_options = concat("accum_iter: ", arguments.accum_iter);
+  }
+  const KernelFigures figures = KernelBench(options).run();
+  if (arguments.json) {
+    const nlohmann::ordered_json json = {
+        {"optimizer", options.optimizer},
+        {"device", arguments.device},
+        {"threads", options.threads},
+        {"simd", name_of(options.simd)},
+        {"bucket_mib", options.bucket_mib},
+        {"buckets", options.buckets},
+        {"steps_per_cycle", figures.cycle},
+        {"cycles", options.cycles},
+        {"ms", figures.ms},
+        {"least_ms", figures.least_ms},
+        {"least_bytes_per_element", figures.least_bytes_per_element},
+        {"scale_GBps", figures.scale_gb_per_s},
+        {"ratio_to_least", figures.ratio_to_least},
+        {"ratio_ci95", {figures.ratio_interval.first, figures.ratio_interval.second}}};
+    std::cout << json.dump() << std::endl;
+    return;
+  }
+  std::cout << options.optimizer << ", " << options.buckets << " buckets of " << options.bucket_mib
+            << " MiB in turn, " << options.threads << " threads, " << name_of(options.simd)
+            << "\n  one bucket          " << figures.ms << " ms"
+            << "\n  the least           " << figures.least_ms << " ms: "
+            << figures.least_bytes_per_element << " bytes per element at "
+            << figures.scale_gb_per_s << " GB/s (scaling in place)"
+            << "\n  ratio               " << figures.ratio_to_least << " (95 % of medians within "
+            << figures.ratio_interval.first << " .. " << figures.ratio_interval.second << ")\n";
+}
+
+void add_kernel_command(CLI::App& parent, int& exit_code) {
+  auto arguments = std::make_shared<KernelArguments>();
+  KernelBenchOptions& options = arguments->options;
+  CLI::App* command = parent.add_subcommand(
+      "kernel", "Mixing and update of a bucket against the bandwidth of memory");
+  command->add_option("--optimizer", options.optimizer, "The optimizer")->capture_default_str();
+  command->add_option("--threads", options.threads, "Threads that share the work")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--bucket-mib", options.bucket_mib, "Size of a bucket's parameters")
+      ->check(CLI::Range(1e-4, 1e6))
+      ->capture_default_str();
+  command->add_option("--buckets", options.buckets, "Buckets, in turn")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  command->add_option("--cycles", options.cycles, "Cycles of the optimizer that are timed")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_option("--accum-iter", arguments->accum_iter, "Steps per cycle of accum optimizers")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_option("--device", arguments->device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "One JSON object on stdout");
+  command->footer("Example:\n  gossamer bench kernel --optimizer accum_adamw --threads 2 --json");
+  command->callback([arguments, &exit_code] {
+    bench_kernel(*arguments);
+    exit_code = static_cast<int>(ExitCode::kDone);
+  });
+}
+
+struct StepArguments {
+  StepBenchOptions options;
+  std::string backend = "auto";
+  int num_ranks = 0;
+};
+
+int bench_step(const StepArguments& arguments) {
+  const std::string backend =
+      arguments.backend == "auto" ? std::string(default_backend()) : arguments.backend;
+  at::set_num_threads(arguments.options.threads);
+  const LaunchOptions launch_options{.num_ranks = arguments.num_ranks,
+                                     .log_level = LogLevel::kWarning};
+  return launch(backend, launch_options, [&](Communicator& communicator, const World& world) {
+    const auto lines = run_step_bench(communicator, world, arguments.options);
+    if (world.rank == 0) {
+      for (const std::string& line : lines) std::cout << line << std::endl;
+    }
+    return static_cast<int>(ExitCode::kDone);
+  });
+}
+
+void add_step_command(CLI::App& parent, int& exit_code) {
+  auto arguments = std::make_shared<StepArguments>();
+  StepBenchOptions& options = arguments->options;
+  CLI::App* command =
+      parent.add_subcommand("step", "A training step of a model, timed; one JSON object a line");
+  const auto count = [](std::int64_t min) { return CLI::Range(min, std::int64_t{1'000'000'000}); };
+  command->add_option("--engine", options.engines,
+                      "gossip, allreduce, local, compute (forward and backward alone), or several "
+                      "with commas: they take turns")
+      ->delimiter(',')
+      ->check(CLI::IsMember(step_engine_names()));
+  command->add_option("--model", options.model, "mlp, resnet20, gpt")
+      ->check(CLI::IsMember(ReferenceTask::model_names()))
+      ->capture_default_str();
+  command->add_option("--topology", options.topology, "Topology of gossip")->capture_default_str();
+  command->add_option("--optim", options.optimizer, "The optimizer")->capture_default_str();
+  command->add_option("--steps", options.steps, "Timed steps of each engine")
+      ->check(count(1))
+      ->capture_default_str();
+  command->add_option("--warmup", options.warmup, "Steps before, at least 3")
+      ->check(count(0))
+      ->capture_default_str();
+  command->add_option("--rounds", options.rounds, "Turns of each of several engines")
+      ->check(count(1))
+      ->capture_default_str();
+  command->add_option("--batch-size", options.batch_size,
+                      "Samples per rank; 0: mlp 64, resnet20 32, gpt 4")
+      ->check(count(0));
+  command->add_option("--bucket-mb", options.bucket_mb, "MiB at which a bucket closes")
+      ->check(CLI::Range(1e-6, 1e6))
+      ->capture_default_str();
+  command->add_option("--accum-iter", options.accum_iter, "Steps per cycle of accum optimizers")
+      ->check(count(1))
+      ->capture_default_str();
+  command->add_option("--lr", options.lr, "Learning rate")->check(CLI::NonNegativeNumber);
+  command->add_option("--weight-decay", options.weight_decay, "Of every parameter")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--seed", options.seed, "Of initial values and data")->capture_default_str();
+  command->add_option("--threads", options.threads, "Compute threads per rank")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_flag("--losses", options.losses, "Report every step's loss, warm-up included");
+  std::vector<std::string> backends = backend_names();
+  backends.insert(backends.begin(), "auto");
+  command->add_option("--backend", arguments->backend, "auto: mpi under mpirun, otherwise threads")
+      ->check(CLI::IsMember(backends));
+  command->add_option("--ranks", arguments->num_ranks, "Worker threads, without mpirun")
+      ->check(CLI::Range(1, 4096));
+  command->footer(
+      "Examples:\n"
+      "  gossamer bench step --model mlp --losses\n"
+      "  mpirun -n 2 gossamer bench step --model gpt --engine gossip,compute --rounds 10");
+  command->callback([arguments, &exit_code] { exit_code = bench_step(*arguments); });
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& program, int& exit_code) {
+  CLI::App* command = program.add_subcommand("bench", "Measure the kernel and the step");
+  command->require_subcommand(1);
+  command->footer("Example:\n  gossamer bench kernel --threads 1");
+  add_kernel_command(*command, exit_code);
+  add_step_command(*command, exit_code);
+}
+
+}  // namespace gossamer::apps

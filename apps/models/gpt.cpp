@@ -1,0 +1,169 @@
+// A decoder-only transformer that tells the next token (Radford et al., "Language Models are
+// Unsupervised Multitask Learners", 2019): learned positions, normalisation before attention and
+// feed-forward part, GELU, no dropout. The output matrix is not tied to the embedding.
+
+#include <cmath>
+
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <torch/nn/functional/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include "gossamer/apps/models/models.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+// Standard deviation of initial weights, as in GPT-2.
+constexpr double kInitialScale = 0.02;
+
+struct GptOptions {
+  std::int64_t layers = 0;
+  std::int64_t width = 0;
+  std::int64_t heads = 0;
+};
+
+torch::nn::LayerNorm make_norm(std::int64_t width) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
+}
+
+class AttentionImpl : public torch::nn::Module {
+ public:
+  AttentionImpl(std::int64_t width, std::int64_t heads)
+      : heads_(heads),
+        qkv_(register_module("qkv", torch::nn::Linear(width, 3 * width))),
+        proj_(register_module("proj", torch::nn::Linear(width, width))) {}
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    const std::int64_t batch = x.size(0);
+    const std::int64_t length = x.size(1);
+    const std::int64_t width = x.size(2);
+    const auto parts = qkv_->forward(x).split(width, 2);
+    const auto by_head = [&](const torch::Tensor& part) {
+      return part.view({batch, length, heads_, width / heads_}).transpose(1, 2);
+    };
+    const torch::Tensor y = at::scaled_dot_product_attention(
+        by_head(parts[0]), by_head(parts[1]), by_head(parts[2]), {}, 0.0, /*is_causal=*/true);
+    return proj_->forward(y.transpose(1, 2).reshape({batch, length, width}));
+  }
+
+ private:
+  std::int64_t heads_;
+  torch::nn::Linear qkv_;
+  torch::nn::Linear proj_;
+};
+TORCH_MODULE(Attention);
+
+class FeedForwardImpl : public torch::nn::Module {
+ public:
+  explicit FeedForwardImpl(std::int64_t width)
+      : fc_(register_module("fc", torch::nn::Linear(width, 4 * width))),
+        proj_(register_module("proj", torch::nn::Linear(4 * width, width))) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return proj_->forward(torch::gelu(fc_->forward(x)));
+  }
+
+ private:
+  torch::nn::Linear fc_;
+  torch::nn::Linear proj_;
+};
+TORCH_MODULE(FeedForward);
+
+class LayerImpl : public torch::nn::Module {
+ public:
+  LayerImpl(std::int64_t width, std::int64_t heads)
+      : ln1_(register_module("ln1", make_norm(width))),
+        attn_(register_module("attn", Attention(width, heads))),
+        ln2_(register_module("ln2", make_norm(width))),
+        mlp_(register_module("mlp", FeedForward(width))) {}
+  torch::Tensor forward(torch::Tensor x) {
+    x = x + attn_->forward(ln1_->forward(x));
+    return x + mlp_->forward(ln2_->forward(x));
+  }
+
+ private:
+  torch::nn::LayerNorm ln1_;
+  Attention attn_;
+  torch::nn::LayerNorm ln2_;
+  FeedForward mlp_;
+};
+TORCH_MODULE(Layer);
+
+class Gpt : public Classifier {
+ public:
+  Gpt(const InputShape& shape, const GptOptions& options)
+      : num_layers_(options.layers),
+        wte_(register_module("wte", torch::nn::Embedding(shape.num_classes, options.width))),
+        wpe_(register_module("wpe", torch::nn::Embedding(shape.width, options.width))) {
+    for (std::int64_t k = 0; k < options.layers; ++k) {
+      layers_->push_back(Layer(options.width, options.heads));
+    }
+    register_module("layers", layers_);
+    ln_ = register_module("ln", make_norm(options.width));
+    head_ = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(
+                                                          options.width, shape.num_classes)
+                                                          .bias(false)));
+  }
+
+  /// tokens: [batch, length] int64; returns [batch * length, num_classes].
+  torch::Tensor forward(torch::Tensor tokens) override {
+    const torch::Tensor places = torch::arange(tokens.size(1), torch::kInt64);
+    const torch::Tensor x = wte_->forward(tokens) + wpe_->forward(places);
+    return head_->forward(ln_->forward(layers_->forward(x))).flatten(0, 1);
+  }
+
+  /// Matrices normal with 0.02; those that write into the residual stream smaller by the root of
+  /// their number, so that its variance does not grow with depth. Biases 0, norms 1.
+  void reset(Random& random) override {
+    const torch::NoGradGuard no_grad;
+    const double into_stream = kInitialScale / std::sqrt(2.0 * static_cast<double>(num_layers_));
+    for (const auto& entry : named_parameters()) {
+      torch::Tensor parameter = entry.value();
+      if (parameter.dim() < 2) {
+        parameter.fill_(entry.key().ends_with("weight") ? 1.0 : 0.0);
+        continue;
+      }
+      const double scale = entry.key().ends_with("proj.weight") ? into_stream : kInitialScale;
+      float* values = parameter.data_ptr<float>();
+      for (std::int64_t i = 0; i < parameter.numel(); ++i) {
+        values[i] = static_cast<float>(scale * random.normal());
+      }
+    }
+  }
+
+ private:
+  std::int64_t num_layers_;
+  torch::nn::Embedding wte_;
+  torch::nn::Embedding wpe_;
+  torch::nn::Sequential layers_;
+  torch::nn::LayerNorm ln_ = nullptr;
+  torch::nn::Linear head_ = nullptr;
+};
+
+class GptFactory : public ModelFactory {
+ public:
+  explicit GptFactory(const GptOptions& options) : options_(options) {}
+  [[nodiscard]] std::shared_ptr<Classifier> make(const InputShape& shape) const override {
+    return std::make_shared<Gpt>(shape, options_);
+  }
+
+ private:
+  GptOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<const ModelFactory> configure_gpt(const Options& model) {
+  const GptOptions options{
+      .layers = model.integer("layers", {.fallback = 6, .min = 1, .max = 1'000}),
+      .width = model.integer("width", {.fallback = 384, .min = 1, .max = 100'000}),
+      .heads = model.integer("heads", {.fallback = 6, .min = 1, .max = 10'000})};
+  if (options.width % options.heads != 0) {
+    model.fail("heads", "does not divide model.width, allowed: a divisor of it");
+  }
+  return std::make_unique<GptFactory>(options);
+}
+
+}  // namespace gossamer::apps

@@ -12,6 +12,7 @@
 #include "gossamer/apps/bench/reference_task.hpp"
 #include "gossamer/apps/bench/step_bench.hpp"
 #include "gossamer/apps/commands.hpp"
+#include "gossamer/apps/simd_option.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
@@ -25,6 +26,7 @@ struct KernelArguments {
   KernelBenchOptions options;
   std::int64_t accum_iter = 4;
   std::string device = "cpu";
+  std::string simd = "auto";
   bool json = false;
 };
 
@@ -34,6 +36,7 @@ void bench_kernel(KernelArguments arguments) {
     throw ConfigError("command line", "--device",
                       "this program was built without CUDA, allowed: cpu");
   }
+  options.simd = simd_path_of(arguments.simd);
   if (canonical_name(options.optimizer).starts_with("accum")) {
     options.optimizer_options = concat("accum_iter: ", arguments.accum_iter);
   }
@@ -91,6 +94,8 @@ void add_kernel_command(CLI::App& parent, int& exit_code) {
   command->add_option("--device", arguments->device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
+  command->add_option("--simd", arguments->simd, "Vector path: auto, baseline, avx2, avx512")
+      ->check(CLI::IsMember({"auto", "baseline", "avx2", "avx512"}));
   command->add_flag("--json", arguments->json, "One JSON object on stdout");
   command->footer("Example:\n  gossamer bench kernel --optimizer accum_adamw --threads 2 --json");
   command->callback([arguments, &exit_code] {

@@ -10,6 +10,7 @@
 
 #include "gossamer/apps/commands.hpp"
 #include "gossamer/apps/replay/replay.hpp"
+#include "gossamer/apps/simd_option.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
@@ -101,18 +102,6 @@ void print(const RecordedCase& recorded, const ReplayReport& report,
   const bool passed = report.passed(arguments.options.tolerance);
   std::cout << "\n  " << (passed ? "holds" : "does not hold") << " (tolerance "
             << arguments.options.tolerance << ")\n";
-}
-
-SimdPath simd_path_of(const std::string& name) {
-  if (name == "auto") return best_simd_path();
-  std::vector<std::string> available;
-  for (const SimdPath path : available_simd_paths()) {
-    if (name == name_of(path)) return path;
-    available.emplace_back(name_of(path));
-  }
-  throw ConfigError("command line", "--simd",
-                    concat("this processor has no path ", name, ", allowed: auto, ",
-                           join(available, ", ")));
 }
 
 int replay_case(ReplayArguments arguments) {

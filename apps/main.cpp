@@ -5,27 +5,14 @@
 #include <sstream>
 #include <string>
 
+#include "gossamer/apps/allocator.hpp"
 #include "gossamer/apps/commands.hpp"
 #include "gossamer/apps/version.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/base/error.hpp"
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
-
 namespace gossamer::apps {
 namespace {
-
-/// Freed gradients go back to the kernel by default and fault in again page by page in the next
-/// step. Keeping blocks up to this size in the process is worth 5 to 10 % of a step.
-void keep_freed_memory() {
-#if defined(__GLIBC__)
-  constexpr int kKeep = 256 * 1024 * 1024;
-  mallopt(M_MMAP_THRESHOLD, kKeep);
-  mallopt(M_TRIM_THRESHOLD, kKeep);
-#endif
-}
 
 /// Under mpirun a process that leaves without MPI takes the others down, perhaps before rank 0 has
 /// said why. So everybody starts, rank 0 speaks, and all leave together.

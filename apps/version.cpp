@@ -2,6 +2,7 @@
 
 #include <torch/version.h>
 
+#include "gossamer/apps/allocator.hpp"
 #include "gossamer/core/base/text.hpp"
 #ifdef GOSSAMER_HAVE_MPI
 #include "gossamer/comm/mpi_check.hpp"
@@ -23,7 +24,8 @@ std::string mpi_version() {
 std::string version_text() {
   return concat("gossamer ", GOSSAMER_VERSION, "\n", "LibTorch ", TORCH_VERSION, "\n", "MPI      ",
                 mpi_version(), "\n", "NCCL     not built in (this build computes on the CPU)\n",
-                "compiler ", GOSSAMER_COMPILER);
+                "compiler ", GOSSAMER_COMPILER, "\n", "memory   ",
+                allocator_name());
 }
 
 }  // namespace gossamer::apps

@@ -14,6 +14,9 @@ namespace {
 constexpr std::int64_t kChunk = 64 * 1024;
 constexpr std::int64_t kLanes = 8;
 constexpr std::int64_t kChains = 4;
+// Bytes; without it a gradient that has left the inner caches takes twice as long.
+constexpr std::uintptr_t kPrefetchAhead = 2048;
+constexpr std::uintptr_t kCacheLine = 64;
 
 // Vectors of the compiler's own: it splits them where the processor's are shorter, so that lanes
 // and order are the same on every path.
@@ -23,6 +26,15 @@ template <class T>
 struct LanesOf {
   using Type __attribute__((vector_size(kLanes * sizeof(T)))) = T;
 };
+
+/// Asks for what one turn of the loop will read some turns later; may lie behind the end.
+template <class T>
+[[gnu::always_inline]] inline void prefetch_after(const T* values) {
+  const auto address = reinterpret_cast<std::uintptr_t>(values) + kPrefetchAhead;
+  for (std::uintptr_t line = 0; line < kChains * kLanes * sizeof(T); line += kCacheLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(address + line));
+  }
+}
 
 template <class T>
 struct SumSquares {
@@ -35,6 +47,7 @@ struct SumSquares {
     std::array<Doubles, kChains> sums{};
     std::int64_t i = 0;
     for (; i + kChains * kLanes <= numel; i += kChains * kLanes) {
+      prefetch_after(values + i);
       for (std::int64_t chain = 0; chain < kChains; ++chain) {
         Lanes lanes;
         std::memcpy(&lanes, values + i + chain * kLanes, sizeof(lanes));

@@ -59,7 +59,7 @@ class Engine {
   [[nodiscard]] std::int64_t num_buckets() const {
     return wrapper_ ? std::ssize(wrapper_->plan().buckets) : 0;
   }
-  [[nodiscard]] const std::vector<torch::Tensor>& losses() const { return losses_; }
+  [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
   [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }
   /// The median of each turn, in seconds.
   [[nodiscard]] const std::vector<double>& turns() const { return turns_; }
@@ -79,7 +79,7 @@ class Engine {
     loss.backward();
     if (!wrapper_) net_->zero_grad(/*set_to_none=*/true);
     const auto end = Clock::now();
-    losses_.push_back(loss.detach());
+    losses_.push_back(loss.item<double>());
     Row row = {{"total", seconds_between(begin, end)},
                {"forward", seconds_between(begin, middle)},
                {"backward", seconds_between(middle, end)}};
@@ -121,7 +121,7 @@ class Engine {
   std::shared_ptr<Classifier> net_;
   std::int64_t num_parameters_ = 0;
   std::optional<DecentralizedDataParallel<Classifier>> wrapper_;
-  std::vector<torch::Tensor> losses_;
+  std::vector<double> losses_;
   std::vector<Row> rows_;
   std::vector<double> turns_;
 };
@@ -215,9 +215,7 @@ class StepBench {
     mine["rss"] = peak_rss_mib();
     mine["turns"] = engine.turns();
     mine["losses"] = Json::array();
-    for (const torch::Tensor& loss : engine.losses()) {
-      mine["losses"].push_back(loss.item<double>());
-    }
+    for (const double loss : engine.losses()) mine["losses"].push_back(loss);
     std::vector<Json> ranks;
     for (const std::string& text : communicator_.all_gather(mine.dump())) {
       ranks.push_back(Json::parse(text));

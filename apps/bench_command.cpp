@@ -63,8 +63,8 @@ void bench_kernel(KernelArguments arguments) {
   std::cout << options.optimizer << ", " << options.buckets << " buckets of " << options.bucket_mib
             << " MiB in turn, " << options.threads << " threads, " << name_of(options.simd)
             << "\n  one bucket          " << figures.ms << " ms"
-            << "\n  the least           " << figures.least_ms << " ms: "
-            << figures.least_bytes_per_element << " bytes per element at "
+            << "\n  the least           " << figures.least_ms
+            << " ms: " << figures.least_bytes_per_element << " bytes per element at "
             << figures.scale_gb_per_s << " GB/s (scaling in place)"
             << "\n  ratio               " << figures.ratio_to_least << " (95 % of medians within "
             << figures.ratio_interval.first << " .. " << figures.ratio_interval.second << ")\n";
@@ -131,9 +131,10 @@ void add_step_command(CLI::App& parent, int& exit_code) {
   CLI::App* command =
       parent.add_subcommand("step", "A training step of a model, timed; one JSON object a line");
   const auto count = [](std::int64_t min) { return CLI::Range(min, std::int64_t{1'000'000'000}); };
-  command->add_option("--engine", options.engines,
-                      "gossip, allreduce, local, compute (forward and backward alone), or several "
-                      "with commas: they take turns")
+  command
+      ->add_option("--engine", options.engines,
+                   "gossip, allreduce, local, compute (forward and backward alone), or several "
+                   "with commas: they take turns")
       ->delimiter(',')
       ->check(CLI::IsMember(step_engine_names()));
   command->add_option("--model", options.model, "mlp, resnet20, gpt")
@@ -150,8 +151,9 @@ void add_step_command(CLI::App& parent, int& exit_code) {
   command->add_option("--rounds", options.rounds, "Turns of each of several engines")
       ->check(count(1))
       ->capture_default_str();
-  command->add_option("--batch-size", options.batch_size,
-                      "Samples per rank; 0: mlp 64, resnet20 32, gpt 4")
+  command
+      ->add_option("--batch-size", options.batch_size,
+                   "Samples per rank; 0: mlp 64, resnet20 32, gpt 4")
       ->check(count(0));
   command->add_option("--bucket-mb", options.bucket_mb, "MiB at which a bucket closes")
       ->check(CLI::Range(1e-6, 1e6))

@@ -52,23 +52,25 @@ Json to_json(const RecordedCase& recorded, const Deviation& at) {
 Json to_json(const RecordedCase& recorded, const ReplayReport& report,
              const ReplayArguments& arguments) {
   const auto error = [](double value) { return std::isfinite(value) ? Json(value) : Json("inf"); };
-  Json json = {{"case", recorded.name},
-               {"passed", report.passed(arguments.options.tolerance)},
-               {"tolerance", arguments.options.tolerance},
-               {"largest_error", error(std::max(report.steps.error, report.average.error))},
-               {"steps", {{"largest_error", error(report.steps.error)},
-                          {"at", to_json(recorded, report.steps)}}},
-               {"average", {{"largest_error", error(report.average.error)},
-                            {"at", to_json(recorded, report.average)},
-                            {"distance_to_center", report.distance_to_center}}}};
+  Json json = {
+      {"case", recorded.name},
+      {"passed", report.passed(arguments.options.tolerance)},
+      {"tolerance", arguments.options.tolerance},
+      {"largest_error", error(std::max(report.steps.error, report.average.error))},
+      {"steps",
+       {{"largest_error", error(report.steps.error)}, {"at", to_json(recorded, report.steps)}}},
+      {"average",
+       {{"largest_error", error(report.average.error)},
+        {"at", to_json(recorded, report.average)},
+        {"distance_to_center", report.distance_to_center}}}};
   if (recorded.distance_to_center) {
     json["average"]["recorded_distance_to_center"] = *recorded.distance_to_center;
   }
-  json["buckets"] = {{"count", report.num_buckets},
-                     {"compared", report.buckets_compared},
-                     {"difference", report.bucket_difference.empty()
-                                        ? Json(nullptr)
-                                        : Json(report.bucket_difference)}};
+  json["buckets"] = {
+      {"count", report.num_buckets},
+      {"compared", report.buckets_compared},
+      {"difference",
+       report.bucket_difference.empty() ? Json(nullptr) : Json(report.bucket_difference)}};
   json["world_size"] = recorded.world_size;
   json["backend"] = arguments.backend;
   json["optimizer"] = recorded.optimizer;

@@ -14,9 +14,9 @@ SimdPath simd_path_of(const std::string& name) {
     if (name == name_of(path)) return path;
     available.emplace_back(name_of(path));
   }
-  throw ConfigError("command line", "--simd",
-                    concat("this processor has no path ", name, ", allowed: ",
-                           join(available, ", ")));
+  throw ConfigError(
+      "command line", "--simd",
+      concat("this processor has no path ", name, ", allowed: ", join(available, ", ")));
 }
 
 }  // namespace gossamer::apps

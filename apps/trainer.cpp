@@ -224,8 +224,8 @@ void Trainer::finish(RunFolder* folder) {
   const PipelineMetrics& metrics = model_.metrics();
   // Means over ranks, per step.
   std::vector<double> sums = sum_over_ranks(
-      setup_.communicator, {forward_s_, backward_s_ - metrics.pipeline_s,
-                            metrics.wait_s, metrics.update_s, metrics.bytes_sent, train_s_});
+      setup_.communicator, {forward_s_, backward_s_ - metrics.pipeline_s, metrics.wait_s,
+                            metrics.update_s, metrics.bytes_sent, train_s_});
   for (double& sum : sums) sum /= setup_.world.size * static_cast<double>(total_steps_);
   const double train_s = sums[5] * static_cast<double>(total_steps_);
   std::uint64_t sum = 0;

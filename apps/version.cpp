@@ -24,8 +24,7 @@ std::string mpi_version() {
 std::string version_text() {
   return concat("gossamer ", GOSSAMER_VERSION, "\n", "LibTorch ", TORCH_VERSION, "\n", "MPI      ",
                 mpi_version(), "\n", "NCCL     not built in (this build computes on the CPU)\n",
-                "compiler ", GOSSAMER_COMPILER, "\n", "memory   ",
-                allocator_name());
+                "compiler ", GOSSAMER_COMPILER, "\n", "memory   ", allocator_name());
 }
 
 }  // namespace gossamer::apps

@@ -168,8 +168,8 @@ class RuleOptimizer : public Optimizer {
   [[nodiscard]] std::int64_t least_bytes(std::int64_t step, DType dtype) const override {
     const Phase phase = rule_.phase(step);
     // Parameter in and out, gradient, inbox.
-    return size_of(dtype) * (4 + std::popcount(Rule::reads(phase)) +
-                             std::popcount(Rule::writes(phase)));
+    return size_of(dtype) *
+           (4 + std::popcount(Rule::reads(phase)) + std::popcount(Rule::writes(phase)));
   }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
 

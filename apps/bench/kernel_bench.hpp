@@ -1,10 +1,11 @@
 #pragma once
-// How fast a bucket is mixed and updated, against the least time that memory allows: the optimizer's
-// least bytes per element (everything read once, everything new written once) at the bandwidth of
-// scaling the same parameters in place, x <- c x, 2 accesses per element and no write-allocate.
+// How fast a bucket is mixed and updated, against the least time that memory allows: the
+// optimizer's least bytes per element (everything read once, everything new written once) at the
+// bandwidth of scaling the same parameters in place, x <- c x, 2 accesses per element and no
+// write-allocate.
 //
-// Several buckets in turn, so that none is still in the cache when it comes round again. Updates and
-// scalings alternate, so that both see the same machine.
+// Several buckets in turn, so that none is still in the cache when it comes round again. Updates
+// and scalings alternate, so that both see the same machine.
 
 #include <cstdint>
 #include <string>
@@ -18,7 +19,7 @@ namespace gossamer::apps {
 struct KernelBenchOptions {
   std::string optimizer = "accum_adamw";
   /// YAML, as in a configuration's optimizer section.
-  std::string optimizer_options;
+  std::string optimizer_options = {};
   int threads = 1;
   double bucket_mib = 25.0;
   int buckets = 8;

@@ -90,7 +90,7 @@ constexpr std::array kTasks = {
               initial_of_resnet20},
     TaskEntry{"gpt",
               {.height = 1, .width = 128, .num_classes = kVocabulary},
-              "layers: 6, width: 384, heads: 6",
+              "layers: 6, d_model: 384, heads: 6",
               4,
               initial_of_gpt},
 };
@@ -122,8 +122,8 @@ std::shared_ptr<Classifier> ReferenceTask::make_model() const {
     const Stream numbers(seed_, stream++);
     float* values = parameter.data_ptr<float>();
     for (std::int64_t i = 0; i < parameter.numel(); ++i) {
-      values[i] = static_cast<float>(
-          initial.bound > 0.0 ? initial.bound * numbers.symmetric(i) : initial.constant);
+      values[i] = static_cast<float>(initial.bound > 0.0 ? initial.bound * numbers.symmetric(i)
+                                                         : initial.constant);
     }
   }
   return model;
@@ -143,9 +143,8 @@ Batch ReferenceTask::image_batch(int rank, std::int64_t first, std::int64_t coun
     const std::uint64_t label = classes.bits(sample) % kNumClasses;
     const Stream pattern(seed_, kPatterns + label);
     for (std::int64_t j = 0; j < numel; ++j) {
-      *pixels++ =
-          static_cast<float>(noise * inputs.symmetric(sample * numel + j) +
-                             kPatternShare * noise * pattern.symmetric(j));
+      *pixels++ = static_cast<float>(noise * inputs.symmetric(sample * numel + j) +
+                                     kPatternShare * noise * pattern.symmetric(j));
     }
     *labels++ = static_cast<std::int64_t>(label);
   }

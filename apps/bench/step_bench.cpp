@@ -1,7 +1,5 @@
 #include "gossamer/apps/bench/step_bench.hpp"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 #include <torch/nn/functional/loss.h>
 
 #include "gossamer/apps/bench/reference_task.hpp"
@@ -172,7 +171,8 @@ class StepBench {
     const bool several = engines_.size() > 1;
     const std::int64_t rounds = several ? options_.rounds : 1;
     const std::int64_t block = std::max<std::int64_t>(2, options_.steps / rounds);
-    for (const auto& engine : engines_) go(*engine, std::max<std::int64_t>(options_.warmup, 3), false);
+    for (const auto& engine : engines_)
+      go(*engine, std::max<std::int64_t>(options_.warmup, 3), false);
     for (std::int64_t round = 0; round < rounds; ++round) {
       for (const auto& engine : engines_) go(*engine, block + (several ? 1 : 0), true);
       // There and back, so that nobody is always the first.

@@ -2,9 +2,9 @@
 // A training step, timed: models, data and figures as scripts/peer_step.py has them for decent-dp
 // and PyTorch, so that a line of one can be held against a line of the other.
 //
-// Engines: the algorithms of the library, and `compute`, which is forward and backward alone. Several
-// engines take turns within the same processes, so that a slow drift of the machine cancels out of
-// the ratios between them.
+// Engines: the algorithms of the library, and `compute`, which is forward and backward alone.
+// Several engines take turns within the same processes, so that a slow drift of the machine cancels
+// out of the ratios between them.
 
 #include <cstdint>
 #include <string>

@@ -169,14 +169,13 @@ class Glyphs : public DatasetEntry::Loader {
 
  private:
   [[nodiscard]] Samples draw(const Font& font, std::uint64_t seed, Split split,
-                                    std::int64_t size) const {
-    Samples images{
-        .size = size,
-        .height = kSide,
-        .width = kSide,
-        .num_classes = kGlyphCount,
-        .values = std::vector<std::uint8_t>(static_cast<std::size_t>(size) * kPixels),
-        .labels = draw_labels(seed, split, size)};
+                             std::int64_t size) const {
+    Samples images{.size = size,
+                   .height = kSide,
+                   .width = kSide,
+                   .num_classes = kGlyphCount,
+                   .values = std::vector<std::uint8_t>(static_cast<std::size_t>(size) * kPixels),
+                   .labels = draw_labels(seed, split, size)};
     for (std::size_t i = 0; i < images.labels.size(); ++i) {
       Random random = stream(seed, Use::kImage, split, static_cast<std::int64_t>(i));
       render(font[static_cast<std::size_t>(images.labels[i])], static_cast<float>(noise_), random,

@@ -102,9 +102,9 @@ class Gpt : public Classifier {
     }
     register_module("layers", layers_);
     ln_ = register_module("ln", make_norm(options.width));
-    head_ = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(
-                                                          options.width, shape.num_classes)
-                                                          .bias(false)));
+    head_ = register_module(
+        "head",
+        torch::nn::Linear(torch::nn::LinearOptions(options.width, shape.num_classes).bias(false)));
   }
 
   /// tokens: [batch, length] int64; returns [batch * length, num_classes].
@@ -158,10 +158,10 @@ class GptFactory : public ModelFactory {
 std::unique_ptr<const ModelFactory> configure_gpt(const Options& model) {
   const GptOptions options{
       .layers = model.integer("layers", {.fallback = 6, .min = 1, .max = 1'000}),
-      .width = model.integer("width", {.fallback = 384, .min = 1, .max = 100'000}),
+      .width = model.integer("d_model", {.fallback = 384, .min = 1, .max = 100'000}),
       .heads = model.integer("heads", {.fallback = 6, .min = 1, .max = 10'000})};
   if (options.width % options.heads != 0) {
-    model.fail("heads", "does not divide model.width, allowed: a divisor of it");
+    model.fail("heads", "does not divide model.d_model, allowed: a divisor of it");
   }
   return std::make_unique<GptFactory>(options);
 }

@@ -21,8 +21,8 @@ class Mlp : public Classifier {
   Mlp(const InputShape& shape, const MlpOptions& options) {
     std::int64_t inputs = shape.channels * shape.height * shape.width;
     for (std::int64_t layer = 1; layer <= options.layers; ++layer) {
-      hidden_.push_back(register_module(concat("hidden", layer),
-                                        torch::nn::Linear(inputs, options.hidden)));
+      hidden_.push_back(
+          register_module(concat("hidden", layer), torch::nn::Linear(inputs, options.hidden)));
       inputs = options.hidden;
     }
     output_ = register_module("output", torch::nn::Linear(inputs, shape.num_classes));

@@ -1,6 +1,6 @@
 #pragma once
-// The models of the trainer: classifiers of images and of tokens. A new one is one file and one row in
-// models.cpp.
+// The models of the trainer: classifiers of images and of tokens. A new one is one file and one row
+// in models.cpp.
 
 #include <cstdint>
 #include <memory>

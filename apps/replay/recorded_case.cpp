@@ -203,9 +203,8 @@ RecordedCase read_recorded_case(const std::string& folder) {
   result.world_size = static_cast<int>(file.count("world_size", 1));
   result.local_world_size =
       static_cast<int>(file.get_or<std::int64_t>("local_world_size", result.world_size));
-  file.require(
-      result.local_world_size >= 1 && result.world_size % result.local_world_size == 0,
-      "local_world_size", "must divide world_size");
+  file.require(result.local_world_size >= 1 && result.world_size % result.local_world_size == 0,
+               "local_world_size", "must divide world_size");
   result.steps = file.count("steps", 1);
   result.micro_batches = file.has("micro_batches") ? file.count("micro_batches", 1) : 1;
   result.bucket_bytes = file.count("bucket_bytes", 1);
@@ -245,16 +244,16 @@ std::string compare_buckets(const RecordedCase& recorded, const BucketPlan& plan
     std::vector<std::int64_t> parameters;
     for (const BucketEntry& entry : plan.buckets[b].entries) parameters.push_back(entry.parameter);
     if (parameters != recorded.buckets[b]) {
-      return concat("bucket ", b, " holds the parameters ", join(parameters, ", "), ", recorded is ",
-                    join(recorded.buckets[b], ", "));
+      return concat("bucket ", b, " holds the parameters ", join(parameters, ", "),
+                    ", recorded is ", join(recorded.buckets[b], ", "));
     }
     std::int64_t unique = plan.buckets[b].numel;
     while (taken.contains(unique)) unique += kRounding;
     taken.insert(recorded.bucket_block_numel[b]);
     const std::int64_t numel = recorded.bucket_block_numel[b];
     if (numel != unique && numel != plan.buckets[b].numel) {
-      return concat("bucket ", b, " has a block of ", plan.buckets[b].numel, " elements, recorded is ",
-                    numel);
+      return concat("bucket ", b, " has a block of ", plan.buckets[b].numel,
+                    " elements, recorded is ", numel);
     }
   }
   return "";

@@ -56,8 +56,8 @@ struct RecordedCase {
 /// Throws DataError, which names the file, the key and what is wrong.
 RecordedCase read_recorded_case(const std::string& folder);
 
-/// How a plan differs from the recorded buckets, as a sentence; empty when it does not. A record may
-/// have made a block larger by multiples of 128 bytes, so that no two blocks had the same size.
+/// How a plan differs from the recorded buckets, as a sentence; empty when it does not. A record
+/// may have made a block larger by multiples of 128 bytes, so that no two blocks had the same size.
 std::string compare_buckets(const RecordedCase& recorded, const BucketPlan& plan);
 
 }  // namespace gossamer::apps

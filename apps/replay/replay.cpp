@@ -58,14 +58,14 @@ class RankReplay {
     if (recorded.clip_norm > 0.0) {
       gradients = {.clip_mode = ClipMode::kPerBucket, .clip_norm = recorded.clip_norm};
     }
-    return {.algorithm = "gossip",
-            .topology = recorded.topology,
-            .optimizer =
-                make_optimizer(recorded.optimizer, Options::parse(recorded.optimizer_options)),
-            .schedule = recorded.schedule,
-            .gradients = gradients,
-            .simd = options.simd,
-            .num_threads = options.num_threads};
+    return {
+        .algorithm = "gossip",
+        .topology = recorded.topology,
+        .optimizer = make_optimizer(recorded.optimizer, Options::parse(recorded.optimizer_options)),
+        .schedule = recorded.schedule,
+        .gradients = gradients,
+        .simd = options.simd,
+        .num_threads = options.num_threads};
   }
 
   [[nodiscard]] std::int64_t numel(std::size_t parameter) const {
@@ -102,9 +102,9 @@ class RankReplay {
         const auto a = static_cast<double>(actual[e]);
         const auto w = static_cast<double>(wanted[e]);
         // What is not a number differs from everything.
-        const double error =
-            std::isfinite(a) && std::isfinite(w) ? std::abs(a - w)
-                                                 : std::numeric_limits<double>::infinity();
+        const double error = std::isfinite(a) && std::isfinite(w)
+                                 ? std::abs(a - w)
+                                 : std::numeric_limits<double>::infinity();
         if (error <= largest.error) continue;
         largest = {error, step, rank_, static_cast<std::int64_t>(p), static_cast<std::int64_t>(e),
                    a,     w};
@@ -122,8 +122,8 @@ class RankReplay {
 
 /// The largest of all ranks' deviations; the lowest rank's among equals.
 Deviation largest_over_ranks(Communicator& communicator, const Deviation& mine) {
-  const std::vector<std::string> all = communicator.all_gather(
-      std::string(reinterpret_cast<const char*>(&mine), sizeof(Deviation)));
+  const std::vector<std::string> all =
+      communicator.all_gather(std::string(reinterpret_cast<const char*>(&mine), sizeof(Deviation)));
   Deviation largest;
   for (const std::string& bytes : all) {
     Deviation other;
@@ -149,10 +149,11 @@ ReplayReport replay(Communicator& communicator, const RecordedCase& recorded,
   }
   const std::int64_t limit = options.bucket_bytes.value_or(recorded.bucket_bytes);
   if (recorded.clip_norm > 0.0 && limit != recorded.bucket_bytes) {
-    throw ConfigError(
-        "command line", "--bucket-bytes",
-        concat("the case ", recorded.name, " clips the gradients of each bucket, so its numbers "
-               "hold for its own buckets alone, allowed: ", recorded.bucket_bytes));
+    throw ConfigError("command line", "--bucket-bytes",
+                      concat("the case ", recorded.name,
+                             " clips the gradients of each bucket, so its numbers "
+                             "hold for its own buckets alone, allowed: ",
+                             recorded.bucket_bytes));
   }
   const BucketPlan plan = plan_buckets(recorded.parameters, recorded.order, limit);
   ReplayReport report;

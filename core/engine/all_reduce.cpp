@@ -124,9 +124,7 @@ class AllReduce : public Algorithm {
         lane.sent.block().bytes(), static_cast<std::size_t>(context_.communicator.size()));
   }
 
-  void update(Bucket& bucket) {
-    context_.update(bucket, {}, mean_factor());
-  }
+  void update(Bucket& bucket) { context_.update(bucket, {}, mean_factor()); }
 
   void unpack(Bucket& bucket, const Lane& lane) {
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {

@@ -21,8 +21,8 @@ BucketManager::BucketManager(Communicator& communicator, Config config,
                              std::vector<ParameterInfo> parameters, const BucketPlan& plan,
                              std::vector<Buffer> memory)
     : config_(checked(std::move(config))),
-      policy_(config_.gradients, communicator.world_ranks()[static_cast<std::size_t>(
-                                     communicator.rank())]),
+      policy_(config_.gradients,
+              communicator.world_ranks()[static_cast<std::size_t>(communicator.rank())]),
       pool_(config_.num_threads),
       places_(parameters.size()),
       context_{.communicator = communicator,

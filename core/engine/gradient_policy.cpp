@@ -72,8 +72,8 @@ void GradientPolicy::accept(const GradientStats& stats, std::string_view whose, 
 bool GradientPolicy::decide_skip(Communicator* communicator) {
   if (options_.nonfinite != NonFinite::kSkip) return false;
   const double mine = found_nonfinite_ ? 1.0 : 0.0;
-  skips_ = communicator != nullptr ? sum_over_ranks(*communicator, {mine})[0] > 0.0
-                                   : found_nonfinite_;
+  skips_ =
+      communicator != nullptr ? sum_over_ranks(*communicator, {mine})[0] > 0.0 : found_nonfinite_;
   return skips_;
 }
 

@@ -18,7 +18,8 @@
 //
 // Cost: every gradient is read once more when it arrives, while it is still warm in the cache. What
 // defers updates keeps all gradients in memory until the backward pass is over and hides neither
-// updates nor the waiting for exchanges behind it; the exchanges themselves still have a whole step.
+// updates nor the waiting for exchanges behind it; the exchanges themselves still have a whole
+// step.
 //
 // Not thread safe.
 

@@ -1,5 +1,6 @@
 #include "gossamer/core/torch/data_parallel.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include <torch/csrc/autograd/engine.h>
@@ -23,11 +24,28 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   void operator()(const torch::autograd::Variable&) override {
     if (const auto core = core_.lock()) core->on_gradient(parameter_);
   }
+  [[nodiscard]] bool expired() const { return core_.expired(); }
 
  private:
   std::weak_ptr<DataParallelCore> core_;
   std::int64_t parameter_;
 };
+
+// In a warning.
+constexpr std::size_t kMostNames = 10;
+
+/// A parameter has one place for such a hook: putting a second one there would silently take the
+/// parameter away from whoever has the first.
+void check_hook_is_free(const NamedTensor& parameter) {
+  const auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter.tensor);
+  if (hook == nullptr) return;
+  const auto* ours = dynamic_cast<const GradientHook*>(hook.get());
+  if (ours != nullptr && ours->expired()) return;
+  throw ConfigError(concat(
+      "parameter ", parameter.name, " has ",
+      ours != nullptr ? "another wrapper that is still alive" : "a post-accumulate-grad hook",
+      ", allowed: one wrapper at a time and no such hooks of your own"));
+}
 
 void bump_version(const torch::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); }
 
@@ -66,6 +84,7 @@ struct DataParallelCore::State {
   void offer(std::int64_t parameter);
   void offer_rest();
   void make_plan();
+  [[nodiscard]] std::string names_without_gradient() const;
   void start_pipeline();
   void end_step();
   void after_update(const BucketSpec& spec);
@@ -125,8 +144,21 @@ void DataParallelCore::State::make_plan() {
   if (arrival_order.size() < infos.size()) {
     options.logger.warning(concat(infos.size() - arrival_order.size(), " of ", infos.size(),
                                   " parameters had no gradient in the first backward pass; they "
-                                  "are mixed, and updated when they get one"));
+                                  "are mixed, and updated when they get one: ",
+                                  names_without_gradient()));
   }
+}
+
+std::string DataParallelCore::State::names_without_gradient() const {
+  std::vector<bool> arrived(infos.size());
+  for (const std::int64_t index : arrival_order) arrived[static_cast<std::size_t>(index)] = true;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    if (!arrived[i]) names.push_back(infos[i].name);
+  }
+  const bool all = names.size() <= kMostNames;
+  names.resize(std::min(names.size(), kMostNames));
+  return concat(join(names, ", "), all ? "" : ", ...");
 }
 
 void DataParallelCore::State::start_pipeline() {
@@ -214,6 +246,7 @@ std::shared_ptr<DataParallelCore> DataParallelCore::create(
   if (!wanted.optimizer || !wanted.schedule) {
     throw ConfigError("DataParallelOptions needs an optimizer and a schedule");
   }
+  for (const NamedTensor& parameter : state->tensors.trainable) check_hook_is_free(parameter);
   broadcast_tensors(communicator, state->tensors);
   state->offered.resize(state->infos.size());
 
@@ -229,6 +262,8 @@ std::shared_ptr<DataParallelCore> DataParallelCore::create(
 void DataParallelCore::on_gradient(std::int64_t parameter) {
   State& state = *state_;
   if (state.averaging) {
+    // Left behind, it would be added to the next step's gradient.
+    state.tensors.trainable[static_cast<std::size_t>(parameter)].tensor.mutable_grad().reset();
     throw std::logic_error(
         "backward() inside the scope of global_average(): it would train the mean model; let the "
         "AverageScope end first, or evaluate under torch::NoGradGuard");

@@ -30,7 +30,8 @@ class Help(CliCase):
                 if not re.match(r"  \S", line):
                     break
                 waiting.append([*command, line.split()[0]])
-        for command in ["train", "topology", "topology list", "topology show"]:
+        for command in ["train", "topology", "topology list", "topology show", "replay", "bench",
+                        "bench kernel", "bench step"]:
             self.assertIn(command, seen)
 
     def test_shows_the_versions_of_everything(self):
@@ -107,6 +108,103 @@ class Topology(CliCase):
         self.assertIn("round 1: 0-2 1-3\n", shown)
 
 
+class Replay(CliCase):
+    """A case of one parameter with two elements, two ranks, two steps of gradient descent."""
+
+    def write_array(self, name, shape, values):
+        header = str({"descr": "<f4", "fortran_order": False, "shape": shape})
+        header += " " * (-(len(header) + 11) % 64) + "\n"
+        (self.folder / "case" / name).write_bytes(
+            b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+            + struct.pack(f"<{len(values)}f", *values))
+
+    def write_case(self, last=0.0):
+        (self.folder / "case").mkdir(exist_ok=True)
+        case = {"world_size": 2, "steps": 2, "total": 2, "order": [0], "bucket_bytes": 64,
+                "params": [{"name": "w", "shape": [2], "offset": 0, "weight_decay": 0.0}],
+                "buckets": [[0]], "bucket_block_numel": [32], "optim": {"type": "sgd"},
+                "edges": [[{"ranks": [0, 1], "weight": 0.5}]], "mix_edge": [None, 0],
+                "lrs": [0.5, 1.0]}
+        self.write("case/case.json", json.dumps(case))
+        self.write_array("init.npy", (2,), [1.0, 2.0])
+        self.write_array("grads.npy", (2, 2, 2), [1.0, 0.0, 0.0, 1.0, 0.25, 0.25, 0.5, 0.5])
+        # Step 1: [0.5, 2], [1, 1.5]. Their mean is [0.75, 1.75], and step 2 takes its gradient off.
+        self.write_array("expected.npy", (2, 2, 2),
+                         [0.5, 2.0, 1.0, 1.5, 0.5, 1.5, 0.25, 1.25 + last])
+        self.write_array("final_avg.npy", (2,), [0.375, 1.375])
+
+    def test_repeats_a_record(self):
+        self.write_case()
+        for options in [[], ["--backend", "threads", "--simd", "baseline", "--threads", "2"],
+                        ["--bucket-bytes", "1"]]:
+            done = self.gossamer("replay", "case", "--json", *options)
+            report = json.loads(done.stdout)
+            self.assertEqual([report["passed"], report["largest_error"]], [True, 0])
+            self.assertEqual(report["buckets"]["compared"], "--bucket-bytes" not in options)
+        self.assertIn("  holds (tolerance 2e-06)\n", self.gossamer("replay", "case").stdout)
+
+    def test_says_where_it_differs(self):
+        self.write_case(last=1e-3)
+        done = self.gossamer("replay", "case", "--json", code=1)
+        report = json.loads(done.stdout)
+        self.assertFalse(report["passed"])
+        self.assertEqual({key: report["steps"]["at"][key]
+                          for key in ["step", "rank", "parameter", "element"]},
+                         {"step": 2, "rank": 1, "parameter": "w", "element": 1})
+        self.assertIn("w, element 1, of rank 1 after step 2: 1.25 instead of",
+                      self.gossamer("replay", "case", code=1).stdout)
+        self.gossamer("replay", "case", "--tolerance", "0.01")
+
+    def test_ends_with_3_when_the_case_cannot_be_read(self):
+        self.assertIn("case.json: cannot be opened",
+                      self.gossamer("replay", "nothing", code=3).stderr)
+        self.write_case()
+        (self.folder / "case" / "grads.npy").write_bytes(b"torn")
+        self.assertIn("grads.npy", self.gossamer("replay", "case", code=3).stderr)
+
+    @needs_mpi
+    def test_runs_under_mpirun(self):
+        self.write_case()
+        report = json.loads(self.mpirun(2, "replay", "case", "--json").stdout)
+        self.assertEqual([report["passed"], report["backend"]], [True, "mpi"])
+        self.expect_once("has 2 ranks, this world has 3",
+                         self.mpirun(3, "replay", "case", code=2).stderr)
+
+
+class Bench(CliCase):
+    def test_kernel_prints_one_object(self):
+        done = self.gossamer("bench", "kernel", "--optimizer", "accum_adamw", "--bucket-mib", "0.5",
+                             "--buckets", "2", "--cycles", "2", "--json")
+        report = json.loads(done.stdout)
+        self.assertEqual(report["least_bytes_per_element"], 32)
+        for key in ["ms", "least_ms", "scale_GBps", "ratio_to_least"]:
+            self.assertGreater(report[key], 0)
+        self.assertIn("ratio", self.gossamer("bench", "kernel", "--bucket-mib", "0.5", "--buckets",
+                                             "2", "--cycles", "1").stdout)
+        self.assertIn("without CUDA",
+                      self.gossamer("bench", "kernel", "--device", "cuda", code=2).stderr)
+
+    def test_step_prints_the_losses_of_the_model(self):
+        done = self.gossamer("bench", "step", "--model", "mlp", "--steps", "2", "--warmup", "3",
+                             "--losses")
+        line, = done.stdout.splitlines()
+        report = json.loads(line)
+        self.assertEqual([report["world"], report["params"]], [1, 2913290])
+        self.assertEqual(len(report["losses"]), 5)
+        # As PyTorch has it from the same seed.
+        self.assertAlmostEqual(report["losses"][0], 2.300588, places=4)
+        self.assertAlmostEqual(report["losses"][3], 2.267618, places=3)
+        self.gossamer("bench", "step", "--topology", "ringg", code=2)
+
+    @needs_mpi
+    def test_step_takes_turns_under_mpirun(self):
+        done = self.mpirun(2, "bench", "step", "--engine", "gossip,compute", "--batch-size", "4",
+                           "--steps", "4", "--rounds", "2")
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([line.get("engine") for line in lines], ["gossip", "compute", None])
+        self.assertIn("gossip/compute", lines[2]["ratios"])
+
+
 class Train(CliCase):
     def check_folder(self, ranks):
         out = self.folder / "out"
@@ -131,7 +229,7 @@ class Train(CliCase):
         self.assertLessEqual(final["accuracy_worst_local"], final["accuracy_mean_local"])
         header_size, = struct.unpack("<Q", (out / "model.safetensors").read_bytes()[:8])
         header = json.loads((out / "model.safetensors").read_bytes()[8:8 + header_size])
-        self.assertEqual(header["first.weight"]["shape"], [16, 784])
+        self.assertEqual(header["hidden1.weight"]["shape"], [16, 784])
 
     def check_runs(self, ranks, mpi):
         done = self.launch(ranks, "tiny.yaml", mpi=mpi)

@@ -216,6 +216,12 @@ std::vector<std::vector<std::string>> all_choices() {
   add("lr_schedule.name", schedule_names());
   for (auto& choice : choices) {
     if (choice[0] == "data.name=idx") choice.emplace_back("data.path=x");
+    if (choice[0] == "data.name=text") {
+      choice.insert(choice.end(), {"data.path=x", "model.name=gpt"});
+    }
+    if (choice[0] == "model.name=gpt") {
+      choice.insert(choice.end(), {"data.name=text", "data.path=x"});
+    }
   }
   return choices;
 }

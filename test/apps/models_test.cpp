@@ -103,13 +103,20 @@ TEST(ImageBatch, ScalesPixelsAndPicksLabels) {
   EXPECT_TRUE(torch::equal(label_batch(images, indices), torch::tensor({3, 2}, torch::kInt64)));
 }
 
+/// What a model takes: 6 samples of a shape.
+torch::Tensor zeros_for(const ModelEntry& entry, const InputShape& shape) {
+  if (entry.takes == SampleKind::kTokens) return torch::zeros({6, shape.width}, torch::kInt64);
+  return torch::zeros({6, shape.channels, shape.height, shape.width});
+}
+
 TEST(Models, GiveOneLogitPerClass) {
   for (const ModelEntry& entry : model_table()) {
     const auto factory = configure_model(entry.name, Options());
-    for (const InputShape& shape : {InputShape{28, 28, 10}, InputShape{5, 9, 3}}) {
+    for (const InputShape& shape : {InputShape{28, 28, 10}, InputShape{5, 9, 3, 2}}) {
       const auto model = factory->make(shape);
-      const torch::Tensor logits = model->forward(torch::zeros({6, 1, shape.height, shape.width}));
-      EXPECT_EQ(logits.sizes(), (std::vector<std::int64_t>{6, shape.num_classes})) << entry.name;
+      const torch::Tensor logits = model->forward(zeros_for(entry, shape));
+      const std::int64_t rows = entry.takes == SampleKind::kTokens ? 6 * shape.width : 6;
+      EXPECT_EQ(logits.sizes(), (std::vector<std::int64_t>{rows, shape.num_classes})) << entry.name;
       logits.sum().backward();
       for (const auto& parameter : model->named_parameters()) {
         EXPECT_TRUE(parameter.value().grad().defined()) << entry.name << " " << parameter.key();
@@ -118,13 +125,53 @@ TEST(Models, GiveOneLogitPerClass) {
   }
   EXPECT_THROW(static_cast<void>(configure_model("cnn", Options())->make({3, 28, 10})),
                ConfigError);
+  EXPECT_THROW(static_cast<void>(configure_model("resnet20", Options())->make({28, 3, 10})),
+               ConfigError);
   EXPECT_THROW(static_cast<void>(configure_model("resnet", Options())), ConfigError);
+  EXPECT_THROW(static_cast<void>(configure_model("gpt", Options::parse("d_model: 64, heads: 5"))),
+               ConfigError);
+}
+
+TEST(Gpt, SeesNothingOfWhatComesLater) {
+  const auto model = configure_model("gpt", Options::parse("layers: 2, d_model: 16, heads: 2"))
+                         ->make({.height = 1, .width = 8, .num_classes = 11});
+  Random random(4);
+  model->reset(random);
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor tokens = torch::arange(8, torch::kInt64).unsqueeze(0);
+  torch::Tensor changed = tokens.clone();
+  changed[0][5] = 10;
+  const torch::Tensor before = model->forward(tokens);
+  const torch::Tensor after = model->forward(changed);
+  EXPECT_TRUE(torch::equal(before.slice(0, 0, 5), after.slice(0, 0, 5)));
+  EXPECT_FALSE(torch::allclose(before[5], after[5]));
+  EXPECT_FALSE(torch::allclose(before[7], after[7])) << "what was earlier counts";
+  // Shorter windows are fine.
+  EXPECT_EQ(model->forward(tokens.slice(1, 0, 3)).size(0), 3);
+}
+
+TEST(ResNet20, HasTheSizeOfThePaper) {
+  const auto model = configure_model("resnet20", Options())
+                         ->make({.height = 32, .width = 32, .num_classes = 10, .channels = 3});
+  std::int64_t convolutions = 0;
+  std::int64_t numel = 0;
+  for (const auto& parameter : model->parameters()) {
+    convolutions += parameter.dim() == 4 ? 1 : 0;
+    numel += parameter.numel();
+  }
+  EXPECT_EQ(convolutions, 19) << "with the linear layer 20";
+  EXPECT_EQ(numel, 269'722) << "0.27 M";
 }
 
 TEST(Models, HaveTheWidthThatIsAskedFor) {
   const auto mlp = configure_model("mlp", Options::parse("hidden: 7"))->make({4, 4, 3});
-  EXPECT_EQ(mlp->named_parameters()["first.weight"].sizes(), (std::vector<std::int64_t>{7, 16}));
-  EXPECT_EQ(mlp->named_parameters()["second.weight"].sizes(), (std::vector<std::int64_t>{7, 7}));
+  EXPECT_EQ(mlp->named_parameters()["hidden1.weight"].sizes(), (std::vector<std::int64_t>{7, 16}));
+  EXPECT_EQ(mlp->named_parameters()["hidden2.weight"].sizes(), (std::vector<std::int64_t>{7, 7}));
+  const auto deep = configure_model("mlp", Options::parse("hidden: 7, layers: 3"))->make({4, 4, 3});
+  EXPECT_EQ(deep->parameters().size(), 8U);
+  const auto linear = configure_model("mlp", Options::parse("layers: 0"))->make({4, 4, 3});
+  EXPECT_EQ(linear->named_parameters()["output.weight"].sizes(),
+            (std::vector<std::int64_t>{3, 16}));
   const auto cnn = configure_model("cnn", Options::parse("width: 2"))->make({8, 12, 3});
   EXPECT_EQ(cnn->named_parameters()["conv2.weight"].sizes(),
             (std::vector<std::int64_t>{4, 2, 3, 3}));
@@ -134,7 +181,7 @@ TEST(Models, HaveTheWidthThatIsAskedFor) {
 std::vector<torch::Tensor> initialised(std::string_view name, std::uint64_t seed) {
   const auto model = configure_model(name, Options())->make({8, 8, 10});
   Random random(seed);
-  initialise(*model, random);
+  model->reset(random);
   return model->parameters();
 }
 

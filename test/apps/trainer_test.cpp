@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -188,6 +189,36 @@ TEST(Trainer, RecordsTheLearningRateOfTheStep) {
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_DOUBLE_EQ(run.records[i]["lr"], 0.01 * std::pow(0.5, static_cast<double>(i)));
   }
+}
+
+TEST(Trainer, LeavesStepsOutWhoseGradientsAreNotFinite) {
+  std::string wild = kMlp + "train: {nonfinite: skip}\n";
+  wild.replace(wild.find("lr: 0.01"), 8, "lr: 1e30");
+  const Outcome run = train(wild, 2);
+  EXPECT_EQ(run.final_record()["step"], 12);
+  // The first step leads beyond what float32 can multiply; all that follow are left out.
+  EXPECT_EQ(run.records[0]["skipped_steps"], 2);
+  EXPECT_EQ(run.records[3]["skipped_steps"], 11);
+  for (const auto& values : run.local) {
+    for (const torch::Tensor& tensor : values) EXPECT_TRUE(tensor.isfinite().all().item<bool>());
+  }
+  EXPECT_FALSE(train(kMlp, 1).records[0].contains("skipped_steps"));
+}
+
+TEST(Trainer, LearnsATextByItsBytes) {
+  const std::string path = (fs::path(testing::TempDir()) / concat("gossip_", getpid())).string();
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "gossip spreads. ";
+  std::ofstream(path) << text;
+  const Outcome run =
+      train(concat("run: {steps: 30}\nmodel: {name: gpt, layers: 1, d_model: 32, heads: 2}\n",
+                   "data: {name: text, path: ", path, ", context: 16, batch_size: 8}\n",
+                   "optimizer: {lr: 0.01}\nlog: {level: off, every: 10}\n"),
+            2);
+  fs::remove(path);
+  EXPECT_NEAR(run.records[0]["loss"], std::log(256.0), 3.0);
+  EXPECT_LT(run.records[2]["loss"], 1.0);
+  EXPECT_GT(run.final_record()["accuracy_mean_model"], 0.8) << "of the bytes that follow";
 }
 
 TEST(Trainer, CountsEpochsInBatchesOfTheShard) {

@@ -25,8 +25,8 @@ double mean_of(std::span<const std::uint8_t> pixels) {
   return sum / static_cast<double>(pixels.size());
 }
 
-TEST(DatasetRegistry, KnowsBothDataSetsInEitherSpelling) {
-  EXPECT_EQ(dataset_names(), (std::vector<std::string>{"glyphs", "idx"}));
+TEST(DatasetRegistry, KnowsAllDataSetsInEitherSpelling) {
+  EXPECT_EQ(dataset_names(), (std::vector<std::string>{"glyphs", "idx", "text"}));
   EXPECT_NE(configure_dataset("GLYPHS", Options()), nullptr);
 }
 

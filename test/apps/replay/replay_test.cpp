@@ -244,11 +244,17 @@ TEST(RecordedCase, SaysWhatIsWrong) {
     EXPECT_TRUE(contains(message([&](auto& json) { json[key] = "x"; }), concat(key, ": "))) << key;
   }
   const std::vector<std::pair<std::string, std::function<void(nlohmann::json&)>>> wrong = {
-      {"order", [](auto& json) { json["order"] = {0, 0, 1}; }},
+      {"order",
+       [](auto& json) {
+         json["order"] = {0, 0, 1};
+       }},
       {"mix_edge", [](auto& json) { json["mix_edge"][1] = 2; }},
       {"mix_edge", [](auto& json) { json["mix_edge"][1] = -1; }},
       {"mix_edge", [](auto& json) { json["mix_edge"][0] = 0; }},
-      {"edges", [](auto& json) { json["edges"][0][0]["ranks"] = {0, 3}; }},
+      {"edges",
+       [](auto& json) {
+         json["edges"][0][0]["ranks"] = {0, 3};
+       }},
       {"edges", [](auto& json) { json["edges"][0][1]["ranks"] = {1}; }},
       {"lrs", [](auto& json) { json["lrs"].push_back(0.0); }},
       {"params", [](auto& json) { json["params"][1]["offset"] = 39; }},

@@ -1,0 +1,110 @@
+// The benchmark of the kernel runs and moves what it says. No time is asserted here.
+
+#include "gossamer/apps/bench/kernel_bench.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/apps/bench/statistics.hpp"
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/optim/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+KernelBenchOptions small(const std::string& optimizer) {
+  return {.optimizer = optimizer, .threads = 2, .bucket_mib = 0.5, .buckets = 3, .cycles = 2};
+}
+
+TEST(KernelBench, StatesTheLeastTrafficOfEveryOptimizer) {
+  const auto least_of = [](const std::string& name, const std::string& yaml) {
+    KernelBenchOptions options = small(name);
+    options.optimizer_options = yaml;
+    return KernelBench(options).run().least_bytes_per_element;
+  };
+  // Read p, g, inbox and states, write p and states; the accumulator is not read in the first step
+  // of a cycle and not written in its last.
+  EXPECT_EQ(least_of("sgd", ""), 16.0);
+  EXPECT_EQ(least_of("sgd", "momentum: 0.9"), 24.0);
+  EXPECT_EQ(least_of("adam", ""), 32.0);
+  EXPECT_EQ(least_of("adamw", ""), 32.0);
+  EXPECT_EQ(least_of("accum_adam", "accum_iter: 1"), 32.0);
+  EXPECT_EQ(least_of("accum_adamw", "accum_iter: 4"), (28.0 + 32.0 + 32.0 + 36.0) / 4.0);
+  EXPECT_EQ(least_of("accum_adamw", "accum_iter: 2"), (28.0 + 36.0) / 2.0);
+}
+
+TEST(KernelBench, UpdatesEveryElementOfEveryBucket) {
+  for (const std::string& name : optimizer_names()) {
+    KernelBench bench(small(name));
+    std::vector<std::vector<float>> before;
+    for (const Bucket& bucket : bench.buckets()) {
+      const auto values = bucket.parameters().as<float>();
+      before.emplace_back(values.begin(), values.end());
+    }
+    const KernelFigures figures = bench.run();
+    EXPECT_EQ(figures.numel, 131'072);
+    EXPECT_EQ(bench.num_updates(), 3 * figures.cycle) << "one cycle warms up, two count";
+    for (std::size_t b = 0; b < before.size(); ++b) {
+      const auto after = bench.buckets()[b].parameters().as<float>();
+      ASSERT_EQ(static_cast<std::int64_t>(after.size()), figures.numel);
+      std::int64_t same = 0;
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        EXPECT_TRUE(std::isfinite(after[i]));
+        same += after[i] == before[b][i] ? 1 : 0;
+      }
+      EXPECT_LT(same, figures.numel / 1000) << name << ", bucket " << b;
+    }
+  }
+}
+
+TEST(KernelBench, GivesFiguresThatBelongTogether) {
+  const KernelFigures figures = KernelBench(small("accum_adamw")).run();
+  EXPECT_GT(figures.ms, 0.0);
+  EXPECT_GT(figures.scale_gb_per_s, 0.0);
+  EXPECT_NEAR(figures.ratio_to_least, figures.ms / figures.least_ms, 1e-9);
+  const double bytes = figures.least_bytes_per_element * static_cast<double>(figures.numel);
+  EXPECT_NEAR(figures.least_ms, 1e-6 * bytes / figures.scale_gb_per_s, 1e-6 * figures.least_ms);
+  EXPECT_LE(figures.ratio_interval.first, figures.ratio_interval.second);
+}
+
+TEST(KernelBench, RefusesWhatCannotBe) {
+  EXPECT_THROW(KernelBench(small("adamm")), ConfigError);
+  KernelBenchOptions options = small("adamw");
+  options.buckets = 0;
+  EXPECT_THROW(KernelBench{options}, ConfigError);
+  options = small("adamw");
+  options.bucket_mib = 0.0;
+  EXPECT_THROW(KernelBench{options}, ConfigError);
+}
+
+TEST(Statistics, AreThoseOfNumpy) {
+  EXPECT_EQ(median({3.0, 1.0, 2.0}), 2.0);
+  EXPECT_EQ(median({4.0, 1.0, 2.0, 3.0}), 2.5);
+  EXPECT_DOUBLE_EQ(quantile({10.0, 20.0, 30.0, 40.0, 50.0}, 0.1), 14.0);
+  EXPECT_EQ(quantile({7.0}, 0.9), 7.0);
+  EXPECT_THROW(median({}), std::logic_error);
+}
+
+TEST(Statistics, GiveAnIntervalOfTheMedian) {
+  const auto numbers = [](int count) {
+    std::vector<double> values;
+    for (int i = count; i >= 1; --i) values.push_back(i);
+    return values;
+  };
+  using Pair = std::pair<double, double>;
+  EXPECT_EQ(median_interval(numbers(1)), Pair(1.0, 1.0));
+  EXPECT_EQ(median_interval(numbers(5)), Pair(1.0, 5.0)) << "five are too few for 95 %";
+  EXPECT_EQ(median_interval(numbers(6)), Pair(1.0, 6.0));
+  EXPECT_EQ(median_interval(numbers(10)), Pair(2.0, 9.0));
+  EXPECT_EQ(median_interval(numbers(20)), Pair(6.0, 15.0));
+  const auto [low, high] = median_interval(numbers(5000));
+  EXPECT_NEAR(low, 2500.0 - 0.98 * std::sqrt(5000.0), 2.0);
+  EXPECT_NEAR(high, 2500.0 + 0.98 * std::sqrt(5000.0), 2.0);
+}
+
+}  // namespace
+}  // namespace gossamer::apps

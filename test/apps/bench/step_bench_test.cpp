@@ -1,0 +1,127 @@
+// The models and data of `bench step` against numbers that PyTorch has computed from the same
+// definition (scripts/peer_step.py --engine local --losses).
+
+#include "gossamer/apps/bench/step_bench.hpp"
+
+#include "engine/ranks.hpp"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/nn/functional/loss.h>
+
+#include "gossamer/apps/bench/reference_task.hpp"
+#include "gossamer/core/base/error.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+constexpr std::uint64_t kSeed = 1234;
+
+double first_loss(const std::string& model, int rank) {
+  const ReferenceTask task(model, kSeed);
+  const auto net = task.make_model();
+  const Batch batch = task.make_batches(rank, task.default_batch_size()).front();
+  const torch::NoGradGuard no_grad;
+  return torch::nn::functional::cross_entropy(net->forward(batch.inputs), batch.labels)
+      .item<double>();
+}
+
+TEST(ReferenceTask, HasTheLossesThatPyTorchHas) {
+  // Before any update, so that processors differ in the last digits only.
+  EXPECT_NEAR(first_loss("mlp", 0), 2.300588, 2e-5);
+  EXPECT_NEAR(first_loss("resnet20", 0), 2.476988, 2e-5);
+  EXPECT_NEAR(first_loss("gpt", 0), 5.639682, 2e-5);
+  // Rank 1 has data of its own: the means over both ranks.
+  EXPECT_NEAR((first_loss("mlp", 0) + first_loss("mlp", 1)) / 2, 2.302889, 2e-5);
+  EXPECT_NEAR((first_loss("resnet20", 0) + first_loss("resnet20", 1)) / 2, 2.522344, 2e-5);
+}
+
+TEST(ReferenceTask, HasTheSizesOfItsModels) {
+  const auto count = [](const std::string& model) {
+    std::int64_t sum = 0;
+    for (const auto& p : ReferenceTask(model, 1).make_model()->parameters()) sum += p.numel();
+    return sum;
+  };
+  EXPECT_EQ(count("mlp"), 2'913'290);
+  EXPECT_EQ(count("resnet20"), 269'722);
+  EXPECT_EQ(count("gpt"), 10'893'312);
+  EXPECT_THROW(ReferenceTask("bert", 1), ConfigError);
+}
+
+TEST(ReferenceTask, CutsItsBatchesFromOneStream) {
+  // Sample q is the same whatever the size of a batch.
+  for (const std::string& model : ReferenceTask::model_names()) {
+    const ReferenceTask task(model, 7);
+    const auto small = task.make_batches(3, 2);
+    const auto large = task.make_batches(3, 4);
+    ASSERT_EQ(small.size(), 8U);
+    EXPECT_TRUE(torch::equal(torch::cat({small[0].inputs, small[1].inputs}), large[0].inputs));
+    EXPECT_TRUE(torch::equal(torch::cat({small[2].labels, small[3].labels}), large[1].labels));
+    EXPECT_FALSE(torch::equal(small[0].inputs, small[1].inputs));
+  }
+}
+
+TEST(ReferenceTask, DrawsTextThatFollowsItsRule) {
+  const Batch batch = ReferenceTask("gpt", 5).make_batches(0, 2).front();
+  EXPECT_EQ(batch.inputs.sizes(), (std::vector<std::int64_t>{2, 128}));
+  const torch::Tensor next = batch.labels.view({2, 128});
+  EXPECT_TRUE(torch::equal(batch.inputs.slice(1, 1), next.slice(1, 0, 127)));
+  const torch::Tensor coin = (next - 5 * batch.inputs - 7).remainder(256);
+  EXPECT_TRUE(((coin == 0) | (coin == 1)).all().item<bool>());
+}
+
+std::vector<nlohmann::json> lines_of(int num_ranks, const StepBenchOptions& options) {
+  std::vector<nlohmann::json> lines;
+  run_ranks(num_ranks, [&](Communicator& communicator, const World& world) {
+    const auto texts = run_step_bench(communicator, world, options);
+    if (world.rank != 0) return;
+    for (const std::string& text : texts) lines.push_back(nlohmann::json::parse(text));
+  });
+  return lines;
+}
+
+TEST(StepBench, ReportsTheKeysOfItsPeers) {
+  const auto lines =
+      lines_of(2, {.steps = 2, .warmup = 3, .batch_size = 4, .bucket_mb = 3.0, .losses = true});
+  ASSERT_EQ(lines.size(), 1U);
+  const nlohmann::json& line = lines[0];
+  for (const char* key :
+       {"engine",       "model",      "params",     "world",         "topology",    "optim",
+        "optim_impl",   "accum_iter", "batch_size", "bucket_mb",     "threads",     "timed_steps",
+        "step_ms",      "p10_ms",     "p90_ms",     "samples_per_s", "peak_rss_mb", "rss_shared",
+        "breakdown_ms", "buckets",    "loss_first", "loss_last",     "losses"}) {
+    EXPECT_TRUE(line.contains(key)) << key;
+  }
+  EXPECT_EQ(line["world"], 2);
+  EXPECT_EQ(line["buckets"], 3);
+  EXPECT_EQ(line["timed_steps"], 2);
+  EXPECT_EQ(line["losses"].size(), 5U) << "warm-up included";
+  EXPECT_EQ(line["losses"].front(), line["loss_first"]);
+  EXPECT_EQ(line["peak_rss_mb"].size(), 2U);
+  for (const char* part : {"forward", "backward", "hooks", "comm_wait", "mix_update_launch"}) {
+    EXPECT_TRUE(line["breakdown_ms"].contains(part)) << part;
+  }
+}
+
+TEST(StepBench, LetsEnginesTakeTurnsOnTheSameProblem) {
+  const auto lines = lines_of(1, {.engines = {"gossip", "local", "compute"},
+                                  .steps = 4,
+                                  .warmup = 3,
+                                  .rounds = 2,
+                                  .batch_size = 4,
+                                  .losses = true});
+  ASSERT_EQ(lines.size(), 4U);
+  // One rank: gossip is local training, and compute never updates.
+  EXPECT_EQ(lines[0]["losses"], lines[1]["losses"]);
+  EXPECT_EQ(lines[0]["loss_first"], lines[2]["loss_first"]);
+  EXPECT_EQ(lines[2]["losses"][0], lines[2]["losses"][8]) << "the pool has eight batches";
+  EXPECT_TRUE(lines[3]["ratios"].contains("gossip/compute"));
+  EXPECT_EQ(lines[3]["rounds"], 2);
+}
+
+}  // namespace
+}  // namespace gossamer::apps

@@ -1,6 +1,7 @@
 #include "gossamer/apps/agreement.hpp"
 
 #include <charconv>
+#include <iostream>
 #include <vector>
 
 #include "gossamer/core/base/text.hpp"
@@ -20,6 +21,20 @@ void agree_on_success(Communicator& communicator, const std::exception* error) {
     const std::string text = all[rank].substr(blank + 1);
     throw JointFailure(rank == 0 ? text : concat("on rank ", rank, ": ", text),
                        static_cast<ExitCode>(code));
+  }
+}
+
+int leaving_together(const World& world, const std::function<int()>& body) {
+  const auto leave = [&world](const std::string& text, ExitCode code) {
+    if (world.rank == 0) std::cerr << text << std::endl;
+    return static_cast<int>(code);
+  };
+  try {
+    return body();
+  } catch (const JointFailure& failure) {
+    return leave(failure.what(), failure.code());
+  } catch (const ConfigError& error) {
+    return leave(error.what(), ExitCode::kConfig);
   }
 }
 

@@ -3,6 +3,7 @@
 // learn of it and leave together, and one of them says why.
 
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -41,5 +42,11 @@ auto jointly(Communicator& communicator, const Work& work) {
   agree_on_success(communicator, nullptr);
   return std::move(*result);
 }
+
+/// Runs one rank's `body`, which returns an exit code. Errors that every rank has alike
+/// (JointFailure, ConfigError: after the start-up those come from comparisons between ranks, or
+/// from what all were given) are said once, by rank 0, and turned into their exit code; all ranks
+/// then leave in the ordinary way.
+int leaving_together(const World& world, const std::function<int()>& body);
 
 }  // namespace gossamer::apps

@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 
+#include "gossamer/apps/agreement.hpp"
 #include "gossamer/apps/bench/kernel_bench.hpp"
 #include "gossamer/apps/bench/reference_task.hpp"
 #include "gossamer/apps/bench/step_bench.hpp"
@@ -117,11 +118,13 @@ int bench_step(const StepArguments& arguments) {
   const LaunchOptions launch_options{.num_ranks = arguments.num_ranks,
                                      .log_level = LogLevel::kWarning};
   return launch(backend, launch_options, [&](Communicator& communicator, const World& world) {
-    const auto lines = run_step_bench(communicator, world, arguments.options);
-    if (world.rank == 0) {
-      for (const std::string& line : lines) std::cout << line << std::endl;
-    }
-    return static_cast<int>(ExitCode::kDone);
+    return leaving_together(world, [&] {
+      const auto lines = run_step_bench(communicator, world, arguments.options);
+      if (world.rank == 0) {
+        for (const std::string& line : lines) std::cout << line << std::endl;
+      }
+      return static_cast<int>(ExitCode::kDone);
+    });
   });
 }
 

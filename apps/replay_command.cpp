@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "gossamer/apps/agreement.hpp"
 #include "gossamer/apps/commands.hpp"
 #include "gossamer/apps/replay/replay.hpp"
 #include "gossamer/apps/simd_option.hpp"
@@ -116,7 +117,7 @@ int replay_case(ReplayArguments arguments) {
     launch_options.num_ranks = recorded.world_size;
     launch_options.local_size = recorded.local_world_size;
   }
-  return launch(arguments.backend, launch_options, [&](Communicator& communicator, const World&) {
+  const auto body = [&](Communicator& communicator) {
     const ReplayReport report = replay(communicator, recorded, arguments.options);
     if (communicator.rank() == 0) {
       if (arguments.json) {
@@ -127,7 +128,11 @@ int replay_case(ReplayArguments arguments) {
     }
     return static_cast<int>(report.passed(arguments.options.tolerance) ? ExitCode::kDone
                                                                        : ExitCode::kCheckFailed);
-  });
+  };
+  return launch(arguments.backend, launch_options,
+                [&](Communicator& communicator, const World& world) {
+                  return leaving_together(world, [&] { return body(communicator); });
+                });
 }
 
 }  // namespace

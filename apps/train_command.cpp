@@ -102,23 +102,13 @@ class TrainRun {
 
   /// What every rank does.
   int operator()(Communicator& communicator, const World& world) {
-    try {
+    return leaving_together(world, [&] {
       run(communicator, world);
       return static_cast<int>(ExitCode::kDone);
-    } catch (const JointFailure& failure) {
-      return leave(world, failure.what(), failure.code());
-    } catch (const ConfigError& error) {
-      // After the start-up these come from comparisons between ranks: all ranks have them.
-      return leave(world, error.what(), ExitCode::kConfig);
-    }
+    });
   }
 
  private:
-  static int leave(const World& world, const std::string& text, ExitCode code) {
-    if (world.rank == 0) std::cerr << text << std::endl;
-    return static_cast<int>(code);
-  }
-
   void run(Communicator& communicator, const World& world) {
     const RunConfig config = jointly(communicator, [&] {
       if (source_.error) throw ConfigError(*source_.error);

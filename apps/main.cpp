@@ -1,15 +1,19 @@
 // The program `gossamer`. Exit codes: core/base/error.hpp.
 
+#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "gossamer/apps/allocator.hpp"
 #include "gossamer/apps/commands.hpp"
 #include "gossamer/apps/version.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -31,6 +35,17 @@ int leave_together(const std::string& to_stdout, const std::string& to_stderr, i
   });
 }
 
+/// CLI11 would only say that a command is missing.
+void check_command(const CLI::App& program, std::string_view word) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : program.get_subcommands(nullptr)) {
+    names.push_back(command->get_name());
+  }
+  if (word.starts_with("-") || std::ranges::find(names, word) != names.end()) return;
+  throw ConfigError(concat("there is no command ", word, did_you_mean(word, names),
+                           ", allowed: ", join(names, ", "), "; every command has --help"));
+}
+
 int run(int argc, char** argv) {
   CLI::App program("Training of neural networks without a centre.");
   program.set_version_flag("--version", [] { return version_text(); });
@@ -46,6 +61,7 @@ int run(int argc, char** argv) {
   add_replay_command(program, exit_code);
   add_topology_command(program, exit_code);
   try {
+    if (argc > 1) check_command(program, argv[1]);
     program.parse(argc, argv);
     return exit_code;
   } catch (const CLI::ParseError& error) {

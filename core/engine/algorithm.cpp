@@ -41,11 +41,6 @@ void AlgorithmContext::update(Bucket& bucket, const Arrived& arrived, double mea
   if (after_update) after_update(bucket);
 }
 
-void AlgorithmContext::wait(Request& request) const {
-  const ScopedTimer timer(metrics.wait_s);
-  request.wait();
-}
-
 double AlgorithmContext::all_squares() const {
   double sum = 0.0;
   for (const Bucket& bucket : buckets) sum += bucket.squares();

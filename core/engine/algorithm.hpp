@@ -48,8 +48,6 @@ struct AlgorithmContext {
   /// Updates a bucket with the current step's learning rate, timed; `arrived` is what it mixes in.
   /// `mean_factor` as in GradientPolicy.
   void update(Bucket& bucket, const Arrived& arrived = {}, double mean_factor = 1.0);
-  /// Waits for `request`, timed.
-  void wait(Request& request) const;
   /// The squared norm of all gradients of this step.
   [[nodiscard]] double all_squares() const;
   [[nodiscard]] double lr() const { return schedule.lr(metrics.num_updates()); }

@@ -64,7 +64,10 @@ class AllReduce : public Algorithm {
     const bool defers = context_.policy.defers();
     for (Bucket& bucket : context_.buckets) {
       Lane& lane = lane_of(bucket);
-      context_.wait(lane.request);
+      {
+        const ScopedTimer timer(context_.metrics.wait_s);
+        lane.request.wait();
+      }
       unpack(bucket, lane);
       if (!defers) update(bucket);
     }

@@ -75,7 +75,11 @@ class Gossip : public Algorithm {
   /// Waits, mixes, updates, and starts the next exchange of this and all buckets it held up.
   void step(Bucket& bucket) {
     Lane& lane = lane_of(bucket);
-    finish(bucket, lane);
+    {
+      // Waiting in drain() does not count: it is not a step's.
+      const ScopedTimer timer(context_.metrics.wait_s);
+      finish(bucket, lane);
+    }
     Arrived arrived;
     if (lane.arriving) {
       arrived = {lane.inbox.block(), *lane.arriving};
@@ -90,7 +94,7 @@ class Gossip : public Algorithm {
 
   void finish(const Bucket& bucket, Lane& lane) {
     if (!lane.request.pending()) return;
-    context_.wait(lane.request);
+    lane.request.wait();
     if (!lane.checksum.matches(bucket.parameters())) {
       throw std::logic_error(concat("the parameters of bucket ", bucket.index(),
                                     " were written while their exchange was in flight; drain() ",

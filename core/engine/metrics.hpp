@@ -8,7 +8,7 @@ namespace gossamer {
 
 /// Sums over all steps so far.
 struct PipelineMetrics {
-  /// Seconds that compute stood still for an exchange.
+  /// Seconds that steps stood still for an exchange.
   double wait_s = 0.0;
   /// Seconds in inspection of gradients, mix and update.
   double update_s = 0.0;

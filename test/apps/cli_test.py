@@ -68,6 +68,8 @@ class CommandLine(CliCase):
     def test_says_what_would_be_right(self):
         done = self.gossamer("topology", "show", "ringg", "--world-size", "4", code=2)
         self.assertIn("did you mean ring?", done.stderr)
+        done = self.gossamer("trian", code=2)
+        self.assertIn("there is no command trian (did you mean train?)", done.stderr)
         done = self.gossamer("topology", "show", "one-peer-exp", "--world-size", "6", code=2)
         self.assertIn("powers of two", done.stderr)
         self.assertIn("ring", done.stderr)

@@ -56,9 +56,12 @@ class CaseFile {
   }
   template <class T>
   [[nodiscard]] T get_or(std::string_view key, T fallback) const {
-    return json_.contains(key) ? get<T>(key) : fallback;
+    return has(key) ? get<T>(key) : fallback;
   }
-  [[nodiscard]] bool has(std::string_view key) const { return json_.contains(key); }
+  /// A key that is null counts as not given.
+  [[nodiscard]] bool has(std::string_view key) const {
+    return json_.contains(key) && !json_.at(std::string(key)).is_null();
+  }
 
   [[nodiscard]] std::int64_t count(std::string_view key, std::int64_t min) const {
     const auto value = get<std::int64_t>(key);

@@ -30,15 +30,23 @@ void AlgorithmContext::inspect(Bucket& bucket, std::int64_t entry, const ConstBl
 void AlgorithmContext::update(Bucket& bucket, const Arrived& arrived, double mean_factor) {
   {
     const ScopedTimer timer(metrics.update_s);
-    bucket.update(optimizer,
-                  {.lr = lr(),
-                   .gradient_scale = policy.factor(bucket.squares(), all_squares(), mean_factor),
-                   .inbox = arrived.inbox,
-                   .mix = arrived.mix,
-                   .simd = simd,
-                   .pool = &pool});
+    bucket.update(optimizer, {.lr = lr(),
+                              .gradient_scale = policy.factor(bucket.squares(), mean_factor),
+                              .inbox = arrived.inbox,
+                              .mix = arrived.mix,
+                              .simd = simd,
+                              .pool = &pool});
   }
   if (after_update) after_update(bucket);
+}
+
+void AlgorithmContext::update_deferred(Communicator* ranks,
+                                       const std::function<void(Bucket&)>& update) {
+  const bool skips = policy.settle(ranks, all_squares());
+  for (Bucket& bucket : buckets) {
+    if (skips) bucket.drop_gradients();
+    update(bucket);
+  }
 }
 
 double AlgorithmContext::all_squares() const {

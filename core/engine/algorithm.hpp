@@ -48,6 +48,9 @@ struct AlgorithmContext {
   /// Updates a bucket with the current step's learning rate, timed; `arrived` is what it mixes in.
   /// `mean_factor` as in GradientPolicy.
   void update(Bucket& bucket, const Arrived& arrived = {}, double mean_factor = 1.0);
+  /// For a step whose updates the gradient policy has deferred: calls `update` for every bucket, in
+  /// bucket order, without gradients if the step is skipped. Collective if `ranks` is given.
+  void update_deferred(Communicator* ranks, const std::function<void(Bucket&)>& update);
   /// The squared norm of all gradients of this step.
   [[nodiscard]] double all_squares() const;
   [[nodiscard]] double lr() const { return schedule.lr(metrics.num_updates()); }

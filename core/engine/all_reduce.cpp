@@ -72,11 +72,7 @@ class AllReduce : public Algorithm {
       if (!defers) update(bucket);
     }
     if (defers) {
-      const bool skip = context_.policy.decide_skip(&context_.communicator);
-      for (Bucket& bucket : context_.buckets) {
-        if (skip) bucket.drop_gradients();
-        update(bucket);
-      }
+      context_.update_deferred(&context_.communicator, [this](Bucket& bucket) { update(bucket); });
     }
     next_launch_ = 0;
     packed_.clear();

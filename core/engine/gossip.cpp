@@ -49,11 +49,7 @@ class Gossip : public Algorithm {
 
   void on_step_end() override {
     if (context_.policy.defers()) {
-      const bool skip = context_.policy.decide_skip(&context_.communicator);
-      for (Bucket& bucket : context_.buckets) {
-        if (skip) bucket.drop_gradients();
-        step(bucket);
-      }
+      context_.update_deferred(&context_.communicator, [this](Bucket& bucket) { step(bucket); });
     }
     if (next_launch_ != context_.buckets.size()) {
       throw std::logic_error(concat("bucket ", next_launch_, " was not updated in this step"));

@@ -69,7 +69,8 @@ void GradientPolicy::accept(const GradientStats& stats, std::string_view whose, 
   found_nonfinite_ = true;
 }
 
-bool GradientPolicy::decide_skip(Communicator* communicator) {
+bool GradientPolicy::settle(Communicator* communicator, double all_squares) {
+  all_squares_ = all_squares;
   if (options_.nonfinite != NonFinite::kSkip) return false;
   const double mine = found_nonfinite_ ? 1.0 : 0.0;
   skips_ =
@@ -81,7 +82,7 @@ double GradientPolicy::clip(double norm) const {
   return std::min(1.0, options_.clip_norm / (norm + kClipEps));
 }
 
-double GradientPolicy::factor(double bucket_squares, double all_squares, double mean_factor) const {
+double GradientPolicy::factor(double bucket_squares, double mean_factor) const {
   const double unit = scale_ * mean_factor;
   switch (options_.clip_mode) {
     case ClipMode::kNone:
@@ -89,9 +90,9 @@ double GradientPolicy::factor(double bucket_squares, double all_squares, double 
     case ClipMode::kPerBucket:
       return unit * clip(unit * std::sqrt(bucket_squares));
     case ClipMode::kGlobal:
-      return unit * clip(unit * std::sqrt(all_squares));
+      return unit * clip(unit * std::sqrt(all_squares_));
     case ClipMode::kDelayedGlobal:
-      return unit * clip(last_norm_ ? *last_norm_ : unit * std::sqrt(all_squares));
+      return unit * clip(last_norm_ ? *last_norm_ : unit * std::sqrt(all_squares_));
   }
   return unit;
 }

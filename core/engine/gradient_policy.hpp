@@ -65,15 +65,15 @@ class GradientPolicy {
   [[nodiscard]] bool defers() const;
   /// Takes note of a gradient. `whose` names it in an error. Throws NonFiniteError under `abort`.
   void accept(const GradientStats& stats, std::string_view whose, std::int64_t step);
-  /// Whether this step is skipped; settles it for all ranks of `communicator`, if given. Called
-  /// once per step and only by those that defer, when all gradients have arrived.
-  bool decide_skip(Communicator* communicator);
+  /// Once per step whose updates were deferred, when all gradients have arrived: takes their sum of
+  /// squares, and returns whether the step is skipped, which all ranks of `communicator`, if given,
+  /// decide together.
+  bool settle(Communicator* communicator, double all_squares);
 
-  /// What the gradients of a bucket are to be multiplied by. `mean_factor`: what makes a mean of
-  /// them (1 / size where they are sums over ranks). `bucket_squares` and `all_squares`: sums of
-  /// squares before any factor; the latter counts only where updates are deferred.
-  [[nodiscard]] double factor(double bucket_squares, double all_squares,
-                              double mean_factor = 1.0) const;
+  /// What the gradients of a bucket are to be multiplied by. `bucket_squares`: their sum of squares
+  /// before any factor; `mean_factor`: what makes a mean of them (1 / size where they are sums over
+  /// ranks).
+  [[nodiscard]] double factor(double bucket_squares, double mean_factor = 1.0) const;
   /// Ends a step whose gradients had this sum of squares. Returns whether it was skipped.
   bool end_step(double all_squares, double mean_factor = 1.0);
 
@@ -85,6 +85,8 @@ class GradientPolicy {
   double scale_ = 1.0;
   bool found_nonfinite_ = false;
   bool skips_ = false;
+  /// Of this step, once it is settled.
+  double all_squares_ = 0.0;
   std::optional<double> last_norm_;
 };
 

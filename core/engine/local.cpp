@@ -13,11 +13,7 @@ class Local : public Algorithm {
   }
   void on_step_end() override {
     if (!context_.policy.defers()) return;
-    const bool skip = context_.policy.decide_skip(nullptr);
-    for (Bucket& bucket : context_.buckets) {
-      if (skip) bucket.drop_gradients();
-      context_.update(bucket);
-    }
+    context_.update_deferred(nullptr, [this](Bucket& bucket) { context_.update(bucket); });
   }
   void drain() override {}
   void forget_arrived() override {}

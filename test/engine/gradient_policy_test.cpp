@@ -53,22 +53,29 @@ TEST(GradientPolicy, DefersOnlyWhatCannotKeepTheOverlap) {
 
 TEST(GradientPolicy, ClipsAsTorchDoes) {
   // g * c / (N + 1e-6) where that is less than 1.
-  const GradientPolicy global({.clip_mode = ClipMode::kGlobal, .clip_norm = 1.0}, 0);
-  EXPECT_DOUBLE_EQ(global.factor(0.25, 16.0), 1.0 / (4.0 + 1e-6));
-  EXPECT_DOUBLE_EQ(global.factor(0.25, 0.25), 1.0);
-  EXPECT_DOUBLE_EQ(global.factor(0.0, 0.0), 1.0);
+  GradientPolicy global({.clip_mode = ClipMode::kGlobal, .clip_norm = 1.0}, 0);
+  global.settle(nullptr, 16.0);
+  EXPECT_DOUBLE_EQ(global.factor(0.25), 1.0 / (4.0 + 1e-6));
+  global.settle(nullptr, 0.25);
+  EXPECT_DOUBLE_EQ(global.factor(0.25), 1.0);
+  global.settle(nullptr, 0.0);
+  EXPECT_DOUBLE_EQ(global.factor(0.0), 1.0);
   const GradientPolicy bucket({.clip_mode = ClipMode::kPerBucket, .clip_norm = 1.0}, 0);
-  EXPECT_DOUBLE_EQ(bucket.factor(4.0, 1e6), 1.0 / (2.0 + 1e-6));
+  EXPECT_DOUBLE_EQ(bucket.factor(4.0), 1.0 / (2.0 + 1e-6));
   GradientPolicy delayed({.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 1.0}, 0);
+  delayed.settle(nullptr, 4.0);
+  EXPECT_DOUBLE_EQ(delayed.factor(1.0), 1.0 / (2.0 + 1e-6)) << "the first step's own norm";
   delayed.end_step(16.0);
-  EXPECT_DOUBLE_EQ(delayed.factor(100.0, 100.0), 1.0 / (4.0 + 1e-6));
+  EXPECT_DOUBLE_EQ(delayed.factor(100.0), 1.0 / (4.0 + 1e-6));
 }
 
 TEST(GradientPolicy, ClipsTheScaledGradient) {
   GradientPolicy policy({.clip_mode = ClipMode::kGlobal, .clip_norm = 1.0}, 0);
   policy.set_scale(1.0 / 1024.0);
-  EXPECT_DOUBLE_EQ(policy.factor(0.0, 1024.0 * 1024.0 * 4.0), 1.0 / 1024.0 / (2.0 + 1e-6));
-  EXPECT_DOUBLE_EQ(policy.factor(0.0, 4.0), 1.0 / 1024.0);
+  policy.settle(nullptr, 1024.0 * 1024.0 * 4.0);
+  EXPECT_DOUBLE_EQ(policy.factor(0.0), 1.0 / 1024.0 / (2.0 + 1e-6));
+  policy.settle(nullptr, 4.0);
+  EXPECT_DOUBLE_EQ(policy.factor(0.0), 1.0 / 1024.0);
 }
 
 Problem pairs_of(std::string algorithm, NonFinite nonfinite) {

@@ -41,7 +41,8 @@ Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext c
       state->fail(failure_);
       return Request(std::move(state));
     }
-    submitted_.push_back({std::move(operation), state, std::move(context)});
+    submitted_.push_back(
+        {.state = state, .context = std::move(context), .operation = std::move(operation)});
     ++in_flight_;
   }
   wake_.notify_one();

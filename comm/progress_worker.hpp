@@ -68,10 +68,11 @@ class ProgressWorker {
 
  private:
   struct Active {
-    std::unique_ptr<Operation> operation;
     std::shared_ptr<RequestState> state;
     OpContext context;
     double waited_s = 0.0;
+    /// Last, so that it goes first: while it ends it may still touch what the context owns.
+    std::unique_ptr<Operation> operation;
   };
 
   void run();

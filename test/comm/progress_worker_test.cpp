@@ -64,6 +64,36 @@ std::unique_ptr<Operation> scripted(Script& script, int number) {
   return std::make_unique<ScriptedOperation>(script, number);
 }
 
+/// Never ends, and looks at what its owner keeps alive when it goes.
+class LookingOperation : public Operation {
+ public:
+  LookingOperation(std::weak_ptr<void> owned, bool& was_alive)
+      : owned_(std::move(owned)), was_alive_(was_alive) {}
+  ~LookingOperation() override { was_alive_ = !owned_.expired(); }
+  void start() override {}
+  bool test() override { return false; }
+  [[nodiscard]] std::vector<int> waiting_for() const override { return {}; }
+
+ private:
+  std::weak_ptr<void> owned_;
+  bool& was_alive_;
+};
+
+TEST(ProgressWorker, KeepsOwnersUntilADroppedOperationIsGone) {
+  // A peer may be reading the blocks until the operation has said that it goes.
+  for (const bool time_to_start : {false, true}) {
+    bool was_alive = false;
+    {
+      ProgressWorker worker({});
+      auto owner = std::make_shared<int>();
+      auto operation = std::make_unique<LookingOperation>(owner, was_alive);
+      const Request request = worker.submit(std::move(operation), {.owner = std::move(owner)});
+      if (time_to_start) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_TRUE(was_alive) << time_to_start;
+  }
+}
+
 TEST(ProgressWorker, StartsInOrderAndEndsInAny) {
   Script script;
   ProgressWorker worker({});

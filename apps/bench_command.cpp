@@ -38,9 +38,7 @@ void bench_kernel(KernelArguments arguments) {
                       "this program was built without CUDA, allowed: cpu");
   }
   options.simd = simd_path_of(arguments.simd);
-  if (canonical_name(options.optimizer).starts_with("accum")) {
-    options.optimizer_options = concat("accum_iter: ", arguments.accum_iter);
-  }
+  options.optimizer_options = options_yaml(options.optimizer, arguments.accum_iter);
   const KernelFigures figures = KernelBench(options).run();
   if (arguments.json) {
     const nlohmann::ordered_json json = {

@@ -16,7 +16,6 @@ constexpr std::int64_t kLanes = 8;
 constexpr std::int64_t kChains = 4;
 // Bytes; without it a gradient that has left the inner caches takes twice as long.
 constexpr std::uintptr_t kPrefetchAhead = 2048;
-constexpr std::uintptr_t kCacheLine = 64;
 
 // Vectors of the compiler's own: it splits them where the processor's are shorter, so that lanes
 // and order are the same on every path.
@@ -26,15 +25,6 @@ template <class T>
 struct LanesOf {
   using Type __attribute__((vector_size(kLanes * sizeof(T)))) = T;
 };
-
-/// Asks for what one turn of the loop will read some turns later; may lie behind the end.
-template <class T>
-[[gnu::always_inline]] inline void prefetch_after(const T* values) {
-  const auto address = reinterpret_cast<std::uintptr_t>(values) + kPrefetchAhead;
-  for (std::uintptr_t line = 0; line < kChains * kLanes * sizeof(T); line += kCacheLine) {
-    __builtin_prefetch(reinterpret_cast<const void*>(address + line));
-  }
-}
 
 template <class T>
 struct SumSquares {
@@ -47,7 +37,7 @@ struct SumSquares {
     std::array<Doubles, kChains> sums{};
     std::int64_t i = 0;
     for (; i + kChains * kLanes <= numel; i += kChains * kLanes) {
-      prefetch_after(values + i);
+      prefetch(values + i, kPrefetchAhead, kChains * kLanes * sizeof(T));
       for (std::int64_t chain = 0; chain < kChains; ++chain) {
         Lanes lanes;
         std::memcpy(&lanes, values + i + chain * kLanes, sizeof(lanes));
@@ -68,20 +58,17 @@ GradientStats stats_of(std::span<const T> values, SimdPath simd, WorkerPool* poo
   const auto numel = static_cast<std::int64_t>(values.size());
   const std::int64_t num_chunks = (numel + kChunk - 1) / kChunk;
   std::vector<double> sums(static_cast<std::size_t>(num_chunks));
-  const auto run = [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t chunk = first; chunk < last; ++chunk) {
+  const auto sum_chunks = [&](const PartRange& chunks) {
+    for (std::int64_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
       const std::int64_t begin = chunk * kChunk;
       run_on(simd, SumSquares<T>{values.data() + begin, std::min(kChunk, numel - begin),
                                  &sums[static_cast<std::size_t>(chunk)]});
     }
   };
   if (pool != nullptr && num_chunks > 1) {
-    pool->run([&](int part) {
-      const PartRange range = part_range(num_chunks, pool->num_threads(), part, 1);
-      run(range.first, range.last);
-    });
+    pool->share(num_chunks, 1, sum_chunks);
   } else {
-    run(0, num_chunks);
+    sum_chunks({0, num_chunks});
   }
   GradientStats stats;
   for (const double sum : sums) stats.squares += sum;

@@ -43,6 +43,17 @@ inline SimdPath best_simd_path() {
   return is_available(SimdPath::kAvx2) ? SimdPath::kAvx2 : SimdPath::kBaseline;
 }
 
+/// Asks for `bytes` bytes that lie `ahead` bytes behind `place`. They may lie behind the end of an
+/// array; nothing happens then.
+[[gnu::always_inline]] inline void prefetch(const void* place, std::uintptr_t ahead,
+                                            std::uintptr_t bytes) {
+  constexpr std::uintptr_t kCacheLine = 64;
+  const auto first = reinterpret_cast<std::uintptr_t>(place) + ahead;
+  for (std::uintptr_t line = 0; line < bytes; line += kCacheLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(first + line));
+  }
+}
+
 namespace internal {
 
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -42,15 +42,9 @@ namespace internal {
 // from page to page: asking for the lines to come is worth 8 to 12 % where memory is the limit.
 constexpr std::int64_t kPrefetchBytes = 256;
 constexpr std::uintptr_t kPrefetchAhead = 1024;
-constexpr std::int64_t kCacheLine = 64;
 
-/// Asks for kPrefetchBytes that lie kPrefetchAhead behind `block`. They may lie behind the end of
-/// an array; nothing happens then.
 [[gnu::always_inline]] inline void prefetch_after(const void* block) {
-  const auto address = reinterpret_cast<std::uintptr_t>(block) + kPrefetchAhead;
-  for (std::int64_t line = 0; line < kPrefetchBytes; line += kCacheLine) {
-    __builtin_prefetch(reinterpret_cast<const void*>(address + static_cast<std::uintptr_t>(line)));
-  }
+  prefetch(block, kPrefetchAhead, kPrefetchBytes);
 }
 
 template <class Rule, class T, Phase kPhase, bool kMix>

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import platform
+import statistics
 import subprocess
 import sys
 
@@ -45,12 +46,6 @@ def measure(engine, case, ranks):
     return json.loads(lines[-1])
 
 
-def median(values):
-    values = sorted(values)
-    middle = len(values) // 2
-    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
-
-
 def interval(values):
     """95 % interval of the median, from order statistics; all of it for fewer than 6 values."""
     values = sorted(values)
@@ -66,7 +61,7 @@ def interval(values):
 def ratio(rows, above, below):
     quotients = [a["step_ms"] / b["step_ms"] for a, b in zip(rows[above], rows[below])]
     low, high = interval(quotients)
-    return f"{median(quotients):.2f} [{low:.2f}, {high:.2f}]"
+    return f"{statistics.median(quotients):.2f} [{low:.2f}, {high:.2f}]"
 
 
 def run_case(case, ranks, turns, record):
@@ -85,11 +80,11 @@ def run_case(case, ranks, turns, record):
 
 def line_of(case, rows):
     cells = [case]
-    cells += [f"{median([row['step_ms'] for row in rows[engine]]):.1f}"
+    cells += [f"{statistics.median([row['step_ms'] for row in rows[engine]]):.1f}"
               for engine in K_PEERS + K_OURS]
     cells += [ratio(rows, "decent-dp", "gossip"), ratio(rows, "ddp", "gossip"),
               ratio(rows, "gossip", "compute")]
-    cells += [str(round(median([max(row["peak_rss_mb"]) for row in rows[engine]])))
+    cells += [str(round(statistics.median([max(row["peak_rss_mb"]) for row in rows[engine]])))
               for engine in ["decent-dp", "gossip"]]
     return "| " + " | ".join(cells) + " |"
 

@@ -50,6 +50,14 @@ void fill(const Block& block, std::uint64_t stream, double bound) {
 
 }  // namespace
 
+bool accumulates(std::string_view optimizer) {
+  return canonical_name(optimizer).starts_with("accum");
+}
+
+std::string options_yaml(std::string_view optimizer, std::int64_t accum_iter) {
+  return accumulates(optimizer) ? concat("accum_iter: ", accum_iter) : "";
+}
+
 KernelBench::KernelBench(const KernelBenchOptions& options)
     : options_(options),
       optimizer_(make_optimizer(options.optimizer, Options::parse(options.optimizer_options))),
@@ -100,11 +108,10 @@ std::vector<double> KernelBench::scale_all() {
   for (const Bucket& bucket : buckets_) {
     auto* const values = static_cast<float*>(bucket.parameters().data);
     const std::int64_t numel = bucket.parameters().numel;
-    const auto part = [&](int index) {
-      const PartRange range = part_range(numel, pool_.num_threads(), index, kGrain);
+    const auto scale = [&](const PartRange& range) {
       run_on(options_.simd, ScaleLoop{values + range.first, range.last - range.first, factor});
     };
-    seconds.push_back(seconds_of([&] { pool_.run(part); }));
+    seconds.push_back(seconds_of([&] { pool_.share(numel, kGrain, scale); }));
   }
   return seconds;
 }

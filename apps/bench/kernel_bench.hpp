@@ -9,12 +9,18 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "gossamer/core/engine/bucket.hpp"
 
 namespace gossamer::apps {
+
+/// Whether an optimizer, in either spelling, has the option accum_iter.
+bool accumulates(std::string_view optimizer);
+/// The YAML of an optimizer that has its defaults but for accum_iter, where it has that.
+std::string options_yaml(std::string_view optimizer, std::int64_t accum_iter);
 
 struct KernelBenchOptions {
   std::string optimizer = "accum_adamw";

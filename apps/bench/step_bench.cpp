@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <torch/nn/functional/loss.h>
 
+#include "gossamer/apps/bench/kernel_bench.hpp"
 #include "gossamer/apps/bench/reference_task.hpp"
 #include "gossamer/apps/bench/statistics.hpp"
 #include "gossamer/core/base/text.hpp"
@@ -99,17 +100,16 @@ class Engine {
  private:
   DataParallelOptions wrapper_options(const World& world, const StepBenchOptions& options) const {
     const bool gossips = name_ == "gossip";
-    const bool accumulates = canonical_name(options.optimizer).starts_with("accum");
-    return {.algorithm = name_,
-            .topology = gossips ? make_topology(options.topology, world) : nullptr,
-            .optimizer = make_optimizer(
-                options.optimizer,
-                Options::parse(accumulates ? concat("accum_iter: ", options.accum_iter) : "")),
-            .schedule = make_schedule("constant", {.lr = options.lr}),
-            .weight_decay = options.weight_decay,
-            .decay_bias_and_norm = true,
-            .num_threads = options.threads,
-            .bucket_bytes = static_cast<std::int64_t>(options.bucket_mb * 1024.0 * 1024.0)};
+    return {
+        .algorithm = name_,
+        .topology = gossips ? make_topology(options.topology, world) : nullptr,
+        .optimizer = make_optimizer(
+            options.optimizer, Options::parse(options_yaml(options.optimizer, options.accum_iter))),
+        .schedule = make_schedule("constant", {.lr = options.lr}),
+        .weight_decay = options.weight_decay,
+        .decay_bias_and_norm = true,
+        .num_threads = options.threads,
+        .bucket_bytes = static_cast<std::int64_t>(options.bucket_mb * 1024.0 * 1024.0)};
   }
 
   [[nodiscard]] PipelineMetrics metrics() const {
@@ -225,27 +225,27 @@ class StepBench {
 
   Json describe(const Engine& engine, const std::vector<Json>& ranks) {
     const double step_ms = mean_of(ranks, "median_ms", "total");
-    const bool accumulates = canonical_name(options_.optimizer).starts_with("accum");
     std::vector<double> losses = mean_list(ranks, "losses");
     for (double& loss : losses) loss = rounded(loss, 6);
     const bool computes = engine.name() == kCompute;
     const double samples = static_cast<double>(world_.size) * static_cast<double>(batch_size_);
-    Json json = {{"engine", engine.name()},
-                 {"model", options_.model},
-                 {"params", engine.num_parameters()},
-                 {"world", world_.size},
-                 {"topology", engine.name() == "gossip" ? Json(options_.topology) : Json()},
-                 {"optim", computes ? Json() : Json(options_.optimizer)},
-                 {"optim_impl", "gossamer"},
-                 {"accum_iter", accumulates ? Json(options_.accum_iter) : Json()},
-                 {"batch_size", batch_size_},
-                 {"bucket_mb", options_.bucket_mb},
-                 {"threads", options_.threads},
-                 {"timed_steps", engine.rows().size()},
-                 {"step_ms", rounded(step_ms, 3)},
-                 {"p10_ms", rounded(mean_of(ranks, "quantiles_ms", "p10"), 3)},
-                 {"p90_ms", rounded(mean_of(ranks, "quantiles_ms", "p90"), 3)},
-                 {"samples_per_s", rounded(samples * 1e3 / step_ms, 1)}};
+    Json json = {
+        {"engine", engine.name()},
+        {"model", options_.model},
+        {"params", engine.num_parameters()},
+        {"world", world_.size},
+        {"topology", engine.name() == "gossip" ? Json(options_.topology) : Json()},
+        {"optim", computes ? Json() : Json(options_.optimizer)},
+        {"optim_impl", "gossamer"},
+        {"accum_iter", accumulates(options_.optimizer) ? Json(options_.accum_iter) : Json()},
+        {"batch_size", batch_size_},
+        {"bucket_mb", options_.bucket_mb},
+        {"threads", options_.threads},
+        {"timed_steps", engine.rows().size()},
+        {"step_ms", rounded(step_ms, 3)},
+        {"p10_ms", rounded(mean_of(ranks, "quantiles_ms", "p10"), 3)},
+        {"p90_ms", rounded(mean_of(ranks, "quantiles_ms", "p90"), 3)},
+        {"samples_per_s", rounded(samples * 1e3 / step_ms, 1)}};
     json["peak_rss_mb"] = Json::array();
     for (const Json& rank : ranks) {
       json["peak_rss_mb"].push_back(std::lround(rank.at("rss").get<double>()));

@@ -17,8 +17,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, ".npy files are little endian");
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-// The header ends at a multiple of this, so that the elements are aligned.
-constexpr std::size_t kAlign = 64;
 
 [[noreturn]] void fail(const std::string& path, std::string_view what) {
   throw DataError(concat(path, ": ", what));
@@ -120,21 +118,6 @@ NpyArray read_npy(const std::string& path) {
     fail(path, "cannot be read to its end");
   }
   return array;
-}
-
-void write_npy(const std::string& path, const NpyArray& array) {
-  std::string header = concat("{'descr': '<f4', 'fortran_order': False, 'shape': (",
-                              join(array.shape, ", "), array.shape.size() == 1 ? "," : "", "), }");
-  const std::size_t start = kMagic.size() + 4;
-  header.append(kAlign - (start + header.size() + 1) % kAlign, ' ');
-  header += '\n';
-  std::ofstream file(path, std::ios::binary);
-  file << kMagic << '\x01' << '\x00' << static_cast<char>(header.size() % 256)
-       << static_cast<char>(header.size() / 256) << header;
-  file.write(reinterpret_cast<const char*>(array.values.data()),
-             static_cast<std::streamsize>(array.values.size() * sizeof(float)));
-  file.flush();
-  if (!file) fail(path, "cannot be written");
 }
 
 }  // namespace gossamer::apps

@@ -20,7 +20,5 @@ struct NpyArray {
 
 /// Throws DataError, which names the file and what is wrong with it.
 NpyArray read_npy(const std::string& path);
-/// Throws DataError when the file cannot be written.
-void write_npy(const std::string& path, const NpyArray& array);
 
 }  // namespace gossamer::apps

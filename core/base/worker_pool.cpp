@@ -38,6 +38,11 @@ void WorkerPool::run(const std::function<void(int)>& part) {
   if (const auto error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
 }
 
+void WorkerPool::share(std::int64_t numel, std::int64_t grain,
+                       const std::function<void(const PartRange&)>& work) {
+  run([&](int index) { work(part_range(numel, num_threads(), index, grain)); });
+}
+
 void WorkerPool::work(int index) {
   std::int64_t seen = 0;
   while (true) {

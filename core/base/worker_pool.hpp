@@ -15,6 +15,14 @@
 
 namespace gossamer {
 
+/// Elements [first, last) of `numel` that belong to part `index` of `num_parts`: contiguous, of
+/// nearly equal size, cut at multiples of `grain`.
+struct PartRange {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+};
+PartRange part_range(std::int64_t numel, int num_parts, int index, std::int64_t grain);
+
 class WorkerPool {
  public:
   /// `num_threads` counts the caller; at least 1, or std::logic_error.
@@ -27,6 +35,9 @@ class WorkerPool {
   /// Runs part(0) ... part(num_threads() - 1), each once, and waits for all. Rethrows what one of
   /// them threw.
   void run(const std::function<void(int)>& part);
+  /// The same for the part_range()s of `numel` elements, one for each thread.
+  void share(std::int64_t numel, std::int64_t grain,
+             const std::function<void(const PartRange&)>& work);
 
  private:
   void work(int index);
@@ -42,13 +53,5 @@ class WorkerPool {
   std::exception_ptr error_;                        // guarded by mutex_
   std::vector<std::thread> threads_;
 };
-
-/// Elements [first, last) of `numel` that belong to part `index` of `num_parts`: contiguous, of
-/// nearly equal size, cut at multiples of `grain`.
-struct PartRange {
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-};
-PartRange part_range(std::int64_t numel, int num_parts, int index, std::int64_t grain);
 
 }  // namespace gossamer

@@ -109,10 +109,8 @@ void Bucket::update_range(const Optimizer& optimizer, const UpdateContext& conte
 
 void Bucket::update(const Optimizer& optimizer, const UpdateContext& context) {
   if (context.pool != nullptr && spec_.numel >= kLeastShared) {
-    context.pool->run([&](int part) {
-      update_range(optimizer, context,
-                   part_range(spec_.numel, context.pool->num_threads(), part, kGrain));
-    });
+    context.pool->share(spec_.numel, kGrain,
+                        [&](const PartRange& range) { update_range(optimizer, context, range); });
   } else {
     update_range(optimizer, context, {0, spec_.numel});
   }

@@ -1,8 +1,8 @@
 // Parity with decent-dp 0.2.3: its rounds, recorded for 1 to 16 ranks.
 
+#include "golden_folder.hpp"
+
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -18,20 +18,8 @@
 namespace gossamer {
 namespace {
 
-std::filesystem::path golden_file() {
-  std::filesystem::path shared;
-  if (const char* folder = std::getenv("GOSSAMER_SHARED")) {
-    shared = folder;
-  } else {
-#ifdef GOSSAMER_SOURCE_DIR
-    shared = GOSSAMER_SOURCE_DIR "/../shared";
-#endif
-  }
-  return shared / "golden" / "topology_edges.json";
-}
-
 std::optional<nlohmann::json> read_golden() {
-  std::ifstream file(golden_file());
+  std::ifstream file(golden_folder() / "topology_edges.json");
   if (!file) return std::nullopt;
   return nlohmann::json::parse(file);
 }

@@ -5,8 +5,8 @@
 
 #include "apps/replay/case_writer.hpp"
 #include "engine/ranks.hpp"
+#include "golden_folder.hpp"
 
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -30,12 +30,6 @@ ReplayReport replay_of(const RecordedCase& recorded, const ReplayOptions& option
       },
       recorded.local_world_size);
   return result;
-}
-
-std::filesystem::path golden_folder() {
-  const char* shared = std::getenv("GOSSAMER_SHARED");
-  return std::filesystem::path(shared != nullptr ? shared : GOSSAMER_SOURCE_DIR "/../shared") /
-         "golden";
 }
 
 const std::vector<std::string>& golden_names() {

@@ -1,8 +1,9 @@
 #pragma once
-// Topologies as matrices: x <- W x. Analysis only; training never forms a matrix.
+// Topologies as matrices: x <- W x. Analysis and simulation; training never forms a matrix, and
+// neither does anything here for more ranks than a caller asks for.
 
 #include <cstdint>
-#include <optional>
+#include <vector>
 
 #include <Eigen/Core>
 
@@ -10,19 +11,46 @@
 
 namespace gossamer {
 
+/// One row per rank, one column per vector that is mixed.
+using RankRows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// W of one round as a sparse operator: memory and work are proportional to the ranks and arcs of
+/// the round. Thread safe: apply() changes its argument alone.
+class MixingOperator {
+ public:
+  /// Takes the round as it is: sums of weights may be anything.
+  explicit MixingOperator(const Round& round);
+
+  /// x <- W x.
+  void apply(RankRows& x) const { run(x, false); }
+  /// x <- W^T x.
+  void apply_transposed(RankRows& x) const { run(x, true); }
+
+ private:
+  /// Edges of two ranks or more: members_[first, last) keep `weight` and take `share`.
+  struct Group {
+    std::int32_t first = 0;
+    std::int32_t last = 0;
+    double weight = 1.0;
+    double share = 0.0;
+  };
+
+  void run(RankRows& x, bool transposed) const;
+  void mix_places(RankRows& x, bool transposed) const;
+
+  int node_size_;
+  std::vector<Group> groups_;
+  std::vector<std::int32_t> members_;
+  std::vector<Arc> arcs_;
+  /// Places that stand in arcs.
+  std::vector<std::int32_t> in_arcs_;
+};
+
 /// The mixing matrix W of a round, [world_size, world_size], row i = the weights of rank i.
-Eigen::MatrixXd mixing_matrix(const Round& round, int world_size);
+/// Throws std::logic_error for a round that breaks a rule of verify.hpp.
+Eigen::MatrixXd mixing_matrix(const Round& round, int world_size, bool directed = false);
 
 /// W(k-1) ... W(1) W(0): what `num_rounds` rounds do together.
 Eigen::MatrixXd period_product(const Topology& topology, int world_size, std::int64_t num_rounds);
-
-/// 1 - rho(P - J): P the product of one period, J the averaging matrix, rho the spectral radius.
-/// Nothing for topologies without a period.
-std::optional<double> spectral_gap(const Topology& topology, int world_size);
-
-/// The smallest k such that rounds 0..k-1 together average exactly (to 1e-12), looked for within
-/// `max_rounds`, or within one period when that is shorter; nothing when there is none.
-std::optional<std::int64_t> exact_after(const Topology& topology, int world_size,
-                                        std::int64_t max_rounds = 64);
 
 }  // namespace gossamer

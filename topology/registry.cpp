@@ -14,13 +14,48 @@ namespace gossamer {
 std::unique_ptr<Topology> make_complete(const World& world, const Options& options);
 std::unique_ptr<Topology> make_ring(const World& world, const Options& options);
 std::unique_ptr<Topology> make_one_peer_exp(const World& world, const Options& options);
-bool one_peer_exp_fits(const World& world);
 std::unique_ptr<Topology> make_alternating_exp_ring(const World& world, const Options& options);
+std::unique_ptr<Topology> make_base_k(const World& world, const Options& options);
+std::unique_ptr<Topology> make_random_matching(const World& world, const Options& options);
+std::unique_ptr<Topology> make_hierarchical(const World& world, const Options& options);
+std::unique_ptr<Topology> make_local_sgd(const World& world, const Options& options);
+std::unique_ptr<Topology> make_star(const World& world, const Options& options);
+std::unique_ptr<Topology> make_grid(const World& world, const Options& options);
+std::unique_ptr<Topology> make_torus(const World& world, const Options& options);
+std::unique_ptr<Topology> make_static_ring(const World& world, const Options& options);
+std::unique_ptr<Topology> make_static_exp(const World& world, const Options& options);
+std::unique_ptr<Topology> make_directed_one_peer_exp(const World& world, const Options& options);
+std::unique_ptr<Topology> make_from_file(const World& world, const Options& options);
+bool one_peer_exp_fits(const World& world);
 bool alternating_exp_ring_fits(const World& world);
+bool hierarchical_fits(const World& world);
+std::unique_ptr<Topology> make_alternate(const World& world, const Options& section);
+std::unique_ptr<Topology> make_every(const World& world, const Options& section);
+std::unique_ptr<Topology> make_phases(const World& world, const Options& section);
 
 namespace {
 
 bool always_fits(const World& world) { return world.size >= 1; }
+
+constexpr std::array kBaseK = {
+    TopologyOption{"k", "most peers of a rank in one round, 1 by default"},
+};
+constexpr std::array kRandomMatching = {
+    TopologyOption{"seed", "which pairs are drawn, 0 by default"},
+};
+constexpr std::array kHierarchical = {
+    TopologyOption{"leaders", "the topology between nodes, ring by default"},
+    TopologyOption{"every", "nodes mix in every H-th round only, 1 by default"},
+};
+constexpr std::array kLocalSgd = {
+    TopologyOption{"sit_out", "rounds without communication before each average, 7 by default"},
+};
+constexpr std::array kLattice = {
+    TopologyOption{"rows", "number of rows, by default as nearly square as can be"},
+};
+constexpr std::array kFromFile = {
+    TopologyOption{"path", "the file; must be given"},
+};
 
 constexpr std::array kTable = {
     TopologyEntry{.name = "complete",
@@ -42,12 +77,85 @@ constexpr std::array kTable = {
                   .fits = one_peer_exp_fits,
                   .make = make_one_peer_exp},
     TopologyEntry{.name = "alternating-exp-ring",
-                  .summary = "half of the nodes average in pairs at distances 1, 2, 4, ..., the "
-                             "others inside the node, in turn",
+                  .summary = "half of the nodes average in pairs at distances 1, 2, 4, ..., the others inside the node, in turn",
                   .options = {},
                   .sizes = "1, 2, 4, 8, ... nodes with equally many ranks on each",
                   .fits = alternating_exp_ring_fits,
                   .make = make_alternating_exp_ring},
+    TopologyEntry{.name = "base-k",
+                  .summary = "groups of at most k + 1 ranks; the exact mean after about 2 log(n) / log(k + 1) rounds",
+                  .options = kBaseK,
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_base_k},
+    TopologyEntry{.name = "random-matching",
+                  .summary = "pairs drawn anew in every round",
+                  .options = kRandomMatching,
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_random_matching},
+    TopologyEntry{.name = "hierarchical",
+                  .summary = "nodes average inside in every round and mix along another topology, one rank of each talking",
+                  .options = kHierarchical,
+                  .sizes = "equally many ranks on every node",
+                  .fits = hierarchical_fits,
+                  .make = make_hierarchical},
+    TopologyEntry{.name = "local-sgd",
+                  .summary = "rounds without communication, then all average",
+                  .options = kLocalSgd,
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_local_sgd},
+    TopologyEntry{.name = "star",
+                  .summary = "rank 0 averages with each other rank in turn",
+                  .options = {},
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_star},
+    TopologyEntry{.name = "grid",
+                  .summary = "pairs of neighbours in rows and columns",
+                  .options = kLattice,
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_grid},
+    TopologyEntry{.name = "torus",
+                  .summary = "as grid, with the ends of rows and columns joined",
+                  .options = kLattice,
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_torus},
+    TopologyEntry{.name = "static-ring",
+                  .summary = "both neighbours on a circle at once",
+                  .options = {},
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_static_ring},
+    TopologyEntry{.name = "static-exp",
+                  .summary = "the ranks 1, 2, 4, ... before, all at once; directed",
+                  .options = {},
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_static_exp},
+    TopologyEntry{.name = "directed-one-peer-exp",
+                  .summary = "the rank 1, 2, 4, ... before, one per round; directed",
+                  .options = {},
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_directed_one_peer_exp},
+    TopologyEntry{.name = "from-file",
+                  .summary = "the rounds, or the graph, of a YAML or JSON file",
+                  .options = kFromFile,
+                  .needs_options = true,
+                  .sizes = "the world size of the file",
+                  .fits = always_fits,
+                  .make = make_from_file},
+};
+
+constexpr std::array kWrappers = {
+    WrapperEntry{"alternate", "a list of topologies, in turn", make_alternate},
+    WrapperEntry{"every", "a topology (base) in every H-th round (period) only", make_every},
+    WrapperEntry{"phases", "a list of topologies, one after the other (until, topology)",
+                 make_phases},
 };
 
 [[noreturn]] void refuse(const Options& options, const std::string& what) {
@@ -59,7 +167,7 @@ constexpr std::array kTable = {
 std::vector<std::string> fitting_names(const World& world) {
   std::vector<std::string> names;
   for (const TopologyEntry& entry : kTable) {
-    if (entry.fits(world)) names.emplace_back(entry.name);
+    if (entry.fits(world) && !entry.needs_options) names.emplace_back(entry.name);
   }
   return names;
 }
@@ -99,6 +207,8 @@ std::vector<int> nearest_sizes(const TopologyEntry& entry, const World& world) {
 
 std::span<const TopologyEntry> topology_table() { return kTable; }
 
+std::span<const WrapperEntry> wrapper_table() { return kWrappers; }
+
 std::vector<std::string> topology_names() { return names_of(kTable); }
 
 std::unique_ptr<Topology> make_topology(std::string_view name, const World& world,
@@ -111,6 +221,24 @@ std::unique_ptr<Topology> make_topology(std::string_view name, const World& worl
   }
   if (!entry->fits(world)) refuse_size(*entry, world, options);
   return entry->make(world, options);
+}
+
+std::unique_ptr<Topology> read_topology(const Options& section, const World& world,
+                                        const std::optional<std::string>& fallback) {
+  std::vector<std::string> given;
+  if (section.has("name")) given.emplace_back("name");
+  const WrapperEntry* wrapper = nullptr;
+  for (const WrapperEntry& entry : kWrappers) {
+    if (!section.has(entry.name)) continue;
+    given.emplace_back(entry.name);
+    wrapper = &entry;
+  }
+  if (given.size() > 1) {
+    section.fail(given[1], concat("stands beside ", given[0], ", allowed: one of name, ",
+                                  join(names_of(kWrappers), ", ")));
+  }
+  if (wrapper != nullptr) return wrapper->make(world, section);
+  return make_topology(section.choice("name", topology_names(), fallback), world, section);
 }
 
 }  // namespace gossamer

@@ -3,6 +3,7 @@
 // row there.
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,8 @@ struct TopologyEntry {
   std::string_view summary;
   /// The keys that `make` reads beside `name`.
   std::span<const TopologyOption> options;
+  /// One of them must be given.
+  bool needs_options = false;
   /// The world sizes that work, in words: `powers of two`.
   std::string_view sizes;
   /// Whether a world can be built, without building it.
@@ -31,7 +34,16 @@ struct TopologyEntry {
   std::unique_ptr<Topology> (*make)(const World& world, const Options& options);
 };
 
+/// A key that stands in a topology's section in place of `name` and is made of other topologies.
+struct WrapperEntry {
+  std::string_view name;
+  std::string_view summary;
+  /// Takes the section that holds the key.
+  std::unique_ptr<Topology> (*make)(const World& world, const Options& section);
+};
+
 std::span<const TopologyEntry> topology_table();
+std::span<const WrapperEntry> wrapper_table();
 std::vector<std::string> topology_names();
 
 /// Builds a topology by name (either spelling). Throws ConfigError when the name is unknown, or
@@ -39,5 +51,10 @@ std::vector<std::string> topology_names();
 /// would fit.
 std::unique_ptr<Topology> make_topology(std::string_view name, const World& world,
                                         const Options& options = Options());
+
+/// Builds what a section says: `name: ring` with options, or one wrapper as `alternate: [a, b]`.
+/// Without either, `fallback`; where that is nothing, one of them must be given.
+std::unique_ptr<Topology> read_topology(const Options& section, const World& world,
+                                        const std::optional<std::string>& fallback = std::nullopt);
 
 }  // namespace gossamer

@@ -9,7 +9,6 @@
 // often and has rested once. Moving on by one also mixes fastest: of all step lengths it has the
 // smallest spectral radius per round (compared for n = 3 to 19).
 
-#include <stdexcept>
 #include <utility>
 
 #include "gossamer/core/base/options.hpp"
@@ -26,7 +25,7 @@ class Ring final : public Topology {
   [[nodiscard]] std::string name() const override { return "ring"; }
   [[nodiscard]] std::optional<std::int64_t> period() const override { return rounds(); }
   [[nodiscard]] Round round(std::int64_t k) const override {
-    if (k < 0) throw std::logic_error("ring: rounds are counted from 0.");
+    require_round_number(k);
     const std::int64_t start = k % rounds();
     std::vector<Edge> edges;
     edges.reserve(static_cast<std::size_t>(size_ / 2 + 1));

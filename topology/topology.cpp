@@ -5,70 +5,38 @@
 #include <utility>
 
 #include "gossamer/core/base/text.hpp"
+#include "gossamer/topology/verify.hpp"
 
 namespace gossamer {
 namespace {
 
 class PeriodicTopology final : public Topology {
  public:
-  PeriodicTopology(std::string name, std::vector<Round> rounds)
-      : name_(std::move(name)), rounds_(std::move(rounds)) {}
+  PeriodicTopology(std::string name, std::vector<Round> rounds, bool directed)
+      : name_(std::move(name)), rounds_(std::move(rounds)), directed_(directed) {}
 
   [[nodiscard]] std::string name() const override { return name_; }
   [[nodiscard]] std::optional<std::int64_t> period() const override {
     return static_cast<std::int64_t>(rounds_.size());
   }
   [[nodiscard]] Round round(std::int64_t k) const override {
-    if (k < 0) throw std::logic_error(concat(name_, ": there is no round ", k, "."));
+    require_round_number(k);
     return rounds_[static_cast<std::size_t>(k) % rounds_.size()];
   }
+  [[nodiscard]] bool directed() const override { return directed_; }
 
  private:
   std::string name_;
   std::vector<Round> rounds_;
+  bool directed_;
 };
 
 std::size_t ranks_in(const Round& round) {
   std::size_t count = 0;
   for (const Edge& edge : round.edges) count += edge.ranks.size();
-  return count;
-}
-
-void check_edge(const Edge& edge) {
-  const std::string ranks = join(edge.ranks, ", ");
-  if (edge.ranks.empty()) throw std::logic_error("A round has an edge without ranks.");
-  if (std::ranges::adjacent_find(edge.ranks, std::ranges::greater_equal()) != edge.ranks.end()) {
-    throw std::logic_error(concat("The ranks of edge {", ranks, "} are not ascending."));
-  }
-  // Written so that a weight that is not a number fails, too.
-  if (!(edge.weight >= 0.0 && edge.weight <= 1.0)) {
-    throw std::logic_error(
-        concat("The weight of edge {", ranks, "} is ", edge.weight, ", outside [0, 1]."));
-  }
-  if (edge.ranks.size() == 1 && edge.weight != 1.0) {
-    throw std::logic_error(concat("Rank ", ranks, " is alone in its edge but has the weight ",
-                                  edge.weight, ", not 1."));
-  }
-}
-
-void mark_ranks(const Edge& edge, std::vector<bool>& seen) {
-  for (const int rank : edge.ranks) {
-    if (rank < 0 || static_cast<std::size_t>(rank) >= seen.size()) {
-      throw std::logic_error(
-          concat("A round names rank ", rank, " in a world of ", seen.size(), " ranks."));
-    }
-    const auto index = static_cast<std::size_t>(rank);
-    if (seen[index]) {
-      throw std::logic_error(concat("Rank ", rank, " stands twice in one round."));
-    }
-    seen[index] = true;
-  }
-}
-
-std::vector<bool> ranks_seen(const std::vector<Edge>& edges, int world_size) {
-  std::vector<bool> seen(static_cast<std::size_t>(std::max(world_size, 0)));
-  for (const Edge& edge : edges) mark_ranks(edge, seen);
-  return seen;
+  int last = -1;
+  for (const Arc& arc : round.arcs) count += std::exchange(last, arc.to) == arc.to ? 0 : 1;
+  return count * static_cast<std::size_t>(std::max(round.node_size, 1));
 }
 
 }  // namespace
@@ -87,35 +55,58 @@ Edge averaging_edge(std::vector<int> ranks) {
   return {std::move(ranks), weight};
 }
 
-Round complete_round(std::vector<Edge> edges, int world_size) {
-  const std::vector<bool> seen = ranks_seen(edges, world_size);
+Round fill_round(std::vector<Edge> edges, int world_size, std::vector<Arc> arcs) {
+  std::vector<bool> seen(static_cast<std::size_t>(std::max(world_size, 0)));
+  const auto mark = [&seen](int rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    if (rank >= 0 && index < seen.size()) seen[index] = true;
+  };
+  for (Edge& edge : edges) {
+    std::ranges::sort(edge.ranks);
+    std::ranges::for_each(edge.ranks, mark);
+  }
+  for (const Arc& arc : arcs) {
+    mark(arc.from);
+    mark(arc.to);
+  }
   for (int rank = 0; rank < world_size; ++rank) {
     if (!seen[static_cast<std::size_t>(rank)]) edges.push_back(averaging_edge({rank}));
   }
   std::ranges::sort(edges, std::ranges::less(), &Edge::ranks);
-  Round round{std::move(edges)};
-  check_round(round, world_size);
+  std::ranges::sort(arcs, std::ranges::less(),
+                    [](const Arc& arc) { return std::pair(arc.to, arc.from); });
+  return {.edges = std::move(edges), .arcs = std::move(arcs)};
+}
+
+Round complete_round(std::vector<Edge> edges, int world_size, std::vector<Arc> arcs) {
+  Round round = fill_round(std::move(edges), world_size, std::move(arcs));
+  check_round(round, world_size, /*directed=*/true);
   return round;
 }
 
-std::unique_ptr<Topology> make_periodic(std::string name, std::vector<Round> rounds) {
-  if (rounds.empty()) throw std::logic_error(concat("Topology ", name, " has no rounds."));
-  const auto world_size = static_cast<int>(ranks_in(rounds.front()));
-  for (const Round& round : rounds) check_round(round, world_size);
-  return std::make_unique<PeriodicTopology>(std::move(name), std::move(rounds));
+Round two_level_round(Round nodes, int node_size) {
+  if (nodes.node_size != 1 || node_size < 1) {
+    throw std::logic_error("two_level_round: there are two levels only, of one rank or more.");
+  }
+  nodes.node_size = node_size;
+  return nodes;
 }
 
-void check_round(const Round& round, int world_size) {
-  for (const Edge& edge : round.edges) check_edge(edge);
-  const std::vector<bool> seen = ranks_seen(round.edges, world_size);
-  const auto missing = std::ranges::find(seen, false);
-  if (missing != seen.end()) {
-    throw std::logic_error(
-        concat("Rank ", missing - seen.begin(), " stands in no edge of a round."));
-  }
-  const auto first_rank = [](const Edge& edge) { return edge.ranks.front(); };
-  if (!std::ranges::is_sorted(round.edges, std::ranges::less(), first_rank)) {
-    throw std::logic_error("The edges of a round are not ordered by their smallest rank.");
+std::unique_ptr<Topology> make_periodic(std::string name, std::vector<Round> rounds,
+                                        bool directed) {
+  if (rounds.empty()) throw std::logic_error(concat("Topology ", name, " has no rounds."));
+  const auto world_size = static_cast<int>(ranks_in(rounds.front()));
+  for (const Round& round : rounds) check_round(round, world_size, directed);
+  return std::make_unique<PeriodicTopology>(std::move(name), std::move(rounds), directed);
+}
+
+void require_round_number(std::int64_t k) {
+  if (k < 0) throw std::logic_error(concat("Rounds are counted from 0; there is no round ", k, "."));
+}
+
+void check_round(const Round& round, int world_size, bool directed) {
+  if (const auto found = find_violation(round, world_size, directed)) {
+    throw std::logic_error(found->text);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <deque>
 #include <sstream>
 
 #include "gossamer/core/base/error.hpp"
@@ -82,6 +83,8 @@ std::string shown(const YamlNode& node) {
 
 struct Options::Shared {
   YamlNode root;
+  /// Mappings that stand for scalars; addresses stay.
+  std::deque<YamlNode> made;
   std::vector<ResolvedValue> resolved;
 };
 
@@ -90,6 +93,7 @@ struct Options::Level {
   std::string prefix;
   std::string where;
   std::vector<std::string> known;
+  bool accepts_unknown = false;
   std::vector<std::pair<std::string, std::shared_ptr<Level>>> children;
 
   void know(std::string_view key) {
@@ -97,7 +101,7 @@ struct Options::Level {
   }
 
   void reject_unknown() const {
-    if (node == nullptr) return;
+    if (node == nullptr || accepts_unknown) return;
     for (const auto& [key, value] : node->entries) {
       if (std::ranges::find(known, key.name) != known.end()) continue;
       throw ConfigError(
@@ -318,39 +322,97 @@ std::optional<std::pair<std::int64_t, std::int64_t>> Options::range(std::string_
   return value;
 }
 
+Options Options::child(std::string_view name, const YamlNode* node) const {
+  for (const auto& [known, child] : level_->children) {
+    if (known == name) return {shared_, child};
+  }
+  auto child = std::make_shared<Level>();
+  child->node = node;
+  child->prefix = path(name) + ".";
+  child->where = node == nullptr ? level_->where : node->where;
+  level_->children.emplace_back(name, child);
+  return {shared_, child};
+}
+
 Options Options::section(std::string_view key) const {
   const YamlNode* node = look_up(key);
   if (node != nullptr && node->kind != YamlNode::Kind::kMapping) {
     throw ConfigError(node->where, path(key),
                       concat("is ", kind_name(*node), ", allowed: a section of key: value lines"));
   }
-  for (const auto& [name, child] : level_->children) {
-    if (name == key) return {shared_, child};
+  return child(key, node);
+}
+
+const YamlNode* Options::as_named(std::string_view key, const YamlNode& node) const {
+  if (node.kind == YamlNode::Kind::kMapping) return &node;
+  if (node.kind != YamlNode::Kind::kScalar) {
+    throw ConfigError(
+        node.where, path(key),
+        concat("is ", kind_name(node), ", allowed: a name, or a section of key: value lines"));
   }
-  auto child = std::make_shared<Level>();
-  child->node = node;
-  child->prefix = path(key) + ".";
-  child->where = node == nullptr ? level_->where : node->where;
-  level_->children.emplace_back(key, child);
-  return {shared_, child};
+  YamlNode& made = shared_->made.emplace_back(
+      YamlNode{.kind = YamlNode::Kind::kMapping, .where = node.where});
+  made.entries.emplace_back(YamlNode::Key{"name", node.where}, node);
+  return &made;
+}
+
+Options Options::named_section(std::string_view key) const {
+  const YamlNode* node = look_up(key);
+  return child(key, node == nullptr ? nullptr : as_named(key, *node));
+}
+
+std::vector<Options> Options::named_sections(std::string_view key) const {
+  constexpr std::string_view kAllowed = "allowed: a list of names or sections, of one at least";
+  const YamlNode* node = look_up(key);
+  if (node == nullptr) fail(key, concat("is missing, ", kAllowed));
+  if (node->kind != YamlNode::Kind::kSequence || node->items.empty()) {
+    throw ConfigError(node->where, path(key), concat("is ", shown(*node), ", ", kAllowed));
+  }
+  std::vector<Options> sections;
+  for (std::size_t i = 0; i < node->items.size(); ++i) {
+    const std::string name = concat(key, "[", i, "]");
+    sections.push_back(child(name, as_named(name, node->items[i])));
+  }
+  return sections;
 }
 
 void Options::reject_unknown() const { level_->reject_unknown(); }
 
+void Options::accept_unknown() const { level_->accepts_unknown = true; }
+
 const std::vector<ResolvedValue>& Options::resolved() const { return shared_->resolved; }
+
+namespace {
+
+/// `a.b[0].c` is a, b, - (the item 0), c.
+std::vector<std::string> parts_of(const std::string& path) {
+  std::vector<std::string> parts;
+  std::istringstream stream(path);
+  for (std::string part; std::getline(stream, part, '.');) {
+    const std::size_t bracket = part.find('[');
+    parts.push_back(part.substr(0, bracket));
+    if (bracket != std::string::npos) parts.push_back(part.substr(bracket));
+  }
+  return parts;
+}
+
+/// A line that opens a section, or an item of a list, whose own lines follow.
+std::string opening(const std::string& part) {
+  return part.starts_with('[') ? std::string("-") : part + ":";
+}
+
+}  // namespace
 
 std::string to_yaml(const std::vector<ResolvedValue>& values) {
   std::ostringstream out;
   std::vector<std::string> open;
   for (const ResolvedValue& entry : values) {
-    std::vector<std::string> parts;
-    std::istringstream stream(entry.path);
-    for (std::string part; std::getline(stream, part, '.');) parts.push_back(part);
+    const std::vector<std::string> parts = parts_of(entry.path);
     std::size_t depth = 0;
     while (depth < open.size() && depth + 1 < parts.size() && open[depth] == parts[depth]) ++depth;
     open.resize(depth);
     for (; depth + 1 < parts.size(); ++depth) {
-      out << std::string(2 * depth, ' ') << parts[depth] << ":\n";
+      out << std::string(2 * depth, ' ') << opening(parts[depth]) << "\n";
       open.push_back(parts[depth]);
     }
     out << std::string(2 * depth, ' ') << parts.back() << ": " << entry.value << "\n";

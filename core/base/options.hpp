@@ -75,6 +75,11 @@ class Options {
 
   /// The mapping under `key`; empty when the key is not given.
   Options section(std::string_view key) const;
+  /// The same for something that has a name and perhaps options: a scalar `ring` stands for the
+  /// mapping `{name: ring}`.
+  Options named_section(std::string_view key) const;
+  /// The items of a list of such things. The key must be given; the list may not be empty.
+  std::vector<Options> named_sections(std::string_view key) const;
   /// The key is given and not null.
   [[nodiscard]] bool has(std::string_view key) const;
   /// A ConfigError about `key`, at its place in the file.
@@ -82,6 +87,8 @@ class Options {
 
   /// Throws for the first key, in this section and all sections taken from it, that nobody read.
   void reject_unknown() const;
+  /// For a section that nobody reads this time: reject_unknown() lets it pass.
+  void accept_unknown() const;
 
   /// All values read so far from the whole tree, in the order of reading.
   [[nodiscard]] const std::vector<ResolvedValue>& resolved() const;
@@ -102,6 +109,10 @@ class Options {
   [[nodiscard]] std::int64_t read_integer(std::string_view key, const YamlNode& node,
                                           const IntegerRule& rule) const;
   void record(std::string_view key, std::string value) const;
+  /// The child called `name`, made from `node` when it is first asked for.
+  [[nodiscard]] Options child(std::string_view name, const YamlNode* node) const;
+  /// `node` itself, or what a scalar stands for; see named_section().
+  [[nodiscard]] const YamlNode* as_named(std::string_view key, const YamlNode& node) const;
 
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<Level> level_;

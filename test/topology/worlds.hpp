@@ -2,6 +2,7 @@
 // The worlds that the topology tests go through: every row of the table, 1 to 17 ranks, every
 // number of ranks per node that divides them.
 
+#include <algorithm>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -28,21 +29,12 @@ inline std::string to_string(const TopologyCase& c) {
 
 inline void PrintTo(const TopologyCase& c, std::ostream* out) { *out << to_string(c); }
 
-/// Only letters, digits and underscores are allowed in the names of tests.
-inline std::string test_name(const testing::TestParamInfo<TopologyCase>& info) {
-  std::string name;
-  for (const char c : to_string(info.param)) {
-    if (c == '=') continue;
-    name += c == '-' || c == '/' ? '_' : c;
-  }
-  return name;
-}
-
 /// The cases that the table says can be built, or the others.
 inline std::vector<TopologyCase> topology_cases(bool fit) {
   constexpr int kLargestWorld = 17;
   std::vector<TopologyCase> cases;
   for (const TopologyEntry& entry : topology_table()) {
+    if (entry.needs_options) continue;
     for (int size = 1; size <= kLargestWorld; ++size) {
       for (int local = 1; local <= size; ++local) {
         const World world{.rank = 0, .size = size, .local_rank = 0, .local_size = local};
@@ -52,5 +44,34 @@ inline std::vector<TopologyCase> topology_cases(bool fit) {
   }
   return cases;
 }
+
+/// Every row of the table that can be built without options.
+inline std::vector<std::string_view> topologies_to_test() {
+  std::vector<std::string_view> names;
+  for (const TopologyEntry& entry : topology_table()) {
+    if (!entry.needs_options) names.push_back(entry.name);
+  }
+  return names;
+}
+
+/// Only letters, digits and underscores are allowed in the names of tests.
+inline std::string test_name(const testing::TestParamInfo<std::string_view>& info) {
+  std::string name(info.param);
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+/// One test per topology; each goes through all worlds.
+class TopologyTest : public testing::TestWithParam<std::string_view> {
+ protected:
+  template <class Check>
+  static void for_each_case(bool fit, const Check& check) {
+    for (const TopologyCase& c : topology_cases(fit)) {
+      if (c.topology != GetParam()) continue;
+      SCOPED_TRACE(to_string(c));
+      check(c);
+    }
+  }
+};
 
 }  // namespace gossamer

@@ -1,0 +1,141 @@
+// Topologies made of others.
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/topology/registry.hpp"
+#include "gossamer/topology/spectrum.hpp"
+#include "gossamer/topology/verify.hpp"
+
+namespace gossamer {
+namespace {
+
+std::unique_ptr<Topology> build(const std::string& yaml, int size) {
+  const Options options = Options::parse(yaml);
+  auto topology = read_topology(options, {.size = size});
+  options.reject_unknown();
+  EXPECT_EQ(find_violation(*topology, size, 200), std::nullopt) << yaml;
+  return topology;
+}
+
+std::string refusal(const std::string& yaml, int size = 8) {
+  try {
+    (void)read_topology(Options::parse(yaml), {.size = size});
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Alternate, TakesTurns) {
+  const auto ring = make_topology("ring", {.size = 8});
+  const auto exp = make_topology("one-peer-exp", {.size = 8});
+  const auto both = build("alternate: [ring, {name: one-peer-exp}]", 8);
+  EXPECT_EQ(both->period(), 2 * 6);
+  EXPECT_EQ(both->name(), "alternate [ring, one-peer-exp]");
+  for (std::int64_t k = 0; k < 20; ++k) {
+    EXPECT_EQ(both->round(2 * k), ring->round(k));
+    EXPECT_EQ(both->round(2 * k + 1), exp->round(k));
+  }
+  EXPECT_EQ(build("alternate: [ring, random-matching]", 8)->period(), std::nullopt);
+  EXPECT_THROW((void)both->round(-1), std::logic_error);
+}
+
+TEST(Every, RestsInBetween) {
+  const auto base = make_topology("base-k", {.size = 6});
+  const auto rare = build("every: {base: {name: base-k, k: 1}, period: 3}", 6);
+  EXPECT_EQ(rare->period(), 3 * *base->period());
+  for (std::int64_t k = 0; k < 12; ++k) {
+    EXPECT_EQ(rare->round(3 * k), complete_round({}, 6));
+    EXPECT_EQ(rare->round(3 * k + 1), complete_round({}, 6));
+    EXPECT_EQ(rare->round(3 * k + 2), base->round(k));
+  }
+  EXPECT_EQ(exact_after(*rare, 6), *rare->period());
+}
+
+TEST(Phases, FollowEachOther) {
+  const auto warm = build(
+      "phases: [{until: 2, topology: complete}, {until: 5, topology: {name: local-sgd, sit_out: "
+      "1}}, {topology: ring}]",
+      4);
+  EXPECT_EQ(warm->period(), std::nullopt);
+  const auto complete = make_topology("complete", {.size = 4});
+  const auto ring = make_topology("ring", {.size = 4});
+  EXPECT_EQ(warm->round(1), complete->round(0));
+  EXPECT_EQ(warm->round(2), complete_round({}, 4));
+  EXPECT_EQ(warm->round(3), complete->round(0));
+  EXPECT_EQ(warm->round(4), complete_round({}, 4));
+  for (std::int64_t k = 0; k < 9; ++k) EXPECT_EQ(warm->round(5 + k), ring->round(k));
+  EXPECT_EQ(build("phases: [{topology: ring}]", 4)->period(), 2);
+}
+
+TEST(Wrappers, Nest) {
+  const auto nested = build(
+      "alternate: [{every: {base: ring, period: 2}}, {phases: [{until: 3, topology: complete}, "
+      "{topology: {alternate: [ring, torus]}}]}]",
+      9);
+  EXPECT_EQ(nested->round(3), make_topology("complete", {.size = 9})->round(0));
+}
+
+TEST(Wrappers, AreDirectedIfAPartIs) {
+  EXPECT_TRUE(build("alternate: [ring, static-exp]", 8)->directed());
+  EXPECT_FALSE(build("alternate: [ring, static-ring]", 8)->directed());
+  EXPECT_TRUE(build("every: {base: static-exp, period: 2}", 8)->directed());
+  EXPECT_TRUE(build("phases: [{until: 1, topology: ring}, {topology: static-exp}]", 8)->directed());
+}
+
+TEST(Wrappers, SayWhatIsWrongAndWhere) {
+  EXPECT_TRUE(contains(refusal("name: ring, alternate: [ring]"), "alternate: stands beside name"));
+  EXPECT_TRUE(contains(refusal("alternate: []"), "alternate: is a list"));
+  EXPECT_TRUE(contains(refusal("alternate: ring"), "alternate: is ring"));
+  EXPECT_TRUE(contains(refusal("alternate: [ring, [torus]]"), "alternate[1]: is a list"));
+  EXPECT_TRUE(contains(refusal("alternate: [ring, tours]"), "alternate[1].name: tours"));
+  EXPECT_TRUE(contains(refusal("alternate: [ring, tours]"), "did you mean torus?"));
+  EXPECT_TRUE(contains(refusal("every: {base: ring}"), "every.period: is missing"));
+  EXPECT_TRUE(contains(refusal("every: {base: ring, period: 0}"), "every.period: 0"));
+  EXPECT_TRUE(contains(refusal("every: {period: 2}"), "every.base.name: is missing"));
+  EXPECT_TRUE(contains(refusal("phases: [{topology: ring}, {topology: ring}]"),
+                       "phases[0].until: is missing"));
+  EXPECT_TRUE(contains(refusal("phases: [{until: 3, topology: ring}]"),
+                       "phases[0].until: the last phase goes on"));
+  EXPECT_TRUE(contains(refusal("phases: [{until: 3, topology: ring}, {until: 3, topology: ring}, "
+                               "{topology: ring}]"),
+                       "phases[1].until: 3 is out of range"));
+  EXPECT_TRUE(contains(refusal("alternate: [ring, one-peer-exp]", 6),
+                       "alternate[1].name: one-peer-exp cannot be built"));
+}
+
+TEST(Wrappers, AreWrittenDownAsTheyWereRead) {
+  const std::string yaml =
+      "alternate: [ring, {name: base-k, k: 2}, {every: {base: torus, period: 2}}]";
+  const Options options = Options::parse(yaml);
+  const auto topology = read_topology(options, {.size = 6});
+  const std::string written = to_yaml(options.resolved());
+  // parse() takes mappings in braces; a list of lines needs none.
+  const auto again = build("{alternate: [ring, {name: base-k, k: 2}, "
+                           "{every: {base: torus, period: 2}}]}",
+                           6);
+  EXPECT_EQ(written,
+            "alternate:\n"
+            "  -\n"
+            "    name: ring\n"
+            "  -\n"
+            "    name: base-k\n"
+            "    k: 2\n"
+            "  -\n"
+            "    every:\n"
+            "      base:\n"
+            "        name: torus\n"
+            "        rows: 0\n"
+            "      period: 2\n");
+  EXPECT_EQ(again->period(), topology->period());
+}
+
+}  // namespace
+}  // namespace gossamer

@@ -1,0 +1,46 @@
+// `every: {base: TOPOLOGY, period: H}`: a round of the base topology in every H-th round, nothing
+// in the others. H - 1 rounds are sat out first.
+
+#include <utility>
+
+#include "gossamer/core/base/text.hpp"
+#include "gossamer/topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+class Every final : public Topology {
+ public:
+  Every(std::unique_ptr<Topology> base, std::int64_t every, int world_size)
+      : base_(std::move(base)), every_(every), rest_(complete_round({}, world_size)) {}
+
+  [[nodiscard]] std::string name() const override {
+    return concat("every {base: ", base_->name(), ", period: ", every_, "}");
+  }
+  [[nodiscard]] std::optional<std::int64_t> period() const override {
+    const auto period = base_->period();
+    if (!period) return std::nullopt;
+    return *period * every_;
+  }
+  [[nodiscard]] Round round(std::int64_t k) const override {
+    require_round_number(k);
+    return k % every_ == every_ - 1 ? base_->round(k / every_) : rest_;
+  }
+  [[nodiscard]] bool directed() const override { return base_->directed(); }
+
+ private:
+  std::unique_ptr<Topology> base_;
+  std::int64_t every_;
+  Round rest_;
+};
+
+}  // namespace
+
+std::unique_ptr<Topology> make_every(const World& world, const Options& section) {
+  const Options every = section.section("every");
+  auto base = read_topology(every.named_section("base"), world);
+  const std::int64_t period = every.integer("period", {.min = 1, .max = 1'000'000});
+  return std::make_unique<Every>(std::move(base), period, world.size);
+}
+
+}  // namespace gossamer

@@ -1,0 +1,26 @@
+#pragma once
+// Graphs as rounds: who is connected with whom decides the weights.
+
+#include <utility>
+#include <vector>
+
+#include "gossamer/topology/topology.hpp"
+
+namespace gossamer {
+
+/// A pair of ranks; in directed graphs from the first to the second.
+using Link = std::pair<int, int>;
+
+/// Metropolis-Hastings weights: two neighbours of degrees a and b take 1 / (1 + max(a, b)) of each
+/// other, and every rank keeps the rest. Doubly stochastic for any graph. Source: Xiao, Boyd and
+/// Lall, "A scheme for robust distributed sensor fusion based on average consensus", IPSN 2005.
+/// Links in both orders or given twice count once, links of a rank with itself not at all. Links
+/// must name ranks of the world. Throws std::logic_error.
+Round metropolis_round(const std::vector<Link>& links, int world_size);
+
+/// Every rank keeps 1 / (1 + d) of what it has and gives as much to each of the d ranks it has a
+/// link to: columns sum to one (Assran et al., "Stochastic gradient push", ICML 2019, section 3).
+/// Otherwise as metropolis_round().
+Round directed_round(const std::vector<Link>& links, int world_size);
+
+}  // namespace gossamer

@@ -1,0 +1,46 @@
+#pragma once
+// How fast a topology averages. P is the product of the rounds of one period, J the averaging
+// matrix, M(k) = W(k-1) ... W(0) what the first k rounds do together (for directed topologies: as
+// push-sum de-biases them).
+//
+// Up to 64 or 128 ranks matrices are formed; beyond that everything is done with products of sparse
+// rounds and vectors, in memory proportional to the ranks of one period's rounds. What would take
+// more than that (a ring of 100,001 ranks has as many rounds) is not computed: the functions return
+// nothing.
+
+#include <cstdint>
+#include <optional>
+
+#include "gossamer/topology/topology.hpp"
+
+namespace gossamer {
+
+/// 1 - rho(P - J), rho the spectral radius. Nothing for topologies without a period.
+std::optional<double> spectral_gap(const Topology& topology, int world_size);
+
+/// The smallest k for which M(k) averages exactly (to 1e-12), looked for within `max_rounds`, or
+/// within one period when that is shorter; nothing when there is none.
+std::optional<std::int64_t> exact_after(const Topology& topology, int world_size,
+                                        std::int64_t max_rounds = 256);
+
+/// A number of rounds. Estimated: 2^20 / n rounds were followed, the rest is their decay continued
+/// at the rate of the spectrum; with more than 16,384 ranks, the number after which the mean is
+/// exact.
+struct RoundCount {
+  std::int64_t rounds = 0;
+  bool estimated = false;
+};
+
+/// The smallest k with ||M(k) - J||_2 <= factor: whatever the ranks start from, their distance from
+/// the mean, sqrt(sum_i ||x_i - mean||^2), has shrunk by that factor. Nothing when it never does.
+std::optional<RoundCount> rounds_to(const Topology& topology, int world_size, double factor = 1e-3);
+
+/// ||M(k) - J||_2.
+double distance_factor(const Topology& topology, int world_size, std::int64_t num_rounds);
+
+/// The factor per round by which the distance from the mean shrinks in the long run:
+/// rho(P - J)^(1 / period); for topologies without a period, ||M(k) - J||_2^(1 / k) at the k that
+/// rounds_to() finds. Nothing where these give nothing.
+std::optional<double> consensus_rate(const Topology& topology, int world_size);
+
+}  // namespace gossamer

@@ -6,11 +6,17 @@
 // may end in any order. Blocks named in an operation stay untouched by the caller until it is over
 // (a block that is only sent may be read). `owner` is kept alive until then.
 //
+// Operations can be chained: one that is submitted with `after` starts when that one is over. What
+// the same communicator is given later does not overtake it, so chains keep the order of
+// submission; chains that must not wait for each other's last links need communicators of their
+// own for these.
+//
 // Reductions add in an order that depends only on the group and the size, so that runs repeat.
 //
 // Thread safety: one thread uses a communicator and all communicators split from it.
 // Errors: CommError. After one the communicator is unusable and the rank is expected to leave.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,6 +39,17 @@ struct OpContext {
   OpLabel label = {};
   /// Kept alive until the operation is over; may be empty.
   std::shared_ptr<void> owner = {};
+  /// Of this rank, submitted before; null: the operation starts at once.
+  std::shared_ptr<RequestState> after = {};
+  /// Called right before the operation starts, on the progress worker; it may read and write the
+  /// operation's blocks.
+  std::function<void()> prepare = {};
+};
+
+/// Where a message goes to, and who sends it.
+struct Incoming {
+  int peer = 0;
+  Block block = {};
 };
 
 class Communicator {
@@ -46,6 +63,10 @@ class Communicator {
 
   /// Sends `send` to `peer` and receives as many elements into `receive`; the peer does the same.
   virtual Request exchange(int peer, ConstBlock send, Block receive, OpContext context) = 0;
+  /// Sends `send` to each of `peers` and receives one block from each of `incoming`; all messages
+  /// are under way together. Whoever is sent to must receive, in the same order of operations.
+  virtual Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
+                                          std::vector<Incoming> incoming, OpContext context) = 0;
   /// receive = sum of all members' `send`, self included; float32, float64 or int64.
   virtual Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) = 0;
   /// Copies root's block into everybody's.

@@ -79,32 +79,47 @@ class MpiOperation : public Operation {
   std::vector<MPI_Status> statuses_;
 };
 
+/// One message to each of `peers`, one from each of `incoming`.
 class MpiExchange : public MpiOperation {
  public:
-  MpiExchange(std::shared_ptr<const MpiGroup> group, int peer, ConstBlock send, Block receive)
-      : MpiOperation(std::move(group)), peer_(peer), send_(send), receive_(receive) {}
+  MpiExchange(std::shared_ptr<const MpiGroup> group, ConstBlock send, std::vector<int> peers,
+              std::vector<Incoming> incoming)
+      : MpiOperation(std::move(group)),
+        send_(send),
+        peers_(std::move(peers)),
+        incoming_(std::move(incoming)) {}
 
   void start() override {
     const MPI_Datatype type = mpi_type(send_.dtype);
     const std::int64_t piece = kPieceBytes / size_of(send_.dtype);
     for_each_piece(send_.numel, piece, [&](std::int64_t first, int count) {
-      mpi_check(MPI_Irecv(at(receive_, first), count, type, peer_, kExchangeTag, group().comm,
-                          new_request()),
-                "MPI_Irecv");
-      mpi_check(MPI_Isend(at(send_, first), count, type, peer_, kExchangeTag, group().comm,
-                          new_request()),
-                "MPI_Isend");
+      for (const Incoming& from : incoming_) {
+        mpi_check(MPI_Irecv(at(from.block, first), count, type, from.peer, kExchangeTag,
+                            group().comm, new_request()),
+                  "MPI_Irecv");
+      }
+      for (const int peer : peers_) {
+        mpi_check(MPI_Isend(at(send_, first), count, type, peer, kExchangeTag, group().comm,
+                            new_request()),
+                  "MPI_Isend");
+      }
     });
   }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
-    return {group().world_ranks[static_cast<std::size_t>(peer_)]};
+    std::vector<int> ranks = peers_;
+    for (const Incoming& from : incoming_) ranks.push_back(from.peer);
+    for (int& rank : ranks) rank = group().world_ranks[static_cast<std::size_t>(rank)];
+    std::ranges::sort(ranks);
+    const auto again = std::ranges::unique(ranks);
+    ranks.erase(again.begin(), again.end());
+    return ranks;
   }
 
  private:
-  int peer_;
   ConstBlock send_;
-  Block receive_;
+  std::vector<int> peers_;
+  std::vector<Incoming> incoming_;
 };
 
 class MpiAllReduce : public MpiOperation {
@@ -223,9 +238,11 @@ class MpiCall : public Operation {
 
 }  // namespace
 
-std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, int peer,
-                                             ConstBlock send, Block receive) {
-  return std::make_unique<MpiExchange>(std::move(group), peer, send, receive);
+std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, ConstBlock send,
+                                             std::vector<int> peers,
+                                             std::vector<Incoming> incoming) {
+  return std::make_unique<MpiExchange>(std::move(group), send, std::move(peers),
+                                       std::move(incoming));
 }
 
 std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> group,

@@ -21,8 +21,9 @@ struct MpiGroup {
   std::vector<int> world_ranks;
 };
 
-std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, int peer,
-                                             ConstBlock send, Block receive);
+std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, ConstBlock send,
+                                             std::vector<int> peers,
+                                             std::vector<Incoming> incoming);
 std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> group,
                                                ConstBlock send, Block receive);
 std::unique_ptr<Operation> make_mpi_broadcast(std::shared_ptr<const MpiGroup> group, Block block,

@@ -1,8 +1,11 @@
 #pragma once
 // What every backend demands of its callers. Broken preconditions are std::logic_errors.
 
+#include <algorithm>
 #include <stdexcept>
+#include <vector>
 
+#include "gossamer/comm/communicator.hpp"
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/base/types.hpp"
 
@@ -22,6 +25,23 @@ inline void require_peer(const char* operation, int peer, int rank, int size) {
   require_rank(operation, peer, size);
   if (peer != rank) return;
   throw std::logic_error(concat(operation, ": rank ", rank, " cannot be its own peer"));
+}
+
+inline void require_neighbors(const ConstBlock& send, const std::vector<int>& peers,
+                              const std::vector<Incoming>& incoming, int rank, int size) {
+  constexpr const char* kOperation = "exchange_with_neighbors";
+  std::vector<int> senders;
+  for (const Incoming& from : incoming) {
+    require_alike(kOperation, send, from.block);
+    senders.push_back(from.peer);
+  }
+  for (std::vector<int> ranks : {peers, senders}) {
+    for (const int peer : ranks) require_peer(kOperation, peer, rank, size);
+    std::ranges::sort(ranks);
+    if (std::ranges::adjacent_find(ranks) != ranks.end()) {
+      throw std::logic_error(concat(kOperation, ": a rank is named twice"));
+    }
+  }
 }
 
 }  // namespace gossamer

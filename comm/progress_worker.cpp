@@ -1,6 +1,7 @@
 #include "gossamer/comm/progress_worker.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "gossamer/core/base/text.hpp"
@@ -33,7 +34,8 @@ void ProgressWorker::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext context) {
+Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext context,
+                               const void* channel) {
   auto state = std::make_shared<RequestState>();
   {
     const std::lock_guard lock(mutex_);
@@ -41,8 +43,10 @@ Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext c
       state->fail(failure_);
       return Request(std::move(state));
     }
-    submitted_.push_back(
-        {.state = state, .context = std::move(context), .operation = std::move(operation)});
+    submitted_.push_back({.state = state,
+                          .context = std::move(context),
+                          .channel = channel,
+                          .operation = std::move(operation)});
     ++in_flight_;
   }
   wake_.notify_one();
@@ -87,7 +91,8 @@ bool ProgressWorker::take_submitted() {
     in_flight_ = 0;
     drained_.notify_all();
   }
-  starting_.swap(submitted_);
+  std::ranges::move(submitted_, std::back_inserter(starting_));
+  submitted_.clear();
   return !stopping_;
 }
 
@@ -104,11 +109,29 @@ auto ProgressWorker::explained(const Active& entry, const Step& step) {
 }
 
 void ProgressWorker::start_submitted() {
+  std::vector<const void*> held_up;
+  std::deque<Active> waiting;
   while (!starting_.empty()) {
-    active_.push_back(std::move(starting_.front()));
+    Active& next = starting_.front();
+    const bool ready = !next.context.after || next.context.after->done();
+    const bool overtakes = std::ranges::find(held_up, next.channel) != held_up.end();
+    if (ready && !overtakes) {
+      active_.push_back(std::move(next));
+      starting_.pop_front();
+      explained(active_.back(), [this] { start(active_.back()); });
+      continue;
+    }
+    if (next.channel != nullptr) held_up.push_back(next.channel);
+    waiting.push_back(std::move(next));
     starting_.pop_front();
-    explained(active_.back(), [this] { active_.back().operation->start(); });
   }
+  starting_ = std::move(waiting);
+}
+
+void ProgressWorker::start(Active& entry) {
+  entry.context.after.reset();
+  if (const auto prepare = std::exchange(entry.context.prepare, nullptr)) prepare();
+  entry.operation->start();
 }
 
 bool ProgressWorker::test_active() {

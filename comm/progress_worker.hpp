@@ -4,10 +4,12 @@
 // have the same timing, watchdog and error paths.
 //
 // Protocol: submit() hands over an Operation; the worker starts operations in the order submitted,
-// tests them in turn, and ends their Requests. Between turns without progress it sleeps; it never
-// spins. An operation that waits longer than the timeout, or throws, fails every operation in
-// flight and every later one with the same CommError, and ends all service: nothing is received any
-// more. Time in which the whole process was stopped does not count as waiting.
+// except that one which comes after another (OpContext::after) waits for its end, and holds up
+// those of its own channel only. It tests what it has started in turn, and ends their Requests.
+// Between turns without progress it sleeps; it never spins. An operation that waits longer than the
+// timeout, or throws, fails every operation in flight and every later one with the same CommError,
+// and ends all service: nothing is received any more. Time in which the whole process was stopped
+// does not count as waiting.
 //
 // Thread safety: submit() and drain() from any thread; hooks run on the worker.
 
@@ -60,7 +62,9 @@ class ProgressWorker {
   ProgressWorker(const ProgressWorker&) = delete;
   ProgressWorker& operator=(const ProgressWorker&) = delete;
 
-  Request submit(std::unique_ptr<Operation> operation, OpContext context);
+  /// Operations of one channel start in the order submitted; null: a channel of its own.
+  Request submit(std::unique_ptr<Operation> operation, OpContext context,
+                 const void* channel = nullptr);
   /// Blocks until nothing is in flight. Throws what the worker failed with.
   void drain();
   /// Ends the thread; what is still in flight is dropped. Called by the destructor.
@@ -70,6 +74,7 @@ class ProgressWorker {
   struct Active {
     std::shared_ptr<RequestState> state;
     OpContext context;
+    const void* channel = nullptr;
     double waited_s = 0.0;
     /// Last, so that it goes first: while it ends it may still touch what the context owns.
     std::unique_ptr<Operation> operation;
@@ -79,6 +84,7 @@ class ProgressWorker {
   /// Returns false when it is time to end.
   bool take_submitted();
   void start_submitted();
+  static void start(Active& entry);
   bool test_active();
   /// Runs `step`; errors that do not know what they belong to learn it here.
   template <class Step>
@@ -96,7 +102,7 @@ class ProgressWorker {
   std::size_t in_flight_ = 0;     // guarded by mutex_; submitted and active ones
   bool stopping_ = false;         // guarded by mutex_
   std::exception_ptr failure_;    // guarded by mutex_
-  std::deque<Active> starting_;   // the worker's own
+  std::deque<Active> starting_;   // the worker's own; in the order submitted
   std::vector<Active> active_;    // the worker's own
   std::thread thread_;
 };

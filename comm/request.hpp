@@ -51,6 +51,8 @@ class Request {
   }
   /// There is an operation that wait() has not seen the end of.
   [[nodiscard]] bool pending() const { return state_ != nullptr; }
+  /// What another operation may wait for (OpContext::after); null when there is none.
+  [[nodiscard]] const std::shared_ptr<RequestState>& state() const { return state_; }
 
  private:
   std::shared_ptr<RequestState> state_;

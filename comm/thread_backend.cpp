@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <span>
 #include <stdexcept>
@@ -114,6 +115,9 @@ class ThreadOperation : public Operation {
   void work() {
     const std::vector<Contribution>& members = meeting_->members;
     switch (config_.kind) {
+      case MeetingKind::kMessage:
+        if (config_.place == config_.source) return;
+        return copy_block(members[config_.source].send, receive_);
       case MeetingKind::kExchange:
       case MeetingKind::kBroadcast:
         return copy_block(members[config_.source].send, receive_);
@@ -129,6 +133,32 @@ class ThreadOperation : public Operation {
   Block receive_;
   std::shared_ptr<Meeting> meeting_;
   bool worked_ = false;
+};
+
+/// Several operations as one, over when all are.
+class OperationSet : public Operation {
+ public:
+  explicit OperationSet(std::vector<std::unique_ptr<Operation>> parts) : parts_(std::move(parts)) {}
+
+  void start() override {
+    for (const auto& part : parts_) part->start();
+  }
+  bool test() override {
+    std::erase_if(parts_, [](const auto& part) { return part->test(); });
+    return parts_.empty();
+  }
+  [[nodiscard]] std::vector<int> waiting_for() const override {
+    std::vector<int> late;
+    for (const auto& part : parts_)
+      std::ranges::copy(part->waiting_for(), std::back_inserter(late));
+    std::ranges::sort(late);
+    const auto again = std::ranges::unique(late);
+    late.erase(again.begin(), again.end());
+    return late;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Operation>> parts_;
 };
 
 class ThreadCommunicator : public Communicator {
@@ -149,7 +179,7 @@ class ThreadCommunicator : public Communicator {
     const std::pair pair = std::minmax({rank_, peer});
     const std::size_t place = rank_ < peer ? 0 : 1;
     return submit({.group = group_,
-                   .key = {pair.first, pair.second, num_exchanges_[peer]++},
+                   .key = {MeetingKind::kExchange, pair.first, pair.second, num_exchanges_[peer]++},
                    .kind = MeetingKind::kExchange,
                    .members = {pair.first, pair.second},
                    .place = place,
@@ -157,6 +187,19 @@ class ThreadCommunicator : public Communicator {
                    .source = 1 - place,
                    .contribution = {.send = send, .receive = receive}},
                   std::move(context));
+  }
+
+  Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
+                                  std::vector<Incoming> incoming, OpContext context) override {
+    require_neighbors(send, peers, incoming, rank(), size());
+    std::vector<std::unique_ptr<Operation>> messages;
+    for (const int peer : peers) messages.push_back(message(rank_, peer, {.send = send}));
+    for (const Incoming& from : incoming) {
+      // The block that is received says what the message must be like.
+      messages.push_back(message(from.peer, rank_, {.send = from.block, .receive = from.block}));
+    }
+    return worker_->submit(std::make_unique<OperationSet>(std::move(messages)), std::move(context),
+                           group_.get());
   }
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
@@ -194,8 +237,23 @@ class ThreadCommunicator : public Communicator {
 
  private:
   Request submit(ThreadOperation::Config config, OpContext context) {
-    return worker_->submit(std::make_unique<ThreadOperation>(std::move(config)),
-                           std::move(context));
+    return worker_->submit(std::make_unique<ThreadOperation>(std::move(config)), std::move(context),
+                           group_.get());
+  }
+
+  /// One side of a message; place 0 sends, place 1 receives.
+  std::unique_ptr<Operation> message(int from, int to, Contribution contribution) {
+    const int peer = from == rank_ ? to : from;
+    std::int64_t& number = from == rank_ ? num_sent_[peer] : num_received_[peer];
+    return std::make_unique<ThreadOperation>(
+        ThreadOperation::Config{.group = group_,
+                                .key = {MeetingKind::kMessage, from, to, number++},
+                                .kind = MeetingKind::kMessage,
+                                .members = {from, to},
+                                .place = from == rank_ ? std::size_t{0} : std::size_t{1},
+                                .place_in_group = static_cast<std::size_t>(rank_),
+                                .source = 0,
+                                .contribution = std::move(contribution)});
   }
 
   Request submit_collective(MeetingKind kind, Contribution contribution, int root,
@@ -203,7 +261,7 @@ class ThreadCommunicator : public Communicator {
     std::vector<int> members(world_ranks().size());
     for (std::size_t m = 0; m < members.size(); ++m) members[m] = static_cast<int>(m);
     return submit({.group = group_,
-                   .key = {-1, -1, num_collectives_++},
+                   .key = {MeetingKind::kGather, -1, -1, num_collectives_++},
                    .kind = kind,
                    .members = std::move(members),
                    .place = static_cast<std::size_t>(rank_),
@@ -228,6 +286,8 @@ class ThreadCommunicator : public Communicator {
   int rank_;
   // Running numbers by which the members' operations find each other.
   std::map<int, std::int64_t> num_exchanges_;
+  std::map<int, std::int64_t> num_sent_;
+  std::map<int, std::int64_t> num_received_;
   std::int64_t num_collectives_ = 0;
   std::int64_t num_splits_ = 0;
 };

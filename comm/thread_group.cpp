@@ -12,6 +12,8 @@ std::string_view name_of(MeetingKind kind) {
   switch (kind) {
     case MeetingKind::kExchange:
       return "exchange";
+    case MeetingKind::kMessage:
+      return "message";
     case MeetingKind::kAllReduce:
       return "all-reduce";
     case MeetingKind::kBroadcast:
@@ -48,8 +50,8 @@ std::shared_ptr<Meeting> ThreadGroup::join(const Key& key, MeetingKind kind, std
       break;
     }
     throw CommError({.label = {.what = name_of(kind)}},
-                    concat("this rank starts an ", describe(kind, contribution.send),
-                           ", a peer an ", describe(meeting->kind, other.send)));
+                    concat("this rank starts ", describe(kind, contribution.send), ", a peer ",
+                           describe(meeting->kind, other.send)));
   }
   contribution.here = true;
   meeting->members.at(place) = std::move(contribution);

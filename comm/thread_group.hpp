@@ -33,7 +33,7 @@ class ThreadHub {
   std::atomic<int> failed_rank_ = -1;
 };
 
-enum class MeetingKind : std::uint8_t { kExchange, kAllReduce, kBroadcast, kGather };
+enum class MeetingKind : std::uint8_t { kExchange, kMessage, kAllReduce, kBroadcast, kGather };
 
 /// What one member brings. Blocks are the member's own memory.
 struct Contribution {
@@ -59,8 +59,9 @@ struct Meeting {
 
 class ThreadGroup {
  public:
-  /// Which meeting: for exchanges the pair (low, high), -1 otherwise, and the running number.
-  using Key = std::tuple<int, int, std::int64_t>;
+  /// Which meeting: exchanges are known by the pair (low, high), messages by (from, to), what all
+  /// members do by (-1, -1); then the running number.
+  using Key = std::tuple<MeetingKind, int, int, std::int64_t>;
 
   ThreadGroup(std::shared_ptr<ThreadHub> hub, std::vector<int> world_ranks)
       : hub_(std::move(hub)), world_ranks_(std::move(world_ranks)) {}

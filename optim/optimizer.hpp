@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "gossamer/core/base/types.hpp"
 #include "gossamer/optim/simd.hpp"
@@ -17,11 +18,10 @@ namespace gossamer {
 
 inline constexpr int kMaxStates = 4;
 
-/// x <- self * x + inbox * received. For an edge of n ranks with weight w: a pair receives its
-/// peer's x, so (w, 1-w); a group receives the sum of all n, so (w-p, p), p = (1-w)/(n-1).
-struct MixWeights {
-  double self = 1.0;
-  double inbox = 0.0;
+/// What has arrived from somebody, and how much of it is taken.
+struct Inbox {
+  ConstBlock block = {};
+  double weight = 0.0;
 };
 
 /// Everything one parameter needs for one step. Blocks have the same number of elements and the
@@ -30,9 +30,12 @@ struct ParameterUpdate {
   Block parameter;
   /// Null data: the parameter has no gradient in this step; it is mixed and not updated.
   ConstBlock gradient = {};
-  /// Null data: nothing to mix in.
-  ConstBlock inbox = {};
-  MixWeights mix = {};
+  /// x <- keep * x + sum of weight * block over the inboxes, in their order. For an edge of n ranks
+  /// with weight w: a pair receives its peer's x, so keep = w and one inbox with 1-w; a group
+  /// receives the sum of all n, so keep = w-p and one inbox with p = (1-w)/(n-1).
+  double keep = 1.0;
+  /// Empty: nothing is mixed in. Belongs to the caller.
+  std::span<const Inbox> inboxes = {};
   /// num_states() pointers to as many elements as the parameter; zero before its first update.
   std::array<void*, kMaxStates> states = {};
   /// 1 for the parameter's first update.
@@ -45,6 +48,11 @@ struct ParameterUpdate {
   SimdPath simd = best_simd_path();
 };
 
+/// x <- keep * x + sum of weight * block over the inboxes, in one pass; what an update without a
+/// gradient does. Blocks as in ParameterUpdate.
+void mix(const Block& x, double keep, std::span<const Inbox> inboxes,
+         SimdPath simd = best_simd_path());
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -53,7 +61,7 @@ class Optimizer {
   /// Steps after which the update's kind repeats; 1 where all are alike.
   [[nodiscard]] virtual std::int64_t cycle() const = 0;
   /// Bytes per element that a pass over memory must move at the least in a parameter's `step`-th
-  /// update, mixing included: everything read once, everything new written once.
+  /// update, mixing of one inbox included: everything read once, everything new written once.
   [[nodiscard]] virtual std::int64_t least_bytes(std::int64_t step, DType dtype) const = 0;
   /// Mixes and updates. Thread safe for distinct parameters.
   virtual void update(const ParameterUpdate& update) const = 0;

@@ -47,7 +47,30 @@ constexpr std::uintptr_t kPrefetchAhead = 1024;
   prefetch(block, kPrefetchAhead, kPrefetchBytes);
 }
 
-template <class Rule, class T, Phase kPhase, bool kMix>
+/// How many inboxes a loop is made for. One is by far the most frequent; it needs no detour.
+enum class Mixing : std::uint8_t { kNone, kOne, kMany };
+
+constexpr std::int64_t kMostInBlock = kPrefetchBytes / std::int64_t{sizeof(float)};
+
+/// Elements [first, last) of x, mixed, into `mixed`, which stays in the first-level cache.
+template <class T>
+[[gnu::always_inline]] inline void mix_block(const ParameterUpdate& update, std::int64_t first,
+                                             std::int64_t last, T* mixed) {
+  const T* const p = static_cast<const T*>(update.parameter.data) + first;
+  const T keep = static_cast<T>(update.keep);
+  const std::int64_t count = last - first;
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < count; ++i) mixed[i] = keep * p[i];
+  for (const Inbox& from : update.inboxes) {
+    const T* const inbox = static_cast<const T*>(from.block.data) + first;
+    const T take = static_cast<T>(from.weight);
+    prefetch_after(inbox);
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) mixed[i] += take * inbox[i];
+  }
+}
+
+template <class Rule, class T, Phase kPhase, Mixing kMix>
 struct SweepLoop {
   const ParameterUpdate& update;
   const typename Rule::template Coefficients<T>& coefficients;
@@ -60,26 +83,33 @@ struct SweepLoop {
     const auto c = coefficients;
     T* const p = static_cast<T*>(update.parameter.data);
     const T* const g = static_cast<const T*>(update.gradient.data);
-    const T* const inbox = static_cast<const T*>(update.inbox.data);
+    const T* inbox = nullptr;
+    T take = 0;
+    if constexpr (kMix == Mixing::kOne) {
+      inbox = static_cast<const T*>(update.inboxes.front().block.data);
+      take = static_cast<T>(update.inboxes.front().weight);
+    }
     std::array<T*, kStates> states{};
     for (std::size_t k = 0; k < states.size(); ++k) states[k] = static_cast<T*>(update.states[k]);
     const T scale = static_cast<T>(update.gradient_scale);
-    const T keep = static_cast<T>(update.mix.self);
-    const T take = static_cast<T>(update.mix.inbox);
+    const T keep = static_cast<T>(update.keep);
     const std::int64_t numel = update.parameter.numel;
     constexpr std::int64_t kBlock = kPrefetchBytes / std::int64_t{sizeof(T)};
+    std::array<T, kMix == Mixing::kMany ? kMostInBlock : 1> mixed;
     for (std::int64_t first = 0; first < numel; first += kBlock) {
       const std::int64_t last = first + kBlock < numel ? first + kBlock : numel;
       prefetch_after(p + first);
       prefetch_after(g + first);
-      if constexpr (kMix) prefetch_after(inbox + first);
+      if constexpr (kMix == Mixing::kOne) prefetch_after(inbox + first);
+      if constexpr (kMix == Mixing::kMany) mix_block(update, first, last, mixed.data());
       for (std::size_t k = 0; k < states.size(); ++k) {
         if ((kReads | kWrites) >> k & 1U) prefetch_after(states[k] + first);
       }
 #pragma GCC ivdep
       for (std::int64_t i = first; i < last; ++i) {
         T x = p[i];
-        if constexpr (kMix) x = keep * x + take * inbox[i];
+        if constexpr (kMix == Mixing::kOne) x = keep * x + take * inbox[i];
+        if constexpr (kMix == Mixing::kMany) x = mixed[static_cast<std::size_t>(i - first)];
         std::array<T, kStates> state{};
         for (std::size_t k = 0; k < state.size(); ++k) {
           if (kReads >> k & 1U) state[k] = states[k][i];
@@ -94,22 +124,7 @@ struct SweepLoop {
   }
 };
 
-template <class T>
-struct MixLoop {
-  const ParameterUpdate& update;
-
-  [[gnu::always_inline]] void operator()() const {
-    T* const p = static_cast<T*>(update.parameter.data);
-    const T* const inbox = static_cast<const T*>(update.inbox.data);
-    const T keep = static_cast<T>(update.mix.self);
-    const T take = static_cast<T>(update.mix.inbox);
-    const std::int64_t numel = update.parameter.numel;
-#pragma GCC ivdep
-    for (std::int64_t i = 0; i < numel; ++i) p[i] = keep * p[i] + take * inbox[i];
-  }
-};
-
-template <class Rule, class T, bool kMix>
+template <class Rule, class T, Mixing kMix>
 void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
   const auto c = rule.template coefficients<T>(update);
   switch (rule.phase(update.step)) {
@@ -126,12 +141,14 @@ void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
 
 template <class Rule, class T>
 void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
-  const bool mix = update.inbox.data != nullptr;
-  if (update.gradient.data == nullptr) {
-    if (mix) run_on(update.simd, MixLoop<T>{update});
-    return;
+  switch (update.inboxes.size()) {
+    case 0:
+      return sweep_phase<Rule, T, Mixing::kNone>(rule, update);
+    case 1:
+      return sweep_phase<Rule, T, Mixing::kOne>(rule, update);
+    default:
+      return sweep_phase<Rule, T, Mixing::kMany>(rule, update);
   }
-  mix ? sweep_phase<Rule, T, true>(rule, update) : sweep_phase<Rule, T, false>(rule, update);
 }
 
 }  // namespace internal
@@ -140,6 +157,9 @@ void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
 template <class Rule>
 void sweep(const Rule& rule, const ParameterUpdate& update) {
   static_assert(Rule::kNumStates <= kMaxStates);
+  if (update.gradient.data == nullptr) {
+    return mix(update.parameter, update.keep, update.inboxes, update.simd);
+  }
   switch (update.parameter.dtype) {
     case DType::kFloat32:
       return internal::sweep_typed<Rule, float>(rule, update);

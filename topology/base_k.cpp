@@ -4,7 +4,8 @@
 // convergence", NeurIPS 2023, algorithms 1 to 3.
 //
 // Three constructions, each from the one before:
-// - hyper-hypercube, for numbers of ranks whose prime factors are at most k + 1: groups of n_1, then
+// - hyper-hypercube, for numbers of ranks whose prime factors are at most k + 1: groups of n_1,
+// then
 //   n_2, ... ranks average, n = n_1 n_2 ..., as digits of a number are gone through one by one.
 // - simple: n in base k + 1 cuts the ranks into parts of a_l (k+1)^p_l ranks. Each part averages
 //   inside. Then the first part meets all later ones: its a_1 blocks of (k+1)^p_1 ranks get the
@@ -144,8 +145,8 @@ class BaseGraph {
   /// The i-th of the later ranks averages with the i-th rank of every block, so that the mean of
   /// each block becomes the mean of `part` and `later` together.
   static Links meeting(const Part& part, const Ranks& later) {
-    const double weight = static_cast<double>(part.block) /
-                          static_cast<double>(part.ranks.size() + later.size());
+    const double weight =
+        static_cast<double>(part.block) / static_cast<double>(part.ranks.size() + later.size());
     Links links;
     for (std::size_t i = 0; i < later.size(); ++i) {
       if (part.digit == 1) {
@@ -160,8 +161,7 @@ class BaseGraph {
         links.arcs.push_back({later[i], peer, weight});
         links.arcs.push_back({peer, peer, 1.0 - weight});
       }
-      links.arcs.push_back(
-          {later[i], later[i], 1.0 - weight * static_cast<double>(part.digit)});
+      links.arcs.push_back({later[i], later[i], 1.0 - weight * static_cast<double>(part.digit)});
     }
     return links;
   }
@@ -198,8 +198,7 @@ std::unique_ptr<Topology> make_base_k(const World& world, const Options& options
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<Round> rounds;
   for (Links& links : BaseGraph(static_cast<int>(peers)).full(ranks)) {
-    rounds.push_back(
-        complete_round(std::move(links.edges), world.size, std::move(links.arcs)));
+    rounds.push_back(complete_round(std::move(links.edges), world.size, std::move(links.arcs)));
   }
   if (rounds.empty()) rounds.push_back(complete_round({}, world.size));
   return make_periodic("base-k", std::move(rounds));

@@ -16,8 +16,8 @@ std::unique_ptr<Topology> make_from_file(const World& world, const Options& opti
   const std::string path = options.text("path", std::nullopt);
   TopologyFile file = read_topology_file(path);
   if (file.world_size != world.size) {
-    options.fail("path", concat(path, " is for ", file.world_size, " ranks, this world has ",
-                                world.size));
+    options.fail("path",
+                 concat(path, " is for ", file.world_size, " ranks, this world has ", world.size));
   }
   auto topology = unchecked_topology(std::move(file));
   if (const auto found = find_violation(*topology, world.size, *topology->period())) {

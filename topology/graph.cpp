@@ -55,8 +55,8 @@ Round metropolis_round(const std::vector<Link>& links, int world_size) {
   both = distinct(std::move(both), world_size);
   const std::vector<int> degrees = degrees_of(both, world_size);
   return weighted(both, world_size, [&degrees](int from, int to) {
-    const int larger = std::max(degrees[static_cast<std::size_t>(from)],
-                                degrees[static_cast<std::size_t>(to)]);
+    const int larger =
+        std::max(degrees[static_cast<std::size_t>(from)], degrees[static_cast<std::size_t>(to)]);
     return 1.0 / (1.0 + larger);
   });
 }

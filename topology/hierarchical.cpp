@@ -1,4 +1,4 @@
-// Two levels: the ranks of every node average in every round; every H rounds (`every`, 1 by
+// Two levels: the ranks of every node average in every round; every H rounds (`leaders_every`, 1 by
 // default) the nodes mix as well, along any other topology (`leaders`). Only one rank per node, its
 // leader, talks over the network then: the node's sum goes into the inbox, the leaders exchange
 // inboxes, and the result is broadcast in the node. Sources: the two-level averaging of
@@ -56,7 +56,8 @@ bool hierarchical_fits(const World& world) {
 std::unique_ptr<Topology> make_hierarchical(const World& world, const Options& options) {
   const World nodes{.size = world.size / world.local_size};
   auto leaders = read_topology(options.named_section("leaders"), nodes, "ring");
-  const std::int64_t every = options.integer("every", {.fallback = 1, .min = 1, .max = 1'000'000});
+  const std::int64_t every =
+      options.integer("leaders_every", {.fallback = 1, .min = 1, .max = 1'000'000});
   return std::make_unique<Hierarchical>(world, std::move(leaders), every);
 }
 

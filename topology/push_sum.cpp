@@ -58,14 +58,13 @@ Round PushSum::advance(const Round& round) {
         arc.weight * before[static_cast<std::size_t>(arc.from)];
   }
   for (Arc& arc : arcs) {
-    arc.weight *= before[static_cast<std::size_t>(arc.from)] /
-                  after[static_cast<std::size_t>(arc.to)];
+    arc.weight *=
+        before[static_cast<std::size_t>(arc.from)] / after[static_cast<std::size_t>(arc.to)];
   }
   for (std::size_t rank = 0; rank < weights_.size(); ++rank) {
     weights_[rank] = after[rank / static_cast<std::size_t>(round.node_size)];
   }
-  Round mixed =
-      fill_round(std::move(edges), static_cast<int>(before.size()), std::move(arcs));
+  Round mixed = fill_round(std::move(edges), static_cast<int>(before.size()), std::move(arcs));
   mixed.node_size = round.node_size;
   return mixed;
 }

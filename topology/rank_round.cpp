@@ -52,4 +52,28 @@ RankRound rank_round(const Round& round, int rank) {
   return mine;
 }
 
+double exchange_bytes(std::int64_t bytes, std::size_t num_ranks) {
+  if (num_ranks < 2) return 0.0;
+  if (num_ranks == 2) return static_cast<double>(bytes);
+  const auto n = static_cast<double>(num_ranks);
+  return 2.0 * (n - 1.0) / n * static_cast<double>(bytes);
+}
+
+double bytes_sent(const RankRound& round, int rank, std::int64_t bytes) {
+  const double between =
+      round.kind == RankRound::Kind::kGroup
+          ? exchange_bytes(bytes, round.group.size())
+          : static_cast<double>(bytes) * static_cast<double>(round.send_to.size());
+  if (round.node_size == 1) return between;
+  const double inside = exchange_bytes(bytes, static_cast<std::size_t>(round.node_size));
+  const bool leads = rank % round.node_size == 0;
+  if (!leads || round.kind == RankRound::Kind::kIdle) return inside;
+  return inside + between + static_cast<double>(bytes);
+}
+
+std::int64_t degree(const RankRound& round) {
+  if (round.kind == RankRound::Kind::kGroup) return std::ssize(round.group) - 1;
+  return std::max(std::ssize(round.send_to), std::ssize(round.receive_from));
+}
+
 }  // namespace gossamer

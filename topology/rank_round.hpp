@@ -34,9 +34,23 @@ struct RankRound {
   int node_size = 1;
   /// Updates are multiplied by this; other than 1 under push-sum alone.
   double update_scale = 1.0;
+  friend bool operator==(const RankRound&, const RankRound&) = default;
 };
 
 /// The part of `rank` in a round. Throws std::logic_error when it has none.
 RankRound rank_round(const Round& round, int rank);
+
+/// Bytes that one of `num_ranks` ranks sends at the least to exchange a block of `bytes`: a pair
+/// sends it once, a group of n sends 2 (n-1) / n of it (Patarasuk and Yuan, "Bandwidth optimal
+/// all-reduce algorithms for clusters of workstations", 2009).
+double exchange_bytes(std::int64_t bytes, std::size_t num_ranks);
+
+/// Bytes that `rank` sends in its part of a round, for a block of `bytes`. Of two levels: its share
+/// of the sum inside the node; the node's first rank also exchanges and sends the result once.
+double bytes_sent(const RankRound& round, int rank, std::int64_t bytes);
+
+/// Ranks it talks to in a round: peers it sends to, or hears from if those are more, or the other
+/// members of its group. Of two levels: nodes.
+std::int64_t degree(const RankRound& round);
 
 }  // namespace gossamer

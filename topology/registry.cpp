@@ -45,7 +45,7 @@ constexpr std::array kRandomMatching = {
 };
 constexpr std::array kHierarchical = {
     TopologyOption{"leaders", "the topology between nodes, ring by default"},
-    TopologyOption{"every", "nodes mix in every H-th round only, 1 by default"},
+    TopologyOption{"leaders_every", "nodes mix in every H-th round only, 1 by default"},
 };
 constexpr std::array kLocalSgd = {
     TopologyOption{"sit_out", "rounds without communication before each average, 7 by default"},
@@ -77,13 +77,15 @@ constexpr std::array kTable = {
                   .fits = one_peer_exp_fits,
                   .make = make_one_peer_exp},
     TopologyEntry{.name = "alternating-exp-ring",
-                  .summary = "half of the nodes average in pairs at distances 1, 2, 4, ..., the others inside the node, in turn",
+                  .summary = "half of the nodes average in pairs at distances 1, 2, 4, ..., the "
+                             "others inside the node, in turn",
                   .options = {},
                   .sizes = "1, 2, 4, 8, ... nodes with equally many ranks on each",
                   .fits = alternating_exp_ring_fits,
                   .make = make_alternating_exp_ring},
     TopologyEntry{.name = "base-k",
-                  .summary = "groups of at most k + 1 ranks; the exact mean after about 2 log(n) / log(k + 1) rounds",
+                  .summary = "groups of at most k + 1 ranks; the exact mean after about 2 log(n) / "
+                             "log(k + 1) rounds",
                   .options = kBaseK,
                   .sizes = "every world size",
                   .fits = always_fits,
@@ -95,7 +97,8 @@ constexpr std::array kTable = {
                   .fits = always_fits,
                   .make = make_random_matching},
     TopologyEntry{.name = "hierarchical",
-                  .summary = "nodes average inside in every round and mix along another topology, one rank of each talking",
+                  .summary = "nodes average inside in every round and mix along another topology, "
+                             "one rank of each talking",
                   .options = kHierarchical,
                   .sizes = "equally many ranks on every node",
                   .fits = hierarchical_fits,

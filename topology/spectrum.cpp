@@ -238,7 +238,7 @@ std::optional<std::int64_t> exact_after(const Topology& topology, int world_size
   // A product averages exactly if it does so with a few random vectors: that it maps these to
   // their mean by chance has probability 0.
   RankRows x = random_columns(world_size, 3);
-  const std::int64_t most = std::min(max_rounds, kMostRankRounds / world_size);
+  const std::int64_t most = std::min(max_rounds, kMostRankRounds / 2 / world_size);
   const std::int64_t last = std::min(most, topology.period().value_or(most));
   double before = x.cwiseAbs().maxCoeff();
   const double tolerance = kExactTolerance * before;

@@ -101,7 +101,8 @@ std::unique_ptr<Topology> make_periodic(std::string name, std::vector<Round> rou
 }
 
 void require_round_number(std::int64_t k) {
-  if (k < 0) throw std::logic_error(concat("Rounds are counted from 0; there is no round ", k, "."));
+  if (k < 0)
+    throw std::logic_error(concat("Rounds are counted from 0; there is no round ", k, "."));
 }
 
 void check_round(const Round& round, int world_size, bool directed) {

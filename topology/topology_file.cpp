@@ -19,10 +19,18 @@ namespace {
 constexpr int kMostRanks = 1'000'000;
 
 // What `topology show --json` says beside the rounds.
-constexpr std::array kReported = {
-    "name",          "local_world_size", "period",          "spectral_gap", "exact_after",
-    "consensus_rate", "rounds_to_1e-3",   "degree",          "model_bytes",  "bytes_per_step",
-    "rounds_to_1e-3_estimated",           "max_bytes_per_step"};
+constexpr std::array kReported = {"name",
+                                  "local_world_size",
+                                  "period",
+                                  "spectral_gap",
+                                  "exact_after",
+                                  "consensus_rate",
+                                  "rounds_to_1e-3",
+                                  "degree",
+                                  "model_bytes",
+                                  "bytes_per_step",
+                                  "rounds_to_1e-3_estimated",
+                                  "max_bytes_per_step"};
 
 [[noreturn]] void refuse(const YamlNode& node, std::string_view key, std::string_view what) {
   throw ConfigError(node.where, std::string(key), what);
@@ -64,9 +72,9 @@ void check_keys(const YamlNode& node, std::string_view what,
   }
   for (const auto& [key, value] : node.entries) {
     if (std::ranges::find(known, key.name) != known.end()) continue;
-    throw ConfigError(key.where, key.name,
-                      concat("unknown key", did_you_mean(key.name, known),
-                             ", allowed: ", join(known, ", ")));
+    throw ConfigError(
+        key.where, key.name,
+        concat("unknown key", did_you_mean(key.name, known), ", allowed: ", join(known, ", ")));
   }
 }
 

@@ -67,8 +67,7 @@ class RoundCheck {
   Found check_edge(const Edge& edge) const {
     if (edge.ranks.empty()) return broken("partition", -1, "A round has an edge without ranks.");
     const int first = edge.ranks.front();
-    const auto again =
-        std::ranges::adjacent_find(edge.ranks, std::ranges::greater_equal());
+    const auto again = std::ranges::adjacent_find(edge.ranks, std::ranges::greater_equal());
     if (again != edge.ranks.end()) {
       const int rank = *again;
       if (rank == *std::next(again)) {
@@ -85,8 +84,8 @@ class RoundCheck {
                     edge.weight, ", outside [0, 1].");
     }
     if (edge.ranks.size() == 1 && edge.weight != 1.0) {
-      return broken("weight", first, capital_, " ", first, " is alone in its edge but has the weight ",
-                    edge.weight, ", not 1.");
+      return broken("weight", first, capital_, " ", first,
+                    " is alone in its edge but has the weight ", edge.weight, ", not 1.");
     }
     return std::nullopt;
   }
@@ -132,20 +131,19 @@ class RoundCheck {
     }
     const auto twice = std::ranges::adjacent_find(round_.arcs, std::ranges::equal_to(), ends);
     if (twice != round_.arcs.end()) {
-      return broken("arcs", twice->to, capital_, " ", twice->to, " hears twice from ", named(twice->from),
-                    " in one round.");
+      return broken("arcs", twice->to, capital_, " ", twice->to, " hears twice from ",
+                    named(twice->from), " in one round.");
     }
     return directed_ ? std::nullopt : check_pairs();
   }
 
   Found check_pairs() const {
     for (const Arc& arc : round_.arcs) {
-      const bool heard =
-          std::ranges::binary_search(round_.arcs, std::pair(arc.from, arc.to),
-                                     std::ranges::less(), ends);
+      const bool heard = std::ranges::binary_search(round_.arcs, std::pair(arc.from, arc.to),
+                                                    std::ranges::less(), ends);
       if (heard) continue;
-      return broken("pairs", arc.to, capital_, " ", arc.to, " hears from ", named(arc.from), ", but ",
-                    named(arc.from), " does not hear from ", named(arc.to),
+      return broken("pairs", arc.to, capital_, " ", arc.to, " hears from ", named(arc.from),
+                    ", but ", named(arc.from), " does not hear from ", named(arc.to),
                     "; only directed topologies may do that.");
     }
     return std::nullopt;
@@ -222,7 +220,8 @@ class Reach {
     arcs_.erase(again.begin(), again.end());
   }
 
-  /// A rank that never learns from rank 0, or (`backwards`) that rank 0 never learns from; -1: none.
+  /// A rank that never learns from rank 0, or (`backwards`) that rank 0 never learns from; -1:
+  /// none.
   int out_of_reach(bool backwards) {
     std::vector<std::vector<std::size_t>> next(parent_.size());
     for (const auto& [from, to] : arcs_) {

@@ -1,5 +1,6 @@
 #include "gossamer/apps/bench/kernel_bench.hpp"
 
+#include <array>
 #include <chrono>
 #include <numeric>
 
@@ -89,11 +90,9 @@ std::vector<double> KernelBench::update_cycle() {
       Bucket& bucket = buckets_[b];
       bucket.begin_step();
       bucket.offer(0, gradients_[b].block());
-      const UpdateContext context{.lr = 1e-3,
-                                  .inbox = inboxes_[b].block(),
-                                  .mix = {0.5, 0.5},
-                                  .simd = options_.simd,
-                                  .pool = &pool_};
+      const std::array inboxes = {Inbox{inboxes_[b].block(), 0.5}};
+      const UpdateContext context{
+          .lr = 1e-3, .keep = 0.5, .inboxes = inboxes, .simd = options_.simd, .pool = &pool_};
       seconds[b] += seconds_of([&] { bucket.update(*optimizer_, context); }) / cycle;
     }
     ++num_updates_;

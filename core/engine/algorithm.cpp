@@ -30,10 +30,10 @@ void AlgorithmContext::inspect(Bucket& bucket, std::int64_t entry, const ConstBl
 void AlgorithmContext::update(Bucket& bucket, const Arrived& arrived, double mean_factor) {
   {
     const ScopedTimer timer(metrics.update_s);
-    bucket.update(optimizer, {.lr = lr(),
+    bucket.update(optimizer, {.lr = lr() * arrived.update_scale,
                               .gradient_scale = policy.factor(bucket.squares(), mean_factor),
-                              .inbox = arrived.inbox,
-                              .mix = arrived.mix,
+                              .keep = arrived.keep,
+                              .inboxes = arrived.inboxes,
                               .simd = simd,
                               .pool = &pool});
   }

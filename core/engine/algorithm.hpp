@@ -22,10 +22,12 @@
 
 namespace gossamer {
 
-/// What an exchange has brought; null data: nothing to mix in.
+/// What an exchange has brought: see ParameterUpdate. The inboxes belong to the algorithm.
 struct Arrived {
-  ConstBlock inbox = {};
-  MixWeights mix = {};
+  double keep = 1.0;
+  std::span<const Inbox> inboxes = {};
+  /// The learning rate is multiplied by this; see RankRound.
+  double update_scale = 1.0;
 };
 
 /// What algorithms work with; the bucket manager owns it and outlives them.

@@ -12,6 +12,7 @@
 
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/engine/algorithm.hpp"
+#include "gossamer/topology/rank_round.hpp"
 
 namespace gossamer {
 namespace {

@@ -84,13 +84,15 @@ double Bucket::squares() const {
 void Bucket::update_range(const Optimizer& optimizer, const UpdateContext& context,
                           PartRange range) {
   const FlushDenormals flush;
+  std::vector<Inbox> inboxes(context.inboxes.begin(), context.inboxes.end());
   for (const Slot& slot : slots_) {
     const std::int64_t first = std::max(range.first, slot.offset);
     const std::int64_t last = std::min(range.last, slot.offset + slot.parameter.numel);
     if (first >= last) continue;
     const std::int64_t numel = last - first;
     ParameterUpdate step{.parameter = part_of(memory_.block(), first, numel),
-                         .mix = context.mix,
+                         .keep = context.keep,
+                         .inboxes = inboxes,
                          .step = slot.num_updates + 1,
                          .lr = context.lr,
                          .weight_decay = slot.weight_decay,
@@ -99,7 +101,9 @@ void Bucket::update_range(const Optimizer& optimizer, const UpdateContext& conte
     if (slot.gradient.data != nullptr) {
       step.gradient = part_of(slot.gradient, first - slot.offset, numel);
     }
-    if (context.inbox.data != nullptr) step.inbox = part_of(context.inbox, first, numel);
+    for (std::size_t k = 0; k < inboxes.size(); ++k) {
+      inboxes[k].block = part_of(context.inboxes[k].block, first, numel);
+    }
     for (std::size_t k = 0; k < states_.size(); ++k) {
       step.states[k] = part_of(states_[k].block(), first, numel).data;
     }

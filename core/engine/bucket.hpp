@@ -23,9 +23,9 @@ namespace gossamer {
 struct UpdateContext {
   double lr = 0.0;
   double gradient_scale = 1.0;
-  /// Null data: nothing to mix in.
-  ConstBlock inbox = {};
-  MixWeights mix = {};
+  /// As in ParameterUpdate, for the whole block; they belong to the caller.
+  double keep = 1.0;
+  std::span<const Inbox> inboxes = {};
   SimdPath simd = best_simd_path();
   /// Shares the work; null: the caller does it alone.
   WorkerPool* pool = nullptr;

@@ -6,36 +6,64 @@
 namespace gossamer {
 
 GroupCache::GroupCache(Communicator& world, const Topology& topology)
-    : world_(world), topology_(topology) {
-  for (std::int64_t k = 0; k < topology.period().value_or(0); ++k) {
-    rounds_.push_back(topology.round(k));
-    check_round(rounds_.back(), world_.size());
-    build_groups(rounds_.back());
-  }
+    : world_(world), topology_(topology), push_sum_(world.size()) {
+  if (topology.directed()) return;
+  for (std::int64_t k = 0; k < topology.period().value_or(0); ++k) rounds_.push_back(take(k));
 }
 
-const Round& GroupCache::round(std::int64_t k) {
-  if (const auto period = topology_.period()) {
-    return rounds_[static_cast<std::size_t>(k % *period)];
+const RankRound& GroupCache::round(std::int64_t k) {
+  if (topology_.period() && !topology_.directed()) {
+    return rounds_[static_cast<std::size_t>(k % *topology_.period())];
   }
-  if (k != last_round_) {
-    rounds_.assign(1, topology_.round(k));
-    check_round(rounds_.front(), world_.size());
-    build_groups(rounds_.front());
+  if (k == last_round_) return rounds_.front();
+  if (!topology_.directed()) {
+    rounds_.assign(1, take(k));
     last_round_ = k;
+    return rounds_.front();
   }
+  if (k < last_round_) throw std::logic_error("GroupCache::round: push-sum does not go back");
+  while (last_round_ < k) rounds_.assign(1, take(++last_round_));
   return rounds_.front();
 }
 
+RankRound GroupCache::take(std::int64_t k) {
+  Round round = topology_.round(k);
+  check_round(round, world_.size(), topology_.directed());
+  if (topology_.directed()) round = push_sum_.advance(round);
+  build_groups(round);
+  RankRound mine = rank_round(round, world_.rank());
+  if (topology_.directed()) {
+    mine.update_scale = 1.0 / push_sum_.weights()[static_cast<std::size_t>(world_.rank())];
+  }
+  return mine;
+}
+
+std::vector<int> GroupCache::world_ranks_of(const std::vector<int>& places, int node_size) const {
+  std::vector<int> ranks = places;
+  for (int& rank : ranks) rank *= node_size;
+  return ranks;
+}
+
+bool GroupCache::is_world(const std::vector<int>& ranks) const {
+  return static_cast<int>(ranks.size()) == world_.size();
+}
+
 void GroupCache::build_groups(const Round& round) {
+  if (round.node_size > 1 && !nodes_.contains(round.node_size)) {
+    const int node = world_.rank() / round.node_size;
+    NodeComms& comms = nodes_[round.node_size];
+    comms.sum = world_.split(node);
+    comms.result = world_.split(node);
+  }
   int color = -1;
   int next_color = 0;
   std::vector<std::vector<int>> fresh;
   for (const Edge& edge : round.edges) {
-    if (edge.ranks.size() <= 2 || static_cast<int>(edge.ranks.size()) == world_.size()) continue;
-    if (groups_.contains(edge.ranks)) continue;
-    if (std::ranges::binary_search(edge.ranks, world_.rank())) color = next_color;
-    fresh.push_back(edge.ranks);
+    if (edge.ranks.size() <= 2) continue;
+    const std::vector<int> ranks = world_ranks_of(edge.ranks, round.node_size);
+    if (is_world(ranks) || groups_.contains(ranks)) continue;
+    if (std::ranges::binary_search(ranks, world_.rank())) color = next_color;
+    fresh.push_back(ranks);
     ++next_color;
   }
   if (fresh.empty()) return;
@@ -45,17 +73,23 @@ void GroupCache::build_groups(const Round& round) {
   }
 }
 
-Communicator& GroupCache::group(const Edge& edge) const {
-  if (static_cast<int>(edge.ranks.size()) == world_.size()) return world_;
-  const auto found = groups_.find(edge.ranks);
+Communicator& GroupCache::group(const RankRound& round) const {
+  const std::vector<int> ranks = world_ranks_of(round.group, round.node_size);
+  if (is_world(ranks)) return world_;
+  const auto found = groups_.find(ranks);
   if (found == groups_.end() || !found->second) {
     throw std::logic_error("GroupCache::group: this rank is not in that group");
   }
   return *found->second;
 }
 
+Communicator& GroupCache::node_sum(int node_size) const { return *nodes_.at(node_size).sum; }
+
+Communicator& GroupCache::node_result(int node_size) const { return *nodes_.at(node_size).result; }
+
 std::int64_t GroupCache::num_groups() const {
-  return std::ranges::count_if(groups_, [](const auto& entry) { return entry.second != nullptr; });
+  return std::ranges::count_if(groups_, [](const auto& entry) { return entry.second != nullptr; }) +
+         2 * std::ssize(nodes_);
 }
 
 }  // namespace gossamer

@@ -18,8 +18,7 @@ struct PipelineMetrics {
   std::int64_t num_steps = 0;
   /// Steps that mixed but did not update, because a gradient was not finite.
   std::int64_t num_skipped = 0;
-  /// Bytes this rank has to send at the least: a pair sends its block once, a group of n sends
-  /// 2 (n-1) / n of it (Patarasuk and Yuan, 2009).
+  /// Bytes this rank has to send at the least; see exchange_bytes().
   double bytes_sent = 0.0;
 
   [[nodiscard]] std::int64_t num_updates() const { return num_steps - num_skipped; }
@@ -38,13 +37,5 @@ class ScopedTimer {
   double& seconds_;
   Clock::time_point start_;
 };
-
-/// Bytes that one of `num_ranks` ranks sends to exchange a block of `bytes`.
-constexpr double exchange_bytes(std::int64_t bytes, std::size_t num_ranks) {
-  if (num_ranks < 2) return 0.0;
-  if (num_ranks == 2) return static_cast<double>(bytes);
-  const auto n = static_cast<double>(num_ranks);
-  return 2.0 * (n - 1.0) / n * static_cast<double>(bytes);
-}
 
 }  // namespace gossamer

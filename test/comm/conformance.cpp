@@ -194,6 +194,104 @@ void keeps_many_exchanges_in_flight(Communicator& communicator) {
   }
 }
 
+/// Everybody sends to the ranks 1 and 2 (and so on, up to `reach`) after it, on a circle: one
+/// direction only, several messages at once, twice over with other values.
+void exchanges_with_neighbors(Communicator& communicator) {
+  const int size = communicator.size();
+  const int rank = communicator.rank();
+  for (int reach = 0; reach < size; ++reach) {
+    std::vector<int> peers;
+    std::vector<int> sources;
+    for (int distance = 1; distance <= reach; ++distance) {
+      peers.push_back((rank + distance) % size);
+      sources.push_back((rank + size - distance) % size);
+    }
+    for (const std::int64_t numel : kSizes) {
+      std::vector<std::vector<float>> mine;
+      std::vector<std::vector<float>> theirs(2 * sources.size());
+      std::vector<Request> requests;
+      for (int salt = 0; salt < 2; ++salt) {
+        mine.push_back(values_of<float>(rank, numel, salt));
+      }
+      for (std::size_t salt = 0; salt < 2; ++salt) {
+        std::vector<Incoming> incoming;
+        for (std::size_t s = 0; s < sources.size(); ++s) {
+          auto& values = theirs[salt * sources.size() + s];
+          values.resize(static_cast<std::size_t>(numel));
+          incoming.push_back({sources[s], block(values)});
+        }
+        requests.push_back(
+            communicator.exchange_with_neighbors(block(mine[salt]), peers, incoming, {}));
+      }
+      for (Request& request : requests) request.wait();
+      for (int salt = 0; salt < 2; ++salt) {
+        for (std::size_t s = 0; s < sources.size(); ++s) {
+          require(theirs[static_cast<std::size_t>(salt) * sources.size() + s] ==
+                      values_of<float>(sources[s], numel, salt),
+                  numel, " elements from neighbour ", sources[s]);
+        }
+      }
+    }
+  }
+}
+
+/// Rank 0 only sends, the last one only receives, who is in between does both or nothing.
+void exchanges_unevenly(Communicator& communicator) {
+  const int last = communicator.size() - 1;
+  const int rank = communicator.rank();
+  if (last == 0) return;
+  std::vector<double> mine = values_of<double>(rank, 1025);
+  std::vector<double> theirs(mine.size());
+  std::vector<int> peers;
+  std::vector<Incoming> incoming;
+  if (rank == 0) peers = {last};
+  if (rank == last) incoming = {{0, block(theirs)}};
+  communicator.exchange_with_neighbors(block(mine), peers, incoming, {}).wait();
+  if (rank == last) require(theirs == values_of<double>(0, 1025), "what rank 0 sent");
+  communicator.barrier();
+}
+
+/// Sum, then exchange of the sums, then broadcast of what came: every link starts by itself. Two
+/// chains at once, on communicators of their own for each link.
+void runs_chains(Communicator& communicator) {
+  const int size = communicator.size();
+  const int rank = communicator.rank();
+  const auto pairs = communicator.split(rank / 2);
+  const auto pairs_again = communicator.split(rank / 2);
+  const int other_leader = rank ^ 2;
+  const bool exchanges = rank % 2 == 0 && other_leader < size;
+  constexpr std::int64_t kNumel = 2'000;
+  constexpr int kChains = 2;
+  std::vector<std::vector<float>> mine;
+  std::vector<std::vector<float>> sums(kChains, std::vector<float>(kNumel));
+  std::vector<std::vector<float>> others(kChains, std::vector<float>(kNumel));
+  std::vector<Request> ends;
+  for (int salt = 0; salt < kChains; ++salt) mine.push_back(values_of<float>(rank, kNumel, salt));
+  for (std::size_t c = 0; c < kChains; ++c) {
+    Request link = pairs->all_reduce_sum(block(mine[c]), block(sums[c]), {});
+    if (exchanges) {
+      link = communicator.exchange(other_leader, block(sums[c]), block(others[c]),
+                                   {.after = link.state()});
+    }
+    const auto add = [&sum = sums[c], &other = others[c]] {
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+    };
+    ends.push_back(
+        pairs_again->broadcast(block(sums[c]), 0, {.after = link.state(), .prepare = add}));
+  }
+  for (Request& end : ends) end.wait();
+  for (std::size_t c = 0; c < kChains; ++c) {
+    for (std::int64_t i = 0; i < kNumel; ++i) {
+      float expected = 0.0F;
+      const int first = rank / 4 * 4;
+      for (int member = first; member < std::min(first + 4, size); ++member) {
+        expected += value_of<float>(member, i, static_cast<int>(c));
+      }
+      require(sums[c][static_cast<std::size_t>(i)] == expected, "element ", i, " of chain ", c);
+    }
+  }
+}
+
 /// Exchanges with two neighbours and sums in two groups, all under way together.
 void mixes_peers_and_groups(Communicator& communicator) {
   const int size = communicator.size();
@@ -271,6 +369,21 @@ void refuses_nonsense(Communicator& communicator) {
   require_throw<std::logic_error>(
       [&] { communicator.all_reduce_sum(block(four), block(five), {}); }, "different sizes");
   require_throw<std::logic_error>(
+      [&] { communicator.exchange_with_neighbors(block(four), {communicator.rank()}, {}, {}); },
+      "a neighbour that is the rank itself");
+  require_throw<std::logic_error>(
+      [&] {
+        const Incoming from{.peer = (communicator.rank() + 1) % communicator.size(),
+                            .block = block(five)};
+        communicator.exchange_with_neighbors(block(four), {}, {from}, {});
+      },
+      "a neighbour's block of another size");
+  require_throw<std::logic_error>(
+      [&] {
+        communicator.exchange_with_neighbors(block(four), {-1, -1}, {}, {});
+      },
+      "neighbours that do not exist");
+  require_throw<std::logic_error>(
       [&] { communicator.all_reduce_sum(block(four), block(doubles), {}); }, "different types");
   require_throw<std::logic_error>([&] { communicator.broadcast(block(four), -1, {}); },
                                   "a root that does not exist");
@@ -279,6 +392,9 @@ void refuses_nonsense(Communicator& communicator) {
 
 constexpr std::array kCases = {
     ConformanceCase{"ExchangesPairs", exchanges_pairs},
+    ConformanceCase{"ExchangesWithNeighbors", exchanges_with_neighbors},
+    ConformanceCase{"ExchangesUnevenly", exchanges_unevenly},
+    ConformanceCase{"RunsChains", runs_chains},
     ConformanceCase{"SumsOverAll", sums_over_all},
     ConformanceCase{"RepeatsSumsBitForBit", repeats_sums_bit_for_bit},
     ConformanceCase{"BroadcastsFromEveryRoot", broadcasts_from_every_root},

@@ -28,6 +28,11 @@ class SpyCommunicator : public Communicator {
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     return inner_.exchange(peer, send, receive, std::move(context));
   }
+  Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
+                                  std::vector<Incoming> incoming, OpContext context) override {
+    return inner_.exchange_with_neighbors(send, std::move(peers), std::move(incoming),
+                                          std::move(context));
+  }
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     return inner_.all_reduce_sum(send, receive, std::move(context));
   }
@@ -49,21 +54,21 @@ class SpyCommunicator : public Communicator {
   Communicator& inner_;
 };
 
-/// Sums the ranks of an edge over its communicator.
-double sum_in(GroupCache& cache, const Edge& edge) {
+/// Sums the ranks of a group over its communicator.
+double sum_in(GroupCache& cache, const RankRound& round) {
   double mine = cache.world().rank();
   double sum = 0.0;
-  cache.group(edge)
+  cache.group(round)
       .all_reduce_sum(block_of(std::span(&mine, 1)), block_of(std::span(&sum, 1)), {})
       .wait();
   return sum;
 }
 
-void expect_group(GroupCache& cache, const Edge& edge) {
-  EXPECT_EQ(cache.group(edge).world_ranks(), edge.ranks);
+void expect_group(GroupCache& cache, const RankRound& round) {
+  EXPECT_EQ(cache.group(round).world_ranks(), round.group);
   double sum = 0.0;
-  for (const int rank : edge.ranks) sum += rank;
-  EXPECT_EQ(sum_in(cache, edge), sum);
+  for (const int rank : round.group) sum += rank;
+  EXPECT_EQ(sum_in(cache, round), sum);
 }
 
 TEST(GroupCache, BuildsOneCommunicatorPerDistinctGroup) {
@@ -81,8 +86,8 @@ TEST(GroupCache, BuildsOneCommunicatorPerDistinctGroup) {
     EXPECT_EQ(cache.num_groups(), 3);
     const std::size_t num_splits = spy.colors.size();
     for (std::int64_t k = 0; k < 3 * *topology->period(); ++k) {
-      EXPECT_EQ(cache.round(k), topology->round(k));
-      expect_group(cache, cache.round(k).edge_of(world.rank));
+      EXPECT_EQ(cache.round(k), rank_round(topology->round(k), world.rank));
+      expect_group(cache, cache.round(k));
     }
     EXPECT_EQ(spy.colors.size(), num_splits) << "nothing is built twice";
     EXPECT_EQ(cache.num_groups(), 3);
@@ -93,7 +98,7 @@ TEST(GroupCache, SplitsEquallyOftenOnAllRanks) {
   for (const TopologyEntry& entry : topology_table()) {
     for (const int local : {1, 2, 3, 4, 6, 12}) {
       const World all{.size = 12, .local_size = local};
-      if (!entry.fits(all)) continue;
+      if (entry.needs_options || !entry.fits(all)) continue;
       const std::shared_ptr<Topology> topology = make_topology(entry.name, all);
       std::vector<std::size_t> num_splits(12);
       run_ranks(12, [&](Communicator& communicator, const World& world) {
@@ -123,8 +128,8 @@ TEST(GroupCache, UsesTheWorldForEverybody) {
       make_topology("complete", {.size = 3, .local_size = 3});
   run_ranks(3, [&](Communicator& communicator, const World&) {
     GroupCache cache(communicator, *topology);
-    EXPECT_EQ(&cache.group(cache.round(0).edges[0]), &communicator);
-    expect_group(cache, cache.round(0).edges[0]);
+    EXPECT_EQ(&cache.group(cache.round(0)), &communicator);
+    expect_group(cache, cache.round(0));
   });
 }
 
@@ -134,11 +139,13 @@ TEST(GroupCache, RefusesGroupsOfOthers) {
   });
   run_ranks(6, [&](Communicator& communicator, const World& world) {
     GroupCache cache(communicator, topology);
-    const Round round = cache.round(0);
+    RankRound round = cache.round(0);
     EXPECT_EQ(cache.num_groups(), 1);
-    EXPECT_THROW((void)cache.group(round.edges[world.rank < 3 ? 1 : 0]), std::logic_error);
-    EXPECT_THROW((void)cache.group(averaging_edge({0, 2, 4})), std::logic_error);
-    expect_group(cache, round.edge_of(world.rank));
+    expect_group(cache, round);
+    round.group = topology.round(0).edges[world.rank < 3 ? 1 : 0].ranks;
+    EXPECT_THROW((void)cache.group(round), std::logic_error);
+    round.group = {0, 2, 4};
+    EXPECT_THROW((void)cache.group(round), std::logic_error);
   });
 }
 
@@ -156,10 +163,11 @@ TEST(GroupCache, BuildsGroupsThatAppearLater) {
     EXPECT_TRUE(spy.colors.empty());
     for (std::int64_t k = 0; k < 10; ++k) {
       // Every bucket asks.
-      for (int bucket = 0; bucket < 3; ++bucket) EXPECT_EQ(cache.round(k), topology.round(k));
+      const RankRound expected = rank_round(topology.round(k), world.rank);
+      for (int bucket = 0; bucket < 3; ++bucket) EXPECT_EQ(cache.round(k), expected);
       EXPECT_EQ(spy.colors.size(), k < 2 ? 0U : k < 5 ? 1U : 2U);
-      const Edge edge = cache.round(k).edge_of(world.rank);
-      if (edge.ranks.size() > 2) expect_group(cache, edge);
+      const RankRound round = cache.round(k);
+      if (round.group.size() > 2) expect_group(cache, round);
     }
     EXPECT_EQ(cache.num_groups(), world.rank == 2 ? 2 : 1);
   });
@@ -168,14 +176,37 @@ TEST(GroupCache, BuildsGroupsThatAppearLater) {
 TEST(GroupCache, FollowsRandomRounds) {
   for (const int n : {1, 2, 5, 8}) {
     const RandomGroups topology(n, 3);
-    run_ranks(n, [&](Communicator& communicator, const World& world) {
+    run_ranks(n, [&](Communicator& communicator, const World&) {
       GroupCache cache(communicator, topology);
       for (std::int64_t k = 0; k < 40; ++k) {
-        const Edge edge = cache.round(k).edge_of(world.rank);
-        if (edge.ranks.size() > 2) expect_group(cache, edge);
+        const RankRound round = cache.round(k);
+        if (round.group.size() > 2) expect_group(cache, round);
       }
     });
   }
+}
+
+TEST(GroupCache, BuildsTwoCommunicatorsPerNode) {
+  const World all{.size = 12, .local_size = 2};
+  const std::shared_ptr<Topology> topology =
+      make_topology("hierarchical", all, Options::parse("leaders: complete, leaders_every: 2"));
+  run_ranks(
+      12,
+      [&](Communicator& communicator, const World& world) {
+        GroupCache cache(communicator, *topology);
+        const int first = world.rank / 2 * 2;
+        EXPECT_EQ(cache.node_sum(2).world_ranks(), (std::vector<int>{first, first + 1}));
+        EXPECT_EQ(cache.node_result(2).world_ranks(), (std::vector<int>{first, first + 1}));
+        EXPECT_NE(&cache.node_sum(2), &cache.node_result(2));
+        EXPECT_EQ(cache.round(0).kind, RankRound::Kind::kPair) << "inside the node";
+        EXPECT_EQ(cache.round(1).group.size(), 6U) << "nodes";
+        if (world.rank % 2 == 0) {
+          EXPECT_EQ(cache.group(cache.round(1)).world_ranks(),
+                    (std::vector<int>{0, 2, 4, 6, 8, 10}));
+        }
+        EXPECT_EQ(cache.num_groups(), world.rank % 2 == 0 ? 3 : 2);
+      },
+      2);
 }
 
 TEST(GroupCache, RefusesRoundsThatAreNone) {

@@ -155,6 +155,7 @@ class Recursion {
       : problem_(problem),
         bucket_of_(problem.sizes.size()),
         last_norm_(static_cast<std::size_t>(problem.num_ranks), -1.0),
+        push_weights_(Eigen::VectorXd::Ones(problem.num_ranks)),
         num_updates_(static_cast<std::size_t>(problem.num_ranks)) {
     const auto infos = parameters_of_sizes(problem.sizes, problem.dtype);
     const BucketPlan plan = plan_buckets(infos, declared_order(infos.size()), problem.bucket_bytes);
@@ -257,7 +258,8 @@ class Recursion {
   }
 
   void update(std::size_t rank, const std::vector<std::vector<double>>& parts) {
-    const double lr = FixedSchedule(problem_.lr).lr(num_updates_[rank]++);
+    const double lr = FixedSchedule(problem_.lr).lr(num_updates_[rank]++) /
+                      push_weights_[static_cast<Eigen::Index>(rank)];
     std::size_t begin = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const std::size_t end = begin + static_cast<std::size_t>(problem_.sizes[i]);
@@ -268,17 +270,25 @@ class Recursion {
     }
   }
 
+  /// In directed topologies x_ holds z = x / s: s x <- A (s x), s <- A s (push-sum). Otherwise s
+  /// stays 1.
   void mix(std::int64_t k) {
     const auto n = static_cast<std::size_t>(problem_.num_ranks);
-    const Eigen::MatrixXd w = mixing_matrix(problem_.topology->round(k), problem_.num_ranks);
+    const Topology& topology = *problem_.topology;
+    const Eigen::MatrixXd w =
+        mixing_matrix(topology.round(k), problem_.num_ranks, topology.directed());
+    const Eigen::VectorXd after = w * push_weights_;
     Vectors mixed(n, std::vector<double>(problem_.num_values()));
     for (std::size_t i = 0; i < n; ++i) {
       for (std::size_t j = 0; j < n; ++j) {
-        const double weight = w(static_cast<Eigen::Index>(i), static_cast<Eigen::Index>(j));
+        const auto row = static_cast<Eigen::Index>(i);
+        const auto column = static_cast<Eigen::Index>(j);
+        const double weight = w(row, column) * push_weights_[column] / after[row];
         for (std::size_t e = 0; e < mixed[i].size(); ++e) mixed[i][e] += weight * x_[j][e];
       }
     }
     x_ = mixed;
+    push_weights_ = after;
   }
 
   void apply(std::size_t rank, std::size_t parameter, std::size_t begin, std::size_t end,
@@ -294,6 +304,7 @@ class Recursion {
   std::vector<std::size_t> bucket_of_;
   /// Negative: there has been no step.
   std::vector<double> last_norm_;
+  Eigen::VectorXd push_weights_;
   std::vector<std::int64_t> num_updates_;
   Vectors x_;
   std::vector<std::vector<reference::Optimizer>> optimizers_;

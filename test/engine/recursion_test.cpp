@@ -3,10 +3,14 @@
 #include "engine/recursion.hpp"
 
 #include "engine/test_topologies.hpp"
+#include "topology/irregular.hpp"
 
+#include <array>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -17,6 +21,17 @@
 namespace gossamer {
 namespace {
 
+/// Topologies that only options make.
+constexpr std::array kMixtures = {
+    std::pair{"base_3", "name: base-k, k: 3"},
+    std::pair{"hierarchical_complete", "name: hierarchical, leaders: complete, leaders_every: 2"},
+    std::pair{"hierarchical_exp", "name: hierarchical, leaders: static-exp"},
+    std::pair{"hierarchical_static_ring", "name: hierarchical, leaders: static-ring"},
+    std::pair{"alternating", "alternate: [complete, static-exp, {name: base-k, k: 2}]"},
+    std::pair{"phased", "phases: [{until: 3, topology: complete}, {topology: static-ring}]"},
+    std::pair{"rare", "every: {base: ring, period: 3}"},
+};
+
 struct Setup {
   std::string algorithm;
   std::string topology;
@@ -26,6 +41,10 @@ struct Setup {
   [[nodiscard]] World world() const { return {.size = num_ranks, .local_size = local_size}; }
   [[nodiscard]] std::shared_ptr<const Topology> build() const {
     if (topology == "random-groups") return std::make_shared<RandomGroups>(num_ranks, 11);
+    if (topology == "irregular") return std::make_shared<IrregularDigraph>(num_ranks);
+    for (const auto& [name, yaml] : kMixtures) {
+      if (name == topology) return read_topology(Options::parse(yaml), world());
+    }
     return make_topology(topology, world());
   }
 };
@@ -42,18 +61,38 @@ std::string setup_name(const testing::TestParamInfo<Setup>& info) {
   return name;
 }
 
+bool looks_at_nodes(std::string_view topology) {
+  return topology == "alternating-exp-ring" || topology.starts_with("hierarchical");
+}
+
+std::vector<std::string> all_topologies() {
+  std::vector<std::string> names = {"random-groups", "irregular"};
+  for (const auto& [name, yaml] : kMixtures) names.emplace_back(name);
+  for (const TopologyEntry& entry : topology_table()) {
+    if (!entry.needs_options) names.emplace_back(entry.name);
+  }
+  return names;
+}
+
+bool fits(const Setup& setup) {
+  for (const TopologyEntry& entry : topology_table()) {
+    if (entry.name == setup.topology) return entry.fits(setup.world());
+  }
+  return true;
+}
+
 std::vector<Setup> all_setups() {
   std::vector<Setup> setups;
-  for (const std::string& algorithm : algorithm_names()) {
-    for (int n = 1; n <= 8; ++n) {
-      setups.push_back({algorithm, "random-groups", n, n});
-      for (const TopologyEntry& entry : topology_table()) {
-        for (int local = 1; local <= n; ++local) {
-          const bool looks_at_nodes = entry.name == "alternating-exp-ring";
-          if (n % local != 0 || (!looks_at_nodes && local != n)) continue;
-          const Setup setup{algorithm, std::string(entry.name), n, local};
-          if (entry.fits(setup.world())) setups.push_back(setup);
-        }
+  for (int n = 1; n <= 8; ++n) {
+    for (const std::string& algorithm : algorithm_names()) {
+      // The others have no use for a topology.
+      if (algorithm != "gossip") setups.push_back({algorithm, "ring", n, n});
+    }
+    for (const std::string& topology : all_topologies()) {
+      for (int local = 1; local <= n; ++local) {
+        if (n % local != 0 || (!looks_at_nodes(topology) && local != n)) continue;
+        const Setup setup{"gossip", topology, n, local};
+        if (fits(setup)) setups.push_back(setup);
       }
     }
   }

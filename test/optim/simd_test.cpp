@@ -15,7 +15,8 @@ class Simd : public testing::TestWithParam<reference::Rule> {};
 INSTANTIATE_TEST_SUITE_P(Rules, Simd, testing::ValuesIn(rules_under_test()), rule_name);
 
 template <class T>
-std::vector<T> train(const reference::Rule& rule, SimdPath path, std::size_t numel, bool mixes) {
+std::vector<T> train(const reference::Rule& rule, SimdPath path, std::size_t numel,
+                     std::size_t num_inboxes) {
   const auto optimizer = make_optimizer(rule.type, Options::parse(rule.yaml()));
   TestParameter<T> x(numel, optimizer->num_states());
   Random random(11);
@@ -25,10 +26,12 @@ std::vector<T> train(const reference::Rule& rule, SimdPath path, std::size_t num
     draw(random, x.inbox.values());
     ParameterUpdate update = x.next_update();
     if (step == 5) update.gradient = {};
-    if (mixes) {
-      update.inbox = x.inbox.block();
-      update.mix = {0.7, 0.3};
-    }
+    std::vector<Inbox> inboxes;
+    if (num_inboxes > 0) inboxes.push_back({x.inbox.block(), 0.3});
+    // Any other block does for a second inbox and a third one.
+    while (inboxes.size() < num_inboxes) inboxes.push_back({x.g.block(), 0.05});
+    update.keep = 0.7;
+    update.inboxes = inboxes;
     update.lr = 0.01;
     update.weight_decay = 0.1;
     update.gradient_scale = 0.5;
@@ -43,11 +46,11 @@ std::vector<T> train(const reference::Rule& rule, SimdPath path, std::size_t num
 template <class T>
 void expect_same_bits(const reference::Rule& rule) {
   for (const std::size_t numel : {0U, 1U, 15U, 16U, 17U, 1000U}) {
-    for (const bool mixes : {false, true}) {
-      const auto expected = train<T>(rule, SimdPath::kBaseline, numel, mixes);
+    for (const std::size_t num_inboxes : {0U, 1U, 2U, 3U}) {
+      const auto expected = train<T>(rule, SimdPath::kBaseline, numel, num_inboxes);
       for (const SimdPath path : available_simd_paths()) {
-        EXPECT_EQ(train<T>(rule, path, numel, mixes), expected)
-            << name_of(path) << ", " << numel << " elements, mixes " << mixes;
+        EXPECT_EQ(train<T>(rule, path, numel, num_inboxes), expected)
+            << name_of(path) << ", " << numel << " elements, " << num_inboxes << " inboxes";
       }
     }
   }

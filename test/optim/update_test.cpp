@@ -2,6 +2,7 @@
 
 #include "optim/parameters.hpp"
 
+#include <array>
 #include <cmath>
 #include <string>
 #include <thread>
@@ -24,8 +25,9 @@ constexpr double kTolerance = sizeof(T) == 4 ? 2e-6 : 1e-12;
 /// What an update may take beside parameter and gradient.
 struct Setting {
   std::size_t numel = 64;
-  bool mixes = false;
-  MixWeights mix = {};
+  double keep = 1.0;
+  /// One weight per inbox.
+  std::vector<double> take = {};
   double gradient_scale = 1.0;
   double weight_decay = 0.0;
   /// Every third step has no gradient.
@@ -33,24 +35,29 @@ struct Setting {
 };
 
 std::string text_of(const Setting& s) {
-  return concat(s.numel, " elements, mix ", s.mixes, " ", s.mix.self, " ", s.mix.inbox, ", scale ",
+  return concat(s.numel, " elements, keep ", s.keep, ", take ", join(s.take, " "), ", scale ",
                 s.gradient_scale, ", decay ", s.weight_decay, ", leaves out ", s.leaves_out);
 }
 
 std::vector<Setting> settings() {
   std::vector<Setting> all;
   for (const std::size_t numel : {0U, 1U, 7U, 64U, 1000U}) all.push_back({.numel = numel});
-  // A pair that averages, a pair that does not, a group of four: w = 0.4, p = 0.2.
-  for (const MixWeights mix : {MixWeights{0.5, 0.5}, {0.7, 0.3}, {0.2, 0.2}}) {
-    for (const double decay : {0.0, 0.01, 0.3}) {
-      all.push_back({.mixes = true, .mix = mix, .weight_decay = decay});
-    }
+  for (const double decay : {0.0, 0.01, 0.3}) {
+    // A pair that averages, a pair that does not, a group of four: w = 0.4, p = 0.2.
+    all.push_back({.keep = 0.5, .take = {0.5}, .weight_decay = decay});
+    all.push_back({.keep = 0.7, .take = {0.3}, .weight_decay = decay});
+    all.push_back({.keep = 0.2, .take = {0.2}, .weight_decay = decay});
+    // Several neighbours, and a node that takes what its leader has found.
+    all.push_back({.keep = 0.3, .take = {0.5, 0.2}, .weight_decay = decay});
+    all.push_back({.keep = 0.1, .take = {0.2, 0.3, 0.1, 0.3}, .weight_decay = decay});
+    all.push_back({.keep = 0.0, .take = {1.0}, .weight_decay = decay});
   }
   for (const double scale : {0.125, 1.0 / 3.0, 4.0}) {
     all.push_back({.gradient_scale = scale, .weight_decay = 0.02});
   }
   for (const std::size_t numel : {0U, 1U, 7U, 1000U}) {
-    all.push_back({numel, true, {0.5, 0.5}, 0.25, 0.05, true});
+    all.push_back({numel, 0.5, {0.5}, 0.25, 0.05, true});
+    all.push_back({numel, 0.4, {0.3, 0.2, 0.1}, 0.25, 0.05, true});
   }
   all.push_back({.weight_decay = 0.1, .leaves_out = true});
   return all;
@@ -79,6 +86,7 @@ class Duel {
         optimizer_(optimizer),
         ours_(setting.numel, optimizer.num_states()),
         theirs_(rule, setting.numel) {
+    for (std::size_t k = 0; k < setting.take.size(); ++k) inboxes_.emplace_back(setting.numel);
     draw(random_, ours_.p.values());
     expected_ = as_doubles(ours_.p.values());
   }
@@ -87,18 +95,20 @@ class Duel {
     const bool has_gradient = !(setting_.leaves_out && number % 3 == 1);
     const double lr = 0.01 + 0.002 * (number % 4);
     draw(random_, ours_.g.values());
-    draw(random_, ours_.inbox.values());
-    if (setting_.mixes) mix_expected();
+    std::vector<Inbox> inboxes;
+    for (std::size_t k = 0; k < inboxes_.size(); ++k) {
+      draw(random_, inboxes_[k].values());
+      inboxes.push_back({inboxes_[k].block(), setting_.take[k]});
+    }
+    mix_expected();
     if (has_gradient) update_expected(lr);
 
     ParameterUpdate update = ours_.next_update();
     update.lr = lr;
     update.weight_decay = setting_.weight_decay;
     update.gradient_scale = setting_.gradient_scale;
-    if (setting_.mixes) {
-      update.inbox = ours_.inbox.block();
-      update.mix = setting_.mix;
-    }
+    update.keep = setting_.keep;
+    update.inboxes = inboxes;
     if (!has_gradient) update.gradient = {};
     optimizer_.update(update);
     if (has_gradient) ++ours_.num_updates;
@@ -110,8 +120,10 @@ class Duel {
  private:
   void mix_expected() {
     for (std::size_t i = 0; i < expected_.size(); ++i) {
-      const auto received = static_cast<double>(ours_.inbox.values()[i]);
-      expected_[i] = setting_.mix.self * expected_[i] + setting_.mix.inbox * received;
+      expected_[i] *= setting_.keep;
+      for (std::size_t k = 0; k < inboxes_.size(); ++k) {
+        expected_[i] += setting_.take[k] * static_cast<double>(inboxes_[k].values()[i]);
+      }
     }
   }
 
@@ -125,6 +137,7 @@ class Duel {
   const Optimizer& optimizer_;
   Random random_ = Random(42);
   TestParameter<T> ours_;
+  std::vector<Fenced<T>> inboxes_;
   reference::Optimizer theirs_;
   std::vector<double> expected_;
 };
@@ -166,8 +179,9 @@ TEST_P(EveryOptimizer, OnlyMixesWithoutAGradient) {
   const std::vector<double> before = as_doubles(x.p.values());
   ParameterUpdate update = x.next_update();
   update.gradient = {};
-  update.inbox = x.inbox.block();
-  update.mix = {0.7, 0.3};
+  const std::array inboxes = {Inbox{x.inbox.block(), 0.3}};
+  update.keep = 0.7;
+  update.inboxes = inboxes;
   update.lr = 1.0;
   update.weight_decay = 0.5;
   optimizer->update(update);
@@ -187,8 +201,8 @@ TEST_P(EveryOptimizer, DoesNothingWithoutGradientAndInbox) {
   const std::vector<double> before = as_doubles(x.p.values());
   ParameterUpdate update = x.next_update();
   update.gradient = {};
-  // These weights count only for an inbox. Without a gradient the states may be missing, too.
-  update.mix = {0.5, 0.5};
+  // The weight counts only beside an inbox. Without a gradient the states may be missing, too.
+  update.keep = 0.5;
   update.lr = 1.0;
   update.weight_decay = 0.5;
   optimizer->update(update);
@@ -204,8 +218,9 @@ TEST_P(EveryOptimizer, LeavesGradientAndInboxAlone) {
   const std::vector<double> gradient = as_doubles(x.g.values());
   const std::vector<double> inbox = as_doubles(x.inbox.values());
   ParameterUpdate update = x.next_update();
-  update.inbox = x.inbox.block();
-  update.mix = {0.5, 0.5};
+  const std::array inboxes = {Inbox{x.inbox.block(), 0.5}};
+  update.keep = 0.5;
+  update.inboxes = inboxes;
   update.lr = 0.1;
   update.weight_decay = 0.1;
   update.gradient_scale = 0.5;
@@ -238,7 +253,7 @@ TEST_P(EveryOptimizer, RefusesIntegers) {
 TEST_P(EveryOptimizer, ServesSeveralThreadsAtOnce) {
   const std::unique_ptr<Optimizer> optimizer = make();
   const auto train = [&](std::vector<double>& result) {
-    Duel<float> duel(GetParam(), {.numel = 257, .mixes = true, .mix = {0.5, 0.5}}, *optimizer);
+    Duel<float> duel(GetParam(), {.numel = 257, .keep = 0.5, .take = {0.5}}, *optimizer);
     for (int step = 0; step < kNumSteps; ++step) {
       duel.step(step);
       result.push_back(duel.error());

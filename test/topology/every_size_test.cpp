@@ -219,10 +219,10 @@ TEST(DirectedOnePeerExp, IsExactForPowersOfTwoOnly) {
 TEST(Hierarchical, AveragesNodesAndLetsThemMeet) {
   const World world{.size = 6, .local_size = 2};
   const auto topology =
-      make_topology("hierarchical", world, Options::parse("leaders: ring, every: 2"));
+      make_topology("hierarchical", world, Options::parse("leaders: ring, leaders_every: 2"));
   ASSERT_EQ(topology->period(), 6);
-  const Round inside = complete_round(
-      {averaging_edge({0, 1}), averaging_edge({2, 3}), averaging_edge({4, 5})}, 6);
+  const Round inside =
+      complete_round({averaging_edge({0, 1}), averaging_edge({2, 3}), averaging_edge({4, 5})}, 6);
   EXPECT_EQ(topology->round(0), inside);
   EXPECT_EQ(topology->round(2), inside);
   const Round first = topology->round(1);

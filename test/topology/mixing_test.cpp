@@ -16,7 +16,8 @@ std::unique_ptr<Topology> build(std::string_view name, int size, int local = 1) 
 }
 
 class EveryTopologyMatrix : public TopologyTest {};
-INSTANTIATE_TEST_SUITE_P(Topologies, EveryTopologyMatrix, testing::ValuesIn(topologies_to_test()), test_name);
+INSTANTIATE_TEST_SUITE_P(Topologies, EveryTopologyMatrix, testing::ValuesIn(topologies_to_test()),
+                         test_name);
 
 TEST_P(EveryTopologyMatrix, IsDoublyStochastic) {
   for_each_case(true, [](const TopologyCase& c) {

@@ -1,5 +1,6 @@
 #include "gossamer/topology/push_sum.hpp"
 
+#include "topology/irregular.hpp"
 #include "worlds.hpp"
 
 #include <cmath>
@@ -8,27 +9,11 @@
 #include <gtest/gtest.h>
 
 #include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/random.hpp"
 #include "gossamer/topology/graph.hpp"
 #include "gossamer/topology/mixing.hpp"
 
 namespace gossamer {
 namespace {
-
-/// A circle in one direction and random links on top: out-degrees from 1 to n - 1, all different
-/// kinds of them, and strongly connected.
-Round irregular(int world_size, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<Link> links;
-  for (int rank = 0; rank < world_size; ++rank) {
-    links.emplace_back(rank, (rank + 1) % world_size);
-    const std::int64_t more = random.below(world_size);
-    for (std::int64_t m = 0; m < more; ++m) {
-      links.emplace_back(rank, static_cast<int>(random.below(world_size)));
-    }
-  }
-  return directed_round(links, world_size);
-}
 
 RankRows start(int world_size) {
   RankRows x(world_size, 3);
@@ -52,7 +37,7 @@ TEST(PushSum, FindsTheMeanWhereOutDegreesDiffer) {
     RankRows plain = begin;
     PushSum push_sum(size);
     for (std::uint64_t k = 0; k < 400; ++k) {
-      const Round round = irregular(size, k % 3);
+      const Round round = irregular_round(size, k % 3);
       MixingOperator(round).apply(plain);
       MixingOperator(push_sum.advance(round)).apply(debiased);
     }
@@ -70,7 +55,7 @@ TEST(PushSum, IsTheRatioOfTwoPlainSums) {
   RankRows s = RankRows::Ones(kSize, 1);
   PushSum push_sum(kSize);
   for (std::uint64_t k = 0; k < 20; ++k) {
-    const Round round = irregular(kSize, k);
+    const Round round = irregular_round(kSize, k);
     MixingOperator(push_sum.advance(round)).apply(z);
     MixingOperator(round).apply(x);
     MixingOperator(round).apply(s);
@@ -98,7 +83,7 @@ TEST(PushSum, GoesThroughGroups) {
   const RankRows begin = start(kSize);
   RankRows z = begin;
   PushSum push_sum(kSize);
-  MixingOperator(push_sum.advance(irregular(kSize, 1))).apply(z);
+  MixingOperator(push_sum.advance(irregular_round(kSize, 1))).apply(z);
   const Round pairs =
       complete_round({averaging_edge({0, 1}), averaging_edge({2, 5}), averaging_edge({3, 4})}, 6);
   MixingOperator(push_sum.advance(pairs)).apply(z);
@@ -123,7 +108,7 @@ TEST(PushSum, WorksBetweenNodes) {
   RankRows z = begin;
   PushSum push_sum(kSize);
   for (int k = 0; k < 200; ++k) {
-    MixingOperator(push_sum.advance(two_level_round(irregular(4, 9), 3))).apply(z);
+    MixingOperator(push_sum.advance(two_level_round(irregular_round(4, 9), 3))).apply(z);
   }
   EXPECT_LT(distance(z, begin), 1e-10);
 }

@@ -108,13 +108,15 @@ TEST(MakeTopology, RefusesAWorldWithoutRanks) {
 }
 
 class ImpossibleWorld : public TopologyTest {};
-INSTANTIATE_TEST_SUITE_P(Topologies, ImpossibleWorld, testing::ValuesIn(topologies_to_test()), test_name);
+INSTANTIATE_TEST_SUITE_P(Topologies, ImpossibleWorld, testing::ValuesIn(topologies_to_test()),
+                         test_name);
 
 TEST_P(ImpossibleWorld, IsRefusedWithAWayOut) {
   for_each_case(false, [](const TopologyCase& c) {
     const auto& [name, world] = c;
     const std::string what = refusal(name, world);
-    EXPECT_TRUE(contains(what, concat(name, " cannot be built for ", world.size, " ranks"))) << what;
+    EXPECT_TRUE(contains(what, concat(name, " cannot be built for ", world.size, " ranks")))
+        << what;
     std::vector<std::string_view> fitting;
     for (const TopologyEntry& entry : topology_table()) {
       if (entry.name == name) {

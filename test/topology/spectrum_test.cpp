@@ -38,7 +38,8 @@ std::unique_ptr<Topology> two_islands() {
 }
 
 class EveryTopologySpectrum : public TopologyTest {};
-INSTANTIATE_TEST_SUITE_P(Topologies, EveryTopologySpectrum, testing::ValuesIn(topologies_to_test()), test_name);
+INSTANTIATE_TEST_SUITE_P(Topologies, EveryTopologySpectrum, testing::ValuesIn(topologies_to_test()),
+                         test_name);
 
 TEST_P(EveryTopologySpectrum, ReachesConsensus) {
   for_each_case(true, [](const TopologyCase& c) {
@@ -155,15 +156,14 @@ TEST(ExactAfter, LooksNoFurtherThanAllowed) {
   EXPECT_EQ(exact_after(*build("one-peer-exp", 8), 8, 3), 3);
 }
 
-
 // The sparse way, above 128 ranks, against the formula and against dense eigenvalues.
 TEST(SpectralGap, OfManyRanksIsTheSameAsOfFew) {
   for (const int size : {130, 256, 1024}) {
     const double sine = std::sin(2.0 * std::numbers::pi / size);
     EXPECT_NEAR(spectral_gap(*build("ring", size), size).value(), sine * sine, 1e-9) << size;
   }
-  for (const char* name : {"torus", "grid", "static-ring", "static-exp", "directed-one-peer-exp",
-                           "ring", "base-k"}) {
+  for (const char* name :
+       {"torus", "grid", "static-ring", "static-exp", "directed-one-peer-exp", "ring", "base-k"}) {
     const int size = 135;
     const auto topology = build(name, size);
     const Eigen::MatrixXd product = period_product(*topology, size, *topology->period());
@@ -206,12 +206,12 @@ TEST(RoundsTo, IsNothingWhereRanksNeverMeet) {
   EXPECT_EQ(rounds_to(*two_islands(), 4), std::nullopt);
 }
 
-// What would need memory for a million times a million numbers is not computed.
-TEST(Spectrum, OfAMillionRanksIsLeftOut) {
-  const auto ring = build("ring", 1'000'001);
-  EXPECT_EQ(spectral_gap(*ring, 1'000'001), std::nullopt);
-  EXPECT_EQ(rounds_to(*ring, 1'000'001), std::nullopt);
-  EXPECT_EQ(exact_after(*ring, 1'000'001), std::nullopt);
+// What would need memory for all rounds of a long period, or for n times n numbers, is left out.
+TEST(Spectrum, OfManyRanksWithALongPeriodIsLeftOut) {
+  const auto ring = build("ring", 100'001);
+  EXPECT_EQ(spectral_gap(*ring, 100'001), std::nullopt);
+  EXPECT_EQ(rounds_to(*ring, 100'001), std::nullopt);
+  EXPECT_EQ(exact_after(*ring, 100'001), std::nullopt);
   EXPECT_EQ(exact_after(*build("complete", 1'000'000), 1'000'000), 1);
 }
 

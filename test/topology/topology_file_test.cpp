@@ -34,9 +34,8 @@ class TopologyFileTest : public testing::Test {
   void TearDown() override { std::filesystem::remove(path_); }
 
  private:
-  std::string path_ =
-      testing::TempDir() + "gossamer_topology_" +
-      testing::UnitTest::GetInstance()->current_test_info()->name() + ".yaml";
+  std::string path_ = testing::TempDir() + "gossamer_topology_" +
+                      testing::UnitTest::GetInstance()->current_test_info()->name() + ".yaml";
 };
 
 bool contains(const std::string& text, std::string_view part) {

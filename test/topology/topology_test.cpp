@@ -92,7 +92,8 @@ TEST(Periodic, RefusesWhatIsNoTopology) {
 }
 
 class EveryTopology : public TopologyTest {};
-INSTANTIATE_TEST_SUITE_P(Topologies, EveryTopology, testing::ValuesIn(topologies_to_test()), test_name);
+INSTANTIATE_TEST_SUITE_P(Topologies, EveryTopology, testing::ValuesIn(topologies_to_test()),
+                         test_name);
 
 TEST_P(EveryTopology, HasPartitionsThatRepeat) {
   for_each_case(true, [](const TopologyCase& c) {
@@ -110,9 +111,7 @@ TEST_P(EveryTopology, HasPartitionsThatRepeat) {
 }
 
 TEST_P(EveryTopology, IsNamedAsInTheTable) {
-  for_each_case(true, [](const TopologyCase& c) {
-    EXPECT_EQ(c.build()->name(), c.topology);
-  });
+  for_each_case(true, [](const TopologyCase& c) { EXPECT_EQ(c.build()->name(), c.topology); });
 }
 
 TEST_P(EveryTopology, IsTheSameOnEveryRank) {
@@ -137,8 +136,8 @@ TEST_P(EveryTopology, LetsNobodyRestWhereItSaysSo) {
     const auto topology = c.build();
     for (std::int64_t k = 0; k < topology->period().value(); ++k) {
       const Round round = topology->round(k);
-      const auto idle =
-          std::ranges::count_if(round.edges, [](const Edge& edge) { return edge.ranks.size() == 1; });
+      const auto idle = std::ranges::count_if(
+          round.edges, [](const Edge& edge) { return edge.ranks.size() == 1; });
       EXPECT_EQ(idle, size == 1 ? 1 : 0) << "round " << k;
     }
   });

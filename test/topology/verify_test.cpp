@@ -89,14 +89,14 @@ TEST(FindViolation, WantsEverybodyToBeReached) {
   const auto found = find_violation(*islands, 4, 10);
   expect_rule(found.value(), "connected", 2);
   EXPECT_EQ(found->round, -1);
-  const auto bridged = make_periodic(
-      "bridged", {complete_round({averaging_edge({0, 1}), averaging_edge({2, 3})}, 4),
-                  complete_round({averaging_edge({1, 2})}, 4)});
+  const auto bridged =
+      make_periodic("bridged", {complete_round({averaging_edge({0, 1}), averaging_edge({2, 3})}, 4),
+                                complete_round({averaging_edge({1, 2})}, 4)});
   EXPECT_EQ(find_violation(*bridged, 4, 10), std::nullopt);
   EXPECT_EQ(find_violation(*bridged, 4, 1).value().rule, "connected");
   // Rank 1 hears, and is never heard.
-  const auto sink = make_periodic(
-      "sink", {Round{.arcs = {{0, 0, 0.5}, {0, 1, 0.5}, {1, 1, 1.0}}}}, /*directed=*/true);
+  const auto sink = make_periodic("sink", {Round{.arcs = {{0, 0, 0.5}, {0, 1, 0.5}, {1, 1, 1.0}}}},
+                                  /*directed=*/true);
   EXPECT_EQ(find_violation(*sink, 2, 1).value().text,
             "Nothing that rank 1 knows ever reaches rank 0.");
 }

@@ -118,9 +118,10 @@ TEST(Wrappers, AreWrittenDownAsTheyWereRead) {
   const auto topology = read_topology(options, {.size = 6});
   const std::string written = to_yaml(options.resolved());
   // parse() takes mappings in braces; a list of lines needs none.
-  const auto again = build("{alternate: [ring, {name: base-k, k: 2}, "
-                           "{every: {base: torus, period: 2}}]}",
-                           6);
+  const auto again = build(
+      "{alternate: [ring, {name: base-k, k: 2}, "
+      "{every: {base: torus, period: 2}}]}",
+      6);
   EXPECT_EQ(written,
             "alternate:\n"
             "  -\n"

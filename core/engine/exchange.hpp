@@ -1,0 +1,50 @@
+#pragma once
+// The exchange of one bucket between two of its updates, in whatever way a round asks for: with a
+// peer, in a group, with several neighbours, or in two levels. It sends straight from the
+// parameters and receives into inboxes that it owns.
+//
+// Protocol: start(), wait(), take() the arrived inboxes for one update, start() again. Between
+// start() and the end of wait() nobody may write the parameters. Not thread safe.
+
+#include <cstdint>
+#include <vector>
+
+#include "gossamer/core/engine/algorithm.hpp"
+#include "gossamer/core/engine/block_checksum.hpp"
+#include "gossamer/core/engine/group_cache.hpp"
+
+namespace gossamer {
+
+class Exchange {
+ public:
+  /// Starts this rank's part of round k for a bucket. Returns the bytes sent.
+  double start(GroupCache& groups, const Bucket& bucket, std::int64_t k, SimdPath simd);
+  /// Waits for what start() has started; nothing if it is over. Throws CommError, and
+  /// std::logic_error when the parameters were written meanwhile (debug builds).
+  void wait(const Bucket& bucket);
+  /// What has arrived, once; later calls give nothing to mix in. Valid until the next start().
+  Arrived take();
+  /// What has arrived is not to be mixed in.
+  void forget() { has_arrived_ = false; }
+  [[nodiscard]] std::int64_t num_inboxes() const { return std::ssize(buffers_); }
+
+ private:
+  /// Makes sure that there are `count` inboxes.
+  void reserve(const Bucket& bucket, std::size_t count);
+  [[nodiscard]] OpContext context_of(const Bucket& bucket, std::int64_t k) const;
+  /// Exchanges `send` with the peers of a round into the inboxes from `first` on.
+  Request exchange(GroupCache& groups, const RankRound& round, ConstBlock send, std::size_t first,
+                   OpContext context);
+  Request start_two_levels(GroupCache& groups, const RankRound& round, const Bucket& bucket,
+                           std::int64_t k, SimdPath simd);
+
+  std::vector<Buffer> buffers_;
+  Request request_;
+  double keep_ = 1.0;
+  std::vector<Inbox> arriving_;
+  bool has_arrived_ = false;
+  double update_scale_ = 1.0;
+  BlockChecksum checksum_;
+};
+
+}  // namespace gossamer

@@ -45,11 +45,14 @@ void read_model_and_data(const Options& root, RunConfig& config) {
   }
 }
 
-void read_topology(const Options& root, const World& world, RunConfig& config) {
+void read_gossip(const Options& root, const World& world, RunConfig& config) {
   const Options topology = root.section("topology");
-  const std::string name = topology.choice("name", topology_names(), "ring");
-  // Only gossip needs it: the same file must run with `algorithm=allreduce` on any world size.
-  if (config.algorithm == "gossip") config.topology = make_topology(name, world, topology);
+  if (config.algorithm == "gossip") {
+    config.topology = read_topology(topology, world, "ring");
+  } else {
+    // Only gossip needs it: the same file must run with `algorithm=allreduce` on any world size.
+    topology.accept_unknown();
+  }
 }
 
 void read_optimizer(const Options& root, RunConfig& config) {
@@ -117,7 +120,7 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
   read_run(root.section("run"), config_path, config);
   read_model_and_data(root, config);
   config.algorithm = root.choice("algorithm", algorithm_names(), "gossip");
-  read_topology(root, world, config);
+  read_gossip(root, world, config);
   read_optimizer(root, config);
   read_gradients(root.section("train"), config);
   config.bucket_bytes = static_cast<std::int64_t>(

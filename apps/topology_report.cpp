@@ -2,39 +2,126 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
+#include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
-#include "gossamer/topology/mixing.hpp"
+#include "gossamer/topology/rank_round.hpp"
 
 namespace gossamer::apps {
 namespace {
 
 // Rounds shown of a topology that never repeats.
 constexpr std::int64_t kSample = 8;
+// Ranks times rounds that figures of traffic look at, and that are written down as JSON.
+constexpr std::int64_t kMostLookedAt = std::int64_t{1} << 24;
+constexpr std::int64_t kMostWritten = std::int64_t{1} << 22;
+// Ranks that one line of text names.
+constexpr std::size_t kMostInLine = 200;
 
 template <class T>
 nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
-}  // namespace
-
-nlohmann::ordered_json to_json(const Topology& topology, const World& world) {
-  auto rounds = nlohmann::ordered_json::array();
-  for (std::int64_t k = 0; k < topology.period().value_or(kSample); ++k) {
+nlohmann::ordered_json to_json(const Round& round, bool directed) {
+  if (round.arcs.empty()) {
     auto edges = nlohmann::ordered_json::array();
-    for (const Edge& edge : topology.round(k).edges) {
+    for (const Edge& edge : round.edges) {
       edges.push_back({{"ranks", edge.ranks}, {"weight", edge.weight}});
     }
-    rounds.push_back({{"edges", std::move(edges)}});
+    return {{"edges", std::move(edges)}};
   }
+  auto arcs = nlohmann::ordered_json::array();
+  for (const Arc& arc : round.arcs) {
+    arcs.push_back({{"from", arc.from}, {"to", arc.to}, {"weight", arc.weight}});
+  }
+  for (const Edge& edge : round.edges) {
+    // Of a round in arcs, the ranks that sit out.
+    const int rank = edge.ranks.front();
+    arcs.push_back({{"from", rank}, {"to", rank}, {"weight", edge.weight}});
+  }
+  return {{"arcs", std::move(arcs)}, {"directed", directed}};
+}
+
+void describe(const Round& round, std::ostream& out) {
+  if (round.node_size > 1) out << " nodes of " << round.node_size << ":";
+  std::size_t named = 0;
+  for (const Edge& edge : round.edges) {
+    const std::string ranks = join(edge.ranks, "-");
+    out << " " << (edge.ranks.size() == 1 ? "(" + ranks + ")" : ranks);
+    named += edge.ranks.size();
+    if (named > kMostInLine) break;
+  }
+  const auto back = [&round](const Arc& arc) {
+    return std::ranges::binary_search(
+        round.arcs, std::pair(arc.from, arc.to), std::ranges::less(),
+        [](const Arc& other) { return std::pair(other.to, other.from); });
+  };
+  for (const Arc& arc : round.arcs) {
+    if (arc.from == arc.to) continue;
+    const bool both = back(arc);
+    if (both && arc.from > arc.to) continue;
+    out << " " << arc.from << (both ? "=" : ">") << arc.to;
+    named += 2;
+    if (named > kMostInLine) break;
+  }
+  if (named > kMostInLine) out << " ...";
+  out << "\n";
+}
+
+}  // namespace
+
+TopologyFigures topology_figures(const Topology& topology, int world_size,
+                                 std::int64_t model_bytes) {
+  TopologyFigures figures{.period = topology.period(),
+                          .spectral_gap = spectral_gap(topology, world_size),
+                          .consensus_rate = consensus_rate(topology, world_size),
+                          .exact_after = exact_after(topology, world_size),
+                          .rounds_to_thousandth = rounds_to(topology, world_size),
+                          .model_bytes = model_bytes};
+  const std::int64_t most = std::max<std::int64_t>(1, kMostLookedAt / world_size);
+  const std::int64_t num_rounds = std::min(most, figures.period.value_or(8 * kSample));
+  for (std::int64_t k = 0; k < num_rounds; ++k) {
+    const RoundTraffic traffic = round_traffic(topology.round(k), world_size, model_bytes);
+    figures.degree = std::max(figures.degree, traffic.max_degree);
+    figures.bytes_per_step += traffic.mean_bytes / static_cast<double>(num_rounds);
+    figures.max_bytes_per_step = std::max(figures.max_bytes_per_step, traffic.max_bytes);
+  }
+  return figures;
+}
+
+nlohmann::ordered_json to_json(const Topology& topology, const World& world,
+                               const TopologyFigures& figures,
+                               std::optional<std::int64_t> max_rounds) {
+  const std::int64_t all = topology.period().value_or(kSample);
+  const std::int64_t num_rounds = std::min(all, max_rounds.value_or(all));
+  if (num_rounds > kMostWritten / world.size) {
+    throw ConfigError("command line", "--json",
+                      concat(num_rounds, " rounds of ", world.size,
+                             " ranks are too many to write down, allowed: --rounds ",
+                             kMostWritten / world.size, " or less"));
+  }
+  auto rounds = nlohmann::ordered_json::array();
+  for (std::int64_t k = 0; k < num_rounds; ++k) {
+    rounds.push_back(to_json(flat_round(topology.round(k), world.size), topology.directed()));
+  }
+  const auto& count = figures.rounds_to_thousandth;
   return {{"name", topology.name()},
           {"world_size", world.size},
           {"local_world_size", world.local_size},
-          {"period", or_null(topology.period())},
+          {"period", or_null(figures.period)},
           {"rounds", std::move(rounds)},
-          {"spectral_gap", or_null(spectral_gap(topology, world.size))},
-          {"exact_after", or_null(exact_after(topology, world.size))}};
+          {"spectral_gap", or_null(figures.spectral_gap)},
+          {"exact_after", or_null(figures.exact_after)},
+          {"directed", topology.directed()},
+          {"consensus_rate", or_null(figures.consensus_rate)},
+          {"rounds_to_1e-3", count ? nlohmann::ordered_json(count->rounds) : nullptr},
+          {"rounds_to_1e-3_estimated", count && count->estimated},
+          {"degree", figures.degree},
+          {"model_bytes", figures.model_bytes},
+          {"bytes_per_step", figures.bytes_per_step},
+          {"max_bytes_per_step", figures.max_bytes_per_step}};
 }
 
 std::string describe_rounds(const Topology& topology, std::int64_t max_rounds) {
@@ -42,13 +129,39 @@ std::string describe_rounds(const Topology& topology, std::int64_t max_rounds) {
   const std::int64_t num_rounds = topology.period().value_or(kSample);
   for (std::int64_t k = 0; k < std::min(num_rounds, max_rounds); ++k) {
     out << "  round " << k << ":";
-    for (const Edge& edge : topology.round(k).edges) {
-      const std::string ranks = join(edge.ranks, "-");
-      out << " " << (edge.ranks.size() == 1 ? "(" + ranks + ")" : ranks);
-    }
-    out << "\n";
+    describe(topology.round(k), out);
   }
   if (num_rounds > max_rounds) out << "  ... and " << num_rounds - max_rounds << " more\n";
+  return out.str();
+}
+
+std::string describe_figures(const TopologyFigures& figures) {
+  std::ostringstream out;
+  const auto models = [&figures](double bytes) {
+    return bytes / static_cast<double>(figures.model_bytes);
+  };
+  out << (figures.period ? concat("  the rounds repeat after ", *figures.period)
+                         : std::string("  the rounds never repeat"))
+      << "; a rank has at most " << figures.degree << (figures.degree == 1 ? " peer" : " peers")
+      << " in a round\n";
+  out << "  a rank sends " << human_bytes(figures.bytes_per_step) << " of a model of "
+      << human_bytes(static_cast<double>(figures.model_bytes)) << " per step ("
+      << models(figures.bytes_per_step) << " times the model; at most "
+      << models(figures.max_bytes_per_step) << ")\n";
+  if (figures.exact_after) {
+    out << "  all ranks have the exact mean after " << *figures.exact_after << " rounds\n";
+  }
+  if (figures.spectral_gap) out << "  spectral gap of a period: " << *figures.spectral_gap << "\n";
+  if (figures.consensus_rate && *figures.consensus_rate > 0.0) {
+    out << "  in the long run the distance from the mean shrinks to " << *figures.consensus_rate
+        << " of itself per round\n";
+  }
+  const auto& count = figures.rounds_to_thousandth;
+  out << (count ? concat("  to a thousandth after ", count->rounds, " rounds",
+                         count->estimated ? " (estimated)" : "")
+                : std::string("  how long it takes to a thousandth is not known: the ranks never "
+                              "agree, or there are too many rounds to follow"))
+      << "\n";
   return out.str();
 }
 

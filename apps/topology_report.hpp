@@ -2,18 +2,48 @@
 // Topologies for people and for programs.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
+#include "gossamer/topology/spectrum.hpp"
 #include "gossamer/topology/topology.hpp"
 
 namespace gossamer::apps {
 
-/// name, world_size, local_world_size, period, rounds, spectral_gap, exact_after.
-nlohmann::ordered_json to_json(const Topology& topology, const World& world);
+/// What there is to know about a topology without running it. Traffic is that of one period, or of
+/// a sample of its rounds where a period is long or missing.
+struct TopologyFigures {
+  std::optional<std::int64_t> period;
+  std::optional<double> spectral_gap;
+  std::optional<double> consensus_rate;
+  std::optional<std::int64_t> exact_after;
+  std::optional<RoundCount> rounds_to_thousandth;
+  /// The most peers of a rank in one round.
+  std::int64_t degree = 0;
+  /// Of a model of this size, bytes that a rank sends in a step, on average and the one that sends
+  /// most.
+  std::int64_t model_bytes = 0;
+  double bytes_per_step = 0.0;
+  double max_bytes_per_step = 0.0;
+};
 
-/// One line per round: `round 0: 0-1 2-3 (4)`; a rank in brackets sits out. At most `max_rounds`.
+TopologyFigures topology_figures(const Topology& topology, int world_size,
+                                 std::int64_t model_bytes);
+
+/// name, world_size, local_world_size, period, rounds, spectral_gap, exact_after and the other
+/// figures. `rounds` are those of one period (of topologies without one, the first 8), or the first
+/// `max_rounds`. Throws ConfigError when that is too much to write down.
+nlohmann::ordered_json to_json(const Topology& topology, const World& world,
+                               const TopologyFigures& figures,
+                               std::optional<std::int64_t> max_rounds);
+
+/// One line per round: `round 0: 0-1 2-3 (4)`; a rank in brackets sits out, `0>1` is a message from
+/// 0 to 1, `0=1` goes both ways. At most `max_rounds`.
 std::string describe_rounds(const Topology& topology, std::int64_t max_rounds = 32);
+
+/// The figures in sentences, each line indented by two spaces.
+std::string describe_figures(const TopologyFigures& figures);
 
 }  // namespace gossamer::apps

@@ -76,4 +76,38 @@ std::int64_t degree(const RankRound& round) {
   return std::max(std::ssize(round.send_to), std::ssize(round.receive_from));
 }
 
+RoundTraffic round_traffic(const Round& round, int world_size, std::int64_t bytes) {
+  const std::int64_t num_places = world_size / round.node_size;
+  std::vector<std::int64_t> sends(static_cast<std::size_t>(num_places));
+  std::vector<std::int64_t> hears(sends.size());
+  for (const Arc& arc : round.arcs) {
+    if (arc.from == arc.to) continue;
+    ++sends[static_cast<std::size_t>(arc.from)];
+    ++hears[static_cast<std::size_t>(arc.to)];
+  }
+  RoundTraffic traffic;
+  const double inside = exchange_bytes(bytes, static_cast<std::size_t>(round.node_size));
+  const auto leader_adds = static_cast<double>(round.node_size > 1 ? bytes : 0);
+  double sum = inside * world_size;
+  const auto add = [&](double between, std::int64_t degree) {
+    sum += between + leader_adds;
+    traffic.max_bytes = std::max(traffic.max_bytes, inside + between + leader_adds);
+    traffic.max_degree = std::max(traffic.max_degree, degree);
+  };
+  traffic.max_bytes = inside;
+  for (const Edge& edge : round.edges) {
+    if (edge.ranks.size() < 2) continue;
+    for (std::size_t member = 0; member < edge.ranks.size(); ++member) {
+      add(exchange_bytes(bytes, edge.ranks.size()), std::ssize(edge.ranks) - 1);
+    }
+  }
+  for (std::size_t place = 0; place < sends.size(); ++place) {
+    if (sends[place] == 0 && hears[place] == 0) continue;
+    add(static_cast<double>(bytes) * static_cast<double>(sends[place]),
+        std::max(sends[place], hears[place]));
+  }
+  traffic.mean_bytes = sum / world_size;
+  return traffic;
+}
+
 }  // namespace gossamer

@@ -53,4 +53,15 @@ double bytes_sent(const RankRound& round, int rank, std::int64_t bytes);
 /// members of its group. Of two levels: nodes.
 std::int64_t degree(const RankRound& round);
 
+/// What a round asks of its ranks, all of them looked at together.
+struct RoundTraffic {
+  std::int64_t max_degree = 0;
+  /// Bytes sent per rank, on average and by the one that sends most.
+  double mean_bytes = 0.0;
+  double max_bytes = 0.0;
+};
+
+/// For blocks of `bytes`; work proportional to the ranks and arcs of the round.
+RoundTraffic round_traffic(const Round& round, int world_size, std::int64_t bytes);
+
 }  // namespace gossamer

@@ -92,6 +92,44 @@ Round two_level_round(Round nodes, int node_size) {
   return nodes;
 }
 
+Round flat_round(const Round& round, int world_size) {
+  const int size = round.node_size;
+  const auto averages = [](const Edge& edge) {
+    return edge.weight == 1.0 / static_cast<double>(edge.ranks.size());
+  };
+  const bool in_edges =
+      round.arcs.empty() && (size == 1 || std::ranges::all_of(round.edges, averages));
+  if (in_edges && size == 1) return round;
+  if (in_edges) {
+    std::vector<Edge> edges;
+    for (const Edge& edge : round.edges) {
+      std::vector<int> ranks;
+      for (const int node : edge.ranks) {
+        for (int local = 0; local < size; ++local) ranks.push_back(node * size + local);
+      }
+      edges.push_back(averaging_edge(std::move(ranks)));
+    }
+    return fill_round(std::move(edges), world_size);
+  }
+  std::vector<Arc> nodes = round.arcs;
+  for (const Edge& edge : round.edges) {
+    for (const int to : edge.ranks) {
+      for (const int from : edge.ranks) {
+        nodes.push_back({from, to, from == to ? edge.weight : edge.share()});
+      }
+    }
+  }
+  std::vector<Arc> arcs;
+  for (const Arc& arc : nodes) {
+    for (int to = 0; to < size; ++to) {
+      for (int from = 0; from < size; ++from) {
+        arcs.push_back({arc.from * size + from, arc.to * size + to, arc.weight / size});
+      }
+    }
+  }
+  return fill_round({}, world_size, std::move(arcs));
+}
+
 std::unique_ptr<Topology> make_periodic(std::string name, std::vector<Round> rounds,
                                         bool directed) {
   if (rounds.empty()) throw std::logic_error(concat("Topology ", name, " has no rounds."));

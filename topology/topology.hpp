@@ -75,6 +75,9 @@ Round complete_round(std::vector<Edge> edges, int world_size, std::vector<Arc> a
 /// nodes mix; see Round::node_size.
 Round two_level_round(Round nodes, int node_size);
 
+/// The same mixing matrix in one level, and in edges alone or arcs alone.
+Round flat_round(const Round& round, int world_size);
+
 class Topology {
  public:
   virtual ~Topology() = default;

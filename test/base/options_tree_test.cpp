@@ -192,5 +192,59 @@ TEST(OptionsTree, AnyTextReadsBackTheSame) {
   }
 }
 
+TEST(NamedSection, TakesANameForASection) {
+  const Options root = read("a: ring\nb: {name: base-k, k: 2}\nd: [1]\n");
+  EXPECT_EQ(root.named_section("a").text("name", std::nullopt), "ring");
+  const Options b = root.named_section("b");
+  EXPECT_EQ(b.text("name", std::nullopt), "base-k");
+  EXPECT_EQ(b.integer("k", {}), 2);
+  EXPECT_FALSE(root.named_section("c").has("name"));
+  EXPECT_EQ(error_of([&] { (void)root.named_section("d"); }),
+            "f.yaml:3:4: d: is a list, allowed: a name, or a section of key: value lines");
+  EXPECT_EQ(error_of([&] { (void)root.named_section("a").integer("name", {}); }),
+            "f.yaml:1:4: a.name: ring is not an integer, allowed: an integer");
+}
+
+TEST(NamedSections, AreTheItemsOfAList) {
+  const Options root = read("l: [ring, {name: torus, rows: 2, colour: 1}]\ne: []\nt: x\n");
+  const std::vector<Options> items = root.named_sections("l");
+  ASSERT_EQ(items.size(), 2U);
+  EXPECT_EQ(items[0].text("name", std::nullopt), "ring");
+  EXPECT_EQ(items[1].text("name", std::nullopt), "torus");
+  EXPECT_EQ(items[1].integer("rows", {}), 2);
+  EXPECT_EQ(error_of([&] { items[1].reject_unknown(); }),
+            "f.yaml:1:34: l[1].colour: unknown key, allowed: name, rows");
+  const std::string allowed = "allowed: a list of names or sections, of one at least";
+  EXPECT_EQ(error_of([&] { (void)root.named_sections("e"); }),
+            "f.yaml:2:4: e: is a list, " + allowed);
+  EXPECT_EQ(error_of([&] { (void)root.named_sections("t"); }), "f.yaml:3:4: t: is x, " + allowed);
+  EXPECT_EQ(error_of([&] { (void)root.named_sections("m"); }),
+            "f.yaml:1:1: m: is missing, " + allowed);
+}
+
+TEST(NamedSections, AreWrittenAsAList) {
+  const Options root = read("t: {l: [ring, {name: torus, rows: 2}], u: 5}\nz: 1\n");
+  const Options t = root.section("t");
+  for (const Options& item : t.named_sections("l")) {
+    (void)item.text("name", std::nullopt);
+    (void)item.optional_integer("rows", {});
+  }
+  (void)t.integer("u", {});
+  (void)root.integer("z", {});
+  const std::string written = to_yaml(root.resolved());
+  EXPECT_EQ(written,
+            "t:\n  l:\n    -\n      name: \"ring\"\n      rows: null\n"
+            "    -\n      name: \"torus\"\n      rows: 2\n  u: 5\nz: 1\n");
+  const Options again = read(written);
+  EXPECT_EQ(again.section("t").named_sections("l")[1].integer("rows", {}), 2);
+}
+
+TEST(AcceptUnknown, LetsASectionPass) {
+  const Options root = read("a: {x: 1}\nb: {y: 2}\n");
+  root.section("a").accept_unknown();
+  (void)root.section("b");
+  EXPECT_EQ(error_of([&] { root.reject_unknown(); }), "f.yaml:2:5: b.y: unknown key, allowed: ");
+}
+
 }  // namespace
 }  // namespace gossamer

@@ -94,6 +94,74 @@ TEST(ProgressWorker, KeepsOwnersUntilADroppedOperationIsGone) {
   }
 }
 
+/// Waits until the operations `numbers` have started, in this order, and no other one.
+void expect_started(Script& script, const std::vector<int>& numbers) {
+  const auto started = [&script] {
+    const std::lock_guard lock(script.mutex);
+    return script.started;
+  };
+  for (int turn = 0; turn < 2'000 && started() != numbers; ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  // Whatever should not have started has had some turns to do so.
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(started(), numbers);
+}
+
+TEST(ProgressWorker, StartsAChainLinkByLink) {
+  Script script;
+  ProgressWorker worker({});
+  std::vector<std::string> log;
+  Request first = worker.submit(scripted(script, 0), {});
+  Request second = worker.submit(
+      scripted(script, 1), {.after = first.state(), .prepare = [&log] { log.push_back("1"); }});
+  Request third = worker.submit(
+      scripted(script, 2), {.after = second.state(), .prepare = [&log] { log.push_back("2"); }});
+  // Nobody need hold the first links.
+  first = Request();
+  second = Request();
+  expect_started(script, {0});
+  script.may_end |= 1U;
+  expect_started(script, {0, 1});
+  script.may_end |= 2U;
+  expect_started(script, {0, 1, 2});
+  script.may_end |= 4U;
+  third.wait();
+  EXPECT_EQ(log, (std::vector<std::string>{"1", "2"}));
+}
+
+TEST(ProgressWorker, LetsNothingOvertakeAChainInItsChannel) {
+  Script script;
+  ProgressWorker worker({});
+  const int left = 0;
+  const int right = 0;
+  std::vector<Request> requests;
+  requests.push_back(worker.submit(scripted(script, 0), {}, &left));
+  requests.push_back(worker.submit(scripted(script, 1), {.after = requests[0].state()}, &right));
+  requests.push_back(worker.submit(scripted(script, 2), {}, &right));
+  requests.push_back(worker.submit(scripted(script, 3), {}, &left));
+  requests.push_back(worker.submit(scripted(script, 4), {}));
+  requests.push_back(worker.submit(scripted(script, 5), {.after = requests[2].state()}));
+  // 2 waits behind 1, which waits for 0; the other channels go on.
+  expect_started(script, {0, 3, 4});
+  script.may_end |= 1U;
+  expect_started(script, {0, 3, 4, 1, 2});
+  script.may_end |= 4U;
+  expect_started(script, {0, 3, 4, 1, 2, 5});
+  script.may_end |= ~0U;
+  for (Request& request : requests) request.wait();
+}
+
+TEST(ProgressWorker, FailsWhatComesAfterAFailure) {
+  Script script;
+  ProgressWorker worker({});
+  Request first = worker.submit(std::make_unique<FailingOperation>(false), {});
+  Request second = worker.submit(scripted(script, 0), {.after = first.state()});
+  EXPECT_THROW(second.wait(), std::runtime_error);
+  EXPECT_TRUE(script.started.empty());
+  EXPECT_EQ(script.num_destroyed, 1);
+}
+
 TEST(ProgressWorker, StartsInOrderAndEndsInAny) {
   Script script;
   ProgressWorker worker({});

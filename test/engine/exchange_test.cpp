@@ -145,6 +145,19 @@ TEST(BytesSent, FollowsTheRounds) {
   EXPECT_EQ(bytes_sent(problem, 3), 2 * 128.0);
 }
 
+TEST(BytesSent, CountsEveryNeighbour) {
+  Problem problem = problem_of("static-exp", 8, 8);
+  problem.sizes = {16};
+  EXPECT_EQ(bytes_sent(problem, 2), 2 * 3 * 128.0);
+}
+
+TEST(BytesSent, CountsBothLevels) {
+  // Nodes of 3: a sum of 2/3 of a block and back; rank 0 also exchanges and passes on the result.
+  Problem problem = problem_of("hierarchical", 6, 3);
+  problem.sizes = {12};
+  EXPECT_DOUBLE_EQ(bytes_sent(problem, 2), 2 * (128.0 * 4.0 / 3.0 + 128.0 + 128.0));
+}
+
 TEST(BytesSent, CountsGradientsAndTheirUseInAnAllReduce) {
   Problem problem = problem_of("complete", 4, 4);
   problem.algorithm = "allreduce";

@@ -8,6 +8,7 @@ namespace gossamer::apps {
 void add_train_command(CLI::App& program, int& exit_code);
 void add_bench_command(CLI::App& program, int& exit_code);
 void add_replay_command(CLI::App& program, int& exit_code);
+void add_simulate_command(CLI::App& program, int& exit_code);
 void add_topology_command(CLI::App& program, int& exit_code);
 
 }  // namespace gossamer::apps

@@ -54,11 +54,13 @@ int run(int argc, char** argv) {
       "Examples:\n"
       "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"
       "  gossamer topology show one-peer-exp --world-size 8\n"
+      "  gossamer simulate consensus --topology ring --world-size 16 --rounds 200\n"
       "Every command has --help.");
   int exit_code = static_cast<int>(ExitCode::kDone);
   add_train_command(program, exit_code);
   add_bench_command(program, exit_code);
   add_replay_command(program, exit_code);
+  add_simulate_command(program, exit_code);
   add_topology_command(program, exit_code);
   try {
     if (argc > 1) check_command(program, argv[1]);

@@ -75,10 +75,7 @@ void describe(const Round& round, std::ostream& out) {
 TopologyFigures topology_figures(const Topology& topology, int world_size,
                                  std::int64_t model_bytes) {
   TopologyFigures figures{.period = topology.period(),
-                          .spectral_gap = spectral_gap(topology, world_size),
-                          .consensus_rate = consensus_rate(topology, world_size),
-                          .exact_after = exact_after(topology, world_size),
-                          .rounds_to_thousandth = rounds_to(topology, world_size),
+                          .speed = consensus_speed(topology, world_size),
                           .model_bytes = model_bytes};
   const std::int64_t most = std::max<std::int64_t>(1, kMostLookedAt / world_size);
   const std::int64_t num_rounds = std::min(most, figures.period.value_or(8 * kSample));
@@ -106,16 +103,16 @@ nlohmann::ordered_json to_json(const Topology& topology, const World& world,
   for (std::int64_t k = 0; k < num_rounds; ++k) {
     rounds.push_back(to_json(flat_round(topology.round(k), world.size), topology.directed()));
   }
-  const auto& count = figures.rounds_to_thousandth;
+  const auto& count = figures.speed.rounds_to_thousandth;
   return {{"name", topology.name()},
           {"world_size", world.size},
           {"local_world_size", world.local_size},
           {"period", or_null(figures.period)},
           {"rounds", std::move(rounds)},
-          {"spectral_gap", or_null(figures.spectral_gap)},
-          {"exact_after", or_null(figures.exact_after)},
+          {"spectral_gap", or_null(figures.speed.spectral_gap)},
+          {"exact_after", or_null(figures.speed.exact_after)},
           {"directed", topology.directed()},
-          {"consensus_rate", or_null(figures.consensus_rate)},
+          {"consensus_rate", or_null(figures.speed.consensus_rate)},
           {"rounds_to_1e-3", count ? nlohmann::ordered_json(count->rounds) : nullptr},
           {"rounds_to_1e-3_estimated", count && count->estimated},
           {"degree", figures.degree},
@@ -148,15 +145,16 @@ std::string describe_figures(const TopologyFigures& figures) {
       << human_bytes(static_cast<double>(figures.model_bytes)) << " per step ("
       << models(figures.bytes_per_step) << " times the model; at most "
       << models(figures.max_bytes_per_step) << ")\n";
-  if (figures.exact_after) {
-    out << "  all ranks have the exact mean after " << *figures.exact_after << " rounds\n";
+  if (figures.speed.exact_after) {
+    out << "  all ranks have the exact mean after " << *figures.speed.exact_after << " rounds\n";
   }
-  if (figures.spectral_gap) out << "  spectral gap of a period: " << *figures.spectral_gap << "\n";
-  if (figures.consensus_rate && *figures.consensus_rate > 0.0) {
-    out << "  in the long run the distance from the mean shrinks to " << *figures.consensus_rate
-        << " of itself per round\n";
+  if (figures.speed.spectral_gap)
+    out << "  spectral gap of a period: " << *figures.speed.spectral_gap << "\n";
+  if (figures.speed.consensus_rate && *figures.speed.consensus_rate > 0.0) {
+    out << "  in the long run the distance from the mean shrinks to "
+        << *figures.speed.consensus_rate << " of itself per round\n";
   }
-  const auto& count = figures.rounds_to_thousandth;
+  const auto& count = figures.speed.rounds_to_thousandth;
   out << (count ? concat("  to a thousandth after ", count->rounds, " rounds",
                          count->estimated ? " (estimated)" : "")
                 : std::string("  how long it takes to a thousandth is not known: the ranks never "

@@ -15,11 +15,8 @@ namespace gossamer::apps {
 /// What there is to know about a topology without running it. Traffic is that of one period, or of
 /// a sample of its rounds where a period is long or missing.
 struct TopologyFigures {
-  std::optional<std::int64_t> period;
-  std::optional<double> spectral_gap;
-  std::optional<double> consensus_rate;
-  std::optional<std::int64_t> exact_after;
-  std::optional<RoundCount> rounds_to_thousandth;
+  std::optional<std::int64_t> period = {};
+  ConsensusSpeed speed = {};
   /// The most peers of a rank in one round.
   std::int64_t degree = 0;
   /// Of a model of this size, bytes that a rank sends in a step, on average and the one that sends

@@ -25,6 +25,8 @@ constexpr double kSymmetryTolerance = 1e-14;
 // Up to these, dense eigenvalue solvers take milliseconds.
 constexpr int kDenseEigenvalues = 128;
 constexpr int kDenseNorms = 64;
+// The basis of an iteration is some 100 to 256 vectors.
+constexpr int kMostKrylov = 1 << 16;
 // Ranks times rounds that are kept as operators (4 bytes and more each).
 constexpr std::int64_t kMostRankRounds = std::int64_t{1} << 26;
 // Ranks times rounds that one norm may go through; it does so some 40 times.
@@ -133,21 +135,22 @@ class VectorOperator {
   Operation operation_;
 };
 
-/// The largest modulus of an eigenvalue of y = operation(x), to 1e-9.
+/// The largest modulus of an eigenvalue of y = operation(x), to 1e-9; nothing when the iteration
+/// does not get there.
 template <class Operation>
-double krylov_spectral_radius(Eigen::Index size, Operation operation) {
-  constexpr int kWanted = 2;  // a complex pair counts as two
-  constexpr int kBasis = 64;
-  constexpr int kMostRestarts = 300;
+std::optional<double> krylov_spectral_radius(int size, Operation operation) {
+  // Eigenvalues of circles and stars stand close together; looking for several at once, in a basis
+  // that grows with their number, is what finds the largest of them reliably.
+  constexpr int kWanted = 16;
+  constexpr int kMostRestarts = 200;
   constexpr double kTolerance = 1e-9;
+  const int basis = std::clamp(static_cast<int>(4.0 * std::sqrt(size)), 100, 256);
   VectorOperator op(size, std::move(operation));
-  Spectra::GenEigsSolver solver(op, kWanted, kBasis);
-  solver.init(RankRows(random_columns(static_cast<int>(size), 1)).data());
+  Spectra::GenEigsSolver solver(op, kWanted, basis);
+  solver.init(RankRows(random_columns(size, 1)).data());
   solver.compute(Spectra::SortRule::LargestMagn, kMostRestarts, kTolerance);
   const auto values = solver.eigenvalues();
-  if (values.size() == 0) {
-    throw std::runtime_error("The eigenvalues of a mixing matrix did not converge.");
-  }
+  if (values.size() == 0) return std::nullopt;
   return values.cwiseAbs().maxCoeff();
 }
 
@@ -171,6 +174,9 @@ double norm_after(RoundSequence& rounds, std::int64_t num_rounds) {
     rounds.apply_transposed(num_rounds, x);
     subtract_mean(x);
   };
+  RankRows probe = random_columns(n, 1);
+  squared(probe);
+  if (probe.norm() < kExactTolerance * kExactTolerance) return 0.0;
   constexpr int kBasis = 12;
   constexpr int kMostRestarts = 30;
   constexpr double kTolerance = 1e-6;
@@ -191,11 +197,22 @@ double norm_after(RoundSequence& rounds, std::int64_t num_rounds) {
   return std::sqrt(eigenvalue);
 }
 
-/// The smallest k in (low, high] whose norm is at most `factor`; norm(high) is.
-std::int64_t bisect(RoundSequence& rounds, std::int64_t low, std::int64_t high, double factor) {
-  while (high - low > 1) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (norm_after(rounds, middle) <= factor ? high : low) = middle;
+/// The smallest k in (low, high] whose norm is at most `factor`; norm(high) is, norm(low) is not.
+std::int64_t find_crossing(RoundSequence& rounds, std::int64_t low, std::int64_t high,
+                           double factor) {
+  double at_low = low == 0 ? 1.0 : norm_after(rounds, low);
+  double at_high = norm_after(rounds, high);
+  // Norms fall about geometrically, so the logarithm tells where to look; every other look halves.
+  for (bool halve = false; high - low > 1; halve = !halve) {
+    std::int64_t middle = low + (high - low) / 2;
+    if (!halve && at_high > 0.0 && at_high < at_low) {
+      const double part = std::log(at_low / factor) / std::log(at_low / at_high);
+      const auto ahead = static_cast<std::int64_t>(part * static_cast<double>(high - low));
+      middle = std::clamp(low + ahead, low + 1, high - 1);
+    }
+    const double norm = norm_after(rounds, middle);
+    (norm <= factor ? high : low) = middle;
+    (norm <= factor ? at_high : at_low) = norm;
   }
   return high;
 }
@@ -223,10 +240,13 @@ std::optional<double> spectral_gap(const Topology& topology, int world_size) {
     apply(product);
     radius = dense_spectral_radius(product.array() - 1.0 / world_size);
   } else {
-    radius = krylov_spectral_radius(world_size, [&apply](RankRows& x) {
+    if (world_size > kMostKrylov) return std::nullopt;
+    const auto found = krylov_spectral_radius(world_size, [&apply](RankRows& x) {
       subtract_mean(x);
       apply(x);
     });
+    if (!found) return std::nullopt;
+    radius = *found;
   }
   return radius < kExactTolerance ? 1.0 : 1.0 - radius;
 }
@@ -257,7 +277,11 @@ double distance_factor(const Topology& topology, int world_size, std::int64_t nu
   return norm_after(rounds, num_rounds);
 }
 
-std::optional<RoundCount> rounds_to(const Topology& topology, int world_size, double factor) {
+namespace {
+
+/// rounds_to() for a known gap.
+std::optional<RoundCount> count_rounds(const Topology& topology, int world_size, double factor,
+                                       const std::optional<double>& gap) {
   const std::int64_t most = kMostRankRoundsOfNorm / world_size;
   if (most < kLeastRoundsOfNorm) {
     // Too many ranks for norms; only what is exact is known then, and it may be smaller still.
@@ -274,24 +298,39 @@ std::optional<RoundCount> rounds_to(const Topology& topology, int world_size, do
     high = std::min(2 * high, most);
     norm = norm_after(rounds, high);
   }
-  if (norm <= factor) return RoundCount{bisect(rounds, low, high, factor), false};
-  const auto gap = spectral_gap(topology, world_size);
+  if (norm <= factor) return RoundCount{find_crossing(rounds, low, high, factor), false};
   if (!gap || *gap <= kExactTolerance || *gap >= 1.0) return std::nullopt;
   const double per_round = std::log1p(-*gap) / static_cast<double>(*topology.period());
   const double more = std::ceil(std::log(factor / norm) / per_round);
   return RoundCount{high + static_cast<std::int64_t>(more), true};
 }
 
-std::optional<double> consensus_rate(const Topology& topology, int world_size) {
+std::optional<double> rate_of(const Topology& topology, int world_size,
+                              const std::optional<double>& gap,
+                              const std::optional<RoundCount>& count) {
   if (topology.period()) {
-    const auto gap = spectral_gap(topology, world_size);
     if (!gap) return std::nullopt;
     return std::pow(1.0 - *gap, 1.0 / static_cast<double>(*topology.period()));
   }
-  const auto count = rounds_to(topology, world_size);
   if (!count || count->estimated) return std::nullopt;
   const double norm = distance_factor(topology, world_size, count->rounds);
   return std::pow(norm, 1.0 / static_cast<double>(count->rounds));
+}
+
+}  // namespace
+
+std::optional<RoundCount> rounds_to(const Topology& topology, int world_size, double factor) {
+  return count_rounds(topology, world_size, factor, spectral_gap(topology, world_size));
+}
+
+ConsensusSpeed consensus_speed(const Topology& topology, int world_size) {
+  ConsensusSpeed speed;
+  speed.spectral_gap = spectral_gap(topology, world_size);
+  speed.exact_after = exact_after(topology, world_size);
+  speed.rounds_to_thousandth = count_rounds(topology, world_size, 1e-3, speed.spectral_gap);
+  speed.consensus_rate =
+      rate_of(topology, world_size, speed.spectral_gap, speed.rounds_to_thousandth);
+  return speed;
 }
 
 }  // namespace gossamer

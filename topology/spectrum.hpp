@@ -38,9 +38,16 @@ std::optional<RoundCount> rounds_to(const Topology& topology, int world_size, do
 /// ||M(k) - J||_2.
 double distance_factor(const Topology& topology, int world_size, std::int64_t num_rounds);
 
-/// The factor per round by which the distance from the mean shrinks in the long run:
-/// rho(P - J)^(1 / period); for topologies without a period, ||M(k) - J||_2^(1 / k) at the k that
-/// rounds_to() finds. Nothing where these give nothing.
-std::optional<double> consensus_rate(const Topology& topology, int world_size);
+/// All of it, each thing computed once.
+struct ConsensusSpeed {
+  std::optional<double> spectral_gap;
+  std::optional<std::int64_t> exact_after;
+  std::optional<RoundCount> rounds_to_thousandth;
+  /// The factor per round by which the distance from the mean shrinks in the long run:
+  /// rho(P - J)^(1 / period); for topologies without a period, ||M(k) - J||_2^(1 / k) at the k that
+  /// rounds_to() finds. Nothing where these give nothing.
+  std::optional<double> consensus_rate;
+};
+ConsensusSpeed consensus_speed(const Topology& topology, int world_size);
 
 }  // namespace gossamer

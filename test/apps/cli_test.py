@@ -30,7 +30,8 @@ class Help(CliCase):
                 if not re.match(r"  \S", line):
                     break
                 waiting.append([*command, line.split()[0]])
-        for command in ["train", "topology", "topology list", "topology show", "replay", "bench",
+        for command in ["train", "topology", "topology list", "topology show", "topology check",
+                        "simulate", "simulate consensus", "simulate sgd", "replay", "bench",
                         "bench kernel", "bench step"]:
             self.assertIn(command, seen)
 
@@ -89,25 +90,129 @@ class Topology(CliCase):
 
     def test_show_is_json_alone_on_stdout(self):
         for row in json.loads(self.gossamer("topology", "list", "--json").stdout):
+            if row["name"] == "from-file":
+                continue
             done = self.gossamer("topology", "show", row["name"], "--world-size", "8",
                                  "--local-world-size", "2", "--json")
             report = json.loads(done.stdout)
             self.assertEqual(done.stderr, "")
-            self.assertEqual(list(report), ["name", "world_size", "local_world_size", "period",
-                                            "rounds", "spectral_gap", "exact_after"])
+            self.assertEqual(list(report), [
+                "name", "world_size", "local_world_size", "period", "rounds", "spectral_gap",
+                "exact_after", "directed", "consensus_rate", "rounds_to_1e-3",
+                "rounds_to_1e-3_estimated", "degree", "model_bytes", "bytes_per_step",
+                "max_bytes_per_step"])
             self.assertEqual([report["name"], report["world_size"], report["local_world_size"]],
                              [row["name"], 8, 2])
             for entry in report["rounds"]:
-                ranks = [rank for edge in entry["edges"] for rank in edge["ranks"]]
-                self.assertEqual(sorted(ranks), list(range(8)))
-                for edge in entry["edges"]:
-                    self.assertAlmostEqual(edge["weight"], 1 / len(edge["ranks"]))
+                self.check_round(entry, report["directed"])
+
+    def check_round(self, entry, directed):
+        if "edges" in entry:
+            ranks = [rank for edge in entry["edges"] for rank in edge["ranks"]]
+            self.assertEqual(sorted(ranks), list(range(8)))
+            for edge in entry["edges"]:
+                self.assertAlmostEqual(edge["weight"], 1 / len(edge["ranks"]))
+            return
+        self.assertEqual(entry["directed"], directed)
+        for end in ["from", "to"]:
+            for rank in range(8):
+                weights = [arc["weight"] for arc in entry["arcs"] if arc[end] == rank]
+                self.assertAlmostEqual(sum(weights), 1.0)
+
+    def test_show_can_be_read_back(self):
+        for name, *options in [["base-k", "k=2"], ["static-exp"], ["hierarchical"], ["ring"],
+                               ["{alternate: [ring, {name: static-ring}]}"]]:
+            world = ["--world-size", "8", "--local-world-size", "2", "--json"]
+            shown = json.loads(
+                self.gossamer("topology", "show", name, *options, *world).stdout)
+            path = self.write("shown.json", json.dumps(shown))
+            self.gossamer("topology", "check", path)
+            again = json.loads(
+                self.gossamer("topology", "show", "from-file", f"path={path}", *world).stdout)
+            for key in ["rounds", "period", "directed", "exact_after", "degree"]:
+                if key != "degree" or name != "hierarchical":
+                    self.assertEqual(again[key], shown[key], f"{name}: {key}")
+
+    def test_check_names_rule_rank_and_round(self):
+        good = self.write("good.yaml", "world_size: 3\nrounds: [{edges: [[0, 1]]}, "
+                                       "{edges: [[1, 2]]}]\n")
+        self.assertIn("all rules hold", self.gossamer("topology", "check", good).stdout)
+        bad = self.write("bad.yaml", "world_size: 3\nrounds: [{edges: [[0, 1]]}, "
+                                     "{edges: [[1, 2], [0, 1]]}]\n")
+        done = self.gossamer("topology", "check", bad, code=1)
+        self.assertIn("the rule `partition` is broken in round 1: Rank 1 stands twice",
+                      done.stdout)
+        report = json.loads(self.gossamer("topology", "check", bad, "--json", code=1).stdout)
+        self.assertEqual([report["holds"], report["rule"], report["rank"], report["round"]],
+                         [False, "partition", 1, 1])
+        leaky = self.write("leaky.yaml", "world_size: 2\nrounds: [{arcs: [[0, 1, 0.5], "
+                                         "[1, 0, 0.5], [0, 0, 0.6]]}]\n")
+        self.assertIn("sums to 1.1, not to 1",
+                      self.gossamer("topology", "check", leaky, code=1).stdout)
+        self.assertIn("sums to 1.1, not to 1",
+                      self.gossamer("topology", "show", "from-file", "--world-size", "2",
+                                    f"path={leaky}", code=2).stderr)
+        self.gossamer("topology", "check", "nowhere.yaml", code=2)
+        broken = self.write("broken.yaml", "world_size: 3\nrounds: [{edgs: [[0, 1]]}]\n")
+        self.assertIn("did you mean edges?",
+                      self.gossamer("topology", "check", broken, code=2).stderr)
+
+    def test_show_refuses_what_would_fill_the_memory(self):
+        done = self.gossamer("topology", "show", "ring", "--world-size", "999999", "--json",
+                             code=2)
+        self.assertIn("too many to write down, allowed: --rounds", done.stderr)
+        self.gossamer("topology", "show", "ring", "--world-size", "1000001", code=2)
+
+    def test_show_draws(self):
+        for name, start in [("rounds.svg", b"<?xml"), ("rounds.png", b"\x89PNG")]:
+            path = self.path(name)
+            done = self.gossamer("topology", "show", "base-k", "--world-size", "10", "k=2",
+                                 "--plot", path, code=None)
+            if "built without cairo" in done.stderr:
+                continue
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(path, "rb") as file:
+                self.assertTrue(file.read().startswith(start))
+        self.gossamer("topology", "show", "ring", "--world-size", "4", "--plot", "a.jpg", code=2)
 
     def test_text_names_everything_too(self):
         self.assertIn("one-peer-exp\n", self.gossamer("topology", "list").stdout)
         shown = self.gossamer("topology", "show", "one_peer_exp", "--world-size", "4").stdout
         self.assertIn("round 0: 0-1 2-3\n", shown)
         self.assertIn("round 1: 0-2 1-3\n", shown)
+
+
+class Simulate(CliCase):
+    def test_consensus_meets_the_theory(self):
+        done = self.gossamer("simulate", "consensus", "--topology", "ring", "--world-size", "8",
+                             "--rounds", "120", "--dim", "4", "--json")
+        report = json.loads(done.stdout)
+        self.assertEqual(done.stderr, "")
+        self.assertAlmostEqual(report["measured_factor_per_period"],
+                               1 - report["spectral_gap"], places=3)
+        self.assertEqual(report["points"][-1]["round"], 120)
+        shown = self.gossamer("simulate", "consensus", "--topology", "{name: base-k, k: 2}",
+                              "--world-size", "7", "--rounds", "12").stdout
+        self.assertIn("the mean on all ranks, to 1e-12, after", shown)
+
+    def test_a_file_can_be_changed_from_the_command_line(self):
+        path = self.write("simulate.yaml", "kind: sgd\nworld_size: 4\nrounds: 50\ndim: 3\n")
+        one = json.loads(self.gossamer("simulate", path, "--json", "--threads", "1").stdout)
+        two = json.loads(self.gossamer("simulate", path, "--json", "--threads", "2").stdout)
+        self.assertEqual(one, two)
+        torus = json.loads(self.gossamer("simulate", path, "topology=torus", "world_size=6",
+                                         "problem.heterogeneity=0", "--json").stdout)
+        self.assertEqual([torus["topology"], torus["world_size"]], ["torus", 6])
+        self.assertIn("over the last quarter", self.gossamer("simulate", path).stdout)
+
+    def test_bad_input_exits_with_2(self):
+        for arguments in [[], ["consensus"], ["consensus", "--world-size", "0"],
+                          ["consensus", "--world-size", "-5"], ["nowhere.yaml"],
+                          ["sgd", "--world-size", "4", "--optimizer", "adm"],
+                          ["sgd", "--world-size", "4", "--problem", "{name: quadratic, nois: 1}"],
+                          ["consensus", "--world-size", "6", "--topology", "one-peer-exp"]]:
+            done = self.gossamer("simulate", *arguments, code=2)
+            self.assertTrue(done.stderr)
 
 
 class Replay(CliCase):

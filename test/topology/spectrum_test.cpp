@@ -183,6 +183,10 @@ TEST(DistanceFactor, OfManyRanksIsTheSameAsOfFew) {
   }
 }
 
+std::optional<double> consensus_rate(const Topology& topology, int size) {
+  return consensus_speed(topology, size).consensus_rate;
+}
+
 TEST(ConsensusRate, IsTheRootOfTheSpectralRadius) {
   const auto ring = build("ring", 8);
   EXPECT_NEAR(consensus_rate(*ring, 8).value(), std::cos(2.0 * std::numbers::pi / 8), 1e-9);
@@ -190,6 +194,16 @@ TEST(ConsensusRate, IsTheRootOfTheSpectralRadius) {
   const double random = consensus_rate(*build("random-matching", 16), 16).value();
   EXPECT_GT(random, 0.4);
   EXPECT_LT(random, 0.95);
+}
+
+TEST(ConsensusSpeed, IsWhatTheSingleFunctionsSay) {
+  for (const char* name : {"ring", "base-k", "random-matching", "static-exp"}) {
+    const auto topology = build(name, 12);
+    const ConsensusSpeed speed = consensus_speed(*topology, 12);
+    EXPECT_EQ(speed.spectral_gap, spectral_gap(*topology, 12)) << name;
+    EXPECT_EQ(speed.exact_after, exact_after(*topology, 12)) << name;
+    EXPECT_EQ(speed.rounds_to_thousandth->rounds, rounds_to(*topology, 12)->rounds) << name;
+  }
 }
 
 TEST(RoundsTo, GoesOnAtTheRateOfTheSpectrum) {
@@ -204,6 +218,18 @@ TEST(RoundsTo, GoesOnAtTheRateOfTheSpectrum) {
 
 TEST(RoundsTo, IsNothingWhereRanksNeverMeet) {
   EXPECT_EQ(rounds_to(*two_islands(), 4), std::nullopt);
+}
+
+// Norms that the iteration has to find are 0 here.
+TEST(Spectrum, OfManyRanksThatAreExact) {
+  for (const char* name : {"complete", "one-peer-exp", "base-k", "directed-one-peer-exp"}) {
+    const auto topology = build(name, 256);
+    const ConsensusSpeed speed = consensus_speed(*topology, 256);
+    EXPECT_EQ(speed.spectral_gap, 1.0) << name;
+    EXPECT_EQ(speed.consensus_rate, 0.0) << name;
+    EXPECT_EQ(speed.exact_after, topology->period()) << name;
+    EXPECT_EQ(speed.rounds_to_thousandth->rounds, *topology->period()) << name;
+  }
 }
 
 // What would need memory for all rounds of a long period, or for n times n numbers, is left out.

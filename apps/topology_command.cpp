@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "gossamer/apps/commands.hpp"
 #include "gossamer/apps/topology_plot.hpp"
 #include "gossamer/apps/topology_report.hpp"
@@ -94,7 +96,7 @@ void show(const ShowArguments& arguments) {
   if (arguments.json) {
     std::optional<std::int64_t> rounds;
     if (arguments.rounds > 0) rounds = arguments.rounds;
-    std::cout << to_json(*topology, world, figures, rounds).dump(2) << "\n";
+    write_json(std::cout, *topology, world, figures, rounds);
     return;
   }
   std::cout << topology->name() << ", " << world.size << " ranks, " << world.local_size

@@ -4,6 +4,8 @@
 #include <sstream>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/topology/rank_round.hpp"
@@ -24,7 +26,7 @@ nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
-nlohmann::ordered_json to_json(const Round& round, bool directed) {
+nlohmann::ordered_json json_of(const Round& round, bool directed) {
   if (round.arcs.empty()) {
     auto edges = nlohmann::ordered_json::array();
     for (const Edge& edge : round.edges) {
@@ -88,9 +90,8 @@ TopologyFigures topology_figures(const Topology& topology, int world_size,
   return figures;
 }
 
-nlohmann::ordered_json to_json(const Topology& topology, const World& world,
-                               const TopologyFigures& figures,
-                               std::optional<std::int64_t> max_rounds) {
+void write_json(std::ostream& out, const Topology& topology, const World& world,
+                const TopologyFigures& figures, std::optional<std::int64_t> max_rounds) {
   const std::int64_t all = topology.period().value_or(kSample);
   const std::int64_t num_rounds = std::min(all, max_rounds.value_or(all));
   if (num_rounds > kMostWritten / world.size) {
@@ -99,26 +100,37 @@ nlohmann::ordered_json to_json(const Topology& topology, const World& world,
                              " ranks are too many to write down, allowed: --rounds ",
                              kMostWritten / world.size, " or less"));
   }
-  auto rounds = nlohmann::ordered_json::array();
-  for (std::int64_t k = 0; k < num_rounds; ++k) {
-    rounds.push_back(to_json(flat_round(topology.round(k), world.size), topology.directed()));
-  }
   const auto& count = figures.speed.rounds_to_thousandth;
-  return {{"name", topology.name()},
-          {"world_size", world.size},
-          {"local_world_size", world.local_size},
-          {"period", or_null(figures.period)},
-          {"rounds", std::move(rounds)},
-          {"spectral_gap", or_null(figures.speed.spectral_gap)},
-          {"exact_after", or_null(figures.speed.exact_after)},
-          {"directed", topology.directed()},
-          {"consensus_rate", or_null(figures.speed.consensus_rate)},
-          {"rounds_to_1e-3", count ? nlohmann::ordered_json(count->rounds) : nullptr},
-          {"rounds_to_1e-3_estimated", count && count->estimated},
-          {"degree", figures.degree},
-          {"model_bytes", figures.model_bytes},
-          {"bytes_per_step", figures.bytes_per_step},
-          {"max_bytes_per_step", figures.max_bytes_per_step}};
+  const nlohmann::ordered_json report = {
+      {"name", topology.name()},
+      {"world_size", world.size},
+      {"local_world_size", world.local_size},
+      {"period", or_null(figures.period)},
+      {"rounds", nullptr},
+      {"spectral_gap", or_null(figures.speed.spectral_gap)},
+      {"exact_after", or_null(figures.speed.exact_after)},
+      {"directed", topology.directed()},
+      {"consensus_rate", or_null(figures.speed.consensus_rate)},
+      {"rounds_to_1e-3", count ? nlohmann::ordered_json(count->rounds) : nullptr},
+      {"rounds_to_1e-3_estimated", count && count->estimated},
+      {"degree", figures.degree},
+      {"model_bytes", figures.model_bytes},
+      {"bytes_per_step", figures.bytes_per_step},
+      {"max_bytes_per_step", figures.max_bytes_per_step}};
+  const char* separator = "{\n";
+  for (const auto& [key, value] : report.items()) {
+    out << std::exchange(separator, ",\n") << "  \"" << key << "\": ";
+    if (key != "rounds") {
+      out << value.dump();
+      continue;
+    }
+    for (std::int64_t k = 0; k < num_rounds; ++k) {
+      const Round round = flat_round(topology.round(k), world.size);
+      out << (k == 0 ? "[\n    " : ",\n    ") << json_of(round, topology.directed()).dump();
+    }
+    out << "\n  ]";
+  }
+  out << "\n}\n";
 }
 
 std::string describe_rounds(const Topology& topology, std::int64_t max_rounds) {

@@ -3,9 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <string>
-
-#include <nlohmann/json.hpp>
 
 #include "gossamer/topology/spectrum.hpp"
 #include "gossamer/topology/topology.hpp"
@@ -29,12 +28,12 @@ struct TopologyFigures {
 TopologyFigures topology_figures(const Topology& topology, int world_size,
                                  std::int64_t model_bytes);
 
-/// name, world_size, local_world_size, period, rounds, spectral_gap, exact_after and the other
-/// figures. `rounds` are those of one period (of topologies without one, the first 8), or the first
-/// `max_rounds`. Throws ConfigError when that is too much to write down.
-nlohmann::ordered_json to_json(const Topology& topology, const World& world,
-                               const TopologyFigures& figures,
-                               std::optional<std::int64_t> max_rounds);
+/// Writes an object with name, world_size, local_world_size, period, rounds, spectral_gap,
+/// exact_after and the other figures. `rounds` are those of one period (of topologies without one,
+/// the first 8), or the first `max_rounds`; they are written one by one, so that memory stays small.
+/// Throws ConfigError when that is too much to write down.
+void write_json(std::ostream& out, const Topology& topology, const World& world,
+                const TopologyFigures& figures, std::optional<std::int64_t> max_rounds);
 
 /// One line per round: `round 0: 0-1 2-3 (4)`; a rank in brackets sits out, `0>1` is a message from
 /// 0 to 1, `0=1` goes both ways. At most `max_rounds`.

@@ -46,7 +46,8 @@ LIBRARIES = [
         r"|(device_launch_parameters|cooperative_groups|driver_types|vector_types|mma)\.h$",
         ["comm", "optim", "core/base"],
     ),
-    ("Eigen", r"(eigen3/)?(unsupported/)?Eigen/", ["topology"]),
+    ("Eigen", r"(eigen3/)?(unsupported/)?Eigen/", ["topology", "apps"]),
+    ("Spectra", r"Spectra/", ["topology"]),
     ("yaml-cpp", r"yaml-cpp/", ["core/base"]),
     ("spdlog", r"(spdlog|fmt)/", ["core/base"]),
 ]
@@ -211,6 +212,8 @@ CASES = [
     ("core/base/a.cpp", '#include "gossamer/core/engine/x.hpp"', "core/base does not see core/engine"),
     ("core/base/a.cpp", "#include <Eigen/Core>", "Eigen is included only in"),
     ("topology/a.cpp", "#include <Eigen/Eigenvalues>", None),
+    ("apps/a.cpp", "#include <Eigen/Dense>", None),
+    ("apps/a.cpp", "#include <Spectra/SymEigsSolver.h>", "Spectra is included only in"),
     ("topology/a.cpp", '#include "gossamer/core/base/x.hpp"', None),
     ("topology/a.cpp", '#include "gossamer/comm/x.hpp"', "topology does not see comm"),
     ("topology/a.cpp", '#include "gossamer/optim/x.hpp"', "topology does not see optim"),

@@ -1,6 +1,7 @@
 #include "gossamer/topology/mixing.hpp"
 
 #include <algorithm>
+#include <span>
 
 namespace gossamer {
 
@@ -22,7 +23,23 @@ MixingOperator::MixingOperator(const Round& round)
   in_arcs_.erase(again.begin(), again.end());
 }
 
-void MixingOperator::mix_places(RankRows& x, bool transposed) const {
+void MixingOperator::mix_groups(double* x) const {
+  for (const Group& group : groups_) {
+    double sum = 0.0;
+    const std::span members(members_.data() + group.first, members_.data() + group.last);
+    for (const std::int32_t member : members) sum += x[member];
+    for (const std::int32_t member : members) {
+      x[member] = (group.weight - group.share) * x[member] + group.share * sum;
+    }
+  }
+}
+
+void MixingOperator::mix_groups(RankRows& x) const {
+  // One column is what the search for eigenvalues asks for, thousands of times.
+  if (x.cols() == 1) {
+    mix_groups(x.data());
+    return;
+  }
   Eigen::RowVectorXd sum(x.cols());
   for (const Group& group : groups_) {
     sum.setZero();
@@ -34,10 +51,22 @@ void MixingOperator::mix_places(RankRows& x, bool transposed) const {
       row = (group.weight - group.share) * row + group.share * sum;
     }
   }
+}
+
+void MixingOperator::mix_places(RankRows& x, bool transposed) const {
+  mix_groups(x);
   if (arcs_.empty()) return;
   // What is read must not have been written yet.
   const RankRows before = x;
   for (const std::int32_t place : in_arcs_) x.row(place).setZero();
+  if (x.cols() == 1) {
+    for (const Arc& arc : arcs_) {
+      const int from = transposed ? arc.to : arc.from;
+      const int to = transposed ? arc.from : arc.to;
+      x.data()[to] += arc.weight * before.data()[from];
+    }
+    return;
+  }
   for (const Arc& arc : arcs_) {
     const int from = transposed ? arc.to : arc.from;
     const int to = transposed ? arc.from : arc.to;

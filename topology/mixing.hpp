@@ -37,6 +37,8 @@ class MixingOperator {
 
   void run(RankRows& x, bool transposed) const;
   void mix_places(RankRows& x, bool transposed) const;
+  void mix_groups(RankRows& x) const;
+  void mix_groups(double* x) const;
 
   int node_size_;
   std::vector<Group> groups_;

@@ -44,6 +44,7 @@ struct NumberRule {
 struct ResolvedValue {
   std::string path;
   std::string value;
+  friend bool operator==(const ResolvedValue&, const ResolvedValue&) = default;
 };
 
 class Options {

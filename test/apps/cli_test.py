@@ -379,9 +379,35 @@ class Train(CliCase):
             self.assertEqual([without_times(record) for record in self.records("mpi")],
                              [without_times(record) for record in self.records()])
 
+    @needs_mpi
+    def test_mixes_alike_on_threads_and_processes_whatever_the_rounds_are(self):
+        self.write("irregular.yaml", "world_size: 6\ndirected: true\nedges: [[0, 1], [1, 2], "
+                                     "[2, 3], [3, 4], [4, 5], [5, 0], [0, 2], [0, 3], [0, 4]]\n")
+        for topology in ["{name: hierarchical, leaders: complete}",
+                         "{name: hierarchical, leaders: static-ring, leaders_every: 2}",
+                         "{alternate: [static-exp, {name: base-k, k: 2}]}",
+                         "{name: from-file, path: irregular.yaml}"]:
+            with self.subTest(topology):
+                change = [f"topology={topology}", "comm.local_size=2"]
+                self.launch(6, "tiny.yaml", *change)
+                self.launch(6, "tiny.yaml", *change, "run.output_dir=mpi", mpi=True)
+                for mpi, threads in zip(self.records("mpi"), self.records(), strict=True):
+                    mpi, threads = without_times(mpi), without_times(threads)
+                    self.assertEqual(list(mpi), list(threads))
+                    for key, value in mpi.items():
+                        # MPI adds in an order of its own.
+                        if isinstance(value, float):
+                            self.assertAlmostEqual(value, threads[key], places=5, msg=key)
+                        else:
+                            self.assertEqual(value, threads[key], key)
+
     def test_learns_with_every_plug_in(self):
         for change in ["model.name=cnn", "algorithm=allreduce", "algorithm=local",
                        "topology.name=one-peer-exp", "topology.name=complete",
+                       "topology.name=base-k", "topology.name=random-matching",
+                       "topology.name=static-exp", "topology={name: local-sgd, sit_out: 1}",
+                       "topology={every: {base: ring, period: 2}}",
+                       "topology={phases: [{until: 2, topology: complete}, {topology: ring}]}",
                        "optimizer.name=sgd", "optimizer.name=adam", "optimizer.name=adamw",
                        "optimizer.name=accum_adam", "lr_schedule.name=linear",
                        "lr_schedule.name=step", "lr_schedule.name=cosine_with_warmup",

@@ -62,6 +62,7 @@ int run(int argc, char** argv) {
   add_replay_command(program, exit_code);
   add_simulate_command(program, exit_code);
   add_topology_command(program, exit_code);
+  add_plan_command(program, exit_code);
   try {
     if (argc > 1) check_command(program, argv[1]);
     program.parse(argc, argv);

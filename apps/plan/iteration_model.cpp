@@ -61,7 +61,6 @@ struct LinkState {
 };
 
 struct RankState {
-  Random random;
   std::int64_t step = 0;
   std::int64_t bucket = 0;
   /// All-reduce: backward is over.
@@ -91,8 +90,8 @@ class Simulation {
     total_bytes_ = std::accumulate(model.bucket_bytes.begin(), model.bucket_bytes.end(), 0.0);
     waits_.resize(at(model.world.size * num_buckets()));
     for (int rank = 0; rank < model.world.size; ++rank) {
-      ranks_.push_back({.random = Random(model.seed, static_cast<std::uint64_t>(rank)),
-                        .node_account = links.out_of_node(rank)});
+      random_.emplace_back(model.seed, static_cast<std::uint64_t>(rank));
+      ranks_.push_back({.node_account = links.out_of_node(rank)});
     }
   }
 
@@ -151,7 +150,7 @@ class Simulation {
     rank.compute_s = model_.compute_s;
     if (model_.straggler_cv > 0.0) {
       const double variance = model_.straggler_cv * model_.straggler_cv;
-      rank.compute_s *= variance * rank.random.gamma(1.0 / variance);
+      rank.compute_s *= variance * random_[at(index)].gamma(1.0 / variance);
     }
     rank.bucket = 0;
     rank.settling = false;
@@ -284,6 +283,8 @@ class Simulation {
   std::vector<LinkState> links_;
   double total_bytes_ = 0.0;
   std::vector<RankState> ranks_;
+  /// Of each rank. Apart, because one takes kilobytes and is needed once a step.
+  std::vector<Random> random_;
   /// Of each rank and bucket: transfers that the exchange in flight waits for.
   std::vector<int> waits_;
   std::unordered_map<std::int64_t, std::int64_t> slots_;

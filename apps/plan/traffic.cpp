@@ -135,7 +135,8 @@ LinkSpeed needed(const std::optional<LinkSpeed>& speed, bool is_needed, std::str
   if (!is_needed) return {};
   throw ConfigError(concat("The speed of links ", which,
                            " is needed for this world and is not given: measure it with gossamer "
-                           "bench links, or give latency and bandwidth."));
+                           "bench links, or give latency and bandwidth; and check how many ranks "
+                           "share a node."));
 }
 
 }  // namespace

@@ -31,8 +31,8 @@ class Help(CliCase):
                     break
                 waiting.append([*command, line.split()[0]])
         for command in ["train", "topology", "topology list", "topology show", "topology check",
-                        "simulate", "simulate consensus", "simulate sgd", "replay", "bench",
-                        "bench kernel", "bench step"]:
+                        "simulate", "simulate consensus", "simulate sgd", "plan", "replay", "bench",
+                        "bench kernel", "bench step", "bench links"]:
             self.assertIn(command, seen)
 
     def test_shows_the_versions_of_everything(self):
@@ -59,7 +59,22 @@ class CommandLine(CliCase):
                           ["topology", "show", "ring", "--world-size", "-3"],
                           ["topology", "show", "one-peer-exp", "--world-size", "6"],
                           ["topology", "show", "ring", "--world-size", "6",
-                           "--local-world-size", "4"]]:
+                           "--local-world-size", "4"],
+                          ["plan"], ["plan", "--model-bytes", "1e6"],
+                          ["plan", "--world-size", "4"],
+                          ["plan", "--world-size", "0", "--model-bytes", "1e6"],
+                          ["plan", "--world-size", "-4", "--model-bytes", "1e6"],
+                          ["plan", "--world-size", "4097", "--model-bytes", "1e6"],
+                          ["plan", "--world-size", "4", "--model-bytes", "0"],
+                          ["plan", "--world-size", "4", "--model-bytes", "-1e6"],
+                          ["plan", "--world-size", "4", "--model-bytes", "1e6",
+                           "--local-world-size", "3"],
+                          ["plan", "--world-size", "4", "--model-bytes", "1e6",
+                           "--links", "no_such.json"],
+                          ["bench", "links", "--ranks", "1"],
+                          ["bench", "links", "--ranks", "2", "--pairs", "0-2"],
+                          ["bench", "links", "--ranks", "2", "--pings", "1", "--bytes", "1024",
+                           "-o", "no/such/folder"]]:
             with self.subTest(arguments):
                 done = self.gossamer(*arguments, code=2)
                 self.assertNotEqual(done.stderr, "")
@@ -308,6 +323,79 @@ class Bench(CliCase):
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual([line.get("engine") for line in lines], ["gossip", "compute", None])
         self.assertIn("gossip/compute", lines[2]["ratios"])
+
+
+class Links(CliCase):
+    def check(self, report, kinds, pairs):
+        self.assertEqual([key for key in report if key != "pairs"], kinds)
+        self.assertEqual(list(report["pairs"]), pairs)
+        for kind in kinds:
+            for value in report[kind].values():
+                self.assertGreater(value, 0)
+
+    def test_are_measured_between_threads(self):
+        quick = ["--bytes", "65536", "--pings", "5", "--transfers", "2"]
+        done = self.gossamer("bench", "links", "--ranks", "4", "--local-size", "2", "--json",
+                             "--pairs", "0-1,1-2", "-o", "links.json", *quick)
+        report = json.loads(done.stdout)
+        self.check(report, ["within", "between"], ["0-1", "1-2"])
+        self.assertEqual(json.loads((self.folder / "links.json").read_text()), report)
+        text = self.gossamer("bench", "links", "--ranks", "2", *quick).stdout
+        self.assertIn("within a node, median", text)
+
+    @needs_mpi
+    def test_are_measured_under_mpirun(self):
+        done = self.mpirun(2, "bench", "links", "--json", "--pings", "5", "--transfers", "2",
+                           "--local-size", "1")
+        line, = done.stdout.splitlines()
+        self.check(json.loads(line), ["between"], ["0-1"])
+        self.expect_once("is no pair of this world",
+                         self.mpirun(2, "bench", "links", "--pairs", "0-7", code=2).stderr)
+
+
+class Plan(CliCase):
+    K_WORLD = ["plan", "--model-bytes", "12e6", "--world-size", "4", "--local-world-size", "2"]
+
+    def test_ranks_and_recommends_what_train_takes(self):
+        for rank_by, key in [("target", "target_ms"), ("step", "step_ms")]:
+            done = self.gossamer(*self.K_WORLD, "--rank-by", rank_by, "--json")
+            report = json.loads(done.stdout)
+            times = [row[key] for row in report["rows"] if row[key] is not None]
+            self.assertEqual(times, sorted(times))
+            self.assertEqual(done.stderr, "")
+            self.assertEqual(len(report["assumed"]), 2)
+            for row in report["rows"]:
+                self.write("plan.yaml", cli_case.K_TINY + row["yaml"])
+                self.launch(4, "plan.yaml", "--dry-run")
+        text = self.gossamer(*self.K_WORLD).stdout
+        self.assertRegex(text, r"\ntopology +ms per step")
+        self.assertRegex(text, r"\nTake [\w-]+[^\n]*\.\n\nalgorithm: ")
+
+    def test_takes_what_was_measured(self):
+        self.write("links.json", json.dumps(
+            {"within": {"latency_s": 1e-5, "bandwidth_bytes_per_s": 1e9},
+             "between": {"latency_s": 1e-4, "bandwidth_bytes_per_s": 1e8}, "compute_s": 0.02,
+             "pairs": {"0-1": {"within_node": True}}}))
+        report = json.loads(self.gossamer(*self.K_WORLD, "--links", "links.json", "--json",
+                                          "--between-gbit", "4").stdout)
+        self.assertEqual([report["compute_ms"], report["assumed"]], [20, []])
+        self.assertEqual(report["links"]["between"],
+                         {"latency_s": 1e-4, "bandwidth_bytes_per_s": 5e8})
+        report = json.loads(self.gossamer("plan", "--world-size", "2", "--bucket-bytes",
+                                          "5e5,1e6", "--compute-ms", "7.5", "--json").stdout)
+        self.assertEqual([report["bucket_bytes"], report["compute_ms"]], [[5e5, 1e6], 7.5])
+        self.assertAlmostEqual(report["local_ms"], 7.5)
+
+    def test_says_what_is_wrong_with_the_links(self):
+        for text, part in [("{", "links.json:"), ("{}", "within: is missing"),
+                           ('{"between": {"latency_s": 1}}', "bandwidth_bytes_per_s"),
+                           ('{"betwen": 1}', "betwe"),
+                           ('{"within": {"latency_s": 0, "bandwidth_bytes_per_s": 1e9}}',
+                            "between nodes")]:
+            self.write("links.json", text)
+            done = self.gossamer(*self.K_WORLD, "--links", "links.json", code=2)
+            self.assertIn(part, done.stderr)
+            self.assertEqual(done.stdout, "")
 
 
 class Train(CliCase):

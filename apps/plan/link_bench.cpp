@@ -1,0 +1,167 @@
+#include "gossamer/apps/plan/link_bench.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "gossamer/apps/bench/statistics.hpp"
+#include "gossamer/core/base/buffer.hpp"
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kWarmUp = 3;
+constexpr std::int64_t kSmallBytes = 8;
+
+/// Seconds of an exchange, median.
+double exchange_s(Communicator& communicator, int peer, std::int64_t bytes, int count) {
+  const Buffer sent(bytes, DType::kUInt8);
+  const Buffer received(bytes, DType::kUInt8);
+  std::vector<double> seconds;
+  for (int i = -kWarmUp; i < count; ++i) {
+    const auto begin = Clock::now();
+    communicator.exchange(peer, sent.block(), received.block(), {.label = {.what = "link bench"}})
+        .wait();
+    const double passed = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (i >= 0) seconds.push_back(passed);
+  }
+  return median(seconds);
+}
+
+LinkSpeed measure(Communicator& communicator, int peer, const LinkBenchOptions& options) {
+  LinkSpeed speed;
+  speed.latency_s = exchange_s(communicator, peer, kSmallBytes, options.num_pings);
+  const double large_s = exchange_s(communicator, peer, options.bytes, options.num_transfers);
+  // A machine that was busy meanwhile may have been slower with the small blocks.
+  const double wire_s = large_s > speed.latency_s ? large_s - speed.latency_s : large_s;
+  speed.bandwidth = static_cast<double>(options.bytes) / wire_s;
+  return speed;
+}
+
+bool is_within_node(const RankPair& pair, const World& world) {
+  return pair.first / world.local_size == pair.second / world.local_size;
+}
+
+bool is_pair_of(const RankPair& pair, const World& world) {
+  const auto is_rank = [&](int rank) { return rank >= 0 && rank < world.size; };
+  return is_rank(pair.first) && is_rank(pair.second) && pair.first != pair.second;
+}
+
+bool parse_rank(std::string_view text, int& rank) {
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, rank);
+  return result.ec == std::errc() && result.ptr == end;
+}
+
+RankPair parse_pair(std::string_view text, const World& world) {
+  RankPair pair;
+  const std::size_t dash = text.find('-');
+  if (dash == std::string_view::npos || !parse_rank(text.substr(0, dash), pair.first) ||
+      !parse_rank(text.substr(dash + 1), pair.second) || !is_pair_of(pair, world)) {
+    throw ConfigError("command line", "--pairs",
+                      concat("'", text,
+                             "' is no pair of this world, allowed: all, or two "
+                             "different ranks from 0 to ",
+                             world.size - 1, ", as 0-1"));
+  }
+  return std::minmax(pair.first, pair.second);
+}
+
+std::optional<LinkSpeed> middle(const std::vector<PairFigures>& pairs, bool is_within) {
+  std::vector<double> latencies;
+  std::vector<double> bandwidths;
+  for (const PairFigures& each : pairs) {
+    if (each.is_within != is_within) continue;
+    latencies.push_back(each.speed.latency_s);
+    bandwidths.push_back(each.speed.bandwidth);
+  }
+  if (latencies.empty()) return std::nullopt;
+  return LinkSpeed{.latency_s = median(latencies), .bandwidth = median(bandwidths)};
+}
+
+}  // namespace
+
+std::vector<RankPair> default_pairs(const World& world) {
+  std::vector<RankPair> pairs;
+  if (world.local_size > 1) pairs.emplace_back(0, 1);
+  if (world.size > world.local_size) pairs.emplace_back(0, world.local_size);
+  return pairs;
+}
+
+std::vector<RankPair> parse_pairs(std::string_view text, const World& world) {
+  std::vector<RankPair> pairs;
+  if (text == "all") {
+    for (int a = 0; a < world.size; ++a) {
+      for (int b = a + 1; b < world.size; ++b) pairs.emplace_back(a, b);
+    }
+    return pairs;
+  }
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    pairs.push_back(parse_pair(text.substr(begin, end - begin), world));
+    begin = end + 1;
+  }
+  return pairs;
+}
+
+LinkFigures run_link_bench(Communicator& communicator, const World& world,
+                           const LinkBenchOptions& options) {
+  if (world.size < 2) {
+    throw ConfigError(
+        "One rank alone has no links to measure: start at least two, with mpirun or --ranks.");
+  }
+  if (options.bytes < kSmallBytes || options.num_pings < 1 || options.num_transfers < 1 ||
+      !std::ranges::all_of(options.pairs,
+                           [&](const RankPair& pair) { return is_pair_of(pair, world); })) {
+    throw ConfigError(
+        "Links are measured with blocks of at least 8 bytes, at least once, between "
+        "different ranks of the world.");
+  }
+  auto mine = Json::array();
+  for (const auto& [a, b] : options.pairs) {
+    communicator.barrier();
+    if (world.rank != a && world.rank != b) continue;
+    const LinkSpeed speed = measure(communicator, world.rank == a ? b : a, options);
+    if (world.rank == a) mine.push_back({speed.latency_s, speed.bandwidth});
+  }
+  // A rank's own pairs, in their order.
+  std::vector<Json> measured;
+  for (const std::string& text : communicator.all_gather(mine.dump())) {
+    measured.push_back(Json::parse(text));
+  }
+  LinkFigures figures;
+  std::vector<std::size_t> used(measured.size());
+  for (const RankPair& pair : options.pairs) {
+    const auto rank = static_cast<std::size_t>(pair.first);
+    const Json& numbers = measured[rank].at(used[rank]++);
+    figures.pairs.push_back({.pair = pair,
+                             .is_within = is_within_node(pair, world),
+                             .speed = {.latency_s = numbers.at(0).get<double>(),
+                                       .bandwidth = numbers.at(1).get<double>()}});
+  }
+  figures.links.within = middle(figures.pairs, true);
+  figures.links.between = middle(figures.pairs, false);
+  return figures;
+}
+
+nlohmann::ordered_json to_json(const LinkFigures& figures) {
+  Json json = to_json(figures.links);
+  json["pairs"] = Json::object();
+  for (const PairFigures& each : figures.pairs) {
+    json["pairs"][concat(each.pair.first, "-", each.pair.second)] = {
+        {"within_node", each.is_within},
+        {"latency_s", each.speed.latency_s},
+        {"bandwidth_bytes_per_s", each.speed.bandwidth}};
+  }
+  return json;
+}
+
+}  // namespace gossamer::apps

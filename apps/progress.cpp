@@ -10,9 +10,7 @@
 #include "gossamer/core/base/text.hpp"
 
 namespace gossamer::apps {
-namespace {
-
-std::string duration(double seconds) {
+std::string format_duration(double seconds) {
   const auto whole = static_cast<long long>(std::llround(seconds));
   std::array<char, 32> text{};
   if (whole >= 3600) {
@@ -24,8 +22,6 @@ std::string duration(double seconds) {
   return text.data();
 }
 
-}  // namespace
-
 std::string to_string(const ProgressState& state) {
   std::array<char, 256> text{};
   std::snprintf(text.data(), text.size(), "step %lld/%lld  loss %.4f  lr %.2e  %.0f samples/s",
@@ -36,20 +32,20 @@ std::string to_string(const ProgressState& state) {
     std::snprintf(text.data(), text.size(), "  consensus %.3e", *state.consensus_distance);
     line += text.data();
   }
-  return concat(line, "  left ", duration(state.seconds_left));
+  return concat(line, "  left ", format_duration(state.seconds_left));
 }
 
 Progress::Progress(const std::string& mode, Logger logger)
     : bar_(mode == "bar" || (mode == "auto" && isatty(STDERR_FILENO) != 0)),
       logger_(std::move(logger)) {}
 
-void Progress::show(const ProgressState& state) {
+void Progress::show_line(const std::string& line) {
   if (!bar_) {
-    logger_.info(to_string(state));
+    logger_.info(line);
     return;
   }
   // \033[K clears what a longer line before has left.
-  std::fprintf(stderr, "\r%s\033[K", to_string(state).c_str());
+  std::fprintf(stderr, "\r%s\033[K", line.c_str());
   std::fflush(stderr);
   line_open_ = true;
 }

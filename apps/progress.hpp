@@ -21,21 +21,25 @@ struct ProgressState {
   std::optional<double> consensus_distance;
 };
 
+std::string to_string(const ProgressState& state);
+/// `3:07`, or `1:02:03` from an hour on.
+std::string format_duration(double seconds);
+
 class Progress {
  public:
   /// `mode`: `bar`, `lines`, or `auto`: a bar when stderr is a terminal.
   Progress(const std::string& mode, Logger logger);
 
-  void show(const ProgressState& state);
+  void show(const ProgressState& state) { show_line(to_string(state)); }
+  void show_line(const std::string& line);
   /// Ends the bar's line, so that what follows starts on a new one.
   void end_line();
+  [[nodiscard]] bool is_bar() const { return bar_; }
 
  private:
   bool bar_;
   bool line_open_ = false;
   Logger logger_;
 };
-
-std::string to_string(const ProgressState& state);
 
 }  // namespace gossamer::apps

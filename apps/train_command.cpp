@@ -1,23 +1,19 @@
 // gossamer train CONFIG.yaml [key.sub=value ...]
 
-#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
-
-#include <ATen/Parallel.h>
 
 #include "gossamer/apps/agreement.hpp"
 #include "gossamer/apps/commands.hpp"
 #include "gossamer/apps/run_config.hpp"
 #include "gossamer/apps/topology_report.hpp"
 #include "gossamer/apps/trainer.hpp"
+#include "gossamer/apps/training.hpp"
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/base/yaml.hpp"
 
@@ -29,20 +25,6 @@ struct TrainArguments {
   std::vector<std::string> overrides;
   int num_ranks = 0;
   bool dry_run = false;
-};
-
-/// The data, loaded by the first rank of this process that asks and shared by all its ranks.
-class SharedData {
- public:
-  std::shared_ptr<const Dataset> get(const RunConfig& config) {
-    const std::lock_guard lock(mutex_);
-    if (!data_) data_ = std::make_shared<const Dataset>(config.data->load(config.seed));
-    return data_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::shared_ptr<const Dataset> data_;  // guarded by mutex_
 };
 
 /// The file with its overrides, or why it cannot be had. Errors are kept for later, because all
@@ -67,18 +49,6 @@ Source read_source(const TrainArguments& arguments) {
     source.error = error;
   }
   return source;
-}
-
-std::string lines_of(const std::vector<ResolvedValue>& values) {
-  std::vector<std::string> lines;
-  for (const ResolvedValue& value : values) lines.push_back(concat(value.path, ": ", value.value));
-  return join(lines, "\n");
-}
-
-void set_compute_threads(const RunConfig& config, const World& world) {
-  const auto cores = static_cast<std::int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-  const std::int64_t share = std::max<std::int64_t>(1, cores / world.local_size);
-  at::set_num_threads(static_cast<int>(config.threads > 0 ? config.threads : share));
 }
 
 void print_dry_run(const RunConfig& config, const Trainer& trainer, double loss) {
@@ -133,7 +103,7 @@ class TrainRun {
       return std::make_unique<RunFolder>(config.output_dir, config.resolved);
     });
     if (folder) greet(config, *folder, world, trainer, logger);
-    train(trainer, folder.get());
+    train_into(folder.get(), trainer);
   }
 
   static void greet(const RunConfig& config, const RunFolder& folder, const World& world,
@@ -144,19 +114,6 @@ class TrainRun {
     logger.info(concat(config.algorithm, config.topology ? " on " + config.topology->name() : "",
                        ", ", world.size, world.size == 1 ? " rank, " : " ranks, ",
                        trainer.total_steps(), " steps, into ", folder.path()));
-  }
-
-  static void train(Trainer& trainer, RunFolder* folder) {
-    try {
-      trainer.run(folder);
-    } catch (const std::exception& error) {
-      if (folder != nullptr) {
-        folder->write_status({{"state", "failed"},
-                              {"message", error.what()},
-                              {"exit_code", static_cast<int>(exit_code_of(error))}});
-      }
-      throw;
-    }
   }
 
   const TrainArguments& arguments_;

@@ -183,7 +183,11 @@ void Trainer::write_step(RunFolder* folder) {
   record["elapsed_s"] = elapsed_s();
   folder->write_metrics(record);
   write_status(*folder, "running");
-  progress_.show(state);
+  if (setup_.observer) {
+    setup_.observer(state);
+  } else {
+    progress_.show(state);
+  }
   window_ = {};
 }
 
@@ -258,7 +262,7 @@ void Trainer::finish(RunFolder* folder) {
   record["parameter_checksums"] = checksums;
   folder->write_metrics(record);
   write_status(*folder, "done");
-  print_summary(summary, folder->path());
+  if (!setup_.observer) print_summary(summary, folder->path());
 }
 
 }  // namespace gossamer::apps

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -26,6 +27,9 @@ class Trainer {
     std::shared_ptr<const Dataset> data;
     /// Trace and plan only; see DataParallelOptions.
     bool dry_run = false;
+    /// On rank 0: hears of every record of a step. Where it is set, nothing goes to the terminal,
+    /// neither the progress nor the table at the end.
+    std::function<void(const ProgressState&)> observer = nullptr;
   };
 
   /// Collective. `config` must outlive this.

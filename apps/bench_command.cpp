@@ -1,4 +1,4 @@
-// gossamer bench kernel | step | links (links_command.cpp)
+// gossamer bench kernel | step | links (links_command.cpp) | topologies (sweep_command.cpp)
 
 #include <iostream>
 #include <memory>
@@ -187,12 +187,14 @@ void add_step_command(CLI::App& parent, int& exit_code) {
 }  // namespace
 
 void add_bench_command(CLI::App& program, int& exit_code) {
-  CLI::App* command = program.add_subcommand("bench", "Measure the kernel, the step and the links");
+  CLI::App* command = program.add_subcommand(
+      "bench", "Measure the kernel, the step, the links, and how topologies converge");
   command->require_subcommand(1);
   command->footer("Example:\n  gossamer bench kernel --threads 1");
   add_kernel_command(*command, exit_code);
   add_step_command(*command, exit_code);
   add_bench_links_command(*command, exit_code);
+  add_sweep_command(*command, exit_code);
 }
 
 }  // namespace gossamer::apps

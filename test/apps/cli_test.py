@@ -32,7 +32,7 @@ class Help(CliCase):
                 waiting.append([*command, line.split()[0]])
         for command in ["train", "topology", "topology list", "topology show", "topology check",
                         "simulate", "simulate consensus", "simulate sgd", "plan", "replay", "bench",
-                        "bench kernel", "bench step", "bench links"]:
+                        "bench kernel", "bench step", "bench links", "bench topologies"]:
             self.assertIn(command, seen)
 
     def test_shows_the_versions_of_everything(self):
@@ -396,6 +396,94 @@ class Plan(CliCase):
             done = self.gossamer(*self.K_WORLD, "--links", "links.json", code=2)
             self.assertIn(part, done.stderr)
             self.assertEqual(done.stdout, "")
+
+
+class Sweep(CliCase):
+    """Four runs of four steps: ring and all-reduce, two seeds."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("sweep.yaml", """\
+base:
+  model: {name: mlp, hidden: 8}
+  data: {name: glyphs, train_size: 64, val_size: 32, batch_size: 4}
+  log: {every: 2, consensus_every: 2, eval_every: 2}
+sweep:
+  workers: 2
+  steps: 4
+  topologies: [allreduce, ring]
+  optimizers: [{name: sgd, label: plain}]
+  seeds: [1, 2]
+""")
+
+    def sweep(self, *arguments, code=0):
+        return self.gossamer("bench", "topologies", "sweep.yaml", *arguments, code=code)
+
+    def test_writes_runs_results_and_a_table(self):
+        done = self.sweep()
+        self.assertIn("4 runs with 2 workers into runs/sweep; 0 of them are finished", done.stderr)
+        self.expect_once("run 4/4  ring__plain__even__seed2  done: accuracy ", done.stderr)
+        self.assertRegex(done.stdout, r"\n  even +allreduce +plain +2 +\d+\.\d\d \u00b1 \d")
+        self.expect_once("scripts/plot_sweep.py runs/sweep", done.stdout)
+        out = self.folder / "runs" / "sweep"
+        self.assertEqual(sorted(path.name for path in out.iterdir()),
+                         ["allreduce__plain__even__seed1", "allreduce__plain__even__seed2",
+                          "results.csv", "ring__plain__even__seed1", "ring__plain__even__seed2",
+                          "table.md"])
+        lines = (out / "results.csv").read_text().splitlines()
+        self.assertEqual([line.split(",")[:7] for line in lines[1:3]],
+                         [[f"{name}__plain__even__seed1", name, "plain", "", "1", "2", "4"]
+                          for name in ["allreduce", "ring"]])
+        self.assertEqual((out / "table.md").read_text().count("\n"), 4)
+
+    def test_is_what_train_does_with_the_same_configuration(self):
+        self.sweep()
+        run = "runs/sweep/ring__plain__even__seed2"
+        self.launch(2, f"{run}/config.yaml", "run.output_dir=alone")
+        self.assertEqual([without_times(record) for record in self.records("alone")],
+                         [without_times(record) for record in self.records(run)])
+
+    def test_goes_on_where_it_was_stopped(self):
+        first = json.loads(self.sweep("--json").stdout)
+        self.assertEqual([first["kept"], len(first["runs"]), len(first["groups"])], [0, 4, 2])
+        status = self.folder / "runs/sweep/ring__plain__even__seed1/status.json"
+        status.write_text('{"state": "running", "step": 2, "total_steps": 4}')
+        done = self.sweep("--json")
+        self.expect_once("is replaced: it had not finished", done.stderr)
+        self.assertEqual(done.stderr.count("  done: "), 1)
+        second = json.loads(done.stdout)
+        self.assertEqual(second["kept"], 3)
+        self.assertEqual([without_times(run) for run in second["runs"]],
+                         [without_times(run) for run in first["runs"]])
+        self.assertEqual(json.loads(self.sweep("--json").stdout)["kept"], 4)
+
+    def test_refuses_what_is_wrong_before_the_first_run(self):
+        for change, message in [
+                ("sweep.workers=0", "command line: sweep.workers: 0 is out of range"),
+                ("sweep.workers=-2", "from 1 to 32"), ("sweep.workers=33", "from 1 to 32"),
+                ("sweep.topologies=[ring, one-peer-exp, nonsense]", "nonsense is unknown"),
+                ("sweep.optimizers=[plain]", "plain is unknown"),
+                ("base.run.seed=3", "allowed: sweep.seeds"), ("base.modl.hidden=3", "model?"),
+                ("data.path=x", "unknown key, allowed: base, sweep")]:
+            with self.subTest(change):
+                done = self.sweep(change, code=2)
+                self.expect_once(message, done.stderr)
+                self.assertEqual(done.stdout, "")
+        self.assertFalse((self.folder / "runs").exists())
+
+    @needs_mpi
+    def test_runs_under_mpirun(self):
+        threads = json.loads(self.sweep("--json").stdout)
+        done = self.mpirun(2, "bench", "topologies", "sweep.yaml", "--json",
+                           "sweep.output_dir=mpi")
+        report = json.loads(done.stdout)
+        self.assertEqual([without_times(run) for run in report["runs"]],
+                         [without_times(run) for run in threads["runs"]])
+        again = self.mpirun(2, "bench", "topologies", "sweep.yaml", "--json",
+                            "sweep.output_dir=mpi")
+        self.assertEqual(json.loads(again.stdout)["kept"], 4)
+        self.expect_once("sweep.workers=3, or mpirun -n 2",
+                         self.mpirun(3, "bench", "topologies", "sweep.yaml", code=2).stderr)
 
 
 class Train(CliCase):

@@ -15,6 +15,7 @@
 
 #include "gossamer/apps/run_config.hpp"
 #include "gossamer/apps/simulate/simulation.hpp"
+#include "gossamer/apps/sweep/sweep_config.hpp"
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/engine/algorithm.hpp"
 
@@ -186,6 +187,7 @@ TEST(ConfigsFolder, HoldsFilesThatCanBeRead) {
       EXPECT_NO_THROW(read_simulation(Options(read_yaml_file(entry.path().string()))));
       continue;
     }
+    if (entry.path().filename().string().starts_with("sweep_")) continue;
     EXPECT_NO_THROW(read_file(entry.path())) << entry.path();
     ++count;
   }
@@ -197,6 +199,19 @@ std::string topology_file() {
   const std::string path = testing::TempDir() + "gossamer_config_file_test_topology.yaml";
   std::ofstream(path) << "world_size: 4\nedges: [[0, 1], [1, 2], [2, 3]]\n";
   return path;
+}
+
+TEST(ConfigsFolder, HoldsSweepsWhoseRunsCanBeRead) {
+  for (const std::string name : {"sweep_glyphs.yaml", "sweep_mnist.yaml"}) {
+    const std::filesystem::path path = kConfigs / name;
+    const SweepConfig sweep = read_sweep_config(read_yaml_file(path.string()), path.string());
+    const World world{.size = sweep.workers, .local_size = sweep.workers};
+    EXPECT_GE(sweep.runs.size(), 16U);
+    for (const SweepRun& run : sweep.runs) {
+      EXPECT_NO_THROW(read_run_config(Options(run.tree), world, path.string()))
+          << name << ": " << run.name;
+    }
+  }
 }
 
 /// reference.yaml as lines: dotted path -> what stands behind the colon.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def say_and_exit(text):
-    print(f"plot.py: {text}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr)
     sys.exit(1)
 
 
@@ -73,7 +73,7 @@ def read_run(folder):
             if index == len(lines) - 1:
                 # No line end: the run is writing this line at this moment, or was killed doing so.
                 print(
-                    f"plot.py: {path}:{index + 1}: the last line is not complete and is left out.",
+                    f"{Path(sys.argv[0]).name}: {path}:{index + 1}: the last line is not complete and is left out.",
                     file=sys.stderr,
                 )
                 continue
@@ -233,8 +233,7 @@ def step_range(runs):
     return min(steps), max(steps)
 
 
-def draw(runs, names, output):
-    colours = [COLOURS[i % len(COLOURS)] for i in range(len(runs))]
+def set_style():
     plt.rcParams.update(
         {
             "font.size": 10,
@@ -249,6 +248,11 @@ def draw(runs, names, output):
             "legend.fontsize": 9,
         }
     )
+
+
+def draw(runs, names, output):
+    colours = [COLOURS[i % len(COLOURS)] for i in range(len(runs))]
+    set_style()
     longest = max(len(name) for name in names)
     columns = max(1, min(len(names), int(150 / (longest + 8))))
     rows = math.ceil(len(names) / columns)

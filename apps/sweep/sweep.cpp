@@ -175,7 +175,8 @@ class SweepRank {
 
   /// Rank 0 looks and tells, because others may not see its folder.
   bool already_finished(const SweepRun& run) {
-    const bool mine = world_.rank == 0 && is_finished(folder_of(run), read(run).resolved);
+    const bool mine =
+        world_.rank == 0 && is_finished(folder_of(run), read(run).resolved, world_.size);
     return communicator_.all_gather(mine ? "kept" : "").front() == "kept";
   }
 
@@ -219,7 +220,7 @@ class SweepRank {
     } catch (const std::exception&) {
       if (progress_) {
         progress_->end_line();
-        logger_.error(concat("run ", number, ", ", run.name,
+        logger_.error(concat("run ", number, "/", shared_.source.config.runs.size(), ", ", run.name,
                              ", has failed and ends the sweep; the runs that finished are kept"));
       }
       throw;
@@ -253,11 +254,12 @@ class SweepRank {
 
 }  // namespace
 
-bool is_finished(const std::string& folder, const std::vector<ResolvedValue>& config) {
+bool is_finished(const std::string& folder, const std::vector<ResolvedValue>& config, int workers) {
   const Json status = Json::parse(read_whole(folder + "/status.json"), nullptr, false);
-  if (!status.is_object() || status.value("state", "") != "done" || !final_record(folder)) {
-    return false;
-  }
+  if (!status.is_object() || status.value("state", "") != "done") return false;
+  // The configuration does not say how many workers there are.
+  const std::optional<Json> end = final_record(folder);
+  if (!end || end->value("world_size", 0) != workers) return false;
   try {
     YamlNode had = read_yaml_file(folder + "/config.yaml");
     YamlNode wanted = parse_yaml(to_yaml(config), "wanted");

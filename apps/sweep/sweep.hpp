@@ -29,8 +29,8 @@ struct SweepOutcome {
 /// that fails ends the sweep.
 SweepOutcome run_sweep(const std::string& config_path, const std::vector<std::string>& overrides);
 
-/// Whether `folder` holds a run that is done and had this configuration; where it lies, how much
-/// it says and how long it waits for peers do not matter.
-bool is_finished(const std::string& folder, const std::vector<ResolvedValue>& config);
+/// Whether `folder` holds a run that is done and had this configuration and as many workers; where
+/// it lies, how much it says and how long it waits for peers do not matter.
+bool is_finished(const std::string& folder, const std::vector<ResolvedValue>& config, int workers);
 
 }  // namespace gossamer::apps

@@ -471,6 +471,18 @@ sweep:
                 self.assertEqual(done.stdout, "")
         self.assertFalse((self.folder / "runs").exists())
 
+    def test_ends_with_the_run_that_fails_and_keeps_the_others(self):
+        runaway = "sweep.optimizers=[{name: sgd, label: plain}, {name: sgd, lr: 1e20, label: wild}]"
+        done = self.sweep(runaway, code=76)
+        self.expect_once("run 2/8, allreduce__wild__even__seed1, has failed and ends the sweep",
+                         done.stderr)
+        self.assertEqual(done.stdout, "")
+        out = self.folder / "runs" / "sweep"
+        self.assertEqual((out / "results.csv").read_text().count("\n"), 2)
+        status = json.loads((out / "allreduce__wild__even__seed1" / "status.json").read_text())
+        self.assertEqual(status["state"], "failed")
+        self.assertEqual(json.loads(self.sweep("--json").stdout)["kept"], 1)
+
     @needs_mpi
     def test_runs_under_mpirun(self):
         threads = json.loads(self.sweep("--json").stdout)

@@ -110,6 +110,14 @@ TEST_F(SweepTest, MakesRunsAnewThatWereConfiguredOtherwise) {
   EXPECT_EQ(run({"base.model.hidden=5", "sweep.steps=5", "base.comm.timeout_s=17"}).num_kept, 2);
 }
 
+TEST_F(SweepTest, MakesRunsAnewThatHadOtherWorkers) {
+  run();
+  const SweepOutcome outcome = run({"sweep.workers=3"});
+  EXPECT_EQ(outcome.num_kept, 0);
+  ASSERT_EQ(outcome.rows.size(), 2U);
+  EXPECT_EQ(outcome.rows[1].workers, 3);
+}
+
 TEST_F(SweepTest, TrainsOnlyWhatIsNew) {
   run();
   const SweepOutcome outcome = run({"sweep.seeds=[1, 2]"});

@@ -55,7 +55,14 @@ void check_keys(const YamlNode& node, const std::string& prefix,
 void check_base(const YamlNode& base) {
   for (const Moved& moved : kMoved) {
     const YamlNode* node = base.find(moved.section);
-    if (node != nullptr && !moved.key.empty()) node = node->find(moved.key);
+    if (node != nullptr && !moved.key.empty()) {
+      // The sweep writes into it, so read_run_config() would not see what was there.
+      if (node->kind != Kind::kMapping && node->kind != Kind::kNull) {
+        throw ConfigError(node->where, concat("base.", moved.section),
+                          "is no section, allowed: a section of key: value lines");
+      }
+      node = node->find(moved.key);
+    }
     if (node == nullptr) continue;
     throw ConfigError(node->where,
                       concat("base.", moved.section, moved.key.empty() ? "" : ".", moved.key),

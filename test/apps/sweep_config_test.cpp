@@ -144,6 +144,16 @@ TEST(SweepConfig, RefusesInTheBaseWhatTheSweepSets) {
   }
 }
 
+TEST(SweepConfig, RefusesSectionsOfTheBaseThatAreNone) {
+  for (const std::string section : {"run", "data", "optimizer"}) {
+    EXPECT_EQ(refusal(concat("base:\n  ", section, ": 3\n")),
+              concat("sweep.yaml:2:", section.size() + 5, ": base.", section,
+                     ": is no section, allowed: a section of key: value lines"));
+    EXPECT_EQ(read(sweep_with("", section + ": null")).runs.size(), 1U);
+  }
+  EXPECT_NE(refusal("base: 3\n").find("base: is text"), std::string::npos);
+}
+
 TEST(SweepConfig, RefusesListsThatAreNone) {
   const auto expect = [](const std::string& yaml, const std::string& start) {
     EXPECT_EQ(refusal(yaml).substr(0, start.size()), start) << yaml;

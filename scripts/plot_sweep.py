@@ -109,7 +109,7 @@ class Looks:
 
 def draw_line(axes, x, mean, deviation, look):
     axes.plot(x, mean, **look)
-    axes.fill_between(x, mean - deviation, mean + deviation, color=look["color"], alpha=0.12, linewidth=0)
+    axes.fill_between(x, mean - deviation, mean + deviation, color=look["color"], alpha=0.07, linewidth=0)
 
 
 def draw_accuracy(axes, group, looks, against_bytes):

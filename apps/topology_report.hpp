@@ -30,8 +30,8 @@ TopologyFigures topology_figures(const Topology& topology, int world_size,
 
 /// Writes an object with name, world_size, local_world_size, period, rounds, spectral_gap,
 /// exact_after and the other figures. `rounds` are those of one period (of topologies without one,
-/// the first 8), or the first `max_rounds`; they are written one by one, so that memory stays small.
-/// Throws ConfigError when that is too much to write down.
+/// the first 8), or the first `max_rounds`; they are written one by one, so that memory stays
+/// small. Throws ConfigError when that is too much to write down.
 void write_json(std::ostream& out, const Topology& topology, const World& world,
                 const TopologyFigures& figures, std::optional<std::int64_t> max_rounds);
 

@@ -8,7 +8,11 @@
 namespace gossamer::apps {
 namespace {
 
-void write_file(const std::string& path, const std::string& text) {
+constexpr std::string_view kFolderKey = "run.output_dir";
+
+}  // namespace
+
+void write_file(const std::string& path, const std::string& text, std::string_view folder_key) {
   const std::string partial = path + ".partial";
   std::ofstream file(partial, std::ios::binary);
   file << text;
@@ -17,11 +21,9 @@ void write_file(const std::string& path, const std::string& text) {
   if (file) std::filesystem::rename(partial, path, failure);
   if (!file || failure) {
     throw CheckpointError(concat(path, " cannot be written; is the disk full, or the folder not ",
-                                 "yours? Another folder: run.output_dir=PATH"));
+                                 "yours? Another folder: ", folder_key, "=PATH"));
   }
 }
-
-}  // namespace
 
 RunFolder::RunFolder(const std::string& path, const std::vector<ResolvedValue>& config)
     : path_(path) {
@@ -35,7 +37,7 @@ RunFolder::RunFolder(const std::string& path, const std::vector<ResolvedValue>& 
   replaced_ = std::filesystem::exists(metrics);
   std::filesystem::remove(model_path(), failure);
   std::filesystem::remove(status_path(), failure);
-  write_file(path + "/config.yaml", to_yaml(config));
+  write_file(path + "/config.yaml", to_yaml(config), kFolderKey);
   metrics_.open(metrics, std::ios::trunc);
   if (!metrics_) throw CheckpointError(concat(metrics, " cannot be written"));
 }
@@ -48,7 +50,7 @@ void RunFolder::write_metrics(const Json& record) {
 }
 
 void RunFolder::write_status(const Json& status) const {
-  write_file(status_path(), status.dump(2) + "\n");
+  write_file(status_path(), status.dump(2) + "\n", kFolderKey);
 }
 
 }  // namespace gossamer::apps

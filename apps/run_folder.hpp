@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -13,6 +14,10 @@
 namespace gossamer::apps {
 
 using Json = nlohmann::ordered_json;
+
+/// Writes a file whole or not at all. The error of one that cannot be written tells to set
+/// `folder_key`. Throws CheckpointError.
+void write_file(const std::string& path, const std::string& text, std::string_view folder_key);
 
 class RunFolder {
  public:

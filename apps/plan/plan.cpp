@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
-#include <stdexcept>
 #include <tuple>
 
 #include <nlohmann/json.hpp>
@@ -61,12 +60,7 @@ std::optional<RoundCount> rounds_to_target(const Topology& topology, int world_s
   if (world_size <= kFollowedRanks) return rounds_to(topology, world_size, target);
   if (const auto exact = exact_after(topology, world_size)) return RoundCount{.rounds = *exact};
   if (!topology.period()) return rounds_to(topology, world_size, target);
-  std::optional<double> gap;
-  try {
-    gap = spectral_gap(topology, world_size);
-  } catch (const std::runtime_error&) {
-    // Eigenvalues next to 1 may not converge; then the number of rounds is not known.
-  }
+  const auto gap = spectral_gap(topology, world_size);
   if (!gap || *gap <= kNoGap || *gap >= 1.0) return std::nullopt;
   const double periods = std::log(target) / std::log1p(-*gap);
   const double rounds = std::ceil(static_cast<double>(*topology.period()) * periods);

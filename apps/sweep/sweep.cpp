@@ -14,6 +14,7 @@
 
 #include "gossamer/apps/agreement.hpp"
 #include "gossamer/apps/run_config.hpp"
+#include "gossamer/apps/run_folder.hpp"
 #include "gossamer/apps/sweep/sweep_config.hpp"
 #include "gossamer/apps/sweep/sweep_progress.hpp"
 #include "gossamer/apps/trainer.hpp"
@@ -32,19 +33,6 @@ constexpr std::array<std::string_view, 5> kIrrelevant = {
 std::string read_whole(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void write_whole(const std::string& path, const std::string& text) {
-  const std::string partial = path + ".partial";
-  std::ofstream file(partial, std::ios::binary);
-  file << text;
-  file.close();
-  std::error_code failure;
-  if (file) std::filesystem::rename(partial, path, failure);
-  if (!file || failure) {
-    throw CheckpointError(concat(path, " cannot be written; is the disk full, or the folder not ",
-                                 "yours? Another folder: sweep.output_dir=PATH"));
-  }
 }
 
 /// Takes the value at a dotted path out of a tree.
@@ -238,8 +226,8 @@ class SweepRank {
     rows.push_back(make_row(run, *end));
     if (!was_kept) progress_->end(rows.back());
     const std::string& folder = shared_.source.config.output_dir;
-    write_whole(folder + "/results.csv", to_csv(rows));
-    write_whole(folder + "/table.md", to_markdown(group_over_seeds(rows)));
+    write_file(folder + "/results.csv", to_csv(rows), "sweep.output_dir");
+    write_file(folder + "/table.md", to_markdown(group_over_seeds(rows)), "sweep.output_dir");
   }
 
   Communicator& communicator_;

@@ -18,10 +18,8 @@
 #include "gossamer/apps/progress.hpp"
 #include "gossamer/apps/run_folder.hpp"
 #include "gossamer/apps/safetensors.hpp"
-#include "gossamer/apps/topology_report.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/base/text.hpp"
-#include "gossamer/topology/registry.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -178,41 +176,6 @@ TEST(RunFolder, SaysWhenItCannotBeMade) {
       EXPECT_NE(std::string(error.what()).find("run.output_dir"), std::string::npos);
     }
   }
-}
-
-TEST(TopologyReport, HasTheFieldsOfItsContract) {
-  const World world{.rank = 0, .size = 5, .local_rank = 0, .local_size = 5};
-  const auto report = to_json(*make_topology("ring", world), world);
-  std::vector<std::string> fields;
-  for (const auto& [key, value] : report.items()) fields.push_back(key);
-  EXPECT_EQ(fields, (std::vector<std::string>{"name", "world_size", "local_world_size", "period",
-                                              "rounds", "spectral_gap", "exact_after"}));
-  EXPECT_EQ(report["name"], "ring");
-  EXPECT_EQ(report["world_size"], 5);
-  EXPECT_EQ(report["local_world_size"], 5);
-  EXPECT_EQ(report["period"], 5);
-  ASSERT_EQ(report["rounds"].size(), 5U);
-  EXPECT_EQ(report["rounds"][0].dump(),
-            R"({"edges":[{"ranks":[0,1],"weight":0.5},{"ranks":[2,3],"weight":0.5},)"
-            R"({"ranks":[4],"weight":1.0}]})");
-  EXPECT_GT(report["spectral_gap"].get<double>(), 0.0);
-  EXPECT_LT(report["spectral_gap"].get<double>(), 1.0);
-  EXPECT_TRUE(report["exact_after"].is_null());
-
-  const World four{.rank = 0, .size = 4, .local_rank = 0, .local_size = 2};
-  const auto exact = to_json(*make_topology("one-peer-exp", four), four);
-  EXPECT_EQ(exact["exact_after"], 2);
-  EXPECT_EQ(exact["local_world_size"], 2);
-  EXPECT_NEAR(exact["spectral_gap"].get<double>(), 1.0, 1e-12);
-}
-
-TEST(TopologyReport, DescribesRoundsForPeople) {
-  const World world{.rank = 0, .size = 3, .local_rank = 0, .local_size = 3};
-  EXPECT_EQ(describe_rounds(*make_topology("ring", world)),
-            "  round 0: 0-1 (2)\n  round 1: (0) 1-2\n  round 2: 0-2 (1)\n");
-  EXPECT_EQ(describe_rounds(*make_topology("ring", world), 1),
-            "  round 0: 0-1 (2)\n  ... and 2 more\n");
-  EXPECT_EQ(describe_rounds(*make_topology("complete", world)), "  round 0: 0-1-2\n");
 }
 
 }  // namespace

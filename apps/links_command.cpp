@@ -60,8 +60,11 @@ int bench_links(const LinksArguments& arguments) {
   return launch(backend, arguments.launch, [&](Communicator& communicator, const World& world) {
     return leaving_together(world, [&] {
       LinkBenchOptions options = arguments.options;
-      options.pairs =
-          arguments.pairs.empty() ? default_pairs(world) : parse_pairs(arguments.pairs, world);
+      if (!arguments.pairs.empty()) {
+        options.pairs = parse_pairs(arguments.pairs, world);
+      } else {
+        options.pairs = options.together ? disjoint_pairs(world) : default_pairs(world);
+      }
       const LinkFigures figures = run_link_bench(communicator, world, options);
       const nlohmann::ordered_json json = to_json(figures);
       jointly(communicator, [&] {
@@ -92,6 +95,9 @@ void add_bench_links_command(CLI::App& bench, int& exit_code) {
   command->add_option("--pairs", arguments->pairs,
                       "Pairs of ranks, as 0-1,0-2, or all; by default two ranks of a node and "
                       "two of different nodes");
+  command->add_flag("--together", options.together,
+                    "All pairs at once, as in training; by default every rank with the one in "
+                    "its place on the next node");
   command->add_option("--bytes", options.bytes, "Bytes of a block that bandwidth is measured with")
       ->check(CLI::Range(std::int64_t{1024}, std::int64_t{1} << 36U))
       ->capture_default_str();
@@ -116,6 +122,7 @@ void add_bench_links_command(CLI::App& bench, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  mpirun -n 4 gossamer bench links -o links.json\n"
+      "  mpirun -n 4 gossamer bench links --together -o links.json\n"
       "  gossamer bench links --ranks 4 --local-size 2 --pairs all --json");
   command->callback([arguments, &exit_code] { exit_code = bench_links(*arguments); });
 }

@@ -21,29 +21,57 @@ using Clock = std::chrono::steady_clock;
 constexpr int kWarmUp = 3;
 constexpr std::int64_t kSmallBytes = 8;
 
-/// Seconds of an exchange, median.
-double exchange_s(Communicator& communicator, int peer, std::int64_t bytes, int count) {
-  const Buffer sent(bytes, DType::kUInt8);
-  const Buffer received(bytes, DType::kUInt8);
-  std::vector<double> seconds;
-  for (int i = -kWarmUp; i < count; ++i) {
-    const auto begin = Clock::now();
-    communicator.exchange(peer, sent.block(), received.block(), {.label = {.what = "link bench"}})
-        .wait();
-    const double passed = std::chrono::duration<double>(Clock::now() - begin).count();
-    if (i >= 0) seconds.push_back(passed);
+/// Exchanges between the pairs, in turns or all at once.
+class PairTimer {
+ public:
+  PairTimer(Communicator& communicator, const std::vector<RankPair>& pairs, bool together)
+      : communicator_(communicator), pairs_(pairs), together_(together) {}
+
+  /// The median seconds of an exchange, for each pair; 0 for pairs of other ranks.
+  std::vector<double> run(std::int64_t bytes, int count) {
+    const Buffer sent(bytes, DType::kUInt8);
+    const Buffer received(bytes, DType::kUInt8);
+    std::vector<std::vector<double>> seconds(pairs_.size());
+    for (int turn = -kWarmUp; turn < count; ++turn) {
+      for (std::size_t p = 0; p < pairs_.size(); ++p) {
+        if (p == 0 || !together_) communicator_.barrier();
+        const auto& [a, b] = pairs_[p];
+        if (communicator_.rank() != a && communicator_.rank() != b) continue;
+        const double passed =
+            exchange_s(communicator_.rank() == a ? b : a, sent.block(), received.block());
+        if (turn >= 0) seconds[p].push_back(passed);
+      }
+    }
+    std::vector<double> medians;
+    for (const std::vector<double>& each : seconds) {
+      medians.push_back(each.empty() ? 0.0 : median(each));
+    }
+    return medians;
   }
-  return median(seconds);
+
+ private:
+  double exchange_s(int peer, const Block& sent, const Block& received) {
+    const auto begin = Clock::now();
+    communicator_.exchange(peer, sent, received, {.label = {.what = "link bench"}}).wait();
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  Communicator& communicator_;
+  const std::vector<RankPair>& pairs_;
+  bool together_;
+};
+
+bool are_disjoint(const std::vector<RankPair>& pairs) {
+  std::vector<int> ranks;
+  for (const auto& [a, b] : pairs) ranks.insert(ranks.end(), {a, b});
+  std::ranges::sort(ranks);
+  return std::ranges::adjacent_find(ranks) == ranks.end();
 }
 
-LinkSpeed measure(Communicator& communicator, int peer, const LinkBenchOptions& options) {
-  LinkSpeed speed;
-  speed.latency_s = exchange_s(communicator, peer, kSmallBytes, options.num_pings);
-  const double large_s = exchange_s(communicator, peer, options.bytes, options.num_transfers);
+LinkSpeed speed_of(double small_s, double large_s, std::int64_t bytes) {
   // A machine that was busy meanwhile may have been slower with the small blocks.
-  const double wire_s = large_s > speed.latency_s ? large_s - speed.latency_s : large_s;
-  speed.bandwidth = static_cast<double>(options.bytes) / wire_s;
-  return speed;
+  const double wire_s = large_s > small_s ? large_s - small_s : large_s;
+  return {.latency_s = small_s, .bandwidth = static_cast<double>(bytes) / wire_s};
 }
 
 bool is_within_node(const RankPair& pair, const World& world) {
@@ -96,6 +124,18 @@ std::vector<RankPair> default_pairs(const World& world) {
   return pairs;
 }
 
+std::vector<RankPair> disjoint_pairs(const World& world) {
+  // Neighbouring nodes; on one node, neighbouring ranks.
+  const int stride = world.size > world.local_size ? world.local_size : 1;
+  std::vector<RankPair> pairs;
+  for (int first = 0; first + stride < world.size; first += 2 * stride) {
+    for (int rank = first; rank < first + stride && rank + stride < world.size; ++rank) {
+      pairs.emplace_back(rank, rank + stride);
+    }
+  }
+  return pairs;
+}
+
 std::vector<RankPair> parse_pairs(std::string_view text, const World& world) {
   std::vector<RankPair> pairs;
   if (text == "all") {
@@ -125,12 +165,19 @@ LinkFigures run_link_bench(Communicator& communicator, const World& world,
         "Links are measured with blocks of at least 8 bytes, at least once, between "
         "different ranks of the world.");
   }
+  if (options.together && !are_disjoint(options.pairs)) {
+    throw ConfigError("command line", "--together",
+                      "pairs that are measured at once must not share a rank, allowed: pairs as "
+                      "0-1,2-3");
+  }
+  PairTimer timer(communicator, options.pairs, options.together);
+  const std::vector<double> small_s = timer.run(kSmallBytes, options.num_pings);
+  const std::vector<double> large_s = timer.run(options.bytes, options.num_transfers);
   auto mine = Json::array();
-  for (const auto& [a, b] : options.pairs) {
-    communicator.barrier();
-    if (world.rank != a && world.rank != b) continue;
-    const LinkSpeed speed = measure(communicator, world.rank == a ? b : a, options);
-    if (world.rank == a) mine.push_back({speed.latency_s, speed.bandwidth});
+  for (std::size_t p = 0; p < options.pairs.size(); ++p) {
+    if (options.pairs[p].first != world.rank) continue;
+    const LinkSpeed speed = speed_of(small_s[p], large_s[p], options.bytes);
+    mine.push_back({speed.latency_s, speed.bandwidth});
   }
   // A rank's own pairs, in their order.
   std::vector<Json> measured;

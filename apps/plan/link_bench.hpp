@@ -3,7 +3,9 @@
 // large ones for the bandwidth, both directions at once, as pairs exchange in training. What is
 // measured is what an exchange gets, progress worker included, not what the wire could do.
 //
-// Protocol: run_link_bench() is collective. Pairs take turns; the other ranks wait meanwhile.
+// Protocol: run_link_bench() is collective. Pairs take turns, exchange by exchange, while the other
+// ranks wait, or exchange all at once, as in training. The first tells what a link can do, the
+// second what is left of it when switches and processors are shared.
 
 #include <cstdint>
 #include <string_view>
@@ -21,6 +23,8 @@ using RankPair = std::pair<int, int>;
 
 struct LinkBenchOptions {
   std::vector<RankPair> pairs = {};
+  /// All at once; no rank may then stand in two pairs.
+  bool together = false;
   /// Bytes of a large block; at least 8.
   std::int64_t bytes = std::int64_t{16} << 20U;
   /// Small exchanges per pair, and large ones.
@@ -42,6 +46,8 @@ struct LinkFigures {
 
 /// Two ranks of a node and two of different nodes, as far as there are such.
 std::vector<RankPair> default_pairs(const World& world);
+/// Every rank with the one in its place on the next node; on one node, neighbours.
+std::vector<RankPair> disjoint_pairs(const World& world);
 /// `all`, or `0-1,0-2`. Throws ConfigError for what is no pair of this world.
 std::vector<RankPair> parse_pairs(std::string_view text, const World& world);
 

@@ -340,6 +340,10 @@ class Links(CliCase):
         report = json.loads(done.stdout)
         self.check(report, ["within", "between"], ["0-1", "1-2"])
         self.assertEqual(json.loads((self.folder / "links.json").read_text()), report)
+        self.check(json.loads(self.gossamer("bench", "links", "--ranks", "4", "--together",
+                                            "--local-size", "1", "--json", *quick).stdout),
+                   ["between"], ["0-1", "2-3"])
+        self.gossamer("bench", "links", "--ranks", "4", "--together", "--pairs", "0-1,1-2", code=2)
         text = self.gossamer("bench", "links", "--ranks", "2", *quick).stdout
         self.assertIn("within a node, median", text)
 

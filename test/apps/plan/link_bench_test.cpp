@@ -75,6 +75,24 @@ TEST(LinkBench, ChoosesAPairOfEachKind) {
   EXPECT_TRUE(default_pairs({.size = 1, .local_size = 1}).empty());
 }
 
+TEST(LinkBench, MeasuresDisjointPairsAtOnce) {
+  const World eight{.size = 8, .local_size = 2};
+  EXPECT_EQ(disjoint_pairs(eight), (std::vector<RankPair>{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_EQ(disjoint_pairs({.size = 5, .local_size = 5}), (std::vector<RankPair>{{0, 1}, {2, 3}}));
+  EXPECT_EQ(disjoint_pairs({.size = 6, .local_size = 2}), (std::vector<RankPair>{{0, 2}, {1, 3}}));
+  const auto body = [](Communicator& communicator, const World& world) {
+    LinkBenchOptions options = quick(disjoint_pairs(world));
+    options.together = true;
+    const LinkFigures figures = run_link_bench(communicator, world, options);
+    ASSERT_EQ(figures.pairs.size(), 2U);
+    for (const PairFigures& each : figures.pairs) EXPECT_GT(each.speed.bandwidth, 0.0);
+    EXPECT_TRUE(figures.links.between);
+    options.pairs = {{0, 1}, {1, 2}};
+    EXPECT_THROW((void)run_link_bench(communicator, world, options), ConfigError);
+  };
+  run_ranks(4, body, /*local_size=*/2);
+}
+
 TEST(LinkBench, ReadsPairs) {
   const World world{.size = 4, .local_size = 2};
   EXPECT_EQ(parse_pairs("0-1,3-2", world), (std::vector<RankPair>{{0, 1}, {2, 3}}));

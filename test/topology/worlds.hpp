@@ -29,6 +29,11 @@ inline std::string to_string(const TopologyCase& c) {
 
 inline void PrintTo(const TopologyCase& c, std::ostream* out) { *out << to_string(c); }
 
+/// Whether a topology depends on how ranks are dealt to nodes.
+inline bool looks_at_nodes(std::string_view topology) {
+  return topology == "alternating-exp-ring" || topology == "hierarchical";
+}
+
 /// The cases that the table says can be built, or the others.
 inline std::vector<TopologyCase> topology_cases(bool fit) {
   constexpr int kLargestWorld = 17;
@@ -38,6 +43,7 @@ inline std::vector<TopologyCase> topology_cases(bool fit) {
     for (int size = 1; size <= kLargestWorld; ++size) {
       for (int local = 1; local <= size; ++local) {
         const World world{.rank = 0, .size = size, .local_rank = 0, .local_size = local};
+        if (local > 1 && local < size && !looks_at_nodes(entry.name)) continue;
         if (size % local == 0 && entry.fits(world) == fit) cases.push_back({entry.name, world});
       }
     }

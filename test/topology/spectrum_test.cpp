@@ -234,10 +234,10 @@ TEST(Spectrum, OfManyRanksThatAreExact) {
 
 // What would need memory for all rounds of a long period, or for n times n numbers, is left out.
 TEST(Spectrum, OfManyRanksWithALongPeriodIsLeftOut) {
-  const auto ring = build("ring", 100'001);
-  EXPECT_EQ(spectral_gap(*ring, 100'001), std::nullopt);
-  EXPECT_EQ(rounds_to(*ring, 100'001), std::nullopt);
-  EXPECT_EQ(exact_after(*ring, 100'001), std::nullopt);
+  const auto ring = build("ring", 16'385);
+  EXPECT_EQ(spectral_gap(*ring, 16'385), std::nullopt);
+  EXPECT_EQ(rounds_to(*ring, 16'385), std::nullopt);
+  EXPECT_EQ(exact_after(*ring, 16'385), std::nullopt);
   EXPECT_EQ(exact_after(*build("complete", 1'000'000), 1'000'000), 1);
 }
 

@@ -237,7 +237,7 @@ TEST(Spectrum, OfManyRanksWithALongPeriodIsLeftOut) {
   const auto ring = build("ring", 16'385);
   EXPECT_EQ(spectral_gap(*ring, 16'385), std::nullopt);
   EXPECT_EQ(rounds_to(*ring, 16'385), std::nullopt);
-  EXPECT_EQ(exact_after(*ring, 16'385), std::nullopt);
+  EXPECT_EQ(exact_after(*ring, 16'385, 8), std::nullopt);
   EXPECT_EQ(exact_after(*build("complete", 1'000'000), 1'000'000), 1);
 }
 

@@ -20,9 +20,12 @@ namespace {
 
 TEST(GossipTrajectory, IsThatOfMixingByHandOnEveryTopology) {
   for (const TopologyEntry& entry : topology_table()) {
+    if (entry.needs_options) continue;
+    const bool looks_at_nodes =
+        entry.name == "alternating-exp-ring" || entry.name == "hierarchical";
     for (int num_ranks = 1; num_ranks <= 4; ++num_ranks) {
       Scenario scenario{.num_ranks = num_ranks, .topology = std::string(entry.name)};
-      if (num_ranks == 4 && entry.name == "alternating-exp-ring") scenario.local_size = 2;
+      if (num_ranks == 4 && looks_at_nodes) scenario.local_size = 2;
       if (entry.fits(scenario.world())) expect_as_by_hand(scenario);
     }
   }

@@ -54,22 +54,25 @@ std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const Scenario& scenari
   return std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions(scenario.lr));
 }
 
-/// x_i <- w x_i + (1 - w) / (n - 1) * sum of the other members' x.
+/// x_to <- sum over its arcs of weight * x_from; an edge is an arc from each member to each.
 void mix(const Models& models, const Round& round) {
   const torch::NoGradGuard no_grad;
-  for (const Edge& edge : round.edges) {
-    if (edge.ranks.size() == 1) continue;
-    const double share = (1.0 - edge.weight) / (static_cast<double>(edge.ranks.size()) - 1.0);
-    for (std::size_t p = 0; p < trainable(*models[0]).size(); ++p) {
-      std::vector<torch::Tensor> before;
-      for (const auto& model : models) before.push_back(trainable(*model)[p].clone());
-      for (const int rank : edge.ranks) {
-        torch::Tensor mixed = edge.weight * before[static_cast<std::size_t>(rank)];
-        for (const int other : edge.ranks) {
-          if (other != rank) mixed += share * before[static_cast<std::size_t>(other)];
-        }
-        trainable(*models[static_cast<std::size_t>(rank)])[p].copy_(mixed);
+  const Round flat = flat_round(round, static_cast<int>(models.size()));
+  std::vector<Arc> arcs = flat.arcs;
+  for (const Edge& edge : flat.edges) {
+    for (const int to : edge.ranks) {
+      for (const int from : edge.ranks) {
+        arcs.push_back({from, to, from == to ? edge.weight : edge.share()});
       }
+    }
+  }
+  for (std::size_t p = 0; p < trainable(*models[0]).size(); ++p) {
+    std::vector<torch::Tensor> before;
+    for (const auto& model : models) before.push_back(trainable(*model)[p].clone());
+    for (const auto& model : models) trainable(*model)[p].zero_();
+    for (const Arc& arc : arcs) {
+      trainable(*models[static_cast<std::size_t>(arc.to)])[p] +=
+          arc.weight * before[static_cast<std::size_t>(arc.from)];
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gossamer/apps/commands.hpp"
+#include "gossamer/apps/json.hpp"
 #include "gossamer/apps/simulate/simulation.hpp"
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
@@ -42,11 +43,6 @@ YamlNode tree_of(const SimulateArguments& arguments) {
                       : read_yaml_file(arguments.config);
   for (const std::string& setting : arguments.settings) apply_override(root, setting);
   return root;
-}
-
-template <class T>
-nlohmann::ordered_json or_null(const std::optional<T>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
 nlohmann::ordered_json to_json(const SimulationConfig& config, const SimulationResult& result,

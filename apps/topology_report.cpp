@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "gossamer/apps/json.hpp"
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/topology/rank_round.hpp"
@@ -20,11 +21,6 @@ constexpr std::int64_t kMostLookedAt = std::int64_t{1} << 24;
 constexpr std::int64_t kMostWritten = std::int64_t{1} << 22;
 // Ranks that one line of text names.
 constexpr std::size_t kMostInLine = 200;
-
-template <class T>
-nlohmann::ordered_json or_null(const std::optional<T>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-}
 
 nlohmann::ordered_json json_of(const Round& round, bool directed) {
   if (round.arcs.empty()) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gossamer/comm/mpi_check.hpp"
+#include "gossamer/core/base/sorted.hpp"
 
 namespace gossamer {
 namespace {
@@ -110,9 +111,7 @@ class MpiExchange : public MpiOperation {
     std::vector<int> ranks = peers_;
     for (const Incoming& from : incoming_) ranks.push_back(from.peer);
     for (int& rank : ranks) rank = group().world_ranks[static_cast<std::size_t>(rank)];
-    std::ranges::sort(ranks);
-    const auto again = std::ranges::unique(ranks);
-    ranks.erase(again.begin(), again.end());
+    sort_unique(ranks);
     return ranks;
   }
 

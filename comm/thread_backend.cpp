@@ -12,6 +12,7 @@
 #include "gossamer/comm/preconditions.hpp"
 #include "gossamer/comm/progress_worker.hpp"
 #include "gossamer/comm/thread_group.hpp"
+#include "gossamer/core/base/sorted.hpp"
 #include "gossamer/core/base/text.hpp"
 
 namespace gossamer {
@@ -151,9 +152,7 @@ class OperationSet : public Operation {
     std::vector<int> late;
     for (const auto& part : parts_)
       std::ranges::copy(part->waiting_for(), std::back_inserter(late));
-    std::ranges::sort(late);
-    const auto again = std::ranges::unique(late);
-    late.erase(again.begin(), again.end());
+    sort_unique(late);
     return late;
   }
 

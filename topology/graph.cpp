@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "gossamer/core/base/sorted.hpp"
 #include "gossamer/core/base/text.hpp"
 
 namespace gossamer {
@@ -15,9 +16,7 @@ std::vector<Link> distinct(std::vector<Link> links, int world_size) {
         concat("A link from rank ", a, " to rank ", b, " in a world of ", world_size, " ranks."));
   }
   std::erase_if(links, [](const Link& link) { return link.first == link.second; });
-  std::ranges::sort(links);
-  const auto again = std::ranges::unique(links);
-  links.erase(again.begin(), again.end());
+  sort_unique(links);
   return links;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 
+#include "gossamer/core/base/sorted.hpp"
+
 namespace gossamer {
 
 MixingOperator::MixingOperator(const Round& round)
@@ -18,9 +20,7 @@ MixingOperator::MixingOperator(const Round& round)
     in_arcs_.push_back(arc.from);
     in_arcs_.push_back(arc.to);
   }
-  std::ranges::sort(in_arcs_);
-  const auto again = std::ranges::unique(in_arcs_);
-  in_arcs_.erase(again.begin(), again.end());
+  sort_unique(in_arcs_);
 }
 
 void MixingOperator::mix_groups(double* x) const {

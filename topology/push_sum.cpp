@@ -43,12 +43,8 @@ Round PushSum::advance(const Round& round) {
   for (const Edge& edge : round.edges) {
     if (all_equal(edge, before)) {
       edges.push_back(edge);
-      continue;
-    }
-    for (const int to : edge.ranks) {
-      for (const int from : edge.ranks) {
-        arcs.push_back({from, to, from == to ? edge.weight : edge.share()});
-      }
+    } else {
+      append_arcs(edge, arcs);
     }
   }
   std::vector<double> after = before;
@@ -67,6 +63,13 @@ Round PushSum::advance(const Round& round) {
   Round mixed = fill_round(std::move(edges), static_cast<int>(before.size()), std::move(arcs));
   mixed.node_size = round.node_size;
   return mixed;
+}
+
+Round next_round(const Topology& topology, std::int64_t k, PushSum& push_sum) {
+  Round round = topology.round(k);
+  check_round(round, static_cast<int>(push_sum.weights().size()), topology.directed());
+  if (topology.directed()) return push_sum.advance(round);
+  return round;
 }
 
 }  // namespace gossamer

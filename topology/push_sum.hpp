@@ -36,4 +36,9 @@ class PushSum {
   std::vector<double> weights_;
 };
 
+/// The k-th round as it mixes what ranks hold: of a directed topology as PushSum gives it, which
+/// goes through the rounds in their order; otherwise as it is. Throws std::logic_error for a round
+/// that breaks a rule of verify.hpp.
+Round next_round(const Topology& topology, std::int64_t k, PushSum& push_sum);
+
 }  // namespace gossamer

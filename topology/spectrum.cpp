@@ -47,9 +47,7 @@ class RoundSequence {
     const auto period = topology_.period();
     if (period && !topology_.directed()) k %= *period;
     while (static_cast<std::int64_t>(operators_.size()) <= k) {
-      const Round round = topology_.round(static_cast<std::int64_t>(operators_.size()));
-      check_round(round, world_size_, topology_.directed());
-      operators_.emplace_back(topology_.directed() ? push_sum_.advance(round) : round);
+      operators_.emplace_back(next_round(topology_, std::ssize(operators_), push_sum_));
     }
     return operators_[static_cast<std::size_t>(k)];
   }

@@ -48,6 +48,14 @@ const Edge& Round::edge_of(int rank) const {
   throw std::logic_error(concat("A round has no edge for rank ", rank, "."));
 }
 
+void append_arcs(const Edge& edge, std::vector<Arc>& arcs) {
+  for (const int to : edge.ranks) {
+    for (const int from : edge.ranks) {
+      arcs.push_back({from, to, from == to ? edge.weight : edge.share()});
+    }
+  }
+}
+
 Edge averaging_edge(std::vector<int> ranks) {
   if (ranks.empty()) throw std::logic_error("An edge needs at least one rank.");
   std::ranges::sort(ranks);
@@ -112,13 +120,7 @@ Round flat_round(const Round& round, int world_size) {
     return fill_round(std::move(edges), world_size);
   }
   std::vector<Arc> nodes = round.arcs;
-  for (const Edge& edge : round.edges) {
-    for (const int to : edge.ranks) {
-      for (const int from : edge.ranks) {
-        nodes.push_back({from, to, from == to ? edge.weight : edge.share()});
-      }
-    }
-  }
+  for (const Edge& edge : round.edges) append_arcs(edge, nodes);
   std::vector<Arc> arcs;
   for (const Arc& arc : nodes) {
     for (int to = 0; to < size; ++to) {

@@ -61,6 +61,9 @@ struct Round {
   [[nodiscard]] const Edge& edge_of(int rank) const;
 };
 
+/// Adds what an edge does as arcs: one from every member to every member.
+void append_arcs(const Edge& edge, std::vector<Arc>& arcs);
+
 /// The edge of an ordinary average: weight 1/n.
 Edge averaging_edge(std::vector<int> ranks);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -41,12 +40,6 @@ const std::vector<YamlNode>& list_of(const YamlNode& node, std::string_view key)
   refuse(node, key, "is no list, allowed: a list");
 }
 
-template <class T>
-bool parse_whole(const std::string& text, T& value) {
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  return result.ec == std::errc() && result.ptr == text.data() + text.size();
-}
-
 int rank_of(const YamlNode& node, std::string_view key) {
   int rank = 0;
   if (node.kind != YamlNode::Kind::kScalar || node.quoted || !parse_whole(node.scalar, rank)) {
@@ -70,12 +63,7 @@ void check_keys(const YamlNode& node, std::string_view what,
   if (node.kind != YamlNode::Kind::kMapping) {
     refuse(node, what, concat("is no mapping, allowed: ", join(known, ", ")));
   }
-  for (const auto& [key, value] : node.entries) {
-    if (std::ranges::find(known, key.name) != known.end()) continue;
-    throw ConfigError(
-        key.where, key.name,
-        concat("unknown key", did_you_mean(key.name, known), ", allowed: ", join(known, ", ")));
-  }
+  reject_unknown_keys(node, "", known);
 }
 
 const YamlNode& need(const YamlNode& node, std::string_view key) {

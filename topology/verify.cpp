@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "gossamer/core/base/sorted.hpp"
 #include "gossamer/core/base/text.hpp"
 
 namespace gossamer {
@@ -215,9 +216,7 @@ class Reach {
         arcs_.emplace_back(first(arc.from), first(arc.to));
       }
     }
-    std::ranges::sort(arcs_);
-    const auto again = std::ranges::unique(arcs_);
-    arcs_.erase(again.begin(), again.end());
+    sort_unique(arcs_);
   }
 
   /// A rank that never learns from rank 0, or (`backwards`) that rank 0 never learns from; -1:

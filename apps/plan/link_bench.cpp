@@ -1,7 +1,6 @@
 #include "gossamer/apps/plan/link_bench.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <string>
 
@@ -83,17 +82,11 @@ bool is_pair_of(const RankPair& pair, const World& world) {
   return is_rank(pair.first) && is_rank(pair.second) && pair.first != pair.second;
 }
 
-bool parse_rank(std::string_view text, int& rank) {
-  const char* const end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, rank);
-  return result.ec == std::errc() && result.ptr == end;
-}
-
 RankPair parse_pair(std::string_view text, const World& world) {
   RankPair pair;
   const std::size_t dash = text.find('-');
-  if (dash == std::string_view::npos || !parse_rank(text.substr(0, dash), pair.first) ||
-      !parse_rank(text.substr(dash + 1), pair.second) || !is_pair_of(pair, world)) {
+  if (dash == std::string_view::npos || !parse_whole(text.substr(0, dash), pair.first) ||
+      !parse_whole(text.substr(dash + 1), pair.second) || !is_pair_of(pair, world)) {
     throw ConfigError("command line", "--pairs",
                       concat("'", text,
                              "' is no pair of this world, allowed: all, or two "

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/registry.hpp"
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/base/yaml.hpp"
 #include "gossamer/topology/registry.hpp"
@@ -95,10 +96,7 @@ PlanRow all_reduce_row(const PlanOptions& options) {
 }
 
 bool is_worth_a_row(const Variant& variant, const World& world) {
-  const TopologyEntry* entry = nullptr;
-  for (const TopologyEntry& each : topology_table()) {
-    if (each.name == variant.name) entry = &each;
-  }
+  const TopologyEntry* entry = find_row(topology_table(), variant.name);
   if (entry == nullptr || !entry->fits(world)) return false;
   if (variant.name != "hierarchical") return world.size > 2;
   // On one node, and with one rank on each, it is another topology under a second name.

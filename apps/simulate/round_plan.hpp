@@ -35,7 +35,6 @@ class RoundPlan {
   /// `round` as push_sum.hpp gives it where the topology is directed.
   RoundPlan(const Round& round, int world_size);
 
-  [[nodiscard]] int world_size() const { return world_size_; }
   /// Ranks and sums.
   [[nodiscard]] std::int32_t num_rows() const { return num_rows_; }
   [[nodiscard]] const std::vector<RowTerm>& terms() const { return terms_; }

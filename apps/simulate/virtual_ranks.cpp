@@ -58,10 +58,7 @@ const RoundPlan& VirtualRanks::begin_round() {
   const std::int64_t turn = keeps ? num_rounds_ % *period : 0;
   if (!keeps) plans_.clear();
   if (turn == std::ssize(plans_)) {
-    Round round = config_.topology->round(num_rounds_);
-    check_round(round, config_.world_size, config_.topology->directed());
-    if (config_.topology->directed()) round = push_sum_.advance(round);
-    plans_.emplace_back(round, config_.world_size);
+    plans_.emplace_back(next_round(*config_.topology, num_rounds_, push_sum_), config_.world_size);
   }
   const RoundPlan& plan = plans_[static_cast<std::size_t>(turn)];
   ++num_rounds_;

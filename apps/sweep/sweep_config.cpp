@@ -42,16 +42,6 @@ constexpr std::array kMoved = {
     Moved{"data", "dirichlet_alpha", "sweep.dirichlet_alpha"},
 };
 
-void check_keys(const YamlNode& node, const std::string& prefix,
-                const std::vector<std::string>& known) {
-  for (const auto& [key, value] : node.entries) {
-    if (std::ranges::find(known, key.name) != known.end()) continue;
-    throw ConfigError(
-        key.where, prefix + key.name,
-        concat("unknown key", did_you_mean(key.name, known), ", allowed: ", join(known, ", ")));
-  }
-}
-
 void check_base(const YamlNode& base) {
   for (const Moved& moved : kMoved) {
     const YamlNode* node = base.find(moved.section);
@@ -295,12 +285,12 @@ std::string heterogeneity_label(const std::optional<double>& dirichlet_alpha) {
 
 SweepConfig read_sweep_config(const YamlNode& root, const std::string& config_path) {
   const Options options(root);
-  check_keys(root, "", kRootKeys);
+  reject_unknown_keys(root, "", kRootKeys);
   const Options section = options.section("sweep");
   static_cast<void>(options.section("base"));
   const YamlNode nothing{.kind = Kind::kMapping, .where = root.where};
   const YamlNode& sweep = options.has("sweep") ? *root.find("sweep") : nothing;
-  check_keys(sweep, "sweep.", kSweepKeys);
+  reject_unknown_keys(sweep, "sweep.", kSweepKeys);
 
   SweepConfig config;
   config.base = options.has("base") ? *root.find("base") : nothing;

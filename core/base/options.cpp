@@ -1,7 +1,6 @@
 #include "gossamer/core/base/options.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <deque>
 #include <sstream>
@@ -13,11 +12,11 @@
 namespace gossamer {
 namespace {
 
+/// As parse_whole(), with a plus sign allowed.
 template <class T>
-bool parse_whole(std::string_view text, T& value) {
+bool parse_signed(std::string_view text, T& value) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  return result.ec == std::errc() && result.ptr == text.data() + text.size();
+  return parse_whole(text, value);
 }
 
 std::string describe(const IntegerRule& rule) {
@@ -102,12 +101,7 @@ struct Options::Level {
 
   void reject_unknown() const {
     if (node == nullptr || accepts_unknown) return;
-    for (const auto& [key, value] : node->entries) {
-      if (std::ranges::find(known, key.name) != known.end()) continue;
-      throw ConfigError(
-          key.where, prefix + key.name,
-          concat("unknown key", did_you_mean(key.name, known), ", allowed: ", join(known, ", ")));
-    }
+    reject_unknown_keys(*node, prefix, known);
     for (const auto& [key, child] : children) child->reject_unknown();
   }
 };
@@ -165,7 +159,7 @@ std::int64_t Options::read_integer(std::string_view key, const YamlNode& node,
                                    const IntegerRule& rule) const {
   const std::string allowed = describe(rule);
   std::int64_t value = 0;
-  if (need_scalar(key, node, allowed).quoted || !parse_whole(node.scalar, value)) {
+  if (need_scalar(key, node, allowed).quoted || !parse_signed(node.scalar, value)) {
     throw ConfigError(node.where, path(key),
                       concat(shown(node), " is not an integer, allowed: ", allowed));
   }
@@ -183,7 +177,7 @@ double Options::read_number(std::string_view key, const YamlNode& node,
     throw ConfigError(node.where, path(key), concat(text, " is not finite, allowed: ", allowed));
   }
   double value = 0;
-  if (node.quoted || !parse_whole(text, value)) {
+  if (node.quoted || !parse_signed(text, value)) {
     throw ConfigError(node.where, path(key),
                       concat(shown(node), " is not a number, allowed: ", allowed));
   }

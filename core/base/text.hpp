@@ -1,10 +1,12 @@
 #pragma once
 // Small helpers for messages people read.
 
+#include <charconv>
 #include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace gossamer {
@@ -28,6 +30,15 @@ std::string join(const Range& range, std::string_view separator) {
     first = false;
   }
   return out.str();
+}
+
+/// Reads a number that takes up the whole text. Returns false for anything else; what `value` holds
+/// then does not count.
+template <class T>
+bool parse_whole(std::string_view text, T& value) {
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  return result.ec == std::errc() && result.ptr == end;
 }
 
 /// The registry spelling of a name: `Accum_AdamW` and `accum-adamw` are one name.

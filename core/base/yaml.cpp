@@ -1,5 +1,6 @@
 #include "gossamer/core/base/yaml.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -195,6 +196,16 @@ void apply_override(YamlNode& root, std::string_view assignment) {
   if (path.back() == '.') throw ConfigError(source, path, "a part of the key is empty");
   *node = std::move(value);
   node->where = source;
+}
+
+void reject_unknown_keys(const YamlNode& mapping, std::string_view prefix,
+                         const std::vector<std::string>& known) {
+  for (const auto& [key, value] : mapping.entries) {
+    if (std::ranges::find(known, key.name) != known.end()) continue;
+    throw ConfigError(
+        key.where, concat(prefix, key.name),
+        concat("unknown key", did_you_mean(key.name, known), ", allowed: ", join(known, ", ")));
+  }
 }
 
 }  // namespace gossamer

@@ -40,6 +40,11 @@ YamlNode parse_yaml(std::string_view text, const std::string& source);
 /// Throws ConfigError when the file cannot be read; otherwise as parse_yaml.
 YamlNode read_yaml_file(const std::string& path);
 
+/// Throws ConfigError for the first key of a mapping that is not among `known`; `prefix` stands
+/// before its name.
+void reject_unknown_keys(const YamlNode& mapping, std::string_view prefix,
+                         const std::vector<std::string>& known);
+
 /// Sets `key.sub=value` in a tree; the value is YAML, typed as in a file. Throws ConfigError.
 void apply_override(YamlNode& root, std::string_view assignment);
 

@@ -26,7 +26,6 @@ class Exchange {
   Arrived take();
   /// What has arrived is not to be mixed in.
   void forget() { has_arrived_ = false; }
-  [[nodiscard]] std::int64_t num_inboxes() const { return std::ssize(buffers_); }
 
  private:
   /// Makes sure that there are `count` inboxes.

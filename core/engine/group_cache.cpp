@@ -27,14 +27,10 @@ const RankRound& GroupCache::round(std::int64_t k) {
 }
 
 RankRound GroupCache::take(std::int64_t k) {
-  Round round = topology_.round(k);
-  check_round(round, world_.size(), topology_.directed());
-  if (topology_.directed()) round = push_sum_.advance(round);
+  const Round round = next_round(topology_, k, push_sum_);
   build_groups(round);
   RankRound mine = rank_round(round, world_.rank());
-  if (topology_.directed()) {
-    mine.update_scale = 1.0 / push_sum_.weights()[static_cast<std::size_t>(world_.rank())];
-  }
+  mine.update_scale = 1.0 / push_sum_.weights()[static_cast<std::size_t>(world_.rank())];
   return mine;
 }
 

@@ -59,13 +59,7 @@ void mix(const Models& models, const Round& round) {
   const torch::NoGradGuard no_grad;
   const Round flat = flat_round(round, static_cast<int>(models.size()));
   std::vector<Arc> arcs = flat.arcs;
-  for (const Edge& edge : flat.edges) {
-    for (const int to : edge.ranks) {
-      for (const int from : edge.ranks) {
-        arcs.push_back({from, to, from == to ? edge.weight : edge.share()});
-      }
-    }
-  }
+  for (const Edge& edge : flat.edges) append_arcs(edge, arcs);
   for (std::size_t p = 0; p < trainable(*models[0]).size(); ++p) {
     std::vector<torch::Tensor> before;
     for (const auto& model : models) before.push_back(trainable(*model)[p].clone());

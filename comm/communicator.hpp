@@ -11,6 +11,9 @@
 // submission; chains that must not wait for each other's last links need communicators of their
 // own for these.
 //
+// Work on memory may come before and between operations: it goes to stream(), and an operation that
+// names the event after it (OpContext::ready, or what prepare() returns) starts when it is done.
+//
 // Reductions add in an order that depends only on the group and the size, so that runs repeat.
 //
 // Thread safety: one thread uses a communicator and all communicators split from it.
@@ -24,6 +27,7 @@
 
 #include "gossamer/comm/request.hpp"
 #include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/stream.hpp"
 #include "gossamer/core/base/types.hpp"
 
 namespace gossamer {
@@ -41,9 +45,15 @@ struct OpContext {
   std::shared_ptr<void> owner = {};
   /// Of this rank, submitted before; null: the operation starts at once.
   std::shared_ptr<RequestState> after = {};
-  /// Called right before the operation starts, on the progress worker; it may read and write the
-  /// operation's blocks.
-  std::function<void()> prepare = {};
+  /// The operation starts when it is done.
+  EventPtr ready = {};
+  /// Called on the progress worker when `after` and `ready` are done; it may give work that reads
+  /// and writes the operation's blocks to a stream. The operation starts when what it returns is
+  /// done.
+  std::function<EventPtr()> prepare = {};
+  /// Called on the progress worker when all has arrived and been sent; the operation is over when
+  /// what it returns is done. For backends on top of others.
+  std::function<EventPtr()> finish = {};
 };
 
 /// Where a message goes to, and who sends it.
@@ -60,6 +70,8 @@ class Communicator {
   [[nodiscard]] virtual int size() const = 0;
   /// The rank in the world of each member.
   [[nodiscard]] virtual const std::vector<int>& world_ranks() const = 0;
+  /// Where work on what has arrived goes, between operations.
+  [[nodiscard]] virtual Stream& stream() = 0;
 
   /// Sends `send` to `peer` and receives as many elements into `receive`; the peer does the same.
   virtual Request exchange(int peer, ConstBlock send, Block receive, OpContext context) = 0;

@@ -10,6 +10,7 @@
 #include "gossamer/comm/mpi_operations.hpp"
 #include "gossamer/comm/mpi_watch.hpp"
 #include "gossamer/comm/preconditions.hpp"
+#include "gossamer/core/base/host_stream.hpp"
 #include "gossamer/core/base/text.hpp"
 
 namespace gossamer {
@@ -67,6 +68,8 @@ class MpiCommunicator : public Communicator {
   [[nodiscard]] int rank() const override { return group_->rank; }
   [[nodiscard]] int size() const override { return static_cast<int>(group_->world_ranks.size()); }
   [[nodiscard]] const std::vector<int>& world_ranks() const override { return group_->world_ranks; }
+
+  [[nodiscard]] Stream& stream() override { return stream_; }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     require_peer("exchange", peer, rank(), size());
@@ -135,6 +138,7 @@ class MpiCommunicator : public Communicator {
 
   std::shared_ptr<MpiContext> context_;
   std::shared_ptr<const MpiGroup> group_;
+  InlineStream stream_;
 };
 
 /// The number of ranks on this node when every node has as many and ranks are dealt out node by

@@ -103,49 +103,74 @@ auto ProgressWorker::explained(const Active& entry, const Step& step) {
   } catch (const CommError& error) {
     if (error.context().rank >= 0) throw;
     std::vector<int> peers = error.context().peers;
-    if (peers.empty()) peers = entry.operation->waiting_for();
+    if (peers.empty() && entry.operation) peers = entry.operation->waiting_for();
     throw CommError({config_.rank, std::move(peers), entry.context.label}, error.reason());
   }
 }
 
 void ProgressWorker::start_submitted() {
+  // Channels in which something waits, and those in which something has not begun to prepare.
   std::vector<const void*> held_up;
+  std::vector<const void*> unprepared;
+  const auto holds = [](const std::vector<const void*>& channels, const void* channel) {
+    return std::ranges::find(channels, channel) != channels.end();
+  };
   std::deque<Active> waiting;
   while (!starting_.empty()) {
     Active& next = starting_.front();
-    const bool ready = !next.context.after || next.context.after->done();
-    const bool overtakes = std::ranges::find(held_up, next.channel) != held_up.end();
-    if (ready && !overtakes) {
+    const bool ready =
+        !holds(unprepared, next.channel) && explained(next, [&next] { return is_ready(next); });
+    if (ready && !holds(held_up, next.channel)) {
       active_.push_back(std::move(next));
       starting_.pop_front();
-      explained(active_.back(), [this] { start(active_.back()); });
+      explained(active_.back(), [this] { active_.back().operation->start(); });
       continue;
     }
-    if (next.channel != nullptr) held_up.push_back(next.channel);
+    if (next.channel != nullptr) {
+      held_up.push_back(next.channel);
+      if (!ready && !next.under_way) unprepared.push_back(next.channel);
+    }
     waiting.push_back(std::move(next));
     starting_.pop_front();
   }
   starting_ = std::move(waiting);
 }
 
-void ProgressWorker::start(Active& entry) {
-  entry.context.after.reset();
-  if (const auto prepare = std::exchange(entry.context.prepare, nullptr)) prepare();
-  entry.operation->start();
+bool ProgressWorker::is_ready(Active& entry) {
+  OpContext& context = entry.context;
+  if (context.after && !context.after->done()) return false;
+  context.after.reset();
+  if (context.ready && !context.ready->done()) return false;
+  context.ready.reset();
+  if (const auto prepare = std::exchange(context.prepare, nullptr)) entry.under_way = prepare();
+  if (entry.under_way && !entry.under_way->done()) return false;
+  entry.under_way.reset();
+  return true;
+}
+
+bool ProgressWorker::test(Active& entry) {
+  if (entry.operation) {
+    if (!entry.operation->test()) return false;
+    entry.operation.reset();
+    if (const auto finish = std::exchange(entry.context.finish, nullptr)) {
+      entry.under_way = finish();
+    }
+  }
+  return !entry.under_way || entry.under_way->done();
 }
 
 bool ProgressWorker::test_active() {
   std::size_t ended = 0;
   for (Active& entry : active_) {
-    if (!explained(entry, [&entry] { return entry.operation->test(); })) continue;
-    entry.operation.reset();
-    // The owner may free memory; it must be gone before anybody learns that the operation is over.
-    entry.context.owner.reset();
-    entry.state->complete();
+    if (!explained(entry, [&entry] { return test(entry); })) continue;
+    // Owners may free memory; they must be gone before anybody learns that the operation is over.
+    entry.context = {.label = entry.context.label};
+    entry.under_way.reset();
+    std::exchange(entry.state, nullptr)->complete();
     ++ended;
   }
   if (ended == 0) return false;
-  std::erase_if(active_, [](const Active& entry) { return entry.operation == nullptr; });
+  std::erase_if(active_, [](const Active& entry) { return entry.state == nullptr; });
   {
     const std::lock_guard lock(mutex_);
     in_flight_ -= ended;
@@ -156,6 +181,7 @@ bool ProgressWorker::test_active() {
 
 void ProgressWorker::watch(double elapsed_s) {
   for (Active& entry : active_) {
+    if (!entry.operation) continue;
     entry.waited_s += elapsed_s;
     if (entry.waited_s > config_.timeout_s) give_up(entry);
   }
@@ -175,8 +201,9 @@ void ProgressWorker::fail_everything(const std::exception_ptr& error) {
   const auto end = [this](Active& entry) {
     // First the operation, which may still be touching its blocks; then whoever waits for it.
     entry.operation.reset();
-    entry.context.owner.reset();
-    entry.state->fail(failure_);
+    entry.context = {};
+    // Null: it was over before another one failed, in the same turn.
+    if (entry.state) entry.state->fail(failure_);
   };
   std::ranges::for_each(active_, end);
   std::ranges::for_each(starting_, end);

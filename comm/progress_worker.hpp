@@ -4,8 +4,8 @@
 // have the same timing, watchdog and error paths.
 //
 // Protocol: submit() hands over an Operation; the worker starts operations in the order submitted,
-// except that one which comes after another (OpContext::after) waits for its end, and holds up
-// those of its own channel only. It tests what it has started in turn, and ends their Requests.
+// except that one which has to wait (OpContext::after, ready, prepare) holds up those of its own
+// channel only. It tests what it has started in turn, and ends their Requests.
 // Between turns without progress it sleeps; it never spins. An operation that waits longer than the
 // timeout, or throws, fails every operation in flight and every later one with the same CommError,
 // and ends all service: nothing is received any more. Time in which the whole process was stopped
@@ -76,6 +76,8 @@ class ProgressWorker {
     OpContext context;
     const void* channel = nullptr;
     double waited_s = 0.0;
+    /// What prepare() or finish() has begun.
+    EventPtr under_way = {};
     /// Last, so that it goes first: while it ends it may still touch what the context owns.
     std::unique_ptr<Operation> operation;
   };
@@ -84,8 +86,11 @@ class ProgressWorker {
   /// Returns false when it is time to end.
   bool take_submitted();
   void start_submitted();
-  static void start(Active& entry);
+  /// Whether it may start, as far as it itself is concerned.
+  static bool is_ready(Active& entry);
   bool test_active();
+  /// Moves it on; true when it is over.
+  static bool test(Active& entry);
   /// Runs `step`; errors that do not know what they belong to learn it here.
   template <class Step>
   auto explained(const Active& entry, const Step& step);

@@ -1,33 +1,88 @@
 #include "gossamer/comm/request.hpp"
 
+#include <algorithm>
+
 namespace gossamer {
 
-void RequestState::complete() {
-  {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
-  }
-  over_.notify_all();
-}
+void RequestState::complete() { end(nullptr); }
+void RequestState::fail(std::exception_ptr error) { end(std::move(error)); }
 
-void RequestState::fail(std::exception_ptr error) {
+void RequestState::end(std::exception_ptr error) {
+  StreamHold listener;
   {
     const std::lock_guard lock(mutex_);
-    error_ = std::move(error);
+    error_ = error;
     done_ = true;
+    listener = std::exchange(listener_, nullptr);
   }
   over_.notify_all();
+  if (listener) listener(std::move(error));
 }
 
 bool RequestState::done() const {
+  if (!parts_.empty()) {
+    return std::ranges::all_of(parts_, [](const auto& part) { return part->done(); });
+  }
   const std::lock_guard lock(mutex_);
   return done_;
 }
 
 void RequestState::wait() const {
+  for (const auto& part : parts_) part->wait();
+  if (!parts_.empty()) return;
   std::unique_lock lock(mutex_);
   over_.wait(lock, [this] { return done_; });
   if (error_) std::rethrow_exception(error_);
+}
+
+void RequestState::when_over(StreamHold listener) {
+  if (!parts_.empty()) return when_all_over(std::move(listener));
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!done_) {
+      listener_ = std::move(listener);
+      return;
+    }
+    error = error_;
+  }
+  listener(std::move(error));
+}
+
+void RequestState::when_all_over(StreamHold listener) {
+  struct Countdown {
+    std::mutex mutex;
+    std::size_t num_left = 0;
+    std::exception_ptr error;
+  };
+  const auto countdown = std::make_shared<Countdown>();
+  countdown->num_left = parts_.size();
+  for (const auto& part : parts_) {
+    part->when_over([countdown, listener](const std::exception_ptr& error) {
+      std::exception_ptr first;
+      {
+        const std::lock_guard lock(countdown->mutex);
+        if (!countdown->error) countdown->error = error;
+        if (--countdown->num_left > 0) return;
+        first = countdown->error;
+      }
+      listener(first);
+    });
+  }
+}
+
+void Request::wait_on(Stream& stream) {
+  if (stream.immediate()) return wait();
+  if (const auto state = std::exchange(state_, nullptr)) state->when_over(stream.hold());
+}
+
+Request all_of(std::vector<Request> requests) {
+  std::vector<std::shared_ptr<RequestState>> parts;
+  for (const Request& request : requests) {
+    if (request.pending()) parts.push_back(request.state());
+  }
+  if (parts.empty()) return {};
+  return Request(std::make_shared<RequestState>(std::move(parts)));
 }
 
 }  // namespace gossamer

@@ -13,23 +13,38 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
+
+#include "gossamer/core/base/stream.hpp"
 
 namespace gossamer {
 
 /// What the worker and the caller share: whether the operation is over, and how it ended.
 class RequestState {
  public:
+  RequestState() = default;
+  /// Over when all parts are; fails with what one of them has failed with.
+  explicit RequestState(std::vector<std::shared_ptr<RequestState>> parts)
+      : parts_(std::move(parts)) {}
   void complete();
   void fail(std::exception_ptr error);
   [[nodiscard]] bool done() const;
   /// Blocks until complete() or fail(); rethrows what fail() was given.
   void wait() const;
+  /// Calls `listener` once with what fail() was given, or with null: at once if it is over, else on
+  /// the thread that ends it, which it must not hold up. One listener at a time.
+  void when_over(StreamHold listener);
 
  private:
+  void end(std::exception_ptr error);
+  void when_all_over(StreamHold listener);
+
+  std::vector<std::shared_ptr<RequestState>> parts_;
   mutable std::mutex mutex_;
   mutable std::condition_variable over_;
   bool done_ = false;
   std::exception_ptr error_;
+  StreamHold listener_;
 };
 
 class Request {
@@ -49,6 +64,9 @@ class Request {
   void wait() {
     if (const auto state = std::exchange(state_, nullptr)) state->wait();
   }
+  /// What is given to the stream later waits for the operation; the caller only where the stream's
+  /// work is done at once. Empties the request. An error ends the stream.
+  void wait_on(Stream& stream);
   /// There is an operation that wait() has not seen the end of.
   [[nodiscard]] bool pending() const { return state_ != nullptr; }
   /// What another operation may wait for (OpContext::after); null when there is none.
@@ -57,5 +75,8 @@ class Request {
  private:
   std::shared_ptr<RequestState> state_;
 };
+
+/// The request that is over when all of them are.
+Request all_of(std::vector<Request> requests);
 
 }  // namespace gossamer

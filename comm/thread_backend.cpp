@@ -12,6 +12,7 @@
 #include "gossamer/comm/preconditions.hpp"
 #include "gossamer/comm/progress_worker.hpp"
 #include "gossamer/comm/thread_group.hpp"
+#include "gossamer/core/base/host_stream.hpp"
 #include "gossamer/core/base/sorted.hpp"
 #include "gossamer/core/base/text.hpp"
 
@@ -172,6 +173,8 @@ class ThreadCommunicator : public Communicator {
     return group_->world_ranks();
   }
 
+  [[nodiscard]] Stream& stream() override { return stream_; }
+
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     require_peer("exchange", peer, rank(), size());
     require_alike("exchange", send, receive);
@@ -283,6 +286,7 @@ class ThreadCommunicator : public Communicator {
   std::shared_ptr<ProgressWorker> worker_;
   std::shared_ptr<ThreadGroup> group_;
   int rank_;
+  InlineStream stream_;
   // Running numbers by which the members' operations find each other.
   std::map<int, std::int64_t> num_exchanges_;
   std::map<int, std::int64_t> num_sent_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "gossamer/core/base/host_device.hpp"
 #include "gossamer/core/base/options.hpp"
 #include "gossamer/optim/optimizer.hpp"
 
@@ -62,7 +63,7 @@ MomentCoefficients<T> moment_coefficients(const MomentOptions& options, Decay de
 
 /// Applies weight decay to parameter and gradient.
 template <Decay kDecay, class T>
-void apply_decay(const MomentCoefficients<T>& c, T& p, T& g) {
+GOSSAMER_HOST_DEVICE void apply_decay(const MomentCoefficients<T>& c, T& p, T& g) {
   if constexpr (kDecay == Decay::kCoupled) {
     g += c.decay * p;
   } else {
@@ -72,7 +73,7 @@ void apply_decay(const MomentCoefficients<T>& c, T& p, T& g) {
 
 /// p <- p - step_size * m / (sqrt(v) * root_scale + eps).
 template <class T>
-void apply_moments(const MomentCoefficients<T>& c, T& p, T m, T v) {
+GOSSAMER_HOST_DEVICE void apply_moments(const MomentCoefficients<T>& c, T& p, T m, T v) {
   p -= c.step_size * m / (std::sqrt(v) * c.root_scale + c.eps);
 }
 

@@ -3,8 +3,8 @@
 // scaling and the update rule together. It is stateless and immutable: moments and step counts
 // belong to the caller, so one object serves all buckets and all rank threads.
 //
-// A new optimizer is one file: a rule for one element (see sweep.hpp) and a factory, plus a row in
-// registry.cpp.
+// A new optimizer is one file in rules/: a rule for one element (rule.hpp) and a factory; plus a
+// row in registry.cpp.
 
 #include <array>
 #include <cstdint>
@@ -15,6 +15,9 @@
 #include "gossamer/optim/simd.hpp"
 
 namespace gossamer {
+
+class Stream;
+struct BlockUpdate;
 
 inline constexpr int kMaxStates = 4;
 
@@ -65,6 +68,8 @@ class Optimizer {
   [[nodiscard]] virtual std::int64_t least_bytes(std::int64_t step, DType dtype) const = 0;
   /// Mixes and updates. Thread safe for distinct parameters.
   virtual void update(const ParameterUpdate& update) const = 0;
+  /// The step of a whole block on a stream that does not run on processors; see block_update.hpp.
+  virtual void update_on_device(Stream& stream, const BlockUpdate& update) const = 0;
 };
 
 }  // namespace gossamer

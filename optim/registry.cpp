@@ -3,14 +3,13 @@
 #include <array>
 
 #include "gossamer/core/base/registry.hpp"
+#include "gossamer/optim/rules/accum_adam.hpp"
+#include "gossamer/optim/rules/adam.hpp"
+#include "gossamer/optim/rules/sgd.hpp"
+#include "gossamer/optim/sweep.hpp"
 
 namespace gossamer {
 
-std::unique_ptr<Optimizer> make_sgd(const Options& options);
-std::unique_ptr<Optimizer> make_adam(const Options& options);
-std::unique_ptr<Optimizer> make_adamw(const Options& options);
-std::unique_ptr<Optimizer> make_accum_adam(const Options& options);
-std::unique_ptr<Optimizer> make_accum_adamw(const Options& options);
 std::unique_ptr<Schedule> make_constant_schedule(const ScheduleBase& base, const Options& options);
 std::unique_ptr<Schedule> make_cosine_schedule(const ScheduleBase& base, const Options& options);
 std::unique_ptr<Schedule> make_step_schedule(const ScheduleBase& base, const Options& options);

@@ -1,5 +1,6 @@
 #pragma once
-// The tables of optimizers and learning-rate schedules. Adding an optimizer: write its file,
+// The tables of optimizers and learning-rate schedules. Adding an optimizer: write its file
+// in rules/, add a row in registry.cpp and a line in cuda/sweep.cu; a schedule: write its file,
 // declare its factory in registry.cpp, add a row there.
 
 #include <memory>

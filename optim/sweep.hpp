@@ -1,19 +1,6 @@
 #pragma once
-// The one pass over memory. A rule says what happens to one element; the sweep turns it into the
-// loops over a parameter, with mixing and gradient scaling folded in.
-//
-// A rule is a small value with
-//
-//   static constexpr int kNumStates;                      // state values per element
-//   Phase phase(std::int64_t step) const;                 // which variant of apply a step needs
-//   std::int64_t cycle() const;                           // steps after which phases repeat
-//   template <class T> Coefficients<T> coefficients(const ParameterUpdate&) const;
-//   template <class T, Phase kPhase>
-//   static void apply(const Coefficients<T>&, T& p, T g, std::array<T, kNumStates>& state);
-//
-// where Coefficients is the rule's own template of numbers, computed in double once per parameter
-// and step. What apply does not read or write is not loaded or stored: kReads and kWrites name, per
-// phase, the states whose old value counts and whose new value is kept.
+// The one pass over memory on processors: turns a rule (rule.hpp) into the loops over a parameter,
+// with mixing and gradient scaling folded in. optim/cuda does the same for GPUs.
 
 #include <array>
 #include <bit>
@@ -22,19 +9,12 @@
 #include <stdexcept>
 #include <utility>
 
+#include "gossamer/optim/cuda_kernels.hpp"
 #include "gossamer/optim/optimizer.hpp"
+#include "gossamer/optim/rule.hpp"
 #include "gossamer/optim/simd.hpp"
 
 namespace gossamer {
-
-/// Where a step stands in a cycle of accumulation. Rules without cycles use kFirst for a
-/// parameter's first step if that is special, and kMiddle otherwise.
-enum class Phase : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
-
-/// Bit i stands for state i.
-using StateMask = unsigned;
-
-constexpr StateMask all_states(int count) { return (1U << static_cast<unsigned>(count)) - 1U; }
 
 namespace internal {
 
@@ -186,6 +166,9 @@ class RuleOptimizer : public Optimizer {
            (4 + std::popcount(Rule::reads(phase)) + std::popcount(Rule::writes(phase)));
   }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
+  void update_on_device(Stream& stream, const BlockUpdate& update) const override {
+    cuda_sweep(rule_, stream, update);
+  }
 
  private:
   Rule rule_;

@@ -73,8 +73,9 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
   const std::vector<std::int64_t> order = {0};
   const BucketSpec spec = plan_buckets(parameters, order, numel * 4).buckets.front();
   for (int b = 0; b < options.buckets; ++b) {
-    buckets_.emplace_back(b, spec, parameters, Buffer(spec.numel, DType::kFloat32),
-                          optimizer_->num_states());
+    buckets_.emplace_back(b, spec, parameters,
+                          Bucket::Memory{stream_.allocate(spec.numel, DType::kFloat32), {}},
+                          optimizer_->num_states(), stream_);
     const auto stream = static_cast<std::uint64_t>(b) * 3;
     fill(buckets_.back().parameters(), stream, 1.0);
     fill(gradients_.emplace_back(numel, DType::kFloat32).block(), stream + 1, 1e-2);

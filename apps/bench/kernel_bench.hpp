@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "gossamer/core/base/host_stream.hpp"
 #include "gossamer/core/engine/bucket.hpp"
 
 namespace gossamer::apps {
@@ -69,6 +70,7 @@ class KernelBench {
   KernelBenchOptions options_;
   std::shared_ptr<const Optimizer> optimizer_;
   WorkerPool pool_;
+  InlineStream stream_;
   std::vector<Bucket> buckets_;
   std::vector<Buffer> gradients_;
   std::vector<Buffer> inboxes_;

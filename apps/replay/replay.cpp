@@ -45,7 +45,7 @@ class RankReplay {
       compare(recorded_.expected.row({step - 1, rank_}), step, report.steps);
     }
     manager_->drain();
-    ModelAverage average(communicator_, manager_->blocks());
+    ModelAverage average(communicator_, manager_->stream(), manager_->blocks());
     compare(recorded_.final_avg.values, 0, report.average);
     report.distance_to_center = average.distance();
     average.restore();

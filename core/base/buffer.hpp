@@ -1,8 +1,9 @@
 #pragma once
-// Owning host memory for blocks.
+// Owning memory for blocks.
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "gossamer/core/base/types.hpp"
 
@@ -18,6 +19,9 @@ class Buffer {
   Buffer() = default;
   /// Throws std::bad_alloc.
   Buffer(std::int64_t numel, DType dtype);
+  /// Memory of another kind, for as long as `owner` or a copy of it lives.
+  Buffer(std::shared_ptr<void> owner, const Block& block)
+      : owner_(std::move(owner)), block_(block) {}
 
   [[nodiscard]] Block block() const { return block_; }
   [[nodiscard]] const std::shared_ptr<void>& owner() const { return owner_; }

@@ -51,6 +51,12 @@ class NonFiniteError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A GPU or its driver that does not do what it is told.
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// What an operation on the wire belongs to; -1 where it belongs to no bucket or round.
 struct OpLabel {
   std::string_view what = "exchange";

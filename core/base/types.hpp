@@ -122,6 +122,17 @@ struct ConstBlock {
   }
 };
 
+/// The part of a block that begins at element `offset`.
+inline Block part_of(const Block& block, std::int64_t offset, std::int64_t numel) {
+  return {static_cast<char*>(block.data) + offset * size_of(block.dtype), numel, block.dtype,
+          block.device};
+}
+
+inline ConstBlock part_of(const ConstBlock& block, std::int64_t offset, std::int64_t numel) {
+  return {static_cast<const char*>(block.data) + offset * size_of(block.dtype), numel, block.dtype,
+          block.device};
+}
+
 /// A block over existing elements.
 template <class T>
 Block block_of(std::span<T> elements) {

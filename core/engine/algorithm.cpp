@@ -1,8 +1,11 @@
 #include "gossamer/core/engine/algorithm.hpp"
 
 #include <array>
+#include <cmath>
 
+#include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/registry.hpp"
+#include "gossamer/core/base/text.hpp"
 
 namespace gossamer {
 
@@ -20,39 +23,60 @@ constexpr std::array kTable = {
 
 }  // namespace
 
+void AlgorithmContext::refuse(std::string_view whose, std::int64_t step) const {
+  const int rank = communicator.world_ranks()[static_cast<std::size_t>(communicator.rank())];
+  throw NonFiniteError(concat("rank ", rank, ", step ", step, ": the gradient of ", whose,
+                              " is not finite; try a smaller learning rate, clipping, or leave "
+                              "such steps out with train.nonfinite: skip"));
+}
+
 void AlgorithmContext::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient) {
+  if (!stream.immediate()) return;
   const ScopedTimer timer(metrics.update_s);
-  const GradientStats stats = gradient_stats(gradient, simd, &pool);
-  bucket.set_squares(entry, stats.squares);
-  policy.accept(stats, bucket.name(entry), metrics.num_steps + 1);
+  const Block squares = part_of(bucket.squares(), entry, 1);
+  enqueue_squares(stream,
+                  {.gradients = {gradient}, .squares = squares, .simd = simd, .pool = &pool});
+  if (policy.aborts() && std::isnan(squares.as<double>()[0])) {
+    refuse(bucket.name(entry), metrics.num_steps + 1);
+  }
 }
 
 void AlgorithmContext::update(Bucket& bucket, const Arrived& arrived, double mean_factor) {
   {
     const ScopedTimer timer(metrics.update_s);
-    bucket.update(optimizer, {.lr = lr() * arrived.update_scale,
-                              .gradient_scale = policy.factor(bucket.squares(), mean_factor),
-                              .keep = arrived.keep,
-                              .inboxes = arrived.inboxes,
-                              .simd = simd,
-                              .pool = &pool});
+    if (!stream.immediate() && !policy.defers()) bucket.take_squares(simd, &pool);
+    bucket.update(optimizer,
+                  {.lr = lr() * arrived.update_scale,
+                   .decision = policy.decide(bucket.index(), bucket.squares(), mean_factor),
+                   .keep = arrived.keep,
+                   .inboxes = arrived.inboxes,
+                   .simd = simd,
+                   .pool = &pool});
   }
   if (after_update) after_update(bucket);
 }
 
 void AlgorithmContext::update_deferred(Communicator* ranks,
                                        const std::function<void(Bucket&)>& update) {
-  const bool skips = policy.settle(ranks, all_squares());
-  for (Bucket& bucket : buckets) {
-    if (skips) bucket.drop_gradients();
-    update(bucket);
+  if (!stream.immediate()) {
+    for (Bucket& bucket : buckets) bucket.take_squares(simd, &pool);
   }
+  policy.settle(ranks);
+  for (Bucket& bucket : buckets) update(bucket);
 }
 
-double AlgorithmContext::all_squares() const {
-  double sum = 0.0;
-  for (const Bucket& bucket : buckets) sum += bucket.squares();
-  return sum;
+void AlgorithmContext::close_step() {
+  const StepReport report = policy.take_report();
+  if (report.skipped) {
+    ++metrics.num_skipped;
+    for (Bucket& bucket : buckets) bucket.take_back_update();
+  }
+  if (!policy.aborts() || report.nonfinite < 0) return;
+  std::int64_t entry = report.nonfinite;
+  for (const Bucket& bucket : buckets) {
+    if (entry < bucket.num_entries()) refuse(bucket.name(entry), metrics.num_steps);
+    entry -= bucket.num_entries();
+  }
 }
 
 std::span<const AlgorithmEntry> algorithm_table() { return kTable; }

@@ -40,21 +40,24 @@ struct AlgorithmContext {
   std::vector<Bucket>& buckets;
   PipelineMetrics& metrics;
   GradientPolicy& policy;
+  Stream& stream;
   SimdPath simd = best_simd_path();
   WorkerPool& pool;
   /// Called after every update of a bucket.
   std::function<void(const Bucket&)> after_update;
 
-  /// Takes note of a gradient: its norm, and whether it is finite. Throws NonFiniteError.
+  /// Takes note of a gradient that has arrived, where the stream's work is done at once: its norm,
+  /// and whether it is finite. Throws NonFiniteError. Elsewhere update() does it for the bucket.
   void inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient);
   /// Updates a bucket with the current step's learning rate, timed; `arrived` is what it mixes in.
   /// `mean_factor` as in GradientPolicy.
   void update(Bucket& bucket, const Arrived& arrived = {}, double mean_factor = 1.0);
   /// For a step whose updates the gradient policy has deferred: calls `update` for every bucket, in
-  /// bucket order, without gradients if the step is skipped. Collective if `ranks` is given.
+  /// bucket order. Collective if `ranks` is given.
   void update_deferred(Communicator* ranks, const std::function<void(Bucket&)>& update);
-  /// The squared norm of all gradients of this step.
-  [[nodiscard]] double all_squares() const;
+  /// Takes note of how a step ended. Throws NonFiniteError.
+  void close_step();
+  [[noreturn]] void refuse(std::string_view whose, std::int64_t step) const;
   [[nodiscard]] double lr() const { return schedule.lr(metrics.num_updates()); }
 };
 

@@ -2,16 +2,17 @@
 // bucket's gradients are copied into a flat block when they are there and summed over all ranks
 // while the backward pass goes on; updates follow at its end.
 //
-// Behind the gradients the flat block carries one number per parameter: how many ranks have a
-// gradient for it. A parameter that no rank has used stays as it is, one that some have used is
-// updated on all ranks, so that they stay equal.
+// At the end of a step the ranks also count who has a gradient for which parameter. One that no
+// rank has used stays as it is, one that some have used is updated on all ranks, so that they stay
+// equal. The host needs the counts before the gradients are there, so they go by a communicator of
+// their own.
 
-#include <cstring>
 #include <stdexcept>
 #include <utility>
 
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/engine/algorithm.hpp"
+#include "gossamer/core/engine/consensus.hpp"
 #include "gossamer/topology/rank_round.hpp"
 
 namespace gossamer {
@@ -23,28 +24,16 @@ struct Lane {
   Request request;
 };
 
-void fill(const Block& block, double value) {
-  if (block.dtype == DType::kFloat32) {
-    for (float& x : block.as<float>()) x = static_cast<float>(value);
-  } else {
-    for (double& x : block.as<double>()) x = value;
-  }
-}
-
-double first_of(const ConstBlock& block) {
-  return block.dtype == DType::kFloat32 ? static_cast<double>(block.as<float>()[0])
-                                        : block.as<double>()[0];
-}
-
 class AllReduce : public Algorithm {
  public:
   explicit AllReduce(AlgorithmContext& context)
-      : context_(context), lanes_(context.buckets.size()) {
+      : context_(context),
+        counting_(context.communicator.split(0)),
+        lanes_(context.buckets.size()) {
     for (std::size_t b = 0; b < lanes_.size(); ++b) {
-      const Bucket& bucket = context.buckets[b];
-      const std::int64_t numel = bucket.spec().numel + bucket.num_entries();
-      lanes_[b].sent = Buffer(numel, bucket.spec().dtype);
-      lanes_[b].summed = Buffer(numel, bucket.spec().dtype);
+      const BucketSpec& spec = context.buckets[b].spec();
+      lanes_[b].sent = context.stream.allocate(spec.numel, spec.dtype);
+      lanes_[b].summed = context.stream.allocate(spec.numel, spec.dtype);
     }
   }
 
@@ -62,14 +51,18 @@ class AllReduce : public Algorithm {
     if (next_launch_ != lanes_.size()) {
       throw std::logic_error(concat("bucket ", next_launch_, " was not ready in this step"));
     }
+    const std::vector<double> num_users = count_users();
     const bool defers = context_.policy.defers();
+    std::size_t first_entry = 0;
     for (Bucket& bucket : context_.buckets) {
       Lane& lane = lane_of(bucket);
       {
         const ScopedTimer timer(context_.metrics.wait_s);
-        lane.request.wait();
+        lane.request.wait_on(context_.stream);
       }
-      unpack(bucket, lane);
+      const auto count = static_cast<std::size_t>(bucket.num_entries());
+      unpack(bucket, lane, std::span(num_users).subspan(first_entry, count));
+      first_entry += count;
       if (!defers) update(bucket);
     }
     if (defers) {
@@ -88,10 +81,6 @@ class AllReduce : public Algorithm {
  private:
   Lane& lane_of(const Bucket& bucket) { return lanes_[static_cast<std::size_t>(bucket.index())]; }
 
-  static Block presence(const Bucket& bucket, const Buffer& buffer, std::int64_t entry) {
-    return part_of(buffer.block(), bucket.spec().numel + entry, 1);
-  }
-
   static Block flat(const Bucket& bucket, const Buffer& buffer, std::int64_t entry) {
     const auto& entries = bucket.spec().entries;
     const auto place = static_cast<std::size_t>(entry);
@@ -100,16 +89,27 @@ class AllReduce : public Algorithm {
     return part_of(buffer.block(), entries[place].offset, end - entries[place].offset);
   }
 
+  /// How many ranks have a gradient for each parameter, bucket by bucket. Collective.
+  [[nodiscard]] std::vector<double> count_users() const {
+    std::vector<double> mine;
+    for (const Bucket& bucket : context_.buckets) {
+      for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+        mine.push_back(bucket.gradient(entry).data == nullptr ? 0.0 : 1.0);
+      }
+    }
+    const ScopedTimer timer(context_.metrics.wait_s);
+    return sum_over_ranks(*counting_, std::move(mine));
+  }
+
   void pack(const Bucket& bucket, Lane& lane) {
     const ScopedTimer timer(context_.metrics.update_s);
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
       const ConstBlock gradient = bucket.gradient(entry);
       const Block target = flat(bucket, lane.sent, entry);
-      fill(presence(bucket, lane.sent, entry), gradient.data == nullptr ? 0.0 : 1.0);
       if (gradient.data == nullptr) {
-        fill(target, 0.0);
-      } else if (gradient.numel > 0) {
-        std::memcpy(target.data, gradient.data, static_cast<std::size_t>(gradient.bytes()));
+        context_.stream.zero(target);
+      } else {
+        context_.stream.copy(part_of(target, 0, gradient.numel), gradient);
       }
     }
   }
@@ -119,16 +119,18 @@ class AllReduce : public Algorithm {
     const OpLabel label{"all-reduce", bucket.index(), context_.metrics.num_steps};
     lane.request =
         context_.communicator.all_reduce_sum(lane.sent.block(), lane.summed.block(),
-                                             {label, both(lane.sent.owner(), lane.summed.owner())});
+                                             {.label = label,
+                                              .owner = both(lane.sent.owner(), lane.summed.owner()),
+                                              .ready = context_.stream.record()});
     context_.metrics.bytes_sent += exchange_bytes(
         lane.sent.block().bytes(), static_cast<std::size_t>(context_.communicator.size()));
   }
 
   void update(Bucket& bucket) { context_.update(bucket, {}, mean_factor()); }
 
-  void unpack(Bucket& bucket, const Lane& lane) {
+  void unpack(Bucket& bucket, const Lane& lane, std::span<const double> num_users) {
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
-      const bool used = first_of(presence(bucket, lane.summed, entry)) > 0.0;
+      const bool used = num_users[static_cast<std::size_t>(entry)] > 0.0;
       const Block sum = flat(bucket, lane.summed, entry);
       bucket.replace_gradient(entry, used ? ConstBlock(sum) : ConstBlock());
       // The sum has a norm of its own, and may overflow where no part did.
@@ -137,6 +139,7 @@ class AllReduce : public Algorithm {
   }
 
   AlgorithmContext& context_;
+  std::unique_ptr<Communicator> counting_;
   std::vector<Lane> lanes_;
   std::vector<bool> packed_;
   std::size_t next_launch_ = 0;

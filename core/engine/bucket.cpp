@@ -1,45 +1,33 @@
 #include "gossamer/core/engine/bucket.hpp"
 
-#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
 #include "gossamer/core/base/text.hpp"
-#include "gossamer/optim/flush_denormals.hpp"
 
 namespace gossamer {
-namespace {
-
-// Elements. Waking the other threads takes longer than they save on less.
-constexpr std::int64_t kLeastShared = 64 * 1024;
-// Parts begin at a multiple of this, so that no two threads write one cache line.
-constexpr std::int64_t kGrain = 1024;
-
-}  // namespace
-
-Block part_of(const Block& block, std::int64_t offset, std::int64_t numel) {
-  return {static_cast<std::byte*>(block.data) + offset * size_of(block.dtype), numel, block.dtype,
-          block.device};
-}
-
-ConstBlock part_of(const ConstBlock& block, std::int64_t offset, std::int64_t numel) {
-  return {static_cast<const std::byte*>(block.data) + offset * size_of(block.dtype), numel,
-          block.dtype, block.device};
-}
 
 Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInfo> parameters,
-               Buffer memory, int num_states)
-    : index_(index), spec_(std::move(spec)), memory_(std::move(memory)) {
-  if (memory_.block().numel != spec_.numel || memory_.block().dtype != spec_.dtype) {
+               Memory memory, int num_states, Stream& stream)
+    : index_(index), spec_(std::move(spec)), memory_(std::move(memory)), stream_(stream) {
+  const Block block = memory_.parameters.block();
+  if (block.numel != spec_.numel || block.dtype != spec_.dtype || block.device != stream.device()) {
     throw std::logic_error("Bucket: the memory does not fit the plan");
   }
-  for (int k = 0; k < num_states; ++k) states_.emplace_back(spec_.numel, spec_.dtype);
+  for (int k = 0; k < num_states; ++k) {
+    states_.push_back(stream.allocate(spec_.numel, spec_.dtype));
+  }
+  std::vector<std::int64_t> numels;
   for (const BucketEntry& entry : spec_.entries) {
     const ParameterInfo& info = parameters[static_cast<std::size_t>(entry.parameter)];
     slots_.push_back({.name = info.name,
-                      .parameter = part_of(memory_.block(), entry.offset, info.numel()),
+                      .parameter = part_of(block, entry.offset, info.numel()),
                       .offset = entry.offset,
                       .weight_decay = info.weight_decay});
+    numels.push_back(info.numel());
+  }
+  if (!stream.on_host()) {
+    scratch_ = stream.allocate(squares_scratch_numel(numels), DType::kFloat64);
   }
 }
 
@@ -67,68 +55,44 @@ void Bucket::replace_gradient(std::int64_t entry, ConstBlock gradient) {
   slots_.at(static_cast<std::size_t>(entry)).gradient = gradient;
 }
 
-void Bucket::drop_gradients() {
-  for (Slot& slot : slots_) slot.gradient = {};
-}
-
-void Bucket::set_squares(std::int64_t entry, double squares) {
-  slots_.at(static_cast<std::size_t>(entry)).squares = squares;
-}
-
-double Bucket::squares() const {
-  double sum = 0.0;
-  for (const Slot& slot : slots_) sum += slot.squares;
-  return sum;
-}
-
-void Bucket::update_range(const Optimizer& optimizer, const UpdateContext& context,
-                          PartRange range) {
-  const FlushDenormals flush;
-  std::vector<Inbox> inboxes(context.inboxes.begin(), context.inboxes.end());
-  for (const Slot& slot : slots_) {
-    const std::int64_t first = std::max(range.first, slot.offset);
-    const std::int64_t last = std::min(range.last, slot.offset + slot.parameter.numel);
-    if (first >= last) continue;
-    const std::int64_t numel = last - first;
-    ParameterUpdate step{.parameter = part_of(memory_.block(), first, numel),
-                         .keep = context.keep,
-                         .inboxes = inboxes,
-                         .step = slot.num_updates + 1,
-                         .lr = context.lr,
-                         .weight_decay = slot.weight_decay,
-                         .gradient_scale = context.gradient_scale,
-                         .simd = context.simd};
-    if (slot.gradient.data != nullptr) {
-      step.gradient = part_of(slot.gradient, first - slot.offset, numel);
-    }
-    for (std::size_t k = 0; k < inboxes.size(); ++k) {
-      inboxes[k].block = part_of(context.inboxes[k].block, first, numel);
-    }
-    for (std::size_t k = 0; k < states_.size(); ++k) {
-      step.states[k] = part_of(states_[k].block(), first, numel).data;
-    }
-    optimizer.update(step);
-  }
+void Bucket::take_squares(SimdPath simd, WorkerPool* pool) {
+  SquaresInput input{.squares = squares(), .scratch = scratch_.block(), .simd = simd, .pool = pool};
+  for (const Slot& slot : slots_) input.gradients.push_back(slot.gradient);
+  enqueue_squares(stream_, std::move(input));
 }
 
 void Bucket::update(const Optimizer& optimizer, const UpdateContext& context) {
-  if (context.pool != nullptr && spec_.numel >= kLeastShared) {
-    context.pool->share(spec_.numel, kGrain,
-                        [&](const PartRange& range) { update_range(optimizer, context, range); });
-  } else {
-    update_range(optimizer, context, {0, spec_.numel});
-  }
+  BlockUpdate update{.parameters = parameters(),
+                     .keep = context.keep,
+                     .inboxes = {context.inboxes.begin(), context.inboxes.end()},
+                     .lr = context.lr,
+                     .decision = context.decision,
+                     .simd = context.simd,
+                     .pool = context.pool};
+  for (std::size_t k = 0; k < states_.size(); ++k) update.states[k] = states_[k].block().data;
   for (Slot& slot : slots_) {
-    if (slot.gradient.data != nullptr) ++slot.num_updates;
+    update.segments.push_back({.offset = slot.offset,
+                               .numel = slot.parameter.numel,
+                               .gradient = slot.gradient,
+                               .step = slot.num_updates + 1,
+                               .weight_decay = slot.weight_decay});
+    slot.counted = slot.gradient.data != nullptr;
+    if (slot.counted) ++slot.num_updates;
     slot.gradient = {};
   }
+  enqueue_update(stream_, optimizer, std::move(update));
   updated_ = true;
 }
 
 void Bucket::begin_step() {
-  for (Slot& slot : slots_) slot.squares = 0.0;
   num_arrived_ = 0;
   updated_ = false;
+}
+
+void Bucket::take_back_update() {
+  for (Slot& slot : slots_) {
+    if (std::exchange(slot.counted, false)) --slot.num_updates;
+  }
 }
 
 }  // namespace gossamer

@@ -2,7 +2,8 @@
 // One bucket at work: a contiguous block of parameters, their optimizer state, and which gradients
 // of the current step have arrived.
 //
-// Protocol per step: offer() each gradient, then update() once; gradients are forgotten by it.
+// Protocol per step: offer() each gradient, then update() once; gradients are forgotten by it, and
+// stay where they are until the stream has done the work.
 // Invariants: parameter memory is written by update() alone (and by whoever averages or loads,
 // between steps). Not thread safe.
 
@@ -15,6 +16,7 @@
 #include "gossamer/core/base/buffer.hpp"
 #include "gossamer/core/base/worker_pool.hpp"
 #include "gossamer/core/engine/bucket_plan.hpp"
+#include "gossamer/optim/block_update.hpp"
 #include "gossamer/optim/optimizer.hpp"
 
 namespace gossamer {
@@ -22,7 +24,8 @@ namespace gossamer {
 /// What an update takes beside the gradients.
 struct UpdateContext {
   double lr = 0.0;
-  double gradient_scale = 1.0;
+  /// What becomes of the gradients, in the stream's memory; null: they are used as they are.
+  const GradientDecision* decision = nullptr;
   /// As in ParameterUpdate, for the whole block; they belong to the caller.
   double keep = 1.0;
   std::span<const Inbox> inboxes = {};
@@ -33,15 +36,22 @@ struct UpdateContext {
 
 class Bucket {
  public:
-  /// `parameters` is the memory that the model computes with.
+  /// What a bucket works with.
+  struct Memory {
+    /// What the model computes with; on the stream's device.
+    Buffer parameters = {};
+    /// Float64, one element per entry, on the stream's device: squared norms of the gradients.
+    Block squares = {};
+  };
+  /// `stream` outlives the bucket.
   Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInfo> parameters,
-         Buffer memory, int num_states);
+         Memory memory, int num_states, Stream& stream);
 
   [[nodiscard]] std::int64_t index() const { return index_; }
   [[nodiscard]] const BucketSpec& spec() const { return spec_; }
-  [[nodiscard]] Block parameters() const { return memory_.block(); }
+  [[nodiscard]] Block parameters() const { return memory_.parameters.block(); }
   /// Keeps the memory alive while an exchange reads it.
-  [[nodiscard]] const std::shared_ptr<void>& owner() const { return memory_.owner(); }
+  [[nodiscard]] const std::shared_ptr<void>& owner() const { return memory_.parameters.owner(); }
   [[nodiscard]] std::int64_t num_entries() const {
     return static_cast<std::int64_t>(slots_.size());
   }
@@ -56,17 +66,17 @@ class Bucket {
   [[nodiscard]] ConstBlock gradient(std::int64_t entry) const { return slot(entry).gradient; }
   /// Replaces the gradient of an entry by another one of the same size; null data: none.
   void replace_gradient(std::int64_t entry, ConstBlock gradient);
-  /// As if none had arrived.
-  void drop_gradients();
-  /// Notes the squared norm of an entry's gradient; it counts until begin_step().
-  void set_squares(std::int64_t entry, double squares);
-  /// The squared norm of all gradients of this step.
-  [[nodiscard]] double squares() const;
+  /// Of the gradients' squared norms; see Memory.
+  [[nodiscard]] Block squares() const { return memory_.squares; }
+  /// Fills in squares() for the gradients that are there.
+  void take_squares(SimdPath simd, WorkerPool* pool);
 
   /// Mixes all parameters and updates those that have a gradient.
   void update(const Optimizer& optimizer, const UpdateContext& context);
   /// Makes the bucket ready for the gradients of the next step.
   void begin_step();
+  /// The last update() has turned out to be mixing alone: it does not count as a step.
+  void take_back_update();
 
  private:
   struct Slot {
@@ -76,27 +86,24 @@ class Bucket {
     double weight_decay = 0.0;
     /// Updates so far.
     std::int64_t num_updates = 0;
+    /// The last update() was one of them.
+    bool counted = false;
     ConstBlock gradient = {};
-    double squares = 0.0;
   };
 
   [[nodiscard]] const Slot& slot(std::int64_t entry) const {
     return slots_.at(static_cast<std::size_t>(entry));
   }
-  /// Updates the elements [first, last) of the block.
-  void update_range(const Optimizer& optimizer, const UpdateContext& context, PartRange range);
-
   std::int64_t index_;
   BucketSpec spec_;
-  Buffer memory_;
+  Memory memory_;
+  Stream& stream_;
   std::vector<Buffer> states_;
+  /// See SquaresInput.
+  Buffer scratch_;
   std::vector<Slot> slots_;
   std::int64_t num_arrived_ = 0;
   bool updated_ = false;
 };
-
-/// The part of a block that begins at element `offset`.
-Block part_of(const Block& block, std::int64_t offset, std::int64_t numel);
-ConstBlock part_of(const ConstBlock& block, std::int64_t offset, std::int64_t numel);
 
 }  // namespace gossamer

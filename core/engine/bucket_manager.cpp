@@ -15,15 +15,21 @@ BucketManager::Config checked(BucketManager::Config config) {
   return config;
 }
 
+std::int64_t num_entries(const BucketPlan& plan) {
+  std::int64_t count = 0;
+  for (const BucketSpec& bucket : plan.buckets) count += std::ssize(bucket.entries);
+  return count;
+}
+
 }  // namespace
 
 BucketManager::BucketManager(Communicator& communicator, Config config,
                              std::vector<ParameterInfo> parameters, const BucketPlan& plan,
                              std::vector<Buffer> memory)
     : config_(checked(std::move(config))),
-      policy_(config_.gradients,
-              communicator.world_ranks()[static_cast<std::size_t>(communicator.rank())]),
+      stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
       pool_(config_.num_threads),
+      policy_(config_.gradients, stream_, num_entries(plan), std::ssize(plan.buckets)),
       places_(parameters.size()),
       context_{.communicator = communicator,
                .topology = config_.topology.get(),
@@ -32,6 +38,7 @@ BucketManager::BucketManager(Communicator& communicator, Config config,
                .buckets = buckets_,
                .metrics = metrics_,
                .policy = policy_,
+               .stream = stream_,
                .simd = config_.simd,
                .pool = pool_,
                .after_update = [this](const Bucket& bucket) {
@@ -40,19 +47,35 @@ BucketManager::BucketManager(Communicator& communicator, Config config,
   if (memory.size() != plan.buckets.size()) {
     throw std::logic_error("BucketManager: one buffer per bucket is needed");
   }
+  std::int64_t first_entry = 0;
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
-    buckets_.emplace_back(static_cast<std::int64_t>(b), plan.buckets[b], parameters,
-                          std::move(memory[b]), config_.optimizer->num_states());
     const auto& entries = plan.buckets[b].entries;
+    const Block squares = part_of(policy_.squares(), first_entry, std::ssize(entries));
+    buckets_.emplace_back(static_cast<std::int64_t>(b), plan.buckets[b], parameters,
+                          Bucket::Memory{std::move(memory[b]), squares},
+                          config_.optimizer->num_states(), stream_);
     for (std::size_t e = 0; e < entries.size(); ++e) {
       places_[static_cast<std::size_t>(entries[e].parameter)] = {b, static_cast<std::int64_t>(e)};
     }
+    first_entry += std::ssize(entries);
   }
   algorithm_ = make_algorithm(config_.algorithm, context_);
 }
 
+BucketManager::~BucketManager() {
+  try {
+    stream_.synchronize();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): whoever made the error has been told
+  }
+}
+
+void BucketManager::close_step() {
+  if (std::exchange(step_is_open_, false)) context_.close_step();
+}
+
 void BucketManager::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
   const ScopedTimer timer(metrics_.pipeline_s);
+  close_step();
   const Place place = places_.at(static_cast<std::size_t>(parameter));
   Bucket& bucket = buckets_[place.bucket];
   bucket.offer(place.entry, gradient);
@@ -62,13 +85,32 @@ void BucketManager::gradient_ready(std::int64_t parameter, ConstBlock gradient) 
 
 void BucketManager::finish_step() {
   const ScopedTimer timer(metrics_.pipeline_s);
+  close_step();
   for (Bucket& bucket : buckets_) {
     if (!bucket.complete()) algorithm_->on_ready(bucket);
   }
   algorithm_->on_step_end();
-  if (policy_.end_step(context_.all_squares(), algorithm_->mean_factor())) ++metrics_.num_skipped;
+  policy_.end_step(algorithm_->mean_factor());
   for (Bucket& bucket : buckets_) bucket.begin_step();
   ++metrics_.num_steps;
+  step_is_open_ = true;
+  if (stream_.immediate()) close_step();
+}
+
+void BucketManager::drain() {
+  algorithm_->drain();
+  stream_.synchronize();
+  close_step();
+}
+
+const PipelineMetrics& BucketManager::metrics() {
+  close_step();
+  return metrics_;
+}
+
+double BucketManager::lr() {
+  close_step();
+  return context_.lr();
 }
 
 std::vector<Block> BucketManager::blocks() const {

@@ -7,6 +7,11 @@
 // gradient is mixed, not updated. Every rank makes the same number of steps. drain() before
 // anything else writes parameters, and before the last rank leaves.
 //
+// Streams: all work on memory goes to one stream, in the order of the calls. Where it lags behind
+// (a GPU), gradients and parameters belong to that stream: whoever writes the ones or reads the
+// others does so in its order. The calls do not wait for it, but for this: the first call of a step
+// learns how the step before ended, so that the host is never more than one step ahead.
+//
 // Thread safety: one thread, the one that runs the backward pass.
 // Errors: CommError from exchanges, NonFiniteError for gradients (see gradient_policy.hpp),
 // std::logic_error for a broken protocol.
@@ -16,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "gossamer/core/base/host_stream.hpp"
 #include "gossamer/core/engine/algorithm.hpp"
 #include "gossamer/core/engine/bucket.hpp"
 
@@ -29,6 +35,8 @@ class BucketManager {
     std::shared_ptr<const Optimizer> optimizer = {};
     std::shared_ptr<const Schedule> schedule = {};
     GradientOptions gradients = {};
+    /// Outlives the manager. Null: a stream of its own whose work is done at once.
+    Stream* stream = nullptr;
     SimdPath simd = best_simd_path();
     /// Threads that share mixing and updates, the caller included.
     int num_threads = 1;
@@ -36,17 +44,21 @@ class BucketManager {
     std::function<void(const BucketSpec&)> after_update = {};
   };
 
-  /// Collective. `memory` holds one buffer per bucket of the plan, with the initial parameters.
+  /// Collective. `memory` holds one buffer per bucket of the plan, with the initial parameters, on
+  /// the stream's device.
   BucketManager(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
                 const BucketPlan& plan, std::vector<Buffer> memory);
+  /// Waits for the stream's work.
+  ~BucketManager();
   BucketManager(const BucketManager&) = delete;
   BucketManager& operator=(const BucketManager&) = delete;
 
   /// The gradient of a parameter (its declared index) is there and stays until its update.
   void gradient_ready(std::int64_t parameter, ConstBlock gradient);
   void finish_step();
-  /// Waits for all exchanges in flight; what has arrived is mixed in by the next step.
-  void drain() { algorithm_->drain(); }
+  /// Waits for all exchanges in flight and for the stream; what has arrived is mixed in by the next
+  /// step.
+  void drain();
   /// After drain(): the next step mixes nothing.
   void forget_arrived() { algorithm_->forget_arrived(); }
 
@@ -54,9 +66,11 @@ class BucketManager {
   void set_gradient_scale(double scale) { policy_.set_scale(scale); }
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
-  [[nodiscard]] const PipelineMetrics& metrics() const { return metrics_; }
-  /// The learning rate of the next step.
-  [[nodiscard]] double lr() const { return context_.lr(); }
+  /// Waits until it is known how the last step ended.
+  [[nodiscard]] const PipelineMetrics& metrics();
+  /// The learning rate of the next step. Waits like metrics().
+  [[nodiscard]] double lr();
+  [[nodiscard]] Stream& stream() { return stream_; }
   /// The memory of all parameters, bucket by bucket.
   [[nodiscard]] std::vector<Block> blocks() const;
 
@@ -66,14 +80,20 @@ class BucketManager {
     std::int64_t entry = 0;
   };
 
+  /// Takes note of how the last step ended, once.
+  void close_step();
+
   Config config_;
+  InlineStream inline_stream_;
+  Stream& stream_;
   PipelineMetrics metrics_;
-  GradientPolicy policy_;
   WorkerPool pool_;
+  GradientPolicy policy_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
   AlgorithmContext context_;
   std::unique_ptr<Algorithm> algorithm_;
+  bool step_is_open_ = false;
 };
 
 }  // namespace gossamer

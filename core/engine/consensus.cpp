@@ -1,58 +1,43 @@
 #include "gossamer/core/engine/consensus.hpp"
 
 #include <cmath>
-#include <cstring>
-#include <stdexcept>
 #include <utility>
 
+#include "gossamer/optim/swap_with_mean.hpp"
+
 namespace gossamer {
-namespace {
 
-/// On entry `sum` holds the sum over ranks; on return x and its mean have changed places. Returns
-/// the squared distance between them.
-template <class T>
-double swap_with_mean(std::span<T> x, std::span<T> sum, int size) {
-  double squares = 0.0;
-  const T ranks = static_cast<T>(size);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const T own = x[i];
-    const T mean = sum[i] / ranks;
-    const double difference = static_cast<double>(mean) - static_cast<double>(own);
-    squares += difference * difference;
-    x[i] = mean;
-    sum[i] = own;
-  }
-  return squares;
-}
-
-}  // namespace
-
-ModelAverage::ModelAverage(Communicator& communicator, std::vector<Block> blocks)
-    : blocks_(std::move(blocks)) {
+ModelAverage::ModelAverage(Communicator& communicator, Stream& stream, std::vector<Block> blocks)
+    : stream_(stream), blocks_(std::move(blocks)) {
+  const auto count = std::ssize(blocks_);
+  const Buffer squares = stream.allocate(count, DType::kFloat64);
+  const Buffer report = stream.allocate_host(count, DType::kFloat64);
   std::vector<Request> requests;
   for (const Block& block : blocks_) {
-    const Buffer& sum = saved_.emplace_back(block.numel, block.dtype);
+    const Buffer& sum = saved_.emplace_back(stream.allocate(block.numel, block.dtype));
     requests.push_back(communicator.all_reduce_sum(
-        block, sum.block(), {.label = {.what = "average"}, .owner = sum.owner()}));
+        block, sum.block(),
+        {.label = {.what = "average"}, .owner = sum.owner(), .ready = stream.record()}));
   }
-  for (Request& request : requests) request.wait();
-  double squares = 0.0;
+  std::vector<Buffer> scratch;
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    const Block sum = saved_[b].block();
-    squares += sum.dtype == DType::kFloat32
-                   ? swap_with_mean(blocks_[b].as<float>(), sum.as<float>(), communicator.size())
-                   : swap_with_mean(blocks_[b].as<double>(), sum.as<double>(), communicator.size());
+    requests[b].wait_on(stream);
+    scratch.push_back(stream.allocate(swap_scratch_numel(blocks_[b].numel), DType::kFloat64));
+    enqueue_swap_with_mean(stream, {.x = blocks_[b],
+                                    .sum = saved_[b].block(),
+                                    .size = communicator.size(),
+                                    .scratch = scratch[b].block(),
+                                    .squares = static_cast<double*>(squares.block().data) + b});
   }
-  distance_ = std::sqrt(squares);
+  stream.copy(report.block(), squares.block());
+  stream.synchronize();
+  double sum = 0.0;
+  for (const double part : report.block().as<double>()) sum += part;
+  distance_ = std::sqrt(sum);
 }
 
 void ModelAverage::restore() {
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    const Block own = saved_[b].block();
-    if (own.numel > 0) {
-      std::memcpy(blocks_[b].data, own.data, static_cast<std::size_t>(own.bytes()));
-    }
-  }
+  for (std::size_t b = 0; b < blocks_.size(); ++b) stream_.copy(blocks_[b], saved_[b].block());
 }
 
 std::vector<double> sum_over_ranks(Communicator& communicator, std::vector<double> numbers) {

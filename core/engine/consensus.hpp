@@ -13,15 +13,17 @@ namespace gossamer {
 /// flight on the blocks. Costs one copy of them.
 class ModelAverage {
  public:
-  /// Collective: all ranks give blocks of the same sizes; float32 or float64.
-  ModelAverage(Communicator& communicator, std::vector<Block> blocks);
+  /// Collective: all ranks give blocks of the same sizes; float32 or float64, on the device of
+  /// `stream`, which outlives this.
+  ModelAverage(Communicator& communicator, Stream& stream, std::vector<Block> blocks);
 
   /// ||mean - x|| over all blocks, x this rank's own values.
   [[nodiscard]] double distance() const { return distance_; }
-  /// Writes this rank's own values back, bit for bit. Does not communicate.
+  /// Writes this rank's own values back, bit for bit, as work on the stream. Does not communicate.
   void restore();
 
  private:
+  Stream& stream_;
   std::vector<Block> blocks_;
   std::vector<Buffer> saved_;
   double distance_ = 0.0;

@@ -13,14 +13,18 @@ bool leads(const Communicator& world, int node_size) { return world.rank() % nod
 }  // namespace
 
 void Exchange::reserve(const Bucket& bucket, std::size_t count) {
-  while (buffers_.size() < count) buffers_.emplace_back(bucket.spec().numel, bucket.spec().dtype);
+  while (buffers_.size() < count) {
+    buffers_.push_back(stream_->allocate(bucket.spec().numel, bucket.spec().dtype));
+  }
 }
 
 OpContext Exchange::context_of(const Bucket& bucket, std::int64_t k) const {
   // All blocks stay alive until the worker is done with them, whatever becomes of this object.
   std::shared_ptr<void> owner = bucket.owner();
   for (const Buffer& buffer : buffers_) owner = both(std::move(owner), buffer.owner());
-  return {.label = {.bucket = bucket.index(), .round = k}, .owner = std::move(owner)};
+  return {.label = {.bucket = bucket.index(), .round = k},
+          .owner = std::move(owner),
+          .ready = stream_->record()};
 }
 
 Request Exchange::exchange(GroupCache& groups, const RankRound& round, ConstBlock send,
@@ -82,8 +86,10 @@ Request Exchange::start_two_levels(GroupCache& groups, const RankRound& round, c
     for (std::size_t i = 0; i < round.take.size(); ++i) {
       heard.push_back({buffers_[1 + i].block(), round.take[i] * mean});
     }
-    context.prepare = [inbox, keep = round.keep * mean, heard = std::move(heard), simd] {
-      mix(inbox, keep, heard, simd);
+    context.prepare = [&stream = groups.world().stream(), inbox, keep = round.keep * mean,
+                       heard = std::move(heard), simd]() -> EventPtr {
+      enqueue_mix(stream, inbox, keep, heard, simd);
+      return stream.record();
     };
   }
   return groups.node_result(round.node_size).broadcast(inbox, 0, std::move(context));
@@ -95,7 +101,9 @@ double Exchange::start(GroupCache& groups, const Bucket& bucket, std::int64_t k,
   arriving_.clear();
   keep_ = round.keep;
   if (round.kind == RankRound::Kind::kIdle && round.node_size == 1) return 0.0;
-  checksum_.take(bucket.parameters());
+  if (stream_->on_host()) {
+    stream_->run([sum = checksum_, block = bucket.parameters()] { sum->take(block); });
+  }
   if (round.node_size > 1) {
     request_ = start_two_levels(groups, round, bucket, k, simd);
   } else {
@@ -111,12 +119,14 @@ double Exchange::start(GroupCache& groups, const Bucket& bucket, std::int64_t k,
 
 void Exchange::wait(const Bucket& bucket) {
   if (!request_.pending()) return;
-  request_.wait();
-  if (!checksum_.matches(bucket.parameters())) {
-    throw std::logic_error(concat("the parameters of bucket ", bucket.index(),
+  request_.wait_on(*stream_);
+  if (!stream_->on_host()) return;
+  stream_->run([sum = checksum_, block = bucket.parameters(), index = bucket.index()] {
+    if (sum->matches(block)) return;
+    throw std::logic_error(concat("the parameters of bucket ", index,
                                   " were written while their exchange was in flight; drain() ",
                                   "before changing parameters"));
-  }
+  });
 }
 
 Arrived Exchange::take() {

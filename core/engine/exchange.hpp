@@ -7,6 +7,7 @@
 // start() and the end of wait() nobody may write the parameters. Not thread safe.
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "gossamer/core/engine/algorithm.hpp"
@@ -17,10 +18,15 @@ namespace gossamer {
 
 class Exchange {
  public:
-  /// Starts this rank's part of round k for a bucket. Returns the bytes sent.
+  /// `stream`: whose work writes the parameters and reads the inboxes. Outlives this.
+  explicit Exchange(Stream& stream) : stream_(&stream) {}
+
+  /// Starts this rank's part of round k for a bucket, when the stream's work so far is done.
+  /// Returns the bytes sent.
   double start(GroupCache& groups, const Bucket& bucket, std::int64_t k, SimdPath simd);
-  /// Waits for what start() has started; nothing if it is over. Throws CommError, and
-  /// std::logic_error when the parameters were written meanwhile (debug builds).
+  /// The stream waits for what start() has started, and so does the caller if the stream's work is
+  /// done at once; nothing if it is over. Throws CommError, and std::logic_error when the
+  /// parameters were written meanwhile (debug builds).
   void wait(const Bucket& bucket);
   /// What has arrived, once; later calls give nothing to mix in. Valid until the next start().
   Arrived take();
@@ -37,13 +43,14 @@ class Exchange {
   Request start_two_levels(GroupCache& groups, const RankRound& round, const Bucket& bucket,
                            std::int64_t k, SimdPath simd);
 
+  Stream* stream_;
   std::vector<Buffer> buffers_;
   Request request_;
   double keep_ = 1.0;
   std::vector<Inbox> arriving_;
   bool has_arrived_ = false;
   double update_scale_ = 1.0;
-  BlockChecksum checksum_;
+  std::shared_ptr<BlockChecksum> checksum_ = std::make_shared<BlockChecksum>();
 };
 
 }  // namespace gossamer

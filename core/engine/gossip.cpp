@@ -19,9 +19,10 @@ namespace {
 class Gossip : public Algorithm {
  public:
   explicit Gossip(AlgorithmContext& context)
-      : context_(context),
-        groups_(context.communicator, *context.topology),
-        exchanges_(context.buckets.size()) {}
+      : context_(context), groups_(context.communicator, *context.topology) {
+    for (std::size_t b = 0; b < context.buckets.size(); ++b)
+      exchanges_.emplace_back(context.stream);
+  }
 
   void on_ready(Bucket& bucket) override {
     if (!context_.policy.defers()) step(bucket);
@@ -40,6 +41,7 @@ class Gossip : public Algorithm {
 
   void drain() override {
     for (const Bucket& bucket : context_.buckets) exchange_of(bucket).wait(bucket);
+    context_.stream.synchronize();
   }
 
   void forget_arrived() override {

@@ -8,13 +8,9 @@
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/registry.hpp"
 #include "gossamer/core/base/text.hpp"
-#include "gossamer/core/engine/consensus.hpp"
 
 namespace gossamer {
 namespace {
-
-// torch.nn.utils.clip_grad_norm_ and decent-dp have the same.
-constexpr double kClipEps = 1e-6;
 
 struct ClipModeEntry {
   std::string_view name;
@@ -45,62 +41,97 @@ NonFinite nonfinite(std::string_view name) {
   return row_of(kNonFinite, "policy for non-finite gradients", name).policy;
 }
 
-GradientPolicy::GradientPolicy(const GradientOptions& options, int rank)
-    : options_(options), rank_(rank) {
+GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,
+                               std::int64_t num_entries, std::int64_t num_buckets)
+    : options_(options),
+      stream_(stream),
+      squares_(stream.allocate(num_entries, DType::kFloat64)),
+      decisions_(
+          stream.allocate(num_buckets * std::int64_t{sizeof(GradientDecision)}, DType::kUInt8)),
+      flags_(stream.allocate(2, DType::kFloat64)),
+      last_norm_(stream.allocate(1, DType::kFloat64)),
+      report_(stream.allocate_host(num_entries + 1, DType::kFloat64)) {
   const bool positive = std::isfinite(options.clip_norm) && options.clip_norm > 0.0;
   if (options.clip_mode != ClipMode::kNone && !positive) {
     throw ConfigError(concat("the norm that gradients are clipped to is ", options.clip_norm,
                              ", allowed: a number > 0"));
   }
+  // Negative: there has been no step.
+  const Buffer none = stream.allocate_host(1, DType::kFloat64);
+  none.block().as<double>()[0] = -1.0;
+  stream.copy(last_norm_.block(), none.block());
+  stream.synchronize();
 }
 
 bool GradientPolicy::defers() const {
-  return options_.nonfinite == NonFinite::kSkip || options_.clip_mode == ClipMode::kGlobal ||
-         (options_.clip_mode == ClipMode::kDelayedGlobal && !last_norm_);
+  return !aborts() || options_.clip_mode == ClipMode::kGlobal ||
+         (options_.clip_mode == ClipMode::kDelayedGlobal && !has_last_norm_);
 }
 
-void GradientPolicy::accept(const GradientStats& stats, std::string_view whose, std::int64_t step) {
-  if (stats.finite) return;
-  if (options_.nonfinite == NonFinite::kAbort) {
-    throw NonFiniteError(concat("rank ", rank_, ", step ", step, ": the gradient of ", whose,
-                                " is not finite; try a smaller learning rate, clipping, or leave "
-                                "such steps out with train.nonfinite: skip"));
+DecisionRule GradientPolicy::rule(double mean_factor) const {
+  return {.clip_mode = options_.clip_mode,
+          .clip_norm = options_.clip_norm,
+          .unit = scale_ * mean_factor};
+}
+
+const double* GradientPolicy::flag() const {
+  return aborts() ? nullptr : flags_.block().as<double>().data() + 1;
+}
+
+void GradientPolicy::settle(Communicator* communicator) {
+  settled_ = true;
+  if (aborts()) return;
+  const Block mine = part_of(flags_.block(), 0, 1);
+  const Block all = part_of(flags_.block(), 1, 1);
+  if (communicator == nullptr) {
+    return enqueue_flag(stream_, squares_.block(), all.as<double>().data());
   }
-  found_nonfinite_ = true;
+  enqueue_flag(stream_, squares_.block(), mine.as<double>().data());
+  communicator
+      ->all_reduce_sum(
+          mine, all, {.label = {.what = "sum"}, .owner = flags_.owner(), .ready = stream_.record()})
+      .wait_on(stream_);
 }
 
-bool GradientPolicy::settle(Communicator* communicator, double all_squares) {
-  all_squares_ = all_squares;
-  if (options_.nonfinite != NonFinite::kSkip) return false;
-  const double mine = found_nonfinite_ ? 1.0 : 0.0;
-  skips_ =
-      communicator != nullptr ? sum_over_ranks(*communicator, {mine})[0] > 0.0 : found_nonfinite_;
-  return skips_;
+const GradientDecision* GradientPolicy::decide(std::int64_t bucket, const ConstBlock& squares,
+                                               double mean_factor) {
+  auto* const decision = static_cast<GradientDecision*>(decisions_.block().data) + bucket;
+  enqueue_decision(stream_, {.squares = options_.clip_mode == ClipMode::kPerBucket || !settled_
+                                            ? squares
+                                            : ConstBlock(squares_.block()),
+                             .rule = rule(mean_factor),
+                             .last_norm = last_norm_.block().as<double>().data(),
+                             .flag = flag(),
+                             .decision = decision});
+  return decision;
 }
 
-double GradientPolicy::clip(double norm) const {
-  return std::min(1.0, options_.clip_norm / (norm + kClipEps));
-}
-
-double GradientPolicy::factor(double bucket_squares, double mean_factor) const {
-  const double unit = scale_ * mean_factor;
-  switch (options_.clip_mode) {
-    case ClipMode::kNone:
-      return unit;
-    case ClipMode::kPerBucket:
-      return unit * clip(unit * std::sqrt(bucket_squares));
-    case ClipMode::kGlobal:
-      return unit * clip(unit * std::sqrt(all_squares_));
-    case ClipMode::kDelayedGlobal:
-      return unit * clip(last_norm_ ? *last_norm_ : unit * std::sqrt(all_squares_));
+void GradientPolicy::end_step(double mean_factor) {
+  if (options_.clip_mode == ClipMode::kDelayedGlobal) {
+    enqueue_norm(stream_, squares_.block(), scale_ * mean_factor, flag(),
+                 last_norm_.block().as<double>().data());
+    has_last_norm_ = true;
   }
-  return unit;
+  settled_ = false;
+  const std::int64_t num_entries = squares_.block().numel;
+  stream_.copy(part_of(report_.block(), 0, num_entries), squares_.block());
+  if (!aborts()) {
+    stream_.copy(part_of(report_.block(), num_entries, 1), part_of(flags_.block(), 1, 1));
+  }
+  reported_ = stream_.record();
+  // Elsewhere all of them are written anew in every step.
+  if (stream_.immediate()) std::ranges::fill(squares_.block().as<double>(), 0.0);
 }
 
-bool GradientPolicy::end_step(double all_squares, double mean_factor) {
-  if (!skips_) last_norm_ = scale_ * mean_factor * std::sqrt(all_squares);
-  found_nonfinite_ = false;
-  return std::exchange(skips_, false);
+StepReport GradientPolicy::take_report() {
+  if (const EventPtr reported = std::exchange(reported_, nullptr)) reported->wait();
+  stream_.check();
+  const std::span<const double> numbers = report_.block().as<double>();
+  StepReport report{.skipped = !aborts() && numbers.back() != 0.0};
+  const auto squares = numbers.first(numbers.size() - 1);
+  const auto first = std::ranges::find_if(squares, [](double x) { return std::isnan(x); });
+  if (first != squares.end()) report.nonfinite = first - squares.begin();
+  return report;
 }
 
 }  // namespace gossamer

@@ -16,25 +16,30 @@
 // all-reduced; a skipped step mixes and exchanges as usual, and neither the learning-rate schedule
 // nor the optimizers count it. Without communication each rank decides for itself.
 //
-// Cost: every gradient is read once more when it arrives, while it is still warm in the cache. What
-// defers updates keeps all gradients in memory until the backward pass is over and hides neither
-// updates nor the waiting for exchanges behind it; the exchanges themselves still have a whole
-// step.
+// Sums, factors and decisions are work on the model's stream and stay in its memory
+// (optim/gradient_control.hpp): the host need not know them for the step to go on. On processors,
+// whose work is done at once, a gradient that is not finite is known when it arrives. Elsewhere
+// the sweep leaves out what is not finite, and the host learns of it when the next step begins.
+//
+// Cost: every gradient is read once more, on processors when it arrives, while it is still warm in
+// the cache. What defers updates keeps all gradients in memory until the backward pass is over and
+// hides neither updates nor the waiting for exchanges behind it; the exchanges themselves still
+// have a whole step.
 //
 // Not thread safe.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "gossamer/comm/communicator.hpp"
-#include "gossamer/optim/gradient_stats.hpp"
+#include "gossamer/core/base/buffer.hpp"
+#include "gossamer/core/base/stream.hpp"
+#include "gossamer/optim/gradient_control.hpp"
 
 namespace gossamer {
 
-enum class ClipMode : std::uint8_t { kNone, kPerBucket, kGlobal, kDelayedGlobal };
 enum class NonFinite : std::uint8_t { kAbort, kSkip };
 
 /// `none`, `per_bucket`, ... in the order of ClipMode.
@@ -52,10 +57,20 @@ struct GradientOptions {
   NonFinite nonfinite = NonFinite::kAbort;
 };
 
+/// How a step ended.
+struct StepReport {
+  /// It was left out: mixed, not updated.
+  bool skipped = false;
+  /// Place in the list of squares of the first gradient that was not finite; negative: none.
+  std::int64_t nonfinite = -1;
+};
+
 class GradientPolicy {
  public:
-  /// `rank` is named by errors. Throws ConfigError for a norm that is not positive.
-  GradientPolicy(const GradientOptions& options, int rank);
+  /// `num_entries`: gradients of a step; `num_buckets`: groups of them. `stream` outlives this.
+  /// Throws ConfigError for a norm that is not positive.
+  GradientPolicy(const GradientOptions& options, Stream& stream, std::int64_t num_entries,
+                 std::int64_t num_buckets);
 
   /// Gradients are multiplied by this before anything else; 1 over the loss scale, where there is
   /// one. Takes effect with the next gradient used.
@@ -63,31 +78,42 @@ class GradientPolicy {
 
   /// Updates of this step have to wait for the end of the backward pass.
   [[nodiscard]] bool defers() const;
-  /// Takes note of a gradient. `whose` names it in an error. Throws NonFiniteError under `abort`.
-  void accept(const GradientStats& stats, std::string_view whose, std::int64_t step);
-  /// Once per step whose updates were deferred, when all gradients have arrived: takes their sum of
-  /// squares, and returns whether the step is skipped, which all ranks of `communicator`, if given,
-  /// decide together.
-  bool settle(Communicator* communicator, double all_squares);
+  /// A gradient that is not finite ends the run.
+  [[nodiscard]] bool aborts() const { return options_.nonfinite == NonFinite::kAbort; }
+  /// The squared norm of every gradient of this step, float64 in the stream's memory; see
+  /// gradient_control.hpp. Whoever updates with a gradient fills in its place before.
+  [[nodiscard]] Block squares() const { return squares_.block(); }
 
-  /// What the gradients of a bucket are to be multiplied by. `bucket_squares`: their sum of squares
-  /// before any factor; `mean_factor`: what makes a mean of them (1 / size where they are sums over
-  /// ranks).
-  [[nodiscard]] double factor(double bucket_squares, double mean_factor = 1.0) const;
-  /// Ends a step whose gradients had this sum of squares. Returns whether it was skipped.
-  bool end_step(double all_squares, double mean_factor = 1.0);
+  /// Once per step whose updates were deferred, when all squares are there: decides whether the
+  /// step is skipped, which all ranks of `communicator`, if given, do together.
+  void settle(Communicator* communicator);
+  /// What becomes of the gradients of a bucket, whose squares are `squares`. `mean_factor`: what
+  /// makes a mean of them (1 / size where they are sums over ranks).
+  const GradientDecision* decide(std::int64_t bucket, const ConstBlock& squares,
+                                 double mean_factor = 1.0);
+  /// Ends a step.
+  void end_step(double mean_factor = 1.0);
+  /// How the last step ended, once for every end_step(). Waits until that is known.
+  StepReport take_report();
 
  private:
-  [[nodiscard]] double clip(double norm) const;
+  [[nodiscard]] DecisionRule rule(double mean_factor) const;
+  /// Null where every rank's own squares decide.
+  [[nodiscard]] const double* flag() const;
 
   GradientOptions options_;
-  int rank_;
+  Stream& stream_;
   double scale_ = 1.0;
-  bool found_nonfinite_ = false;
-  bool skips_ = false;
-  /// Of this step, once it is settled.
-  double all_squares_ = 0.0;
-  std::optional<double> last_norm_;
+  Buffer squares_;
+  Buffer decisions_;
+  /// This rank's flag and the sum over all ranks, 2 numbers.
+  Buffer flags_;
+  Buffer last_norm_;
+  bool has_last_norm_ = false;
+  bool settled_ = false;
+  /// Copies on the host of the squares, and behind them of the flag.
+  Buffer report_;
+  EventPtr reported_;
 };
 
 }  // namespace gossamer

@@ -91,7 +91,13 @@ struct DataParallelCore::State {
   [[nodiscard]] std::vector<Block> parameter_blocks() const;
   [[nodiscard]] std::vector<Block> buffer_blocks() const;
   void bump_versions() const;
+  /// The stream of whatever touches the model's memory between steps.
+  [[nodiscard]] Stream& stream();
+
+  InlineStream inline_stream;
 };
+
+Stream& DataParallelCore::State::stream() { return manager ? manager->stream() : inline_stream; }
 
 /// Autograd drops its callbacks when a backward pass throws: that step can never be completed.
 void DataParallelCore::State::check_whole() const {
@@ -325,10 +331,12 @@ AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_
     : core_(std::move(core)) {
   DataParallelCore::State& state = *core_->state_;
   core_->drain();
-  parameters_ = std::make_unique<ModelAverage>(state.communicator, state.parameter_blocks());
+  parameters_ =
+      std::make_unique<ModelAverage>(state.communicator, state.stream(), state.parameter_blocks());
   distance_ = parameters_->distance();
   if (average_buffers) {
-    buffers_ = std::make_unique<ModelAverage>(state.communicator, state.buffer_blocks());
+    buffers_ =
+        std::make_unique<ModelAverage>(state.communicator, state.stream(), state.buffer_blocks());
   }
   state.bump_versions();
   state.averaging = true;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gossamer/core/base/random.hpp"
+#include "gossamer/optim/block_update.hpp"
 
 namespace gossamer {
 namespace {
@@ -36,10 +37,40 @@ int own_world_rank(const Communicator& communicator) {
   return communicator.world_ranks()[static_cast<std::size_t>(communicator.rank())];
 }
 
+/// Elements where a communicator's blocks lie: on the device of its stream.
 template <class T>
-Block block(std::vector<T>& values) {
-  return block_of(std::span(values));
-}
+class Values {
+ public:
+  Values(Communicator& communicator, const std::vector<T>& values)
+      : stream_(&communicator.stream()),
+        numel_(std::ssize(values)),
+        memory_(stream_->allocate(numel_, DTypeOf<T>::kValue)) {
+    const Buffer host = stream_->allocate_host(numel_, DTypeOf<T>::kValue);
+    std::ranges::copy(values, host.block().template as<T>().begin());
+    stream_->copy(memory_.block(), host.block());
+    stream_->synchronize();
+  }
+  /// Zeros.
+  Values(Communicator& communicator, std::size_t numel)
+      : Values(communicator, std::vector<T>(numel)) {}
+
+  [[nodiscard]] Block block() const { return memory_.block(); }
+  [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(numel_); }
+  [[nodiscard]] const std::shared_ptr<void>& owner() const { return memory_.owner(); }
+  [[nodiscard]] std::vector<T> read() const {
+    const Buffer host = stream_->allocate_host(numel_, DTypeOf<T>::kValue);
+    stream_->copy(host.block(), memory_.block());
+    stream_->synchronize();
+    const auto values = host.block().template as<T>();
+    return {values.begin(), values.end()};
+  }
+  friend bool operator==(const Values& a, const std::vector<T>& b) { return a.read() == b; }
+
+ private:
+  Stream* stream_;
+  std::int64_t numel_;
+  Buffer memory_;
+};
 
 template <class T>
 void exchange_with_everybody(Communicator& communicator) {
@@ -49,9 +80,9 @@ void exchange_with_everybody(Communicator& communicator) {
     for (int peer = 0; peer < communicator.size(); ++peer) {
       if ((rank ^ peer) != step || peer == rank) continue;
       for (const std::int64_t numel : kSizes) {
-        std::vector<T> mine = values_of<T>(rank, numel);
-        std::vector<T> theirs(mine.size());
-        communicator.exchange(peer, block(mine), block(theirs), {}).wait();
+        const Values<T> mine(communicator, values_of<T>(rank, numel));
+        const Values<T> theirs(communicator, mine.size());
+        communicator.exchange(peer, mine.block(), theirs.block(), {}).wait();
         require(theirs == values_of<T>(peer, numel), "exchange of ", numel, " elements with ",
                 peer);
         require(mine == values_of<T>(rank, numel), "what was sent has changed");
@@ -70,16 +101,16 @@ void exchanges_pairs(Communicator& communicator) {
 template <class T>
 void sum_everything(Communicator& communicator) {
   for (const std::int64_t numel : kSizes) {
-    std::vector<T> mine = values_of<T>(own_world_rank(communicator), numel);
+    const std::vector<T> before = values_of<T>(own_world_rank(communicator), numel);
+    const Values<T> mine(communicator, before);
     std::vector<T> expected(mine.size());
     for (const int member : communicator.world_ranks()) {
       for (std::int64_t i = 0; i < numel; ++i) {
         expected[static_cast<std::size_t>(i)] += value_of<T>(member, i, 0);
       }
     }
-    std::vector<T> sum(mine.size());
-    const std::vector<T> before = mine;
-    communicator.all_reduce_sum(block(mine), block(sum), {}).wait();
+    const Values<T> sum(communicator, mine.size());
+    communicator.all_reduce_sum(mine.block(), sum.block(), {}).wait();
     require(sum == expected, "sum of ", numel, " elements");
     require(mine == before, "the summands have changed");
   }
@@ -98,13 +129,15 @@ std::string bytes_of(const std::vector<float>& values) {
 /// Floating point sums that depend on the order of adding are the same on all ranks, every time.
 void repeats_sums_bit_for_bit(Communicator& communicator) {
   Random random(5, static_cast<std::uint64_t>(communicator.rank()));
-  std::vector<float> mine(5'003);
-  for (float& x : mine) x = static_cast<float>(random.normal() * 1e3);
-  std::vector<float> first(mine.size());
-  communicator.all_reduce_sum(block(mine), block(first), {}).wait();
+  std::vector<float> drawn(5'003);
+  for (float& x : drawn) x = static_cast<float>(random.normal() * 1e3);
+  const Values<float> mine(communicator, drawn);
+  const Values<float> sum(communicator, mine.size());
+  communicator.all_reduce_sum(mine.block(), sum.block(), {}).wait();
+  const std::vector<float> first = sum.read();
   for (int repeat = 0; repeat < 5; ++repeat) {
-    std::vector<float> again(mine.size());
-    communicator.all_reduce_sum(block(mine), block(again), {}).wait();
+    const Values<float> again(communicator, mine.size());
+    communicator.all_reduce_sum(mine.block(), again.block(), {}).wait();
     require(again == first, "repetition ", repeat, " gave another sum");
   }
   for (const std::string& other : communicator.all_gather(bytes_of(first))) {
@@ -115,8 +148,9 @@ void repeats_sums_bit_for_bit(Communicator& communicator) {
 void broadcasts_from_every_root(Communicator& communicator) {
   for (int root = 0; root < communicator.size(); ++root) {
     for (const std::int64_t numel : kSizes) {
-      std::vector<std::uint8_t> values = values_of<std::uint8_t>(communicator.rank(), numel);
-      communicator.broadcast(block(values), root, {}).wait();
+      const Values<std::uint8_t> values(communicator,
+                                        values_of<std::uint8_t>(communicator.rank(), numel));
+      communicator.broadcast(values.block(), root, {}).wait();
       require(values == values_of<std::uint8_t>(root, numel), "broadcast from ", root);
     }
   }
@@ -171,17 +205,17 @@ void keeps_many_exchanges_in_flight(Communicator& communicator) {
   const int peer = communicator.rank() ^ 1;
   if (peer >= communicator.size()) return;
   Random random(3, static_cast<std::uint64_t>(communicator.rank()));
-  std::vector<std::vector<float>> sent;
-  std::vector<std::vector<float>> received;
+  std::vector<Values<float>> sent;
+  std::vector<Values<float>> received;
   std::vector<Request> requests;
   constexpr int kCount = 20;
   for (int k = 0; k < kCount; ++k) {
     const std::int64_t numel = kSizes[static_cast<std::size_t>(k) % kSizes.size()];
-    sent.push_back(values_of<float>(communicator.rank(), numel, k));
-    received.emplace_back(sent.back().size());
+    sent.emplace_back(communicator, values_of<float>(communicator.rank(), numel, k));
+    received.emplace_back(communicator, sent.back().size());
   }
   for (std::size_t k = 0; k < kCount; ++k) {
-    requests.push_back(communicator.exchange(peer, block(sent[k]), block(received[k]), {}));
+    requests.push_back(communicator.exchange(peer, sent[k].block(), received[k].block(), {}));
   }
   std::vector<std::size_t> order(kCount);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -189,7 +223,7 @@ void keeps_many_exchanges_in_flight(Communicator& communicator) {
   for (const std::size_t k : order) {
     requests[k].wait();
     require(requests[k].done() && !requests[k].pending(), "over after wait()");
-    require(received[k] == values_of<float>(peer, std::ssize(sent[k]), static_cast<int>(k)),
+    require(received[k] == values_of<float>(peer, sent[k].block().numel, static_cast<int>(k)),
             "exchange ", k);
   }
 }
@@ -207,21 +241,20 @@ void exchanges_with_neighbors(Communicator& communicator) {
       sources.push_back((rank + size - distance) % size);
     }
     for (const std::int64_t numel : kSizes) {
-      std::vector<std::vector<float>> mine;
-      std::vector<std::vector<float>> theirs(2 * sources.size());
+      std::vector<Values<float>> mine;
+      std::vector<Values<float>> theirs;
       std::vector<Request> requests;
       for (int salt = 0; salt < 2; ++salt) {
-        mine.push_back(values_of<float>(rank, numel, salt));
+        mine.emplace_back(communicator, values_of<float>(rank, numel, salt));
       }
       for (std::size_t salt = 0; salt < 2; ++salt) {
         std::vector<Incoming> incoming;
-        for (std::size_t s = 0; s < sources.size(); ++s) {
-          auto& values = theirs[salt * sources.size() + s];
-          values.resize(static_cast<std::size_t>(numel));
-          incoming.push_back({sources[s], block(values)});
+        for (const int source : sources) {
+          theirs.emplace_back(communicator, static_cast<std::size_t>(numel));
+          incoming.push_back({source, theirs.back().block()});
         }
         requests.push_back(
-            communicator.exchange_with_neighbors(block(mine[salt]), peers, incoming, {}));
+            communicator.exchange_with_neighbors(mine[salt].block(), peers, incoming, {}));
       }
       for (Request& request : requests) request.wait();
       for (int salt = 0; salt < 2; ++salt) {
@@ -240,13 +273,13 @@ void exchanges_unevenly(Communicator& communicator) {
   const int last = communicator.size() - 1;
   const int rank = communicator.rank();
   if (last == 0) return;
-  std::vector<double> mine = values_of<double>(rank, 1025);
-  std::vector<double> theirs(mine.size());
+  const Values<double> mine(communicator, values_of<double>(rank, 1025));
+  const Values<double> theirs(communicator, mine.size());
   std::vector<int> peers;
   std::vector<Incoming> incoming;
   if (rank == 0) peers = {last};
-  if (rank == last) incoming = {{0, block(theirs)}};
-  communicator.exchange_with_neighbors(block(mine), peers, incoming, {}).wait();
+  if (rank == last) incoming = {{0, theirs.block()}};
+  communicator.exchange_with_neighbors(mine.block(), peers, incoming, {}).wait();
   if (rank == last) require(theirs == values_of<double>(0, 1025), "what rank 0 sent");
   communicator.barrier();
 }
@@ -260,34 +293,41 @@ void runs_chains(Communicator& communicator) {
   const auto pairs_again = communicator.split(rank / 2);
   const int other_leader = rank ^ 2;
   const bool exchanges = rank % 2 == 0 && other_leader < size;
-  constexpr std::int64_t kNumel = 2'000;
+  constexpr std::size_t kNumel = 2'000;
   constexpr int kChains = 2;
-  std::vector<std::vector<float>> mine;
-  std::vector<std::vector<float>> sums(kChains, std::vector<float>(kNumel));
-  std::vector<std::vector<float>> others(kChains, std::vector<float>(kNumel));
+  std::vector<Values<float>> mine;
+  std::vector<Values<float>> sums;
+  std::vector<Values<float>> others;
   std::vector<Request> ends;
-  for (int salt = 0; salt < kChains; ++salt) mine.push_back(values_of<float>(rank, kNumel, salt));
+  for (int salt = 0; salt < kChains; ++salt) {
+    mine.emplace_back(communicator, values_of<float>(rank, kNumel, salt));
+    sums.emplace_back(communicator, kNumel);
+    others.emplace_back(communicator, kNumel);
+  }
   for (std::size_t c = 0; c < kChains; ++c) {
-    Request link = pairs->all_reduce_sum(block(mine[c]), block(sums[c]), {});
+    Request link = pairs->all_reduce_sum(mine[c].block(), sums[c].block(), {});
     if (exchanges) {
-      link = communicator.exchange(other_leader, block(sums[c]), block(others[c]),
+      link = communicator.exchange(other_leader, sums[c].block(), others[c].block(),
                                    {.after = link.state()});
     }
-    const auto add = [&sum = sums[c], &other = others[c]] {
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+    const auto add = [&stream = pairs_again->stream(), &sum = sums[c],
+                      &other = others[c]]() -> EventPtr {
+      enqueue_mix(stream, sum.block(), 1.0, {{other.block(), 1.0}});
+      return stream.record();
     };
     ends.push_back(
-        pairs_again->broadcast(block(sums[c]), 0, {.after = link.state(), .prepare = add}));
+        pairs_again->broadcast(sums[c].block(), 0, {.after = link.state(), .prepare = add}));
   }
   for (Request& end : ends) end.wait();
   for (std::size_t c = 0; c < kChains; ++c) {
-    for (std::int64_t i = 0; i < kNumel; ++i) {
+    const std::vector<float> result = sums[c].read();
+    for (std::size_t i = 0; i < kNumel; ++i) {
       float expected = 0.0F;
       const int first = rank / 4 * 4;
       for (int member = first; member < std::min(first + 4, size); ++member) {
-        expected += value_of<float>(member, i, static_cast<int>(c));
+        expected += value_of<float>(member, static_cast<std::int64_t>(i), static_cast<int>(c));
       }
-      require(sums[c][static_cast<std::size_t>(i)] == expected, "element ", i, " of chain ", c);
+      require(result[i] == expected, "element ", i, " of chain ", c);
     }
   }
 }
@@ -297,8 +337,9 @@ void mixes_peers_and_groups(Communicator& communicator) {
   const int size = communicator.size();
   const int rank = communicator.rank();
   const auto copy = communicator.split(0);
-  std::vector<float> mine = values_of<float>(rank, 4'099);
-  std::vector<std::vector<float>> results(6, std::vector<float>(mine.size()));
+  const Values<float> mine(communicator, values_of<float>(rank, 4'099));
+  std::vector<Values<float>> results;
+  for (int i = 0; i < 6; ++i) results.emplace_back(communicator, mine.size());
   std::vector<Request> requests;
   std::vector<int> peers(results.size(), -1);
   for (std::size_t turn = 0; turn < 2; ++turn) {
@@ -306,10 +347,10 @@ void mixes_peers_and_groups(Communicator& communicator) {
     const int peer = (rank % 2 == 0) == (turn == 0) ? rank + 1 : rank - 1;
     if (peer >= 0 && peer < size) {
       peers[turn] = peer;
-      requests.push_back(communicator.exchange(peer, block(mine), block(results[turn]), {}));
+      requests.push_back(communicator.exchange(peer, mine.block(), results[turn].block(), {}));
     }
-    requests.push_back(copy->all_reduce_sum(block(mine), block(results[2 + turn]), {}));
-    requests.push_back(communicator.all_reduce_sum(block(mine), block(results[4 + turn]), {}));
+    requests.push_back(copy->all_reduce_sum(mine.block(), results[2 + turn].block(), {}));
+    requests.push_back(communicator.all_reduce_sum(mine.block(), results[4 + turn].block(), {}));
   }
   std::ranges::reverse(requests);
   for (Request& request : requests) request.wait();
@@ -317,29 +358,26 @@ void mixes_peers_and_groups(Communicator& communicator) {
     if (peers[turn] < 0) continue;
     require(results[turn] == values_of<float>(peers[turn], 4'099), "neighbour ", peers[turn]);
   }
-  require(results[2] == results[3] && results[3] == results[4] && results[4] == results[5],
-          "the same sum four times");
+  const std::vector<float> sum = results[2].read();
+  require(results[3] == sum && results[4] == sum && results[5] == sum, "the same sum four times");
 }
 
 /// A request that nobody waits for goes on, and its owner lives as long.
 void finishes_what_nobody_waits_for(Communicator& communicator) {
   const int peer = communicator.rank() ^ 1;
   if (peer < communicator.size()) {
-    struct Blocks {
-      std::vector<float> sent;
-      std::vector<float> received;
-    };
-    auto blocks = std::make_shared<Blocks>();
-    blocks->sent = values_of<float>(communicator.rank(), 100'000);
-    blocks->received.resize(blocks->sent.size());
-    const std::weak_ptr<Blocks> watched = blocks;
-    const Block sent = block(blocks->sent);
-    const Block received = block(blocks->received);
-    Request dropped = communicator.exchange(peer, sent, received, {.owner = std::move(blocks)});
+    auto sent = std::make_shared<Values<float>>(communicator,
+                                                values_of<float>(communicator.rank(), 100'000));
+    auto received = std::make_shared<Values<float>>(communicator, sent->size());
+    const std::weak_ptr<Values<float>> watched = received;
+    const Block from = sent->block();
+    const Block to = received->block();
+    Request dropped = communicator.exchange(peer, from, to,
+                                            {.owner = both(std::move(sent), std::move(received))});
     dropped = Request();
-    std::vector<float> mine(1);
-    std::vector<float> theirs(1);
-    communicator.exchange(peer, block(mine), block(theirs), {}).wait();
+    const Values<float> mine(communicator, 1);
+    const Values<float> theirs(communicator, 1);
+    communicator.exchange(peer, mine.block(), theirs.block(), {}).wait();
     // Both ends of the first are submitted now, so that it comes to its end by itself.
     while (!watched.expired()) std::this_thread::yield();
   }
@@ -357,35 +395,35 @@ void require_throw(const Work& work, std::string_view what) {
 }
 
 void refuses_nonsense(Communicator& communicator) {
-  std::vector<float> four(4);
-  std::vector<float> five(5);
-  std::vector<double> doubles(4);
+  const Values<float> four(communicator, 4);
+  const Values<float> five(communicator, 5);
+  const Values<double> doubles(communicator, 4);
   require_throw<std::logic_error>(
-      [&] { communicator.exchange(communicator.rank(), block(four), block(four), {}); },
+      [&] { communicator.exchange(communicator.rank(), four.block(), four.block(), {}); },
       "an exchange with oneself");
   require_throw<std::logic_error>(
-      [&] { communicator.exchange(communicator.size(), block(four), block(four), {}); },
+      [&] { communicator.exchange(communicator.size(), four.block(), four.block(), {}); },
       "a peer that does not exist");
   require_throw<std::logic_error>(
-      [&] { communicator.all_reduce_sum(block(four), block(five), {}); }, "different sizes");
+      [&] { communicator.all_reduce_sum(four.block(), five.block(), {}); }, "different sizes");
   require_throw<std::logic_error>(
-      [&] { communicator.exchange_with_neighbors(block(four), {communicator.rank()}, {}, {}); },
+      [&] { communicator.exchange_with_neighbors(four.block(), {communicator.rank()}, {}, {}); },
       "a neighbour that is the rank itself");
   require_throw<std::logic_error>(
       [&] {
         const Incoming from{.peer = (communicator.rank() + 1) % communicator.size(),
-                            .block = block(five)};
-        communicator.exchange_with_neighbors(block(four), {}, {from}, {});
+                            .block = five.block()};
+        communicator.exchange_with_neighbors(four.block(), {}, {from}, {});
       },
       "a neighbour's block of another size");
   require_throw<std::logic_error>(
       [&] {
-        communicator.exchange_with_neighbors(block(four), {-1, -1}, {}, {});
+        communicator.exchange_with_neighbors(four.block(), {-1, -1}, {}, {});
       },
       "neighbours that do not exist");
   require_throw<std::logic_error>(
-      [&] { communicator.all_reduce_sum(block(four), block(doubles), {}); }, "different types");
-  require_throw<std::logic_error>([&] { communicator.broadcast(block(four), -1, {}); },
+      [&] { communicator.all_reduce_sum(four.block(), doubles.block(), {}); }, "different types");
+  require_throw<std::logic_error>([&] { communicator.broadcast(four.block(), -1, {}); },
                                   "a root that does not exist");
   communicator.barrier();
 }

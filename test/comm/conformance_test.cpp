@@ -1,4 +1,4 @@
-// The conformance suite over the threads backend.
+// The conformance suite over the threads backend, and over staging on top of it.
 
 #include "comm/conformance.hpp"
 
@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "gossamer/comm/launch.hpp"
+#include "gossamer/comm/staged_communicator.hpp"
+#include "gossamer/core/base/host_stream.hpp"
 
 namespace gossamer {
 namespace {
@@ -23,6 +25,21 @@ TEST_P(Conformance, HoldsForThreads) {
                             return 0;
                           });
   EXPECT_EQ(code, 0);
+}
+
+TEST_P(Conformance, HoldsForBlocksOfAnotherDevice) {
+  const auto& [test, num_ranks] = GetParam();
+  const auto body = [&body = test.body](Communicator& communicator, const World&) {
+    // Stands for a device: its memory is written by a thread that lags behind.
+    ThreadStream device({DeviceType::kCuda, 0});
+    // Small pieces, so that most blocks are cut into several.
+    const auto staged = make_staged_communicator(communicator, device, 4'000);
+    body(*staged);
+    // What nobody has waited for may still use the device.
+    staged->barrier();
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", {.num_ranks = num_ranks, .timeout_s = 60.0}, body), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, Conformance,

@@ -1,5 +1,6 @@
-// The conformance suite over the MPI backend. Run by mpirun; MPI can be started only once per
-// process, so all cases run within one launch. Exit code 0 when all hold on all ranks.
+// The conformance suite over the MPI backend, and over staging on top of it. Run by mpirun; MPI can
+// be started only once per process, so all cases run within one launch. Exit code 0 when all hold
+// on all ranks.
 
 #include "comm/conformance.hpp"
 
@@ -7,20 +8,34 @@
 #include <exception>
 
 #include "gossamer/comm/launch.hpp"
+#include "gossamer/comm/staged_communicator.hpp"
+#include "gossamer/core/base/host_stream.hpp"
 
-int main() {
-  return gossamer::launch(
-      "mpi", {.timeout_s = 60.0}, [](gossamer::Communicator& communicator, const gossamer::World&) {
-        for (const gossamer::ConformanceCase& test : gossamer::conformance_cases()) {
-          try {
-            test.body(communicator);
-          } catch (const std::exception& error) {
-            std::fprintf(stderr, "%s: %s\n", test.name.data(), error.what());
-            throw;
-          }
-          communicator.barrier();
-          if (communicator.rank() == 0) std::printf("%s holds\n", test.name.data());
-        }
-        return 0;
-      });
+namespace gossamer {
+namespace {
+
+void run_all(Communicator& communicator, const char* kind) {
+  for (const ConformanceCase& test : conformance_cases()) {
+    try {
+      test.body(communicator);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s, %s: %s\n", kind, test.name.data(), error.what());
+      throw;
+    }
+    communicator.barrier();
+    if (communicator.rank() == 0) std::printf("%s holds, %s\n", test.name.data(), kind);
+  }
 }
+
+int run_rank(Communicator& communicator, const World&) {
+  run_all(communicator, "host");
+  // Stands for a device: its memory is written by a thread that lags behind.
+  ThreadStream device({DeviceType::kCuda, 0});
+  run_all(*make_staged_communicator(communicator, device, 4'000), "staged");
+  return 0;
+}
+
+}  // namespace
+}  // namespace gossamer
+
+int main() { return gossamer::launch("mpi", {.timeout_s = 60.0}, gossamer::run_rank); }

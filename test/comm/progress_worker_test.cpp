@@ -112,11 +112,17 @@ TEST(ProgressWorker, StartsAChainLinkByLink) {
   Script script;
   ProgressWorker worker({});
   std::vector<std::string> log;
+  const auto note = [&log](const char* what) {
+    return [&log, what]() -> EventPtr {
+      log.emplace_back(what);
+      return nullptr;
+    };
+  };
   Request first = worker.submit(scripted(script, 0), {});
-  Request second = worker.submit(
-      scripted(script, 1), {.after = first.state(), .prepare = [&log] { log.push_back("1"); }});
-  Request third = worker.submit(
-      scripted(script, 2), {.after = second.state(), .prepare = [&log] { log.push_back("2"); }});
+  Request second =
+      worker.submit(scripted(script, 1), {.after = first.state(), .prepare = note("1")});
+  Request third =
+      worker.submit(scripted(script, 2), {.after = second.state(), .prepare = note("2")});
   // Nobody need hold the first links.
   first = Request();
   second = Request();

@@ -280,7 +280,8 @@ TEST(BucketManager, RefusesMemoryThatDoesNotFitThePlan) {
     const auto build = [&](std::vector<Buffer> memory) {
       const BucketManager manager(communicator, config_of(problem), infos, plan, std::move(memory));
     };
-    EXPECT_NO_THROW(build(memory_of(plan)));
+    InlineStream stream;
+    EXPECT_NO_THROW(build(memory_of(plan, stream)));
     EXPECT_THROW(build({}), std::logic_error);
     EXPECT_THROW(build({Buffer(32, DType::kFloat32), Buffer(31, DType::kFloat32)}),
                  std::logic_error);

@@ -38,8 +38,9 @@ TEST(ModelAverage, GivesEveryRankTheMean) {
       std::vector<double> wide = numbers_of(world.rank, 37);
       std::vector<float> narrow(wide.begin(), wide.end());
       std::vector<float> none;
+      InlineStream stream;
       const ModelAverage average(
-          communicator,
+          communicator, stream,
           {block_of(std::span(narrow)), block_of(std::span(wide)), block_of(std::span(none))});
       const std::vector<double> mean = mean_of(n, 37);
       for (std::size_t i = 0; i < mean.size(); ++i) {
@@ -56,7 +57,8 @@ TEST(ModelAverage, IsBitIdenticalOnAllRanks) {
     const std::vector<double> numbers = numbers_of(world.rank, 1000);
     std::vector<float>& mine = results[static_cast<std::size_t>(world.rank)];
     mine.assign(numbers.begin(), numbers.end());
-    const ModelAverage average(communicator, {block_of(std::span(mine))});
+    InlineStream stream;
+    const ModelAverage average(communicator, stream, {block_of(std::span(mine))});
   });
   for (const std::vector<float>& result : results) EXPECT_EQ(result, results.front());
 }
@@ -71,7 +73,8 @@ TEST(ModelAverage, MeasuresTheDistanceToTheMean) {
         const std::vector<double> mean = mean_of(n, x->size());
         for (std::size_t i = 0; i < mean.size(); ++i) squares += std::pow((*x)[i] - mean[i], 2);
       }
-      const ModelAverage average(communicator,
+      InlineStream stream;
+      const ModelAverage average(communicator, stream,
                                  {block_of(std::span(first)), block_of(std::span(second))});
       EXPECT_NEAR(average.distance(), std::sqrt(squares), 1e-13);
     });
@@ -88,7 +91,8 @@ TEST(ModelAverage, RestoresBitForBit) {
                             Limits::quiet_NaN(),
                             static_cast<float>(world.rank)};
     const std::vector<float> own = x;
-    ModelAverage average(communicator, {block_of(std::span(x))});
+    InlineStream stream;
+    ModelAverage average(communicator, stream, {block_of(std::span(x))});
     EXPECT_EQ(x[5], 1.0F);
     x.assign(x.size(), 7.0F);
     average.restore();
@@ -111,7 +115,8 @@ TEST(ModelAverage, DoesNotDisturbTraining) {
       ToyModel model = model_of(problem, communicator);
       for (int step = 0; step < problem.num_steps; ++step) {
         model.manager().drain();
-        ModelAverage average(communicator, model.manager().blocks());
+        InlineStream stream;
+        ModelAverage average(communicator, stream, model.manager().blocks());
         average.restore();
         train_step(problem, model, world.rank, step);
         averaging[static_cast<std::size_t>(step)][static_cast<std::size_t>(world.rank)] =

@@ -32,50 +32,81 @@ TEST(GradientPolicy, KnowsItsNames) {
   EXPECT_THROW(nonfinite("ignore"), ConfigError);
 }
 
+/// A policy for one bucket with one gradient, on a stream whose work is done at once.
+struct OneBucket {
+  explicit OneBucket(const GradientOptions& options) : policy(options, stream, 1, 1) {}
+
+  /// The factor for a gradient with this squared norm.
+  double factor(double squares, double mean_factor = 1.0) {
+    policy.squares().as<double>()[0] = squares;
+    return policy.decide(0, policy.squares(), mean_factor)->factor;
+  }
+  void end_step(double squares) {
+    policy.squares().as<double>()[0] = squares;
+    policy.end_step();
+  }
+
+  InlineStream stream;
+  GradientPolicy policy;
+};
+
 TEST(GradientPolicy, RefusesNormsThatClipEverythingAway) {
   for (const double norm : {0.0, -1.0, kNan, kInf}) {
-    EXPECT_THROW(GradientPolicy({.clip_mode = ClipMode::kGlobal, .clip_norm = norm}, 0),
-                 ConfigError);
-    EXPECT_NO_THROW(GradientPolicy({.clip_mode = ClipMode::kNone, .clip_norm = norm}, 0));
+    EXPECT_THROW(OneBucket({.clip_mode = ClipMode::kGlobal, .clip_norm = norm}), ConfigError);
+    EXPECT_NO_THROW(OneBucket({.clip_mode = ClipMode::kNone, .clip_norm = norm}));
   }
 }
 
 TEST(GradientPolicy, DefersOnlyWhatCannotKeepTheOverlap) {
-  EXPECT_FALSE(GradientPolicy({}, 0).defers());
-  EXPECT_FALSE(GradientPolicy({.clip_mode = ClipMode::kPerBucket}, 0).defers());
-  EXPECT_TRUE(GradientPolicy({.clip_mode = ClipMode::kGlobal}, 0).defers());
-  EXPECT_TRUE(GradientPolicy({.nonfinite = NonFinite::kSkip}, 0).defers());
-  GradientPolicy delayed({.clip_mode = ClipMode::kDelayedGlobal}, 0);
-  EXPECT_TRUE(delayed.defers()) << "the first step has no norm of the step before";
+  EXPECT_FALSE(OneBucket({}).policy.defers());
+  EXPECT_FALSE(OneBucket({.clip_mode = ClipMode::kPerBucket}).policy.defers());
+  EXPECT_TRUE(OneBucket({.clip_mode = ClipMode::kGlobal}).policy.defers());
+  EXPECT_TRUE(OneBucket({.nonfinite = NonFinite::kSkip}).policy.defers());
+  OneBucket delayed({.clip_mode = ClipMode::kDelayedGlobal});
+  EXPECT_TRUE(delayed.policy.defers()) << "the first step has no norm of the step before";
   delayed.end_step(9.0);
-  EXPECT_FALSE(delayed.defers());
+  EXPECT_FALSE(delayed.policy.defers());
 }
 
 TEST(GradientPolicy, ClipsAsTorchDoes) {
   // g * c / (N + 1e-6) where that is less than 1.
-  GradientPolicy global({.clip_mode = ClipMode::kGlobal, .clip_norm = 1.0}, 0);
-  global.settle(nullptr, 16.0);
-  EXPECT_DOUBLE_EQ(global.factor(0.25), 1.0 / (4.0 + 1e-6));
-  global.settle(nullptr, 0.25);
-  EXPECT_DOUBLE_EQ(global.factor(0.25), 1.0);
-  global.settle(nullptr, 0.0);
-  EXPECT_DOUBLE_EQ(global.factor(0.0), 1.0);
-  const GradientPolicy bucket({.clip_mode = ClipMode::kPerBucket, .clip_norm = 1.0}, 0);
-  EXPECT_DOUBLE_EQ(bucket.factor(4.0), 1.0 / (2.0 + 1e-6));
-  GradientPolicy delayed({.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 1.0}, 0);
-  delayed.settle(nullptr, 4.0);
-  EXPECT_DOUBLE_EQ(delayed.factor(1.0), 1.0 / (2.0 + 1e-6)) << "the first step's own norm";
+  for (const ClipMode mode : {ClipMode::kGlobal, ClipMode::kPerBucket, ClipMode::kDelayedGlobal}) {
+    OneBucket all({.clip_mode = mode, .clip_norm = 1.0});
+    all.policy.settle(nullptr);
+    EXPECT_DOUBLE_EQ(all.factor(16.0), 1.0 / (4.0 + 1e-6));
+    EXPECT_DOUBLE_EQ(all.factor(0.25), 1.0);
+    EXPECT_DOUBLE_EQ(all.factor(0.0), 1.0);
+    EXPECT_DOUBLE_EQ(all.factor(16.0, 0.5), 0.5 / (2.0 + 1e-6)) << "of the mean";
+  }
+  OneBucket delayed({.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 1.0});
   delayed.end_step(16.0);
-  EXPECT_DOUBLE_EQ(delayed.factor(100.0), 1.0 / (4.0 + 1e-6));
+  EXPECT_DOUBLE_EQ(delayed.factor(100.0), 1.0 / (4.0 + 1e-6)) << "the norm of the step before";
+  delayed.end_step(0.0);
+  EXPECT_DOUBLE_EQ(delayed.factor(100.0), 1.0);
 }
 
 TEST(GradientPolicy, ClipsTheScaledGradient) {
-  GradientPolicy policy({.clip_mode = ClipMode::kGlobal, .clip_norm = 1.0}, 0);
-  policy.set_scale(1.0 / 1024.0);
-  policy.settle(nullptr, 1024.0 * 1024.0 * 4.0);
-  EXPECT_DOUBLE_EQ(policy.factor(0.0), 1.0 / 1024.0 / (2.0 + 1e-6));
-  policy.settle(nullptr, 4.0);
-  EXPECT_DOUBLE_EQ(policy.factor(0.0), 1.0 / 1024.0);
+  OneBucket one({.clip_mode = ClipMode::kGlobal, .clip_norm = 1.0});
+  one.policy.set_scale(1.0 / 1024.0);
+  one.policy.settle(nullptr);
+  EXPECT_DOUBLE_EQ(one.factor(1024.0 * 1024.0 * 4.0), 1.0 / 1024.0 / (2.0 + 1e-6));
+  EXPECT_DOUBLE_EQ(one.factor(4.0), 1.0 / 1024.0);
+}
+
+TEST(GradientPolicy, ReportsWhatIsNotFinite) {
+  for (const NonFinite policy : {NonFinite::kAbort, NonFinite::kSkip}) {
+    OneBucket one({.nonfinite = policy});
+    for (const double squares : {1.0, kNan, kInf, 2.0}) {
+      one.policy.squares().as<double>()[0] = squares;
+      one.policy.settle(nullptr);
+      const GradientDecision decision = *one.policy.decide(0, one.policy.squares());
+      EXPECT_EQ(decision.apply, std::isnan(squares) ? 0 : 1);
+      one.policy.end_step();
+      const StepReport report = one.policy.take_report();
+      EXPECT_EQ(report.skipped, std::isnan(squares) && policy == NonFinite::kSkip);
+      EXPECT_EQ(report.nonfinite, std::isnan(squares) ? 0 : -1);
+    }
+  }
 }
 
 Problem pairs_of(std::string algorithm, NonFinite nonfinite) {

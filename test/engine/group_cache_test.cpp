@@ -25,6 +25,7 @@ class SpyCommunicator : public Communicator {
   [[nodiscard]] const std::vector<int>& world_ranks() const override {
     return inner_.world_ranks();
   }
+  [[nodiscard]] Stream& stream() override { return inner_.stream(); }
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     return inner_.exchange(peer, send, receive, std::move(context));
   }

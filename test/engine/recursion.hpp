@@ -15,13 +15,23 @@
 #include <utility>
 #include <vector>
 
+#include "gossamer/comm/staged_communicator.hpp"
+#include "gossamer/core/base/host_stream.hpp"
 #include "gossamer/core/base/random.hpp"
 #include "gossamer/optim/registry.hpp"
 #include "gossamer/topology/mixing.hpp"
 
 namespace gossamer {
 
+/// Where the parameters are, and when work on them is done.
+enum class Where : std::uint8_t {
+  kHost,     // at once
+  kLagging,  // on a thread that lags behind, in memory that communicators reach
+  kDevice,   // the same in memory that they do not reach: exchanges go through staging buffers
+};
+
 struct Problem {
+  Where where = Where::kHost;
   int num_ranks = 2;
   int local_size = 0;
   std::string algorithm = "gossip";
@@ -115,15 +125,42 @@ inline ToyModel model_of(const Problem& problem, Communicator& communicator) {
   return model_of(problem, communicator, config_of(problem));
 }
 
-/// One step of one rank: the gradients it has, then finish_step().
+/// One rank's streams, and the communicator that reaches its memory.
+class RankDevice {
+ public:
+  RankDevice(Where where, Communicator& communicator) : communicator_(&communicator) {
+    if (where == Where::kHost) return;
+    const Device device{where == Where::kDevice ? DeviceType::kCuda : DeviceType::kCpu, 0};
+    compute_ = std::make_unique<ThreadStream>(device);
+    if (where == Where::kLagging) return;
+    copies_ = std::make_unique<ThreadStream>(device);
+    staged_ = make_staged_communicator(communicator, *copies_, 300);
+    communicator_ = staged_.get();
+  }
+
+  [[nodiscard]] Communicator& communicator() { return *communicator_; }
+  /// Null: the bucket manager's own.
+  [[nodiscard]] Stream* stream() { return compute_.get(); }
+
+ private:
+  Communicator* communicator_;
+  std::unique_ptr<ThreadStream> copies_;
+  std::unique_ptr<Communicator> staged_;
+  std::unique_ptr<ThreadStream> compute_;
+};
+
+/// One step of one rank: the gradients it has, computed as work on the stream; then finish_step().
 inline void train_step(const Problem& problem, ToyModel& model, int rank, int step) {
   std::vector<std::int64_t> order = declared_order(problem.sizes.size());
   if (problem.shuffles) {
     Random random(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(step));
     random.shuffle(std::span(order));
   }
-  std::vector<double> gradient = gradient_at(model.values(), rank, step);
-  if (problem.breaks(rank, step)) gradient.back() = std::numeric_limits<double>::quiet_NaN();
+  const auto gradient = std::make_shared<std::vector<double>>();
+  model.stream().run([&problem, &model, gradient, rank, step] {
+    *gradient = gradient_at(model.values_now(), rank, step);
+    if (problem.breaks(rank, step)) gradient->back() = std::numeric_limits<double>::quiet_NaN();
+  });
   model.manager().set_gradient_scale(problem.gradient_scale);
   for (const std::int64_t parameter : order) {
     if (problem.present(rank, step, parameter)) model.offer(parameter, gradient);
@@ -136,11 +173,15 @@ inline Trajectory run_pipeline(const Problem& problem) {
   run_ranks(
       problem.num_ranks,
       [&](Communicator& communicator, const World& world) {
-        ToyModel model = model_of(problem, communicator);
+        RankDevice device(problem.where, communicator);
+        BucketManager::Config config = config_of(problem);
+        config.stream = device.stream();
+        ToyModel model = model_of(problem, device.communicator(), std::move(config));
         for (int step = 0; step < problem.num_steps; ++step) {
           train_step(problem, model, world.rank, step);
-          trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(world.rank)] =
-              model.values();
+          auto& values =
+              trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(world.rank)];
+          model.stream().run([&model, &values] { values = model.values_now(); });
         }
         model.manager().drain();
       },

@@ -114,6 +114,19 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
     EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
     problem.dtype = DType::kFloat32;
     EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-5);
+    expect_same_where_streams_lag(problem);
+  }
+
+  /// The order of work on a stream that lags behind is that of a stream that does not.
+  static void expect_same_where_streams_lag(Problem problem) {
+    // Every rank has four threads then.
+    if (problem.num_ranks > 4) return;
+    problem.num_steps = 6;
+    const Trajectory expected = run_pipeline(problem);
+    for (const Where where : {Where::kLagging, Where::kDevice}) {
+      problem.where = where;
+      EXPECT_EQ(run_pipeline(problem), expected) << static_cast<int>(where);
+    }
   }
 };
 INSTANTIATE_TEST_SUITE_P(Setups, EveryAlgorithm, testing::ValuesIn(all_setups()), setup_name);
@@ -152,6 +165,7 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWithEveryWayOfClipping) {
     clipped.dtype = DType::kFloat32;
     const Trajectory expected32 = Recursion(clipped).run();
     EXPECT_LE(largest_difference(run_pipeline(clipped), expected32), 1e-5);
+    expect_same_where_streams_lag(clipped);
     Problem free = problem();
     EXPECT_GE(largest_difference(Recursion(free).run(), expected), 1e-3);
   }

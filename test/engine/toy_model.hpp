@@ -34,9 +34,11 @@ inline void write_block(const Block& block, std::span<const double> values) {
   }
 }
 
-inline std::vector<Buffer> memory_of(const BucketPlan& plan) {
+inline std::vector<Buffer> memory_of(const BucketPlan& plan, Stream& stream) {
   std::vector<Buffer> memory;
-  for (const BucketSpec& spec : plan.buckets) memory.emplace_back(spec.numel, spec.dtype);
+  for (const BucketSpec& spec : plan.buckets) {
+    memory.push_back(stream.allocate(spec.numel, spec.dtype));
+  }
   return memory;
 }
 
@@ -64,8 +66,10 @@ class ToyModel {
   ToyModel(Communicator& communicator, BucketManager::Config config,
            std::vector<ParameterInfo> infos, const BucketPlan& plan,
            std::span<const double> initial)
-      : infos_(std::move(infos)) {
-    std::vector<Buffer> memory = memory_of(plan);
+      : stream_(config.stream != nullptr ? config.stream : &inline_stream_),
+        infos_(std::move(infos)) {
+    config.stream = stream_;
+    std::vector<Buffer> memory = memory_of(plan, *stream_);
     parameters_.resize(infos_.size());
     for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
       for (const BucketEntry& entry : plan.buckets[b].entries) {
@@ -76,14 +80,18 @@ class ToyModel {
     for (const ParameterInfo& info : infos_) {
       offsets_.push_back(num_values_);
       num_values_ += info.numel();
-      gradients_.emplace_back(info.numel(), info.dtype);
+      gradients_.push_back(stream_->allocate(info.numel(), info.dtype));
     }
     write(initial);
     manager_ = std::make_unique<BucketManager>(communicator, std::move(config), infos_, plan,
                                                std::move(memory));
   }
 
+  ToyModel(const ToyModel&) = delete;
+  ToyModel& operator=(const ToyModel&) = delete;
+
   [[nodiscard]] BucketManager& manager() { return *manager_; }
+  [[nodiscard]] Stream& stream() { return *stream_; }
   [[nodiscard]] Block parameter(std::int64_t index) const {
     return parameters_[static_cast<std::size_t>(index)];
   }
@@ -96,6 +104,12 @@ class ToyModel {
   }
 
   [[nodiscard]] std::vector<double> values() const {
+    stream_->synchronize();
+    return values_now();
+  }
+
+  /// For work on the stream.
+  [[nodiscard]] std::vector<double> values_now() const {
     std::vector<double> all;
     for (const Block& block : parameters_) {
       const std::vector<double> values = read_block(block);
@@ -105,16 +119,23 @@ class ToyModel {
   }
 
   void write(std::span<const double> all) {
+    stream_->synchronize();
     for (std::size_t i = 0; i < infos_.size(); ++i) {
       write_block(parameters_[i], part(all, static_cast<std::int64_t>(i)));
     }
   }
 
-  /// Offers one parameter its part of a flat gradient.
-  void offer(std::int64_t index, std::span<const double> flat_gradient) {
+  /// Offers one parameter its part of a flat gradient, which is written as work on the stream.
+  void offer(std::int64_t index, std::shared_ptr<const std::vector<double>> flat_gradient) {
     const Block gradient = gradients_[static_cast<std::size_t>(index)].block();
-    write_block(gradient, part(flat_gradient, index));
+    stream_->run([this, index, gradient, all = std::move(flat_gradient)] {
+      write_block(gradient, part(*all, index));
+    });
     manager_->gradient_ready(index, gradient);
+  }
+  void offer(std::int64_t index, std::span<const double> flat_gradient) {
+    offer(index,
+          std::make_shared<const std::vector<double>>(flat_gradient.begin(), flat_gradient.end()));
   }
 
   /// A whole step with a gradient for every parameter, in declared order.
@@ -130,6 +151,8 @@ class ToyModel {
                        static_cast<std::size_t>(infos_[place].numel()));
   }
 
+  InlineStream inline_stream_;
+  Stream* stream_;
   std::vector<ParameterInfo> infos_;
   std::vector<std::int64_t> offsets_;
   std::int64_t num_values_ = 0;

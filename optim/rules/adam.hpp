@@ -1,12 +1,12 @@
+#pragma once
 // Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019), with the same arithmetic as
 // torch.optim. Least traffic per element in float32, mixing included: 32 bytes (read p, g, inbox,
 // m, v; write p, m, v).
 
 #include "gossamer/optim/moments.hpp"
-#include "gossamer/optim/sweep.hpp"
+#include "gossamer/optim/rule.hpp"
 
 namespace gossamer {
-namespace {
 
 template <Decay kDecay>
 struct AdamRule {
@@ -27,7 +27,8 @@ struct AdamRule {
   }
 
   template <class T, Phase>
-  static void apply(const Coefficients<T>& c, T& p, T g, std::array<T, 2>& state) {
+  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T& p, T g,
+                                         std::array<T, 2>& state) {
     auto& [m, v] = state;
     apply_decay<kDecay>(c, p, g);
     m = c.beta1 * m + c.new1 * g;
@@ -36,13 +37,11 @@ struct AdamRule {
   }
 };
 
-}  // namespace
-
-std::unique_ptr<Optimizer> make_adam(const Options& options) {
+inline std::unique_ptr<Optimizer> make_adam(const Options& options) {
   return make_rule_optimizer(AdamRule<Decay::kCoupled>{read_moment_options(options)});
 }
 
-std::unique_ptr<Optimizer> make_adamw(const Options& options) {
+inline std::unique_ptr<Optimizer> make_adamw(const Options& options) {
   return make_rule_optimizer(AdamRule<Decay::kDecoupled>{read_moment_options(options)});
 }
 

@@ -1,3 +1,4 @@
+#pragma once
 // AccumAdam and AccumAdamW (Wang et al., "From Promise to Practice: Realizing High-performance
 // Decentralized Training", ICLR 2025): Adam whose moments move once in accum_iter steps, by the
 // mean gradient of the cycle, while every step still updates the parameters with moments to which
@@ -10,10 +11,9 @@
 // 36 in the last step of a cycle.
 
 #include "gossamer/optim/moments.hpp"
-#include "gossamer/optim/sweep.hpp"
+#include "gossamer/optim/rule.hpp"
 
 namespace gossamer {
-namespace {
 
 template <Decay kDecay>
 struct AccumAdamRule {
@@ -49,7 +49,8 @@ struct AccumAdamRule {
   }
 
   template <class T, Phase kPhase>
-  static void apply(const Coefficients<T>& c, T& p, T g, std::array<T, 3>& state) {
+  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T& p, T g,
+                                         std::array<T, 3>& state) {
     auto& [m, v, sum] = state;
     apply_decay<kDecay>(c, p, g);
     apply_moments(c, p, m + c.new1 * g, v + c.new2 * g * g);
@@ -69,13 +70,11 @@ std::unique_ptr<Optimizer> make_accumulating(const Options& options) {
   return make_rule_optimizer(AccumAdamRule<kDecay>{moments, accum_iter});
 }
 
-}  // namespace
-
-std::unique_ptr<Optimizer> make_accum_adam(const Options& options) {
+inline std::unique_ptr<Optimizer> make_accum_adam(const Options& options) {
   return make_accumulating<Decay::kCoupled>(options);
 }
 
-std::unique_ptr<Optimizer> make_accum_adamw(const Options& options) {
+inline std::unique_ptr<Optimizer> make_accum_adamw(const Options& options) {
   return make_accumulating<Decay::kDecoupled>(options);
 }
 

@@ -1,11 +1,14 @@
+#pragma once
 // Stochastic gradient descent with momentum (Polyak, 1964) and Nesterov's variant as PyTorch
 // defines it (Sutskever et al., 2013): the first step sets the buffer to the gradient itself.
 
+#include <array>
+#include <memory>
+
 #include "gossamer/core/base/options.hpp"
-#include "gossamer/optim/sweep.hpp"
+#include "gossamer/optim/rule.hpp"
 
 namespace gossamer {
-namespace {
 
 template <class T>
 struct SgdCoefficients {
@@ -30,7 +33,7 @@ struct PlainRule {
   }
 
   template <class T, Phase>
-  static void apply(const Coefficients<T>& c, T& p, T g, std::array<T, 0>&) {
+  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T& p, T g, std::array<T, 0>&) {
     p -= c.lr * (g + c.decay * p);
   }
 };
@@ -57,16 +60,15 @@ struct MomentumRule {
   }
 
   template <class T, Phase kPhase>
-  static void apply(const Coefficients<T>& c, T& p, T g, std::array<T, 1>& state) {
+  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T& p, T g,
+                                         std::array<T, 1>& state) {
     g += c.decay * p;
     state[0] = kPhase == Phase::kFirst ? g : c.momentum * state[0] + g;
     p -= c.lr * (kNesterov ? g + c.momentum * state[0] : state[0]);
   }
 };
 
-}  // namespace
-
-std::unique_ptr<Optimizer> make_sgd(const Options& options) {
+inline std::unique_ptr<Optimizer> make_sgd(const Options& options) {
   const double momentum =
       options.number("momentum", {.fallback = 0.0, .min = 0.0, .max = 1.0, .below_max = true});
   const bool nesterov = options.flag("nesterov", false);

@@ -1,0 +1,206 @@
+#include "gossamer/comm/staged_communicator.hpp"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "gossamer/comm/preconditions.hpp"
+
+namespace gossamer {
+namespace {
+
+/// Host buffers that come back when their last owner goes, on whatever thread that is.
+class StagingPool : public std::enable_shared_from_this<StagingPool> {
+ public:
+  explicit StagingPool(Stream& stream) : stream_(stream) {}
+
+  Buffer take(std::int64_t numel, DType dtype) {
+    const std::int64_t bytes = numel * size_of(dtype);
+    Buffer memory;
+    {
+      const std::lock_guard lock(mutex_);
+      auto& free = free_[bytes];
+      if (!free.empty()) {
+        memory = std::move(free.back());
+        free.pop_back();
+      }
+    }
+    if (!memory.owner()) memory = stream_.allocate_host(bytes, DType::kUInt8);
+    void* const data = memory.block().data;
+    std::shared_ptr<void> owner(data, [pool = shared_from_this(), memory](void*) {
+      const std::lock_guard lock(pool->mutex_);
+      pool->free_[memory.block().bytes()].push_back(memory);
+    });
+    return {std::move(owner), {data, numel, dtype, {}}};
+  }
+
+ private:
+  Stream& stream_;
+  std::mutex mutex_;
+  std::map<std::int64_t, std::vector<Buffer>> free_;  // by size in bytes; guarded by mutex_
+};
+
+class StagedCommunicator : public Communicator {
+ public:
+  StagedCommunicator(Communicator& host, Stream& stream, std::int64_t piece_bytes,
+                     std::shared_ptr<StagingPool> pool)
+      : host_(host), stream_(stream), piece_bytes_(piece_bytes), pool_(std::move(pool)) {}
+  StagedCommunicator(std::unique_ptr<Communicator> host, const StagedCommunicator& parent)
+      : owned_(std::move(host)),
+        host_(*owned_),
+        stream_(parent.stream_),
+        piece_bytes_(parent.piece_bytes_),
+        pool_(parent.pool_) {}
+
+  [[nodiscard]] int rank() const override { return host_.rank(); }
+  [[nodiscard]] int size() const override { return host_.size(); }
+  [[nodiscard]] const std::vector<int>& world_ranks() const override { return host_.world_ranks(); }
+  [[nodiscard]] Stream& stream() override { return stream_; }
+
+  Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
+    if (is_host(send)) return host_.exchange(peer, send, receive, std::move(context));
+    require_alike("exchange", send, receive);
+    return in_pieces(send.numel, send.dtype, context, [&](const Piece& piece) {
+      Staged staged = stage(context, part_of(send, piece.first, piece.numel),
+                            {part_of(receive, piece.first, piece.numel)});
+      return host_.exchange(peer, staged.sent, staged.received[0], std::move(staged.context));
+    });
+  }
+
+  Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
+                                  std::vector<Incoming> incoming, OpContext context) override {
+    if (is_host(send)) {
+      return host_.exchange_with_neighbors(send, std::move(peers), std::move(incoming),
+                                           std::move(context));
+    }
+    require_neighbors(send, peers, incoming, rank(), size());
+    return in_pieces(send.numel, send.dtype, context, [&](const Piece& piece) {
+      std::vector<Block> targets;
+      for (const Incoming& from : incoming) {
+        targets.push_back(part_of(from.block, piece.first, piece.numel));
+      }
+      Staged staged = stage(context, part_of(send, piece.first, piece.numel), std::move(targets));
+      std::vector<Incoming> arriving = incoming;
+      for (std::size_t i = 0; i < arriving.size(); ++i) arriving[i].block = staged.received[i];
+      return host_.exchange_with_neighbors(staged.sent, peers, std::move(arriving),
+                                           std::move(staged.context));
+    });
+  }
+
+  Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
+    if (is_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
+    require_alike("all_reduce_sum", send, receive);
+    return in_pieces(send.numel, send.dtype, context, [&](const Piece& piece) {
+      Staged staged = stage(context, part_of(send, piece.first, piece.numel),
+                            {part_of(receive, piece.first, piece.numel)});
+      return host_.all_reduce_sum(staged.sent, staged.received[0], std::move(staged.context));
+    });
+  }
+
+  Request broadcast(Block block, int root, OpContext context) override {
+    if (is_host(block)) return host_.broadcast(block, root, std::move(context));
+    require_rank("broadcast", root, size());
+    const bool sends = rank() == root;
+    return in_pieces(block.numel, block.dtype, context, [&](const Piece& piece) {
+      const Block part = part_of(block, piece.first, piece.numel);
+      Staged staged = sends ? stage(context, part, {}) : stage(context, std::nullopt, {part});
+      const Block staging = sends ? staged.sent : staged.received[0];
+      return host_.broadcast(staging, root, std::move(staged.context));
+    });
+  }
+
+  std::vector<std::string> all_gather(std::string text) override {
+    return host_.all_gather(std::move(text));
+  }
+  void barrier() override { host_.barrier(); }
+  std::unique_ptr<Communicator> split(int color) override {
+    std::unique_ptr<Communicator> part = host_.split(color);
+    if (part == nullptr) return nullptr;
+    return std::make_unique<StagedCommunicator>(std::move(part), *this);
+  }
+
+ private:
+  struct Piece {
+    std::int64_t first = 0;
+    std::int64_t numel = 0;
+  };
+  /// One piece's blocks on the host, and the context that moves them there and back.
+  struct Staged {
+    Block sent = {};
+    std::vector<Block> received = {};
+    OpContext context = {};
+  };
+
+  [[nodiscard]] static bool is_host(const ConstBlock& block) {
+    return block.device.type == DeviceType::kCpu;
+  }
+
+  /// Empty blocks are a piece too: the peers have to learn of it.
+  template <class Submit>
+  Request in_pieces(std::int64_t numel, DType dtype, OpContext& context, const Submit& submit) {
+    const std::int64_t largest = std::max<std::int64_t>(1, piece_bytes_ / size_of(dtype));
+    std::vector<Request> requests;
+    std::int64_t first = 0;
+    do {
+      const Piece piece{first, std::min(largest, numel - first)};
+      requests.push_back(submit(piece));
+      // Once, before the first piece: the others of this channel start behind it.
+      context.prepare = nullptr;
+      first += largest;
+    } while (first < numel);
+    return all_of(std::move(requests));
+  }
+
+  Staged stage(const OpContext& context, const std::optional<ConstBlock>& send,
+               std::vector<Block> receive) {
+    Staged staged{.context = context};
+    std::shared_ptr<void>& owner = staged.context.owner;
+    if (send) {
+      const Buffer buffer = pool_->take(send->numel, send->dtype);
+      staged.sent = buffer.block();
+      owner = both(std::move(owner), buffer.owner());
+      staged.context.prepare = [&stream = stream_, first = context.prepare, to = buffer.block(),
+                                from = *send, kept = owner]() -> EventPtr {
+        if (first) first();
+        stream.copy(to, from);
+        // Should the operation fail, the copy may still be under way when its owner goes.
+        stream.keep(kept);
+        return stream.record();
+      };
+    }
+    for (const Block& target : receive) {
+      const Buffer buffer = pool_->take(target.numel, target.dtype);
+      staged.received.push_back(buffer.block());
+      owner = both(std::move(owner), buffer.owner());
+    }
+    if (!receive.empty()) {
+      staged.context.finish = [&stream = stream_, to = std::move(receive), from = staged.received,
+                               kept = owner]() -> EventPtr {
+        for (std::size_t i = 0; i < to.size(); ++i) stream.copy(to[i], from[i]);
+        stream.keep(kept);
+        return stream.record();
+      };
+    }
+    return staged;
+  }
+
+  std::unique_ptr<Communicator> owned_;
+  Communicator& host_;
+  Stream& stream_;
+  std::int64_t piece_bytes_;
+  std::shared_ptr<StagingPool> pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_staged_communicator(Communicator& host, Stream& stream,
+                                                       std::int64_t piece_bytes) {
+  if (piece_bytes < 1) throw std::logic_error("a piece must hold at least one byte");
+  return std::make_unique<StagedCommunicator>(host, stream, piece_bytes,
+                                              std::make_shared<StagingPool>(stream));
+}
+
+}  // namespace gossamer

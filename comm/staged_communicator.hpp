@@ -1,0 +1,27 @@
+#pragma once
+// Exchanges blocks of a device over a communicator that can reach host memory only: through staging
+// buffers on the host, in pieces, so that copying and sending overlap. For devices without NCCL,
+// for several ranks that share one device, and for machines where NCCL finds no way.
+//
+// A piece is copied to the host when the operation's `ready` is done, sent, and what arrives is
+// copied to the device; the operation is over when the last copy is. Blocks on the host are passed
+// on as they are.
+//
+// Memory: staging buffers stay with the communicator and are used again; there are as many as were
+// needed at once. Thread safety and errors: communicator.hpp.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gossamer/comm/communicator.hpp"
+
+namespace gossamer {
+
+/// `host` and `stream` outlive what is returned; `stream` does the copying. A rank of its own does
+/// not communicate with `host` by other ways at the same time. `piece_bytes`: of one message.
+std::unique_ptr<Communicator> make_staged_communicator(Communicator& host, Stream& stream,
+                                                       std::int64_t piece_bytes = std::int64_t{4}
+                                                                                  << 20);
+
+}  // namespace gossamer

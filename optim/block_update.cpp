@@ -1,0 +1,76 @@
+#include "gossamer/optim/block_update.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "gossamer/optim/cuda_kernels.hpp"
+#include "gossamer/optim/flush_denormals.hpp"
+
+namespace gossamer {
+namespace {
+
+// Elements. Waking the other threads takes longer than they save on less.
+constexpr std::int64_t kLeastShared = 64 * 1024;
+// Parts begin at a multiple of this, so that no two threads write one cache line.
+constexpr std::int64_t kGrain = 1024;
+
+/// The step of the elements [range.first, range.last) of the block.
+void update_range(const Optimizer& optimizer, const BlockUpdate& update,
+                  const GradientDecision& decision, PartRange range) {
+  const FlushDenormals flush;
+  std::vector<Inbox> inboxes = update.inboxes;
+  for (const Segment& segment : update.segments) {
+    const std::int64_t first = std::max(range.first, segment.offset);
+    const std::int64_t last = std::min(range.last, segment.offset + segment.numel);
+    if (first >= last) continue;
+    const std::int64_t numel = last - first;
+    ParameterUpdate step{.parameter = part_of(update.parameters, first, numel),
+                         .keep = update.keep,
+                         .inboxes = inboxes,
+                         .step = segment.step,
+                         .lr = update.lr,
+                         .weight_decay = segment.weight_decay,
+                         .gradient_scale = decision.factor,
+                         .simd = update.simd};
+    if (segment.gradient.data != nullptr && decision.apply != 0) {
+      step.gradient = part_of(segment.gradient, first - segment.offset, numel);
+    }
+    for (std::size_t k = 0; k < inboxes.size(); ++k) {
+      inboxes[k].block = part_of(update.inboxes[k].block, first, numel);
+    }
+    const std::int64_t skipped = first * size_of(update.parameters.dtype);
+    for (std::size_t k = 0; k < static_cast<std::size_t>(optimizer.num_states()); ++k) {
+      step.states[k] = static_cast<std::byte*>(update.states[k]) + skipped;
+    }
+    optimizer.update(step);
+  }
+}
+
+void update_now(const Optimizer& optimizer, const BlockUpdate& update) {
+  const GradientDecision decision =
+      update.decision == nullptr ? GradientDecision{} : *update.decision;
+  const std::int64_t numel = update.parameters.numel;
+  if (update.pool != nullptr && numel >= kLeastShared) {
+    update.pool->share(numel, kGrain, [&](const PartRange& range) {
+      update_range(optimizer, update, decision, range);
+    });
+  } else {
+    update_range(optimizer, update, decision, {0, numel});
+  }
+}
+
+}  // namespace
+
+void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate update) {
+  if (!stream.on_host()) return optimizer.update_on_device(stream, update);
+  stream.run([&optimizer, update = std::move(update)] { update_now(optimizer, update); });
+}
+
+void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
+                 SimdPath simd) {
+  if (inboxes.empty()) return;
+  if (!stream.on_host()) return cuda_mix(stream, x, keep, inboxes);
+  stream.run([x, keep, inboxes = std::move(inboxes), simd] { mix(x, keep, inboxes, simd); });
+}
+
+}  // namespace gossamer

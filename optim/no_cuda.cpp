@@ -1,0 +1,19 @@
+// Stands in for optim/cuda in builds without CUDA.
+
+#include "gossamer/optim/cuda_kernels.hpp"
+
+namespace gossamer {
+namespace {
+
+[[noreturn]] void refuse() { throw std::logic_error("this program was built without CUDA"); }
+
+}  // namespace
+
+void cuda_mix(Stream&, const Block&, double, const std::vector<Inbox>&) { refuse(); }
+void cuda_squares(Stream&, const SquaresInput&) { refuse(); }
+void cuda_flag(Stream&, const ConstBlock&, double*) { refuse(); }
+void cuda_decision(Stream&, const DecisionInput&) { refuse(); }
+void cuda_norm(Stream&, const ConstBlock&, double, const double*, double*) { refuse(); }
+void cuda_swap_with_mean(Stream&, const SwapInput&) { refuse(); }
+
+}  // namespace gossamer

@@ -1,0 +1,97 @@
+#include "gossamer/comm/request.hpp"
+
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/core/base/host_stream.hpp"
+
+namespace gossamer {
+namespace {
+
+using State = std::shared_ptr<RequestState>;
+
+std::exception_ptr an_error() { return std::make_exception_ptr(std::runtime_error("lost")); }
+
+TEST(Request, OfManyIsOverWhenAllAre) {
+  const std::vector<State> states = {std::make_shared<RequestState>(),
+                                     std::make_shared<RequestState>()};
+  std::vector<Request> requests;
+  requests.emplace_back();
+  for (const State& state : states) requests.emplace_back(state);
+  Request all = all_of(std::move(requests));
+  EXPECT_FALSE(all.done());
+  states[1]->complete();
+  EXPECT_FALSE(all.done());
+  states[0]->complete();
+  EXPECT_TRUE(all.done());
+  all.wait();
+  EXPECT_FALSE(all.pending());
+  EXPECT_FALSE(all_of({}).pending());
+}
+
+TEST(Request, TellsItsListenerOnce) {
+  for (const bool fails : {false, true}) {
+    for (const bool before : {false, true}) {
+      const State state = std::make_shared<RequestState>();
+      int num_calls = 0;
+      bool failed = false;
+      const auto end = [&] { fails ? state->fail(an_error()) : state->complete(); };
+      if (before) end();
+      state->when_over([&](const std::exception_ptr& error) {
+        ++num_calls;
+        failed = error != nullptr;
+      });
+      if (!before) end();
+      EXPECT_EQ(num_calls, 1);
+      EXPECT_EQ(failed, fails);
+    }
+  }
+}
+
+TEST(Request, HoldsAStreamUpUntilAllPartsAreOver) {
+  const std::vector<State> states = {std::make_shared<RequestState>(),
+                                     std::make_shared<RequestState>()};
+  ThreadStream stream;
+  int value = 0;
+  int seen = 0;
+  std::vector<Request> requests;
+  for (const State& state : states) requests.emplace_back(state);
+  all_of(std::move(requests)).wait_on(stream);
+  stream.run([&] { seen = value; });
+  std::thread worker([&] {
+    states[1]->complete();
+    value = 7;
+    states[0]->complete();
+  });
+  stream.synchronize();
+  EXPECT_EQ(seen, 7);
+  worker.join();
+}
+
+TEST(Request, EndsTheStreamThatWaitsForItWithItsError) {
+  const State state = std::make_shared<RequestState>();
+  ThreadStream stream;
+  bool ran = false;
+  Request(state).wait_on(stream);
+  stream.run([&ran] { ran = true; });
+  state->fail(an_error());
+  EXPECT_THROW(stream.synchronize(), std::runtime_error);
+  EXPECT_FALSE(ran);
+}
+
+TEST(Request, IsWaitedForWhereWorkIsDoneAtOnce) {
+  const State state = std::make_shared<RequestState>();
+  state->fail(an_error());
+  InlineStream stream;
+  Request request(state);
+  EXPECT_THROW(request.wait_on(stream), std::runtime_error);
+  EXPECT_THROW(stream.hold(), std::logic_error);
+}
+
+}  // namespace
+}  // namespace gossamer

@@ -16,6 +16,7 @@
 #include "gossamer/apps/simd_option.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/make_stream.hpp"
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/optim/registry.hpp"
 #include "gossamer/topology/registry.hpp"
@@ -33,10 +34,7 @@ struct KernelArguments {
 
 void bench_kernel(KernelArguments arguments) {
   KernelBenchOptions& options = arguments.options;
-  if (arguments.device != "cpu") {
-    throw ConfigError("command line", "--device",
-                      "this program was built without CUDA, allowed: cpu");
-  }
+  options.device = parse_device(arguments.device);
   options.simd = simd_path_of(arguments.simd);
   options.optimizer_options = options_yaml(options.optimizer, arguments.accum_iter);
   const KernelFigures figures = KernelBench(options).run();
@@ -53,18 +51,25 @@ void bench_kernel(KernelArguments arguments) {
         {"ms", figures.ms},
         {"least_ms", figures.least_ms},
         {"least_bytes_per_element", figures.least_bytes_per_element},
-        {"scale_GBps", figures.scale_gb_per_s},
+        {options.device == Device{} ? "scale_GBps" : "copy_GBps", figures.yardstick_gb_per_s},
         {"ratio_to_least", figures.ratio_to_least},
         {"ratio_ci95", {figures.ratio_interval.first, figures.ratio_interval.second}}};
     std::cout << json.dump() << std::endl;
     return;
   }
+  const bool on_host = options.device == Device{};
   std::cout << options.optimizer << ", " << options.buckets << " buckets of " << options.bucket_mib
-            << " MiB in turn, " << options.threads << " threads, " << name_of(options.simd)
-            << "\n  one bucket          " << figures.ms << " ms"
+            << " MiB in turn, ";
+  if (on_host) {
+    std::cout << options.threads << " threads, " << name_of(options.simd);
+  } else {
+    std::cout << arguments.device;
+  }
+  std::cout << "\n  one bucket          " << figures.ms << " ms"
             << "\n  the least           " << figures.least_ms
             << " ms: " << figures.least_bytes_per_element << " bytes per element at "
-            << figures.scale_gb_per_s << " GB/s (scaling in place)"
+            << figures.yardstick_gb_per_s << " GB/s (" << (on_host ? "scaling in place" : "copying")
+            << ")"
             << "\n  ratio               " << figures.ratio_to_least << " (95 % of medians within "
             << figures.ratio_interval.first << " .. " << figures.ratio_interval.second << ")\n";
 }
@@ -90,9 +95,7 @@ void add_kernel_command(CLI::App& parent, int& exit_code) {
   command->add_option("--accum-iter", arguments->accum_iter, "Steps per cycle of accum optimizers")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  command->add_option("--device", arguments->device, "cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
+  command->add_option("--device", arguments->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->add_option("--simd", arguments->simd, "Vector path: auto, baseline, avx2, avx512")
       ->check(CLI::IsMember({"auto", "baseline", "avx2", "avx512"}));
   command->add_flag("--json", arguments->json, "One JSON object on stdout");

@@ -14,6 +14,7 @@
 #include "gossamer/apps/simd_option.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/make_stream.hpp"
 #include "gossamer/core/base/text.hpp"
 
 namespace gossamer::apps {
@@ -27,6 +28,7 @@ struct ReplayArguments {
   std::string simd = "auto";
   ReplayOptions options;
   std::int64_t bucket_bytes = 0;
+  std::string device = "cpu";
   bool json = false;
 };
 
@@ -75,6 +77,7 @@ Json to_json(const RecordedCase& recorded, const ReplayReport& report,
   json["world_size"] = recorded.world_size;
   json["backend"] = arguments.backend;
   json["optimizer"] = recorded.optimizer;
+  json["device"] = arguments.device;
   json["simd"] = name_of(arguments.options.simd);
   json["threads"] = arguments.options.num_threads;
   return json;
@@ -84,7 +87,8 @@ void print(const RecordedCase& recorded, const ReplayReport& report,
            const ReplayArguments& arguments) {
   std::cout << recorded.name << ": " << recorded.world_size << " ranks (" << arguments.backend
             << "), " << recorded.steps << " steps, " << recorded.parameters.size()
-            << " parameters, " << recorded.optimizer << ", " << name_of(arguments.options.simd)
+            << " parameters, " << recorded.optimizer << ", "
+            << (arguments.device == "cpu" ? name_of(arguments.options.simd) : arguments.device)
             << "\n";
   std::cout << "  buckets         " << report.num_buckets << ", ";
   if (!report.buckets_compared) {
@@ -110,6 +114,8 @@ void print(const RecordedCase& recorded, const ReplayReport& report,
 int replay_case(ReplayArguments arguments) {
   if (arguments.backend == "auto") arguments.backend = default_backend();
   arguments.options.simd = simd_path_of(arguments.simd);
+  arguments.options.device = parse_device(arguments.device);
+  static_cast<void>(make_stream(arguments.options.device));
   if (arguments.bucket_bytes > 0) arguments.options.bucket_bytes = arguments.bucket_bytes;
   const RecordedCase recorded = read_recorded_case(arguments.folder);
   LaunchOptions launch_options{.log_level = LogLevel::kWarning};
@@ -157,6 +163,7 @@ void add_replay_command(CLI::App& program, int& exit_code) {
       ->add_option("--bucket-bytes", arguments->bucket_bytes,
                    "Bytes at which a bucket closes; as recorded when not given")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 50));
+  command->add_option("--device", arguments->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->add_option("--simd", arguments->simd, "Vector path: auto, baseline, avx2, avx512")
       ->check(CLI::IsMember({"auto", "baseline", "avx2", "avx512"}));
   command

@@ -13,9 +13,10 @@ foreach(_folder core topology comm optim apps)
 endforeach()
 
 add_library(gossamer_flags INTERFACE)
-target_compile_options(gossamer_flags INTERFACE -Wall -Wextra -Wconversion -Wshadow)
+target_compile_options(gossamer_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow>)
 if(GOSSAMER_WERROR)
-  target_compile_options(gossamer_flags INTERFACE -Werror)
+  target_compile_options(gossamer_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 if(GOSSAMER_SANITIZE)
   target_compile_options(gossamer_flags INTERFACE -fsanitize=${GOSSAMER_SANITIZE}

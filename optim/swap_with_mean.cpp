@@ -8,16 +8,12 @@ namespace gossamer {
 namespace {
 
 template <class T>
-double swap_with_mean(std::span<T> x, std::span<T> sum, int size) {
+double swap_all(const SwapInput& input) {
+  const std::span<T> x = input.x.as<T>();
+  const std::span<T> sum = input.sum.as<T>();
   double squares = 0.0;
-  const T ranks = static_cast<T>(size);
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const T own = x[i];
-    const T mean = sum[i] / ranks;
-    const double difference = static_cast<double>(mean) - static_cast<double>(own);
-    squares += difference * difference;
-    x[i] = mean;
-    sum[i] = own;
+    squares += swap_with_mean(x[i], sum[i], static_cast<T>(input.size));
   }
   return squares;
 }
@@ -25,9 +21,9 @@ double swap_with_mean(std::span<T> x, std::span<T> sum, int size) {
 double swap_now(const SwapInput& input) {
   switch (input.x.dtype) {
     case DType::kFloat32:
-      return swap_with_mean(input.x.as<float>(), input.sum.as<float>(), input.size);
+      return swap_all<float>(input);
     case DType::kFloat64:
-      return swap_with_mean(input.x.as<double>(), input.sum.as<double>(), input.size);
+      return swap_all<double>(input);
     case DType::kInt64:
     case DType::kUInt8:
       break;

@@ -1,6 +1,7 @@
 #pragma once
 // Puts the mean of all ranks' models in the place of a model, and keeps the model.
 
+#include "gossamer/core/base/host_device.hpp"
 #include "gossamer/core/base/stream.hpp"
 #include "gossamer/core/base/types.hpp"
 
@@ -17,6 +18,17 @@ struct SwapInput {
   /// Set to the squared distance between the two.
   double* squares = nullptr;
 };
+
+/// For one element; returns the squared distance.
+template <class T>
+GOSSAMER_HOST_DEVICE double swap_with_mean(T& x, T& sum, T size) {
+  const T own = x;
+  const T mean = sum / size;
+  const double difference = static_cast<double>(mean) - static_cast<double>(own);
+  x = mean;
+  sum = own;
+  return difference * difference;
+}
 
 std::int64_t swap_scratch_numel(std::int64_t numel);
 void enqueue_swap_with_mean(Stream& stream, const SwapInput& input);

@@ -1,11 +1,13 @@
 #include "gossamer/apps/bench/kernel_bench.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <numeric>
 
 #include "gossamer/apps/bench/statistics.hpp"
 #include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/make_stream.hpp"
 #include "gossamer/core/base/random.hpp"
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/optim/registry.hpp"
@@ -37,16 +39,24 @@ struct ScaleLoop {
   }
 };
 
-void fill(const Block& block, std::uint64_t stream, double bound) {
+/// A buffer on the stream's device with numbers up to `bound`.
+Buffer filled(Stream& stream, std::int64_t numel, std::uint64_t number, double bound) {
   // Cheap numbers: hundreds of millions are needed, and only their size matters.
-  Random random(1, stream);
+  Random random(1, number);
   std::vector<float> pattern(4099);
   for (float& value : pattern) value = static_cast<float>(random.uniform(-bound, bound));
+  Buffer buffer = stream.allocate(numel, DType::kFloat32);
+  const Buffer host = stream.on_host() ? buffer : Buffer(numel, DType::kFloat32);
   std::size_t i = 0;
-  for (float& value : block.as<float>()) {
+  for (float& value : host.block().as<float>()) {
     value = pattern[i];
     i = i + 1 == pattern.size() ? 0 : i + 1;
   }
+  if (!stream.on_host()) {
+    stream.copy(buffer.block(), host.block());
+    stream.synchronize();
+  }
+  return buffer;
 }
 
 }  // namespace
@@ -62,7 +72,8 @@ std::string options_yaml(std::string_view optimizer, std::int64_t accum_iter) {
 KernelBench::KernelBench(const KernelBenchOptions& options)
     : options_(options),
       optimizer_(make_optimizer(options.optimizer, Options::parse(options.optimizer_options))),
-      pool_(options.threads) {
+      pool_(options.threads),
+      stream_(make_stream(options.device)) {
   const double numel_wanted = options.bucket_mib * 1024.0 * 1024.0 / sizeof(float);
   if (!(numel_wanted >= 1.0 && numel_wanted <= 1e12) || options.buckets < 1 || options.cycles < 1) {
     throw ConfigError("buckets, their size and the number of cycles must be more than 0");
@@ -73,35 +84,51 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
   const std::vector<std::int64_t> order = {0};
   const BucketSpec spec = plan_buckets(parameters, order, numel * 4).buckets.front();
   for (int b = 0; b < options.buckets; ++b) {
+    const auto number = static_cast<std::uint64_t>(b) * 3;
     buckets_.emplace_back(b, spec, parameters,
-                          Bucket::Memory{stream_.allocate(spec.numel, DType::kFloat32), {}},
-                          optimizer_->num_states(), stream_);
-    const auto stream = static_cast<std::uint64_t>(b) * 3;
-    fill(buckets_.back().parameters(), stream, 1.0);
-    fill(gradients_.emplace_back(numel, DType::kFloat32).block(), stream + 1, 1e-2);
-    fill(inboxes_.emplace_back(spec.numel, DType::kFloat32).block(), stream + 2, 1.0);
+                          Bucket::Memory{filled(*stream_, spec.numel, number, 1.0), {}},
+                          optimizer_->num_states(), *stream_);
+    gradients_.push_back(filled(*stream_, numel, number + 1, 1e-2));
+    inboxes_.push_back(filled(*stream_, spec.numel, number + 2, 1.0));
   }
+  if (!stream_->on_host()) {
+    for (int i = 0; i < 2; ++i) {
+      copied_.push_back(stream_->allocate(options.copy_bytes, DType::kUInt8));
+    }
+  }
+}
+
+void KernelBench::update(std::size_t place) {
+  Bucket& bucket = buckets_[place];
+  bucket.begin_step();
+  bucket.offer(0, gradients_[place].block());
+  const std::array inboxes = {Inbox{inboxes_[place].block(), 0.5}};
+  bucket.update(
+      *optimizer_,
+      {.lr = 1e-3, .keep = 0.5, .inboxes = inboxes, .simd = options_.simd, .pool = &pool_});
 }
 
 std::vector<double> KernelBench::update_cycle() {
   std::vector<double> seconds(buckets_.size());
   const auto cycle = static_cast<double>(optimizer_->cycle());
-  for (std::int64_t step = 0; step < optimizer_->cycle(); ++step) {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      Bucket& bucket = buckets_[b];
-      bucket.begin_step();
-      bucket.offer(0, gradients_[b].block());
-      const std::array inboxes = {Inbox{inboxes_[b].block(), 0.5}};
-      const UpdateContext context{
-          .lr = 1e-3, .keep = 0.5, .inboxes = inboxes, .simd = options_.simd, .pool = &pool_};
-      seconds[b] += seconds_of([&] { bucket.update(*optimizer_, context); }) / cycle;
+  const auto whole = [&] {
+    for (std::int64_t step = 0; step < optimizer_->cycle(); ++step) {
+      for (std::size_t b = 0; b < buckets_.size(); ++b) {
+        const double update_s = seconds_of([&] { update(b); });
+        if (stream_->immediate()) seconds[b] += update_s / cycle;
+      }
+      ++num_updates_;
     }
-    ++num_updates_;
+    stream_->synchronize();
+  };
+  const double all_s = seconds_of(whole);
+  if (!stream_->immediate()) {
+    std::ranges::fill(seconds, all_s / cycle / static_cast<double>(buckets_.size()));
   }
   return seconds;
 }
 
-std::vector<double> KernelBench::scale_all() {
+double KernelBench::scale_all() {
   // Up and down in turn, so that nothing grows or vanishes.
   const float factor = num_scalings_++ % 2 == 0 ? 1.0009765625F : 0.9990243902F;
   std::vector<double> seconds;
@@ -113,8 +140,20 @@ std::vector<double> KernelBench::scale_all() {
     };
     seconds.push_back(seconds_of([&] { pool_.share(numel, kGrain, scale); }));
   }
-  return seconds;
+  return median(seconds) / (2.0 * static_cast<double>(buckets_.front().parameters().bytes()));
 }
+
+double KernelBench::copy_all() {
+  // As long as an update of all buckets, so that clocks and waiting at the end weigh as much.
+  constexpr int kRepeats = 8;
+  const double seconds = seconds_of([&] {
+    for (int i = 0; i < kRepeats; ++i) stream_->copy(copied_[1].block(), copied_[0].block());
+    stream_->synchronize();
+  });
+  return seconds / (2.0 * kRepeats * static_cast<double>(options_.copy_bytes));
+}
+
+double KernelBench::seconds_per_byte() { return stream_->on_host() ? scale_all() : copy_all(); }
 
 KernelFigures KernelBench::run() {
   KernelFigures figures{.numel = buckets_.front().spec().numel, .cycle = optimizer_->cycle()};
@@ -125,22 +164,21 @@ KernelFigures KernelBench::run() {
         static_cast<double>(figures.cycle);
   }
   update_cycle();
-  scale_all();
-  const double least_over_scale = figures.least_bytes_per_element / (2.0 * sizeof(float));
+  seconds_per_byte();
+  const double bytes = figures.least_bytes_per_element * static_cast<double>(figures.numel);
   std::vector<double> updates;
-  std::vector<double> scalings;
+  std::vector<double> yardsticks;
   std::vector<double> ratios;
   for (int k = 0; k < options_.cycles; ++k) {
     const std::vector<double> update_s = update_cycle();
-    const std::vector<double> scale_s = scale_all();
     updates.insert(updates.end(), update_s.begin(), update_s.end());
-    scalings.insert(scalings.end(), scale_s.begin(), scale_s.end());
-    ratios.push_back(median(update_s) / (median(scale_s) * least_over_scale));
+    yardsticks.push_back(seconds_per_byte());
+    ratios.push_back(median(update_s) / (yardsticks.back() * bytes));
   }
-  const double scale_s = median(scalings);
+  const double byte_s = median(yardsticks);
   figures.ms = 1e3 * median(updates);
-  figures.least_ms = 1e3 * scale_s * least_over_scale;
-  figures.scale_gb_per_s = 2e-9 * sizeof(float) * static_cast<double>(figures.numel) / scale_s;
+  figures.least_ms = 1e3 * byte_s * bytes;
+  figures.yardstick_gb_per_s = 1e-9 / byte_s;
   figures.ratio_to_least = figures.ms / figures.least_ms;
   figures.ratio_interval = median_interval(ratios);
   return figures;

@@ -1,19 +1,22 @@
 #pragma once
 // How fast a bucket is mixed and updated, against the least time that memory allows: the
-// optimizer's least bytes per element (everything read once, everything new written once) at the
-// bandwidth of scaling the same parameters in place, x <- c x, 2 accesses per element and no
-// write-allocate.
+// optimizer's least bytes per element (everything read once, everything new written once) at a
+// bandwidth measured in the same run. On processors that is scaling the same parameters in place,
+// x <- c x, 2 accesses per element and no write-allocate; on GPUs copying a buffer of 1 GiB.
 //
 // Several buckets in turn, so that none is still in the cache when it comes round again. Updates
-// and scalings alternate, so that both see the same machine.
+// and the yardstick alternate, so that both see the same machine. On GPUs a cycle of all buckets is
+// timed as a whole, from the first launch to the end of the last: launches are not waited for, as
+// in a step.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "gossamer/core/base/host_stream.hpp"
+#include "gossamer/core/base/stream.hpp"
 #include "gossamer/core/engine/bucket.hpp"
 
 namespace gossamer::apps {
@@ -33,6 +36,9 @@ struct KernelBenchOptions {
   /// Cycles of the optimizer that are timed; one more warms up.
   int cycles = 10;
   SimdPath simd = best_simd_path();
+  Device device = {};
+  /// Bytes that the yardstick of a GPU copies.
+  std::int64_t copy_bytes = std::int64_t{1} << 30;
 };
 
 struct KernelFigures {
@@ -44,7 +50,8 @@ struct KernelFigures {
   double least_ms = 0.0;
   /// Mean over a cycle.
   double least_bytes_per_element = 0.0;
-  double scale_gb_per_s = 0.0;
+  /// Of the yardstick: bytes read and written.
+  double yardstick_gb_per_s = 0.0;
   double ratio_to_least = 0.0;
   /// 95 % interval of the ratio, cycle by cycle.
   std::pair<double, double> ratio_interval = {};
@@ -52,7 +59,8 @@ struct KernelFigures {
 
 class KernelBench {
  public:
-  /// Throws ConfigError for an unknown optimizer or a size that is none.
+  /// Throws ConfigError for an unknown optimizer, a size that is none, or a device that is not
+  /// there.
   explicit KernelBench(const KernelBenchOptions& options);
   KernelFigures run();
 
@@ -62,18 +70,22 @@ class KernelBench {
   [[nodiscard]] std::int64_t num_updates() const { return num_updates_; }
 
  private:
+  void update(std::size_t bucket);
   /// Seconds for each bucket, mean over one cycle.
   std::vector<double> update_cycle();
-  /// Seconds for each bucket.
-  std::vector<double> scale_all();
+  /// Seconds that moving one byte takes by the yardstick.
+  double seconds_per_byte();
+  double scale_all();
+  double copy_all();
 
   KernelBenchOptions options_;
   std::shared_ptr<const Optimizer> optimizer_;
   WorkerPool pool_;
-  InlineStream stream_;
+  std::unique_ptr<Stream> stream_;
   std::vector<Bucket> buckets_;
   std::vector<Buffer> gradients_;
   std::vector<Buffer> inboxes_;
+  std::vector<Buffer> copied_;
   std::int64_t num_updates_ = 0;
   std::int64_t num_scalings_ = 0;
 };

@@ -11,6 +11,7 @@
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/engine/bucket_manager.hpp"
 #include "gossamer/core/engine/consensus.hpp"
+#include "gossamer/core/engine/rank_device.hpp"
 #include "gossamer/optim/registry.hpp"
 
 namespace gossamer::apps {
@@ -21,21 +22,24 @@ class RankReplay {
  public:
   RankReplay(Communicator& communicator, const RecordedCase& recorded, const ReplayOptions& options,
              const BucketPlan& plan)
-      : communicator_(communicator), recorded_(recorded), rank_(communicator.rank()) {
+      : device_(options.device, communicator), recorded_(recorded), rank_(communicator.rank()) {
     std::vector<Buffer> memory;
     parameters_.resize(recorded.parameters.size());
     for (const BucketSpec& spec : plan.buckets) {
-      memory.emplace_back(spec.numel, spec.dtype);
+      memory.push_back(stream().allocate(spec.numel, spec.dtype));
       for (const BucketEntry& entry : spec.entries) {
         const auto place = static_cast<std::size_t>(entry.parameter);
         parameters_[place] = part_of(memory.back().block(), entry.offset, numel(place));
       }
     }
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      gradients_.emplace_back(numel(i), DType::kFloat32);
-      std::ranges::copy(part(recorded.init.values, i), parameters_[i].as<float>().begin());
+      gradients_.push_back(stream().allocate(numel(i), DType::kFloat32));
+      host_.push_back(stream().allocate_host(numel(i), DType::kFloat32));
+      write(parameters_[i], i, part(recorded.init.values, i));
     }
-    manager_ = std::make_unique<BucketManager>(communicator, config_of(recorded, options),
+    BucketManager::Config config = config_of(recorded, options);
+    config.stream = &stream();
+    manager_ = std::make_unique<BucketManager>(device_.communicator(), std::move(config),
                                                recorded.parameters, plan, std::move(memory));
   }
 
@@ -45,7 +49,7 @@ class RankReplay {
       compare(recorded_.expected.row({step - 1, rank_}), step, report.steps);
     }
     manager_->drain();
-    ModelAverage average(communicator_, manager_->stream(), manager_->blocks());
+    ModelAverage average(device_.communicator(), stream(), manager_->blocks());
     compare(recorded_.final_avg.values, 0, report.average);
     report.distance_to_center = average.distance();
     average.restore();
@@ -68,6 +72,16 @@ class RankReplay {
         .num_threads = options.num_threads};
   }
 
+  [[nodiscard]] Stream& stream() { return device_.stream(); }
+
+  /// Writes what belongs to a parameter, by way of the host's memory.
+  void write(const Block& block, std::size_t parameter, std::span<const float> values) {
+    const Block host = host_[parameter].block();
+    stream().synchronize();
+    std::ranges::copy(values, host.as<float>().begin());
+    stream().copy(block, host);
+  }
+
   [[nodiscard]] std::int64_t numel(std::size_t parameter) const {
     return recorded_.parameters[parameter].numel();
   }
@@ -82,22 +96,27 @@ class RankReplay {
   void train_step(std::int64_t step) {
     for (const std::int64_t parameter : recorded_.order) {
       const auto place = static_cast<std::size_t>(parameter);
-      const std::span<float> sum = gradients_[place].block().as<float>();
+      std::vector<float> sum(static_cast<std::size_t>(numel(place)));
       for (std::int64_t b = 0; b < recorded_.micro_batches; ++b) {
         const std::int64_t row = (step - 1) * recorded_.micro_batches + b;
         const auto micro = part(recorded_.grads.row({row, rank_}), place);
         // As autograd does: the first one is taken over, the others are added in float32.
         for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = b == 0 ? micro[i] : sum[i] + micro[i];
       }
+      write(gradients_[place].block(), place, sum);
       manager_->gradient_ready(parameter, gradients_[place].block());
     }
     manager_->finish_step();
   }
 
-  void compare(std::span<const float> expected, std::int64_t step, Deviation& largest) const {
+  void compare(std::span<const float> expected, std::int64_t step, Deviation& largest) {
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      stream().copy(host_[p].block(), parameters_[p]);
+    }
+    stream().synchronize();
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       const auto wanted = part(expected, p);
-      const auto actual = parameters_[p].as<float>();
+      const auto actual = host_[p].block().as<float>();
       for (std::size_t e = 0; e < wanted.size(); ++e) {
         const auto a = static_cast<double>(actual[e]);
         const auto w = static_cast<double>(wanted[e]);
@@ -112,11 +131,13 @@ class RankReplay {
     }
   }
 
-  Communicator& communicator_;
+  RankDevice device_;
   const RecordedCase& recorded_;
   int rank_;
   std::vector<Block> parameters_;
   std::vector<Buffer> gradients_;
+  /// A parameter's elements on the host.
+  std::vector<Buffer> host_;
   std::unique_ptr<BucketManager> manager_;
 };
 

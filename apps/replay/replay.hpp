@@ -8,6 +8,7 @@
 
 #include "gossamer/apps/replay/recorded_case.hpp"
 #include "gossamer/comm/communicator.hpp"
+#include "gossamer/core/base/types.hpp"
 #include "gossamer/optim/simd.hpp"
 
 namespace gossamer::apps {
@@ -19,6 +20,9 @@ struct ReplayOptions {
   std::optional<std::int64_t> bucket_bytes = std::nullopt;
   SimdPath simd = best_simd_path();
   int num_threads = 1;
+  /// Where the model lies. On a GPU, which all ranks of this process share, exchanges go through
+  /// host memory.
+  Device device = {};
 };
 
 /// The largest difference found, and where. `step` counts from 1; 0 stands for the average.

@@ -301,8 +301,11 @@ class Bench(CliCase):
             self.assertGreater(report[key], 0)
         self.assertIn("ratio", self.gossamer("bench", "kernel", "--bucket-mib", "0.5", "--buckets",
                                              "2", "--cycles", "1").stdout)
-        self.assertIn("without CUDA",
-                      self.gossamer("bench", "kernel", "--device", "cuda", code=2).stderr)
+        # Built with CUDA or without: there is no such GPU.
+        refusal = self.gossamer("bench", "kernel", "--device", "cuda:99", code=2).stderr
+        self.assertRegex(refusal, "cuda:99: this (program was built without CUDA|process sees)")
+        self.assertIn("'gpu' is no device",
+                      self.gossamer("bench", "kernel", "--device", "gpu", code=2).stderr)
 
     def test_step_prints_the_losses_of_the_model(self):
         done = self.gossamer("bench", "step", "--model", "mlp", "--steps", "2", "--warmup", "3",

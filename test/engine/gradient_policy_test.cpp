@@ -152,6 +152,44 @@ TEST(Abort, NamesRankStepAndParameterBeforeAnythingIsSent) {
   }
 }
 
+TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
+  for (const Where where : {Where::kLagging, Where::kDevice}) {
+    Problem problem = pairs_of("gossip", NonFinite::kAbort);
+    problem.where = where;
+    std::mutex mutex;
+    std::set<std::string> said;
+    const LaunchOptions options{.num_ranks = 4, .timeout_s = 60.0, .log_level = LogLevel::kOff};
+    const auto body = [&](Communicator& communicator, const World& world) {
+      TestDevice device(where, communicator);
+      BucketManager::Config config = config_of(problem);
+      config.stream = device.stream();
+      ToyModel model = model_of(problem, device.communicator(), std::move(config));
+      std::vector<double> gradient(problem.num_values(), 1.0);
+      try {
+        for (int step = 0; step < 6; ++step) {
+          if (world.rank == 2 && step == 3) gradient.back() = kNan;
+          model.step(gradient);
+          // What is not finite is neither applied nor sent.
+          model.stream().run([&model] {
+            for (const double x : model.values_now()) EXPECT_TRUE(std::isfinite(x));
+          });
+        }
+        model.manager().drain();
+      } catch (const NonFiniteError& error) {
+        const std::lock_guard lock(mutex);
+        said.insert(error.what());
+        throw;
+      }
+      return 0;
+    };
+    const int code = launch("threads", options, body);
+    ASSERT_EQ(said.size(), 1U);
+    EXPECT_TRUE(said.begin()->starts_with("rank 2, step 4: the gradient of p5 is not finite"))
+        << *said.begin();
+    EXPECT_EQ(code, static_cast<int>(ExitCode::kNonFinite));
+  }
+}
+
 TEST(Skip, LeavesTheStepOutOnAllRanksAndGoesOnMixing) {
   for (const std::string& algorithm : algorithm_names()) {
     const Problem problem = pairs_of(algorithm, NonFinite::kSkip);

@@ -126,9 +126,9 @@ inline ToyModel model_of(const Problem& problem, Communicator& communicator) {
 }
 
 /// One rank's streams, and the communicator that reaches its memory.
-class RankDevice {
+class TestDevice {
  public:
-  RankDevice(Where where, Communicator& communicator) : communicator_(&communicator) {
+  TestDevice(Where where, Communicator& communicator) : communicator_(&communicator) {
     if (where == Where::kHost) return;
     const Device device{where == Where::kDevice ? DeviceType::kCuda : DeviceType::kCpu, 0};
     compute_ = std::make_unique<ThreadStream>(device);
@@ -168,12 +168,14 @@ inline void train_step(const Problem& problem, ToyModel& model, int rank, int st
   model.manager().finish_step();
 }
 
-inline Trajectory run_pipeline(const Problem& problem) {
+/// `make_device(communicator)`: a rank's device, as TestDevice.
+template <class MakeDevice>
+Trajectory run_pipeline_on(const Problem& problem, const MakeDevice& make_device) {
   Trajectory trajectory = empty_trajectory(problem);
   run_ranks(
       problem.num_ranks,
       [&](Communicator& communicator, const World& world) {
-        RankDevice device(problem.where, communicator);
+        auto device = make_device(communicator);
         BucketManager::Config config = config_of(problem);
         config.stream = device.stream();
         ToyModel model = model_of(problem, device.communicator(), std::move(config));
@@ -187,6 +189,12 @@ inline Trajectory run_pipeline(const Problem& problem) {
       },
       problem.local_size);
   return trajectory;
+}
+
+inline Trajectory run_pipeline(const Problem& problem) {
+  return run_pipeline_on(problem, [&problem](Communicator& communicator) {
+    return TestDevice(problem.where, communicator);
+  });
 }
 
 /// The same in double, all ranks at once.

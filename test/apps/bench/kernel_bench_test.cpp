@@ -64,10 +64,10 @@ TEST(KernelBench, UpdatesEveryElementOfEveryBucket) {
 TEST(KernelBench, GivesFiguresThatBelongTogether) {
   const KernelFigures figures = KernelBench(small("accum_adamw")).run();
   EXPECT_GT(figures.ms, 0.0);
-  EXPECT_GT(figures.scale_gb_per_s, 0.0);
+  EXPECT_GT(figures.yardstick_gb_per_s, 0.0);
   EXPECT_NEAR(figures.ratio_to_least, figures.ms / figures.least_ms, 1e-9);
   const double bytes = figures.least_bytes_per_element * static_cast<double>(figures.numel);
-  EXPECT_NEAR(figures.least_ms, 1e-6 * bytes / figures.scale_gb_per_s, 1e-6 * figures.least_ms);
+  EXPECT_NEAR(figures.least_ms, 1e-6 * bytes / figures.yardstick_gb_per_s, 1e-6 * figures.least_ms);
   EXPECT_LE(figures.ratio_interval.first, figures.ratio_interval.second);
 }
 

@@ -1,0 +1,55 @@
+# GOSSAMER_CUDA=ON|OFF|AUTO: sets GOSSAMER_WITH_CUDA and, if that is on, enables the CUDA language.
+# AUTO takes CUDA where a compiler for it is found.
+#
+# What is built runs everywhere: the program is linked with the CUDA runtime, which LibTorch's CPU
+# library needs anyway, and with nothing else; driver and NCCL are looked for when they are used.
+
+set(GOSSAMER_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: ON, OFF or AUTO (where nvcc is found)")
+set_property(CACHE GOSSAMER_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(GOSSAMER_WITH_CUDA OFF)
+
+if(GOSSAMER_CUDA STREQUAL "AUTO" OR GOSSAMER_CUDA)
+  # Sanitizers do not see what a GPU does, and nvcc does not know their options.
+  if(GOSSAMER_SANITIZE AND GOSSAMER_CUDA STREQUAL "AUTO")
+    set(_gossamer_nvcc NOTFOUND)
+  else()
+    include(CheckLanguage)
+    if(NOT CMAKE_CUDA_ARCHITECTURES)
+      # Ampere and Hopper, and PTX for what comes after.
+      set(CMAKE_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "GPU architectures")
+    endif()
+    check_language(CUDA)
+    set(_gossamer_nvcc ${CMAKE_CUDA_COMPILER})
+  endif()
+  if(_gossamer_nvcc)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+    if(CCACHE_PROGRAM AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+    endif()
+    enable_language(CUDA)
+    find_package(CUDAToolkit 12.5 REQUIRED)
+    # CMake 3.25 does not know how nvcc is told of C++20.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+      list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
+      set(CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
+    endif()
+    set(GOSSAMER_WITH_CUDA ON)
+  elseif(NOT GOSSAMER_CUDA STREQUAL "AUTO")
+    message(FATAL_ERROR
+      "GOSSAMER_CUDA is ${GOSSAMER_CUDA}, but no CUDA compiler was found. Put nvcc on PATH, set "
+      "CUDACXX or CMAKE_CUDA_COMPILER, or leave GOSSAMER_CUDA out: without nvcc, gossamer is built "
+      "for processors alone.")
+  endif()
+endif()
+message(STATUS "GPUs: ${GOSSAMER_WITH_CUDA}")
+
+# The language level and options of .cu files. Arithmetic is that of the processors: no fused
+# multiply-adds, denormals are zero. 186 is a loop over no states.
+function(gossamer_cuda_sources target)
+  target_sources(${target} PRIVATE ${ARGN})
+  target_compile_features(${target} PRIVATE cuda_std_20)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS
+    "--expt-relaxed-constexpr;--fmad=false;--ftz=true;--diag-suppress=186;-Xcompiler=-Wall,-Wextra;--Werror=all-warnings")
+endfunction()

@@ -1,0 +1,21 @@
+#pragma once
+// Streams by the name of their device.
+
+#include <memory>
+#include <string_view>
+
+#include "gossamer/core/base/stream.hpp"
+
+namespace gossamer {
+
+/// `cpu`, `cuda` (the first GPU that this process sees) or `cuda:N`. Throws ConfigError.
+Device parse_device(std::string_view text);
+
+/// The GPUs that this process sees; 0 where the program was built without CUDA.
+int num_gpus();
+
+/// A stream of its own on a device. Throws ConfigError when this program was built without what the
+/// device needs, or when there is no such device.
+std::unique_ptr<Stream> make_stream(Device device);
+
+}  // namespace gossamer

@@ -1,0 +1,227 @@
+// Sums on GPUs: squared norms of gradients, what follows from them, and the swap of a model with
+// the mean. Every sum is taken in float64 and in an order that depends on the sizes alone.
+
+#include <cmath>
+#include <limits>
+
+#include "gossamer/optim/cuda/launch.cuh"
+#include "gossamer/optim/cuda_kernels.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kBlocksPerMultiprocessor = 8;
+// Of one launch: the table is the kernel's parameter.
+constexpr int kMostGradients = 1024;
+
+struct GradientTable {
+  struct Entry {
+    const void* data;
+    std::int64_t numel;
+    std::int32_t first_chunk;
+  };
+  double* scratch;
+  double* squares;
+  std::int32_t num_entries;
+  std::int32_t num_chunks;
+  Entry entries[kMostGradients];
+};
+static_assert(sizeof(GradientTable) <= 32764, "the most that a kernel's parameters may take");
+
+/// The sum over a block's threads, in thread 0. All threads call it.
+__device__ double block_sum(double value) {
+  __shared__ double sums[kThreads];
+  sums[threadIdx.x] = value;
+  __syncthreads();
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    __syncthreads();
+  }
+  const double sum = sums[0];
+  __syncthreads();
+  return sum;
+}
+
+__device__ double strided_sum(const double* values, std::int64_t count) {
+  double sum = 0.0;
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += values[i];
+  return block_sum(sum);
+}
+
+__device__ std::int64_t chunk_numel(std::int64_t numel, std::int64_t first) {
+  return numel - first < kSquaresChunk ? numel - first : kSquaresChunk;
+}
+
+/// One partial sum per chunk. NaN where an element is not finite.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    sum_chunks(const __grid_constant__ GradientTable table) {
+  for (std::int32_t chunk = static_cast<std::int32_t>(blockIdx.x); chunk < table.num_chunks;
+       chunk += static_cast<std::int32_t>(gridDim.x)) {
+    int low = 0;
+    int high = table.num_entries;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (table.entries[middle].first_chunk <= chunk ? low : high) = middle;
+    }
+    const GradientTable::Entry& entry = table.entries[low];
+    const std::int64_t first = (chunk - entry.first_chunk) * kSquaresChunk;
+    const T* const values = static_cast<const T*>(entry.data) + first;
+    const std::int64_t count = chunk_numel(entry.numel, first);
+    double sum = 0.0;
+    bool finite = true;
+    for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
+      const double value = static_cast<double>(values[i]);
+      finite = finite && isfinite(value);
+      sum += value * value;
+    }
+    const bool all_finite = __syncthreads_and(finite ? 1 : 0) != 0;
+    const double total = block_sum(sum);
+    if (threadIdx.x == 0) table.scratch[chunk] = all_finite ? total : nan("");
+  }
+}
+
+/// Adds up the chunks of each gradient, a block for each.
+__global__ void __launch_bounds__(kThreads)
+    sum_gradients(const __grid_constant__ GradientTable table) {
+  const auto entry = static_cast<std::int32_t>(blockIdx.x);
+  const std::int32_t first = table.entries[entry].first_chunk;
+  const std::int32_t last =
+      entry + 1 < table.num_entries ? table.entries[entry + 1].first_chunk : table.num_chunks;
+  const double sum = strided_sum(table.scratch + first, last - first);
+  if (threadIdx.x == 0) table.squares[entry] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    raise_flag(const double* squares, std::int64_t count, double* flag) {
+  const double sum = strided_sum(squares, count);
+  if (threadIdx.x == 0) *flag = isnan(sum) ? 1.0 : 0.0;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    decide(const double* squares, std::int64_t count, DecisionRule rule, const double* last_norm,
+           const double* flag, GradientDecision* decision) {
+  const double sum = strided_sum(squares, count);
+  if (threadIdx.x != 0) return;
+  const bool apply = flag == nullptr ? !isnan(sum) : *flag == 0.0;
+  decision->factor = apply ? factor_of(rule, sum, *last_norm) : 0.0;
+  decision->apply = apply ? 1 : 0;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    note_norm(const double* squares, std::int64_t count, double unit, const double* flag,
+              double* last_norm) {
+  const double sum = strided_sum(squares, count);
+  if (threadIdx.x == 0 && (flag == nullptr || *flag == 0.0)) *last_norm = unit * sqrt(sum);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    swap_chunks(T* x, T* sum, std::int64_t numel, T size, double* scratch) {
+  const std::int64_t num_chunks = (numel + kSquaresChunk - 1) / kSquaresChunk;
+  for (std::int64_t chunk = blockIdx.x; chunk < num_chunks; chunk += gridDim.x) {
+    const std::int64_t first = chunk * kSquaresChunk;
+    const std::int64_t last = first + chunk_numel(numel, first);
+    double squares = 0.0;
+    for (std::int64_t i = first + threadIdx.x; i < last; i += kThreads) {
+      squares += swap_with_mean(x[i], sum[i], size);
+    }
+    const double total = block_sum(squares);
+    if (threadIdx.x == 0) scratch[chunk] = total;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    add_up(const double* values, std::int64_t count, double* result) {
+  const double sum = strided_sum(values, count);
+  if (threadIdx.x == 0) *result = sum;
+}
+
+void check_launch(const char* what) { cuda_check(cudaGetLastError(), what); }
+
+const double* numbers(const ConstBlock& block) { return block.as<double>().data(); }
+
+void launch_squares(const Stream& stream, const GradientTable& table, DType dtype) {
+  const cudaStream_t queue = native(stream);
+  if (table.num_chunks > 0) {
+    const unsigned blocks = persistent_blocks(stream, table.num_chunks, kBlocksPerMultiprocessor);
+    if (dtype == DType::kFloat32) {
+      sum_chunks<float><<<blocks, kThreads, 0, queue>>>(table);
+    } else {
+      sum_chunks<double><<<blocks, kThreads, 0, queue>>>(table);
+    }
+  }
+  sum_gradients<<<static_cast<unsigned>(table.num_entries), kThreads, 0, queue>>>(table);
+  check_launch("the sum of squares");
+}
+
+template <class T>
+void launch_swap(const Stream& stream, const SwapInput& input) {
+  const unsigned blocks =
+      persistent_blocks(stream, swap_scratch_numel(input.x.numel), kBlocksPerMultiprocessor);
+  swap_chunks<T><<<blocks, kThreads, 0, native(stream)>>>(
+      input.x.as<T>().data(), input.sum.as<T>().data(), input.x.numel, static_cast<T>(input.size),
+      input.scratch.as<double>().data());
+}
+
+}  // namespace
+
+void cuda_squares(Stream& stream, const SquaresInput& input) {
+  const CudaDeviceScope scope(stream.device().index);
+  GradientTable table;
+  table.scratch = input.scratch.as<double>().data();
+  const std::size_t count = input.gradients.size();
+  for (std::size_t begin = 0; begin < count; begin += kMostGradients) {
+    table.squares = input.squares.as<double>().data() + begin;
+    table.num_entries = 0;
+    table.num_chunks = 0;
+    DType dtype = DType::kFloat32;
+    for (std::size_t i = begin; i < count && table.num_entries < kMostGradients; ++i) {
+      const ConstBlock& gradient = input.gradients[i];
+      const std::int64_t numel = gradient.data == nullptr ? 0 : gradient.numel;
+      if (numel > 0) dtype = gradient.dtype;
+      table.entries[table.num_entries++] = {gradient.data, numel, table.num_chunks};
+      table.num_chunks += static_cast<std::int32_t>((numel + kSquaresChunk - 1) / kSquaresChunk);
+    }
+    launch_squares(stream, table, dtype);
+  }
+}
+
+void cuda_flag(Stream& stream, const ConstBlock& squares, double* flag) {
+  const CudaDeviceScope scope(stream.device().index);
+  raise_flag<<<1, kThreads, 0, native(stream)>>>(numbers(squares), squares.numel, flag);
+  check_launch("the search for what is not finite");
+}
+
+void cuda_decision(Stream& stream, const DecisionInput& input) {
+  const CudaDeviceScope scope(stream.device().index);
+  decide<<<1, kThreads, 0, native(stream)>>>(numbers(input.squares), input.squares.numel,
+                                             input.rule, input.last_norm, input.flag,
+                                             input.decision);
+  check_launch("the decision about gradients");
+}
+
+void cuda_norm(Stream& stream, const ConstBlock& squares, double unit, const double* flag,
+               double* last_norm) {
+  const CudaDeviceScope scope(stream.device().index);
+  note_norm<<<1, kThreads, 0, native(stream)>>>(numbers(squares), squares.numel, unit, flag,
+                                                last_norm);
+  check_launch("the norm of a step");
+}
+
+void cuda_swap_with_mean(Stream& stream, const SwapInput& input) {
+  const CudaDeviceScope scope(stream.device().index);
+  if (input.x.numel > 0) {
+    if (input.x.dtype == DType::kFloat32) {
+      launch_swap<float>(stream, input);
+    } else {
+      launch_swap<double>(stream, input);
+    }
+  }
+  add_up<<<1, kThreads, 0, native(stream)>>>(numbers(input.scratch),
+                                             swap_scratch_numel(input.x.numel), input.squares);
+  check_launch("the swap with the mean");
+}
+
+}  // namespace gossamer

@@ -1,0 +1,109 @@
+// The sweep on GPUs: one pass over memory, with vector loads, by a persistent grid. Neither the
+// host nor the device waits for anything before a launch: gradients' factors are read from the
+// device's memory when the kernel runs.
+
+#include "gossamer/optim/cuda/launch.cuh"
+#include "gossamer/optim/cuda/sweep_table.hpp"
+#include "gossamer/optim/cuda_kernels.hpp"
+#include "gossamer/optim/rules/accum_adam.hpp"
+#include "gossamer/optim/rules/adam.hpp"
+#include "gossamer/optim/rules/sgd.hpp"
+
+namespace gossamer {
+namespace {
+
+// At 256 threads this leaves 64 registers to a thread, with which no rule spills any in float32,
+// and keeps 96 KiB of loads in flight on every multiprocessor.
+constexpr int kBlocksPerMultiprocessor = 4;
+
+template <class Rule, class T, Phase kPhase>
+__global__ void __launch_bounds__(kSweepThreads, kBlocksPerMultiprocessor)
+    sweep_kernel(const __grid_constant__ typename SweepLaunches<Rule, T>::Table table) {
+  const bool applies = table.decision == nullptr || table.decision->apply != 0;
+  const T scale = table.decision == nullptr ? T{1} : static_cast<T>(table.decision->factor);
+  for (std::int32_t chunk = static_cast<std::int32_t>(blockIdx.x); chunk < table.num_chunks;
+       chunk += static_cast<std::int32_t>(gridDim.x)) {
+    const SweepSegment& segment = table.segments[segment_of(table, chunk)];
+    const std::int64_t first = (chunk - segment.first_chunk) * kChunk<T>;
+    const std::int64_t rest = segment.numel - first;
+    SweepThread<Rule, T, kPhase>{table, segment, applies, scale}.run(
+        first, rest < kChunk<T> ? rest : kChunk<T>, static_cast<int>(threadIdx.x));
+  }
+}
+
+template <class Rule, class T>
+void launch_table(const Stream& stream, Phase phase,
+                  const typename SweepLaunches<Rule, T>::Table& table) {
+  const unsigned blocks = persistent_blocks(stream, table.num_chunks, kBlocksPerMultiprocessor);
+  const cudaStream_t queue = native(stream);
+  switch (phase) {
+    case Phase::kFirst:
+      sweep_kernel<Rule, T, Phase::kFirst><<<blocks, kSweepThreads, 0, queue>>>(table);
+      break;
+    case Phase::kMiddle:
+      sweep_kernel<Rule, T, Phase::kMiddle><<<blocks, kSweepThreads, 0, queue>>>(table);
+      break;
+    case Phase::kLast:
+      sweep_kernel<Rule, T, Phase::kLast><<<blocks, kSweepThreads, 0, queue>>>(table);
+      break;
+    case Phase::kOnly:
+      sweep_kernel<Rule, T, Phase::kOnly><<<blocks, kSweepThreads, 0, queue>>>(table);
+      break;
+  }
+  cuda_check(cudaGetLastError(), "the launch of a sweep");
+}
+
+template <class Rule, class T>
+void sweep_typed(const Rule& rule, const Stream& stream, const BlockUpdate& update) {
+  SweepLaunches<Rule, T>(rule, update).run([&stream](Phase phase, const auto& table) {
+    launch_table<Rule, T>(stream, phase, table);
+  });
+}
+
+template <class Rule>
+void sweep_some_inboxes(const Rule& rule, const Stream& stream, const BlockUpdate& update) {
+  switch (update.parameters.dtype) {
+    case DType::kFloat32:
+      return sweep_typed<Rule, float>(rule, stream, update);
+    case DType::kFloat64:
+      return sweep_typed<Rule, double>(rule, stream, update);
+    case DType::kInt64:
+    case DType::kUInt8:
+      break;
+  }
+  throw std::logic_error("cuda_sweep: parameters must be float32 or float64");
+}
+
+}  // namespace
+
+template <class Rule>
+void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update) {
+  const CudaDeviceScope scope(stream.device().index);
+  BlockUpdate rest = update;
+  // What does not fit into one table is mixed in before.
+  while (rest.inboxes.size() > kMaxInboxes) {
+    BlockUpdate part = rest;
+    part.inboxes.resize(kMaxInboxes);
+    for (Segment& segment : part.segments) segment.gradient = {};
+    sweep_some_inboxes(NoRule{}, stream, part);
+    rest.inboxes.erase(rest.inboxes.begin(), rest.inboxes.begin() + kMaxInboxes);
+    rest.keep = 1.0;
+  }
+  sweep_some_inboxes(rule, stream, rest);
+}
+
+void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inbox>& inboxes) {
+  cuda_sweep(NoRule{}, stream,
+             {.parameters = x, .keep = keep, .inboxes = inboxes, .segments = {{.numel = x.numel}}});
+}
+
+// Every rule of optim/registry.cpp.
+template void cuda_sweep(const PlainRule&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const MomentumRule<false>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const MomentumRule<true>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const AdamRule<Decay::kCoupled>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const AdamRule<Decay::kDecoupled>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const AccumAdamRule<Decay::kCoupled>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const AccumAdamRule<Decay::kDecoupled>&, Stream&, const BlockUpdate&);
+
+}  // namespace gossamer

@@ -1,0 +1,308 @@
+#pragma once
+// What one launch of the sweep kernel works on, and how the work is dealt out. A table travels as
+// the kernel's parameter (at most 32,764 bytes from CUDA 12.1 on), so nothing has to be copied to
+// the device before a launch, and the host never waits for one.
+//
+// The segments of a block are cut into chunks; the thread blocks of a persistent grid take chunk
+// after chunk. A block finds a chunk's segment by bisection.
+//
+// Everything here but the kernel itself runs on processors too: that is how it is tested where
+// there is no GPU.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <tuple>
+#include <vector>
+
+#include "gossamer/core/base/host_device.hpp"
+#include "gossamer/optim/block_update.hpp"
+#include "gossamer/optim/rule.hpp"
+
+namespace gossamer {
+
+inline constexpr int kSweepThreads = 256;
+/// Of one access.
+inline constexpr std::int64_t kVectorBytes = 16;
+/// Vectors of one chunk that a thread works on, one after the other.
+inline constexpr std::int64_t kVectorsPerThread = 4;
+
+inline constexpr int kMaxSegments = 512;
+inline constexpr int kMaxCoefficients = 16;
+inline constexpr int kMaxInboxes = 16;
+
+template <class T>
+inline constexpr std::int64_t kLanes = kVectorBytes / std::int64_t{sizeof(T)};
+/// Elements.
+template <class T>
+inline constexpr std::int64_t kChunk = kSweepThreads* kVectorsPerThread* kLanes<T>;
+
+/// One parameter of a launch.
+struct SweepSegment {
+  /// Null: mixed only.
+  const void* gradient = nullptr;
+  std::int64_t offset = 0;
+  std::int64_t numel = 0;
+  std::int32_t first_chunk = 0;
+  std::int16_t coefficients = 0;
+  /// All addresses are multiples of kVectorBytes.
+  bool aligned = false;
+};
+
+template <class Coefficients, class T>
+struct SweepTable {
+  T* parameters = nullptr;
+  std::array<T*, kMaxStates> states = {};
+  std::array<const T*, kMaxInboxes> inboxes = {};
+  std::array<T, kMaxInboxes> weights = {};
+  T keep = 1;
+  std::int32_t num_inboxes = 0;
+  std::int32_t num_segments = 0;
+  std::int32_t num_chunks = 0;
+  const GradientDecision* decision = nullptr;
+  std::array<Coefficients, kMaxCoefficients> coefficients;
+  std::array<SweepSegment, kMaxSegments> segments;
+};
+/// Bytes; see above.
+inline constexpr std::size_t kMostParameterBytes = 32764;
+
+/// The place of the segment that a chunk belongs to.
+template <class Table>
+GOSSAMER_HOST_DEVICE int segment_of(const Table& table, std::int32_t chunk) {
+  int low = 0;
+  int high = table.num_segments;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (table.segments[static_cast<std::size_t>(middle)].first_chunk <= chunk ? low : high) = middle;
+  }
+  return low;
+}
+
+/// kLanes elements that lie together.
+template <class T>
+struct alignas(kVectorBytes) Vector {
+  std::array<T, kLanes<T>> lanes;
+};
+
+/// One thread's share of a chunk. `kVector` elements at a time; all arithmetic is that of the sweep
+/// on processors, in the same order.
+template <class Rule, class T, Phase kPhase>
+struct SweepThread {
+  using Coefficients = typename Rule::template Coefficients<T>;
+  using Table = SweepTable<Coefficients, T>;
+
+  const Table& table;
+  const SweepSegment& segment;
+  bool applies;
+  T scale;
+
+  /// Elements [first, first + count) of the segment, of which this is thread `thread`.
+  GOSSAMER_HOST_DEVICE void run(std::int64_t first, std::int64_t count, int thread) const {
+    const bool updates = applies && segment.gradient != nullptr;
+    if (!updates && table.num_inboxes == 0) return;
+    std::int64_t done = 0;
+    if (segment.aligned) {
+      constexpr std::int64_t kStep = kLanes<T>;
+      for (std::int64_t i = thread; i < count / kStep; i += kSweepThreads) {
+        updates ? update<Vector<T>>(first + i * kStep) : mix_only<Vector<T>>(first + i * kStep);
+      }
+      done = count / kStep * kStep;
+    }
+    for (std::int64_t i = done + thread; i < count; i += kSweepThreads) {
+      updates ? update<Scalar>(first + i) : mix_only<Scalar>(first + i);
+    }
+  }
+
+ private:
+  struct Scalar {
+    std::array<T, 1> lanes;
+  };
+
+  // On the GPU one access; processors are not allowed to look at elements as something else.
+  template <class Pack>
+  GOSSAMER_HOST_DEVICE static Pack load(const T* from) {
+#ifdef __CUDA_ARCH__
+    return *reinterpret_cast<const Pack*>(from);
+#else
+    Pack pack;
+    std::memcpy(&pack, from, sizeof(Pack));
+    return pack;
+#endif
+  }
+  template <class Pack>
+  GOSSAMER_HOST_DEVICE static void store(T* to, const Pack& pack) {
+#ifdef __CUDA_ARCH__
+    *reinterpret_cast<Pack*>(to) = pack;
+#else
+    std::memcpy(to, &pack, sizeof(Pack));
+#endif
+  }
+
+  template <class Pack>
+  GOSSAMER_HOST_DEVICE Pack mixed(std::int64_t place) const {
+    constexpr std::size_t kCount = std::tuple_size_v<decltype(Pack::lanes)>;
+    Pack x = load<Pack>(table.parameters + place);
+    if (table.num_inboxes == 0) return x;
+    for (std::size_t lane = 0; lane < kCount; ++lane) x.lanes[lane] *= table.keep;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(table.num_inboxes); ++k) {
+      const Pack inbox = load<Pack>(table.inboxes[k] + place);
+      const T weight = table.weights[k];
+      for (std::size_t lane = 0; lane < kCount; ++lane) {
+        x.lanes[lane] += weight * inbox.lanes[lane];
+      }
+    }
+    return x;
+  }
+
+  template <class Pack>
+  GOSSAMER_HOST_DEVICE void mix_only(std::int64_t index) const {
+    const std::int64_t place = segment.offset + index;
+    store(table.parameters + place, mixed<Pack>(place));
+  }
+
+  template <class Pack>
+  GOSSAMER_HOST_DEVICE void update(std::int64_t index) const {
+    constexpr std::size_t kCount = std::tuple_size_v<decltype(Pack::lanes)>;
+    constexpr std::size_t kStates = Rule::kNumStates;
+    constexpr StateMask kReads = Rule::reads(kPhase);
+    constexpr StateMask kWrites = Rule::writes(kPhase);
+    const Coefficients& c = table.coefficients[static_cast<std::size_t>(segment.coefficients)];
+    const std::int64_t place = segment.offset + index;
+    const Pack g = load<Pack>(static_cast<const T*>(segment.gradient) + index);
+    std::array<Pack, kStates> states{};
+    for (std::size_t k = 0; k < kStates; ++k) {
+      if (kReads >> k & 1U) states[k] = load<Pack>(table.states[k] + place);
+    }
+    Pack x = mixed<Pack>(place);
+    for (std::size_t lane = 0; lane < kCount; ++lane) {
+      std::array<T, kStates> state{};
+      for (std::size_t k = 0; k < kStates; ++k) state[k] = states[k].lanes[lane];
+      Rule::template apply<T, kPhase>(c, x.lanes[lane], g.lanes[lane] * scale, state);
+      for (std::size_t k = 0; k < kStates; ++k) states[k].lanes[lane] = state[k];
+    }
+    store(table.parameters + place, x);
+    for (std::size_t k = 0; k < kStates; ++k) {
+      if (kWrites >> k & 1U) store(table.states[k] + place, states[k]);
+    }
+  }
+};
+
+/// What mixes and does nothing else.
+struct NoRule {
+  static constexpr int kNumStates = 0;
+  template <class T>
+  struct Coefficients {};
+  static constexpr StateMask reads(Phase) { return 0; }
+  static constexpr StateMask writes(Phase) { return 0; }
+  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate&) const {
+    return {};
+  }
+  template <class T, Phase>
+  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>&, T&, T, std::array<T, 0>&) {}
+};
+
+/// Cuts the step of a block into launches: one for all segments of a phase, unless they do not fit
+/// into one table. Calls `launch(phase, table)` for each; the table is gone afterwards.
+template <class Rule, class T>
+class SweepLaunches {
+ public:
+  using Coefficients = typename Rule::template Coefficients<T>;
+  using Table = SweepTable<Coefficients, T>;
+
+  /// At most kMaxInboxes inboxes.
+  SweepLaunches(const Rule& rule, const BlockUpdate& update) : rule_(rule), update_(update) {
+    table_.parameters = static_cast<T*>(update.parameters.data);
+    for (std::size_t k = 0; k < table_.states.size(); ++k) {
+      table_.states[k] = static_cast<T*>(update.states[k]);
+    }
+    table_.keep = static_cast<T>(update.keep);
+    table_.num_inboxes = static_cast<std::int32_t>(update.inboxes.size());
+    for (std::size_t k = 0; k < update.inboxes.size(); ++k) {
+      table_.inboxes[k] = static_cast<const T*>(update.inboxes[k].block.data);
+      table_.weights[k] = static_cast<T>(update.inboxes[k].weight);
+    }
+    table_.decision = update.decision;
+  }
+
+  template <class Launch>
+  void run(const Launch& launch) {
+    for (const Phase phase : {Phase::kFirst, Phase::kMiddle, Phase::kLast, Phase::kOnly}) {
+      begin_table();
+      for (const Segment& segment : update_.segments) {
+        if (segment.numel == 0 || rule_.phase(segment.step) != phase) continue;
+        if (!fits(segment)) {
+          launch(phase, table_);
+          begin_table();
+        }
+        add(segment);
+      }
+      if (table_.num_segments > 0) launch(phase, table_);
+    }
+  }
+
+ private:
+  struct Kind {
+    double weight_decay = 0.0;
+    std::int64_t step = 0;
+    friend bool operator==(const Kind&, const Kind&) = default;
+  };
+
+  static bool is_aligned(const void* address) {
+    return reinterpret_cast<std::uintptr_t>(address) % kVectorBytes == 0;
+  }
+
+  void begin_table() {
+    table_.num_segments = 0;
+    table_.num_chunks = 0;
+    kinds_.clear();
+  }
+
+  [[nodiscard]] bool fits(const Segment& segment) const {
+    const std::int64_t chunks = (segment.numel + kChunk<T> - 1) / kChunk<T>;
+    if (table_.num_segments == 0) return true;
+    const bool known = std::ranges::find(kinds_, kind_of(segment)) != kinds_.end();
+    return table_.num_segments < kMaxSegments && (known || kinds_.size() < kMaxCoefficients) &&
+           table_.num_chunks + chunks <= std::int64_t{1} << 30;
+  }
+
+  static Kind kind_of(const Segment& segment) { return {segment.weight_decay, segment.step}; }
+
+  void add(const Segment& segment) {
+    auto kind = std::ranges::find(kinds_, kind_of(segment));
+    if (kind == kinds_.end()) {
+      table_.coefficients[kinds_.size()] =
+          rule_.template coefficients<T>({.parameter = update_.parameters,
+                                          .step = segment.step,
+                                          .lr = update_.lr,
+                                          .weight_decay = segment.weight_decay});
+      kind = kinds_.insert(kinds_.end(), kind_of(segment));
+    }
+    bool aligned =
+        is_aligned(table_.parameters + segment.offset) && is_aligned(segment.gradient.data);
+    for (int k = 0; k < Rule::kNumStates; ++k) {
+      aligned = aligned && is_aligned(table_.states[static_cast<std::size_t>(k)] + segment.offset);
+    }
+    for (std::size_t k = 0; k < update_.inboxes.size(); ++k) {
+      aligned = aligned && is_aligned(table_.inboxes[k] + segment.offset);
+    }
+    table_.segments[static_cast<std::size_t>(table_.num_segments++)] = {
+        .gradient = segment.gradient.data,
+        .offset = segment.offset,
+        .numel = segment.numel,
+        .first_chunk = table_.num_chunks,
+        .coefficients = static_cast<std::int16_t>(kind - kinds_.begin()),
+        .aligned = aligned};
+    table_.num_chunks += static_cast<std::int32_t>((segment.numel + kChunk<T> - 1) / kChunk<T>);
+  }
+
+  const Rule& rule_;
+  const BlockUpdate& update_;
+  Table table_;
+  static_assert(sizeof(Table) <= kMostParameterBytes);
+  std::vector<Kind> kinds_;
+};
+
+}  // namespace gossamer

@@ -1,0 +1,109 @@
+// Several ranks on one GPU: the conformance suite and the whole pipeline, with exchanges through
+// host memory.
+
+#include "comm/conformance.hpp"
+#include "engine/recursion.hpp"
+#include "gpu/gpu_test.hpp"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gossamer/comm/launch.hpp"
+#include "gossamer/comm/staged_communicator.hpp"
+#include "gossamer/core/base/make_stream.hpp"
+#include "gossamer/topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+using Pipeline = GpuTest;
+
+TEST_F(Pipeline, StagedExchangesConform) {
+  for (const int num_ranks : {1, 2, 4}) {
+    for (const ConformanceCase& test : conformance_cases()) {
+      SCOPED_TRACE(std::string(test.name) + ", " + std::to_string(num_ranks) + " ranks");
+      const auto body = [&test](Communicator& communicator, const World&) {
+        const auto copies = make_stream({DeviceType::kCuda, 0});
+        const auto staged = make_staged_communicator(communicator, *copies, 100'000);
+        test.body(*staged);
+        staged->barrier();
+        return 0;
+      };
+      EXPECT_EQ(launch("threads", {.num_ranks = num_ranks, .timeout_s = 60.0}, body), 0);
+    }
+  }
+}
+
+/// A rank's share of the GPU.
+class GpuDevice {
+ public:
+  explicit GpuDevice(Communicator& host)
+      : copies_(make_stream({DeviceType::kCuda, 0})),
+        staged_(make_staged_communicator(host, *copies_)),
+        compute_(stream_on_pinned_memory()) {}
+  [[nodiscard]] Communicator& communicator() { return *staged_; }
+  [[nodiscard]] Stream* stream() { return compute_.get(); }
+
+ private:
+  std::unique_ptr<Stream> copies_;
+  std::unique_ptr<Communicator> staged_;
+  std::unique_ptr<Stream> compute_;
+};
+
+Trajectory run_on_gpu(const Problem& problem) {
+  return run_pipeline_on(problem, [](Communicator& host) { return GpuDevice(host); });
+}
+
+TEST_F(Pipeline, FollowsTheRecursion) {
+  for (const char* topology : {"ring", "one-peer-exp", "complete", "static-exp", "hierarchical",
+                               "directed-one-peer-exp"}) {
+    for (const ClipMode mode : {ClipMode::kNone, ClipMode::kPerBucket, ClipMode::kDelayedGlobal}) {
+      for (const NonFinite nonfinite : {NonFinite::kAbort, NonFinite::kSkip}) {
+        Problem problem;
+        problem.num_ranks = 4;
+        problem.local_size = 2;
+        problem.topology = make_topology(topology, {.size = 4, .local_size = 2});
+        problem.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 2};
+        problem.lr = 0.02;
+        problem.dtype = DType::kFloat32;
+        problem.gradients = {.clip_mode = mode, .clip_norm = 0.6, .nonfinite = nonfinite};
+        if (nonfinite == NonFinite::kSkip) {
+          problem.breaks = [](int rank, int step) { return step == 3 && rank == 1; };
+        }
+        EXPECT_LE(largest_difference(run_on_gpu(problem), Recursion(problem).run()), 1e-5)
+            << topology << ", " << clip_mode_names()[static_cast<std::size_t>(mode)];
+      }
+    }
+  }
+}
+
+TEST_F(Pipeline, AveragesGradients) {
+  Problem problem;
+  problem.num_ranks = 3;
+  problem.algorithm = "allreduce";
+  problem.dtype = DType::kFloat32;
+  EXPECT_LE(largest_difference(run_on_gpu(problem), Recursion(problem).run()), 1e-5);
+}
+
+TEST_F(Pipeline, EndsWhenAGradientIsNotFinite) {
+  Problem problem;
+  problem.topology = make_topology("ring", {.size = 1, .local_size = 1});
+  run_ranks(1, [&](Communicator& host, const World&) {
+    GpuDevice device(host);
+    BucketManager::Config config = config_of(problem);
+    config.stream = device.stream();
+    ToyModel model = model_of(problem, device.communicator(), std::move(config));
+    std::vector<double> gradient(problem.num_values(), 1.0);
+    model.step(gradient);
+    gradient.back() = std::numeric_limits<double>::quiet_NaN();
+    model.step(gradient);
+    const std::vector<double> before = model.values();
+    for (const double x : before) EXPECT_TRUE(std::isfinite(x));
+    EXPECT_TRUE(contains(what_of<NonFiniteError>([&] { model.step(gradient); }),
+                         "rank 0, step 2: the gradient of p5 is not finite"));
+  });
+}
+
+}  // namespace
+}  // namespace gossamer

@@ -1,0 +1,281 @@
+// The GPU's sweep, run on processors: what every thread of every block does, one after the other,
+// against the sweep of processors, bit for bit.
+
+#include "gossamer/optim/cuda/sweep_table.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/core/base/host_stream.hpp"
+#include "gossamer/core/base/random.hpp"
+#include "gossamer/optim/registry.hpp"
+#include "gossamer/optim/rules/accum_adam.hpp"
+#include "gossamer/optim/rules/adam.hpp"
+#include "gossamer/optim/rules/sgd.hpp"
+
+namespace gossamer {
+namespace {
+
+template <class Rule, class T, Phase kPhase>
+void run_table(const typename SweepLaunches<Rule, T>::Table& table) {
+  const bool applies = table.decision == nullptr || table.decision->apply != 0;
+  const T scale = table.decision == nullptr ? T{1} : static_cast<T>(table.decision->factor);
+  for (std::int32_t chunk = 0; chunk < table.num_chunks; ++chunk) {
+    const SweepSegment& segment =
+        table.segments[static_cast<std::size_t>(segment_of(table, chunk))];
+    const std::int64_t first = (chunk - segment.first_chunk) * kChunk<T>;
+    const std::int64_t count = std::min(kChunk<T>, segment.numel - first);
+    for (int thread = 0; thread < kSweepThreads; ++thread) {
+      SweepThread<Rule, T, kPhase>{table, segment, applies, scale}.run(first, count, thread);
+    }
+  }
+}
+
+/// Returns the number of launches.
+template <class Rule, class T>
+int run_like_a_gpu(const Rule& rule, const BlockUpdate& update) {
+  int num_launches = 0;
+  SweepLaunches<Rule, T>(rule, update).run([&](Phase phase, const auto& table) {
+    ++num_launches;
+    if (phase == Phase::kFirst) run_table<Rule, T, Phase::kFirst>(table);
+    if (phase == Phase::kMiddle) run_table<Rule, T, Phase::kMiddle>(table);
+    if (phase == Phase::kLast) run_table<Rule, T, Phase::kLast>(table);
+    if (phase == Phase::kOnly) run_table<Rule, T, Phase::kOnly>(table);
+  });
+  return num_launches;
+}
+
+struct Layout {
+  std::vector<std::int64_t> sizes;
+  std::int64_t num_inboxes = 1;
+  /// Elements by which gradients lie beside where vectors may begin.
+  std::int64_t shift = 0;
+  /// Segment i has made i % this steps more than the first.
+  std::int64_t num_step_counts = 1;
+  std::int64_t num_decays = 1;
+  /// Every n-th segment has no gradient; 0: all have one.
+  int missing = 0;
+  GradientDecision decision = {.factor = 0.75, .apply = 1};
+};
+
+/// One side of the comparison: memory and the step to make on it.
+template <class T>
+class Side {
+ public:
+  Side(const Layout& layout, int num_states) : layout_(layout) {
+    for (const std::int64_t size : layout.sizes) {
+      offsets_.push_back(numel_);
+      // As buckets lay out parameters: at multiples of 128 bytes.
+      const std::int64_t grain = Buffer::kAlignment / std::int64_t{sizeof(T)};
+      numel_ += (size + grain - 1) / grain * grain;
+    }
+    parameters_ = draw(numel_, 0, 1.0);
+    for (int k = 0; k < num_states; ++k) states_.push_back(draw(numel_, 1, 0.0));
+    for (std::int64_t k = 0; k < layout.num_inboxes; ++k) {
+      inboxes_.push_back(draw(numel_, 100 + static_cast<std::uint64_t>(k), 1.0));
+    }
+    for (std::size_t i = 0; i < layout.sizes.size(); ++i) {
+      gradients_.push_back(draw(layout.sizes[i] + layout.shift, 1000 + i, 1.0));
+    }
+  }
+
+  [[nodiscard]] BlockUpdate update(std::int64_t step) const {
+    BlockUpdate update{
+        .parameters = parameters_.block(), .keep = 0.4, .lr = 0.01, .decision = &layout_.decision};
+    for (std::size_t k = 0; k < states_.size(); ++k) update.states[k] = states_[k].block().data;
+    const double weight = 0.6 / static_cast<double>(inboxes_.size());
+    for (const Buffer& inbox : inboxes_) update.inboxes.push_back({inbox.block(), weight});
+    for (std::size_t i = 0; i < layout_.sizes.size(); ++i) {
+      const auto place = static_cast<std::int64_t>(i);
+      Segment segment{
+          .offset = offsets_[i],
+          .numel = layout_.sizes[i],
+          .gradient = part_of(ConstBlock(gradients_[i].block()), layout_.shift, layout_.sizes[i]),
+          .step = step + place % layout_.num_step_counts,
+          .weight_decay = 0.01 * static_cast<double>(place % layout_.num_decays)};
+      if (layout_.missing != 0 && static_cast<int>(i) % layout_.missing == 0) segment.gradient = {};
+      update.segments.push_back(segment);
+    }
+    return update;
+  }
+
+  [[nodiscard]] std::vector<std::vector<T>> memory() const {
+    std::vector<std::vector<T>> all;
+    for (const Buffer* buffer : buffers()) {
+      const auto values = buffer->block().template as<T>();
+      all.emplace_back(values.begin(), values.end());
+    }
+    return all;
+  }
+
+ private:
+  [[nodiscard]] std::vector<const Buffer*> buffers() const {
+    std::vector<const Buffer*> all = {&parameters_};
+    for (const auto* list : {&states_, &inboxes_, &gradients_}) {
+      for (const Buffer& buffer : *list) all.push_back(&buffer);
+    }
+    return all;
+  }
+
+  static Buffer draw(std::int64_t numel, std::uint64_t stream, double bound) {
+    Buffer buffer(numel, DTypeOf<T>::kValue);
+    Random random(7, stream);
+    for (T& x : buffer.block().as<T>()) x = static_cast<T>(random.uniform(-bound, bound));
+    return buffer;
+  }
+
+  Layout layout_;
+  std::int64_t numel_ = 0;
+  std::vector<std::int64_t> offsets_;
+  Buffer parameters_;
+  std::vector<Buffer> states_;
+  std::vector<Buffer> inboxes_;
+  std::vector<Buffer> gradients_;
+};
+
+template <class Rule, class T>
+int expect_the_same(const Rule& rule, const Optimizer& optimizer, const Layout& layout) {
+  const Side<T> expected(layout, Rule::kNumStates);
+  const Side<T> actual(layout, Rule::kNumStates);
+  InlineStream stream;
+  int num_launches = 0;
+  for (std::int64_t step = 1; step <= 2 * optimizer.cycle() + 1; ++step) {
+    enqueue_update(stream, optimizer, expected.update(step));
+    num_launches = run_like_a_gpu<Rule, T>(rule, actual.update(step));
+  }
+  EXPECT_EQ(actual.memory(), expected.memory());
+  return num_launches;
+}
+
+struct Case {
+  const char* name;
+  void (*check)(const Layout& layout);
+};
+
+void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
+
+template <class Rule>
+void check_rule(const Rule& rule, const char* optimizer, const char* yaml, const Layout& layout) {
+  const auto made = make_optimizer(optimizer, Options::parse(yaml));
+  expect_the_same<Rule, float>(rule, *made, layout);
+  expect_the_same<Rule, double>(rule, *made, layout);
+}
+
+constexpr MomentOptions kMoments{};
+const std::vector<Case> kCases = {
+    {"sgd", [](const Layout& layout) { check_rule(PlainRule{}, "sgd", "", layout); }},
+    {"momentum",
+     [](const Layout& layout) {
+       check_rule(MomentumRule<false>{0.9}, "sgd", "momentum: 0.9", layout);
+     }},
+    {"nesterov",
+     [](const Layout& layout) {
+       check_rule(MomentumRule<true>{0.9}, "sgd", "momentum: 0.9, nesterov: true", layout);
+     }},
+    {"adam",
+     [](const Layout& layout) {
+       check_rule(AdamRule<Decay::kCoupled>{kMoments}, "adam", "", layout);
+     }},
+    {"adamw",
+     [](const Layout& layout) {
+       check_rule(AdamRule<Decay::kDecoupled>{kMoments}, "adamw", "", layout);
+     }},
+    {"accum_adam",
+     [](const Layout& layout) {
+       check_rule(AccumAdamRule<Decay::kCoupled>{kMoments, 3}, "accum_adam", "accum_iter: 3",
+                  layout);
+     }},
+    {"accum_adamw_1",
+     [](const Layout& layout) {
+       check_rule(AccumAdamRule<Decay::kDecoupled>{kMoments, 1}, "accum_adamw", "accum_iter: 1",
+                  layout);
+     }},
+    {"accum_adamw",
+     [](const Layout& layout) {
+       check_rule(AccumAdamRule<Decay::kDecoupled>{kMoments, 4}, "accum_adamw", "accum_iter: 4",
+                  layout);
+     }},
+};
+
+class SweepTable : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Rules, SweepTable, testing::ValuesIn(kCases),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(SweepTable, GivesTheSameBitsForAllSizes) {
+  const std::int64_t chunk = kChunk<float>;
+  GetParam().check(
+      {.sizes = {0, 1, 2, 3, 4, 5, 31, 33, 1023, chunk - 1, chunk, chunk + 1, 3 * chunk + 7}});
+}
+
+TEST_P(SweepTable, GivesTheSameBitsForAllNumbersOfInboxes) {
+  for (const std::int64_t count : {0, 1, 2, 3, kMaxInboxes}) {
+    GetParam().check({.sizes = {70, 5000}, .num_inboxes = count});
+  }
+}
+
+TEST_P(SweepTable, GivesTheSameBitsWhereGradientsAreNotAligned) {
+  for (const std::int64_t shift : {1, 2, 3}) {
+    GetParam().check({.sizes = {1, 9, 5000}, .shift = shift});
+  }
+}
+
+TEST_P(SweepTable, GivesTheSameBitsWhereGradientsAreMissing) {
+  GetParam().check({.sizes = {5, 6, 7, 8, 9}, .missing = 2});
+  GetParam().check({.sizes = {5, 6}, .missing = 1});
+  GetParam().check({.sizes = {5, 6}, .num_inboxes = 0, .missing = 1});
+}
+
+TEST_P(SweepTable, GivesTheSameBitsWhereSegmentsDifferInStepAndDecay) {
+  GetParam().check(
+      {.sizes = std::vector<std::int64_t>(60, 37), .num_step_counts = 5, .num_decays = 9});
+}
+
+TEST_P(SweepTable, MixesAloneWhereAStepIsLeftOut) {
+  GetParam().check({.sizes = {5, 4500}, .decision = {.factor = 0.0, .apply = 0}});
+}
+
+TEST(SweepTable, CutsWhatDoesNotFitIntoSeveralLaunches) {
+  const AdamRule<Decay::kDecoupled> rule{kMoments};
+  const auto adamw = make_optimizer("adamw");
+  using Rule = AdamRule<Decay::kDecoupled>;
+  const auto launches = [&](const Layout& layout) {
+    return expect_the_same<Rule, float>(rule, *adamw, layout);
+  };
+  EXPECT_EQ(launches({.sizes = std::vector<std::int64_t>(kMaxSegments, 3)}), 1);
+  EXPECT_EQ(launches({.sizes = std::vector<std::int64_t>(kMaxSegments + 1, 3)}), 2);
+  EXPECT_EQ(launches({.sizes = std::vector<std::int64_t>(3 * kMaxSegments, 3)}), 3);
+  EXPECT_EQ(launches({.sizes = std::vector<std::int64_t>(kMaxCoefficients, 3),
+                      .num_decays = kMaxCoefficients}),
+            1);
+  EXPECT_EQ(launches({.sizes = std::vector<std::int64_t>(kMaxCoefficients + 1, 3),
+                      .num_decays = kMaxCoefficients + 1}),
+            2);
+}
+
+TEST(SweepTable, FindsTheSegmentOfEveryChunk) {
+  struct {
+    int num_segments = 0;
+    std::array<SweepSegment, 9> segments;
+  } table;
+  for (int count = 1; count <= 9; ++count) {
+    table.num_segments = count;
+    std::int32_t chunks = 0;
+    for (int i = 0; i < count; ++i) {
+      table.segments[static_cast<std::size_t>(i)].first_chunk = chunks;
+      chunks += 1 + i % 3;
+    }
+    std::int32_t chunk = 0;
+    for (int i = 0; i < count; ++i) {
+      for (int k = 0; k < 1 + i % 3; ++k) EXPECT_EQ(segment_of(table, chunk++), i);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gossamer

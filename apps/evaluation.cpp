@@ -57,6 +57,8 @@ torch::Tensor label_batch(const Samples& samples, std::span<const std::int64_t> 
 Score score(Classifier& model, const Samples& samples, std::int64_t first, std::int64_t stride) {
   const torch::NoGradGuard no_grad;
   const bool was_training = model.is_training();
+  const std::vector<torch::Tensor> parameters = model.parameters();
+  const c10::Device place = parameters.empty() ? c10::kCPU : parameters.front().device();
   model.eval();
   const std::int64_t most = samples.kind == SampleKind::kTokens ? kWindows : kImages;
   Score total;
@@ -66,8 +68,8 @@ Score score(Classifier& model, const Samples& samples, std::int64_t first, std::
     for (; next < samples.size && std::ssize(indices) < most; next += stride) {
       indices.push_back(next);
     }
-    const torch::Tensor logits = model.forward(input_batch(samples, indices));
-    const torch::Tensor labels = label_batch(samples, indices);
+    const torch::Tensor logits = model.forward(input_batch(samples, indices).to(place));
+    const torch::Tensor labels = label_batch(samples, indices).to(place);
     total.num_correct += logits.argmax(1).eq(labels).sum().item<double>();
     total.loss_sum +=
         torch::nn::functional::cross_entropy(

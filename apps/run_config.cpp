@@ -118,6 +118,7 @@ std::shared_ptr<const Schedule> RunConfig::make_schedule(std::int64_t total_step
 RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path) {
   RunConfig config;
   read_run(root.section("run"), config_path, config);
+  config.device = read_device_choice(root.section("device"));
   read_model_and_data(root, config);
   config.algorithm = root.choice("algorithm", algorithm_names(), "gossip");
   read_gossip(root, world, config);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gossamer/apps/data/dataset.hpp"
+#include "gossamer/apps/device_choice.hpp"
 #include "gossamer/apps/models/models.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/base/options.hpp"
@@ -33,6 +34,8 @@ struct RunConfig {
   std::string output_dir;
   /// Compute threads per rank; 0: the machine's cores shared out evenly.
   std::int64_t threads = 0;
+
+  DeviceChoice device;
 
   std::unique_ptr<const ModelFactory> model;
   std::unique_ptr<const DatasetEntry::Loader> data;

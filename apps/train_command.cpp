@@ -94,7 +94,7 @@ class TrainRun {
                              .data = data,
                              .dry_run = arguments_.dry_run});
     if (arguments_.dry_run) {
-      const double loss = trainer.train_step();
+      const double loss = trainer.train_step().item<double>();
       if (world.rank == 0) print_dry_run(config, trainer, loss);
       return;
     }

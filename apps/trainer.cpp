@@ -13,17 +13,22 @@
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/engine/block_checksum.hpp"
 #include "gossamer/core/torch/parameters.hpp"
+#include "gossamer/core/torch/torch_stream.hpp"
 
 namespace gossamer::apps {
 namespace {
 
 // Streams of the run's seed, so that no two uses draw the same numbers.
 constexpr std::uint64_t kModelStream = 1;
+// Losses that wait on a GPU until somebody wants to know them.
+constexpr std::int64_t kMostUnread = 1000;
 
-std::shared_ptr<Classifier> make_classifier(const RunConfig& config, const Samples& samples) {
+std::shared_ptr<Classifier> make_classifier(const RunConfig& config, const Samples& samples,
+                                            Device device) {
   auto model = config.model->make(shape_of(samples));
   Random random(config.seed, kModelStream);
   model->reset(random);
+  model->to(torch_device(device));
   return model;
 }
 
@@ -39,7 +44,7 @@ BatchSampler make_sampler(const RunConfig& config, const Trainer::Setup& setup) 
 }
 
 DataParallelOptions model_options(const RunConfig& config, const Trainer::Setup& setup,
-                                  std::int64_t total_steps) {
+                                  std::int64_t total_steps, Stream& stream) {
   return {.algorithm = config.algorithm,
           .topology = config.topology,
           .optimizer = config.optimizer,
@@ -47,6 +52,7 @@ DataParallelOptions model_options(const RunConfig& config, const Trainer::Setup&
           .weight_decay = config.weight_decay,
           .decay_bias_and_norm = config.decay_bias_and_norm,
           .gradients = config.gradients,
+          .stream = &stream,
           .num_threads = at::get_num_threads(),
           .bucket_bytes = config.bucket_bytes,
           .dry_run = setup.dry_run,
@@ -60,8 +66,10 @@ Trainer::Trainer(const RunConfig& config, const Setup& setup)
       setup_(setup),
       sampler_(make_sampler(config, setup)),
       total_steps_(config.steps.value_or(config.epochs * sampler_.batches_per_epoch())),
-      classifier_(make_classifier(config, setup.data->train)),
-      model_(classifier_, setup.communicator, model_options(config, setup, total_steps_)),
+      device_(device_of_rank(config.device, setup.world), setup.communicator),
+      classifier_(make_classifier(config, setup.data->train, device_.device())),
+      model_(classifier_, device_.communicator(),
+             model_options(config, setup, total_steps_, device_.stream())),
       progress_(config.progress, setup.logger) {
   model_.train();
 }
@@ -74,21 +82,25 @@ double Trainer::elapsed_s() const {
   return std::chrono::duration<double>(Clock::now() - begin_).count();
 }
 
-double Trainer::train_step() {
+torch::Tensor Trainer::train_step() {
   const auto indices = sampler_.batch(step_);
-  const torch::Tensor inputs = input_batch(setup_.data->train, indices);
-  const torch::Tensor labels = label_batch(setup_.data->train, indices);
+  const c10::Device place = torch_device(device_.device());
+  const torch::Tensor inputs = input_batch(setup_.data->train, indices).to(place);
+  const torch::Tensor labels = label_batch(setup_.data->train, indices).to(place);
   torch::Tensor loss;
-  double value = 0.0;
   {
     const ScopedTimer timer(forward_s_);
+    const AutocastScope autocast(device_.device(), config_.device.bf16);
     loss = torch::nn::functional::cross_entropy(model_.forward(inputs), labels);
-    value = loss.item<double>();
   }
-  if (!std::isfinite(value) && config_.gradients.nonfinite == NonFinite::kAbort) {
-    // Before backward, so that no peer gets to mix with what would come of it.
-    throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", step_ + 1, ": the loss is ",
-                                value, "; try a smaller optimizer.lr"));
+  if (device_.stream().immediate() && config_.gradients.nonfinite == NonFinite::kAbort) {
+    // Before backward, so that no peer gets to mix with what would come of it. On a GPU, where
+    // reading the loss would wait for it, the sweep leaves out what is not finite.
+    const double value = loss.item<double>();
+    if (!std::isfinite(value)) {
+      throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", step_ + 1,
+                                  ": the loss is ", value, "; try a smaller optimizer.lr"));
+    }
   }
   lr_ = model_.lr();
   {
@@ -96,7 +108,7 @@ double Trainer::train_step() {
     loss.backward();
   }
   ++step_;
-  return value;
+  return loss.detach();
 }
 
 double Trainer::root_mean_square(double distance) {
@@ -125,34 +137,50 @@ Trainer::Evaluation Trainer::evaluate(const std::string* save_to) {
 void Trainer::save(const std::string& path) {
   std::vector<NamedTensor> tensors;
   for (const auto& entry : classifier_->named_parameters()) {
-    tensors.push_back({entry.key(), entry.value()});
+    tensors.push_back({entry.key(), entry.value().cpu()});
   }
   for (const auto& entry : classifier_->named_buffers()) {
-    tensors.push_back({entry.key(), entry.value()});
+    tensors.push_back({entry.key(), entry.value().cpu()});
   }
   write_safetensors(path, tensors);
 }
 
 void Trainer::advance() {
-  const std::int64_t skipped = model_.metrics().num_skipped;
-  double loss = 0.0;
+  // On a GPU it is known when the step is over, which nobody waits for here; records have it.
+  const bool tells = device_.stream().immediate() && setup_.world.rank == 0;
+  const std::int64_t skipped = tells ? model_.metrics().num_skipped : 0;
   {
     const ScopedTimer timer(window_.seconds);
     const ScopedTimer total(train_s_);
-    loss = train_step();
+    window_.unread.push_back(train_step());
+    if (device_.stream().immediate() || std::ssize(window_.unread) >= kMostUnread) read_losses();
   }
   ++window_.steps;
-  if (std::isfinite(loss)) {
-    window_.loss += loss;
-    ++window_.num_losses;
-  }
-  if (model_.metrics().num_skipped != skipped && setup_.world.rank == 0) {
+  if (tells && model_.metrics().num_skipped != skipped) {
     setup_.logger.warning(concat("step ", step_, " is left out: a gradient is not finite (",
                                  model_.metrics().num_skipped, " so far)"));
   }
 }
 
+void Trainer::read_losses() {
+  if (window_.unread.empty()) return;
+  const torch::Tensor all = torch::stack(window_.unread).to(torch::kCPU, torch::kFloat64);
+  window_.unread.clear();
+  for (std::int64_t i = 0; i < all.numel(); ++i) {
+    const double loss = all.data_ptr<double>()[i];
+    if (!std::isfinite(loss)) continue;
+    window_.loss += loss;
+    ++window_.num_losses;
+  }
+}
+
 void Trainer::write_step(RunFolder* folder) {
+  {
+    // On a GPU this waits for the window's steps, which its time must count.
+    const ScopedTimer timer(window_.seconds);
+    const ScopedTimer total(train_s_);
+    read_losses();
+  }
   const std::vector<double> sums =
       sum_over_ranks(setup_.communicator, {window_.loss, static_cast<double>(window_.num_losses)});
   if (folder == nullptr) {
@@ -234,7 +262,7 @@ void Trainer::finish(RunFolder* folder) {
   const double train_s = sums[5] * static_cast<double>(total_steps_);
   std::uint64_t sum = 0;
   for (const torch::Tensor& parameter : model_.parameters()) {
-    sum = sum * 31 + checksum(block_of_tensor(parameter));
+    sum = sum * 31 + checksum(block_of_tensor(parameter.cpu()));
   }
   const std::vector<std::string> checksums = setup_.communicator.all_gather(concat(std::hex, sum));
 

@@ -35,8 +35,9 @@ class Trainer {
   /// Collective. `config` must outlive this.
   Trainer(const RunConfig& config, const Setup& setup);
 
-  /// Collective: one forward and backward on one batch; returns the loss of this rank.
-  double train_step();
+  /// Collective: one forward and backward on one batch; returns the loss of this rank, one number
+  /// on the model's device.
+  torch::Tensor train_step();
   /// Collective: trains to the end, evaluates, and fills the folder (nullptr except on rank 0).
   void run(RunFolder* folder);
 
@@ -58,6 +59,8 @@ class Trainer {
     double loss = 0.0;
     /// Steps whose loss is finite.
     std::int64_t num_losses = 0;
+    /// Not in the sum yet: one number each, on a device where reading it waits for the step.
+    std::vector<torch::Tensor> unread = {};
     std::int64_t steps = 0;
     /// Without logging and evaluation.
     double seconds = 0.0;
@@ -74,6 +77,8 @@ class Trainer {
   /// Makes a step and counts it.
   void advance();
   void write_step(RunFolder* folder);
+  /// Adds the window's unread losses to its sum.
+  void read_losses();
   void write_evaluation(RunFolder* folder, const Evaluation& evaluation) const;
   void finish(RunFolder* folder);
   void write_status(const RunFolder& folder, std::string_view state) const;
@@ -82,6 +87,7 @@ class Trainer {
   Setup setup_;
   BatchSampler sampler_;
   std::int64_t total_steps_;
+  TrainingDevice device_;
   std::shared_ptr<Classifier> classifier_;
   DecentralizedDataParallel<Classifier> model_;
   Progress progress_;

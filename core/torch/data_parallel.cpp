@@ -65,7 +65,8 @@ struct DataParallelCore::State {
   ModuleTensors tensors;
   std::vector<ParameterInfo> infos;
   BucketPlan plan;
-  /// Made by the first backward.
+  InlineStream inline_stream;
+  /// Made by the first backward. Declared after the stream, which it waits for when it goes.
   std::unique_ptr<BucketManager> manager;
   /// Parameters in the order in which gradients arrived, of the first backward.
   std::vector<std::int64_t> arrival_order;
@@ -93,11 +94,11 @@ struct DataParallelCore::State {
   void bump_versions() const;
   /// The stream of whatever touches the model's memory between steps.
   [[nodiscard]] Stream& stream();
-
-  InlineStream inline_stream;
 };
 
-Stream& DataParallelCore::State::stream() { return manager ? manager->stream() : inline_stream; }
+Stream& DataParallelCore::State::stream() {
+  return options.stream != nullptr ? *options.stream : inline_stream;
+}
 
 /// Autograd drops its callbacks when a backward pass throws: that step can never be completed.
 void DataParallelCore::State::check_whole() const {
@@ -170,7 +171,7 @@ std::string DataParallelCore::State::names_without_gradient() const {
 void DataParallelCore::State::start_pipeline() {
   std::vector<Buffer> memory;
   for (const BucketSpec& spec : plan.buckets) {
-    memory.push_back(move_into_block(spec, tensors.trainable));
+    memory.push_back(move_into_block(spec, tensors.trainable, stream()));
   }
   manager = std::make_unique<BucketManager>(
       communicator,
@@ -179,6 +180,7 @@ void DataParallelCore::State::start_pipeline() {
                             .optimizer = options.optimizer,
                             .schedule = options.schedule,
                             .gradients = options.gradients,
+                            .stream = &stream(),
                             .num_threads = options.num_threads,
                             .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
       infos, plan, std::move(memory));
@@ -244,7 +246,8 @@ std::shared_ptr<DataParallelCore> DataParallelCore::create(
   agree(communicator, "their models", describe(state->tensors));
   const DataParallelOptions& wanted = state->options;
   state->infos = describe_parameters(state->tensors.trainable,
-                                     {wanted.weight_decay, wanted.decay_bias_and_norm});
+                                     {wanted.weight_decay, wanted.decay_bias_and_norm},
+                                     state->stream().device());
   if (state->infos.empty()) {
     throw ConfigError(
         "the model has no parameter that requires a gradient: nothing can be trained");
@@ -253,7 +256,7 @@ std::shared_ptr<DataParallelCore> DataParallelCore::create(
     throw ConfigError("DataParallelOptions needs an optimizer and a schedule");
   }
   for (const NamedTensor& parameter : state->tensors.trainable) check_hook_is_free(parameter);
-  broadcast_tensors(communicator, state->tensors);
+  broadcast_tensors(communicator, state->stream(), state->tensors);
   state->offered.resize(state->infos.size());
 
   std::shared_ptr<DataParallelCore> core(new DataParallelCore(std::move(state)));

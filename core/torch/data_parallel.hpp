@@ -46,6 +46,10 @@ struct DataParallelOptions {
   bool decay_bias_and_norm = false;
   /// Clipping, and what happens when a gradient is not finite.
   GradientOptions gradients = {};
+  /// The stream on which LibTorch computes with the model, whose device has all of its parameters
+  /// (current_torch_stream()); the communicator must reach its memory (RankDevice). Outlives the
+  /// wrapper. Null: the model is on processors.
+  Stream* stream = nullptr;
   /// Threads that share mixing and updates; those of autograd are LibTorch's own affair.
   int num_threads = 1;
   /// Bytes at which a bucket closes.

@@ -8,6 +8,7 @@
 
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
+#include "gossamer/core/torch/torch_stream.hpp"
 
 namespace gossamer {
 namespace {
@@ -23,12 +24,15 @@ DType dtype_of(const torch::Tensor& tensor) {
   throw std::logic_error(concat("no block of ", torch::toString(tensor.scalar_type())));
 }
 
-void check_trainable(const NamedTensor& parameter) {
+void check_trainable(const NamedTensor& parameter, Device device) {
   const torch::Tensor& tensor = parameter.tensor;
   const auto refuse = [&parameter](std::string_view what, std::string_view allowed) {
     throw ConfigError(concat("parameter ", parameter.name, " ", what, ", allowed: ", allowed));
   };
-  if (!tensor.device().is_cpu()) refuse(concat("is on ", tensor.device().str()), "cpu");
+  if (tensor.device() != torch_device(device)) {
+    refuse(concat("is on ", tensor.device().str()),
+           concat(to_string(device), ", where DataParallelOptions::stream has it"));
+  }
   if (tensor.layout() != torch::kStrided) refuse("is sparse", "dense parameters");
   if (tensor.scalar_type() != torch::kFloat32 && tensor.scalar_type() != torch::kFloat64) {
     refuse(concat("is ", torch::toString(tensor.scalar_type())), "float32, float64");
@@ -63,10 +67,10 @@ ModuleTensors collect_tensors(const torch::nn::Module& module) {
 }
 
 std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
-                                               const DecayRule& rule) {
+                                               const DecayRule& rule, Device device) {
   std::vector<ParameterInfo> infos;
   for (const NamedTensor& parameter : trainable) {
-    check_trainable(parameter);
+    check_trainable(parameter, device);
     const bool decays = rule.decay_bias_and_norm || !is_bias_or_norm(parameter);
     infos.push_back({.name = parameter.name,
                      .shape = parameter.tensor.sizes().vec(),
@@ -91,27 +95,32 @@ std::string describe(const ModuleTensors& tensors) {
   return out.str();
 }
 
-void broadcast_tensors(Communicator& communicator, const ModuleTensors& tensors) {
+void broadcast_tensors(Communicator& communicator, Stream& stream, const ModuleTensors& tensors) {
   const torch::NoGradGuard no_grad;
   for (const auto* list : {&tensors.trainable, &tensors.frozen, &tensors.buffers}) {
     for (const NamedTensor& entry : *list) {
       const torch::Tensor own = unexpanded(entry.tensor.detach());
       const torch::Tensor dense = own.is_non_overlapping_and_dense() ? own : own.contiguous();
       // As bytes: integer, bool and half buffers travel the same way.
-      const Block bytes{dense.data_ptr(), static_cast<std::int64_t>(dense.nbytes()), DType::kUInt8};
-      communicator.broadcast(bytes, 0, {.label = {.what = "broadcast of the model"}}).wait();
+      const Block bytes{dense.data_ptr(), static_cast<std::int64_t>(dense.nbytes()), DType::kUInt8,
+                        device_of(dense.device())};
+      communicator
+          .broadcast(bytes, 0,
+                     {.label = {.what = "broadcast of the model"}, .ready = stream.record()})
+          .wait();
       if (!dense.is_same(own)) own.copy_(dense);
     }
   }
 }
 
 Block block_of_tensor(const torch::Tensor& tensor) {
-  return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor)};
+  return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor), device_of(tensor.device())};
 }
 
-Buffer move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable) {
+Buffer move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable,
+                       Stream& stream) {
   const torch::NoGradGuard no_grad;
-  Buffer memory(spec.numel, spec.dtype);
+  Buffer memory = stream.allocate(spec.numel, spec.dtype);
   for (const BucketEntry& entry : spec.entries) {
     torch::Tensor parameter = trainable[static_cast<std::size_t>(entry.parameter)].tensor;
     auto* place = static_cast<std::byte*>(memory.block().data) + entry.offset * size_of(spec.dtype);

@@ -36,22 +36,24 @@ struct DecayRule {
 
 /// Descriptions of the trainable parameters. Biases and parameters of at most one dimension (all of
 /// torch's normalisation layers have such) get no weight decay unless the rule says so. Throws
-/// ConfigError for a parameter that is not float32 or float64, not on the CPU, not strided, or
+/// ConfigError for a parameter that is not float32 or float64, not on `device`, not strided, or
 /// whose memory has gaps.
 std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
-                                               const DecayRule& rule);
+                                               const DecayRule& rule, Device device = {});
 
 /// One line per tensor: name, shape, strides, dtype, whether it is trained.
 std::string describe(const ModuleTensors& tensors);
 
-/// Collective: copies rank 0's values to all ranks.
-void broadcast_tensors(Communicator& communicator, const ModuleTensors& tensors);
+/// Collective: copies rank 0's values to all ranks. The tensors may be used on `stream` afterwards.
+void broadcast_tensors(Communicator& communicator, Stream& stream, const ModuleTensors& tensors);
 
 /// The memory of a dense tensor, in the order in which it lies there. Throws std::logic_error for
 /// another dtype than float32 and float64.
 Block block_of_tensor(const torch::Tensor& tensor);
 
-/// Moves the parameters of a bucket into one new buffer; values, strides and hooks stay.
-Buffer move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable);
+/// Moves the parameters of a bucket into one new buffer of the stream's device, where they are;
+/// values, strides and hooks stay.
+Buffer move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable,
+                       Stream& stream);
 
 }  // namespace gossamer

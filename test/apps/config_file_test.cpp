@@ -34,7 +34,8 @@ TEST(ConfigFile, RefusesUnknownKeysWithASuggestion) {
             "progress, every, consensus_every, eval_every");
   expect_parts(refusal("optimizr:\n  lr: 1\n"),
                {"conf.yaml:1:1: optimizr: unknown key (did you mean optimizer?), allowed: run, "});
-  expect_parts(refusal("seed: 3\n"), {"conf.yaml:1:1: seed: unknown key", "allowed: run, model"});
+  expect_parts(refusal("seed: 3\n"),
+               {"conf.yaml:1:1: seed: unknown key", "allowed: run, device, model"});
   expect_parts(refusal("", {"optimizer.learning_rate=1"}),
                {"command line: optimizer.learning_rate: unknown key", "allowed: name, lr"});
   expect_parts(refusal("", {"zzz=1"}), {"command line: zzz: unknown key, allowed: "});

@@ -1,0 +1,78 @@
+#include "gossamer/core/torch/torch_stream.hpp"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+#include <torch/types.h>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/make_stream.hpp"
+#include "gossamer/core/base/text.hpp"
+#ifdef GOSSAMER_HAVE_CUDA
+#include "gossamer/core/base/cuda_stream.hpp"
+#endif
+
+namespace gossamer {
+namespace {
+
+#ifdef GOSSAMER_HAVE_CUDA
+/// Libraries register what they can do when they are loaded. Loading one twice does nothing.
+void load_torch_cuda() {
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  const char* const reason = dlerror();
+  throw ConfigError(concat(
+      "LibTorch's CUDA library cannot be loaded: ", reason == nullptr ? "no reason given" : reason,
+      "; install torch with all that it needs (scripts/setup.sh --gpu, or pip install torch)"));
+}
+
+/// Memory of LibTorch's caching allocator, which counts it as its own.
+Buffer allocate_with_torch(std::int64_t numel, DType dtype, Device device) {
+  const Block block{nullptr, numel, dtype, device};
+  const torch::Tensor tensor = torch::empty(
+      {block.bytes()}, torch::TensorOptions(torch_device(device)).dtype(torch::kUInt8));
+  const auto owner = std::make_shared<torch::Tensor>(tensor);
+  return {owner, {tensor.data_ptr(), numel, dtype, device}};
+}
+#endif
+
+}  // namespace
+
+c10::Device torch_device(Device device) {
+  if (device.type == DeviceType::kCpu) return {c10::kCPU};
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(device.index)};
+}
+
+Device device_of(const c10::Device& device) {
+  if (device.is_cpu()) return {};
+  if (device.is_cuda()) return {DeviceType::kCuda, device.index()};
+  throw ConfigError(concat("a model on ", device.str(), ", allowed: cpu, cuda"));
+}
+
+void use_torch_device(Device device) {
+  if (device.type == DeviceType::kCpu) return;
+  // Says what is wrong where there is no such GPU.
+  static_cast<void>(make_stream(device));
+#ifdef GOSSAMER_HAVE_CUDA
+  load_torch_cuda();
+  const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+  guard.setDevice(torch_device(device));
+#endif
+}
+
+std::unique_ptr<Stream> current_torch_stream(Device device) {
+  if (device.type == DeviceType::kCpu) return make_stream(device);
+  use_torch_device(device);
+#ifdef GOSSAMER_HAVE_CUDA
+  const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+  const c10::Stream stream = guard.getStream(torch_device(device));
+  return std::make_unique<CudaStream>(
+      CudaStreamOptions{.device = device.index,
+                        .native = stream.native_handle(),
+                        .allocate = [device](std::int64_t numel, DType dtype) {
+                          return allocate_with_torch(numel, dtype, device);
+                        }});
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace gossamer

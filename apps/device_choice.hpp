@@ -8,6 +8,7 @@
 #include <ATen/autocast_mode.h>
 
 #include "gossamer/comm/communicator.hpp"
+#include "gossamer/core/base/log.hpp"
 #include "gossamer/core/base/options.hpp"
 #include "gossamer/core/base/types.hpp"
 #include "gossamer/core/engine/rank_device.hpp"
@@ -20,6 +21,9 @@ struct DeviceChoice {
   std::string name = "cpu";
   /// More ranks of a node than GPUs are allowed; they take turns.
   bool share = false;
+  /// How GPUs exchange: `nccl`, through `host` memory, or `auto`: NCCL where every rank has a GPU
+  /// of its own and there is an NCCL.
+  std::string exchange = "auto";
   /// Forward passes compute in bfloat16 where LibTorch's autocast says so.
   bool bf16 = false;
 };
@@ -37,8 +41,16 @@ Device device_of_rank(const DeviceChoice& choice, const World& world);
 /// A rank's device with the streams that LibTorch uses there.
 class TrainingDevice {
  public:
-  /// `host` outlives this. Throws ConfigError when the device cannot be used.
-  TrainingDevice(Device device, Communicator& host);
+  struct Setup {
+    Communicator& host;
+    World world;
+    Logger logger;
+    /// As LaunchOptions::timeout_s.
+    double timeout_s = 300.0;
+  };
+  /// Collective on GPUs. `setup.host` outlives this. Throws ConfigError when the device cannot be
+  /// used.
+  TrainingDevice(const DeviceChoice& choice, const Setup& setup);
 
   [[nodiscard]] Device device() const { return device_; }
   [[nodiscard]] Stream& stream() { return *compute_; }
@@ -48,7 +60,8 @@ class TrainingDevice {
   Device device_;
   Communicator& host_;
   std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Stream> copies_;
+  std::unique_ptr<NcclApi> nccl_;
+  std::unique_ptr<Stream> exchanges_;
   std::optional<RankDevice> rank_;
 };
 

@@ -128,7 +128,7 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
       1024.0 * 1024.0 *
       root.section("buckets").number(
           "size_mb", {.fallback = 25.0, .min = 0.0, .max = 1e6, .above_min = true}));
-  read_launch_config(root);
+  config.comm_timeout_s = read_launch_config(root).options.timeout_s;
   read_log(root.section("log"), config);
   root.reject_unknown();
   config.resolved = root.resolved();

@@ -36,6 +36,8 @@ struct RunConfig {
   std::int64_t threads = 0;
 
   DeviceChoice device;
+  /// Seconds that an exchange may take.
+  double comm_timeout_s = 0.0;
 
   std::unique_ptr<const ModelFactory> model;
   std::unique_ptr<const DatasetEntry::Loader> data;

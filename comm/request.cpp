@@ -1,6 +1,7 @@
 #include "gossamer/comm/request.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace gossamer {
 
@@ -23,13 +24,25 @@ bool RequestState::done() const {
   if (!parts_.empty()) {
     return std::ranges::all_of(parts_, [](const auto& part) { return part->done(); });
   }
+  if (event_) return event_->done();
   const std::lock_guard lock(mutex_);
   return done_;
+}
+
+void RequestState::check() const {
+  for (const auto& part : parts_) part->check();
+  if (check_) return check_();
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
 }
 
 void RequestState::wait() const {
   for (const auto& part : parts_) part->wait();
   if (!parts_.empty()) return;
+  if (event_) {
+    event_->wait();
+    return check_();
+  }
   std::unique_lock lock(mutex_);
   over_.wait(lock, [this] { return done_; });
   if (error_) std::rethrow_exception(error_);
@@ -37,6 +50,7 @@ void RequestState::wait() const {
 
 void RequestState::when_over(StreamHold listener) {
   if (!parts_.empty()) return when_all_over(std::move(listener));
+  if (event_) throw std::logic_error("a request of a device's stream has an event, no listener");
   std::exception_ptr error;
   {
     const std::lock_guard lock(mutex_);
@@ -73,7 +87,11 @@ void RequestState::when_all_over(StreamHold listener) {
 
 void Request::wait_on(Stream& stream) {
   if (stream.immediate()) return wait();
-  if (const auto state = std::exchange(state_, nullptr)) state->when_over(stream.hold());
+  const auto state = std::exchange(state_, nullptr);
+  if (!state) return;
+  if (!state->event()) return state->when_over(stream.hold());
+  state->check();
+  stream.wait(state->event());
 }
 
 Request all_of(std::vector<Request> requests) {

@@ -10,6 +10,7 @@
 
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -26,6 +27,9 @@ class RequestState {
   /// Over when all parts are; fails with what one of them has failed with.
   explicit RequestState(std::vector<std::shared_ptr<RequestState>> parts)
       : parts_(std::move(parts)) {}
+  /// Over when `event` has happened; then `check` throws if the operation has failed.
+  RequestState(EventPtr event, std::function<void()> check)
+      : event_(std::move(event)), check_(std::move(check)) {}
   void complete();
   void fail(std::exception_ptr error);
   [[nodiscard]] bool done() const;
@@ -34,12 +38,18 @@ class RequestState {
   /// Calls `listener` once with what fail() was given, or with null: at once if it is over, else on
   /// the thread that ends it, which it must not hold up. One listener at a time.
   void when_over(StreamHold listener);
+  /// What a stream can wait for in the place of when_over(); null: there is none.
+  [[nodiscard]] const EventPtr& event() const { return event_; }
+  /// Throws if it is known that the operation has failed. Never blocks.
+  void check() const;
 
  private:
   void end(std::exception_ptr error);
   void when_all_over(StreamHold listener);
 
   std::vector<std::shared_ptr<RequestState>> parts_;
+  EventPtr event_;
+  std::function<void()> check_;
   mutable std::mutex mutex_;
   mutable std::condition_variable over_;
   bool done_ = false;

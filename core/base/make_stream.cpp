@@ -27,7 +27,7 @@ int num_gpus() {
 #endif
 }
 
-std::unique_ptr<Stream> make_stream(Device device) {
+std::unique_ptr<Stream> make_stream(Device device, [[maybe_unused]] StreamPriority priority) {
   if (device.type == DeviceType::kCpu) return std::make_unique<InlineStream>();
 #ifdef GOSSAMER_HAVE_CUDA
   const int count = num_cuda_devices();
@@ -37,7 +37,8 @@ std::unique_ptr<Stream> make_stream(Device device) {
         count > 0 ? concat(", cuda:0 to cuda:", count - 1) : "",
         "; nvidia-smi lists the GPUs of this machine, CUDA_VISIBLE_DEVICES hides some of them"));
   }
-  return std::make_unique<CudaStream>(CudaStreamOptions{.device = device.index});
+  return std::make_unique<CudaStream>(CudaStreamOptions{
+      .device = device.index, .high_priority = priority == StreamPriority::kHigh});
 #else
   throw ConfigError(concat(to_string(device),
                            ": this program was built without CUDA, allowed: cpu; build it where "

@@ -1,6 +1,7 @@
 #pragma once
 // Streams by the name of their device.
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -14,8 +15,11 @@ Device parse_device(std::string_view text);
 /// The GPUs that this process sees; 0 where the program was built without CUDA.
 int num_gpus();
 
+enum class StreamPriority : std::uint8_t { kNormal, kHigh };
+
 /// A stream of its own on a device. Throws ConfigError when this program was built without what the
 /// device needs, or when there is no such device.
-std::unique_ptr<Stream> make_stream(Device device);
+std::unique_ptr<Stream> make_stream(Device device,
+                                    StreamPriority priority = StreamPriority::kNormal);
 
 }  // namespace gossamer

@@ -100,6 +100,7 @@ void BucketManager::finish_step() {
 void BucketManager::drain() {
   algorithm_->drain();
   stream_.synchronize();
+  context_.communicator.check();
   close_step();
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "gossamer/comm/communicator.hpp"
+#include "gossamer/comm/nccl_api.hpp"
 #include "gossamer/core/base/stream.hpp"
 
 namespace gossamer {
@@ -16,8 +17,10 @@ class RankDevice {
   /// there is no such device.
   RankDevice(Device device, Communicator& host);
   /// With streams of the caller's choice on a device whose memory `host` does not reach: `compute`
-  /// has the model, `copies` moves what is exchanged. Both outlive this.
-  RankDevice(Stream& compute, Stream& copies, Communicator& host);
+  /// has the model, `exchanges` moves what is exchanged: by NCCL if `nccl` is given (collective
+  /// then), else through host memory. All outlive this.
+  RankDevice(Stream& compute, Stream& exchanges, Communicator& host, NcclApi* nccl = nullptr,
+             double timeout_s = 300.0);
 
   [[nodiscard]] Stream& stream() { return *compute_; }
   [[nodiscard]] Communicator& communicator() { return *communicator_; }
@@ -25,7 +28,7 @@ class RankDevice {
  private:
   std::unique_ptr<Stream> own_compute_;
   std::unique_ptr<Stream> own_copies_;
-  std::unique_ptr<Communicator> staged_;
+  std::unique_ptr<Communicator> own_communicator_;
   Stream* compute_;
   Communicator* communicator_;
 };

@@ -18,14 +18,16 @@ World world_at(int local_rank, int local_size) {
 }
 
 TEST(DeviceChoice, ReadsItsSection) {
-  const DeviceChoice choice =
-      read_device_choice(Options::parse("name: cuda, share: true, precision: bf16"));
+  const DeviceChoice choice = read_device_choice(
+      Options::parse("name: cuda, share: true, exchange: host, precision: bf16"));
   EXPECT_EQ(choice.name, "cuda");
   EXPECT_TRUE(choice.share);
+  EXPECT_EQ(choice.exchange, "host");
   EXPECT_TRUE(choice.bf16);
   const DeviceChoice plain = read_device_choice(Options::parse(""));
   EXPECT_EQ(plain.name, "cpu");
   EXPECT_FALSE(plain.share);
+  EXPECT_EQ(plain.exchange, "auto");
   EXPECT_FALSE(plain.bf16);
   EXPECT_THROW(read_device_choice(Options::parse("name: tpu")), ConfigError);
   EXPECT_THROW(read_device_choice(Options::parse("precision: fp8")), ConfigError);

@@ -153,14 +153,15 @@ TEST(Abort, NamesRankStepAndParameterBeforeAnythingIsSent) {
 }
 
 TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
-  for (const Where where : {Where::kLagging, Where::kDevice}) {
+  for (const Where where : {Where::kLagging, Where::kDevice, Where::kNccl}) {
+    FakeNcclHub hub;
     Problem problem = pairs_of("gossip", NonFinite::kAbort);
     problem.where = where;
     std::mutex mutex;
     std::set<std::string> said;
     const LaunchOptions options{.num_ranks = 4, .timeout_s = 60.0, .log_level = LogLevel::kOff};
     const auto body = [&](Communicator& communicator, const World& world) {
-      TestDevice device(where, communicator);
+      TestDevice device(where, communicator, hub);
       BucketManager::Config config = config_of(problem);
       config.stream = device.stream();
       ToyModel model = model_of(problem, device.communicator(), std::move(config));

@@ -2,6 +2,7 @@
 // A small problem for many ranks, solved twice: by BucketManagers over the threads backend, and by
 // the recursion x(t+1) = W(t-1) x(t) - update(gradients of x(t)) in double with whole matrices.
 
+#include "comm/fake_nccl.hpp"
 #include "engine/ranks.hpp"
 #include "engine/toy_model.hpp"
 #include "optim/reference.hpp"
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gossamer/comm/nccl_communicator.hpp"
 #include "gossamer/comm/staged_communicator.hpp"
 #include "gossamer/core/base/host_stream.hpp"
 #include "gossamer/core/base/random.hpp"
@@ -28,6 +30,7 @@ enum class Where : std::uint8_t {
   kHost,     // at once
   kLagging,  // on a thread that lags behind, in memory that communicators reach
   kDevice,   // the same in memory that they do not reach: exchanges go through staging buffers
+  kNccl,     // the same, and NCCL's communicator reaches it, with a stand-in for NCCL's calls
 };
 
 struct Problem {
@@ -128,14 +131,17 @@ inline ToyModel model_of(const Problem& problem, Communicator& communicator) {
 /// One rank's streams, and the communicator that reaches its memory.
 class TestDevice {
  public:
-  TestDevice(Where where, Communicator& communicator) : communicator_(&communicator) {
+  TestDevice(Where where, Communicator& communicator, FakeNcclHub& hub)
+      : communicator_(&communicator), nccl_(std::make_unique<FakeNccl>(hub)) {
     if (where == Where::kHost) return;
-    const Device device{where == Where::kDevice ? DeviceType::kCuda : DeviceType::kCpu, 0};
+    const Device device{where == Where::kLagging ? DeviceType::kCpu : DeviceType::kCuda, 0};
     compute_ = std::make_unique<ThreadStream>(device);
     if (where == Where::kLagging) return;
-    copies_ = std::make_unique<ThreadStream>(device);
-    staged_ = make_staged_communicator(communicator, *copies_, 300);
-    communicator_ = staged_.get();
+    // Of staging or of NCCL.
+    side_ = std::make_unique<ThreadStream>(device);
+    own_ = where == Where::kDevice ? make_staged_communicator(communicator, *side_, 300)
+                                   : make_nccl_communicator(*nccl_, communicator, *side_);
+    communicator_ = own_.get();
   }
 
   [[nodiscard]] Communicator& communicator() { return *communicator_; }
@@ -144,8 +150,9 @@ class TestDevice {
 
  private:
   Communicator* communicator_;
-  std::unique_ptr<ThreadStream> copies_;
-  std::unique_ptr<Communicator> staged_;
+  std::unique_ptr<FakeNccl> nccl_;
+  std::unique_ptr<ThreadStream> side_;
+  std::unique_ptr<Communicator> own_;
   std::unique_ptr<ThreadStream> compute_;
 };
 
@@ -192,8 +199,9 @@ Trajectory run_pipeline_on(const Problem& problem, const MakeDevice& make_device
 }
 
 inline Trajectory run_pipeline(const Problem& problem) {
-  return run_pipeline_on(problem, [&problem](Communicator& communicator) {
-    return TestDevice(problem.where, communicator);
+  FakeNcclHub hub;
+  return run_pipeline_on(problem, [&problem, &hub](Communicator& communicator) {
+    return TestDevice(problem.where, communicator, hub);
   });
 }
 

@@ -123,7 +123,7 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
     if (problem.num_ranks > 4) return;
     problem.num_steps = 6;
     const Trajectory expected = run_pipeline(problem);
-    for (const Where where : {Where::kLagging, Where::kDevice}) {
+    for (const Where where : {Where::kLagging, Where::kDevice, Where::kNccl}) {
       problem.where = where;
       EXPECT_EQ(run_pipeline(problem), expected) << static_cast<int>(where);
     }

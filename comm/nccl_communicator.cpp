@@ -1,0 +1,286 @@
+#include "gossamer/comm/nccl_communicator.hpp"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "gossamer/comm/preconditions.hpp"
+#include "gossamer/core/base/sorted.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kWatchPause = std::chrono::milliseconds(20);
+constexpr auto kCallPause = std::chrono::microseconds(100);
+
+/// What the communicators of one rank share.
+class NcclContext {
+ public:
+  NcclContext(NcclApi& api, Stream& stream, int rank, const NcclOptions& options)
+      : api_(api), stream_(stream), rank_(rank), options_(options), watchdog_([this] {
+          watch();
+        }) {}
+  ~NcclContext() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_one();
+    watchdog_.join();
+    for (const NcclApi::Comm comm : comms_) api_.abort(comm);
+  }
+  NcclContext(const NcclContext&) = delete;
+  NcclContext& operator=(const NcclContext&) = delete;
+
+  [[nodiscard]] NcclApi& api() { return api_; }
+  [[nodiscard]] Stream& stream() { return stream_; }
+
+  /// Throws what the rank has failed with.
+  void check() {
+    const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+  /// Takes a new communicator over and waits until it can be used.
+  NcclApi::Comm adopt(NcclApi::Comm comm, std::string_view what) {
+    if (comm == nullptr) return nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      comms_.push_back(comm);
+    }
+    complete(comm, {.what = what});
+    return comm;
+  }
+
+  /// Waits until the calls on a communicator have had their effect.
+  void complete(NcclApi::Comm comm, const OpLabel& label) {
+    const auto begin = Clock::now();
+    while (true) {
+      try {
+        if (api_.progress(comm)) return;
+      } catch (const CommError& error) {
+        fail({rank_, {}, label}, error.reason());
+        check();
+      }
+      check();
+      const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
+      if (waited > options_.timeout_s) {
+        fail({rank_, {}, label},
+             concat("no end after ", shortest(options_.timeout_s), " s (comm.timeout_s)"));
+        check();
+      }
+      std::this_thread::sleep_for(kCallPause);
+    }
+  }
+
+  struct Pending {
+    EventPtr begins;
+    EventPtr ends;
+    OpLabel label;
+    std::vector<int> peers;
+    std::optional<Clock::time_point> began = std::nullopt;
+  };
+
+  void add(Pending pending) {
+    const std::lock_guard lock(mutex_);
+    pending_.push_back(std::move(pending));
+  }
+
+ private:
+  void fail(const CommError::Context& context, std::string_view reason) {
+    std::vector<NcclApi::Comm> comms;
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) return;
+      failure_ = std::make_exception_ptr(CommError(context, reason));
+      comms.swap(comms_);
+    }
+    for (const NcclApi::Comm comm : comms) api_.abort(comm);
+  }
+
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      wake_.wait_for(lock, kWatchPause, [this] { return stopping_; });
+      if (stopping_ || failure_) continue;
+      const std::optional<Pending> late = forget_ended();
+      if (!late) continue;
+      lock.unlock();
+      fail({rank_, late->peers, late->label},
+           concat("no end after ", shortest(options_.timeout_s), " s (comm.timeout_s)"));
+      lock.lock();
+    }
+  }
+
+  /// With the lock: drops what is over. Returns the oldest operation if it has taken too long.
+  std::optional<Pending> forget_ended() {
+    while (!pending_.empty() && (!pending_.front().ends || pending_.front().ends->done())) {
+      pending_.pop_front();
+    }
+    if (pending_.empty()) return std::nullopt;
+    Pending& oldest = pending_.front();
+    if (!oldest.began) {
+      // Until then it waits for this rank's own computing.
+      if (!oldest.begins || oldest.begins->done()) oldest.began = Clock::now();
+      return std::nullopt;
+    }
+    const double waited = std::chrono::duration<double>(Clock::now() - *oldest.began).count();
+    if (waited <= options_.timeout_s) return std::nullopt;
+    return oldest;
+  }
+
+  NcclApi& api_;
+  Stream& stream_;
+  int rank_;
+  NcclOptions options_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<NcclApi::Comm> comms_;  // guarded by mutex_
+  std::deque<Pending> pending_;       // guarded by mutex_; in the order of the stream
+  std::exception_ptr failure_;        // guarded by mutex_
+  bool stopping_ = false;             // guarded by mutex_
+  std::thread watchdog_;
+};
+
+class NcclCommunicator : public Communicator {
+ public:
+  NcclCommunicator(std::shared_ptr<NcclContext> context, NcclApi::Comm comm, Communicator& host)
+      : context_(std::move(context)), comm_(comm), host_(host) {}
+  NcclCommunicator(std::shared_ptr<NcclContext> context, NcclApi::Comm comm,
+                   std::unique_ptr<Communicator> host)
+      : context_(std::move(context)), comm_(comm), owned_(std::move(host)), host_(*owned_) {}
+
+  [[nodiscard]] int rank() const override { return host_.rank(); }
+  [[nodiscard]] int size() const override { return host_.size(); }
+  [[nodiscard]] const std::vector<int>& world_ranks() const override { return host_.world_ranks(); }
+  [[nodiscard]] Stream& stream() override { return context_->stream(); }
+
+  Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
+    if (is_host(send)) return host_.exchange(peer, send, receive, std::move(context));
+    require_peer("exchange", peer, rank(), size());
+    require_alike("exchange", send, receive);
+    return submit(std::move(context), {world_rank(peer)}, [&] {
+      api().group_start();
+      api().send(comm_, send, peer, stream());
+      api().receive(comm_, receive, peer, stream());
+      api().group_end();
+    });
+  }
+
+  Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
+                                  std::vector<Incoming> incoming, OpContext context) override {
+    if (is_host(send)) {
+      return host_.exchange_with_neighbors(send, std::move(peers), std::move(incoming),
+                                           std::move(context));
+    }
+    require_neighbors(send, peers, incoming, rank(), size());
+    std::vector<int> others;
+    for (const int peer : peers) others.push_back(world_rank(peer));
+    for (const Incoming& from : incoming) others.push_back(world_rank(from.peer));
+    sort_unique(others);
+    return submit(std::move(context), std::move(others), [&] {
+      api().group_start();
+      for (const int peer : peers) api().send(comm_, send, peer, stream());
+      for (const Incoming& from : incoming) {
+        api().receive(comm_, from.block, from.peer, stream());
+      }
+      api().group_end();
+    });
+  }
+
+  Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
+    if (is_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
+    require_alike("all_reduce_sum", send, receive);
+    return submit(std::move(context), world_ranks(),
+                  [&] { api().all_reduce_sum(comm_, send, receive, stream()); });
+  }
+
+  Request broadcast(Block block, int root, OpContext context) override {
+    if (is_host(block)) return host_.broadcast(block, root, std::move(context));
+    require_rank("broadcast", root, size());
+    return submit(std::move(context), world_ranks(),
+                  [&] { api().broadcast(comm_, block, root, stream()); });
+  }
+
+  std::vector<std::string> all_gather(std::string text) override {
+    return host_.all_gather(std::move(text));
+  }
+  void barrier() override { host_.barrier(); }
+  void check() override { context_->check(); }
+
+  std::unique_ptr<Communicator> split(int color) override {
+    // First by way of the host: its watchdog names who does not come.
+    std::unique_ptr<Communicator> part = host_.split(color);
+    context_->check();
+    const NcclApi::Comm comm = context_->adopt(api().split(comm_, color, rank()), "split");
+    if (part == nullptr) {
+      context_->complete(comm_, {.what = "split"});
+      return nullptr;
+    }
+    return std::make_unique<NcclCommunicator>(context_, comm, std::move(part));
+  }
+
+ private:
+  [[nodiscard]] static bool is_host(const ConstBlock& block) {
+    return block.device.type == DeviceType::kCpu;
+  }
+  [[nodiscard]] NcclApi& api() { return context_->api(); }
+  [[nodiscard]] int world_rank(int member) const {
+    return world_ranks()[static_cast<std::size_t>(member)];
+  }
+
+  /// `call` gives the operation to the stream.
+  template <class Call>
+  Request submit(OpContext context, std::vector<int> peers, const Call& call) {
+    context_->check();
+    if (context.after) {
+      // What this rank's stream has been given before is done before anyway.
+      if (const EventPtr event = context.after->event()) {
+        stream().wait(event);
+      } else {
+        context.after->when_over(stream().hold());
+      }
+    }
+    stream().wait(context.ready);
+    if (context.prepare) static_cast<void>(context.prepare());
+    EventPtr begins = stream().record();
+    call();
+    context_->complete(comm_, context.label);
+    EventPtr ends = stream().record();
+    stream().keep(context.owner);
+    context_->add({.begins = std::move(begins),
+                   .ends = ends,
+                   .label = context.label,
+                   .peers = std::move(peers)});
+    // Aborted operations end, too: only the context knows whether this one has done its work.
+    return Request(
+        std::make_shared<RequestState>(std::move(ends), [shared = context_] { shared->check(); }));
+  }
+
+  std::shared_ptr<NcclContext> context_;
+  NcclApi::Comm comm_;
+  std::unique_ptr<Communicator> owned_;
+  Communicator& host_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(NcclApi& api, Communicator& host,
+                                                     Stream& stream, const NcclOptions& options) {
+  const int world_rank = host.world_ranks()[static_cast<std::size_t>(host.rank())];
+  auto context = std::make_shared<NcclContext>(api, stream, world_rank, options);
+  const std::string id = host.all_gather(host.rank() == 0 ? api.unique_id() : "").front();
+  const NcclApi::Comm comm =
+      context->adopt(api.init(id, host.rank(), host.size()), "start of NCCL");
+  return std::make_unique<NcclCommunicator>(std::move(context), comm, host);
+}
+
+}  // namespace gossamer

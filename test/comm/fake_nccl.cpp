@@ -1,0 +1,154 @@
+#include "comm/fake_nccl.hpp"
+
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+void copy(const Block& to, const ConstBlock& from) {
+  if (to.bytes() != from.bytes()) throw std::logic_error("FakeNccl: sizes differ");
+  if (to.numel > 0) std::memcpy(to.data, from.data, static_cast<std::size_t>(to.bytes()));
+}
+
+template <class T>
+void add(const Block& to, const ConstBlock& from) {
+  const auto target = to.as<T>();
+  const auto source = from.as<T>();
+  for (std::size_t i = 0; i < target.size(); ++i) target[i] += source[i];
+}
+
+void add(const Block& to, const ConstBlock& from) {
+  if (to.dtype == DType::kFloat32) return add<float>(to, from);
+  if (to.dtype == DType::kFloat64) return add<double>(to, from);
+  if (to.dtype == DType::kInt64) return add<std::int64_t>(to, from);
+  throw std::logic_error("FakeNccl: no sum of this type");
+}
+
+}  // namespace
+
+std::string FakeNccl::unique_id() {
+  const std::lock_guard lock(hub_.mutex);
+  return concat("id", hub_.num_ids++);
+}
+
+NcclApi::Comm FakeNccl::add(Member made) {
+  return members_.emplace_back(std::make_shared<Member>(std::move(made))).get();
+}
+
+NcclApi::Comm FakeNccl::init(const std::string& id, int rank, int size) {
+  return add({.id = id, .rank = rank, .size = size});
+}
+
+NcclApi::Comm FakeNccl::split(Comm comm, int color, int key) {
+  Member& parent = member(comm);
+  const std::string call = concat(parent.id, "/", parent.num_splits++);
+  std::unique_lock lock(hub_.mutex);
+  auto& colors = hub_.splits[call];
+  colors[parent.rank] = {color, key};
+  hub_.changed.notify_all();
+  hub_.changed.wait(lock, [&] { return static_cast<int>(colors.size()) == parent.size; });
+  if (color < 0) return nullptr;
+  Member part{.id = concat(call, ":", color)};
+  for (const auto& [rank, wish] : colors) {
+    if (wish.first != color) continue;
+    if (wish.second < key) ++part.rank;
+    ++part.size;
+  }
+  return add(std::move(part));
+}
+
+bool FakeNccl::progress(Comm comm) {
+  if (!next_error.empty()) throw CommError({}, std::exchange(next_error, ""));
+  return member(comm).in_progress-- <= 0;
+}
+
+void FakeNccl::send(Comm comm, const ConstBlock& block, int peer, Stream& stream) {
+  if (!in_group_) throw std::logic_error("FakeNccl: a send outside of a group");
+  Member& mine = member(comm);
+  const FakeNcclHub::MessageKey key{mine.id, mine.rank, peer, mine.num_sent[peer]++};
+  group_stream_ = &stream;
+  posts_.push_back([this, key, block] {
+    const std::lock_guard lock(hub_.mutex);
+    hub_.messages[key] = {.block = block};
+    hub_.changed.notify_all();
+  });
+  waits_.push_back([this, key, &mine] {
+    std::unique_lock lock(hub_.mutex);
+    hub_.changed.wait(lock, [&] { return mine.aborted || hub_.messages.at(key).taken; });
+    hub_.messages.erase(key);
+  });
+}
+
+void FakeNccl::receive(Comm comm, const Block& block, int peer, Stream& stream) {
+  if (!in_group_) throw std::logic_error("FakeNccl: a receive outside of a group");
+  Member& mine = member(comm);
+  const FakeNcclHub::MessageKey key{mine.id, peer, mine.rank, mine.num_received[peer]++};
+  group_stream_ = &stream;
+  waits_.insert(waits_.begin(), [this, key, block, &mine] {
+    std::unique_lock lock(hub_.mutex);
+    hub_.changed.wait(lock, [&] { return mine.aborted || hub_.messages.contains(key); });
+    if (mine.aborted) return;
+    FakeNcclHub::Message& message = hub_.messages.at(key);
+    copy(block, message.block);
+    message.taken = true;
+    hub_.changed.notify_all();
+  });
+}
+
+void FakeNccl::group_end() {
+  in_group_ = false;
+  if (group_stream_ == nullptr) return;
+  std::exchange(group_stream_, nullptr)
+      ->run([posts = std::exchange(posts_, {}), waits = std::exchange(waits_, {})] {
+        for (const auto& post : posts) post();
+        for (const auto& wait : waits) wait();
+      });
+}
+
+void FakeNccl::collective(Comm comm, const ConstBlock& send, Stream& stream,
+                          std::function<void(const std::map<int, ConstBlock>&)> finish) {
+  Member& mine = member(comm);
+  const std::pair key{mine.id, mine.num_collectives++};
+  stream.run([this, key, send, &mine, finish = std::move(finish)] {
+    std::unique_lock lock(hub_.mutex);
+    FakeNcclHub::Meeting& meeting = hub_.meetings[key];
+    meeting.sent[mine.rank] = send;
+    hub_.changed.notify_all();
+    hub_.changed.wait(
+        lock, [&] { return mine.aborted || static_cast<int>(meeting.sent.size()) == mine.size; });
+    if (mine.aborted) return;
+    finish(meeting.sent);
+    ++meeting.num_done;
+    hub_.changed.notify_all();
+    // Nobody may write its block again before all have read it.
+    hub_.changed.wait(lock, [&] { return mine.aborted || meeting.num_done == mine.size; });
+  });
+}
+
+void FakeNccl::all_reduce_sum(Comm comm, const ConstBlock& send, const Block& receive,
+                              Stream& stream) {
+  collective(comm, send, stream, [receive](const std::map<int, ConstBlock>& sent) {
+    std::memset(receive.data, 0, static_cast<std::size_t>(receive.bytes()));
+    for (const auto& [rank, block] : sent) gossamer::add(receive, block);
+  });
+}
+
+void FakeNccl::broadcast(Comm comm, const Block& block, int root, Stream& stream) {
+  const bool is_root = member(comm).rank == root;
+  collective(comm, block, stream, [block, root, is_root](const std::map<int, ConstBlock>& sent) {
+    if (!is_root) copy(block, sent.at(root));
+  });
+}
+
+void FakeNccl::abort(Comm comm) noexcept {
+  const std::lock_guard lock(hub_.mutex);
+  member(comm).aborted = true;
+  hub_.changed.notify_all();
+}
+
+}  // namespace gossamer

@@ -1,0 +1,131 @@
+// The NCCL communicator over a stand-in for NCCL's calls.
+
+#include "comm/conformance.hpp"
+#include "comm/fake_nccl.hpp"
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "gossamer/comm/launch.hpp"
+#include "gossamer/comm/nccl_communicator.hpp"
+#include "gossamer/core/base/host_stream.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr Device kDevice{DeviceType::kCuda, 0};
+
+class NcclConformance : public testing::TestWithParam<std::tuple<ConformanceCase, int>> {};
+
+TEST_P(NcclConformance, Holds) {
+  const auto& [test, num_ranks] = GetParam();
+  FakeNcclHub hub;
+  const auto body = [&hub, &body = test.body](Communicator& host, const World&) {
+    FakeNccl nccl(hub);
+    ThreadStream stream(kDevice);
+    const auto communicator = make_nccl_communicator(nccl, host, stream, {.timeout_s = 60.0});
+    body(*communicator);
+    stream.synchronize();
+    communicator->check();
+    communicator->barrier();
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", {.num_ranks = num_ranks, .timeout_s = 60.0}, body), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclConformance,
+                         testing::Combine(testing::ValuesIn(conformance_cases().begin(),
+                                                            conformance_cases().end()),
+                                          testing::Values(1, 2, 3, 4, 7)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param).name) + "_n" +
+                                  std::to_string(std::get<1>(test.param));
+                         });
+
+/// Two ranks, of which `body` gets both ends; what it throws is returned, by rank.
+std::vector<std::string> errors_of_two(
+    double timeout_s,
+    const std::function<void(Communicator&, Stream&, FakeNccl&, int rank)>& body) {
+  FakeNcclHub hub;
+  std::vector<std::string> errors(2);
+  const auto run = [&](Communicator& host, const World& world) {
+    FakeNccl nccl(hub);
+    ThreadStream stream(kDevice);
+    const auto communicator = make_nccl_communicator(nccl, host, stream, {.timeout_s = timeout_s});
+    try {
+      body(*communicator, stream, nccl, world.rank);
+    } catch (const CommError& error) {
+      errors[static_cast<std::size_t>(world.rank)] = error.what();
+    }
+    host.barrier();
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", {.num_ranks = 2, .timeout_s = 60.0}, run), 0);
+  return errors;
+}
+
+TEST(NcclFailure, NamesThePeerThatDoesNotCome) {
+  const auto errors =
+      errors_of_two(0.3, [](Communicator& communicator, Stream& stream, FakeNccl&, int rank) {
+        if (rank == 1) return;
+        const Buffer mine = stream.allocate(4, DType::kFloat32);
+        const Buffer theirs = stream.allocate(4, DType::kFloat32);
+        Request request = communicator.exchange(1, mine.block(), theirs.block(),
+                                                {.label = {.bucket = 2, .round = 7}});
+        request.wait();
+      });
+  EXPECT_NE(errors[0].find("rank 0: exchange of bucket 2, round 7 with rank 1: no end after 0.3 s"),
+            std::string::npos)
+      << errors[0];
+  EXPECT_EQ(errors[1], "");
+}
+
+TEST(NcclFailure, ReachesWhoeverUsesTheCommunicatorLater) {
+  const auto errors =
+      errors_of_two(0.3, [](Communicator& communicator, Stream& stream, FakeNccl&, int rank) {
+        if (rank == 1) return;
+        ThreadStream compute(kDevice);
+        const Buffer mine = stream.allocate(4, DType::kFloat32);
+        const Buffer theirs = stream.allocate(4, DType::kFloat32);
+        communicator.exchange(1, mine.block(), theirs.block(), {}).wait_on(compute);
+        // The stream goes on when the operation is aborted; the host is told.
+        compute.synchronize();
+        EXPECT_THROW(communicator.check(), CommError);
+        communicator.broadcast(mine.block(), 0, {});
+      });
+  EXPECT_NE(errors[0].find("with rank 1"), std::string::npos) << errors[0];
+}
+
+TEST(NcclFailure, DoesNotCountTheTimeOfThisRanksOwnComputing) {
+  const auto errors =
+      errors_of_two(0.2, [](Communicator& communicator, Stream& stream, FakeNccl&, int rank) {
+        ThreadStream compute(kDevice);
+        const Buffer mine = stream.allocate(4, DType::kFloat32);
+        const Buffer theirs = stream.allocate(4, DType::kFloat32);
+        compute.run([] { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
+        communicator.exchange(1 - rank, mine.block(), theirs.block(), {.ready = compute.record()})
+            .wait();
+      });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(errors[1], "");
+}
+
+TEST(NcclFailure, TellsWhatTheLibrarySays) {
+  const auto errors =
+      errors_of_two(60.0, [](Communicator& communicator, Stream& stream, FakeNccl& nccl, int rank) {
+        if (rank == 1) return;
+        const Buffer mine = stream.allocate(4, DType::kFloat32);
+        nccl.next_error = "remote process exited";
+        communicator.broadcast(mine.block(), 0, {.label = {.what = "broadcast of the model"}});
+      });
+  EXPECT_NE(errors[0].find("rank 0: broadcast of the model: remote process exited"),
+            std::string::npos)
+      << errors[0];
+}
+
+}  // namespace
+}  // namespace gossamer

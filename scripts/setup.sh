@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# scripts/setup.sh [--dev]
+# scripts/setup.sh [--dev] [--gpu]
 #
 # Installs what building, testing and running needs, and only what is missing:
 #   - Debian packages, through apt (as root, or with sudo that asks for no password);
 #   - .venv in the project's folder, with the packages of scripts/requirements.txt;
 #   - LibTorch, inside .venv (scripts/requirements-libtorch.txt).
-# --dev adds clang-format, clang-tidy and git.
+# --dev adds clang-format, clang-tidy and git; --gpu the NVIDIA libraries that LibTorch needs on GPUs
+# (scripts/requirements-gpu.txt).
 #
 # Your own tools count: a LibTorch named by LIBTORCH_ROOT or CMAKE_PREFIX_PATH, an MPI named by
 # MPI_HOME or with mpicxx on PATH, and cmake, g++, ninja, ccache on PATH. PYTHON names the Python
@@ -18,6 +19,7 @@ source "$root/scripts/lib.sh"
 
 venv=$root/.venv
 dev=no
+gpu=no
 changed=no
 failures=()
 
@@ -28,12 +30,13 @@ usage() { sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}";
 for argument in "$@"; do
   case $argument in
     --dev) dev=yes ;;
+    --gpu) gpu=yes ;;
     -h | --help)
       usage
       exit 0
       ;;
     *)
-      complain "setup.sh: I do not know '$argument'. Usage: scripts/setup.sh [--dev]"
+      complain "setup.sh: I do not know '$argument'. Usage: scripts/setup.sh [--dev] [--gpu]"
       exit 2
       ;;
   esac
@@ -285,6 +288,9 @@ check_tools
 if make_venv; then
   install_pins "$root/scripts/requirements.txt" "the Python packages" || true
   install_libtorch
+  if [[ $gpu == yes ]] && ! users_libtorch >/dev/null; then
+    install_pins "$root/scripts/requirements-gpu.txt" "NVIDIA's libraries" " (2.3 GB)" || true
+  fi
 fi
 
 if ((${#failures[@]} > 0)); then

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# scripts/build_gpu.sh pack [FOLDER]
+# scripts/build_gpu.sh [--deps FOLDER] [--test] [cmake arguments...]
+#
+# Builds for GPUs on a machine where nothing can be installed or downloaded: it needs torch 2.11,
+# nvcc 12.5 or newer, CMake 3.25 or newer, ninja and g++ 12 or newer, and takes all else from a
+# folder that travels along.
+#
+#   pack     on a Debian 12 with a network: fetches the other packages that the build needs and
+#            unpacks them into FOLDER (build/gpu-deps, 22 MB); nothing is installed. Take the
+#            project with that folder to the other machine.
+#   (else)   builds into build/gpu. Without FOLDER what the machine has is used. MPI is used if
+#            there is one; without it ranks are threads of one process. --test runs the tests,
+#            those labelled gpu too.
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/lib.sh
+source "$root/scripts/lib.sh"
+cd -- "$root"
+
+# Debian 12's versions; any newer patch of them will do.
+packages=(libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 libyaml-cpp-dev libyaml-cpp0.7
+  libeigen3-dev libspectra-dev nlohmann-json3-dev libcli11-dev zlib1g-dev zlib1g libgtest-dev
+  libgmock-dev libjemalloc-dev libjemalloc2)
+
+pack() {
+  local folder work
+  mkdir -p "$1"
+  folder=$(cd -- "$1" && pwd)
+  has apt-get && has dpkg || die "build_gpu.sh pack: this needs Debian's apt-get and dpkg."
+  work=$(mktemp -d)
+  # shellcheck disable=SC2064
+  trap "rm -rf -- '$work'" EXIT
+  # apt drops its rights in a folder that its own user cannot enter, and says so.
+  if ! (cd -- "$work" && apt-get download -qq -o APT::Sandbox::User=root "${packages[@]}"); then
+    die "build_gpu.sh pack: apt-get could not download the packages. Is the network reachable? Then type: apt-get update"
+  fi
+  rm -rf -- "${folder:?}/usr"
+  for file in "$work"/*.deb; do dpkg -x "$file" "$work/unpacked"; done
+  mkdir -p "$folder"
+  mv -- "$work/unpacked/usr" "$folder/usr"
+  # zlib's shared library lies in /lib, to which its link points.
+  if [[ -d $work/unpacked/lib/x86_64-linux-gnu ]]; then
+    cp -a "$work"/unpacked/lib/x86_64-linux-gnu/. "$folder/usr/lib/x86_64-linux-gnu/"
+    ln -sf libz.so.1 "$folder/usr/lib/x86_64-linux-gnu/libz.so"
+  fi
+  rm -rf -- "$folder"/usr/share/doc "$folder"/usr/share/man "$folder"/usr/share/lintian \
+    "$folder"/usr/src
+  say "build_gpu: $(du -sh "$folder" | cut -f1) in $folder. On the other machine, type:" \
+    "    scripts/build_gpu.sh --deps ${1} --test"
+}
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
+  exit 0
+fi
+if [[ ${1:-} == pack ]]; then
+  pack "${2:-build/gpu-deps}"
+  exit 0
+fi
+
+deps=
+test=no
+arguments=()
+while (($# > 0)); do
+  case $1 in
+    --deps)
+      [[ -d ${2:-}/usr ]] || die "build_gpu.sh: --deps needs the folder that 'scripts/build_gpu.sh pack FOLDER' has filled"
+      deps=$(cd -- "$2" && pwd)/usr
+      shift
+      ;;
+    --test) test=yes ;;
+    *) arguments+=("$1") ;;
+  esac
+  shift
+done
+
+for tool in nvcc cmake ninja g++; do
+  has "$tool" || die "build_gpu.sh: $tool is not on PATH. Needed: nvcc, cmake, ninja, g++ and a torch (LIBTORCH_ROOT, or that of python3)."
+done
+choose_libtorch
+mpi=ON
+if ! has mpicxx && [[ -z ${MPI_HOME:-} ]]; then
+  mpi=OFF
+  say "build_gpu: no MPI here; ranks will be threads of one process"
+fi
+
+folder=build/gpu
+options=(-DCMAKE_BUILD_TYPE=Release -DGOSSAMER_CUDA=ON -DGOSSAMER_MPI="$mpi")
+if [[ -n $deps ]]; then
+  # An old-fashioned RPATH: it also counts for what the libraries themselves need.
+  options+=(-DCMAKE_PREFIX_PATH="$deps"
+    "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags,-rpath,$deps/lib/x86_64-linux-gnu")
+fi
+cmake -S . -B "$folder" -G Ninja "${options[@]}" "${arguments[@]}"
+cmake --build "$folder" -j "$(build_jobs)"
+if [[ $test == yes ]]; then
+  # shellcheck source=scripts/mpi_env.sh
+  source scripts/mpi_env.sh
+  ctest --test-dir "$folder" --output-on-failure -L gpu
+  ctest --test-dir "$folder" --output-on-failure -LE 'gpu|cli' -j "$(build_jobs)"
+fi
+say "build_gpu: the program is $folder/gossamer; docs/gpu.md says how to use it"

@@ -8,7 +8,7 @@
 // operation begins when all its members have come to it, and those between group_start() and
 // group_end() run as one. Members make the same calls on a communicator in the same order.
 //
-// Thread safety: one thread per rank makes the calls, except abort(), which any thread may.
+// Thread safety: one call at a time.
 // Errors: CommError with the library's own words.
 
 #include <cstdint>
@@ -29,8 +29,10 @@ class NcclApi {
   /// What the members of a new communicator have to know in common; made by one of them.
   virtual std::string unique_id() = 0;
   virtual Comm init(const std::string& id, int rank, int size) = 0;
-  /// Collective. The members with the same color, ordered by `key`; null for a negative color.
-  virtual Comm split(Comm comm, int color, int key) = 0;
+  /// Collective. `part` becomes the communicator of the members with the same color, ordered by
+  /// `key`; null for a negative color. It may be filled in as late as progress(comm) says yes, and
+  /// must stay where it is until then.
+  virtual void split(Comm comm, int color, int key, Comm* part) = 0;
   /// Whether all calls so far have had their effect. Throws when one has failed, or a peer is lost.
   virtual bool progress(Comm comm) = 0;
 

@@ -21,7 +21,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kWatchPause = std::chrono::milliseconds(20);
 constexpr auto kCallPause = std::chrono::microseconds(100);
 
-/// What the communicators of one rank share.
+/// What the communicators of one rank share. Two locks: `api_mutex_` for the library, which takes
+/// one call at a time, and `mutex_` for what the watchdog and the rank both look at; the first may
+/// be held while the second is taken.
 class NcclContext {
  public:
   NcclContext(NcclApi& api, Stream& stream, int rank, const NcclOptions& options)
@@ -40,7 +42,6 @@ class NcclContext {
   NcclContext(const NcclContext&) = delete;
   NcclContext& operator=(const NcclContext&) = delete;
 
-  [[nodiscard]] NcclApi& api() { return api_; }
   [[nodiscard]] Stream& stream() { return stream_; }
 
   /// Throws what the rank has failed with.
@@ -49,36 +50,35 @@ class NcclContext {
     if (failure_) std::rethrow_exception(failure_);
   }
 
-  /// Takes a new communicator over and waits until it can be used.
-  NcclApi::Comm adopt(NcclApi::Comm comm, std::string_view what) {
-    if (comm == nullptr) return nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      comms_.push_back(comm);
-    }
-    complete(comm, {.what = what});
+  /// The communicator that `make` returns, when it can be used.
+  template <class Make>
+  NcclApi::Comm adopt(const OpLabel& label, const Make& make) {
+    NcclApi::Comm comm = nullptr;
+    guarded(label, {}, [&] { comm = make(api_); });
+    own(comm);
+    complete(comm, label, {});
     return comm;
   }
 
-  /// Waits until the calls on a communicator have had their effect.
-  void complete(NcclApi::Comm comm, const OpLabel& label) {
-    const auto begin = Clock::now();
-    while (true) {
-      try {
-        if (api_.progress(comm)) return;
-      } catch (const CommError& error) {
-        fail({rank_, {}, label}, error.reason());
-        check();
-      }
-      check();
-      const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
-      if (waited > options_.timeout_s) {
-        fail({rank_, {}, label},
-             concat("no end after ", shortest(options_.timeout_s), " s (comm.timeout_s)"));
-        check();
-      }
-      std::this_thread::sleep_for(kCallPause);
-    }
+  /// The part of a communicator that split() gives this rank; null: none.
+  NcclApi::Comm split(NcclApi::Comm comm, int color, int key) {
+    const OpLabel label{.what = "split"};
+    // Stays where it is whatever happens: the library may write it late.
+    NcclApi::Comm& part = parts_.emplace_back(nullptr);
+    guarded(label, {}, [&] { api_.split(comm, color, key, &part); });
+    complete(comm, label, {});
+    if (color < 0) return nullptr;
+    own(part);
+    complete(part, label, {});
+    return part;
+  }
+
+  /// Gives an operation to the stream, and waits until the library has done so.
+  template <class Call>
+  void operate(NcclApi::Comm comm, const OpLabel& label, const std::vector<int>& peers,
+               const Call& call) {
+    guarded(label, peers, [&] { call(api_); });
+    complete(comm, label, peers);
   }
 
   struct Pending {
@@ -95,6 +95,41 @@ class NcclContext {
   }
 
  private:
+  void own(NcclApi::Comm comm) {
+    const std::lock_guard lock(mutex_);
+    comms_.push_back(comm);
+  }
+
+  /// One call of the library. Errors end the rank's communication.
+  template <class Call>
+  void guarded(const OpLabel& label, const std::vector<int>& peers, const Call& call) {
+    check();
+    try {
+      const std::lock_guard lock(api_mutex_);
+      call();
+    } catch (const CommError& error) {
+      fail({rank_, peers, label}, error.reason());
+      check();
+    }
+  }
+
+  /// Waits until the calls on a communicator have had their effect.
+  void complete(NcclApi::Comm comm, const OpLabel& label, const std::vector<int>& peers) {
+    const auto begin = Clock::now();
+    bool over = false;
+    while (true) {
+      guarded(label, peers, [&] { over = api_.progress(comm); });
+      if (over) return;
+      const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
+      if (waited > options_.timeout_s) fail({rank_, peers, label}, too_late());
+      std::this_thread::sleep_for(kCallPause);
+    }
+  }
+
+  [[nodiscard]] std::string too_late() const {
+    return concat("no end after ", shortest(options_.timeout_s), " s (comm.timeout_s)");
+  }
+
   void fail(const CommError::Context& context, std::string_view reason) {
     std::vector<NcclApi::Comm> comms;
     {
@@ -103,6 +138,8 @@ class NcclContext {
       failure_ = std::make_exception_ptr(CommError(context, reason));
       comms.swap(comms_);
     }
+    // Nobody calls the library from now on but to end things.
+    const std::lock_guard lock(api_mutex_);
     for (const NcclApi::Comm comm : comms) api_.abort(comm);
   }
 
@@ -111,36 +148,61 @@ class NcclContext {
     while (!stopping_) {
       wake_.wait_for(lock, kWatchPause, [this] { return stopping_; });
       if (stopping_ || failure_) continue;
-      const std::optional<Pending> late = forget_ended();
-      if (!late) continue;
       lock.unlock();
-      fail({rank_, late->peers, late->label},
-           concat("no end after ", shortest(options_.timeout_s), " s (comm.timeout_s)"));
+      look();
       lock.lock();
     }
   }
 
-  /// With the lock: drops what is over. Returns the oldest operation if it has taken too long.
-  std::optional<Pending> forget_ended() {
-    while (!pending_.empty() && (!pending_.front().ends || pending_.front().ends->done())) {
-      pending_.pop_front();
+  void look() {
+    Pending oldest;
+    try {
+      if (const std::optional<Pending> late = forget_ended(oldest)) {
+        return fail({rank_, late->peers, late->label}, too_late());
+      }
+      look_for_errors();
+    } catch (const CommError& error) {
+      fail({rank_, oldest.peers, oldest.label}, error.reason());
+    } catch (const std::exception& error) {
+      fail({rank_, oldest.peers, oldest.label}, error.what());
     }
+  }
+
+  /// What NCCL has noticed by itself: a peer that is gone, a network that is down.
+  void look_for_errors() {
+    const std::lock_guard api_lock(api_mutex_);
+    std::vector<NcclApi::Comm> comms;
+    {
+      const std::lock_guard lock(mutex_);
+      comms = comms_;
+    }
+    for (const NcclApi::Comm comm : comms) static_cast<void>(api_.progress(comm));
+  }
+
+  /// Drops what is over. Returns the oldest operation if it has taken too long; `oldest` is the one
+  /// that the others stand behind.
+  std::optional<Pending> forget_ended(Pending& oldest) {
+    const std::lock_guard lock(mutex_);
+    while (!pending_.empty() && pending_.front().ends->done()) pending_.pop_front();
     if (pending_.empty()) return std::nullopt;
-    Pending& oldest = pending_.front();
-    if (!oldest.began) {
+    Pending& first = pending_.front();
+    oldest = first;
+    if (!first.began) {
       // Until then it waits for this rank's own computing.
-      if (!oldest.begins || oldest.begins->done()) oldest.began = Clock::now();
+      if (first.begins->done()) first.began = Clock::now();
       return std::nullopt;
     }
-    const double waited = std::chrono::duration<double>(Clock::now() - *oldest.began).count();
+    const double waited = std::chrono::duration<double>(Clock::now() - *first.began).count();
     if (waited <= options_.timeout_s) return std::nullopt;
-    return oldest;
+    return first;
   }
 
   NcclApi& api_;
   Stream& stream_;
   int rank_;
   NcclOptions options_;
+  std::deque<NcclApi::Comm> parts_;  // the rank's own; a deque keeps them in place
+  std::mutex api_mutex_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<NcclApi::Comm> comms_;  // guarded by mutex_
@@ -167,11 +229,11 @@ class NcclCommunicator : public Communicator {
     if (is_host(send)) return host_.exchange(peer, send, receive, std::move(context));
     require_peer("exchange", peer, rank(), size());
     require_alike("exchange", send, receive);
-    return submit(std::move(context), {world_rank(peer)}, [&] {
-      api().group_start();
-      api().send(comm_, send, peer, stream());
-      api().receive(comm_, receive, peer, stream());
-      api().group_end();
+    return submit(std::move(context), {world_rank(peer)}, [&](NcclApi& api) {
+      api.group_start();
+      api.send(comm_, send, peer, stream());
+      api.receive(comm_, receive, peer, stream());
+      api.group_end();
     });
   }
 
@@ -186,13 +248,13 @@ class NcclCommunicator : public Communicator {
     for (const int peer : peers) others.push_back(world_rank(peer));
     for (const Incoming& from : incoming) others.push_back(world_rank(from.peer));
     sort_unique(others);
-    return submit(std::move(context), std::move(others), [&] {
-      api().group_start();
-      for (const int peer : peers) api().send(comm_, send, peer, stream());
+    return submit(std::move(context), std::move(others), [&](NcclApi& api) {
+      api.group_start();
+      for (const int peer : peers) api.send(comm_, send, peer, stream());
       for (const Incoming& from : incoming) {
-        api().receive(comm_, from.block, from.peer, stream());
+        api.receive(comm_, from.block, from.peer, stream());
       }
-      api().group_end();
+      api.group_end();
     });
   }
 
@@ -200,14 +262,14 @@ class NcclCommunicator : public Communicator {
     if (is_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
     require_alike("all_reduce_sum", send, receive);
     return submit(std::move(context), world_ranks(),
-                  [&] { api().all_reduce_sum(comm_, send, receive, stream()); });
+                  [&](NcclApi& api) { api.all_reduce_sum(comm_, send, receive, stream()); });
   }
 
   Request broadcast(Block block, int root, OpContext context) override {
     if (is_host(block)) return host_.broadcast(block, root, std::move(context));
     require_rank("broadcast", root, size());
     return submit(std::move(context), world_ranks(),
-                  [&] { api().broadcast(comm_, block, root, stream()); });
+                  [&](NcclApi& api) { api.broadcast(comm_, block, root, stream()); });
   }
 
   std::vector<std::string> all_gather(std::string text) override {
@@ -219,12 +281,8 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<Communicator> split(int color) override {
     // First by way of the host: its watchdog names who does not come.
     std::unique_ptr<Communicator> part = host_.split(color);
-    context_->check();
-    const NcclApi::Comm comm = context_->adopt(api().split(comm_, color, rank()), "split");
-    if (part == nullptr) {
-      context_->complete(comm_, {.what = "split"});
-      return nullptr;
-    }
+    const NcclApi::Comm comm = context_->split(comm_, color, rank());
+    if (part == nullptr) return nullptr;
     return std::make_unique<NcclCommunicator>(context_, comm, std::move(part));
   }
 
@@ -232,7 +290,6 @@ class NcclCommunicator : public Communicator {
   [[nodiscard]] static bool is_host(const ConstBlock& block) {
     return block.device.type == DeviceType::kCpu;
   }
-  [[nodiscard]] NcclApi& api() { return context_->api(); }
   [[nodiscard]] int world_rank(int member) const {
     return world_ranks()[static_cast<std::size_t>(member)];
   }
@@ -252,8 +309,7 @@ class NcclCommunicator : public Communicator {
     stream().wait(context.ready);
     if (context.prepare) static_cast<void>(context.prepare());
     EventPtr begins = stream().record();
-    call();
-    context_->complete(comm_, context.label);
+    context_->operate(comm_, context.label, peers, call);
     EventPtr ends = stream().record();
     stream().keep(context.owner);
     context_->add({.begins = std::move(begins),
@@ -277,9 +333,10 @@ std::unique_ptr<Communicator> make_nccl_communicator(NcclApi& api, Communicator&
                                                      Stream& stream, const NcclOptions& options) {
   const int world_rank = host.world_ranks()[static_cast<std::size_t>(host.rank())];
   auto context = std::make_shared<NcclContext>(api, stream, world_rank, options);
+  const OpLabel label{.what = "start of NCCL"};
   const std::string id = host.all_gather(host.rank() == 0 ? api.unique_id() : "").front();
-  const NcclApi::Comm comm =
-      context->adopt(api.init(id, host.rank(), host.size()), "start of NCCL");
+  const NcclApi::Comm comm = context->adopt(
+      label, [&](NcclApi& library) { return library.init(id, host.rank(), host.size()); });
   return std::make_unique<NcclCommunicator>(std::move(context), comm, host);
 }
 

@@ -360,8 +360,14 @@ void AverageScope::keep() {
 
 AverageScope::~AverageScope() {
   if (!core_) return;
-  parameters_->restore();
-  if (buffers_) buffers_->restore();
+  try {
+    parameters_->restore();
+    if (buffers_) buffers_->restore();
+  } catch (const std::exception& error) {
+    // Only a GPU that has failed gets here; the next step on it throws.
+    core_->state_->options.logger.error(
+        concat("the rank's own model is not restored: ", error.what()));
+  }
   core_->state_->bump_versions();
   core_->state_->averaging = false;
 }

@@ -33,7 +33,7 @@ TEST_P(Conformance, HoldsForBlocksOfAnotherDevice) {
     // Stands for a device: its memory is written by a thread that lags behind.
     ThreadStream device({DeviceType::kCuda, 0});
     // Small pieces, so that most blocks are cut into several.
-    const auto staged = make_staged_communicator(communicator, device, 4'000);
+    const auto staged = make_staged_communicator(communicator, device, 100'000);
     body(*staged);
     // What nobody has waited for may still use the device.
     staged->barrier();

@@ -44,7 +44,7 @@ NcclApi::Comm FakeNccl::init(const std::string& id, int rank, int size) {
   return add({.id = id, .rank = rank, .size = size});
 }
 
-NcclApi::Comm FakeNccl::split(Comm comm, int color, int key) {
+void FakeNccl::split(Comm comm, int color, int key, Comm* part_out) {
   Member& parent = member(comm);
   const std::string call = concat(parent.id, "/", parent.num_splits++);
   std::unique_lock lock(hub_.mutex);
@@ -52,19 +52,33 @@ NcclApi::Comm FakeNccl::split(Comm comm, int color, int key) {
   colors[parent.rank] = {color, key};
   hub_.changed.notify_all();
   hub_.changed.wait(lock, [&] { return static_cast<int>(colors.size()) == parent.size; });
-  if (color < 0) return nullptr;
+  parent.in_progress = 2;
+  if (color < 0) return;
   Member part{.id = concat(call, ":", color)};
   for (const auto& [rank, wish] : colors) {
     if (wish.first != color) continue;
     if (wish.second < key) ++part.rank;
     ++part.size;
   }
-  return add(std::move(part));
+  parent.made = add(std::move(part));
+  parent.unwritten = part_out;
+}
+
+void FakeNccl::set_error(std::string error) {
+  const std::lock_guard lock(error_mutex_);
+  next_error_ = std::move(error);
 }
 
 bool FakeNccl::progress(Comm comm) {
-  if (!next_error.empty()) throw CommError({}, std::exchange(next_error, ""));
-  return member(comm).in_progress-- <= 0;
+  {
+    const std::lock_guard lock(error_mutex_);
+    if (!next_error_.empty()) throw CommError({}, std::exchange(next_error_, ""));
+  }
+  Member& mine = member(comm);
+  if (mine.aborted) throw std::logic_error("FakeNccl: a communicator is used after its end");
+  if (mine.in_progress-- > 0) return false;
+  if (mine.unwritten != nullptr) *std::exchange(mine.unwritten, nullptr) = mine.made;
+  return true;
 }
 
 void FakeNccl::send(Comm comm, const ConstBlock& block, int peer, Stream& stream) {

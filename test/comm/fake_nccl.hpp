@@ -37,6 +37,9 @@ class FakeNcclHub {
     std::map<int, std::int64_t> num_received = {};
     /// Calls of progress() that still say no.
     int in_progress = 2;
+    /// What split() has made, and where it is to be written when progress() says yes.
+    NcclApi::Comm made = nullptr;
+    NcclApi::Comm* unwritten = nullptr;
   };
   struct Message {
     ConstBlock block;
@@ -64,7 +67,7 @@ class FakeNccl : public NcclApi {
   [[nodiscard]] std::string version() const override { return "none"; }
   std::string unique_id() override;
   Comm init(const std::string& id, int rank, int size) override;
-  Comm split(Comm comm, int color, int key) override;
+  void split(Comm comm, int color, int key, Comm* part) override;
   bool progress(Comm comm) override;
   void group_start() override { in_group_ = true; }
   void group_end() override;
@@ -75,8 +78,8 @@ class FakeNccl : public NcclApi {
   void broadcast(Comm comm, const Block& block, int root, Stream& stream) override;
   void abort(Comm comm) noexcept override;
 
-  /// What the next progress() throws; empty: nothing.
-  std::string next_error;
+  /// What a progress() soon throws; once.
+  void set_error(std::string error);
 
  private:
   using Member = FakeNcclHub::Member;
@@ -85,6 +88,8 @@ class FakeNccl : public NcclApi {
   void collective(Comm comm, const ConstBlock& send, Stream& stream,
                   std::function<void(const std::map<int, ConstBlock>&)> finish);
 
+  std::mutex error_mutex_;
+  std::string next_error_;
   FakeNcclHub& hub_;
   std::deque<std::shared_ptr<Member>> members_;
   bool in_group_ = false;

@@ -31,7 +31,7 @@ int run_rank(Communicator& communicator, const World&) {
   run_all(communicator, "host");
   // Stands for a device: its memory is written by a thread that lags behind.
   ThreadStream device({DeviceType::kCuda, 0});
-  run_all(*make_staged_communicator(communicator, device, 4'000), "staged");
+  run_all(*make_staged_communicator(communicator, device, 100'000), "staged");
   return 0;
 }
 

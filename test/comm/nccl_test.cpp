@@ -115,14 +115,28 @@ TEST(NcclFailure, DoesNotCountTheTimeOfThisRanksOwnComputing) {
 }
 
 TEST(NcclFailure, TellsWhatTheLibrarySays) {
+  const auto errors = errors_of_two(60.0, [](Communicator& communicator, Stream& stream,
+                                             FakeNccl& nccl, int rank) {
+    if (rank == 1) return;
+    const Buffer mine = stream.allocate(4, DType::kFloat32);
+    nccl.set_error("remote process exited");
+    communicator.broadcast(mine.block(), 0, {.label = {.what = "broadcast of the model"}}).wait();
+  });
+  EXPECT_NE(errors[0].find("remote process exited"), std::string::npos) << errors[0];
+}
+
+TEST(NcclFailure, IsNoticedWhileNobodyCalls) {
   const auto errors =
       errors_of_two(60.0, [](Communicator& communicator, Stream& stream, FakeNccl& nccl, int rank) {
         if (rank == 1) return;
         const Buffer mine = stream.allocate(4, DType::kFloat32);
-        nccl.next_error = "remote process exited";
-        communicator.broadcast(mine.block(), 0, {.label = {.what = "broadcast of the model"}});
+        const Buffer theirs = stream.allocate(4, DType::kFloat32);
+        Request request = communicator.exchange(1, mine.block(), theirs.block(),
+                                                {.label = {.bucket = 3, .round = 9}});
+        nccl.set_error("network is down");
+        request.wait();
       });
-  EXPECT_NE(errors[0].find("rank 0: broadcast of the model: remote process exited"),
+  EXPECT_NE(errors[0].find("exchange of bucket 3, round 9 with rank 1: network is down"),
             std::string::npos)
       << errors[0];
 }

@@ -85,9 +85,9 @@ class Communicator {
   virtual Request broadcast(Block block, int root, OpContext context) = 0;
   /// Blocks until every member's text is here, in rank order.
   virtual std::vector<std::string> all_gather(std::string text) = 0;
-  /// Throws what an operation has failed with, if that is known. Never blocks. For backends whose
-  /// operations are a stream's work: a stream that waits for one does not learn how it ended.
-  virtual void check() {}
+  /// Throws what has ended communication, if that is known: an operation that has failed, another
+  /// rank that has. Never blocks. Any thread may call it.
+  virtual void check() = 0;
   /// Blocks until all members have come here.
   virtual void barrier() = 0;
   /// A communicator of the members that give the same `color`, in rank order; nullptr for a

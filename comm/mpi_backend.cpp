@@ -102,6 +102,8 @@ class MpiCommunicator : public Communicator {
     submit(make_mpi_barrier(group_), {.label = {.what = "barrier"}}).wait();
   }
 
+  void check() override { context_->worker->check(); }
+
   std::unique_ptr<Communicator> split(int color) override {
     // MPI_Comm_split has no nonblocking form. Gathering first brings all members here under the
     // watchdog, so that the blocking call after it finds everybody.

@@ -26,10 +26,13 @@ constexpr auto kCallPause = std::chrono::microseconds(100);
 /// be held while the second is taken.
 class NcclContext {
  public:
-  NcclContext(NcclApi& api, Stream& stream, int rank, const NcclOptions& options)
-      : api_(api), stream_(stream), rank_(rank), options_(options), watchdog_([this] {
-          watch();
-        }) {}
+  NcclContext(NcclApi& api, Communicator& host, Stream& stream, const NcclOptions& options)
+      : api_(api),
+        host_(host),
+        stream_(stream),
+        rank_(host.world_ranks()[static_cast<std::size_t>(host.rank())]),
+        options_(options),
+        watchdog_([this] { watch(); }) {}
   ~NcclContext() {
     {
       const std::lock_guard lock(mutex_);
@@ -161,8 +164,11 @@ class NcclContext {
         return fail({rank_, late->peers, late->label}, too_late());
       }
       look_for_errors();
+      host_.check();
     } catch (const CommError& error) {
-      fail({rank_, oldest.peers, oldest.label}, error.reason());
+      // What the host's communicator says names its own peers.
+      const std::vector<int>& named = error.context().peers;
+      fail({rank_, named.empty() ? oldest.peers : named, oldest.label}, error.reason());
     } catch (const std::exception& error) {
       fail({rank_, oldest.peers, oldest.label}, error.what());
     }
@@ -198,6 +204,7 @@ class NcclContext {
   }
 
   NcclApi& api_;
+  Communicator& host_;
   Stream& stream_;
   int rank_;
   NcclOptions options_;
@@ -331,8 +338,7 @@ class NcclCommunicator : public Communicator {
 
 std::unique_ptr<Communicator> make_nccl_communicator(NcclApi& api, Communicator& host,
                                                      Stream& stream, const NcclOptions& options) {
-  const int world_rank = host.world_ranks()[static_cast<std::size_t>(host.rank())];
-  auto context = std::make_shared<NcclContext>(api, stream, world_rank, options);
+  auto context = std::make_shared<NcclContext>(api, host, stream, options);
   const OpLabel label{.what = "start of NCCL"};
   const std::string id = host.all_gather(host.rank() == 0 ? api.unique_id() : "").front();
   const NcclApi::Comm comm = context->adopt(

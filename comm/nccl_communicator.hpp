@@ -8,7 +8,9 @@
 // that split() has made. Blocks on the host go by a communicator for host memory, which also brings
 // the ranks together at the start.
 //
-// Failures: a watchdog asks NCCL for errors, and how long the oldest operation has been at it. When
+// Failures: a watchdog asks NCCL for errors, the host's communicator for ranks that have failed
+// (NCCL does not notice one that has left in good order), and how long the oldest operation has
+// been at it. When
 // one fails or takes longer than the timeout, all NCCL communicators of the rank are aborted, so
 // that whoever waits goes on, and every later call and wait throws the same CommError, with rank,
 // peers, bucket and round.

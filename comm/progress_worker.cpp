@@ -59,6 +59,11 @@ void ProgressWorker::drain() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
+void ProgressWorker::check() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
 void ProgressWorker::run() {
   auto last = Clock::now();
   bool failed = false;

@@ -67,6 +67,8 @@ class ProgressWorker {
                  const void* channel = nullptr);
   /// Blocks until nothing is in flight. Throws what the worker failed with.
   void drain();
+  /// Throws what the worker failed with. Never blocks.
+  void check();
   /// Ends the thread; what is still in flight is dropped. Called by the destructor.
   void stop();
 

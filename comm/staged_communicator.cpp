@@ -116,6 +116,7 @@ class StagedCommunicator : public Communicator {
     return host_.all_gather(std::move(text));
   }
   void barrier() override { host_.barrier(); }
+  void check() override { host_.check(); }
   std::unique_ptr<Communicator> split(int color) override {
     std::unique_ptr<Communicator> part = host_.split(color);
     if (part == nullptr) return nullptr;

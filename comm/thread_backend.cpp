@@ -221,6 +221,13 @@ class ThreadCommunicator : public Communicator {
   }
 
   void barrier() override { gather({}, {.what = "barrier"}); }
+  void check() override {
+    worker_->check();
+    const int failed = group_->hub().failed_rank();
+    if (failed < 0) return;
+    const int own = world_ranks()[static_cast<std::size_t>(rank_)];
+    throw CommError({.rank = own, .peers = {failed}}, "that rank has failed");
+  }
 
   std::unique_ptr<Communicator> split(int color) override {
     const std::int64_t number = num_splits_++;

@@ -141,5 +141,28 @@ TEST(NcclFailure, IsNoticedWhileNobodyCalls) {
       << errors[0];
 }
 
+TEST(NcclFailure, OfAnotherRankEndsTheWaiting) {
+  FakeNcclHub hub;
+  std::string error;
+  const LaunchOptions options{.num_ranks = 2, .timeout_s = 60.0, .log_level = LogLevel::kOff};
+  const int code = launch("threads", options, [&](Communicator& host, const World& world) {
+    FakeNccl nccl(hub);
+    ThreadStream stream(kDevice);
+    const auto communicator = make_nccl_communicator(nccl, host, stream, {.timeout_s = 60.0});
+    if (world.rank == 1) throw DataError("torn file");
+    const Buffer mine = stream.allocate(4, DType::kFloat32);
+    const Buffer theirs = stream.allocate(4, DType::kFloat32);
+    try {
+      communicator->exchange(1, mine.block(), theirs.block(), {}).wait();
+    } catch (const CommError& thrown) {
+      error = thrown.what();
+    }
+    return 0;
+  });
+  EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
+  EXPECT_NE(error.find("that rank has failed"), std::string::npos) << error;
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kData));
+}
+
 }  // namespace
 }  // namespace gossamer

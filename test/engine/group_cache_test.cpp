@@ -26,6 +26,7 @@ class SpyCommunicator : public Communicator {
     return inner_.world_ranks();
   }
   [[nodiscard]] Stream& stream() override { return inner_.stream(); }
+  void check() override { inner_.check(); }
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     return inner_.exchange(peer, send, receive, std::move(context));
   }

@@ -95,4 +95,9 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int color) = 0;
 };
 
+/// This member's rank in the world.
+inline int own_world_rank(const Communicator& communicator) {
+  return communicator.world_ranks()[static_cast<std::size_t>(communicator.rank())];
+}
+
 }  // namespace gossamer

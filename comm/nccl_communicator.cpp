@@ -30,7 +30,7 @@ class NcclContext {
       : api_(api),
         host_(host),
         stream_(stream),
-        rank_(host.world_ranks()[static_cast<std::size_t>(host.rank())]),
+        rank_(own_world_rank(host)),
         options_(options),
         watchdog_([this] { watch(); }) {}
   ~NcclContext() {
@@ -233,7 +233,7 @@ class NcclCommunicator : public Communicator {
   [[nodiscard]] Stream& stream() override { return context_->stream(); }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
-    if (is_host(send)) return host_.exchange(peer, send, receive, std::move(context));
+    if (is_on_host(send)) return host_.exchange(peer, send, receive, std::move(context));
     require_peer("exchange", peer, rank(), size());
     require_alike("exchange", send, receive);
     return submit(std::move(context), {world_rank(peer)}, [&](NcclApi& api) {
@@ -246,7 +246,7 @@ class NcclCommunicator : public Communicator {
 
   Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
                                   std::vector<Incoming> incoming, OpContext context) override {
-    if (is_host(send)) {
+    if (is_on_host(send)) {
       return host_.exchange_with_neighbors(send, std::move(peers), std::move(incoming),
                                            std::move(context));
     }
@@ -266,14 +266,14 @@ class NcclCommunicator : public Communicator {
   }
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
-    if (is_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
+    if (is_on_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
     require_alike("all_reduce_sum", send, receive);
     return submit(std::move(context), world_ranks(),
                   [&](NcclApi& api) { api.all_reduce_sum(comm_, send, receive, stream()); });
   }
 
   Request broadcast(Block block, int root, OpContext context) override {
-    if (is_host(block)) return host_.broadcast(block, root, std::move(context));
+    if (is_on_host(block)) return host_.broadcast(block, root, std::move(context));
     require_rank("broadcast", root, size());
     return submit(std::move(context), world_ranks(),
                   [&](NcclApi& api) { api.broadcast(comm_, block, root, stream()); });
@@ -294,9 +294,6 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
-  [[nodiscard]] static bool is_host(const ConstBlock& block) {
-    return block.device.type == DeviceType::kCpu;
-  }
   [[nodiscard]] int world_rank(int member) const {
     return world_ranks()[static_cast<std::size_t>(member)];
   }

@@ -61,7 +61,7 @@ class StagedCommunicator : public Communicator {
   [[nodiscard]] Stream& stream() override { return stream_; }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
-    if (is_host(send)) return host_.exchange(peer, send, receive, std::move(context));
+    if (is_on_host(send)) return host_.exchange(peer, send, receive, std::move(context));
     require_alike("exchange", send, receive);
     return in_pieces(send.numel, send.dtype, context, [&](const Piece& piece) {
       Staged staged = stage(context, part_of(send, piece.first, piece.numel),
@@ -72,7 +72,7 @@ class StagedCommunicator : public Communicator {
 
   Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
                                   std::vector<Incoming> incoming, OpContext context) override {
-    if (is_host(send)) {
+    if (is_on_host(send)) {
       return host_.exchange_with_neighbors(send, std::move(peers), std::move(incoming),
                                            std::move(context));
     }
@@ -91,7 +91,7 @@ class StagedCommunicator : public Communicator {
   }
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
-    if (is_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
+    if (is_on_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
     require_alike("all_reduce_sum", send, receive);
     return in_pieces(send.numel, send.dtype, context, [&](const Piece& piece) {
       Staged staged = stage(context, part_of(send, piece.first, piece.numel),
@@ -101,7 +101,7 @@ class StagedCommunicator : public Communicator {
   }
 
   Request broadcast(Block block, int root, OpContext context) override {
-    if (is_host(block)) return host_.broadcast(block, root, std::move(context));
+    if (is_on_host(block)) return host_.broadcast(block, root, std::move(context));
     require_rank("broadcast", root, size());
     const bool sends = rank() == root;
     return in_pieces(block.numel, block.dtype, context, [&](const Piece& piece) {
@@ -134,10 +134,6 @@ class StagedCommunicator : public Communicator {
     std::vector<Block> received = {};
     OpContext context = {};
   };
-
-  [[nodiscard]] static bool is_host(const ConstBlock& block) {
-    return block.device.type == DeviceType::kCpu;
-  }
 
   /// Empty blocks are a piece too: the peers have to learn of it.
   template <class Submit>

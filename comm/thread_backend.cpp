@@ -225,8 +225,7 @@ class ThreadCommunicator : public Communicator {
     worker_->check();
     const int failed = group_->hub().failed_rank();
     if (failed < 0) return;
-    const int own = world_ranks()[static_cast<std::size_t>(rank_)];
-    throw CommError({.rank = own, .peers = {failed}}, "that rank has failed");
+    throw CommError({.rank = own_world_rank(*this), .peers = {failed}}, "that rank has failed");
   }
 
   std::unique_ptr<Communicator> split(int color) override {

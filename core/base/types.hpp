@@ -122,6 +122,8 @@ struct ConstBlock {
   }
 };
 
+inline bool is_on_host(const ConstBlock& block) { return block.device.type == DeviceType::kCpu; }
+
 /// The part of a block that begins at element `offset`.
 inline Block part_of(const Block& block, std::int64_t offset, std::int64_t numel) {
   return {static_cast<char*>(block.data) + offset * size_of(block.dtype), numel, block.dtype,

@@ -24,8 +24,8 @@ constexpr std::array kTable = {
 }  // namespace
 
 void AlgorithmContext::refuse(std::string_view whose, std::int64_t step) const {
-  const int rank = communicator.world_ranks()[static_cast<std::size_t>(communicator.rank())];
-  throw NonFiniteError(concat("rank ", rank, ", step ", step, ": the gradient of ", whose,
+  throw NonFiniteError(concat("rank ", own_world_rank(communicator), ", step ", step,
+                              ": the gradient of ", whose,
                               " is not finite; try a smaller learning rate, clipping, or leave "
                               "such steps out with train.nonfinite: skip"));
 }

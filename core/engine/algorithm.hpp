@@ -68,7 +68,8 @@ class Algorithm {
   virtual void on_step_end() = 0;
   /// What turns the gradients it updates with into means; see GradientPolicy.
   [[nodiscard]] virtual double mean_factor() const { return 1.0; }
-  /// Waits for all exchanges in flight; what has arrived is still mixed in by the next step.
+  /// The stream waits for all exchanges in flight; what has arrived is still mixed in by the next
+  /// step.
   virtual void drain() = 0;
   /// After drain(): what has arrived is not mixed in.
   virtual void forget_arrived() = 0;

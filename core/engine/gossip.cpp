@@ -41,7 +41,6 @@ class Gossip : public Algorithm {
 
   void drain() override {
     for (const Bucket& bucket : context_.buckets) exchange_of(bucket).wait(bucket);
-    context_.stream.synchronize();
   }
 
   void forget_arrived() override {

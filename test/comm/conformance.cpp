@@ -33,10 +33,6 @@ std::vector<T> values_of(int rank, std::int64_t numel, int salt = 0) {
   return values;
 }
 
-int own_world_rank(const Communicator& communicator) {
-  return communicator.world_ranks()[static_cast<std::size_t>(communicator.rank())];
-}
-
 /// Elements where a communicator's blocks lie: on the device of its stream.
 template <class T>
 class Values {

@@ -28,6 +28,7 @@ struct KernelArguments {
   KernelBenchOptions options;
   std::int64_t accum_iter = 4;
   std::string device = "cpu";
+  std::string parameters = "float32";
   std::string simd = "auto";
   bool json = false;
 };
@@ -36,12 +37,14 @@ void bench_kernel(KernelArguments arguments) {
   KernelBenchOptions& options = arguments.options;
   options.device = parse_device(arguments.device);
   options.simd = simd_path_of(arguments.simd);
+  options.model = arguments.parameters == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
   options.optimizer_options = options_yaml(options.optimizer, arguments.accum_iter);
   const KernelFigures figures = KernelBench(options).run();
   if (arguments.json) {
     const nlohmann::ordered_json json = {
         {"optimizer", options.optimizer},
         {"device", arguments.device},
+        {"parameters", arguments.parameters},
         {"threads", options.threads},
         {"simd", name_of(options.simd)},
         {"bucket_mib", options.bucket_mib},
@@ -59,7 +62,8 @@ void bench_kernel(KernelArguments arguments) {
   }
   const bool on_host = options.device == Device{};
   std::cout << options.optimizer << ", " << options.buckets << " buckets of " << options.bucket_mib
-            << " MiB in turn, ";
+            << " MiB in turn, "
+            << (arguments.parameters == "bfloat16" ? "rounded to bfloat16 for the model, " : "");
   if (on_host) {
     std::cout << options.threads << " threads, " << name_of(options.simd);
   } else {
@@ -96,6 +100,11 @@ void add_kernel_command(CLI::App& parent, int& exit_code) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   command->add_option("--device", arguments->device, "cpu, cuda or cuda:N")->capture_default_str();
+  command
+      ->add_option("--parameters", arguments->parameters,
+                   "What the model computes with: float32, or bfloat16 with float32 master copies")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
   command->add_option("--simd", arguments->simd, "Vector path: auto, baseline, avx2, avx512")
       ->check(CLI::IsMember({"auto", "baseline", "avx2", "avx512"}));
   command->add_flag("--json", arguments->json, "One JSON object on stdout");

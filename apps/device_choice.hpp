@@ -1,17 +1,20 @@
 #pragma once
-// Which device a rank trains on, and with what precision it computes.
+// Which device a rank trains on.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include <ATen/autocast_mode.h>
-
+#include "gossamer/apps/precision.hpp"
 #include "gossamer/comm/communicator.hpp"
 #include "gossamer/core/base/log.hpp"
 #include "gossamer/core/base/options.hpp"
 #include "gossamer/core/base/types.hpp"
 #include "gossamer/core/engine/rank_device.hpp"
+#include "gossamer/core/torch/torch_stream.hpp"
 
 namespace gossamer::apps {
 
@@ -21,22 +24,34 @@ struct DeviceChoice {
   std::string name = "cpu";
   /// More ranks of a node than GPUs are allowed; they take turns.
   bool share = false;
-  /// How GPUs exchange: `nccl`, through `host` memory, or `auto`: NCCL where every rank has a GPU
-  /// of its own and there is an NCCL.
+  /// How GPUs exchange: `nccl`, by `mpi` from their own memory, through `host` memory, or `auto`:
+  /// the first of these that all ranks have. NCCL wants a GPU for every rank.
   std::string exchange = "auto";
-  /// Forward passes compute in bfloat16 where LibTorch's autocast says so.
-  bool bf16 = false;
+  Precision precision = Precision::kFloat32;
+  /// Forward and backward passes are recorded in a CUDA graph; see GraphedStep.
+  bool graph = false;
 };
 
 /// Throws ConfigError.
 DeviceChoice read_device_choice(const Options& device);
 
-/// The device of a rank: the GPU that its place on the node says, of those that the process sees.
-/// `num_gpus`: how many that is. Throws ConfigError when the ranks of a node are more than its GPUs
-/// and do not share them.
+/// The device of a rank: the GPU that its place on the node says, of those that the process sees,
+/// over and over where they are fewer than ranks. Throws ConfigError where there is none and one is
+/// asked for.
 Device device_of_rank(const DeviceChoice& choice, const World& world, int num_gpus);
-/// The same with the GPUs that there are.
-Device device_of_rank(const DeviceChoice& choice, const World& world);
+
+/// Whether ranks share GPUs. `uuids`: of every rank's GPU; empty for processors. A launcher may
+/// show every rank one GPU of its own, so numbers of GPUs say nothing about that. Throws
+/// ConfigError where they share and were not told to, or some ranks have a GPU and others have not.
+bool share_gpus(const DeviceChoice& choice, const std::vector<std::string>& uuids);
+
+enum class WireKind : std::uint8_t { kNccl, kMpi, kHost };
+
+/// What `exchange` (of DeviceChoice) comes to where the ranks have `nccl` (`NCCL` and a version,
+/// the same on all ranks, or why there is none) and `mpi` (`MPI that reaches GPUs`, or that there
+/// is none). Throws ConfigError when they do not have what is asked for.
+WireKind choose_wires(std::string_view exchange, const std::vector<std::string>& nccl,
+                      const std::vector<std::string>& mpi);
 
 /// A rank's device with the streams that LibTorch uses there.
 class TrainingDevice {
@@ -53,31 +68,16 @@ class TrainingDevice {
   TrainingDevice(const DeviceChoice& choice, const Setup& setup);
 
   [[nodiscard]] Device device() const { return device_; }
-  [[nodiscard]] Stream& stream() { return *compute_; }
+  [[nodiscard]] TorchStream& stream() { return *compute_; }
   [[nodiscard]] Communicator& communicator() { return rank_ ? rank_->communicator() : host_; }
 
  private:
   Device device_;
   Communicator& host_;
-  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<TorchStream> compute_;
   std::unique_ptr<NcclApi> nccl_;
   std::unique_ptr<Stream> exchanges_;
   std::optional<RankDevice> rank_;
-};
-
-/// While it lives, LibTorch's autocast to bfloat16 is on in this thread, if `on`.
-class AutocastScope {
- public:
-  AutocastScope(Device device, bool on);
-  ~AutocastScope();
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-
- private:
-  at::DeviceType type_;
-  bool on_;
-  bool was_on_ = false;
-  at::ScalarType dtype_before_ = at::kFloat;
 };
 
 }  // namespace gossamer::apps

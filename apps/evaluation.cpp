@@ -54,6 +54,12 @@ torch::Tensor label_batch(const Samples& samples, std::span<const std::int64_t> 
   return batch;
 }
 
+torch::Tensor to_device(const torch::Tensor& batch, c10::Device place) {
+  if (place.is_cpu()) return batch;
+  // From memory that is not pinned the copy would be waited for, and with it the step before.
+  return batch.pin_memory().to(place, /*non_blocking=*/true);
+}
+
 Score score(Classifier& model, const Samples& samples, std::int64_t first, std::int64_t stride) {
   const torch::NoGradGuard no_grad;
   const bool was_training = model.is_training();
@@ -68,8 +74,8 @@ Score score(Classifier& model, const Samples& samples, std::int64_t first, std::
     for (; next < samples.size && std::ssize(indices) < most; next += stride) {
       indices.push_back(next);
     }
-    const torch::Tensor logits = model.forward(input_batch(samples, indices).to(place));
-    const torch::Tensor labels = label_batch(samples, indices).to(place);
+    const torch::Tensor logits = model.forward(to_device(input_batch(samples, indices), place));
+    const torch::Tensor labels = to_device(label_batch(samples, indices), place);
     total.num_correct += logits.argmax(1).eq(labels).sum().item<double>();
     total.loss_sum +=
         torch::nn::functional::cross_entropy(

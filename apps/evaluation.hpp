@@ -16,6 +16,10 @@ torch::Tensor input_batch(const Samples& samples, std::span<const std::int64_t> 
 /// Images: [count], int64. Tokens: [count * length], the token after each.
 torch::Tensor label_batch(const Samples& samples, std::span<const std::int64_t> indices);
 
+/// The batch on `place`. On a GPU the caller does not wait for the copy, nor for what the device
+/// has still to do before it.
+torch::Tensor to_device(const torch::Tensor& batch, c10::Device place);
+
 /// Over answers: one per image, one per token.
 struct Score {
   double num_correct = 0.0;

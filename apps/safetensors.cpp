@@ -23,11 +23,14 @@ std::string type_name(torch::ScalarType type) {
       return "F32";
     case torch::kFloat64:
       return "F64";
+    case torch::kBFloat16:
+      return "BF16";
     case torch::kInt64:
       return "I64";
     default:
-      throw CheckpointError(concat("a model with ", torch::toString(type),
-                                   " values cannot be saved, allowed: float32, float64, int64"));
+      throw CheckpointError(
+          concat("a model with ", torch::toString(type),
+                 " values cannot be saved, allowed: float32, float64, bfloat16, int64"));
   }
 }
 

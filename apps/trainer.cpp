@@ -29,6 +29,7 @@ std::shared_ptr<Classifier> make_classifier(const RunConfig& config, const Sampl
   Random random(config.seed, kModelStream);
   model->reset(random);
   model->to(torch_device(device));
+  set_parameter_types(*model, config.device.precision);
   return model;
 }
 
@@ -44,7 +45,7 @@ BatchSampler make_sampler(const RunConfig& config, const Trainer::Setup& setup) 
 }
 
 DataParallelOptions model_options(const RunConfig& config, const Trainer::Setup& setup,
-                                  std::int64_t total_steps, Stream& stream) {
+                                  std::int64_t total_steps, TorchStream& stream) {
   return {.algorithm = config.algorithm,
           .topology = config.topology,
           .optimizer = config.optimizer,
@@ -75,6 +76,16 @@ Trainer::Trainer(const RunConfig& config, const Setup& setup)
              model_options(config, setup, total_steps_, device_.stream())),
       progress_(config.progress, setup.logger) {
   model_.train();
+  if (!config.device.graph || setup.dry_run) return;
+  graphed_.emplace(
+      model_.core(), make_step_graph(device_.device()),
+      [this](const std::vector<torch::Tensor>& batch) { return forward(batch[0], batch[1]); });
+}
+
+torch::Tensor Trainer::forward(const torch::Tensor& inputs, const torch::Tensor& labels) {
+  const ScopedTimer timer(forward_s_);
+  const AutocastScope autocast(device_.device(), config_.device.precision);
+  return torch::nn::functional::cross_entropy(model_.forward(inputs), labels);
 }
 
 bool Trainer::is_due(std::int64_t every) const {
@@ -88,14 +99,16 @@ double Trainer::elapsed_s() const {
 torch::Tensor Trainer::train_step() {
   const auto indices = sampler_.batch(step_);
   const c10::Device place = torch_device(device_.device());
-  const torch::Tensor inputs = input_batch(setup_.data->train, indices).to(place);
-  const torch::Tensor labels = label_batch(setup_.data->train, indices).to(place);
-  torch::Tensor loss;
-  {
-    const ScopedTimer timer(forward_s_);
-    const AutocastScope autocast(device_.device(), config_.device.bf16);
-    loss = torch::nn::functional::cross_entropy(model_.forward(inputs), labels);
+  const torch::Tensor inputs = to_device(input_batch(setup_.data->train, indices), place);
+  const torch::Tensor labels = to_device(label_batch(setup_.data->train, indices), place);
+  if (graphed_) {
+    lr_ = model_.lr();
+    const ScopedTimer timer(backward_s_);
+    torch::Tensor loss = graphed_->step({inputs, labels});
+    ++step_;
+    return loss;
   }
+  const torch::Tensor loss = forward(inputs, labels);
   if (device_.stream().immediate() && config_.gradients.nonfinite == NonFinite::kAbort) {
     // Before backward, so that no peer gets to mix with what would come of it. On a GPU, where
     // reading the loss would wait for it, the sweep leaves out what is not finite.
@@ -125,14 +138,22 @@ double Trainer::measure_consensus() {
 }
 
 Trainer::Evaluation Trainer::evaluate(const std::string* save_to) {
-  const double mine = score(*classifier_, setup_.data->validation).accuracy();
+  // A scope for each model: autocast keeps the parameters it has cast until its end.
+  const auto in_precision = [this](const auto& score_model) {
+    const AutocastScope autocast(device_.device(), config_.device.precision);
+    return score_model();
+  };
+  const double mine =
+      in_precision([this] { return score(*classifier_, setup_.data->validation).accuracy(); });
   const std::vector<double> all = gather_numbers(setup_.communicator, mine);
   const AverageScope scope = model_.global_average();
   Evaluation result;
   result.worst_local = *std::ranges::min_element(all);
   for (const double accuracy : all) result.mean_local += accuracy / setup_.world.size;
   result.consensus_distance = root_mean_square(scope.consensus_distance());
-  result.mean_model = score_together(setup_.communicator, *classifier_, setup_.data->validation);
+  result.mean_model = in_precision([this] {
+    return score_together(setup_.communicator, *classifier_, setup_.data->validation);
+  });
   if (save_to != nullptr) save(*save_to);
   return result;
 }

@@ -15,6 +15,7 @@
 #include "gossamer/apps/run_config.hpp"
 #include "gossamer/apps/run_folder.hpp"
 #include "gossamer/core/torch/data_parallel.hpp"
+#include "gossamer/core/torch/graphed_step.hpp"
 
 namespace gossamer::apps {
 
@@ -66,6 +67,8 @@ class Trainer {
     double seconds = 0.0;
   };
 
+  /// The loss of one batch.
+  torch::Tensor forward(const torch::Tensor& inputs, const torch::Tensor& labels);
   [[nodiscard]] bool is_due(std::int64_t every) const;
   [[nodiscard]] double elapsed_s() const;
   /// Collective: root mean square over ranks of ||mean - x_i||.
@@ -90,6 +93,7 @@ class Trainer {
   TrainingDevice device_;
   std::shared_ptr<Classifier> classifier_;
   DecentralizedDataParallel<Classifier> model_;
+  std::optional<GraphedStep> graphed_;
   Progress progress_;
   std::int64_t step_ = 0;
   Window window_;

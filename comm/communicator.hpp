@@ -72,6 +72,8 @@ class Communicator {
   [[nodiscard]] virtual const std::vector<int>& world_ranks() const = 0;
   /// Where work on what has arrived goes, between operations.
   [[nodiscard]] virtual Stream& stream() = 0;
+  /// Operations may name the memory of GPUs.
+  [[nodiscard]] virtual bool reaches_gpus() const { return false; }
 
   /// Sends `send` to `peer` and receives as many elements into `receive`; the peer does the same.
   virtual Request exchange(int peer, ConstBlock send, Block receive, OpContext context) = 0;

@@ -70,6 +70,7 @@ class MpiCommunicator : public Communicator {
   [[nodiscard]] const std::vector<int>& world_ranks() const override { return group_->world_ranks; }
 
   [[nodiscard]] Stream& stream() override { return stream_; }
+  [[nodiscard]] bool reaches_gpus() const override { return mpi_reaches_gpus(); }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     require_peer("exchange", peer, rank(), size());
@@ -85,7 +86,7 @@ class MpiCommunicator : public Communicator {
   }
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
-    require_alike("all_reduce_sum", send, receive);
+    require_sum(send, receive);
     return submit(make_mpi_all_reduce(group_, send, receive), std::move(context));
   }
 

@@ -3,6 +3,10 @@
 #include <array>
 #include <stdexcept>
 
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
 
@@ -24,12 +28,25 @@ MPI_Datatype mpi_type(DType dtype) {
       return MPI_FLOAT;
     case DType::kFloat64:
       return MPI_DOUBLE;
+    case DType::kBFloat16:
+      return MPI_UINT16_T;
     case DType::kInt64:
       return MPI_INT64_T;
     case DType::kUInt8:
       return MPI_UINT8_T;
   }
   throw std::logic_error("mpi_type: unknown element type");
+}
+
+bool mpi_reaches_gpus() {
+#if defined(MPIX_CUDA_AWARE_SUPPORT)  // Open MPI
+  return MPIX_Query_cuda_support() != 0;
+#elif defined(MPIX_GPU_SUPPORT_CUDA)  // MPICH and what is made of it
+  int supported = 0;
+  return MPIX_GPU_query_support(MPIX_GPU_SUPPORT_CUDA, &supported) == MPI_SUCCESS && supported != 0;
+#else
+  return false;
+#endif
 }
 
 std::string mpi_library_version() {

@@ -16,6 +16,9 @@ void mpi_check(int code, std::string_view call);
 
 MPI_Datatype mpi_type(DType dtype);
 
+/// The MPI library in use was built to take the memory of GPUs, and says so.
+bool mpi_reaches_gpus();
+
 /// The version text of the MPI library in use, one line.
 std::string mpi_library_version();
 

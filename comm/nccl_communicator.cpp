@@ -267,7 +267,7 @@ class NcclCommunicator : public Communicator {
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     if (is_on_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
-    require_alike("all_reduce_sum", send, receive);
+    require_sum(send, receive);
     return submit(std::move(context), world_ranks(),
                   [&](NcclApi& api) { api.all_reduce_sum(comm_, send, receive, stream()); });
   }

@@ -36,6 +36,8 @@ ncclDataType_t nccl_type(DType dtype) {
       return ncclFloat32;
     case DType::kFloat64:
       return ncclFloat64;
+    case DType::kBFloat16:
+      return ncclBfloat16;
     case DType::kInt64:
       return ncclInt64;
     case DType::kUInt8:

@@ -16,6 +16,13 @@ inline void require_alike(const char* operation, const ConstBlock& send, const B
   throw std::logic_error(concat(operation, ": the blocks differ in size or type"));
 }
 
+inline void require_sum(const ConstBlock& send, const Block& receive) {
+  require_alike("all_reduce_sum", send, receive);
+  if (send.dtype != DType::kUInt8 && send.dtype != DType::kBFloat16) return;
+  throw std::logic_error(concat("all_reduce_sum: ", name_of(send.dtype),
+                                " cannot be summed, allowed: float32, float64, int64"));
+}
+
 inline void require_rank(const char* operation, int rank, int size) {
   if (rank >= 0 && rank < size) return;
   throw std::logic_error(concat(operation, ": there is no rank ", rank, " among ", size));

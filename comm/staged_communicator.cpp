@@ -92,7 +92,7 @@ class StagedCommunicator : public Communicator {
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     if (is_on_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
-    require_alike("all_reduce_sum", send, receive);
+    require_sum(send, receive);
     return in_pieces(send.numel, send.dtype, context, [&](const Piece& piece) {
       Staged staged = stage(context, part_of(send, piece.first, piece.numel),
                             {part_of(receive, piece.first, piece.numel)});

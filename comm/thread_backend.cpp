@@ -38,10 +38,11 @@ void sum_in_rank_order(const std::vector<Contribution>& members, Block receive) 
       return add_all<double>(members, receive);
     case DType::kInt64:
       return add_all<std::int64_t>(members, receive);
+    case DType::kBFloat16:
     case DType::kUInt8:
       break;
   }
-  throw std::logic_error("all_reduce_sum: bytes cannot be summed");
+  throw std::logic_error("all_reduce_sum: an element type that cannot be summed");
 }
 
 void copy_block(const ConstBlock& from, const Block& to) {
@@ -205,7 +206,7 @@ class ThreadCommunicator : public Communicator {
   }
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
-    require_alike("all_reduce_sum", send, receive);
+    require_sum(send, receive);
     return submit_collective(MeetingKind::kAllReduce, {.send = send, .receive = receive}, 0,
                              std::move(context));
   }

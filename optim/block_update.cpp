@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "gossamer/optim/convert.hpp"
 #include "gossamer/optim/cuda_kernels.hpp"
 #include "gossamer/optim/flush_denormals.hpp"
 
@@ -32,6 +33,7 @@ void update_range(const Optimizer& optimizer, const BlockUpdate& update,
                          .weight_decay = segment.weight_decay,
                          .gradient_scale = decision.factor,
                          .simd = update.simd};
+    if (update.rounded.data != nullptr) step.rounded = part_of(update.rounded, first, numel);
     if (segment.gradient.data != nullptr && decision.apply != 0) {
       step.gradient = part_of(segment.gradient, first - segment.offset, numel);
     }
@@ -62,6 +64,15 @@ void update_now(const Optimizer& optimizer, const BlockUpdate& update) {
 }  // namespace
 
 void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate update) {
+  const auto is_wide = [&update](const Segment& segment) {
+    return segment.gradient.data != nullptr && segment.gradient.dtype == update.parameters.dtype;
+  };
+  if (update.rounded.data != nullptr && std::ranges::any_of(update.segments, is_wide)) {
+    const Block parameters = update.parameters;
+    const Block rounded = std::exchange(update.rounded, {});
+    enqueue_update(stream, optimizer, std::move(update));
+    return enqueue_convert(stream, rounded, parameters);
+  }
   if (!stream.on_host()) return optimizer.update_on_device(stream, update);
   stream.run([&optimizer, update = std::move(update)] { update_now(optimizer, update); });
 }

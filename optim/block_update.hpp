@@ -27,9 +27,13 @@ struct Segment {
   double weight_decay = 0.0;
 };
 
-/// All blocks have the same dtype and lie on the stream's device, and stay until the work is done.
+/// All blocks have the same dtype, but for `rounded` and its gradients, and lie on the stream's
+/// device, and stay until the work is done.
 struct BlockUpdate {
   Block parameters = {};
+  /// As in ParameterUpdate, for the whole block; the gradients may also be float32 (their sum over
+  /// ranks), which takes one more pass.
+  Block rounded = {};
   /// The optimizer's num_states() blocks, each as large as `parameters`.
   std::array<void*, kMaxStates> states = {};
   /// As in ParameterUpdate, for the whole block.

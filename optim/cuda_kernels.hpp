@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "gossamer/optim/block_update.hpp"
+#include "gossamer/optim/convert.hpp"
 #include "gossamer/optim/gradient_control.hpp"
 #include "gossamer/optim/swap_with_mean.hpp"
 
@@ -23,6 +24,7 @@ void cuda_sweep(const Rule&, Stream&, const BlockUpdate&) {
 #endif
 
 void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inbox>& inboxes);
+void cuda_convert(Stream& stream, const Block& to, const ConstBlock& from);
 void cuda_squares(Stream& stream, const SquaresInput& input);
 void cuda_flag(Stream& stream, const ConstBlock& squares, double* flag);
 void cuda_decision(Stream& stream, const DecisionInput& input);

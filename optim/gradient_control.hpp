@@ -59,7 +59,7 @@ inline constexpr std::int64_t kSquaresChunk = std::int64_t{1} << 16;
 std::int64_t squares_scratch_numel(std::span<const std::int64_t> gradient_numels);
 
 struct SquaresInput {
-  /// Float32 or float64; null data: there is none.
+  /// Float32, float64 or bfloat16, all alike; null data: there is none.
   std::vector<ConstBlock> gradients = {};
   /// Written: the squared norm of each gradient, 0 where there is none.
   Block squares = {};

@@ -26,6 +26,25 @@ struct LanesOf {
   using Type __attribute__((vector_size(kLanes * sizeof(T)))) = T;
 };
 
+/// kLanes values from `from` on. By reference: no vector may be passed or returned by value where
+/// the caller's processor might not have it.
+template <class T>
+[[gnu::always_inline]] inline void load_wide(const T* from, Doubles& wide) {
+  typename LanesOf<T>::Type lanes;
+  std::memcpy(&lanes, from, sizeof(lanes));
+  wide = __builtin_convertvector(lanes, Doubles);
+}
+
+[[gnu::always_inline]] inline void load_wide(const BFloat16* from, Doubles& wide) {
+  using Words = typename LanesOf<std::uint32_t>::Type;
+  typename LanesOf<std::uint16_t>::Type halves;
+  std::memcpy(&halves, from, sizeof(halves));
+  const Words bits = __builtin_convertvector(halves, Words) << 16U;
+  typename LanesOf<float>::Type lanes;
+  std::memcpy(&lanes, &bits, sizeof(lanes));
+  wide = __builtin_convertvector(lanes, Doubles);
+}
+
 template <class T>
 struct SumSquares {
   const T* values;
@@ -33,22 +52,23 @@ struct SumSquares {
   double* result;
 
   [[gnu::always_inline]] void operator()() const {
-    using Lanes = typename LanesOf<T>::Type;
     std::array<Doubles, kChains> sums{};
     std::int64_t i = 0;
     for (; i + kChains * kLanes <= numel; i += kChains * kLanes) {
       prefetch(values + i, kPrefetchAhead, kChains * kLanes * sizeof(T));
       for (std::int64_t chain = 0; chain < kChains; ++chain) {
-        Lanes lanes;
-        std::memcpy(&lanes, values + i + chain * kLanes, sizeof(lanes));
-        const auto wide = __builtin_convertvector(lanes, Doubles);
+        Doubles wide;
+        load_wide(values + i + chain * kLanes, wide);
         sums[static_cast<std::size_t>(chain)] += wide * wide;
       }
     }
     const Doubles total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     double sum = 0.0;
     for (std::int64_t lane = 0; lane < kLanes; ++lane) sum += total[lane];
-    for (; i < numel; ++i) sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    for (; i < numel; ++i) {
+      const auto value = static_cast<double>(widened(values[i]));
+      sum += value * value;
+    }
     *result = sum;
   }
 };
@@ -90,11 +110,13 @@ GradientStats gradient_stats(const ConstBlock& gradient, SimdPath simd, WorkerPo
       return stats_of(gradient.as<float>(), simd, pool);
     case DType::kFloat64:
       return stats_of(gradient.as<double>(), simd, pool);
+    case DType::kBFloat16:
+      return stats_of(gradient.as<BFloat16>(), simd, pool);
     case DType::kInt64:
     case DType::kUInt8:
       break;
   }
-  throw std::logic_error("gradient_stats: gradients must be float32 or float64");
+  throw std::logic_error("gradient_stats: gradients must be float32, float64 or bfloat16");
 }
 
 }  // namespace gossamer

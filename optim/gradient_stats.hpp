@@ -15,7 +15,7 @@ struct GradientStats {
   bool finite = true;
 };
 
-/// `gradient`: float32 or float64. `pool` may be null.
+/// `gradient`: float32, float64 or bfloat16. `pool` may be null.
 GradientStats gradient_stats(const ConstBlock& gradient, SimdPath simd = best_simd_path(),
                              WorkerPool* pool = nullptr);
 

@@ -10,6 +10,7 @@ namespace {
 }  // namespace
 
 void cuda_mix(Stream&, const Block&, double, const std::vector<Inbox>&) { refuse(); }
+void cuda_convert(Stream&, const Block&, const ConstBlock&) { refuse(); }
 void cuda_squares(Stream&, const SquaresInput&) { refuse(); }
 void cuda_flag(Stream&, const ConstBlock&, double*) { refuse(); }
 void cuda_decision(Stream&, const DecisionInput&) { refuse(); }

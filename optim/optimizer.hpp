@@ -27,12 +27,19 @@ struct Inbox {
   double weight = 0.0;
 };
 
-/// Everything one parameter needs for one step. Blocks have the same number of elements and the
-/// same dtype, float32 or float64, and do not overlap.
+/// Everything one parameter needs for one step. Blocks have the same number of elements and, but
+/// for what is said below, the same dtype, float32 or float64; they do not overlap.
+///
+/// A model that computes in bfloat16 has its parameters twice: `parameter` is the float32 master
+/// copy, which is mixed and updated, and `rounded` is what the model reads. Its gradients are
+/// bfloat16 (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
 struct ParameterUpdate {
   Block parameter;
   /// Null data: the parameter has no gradient in this step; it is mixed and not updated.
+  /// Bfloat16 where there is a rounded copy.
   ConstBlock gradient = {};
+  /// Written: the parameter rounded to bfloat16. Null data: the model reads `parameter`.
+  Block rounded = {};
   /// x <- keep * x + sum of weight * block over the inboxes, in their order. For an edge of n ranks
   /// with weight w: a pair receives its peer's x, so keep = w and one inbox with 1-w; a group
   /// receives the sum of all n, so keep = w-p and one inbox with p = (1-w)/(n-1).
@@ -55,6 +62,8 @@ struct ParameterUpdate {
 /// gradient does. Blocks as in ParameterUpdate.
 void mix(const Block& x, double keep, std::span<const Inbox> inboxes,
          SimdPath simd = best_simd_path());
+/// The same for an update's parameter and its rounded copy.
+void mix(const ParameterUpdate& update);
 
 class Optimizer {
  public:
@@ -65,7 +74,8 @@ class Optimizer {
   [[nodiscard]] virtual std::int64_t cycle() const = 0;
   /// Bytes per element that a pass over memory must move at the least in a parameter's `step`-th
   /// update, mixing of one inbox included: everything read once, everything new written once.
-  [[nodiscard]] virtual std::int64_t least_bytes(std::int64_t step, DType dtype) const = 0;
+  /// `model`: what the model computes with; bfloat16 has a master copy.
+  [[nodiscard]] virtual std::int64_t least_bytes(std::int64_t step, DType model) const = 0;
   /// Mixes and updates. Thread safe for distinct parameters.
   virtual void update(const ParameterUpdate& update) const = 0;
   /// The step of a whole block on a stream that does not run on processors; see block_update.hpp.

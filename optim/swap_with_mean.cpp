@@ -24,6 +24,7 @@ double swap_now(const SwapInput& input) {
       return swap_all<float>(input);
     case DType::kFloat64:
       return swap_all<double>(input);
+    case DType::kBFloat16:
     case DType::kInt64:
     case DType::kUInt8:
       break;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "gossamer/optim/cuda_kernels.hpp"
@@ -50,7 +51,9 @@ template <class T>
   }
 }
 
-template <class Rule, class T, Phase kPhase, Mixing kMix>
+/// G: what gradients are, and what the model computes with. Where that is not T, the parameters are
+/// written twice.
+template <class Rule, class T, class G, Phase kPhase, Mixing kMix>
 struct SweepLoop {
   const ParameterUpdate& update;
   const typename Rule::template Coefficients<T>& coefficients;
@@ -62,7 +65,9 @@ struct SweepLoop {
     // A copy, which the compiler can keep in registers: it need not fear stores through pointers.
     const auto c = coefficients;
     T* const p = static_cast<T*>(update.parameter.data);
-    const T* const g = static_cast<const T*>(update.gradient.data);
+    const G* const g = static_cast<const G*>(update.gradient.data);
+    constexpr bool kRounds = !std::is_same_v<T, G>;
+    G* const rounded = kRounds ? static_cast<G*>(update.rounded.data) : nullptr;
     const T* inbox = nullptr;
     T take = 0;
     if constexpr (kMix == Mixing::kOne) {
@@ -80,6 +85,7 @@ struct SweepLoop {
       const std::int64_t last = first + kBlock < numel ? first + kBlock : numel;
       prefetch_after(p + first);
       prefetch_after(g + first);
+      if constexpr (kRounds) prefetch_after(rounded + first);
       if constexpr (kMix == Mixing::kOne) prefetch_after(inbox + first);
       if constexpr (kMix == Mixing::kMany) mix_block(update, first, last, mixed.data());
       for (std::size_t k = 0; k < states.size(); ++k) {
@@ -94,41 +100,49 @@ struct SweepLoop {
         for (std::size_t k = 0; k < state.size(); ++k) {
           if (kReads >> k & 1U) state[k] = states[k][i];
         }
-        Rule::template apply<T, kPhase>(c, x, g[i] * scale, state);
+        Rule::template apply<T, kPhase>(c, x, widened(g[i]) * scale, state);
         for (std::size_t k = 0; k < state.size(); ++k) {
           if (kWrites >> k & 1U) states[k][i] = state[k];
         }
         p[i] = x;
+        if constexpr (kRounds) rounded[i] = rounded_to_bfloat16(x);
       }
     }
   }
 };
 
-template <class Rule, class T, Mixing kMix>
+template <class Rule, class T, class G, Mixing kMix>
 void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
   const auto c = rule.template coefficients<T>(update);
   switch (rule.phase(update.step)) {
     case Phase::kFirst:
-      return run_on(update.simd, SweepLoop<Rule, T, Phase::kFirst, kMix>{update, c});
+      return run_on(update.simd, SweepLoop<Rule, T, G, Phase::kFirst, kMix>{update, c});
     case Phase::kMiddle:
-      return run_on(update.simd, SweepLoop<Rule, T, Phase::kMiddle, kMix>{update, c});
+      return run_on(update.simd, SweepLoop<Rule, T, G, Phase::kMiddle, kMix>{update, c});
     case Phase::kLast:
-      return run_on(update.simd, SweepLoop<Rule, T, Phase::kLast, kMix>{update, c});
+      return run_on(update.simd, SweepLoop<Rule, T, G, Phase::kLast, kMix>{update, c});
     case Phase::kOnly:
-      return run_on(update.simd, SweepLoop<Rule, T, Phase::kOnly, kMix>{update, c});
+      return run_on(update.simd, SweepLoop<Rule, T, G, Phase::kOnly, kMix>{update, c});
   }
 }
 
-template <class Rule, class T>
+template <class Rule, class T, class G = T>
 void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
   switch (update.inboxes.size()) {
     case 0:
-      return sweep_phase<Rule, T, Mixing::kNone>(rule, update);
+      return sweep_phase<Rule, T, G, Mixing::kNone>(rule, update);
     case 1:
-      return sweep_phase<Rule, T, Mixing::kOne>(rule, update);
+      return sweep_phase<Rule, T, G, Mixing::kOne>(rule, update);
     default:
-      return sweep_phase<Rule, T, Mixing::kMany>(rule, update);
+      return sweep_phase<Rule, T, G, Mixing::kMany>(rule, update);
   }
+}
+
+inline void require_fitting(const ParameterUpdate& update) {
+  const DType model = update.gradient.dtype;
+  const bool rounds = update.rounded.data != nullptr || update.parameter.numel == 0;
+  if (update.parameter.dtype == master_of(model) && (model != DType::kBFloat16 || rounds)) return;
+  throw std::logic_error("sweep: the gradient's type does not fit the parameter's");
 }
 
 }  // namespace internal
@@ -137,19 +151,20 @@ void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
 template <class Rule>
 void sweep(const Rule& rule, const ParameterUpdate& update) {
   static_assert(Rule::kNumStates <= kMaxStates);
-  if (update.gradient.data == nullptr) {
-    return mix(update.parameter, update.keep, update.inboxes, update.simd);
-  }
-  switch (update.parameter.dtype) {
+  if (update.gradient.data == nullptr) return mix(update);
+  internal::require_fitting(update);
+  switch (update.gradient.dtype) {
     case DType::kFloat32:
       return internal::sweep_typed<Rule, float>(rule, update);
     case DType::kFloat64:
       return internal::sweep_typed<Rule, double>(rule, update);
+    case DType::kBFloat16:
+      return internal::sweep_typed<Rule, float, BFloat16>(rule, update);
     case DType::kInt64:
     case DType::kUInt8:
       break;
   }
-  throw std::logic_error("sweep: parameters must be float32 or float64");
+  throw std::logic_error("sweep: gradients must be float32, float64 or bfloat16");
 }
 
 /// The Optimizer of a rule.
@@ -159,11 +174,13 @@ class RuleOptimizer : public Optimizer {
   explicit RuleOptimizer(Rule rule) : rule_(rule) {}
   [[nodiscard]] int num_states() const override { return Rule::kNumStates; }
   [[nodiscard]] std::int64_t cycle() const override { return rule_.cycle(); }
-  [[nodiscard]] std::int64_t least_bytes(std::int64_t step, DType dtype) const override {
+  [[nodiscard]] std::int64_t least_bytes(std::int64_t step, DType model) const override {
     const Phase phase = rule_.phase(step);
-    // Parameter in and out, gradient, inbox.
-    return size_of(dtype) *
-           (4 + std::popcount(Rule::reads(phase)) + std::popcount(Rule::writes(phase)));
+    const DType master = master_of(model);
+    // Parameter in and out, inbox; gradient and what the model reads.
+    return size_of(master) *
+               (3 + std::popcount(Rule::reads(phase)) + std::popcount(Rule::writes(phase))) +
+           size_of(model) * (master == model ? 1 : 2);
   }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
   void update_on_device(Stream& stream, const BlockUpdate& update) const override {

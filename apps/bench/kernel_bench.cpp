@@ -10,6 +10,7 @@
 #include "gossamer/core/base/make_stream.hpp"
 #include "gossamer/core/base/random.hpp"
 #include "gossamer/core/base/text.hpp"
+#include "gossamer/optim/convert.hpp"
 #include "gossamer/optim/registry.hpp"
 
 namespace gossamer::apps {
@@ -39,7 +40,7 @@ struct ScaleLoop {
   }
 };
 
-/// A buffer on the stream's device with numbers up to `bound`.
+/// A float32 buffer on the stream's device with numbers up to `bound`.
 Buffer filled(Stream& stream, std::int64_t numel, std::uint64_t number, double bound) {
   // Cheap numbers: hundreds of millions are needed, and only their size matters.
   Random random(1, number);
@@ -57,6 +58,14 @@ Buffer filled(Stream& stream, std::int64_t numel, std::uint64_t number, double b
     stream.synchronize();
   }
   return buffer;
+}
+
+Buffer converted(Stream& stream, Buffer from, DType dtype) {
+  if (from.block().dtype == dtype) return from;
+  Buffer to = stream.allocate(from.block().numel, dtype);
+  enqueue_convert(stream, to.block(), from.block());
+  stream.synchronize();
+  return to;
 }
 
 }  // namespace
@@ -80,15 +89,19 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
   }
   const auto numel = static_cast<std::int64_t>(numel_wanted);
   const std::vector<ParameterInfo> parameters = {
-      {.name = "parameter", .shape = {numel}, .weight_decay = 0.1}};
+      {.name = "parameter", .shape = {numel}, .dtype = options.model, .weight_decay = 0.1}};
   const std::vector<std::int64_t> order = {0};
   const BucketSpec spec = plan_buckets(parameters, order, numel * 4).buckets.front();
   for (int b = 0; b < options.buckets; ++b) {
     const auto number = static_cast<std::uint64_t>(b) * 3;
-    buckets_.emplace_back(b, spec, parameters,
-                          Bucket::Memory{filled(*stream_, spec.numel, number, 1.0), {}},
-                          optimizer_->num_states(), *stream_);
-    gradients_.push_back(filled(*stream_, numel, number + 1, 1e-2));
+    Bucket::Memory memory{.model = {filled(*stream_, spec.numel, number, 1.0)}};
+    if (spec.has_master()) {
+      memory.model.rounded = converted(*stream_, memory.model.parameters, spec.model_dtype);
+    }
+    buckets_.emplace_back(b, spec, parameters, std::move(memory), optimizer_->num_states(),
+                          *stream_);
+    gradients_.push_back(
+        converted(*stream_, filled(*stream_, numel, number + 1, 1e-2), spec.model_dtype));
     inboxes_.push_back(filled(*stream_, spec.numel, number + 2, 1.0));
   }
   if (!stream_->on_host()) {
@@ -160,7 +173,7 @@ KernelFigures KernelBench::run() {
   // Of the second cycle: a first step may differ from all others of its kind.
   for (std::int64_t step = figures.cycle + 1; step <= 2 * figures.cycle; ++step) {
     figures.least_bytes_per_element +=
-        static_cast<double>(optimizer_->least_bytes(step, DType::kFloat32)) /
+        static_cast<double>(optimizer_->least_bytes(step, options_.model)) /
         static_cast<double>(figures.cycle);
   }
   update_cycle();

@@ -31,7 +31,10 @@ struct KernelBenchOptions {
   /// YAML, as in a configuration's optimizer section.
   std::string optimizer_options = {};
   int threads = 1;
+  /// Of a bucket's parameters, master copies where there are some.
   double bucket_mib = 25.0;
+  /// What the model computes with: float32, or bfloat16 with float32 master copies.
+  DType model = DType::kFloat32;
   int buckets = 8;
   /// Cycles of the optimizer that are timed; one more warms up.
   int cycles = 10;

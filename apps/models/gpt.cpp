@@ -109,7 +109,7 @@ class Gpt : public Classifier {
 
   /// tokens: [batch, length] int64; returns [batch * length, num_classes].
   torch::Tensor forward(torch::Tensor tokens) override {
-    const torch::Tensor places = torch::arange(tokens.size(1), torch::kInt64);
+    const torch::Tensor places = torch::arange(tokens.size(1), tokens.options());
     const torch::Tensor x = wte_->forward(tokens) + wpe_->forward(places);
     return head_->forward(ln_->forward(layers_->forward(x))).flatten(0, 1);
   }

@@ -23,13 +23,13 @@ class RankReplay {
   RankReplay(Communicator& communicator, const RecordedCase& recorded, const ReplayOptions& options,
              const BucketPlan& plan)
       : device_(options.device, communicator), recorded_(recorded), rank_(communicator.rank()) {
-    std::vector<Buffer> memory;
+    std::vector<ParameterMemory> memory;
     parameters_.resize(recorded.parameters.size());
     for (const BucketSpec& spec : plan.buckets) {
-      memory.push_back(stream().allocate(spec.numel, spec.dtype));
+      memory.push_back(allocate_parameters(spec, stream()));
       for (const BucketEntry& entry : spec.entries) {
         const auto place = static_cast<std::size_t>(entry.parameter);
-        parameters_[place] = part_of(memory.back().block(), entry.offset, numel(place));
+        parameters_[place] = part_of(memory.back().parameters.block(), entry.offset, numel(place));
       }
     }
     for (std::size_t i = 0; i < parameters_.size(); ++i) {

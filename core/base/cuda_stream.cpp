@@ -6,6 +6,8 @@
 #include <cstring>
 #include <exception>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <cuda.h>
@@ -184,6 +186,8 @@ CudaStream::~CudaStream() {
 
 Device CudaStream::device() const { return {DeviceType::kCuda, options_.device}; }
 
+void CudaStream::enter() { cuda_check(cudaSetDevice(options_.device), "cudaSetDevice"); }
+
 void CudaStream::run(std::function<void()> work) {
   struct Call {
     std::function<void()> work;
@@ -292,6 +296,20 @@ void CudaStream::synchronize() {
 void CudaStream::check() {
   const std::lock_guard lock(failure_->mutex);
   if (failure_->error) std::rethrow_exception(failure_->error);
+}
+
+std::string cuda_uuid(int device) {
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof(properties.uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    const auto byte = static_cast<unsigned char>(properties.uuid.bytes[i]);
+    text += kDigits[byte >> 4U];
+    text += kDigits[byte & 15U];
+  }
+  return text;
 }
 
 int num_cuda_devices() {

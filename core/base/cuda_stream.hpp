@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "gossamer/core/base/stream.hpp"
@@ -49,6 +50,7 @@ class CudaStream : public Stream {
   [[nodiscard]] bool immediate() const override { return false; }
   [[nodiscard]] bool on_host() const override { return false; }
   [[nodiscard]] void* native() const override { return native_; }
+  void enter() override;
   void run(std::function<void()> work) override;
   StreamHold hold() override;
   EventPtr record() override;
@@ -75,6 +77,9 @@ class CudaStream : public Stream {
   std::mutex mutex_;
   std::deque<std::pair<EventPtr, std::shared_ptr<void>>> kept_;  // guarded by mutex_
 };
+
+/// `GPU-` and the digits of its UUID.
+std::string cuda_uuid(int device);
 
 /// The GPUs that this process sees (CUDA_VISIBLE_DEVICES); 0 without a driver.
 int num_cuda_devices();

@@ -27,6 +27,13 @@ int num_gpus() {
 #endif
 }
 
+std::string gpu_uuid([[maybe_unused]] Device device) {
+#ifdef GOSSAMER_HAVE_CUDA
+  if (device.type == DeviceType::kCuda) return cuda_uuid(device.index);
+#endif
+  return {};
+}
+
 std::unique_ptr<Stream> make_stream(Device device, [[maybe_unused]] StreamPriority priority) {
   if (device.type == DeviceType::kCpu) return std::make_unique<InlineStream>();
 #ifdef GOSSAMER_HAVE_CUDA

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "gossamer/core/base/stream.hpp"
@@ -14,6 +15,9 @@ Device parse_device(std::string_view text);
 
 /// The GPUs that this process sees; 0 where the program was built without CUDA.
 int num_gpus();
+
+/// What a GPU is called everywhere (`GPU-...`, as nvidia-smi -L prints it); empty for processors.
+std::string gpu_uuid(Device device);
 
 enum class StreamPriority : std::uint8_t { kNormal, kHigh };
 

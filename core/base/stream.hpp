@@ -58,6 +58,9 @@ class Stream {
   /// The cudaStream_t of a CUDA stream; null elsewhere.
   [[nodiscard]] virtual void* native() const { return nullptr; }
 
+  /// Makes device() the calling thread's own, for libraries that do not ask which one to take.
+  virtual void enter() {}
+
   /// Calls `work` on some host thread. On a CUDA stream it must be short and call neither CUDA nor
   /// anything that waits: the device waits for it, and other streams' work may stand behind it.
   virtual void run(std::function<void()> work) = 0;

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "gossamer/core/base/bfloat16.hpp"
+
 namespace gossamer {
 
 /// One worker's place among all workers. Ranks of one node are consecutive: node = rank /
@@ -20,7 +22,7 @@ struct World {
   int local_size = 1;
 };
 
-enum class DType : std::uint8_t { kFloat32, kFloat64, kInt64, kUInt8 };
+enum class DType : std::uint8_t { kFloat32, kFloat64, kBFloat16, kInt64, kUInt8 };
 
 /// Bytes of one element.
 constexpr std::int64_t size_of(DType dtype) {
@@ -30,10 +32,17 @@ constexpr std::int64_t size_of(DType dtype) {
     case DType::kFloat64:
     case DType::kInt64:
       return 8;
+    case DType::kBFloat16:
+      return 2;
     case DType::kUInt8:
       return 1;
   }
   return 0;
+}
+
+/// What is kept, mixed and exchanged of parameters that a model computes with in `model`.
+constexpr DType master_of(DType model) {
+  return model == DType::kBFloat16 ? DType::kFloat32 : model;
 }
 
 constexpr std::string_view name_of(DType dtype) {
@@ -42,6 +51,8 @@ constexpr std::string_view name_of(DType dtype) {
       return "float32";
     case DType::kFloat64:
       return "float64";
+    case DType::kBFloat16:
+      return "bfloat16";
     case DType::kInt64:
       return "int64";
     case DType::kUInt8:
@@ -59,6 +70,10 @@ struct DTypeOf<float> {
 template <>
 struct DTypeOf<double> {
   static constexpr DType kValue = DType::kFloat64;
+};
+template <>
+struct DTypeOf<BFloat16> {
+  static constexpr DType kValue = DType::kBFloat16;
 };
 template <>
 struct DTypeOf<std::int64_t> {

@@ -13,6 +13,7 @@
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/engine/algorithm.hpp"
 #include "gossamer/core/engine/consensus.hpp"
+#include "gossamer/optim/convert.hpp"
 #include "gossamer/topology/rank_round.hpp"
 
 namespace gossamer {
@@ -109,7 +110,7 @@ class AllReduce : public Algorithm {
       if (gradient.data == nullptr) {
         context_.stream.zero(target);
       } else {
-        context_.stream.copy(part_of(target, 0, gradient.numel), gradient);
+        enqueue_convert(context_.stream, part_of(target, 0, gradient.numel), gradient);
       }
     }
   }

@@ -10,8 +10,13 @@ namespace gossamer {
 Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInfo> parameters,
                Memory memory, int num_states, Stream& stream)
     : index_(index), spec_(std::move(spec)), memory_(std::move(memory)), stream_(stream) {
-  const Block block = memory_.parameters.block();
-  if (block.numel != spec_.numel || block.dtype != spec_.dtype || block.device != stream.device()) {
+  const auto fits = [&stream](const Block& found, DType dtype, std::int64_t numel) {
+    return found.numel == numel && found.dtype == dtype && found.device == stream.device();
+  };
+  const auto [block, rounded] = blocks();
+  if (!fits(block, spec_.dtype, spec_.numel) ||
+      (spec_.has_master() && !fits(rounded, spec_.model_dtype, spec_.numel)) ||
+      (!spec_.has_master() && rounded.data != nullptr)) {
     throw std::logic_error("Bucket: the memory does not fit the plan");
   }
   for (int k = 0; k < num_states; ++k) {
@@ -33,7 +38,7 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
 
 void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
   Slot& slot = slots_.at(static_cast<std::size_t>(entry));
-  if (gradient.numel != slot.parameter.numel || gradient.dtype != slot.parameter.dtype) {
+  if (gradient.numel != slot.parameter.numel || gradient.dtype != spec_.model_dtype) {
     throw std::logic_error(concat("the gradient of ", slot.name, " has another size or type"));
   }
   if (gradient.data == nullptr) {
@@ -63,6 +68,7 @@ void Bucket::take_squares(SimdPath simd, WorkerPool* pool) {
 
 void Bucket::update(const Optimizer& optimizer, const UpdateContext& context) {
   BlockUpdate update{.parameters = parameters(),
+                     .rounded = memory_.model.rounded.block(),
                      .keep = context.keep,
                      .inboxes = {context.inboxes.begin(), context.inboxes.end()},
                      .lr = context.lr,

@@ -1,6 +1,7 @@
 #pragma once
 // One bucket at work: a contiguous block of parameters, their optimizer state, and which gradients
-// of the current step have arrived.
+// of the current step have arrived. Where the model computes in bfloat16, the block is the float32
+// master copy, and a second one has what the model reads.
 //
 // Protocol per step: offer() each gradient, then update() once; gradients are forgotten by it, and
 // stay where they are until the stream has done the work.
@@ -16,6 +17,7 @@
 #include "gossamer/core/base/buffer.hpp"
 #include "gossamer/core/base/worker_pool.hpp"
 #include "gossamer/core/engine/bucket_plan.hpp"
+#include "gossamer/core/engine/parameter_memory.hpp"
 #include "gossamer/optim/block_update.hpp"
 #include "gossamer/optim/optimizer.hpp"
 
@@ -38,8 +40,7 @@ class Bucket {
  public:
   /// What a bucket works with.
   struct Memory {
-    /// What the model computes with; on the stream's device.
-    Buffer parameters = {};
+    ParameterMemory model = {};
     /// Float64, one element per entry, on the stream's device: squared norms of the gradients.
     Block squares = {};
   };
@@ -49,9 +50,14 @@ class Bucket {
 
   [[nodiscard]] std::int64_t index() const { return index_; }
   [[nodiscard]] const BucketSpec& spec() const { return spec_; }
-  [[nodiscard]] Block parameters() const { return memory_.parameters.block(); }
-  /// Keeps the memory alive while an exchange reads it.
-  [[nodiscard]] const std::shared_ptr<void>& owner() const { return memory_.parameters.owner(); }
+  [[nodiscard]] Block parameters() const { return memory_.model.parameters.block(); }
+  [[nodiscard]] ParameterBlocks blocks() const {
+    return {parameters(), memory_.model.rounded.block()};
+  }
+  /// Keeps the parameters alive while an exchange reads them.
+  [[nodiscard]] const std::shared_ptr<void>& owner() const {
+    return memory_.model.parameters.owner();
+  }
   [[nodiscard]] std::int64_t num_entries() const {
     return static_cast<std::int64_t>(slots_.size());
   }
@@ -64,7 +70,8 @@ class Bucket {
   [[nodiscard]] bool updated() const { return updated_; }
   /// Null data where no gradient has arrived.
   [[nodiscard]] ConstBlock gradient(std::int64_t entry) const { return slot(entry).gradient; }
-  /// Replaces the gradient of an entry by another one of the same size; null data: none.
+  /// Replaces the gradient of an entry by another one of the same size, of the model's type or the
+  /// bucket's; null data: none.
   void replace_gradient(std::int64_t entry, ConstBlock gradient);
   /// Of the gradients' squared norms; see Memory.
   [[nodiscard]] Block squares() const { return memory_.squares; }

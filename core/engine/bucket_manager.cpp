@@ -25,7 +25,7 @@ std::int64_t num_entries(const BucketPlan& plan) {
 
 BucketManager::BucketManager(Communicator& communicator, Config config,
                              std::vector<ParameterInfo> parameters, const BucketPlan& plan,
-                             std::vector<Buffer> memory)
+                             std::vector<ParameterMemory> memory)
     : config_(checked(std::move(config))),
       stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
       pool_(config_.num_threads),
@@ -45,7 +45,7 @@ BucketManager::BucketManager(Communicator& communicator, Config config,
                  if (config_.after_update) config_.after_update(bucket.spec());
                }} {
   if (memory.size() != plan.buckets.size()) {
-    throw std::logic_error("BucketManager: one buffer per bucket is needed");
+    throw std::logic_error("BucketManager: memory for every bucket is needed");
   }
   std::int64_t first_entry = 0;
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
@@ -114,9 +114,9 @@ double BucketManager::lr() {
   return context_.lr();
 }
 
-std::vector<Block> BucketManager::blocks() const {
-  std::vector<Block> blocks;
-  for (const Bucket& bucket : buckets_) blocks.push_back(bucket.parameters());
+std::vector<ParameterBlocks> BucketManager::blocks() const {
+  std::vector<ParameterBlocks> blocks;
+  for (const Bucket& bucket : buckets_) blocks.push_back(bucket.blocks());
   return blocks;
 }
 

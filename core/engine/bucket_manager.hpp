@@ -44,10 +44,9 @@ class BucketManager {
     std::function<void(const BucketSpec&)> after_update = {};
   };
 
-  /// Collective. `memory` holds one buffer per bucket of the plan, with the initial parameters, on
-  /// the stream's device.
+  /// Collective. `memory`: per bucket of the plan, with the initial parameters.
   BucketManager(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
-                const BucketPlan& plan, std::vector<Buffer> memory);
+                const BucketPlan& plan, std::vector<ParameterMemory> memory);
   /// Waits for the stream's work.
   ~BucketManager();
   BucketManager(const BucketManager&) = delete;
@@ -72,7 +71,7 @@ class BucketManager {
   [[nodiscard]] double lr();
   [[nodiscard]] Stream& stream() { return stream_; }
   /// The memory of all parameters, bucket by bucket.
-  [[nodiscard]] std::vector<Block> blocks() const;
+  [[nodiscard]] std::vector<ParameterBlocks> blocks() const;
 
  private:
   struct Place {

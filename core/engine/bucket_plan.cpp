@@ -29,7 +29,7 @@ class Planner {
     const ParameterInfo& info = parameters_[static_cast<std::size_t>(index)];
     BucketSpec& bucket = open_bucket(info);
     bucket.entries.push_back({index, bucket.numel});
-    bucket.numel += rounded(info.numel(), info.dtype);
+    bucket.numel += rounded(info.numel(), bucket.dtype);
     if (bucket.bytes() < limit_bytes_) return;
     const auto place = open_.begin() + (&bucket - open_.data());
     closed_.push_back(std::move(*place));
@@ -46,10 +46,11 @@ class Planner {
  private:
   BucketSpec& open_bucket(const ParameterInfo& info) {
     const auto fitting = std::ranges::find_if(open_, [&info](const BucketSpec& bucket) {
-      return bucket.dtype == info.dtype && bucket.device == info.device;
+      return bucket.model_dtype == info.dtype && bucket.device == info.device;
     });
     if (fitting != open_.end()) return *fitting;
-    return open_.emplace_back(BucketSpec{.dtype = info.dtype, .device = info.device});
+    return open_.emplace_back(BucketSpec{
+        .dtype = master_of(info.dtype), .model_dtype = info.dtype, .device = info.device});
   }
 
   std::span<const ParameterInfo> parameters_;
@@ -116,8 +117,9 @@ std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> para
     for (const BucketEntry& entry : bucket.entries) {
       names.push_back(parameters[static_cast<std::size_t>(entry.parameter)].name);
     }
-    out << "  bucket " << b << ": " << bucket.numel << " " << name_of(bucket.dtype) << " elements, "
-        << human_bytes(static_cast<double>(bucket.bytes())) << ", " << names.size()
+    out << "  bucket " << b << ": " << bucket.numel << " " << name_of(bucket.dtype)
+        << (bucket.has_master() ? concat(" (", name_of(bucket.model_dtype), " in the model)") : "")
+        << " elements, " << human_bytes(static_cast<double>(bucket.bytes())) << ", " << names.size()
         << " parameters: " << join(names, " ") << "\n";
   }
   return out.str();

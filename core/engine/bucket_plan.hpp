@@ -16,6 +16,8 @@ namespace gossamer {
 struct ParameterInfo {
   std::string name;
   std::vector<std::int64_t> shape;
+  /// What the model computes with: float32, float64, or bfloat16, of which there is a float32
+  /// master copy.
   DType dtype = DType::kFloat32;
   Device device = {};
   double weight_decay = 0.0;
@@ -31,13 +33,17 @@ struct BucketEntry {
 };
 
 struct BucketSpec {
+  /// Of what is kept, mixed and exchanged.
   DType dtype = DType::kFloat32;
+  /// Of the model's parameters and their gradients; differs where `dtype` is a master copy's.
+  DType model_dtype = DType::kFloat32;
   Device device = {};
   std::vector<BucketEntry> entries = {};
   /// Elements of the block: the sum of the parameters' sizes, each rounded up to 128 bytes.
   std::int64_t numel = 0;
 
   [[nodiscard]] std::int64_t bytes() const { return numel * size_of(dtype); }
+  [[nodiscard]] bool has_master() const { return dtype != model_dtype; }
 };
 
 struct BucketPlan {

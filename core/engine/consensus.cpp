@@ -3,17 +3,19 @@
 #include <cmath>
 #include <utility>
 
+#include "gossamer/optim/convert.hpp"
 #include "gossamer/optim/swap_with_mean.hpp"
 
 namespace gossamer {
 
-ModelAverage::ModelAverage(Communicator& communicator, Stream& stream, std::vector<Block> blocks)
+ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
+                           std::vector<ParameterBlocks> blocks)
     : stream_(stream), blocks_(std::move(blocks)) {
   const auto count = std::ssize(blocks_);
   const Buffer squares = stream.allocate(count, DType::kFloat64);
   const Buffer report = stream.allocate_host(count, DType::kFloat64);
   std::vector<Request> requests;
-  for (const Block& block : blocks_) {
+  for (const auto& [block, rounded] : blocks_) {
     const Buffer& sum = saved_.emplace_back(stream.allocate(block.numel, block.dtype));
     requests.push_back(communicator.all_reduce_sum(
         block, sum.block(),
@@ -22,13 +24,15 @@ ModelAverage::ModelAverage(Communicator& communicator, Stream& stream, std::vect
   std::vector<Buffer> scratch;
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     requests[b].wait_on(stream);
-    scratch.push_back(stream.allocate(swap_scratch_numel(blocks_[b].numel), DType::kFloat64));
-    enqueue_swap_with_mean(stream, {.x = blocks_[b],
+    const Block& block = blocks_[b].parameters;
+    scratch.push_back(stream.allocate(swap_scratch_numel(block.numel), DType::kFloat64));
+    enqueue_swap_with_mean(stream, {.x = block,
                                     .sum = saved_[b].block(),
                                     .size = communicator.size(),
                                     .scratch = scratch[b].block(),
                                     .squares = static_cast<double*>(squares.block().data) + b});
   }
+  round();
   stream.copy(report.block(), squares.block());
   stream.synchronize();
   double sum = 0.0;
@@ -37,7 +41,16 @@ ModelAverage::ModelAverage(Communicator& communicator, Stream& stream, std::vect
 }
 
 void ModelAverage::restore() {
-  for (std::size_t b = 0; b < blocks_.size(); ++b) stream_.copy(blocks_[b], saved_[b].block());
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    stream_.copy(blocks_[b].parameters, saved_[b].block());
+  }
+  round();
+}
+
+void ModelAverage::round() {
+  for (const auto& [block, rounded] : blocks_) {
+    if (rounded.data != nullptr) enqueue_convert(stream_, rounded, block);
+  }
 }
 
 std::vector<double> sum_over_ranks(Communicator& communicator, std::vector<double> numbers) {

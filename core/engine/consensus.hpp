@@ -6,16 +6,17 @@
 
 #include "gossamer/comm/communicator.hpp"
 #include "gossamer/core/base/buffer.hpp"
+#include "gossamer/core/engine/parameter_memory.hpp"
 
 namespace gossamer {
 
-/// Replaces blocks by their mean over all ranks and remembers what they were. Nothing may be in
-/// flight on the blocks. Costs one copy of them.
+/// Replaces blocks by their mean over all ranks and remembers what they were; rounded copies
+/// follow. Nothing may be in flight on the blocks. Costs one copy of them.
 class ModelAverage {
  public:
   /// Collective: all ranks give blocks of the same sizes; float32 or float64, on the device of
   /// `stream`, which outlives this.
-  ModelAverage(Communicator& communicator, Stream& stream, std::vector<Block> blocks);
+  ModelAverage(Communicator& communicator, Stream& stream, std::vector<ParameterBlocks> blocks);
 
   /// ||mean - x|| over all blocks, x this rank's own values.
   [[nodiscard]] double distance() const { return distance_; }
@@ -23,8 +24,11 @@ class ModelAverage {
   void restore();
 
  private:
+  /// Makes the rounded copies what the blocks are.
+  void round();
+
   Stream& stream_;
-  std::vector<Block> blocks_;
+  std::vector<ParameterBlocks> blocks_;
   std::vector<Buffer> saved_;
   double distance_ = 0.0;
 };

@@ -1,10 +1,23 @@
 #include "gossamer/core/engine/rank_device.hpp"
 
+#include "gossamer/comm/direct_communicator.hpp"
 #include "gossamer/comm/nccl_communicator.hpp"
 #include "gossamer/comm/staged_communicator.hpp"
 #include "gossamer/core/base/make_stream.hpp"
 
 namespace gossamer {
+namespace {
+
+std::unique_ptr<Communicator> make_communicator(Stream& exchanges, Communicator& host,
+                                                const RankDevice::Wires& wires) {
+  if (wires.nccl != nullptr) {
+    return make_nccl_communicator(*wires.nccl, host, exchanges, {wires.timeout_s});
+  }
+  if (wires.direct) return make_direct_communicator(host, exchanges);
+  return make_staged_communicator(host, exchanges);
+}
+
+}  // namespace
 
 RankDevice::RankDevice(Device device, Communicator& host)
     : own_compute_(make_stream(device)), compute_(own_compute_.get()), communicator_(&host) {
@@ -14,11 +27,8 @@ RankDevice::RankDevice(Device device, Communicator& host)
   communicator_ = own_communicator_.get();
 }
 
-RankDevice::RankDevice(Stream& compute, Stream& exchanges, Communicator& host, NcclApi* nccl,
-                       double timeout_s)
-    : own_communicator_(nccl != nullptr
-                            ? make_nccl_communicator(*nccl, host, exchanges, {timeout_s})
-                            : make_staged_communicator(host, exchanges)),
+RankDevice::RankDevice(Stream& compute, Stream& exchanges, Communicator& host, const Wires& wires)
+    : own_communicator_(make_communicator(exchanges, host, wires)),
       compute_(&compute),
       communicator_(own_communicator_.get()) {}
 

@@ -16,11 +16,19 @@ class RankDevice {
   /// its own there, and staging through host memory. `host` outlives this. Throws ConfigError when
   /// there is no such device.
   RankDevice(Device device, Communicator& host);
-  /// With streams of the caller's choice on a device whose memory `host` does not reach: `compute`
-  /// has the model, `exchanges` moves what is exchanged: by NCCL if `nccl` is given (collective
-  /// then), else through host memory. All outlive this.
-  RankDevice(Stream& compute, Stream& exchanges, Communicator& host, NcclApi* nccl = nullptr,
-             double timeout_s = 300.0);
+  /// How blocks of a device travel.
+  struct Wires {
+    /// By NCCL, if given; it outlives the device.
+    NcclApi* nccl = nullptr;
+    /// As Communicator::reaches_gpus() says: `host` takes them as they are. Otherwise, and without
+    /// NCCL, they go through host memory.
+    bool direct = false;
+    /// Of NCCL's operations, in seconds.
+    double timeout_s = 300.0;
+  };
+  /// With streams of the caller's choice on one device: `compute` has the model, `exchanges` moves
+  /// what is exchanged. All outlive this. Collective with NCCL.
+  RankDevice(Stream& compute, Stream& exchanges, Communicator& host, const Wires& wires);
 
   [[nodiscard]] Stream& stream() { return *compute_; }
   [[nodiscard]] Communicator& communicator() { return *communicator_; }

@@ -11,6 +11,7 @@
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/torch/parameters.hpp"
+#include "gossamer/core/torch/torch_stream.hpp"
 
 namespace gossamer {
 namespace {
@@ -72,7 +73,10 @@ struct DataParallelCore::State {
   std::vector<std::int64_t> arrival_order;
   /// Which parameters the manager has been given in this step.
   std::vector<bool> offered;
+  /// The native handles of the streams on which their gradients were made.
+  std::vector<const void*> made_on;
   bool accumulating = false;
+  bool recording = false;
   bool averaging = false;
   /// The end-of-backward callback is queued.
   bool in_backward = false;
@@ -83,21 +87,25 @@ struct DataParallelCore::State {
 
   void check_whole() const;
   void offer(std::int64_t parameter);
+  void offer(std::int64_t parameter, const torch::Tensor& grad);
   void offer_rest();
   void make_plan();
   [[nodiscard]] std::string names_without_gradient() const;
   void start_pipeline();
   void end_step();
   void after_update(const BucketSpec& spec);
-  [[nodiscard]] std::vector<Block> parameter_blocks() const;
-  [[nodiscard]] std::vector<Block> buffer_blocks() const;
+  [[nodiscard]] AveragedBlocks parameter_blocks();
+  [[nodiscard]] AveragedBlocks buffer_blocks();
   void bump_versions() const;
-  /// The stream of whatever touches the model's memory between steps.
+  /// The stream of whatever touches the model's memory, behind all that LibTorch has been given in
+  /// this thread.
   [[nodiscard]] Stream& stream();
 };
 
 Stream& DataParallelCore::State::stream() {
-  return options.stream != nullptr ? *options.stream : inline_stream;
+  if (options.stream == nullptr) return inline_stream;
+  options.stream->follow_current();
+  return *options.stream;
 }
 
 /// Autograd drops its callbacks when a backward pass throws: that step can never be completed.
@@ -109,26 +117,16 @@ void DataParallelCore::State::check_whole() const {
 }
 
 void DataParallelCore::State::offer(std::int64_t parameter) {
-  const torch::NoGradGuard no_grad;
   const NamedTensor& entry = tensors.trainable[static_cast<std::size_t>(parameter)];
-  torch::Tensor& grad = entry.tensor.mutable_grad();
-  if (grad.layout() != torch::kStrided) {
-    throw ConfigError(concat("parameter ", entry.name,
-                             " has a sparse gradient, allowed: dense gradients (build the ",
-                             "embedding without sparse = true)"));
-  }
-  if (grad.scalar_type() != entry.tensor.scalar_type()) {
-    throw ConfigError(concat("the gradient of ", entry.name, " is ",
-                             torch::toString(grad.scalar_type()), ", allowed: the parameter's ",
-                             torch::toString(entry.tensor.scalar_type())));
-  }
-  if (grad.strides() != entry.tensor.strides() || !grad.is_non_overlapping_and_dense()) {
-    // Autograd keeps the gradient's own layout when it takes it over instead of copying it.
-    torch::Tensor same_layout = torch::empty_like(entry.tensor);
-    same_layout.copy_(grad);
-    grad = same_layout;
-  }
+  adopt_layout(entry, entry.tensor.mutable_grad());
+  offer(parameter, entry.tensor.grad());
+}
+
+void DataParallelCore::State::offer(std::int64_t parameter, const torch::Tensor& grad) {
   offered[static_cast<std::size_t>(parameter)] = true;
+  // Autograd may run every part of a model on a stream of its own.
+  const Stream& stream = this->stream();
+  made_on[static_cast<std::size_t>(parameter)] = stream.native();
   manager->gradient_ready(parameter, block_of_tensor(grad));
 }
 
@@ -169,7 +167,7 @@ std::string DataParallelCore::State::names_without_gradient() const {
 }
 
 void DataParallelCore::State::start_pipeline() {
-  std::vector<Buffer> memory;
+  std::vector<ParameterMemory> memory;
   for (const BucketSpec& spec : plan.buckets) {
     memory.push_back(move_into_block(spec, tensors.trainable, stream()));
   }
@@ -189,8 +187,14 @@ void DataParallelCore::State::start_pipeline() {
 
 void DataParallelCore::State::after_update(const BucketSpec& spec) {
   for (const BucketEntry& entry : spec.entries) {
-    const torch::Tensor& parameter =
-        tensors.trainable[static_cast<std::size_t>(entry.parameter)].tensor;
+    const auto place = static_cast<std::size_t>(entry.parameter);
+    const torch::Tensor& parameter = tensors.trainable[place].tensor;
+    if (options.stream != nullptr && parameter.grad().defined() &&
+        made_on[place] != options.stream->native()) {
+      // Its memory would be used again on the stream where it was made, which does not wait for the
+      // sweep.
+      options.stream->keep_for_current(parameter.grad());
+    }
     parameter.mutable_grad().reset();
     // The sweep wrote behind autograd's back: a graph that still needs the old values must notice.
     bump_version(parameter);
@@ -209,27 +213,24 @@ void DataParallelCore::State::end_step() {
   }
   offer_rest();
   offered.assign(offered.size(), false);
+  // What the caller does next comes behind this step.
+  static_cast<void>(stream());
   manager->finish_step();
 }
 
-std::vector<Block> DataParallelCore::State::parameter_blocks() const {
-  if (manager) return manager->blocks();
-  std::vector<Block> blocks;
-  for (const NamedTensor& entry : tensors.trainable)
-    blocks.push_back(block_of_tensor(entry.tensor));
-  return blocks;
+AveragedBlocks DataParallelCore::State::parameter_blocks() {
+  if (manager) return {.blocks = manager->blocks()};
+  return averaged_blocks(tensors.trainable, stream());
 }
 
-std::vector<Block> DataParallelCore::State::buffer_blocks() const {
-  std::vector<Block> blocks;
+AveragedBlocks DataParallelCore::State::buffer_blocks() {
+  std::vector<NamedTensor> averaged;
   for (const NamedTensor& entry : tensors.buffers) {
-    const auto type = entry.tensor.scalar_type();
-    const bool averaged = type == torch::kFloat32 || type == torch::kFloat64;
-    if (averaged && entry.tensor.is_non_overlapping_and_dense()) {
-      blocks.push_back(block_of_tensor(entry.tensor));
+    if (is_trained_type(entry.tensor) && entry.tensor.is_non_overlapping_and_dense()) {
+      averaged.push_back(entry);
     }
   }
-  return blocks;
+  return averaged_blocks(averaged, stream());
 }
 
 void DataParallelCore::State::bump_versions() const {
@@ -258,6 +259,7 @@ std::shared_ptr<DataParallelCore> DataParallelCore::create(
   for (const NamedTensor& parameter : state->tensors.trainable) check_hook_is_free(parameter);
   broadcast_tensors(communicator, state->stream(), state->tensors);
   state->offered.resize(state->infos.size());
+  state->made_on.resize(state->infos.size());
 
   std::shared_ptr<DataParallelCore> core(new DataParallelCore(std::move(state)));
   const auto& trainable = core->state_->tensors.trainable;
@@ -277,7 +279,7 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
         "backward() inside the scope of global_average(): it would train the mean model; let the "
         "AverageScope end first, or evaluate under torch::NoGradGuard");
   }
-  if (state.accumulating) return;
+  if (state.accumulating || state.recording) return;
   state.check_whole();
   if (!state.in_backward) {
     state.in_backward = true;
@@ -295,6 +297,35 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
 
 void DataParallelCore::set_accumulate_grad(bool accumulate) { state_->accumulating = accumulate; }
 
+void DataParallelCore::set_recording(bool recording) { state_->recording = recording; }
+
+std::vector<torch::Tensor> DataParallelCore::take_gradients() {
+  std::vector<torch::Tensor> gradients;
+  for (const NamedTensor& entry : state_->tensors.trainable) {
+    torch::Tensor& grad = entry.tensor.mutable_grad();
+    if (grad.defined()) adopt_layout(entry, grad);
+    gradients.push_back(std::exchange(grad, {}));
+  }
+  return gradients;
+}
+
+void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
+  State& state = *state_;
+  if (!state.manager) throw std::logic_error("step_with() before the first backward()");
+  if (state.averaging) throw std::logic_error("step_with() inside the scope of global_average()");
+  state.check_whole();
+  const auto offer = [&](std::int64_t parameter) {
+    const torch::Tensor& gradient = gradients[static_cast<std::size_t>(parameter)];
+    if (gradient.defined() && !state.offered[static_cast<std::size_t>(parameter)]) {
+      state.offer(parameter, gradient);
+    }
+  };
+  // As backward passes offer them, so that buckets get ready in their order.
+  for (const std::int64_t parameter : state.arrival_order) offer(parameter);
+  for (std::int64_t i = 0; i < std::ssize(state.infos); ++i) offer(i);
+  state.end_step();
+}
+
 void DataParallelCore::finish_step() {
   State& state = *state_;
   if (state.averaging) throw std::logic_error("finish_step() inside the scope of global_average()");
@@ -303,6 +334,7 @@ void DataParallelCore::finish_step() {
 }
 
 void DataParallelCore::drain() {
+  static_cast<void>(state_->stream());
   if (state_->manager) state_->manager->drain();
 }
 
@@ -334,19 +366,21 @@ AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_
     : core_(std::move(core)) {
   DataParallelCore::State& state = *core_->state_;
   core_->drain();
-  parameters_ =
-      std::make_unique<ModelAverage>(state.communicator, state.stream(), state.parameter_blocks());
+  const auto average = [&](AveragedBlocks averaged) {
+    for (Buffer& master : averaged.masters) masters_.push_back(std::move(master));
+    return std::make_unique<ModelAverage>(state.communicator, state.stream(),
+                                          std::move(averaged.blocks));
+  };
+  parameters_ = average(state.parameter_blocks());
   distance_ = parameters_->distance();
-  if (average_buffers) {
-    buffers_ =
-        std::make_unique<ModelAverage>(state.communicator, state.stream(), state.buffer_blocks());
-  }
+  if (average_buffers) buffers_ = average(state.buffer_blocks());
   state.bump_versions();
   state.averaging = true;
 }
 
 AverageScope::AverageScope(AverageScope&& other) noexcept
     : core_(std::move(other.core_)),
+      masters_(std::move(other.masters_)),
       parameters_(std::move(other.parameters_)),
       buffers_(std::move(other.buffers_)),
       distance_(other.distance_) {}
@@ -361,6 +395,7 @@ void AverageScope::keep() {
 AverageScope::~AverageScope() {
   if (!core_) return;
   try {
+    static_cast<void>(core_->state_->stream());
     parameters_->restore();
     if (buffers_) buffers_->restore();
   } catch (const std::exception& error) {

@@ -15,12 +15,17 @@
 // buckets and moves the parameters into contiguous blocks; tensors that shared memory with the
 // parameters before (p.data() kept by the caller) do not follow.
 //
+// Parameters in bfloat16 have float32 master copies there, which are what is mixed, updated and
+// exchanged; the parameters are their rounded copies and follow every update. Types may be mixed
+// within a model.
+//
 // Collective calls, made by every rank at the same step: the constructor, backward(),
 // finish_step(), drain(), global_average(). Thread safety: the rank's own thread only.
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +36,7 @@
 #include "gossamer/core/base/log.hpp"
 #include "gossamer/core/engine/bucket_manager.hpp"
 #include "gossamer/core/engine/consensus.hpp"
+#include "gossamer/core/torch/torch_stream.hpp"
 
 namespace gossamer {
 
@@ -46,10 +52,10 @@ struct DataParallelOptions {
   bool decay_bias_and_norm = false;
   /// Clipping, and what happens when a gradient is not finite.
   GradientOptions gradients = {};
-  /// The stream on which LibTorch computes with the model, whose device has all of its parameters
-  /// (current_torch_stream()); the communicator must reach its memory (RankDevice). Outlives the
-  /// wrapper. Null: the model is on processors.
-  Stream* stream = nullptr;
+  /// The stream on which LibTorch computes with the model, whose device has all of its parameters;
+  /// the communicator must reach its memory (RankDevice). It follows LibTorch's current stream of
+  /// the threads that run backward passes. Outlives the wrapper. Null: the model is on processors.
+  TorchStream* stream = nullptr;
   /// Threads that share mixing and updates; those of autograd are LibTorch's own affair.
   int num_threads = 1;
   /// Bytes at which a bucket closes.
@@ -82,6 +88,8 @@ class AverageScope {
   AverageScope(std::shared_ptr<DataParallelCore> core, bool average_buffers);
 
   std::shared_ptr<DataParallelCore> core_;
+  /// Of bfloat16 tensors that have none in a bucket.
+  std::vector<Buffer> masters_;
   std::unique_ptr<ModelAverage> parameters_;
   std::unique_ptr<ModelAverage> buffers_;
   double distance_ = 0.0;
@@ -107,6 +115,14 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   void set_gradient_scale(double scale);
   [[nodiscard]] const BucketPlan& plan() const;
   [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const;
+
+  /// For GraphedStep. While on, backward() leaves gradients where they are and makes no step.
+  void set_recording(bool recording);
+  /// The gradients of the trainable parameters, in declared order and the parameters' layouts,
+  /// which have none afterwards; undefined: there is none.
+  [[nodiscard]] std::vector<torch::Tensor> take_gradients();
+  /// A step with gradients as take_gradients() returns them. They stay as they are.
+  void step_with(std::span<const torch::Tensor> gradients);
 
   /// For the hooks: the gradient of a trainable parameter has been accumulated.
   void on_gradient(std::int64_t parameter);
@@ -158,6 +174,9 @@ class DecentralizedDataParallel {
   /// scaler needs: metrics().num_skipped tells whether the last step was left out, on every rank
   /// alike, and S must shrink.
   void set_gradient_scale(double scale) { core_->set_gradient_scale(scale); }
+
+  /// For GraphedStep.
+  [[nodiscard]] const std::shared_ptr<DataParallelCore>& core() const { return core_; }
 
   /// Sums over the steps so far.
   [[nodiscard]] const PipelineMetrics& metrics() const { return core_->metrics(); }

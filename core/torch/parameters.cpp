@@ -9,6 +9,7 @@
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
 #include "gossamer/core/torch/torch_stream.hpp"
+#include "gossamer/optim/convert.hpp"
 
 namespace gossamer {
 namespace {
@@ -21,6 +22,7 @@ bool is_bias_or_norm(const NamedTensor& parameter) {
 DType dtype_of(const torch::Tensor& tensor) {
   if (tensor.scalar_type() == torch::kFloat32) return DType::kFloat32;
   if (tensor.scalar_type() == torch::kFloat64) return DType::kFloat64;
+  if (tensor.scalar_type() == torch::kBFloat16) return DType::kBFloat16;
   throw std::logic_error(concat("no block of ", torch::toString(tensor.scalar_type())));
 }
 
@@ -34,8 +36,8 @@ void check_trainable(const NamedTensor& parameter, Device device) {
            concat(to_string(device), ", where DataParallelOptions::stream has it"));
   }
   if (tensor.layout() != torch::kStrided) refuse("is sparse", "dense parameters");
-  if (tensor.scalar_type() != torch::kFloat32 && tensor.scalar_type() != torch::kFloat64) {
-    refuse(concat("is ", torch::toString(tensor.scalar_type())), "float32, float64");
+  if (!is_trained_type(tensor)) {
+    refuse(concat("is ", torch::toString(tensor.scalar_type())), "float32, float64, bfloat16");
   }
   if (!tensor.is_non_overlapping_and_dense()) {
     refuse("has gaps or overlaps in its memory", "a dense tensor (contiguous or channels_last)");
@@ -113,23 +115,67 @@ void broadcast_tensors(Communicator& communicator, Stream& stream, const ModuleT
   }
 }
 
+bool is_trained_type(const torch::Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  return type == torch::kFloat32 || type == torch::kFloat64 || type == torch::kBFloat16;
+}
+
+AveragedBlocks averaged_blocks(std::span<const NamedTensor> tensors, Stream& stream) {
+  AveragedBlocks averaged;
+  for (const NamedTensor& entry : tensors) {
+    const Block block = block_of_tensor(entry.tensor);
+    if (master_of(block.dtype) == block.dtype) {
+      averaged.blocks.push_back({.parameters = block});
+      continue;
+    }
+    averaged.masters.push_back(stream.allocate(block.numel, master_of(block.dtype)));
+    const Block master = averaged.masters.back().block();
+    enqueue_convert(stream, master, block);
+    averaged.blocks.push_back({.parameters = master, .rounded = block});
+  }
+  return averaged;
+}
+
+void adopt_layout(const NamedTensor& parameter, torch::Tensor& grad) {
+  const torch::NoGradGuard no_grad;
+  if (grad.layout() != torch::kStrided) {
+    throw ConfigError(concat("parameter ", parameter.name,
+                             " has a sparse gradient, allowed: dense gradients (build the ",
+                             "embedding without sparse = true)"));
+  }
+  if (grad.scalar_type() != parameter.tensor.scalar_type()) {
+    throw ConfigError(concat("the gradient of ", parameter.name, " is ",
+                             torch::toString(grad.scalar_type()), ", allowed: the parameter's ",
+                             torch::toString(parameter.tensor.scalar_type())));
+  }
+  if (grad.strides() == parameter.tensor.strides() && grad.is_non_overlapping_and_dense()) return;
+  // Autograd keeps the gradient's own layout when it takes it over instead of copying it.
+  torch::Tensor same_layout = torch::empty_like(parameter.tensor);
+  same_layout.copy_(grad);
+  grad = same_layout;
+}
+
 Block block_of_tensor(const torch::Tensor& tensor) {
   return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor), device_of(tensor.device())};
 }
 
-Buffer move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable,
-                       Stream& stream) {
+ParameterMemory move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable,
+                                Stream& stream) {
   const torch::NoGradGuard no_grad;
-  Buffer memory = stream.allocate(spec.numel, spec.dtype);
+  ParameterMemory memory = allocate_parameters(spec, stream);
+  const Buffer& models = spec.has_master() ? memory.rounded : memory.parameters;
   for (const BucketEntry& entry : spec.entries) {
     torch::Tensor parameter = trainable[static_cast<std::size_t>(entry.parameter)].tensor;
-    auto* place = static_cast<std::byte*>(memory.block().data) + entry.offset * size_of(spec.dtype);
+    const Block place = part_of(models.block(), entry.offset, parameter.numel());
     // The view owns a share of the buffer, so a parameter may outlive everything else.
     torch::Tensor view = torch::from_blob(
-        place, parameter.sizes(), parameter.strides(), [owner = memory.owner()](void*) {},
+        place.data, parameter.sizes(), parameter.strides(), [owner = models.owner()](void*) {},
         parameter.options().requires_grad(false));
     view.copy_(parameter.detach());
     parameter.set_data(view);
+  }
+  if (spec.has_master()) {
+    enqueue_convert(stream, memory.parameters.block(), memory.rounded.block());
   }
   return memory;
 }

@@ -8,8 +8,8 @@
 #include <torch/nn/module.h>
 
 #include "gossamer/comm/communicator.hpp"
-#include "gossamer/core/base/buffer.hpp"
 #include "gossamer/core/engine/bucket_plan.hpp"
+#include "gossamer/core/engine/parameter_memory.hpp"
 
 namespace gossamer {
 
@@ -36,8 +36,8 @@ struct DecayRule {
 
 /// Descriptions of the trainable parameters. Biases and parameters of at most one dimension (all of
 /// torch's normalisation layers have such) get no weight decay unless the rule says so. Throws
-/// ConfigError for a parameter that is not float32 or float64, not on `device`, not strided, or
-/// whose memory has gaps.
+/// ConfigError for a parameter that is not float32, float64 or bfloat16, not on `device`, not
+/// strided, or whose memory has gaps.
 std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
                                                const DecayRule& rule, Device device = {});
 
@@ -47,13 +47,30 @@ std::string describe(const ModuleTensors& tensors);
 /// Collective: copies rank 0's values to all ranks. The tensors may be used on `stream` afterwards.
 void broadcast_tensors(Communicator& communicator, Stream& stream, const ModuleTensors& tensors);
 
+/// Whether parameters may have the tensor's type: float32, float64 or bfloat16.
+bool is_trained_type(const torch::Tensor& tensor);
+
+/// What a ModelAverage of tensors works on.
+struct AveragedBlocks {
+  std::vector<ParameterBlocks> blocks = {};
+  /// Float32 copies of tensors in bfloat16; they must live as long as the blocks are used.
+  std::vector<Buffer> masters = {};
+};
+
+/// Of tensors that are dense and have a type that is trained.
+AveragedBlocks averaged_blocks(std::span<const NamedTensor> tensors, Stream& stream);
+
+/// Replaces a parameter's gradient by one in the parameter's layout, if it has another. Throws
+/// ConfigError for one that is sparse or has another type.
+void adopt_layout(const NamedTensor& parameter, torch::Tensor& grad);
+
 /// The memory of a dense tensor, in the order in which it lies there. Throws std::logic_error for
-/// another dtype than float32 and float64.
+/// another dtype than float32, float64 and bfloat16.
 Block block_of_tensor(const torch::Tensor& tensor);
 
-/// Moves the parameters of a bucket into one new buffer of the stream's device, where they are;
-/// values, strides and hooks stay.
-Buffer move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable,
-                       Stream& stream);
+/// Moves the parameters of a bucket into new memory of the stream's device, where they are; values,
+/// strides and hooks stay. Where there is a master copy, the parameters lie in the rounded one.
+ParameterMemory move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable,
+                                Stream& stream);
 
 }  // namespace gossamer

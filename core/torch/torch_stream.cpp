@@ -32,7 +32,30 @@ Buffer allocate_with_torch(std::int64_t numel, DType dtype, Device device) {
   const auto owner = std::make_shared<torch::Tensor>(tensor);
   return {owner, {tensor.data_ptr(), numel, dtype, device}};
 }
+
+/// The stream on which LibTorch computes on a GPU in this thread.
+void* current_native(Device device) {
+  const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+  return guard.getStream(torch_device(device)).native_handle();
+}
+
+std::shared_ptr<Stream> stream_on(Device device, void* native) {
+  return std::make_shared<CudaStream>(
+      CudaStreamOptions{.device = device.index,
+                        .native = native,
+                        .allocate = [device](std::int64_t numel, DType dtype) {
+                          return allocate_with_torch(numel, dtype, device);
+                        }});
+}
 #endif
+
+std::shared_ptr<Stream> first_stream(Device device) {
+  use_torch_device(device);
+#ifdef GOSSAMER_HAVE_CUDA
+  if (device.type == DeviceType::kCuda) return stream_on(device, current_native(device));
+#endif
+  return make_stream(device);
+}
 
 }  // namespace
 
@@ -58,20 +81,29 @@ void use_torch_device(Device device) {
 #endif
 }
 
-std::unique_ptr<Stream> current_torch_stream(Device device) {
-  if (device.type == DeviceType::kCpu) return make_stream(device);
-  use_torch_device(device);
+TorchStream::TorchStream(Device device) : TorchStream(device, first_stream(device)) {}
+
+TorchStream::TorchStream(Device device, std::shared_ptr<Stream> first)
+    : RelayStream(*first), device_(device) {
+  void* const native = first->native();
+  streams_.emplace(native, std::move(first));
+}
+
+void TorchStream::keep_for_current([[maybe_unused]] const at::Tensor& tensor) {
 #ifdef GOSSAMER_HAVE_CUDA
+  if (device_.type == DeviceType::kCpu) return;
   const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-  const c10::Stream stream = guard.getStream(torch_device(device));
-  return std::make_unique<CudaStream>(
-      CudaStreamOptions{.device = device.index,
-                        .native = stream.native_handle(),
-                        .allocate = [device](std::int64_t numel, DType dtype) {
-                          return allocate_with_torch(numel, dtype, device);
-                        }});
-#else
-  return nullptr;
+  tensor.record_stream(guard.getStream(torch_device(device_)));
+#endif
+}
+
+void TorchStream::follow_current() {
+#ifdef GOSSAMER_HAVE_CUDA
+  if (device_.type == DeviceType::kCpu) return;
+  void* const native = current_native(device_);
+  std::shared_ptr<Stream>& stream = streams_[native];
+  if (!stream) stream = stream_on(device_, native);
+  follow(*stream);
 #endif
 }
 

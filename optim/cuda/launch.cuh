@@ -12,6 +12,8 @@ inline cudaStream_t native(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.native());
 }
 
+inline void check_launch(const char* what) { cuda_check(cudaGetLastError(), what); }
+
 /// Blocks of a grid that keeps the device busy, each of which works on many chunks.
 inline unsigned persistent_blocks(const Stream& stream, std::int64_t num_chunks,
                                   int blocks_per_multiprocessor) {

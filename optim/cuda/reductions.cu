@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
     double sum = 0.0;
     bool finite = true;
     for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
-      const double value = static_cast<double>(values[i]);
+      const double value = static_cast<double>(widened(values[i]));
       finite = finite && isfinite(value);
       sum += value * value;
     }
@@ -138,19 +138,16 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *result = sum;
 }
 
-void check_launch(const char* what) { cuda_check(cudaGetLastError(), what); }
-
 const double* numbers(const ConstBlock& block) { return block.as<double>().data(); }
 
 void launch_squares(const Stream& stream, const GradientTable& table, DType dtype) {
   const cudaStream_t queue = native(stream);
   if (table.num_chunks > 0) {
     const unsigned blocks = persistent_blocks(stream, table.num_chunks, kBlocksPerMultiprocessor);
-    if (dtype == DType::kFloat32) {
-      sum_chunks<float><<<blocks, kThreads, 0, queue>>>(table);
-    } else {
-      sum_chunks<double><<<blocks, kThreads, 0, queue>>>(table);
-    }
+    const auto kernel = dtype == DType::kFloat32    ? sum_chunks<float>
+                        : dtype == DType::kBFloat16 ? sum_chunks<BFloat16>
+                                                    : sum_chunks<double>;
+    kernel<<<blocks, kThreads, 0, queue>>>(table);
   }
   sum_gradients<<<static_cast<unsigned>(table.num_entries), kThreads, 0, queue>>>(table);
   check_launch("the sum of squares");

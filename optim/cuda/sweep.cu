@@ -16,9 +16,9 @@ namespace {
 // and keeps 96 KiB of loads in flight on every multiprocessor.
 constexpr int kBlocksPerMultiprocessor = 4;
 
-template <class Rule, class T, Phase kPhase>
+template <class Rule, class T, class G, Phase kPhase>
 __global__ void __launch_bounds__(kSweepThreads, kBlocksPerMultiprocessor)
-    sweep_kernel(const __grid_constant__ typename SweepLaunches<Rule, T>::Table table) {
+    sweep_kernel(const __grid_constant__ typename SweepLaunches<Rule, T, G>::Table table) {
   const bool applies = table.decision == nullptr || table.decision->apply != 0;
   const T scale = table.decision == nullptr ? T{1} : static_cast<T>(table.decision->factor);
   for (std::int32_t chunk = static_cast<std::int32_t>(blockIdx.x); chunk < table.num_chunks;
@@ -26,37 +26,37 @@ __global__ void __launch_bounds__(kSweepThreads, kBlocksPerMultiprocessor)
     const SweepSegment& segment = table.segments[segment_of(table, chunk)];
     const std::int64_t first = (chunk - segment.first_chunk) * kChunk<T>;
     const std::int64_t rest = segment.numel - first;
-    SweepThread<Rule, T, kPhase>{table, segment, applies, scale}.run(
+    SweepThread<Rule, T, G, kPhase>{table, segment, applies, scale}.run(
         first, rest < kChunk<T> ? rest : kChunk<T>, static_cast<int>(threadIdx.x));
   }
 }
 
-template <class Rule, class T>
+template <class Rule, class T, class G>
 void launch_table(const Stream& stream, Phase phase,
-                  const typename SweepLaunches<Rule, T>::Table& table) {
+                  const typename SweepLaunches<Rule, T, G>::Table& table) {
   const unsigned blocks = persistent_blocks(stream, table.num_chunks, kBlocksPerMultiprocessor);
   const cudaStream_t queue = native(stream);
   switch (phase) {
     case Phase::kFirst:
-      sweep_kernel<Rule, T, Phase::kFirst><<<blocks, kSweepThreads, 0, queue>>>(table);
+      sweep_kernel<Rule, T, G, Phase::kFirst><<<blocks, kSweepThreads, 0, queue>>>(table);
       break;
     case Phase::kMiddle:
-      sweep_kernel<Rule, T, Phase::kMiddle><<<blocks, kSweepThreads, 0, queue>>>(table);
+      sweep_kernel<Rule, T, G, Phase::kMiddle><<<blocks, kSweepThreads, 0, queue>>>(table);
       break;
     case Phase::kLast:
-      sweep_kernel<Rule, T, Phase::kLast><<<blocks, kSweepThreads, 0, queue>>>(table);
+      sweep_kernel<Rule, T, G, Phase::kLast><<<blocks, kSweepThreads, 0, queue>>>(table);
       break;
     case Phase::kOnly:
-      sweep_kernel<Rule, T, Phase::kOnly><<<blocks, kSweepThreads, 0, queue>>>(table);
+      sweep_kernel<Rule, T, G, Phase::kOnly><<<blocks, kSweepThreads, 0, queue>>>(table);
       break;
   }
-  cuda_check(cudaGetLastError(), "the launch of a sweep");
+  check_launch("a sweep");
 }
 
-template <class Rule, class T>
+template <class Rule, class T, class G = T>
 void sweep_typed(const Rule& rule, const Stream& stream, const BlockUpdate& update) {
-  SweepLaunches<Rule, T>(rule, update).run([&stream](Phase phase, const auto& table) {
-    launch_table<Rule, T>(stream, phase, table);
+  SweepLaunches<Rule, T, G>(rule, update).run([&stream](Phase phase, const auto& table) {
+    launch_table<Rule, T, G>(stream, phase, table);
   });
 }
 
@@ -64,9 +64,13 @@ template <class Rule>
 void sweep_some_inboxes(const Rule& rule, const Stream& stream, const BlockUpdate& update) {
   switch (update.parameters.dtype) {
     case DType::kFloat32:
+      if (update.rounded.data != nullptr) {
+        return sweep_typed<Rule, float, BFloat16>(rule, stream, update);
+      }
       return sweep_typed<Rule, float>(rule, stream, update);
     case DType::kFloat64:
       return sweep_typed<Rule, double>(rule, stream, update);
+    case DType::kBFloat16:
     case DType::kInt64:
     case DType::kUInt8:
       break;

@@ -12,18 +12,18 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
-#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "gossamer/core/base/host_device.hpp"
 #include "gossamer/optim/block_update.hpp"
+#include "gossamer/optim/cuda/pack.hpp"
 #include "gossamer/optim/rule.hpp"
 
 namespace gossamer {
 
 inline constexpr int kSweepThreads = 256;
-/// Of one access.
+/// Of the widest access.
 inline constexpr std::int64_t kVectorBytes = 16;
 /// Vectors of one chunk that a thread works on, one after the other.
 inline constexpr std::int64_t kVectorsPerThread = 4;
@@ -46,13 +46,16 @@ struct SweepSegment {
   std::int64_t numel = 0;
   std::int32_t first_chunk = 0;
   std::int16_t coefficients = 0;
-  /// All addresses are multiples of kVectorBytes.
+  /// kLanes elements may be read at once from all addresses.
   bool aligned = false;
 };
 
-template <class Coefficients, class T>
+/// G: what gradients are, and what the model computes with. Where that is not T, the parameters are
+/// written twice.
+template <class Coefficients, class T, class G>
 struct SweepTable {
   T* parameters = nullptr;
+  G* rounded = nullptr;
   std::array<T*, kMaxStates> states = {};
   std::array<const T*, kMaxInboxes> inboxes = {};
   std::array<T, kMaxInboxes> weights = {};
@@ -79,18 +82,12 @@ GOSSAMER_HOST_DEVICE int segment_of(const Table& table, std::int32_t chunk) {
   return low;
 }
 
-/// kLanes elements that lie together.
-template <class T>
-struct alignas(kVectorBytes) Vector {
-  std::array<T, kLanes<T>> lanes;
-};
-
 /// One thread's share of a chunk. `kVector` elements at a time; all arithmetic is that of the sweep
 /// on processors, in the same order.
-template <class Rule, class T, Phase kPhase>
+template <class Rule, class T, class G, Phase kPhase>
 struct SweepThread {
   using Coefficients = typename Rule::template Coefficients<T>;
-  using Table = SweepTable<Coefficients, T>;
+  using Table = SweepTable<Coefficients, T, G>;
 
   const Table& table;
   const SweepSegment& segment;
@@ -105,48 +102,23 @@ struct SweepThread {
     if (segment.aligned) {
       constexpr std::int64_t kStep = kLanes<T>;
       for (std::int64_t i = thread; i < count / kStep; i += kSweepThreads) {
-        updates ? update<Vector<T>>(first + i * kStep) : mix_only<Vector<T>>(first + i * kStep);
+        updates ? update<kStep>(first + i * kStep) : mix_only<kStep>(first + i * kStep);
       }
       done = count / kStep * kStep;
     }
     for (std::int64_t i = done + thread; i < count; i += kSweepThreads) {
-      updates ? update<Scalar>(first + i) : mix_only<Scalar>(first + i);
+      updates ? update<1>(first + i) : mix_only<1>(first + i);
     }
   }
 
  private:
-  struct Scalar {
-    std::array<T, 1> lanes;
-  };
-
-  // On the GPU one access; processors are not allowed to look at elements as something else.
-  template <class Pack>
-  GOSSAMER_HOST_DEVICE static Pack load(const T* from) {
-#ifdef __CUDA_ARCH__
-    return *reinterpret_cast<const Pack*>(from);
-#else
-    Pack pack;
-    std::memcpy(&pack, from, sizeof(Pack));
-    return pack;
-#endif
-  }
-  template <class Pack>
-  GOSSAMER_HOST_DEVICE static void store(T* to, const Pack& pack) {
-#ifdef __CUDA_ARCH__
-    *reinterpret_cast<Pack*>(to) = pack;
-#else
-    std::memcpy(to, &pack, sizeof(Pack));
-#endif
-  }
-
-  template <class Pack>
-  GOSSAMER_HOST_DEVICE Pack mixed(std::int64_t place) const {
-    constexpr std::size_t kCount = std::tuple_size_v<decltype(Pack::lanes)>;
-    Pack x = load<Pack>(table.parameters + place);
+  template <std::int64_t kCount>
+  GOSSAMER_HOST_DEVICE Pack<T, kCount> mixed(std::int64_t place) const {
+    auto x = load_pack<Pack<T, kCount>>(table.parameters + place);
     if (table.num_inboxes == 0) return x;
     for (std::size_t lane = 0; lane < kCount; ++lane) x.lanes[lane] *= table.keep;
     for (std::size_t k = 0; k < static_cast<std::size_t>(table.num_inboxes); ++k) {
-      const Pack inbox = load<Pack>(table.inboxes[k] + place);
+      const auto inbox = load_pack<Pack<T, kCount>>(table.inboxes[k] + place);
       const T weight = table.weights[k];
       for (std::size_t lane = 0; lane < kCount; ++lane) {
         x.lanes[lane] += weight * inbox.lanes[lane];
@@ -155,35 +127,46 @@ struct SweepThread {
     return x;
   }
 
-  template <class Pack>
-  GOSSAMER_HOST_DEVICE void mix_only(std::int64_t index) const {
-    const std::int64_t place = segment.offset + index;
-    store(table.parameters + place, mixed<Pack>(place));
+  template <std::int64_t kCount>
+  GOSSAMER_HOST_DEVICE void write(std::int64_t place, const Pack<T, kCount>& x) const {
+    store_pack(table.parameters + place, x);
+    if constexpr (!std::is_same_v<T, G>) {
+      Pack<G, kCount> rounded;
+      for (std::size_t lane = 0; lane < kCount; ++lane) {
+        rounded.lanes[lane] = rounded_to_bfloat16(x.lanes[lane]);
+      }
+      store_pack(table.rounded + place, rounded);
+    }
   }
 
-  template <class Pack>
+  template <std::int64_t kCount>
+  GOSSAMER_HOST_DEVICE void mix_only(std::int64_t index) const {
+    const std::int64_t place = segment.offset + index;
+    write<kCount>(place, mixed<kCount>(place));
+  }
+
+  template <std::int64_t kCount>
   GOSSAMER_HOST_DEVICE void update(std::int64_t index) const {
-    constexpr std::size_t kCount = std::tuple_size_v<decltype(Pack::lanes)>;
     constexpr std::size_t kStates = Rule::kNumStates;
     constexpr StateMask kReads = Rule::reads(kPhase);
     constexpr StateMask kWrites = Rule::writes(kPhase);
     const Coefficients& c = table.coefficients[static_cast<std::size_t>(segment.coefficients)];
     const std::int64_t place = segment.offset + index;
-    const Pack g = load<Pack>(static_cast<const T*>(segment.gradient) + index);
-    std::array<Pack, kStates> states{};
+    const auto g = load_pack<Pack<G, kCount>>(static_cast<const G*>(segment.gradient) + index);
+    std::array<Pack<T, kCount>, kStates> states{};
     for (std::size_t k = 0; k < kStates; ++k) {
-      if (kReads >> k & 1U) states[k] = load<Pack>(table.states[k] + place);
+      if (kReads >> k & 1U) states[k] = load_pack<Pack<T, kCount>>(table.states[k] + place);
     }
-    Pack x = mixed<Pack>(place);
+    Pack<T, kCount> x = mixed<kCount>(place);
     for (std::size_t lane = 0; lane < kCount; ++lane) {
       std::array<T, kStates> state{};
       for (std::size_t k = 0; k < kStates; ++k) state[k] = states[k].lanes[lane];
-      Rule::template apply<T, kPhase>(c, x.lanes[lane], g.lanes[lane] * scale, state);
+      Rule::template apply<T, kPhase>(c, x.lanes[lane], widened(g.lanes[lane]) * scale, state);
       for (std::size_t k = 0; k < kStates; ++k) states[k].lanes[lane] = state[k];
     }
-    store(table.parameters + place, x);
+    write<kCount>(place, x);
     for (std::size_t k = 0; k < kStates; ++k) {
-      if (kWrites >> k & 1U) store(table.states[k] + place, states[k]);
+      if (kWrites >> k & 1U) store_pack(table.states[k] + place, states[k]);
     }
   }
 };
@@ -206,15 +189,16 @@ struct NoRule {
 
 /// Cuts the step of a block into launches: one for all segments of a phase, unless they do not fit
 /// into one table. Calls `launch(phase, table)` for each; the table is gone afterwards.
-template <class Rule, class T>
+template <class Rule, class T, class G>
 class SweepLaunches {
  public:
   using Coefficients = typename Rule::template Coefficients<T>;
-  using Table = SweepTable<Coefficients, T>;
+  using Table = SweepTable<Coefficients, T, G>;
 
   /// At most kMaxInboxes inboxes.
   SweepLaunches(const Rule& rule, const BlockUpdate& update) : rule_(rule), update_(update) {
     table_.parameters = static_cast<T*>(update.parameters.data);
+    table_.rounded = static_cast<G*>(update.rounded.data);
     for (std::size_t k = 0; k < table_.states.size(); ++k) {
       table_.states[k] = static_cast<T*>(update.states[k]);
     }
@@ -250,10 +234,6 @@ class SweepLaunches {
     friend bool operator==(const Kind&, const Kind&) = default;
   };
 
-  static bool is_aligned(const void* address) {
-    return reinterpret_cast<std::uintptr_t>(address) % kVectorBytes == 0;
-  }
-
   void begin_table() {
     table_.num_segments = 0;
     table_.num_chunks = 0;
@@ -280,13 +260,15 @@ class SweepLaunches {
                                           .weight_decay = segment.weight_decay});
       kind = kinds_.insert(kinds_.end(), kind_of(segment));
     }
-    bool aligned =
-        is_aligned(table_.parameters + segment.offset) && is_aligned(segment.gradient.data);
+    const auto fits = [](const auto* address) { return is_aligned<kLanes<T>>(address); };
+    bool aligned = fits(table_.parameters + segment.offset) &&
+                   fits(static_cast<const G*>(segment.gradient.data));
+    if (table_.rounded != nullptr) aligned = aligned && fits(table_.rounded + segment.offset);
     for (int k = 0; k < Rule::kNumStates; ++k) {
-      aligned = aligned && is_aligned(table_.states[static_cast<std::size_t>(k)] + segment.offset);
+      aligned = aligned && fits(table_.states[static_cast<std::size_t>(k)] + segment.offset);
     }
     for (std::size_t k = 0; k < update_.inboxes.size(); ++k) {
-      aligned = aligned && is_aligned(table_.inboxes[k] + segment.offset);
+      aligned = aligned && fits(table_.inboxes[k] + segment.offset);
     }
     table_.segments[static_cast<std::size_t>(table_.num_segments++)] = {
         .gradient = segment.gradient.data,

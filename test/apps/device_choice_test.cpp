@@ -4,8 +4,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/nn/functional/linear.h>
-#include <torch/types.h>
 
 #include "gossamer/core/base/error.hpp"
 
@@ -23,12 +21,12 @@ TEST(DeviceChoice, ReadsItsSection) {
   EXPECT_EQ(choice.name, "cuda");
   EXPECT_TRUE(choice.share);
   EXPECT_EQ(choice.exchange, "host");
-  EXPECT_TRUE(choice.bf16);
+  EXPECT_EQ(choice.precision, Precision::kBf16);
   const DeviceChoice plain = read_device_choice(Options::parse(""));
   EXPECT_EQ(plain.name, "cpu");
   EXPECT_FALSE(plain.share);
   EXPECT_EQ(plain.exchange, "auto");
-  EXPECT_FALSE(plain.bf16);
+  EXPECT_EQ(plain.precision, Precision::kFloat32);
   EXPECT_THROW(read_device_choice(Options::parse("name: tpu")), ConfigError);
   EXPECT_THROW(read_device_choice(Options::parse("precision: fp8")), ConfigError);
 }
@@ -45,34 +43,75 @@ TEST(DeviceChoice, GivesEveryLocalRankItsGpu) {
   }
 }
 
-TEST(DeviceChoice, RefusesMoreRanksThanGpusWithAdvice) {
-  for (const char* name : {"cuda", "auto"}) {
-    try {
-      static_cast<void>(device_of_rank({.name = name}, world_at(1, 4), 2));
-      FAIL() << name;
-    } catch (const ConfigError& error) {
-      const std::string text = error.what();
-      EXPECT_NE(text.find("4 ranks on a node that has 2 GPUs"), std::string::npos) << text;
-      EXPECT_NE(text.find("device.share: true"), std::string::npos) << text;
-    }
-  }
+TEST(DeviceChoice, AsksForAGpuWhereThereIsNone) {
   EXPECT_THROW(static_cast<void>(device_of_rank({.name = "cuda"}, world_at(0, 1), 0)), ConfigError);
 }
 
-TEST(AutocastScope, ComputesInBf16WhileItLives) {
-  const torch::Tensor x = torch::ones({2, 3});
-  const torch::Tensor w = torch::ones({4, 3});
-  const auto type = [&] { return torch::nn::functional::linear(x, w).scalar_type(); };
-  EXPECT_EQ(type(), torch::kFloat32);
-  {
-    const AutocastScope scope({}, true);
-    EXPECT_EQ(type(), torch::kBFloat16);
-    {
-      const AutocastScope off({}, false);
-      EXPECT_EQ(type(), torch::kBFloat16);
-    }
+TEST(DeviceChoice, KnowsRanksThatShareByTheirGpus) {
+  const DeviceChoice alone{.name = "cuda"};
+  EXPECT_FALSE(share_gpus(alone, {"", "", ""}));
+  // Also where a launcher shows every rank one GPU of its own, the first of one.
+  EXPECT_FALSE(share_gpus(alone, {"GPU-a", "GPU-b", "GPU-c"}));
+  const DeviceChoice sharing{.name = "cuda", .share = true};
+  EXPECT_FALSE(share_gpus(sharing, {"GPU-a", "GPU-b"}));
+  EXPECT_TRUE(share_gpus(sharing, {"GPU-a", "GPU-b", "GPU-a"}));
+}
+
+std::string refusal(const DeviceChoice& choice, const std::vector<std::string>& uuids) {
+  try {
+    static_cast<void>(share_gpus(choice, uuids));
+  } catch (const ConfigError& error) {
+    return error.what();
   }
-  EXPECT_EQ(type(), torch::kFloat32);
+  return "";
+}
+
+TEST(DeviceChoice, RefusesMoreRanksThanGpusWithAdvice) {
+  const std::string text = refusal({.name = "cuda"}, {"GPU-a", "GPU-b", "GPU-b"});
+  EXPECT_NE(text.find("ranks 1 and 2 have the same GPU (GPU-b)"), std::string::npos) << text;
+  EXPECT_NE(text.find("device.share: true"), std::string::npos) << text;
+}
+
+TEST(DeviceChoice, RefusesGpusForSomeRanksOnly) {
+  EXPECT_NE(refusal({.name = "auto"}, {"GPU-a", ""}).find("rank 0 has a GPU and rank 1 sees none"),
+            std::string::npos);
+  EXPECT_NE(refusal({.name = "auto"}, {"", "GPU-a"}).find("rank 0 sees no GPU and rank 1 has one"),
+            std::string::npos);
+}
+
+const std::vector<std::string> kSameNccl = {"NCCL 2.28.9", "NCCL 2.28.9"};
+const std::vector<std::string> kOddNccl = {"NCCL 2.28.9", "NCCL 2.20.1"};
+const std::vector<std::string> kNoNccl = {"no NCCL: x", "no NCCL: x"};
+const std::vector<std::string> kMpi = {"MPI that reaches GPUs", "MPI that reaches GPUs"};
+const std::vector<std::string> kNoMpi = {"MPI that reaches GPUs", "no MPI that reaches GPUs"};
+
+TEST(ChooseWires, TakesTheBestThatAllRanksHave) {
+  EXPECT_EQ(choose_wires("auto", kSameNccl, kMpi), WireKind::kNccl);
+  EXPECT_EQ(choose_wires("auto", kOddNccl, kMpi), WireKind::kMpi);
+  EXPECT_EQ(choose_wires("auto", kNoNccl, kMpi), WireKind::kMpi);
+  EXPECT_EQ(choose_wires("auto", kNoNccl, kNoMpi), WireKind::kHost);
+  EXPECT_EQ(choose_wires("nccl", kSameNccl, kNoMpi), WireKind::kNccl);
+  EXPECT_EQ(choose_wires("mpi", kSameNccl, kMpi), WireKind::kMpi);
+  EXPECT_EQ(choose_wires("host", kSameNccl, kMpi), WireKind::kHost);
+}
+
+TEST(ChooseWires, SaysWhichRankDoesNotHaveWhatIsAskedFor) {
+  const auto text = [](std::string_view exchange, const std::vector<std::string>& nccl) {
+    try {
+      static_cast<void>(choose_wires(exchange, nccl, kNoMpi));
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(text("nccl", kOddNccl),
+            "device.exchange: nccl, but rank 1 has NCCL 2.20.1, and rank 0 NCCL 2.28.9, allowed: "
+            "auto, host");
+  EXPECT_EQ(text("nccl", kNoNccl),
+            "device.exchange: nccl, but rank 0 has no NCCL: x, allowed: auto, host");
+  EXPECT_EQ(text("mpi", kSameNccl),
+            "device.exchange: mpi, but rank 1 has no MPI that reaches GPUs, and rank 0 MPI that "
+            "reaches GPUs, allowed: auto, host");
 }
 
 }  // namespace

@@ -168,7 +168,9 @@ TEST(Trainer, RecordsMeansOverSteps) {
 }
 
 TEST(Trainer, IsNotChangedByLookingAtIt) {
-  for (const char* const model : {"{name: mlp, hidden: 8}", "{name: cnn, width: 2}"}) {
+  for (const char* const model : {"{name: mlp, hidden: 8}", "{name: cnn, width: 2}",
+                                  "{name: cnn, width: 2}\ndevice: {precision: bf16}",
+                                  "{name: mlp, hidden: 8}\ndevice: {precision: bf16_parameters}"}) {
     const std::string yaml =
         concat("run: {steps: 12}\ndata: {train_size: 300, val_size: 70, batch_size: 10}\n",
                "model: ", model, "\nlog: {level: off, ");
@@ -213,15 +215,35 @@ TEST(Trainer, LearnsATextByItsBytes) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += "gossip spreads. ";
   std::ofstream(path) << text;
-  const Outcome run =
-      train(concat("run: {steps: 30}\nmodel: {name: gpt, layers: 1, d_model: 32, heads: 2}\n",
-                   "data: {name: text, path: ", path, ", context: 16, batch_size: 8}\n",
-                   "optimizer: {lr: 0.01}\nlog: {level: off, every: 10}\n"),
-            2);
+  for (const std::string& precision : precision_names()) {
+    SCOPED_TRACE(precision);
+    const Outcome run =
+        train(concat("run: {steps: 30}\nmodel: {name: gpt, layers: 1, d_model: 32, heads: 2}\n",
+                     "data: {name: text, path: ", path, ", context: 16, batch_size: 8}\n",
+                     "optimizer: {lr: 0.01}\ndevice: {precision: ", precision,
+                     "}\nlog: {level: off, every: 10}\n"),
+              2);
+    EXPECT_NEAR(run.records[0]["loss"], std::log(256.0), 3.0);
+    EXPECT_LT(run.records[2]["loss"], 1.0);
+    EXPECT_GT(run.final_record()["accuracy_mean_model"], 0.8) << "of the bytes that follow";
+    const bool rounded = precision == "bf16_parameters";
+    EXPECT_EQ(run.saved.header["head.weight"]["dtype"], rounded ? "BF16" : "F32");
+    EXPECT_EQ(run.saved.header["ln.weight"]["dtype"], "F32");
+  }
   fs::remove(path);
-  EXPECT_NEAR(run.records[0]["loss"], std::log(256.0), 3.0);
-  EXPECT_LT(run.records[2]["loss"], 1.0);
-  EXPECT_GT(run.final_record()["accuracy_mean_model"], 0.8) << "of the bytes that follow";
+}
+
+TEST(Trainer, RecordsNoGraphsOnProcessors) {
+  const LaunchOptions options{.num_ranks = 1, .log_level = LogLevel::kOff};
+  const auto body = [](Communicator& communicator, const World& world) {
+    const RunConfig config = read_text(kMlp + "device: {graph: true}\n", {}, world);
+    const Trainer trainer(config, {.communicator = communicator,
+                                   .world = world,
+                                   .logger = {},
+                                   .data = std::make_shared<const Dataset>(config.data->load(1))});
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", options, body), static_cast<int>(ExitCode::kConfig));
 }
 
 TEST(Trainer, CountsEpochsInBatchesOfTheShard) {

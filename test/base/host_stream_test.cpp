@@ -11,6 +11,8 @@
 
 #include <gtest/gtest.h>
 
+#include "gossamer/core/base/relay_stream.hpp"
+
 namespace gossamer {
 namespace {
 
@@ -20,6 +22,18 @@ struct Kind {
 };
 
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+/// A relay with its own streams, of which it has just changed from one to the other.
+class OwnRelay : public RelayStream {
+ public:
+  OwnRelay() : OwnRelay(std::make_shared<ThreadStream>()) { follow(second_); }
+
+ private:
+  explicit OwnRelay(std::shared_ptr<ThreadStream> first)
+      : RelayStream(*first), first_(std::move(first)) {}
+  std::shared_ptr<ThreadStream> first_;
+  ThreadStream second_;
+};
 
 class AnyHostStream : public testing::TestWithParam<Kind> {
  protected:
@@ -91,14 +105,14 @@ TEST_P(AnyHostStream, WaitsForAnotherStream) {
 
 INSTANTIATE_TEST_SUITE_P(
     Streams, AnyHostStream,
-    testing::Values(Kind{"inline",
-                         []() -> std::unique_ptr<Stream> {
-                           return std::make_unique<InlineStream>();
-                         }},
-                    Kind{"thread",
-                         []() -> std::unique_ptr<Stream> {
-                           return std::make_unique<ThreadStream>(Device{DeviceType::kCuda, 1});
-                         }}),
+    testing::Values(
+        Kind{"inline",
+             []() -> std::unique_ptr<Stream> { return std::make_unique<InlineStream>(); }},
+        Kind{"thread",
+             []() -> std::unique_ptr<Stream> {
+               return std::make_unique<ThreadStream>(Device{DeviceType::kCuda, 1});
+             }},
+        Kind{"relay", []() -> std::unique_ptr<Stream> { return std::make_unique<OwnRelay>(); }}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(InlineStream, ThrowsWhatItsWorkThrows) {

@@ -1,5 +1,7 @@
 #include "comm/conformance.hpp"
 
+#include "comm/values.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -17,56 +19,6 @@ namespace {
 
 // Empty, one, odd, a power of two and its neighbour, and more than one piece of an MPI exchange.
 constexpr std::array<std::int64_t, 7> kSizes = {0, 1, 2, 31, 1024, 1025, 70'001};
-
-/// What `rank` sends: different for every rank, place and `salt`, exact in every type.
-template <class T>
-T value_of(int rank, std::int64_t i, int salt) {
-  return static_cast<T>((rank * 31 + i * 7 + salt * 13) % 101);
-}
-
-template <class T>
-std::vector<T> values_of(int rank, std::int64_t numel, int salt = 0) {
-  std::vector<T> values(static_cast<std::size_t>(numel));
-  for (std::int64_t i = 0; i < numel; ++i) {
-    values[static_cast<std::size_t>(i)] = value_of<T>(rank, i, salt);
-  }
-  return values;
-}
-
-/// Elements where a communicator's blocks lie: on the device of its stream.
-template <class T>
-class Values {
- public:
-  Values(Communicator& communicator, const std::vector<T>& values)
-      : stream_(&communicator.stream()),
-        numel_(std::ssize(values)),
-        memory_(stream_->allocate(numel_, DTypeOf<T>::kValue)) {
-    const Buffer host = stream_->allocate_host(numel_, DTypeOf<T>::kValue);
-    std::ranges::copy(values, host.block().template as<T>().begin());
-    stream_->copy(memory_.block(), host.block());
-    stream_->synchronize();
-  }
-  /// Zeros.
-  Values(Communicator& communicator, std::size_t numel)
-      : Values(communicator, std::vector<T>(numel)) {}
-
-  [[nodiscard]] Block block() const { return memory_.block(); }
-  [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(numel_); }
-  [[nodiscard]] const std::shared_ptr<void>& owner() const { return memory_.owner(); }
-  [[nodiscard]] std::vector<T> read() const {
-    const Buffer host = stream_->allocate_host(numel_, DTypeOf<T>::kValue);
-    stream_->copy(host.block(), memory_.block());
-    stream_->synchronize();
-    const auto values = host.block().template as<T>();
-    return {values.begin(), values.end()};
-  }
-  friend bool operator==(const Values& a, const std::vector<T>& b) { return a.read() == b; }
-
- private:
-  Stream* stream_;
-  std::int64_t numel_;
-  Buffer memory_;
-};
 
 template <class T>
 void exchange_with_everybody(Communicator& communicator) {
@@ -94,6 +46,7 @@ void exchanges_pairs(Communicator& communicator) {
   exchange_with_everybody<double>(communicator);
   exchange_with_everybody<std::int64_t>(communicator);
   exchange_with_everybody<std::uint8_t>(communicator);
+  exchange_with_everybody<BFloat16>(communicator);
 }
 
 template <class T>
@@ -421,6 +374,12 @@ void refuses_nonsense(Communicator& communicator) {
       "neighbours that do not exist");
   require_throw<std::logic_error>(
       [&] { communicator.all_reduce_sum(four.block(), doubles.block(), {}); }, "different types");
+  const Values<std::uint8_t> bytes(communicator, 4);
+  const Values<BFloat16> halves(communicator, 4);
+  for (const Block& block : {bytes.block(), halves.block()}) {
+    require_throw<std::logic_error>([&] { communicator.all_reduce_sum(block, block, {}); },
+                                    "a sum of what cannot be summed");
+  }
   require_throw<std::logic_error>([&] { communicator.broadcast(four.block(), -1, {}); },
                                   "a root that does not exist");
   communicator.barrier();

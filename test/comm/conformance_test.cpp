@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "gossamer/comm/direct_communicator.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/comm/staged_communicator.hpp"
 #include "gossamer/core/base/host_stream.hpp"
@@ -37,6 +38,18 @@ TEST_P(Conformance, HoldsForBlocksOfAnotherDevice) {
     body(*staged);
     // What nobody has waited for may still use the device.
     staged->barrier();
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", {.num_ranks = num_ranks, .timeout_s = 60.0}, body), 0);
+}
+
+TEST_P(Conformance, HoldsForBlocksOfADeviceThatTheCommunicatorReaches) {
+  const auto& [test, num_ranks] = GetParam();
+  const auto body = [&body = test.body](Communicator& communicator, const World&) {
+    ThreadStream device({DeviceType::kCuda, 0});
+    const auto direct = make_direct_communicator(communicator, device);
+    body(*direct);
+    direct->barrier();
     return 0;
   };
   EXPECT_EQ(launch("threads", {.num_ranks = num_ranks, .timeout_s = 60.0}, body), 0);

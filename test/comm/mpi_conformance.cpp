@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "gossamer/comm/direct_communicator.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/comm/staged_communicator.hpp"
 #include "gossamer/core/base/host_stream.hpp"
@@ -32,6 +33,7 @@ int run_rank(Communicator& communicator, const World&) {
   // Stands for a device: its memory is written by a thread that lags behind.
   ThreadStream device({DeviceType::kCuda, 0});
   run_all(*make_staged_communicator(communicator, device, 100'000), "staged");
+  run_all(*make_direct_communicator(communicator, device), "direct");
   return 0;
 }
 

@@ -277,16 +277,17 @@ TEST(BucketManager, RefusesMemoryThatDoesNotFitThePlan) {
     const Problem problem = plain_problem("complete", 1);
     const auto infos = parameters_of_sizes(problem.sizes, DType::kFloat32);
     const BucketPlan plan = plan_buckets(infos, declared_order(infos.size()), 1);
-    const auto build = [&](std::vector<Buffer> memory) {
+    const auto build = [&](std::vector<ParameterMemory> memory) {
       const BucketManager manager(communicator, config_of(problem), infos, plan, std::move(memory));
     };
     InlineStream stream;
     EXPECT_NO_THROW(build(memory_of(plan, stream)));
     EXPECT_THROW(build({}), std::logic_error);
-    EXPECT_THROW(build({Buffer(32, DType::kFloat32), Buffer(31, DType::kFloat32)}),
-                 std::logic_error);
-    EXPECT_THROW(build({Buffer(32, DType::kFloat32), Buffer(32, DType::kFloat64)}),
-                 std::logic_error);
+    const Buffer floats(32, DType::kFloat32);
+    EXPECT_THROW(build({{floats}, {Buffer(31, DType::kFloat32)}}), std::logic_error);
+    EXPECT_THROW(build({{floats}, {Buffer(32, DType::kFloat64)}}), std::logic_error);
+    const Buffer halves(32, DType::kBFloat16);
+    EXPECT_THROW(build({{floats, halves}, {floats, halves}}), std::logic_error);
   });
 }
 

@@ -39,9 +39,10 @@ TEST(ModelAverage, GivesEveryRankTheMean) {
       std::vector<float> narrow(wide.begin(), wide.end());
       std::vector<float> none;
       InlineStream stream;
-      const ModelAverage average(
-          communicator, stream,
-          {block_of(std::span(narrow)), block_of(std::span(wide)), block_of(std::span(none))});
+      const ModelAverage average(communicator, stream,
+                                 {{block_of(std::span(narrow))},
+                                  {block_of(std::span(wide))},
+                                  {block_of(std::span(none))}});
       const std::vector<double> mean = mean_of(n, 37);
       for (std::size_t i = 0; i < mean.size(); ++i) {
         EXPECT_NEAR(wide[i], mean[i], 1e-15);
@@ -58,7 +59,7 @@ TEST(ModelAverage, IsBitIdenticalOnAllRanks) {
     std::vector<float>& mine = results[static_cast<std::size_t>(world.rank)];
     mine.assign(numbers.begin(), numbers.end());
     InlineStream stream;
-    const ModelAverage average(communicator, stream, {block_of(std::span(mine))});
+    const ModelAverage average(communicator, stream, {{block_of(std::span(mine))}});
   });
   for (const std::vector<float>& result : results) EXPECT_EQ(result, results.front());
 }
@@ -75,7 +76,7 @@ TEST(ModelAverage, MeasuresTheDistanceToTheMean) {
       }
       InlineStream stream;
       const ModelAverage average(communicator, stream,
-                                 {block_of(std::span(first)), block_of(std::span(second))});
+                                 {{block_of(std::span(first))}, {block_of(std::span(second))}});
       EXPECT_NEAR(average.distance(), std::sqrt(squares), 1e-13);
     });
   }
@@ -92,13 +93,27 @@ TEST(ModelAverage, RestoresBitForBit) {
                             static_cast<float>(world.rank)};
     const std::vector<float> own = x;
     InlineStream stream;
-    ModelAverage average(communicator, stream, {block_of(std::span(x))});
+    ModelAverage average(communicator, stream, {{block_of(std::span(x))}});
     EXPECT_EQ(x[5], 1.0F);
     x.assign(x.size(), 7.0F);
     average.restore();
     for (std::size_t i = 0; i < x.size(); ++i) {
       EXPECT_EQ(std::bit_cast<std::uint32_t>(x[i]), std::bit_cast<std::uint32_t>(own[i])) << i;
     }
+  });
+}
+
+TEST(ModelAverage, TakesRoundedCopiesAlong) {
+  run_ranks(3, [](Communicator& communicator, const World& world) {
+    std::vector<float> x = {1.0F + static_cast<float>(world.rank), 0.1F};
+    std::vector<BFloat16> rounded(2);
+    InlineStream stream;
+    ModelAverage average(communicator, stream,
+                         {{block_of(std::span(x)), block_of(std::span(rounded))}});
+    EXPECT_EQ(widened(rounded[0]), 2.0F);
+    EXPECT_EQ(rounded[1], rounded_to_bfloat16(0.1F));
+    average.restore();
+    EXPECT_EQ(widened(rounded[0]), 1.0F + static_cast<float>(world.rank));
   });
 }
 

@@ -153,7 +153,7 @@ TEST(Abort, NamesRankStepAndParameterBeforeAnythingIsSent) {
 }
 
 TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
-  for (const Where where : {Where::kLagging, Where::kDevice, Where::kNccl}) {
+  for (const Where where : kLaggingPlaces) {
     FakeNcclHub hub;
     Problem problem = pairs_of("gossip", NonFinite::kAbort);
     problem.where = where;

@@ -2,8 +2,8 @@
 // A small problem for many ranks, solved twice: by BucketManagers over the threads backend, and by
 // the recursion x(t+1) = W(t-1) x(t) - update(gradients of x(t)) in double with whole matrices.
 
-#include "comm/fake_nccl.hpp"
 #include "engine/ranks.hpp"
+#include "engine/test_device.hpp"
 #include "engine/toy_model.hpp"
 #include "optim/reference.hpp"
 
@@ -16,22 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "gossamer/comm/nccl_communicator.hpp"
-#include "gossamer/comm/staged_communicator.hpp"
-#include "gossamer/core/base/host_stream.hpp"
 #include "gossamer/core/base/random.hpp"
 #include "gossamer/optim/registry.hpp"
 #include "gossamer/topology/mixing.hpp"
 
 namespace gossamer {
-
-/// Where the parameters are, and when work on them is done.
-enum class Where : std::uint8_t {
-  kHost,     // at once
-  kLagging,  // on a thread that lags behind, in memory that communicators reach
-  kDevice,   // the same in memory that they do not reach: exchanges go through staging buffers
-  kNccl,     // the same, and NCCL's communicator reaches it, with a stand-in for NCCL's calls
-};
 
 struct Problem {
   Where where = Where::kHost;
@@ -52,6 +41,8 @@ struct Problem {
   bool shuffles = true;
   GradientOptions gradients = {};
   double gradient_scale = 1.0;
+  /// Gradients are rounded to bfloat16, whatever type the model has.
+  bool rounds_gradients = false;
   int num_threads = 1;
   /// Whether a rank's gradients hold a NaN in a step.
   std::function<bool(int rank, int step)> breaks = [](int, int) { return false; };
@@ -128,34 +119,6 @@ inline ToyModel model_of(const Problem& problem, Communicator& communicator) {
   return model_of(problem, communicator, config_of(problem));
 }
 
-/// One rank's streams, and the communicator that reaches its memory.
-class TestDevice {
- public:
-  TestDevice(Where where, Communicator& communicator, FakeNcclHub& hub)
-      : communicator_(&communicator), nccl_(std::make_unique<FakeNccl>(hub)) {
-    if (where == Where::kHost) return;
-    const Device device{where == Where::kLagging ? DeviceType::kCpu : DeviceType::kCuda, 0};
-    compute_ = std::make_unique<ThreadStream>(device);
-    if (where == Where::kLagging) return;
-    // Of staging or of NCCL.
-    side_ = std::make_unique<ThreadStream>(device);
-    own_ = where == Where::kDevice ? make_staged_communicator(communicator, *side_, 300)
-                                   : make_nccl_communicator(*nccl_, communicator, *side_);
-    communicator_ = own_.get();
-  }
-
-  [[nodiscard]] Communicator& communicator() { return *communicator_; }
-  /// Null: the bucket manager's own.
-  [[nodiscard]] Stream* stream() { return compute_.get(); }
-
- private:
-  Communicator* communicator_;
-  std::unique_ptr<FakeNccl> nccl_;
-  std::unique_ptr<ThreadStream> side_;
-  std::unique_ptr<Communicator> own_;
-  std::unique_ptr<ThreadStream> compute_;
-};
-
 /// One step of one rank: the gradients it has, computed as work on the stream; then finish_step().
 inline void train_step(const Problem& problem, ToyModel& model, int rank, int step) {
   std::vector<std::int64_t> order = declared_order(problem.sizes.size());
@@ -166,6 +129,11 @@ inline void train_step(const Problem& problem, ToyModel& model, int rank, int st
   const auto gradient = std::make_shared<std::vector<double>>();
   model.stream().run([&problem, &model, gradient, rank, step] {
     *gradient = gradient_at(model.values_now(), rank, step);
+    if (problem.rounds_gradients) {
+      for (double& g : *gradient) {
+        g = static_cast<double>(widened(rounded_to_bfloat16(static_cast<float>(g))));
+      }
+    }
     if (problem.breaks(rank, step)) gradient->back() = std::numeric_limits<double>::quiet_NaN();
   });
   model.manager().set_gradient_scale(problem.gradient_scale);

@@ -8,6 +8,7 @@
 #include <array>
 #include <memory>
 #include <ostream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -114,16 +115,18 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
     EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
     problem.dtype = DType::kFloat32;
     EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-5);
-    expect_same_where_streams_lag(problem);
+    expect_same_where_streams_lag(problem, kMostPlaces);
   }
 
+  static constexpr std::array kMostPlaces = {Where::kLagging, Where::kDevice, Where::kNccl};
+
   /// The order of work on a stream that lags behind is that of a stream that does not.
-  static void expect_same_where_streams_lag(Problem problem) {
+  static void expect_same_where_streams_lag(Problem problem, std::span<const Where> places) {
     // Every rank has four threads then.
     if (problem.num_ranks > 4) return;
     problem.num_steps = 6;
     const Trajectory expected = run_pipeline(problem);
-    for (const Where where : {Where::kLagging, Where::kDevice, Where::kNccl}) {
+    for (const Where where : places) {
       problem.where = where;
       EXPECT_EQ(run_pipeline(problem), expected) << static_cast<int>(where);
     }
@@ -132,6 +135,12 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
 INSTANTIATE_TEST_SUITE_P(Setups, EveryAlgorithm, testing::ValuesIn(all_setups()), setup_name);
 
 TEST_P(EveryAlgorithm, FollowsTheRecursion) { expect_recursion(problem()); }
+
+TEST_P(EveryAlgorithm, GivesTheSameBitsWhereverStreamsLag) {
+  Problem late = problem();
+  late.dtype = DType::kFloat32;
+  expect_same_where_streams_lag(late, kLaggingPlaces);
+}
 
 TEST_P(EveryAlgorithm, FollowsTheRecursionWithAccumAdamW) {
   Problem adaptive = problem();
@@ -165,7 +174,7 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWithEveryWayOfClipping) {
     clipped.dtype = DType::kFloat32;
     const Trajectory expected32 = Recursion(clipped).run();
     EXPECT_LE(largest_difference(run_pipeline(clipped), expected32), 1e-5);
-    expect_same_where_streams_lag(clipped);
+    expect_same_where_streams_lag(clipped, kMostPlaces);
     Problem free = problem();
     EXPECT_GE(largest_difference(Recursion(free).run(), expected), 1e-3);
   }
@@ -182,6 +191,23 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWhereStepsAreSkipped) {
     return step % 4 == 1 && rank == step % n;
   };
   expect_recursion(broken);
+}
+
+TEST_P(EveryAlgorithm, TrainsAModelInBFloat16LikeItsMasterCopy) {
+  Problem rounded = problem();
+  rounded.num_steps = 6;
+  rounded.rounds_gradients = true;
+  rounded.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
+  rounded.lr = 0.02;
+  rounded.gradients = {.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 0.6};
+  rounded.present = [](int rank, int step, std::int64_t parameter) {
+    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
+  };
+  rounded.dtype = DType::kFloat32;
+  const Trajectory expected = run_pipeline(rounded);
+  rounded.dtype = DType::kBFloat16;
+  EXPECT_EQ(run_pipeline(rounded), expected);
+  expect_same_where_streams_lag(rounded, std::array{Where::kDevice});
 }
 
 TEST_P(EveryAlgorithm, DoesNotDependOnTheBuckets) {

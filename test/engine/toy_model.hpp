@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,13 @@
 namespace gossamer {
 
 inline std::vector<double> read_block(const ConstBlock& block) {
+  if (block.dtype == DType::kBFloat16) {
+    std::vector<double> values;
+    for (const BFloat16 value : block.as<BFloat16>()) {
+      values.push_back(static_cast<double>(widened(value)));
+    }
+    return values;
+  }
   if (block.dtype == DType::kFloat32) {
     const auto values = block.as<float>();
     return {values.begin(), values.end()};
@@ -26,6 +34,11 @@ inline std::vector<double> read_block(const ConstBlock& block) {
 }
 
 inline void write_block(const Block& block, std::span<const double> values) {
+  if (block.dtype == DType::kBFloat16) {
+    std::ranges::transform(values, block.as<BFloat16>().begin(),
+                           [](double x) { return rounded_to_bfloat16(static_cast<float>(x)); });
+    return;
+  }
   if (block.dtype == DType::kFloat32) {
     std::ranges::transform(values, block.as<float>().begin(),
                            [](double x) { return static_cast<float>(x); });
@@ -34,11 +47,9 @@ inline void write_block(const Block& block, std::span<const double> values) {
   }
 }
 
-inline std::vector<Buffer> memory_of(const BucketPlan& plan, Stream& stream) {
-  std::vector<Buffer> memory;
-  for (const BucketSpec& spec : plan.buckets) {
-    memory.push_back(stream.allocate(spec.numel, spec.dtype));
-  }
+inline std::vector<ParameterMemory> memory_of(const BucketPlan& plan, Stream& stream) {
+  std::vector<ParameterMemory> memory;
+  for (const BucketSpec& spec : plan.buckets) memory.push_back(allocate_parameters(spec, stream));
   return memory;
 }
 
@@ -69,12 +80,17 @@ class ToyModel {
       : stream_(config.stream != nullptr ? config.stream : &inline_stream_),
         infos_(std::move(infos)) {
     config.stream = stream_;
-    std::vector<Buffer> memory = memory_of(plan, *stream_);
+    std::vector<ParameterMemory> memory = memory_of(plan, *stream_);
     parameters_.resize(infos_.size());
+    rounded_.resize(infos_.size());
     for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
       for (const BucketEntry& entry : plan.buckets[b].entries) {
         const auto place = static_cast<std::size_t>(entry.parameter);
-        parameters_[place] = part_of(memory[b].block(), entry.offset, infos_[place].numel());
+        const std::int64_t numel = infos_[place].numel();
+        parameters_[place] = part_of(memory[b].parameters.block(), entry.offset, numel);
+        if (plan.buckets[b].has_master()) {
+          rounded_[place] = part_of(memory[b].rounded.block(), entry.offset, numel);
+        }
       }
     }
     for (const ParameterInfo& info : infos_) {
@@ -108,11 +124,19 @@ class ToyModel {
     return values_now();
   }
 
-  /// For work on the stream.
+  /// For work on the stream. Throws std::logic_error where a model in bfloat16 is not what it is
+  /// the rounded copy of.
   [[nodiscard]] std::vector<double> values_now() const {
     std::vector<double> all;
-    for (const Block& block : parameters_) {
-      const std::vector<double> values = read_block(block);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const std::vector<double> values = read_block(parameters_[i]);
+      if (rounded_[i].data != nullptr) {
+        for (std::size_t e = 0; e < values.size(); ++e) {
+          const BFloat16 expected = rounded_to_bfloat16(static_cast<float>(values[e]));
+          if (rounded_[i].as<BFloat16>()[e] == expected) continue;
+          throw std::logic_error(concat("p", i, " and its rounded copy differ in element ", e));
+        }
+      }
       all.insert(all.end(), values.begin(), values.end());
     }
     return all;
@@ -121,7 +145,9 @@ class ToyModel {
   void write(std::span<const double> all) {
     stream_->synchronize();
     for (std::size_t i = 0; i < infos_.size(); ++i) {
-      write_block(parameters_[i], part(all, static_cast<std::int64_t>(i)));
+      const auto values = part(all, static_cast<std::int64_t>(i));
+      write_block(parameters_[i], values);
+      if (rounded_[i].data != nullptr) write_block(rounded_[i], values);
     }
   }
 
@@ -157,6 +183,8 @@ class ToyModel {
   std::vector<std::int64_t> offsets_;
   std::int64_t num_values_ = 0;
   std::vector<Block> parameters_;
+  /// Null data: there is none.
+  std::vector<Block> rounded_;
   std::vector<Buffer> gradients_;
   std::unique_ptr<BucketManager> manager_;
 };

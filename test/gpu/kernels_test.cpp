@@ -2,6 +2,7 @@
 
 #include "gpu/gpu_test.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "gossamer/core/base/make_stream.hpp"
 #include "gossamer/core/base/random.hpp"
 #include "gossamer/optim/block_update.hpp"
+#include "gossamer/optim/convert.hpp"
 #include "gossamer/optim/gradient_control.hpp"
 #include "gossamer/optim/registry.hpp"
 #include "gossamer/optim/swap_with_mean.hpp"
@@ -37,10 +39,16 @@ class Twin {
   [[nodiscard]] Block gpu() const { return device_.block(); }
 
   void set(std::int64_t i, double value) {
-    if (cpu_.block().dtype == DType::kFloat32) {
-      cpu_.block().as<float>()[static_cast<std::size_t>(i)] = static_cast<float>(value);
-    } else {
-      cpu_.block().as<double>()[static_cast<std::size_t>(i)] = value;
+    const auto place = static_cast<std::size_t>(i);
+    switch (cpu_.block().dtype) {
+      case DType::kFloat32:
+        cpu_.block().as<float>()[place] = static_cast<float>(value);
+        break;
+      case DType::kBFloat16:
+        cpu_.block().as<BFloat16>()[place] = rounded_to_bfloat16(static_cast<float>(value));
+        break;
+      default:
+        cpu_.block().as<double>()[place] = value;
     }
   }
   void upload() {
@@ -60,8 +68,14 @@ class Twin {
   }
   static double number(const Block& block, std::int64_t i) {
     const auto place = static_cast<std::size_t>(i);
-    return block.dtype == DType::kFloat32 ? static_cast<double>(block.as<float>()[place])
-                                          : block.as<double>()[place];
+    switch (block.dtype) {
+      case DType::kFloat32:
+        return static_cast<double>(block.as<float>()[place]);
+      case DType::kBFloat16:
+        return static_cast<double>(widened(block.as<BFloat16>()[place]));
+      default:
+        return block.as<double>()[place];
+    }
   }
 
  private:
@@ -84,7 +98,8 @@ TEST_F(Kernels, UpdateLikeProcessors) {
   const std::vector<std::int64_t> sizes = {0, 1, 3, 4, 33, 1000, 4096, 4097, 100'003};
   for (const std::string& name : optimizer_names()) {
     const auto optimizer = make_optimizer(name);
-    for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    for (const DType model : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+      const DType dtype = master_of(model);
       for (const std::size_t num_inboxes : {0U, 1U, 2U, 16U, 19U}) {
         std::int64_t numel = 0;
         std::vector<std::int64_t> offsets;
@@ -93,6 +108,7 @@ TEST_F(Kernels, UpdateLikeProcessors) {
           numel += (size + 31) / 32 * 32;
         }
         const Twin parameters(*gpu_, numel, dtype, 0, 1.0);
+        const Twin rounded(*gpu_, model == dtype ? 0 : numel, model, 0, 1.0);
         std::vector<Twin> states;
         for (int k = 0; k < optimizer->num_states(); ++k) {
           states.emplace_back(*gpu_, numel, dtype, 1, 0.0);
@@ -102,13 +118,14 @@ TEST_F(Kernels, UpdateLikeProcessors) {
           inboxes.emplace_back(*gpu_, numel, dtype, 10 + k, 1.0);
         }
         // One element to the side: without vectors.
-        const Twin gradient(*gpu_, numel + 1, dtype, 2, 1.0);
+        const Twin gradient(*gpu_, numel + 1, model, 2, 1.0);
         for (std::int64_t step = 1; step <= 2 * optimizer->cycle() + 1; ++step) {
           for (const bool on_gpu : {false, true}) {
             const auto block = [on_gpu](const Twin& twin) {
               return on_gpu ? twin.gpu() : twin.cpu();
             };
             BlockUpdate update{.parameters = block(parameters), .keep = 0.3, .lr = 0.01};
+            if (model != dtype) update.rounded = block(rounded);
             for (std::size_t k = 0; k < states.size(); ++k) {
               update.states[k] = block(states[k]).data;
             }
@@ -131,8 +148,29 @@ TEST_F(Kernels, UpdateLikeProcessors) {
           }
         }
         EXPECT_LE(parameters.largest_difference(), kTolerance) << name << ", " << num_inboxes;
+        // One unit in the last place of bfloat16, where the parameters lie on both sides of a tie.
+        EXPECT_LE(rounded.largest_difference(), 0.008) << name << ", " << num_inboxes;
         for (const Twin& state : states) EXPECT_LE(state.largest_difference(), kTolerance) << name;
       }
+    }
+  }
+}
+
+TEST_F(Kernels, ConvertLikeProcessors) {
+  for (const std::int64_t numel : {0, 1, 3, 4, 1000, 100'003}) {
+    const Twin wide(*gpu_, numel, DType::kFloat32, 1, 3.0);
+    const Twin narrow(*gpu_, numel, DType::kBFloat16, 2, 3.0);
+    // At the beginning, and where no vectors begin.
+    for (const std::int64_t skipped : {std::int64_t{0}, std::min<std::int64_t>(numel, 1)}) {
+      const auto rest = [&](const Block& block) {
+        return part_of(block, skipped, numel - skipped);
+      };
+      enqueue_convert(cpu_, rest(narrow.cpu()), rest(wide.cpu()));
+      enqueue_convert(*gpu_, rest(narrow.gpu()), rest(wide.gpu()));
+      EXPECT_EQ(narrow.largest_difference(), 0.0);
+      enqueue_convert(cpu_, rest(wide.cpu()), rest(narrow.cpu()));
+      enqueue_convert(*gpu_, rest(wide.gpu()), rest(narrow.gpu()));
+      EXPECT_EQ(wide.largest_difference(), 0.0);
     }
   }
 }
@@ -142,7 +180,7 @@ TEST_F(Kernels, SumSquaresAndDecideLikeProcessors) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const std::vector<std::int64_t> sizes = {1, 0, 7, 65'535, 65'536, 65'537, 1'000'003};
   const auto count = static_cast<std::int64_t>(sizes.size());
-  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
     for (const double poison : {0.0, kNan, kInf}) {
       std::vector<Twin> gradients;
       for (std::size_t i = 0; i < sizes.size(); ++i) {

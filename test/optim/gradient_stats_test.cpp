@@ -1,5 +1,7 @@
 #include "gossamer/optim/gradient_stats.hpp"
 
+#include "optim/parameters.hpp"
+
 #include <cmath>
 #include <limits>
 #include <span>
@@ -16,8 +18,17 @@ template <class T>
 std::vector<T> values_of(std::size_t count) {
   Random random(5, count);
   std::vector<T> values(count);
-  for (T& value : values) value = static_cast<T>(random.uniform(-2.0, 2.0));
+  draw(random, std::span(values), 2.0);
   return values;
+}
+
+template <class T>
+T largest() {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return {0x7f7f};
+  } else {
+    return std::numeric_limits<T>::max();
+  }
 }
 
 template <class T>
@@ -28,7 +39,7 @@ GradientStats stats_of(std::vector<T>& values, SimdPath simd = best_simd_path(),
 
 template <class T>
 class GradientStatsOf : public testing::Test {};
-using Types = testing::Types<float, double>;
+using Types = testing::Types<float, double, BFloat16>;
 TYPED_TEST_SUITE(GradientStatsOf, Types);
 
 TYPED_TEST(GradientStatsOf, AreTheSumOfSquares) {
@@ -36,7 +47,8 @@ TYPED_TEST(GradientStatsOf, AreTheSumOfSquares) {
     auto values = values_of<TypeParam>(count);
     long double sum = 0.0L;
     for (const TypeParam value : values) {
-      sum += static_cast<long double>(value) * static_cast<long double>(value);
+      const auto wide = static_cast<long double>(widened(value));
+      sum += wide * wide;
     }
     const GradientStats stats = stats_of(values);
     EXPECT_NEAR(stats.squares, static_cast<double>(sum), 1e-13 * static_cast<double>(sum)) << count;
@@ -57,12 +69,12 @@ TYPED_TEST(GradientStatsOf, HaveTheSameBitsOnEveryPathAndNumberOfThreads) {
 }
 
 TYPED_TEST(GradientStatsOf, FindASingleBadElementAnywhere) {
-  using Limits = std::numeric_limits<TypeParam>;
+  using Limits = std::numeric_limits<double>;
   for (const std::size_t count : {1U, 40U, 131'075U}) {
     auto values = values_of<TypeParam>(count);
-    for (const TypeParam bad : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
+    for (const double bad : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
       for (const std::size_t place : {std::size_t{0}, count / 2, count - 1}) {
-        const TypeParam good = std::exchange(values[place], bad);
+        const TypeParam good = std::exchange(values[place], element<TypeParam>(bad));
         for (const SimdPath path : available_simd_paths()) {
           EXPECT_FALSE(stats_of(values, path).finite) << count << " " << place;
         }
@@ -74,7 +86,7 @@ TYPED_TEST(GradientStatsOf, FindASingleBadElementAnywhere) {
 }
 
 TYPED_TEST(GradientStatsOf, AreFiniteForTheLargestNumbers) {
-  std::vector<TypeParam> values(100, std::numeric_limits<TypeParam>::max());
+  std::vector<TypeParam> values(100, largest<TypeParam>());
   EXPECT_TRUE(stats_of(values).finite);
 }
 

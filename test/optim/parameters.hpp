@@ -10,6 +10,7 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -20,12 +21,22 @@
 
 namespace gossamer {
 
+/// The number of type E that is next to x.
+template <class E>
+E element(double x) {
+  if constexpr (std::is_same_v<E, BFloat16>) {
+    return rounded_to_bfloat16(static_cast<float>(x));
+  } else {
+    return static_cast<E>(x);
+  }
+}
+
 /// Elements with a fence before and behind them.
 template <class T>
 class Fenced {
  public:
   explicit Fenced(std::size_t numel) : all_(numel + 2 * kFence, kMark) {
-    std::ranges::fill(values(), T{0});
+    std::ranges::fill(values(), T{});
   }
   [[nodiscard]] std::span<T> values() {
     return std::span(all_).subspan(kFence, all_.size() - 2 * kFence);
@@ -39,32 +50,38 @@ class Fenced {
 
  private:
   static constexpr int kFence = 16;
-  static constexpr T kMark = T(-12345);
+  inline static const T kMark = element<T>(-12345);
   std::vector<T> all_;
 };
 
 /// Draws numbers that are exact in T, so that the reference starts from the same ones.
 template <class T>
 void draw(Random& random, std::span<T> values, double size = 1.0) {
-  for (T& x : values) x = static_cast<T>(random.uniform(-size, size));
+  for (T& x : values) x = element<T>(random.uniform(-size, size));
 }
 
 template <class T>
 std::vector<double> as_doubles(std::span<T> values) {
-  return {values.begin(), values.end()};
+  std::vector<double> doubles;
+  for (const T value : values) doubles.push_back(static_cast<double>(widened(value)));
+  return doubles;
 }
 
-/// The library's side of one parameter: memory, state and step count, as a bucket keeps them.
-template <class T>
+/// The library's side of one parameter: memory, state and step count, as a bucket keeps them. G:
+/// what gradients are, and what the model computes with.
+template <class T, class G = T>
 struct TestParameter {
   TestParameter(std::size_t numel, int num_states)
       : p(numel),
         g(numel),
+        rounded(numel),
         inbox(numel),
         states(static_cast<std::size_t>(num_states), Fenced<T>(numel)) {}
 
   Fenced<T> p;
-  Fenced<T> g;
+  Fenced<G> g;
+  /// Used where G is not T.
+  Fenced<G> rounded;
   Fenced<T> inbox;
   std::vector<Fenced<T>> states;
   std::int64_t num_updates = 0;
@@ -72,11 +89,12 @@ struct TestParameter {
   /// An update with gradient and without mixing; the caller changes what it wants.
   ParameterUpdate next_update() {
     ParameterUpdate update{.parameter = p.block(), .gradient = g.block(), .step = num_updates + 1};
+    if (!std::is_same_v<T, G>) update.rounded = rounded.block();
     for (std::size_t k = 0; k < states.size(); ++k) update.states[k] = states[k].block().data;
     return update;
   }
   [[nodiscard]] bool intact() const {
-    return p.intact() && g.intact() && inbox.intact() &&
+    return p.intact() && g.intact() && rounded.intact() && inbox.intact() &&
            std::ranges::all_of(states, [](const Fenced<T>& state) { return state.intact(); });
   }
 };

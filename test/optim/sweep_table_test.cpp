@@ -3,6 +3,8 @@
 
 #include "gossamer/optim/cuda/sweep_table.hpp"
 
+#include "optim/parameters.hpp"
+
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -22,8 +24,8 @@
 namespace gossamer {
 namespace {
 
-template <class Rule, class T, Phase kPhase>
-void run_table(const typename SweepLaunches<Rule, T>::Table& table) {
+template <class Rule, class T, class G, Phase kPhase>
+void run_table(const typename SweepLaunches<Rule, T, G>::Table& table) {
   const bool applies = table.decision == nullptr || table.decision->apply != 0;
   const T scale = table.decision == nullptr ? T{1} : static_cast<T>(table.decision->factor);
   for (std::int32_t chunk = 0; chunk < table.num_chunks; ++chunk) {
@@ -32,21 +34,21 @@ void run_table(const typename SweepLaunches<Rule, T>::Table& table) {
     const std::int64_t first = (chunk - segment.first_chunk) * kChunk<T>;
     const std::int64_t count = std::min(kChunk<T>, segment.numel - first);
     for (int thread = 0; thread < kSweepThreads; ++thread) {
-      SweepThread<Rule, T, kPhase>{table, segment, applies, scale}.run(first, count, thread);
+      SweepThread<Rule, T, G, kPhase>{table, segment, applies, scale}.run(first, count, thread);
     }
   }
 }
 
 /// Returns the number of launches.
-template <class Rule, class T>
+template <class Rule, class T, class G>
 int run_like_a_gpu(const Rule& rule, const BlockUpdate& update) {
   int num_launches = 0;
-  SweepLaunches<Rule, T>(rule, update).run([&](Phase phase, const auto& table) {
+  SweepLaunches<Rule, T, G>(rule, update).run([&](Phase phase, const auto& table) {
     ++num_launches;
-    if (phase == Phase::kFirst) run_table<Rule, T, Phase::kFirst>(table);
-    if (phase == Phase::kMiddle) run_table<Rule, T, Phase::kMiddle>(table);
-    if (phase == Phase::kLast) run_table<Rule, T, Phase::kLast>(table);
-    if (phase == Phase::kOnly) run_table<Rule, T, Phase::kOnly>(table);
+    if (phase == Phase::kFirst) run_table<Rule, T, G, Phase::kFirst>(table);
+    if (phase == Phase::kMiddle) run_table<Rule, T, G, Phase::kMiddle>(table);
+    if (phase == Phase::kLast) run_table<Rule, T, G, Phase::kLast>(table);
+    if (phase == Phase::kOnly) run_table<Rule, T, G, Phase::kOnly>(table);
   });
   return num_launches;
 }
@@ -64,8 +66,8 @@ struct Layout {
   GradientDecision decision = {.factor = 0.75, .apply = 1};
 };
 
-/// One side of the comparison: memory and the step to make on it.
-template <class T>
+/// One side of the comparison: memory and the step to make on it. G as in SweepTable.
+template <class T, class G>
 class Side {
  public:
   Side(const Layout& layout, int num_states) : layout_(layout) {
@@ -75,19 +77,23 @@ class Side {
       const std::int64_t grain = Buffer::kAlignment / std::int64_t{sizeof(T)};
       numel_ += (size + grain - 1) / grain * grain;
     }
-    parameters_ = draw(numel_, 0, 1.0);
-    for (int k = 0; k < num_states; ++k) states_.push_back(draw(numel_, 1, 0.0));
+    parameters_ = draw<T>(numel_, 0, 1.0);
+    if (!std::is_same_v<T, G>) rounded_ = draw<G>(numel_, 2, 1.0);
+    for (int k = 0; k < num_states; ++k) states_.push_back(draw<T>(numel_, 1, 0.0));
     for (std::int64_t k = 0; k < layout.num_inboxes; ++k) {
-      inboxes_.push_back(draw(numel_, 100 + static_cast<std::uint64_t>(k), 1.0));
+      inboxes_.push_back(draw<T>(numel_, 100 + static_cast<std::uint64_t>(k), 1.0));
     }
     for (std::size_t i = 0; i < layout.sizes.size(); ++i) {
-      gradients_.push_back(draw(layout.sizes[i] + layout.shift, 1000 + i, 1.0));
+      gradients_.push_back(draw<G>(layout.sizes[i] + layout.shift, 1000 + i, 1.0));
     }
   }
 
   [[nodiscard]] BlockUpdate update(std::int64_t step) const {
-    BlockUpdate update{
-        .parameters = parameters_.block(), .keep = 0.4, .lr = 0.01, .decision = &layout_.decision};
+    BlockUpdate update{.parameters = parameters_.block(),
+                       .rounded = rounded_.block(),
+                       .keep = 0.4,
+                       .lr = 0.01,
+                       .decision = &layout_.decision};
     for (std::size_t k = 0; k < states_.size(); ++k) update.states[k] = states_[k].block().data;
     const double weight = 0.6 / static_cast<double>(inboxes_.size());
     for (const Buffer& inbox : inboxes_) update.inboxes.push_back({inbox.block(), weight});
@@ -105,28 +111,31 @@ class Side {
     return update;
   }
 
-  [[nodiscard]] std::vector<std::vector<T>> memory() const {
-    std::vector<std::vector<T>> all;
+  /// Bytes, buffer by buffer.
+  [[nodiscard]] std::vector<std::string> memory() const {
+    std::vector<std::string> all;
     for (const Buffer* buffer : buffers()) {
-      const auto values = buffer->block().template as<T>();
-      all.emplace_back(values.begin(), values.end());
+      const Block block = buffer->block();
+      all.emplace_back(static_cast<const char*>(block.data),
+                       static_cast<std::size_t>(block.bytes()));
     }
     return all;
   }
 
  private:
   [[nodiscard]] std::vector<const Buffer*> buffers() const {
-    std::vector<const Buffer*> all = {&parameters_};
+    std::vector<const Buffer*> all = {&parameters_, &rounded_};
     for (const auto* list : {&states_, &inboxes_, &gradients_}) {
       for (const Buffer& buffer : *list) all.push_back(&buffer);
     }
     return all;
   }
 
+  template <class E>
   static Buffer draw(std::int64_t numel, std::uint64_t stream, double bound) {
-    Buffer buffer(numel, DTypeOf<T>::kValue);
+    Buffer buffer(numel, DTypeOf<E>::kValue);
     Random random(7, stream);
-    for (T& x : buffer.block().as<T>()) x = static_cast<T>(random.uniform(-bound, bound));
+    for (E& x : buffer.block().as<E>()) x = element<E>(random.uniform(-bound, bound));
     return buffer;
   }
 
@@ -134,20 +143,21 @@ class Side {
   std::int64_t numel_ = 0;
   std::vector<std::int64_t> offsets_;
   Buffer parameters_;
+  Buffer rounded_;
   std::vector<Buffer> states_;
   std::vector<Buffer> inboxes_;
   std::vector<Buffer> gradients_;
 };
 
-template <class Rule, class T>
+template <class Rule, class T, class G = T>
 int expect_the_same(const Rule& rule, const Optimizer& optimizer, const Layout& layout) {
-  const Side<T> expected(layout, Rule::kNumStates);
-  const Side<T> actual(layout, Rule::kNumStates);
+  const Side<T, G> expected(layout, Rule::kNumStates);
+  const Side<T, G> actual(layout, Rule::kNumStates);
   InlineStream stream;
   int num_launches = 0;
   for (std::int64_t step = 1; step <= 2 * optimizer.cycle() + 1; ++step) {
     enqueue_update(stream, optimizer, expected.update(step));
-    num_launches = run_like_a_gpu<Rule, T>(rule, actual.update(step));
+    num_launches = run_like_a_gpu<Rule, T, G>(rule, actual.update(step));
   }
   EXPECT_EQ(actual.memory(), expected.memory());
   return num_launches;
@@ -165,6 +175,7 @@ void check_rule(const Rule& rule, const char* optimizer, const char* yaml, const
   const auto made = make_optimizer(optimizer, Options::parse(yaml));
   expect_the_same<Rule, float>(rule, *made, layout);
   expect_the_same<Rule, double>(rule, *made, layout);
+  expect_the_same<Rule, float, BFloat16>(rule, *made, layout);
 }
 
 constexpr MomentOptions kMoments{};

@@ -77,8 +77,8 @@ double largest_error(std::span<T> actual, const std::vector<double>& expected) {
   return largest;
 }
 
-/// Both sides of one parameter through many steps.
-template <class T>
+/// Both sides of one parameter through many steps. G as in TestParameter.
+template <class T, class G = T>
 class Duel {
  public:
   Duel(const Rule& rule, const Setting& setting, const Optimizer& optimizer)
@@ -89,6 +89,9 @@ class Duel {
     for (std::size_t k = 0; k < setting.take.size(); ++k) inboxes_.emplace_back(setting.numel);
     draw(random_, ours_.p.values());
     expected_ = as_doubles(ours_.p.values());
+    for (std::size_t i = 0; i < setting.numel; ++i) {
+      ours_.rounded.values()[i] = element<G>(static_cast<double>(ours_.p.values()[i]));
+    }
   }
 
   void step(int number) {
@@ -116,6 +119,14 @@ class Duel {
 
   double error() { return largest_error(ours_.p.values(), expected_); }
   [[nodiscard]] bool intact() const { return ours_.intact(); }
+  /// What the model reads is the parameter, rounded.
+  bool is_rounded() {
+    const std::span<G> rounded = ours_.rounded.values();
+    for (std::size_t i = 0; i < rounded.size(); ++i) {
+      if (rounded[i] != element<G>(static_cast<double>(ours_.p.values()[i]))) return false;
+    }
+    return true;
+  }
 
  private:
   void mix_expected() {
@@ -136,7 +147,7 @@ class Duel {
   Setting setting_;
   const Optimizer& optimizer_;
   Random random_ = Random(42);
-  TestParameter<T> ours_;
+  TestParameter<T, G> ours_;
   std::vector<Fenced<T>> inboxes_;
   reference::Optimizer theirs_;
   std::vector<double> expected_;
@@ -148,16 +159,19 @@ class EveryOptimizer : public testing::TestWithParam<Rule> {
     return make_optimizer(GetParam().type, Options::parse(GetParam().yaml()));
   }
 
-  template <class T>
+  template <class T, class G = T>
   void fight() {
     const std::unique_ptr<Optimizer> optimizer = make();
     for (const Setting& setting : settings()) {
-      Duel<T> duel(GetParam(), setting, *optimizer);
+      Duel<T, G> duel(GetParam(), setting, *optimizer);
       double worst = 0.0;
       for (int step = 0; step < kNumSteps; ++step) {
         duel.step(step);
         worst = std::max(worst, duel.error());
         ASSERT_LE(worst, kTolerance<T>) << text_of(setting) << ", step " << step + 1;
+        if (!std::is_same_v<T, G>) {
+          ASSERT_TRUE(duel.is_rounded()) << text_of(setting) << ", step " << step + 1;
+        }
       }
       ASSERT_TRUE(duel.intact()) << "wrote past an end: " << text_of(setting);
     }
@@ -167,6 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, EveryOptimizer, testing::ValuesIn(rules_under_te
 
 TEST_P(EveryOptimizer, FollowsTheReferenceInFloat32) { fight<float>(); }
 TEST_P(EveryOptimizer, FollowsTheReferenceInFloat64) { fight<double>(); }
+TEST_P(EveryOptimizer, FollowsTheReferenceWithAMasterCopy) { fight<float, BFloat16>(); }
 
 TEST_P(EveryOptimizer, OnlyMixesWithoutAGradient) {
   const std::unique_ptr<Optimizer> optimizer = make();
@@ -247,6 +262,18 @@ TEST_P(EveryOptimizer, RefusesIntegers) {
   std::vector<std::int64_t> numbers(4);
   const ParameterUpdate update{.parameter = block_of(std::span(numbers)),
                                .gradient = block_of(std::span(numbers))};
+  EXPECT_THROW(optimizer->update(update), std::logic_error);
+}
+
+TEST_P(EveryOptimizer, RefusesGradientsOfAnotherType) {
+  const std::unique_ptr<Optimizer> optimizer = make();
+  TestParameter<float, BFloat16> x(4, optimizer->num_states());
+  ParameterUpdate update = x.next_update();
+  update.rounded = {};
+  EXPECT_THROW(optimizer->update(update), std::logic_error);
+  TestParameter<double> y(4, optimizer->num_states());
+  update = y.next_update();
+  update.gradient = x.p.block();
   EXPECT_THROW(optimizer->update(update), std::logic_error);
 }
 

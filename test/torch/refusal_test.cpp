@@ -73,8 +73,6 @@ TEST(Refusal, OfTypesAndLayoutsNamesTheParameter) {
   };
   expect_parts(refusal(2, with(wave({3}, 0, torch::kFloat16))),
                {"layer_extra", "Half", "float32, float64"});
-  expect_parts(refusal(2, with(wave({3}, 0, torch::kBFloat16))),
-               {"layer_extra", "BFloat16", "float32, float64"});
   expect_parts(refusal(2, with(wave({3}, 0, torch::kComplexDouble))), {"layer_extra", "Complex"});
   expect_parts(refusal(2, with(wave({3, 3}, 0).to_sparse())), {"layer_extra", "sparse", "dense"});
   expect_parts(refusal(2,

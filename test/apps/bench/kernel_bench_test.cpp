@@ -37,9 +37,22 @@ TEST(KernelBench, StatesTheLeastTrafficOfEveryOptimizer) {
   EXPECT_EQ(least_of("accum_adamw", "accum_iter: 2"), (28.0 + 36.0) / 2.0);
 }
 
-TEST(KernelBench, UpdatesEveryElementOfEveryBucket) {
+TEST(KernelBench, CountsMasterCopiesAndWhatTheModelReads) {
+  KernelBenchOptions options = small("adamw");
+  options.model = DType::kBFloat16;
+  // Read p, inbox, m and v, write p, m and v in float32; read g, write the rounded p in bfloat16.
+  EXPECT_EQ(KernelBench(options).run().least_bytes_per_element, 7 * 4.0 + 2 * 2.0);
+}
+
+class KernelBenchOf : public testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Models, KernelBenchOf, testing::Values(DType::kFloat32, DType::kBFloat16),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+TEST_P(KernelBenchOf, UpdatesEveryElementOfEveryBucket) {
   for (const std::string& name : optimizer_names()) {
-    KernelBench bench(small(name));
+    KernelBenchOptions options = small(name);
+    options.model = GetParam();
+    KernelBench bench(options);
     std::vector<std::vector<float>> before;
     for (const Bucket& bucket : bench.buckets()) {
       const auto values = bucket.parameters().as<float>();

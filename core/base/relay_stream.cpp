@@ -1,0 +1,32 @@
+#include "gossamer/core/base/relay_stream.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace gossamer {
+
+void RelayStream::follow(Stream& next) {
+  if (&next == current_) return;
+  if (next.device() != device()) {
+    throw std::logic_error("RelayStream::follow: the stream is on another device");
+  }
+  next.wait(record());
+  if (std::ranges::find(used_, &next) == used_.end()) used_.push_back(&next);
+  current_ = &next;
+}
+
+EventPtr RelayStream::record() {
+  check();
+  return current_->record();
+}
+
+void RelayStream::synchronize() {
+  current_->synchronize();
+  check();
+}
+
+void RelayStream::check() {
+  for (Stream* stream : used_) stream->check();
+}
+
+}  // namespace gossamer

@@ -1,0 +1,32 @@
+#pragma once
+// The memory of a bucket's parameters: one block, or two where the model computes in bfloat16.
+
+#include "gossamer/core/base/buffer.hpp"
+#include "gossamer/core/base/stream.hpp"
+#include "gossamer/core/engine/bucket_plan.hpp"
+
+namespace gossamer {
+
+/// A bucket's parameters, on its stream's device.
+struct ParameterMemory {
+  /// What is mixed, updated and exchanged.
+  Buffer parameters = {};
+  /// The same rounded to BucketSpec::model_dtype, which the model computes with; empty: it computes
+  /// with `parameters`.
+  Buffer rounded = {};
+};
+
+/// The same without ownership.
+struct ParameterBlocks {
+  Block parameters = {};
+  /// Null data: there is none.
+  Block rounded = {};
+};
+
+inline ParameterMemory allocate_parameters(const BucketSpec& spec, Stream& stream) {
+  ParameterMemory memory{.parameters = stream.allocate(spec.numel, spec.dtype)};
+  if (spec.has_master()) memory.rounded = stream.allocate(spec.numel, spec.model_dtype);
+  return memory;
+}
+
+}  // namespace gossamer

@@ -1,0 +1,52 @@
+#include "gossamer/core/torch/step_graph.hpp"
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include <dlfcn.h>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/torch/torch_stream.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr const char* kModule = "libgossamer_torch_cuda.so";
+
+/// Where the loader looks, then beside the program and in the lib folder beside the program's.
+void* load_module(std::string& reason) {
+  std::error_code failure;
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe", failure).parent_path();
+  for (const std::string& path : {std::string(kModule), (folder / kModule).string(),
+                                  (folder / "../lib" / kModule).string()}) {
+    if (void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return module;
+    const char* const error = dlerror();
+    reason += concat(reason.empty() ? "" : "; ", error == nullptr ? path : error);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<StepGraph> make_step_graph(Device device) {
+  if (device.type == DeviceType::kCpu) {
+    throw ConfigError("device.graph: true, but processors have no graphs, allowed: false");
+  }
+  use_torch_device(device);
+  std::string reason;
+  // Never unloaded: what it makes may live as long as the program.
+  void* const module = load_module(reason);
+  if (module == nullptr) {
+    throw ConfigError(concat("device.graph: ", kModule, " cannot be loaded (", reason,
+                             "), allowed: false, or a build with CUDA that has it beside the "
+                             "program"));
+  }
+  using Make = StepGraph* (*)(int);
+  const auto make = reinterpret_cast<Make>(dlsym(module, "gossamer_make_cuda_graph"));
+  if (make == nullptr) throw ConfigError(concat(kModule, " is not of this version of gossamer"));
+  return std::unique_ptr<StepGraph>(make(device.index));
+}
+
+}  // namespace gossamer

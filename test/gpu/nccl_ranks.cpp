@@ -1,0 +1,116 @@
+// NCCL among processes: the conformance suite, one rank per GPU, or several ranks on each where
+// there are fewer. NCCL refuses two ranks of one host on one GPU, so these say that they are
+// different hosts (NCCL_HOSTID) and talk over sockets. Run by mpirun. Prints what communicators
+// cost. Exit code 77, which ctest takes as skipped, where there is no GPU or NCCL has refused.
+
+#include "comm/conformance.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "gossamer/comm/launch.hpp"
+#include "gossamer/comm/nccl_communicator.hpp"
+#include "gossamer/comm/nccl_library.hpp"
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/make_stream.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr int kSkipped = 77;
+
+/// Time and the GPU's memory since it was made, which other ranks of the GPU use as well.
+class Cost {
+ public:
+  [[nodiscard]] std::string text() const {
+    const std::chrono::duration<double, std::milli> elapsed = Clock::now() - begin_;
+    const double used = static_cast<double>(free_) - static_cast<double>(free_bytes());
+    return std::to_string(elapsed.count()) + " ms, " + std::to_string(used / (1 << 20)) +
+           " MiB of this GPU";
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static std::size_t free_bytes() {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
+  }
+
+  std::size_t free_ = free_bytes();
+  Clock::time_point begin_ = Clock::now();
+};
+
+/// Null where NCCL is missing or refuses what is asked of it, with a word about it.
+std::unique_ptr<Communicator> make_or_say_why_not(NcclApi& nccl, Communicator& host,
+                                                  Stream& stream) {
+  try {
+    return make_nccl_communicator(nccl, host, stream, {60.0});
+  } catch (const CommError& error) {
+    std::fprintf(stderr, "rank %d: NCCL %s refuses: %s\n", host.rank(), nccl.version().c_str(),
+                 error.what());
+    return nullptr;
+  }
+}
+
+void say(const Communicator& communicator, const std::string& line) {
+  if (communicator.rank() == 0) std::printf("%s\n", line.c_str());
+}
+
+int run_rank(Communicator& host, const World& world) {
+  const int count = num_gpus();
+  if (count == 0) {
+    say(host, "skipped: this machine has no GPU, or no driver for it");
+    return kSkipped;
+  }
+  if (world.local_size > count) {
+    setenv("NCCL_HOSTID", ("gossamer-" + std::to_string(world.rank)).c_str(), 1);
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  }
+  const auto nccl = load_nccl();
+  const auto stream = make_stream({DeviceType::kCuda, world.local_rank % count});
+  stream->enter();
+  host.barrier();
+  const Cost first_cost;
+  const auto communicator = make_or_say_why_not(*nccl, host, *stream);
+  if (communicator == nullptr) return kSkipped;
+  say(host, "first communicator of " + std::to_string(host.size()) + ": " + first_cost.text());
+  for (const ConformanceCase& test : conformance_cases()) {
+    try {
+      test.body(*communicator);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s: %s\n", test.name.data(), error.what());
+      throw;
+    }
+    stream->synchronize();
+    communicator->check();
+    communicator->barrier();
+    say(host, std::string(test.name) + " holds");
+  }
+  std::vector<std::unique_ptr<Communicator>> more;
+  const Buffer number = stream->allocate(1, DType::kFloat32);
+  const Buffer sum = stream->allocate(1, DType::kFloat32);
+  for (int i = 0; i < 4; ++i) {
+    host.barrier();
+    const Cost cost;
+    more.push_back(communicator->split(0));
+    // NCCL connects and allocates with the first operation.
+    more.back()->all_reduce_sum(number.block(), sum.block(), {}).wait();
+    say(host, "further communicator of all: " + cost.text());
+  }
+  stream->synchronize();
+  host.barrier();
+  return 0;
+}
+
+}  // namespace
+}  // namespace gossamer
+
+int main() { return gossamer::launch("mpi", {.timeout_s = 60.0}, gossamer::run_rank); }

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""What PyTorch does on a GPU: the other side of `gossamer bench kernel --device cuda` and of a gpt's training.
+
+    python3 scripts/gpu_peer.py sweep                    # mixing and optimizer of 200 buckets of 25 MiB
+    python3 scripts/gpu_peer.py train --batch 32         # tokens per second of a gpt with fused AdamW, bf16 autocast
+    python3 scripts/gpu_peer.py train --batch 32 --compile
+    python3 scripts/gpu_peer.py sweep --device cpu --mib 1 --buckets 3      # does the script work?
+
+`sweep` times, in turn within one run: copying 1 GiB; torch.optim.AdamW(fused=True); and what decent-dp does for a bucket
+between two exchanges, as its `AccumAdamW` does it with torch._foreach_* calls: mixing, decay, accumulation, moments,
+update, preparing the next exchange. Medians over rounds. Prints one JSON line. Needs torch alone.
+"""
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Clock:
+    """Seconds of a device's work, the host waiting at both ends."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def synchronize(self):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def time(self, work):
+        self.synchronize()
+        begin = time.perf_counter()
+        work()
+        self.synchronize()
+        return time.perf_counter() - begin
+
+
+# ---- mixing and update -------------------------------------------------------------------------
+
+class AccumBucket:
+    """A bucket of decent-dp with AccumAdamW, all parameters in one foreach list."""
+
+    def __init__(self, numel, tensors, device, accum_iter):
+        self.block = torch.randn(numel, device=device) * 0.02
+        self.inbox = torch.randn(numel, device=device) * 0.02
+        self.gradient = torch.randn(numel, device=device) * 0.01
+        self.p, self.g = ([flat.narrow(0, i * (numel // tensors), numel // tensors) for i in range(tensors)]
+                          for flat in (self.block, self.gradient))
+        self.m, self.v, self.accumulated = ([torch.zeros_like(x) for x in self.p] for _ in range(3))
+        self.accum_iter = accum_iter
+        self.step_count = 0
+
+    @torch.no_grad()
+    def step(self, lr=1e-6, beta1=0.9, beta2=0.999, eps=1e-8, decay=0.1, keep=0.5):
+        self.block.mul_(keep)
+        self.block.add_(self.inbox, alpha=1.0 - keep)
+        self.step_count += 1
+        t = (self.step_count - 1) // self.accum_iter + 1
+        torch._foreach_mul_(self.p, 1.0 - lr * decay)
+        torch._foreach_add_(self.accumulated, self.g, alpha=1.0 / self.accum_iter)
+        m = torch._foreach_mul(self.m, beta1)
+        torch._foreach_add_(m, self.g, alpha=1.0 - beta1)
+        v = torch._foreach_mul(self.v, beta2)
+        torch._foreach_addcmul_(v, self.g, self.g, 1.0 - beta2)
+        torch._foreach_sqrt_(v)
+        torch._foreach_div_(v, (1.0 - beta2**t) ** 0.5)
+        torch._foreach_add_(v, eps)
+        torch._foreach_addcdiv_(self.p, m, v, -lr / (1.0 - beta1**t))
+        if self.step_count % self.accum_iter == 0:
+            torch._foreach_lerp_(self.m, self.accumulated, 1.0 - beta1)
+            torch._foreach_mul_(self.v, beta2)
+            torch._foreach_addcmul_(self.v, self.accumulated, self.accumulated, 1.0 - beta2)
+            torch._foreach_zero_(self.accumulated)
+        self.inbox.copy_(self.block)
+        self.inbox.mul_(0.5)
+
+
+def sweep(arguments, device):
+    clock = Clock(device)
+    tensors = arguments.tensors
+    numel = int(arguments.mib * 2**20) // 4 // tensors * tensors
+    copied = [torch.zeros(arguments.copy_mib * 2**20, dtype=torch.uint8, device=device) for _ in range(2)]
+
+    def copy_all():
+        for _ in range(8):
+            copied[1].copy_(copied[0])
+
+    buckets = [AccumBucket(numel, tensors, device, arguments.accum_iter) for _ in range(arguments.buckets)]
+    foreach, copies = [], []
+    for bucket in buckets:
+        bucket.step()
+    for _ in range(arguments.rounds * arguments.accum_iter):
+        foreach.append(clock.time(lambda: [bucket.step() for bucket in buckets]) / len(buckets))
+        copies.append(clock.time(copy_all) / (16 * copied[0].nbytes))
+    del buckets
+
+    parameters = [nn.Parameter(torch.randn(numel // tensors, device=device) * 0.02)
+                  for _ in range(arguments.buckets * tensors)]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter) * 0.01
+    adamw = torch.optim.AdamW(parameters, lr=1e-6, weight_decay=0.1, fused=True)
+    adamw.step()
+    fused = []
+    for _ in range(arguments.rounds * arguments.accum_iter):
+        fused.append(clock.time(adamw.step) / arguments.buckets)
+        copies.append(clock.time(copy_all) / (16 * copied[0].nbytes))
+
+    byte_s = statistics.median(copies)
+    # Read p, g, m and v, write p, m and v.
+    fused_least = 28 * numel * byte_s
+    return {"bucket_mib": numel * 4 / 2**20, "buckets": arguments.buckets, "tensors_per_bucket": tensors,
+            "copy_GBps": 1e-9 / byte_s,
+            "decent_dp_passes_ms": 1e3 * statistics.median(foreach),
+            "fused_adamw_ms": 1e3 * statistics.median(fused),
+            "fused_adamw_ratio_to_28_bytes": statistics.median(fused) / fused_least}
+
+
+# ---- training ----------------------------------------------------------------------------------
+
+class Layer(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        parts = self.qkv(self.ln1(x)).split(width, 2)
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.out(F.gelu(self.fc(self.ln2(x))))
+
+
+class Gpt(nn.Module):
+    """gossamer's gpt (apps/models/gpt.cpp)."""
+
+    def __init__(self, layers, width, heads, length, vocabulary=256):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
+        self.ln, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens):
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.head(self.ln(self.layers(self.wte(tokens) + self.wpe(places)))).flatten(0, 1)
+
+
+def train(arguments, device):
+    torch.manual_seed(1)
+    clock = Clock(device)
+    model = Gpt(arguments.layers, arguments.width, arguments.heads, arguments.length).to(device)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+    run = torch.compile(model) if arguments.compile else model
+    pool = [torch.randint(256, (arguments.batch, arguments.length + 1)) for _ in range(8)]
+    if device.type == "cuda":
+        pool = [batch.pin_memory() for batch in pool]
+
+    def step(number):
+        batch = pool[number % len(pool)].to(device, non_blocking=True)
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = F.cross_entropy(run(batch[:, :-1]), batch[:, 1:].flatten())
+        loss.backward()
+        adamw.step()
+        adamw.zero_grad(set_to_none=True)
+
+    for number in range(arguments.warmup):
+        step(number)
+    seconds = [clock.time(lambda: [step(number) for number in range(arguments.steps)]) / arguments.steps
+               for _ in range(arguments.rounds)]
+    step_s = statistics.median(seconds)
+    result = {"parameters": num_parameters, "batch": arguments.batch, "length": arguments.length,
+              "compile": arguments.compile, "step_ms": 1e3 * step_s,
+              "tokens_per_s": arguments.batch * arguments.length / step_s}
+    if device.type == "cuda":
+        result["peak_memory_GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("sweep")
+    command.add_argument("--device", default=argparse.SUPPRESS)
+    command.add_argument("--mib", type=float, default=25.0, help="of a bucket's float32 parameters")
+    command.add_argument("--buckets", type=int, default=200)
+    command.add_argument("--tensors", type=int, default=4, help="parameters of a bucket")
+    command.add_argument("--accum-iter", type=int, default=4)
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--copy-mib", type=int, default=1024)
+    command.set_defaults(run=sweep)
+    command = commands.add_parser("train")
+    command.add_argument("--device", default=argparse.SUPPRESS)
+    command.add_argument("--layers", type=int, default=11)
+    command.add_argument("--width", type=int, default=960)
+    command.add_argument("--heads", type=int, default=15)
+    command.add_argument("--length", type=int, default=1024)
+    command.add_argument("--batch", type=int, default=32)
+    command.add_argument("--compile", action="store_true")
+    command.add_argument("--warmup", type=int, default=5)
+    command.add_argument("--steps", type=int, default=10)
+    command.add_argument("--rounds", type=int, default=3)
+    command.set_defaults(run=train)
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    result = arguments.run(arguments, device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "processor"
+    print(json.dumps({"device": name, "torch": torch.__version__, **result}))
+
+
+if __name__ == "__main__":
+    main()

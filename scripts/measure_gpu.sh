@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# scripts/measure_gpu.sh FOLDER [PART...]
+#
+# Everything that docs/gpu.md has a figure for, on this machine's GPU: build first (scripts/build.sh
+# release, or scripts/build_gpu.sh). Each part leaves its output in FOLDER/PART.log; a part that
+# fails does not stop the others, and the last lines say which did.
+#
+#   tests       ctest -L gpu; several NCCL ranks on one GPU print what communicators cost
+#   sanitizer   the same tests under compute-sanitizer
+#   golden      recorded runs replayed on the GPU; only if GOLDEN names a folder of cases
+#   kernels     bench kernel: accum_adamw and others, float32 and bfloat16
+#   peers       the same work by PyTorch (scripts/gpu_peer.py)
+#   train       a gpt of 124 million parameters: gossamer with 1 and 2 ranks, with and without a
+#               graph, and PyTorch with fused AdamW, compiled or not
+#   profile     ncu: bandwidth of the sweep kernel
+#
+# BATCH sets the gpt's batch size (32), STEPS its steps (60), BUILD the build folder.
+set -uo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/lib.sh
+source "$root/scripts/lib.sh"
+cd -- "$root" || exit
+case ${1:-} in
+  '' | -h | --help)
+    sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
+    exit $((${#1} > 0 ? 0 : 1))
+    ;;
+esac
+folder=$1
+shift
+parts=("$@")
+((${#parts[@]} > 0)) || parts=(tests sanitizer golden kernels peers train profile)
+build=${BUILD:-build/release}
+gossamer=$build/gossamer
+batch=${BATCH:-32}
+steps=${STEPS:-60}
+[[ -x $gossamer ]] || die "measure_gpu.sh: $gossamer is not there. Type: scripts/build.sh release"
+nvidia-smi -L >/dev/null 2>&1 || die "measure_gpu.sh: this machine has no GPU, or no driver for it"
+mkdir -p "$folder"
+nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv >"$folder/gpu.txt"
+python=$(command -v "${PYTHON:-python3}")
+
+# Prints a command, then what it says.
+try() {
+  printf '\n$ %s\n' "$*"
+  "$@"
+}
+
+tests() {
+  try ctest --test-dir "$build" -L gpu --output-on-failure --timeout 300
+  # Their output is of interest when they pass, too.
+  try ctest --test-dir "$build" -R nccl_ranks -V
+}
+
+sanitizer() {
+  local failed=0 tool
+  for tool in memcheck racecheck; do
+    try compute-sanitizer --tool "$tool" --error-exitcode 1 "$build/test/test_gpu" \
+      --gtest_filter='Kernels.*:CudaStream*' || failed=1
+  done
+  return $failed
+}
+
+golden() {
+  local failed=0 recorded count=0
+  for recorded in "${GOLDEN:?names no folder of recorded runs}"/*/; do
+    count=$((count + 1))
+    try "$gossamer" replay "$recorded" --device cuda || failed=1
+  done
+  ((count > 0)) || failed=1
+  return $failed
+}
+
+kernels() {
+  local failed=0 optimizer parameters
+  for parameters in float32 bfloat16; do
+    for optimizer in accum_adamw adamw sgd; do
+      try "$gossamer" bench kernel --device cuda --optimizer "$optimizer" --buckets 200 \
+        --parameters "$parameters" --json || failed=1
+    done
+  done
+  # As one would with many small parameters, and with buckets that the cache holds.
+  try "$gossamer" bench kernel --device cuda --bucket-mib 1 --buckets 400 --json || failed=1
+  return $failed
+}
+
+peers() { try "$python" scripts/gpu_peer.py sweep; }
+
+train() {
+  local failed=0 text=$folder/text.txt
+  # Any text does: what is measured is time.
+  [[ -s $text ]] || cat -- core/*/*.?pp optim/*.?pp comm/*.?pp apps/*.?pp docs/*.md >"$text"
+  local config=configs/gpt_124m.yaml
+  local common=("run.steps=$steps" "data.path=$text" "data.batch_size=$batch" train.grad_clip=none
+    log.eval_every=0)
+  local precision graph
+  for precision in bf16 bf16_parameters; do
+    for graph in false true; do
+      try "$gossamer" train "$config" "${common[@]}" "device.precision=$precision" \
+        "device.graph=$graph" "run.output_dir=$folder/one_${precision}_$graph" --ranks 1 || failed=1
+    done
+    try "$gossamer" train "$config" "${common[@]}" "device.precision=$precision" \
+      device.share=true "run.output_dir=$folder/two_$precision" --ranks 2 || failed=1
+  done
+  try "$python" scripts/gpu_peer.py train --batch "$batch" || failed=1
+  try "$python" scripts/gpu_peer.py train --batch "$batch" --compile || failed=1
+  return $failed
+}
+
+profile() {
+  try ncu --clock-control none --kernel-name regex:sweep_kernel --launch-skip 400 --launch-count 8 \
+    --metrics gpu__time_duration.sum,dram__bytes.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,launch__registers_per_thread,sm__warps_active.avg.pct_of_peak_sustained_active \
+    "$gossamer" bench kernel --device cuda --buckets 200 --cycles 1
+}
+
+failed=()
+for part in "${parts[@]}"; do
+  case $part in
+    tests | sanitizer | golden | kernels | peers | train | profile) ;;
+    *) die "measure_gpu.sh: there is no part $part" ;;
+  esac
+  if [[ $part == golden && -z ${GOLDEN:-} ]]; then
+    say "golden: left out, GOLDEN names no folder"
+    continue
+  fi
+  say "$part"
+  "$part" >"$folder/$part.log" 2>&1 || failed+=("$part")
+done
+if ((${#failed[@]} > 0)); then
+  say "failed: ${failed[*]}; see $folder/*.log"
+  exit 1
+fi
+say "all parts ran; see $folder/*.log"

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <unistd.h>
+
 #include "gossamer/comm/nccl_library.hpp"
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/make_stream.hpp"
@@ -20,10 +22,16 @@ struct Offer {
 };
 
 constexpr std::string_view kReaches = "MPI that reaches GPUs";
+constexpr std::string_view kMpiText = "GPUs exchange by MPI, from their own memory";
+constexpr std::string_view kHostText = "GPUs exchange through host memory";
 
-Offer offer_of(const Communicator& host, bool shares) {
+Offer offer_of(const DeviceChoice& choice, const Communicator& host, bool shares) {
   Offer offer;
   offer.mpi_text = host.reaches_gpus() ? kReaches : "no MPI that reaches GPUs";
+  if (choice.exchange == "host" || choice.exchange == "mpi") {
+    offer.nccl_text = "no NCCL: not asked for";
+    return offer;
+  }
   if (shares) {
     offer.nccl_text = "no NCCL: ranks share GPUs, which NCCL refuses";
     return offer;
@@ -51,7 +59,7 @@ WireKind choose_wires(std::string_view exchange, const std::vector<std::string>&
   const auto refuse = [exchange](const std::vector<std::string>& texts, std::size_t rank) {
     throw ConfigError(concat("device.exchange: ", exchange, ", but rank ", rank, " has ",
                              texts[rank], rank > 0 ? concat(", and rank 0 ", texts[0]) : "",
-                             ", allowed: auto, host"));
+                             ", allowed: auto, nccl, mpi, host"));
   };
   if (exchange == "host") return WireKind::kHost;
   if (exchange != "mpi") {
@@ -84,34 +92,66 @@ Device device_of_rank(const DeviceChoice& choice, const World& world, int num_gp
   return {DeviceType::kCuda, world.local_rank % num_gpus};
 }
 
-bool share_gpus(const DeviceChoice& choice, const std::vector<std::string>& uuids) {
-  for (std::size_t rank = 0; rank < uuids.size(); ++rank) {
-    if (uuids[rank].empty() != uuids[0].empty()) {
-      throw ConfigError(concat("device.name: ", choice.name, ", but rank 0 ",
-                               uuids[0].empty() ? "sees no GPU" : "has a GPU", " and rank ", rank,
-                               uuids[0].empty() ? " has one" : " sees none",
-                               ", allowed: GPUs for all ranks, or cpu"));
+bool share_gpus(const DeviceChoice& choice, const std::vector<RankPlace>& places) {
+  const bool first_has = !places[0].uuid.empty();
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    if (places[rank].uuid.empty() != first_has) continue;
+    throw ConfigError(concat("device.name: ", choice.name, ", but rank 0 ",
+                             first_has ? "has a GPU" : "sees no GPU", " and rank ", rank,
+                             first_has ? " sees none" : " has one",
+                             ", allowed: GPUs for all ranks, or cpu"));
+  }
+  if (!first_has) return false;
+  bool shares = false;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const auto other = std::ranges::find(places, places[rank].uuid, &RankPlace::uuid);
+    const auto first = static_cast<std::size_t>(other - places.begin());
+    if (first == rank) continue;
+    const std::string who =
+        concat("ranks ", first, " and ", rank, " have the same GPU (", places[rank].uuid, ")");
+    if (!choice.share) {
+      throw ConfigError(
+          concat("device.share: ", who,
+                 "; start as many ranks per node as there are GPUs, or let ranks share them with "
+                 "device.share: true (they take turns, and NCCL is not used)"));
     }
+    if (other->pid == places[rank].pid) {
+      throw ConfigError(concat("device.share: ", who,
+                               " and are threads of one process, allowed: processes (mpirun -n ",
+                               places.size(), " in place of --ranks ", places.size(), ")"));
+    }
+    shares = true;
   }
-  if (uuids[0].empty()) return false;
-  for (std::size_t rank = 0; rank < uuids.size(); ++rank) {
-    const auto other =
-        static_cast<std::size_t>(std::ranges::find(uuids, uuids[rank]) - uuids.begin());
-    if (other == rank) continue;
-    if (choice.share) return true;
-    throw ConfigError(
-        concat("device.share: ranks ", other, " and ", rank, " have the same GPU (", uuids[rank],
-               "); start as many ranks per node as there are GPUs, or let ranks share them with "
-               "device.share: true (they take turns, and exchange through host memory)"));
-  }
-  return false;
+  return shares;
 }
+
+namespace {
+
+/// Collective.
+std::vector<RankPlace> gather_places(Communicator& host, Device device) {
+  std::vector<RankPlace> places;
+  const std::vector<std::string> uuids = host.all_gather(gpu_uuid(device));
+  const std::vector<std::string> pids = host.all_gather(std::to_string(getpid()));
+  for (std::size_t rank = 0; rank < uuids.size(); ++rank) {
+    places.push_back({uuids[rank], std::stoll(pids[rank])});
+  }
+  return places;
+}
+
+/// For the log, where it is not NCCL.
+std::string reason_of(const DeviceChoice& choice, const std::vector<std::string>& nccl) {
+  if (choice.exchange != "auto") return " (as asked for)";
+  const std::size_t odd = first_without(nccl, nccl[0]) % nccl.size();
+  return concat(" (rank ", odd, " has ", nccl[odd], ")");
+}
+
+}  // namespace
 
 TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
     : device_(device_of_rank(choice, setup.world, num_gpus())), host_(setup.host) {
   bool shares = false;
   if (choice.name != "cpu" && setup.world.size > 1) {
-    shares = share_gpus(choice, setup.host.all_gather(gpu_uuid(device_)));
+    shares = share_gpus(choice, gather_places(setup.host, device_));
   }
   compute_ = std::make_unique<TorchStream>(device_);
   if (device_.type == DeviceType::kCpu) return;
@@ -119,19 +159,17 @@ TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
   exchanges_ = make_stream(device_, StreamPriority::kHigh);
   RankDevice::Wires wires{.timeout_s = setup.timeout_s};
   if (setup.world.size > 1) {
-    Offer offer = offer_of(host_, shares);
+    Offer offer = offer_of(choice, host_, shares);
     const std::vector<std::string> nccl = host_.all_gather(offer.nccl_text);
     const WireKind kind = choose_wires(choice.exchange, nccl, host_.all_gather(offer.mpi_text));
     if (kind == WireKind::kNccl) nccl_ = std::move(offer.nccl);
     wires.nccl = nccl_.get();
     wires.direct = kind == WireKind::kMpi;
     if (setup.world.rank == 0) {
-      const std::size_t odd = first_without(nccl, nccl[0]) % nccl.size();
-      const std::string reason = concat(" (rank ", odd, " has ", nccl[odd], ")");
-      setup.logger.info(kind == WireKind::kNccl ? concat("GPUs exchange by ", nccl[0])
-                        : kind == WireKind::kMpi
-                            ? concat("GPUs exchange by MPI, from their own memory", reason)
-                            : concat("GPUs exchange through host memory", reason));
+      setup.logger.info(
+          kind == WireKind::kNccl
+              ? concat("GPUs exchange by ", nccl[0])
+              : concat(kind == WireKind::kMpi ? kMpiText : kHostText, reason_of(choice, nccl)));
     }
   }
   rank_.emplace(*compute_, *exchanges_, host_, wires);

@@ -40,10 +40,19 @@ DeviceChoice read_device_choice(const Options& device);
 /// asked for.
 Device device_of_rank(const DeviceChoice& choice, const World& world, int num_gpus);
 
-/// Whether ranks share GPUs. `uuids`: of every rank's GPU; empty for processors. A launcher may
-/// show every rank one GPU of its own, so numbers of GPUs say nothing about that. Throws
-/// ConfigError where they share and were not told to, or some ranks have a GPU and others have not.
-bool share_gpus(const DeviceChoice& choice, const std::vector<std::string>& uuids);
+/// Where a rank trains.
+struct RankPlace {
+  /// Of its GPU; empty for processors.
+  std::string uuid = {};
+  /// Of its process.
+  std::int64_t pid = 0;
+};
+
+/// Whether ranks share GPUs. A launcher may show every rank one GPU of its own, so numbers of GPUs
+/// say nothing about that. Throws ConfigError where they share and were not told to, are threads of
+/// one process (autograd has one thread for a GPU, on which one rank's backward pass would wait for
+/// the other's), or some ranks have a GPU and others have not.
+bool share_gpus(const DeviceChoice& choice, const std::vector<RankPlace>& places);
 
 enum class WireKind : std::uint8_t { kNccl, kMpi, kHost };
 

@@ -102,9 +102,9 @@ torch::Tensor Trainer::train_step() {
   const torch::Tensor inputs = to_device(input_batch(setup_.data->train, indices), place);
   const torch::Tensor labels = to_device(label_batch(setup_.data->train, indices), place);
   if (graphed_) {
-    lr_ = model_.lr();
     const ScopedTimer timer(backward_s_);
     torch::Tensor loss = graphed_->step({inputs, labels});
+    lr_ = model_.last_lr();
     ++step_;
     return loss;
   }
@@ -118,11 +118,11 @@ torch::Tensor Trainer::train_step() {
                                   ": the loss is ", value, "; try a smaller optimizer.lr"));
     }
   }
-  lr_ = model_.lr();
   {
     const ScopedTimer timer(backward_s_);
     loss.backward();
   }
+  lr_ = model_.last_lr();
   ++step_;
   return loss.detach();
 }

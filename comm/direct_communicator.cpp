@@ -2,14 +2,20 @@
 
 #include <utility>
 
+#include "gossamer/comm/staged_communicator.hpp"
+
 namespace gossamer {
 namespace {
 
 class DirectCommunicator : public Communicator {
  public:
-  DirectCommunicator(Communicator& host, Stream& stream) : host_(host), stream_(stream) {}
+  DirectCommunicator(Communicator& host, Stream& stream)
+      : host_(host), stream_(stream), staged_(make_staged_communicator(host, stream)) {}
   DirectCommunicator(std::unique_ptr<Communicator> host, Stream& stream)
-      : own_host_(std::move(host)), host_(*own_host_), stream_(stream) {}
+      : own_host_(std::move(host)),
+        host_(*own_host_),
+        stream_(stream),
+        staged_(make_staged_communicator(host_, stream)) {}
 
   [[nodiscard]] int rank() const override { return host_.rank(); }
   [[nodiscard]] int size() const override { return host_.size(); }
@@ -26,10 +32,10 @@ class DirectCommunicator : public Communicator {
                                          entered(std::move(context)));
   }
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
-    return host_.all_reduce_sum(send, receive, entered(std::move(context)));
+    return staged_->all_reduce_sum(send, receive, std::move(context));
   }
   Request broadcast(Block block, int root, OpContext context) override {
-    return host_.broadcast(block, root, entered(std::move(context)));
+    return staged_->broadcast(block, root, std::move(context));
   }
   std::vector<std::string> all_gather(std::string text) override {
     return host_.all_gather(std::move(text));
@@ -55,6 +61,7 @@ class DirectCommunicator : public Communicator {
   std::unique_ptr<Communicator> own_host_;
   Communicator& host_;
   Stream& stream_;
+  std::unique_ptr<Communicator> staged_;
 };
 
 }  // namespace

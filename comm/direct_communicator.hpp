@@ -1,7 +1,9 @@
 #pragma once
 // Exchanges of a device's memory by a communicator that reaches it itself: MPI that was built for
-// GPUs (Communicator::reaches_gpus()). Nothing is staged; operations start when the events that
-// they name are done.
+// GPUs (Communicator::reaches_gpus()). Messages between two ranks go straight from and to the
+// device's memory, when the events that they name are done. Sums and broadcasts are staged: Open
+// MPI's MPI_Iallreduce and MPI_Ibcast read the memory they are given on the host, also where it was
+// built for GPUs.
 
 #include <memory>
 

@@ -1,6 +1,7 @@
 #include "gossamer/optim/block_update.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "gossamer/optim/convert.hpp"
@@ -67,6 +68,13 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
   const auto is_wide = [&update](const Segment& segment) {
     return segment.gradient.data != nullptr && segment.gradient.dtype == update.parameters.dtype;
   };
+  const auto is_narrow = [&update](const Segment& segment) {
+    return segment.gradient.data != nullptr && segment.gradient.dtype != update.parameters.dtype;
+  };
+  if (std::ranges::any_of(update.segments, is_narrow) &&
+      (update.rounded.data == nullptr || std::ranges::any_of(update.segments, is_wide))) {
+    throw std::logic_error("enqueue_update: the gradients' types do not fit the parameters'");
+  }
   if (update.rounded.data != nullptr && std::ranges::any_of(update.segments, is_wide)) {
     const Block parameters = update.parameters;
     const Block rounded = std::exchange(update.rounded, {});

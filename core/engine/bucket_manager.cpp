@@ -86,6 +86,7 @@ void BucketManager::gradient_ready(std::int64_t parameter, ConstBlock gradient) 
 void BucketManager::finish_step() {
   const ScopedTimer timer(metrics_.pipeline_s);
   close_step();
+  last_lr_ = context_.lr();
   for (Bucket& bucket : buckets_) {
     if (!bucket.complete()) algorithm_->on_ready(bucket);
   }

@@ -69,6 +69,8 @@ class BucketManager {
   [[nodiscard]] const PipelineMetrics& metrics();
   /// The learning rate of the next step. Waits like metrics().
   [[nodiscard]] double lr();
+  /// That of the last step; never waits.
+  [[nodiscard]] double last_lr() const { return last_lr_; }
   [[nodiscard]] Stream& stream() { return stream_; }
   /// The memory of all parameters, bucket by bucket.
   [[nodiscard]] std::vector<ParameterBlocks> blocks() const;
@@ -93,6 +95,7 @@ class BucketManager {
   AlgorithmContext context_;
   std::unique_ptr<Algorithm> algorithm_;
   bool step_is_open_ = false;
+  double last_lr_ = 0.0;
 };
 
 }  // namespace gossamer

@@ -43,6 +43,7 @@ ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
 void ModelAverage::restore() {
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     stream_.copy(blocks_[b].parameters, saved_[b].block());
+    stream_.keep(saved_[b].owner());
   }
   round();
 }

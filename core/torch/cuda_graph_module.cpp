@@ -2,6 +2,7 @@
 // after that library, whose symbols it finds then; the program is linked with neither.
 
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -18,6 +19,9 @@ class CudaStepGraph : public StepGraph {
     const c10::cuda::CUDAGuard device(device_);
     // Recording needs a stream other than the default one, and begins where all is done.
     c10::cuda::device_synchronize();
+    // Recorded work gets memory of its own, which the cached blocks of the steps before would keep
+    // from it.
+    c10::cuda::CUDACachingAllocator::emptyCache();
     const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool(false, device_));
     // Other threads, the progress worker among them, go on asking their events meanwhile.
     graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
@@ -27,6 +31,7 @@ class CudaStepGraph : public StepGraph {
     } catch (...) {
       try {
         graph_.capture_end();
+        graph_.reset();
       } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch): the first error says more
       }
       throw;

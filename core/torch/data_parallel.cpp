@@ -1,6 +1,5 @@
 #include "gossamer/core/torch/data_parallel.hpp"
 
-#include <algorithm>
 #include <stdexcept>
 
 #include <torch/csrc/autograd/engine.h>
@@ -10,8 +9,7 @@
 
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/text.hpp"
-#include "gossamer/core/torch/parameters.hpp"
-#include "gossamer/core/torch/torch_stream.hpp"
+#include "gossamer/core/torch/data_parallel_state.hpp"
 
 namespace gossamer {
 namespace {
@@ -32,9 +30,6 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
   std::int64_t parameter_;
 };
 
-// In a warning.
-constexpr std::size_t kMostNames = 10;
-
 /// A parameter has one place for such a hook: putting a second one there would silently take the
 /// parameter away from whoever has the first.
 void check_hook_is_free(const NamedTensor& parameter) {
@@ -48,194 +43,7 @@ void check_hook_is_free(const NamedTensor& parameter) {
       ", allowed: one wrapper at a time and no such hooks of your own"));
 }
 
-void bump_version(const torch::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); }
-
 }  // namespace
-
-struct DataParallelCore::State {
-  State(std::shared_ptr<torch::nn::Module> module_in, Communicator& communicator_in,
-        DataParallelOptions options_in)
-      : module(std::move(module_in)),
-        communicator(communicator_in),
-        options(std::move(options_in)),
-        tensors(collect_tensors(*module)) {}
-
-  std::shared_ptr<torch::nn::Module> module;
-  Communicator& communicator;
-  DataParallelOptions options;
-  ModuleTensors tensors;
-  std::vector<ParameterInfo> infos;
-  BucketPlan plan;
-  InlineStream inline_stream;
-  /// Made by the first backward. Declared after the stream, which it waits for when it goes.
-  std::unique_ptr<BucketManager> manager;
-  /// Parameters in the order in which gradients arrived, of the first backward.
-  std::vector<std::int64_t> arrival_order;
-  /// Which parameters the manager has been given in this step.
-  std::vector<bool> offered;
-  /// The native handles of the streams on which their gradients were made.
-  std::vector<const void*> made_on;
-  bool accumulating = false;
-  bool recording = false;
-  bool averaging = false;
-  /// The end-of-backward callback is queued.
-  bool in_backward = false;
-  /// Lives as long as that callback.
-  std::weak_ptr<void> callback;
-  PipelineMetrics no_metrics;
-  double gradient_scale = 1.0;
-
-  void check_whole() const;
-  void offer(std::int64_t parameter);
-  void offer(std::int64_t parameter, const torch::Tensor& grad);
-  void offer_rest();
-  void make_plan();
-  [[nodiscard]] std::string names_without_gradient() const;
-  void start_pipeline();
-  void end_step();
-  void after_update(const BucketSpec& spec);
-  [[nodiscard]] AveragedBlocks parameter_blocks();
-  [[nodiscard]] AveragedBlocks buffer_blocks();
-  void bump_versions() const;
-  /// The stream of whatever touches the model's memory, behind all that LibTorch has been given in
-  /// this thread.
-  [[nodiscard]] Stream& stream();
-};
-
-Stream& DataParallelCore::State::stream() {
-  if (options.stream == nullptr) return inline_stream;
-  options.stream->follow_current();
-  return *options.stream;
-}
-
-/// Autograd drops its callbacks when a backward pass throws: that step can never be completed.
-void DataParallelCore::State::check_whole() const {
-  if (in_backward && callback.expired()) {
-    throw std::logic_error(
-        "an earlier backward() failed half way through its step; training cannot go on after it");
-  }
-}
-
-void DataParallelCore::State::offer(std::int64_t parameter) {
-  const NamedTensor& entry = tensors.trainable[static_cast<std::size_t>(parameter)];
-  adopt_layout(entry, entry.tensor.mutable_grad());
-  offer(parameter, entry.tensor.grad());
-}
-
-void DataParallelCore::State::offer(std::int64_t parameter, const torch::Tensor& grad) {
-  offered[static_cast<std::size_t>(parameter)] = true;
-  // Autograd may run every part of a model on a stream of its own.
-  const Stream& stream = this->stream();
-  made_on[static_cast<std::size_t>(parameter)] = stream.native();
-  manager->gradient_ready(parameter, block_of_tensor(grad));
-}
-
-/// Parameters whose gradient came in an earlier micro-batch only fire no hook in the last one.
-void DataParallelCore::State::offer_rest() {
-  for (std::size_t i = 0; i < offered.size(); ++i) {
-    if (!offered[i] && tensors.trainable[i].tensor.grad().defined()) {
-      offer(static_cast<std::int64_t>(i));
-    }
-  }
-}
-
-void DataParallelCore::State::make_plan() {
-  std::vector<std::string> names;
-  for (const std::int64_t index : arrival_order) {
-    names.push_back(infos[static_cast<std::size_t>(index)].name);
-  }
-  agree(communicator, "the order in which gradients arrive", join(names, "\n"));
-  plan = plan_buckets(infos, arrival_order, options.bucket_bytes);
-  if (arrival_order.size() < infos.size()) {
-    options.logger.warning(concat(infos.size() - arrival_order.size(), " of ", infos.size(),
-                                  " parameters had no gradient in the first backward pass; they "
-                                  "are mixed, and updated when they get one: ",
-                                  names_without_gradient()));
-  }
-}
-
-std::string DataParallelCore::State::names_without_gradient() const {
-  std::vector<bool> arrived(infos.size());
-  for (const std::int64_t index : arrival_order) arrived[static_cast<std::size_t>(index)] = true;
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < infos.size(); ++i) {
-    if (!arrived[i]) names.push_back(infos[i].name);
-  }
-  const bool all = names.size() <= kMostNames;
-  names.resize(std::min(names.size(), kMostNames));
-  return concat(join(names, ", "), all ? "" : ", ...");
-}
-
-void DataParallelCore::State::start_pipeline() {
-  std::vector<ParameterMemory> memory;
-  for (const BucketSpec& spec : plan.buckets) {
-    memory.push_back(move_into_block(spec, tensors.trainable, stream()));
-  }
-  manager = std::make_unique<BucketManager>(
-      communicator,
-      BucketManager::Config{.algorithm = options.algorithm,
-                            .topology = options.topology,
-                            .optimizer = options.optimizer,
-                            .schedule = options.schedule,
-                            .gradients = options.gradients,
-                            .stream = &stream(),
-                            .num_threads = options.num_threads,
-                            .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
-      infos, plan, std::move(memory));
-  manager->set_gradient_scale(gradient_scale);
-}
-
-void DataParallelCore::State::after_update(const BucketSpec& spec) {
-  for (const BucketEntry& entry : spec.entries) {
-    const auto place = static_cast<std::size_t>(entry.parameter);
-    const torch::Tensor& parameter = tensors.trainable[place].tensor;
-    if (options.stream != nullptr && parameter.grad().defined() &&
-        made_on[place] != options.stream->native()) {
-      // Its memory would be used again on the stream where it was made, which does not wait for the
-      // sweep.
-      options.stream->keep_for_current(parameter.grad());
-    }
-    parameter.mutable_grad().reset();
-    // The sweep wrote behind autograd's back: a graph that still needs the old values must notice.
-    bump_version(parameter);
-  }
-}
-
-void DataParallelCore::State::end_step() {
-  in_backward = false;
-  if (plan.buckets.empty()) {
-    make_plan();
-    if (!options.dry_run) start_pipeline();
-  }
-  if (options.dry_run) {
-    for (const NamedTensor& entry : tensors.trainable) entry.tensor.mutable_grad().reset();
-    return;
-  }
-  offer_rest();
-  offered.assign(offered.size(), false);
-  // What the caller does next comes behind this step.
-  static_cast<void>(stream());
-  manager->finish_step();
-}
-
-AveragedBlocks DataParallelCore::State::parameter_blocks() {
-  if (manager) return {.blocks = manager->blocks()};
-  return averaged_blocks(tensors.trainable, stream());
-}
-
-AveragedBlocks DataParallelCore::State::buffer_blocks() {
-  std::vector<NamedTensor> averaged;
-  for (const NamedTensor& entry : tensors.buffers) {
-    if (is_trained_type(entry.tensor) && entry.tensor.is_non_overlapping_and_dense()) {
-      averaged.push_back(entry);
-    }
-  }
-  return averaged_blocks(averaged, stream());
-}
-
-void DataParallelCore::State::bump_versions() const {
-  for (const NamedTensor& entry : tensors.trainable) bump_version(entry.tensor);
-}
 
 DataParallelCore::DataParallelCore(std::unique_ptr<State> state) : state_(std::move(state)) {}
 DataParallelCore::~DataParallelCore() = default;
@@ -260,6 +68,7 @@ std::shared_ptr<DataParallelCore> DataParallelCore::create(
   broadcast_tensors(communicator, state->stream(), state->tensors);
   state->offered.resize(state->infos.size());
   state->made_on.resize(state->infos.size());
+  state->versions.resize(state->infos.size());
 
   std::shared_ptr<DataParallelCore> core(new DataParallelCore(std::move(state)));
   const auto& trainable = core->state_->tensors.trainable;
@@ -283,13 +92,15 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
   state.check_whole();
   if (!state.in_backward) {
     state.in_backward = true;
+    state.adopt_written();
     const auto alive = std::make_shared<bool>();
     state.callback = alive;
     torch::autograd::Engine::get_default_engine().queue_callback(
         [self = shared_from_this(), alive] { self->state_->end_step(); });
   }
   if (state.manager) {
-    state.offer(parameter);
+    // Autograd may run every part of a model on a stream of its own.
+    state.offer(parameter, state.stream().native());
   } else {
     state.arrival_order.push_back(parameter);
   }
@@ -314,6 +125,8 @@ void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
   if (!state.manager) throw std::logic_error("step_with() before the first backward()");
   if (state.averaging) throw std::logic_error("step_with() inside the scope of global_average()");
   state.check_whole();
+  static_cast<void>(state.stream());
+  state.adopt_written();
   const auto offer = [&](std::int64_t parameter) {
     const torch::Tensor& gradient = gradients[static_cast<std::size_t>(parameter)];
     if (gradient.defined() && !state.offered[static_cast<std::size_t>(parameter)]) {
@@ -330,6 +143,7 @@ void DataParallelCore::finish_step() {
   State& state = *state_;
   if (state.averaging) throw std::logic_error("finish_step() inside the scope of global_average()");
   state.check_whole();
+  state.adopt_written();
   state.end_step();
 }
 
@@ -351,6 +165,10 @@ double DataParallelCore::lr() const {
   return state_->manager ? state_->manager->lr() : state_->options.schedule->lr(0);
 }
 
+double DataParallelCore::last_lr() const {
+  return state_->manager ? state_->manager->last_lr() : state_->options.schedule->lr(0);
+}
+
 void DataParallelCore::set_gradient_scale(double scale) {
   state_->gradient_scale = scale;
   if (state_->manager) state_->manager->set_gradient_scale(scale);
@@ -366,6 +184,7 @@ AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_
     : core_(std::move(core)) {
   DataParallelCore::State& state = *core_->state_;
   core_->drain();
+  state.adopt_written();
   const auto average = [&](AveragedBlocks averaged) {
     for (Buffer& master : averaged.masters) masters_.push_back(std::move(master));
     return std::make_unique<ModelAverage>(state.communicator, state.stream(),
@@ -398,6 +217,7 @@ AverageScope::~AverageScope() {
     static_cast<void>(core_->state_->stream());
     parameters_->restore();
     if (buffers_) buffers_->restore();
+    for (const Buffer& master : masters_) core_->state_->stream().keep(master.owner());
   } catch (const std::exception& error) {
     // Only a GPU that has failed gets here; the next step on it throws.
     core_->state_->options.logger.error(

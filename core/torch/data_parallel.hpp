@@ -17,7 +17,9 @@
 //
 // Parameters in bfloat16 have float32 master copies there, which are what is mixed, updated and
 // exchanged; the parameters are their rounded copies and follow every update. Types may be mixed
-// within a model.
+// within a model. What is written to such a parameter after drain() becomes its master copy at the
+// next step or average: autograd's version counter tells, so write to the tensor itself (under
+// NoGradGuard), not to its data().
 //
 // Collective calls, made by every rank at the same step: the constructor, backward(),
 // finish_step(), drain(), global_average(). Thread safety: the rank's own thread only.
@@ -112,6 +114,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   [[nodiscard]] AverageScope global_average(bool average_buffers);
   [[nodiscard]] const PipelineMetrics& metrics() const;
   [[nodiscard]] double lr() const;
+  [[nodiscard]] double last_lr() const;
   void set_gradient_scale(double scale);
   [[nodiscard]] const BucketPlan& plan() const;
   [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const;
@@ -182,6 +185,8 @@ class DecentralizedDataParallel {
   [[nodiscard]] const PipelineMetrics& metrics() const { return core_->metrics(); }
   /// The learning rate of the next step.
   [[nodiscard]] double lr() const { return core_->lr(); }
+  /// That of the last step. Unlike lr(), which has to know how that ended, it never waits.
+  [[nodiscard]] double last_lr() const { return core_->last_lr(); }
   /// Empty before the first backward().
   [[nodiscard]] const BucketPlan& plan() const { return core_->plan(); }
   /// The trainable parameters, in declared order.

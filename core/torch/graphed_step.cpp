@@ -1,5 +1,6 @@
 #include "gossamer/core/torch/graphed_step.hpp"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -21,39 +22,43 @@ class RecordingScope {
   DataParallelCore& core_;
 };
 
+bool alike(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) {
+    return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type();
+  });
+}
+
 }  // namespace
 
 GraphedStep::GraphedStep(std::shared_ptr<DataParallelCore> core, std::unique_ptr<StepGraph> graph,
                          Forward forward)
     : core_(std::move(core)), graph_(std::move(graph)), forward_(std::move(forward)) {}
 
-bool GraphedStep::fits(const std::vector<at::Tensor>& inputs) const {
-  if (inputs.size() != inputs_.size()) return false;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].sizes() != inputs_[i].sizes() ||
-        inputs[i].scalar_type() != inputs_[i].scalar_type()) {
-      return false;
-    }
-  }
-  return true;
-}
-
 void GraphedStep::record(const std::vector<at::Tensor>& inputs) {
   for (const at::Tensor& input : inputs) inputs_.push_back(input.clone());
   const RecordingScope recording(*core_);
-  results_ = graph_->capture([this] {
-    const at::Tensor loss = forward_(inputs_);
-    loss.backward();
-    std::vector<at::Tensor> results = core_->take_gradients();
-    results.insert(results.begin(), loss.detach());
-    return results;
-  });
+  try {
+    results_ = graph_->capture([this] {
+      const at::Tensor loss = forward_(inputs_);
+      loss.backward();
+      std::vector<at::Tensor> results = core_->take_gradients();
+      results.insert(results.begin(), loss.detach());
+      return results;
+    });
+  } catch (...) {
+    // Recorded, not computed.
+    static_cast<void>(core_->take_gradients());
+    inputs_.clear();
+    throw;
+  }
+  last_inputs_.clear();
 }
 
 at::Tensor GraphedStep::step(const std::vector<at::Tensor>& inputs) {
-  const bool early = num_steps_++ < kStepsBefore;
-  if (!early && !recorded()) record(inputs);
-  if (early || !fits(inputs)) {
+  const bool ready = num_steps_++ >= kStepsBefore;
+  if (ready && !recorded() && alike(inputs, last_inputs_)) record(inputs);
+  if (!recorded() || !alike(inputs, inputs_)) {
+    if (!recorded()) last_inputs_ = inputs;
     const at::Tensor loss = forward_(inputs);
     loss.backward();
     return loss.detach();

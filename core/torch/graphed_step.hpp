@@ -7,7 +7,8 @@
 // Exchanges have the whole next step, as always.
 //
 // What may be recorded: a forward pass that does the same for every batch of one shape and never
-// reads a value from the device. Inputs of another shape run as usual.
+// reads a value from the device. After the first steps, the first shape that comes twice in a row
+// is recorded; inputs of another one run as usual. Where recording fails, what it threw is thrown.
 //
 // Thread safety: the rank's own thread only.
 
@@ -37,13 +38,14 @@ class GraphedStep {
   [[nodiscard]] bool recorded() const { return !results_.empty(); }
 
  private:
-  [[nodiscard]] bool fits(const std::vector<at::Tensor>& inputs) const;
   void record(const std::vector<at::Tensor>& inputs);
 
   std::shared_ptr<DataParallelCore> core_;
   std::unique_ptr<StepGraph> graph_;
   Forward forward_;
   std::int64_t num_steps_ = 0;
+  /// Of the step before, until one is recorded.
+  std::vector<at::Tensor> last_inputs_;
   /// What the recorded step reads, and what it writes: the loss, then the gradients.
   std::vector<at::Tensor> inputs_;
   std::vector<at::Tensor> results_;

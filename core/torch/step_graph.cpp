@@ -15,15 +15,17 @@ namespace {
 
 constexpr const char* kModule = "libgossamer_torch_cuda.so";
 
-/// Where the loader looks, then beside the program and in the lib folder beside the program's.
+/// Where the loader looks, then beside the program, where it was built and where it is installed.
 void* load_module(std::string& reason) {
   std::error_code failure;
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe", failure).parent_path();
-  for (const std::string& path : {std::string(kModule), (folder / kModule).string(),
-                                  (folder / "../lib" / kModule).string()}) {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failure);
+  for (const std::filesystem::path& path :
+       {std::filesystem::path(kModule), program.parent_path() / kModule,
+        std::filesystem::path(GOSSAMER_BUILD_FOLDER) / kModule,
+        std::filesystem::path(GOSSAMER_INSTALL_FOLDER) / kModule}) {
     if (void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return module;
     const char* const error = dlerror();
-    reason += concat(reason.empty() ? "" : "; ", error == nullptr ? path : error);
+    reason += concat(reason.empty() ? "" : "; ", error == nullptr ? path.string() : error);
   }
   return nullptr;
 }

@@ -47,19 +47,28 @@ TEST(DeviceChoice, AsksForAGpuWhereThereIsNone) {
   EXPECT_THROW(static_cast<void>(device_of_rank({.name = "cuda"}, world_at(0, 1), 0)), ConfigError);
 }
 
-TEST(DeviceChoice, KnowsRanksThatShareByTheirGpus) {
-  const DeviceChoice alone{.name = "cuda"};
-  EXPECT_FALSE(share_gpus(alone, {"", "", ""}));
-  // Also where a launcher shows every rank one GPU of its own, the first of one.
-  EXPECT_FALSE(share_gpus(alone, {"GPU-a", "GPU-b", "GPU-c"}));
-  const DeviceChoice sharing{.name = "cuda", .share = true};
-  EXPECT_FALSE(share_gpus(sharing, {"GPU-a", "GPU-b"}));
-  EXPECT_TRUE(share_gpus(sharing, {"GPU-a", "GPU-b", "GPU-a"}));
+/// Ranks with these GPUs, each a process of its own.
+std::vector<RankPlace> places_of(const std::vector<std::string>& uuids) {
+  std::vector<RankPlace> places;
+  for (const std::string& uuid : uuids) places.push_back({uuid, std::ssize(places)});
+  return places;
 }
 
-std::string refusal(const DeviceChoice& choice, const std::vector<std::string>& uuids) {
+TEST(DeviceChoice, KnowsRanksThatShareByTheirGpus) {
+  const DeviceChoice alone{.name = "cuda"};
+  EXPECT_FALSE(share_gpus(alone, places_of({"", "", ""})));
+  // Also where a launcher shows every rank one GPU of its own, the first of one.
+  EXPECT_FALSE(share_gpus(alone, places_of({"GPU-a", "GPU-b", "GPU-c"})));
+  const DeviceChoice sharing{.name = "cuda", .share = true};
+  EXPECT_FALSE(share_gpus(sharing, places_of({"GPU-a", "GPU-b"})));
+  EXPECT_TRUE(share_gpus(sharing, places_of({"GPU-a", "GPU-b", "GPU-a"})));
+  // Threads of one process may have a GPU each.
+  EXPECT_FALSE(share_gpus(alone, {{"GPU-a", 7}, {"GPU-b", 7}}));
+}
+
+std::string refusal(const DeviceChoice& choice, const std::vector<RankPlace>& places) {
   try {
-    static_cast<void>(share_gpus(choice, uuids));
+    static_cast<void>(share_gpus(choice, places));
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -67,15 +76,28 @@ std::string refusal(const DeviceChoice& choice, const std::vector<std::string>& 
 }
 
 TEST(DeviceChoice, RefusesMoreRanksThanGpusWithAdvice) {
-  const std::string text = refusal({.name = "cuda"}, {"GPU-a", "GPU-b", "GPU-b"});
+  const std::string text = refusal({.name = "cuda"}, places_of({"GPU-a", "GPU-b", "GPU-b"}));
   EXPECT_NE(text.find("ranks 1 and 2 have the same GPU (GPU-b)"), std::string::npos) << text;
   EXPECT_NE(text.find("device.share: true"), std::string::npos) << text;
 }
 
+TEST(DeviceChoice, RefusesThreadsThatShareAGpu) {
+  const std::string text = refusal({.name = "cuda", .share = true}, {{"GPU-a", 3}, {"GPU-a", 3}});
+  EXPECT_EQ(text,
+            "device.share: ranks 0 and 1 have the same GPU (GPU-a) and are threads of one process, "
+            "allowed: processes (mpirun -n 2 in place of --ranks 2)");
+}
+
 TEST(DeviceChoice, RefusesGpusForSomeRanksOnly) {
-  EXPECT_NE(refusal({.name = "auto"}, {"GPU-a", ""}).find("rank 0 has a GPU and rank 1 sees none"),
+  EXPECT_NE(refusal({.name = "auto"}, places_of({"GPU-a", ""}))
+                .find("rank 0 has a GPU and rank 1 sees none"),
             std::string::npos);
-  EXPECT_NE(refusal({.name = "auto"}, {"", "GPU-a"}).find("rank 0 sees no GPU and rank 1 has one"),
+  EXPECT_NE(refusal({.name = "auto"}, places_of({"", "GPU-a"}))
+                .find("rank 0 sees no GPU and rank 1 has one"),
+            std::string::npos);
+  // Also where two ranks before it share one.
+  EXPECT_NE(refusal({.name = "auto", .share = true}, places_of({"GPU-a", "GPU-a", ""}))
+                .find("rank 2 sees none"),
             std::string::npos);
 }
 
@@ -106,12 +128,12 @@ TEST(ChooseWires, SaysWhichRankDoesNotHaveWhatIsAskedFor) {
   };
   EXPECT_EQ(text("nccl", kOddNccl),
             "device.exchange: nccl, but rank 1 has NCCL 2.20.1, and rank 0 NCCL 2.28.9, allowed: "
-            "auto, host");
+            "auto, nccl, mpi, host");
   EXPECT_EQ(text("nccl", kNoNccl),
-            "device.exchange: nccl, but rank 0 has no NCCL: x, allowed: auto, host");
+            "device.exchange: nccl, but rank 0 has no NCCL: x, allowed: auto, nccl, mpi, host");
   EXPECT_EQ(text("mpi", kSameNccl),
             "device.exchange: mpi, but rank 1 has no MPI that reaches GPUs, and rank 0 MPI that "
-            "reaches GPUs, allowed: auto, host");
+            "reaches GPUs, allowed: auto, nccl, mpi, host");
 }
 
 }  // namespace

@@ -10,7 +10,10 @@
 
 #include <gtest/gtest.h>
 
+#include "gossamer/core/base/buffer.hpp"
+#include "gossamer/core/base/host_stream.hpp"
 #include "gossamer/core/base/text.hpp"
+#include "gossamer/optim/block_update.hpp"
 
 namespace gossamer {
 namespace {
@@ -294,6 +297,30 @@ TEST_P(EveryOptimizer, ServesSeveralThreadsAtOnce) {
     EXPECT_EQ(mine, errors.front());
     EXPECT_LE(std::ranges::max(mine), kTolerance<float>);
   }
+}
+
+TEST(BlockUpdate, RefusesGradientsThatDoNotFit) {
+  const auto sgd = make_optimizer("sgd");
+  const Buffer parameters(4, DType::kFloat32);
+  const Buffer rounded(4, DType::kBFloat16);
+  const Block wide = parameters.block();
+  const Block narrow = rounded.block();
+  const auto update = [&](const Block& copy, const ConstBlock& first, const ConstBlock& second) {
+    InlineStream stream;
+    enqueue_update(stream, *sgd,
+                   {.parameters = wide,
+                    .rounded = copy,
+                    .segments = {{.offset = 0, .numel = 2, .gradient = first},
+                                 {.offset = 2, .numel = 2, .gradient = second}}});
+  };
+  const ConstBlock g32 = part_of(wide, 0, 2);
+  const ConstBlock g16 = part_of(narrow, 0, 2);
+  EXPECT_NO_THROW(update({}, g32, g32));
+  EXPECT_NO_THROW(update(narrow, g16, g16));
+  EXPECT_NO_THROW(update(narrow, g32, g32));
+  EXPECT_NO_THROW(update(narrow, {}, g16));
+  EXPECT_THROW(update({}, g16, g16), std::logic_error);
+  EXPECT_THROW(update(narrow, g16, g32), std::logic_error);
 }
 
 }  // namespace

@@ -39,8 +39,7 @@ torch::Tensor linear_loss(Bag& model, int rank, int step) {
 }
 
 Scenario scenario_of(torch::Dtype type) {
-  Scenario scenario{.num_ranks = 3, .topology = "one-peer-exp", .optimizer = "adamw", .lr = 1e-4};
-  scenario.num_ranks = 4;
+  Scenario scenario{.num_ranks = 4, .topology = "one-peer-exp", .optimizer = "adamw", .lr = 1e-4};
   scenario.bucket_bytes = 256;
   scenario.num_steps = 10;
   scenario.weight_decay = 0.01;
@@ -96,6 +95,33 @@ TEST(BFloat16Model, IsAveragedByItsMasterCopies) {
     }
     for (auto& [name, values] : means[0]) values = values.to(means[1].at(name).scalar_type());
     expect_equal(means[1], means[0]);
+  }
+}
+
+TEST(BFloat16Model, AdoptsWhatIsWrittenToItBetweenSteps) {
+  for (const bool averages : {false, true}) {
+    std::vector<Values> ends(2);
+    for (const torch::Dtype type : {torch::kFloat32, torch::kBFloat16}) {
+      on_ranks(2, [&](Communicator& communicator) {
+        Scenario scenario = scenario_of(type);
+        scenario.num_ranks = 2;
+        const int rank = communicator.rank();
+        DecentralizedDataParallel<Bag> model(scenario.make_model(rank), communicator,
+                                             scenario.options());
+        for (int step = 0; step < 3; ++step) make_step(model, scenario, rank, step);
+        model.drain();
+        {
+          const torch::NoGradGuard no_grad;
+          model.module()["u"].copy_(wave({2, 40}, 100 + rank, torch::kBFloat16));
+        }
+        if (averages) const AverageScope scope = model.global_average();
+        for (int step = 3; step < 6; ++step) make_step(model, scenario, rank, step);
+        model.drain();
+        if (rank == 1) ends[type == torch::kBFloat16 ? 1 : 0] = copy_values(model.module());
+      });
+    }
+    for (auto& [name, values] : ends[0]) values = values.to(ends[1].at(name).scalar_type());
+    expect_equal(ends[1], ends[0]);
   }
 }
 

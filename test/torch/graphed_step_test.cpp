@@ -77,8 +77,8 @@ struct Outcome {
   int num_replays = 0;
 };
 
-Outcome train(const Training& run) {
-  const Scenario& scenario = run.scenario;
+Outcome train(const Training& training) {
+  const Scenario& scenario = training.scenario;
   Outcome outcome;
   outcome.trajectory.assign(static_cast<std::size_t>(scenario.num_steps),
                             std::vector<Values>(static_cast<std::size_t>(scenario.num_ranks)));
@@ -92,11 +92,10 @@ Outcome train(const Training& run) {
       return loss_of(model.module(), batch[0]);
     });
     for (int step = 0; step < scenario.num_steps; ++step) {
-      const torch::Tensor batch = batch_of(rank, step, run.rows(step), run.type);
+      const torch::Tensor batch = batch_of(rank, step, training.rows(step), training.type);
       torch::Tensor loss;
-      if (run.graphed) {
+      if (training.graphed) {
         loss = graphed.step({batch});
-        EXPECT_EQ(graphed.recorded(), step >= 3);
       } else {
         loss = loss_of(model.module(), batch);
         loss.backward();
@@ -108,27 +107,29 @@ Outcome train(const Training& run) {
       outcome.trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)] =
           copy_values(model.module());
     }
+    EXPECT_EQ(graphed.recorded(), training.graphed);
     model.drain();
     if (rank == 0) outcome.num_replays = fake.num_replays();
   });
   return outcome;
 }
 
-Training run_of(torch::Dtype type) {
-  Training run;
-  run.type = type;
-  run.scenario = {.num_ranks = 3, .topology = "one-peer-exp", .optimizer = "adamw", .lr = 0.01};
-  run.scenario.num_ranks = 4;
-  run.scenario.num_steps = 8;
-  run.scenario.bucket_bytes = 128;
-  run.scenario.make_model = [type](int rank) { return make_mlp(rank, type); };
-  return run;
+Training training_of(torch::Dtype type) {
+  Training training;
+  training.type = type;
+  training.scenario = {
+      .num_ranks = 3, .topology = "one-peer-exp", .optimizer = "adamw", .lr = 0.01};
+  training.scenario.num_ranks = 4;
+  training.scenario.num_steps = 8;
+  training.scenario.bucket_bytes = 128;
+  training.scenario.make_model = [type](int rank) { return make_mlp(rank, type); };
+  return training;
 }
 
-void expect_as_usual(Training run, int num_replays) {
-  const Outcome graphed = train(run);
-  run.graphed = false;
-  const Outcome usual = train(run);
+void expect_as_usual(Training training, int num_replays) {
+  const Outcome graphed = train(training);
+  training.graphed = false;
+  const Outcome usual = train(training);
   expect_equal(graphed.trajectory, usual.trajectory);
   EXPECT_EQ(graphed.losses, usual.losses);
   EXPECT_EQ(graphed.num_replays, num_replays);
@@ -138,32 +139,69 @@ TEST(GraphedStep, TrainsAsUsual) {
   for (const std::string& algorithm : algorithm_names()) {
     for (const torch::Dtype type : {torch::kFloat32, torch::kBFloat16}) {
       SCOPED_TRACE(algorithm);
-      Training run = run_of(type);
-      run.scenario.algorithm = algorithm;
-      expect_as_usual(run, 5);
+      Training training = training_of(type);
+      training.scenario.algorithm = algorithm;
+      expect_as_usual(training, 5);
     }
   }
 }
 
 TEST(GraphedStep, LeavesOutParametersWithoutAGradient) {
-  Training run = run_of(torch::kFloat32);
-  run.scenario.make_model = [](int rank) {
+  Training training = training_of(torch::kFloat32);
+  training.scenario.make_model = [](int rank) {
     auto model = make_mlp(rank, torch::kFloat32);
     model->add("unused", wave({3}, rank, torch::kFloat32));
     return model;
   };
-  expect_as_usual(run, 5);
+  expect_as_usual(training, 5);
 }
 
 TEST(GraphedStep, ComputesBatchesOfAnotherShapeAsUsual) {
-  Training run = run_of(torch::kFloat32);
-  run.rows = [](int step) { return step == 5 || step == 0 ? 7 : 4; };
-  expect_as_usual(run, 4);
+  Training training = training_of(torch::kFloat32);
+  training.rows = [](int step) { return step == 5 || step == 0 ? 7 : 4; };
+  expect_as_usual(training, 4);
+}
+
+TEST(GraphedStep, GoesOnAsUsualWhereRecordingHasFailed) {
+  on_ranks(1, [](Communicator& communicator) {
+    Scenario scenario = training_of(torch::kFloat32).scenario;
+    scenario.num_ranks = 1;
+    DecentralizedDataParallel<Bag> model(scenario.make_model(0), communicator, scenario.options());
+    int calls = 0;
+    GraphedStep graphed(model.core(), std::make_unique<FakeGraph>(),
+                        [&](const std::vector<at::Tensor>& batch) {
+                          // Leaves gradients behind when it is recorded for the first time.
+                          const torch::Tensor loss = loss_of(model.module(), batch[0]);
+                          if (++calls == 4) {
+                            loss.backward();
+                            throw std::runtime_error("this model reads a value");
+                          }
+                          return loss;
+                        });
+    const torch::Tensor batch = batch_of(0, 0, 4, torch::kFloat32);
+    for (int number = 0; number < 3; ++number) graphed.step({batch});
+    EXPECT_THROW(graphed.step({batch}), std::runtime_error);
+    for (const torch::Tensor& parameter : model.parameters()) {
+      EXPECT_FALSE(parameter.grad().defined());
+    }
+    EXPECT_FALSE(graphed.recorded());
+    loss_of(model.module(), batch).backward();
+    graphed.step({batch});
+    EXPECT_TRUE(graphed.recorded());
+    model.drain();
+  });
+}
+
+TEST(GraphedStep, RecordsTheShapeThatComesTwice) {
+  Training training = training_of(torch::kFloat32);
+  training.rows = [](int step) { return step == 3 || step == 5 ? 7 : 4; };
+  // Steps 0 to 2 run as usual; 3, 4, 5 and 6 come after another shape; 7 is recorded.
+  expect_as_usual(training, 1);
 }
 
 TEST(GraphedStep, MayBeAveragedInBetween) {
   on_ranks(2, [](Communicator& communicator) {
-    Scenario scenario = run_of(torch::kFloat32).scenario;
+    Scenario scenario = training_of(torch::kFloat32).scenario;
     scenario.num_ranks = 2;
     DecentralizedDataParallel<Bag> model(scenario.make_model(communicator.rank()), communicator,
                                          scenario.options());

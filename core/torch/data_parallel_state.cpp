@@ -1,0 +1,186 @@
+#include "gossamer/core/torch/data_parallel_state.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include <torch/types.h>
+
+#include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
+#include "gossamer/core/torch/torch_stream.hpp"
+#include "gossamer/optim/convert.hpp"
+
+namespace gossamer {
+namespace {
+
+// In a warning.
+constexpr std::size_t kMostNames = 10;
+
+void bump_version(const torch::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); }
+
+// No stream has this handle.
+const void* const kElsewhere = &kMostNames;
+
+}  // namespace
+
+Stream& DataParallelCore::State::stream() {
+  if (options.stream == nullptr) return inline_stream;
+  options.stream->follow_current();
+  return *options.stream;
+}
+
+/// Autograd drops its callbacks when a backward pass throws: that step can never be completed.
+void DataParallelCore::State::check_whole() const {
+  if (in_backward && callback.expired()) {
+    throw std::logic_error(
+        "an earlier backward() failed half way through its step; training cannot go on after it");
+  }
+}
+
+void DataParallelCore::State::offer(std::int64_t parameter, const void* native) {
+  const NamedTensor& entry = tensors.trainable[static_cast<std::size_t>(parameter)];
+  adopt_layout(entry, entry.tensor.mutable_grad());
+  made_on[static_cast<std::size_t>(parameter)] = native;
+  offer(parameter, entry.tensor.grad());
+}
+
+void DataParallelCore::State::offer(std::int64_t parameter, const torch::Tensor& grad) {
+  offered[static_cast<std::size_t>(parameter)] = true;
+  manager->gradient_ready(parameter, block_of_tensor(grad));
+}
+
+/// Parameters whose gradient came in an earlier micro-batch only fire no hook in the last one.
+void DataParallelCore::State::offer_rest() {
+  for (std::size_t i = 0; i < offered.size(); ++i) {
+    if (!offered[i] && tensors.trainable[i].tensor.grad().defined()) {
+      offer(static_cast<std::int64_t>(i), kElsewhere);
+    }
+  }
+}
+
+void DataParallelCore::State::make_plan() {
+  std::vector<std::string> names;
+  for (const std::int64_t index : arrival_order) {
+    names.push_back(infos[static_cast<std::size_t>(index)].name);
+  }
+  agree(communicator, "the order in which gradients arrive", join(names, "\n"));
+  plan = plan_buckets(infos, arrival_order, options.bucket_bytes);
+  if (arrival_order.size() < infos.size()) {
+    options.logger.warning(concat(infos.size() - arrival_order.size(), " of ", infos.size(),
+                                  " parameters had no gradient in the first backward pass; they "
+                                  "are mixed, and updated when they get one: ",
+                                  names_without_gradient()));
+  }
+}
+
+std::string DataParallelCore::State::names_without_gradient() const {
+  std::vector<bool> arrived(infos.size());
+  for (const std::int64_t index : arrival_order) arrived[static_cast<std::size_t>(index)] = true;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    if (!arrived[i]) names.push_back(infos[i].name);
+  }
+  const bool all = names.size() <= kMostNames;
+  names.resize(std::min(names.size(), kMostNames));
+  return concat(join(names, ", "), all ? "" : ", ...");
+}
+
+void DataParallelCore::State::start_pipeline() {
+  std::vector<ParameterMemory> memory;
+  for (const BucketSpec& spec : plan.buckets) {
+    memory.push_back(move_into_block(spec, tensors.trainable, stream()));
+  }
+  manager = std::make_unique<BucketManager>(
+      communicator,
+      BucketManager::Config{.algorithm = options.algorithm,
+                            .topology = options.topology,
+                            .optimizer = options.optimizer,
+                            .schedule = options.schedule,
+                            .gradients = options.gradients,
+                            .stream = &stream(),
+                            .num_threads = options.num_threads,
+                            .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
+      infos, plan, std::move(memory));
+  manager->set_gradient_scale(gradient_scale);
+  for (std::size_t i = 0; i < versions.size(); ++i) note_version(i);
+}
+
+void DataParallelCore::State::after_update(const BucketSpec& spec) {
+  for (const BucketEntry& entry : spec.entries) {
+    const auto place = static_cast<std::size_t>(entry.parameter);
+    const torch::Tensor& parameter = tensors.trainable[place].tensor;
+    if (options.stream != nullptr && parameter.grad().defined() &&
+        made_on[place] != options.stream->native()) {
+      // Its memory would be used again on the stream where it was made, which does not wait for the
+      // sweep.
+      options.stream->keep_for_current(parameter.grad());
+    }
+    parameter.mutable_grad().reset();
+    // The sweep wrote behind autograd's back: a graph that still needs the old values must notice.
+    bump_version(parameter);
+    note_version(place);
+  }
+}
+
+void DataParallelCore::State::end_step() {
+  in_backward = false;
+  if (plan.buckets.empty()) {
+    make_plan();
+    if (!options.dry_run) start_pipeline();
+  }
+  if (options.dry_run) {
+    for (const NamedTensor& entry : tensors.trainable) entry.tensor.mutable_grad().reset();
+    return;
+  }
+  // What the caller does next comes behind this step.
+  static_cast<void>(stream());
+  offer_rest();
+  offered.assign(offered.size(), false);
+  manager->finish_step();
+}
+
+AveragedBlocks DataParallelCore::State::parameter_blocks() {
+  if (manager) return {.blocks = manager->blocks()};
+  return averaged_blocks(tensors.trainable, stream());
+}
+
+AveragedBlocks DataParallelCore::State::buffer_blocks() {
+  std::vector<NamedTensor> averaged;
+  for (const NamedTensor& entry : tensors.buffers) {
+    if (is_trained_type(entry.tensor) && entry.tensor.is_non_overlapping_and_dense()) {
+      averaged.push_back(entry);
+    }
+  }
+  return averaged_blocks(averaged, stream());
+}
+
+void DataParallelCore::State::bump_versions() {
+  for (std::size_t i = 0; i < tensors.trainable.size(); ++i) {
+    bump_version(tensors.trainable[i].tensor);
+    note_version(i);
+  }
+}
+
+void DataParallelCore::State::note_version(std::size_t parameter) {
+  versions[parameter] = tensors.trainable[parameter].tensor._version();
+}
+
+/// Makes the master copies what was written to rounded ones since the pipeline last did.
+void DataParallelCore::State::adopt_written() {
+  if (!manager) return;
+  for (const Bucket& bucket : manager->buckets()) {
+    if (!bucket.spec().has_master()) continue;
+    const auto [masters, rounded] = bucket.blocks();
+    for (const BucketEntry& entry : bucket.spec().entries) {
+      const auto place = static_cast<std::size_t>(entry.parameter);
+      if (tensors.trainable[place].tensor._version() == versions[place]) continue;
+      const std::int64_t numel = infos[place].numel();
+      enqueue_convert(stream(), part_of(masters, entry.offset, numel),
+                      part_of(rounded, entry.offset, numel));
+      note_version(place);
+    }
+  }
+}
+
+}  // namespace gossamer

@@ -1,6 +1,8 @@
 #include "gossamer/apps/device_choice.hpp"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include <unistd.h>
 
@@ -115,7 +117,7 @@ bool share_gpus(const DeviceChoice& choice, const std::vector<RankPlace>& places
                  "; start as many ranks per node as there are GPUs, or let ranks share them with "
                  "device.share: true (they take turns, and NCCL is not used)"));
     }
-    if (other->pid == places[rank].pid) {
+    if (other->process == places[rank].process) {
       throw ConfigError(concat("device.share: ", who,
                                " and are threads of one process, allowed: processes (mpirun -n ",
                                places.size(), " in place of --ranks ", places.size(), ")"));
@@ -127,13 +129,20 @@ bool share_gpus(const DeviceChoice& choice, const std::vector<RankPlace>& places
 
 namespace {
 
+/// Containers may have processes with the same number, but not in the same namespace.
+std::string process_name() {
+  std::error_code failure;
+  const auto space = std::filesystem::read_symlink("/proc/self/ns/pid", failure);
+  return concat(space.string(), " ", getpid());
+}
+
 /// Collective.
 std::vector<RankPlace> gather_places(Communicator& host, Device device) {
   std::vector<RankPlace> places;
   const std::vector<std::string> uuids = host.all_gather(gpu_uuid(device));
-  const std::vector<std::string> pids = host.all_gather(std::to_string(getpid()));
+  const std::vector<std::string> processes = host.all_gather(process_name());
   for (std::size_t rank = 0; rank < uuids.size(); ++rank) {
-    places.push_back({uuids[rank], std::stoll(pids[rank])});
+    places.push_back({uuids[rank], processes[rank]});
   }
   return places;
 }

@@ -44,8 +44,8 @@ Device device_of_rank(const DeviceChoice& choice, const World& world, int num_gp
 struct RankPlace {
   /// Of its GPU; empty for processors.
   std::string uuid = {};
-  /// Of its process.
-  std::int64_t pid = 0;
+  /// Its process, told apart from all others of the machine.
+  std::string process = {};
 };
 
 /// Whether ranks share GPUs. A launcher may show every rank one GPU of its own, so numbers of GPUs

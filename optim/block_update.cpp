@@ -65,17 +65,18 @@ void update_now(const Optimizer& optimizer, const BlockUpdate& update) {
 }  // namespace
 
 void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate update) {
-  const auto is_wide = [&update](const Segment& segment) {
-    return segment.gradient.data != nullptr && segment.gradient.dtype == update.parameters.dtype;
+  const auto has_gradient = [&update](bool of_the_parameters_type) {
+    return std::ranges::any_of(update.segments, [&](const Segment& segment) {
+      return segment.gradient.data != nullptr &&
+             (segment.gradient.dtype == update.parameters.dtype) == of_the_parameters_type;
+    });
   };
-  const auto is_narrow = [&update](const Segment& segment) {
-    return segment.gradient.data != nullptr && segment.gradient.dtype != update.parameters.dtype;
-  };
-  if (std::ranges::any_of(update.segments, is_narrow) &&
-      (update.rounded.data == nullptr || std::ranges::any_of(update.segments, is_wide))) {
+  const bool rounds = update.rounded.data != nullptr;
+  const bool wide = has_gradient(true);
+  if (has_gradient(false) && (!rounds || wide)) {
     throw std::logic_error("enqueue_update: the gradients' types do not fit the parameters'");
   }
-  if (update.rounded.data != nullptr && std::ranges::any_of(update.segments, is_wide)) {
+  if (rounds && wide) {
     const Block parameters = update.parameters;
     const Block rounded = std::exchange(update.rounded, {});
     enqueue_update(stream, optimizer, std::move(update));

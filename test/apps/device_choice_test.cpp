@@ -50,7 +50,7 @@ TEST(DeviceChoice, AsksForAGpuWhereThereIsNone) {
 /// Ranks with these GPUs, each a process of its own.
 std::vector<RankPlace> places_of(const std::vector<std::string>& uuids) {
   std::vector<RankPlace> places;
-  for (const std::string& uuid : uuids) places.push_back({uuid, std::ssize(places)});
+  for (const std::string& uuid : uuids) places.push_back({uuid, std::to_string(places.size())});
   return places;
 }
 
@@ -63,7 +63,7 @@ TEST(DeviceChoice, KnowsRanksThatShareByTheirGpus) {
   EXPECT_FALSE(share_gpus(sharing, places_of({"GPU-a", "GPU-b"})));
   EXPECT_TRUE(share_gpus(sharing, places_of({"GPU-a", "GPU-b", "GPU-a"})));
   // Threads of one process may have a GPU each.
-  EXPECT_FALSE(share_gpus(alone, {{"GPU-a", 7}, {"GPU-b", 7}}));
+  EXPECT_FALSE(share_gpus(alone, {{"GPU-a", "x"}, {"GPU-b", "x"}}));
 }
 
 std::string refusal(const DeviceChoice& choice, const std::vector<RankPlace>& places) {
@@ -82,7 +82,8 @@ TEST(DeviceChoice, RefusesMoreRanksThanGpusWithAdvice) {
 }
 
 TEST(DeviceChoice, RefusesThreadsThatShareAGpu) {
-  const std::string text = refusal({.name = "cuda", .share = true}, {{"GPU-a", 3}, {"GPU-a", 3}});
+  const std::string text =
+      refusal({.name = "cuda", .share = true}, {{"GPU-a", "x"}, {"GPU-a", "x"}});
   EXPECT_EQ(text,
             "device.share: ranks 0 and 1 have the same GPU (GPU-a) and are threads of one process, "
             "allowed: processes (mpirun -n 2 in place of --ranks 2)");

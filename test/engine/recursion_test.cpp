@@ -33,6 +33,12 @@ constexpr std::array kMixtures = {
     std::pair{"rare", "every: {base: ring, period: 3}"},
 };
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 struct Setup {
   std::string algorithm;
   std::string topology;
@@ -85,6 +91,8 @@ bool fits(const Setup& setup) {
 std::vector<Setup> all_setups() {
   std::vector<Setup> setups;
   for (int n = 1; n <= 8; ++n) {
+    // Slow there, and like the others.
+    if (kSanitized && (n == 5 || n >= 7)) continue;
     for (const std::string& algorithm : algorithm_names()) {
       // The others have no use for a topology.
       if (algorithm != "gossip") setups.push_back({algorithm, "ring", n, n});
@@ -210,19 +218,16 @@ TEST_P(EveryAlgorithm, TrainsAModelInBFloat16LikeItsMasterCopy) {
   expect_same_where_streams_lag(rounded, std::array{Where::kDevice});
 }
 
-TEST_P(EveryAlgorithm, DoesNotDependOnTheBuckets) {
+TEST_P(EveryAlgorithm, RepeatsBitForBitWhateverTheBuckets) {
   Problem one = problem();
+  one.dtype = DType::kFloat32;
   one.bucket_bytes = 1 << 20;
-  Problem many = problem();
+  Problem many = one;
   many.bucket_bytes = 1;
   many.shuffles = false;
-  EXPECT_EQ(run_pipeline(one), run_pipeline(many));
-}
-
-TEST_P(EveryAlgorithm, RepeatsBitForBit) {
-  Problem problem = EveryAlgorithm::problem();
-  problem.dtype = DType::kFloat32;
-  EXPECT_EQ(run_pipeline(problem), run_pipeline(problem));
+  const Trajectory expected = run_pipeline(one);
+  EXPECT_EQ(run_pipeline(one), expected);
+  EXPECT_EQ(run_pipeline(many), expected);
 }
 
 }  // namespace

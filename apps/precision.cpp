@@ -9,23 +9,17 @@
 namespace gossamer::apps {
 namespace {
 
-struct PrecisionEntry {
-  std::string_view name;
-  Precision precision;
-};
 constexpr std::array kPrecisions = {
-    PrecisionEntry{"float32", Precision::kFloat32},
-    PrecisionEntry{"bf16", Precision::kBf16},
-    PrecisionEntry{"bf16_parameters", Precision::kBf16Parameters},
+    NamedValue{"float32", Precision::kFloat32},
+    NamedValue{"bf16", Precision::kBf16},
+    NamedValue{"bf16_parameters", Precision::kBf16Parameters},
 };
 
 }  // namespace
 
 std::vector<std::string> precision_names() { return names_of(kPrecisions); }
 
-Precision precision(std::string_view name) {
-  return row_of(kPrecisions, "precision", name).precision;
-}
+Precision precision(std::string_view name) { return row_of(kPrecisions, "precision", name).value; }
 
 void set_parameter_types(torch::nn::Module& model, Precision precision) {
   if (precision != Precision::kBf16Parameters) return;

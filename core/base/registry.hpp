@@ -11,6 +11,13 @@
 
 namespace gossamer {
 
+/// A row of a table that is only a name for something.
+template <class T>
+struct NamedValue {
+  std::string_view name;
+  T value;
+};
+
 template <class Table>
 std::vector<std::string> names_of(const Table& table) {
   std::vector<std::string> names;

@@ -12,33 +12,25 @@
 namespace gossamer {
 namespace {
 
-struct ClipModeEntry {
-  std::string_view name;
-  ClipMode mode;
-};
 constexpr std::array kClipModes = {
-    ClipModeEntry{"none", ClipMode::kNone},
-    ClipModeEntry{"per_bucket", ClipMode::kPerBucket},
-    ClipModeEntry{"global", ClipMode::kGlobal},
-    ClipModeEntry{"delayed_global", ClipMode::kDelayedGlobal},
+    NamedValue{"none", ClipMode::kNone},
+    NamedValue{"per_bucket", ClipMode::kPerBucket},
+    NamedValue{"global", ClipMode::kGlobal},
+    NamedValue{"delayed_global", ClipMode::kDelayedGlobal},
 };
 
-struct NonFiniteEntry {
-  std::string_view name;
-  NonFinite policy;
-};
 constexpr std::array kNonFinite = {
-    NonFiniteEntry{"abort", NonFinite::kAbort},
-    NonFiniteEntry{"skip", NonFinite::kSkip},
+    NamedValue{"abort", NonFinite::kAbort},
+    NamedValue{"skip", NonFinite::kSkip},
 };
 
 }  // namespace
 
 std::vector<std::string> clip_mode_names() { return names_of(kClipModes); }
-ClipMode clip_mode(std::string_view name) { return row_of(kClipModes, "clip mode", name).mode; }
+ClipMode clip_mode(std::string_view name) { return row_of(kClipModes, "clip mode", name).value; }
 std::vector<std::string> nonfinite_names() { return names_of(kNonFinite); }
 NonFinite nonfinite(std::string_view name) {
-  return row_of(kNonFinite, "policy for non-finite gradients", name).policy;
+  return row_of(kNonFinite, "policy for non-finite gradients", name).value;
 }
 
 GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,

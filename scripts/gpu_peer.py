@@ -8,7 +8,7 @@
 
 `sweep` times, in turn within one run: copying 1 GiB; torch.optim.AdamW(fused=True); and what decent-dp does for a bucket
 between two exchanges, as its `AccumAdamW` does it with torch._foreach_* calls: mixing, decay, accumulation, moments,
-update, preparing the next exchange. Medians over rounds. Prints one JSON line. Needs torch alone.
+update, preparing the next exchange. Medians over rounds. Prints one JSON line. Needs torch and numpy.
 """
 import argparse
 import json
@@ -18,6 +18,8 @@ import time
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from peer_step import VOCABULARY, Gpt
 
 
 class Clock:
@@ -120,37 +122,6 @@ def sweep(arguments, device):
 
 # ---- training ----------------------------------------------------------------------------------
 
-class Layer(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        parts = self.qkv(self.ln1(x)).split(width, 2)
-        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.out(F.gelu(self.fc(self.ln2(x))))
-
-
-class Gpt(nn.Module):
-    """gossamer's gpt (apps/models/gpt.cpp)."""
-
-    def __init__(self, layers, width, heads, length, vocabulary=256):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
-        self.ln, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, tokens):
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.head(self.ln(self.layers(self.wte(tokens) + self.wpe(places)))).flatten(0, 1)
-
-
 def train(arguments, device):
     torch.manual_seed(1)
     clock = Clock(device)
@@ -158,7 +129,7 @@ def train(arguments, device):
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     run = torch.compile(model) if arguments.compile else model
-    pool = [torch.randint(256, (arguments.batch, arguments.length + 1)) for _ in range(8)]
+    pool = [torch.randint(VOCABULARY, (arguments.batch, arguments.length + 1)) for _ in range(8)]
     if device.type == "cuda":
         pool = [batch.pin_memory() for batch in pool]
 

@@ -100,32 +100,33 @@ class ResNet20(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self):
+    def __init__(self, width, heads):
         super().__init__()
-        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.heads = heads
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x):
-        batch, length, _ = x.shape
-        q, k, v = [part.view(batch, length, HEADS, -1).transpose(1, 2)
-                   for part in self.qkv(x).split(WIDTH, 2)]
+        batch, length, width = x.shape
+        q, k, v = [part.view(batch, length, self.heads, -1).transpose(1, 2)
+                   for part in self.qkv(x).split(width, 2)]
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.proj(y.transpose(1, 2).reshape(batch, length, WIDTH))
+        return self.proj(y.transpose(1, 2).reshape(batch, length, width))
 
 
 class FeedForward(nn.Module):
-    def __init__(self):
+    def __init__(self, width):
         super().__init__()
-        self.fc, self.proj = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.fc, self.proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
         return self.proj(F.gelu(self.fc(x)))
 
 
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, width, heads):
         super().__init__()
-        self.ln1, self.attn = nn.LayerNorm(WIDTH), Attention()
-        self.ln2, self.mlp = nn.LayerNorm(WIDTH), FeedForward()
+        self.ln1, self.attn = nn.LayerNorm(width), Attention(width, heads)
+        self.ln2, self.mlp = nn.LayerNorm(width), FeedForward(width)
 
     def forward(self, x):
         x = x + self.attn(self.ln1(x))
@@ -133,15 +134,17 @@ class Layer(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self):
+    """gossamer's gpt (apps/models/gpt.cpp)."""
+
+    def __init__(self, layers=LAYERS, width=WIDTH, heads=HEADS, context=CONTEXT):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.layers = nn.Sequential(*[Layer() for _ in range(LAYERS)])
-        self.ln = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(context, width)
+        self.layers = nn.Sequential(*[Layer(width, heads) for _ in range(layers)])
+        self.ln = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, tokens):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         return self.head(self.ln(self.layers(x))).flatten(0, 1)
 
     @staticmethod

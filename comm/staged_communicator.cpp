@@ -45,14 +45,14 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
 
 class StagedCommunicator : public Communicator {
  public:
-  StagedCommunicator(Communicator& host, Stream& stream, std::int64_t piece_bytes,
+  StagedCommunicator(Communicator& host, Stream& stream, const StagingOptions& options,
                      std::shared_ptr<StagingPool> pool)
-      : host_(host), stream_(stream), piece_bytes_(piece_bytes), pool_(std::move(pool)) {}
+      : host_(host), stream_(stream), options_(options), pool_(std::move(pool)) {}
   StagedCommunicator(std::unique_ptr<Communicator> host, const StagedCommunicator& parent)
       : owned_(std::move(host)),
         host_(*owned_),
         stream_(parent.stream_),
-        piece_bytes_(parent.piece_bytes_),
+        options_(parent.options_),
         pool_(parent.pool_) {}
 
   [[nodiscard]] int rank() const override { return host_.rank(); }
@@ -63,6 +63,9 @@ class StagedCommunicator : public Communicator {
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     if (is_on_host(send)) return host_.exchange(peer, send, receive, std::move(context));
     require_alike("exchange", send, receive);
+    if (options_.direct_messages) {
+      return host_.exchange(peer, send, receive, entered(std::move(context)));
+    }
     return in_pieces(send.numel, send.dtype, context, [&](const Piece& piece) {
       Staged staged = stage(context, part_of(send, piece.first, piece.numel),
                             {part_of(receive, piece.first, piece.numel)});
@@ -77,6 +80,10 @@ class StagedCommunicator : public Communicator {
                                            std::move(context));
     }
     require_neighbors(send, peers, incoming, rank(), size());
+    if (options_.direct_messages) {
+      return host_.exchange_with_neighbors(send, std::move(peers), std::move(incoming),
+                                           entered(std::move(context)));
+    }
     return in_pieces(send.numel, send.dtype, context, [&](const Piece& piece) {
       std::vector<Block> targets;
       for (const Incoming& from : incoming) {
@@ -124,6 +131,15 @@ class StagedCommunicator : public Communicator {
   }
 
  private:
+  /// MPI works on the device of the thread that calls it, the progress worker's.
+  OpContext entered(OpContext context) {
+    context.prepare = [&stream = stream_, prepare = std::move(context.prepare)]() -> EventPtr {
+      stream.enter();
+      return prepare ? prepare() : nullptr;
+    };
+    return context;
+  }
+
   struct Piece {
     std::int64_t first = 0;
     std::int64_t numel = 0;
@@ -138,7 +154,7 @@ class StagedCommunicator : public Communicator {
   /// Empty blocks are a piece too: the peers have to learn of it.
   template <class Submit>
   Request in_pieces(std::int64_t numel, DType dtype, OpContext& context, const Submit& submit) {
-    const std::int64_t largest = std::max<std::int64_t>(1, piece_bytes_ / size_of(dtype));
+    const std::int64_t largest = std::max<std::int64_t>(1, options_.piece_bytes / size_of(dtype));
     std::vector<Request> requests;
     std::int64_t first = 0;
     do {
@@ -187,16 +203,16 @@ class StagedCommunicator : public Communicator {
   std::unique_ptr<Communicator> owned_;
   Communicator& host_;
   Stream& stream_;
-  std::int64_t piece_bytes_;
+  StagingOptions options_;
   std::shared_ptr<StagingPool> pool_;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_staged_communicator(Communicator& host, Stream& stream,
-                                                       std::int64_t piece_bytes) {
-  if (piece_bytes < 1) throw std::logic_error("a piece must hold at least one byte");
-  return std::make_unique<StagedCommunicator>(host, stream, piece_bytes,
+                                                       const StagingOptions& options) {
+  if (options.piece_bytes < 1) throw std::logic_error("a piece must hold at least one byte");
+  return std::make_unique<StagedCommunicator>(host, stream, options,
                                               std::make_shared<StagingPool>(stream));
 }
 

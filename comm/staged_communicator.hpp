@@ -7,6 +7,10 @@
 // copied to the device; the operation is over when the last copy is. Blocks on the host are passed
 // on as they are.
 //
+// An MPI that was built for GPUs (Communicator::reaches_gpus()) may be given the device's memory
+// itself for messages between two ranks. Sums and broadcasts are staged even then: Open MPI's
+// MPI_Iallreduce and MPI_Ibcast read the memory they are given on the host.
+//
 // Memory: staging buffers stay with the communicator and are used again; there are as many as were
 // needed at once. Thread safety and errors: communicator.hpp.
 
@@ -18,10 +22,16 @@
 
 namespace gossamer {
 
+struct StagingOptions {
+  /// Of one message.
+  std::int64_t piece_bytes = std::int64_t{4} << 20;
+  /// `host` takes the device's memory itself for messages between two ranks.
+  bool direct_messages = false;
+};
+
 /// `host` and `stream` outlive what is returned; `stream` does the copying. A rank of its own does
-/// not communicate with `host` by other ways at the same time. `piece_bytes`: of one message.
+/// not communicate with `host` by other ways at the same time.
 std::unique_ptr<Communicator> make_staged_communicator(Communicator& host, Stream& stream,
-                                                       std::int64_t piece_bytes = std::int64_t{4}
-                                                                                  << 20);
+                                                       const StagingOptions& options = {});
 
 }  // namespace gossamer

@@ -1,6 +1,5 @@
 #include "gossamer/core/engine/rank_device.hpp"
 
-#include "gossamer/comm/direct_communicator.hpp"
 #include "gossamer/comm/nccl_communicator.hpp"
 #include "gossamer/comm/staged_communicator.hpp"
 #include "gossamer/core/base/make_stream.hpp"
@@ -13,8 +12,7 @@ std::unique_ptr<Communicator> make_communicator(Stream& exchanges, Communicator&
   if (wires.nccl != nullptr) {
     return make_nccl_communicator(*wires.nccl, host, exchanges, {wires.timeout_s});
   }
-  if (wires.direct) return make_direct_communicator(host, exchanges);
-  return make_staged_communicator(host, exchanges);
+  return make_staged_communicator(host, exchanges, {.direct_messages = wires.direct});
 }
 
 }  // namespace

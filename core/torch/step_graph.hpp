@@ -22,9 +22,9 @@ class StepGraph {
 
   virtual ~StepGraph() = default;
   /// Records what `work` gives LibTorch in this thread and in autograd's; nothing of it runs. The
-  /// tensors that `work` returns, or undefined ones, are filled by every replay(). Once. Throws
-  /// what `work` throws, and LibTorch's errors for what cannot be recorded: copies that the host
-  /// waits for, and shapes that depend on values.
+  /// tensors that `work` returns, or undefined ones, are filled by every replay(). Once,
+  /// unless it has thrown. Throws what `work` throws, and LibTorch's errors for what cannot be
+  /// recorded: copies that the host waits for, and shapes that depend on values.
   virtual std::vector<at::Tensor> capture(const Work& work) = 0;
   /// Gives the device what was recorded, behind all that LibTorch has been given in this thread.
   virtual void replay() = 0;

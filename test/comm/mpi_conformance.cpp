@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <exception>
 
-#include "gossamer/comm/direct_communicator.hpp"
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/comm/staged_communicator.hpp"
 #include "gossamer/core/base/host_stream.hpp"
@@ -32,8 +31,8 @@ int run_rank(Communicator& communicator, const World&) {
   run_all(communicator, "host");
   // Stands for a device: its memory is written by a thread that lags behind.
   ThreadStream device({DeviceType::kCuda, 0});
-  run_all(*make_staged_communicator(communicator, device, 100'000), "staged");
-  run_all(*make_direct_communicator(communicator, device), "direct");
+  run_all(*make_staged_communicator(communicator, device, {.piece_bytes = 100'000}), "staged");
+  run_all(*make_staged_communicator(communicator, device, {.direct_messages = true}), "direct");
   return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "gossamer/core/engine/group_cache.hpp"
 
+#include "comm/forwarding_communicator.hpp"
 #include "engine/ranks.hpp"
 #include "engine/test_topologies.hpp"
 
@@ -16,44 +17,15 @@ namespace gossamer {
 namespace {
 
 /// Passes everything on and remembers the colors of splits.
-class SpyCommunicator : public Communicator {
+class SpyCommunicator : public ForwardingCommunicator {
  public:
-  explicit SpyCommunicator(Communicator& inner) : inner_(inner) {}
-
-  [[nodiscard]] int rank() const override { return inner_.rank(); }
-  [[nodiscard]] int size() const override { return inner_.size(); }
-  [[nodiscard]] const std::vector<int>& world_ranks() const override {
-    return inner_.world_ranks();
-  }
-  [[nodiscard]] Stream& stream() override { return inner_.stream(); }
-  void check() override { inner_.check(); }
-  Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
-    return inner_.exchange(peer, send, receive, std::move(context));
-  }
-  Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
-                                  std::vector<Incoming> incoming, OpContext context) override {
-    return inner_.exchange_with_neighbors(send, std::move(peers), std::move(incoming),
-                                          std::move(context));
-  }
-  Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
-    return inner_.all_reduce_sum(send, receive, std::move(context));
-  }
-  Request broadcast(Block block, int root, OpContext context) override {
-    return inner_.broadcast(block, root, std::move(context));
-  }
-  std::vector<std::string> all_gather(std::string text) override {
-    return inner_.all_gather(std::move(text));
-  }
-  void barrier() override { inner_.barrier(); }
+  using ForwardingCommunicator::ForwardingCommunicator;
   std::unique_ptr<Communicator> split(int color) override {
     colors.push_back(color);
-    return inner_.split(color);
+    return ForwardingCommunicator::split(color);
   }
 
   std::vector<int> colors;
-
- private:
-  Communicator& inner_;
 };
 
 /// Sums the ranks of a group over its communicator.

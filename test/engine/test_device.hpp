@@ -9,7 +9,6 @@
 #include <memory>
 #include <utility>
 
-#include "gossamer/comm/direct_communicator.hpp"
 #include "gossamer/comm/nccl_communicator.hpp"
 #include "gossamer/comm/staged_communicator.hpp"
 #include "gossamer/core/base/host_stream.hpp"
@@ -71,9 +70,9 @@ class TestDevice {
 
  private:
   std::unique_ptr<Communicator> make_communicator(Where where, Communicator& host) {
-    if (where == Where::kDevice) return make_staged_communicator(host, *side_, 300);
-    if (where == Where::kDirect) return make_direct_communicator(host, *side_);
-    return make_nccl_communicator(*nccl_, host, *side_);
+    if (where == Where::kNccl) return make_nccl_communicator(*nccl_, host, *side_);
+    return make_staged_communicator(
+        host, *side_, {.piece_bytes = 300, .direct_messages = where == Where::kDirect});
   }
 
   Communicator* communicator_;

@@ -25,7 +25,8 @@ TEST_F(Pipeline, StagedExchangesConform) {
       SCOPED_TRACE(std::string(test.name) + ", " + std::to_string(num_ranks) + " ranks");
       const auto body = [&test](Communicator& communicator, const World&) {
         const auto copies = make_stream({DeviceType::kCuda, 0});
-        const auto staged = make_staged_communicator(communicator, *copies, 100'000);
+        const auto staged =
+            make_staged_communicator(communicator, *copies, {.piece_bytes = 100'000});
         test.body(*staged);
         staged->barrier();
         return 0;

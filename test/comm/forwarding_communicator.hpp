@@ -1,0 +1,50 @@
+#pragma once
+// Passes everything on to another communicator. Tests override what they want to see or refuse.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gossamer/comm/communicator.hpp"
+
+namespace gossamer {
+
+class ForwardingCommunicator : public Communicator {
+ public:
+  /// `inner` outlives this.
+  explicit ForwardingCommunicator(Communicator& inner) : inner_(inner) {}
+
+  [[nodiscard]] int rank() const override { return inner_.rank(); }
+  [[nodiscard]] int size() const override { return inner_.size(); }
+  [[nodiscard]] const std::vector<int>& world_ranks() const override {
+    return inner_.world_ranks();
+  }
+  [[nodiscard]] Stream& stream() override { return inner_.stream(); }
+  [[nodiscard]] bool reaches_gpus() const override { return inner_.reaches_gpus(); }
+  Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
+    return inner_.exchange(peer, send, receive, std::move(context));
+  }
+  Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
+                                  std::vector<Incoming> incoming, OpContext context) override {
+    return inner_.exchange_with_neighbors(send, std::move(peers), std::move(incoming),
+                                          std::move(context));
+  }
+  Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
+    return inner_.all_reduce_sum(send, receive, std::move(context));
+  }
+  Request broadcast(Block block, int root, OpContext context) override {
+    return inner_.broadcast(block, root, std::move(context));
+  }
+  std::vector<std::string> all_gather(std::string text) override {
+    return inner_.all_gather(std::move(text));
+  }
+  void check() override { inner_.check(); }
+  void barrier() override { inner_.barrier(); }
+  std::unique_ptr<Communicator> split(int color) override { return inner_.split(color); }
+
+ private:
+  Communicator& inner_;
+};
+
+}  // namespace gossamer

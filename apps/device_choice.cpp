@@ -164,8 +164,6 @@ TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
   }
   compute_ = std::make_unique<TorchStream>(device_);
   if (device_.type == DeviceType::kCpu) return;
-  // Exchanges are short, and peers wait for them.
-  exchanges_ = make_stream(device_, StreamPriority::kHigh);
   RankDevice::Wires wires{.timeout_s = setup.timeout_s};
   if (setup.world.size > 1) {
     Offer offer = offer_of(choice, host_, shares);
@@ -181,7 +179,8 @@ TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
               : concat(kind == WireKind::kMpi ? kMpiText : kHostText, reason_of(choice, nccl)));
     }
   }
-  rank_.emplace(*compute_, *exchanges_, host_, wires);
+  // Exchanges are short, and peers wait for them.
+  rank_.emplace(*compute_, make_stream(device_, StreamPriority::kHigh), host_, wires);
 }
 
 }  // namespace gossamer::apps

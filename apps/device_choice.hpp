@@ -85,7 +85,6 @@ class TrainingDevice {
   Communicator& host_;
   std::unique_ptr<TorchStream> compute_;
   std::unique_ptr<NcclApi> nccl_;
-  std::unique_ptr<Stream> exchanges_;
   std::optional<RankDevice> rank_;
 };
 

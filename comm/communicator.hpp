@@ -14,6 +14,10 @@
 // Work on memory may come before and between operations: it goes to stream(), and an operation that
 // names the event after it (OpContext::ready, or what prepare() returns) starts when it is done.
 //
+// A rank that leaves after an error leaves operations behind, and the worker goes on with them for
+// a while: what prepare() and finish() use they own, the stream too, and what they give to a stream
+// they have it keep (Stream::keep()).
+//
 // Reductions add in an order that depends only on the group and the size, so that runs repeat.
 //
 // Thread safety: one thread uses a communicator and all communicators split from it.
@@ -70,8 +74,8 @@ class Communicator {
   [[nodiscard]] virtual int size() const = 0;
   /// The rank in the world of each member.
   [[nodiscard]] virtual const std::vector<int>& world_ranks() const = 0;
-  /// Where work on what has arrived goes, between operations.
-  [[nodiscard]] virtual Stream& stream() = 0;
+  /// Where work on what has arrived goes, between operations. Never null.
+  [[nodiscard]] virtual const std::shared_ptr<Stream>& stream() = 0;
   /// Operations may name the memory of GPUs.
   [[nodiscard]] virtual bool reaches_gpus() const { return false; }
 

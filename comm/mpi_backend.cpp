@@ -69,7 +69,7 @@ class MpiCommunicator : public Communicator {
   [[nodiscard]] int size() const override { return static_cast<int>(group_->world_ranks.size()); }
   [[nodiscard]] const std::vector<int>& world_ranks() const override { return group_->world_ranks; }
 
-  [[nodiscard]] Stream& stream() override { return stream_; }
+  [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return stream_; }
   [[nodiscard]] bool reaches_gpus() const override { return mpi_reaches_gpus(); }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
@@ -141,7 +141,7 @@ class MpiCommunicator : public Communicator {
 
   std::shared_ptr<MpiContext> context_;
   std::shared_ptr<const MpiGroup> group_;
-  InlineStream stream_;
+  std::shared_ptr<Stream> stream_ = std::make_shared<InlineStream>();
 };
 
 /// The number of ranks on this node when every node has as many and ranks are dealt out node by

@@ -26,10 +26,11 @@ constexpr auto kCallPause = std::chrono::microseconds(100);
 /// be held while the second is taken.
 class NcclContext {
  public:
-  NcclContext(NcclApi& api, Communicator& host, Stream& stream, const NcclOptions& options)
+  NcclContext(NcclApi& api, Communicator& host, std::shared_ptr<Stream> stream,
+              const NcclOptions& options)
       : api_(api),
         host_(host),
-        stream_(stream),
+        stream_(std::move(stream)),
         rank_(own_world_rank(host)),
         options_(options),
         watchdog_([this] { watch(); }) {}
@@ -45,7 +46,7 @@ class NcclContext {
   NcclContext(const NcclContext&) = delete;
   NcclContext& operator=(const NcclContext&) = delete;
 
-  [[nodiscard]] Stream& stream() { return stream_; }
+  [[nodiscard]] const std::shared_ptr<Stream>& stream() { return stream_; }
 
   /// Throws what the rank has failed with.
   void check() {
@@ -205,7 +206,7 @@ class NcclContext {
 
   NcclApi& api_;
   Communicator& host_;
-  Stream& stream_;
+  std::shared_ptr<Stream> stream_;
   int rank_;
   NcclOptions options_;
   std::deque<NcclApi::Comm> parts_;  // the rank's own; a deque keeps them in place
@@ -230,7 +231,7 @@ class NcclCommunicator : public Communicator {
   [[nodiscard]] int rank() const override { return host_.rank(); }
   [[nodiscard]] int size() const override { return host_.size(); }
   [[nodiscard]] const std::vector<int>& world_ranks() const override { return host_.world_ranks(); }
-  [[nodiscard]] Stream& stream() override { return context_->stream(); }
+  [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return context_->stream(); }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     if (is_on_host(send)) return host_.exchange(peer, send, receive, std::move(context));
@@ -238,8 +239,8 @@ class NcclCommunicator : public Communicator {
     require_alike("exchange", send, receive);
     return submit(std::move(context), {world_rank(peer)}, [&](NcclApi& api) {
       api.group_start();
-      api.send(comm_, send, peer, stream());
-      api.receive(comm_, receive, peer, stream());
+      api.send(comm_, send, peer, *stream());
+      api.receive(comm_, receive, peer, *stream());
       api.group_end();
     });
   }
@@ -257,9 +258,9 @@ class NcclCommunicator : public Communicator {
     sort_unique(others);
     return submit(std::move(context), std::move(others), [&](NcclApi& api) {
       api.group_start();
-      for (const int peer : peers) api.send(comm_, send, peer, stream());
+      for (const int peer : peers) api.send(comm_, send, peer, *stream());
       for (const Incoming& from : incoming) {
-        api.receive(comm_, from.block, from.peer, stream());
+        api.receive(comm_, from.block, from.peer, *stream());
       }
       api.group_end();
     });
@@ -269,14 +270,14 @@ class NcclCommunicator : public Communicator {
     if (is_on_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
     require_sum(send, receive);
     return submit(std::move(context), world_ranks(),
-                  [&](NcclApi& api) { api.all_reduce_sum(comm_, send, receive, stream()); });
+                  [&](NcclApi& api) { api.all_reduce_sum(comm_, send, receive, *stream()); });
   }
 
   Request broadcast(Block block, int root, OpContext context) override {
     if (is_on_host(block)) return host_.broadcast(block, root, std::move(context));
     require_rank("broadcast", root, size());
     return submit(std::move(context), world_ranks(),
-                  [&](NcclApi& api) { api.broadcast(comm_, block, root, stream()); });
+                  [&](NcclApi& api) { api.broadcast(comm_, block, root, *stream()); });
   }
 
   std::vector<std::string> all_gather(std::string text) override {
@@ -305,17 +306,17 @@ class NcclCommunicator : public Communicator {
     if (context.after) {
       // What this rank's stream has been given before is done before anyway.
       if (const EventPtr event = context.after->event()) {
-        stream().wait(event);
+        stream()->wait(event);
       } else {
-        context.after->when_over(stream().hold());
+        context.after->when_over(stream()->hold());
       }
     }
-    stream().wait(context.ready);
+    stream()->wait(context.ready);
     if (context.prepare) static_cast<void>(context.prepare());
-    EventPtr begins = stream().record();
+    EventPtr begins = stream()->record();
     context_->operate(comm_, context.label, peers, call);
-    EventPtr ends = stream().record();
-    stream().keep(context.owner);
+    EventPtr ends = stream()->record();
+    stream()->keep(context.owner);
     context_->add({.begins = std::move(begins),
                    .ends = ends,
                    .label = context.label,
@@ -334,8 +335,9 @@ class NcclCommunicator : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(NcclApi& api, Communicator& host,
-                                                     Stream& stream, const NcclOptions& options) {
-  auto context = std::make_shared<NcclContext>(api, host, stream, options);
+                                                     std::shared_ptr<Stream> stream,
+                                                     const NcclOptions& options) {
+  auto context = std::make_shared<NcclContext>(api, host, std::move(stream), options);
   const OpLabel label{.what = "start of NCCL"};
   const std::string id = host.all_gather(host.rank() == 0 ? api.unique_id() : "").front();
   const NcclApi::Comm comm = context->adopt(

@@ -29,10 +29,10 @@ struct NcclOptions {
   double timeout_s = 300.0;
 };
 
-/// Collective among the members of `host`. All arguments outlive what is returned; `stream` belongs
-/// to it alone. Throws CommError.
+/// Collective among the members of `host`. `api` and `host` outlive what is returned; `stream`
+/// belongs to it alone. Throws CommError.
 std::unique_ptr<Communicator> make_nccl_communicator(NcclApi& api, Communicator& host,
-                                                     Stream& stream,
+                                                     std::shared_ptr<Stream> stream,
                                                      const NcclOptions& options = {});
 
 }  // namespace gossamer

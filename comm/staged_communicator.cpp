@@ -12,12 +12,11 @@
 namespace gossamer {
 namespace {
 
-/// Host buffers that come back when their last owner goes, on whatever thread that is.
+/// Host buffers that come back when their last owner goes, on whatever thread that is: also the
+/// stream's own, so that the pool must not own the stream.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
-  explicit StagingPool(Stream& stream) : stream_(stream) {}
-
-  Buffer take(std::int64_t numel, DType dtype) {
+  Buffer take(Stream& stream, std::int64_t numel, DType dtype) {
     const std::int64_t bytes = numel * size_of(dtype);
     Buffer memory;
     {
@@ -28,7 +27,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
         free.pop_back();
       }
     }
-    if (!memory.owner()) memory = stream_.allocate_host(bytes, DType::kUInt8);
+    if (!memory.owner()) memory = stream.allocate_host(bytes, DType::kUInt8);
     void* const data = memory.block().data;
     std::shared_ptr<void> owner(data, [pool = shared_from_this(), memory](void*) {
       const std::lock_guard lock(pool->mutex_);
@@ -38,16 +37,15 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   }
 
  private:
-  Stream& stream_;
   std::mutex mutex_;
   std::map<std::int64_t, std::vector<Buffer>> free_;  // by size in bytes; guarded by mutex_
 };
 
 class StagedCommunicator : public Communicator {
  public:
-  StagedCommunicator(Communicator& host, Stream& stream, const StagingOptions& options,
-                     std::shared_ptr<StagingPool> pool)
-      : host_(host), stream_(stream), options_(options), pool_(std::move(pool)) {}
+  StagedCommunicator(Communicator& host, std::shared_ptr<Stream> stream,
+                     const StagingOptions& options)
+      : host_(host), stream_(std::move(stream)), options_(options) {}
   StagedCommunicator(std::unique_ptr<Communicator> host, const StagedCommunicator& parent)
       : owned_(std::move(host)),
         host_(*owned_),
@@ -58,7 +56,7 @@ class StagedCommunicator : public Communicator {
   [[nodiscard]] int rank() const override { return host_.rank(); }
   [[nodiscard]] int size() const override { return host_.size(); }
   [[nodiscard]] const std::vector<int>& world_ranks() const override { return host_.world_ranks(); }
-  [[nodiscard]] Stream& stream() override { return stream_; }
+  [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return stream_; }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     if (is_on_host(send)) return host_.exchange(peer, send, receive, std::move(context));
@@ -133,8 +131,8 @@ class StagedCommunicator : public Communicator {
  private:
   /// MPI works on the device of the thread that calls it, the progress worker's.
   OpContext entered(OpContext context) {
-    context.prepare = [&stream = stream_, prepare = std::move(context.prepare)]() -> EventPtr {
-      stream.enter();
+    context.prepare = [stream = stream_, prepare = std::move(context.prepare)]() -> EventPtr {
+      stream->enter();
       return prepare ? prepare() : nullptr;
     };
     return context;
@@ -172,29 +170,29 @@ class StagedCommunicator : public Communicator {
     Staged staged{.context = context};
     std::shared_ptr<void>& owner = staged.context.owner;
     if (send) {
-      const Buffer buffer = pool_->take(send->numel, send->dtype);
+      const Buffer buffer = pool_->take(*stream_, send->numel, send->dtype);
       staged.sent = buffer.block();
       owner = both(std::move(owner), buffer.owner());
-      staged.context.prepare = [&stream = stream_, first = context.prepare, to = buffer.block(),
+      staged.context.prepare = [stream = stream_, first = context.prepare, to = buffer.block(),
                                 from = *send, kept = owner]() -> EventPtr {
         if (first) first();
-        stream.copy(to, from);
+        stream->copy(to, from);
         // Should the operation fail, the copy may still be under way when its owner goes.
-        stream.keep(kept);
-        return stream.record();
+        stream->keep(kept);
+        return stream->record();
       };
     }
     for (const Block& target : receive) {
-      const Buffer buffer = pool_->take(target.numel, target.dtype);
+      const Buffer buffer = pool_->take(*stream_, target.numel, target.dtype);
       staged.received.push_back(buffer.block());
       owner = both(std::move(owner), buffer.owner());
     }
     if (!receive.empty()) {
-      staged.context.finish = [&stream = stream_, to = std::move(receive), from = staged.received,
+      staged.context.finish = [stream = stream_, to = std::move(receive), from = staged.received,
                                kept = owner]() -> EventPtr {
-        for (std::size_t i = 0; i < to.size(); ++i) stream.copy(to[i], from[i]);
-        stream.keep(kept);
-        return stream.record();
+        for (std::size_t i = 0; i < to.size(); ++i) stream->copy(to[i], from[i]);
+        stream->keep(kept);
+        return stream->record();
       };
     }
     return staged;
@@ -202,18 +200,18 @@ class StagedCommunicator : public Communicator {
 
   std::unique_ptr<Communicator> owned_;
   Communicator& host_;
-  Stream& stream_;
+  std::shared_ptr<Stream> stream_;
   StagingOptions options_;
-  std::shared_ptr<StagingPool> pool_;
+  std::shared_ptr<StagingPool> pool_ = std::make_shared<StagingPool>();
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_staged_communicator(Communicator& host, Stream& stream,
+std::unique_ptr<Communicator> make_staged_communicator(Communicator& host,
+                                                       std::shared_ptr<Stream> stream,
                                                        const StagingOptions& options) {
   if (options.piece_bytes < 1) throw std::logic_error("a piece must hold at least one byte");
-  return std::make_unique<StagedCommunicator>(host, stream, options,
-                                              std::make_shared<StagingPool>(stream));
+  return std::make_unique<StagedCommunicator>(host, std::move(stream), options);
 }
 
 }  // namespace gossamer

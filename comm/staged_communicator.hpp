@@ -29,9 +29,10 @@ struct StagingOptions {
   bool direct_messages = false;
 };
 
-/// `host` and `stream` outlive what is returned; `stream` does the copying. A rank of its own does
-/// not communicate with `host` by other ways at the same time.
-std::unique_ptr<Communicator> make_staged_communicator(Communicator& host, Stream& stream,
+/// `host` outlives what is returned; `stream` does the copying. A rank of its own does not
+/// communicate with `host` by other ways at the same time.
+std::unique_ptr<Communicator> make_staged_communicator(Communicator& host,
+                                                       std::shared_ptr<Stream> stream,
                                                        const StagingOptions& options = {});
 
 }  // namespace gossamer

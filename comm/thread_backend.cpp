@@ -174,7 +174,7 @@ class ThreadCommunicator : public Communicator {
     return group_->world_ranks();
   }
 
-  [[nodiscard]] Stream& stream() override { return stream_; }
+  [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return stream_; }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     require_peer("exchange", peer, rank(), size());
@@ -293,7 +293,7 @@ class ThreadCommunicator : public Communicator {
   std::shared_ptr<ProgressWorker> worker_;
   std::shared_ptr<ThreadGroup> group_;
   int rank_;
-  InlineStream stream_;
+  std::shared_ptr<Stream> stream_ = std::make_shared<InlineStream>();
   // Running numbers by which the members' operations find each other.
   std::map<int, std::int64_t> num_exchanges_;
   std::map<int, std::int64_t> num_sent_;

@@ -1,6 +1,7 @@
 #include "gossamer/core/base/relay_stream.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <stdexcept>
 
 namespace gossamer {
@@ -21,8 +22,16 @@ EventPtr RelayStream::record() {
 }
 
 void RelayStream::synchronize() {
-  current_->synchronize();
-  check();
+  // One that has ended with an error says nothing about what the others still have to do.
+  std::exception_ptr error;
+  for (Stream* stream : used_) {
+    try {
+      stream->synchronize();
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 void RelayStream::check() {

@@ -85,7 +85,8 @@ class Stream {
 
   /// Keeps `owner` alive until the work given so far is done.
   virtual void keep(std::shared_ptr<void> owner) = 0;
-  /// Blocks until all work is done.
+  /// Blocks until all work is done, or was dropped after an error: nothing touches memory any more,
+  /// also where it throws.
   virtual void synchronize() = 0;
   /// Never blocks.
   virtual void check() = 0;

@@ -86,10 +86,12 @@ Request Exchange::start_two_levels(GroupCache& groups, const RankRound& round, c
     for (std::size_t i = 0; i < round.take.size(); ++i) {
       heard.push_back({buffers_[1 + i].block(), round.take[i] * mean});
     }
-    context.prepare = [&stream = groups.world().stream(), inbox, keep = round.keep * mean,
-                       heard = std::move(heard), simd]() -> EventPtr {
-      enqueue_mix(stream, inbox, keep, heard, simd);
-      return stream.record();
+    context.prepare = [stream = groups.world().stream(), inbox, keep = round.keep * mean,
+                       heard = std::move(heard), simd, kept = context.owner]() -> EventPtr {
+      enqueue_mix(*stream, inbox, keep, heard, simd);
+      // Should the operation fail, the stream may still be at it when its owner goes.
+      stream->keep(kept);
+      return stream->record();
     };
   }
   return groups.node_result(round.node_size).broadcast(inbox, 0, std::move(context));

@@ -1,5 +1,7 @@
 #include "gossamer/core/engine/rank_device.hpp"
 
+#include <utility>
+
 #include "gossamer/comm/nccl_communicator.hpp"
 #include "gossamer/comm/staged_communicator.hpp"
 #include "gossamer/core/base/make_stream.hpp"
@@ -7,12 +9,13 @@
 namespace gossamer {
 namespace {
 
-std::unique_ptr<Communicator> make_communicator(Stream& exchanges, Communicator& host,
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Stream> exchanges,
+                                                Communicator& host,
                                                 const RankDevice::Wires& wires) {
   if (wires.nccl != nullptr) {
-    return make_nccl_communicator(*wires.nccl, host, exchanges, {wires.timeout_s});
+    return make_nccl_communicator(*wires.nccl, host, std::move(exchanges), {wires.timeout_s});
   }
-  return make_staged_communicator(host, exchanges, {.direct_messages = wires.direct});
+  return make_staged_communicator(host, std::move(exchanges), {.direct_messages = wires.direct});
 }
 
 }  // namespace
@@ -20,13 +23,13 @@ std::unique_ptr<Communicator> make_communicator(Stream& exchanges, Communicator&
 RankDevice::RankDevice(Device device, Communicator& host)
     : own_compute_(make_stream(device)), compute_(own_compute_.get()), communicator_(&host) {
   if (device.type == DeviceType::kCpu) return;
-  own_copies_ = make_stream(device);
-  own_communicator_ = make_staged_communicator(host, *own_copies_);
+  own_communicator_ = make_staged_communicator(host, make_stream(device));
   communicator_ = own_communicator_.get();
 }
 
-RankDevice::RankDevice(Stream& compute, Stream& exchanges, Communicator& host, const Wires& wires)
-    : own_communicator_(make_communicator(exchanges, host, wires)),
+RankDevice::RankDevice(Stream& compute, std::shared_ptr<Stream> exchanges, Communicator& host,
+                       const Wires& wires)
+    : own_communicator_(make_communicator(std::move(exchanges), host, wires)),
       compute_(&compute),
       communicator_(own_communicator_.get()) {}
 

@@ -27,15 +27,15 @@ class RankDevice {
     double timeout_s = 300.0;
   };
   /// With streams of the caller's choice on one device: `compute` has the model, `exchanges` moves
-  /// what is exchanged. All outlive this. Collective with NCCL.
-  RankDevice(Stream& compute, Stream& exchanges, Communicator& host, const Wires& wires);
+  /// what is exchanged. `compute` and `host` outlive this. Collective with NCCL.
+  RankDevice(Stream& compute, std::shared_ptr<Stream> exchanges, Communicator& host,
+             const Wires& wires);
 
   [[nodiscard]] Stream& stream() { return *compute_; }
   [[nodiscard]] Communicator& communicator() { return *communicator_; }
 
  private:
   std::unique_ptr<Stream> own_compute_;
-  std::unique_ptr<Stream> own_copies_;
   std::unique_ptr<Communicator> own_communicator_;
   Stream* compute_;
   Communicator* communicator_;

@@ -1,6 +1,7 @@
 #include "gossamer/core/base/relay_stream.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -48,6 +49,27 @@ TEST(RelayStream, NoticesWhatEndedAStreamThatItHasLeft) {
   EXPECT_THROW(relay.synchronize(), std::runtime_error);
   EXPECT_THROW(relay.check(), std::runtime_error);
   EXPECT_THROW(relay.record(), std::runtime_error);
+}
+
+TEST(RelayStream, WaitsForAllStreamsWhenOneHasEnded) {
+  ThreadStream first;
+  ThreadStream second;
+  RelayStream relay(first);
+  std::atomic<bool> go = false;
+  relay.run([&go] {
+    while (!go) std::this_thread::yield();
+    throw std::runtime_error("broken");
+  });
+  relay.follow(second);
+  std::atomic<bool> over = false;
+  relay.run([&over] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    over = true;
+  });
+  relay.follow(first);
+  go = true;
+  EXPECT_THROW(relay.synchronize(), std::runtime_error);
+  EXPECT_TRUE(over);
 }
 
 TEST(RelayStream, StaysOnItsDevice) {

@@ -261,10 +261,10 @@ void runs_chains(Communicator& communicator) {
       link = communicator.exchange(other_leader, sums[c].block(), others[c].block(),
                                    {.after = link.state()});
     }
-    const auto add = [&stream = pairs_again->stream(), &sum = sums[c],
+    const auto add = [stream = pairs_again->stream(), &sum = sums[c],
                       &other = others[c]]() -> EventPtr {
-      enqueue_mix(stream, sum.block(), 1.0, {{other.block(), 1.0}});
-      return stream.record();
+      enqueue_mix(*stream, sum.block(), 1.0, {{other.block(), 1.0}});
+      return stream->record();
     };
     ends.push_back(
         pairs_again->broadcast(sums[c].block(), 0, {.after = link.state(), .prepare = add}));

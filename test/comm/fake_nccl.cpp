@@ -135,12 +135,15 @@ void FakeNccl::collective(Comm comm, const ConstBlock& send, Stream& stream,
     hub_.changed.notify_all();
     hub_.changed.wait(
         lock, [&] { return mine.aborted || static_cast<int>(meeting.sent.size()) == mine.size; });
-    if (mine.aborted) return;
-    finish(meeting.sent);
-    ++meeting.num_done;
-    hub_.changed.notify_all();
-    // Nobody may write its block again before all have read it.
-    hub_.changed.wait(lock, [&] { return mine.aborted || meeting.num_done == mine.size; });
+    if (!mine.aborted) {
+      finish(meeting.sent);
+      ++meeting.num_done;
+      hub_.changed.notify_all();
+      // Nobody may write its block again before all have read it.
+      hub_.changed.wait(lock, [&] { return mine.aborted || meeting.num_done == mine.size; });
+    }
+    // Who has not read the block yet never will: the memory may go now.
+    if (mine.aborted) meeting.sent.erase(mine.rank);
   });
 }
 

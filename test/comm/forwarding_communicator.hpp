@@ -20,7 +20,7 @@ class ForwardingCommunicator : public Communicator {
   [[nodiscard]] const std::vector<int>& world_ranks() const override {
     return inner_.world_ranks();
   }
-  [[nodiscard]] Stream& stream() override { return inner_.stream(); }
+  [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return inner_.stream(); }
   [[nodiscard]] bool reaches_gpus() const override { return inner_.reaches_gpus(); }
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     return inner_.exchange(peer, send, receive, std::move(context));

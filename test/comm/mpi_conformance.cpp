@@ -30,7 +30,7 @@ void run_all(Communicator& communicator, const char* kind) {
 int run_rank(Communicator& communicator, const World&) {
   run_all(communicator, "host");
   // Stands for a device: its memory is written by a thread that lags behind.
-  ThreadStream device({DeviceType::kCuda, 0});
+  const auto device = std::make_shared<ThreadStream>(Device{DeviceType::kCuda, 0});
   run_all(*make_staged_communicator(communicator, device, {.piece_bytes = 100'000}), "staged");
   run_all(*make_staged_communicator(communicator, device, {.direct_messages = true}), "direct");
   return 0;

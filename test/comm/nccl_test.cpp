@@ -26,10 +26,10 @@ TEST_P(NcclConformance, Holds) {
   FakeNcclHub hub;
   const auto body = [&hub, &body = test.body](Communicator& host, const World&) {
     FakeNccl nccl(hub);
-    ThreadStream stream(kDevice);
+    const auto stream = std::make_shared<ThreadStream>(kDevice);
     const auto communicator = make_nccl_communicator(nccl, host, stream, {.timeout_s = 60.0});
     body(*communicator);
-    stream.synchronize();
+    stream->synchronize();
     communicator->check();
     communicator->barrier();
     return 0;
@@ -54,10 +54,10 @@ std::vector<std::string> errors_of_two(
   std::vector<std::string> errors(2);
   const auto run = [&](Communicator& host, const World& world) {
     FakeNccl nccl(hub);
-    ThreadStream stream(kDevice);
+    const auto stream = std::make_shared<ThreadStream>(kDevice);
     const auto communicator = make_nccl_communicator(nccl, host, stream, {.timeout_s = timeout_s});
     try {
-      body(*communicator, stream, nccl, world.rank);
+      body(*communicator, *stream, nccl, world.rank);
     } catch (const CommError& error) {
       errors[static_cast<std::size_t>(world.rank)] = error.what();
     }
@@ -147,11 +147,11 @@ TEST(NcclFailure, OfAnotherRankEndsTheWaiting) {
   const LaunchOptions options{.num_ranks = 2, .timeout_s = 60.0, .log_level = LogLevel::kOff};
   const int code = launch("threads", options, [&](Communicator& host, const World& world) {
     FakeNccl nccl(hub);
-    ThreadStream stream(kDevice);
+    const auto stream = std::make_shared<ThreadStream>(kDevice);
     const auto communicator = make_nccl_communicator(nccl, host, stream, {.timeout_s = 60.0});
     if (world.rank == 1) throw DataError("torn file");
-    const Buffer mine = stream.allocate(4, DType::kFloat32);
-    const Buffer theirs = stream.allocate(4, DType::kFloat32);
+    const Buffer mine = stream->allocate(4, DType::kFloat32);
+    const Buffer theirs = stream->allocate(4, DType::kFloat32);
     try {
       communicator->exchange(1, mine.block(), theirs.block(), {}).wait();
     } catch (const CommError& thrown) {

@@ -37,7 +37,7 @@ template <class T>
 class Values {
  public:
   Values(Communicator& communicator, const std::vector<T>& values)
-      : stream_(&communicator.stream()),
+      : stream_(communicator.stream()),
         numel_(std::ssize(values)),
         memory_(stream_->allocate(numel_, DTypeOf<T>::kValue)) {
     const Buffer host = stream_->allocate_host(numel_, DTypeOf<T>::kValue);
@@ -62,7 +62,7 @@ class Values {
   friend bool operator==(const Values& a, const std::vector<T>& b) { return a.read() == b; }
 
  private:
-  Stream* stream_;
+  std::shared_ptr<Stream> stream_;
   std::int64_t numel_;
   Buffer memory_;
 };

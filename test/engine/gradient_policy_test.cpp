@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -152,41 +153,64 @@ TEST(Abort, NamesRankStepAndParameterBeforeAnythingIsSent) {
   }
 }
 
+/// What the ranks say of a gradient of rank 2 that is not finite in the fourth step, and the code
+/// they leave with.
+std::pair<std::set<std::string>, int> abort_in(Where where, const std::string& algorithm,
+                                               const std::string& topology) {
+  FakeNcclHub hub;
+  Problem problem = pairs_of(algorithm, NonFinite::kAbort);
+  problem.topology = make_topology(topology, {.size = 4, .local_size = 2});
+  problem.where = where;
+  std::mutex mutex;
+  std::set<std::string> said;
+  const LaunchOptions options{
+      .num_ranks = 4, .local_size = 2, .timeout_s = 60.0, .log_level = LogLevel::kOff};
+  const int code = launch("threads", options, [&](Communicator& communicator, const World& world) {
+    TestDevice device(where, communicator, hub);
+    BucketManager::Config config = config_of(problem);
+    config.stream = device.stream();
+    ToyModel model = model_of(problem, device.communicator(), std::move(config));
+    std::vector<double> gradient(problem.num_values(), 1.0);
+    try {
+      for (int step = 0; step < 6; ++step) {
+        if (world.rank == 2 && step == 3) gradient.back() = kNan;
+        model.step(gradient);
+        // What is not finite is neither applied nor sent.
+        model.stream().run([&model] {
+          for (const double x : model.values_now()) EXPECT_TRUE(std::isfinite(x));
+        });
+      }
+      model.manager().drain();
+    } catch (const NonFiniteError& error) {
+      const std::lock_guard lock(mutex);
+      said.insert(error.what());
+      throw;
+    }
+    return 0;
+  });
+  return {said, code};
+}
+
 TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
   for (const Where where : kLaggingPlaces) {
-    FakeNcclHub hub;
-    Problem problem = pairs_of("gossip", NonFinite::kAbort);
-    problem.where = where;
-    std::mutex mutex;
-    std::set<std::string> said;
-    const LaunchOptions options{.num_ranks = 4, .timeout_s = 60.0, .log_level = LogLevel::kOff};
-    const auto body = [&](Communicator& communicator, const World& world) {
-      TestDevice device(where, communicator, hub);
-      BucketManager::Config config = config_of(problem);
-      config.stream = device.stream();
-      ToyModel model = model_of(problem, device.communicator(), std::move(config));
-      std::vector<double> gradient(problem.num_values(), 1.0);
-      try {
-        for (int step = 0; step < 6; ++step) {
-          if (world.rank == 2 && step == 3) gradient.back() = kNan;
-          model.step(gradient);
-          // What is not finite is neither applied nor sent.
-          model.stream().run([&model] {
-            for (const double x : model.values_now()) EXPECT_TRUE(std::isfinite(x));
-          });
-        }
-        model.manager().drain();
-      } catch (const NonFiniteError& error) {
-        const std::lock_guard lock(mutex);
-        said.insert(error.what());
-        throw;
+    for (const std::string algorithm : {"gossip", "local"}) {
+      for (const char* topology : {"ring", "hierarchical"}) {
+        SCOPED_TRACE(algorithm + ", " + topology);
+        const auto [said, code] = abort_in(where, algorithm, topology);
+        ASSERT_EQ(said.size(), 1U);
+        EXPECT_TRUE(said.begin()->starts_with("rank 2, step 4: the gradient of p5 is not finite"))
+            << *said.begin();
+        EXPECT_EQ(code, static_cast<int>(ExitCode::kNonFinite));
       }
-      return 0;
-    };
-    const int code = launch("threads", options, body);
-    ASSERT_EQ(said.size(), 1U);
-    EXPECT_TRUE(said.begin()->starts_with("rank 2, step 4: the gradient of p5 is not finite"))
-        << *said.begin();
+    }
+  }
+}
+
+// The ranks leave while their workers still have links of a chain to start.
+TEST(Abort, LeavesNothingBehindThatTheWorkerWouldUse) {
+  for (int turn = 0; turn < 20; ++turn) {
+    const auto [said, code] = abort_in(Where::kHost, "gossip", "hierarchical");
+    EXPECT_EQ(said.size(), 1U);
     EXPECT_EQ(code, static_cast<int>(ExitCode::kNonFinite));
   }
 }

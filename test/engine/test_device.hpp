@@ -59,8 +59,7 @@ class TestDevice {
     const Device device{where == Where::kLagging ? DeviceType::kCpu : DeviceType::kCuda, 0};
     compute_ = std::make_unique<ThreadStream>(device);
     if (where == Where::kLagging) return;
-    side_ = std::make_unique<ThreadStream>(device);
-    own_ = make_communicator(where, communicator);
+    own_ = make_communicator(where, communicator, std::make_shared<ThreadStream>(device));
     communicator_ = own_.get();
   }
 
@@ -69,16 +68,15 @@ class TestDevice {
   [[nodiscard]] Stream* stream() { return compute_.get(); }
 
  private:
-  std::unique_ptr<Communicator> make_communicator(Where where, Communicator& host) {
-    if (where == Where::kNccl) return make_nccl_communicator(*nccl_, host, *side_);
+  std::unique_ptr<Communicator> make_communicator(Where where, Communicator& host,
+                                                  std::shared_ptr<Stream> side) {
+    if (where == Where::kNccl) return make_nccl_communicator(*nccl_, host, std::move(side));
     return make_staged_communicator(
-        host, *side_, {.piece_bytes = 300, .direct_messages = where == Where::kDirect});
+        host, std::move(side), {.piece_bytes = 300, .direct_messages = where == Where::kDirect});
   }
 
   Communicator* communicator_;
   std::unique_ptr<FakeNccl> nccl_;
-  /// Of whatever moves blocks, and of work between exchanges.
-  std::unique_ptr<ThreadStream> side_;
   std::unique_ptr<Communicator> own_;
   std::unique_ptr<Stream> compute_;
 };

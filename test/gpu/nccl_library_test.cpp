@@ -40,8 +40,8 @@ TEST_F(NcclLibraryOnGpu, ConformsWithOneRankPerGpu) {
       SCOPED_TRACE(std::string(test.name) + ", " + std::to_string(num_ranks) + " ranks");
       const auto body = [&test](Communicator& host, const World& world) {
         const auto library = load_nccl();
-        const auto stream = make_stream({DeviceType::kCuda, world.rank});
-        const auto communicator = make_nccl_communicator(*library, host, *stream, {60.0});
+        const std::shared_ptr<Stream> stream = make_stream({DeviceType::kCuda, world.rank});
+        const auto communicator = make_nccl_communicator(*library, host, stream, {60.0});
         test.body(*communicator);
         stream->synchronize();
         communicator->check();

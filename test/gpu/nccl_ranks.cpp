@@ -70,13 +70,13 @@ int run_rank(Communicator& host, const World& world) {
     say(host, std::string("skipped: ") + error.what());
     return kSkipped;
   }
-  const auto stream = make_stream({DeviceType::kCuda, world.local_rank % count});
+  const std::shared_ptr<Stream> stream = make_stream({DeviceType::kCuda, world.local_rank % count});
   stream->enter();
   host.barrier();
   const Cost first_cost;
   std::unique_ptr<Communicator> communicator;
   try {
-    communicator = make_nccl_communicator(*nccl, host, *stream, {60.0});
+    communicator = make_nccl_communicator(*nccl, host, stream, {60.0});
   } catch (const CommError& error) {
     // One GPU for several ranks is more than NCCL promises.
     if (!shares) throw;

@@ -24,9 +24,8 @@ TEST_F(Pipeline, StagedExchangesConform) {
     for (const ConformanceCase& test : conformance_cases()) {
       SCOPED_TRACE(std::string(test.name) + ", " + std::to_string(num_ranks) + " ranks");
       const auto body = [&test](Communicator& communicator, const World&) {
-        const auto copies = make_stream({DeviceType::kCuda, 0});
-        const auto staged =
-            make_staged_communicator(communicator, *copies, {.piece_bytes = 100'000});
+        const auto staged = make_staged_communicator(
+            communicator, make_stream({DeviceType::kCuda, 0}), {.piece_bytes = 100'000});
         test.body(*staged);
         staged->barrier();
         return 0;
@@ -40,14 +39,12 @@ TEST_F(Pipeline, StagedExchangesConform) {
 class GpuDevice {
  public:
   explicit GpuDevice(Communicator& host)
-      : copies_(make_stream({DeviceType::kCuda, 0})),
-        staged_(make_staged_communicator(host, *copies_)),
+      : staged_(make_staged_communicator(host, make_stream({DeviceType::kCuda, 0}))),
         compute_(stream_on_pinned_memory()) {}
   [[nodiscard]] Communicator& communicator() { return *staged_; }
   [[nodiscard]] Stream* stream() { return compute_.get(); }
 
  private:
-  std::unique_ptr<Stream> copies_;
   std::unique_ptr<Communicator> staged_;
   std::unique_ptr<Stream> compute_;
 };

@@ -57,8 +57,7 @@ std::vector<torch::Tensor> train(const Training& training) {
   std::vector<torch::Tensor> result;
   const auto body = [&](Communicator& host, const World&) {
     TorchStream stream(training.device);
-    const auto copies = make_stream(training.device);
-    const auto staged = make_staged_communicator(host, *copies);
+    const auto staged = make_staged_communicator(host, make_stream(training.device));
     const auto model = make_model(training);
     DecentralizedDataParallel<torch::nn::SequentialImpl> wrapper(
         model.ptr(), training.device == Device{} ? host : *staged,

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <stdexcept>
 
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/registry.hpp"
@@ -23,21 +24,27 @@ constexpr std::array kTable = {
 
 }  // namespace
 
-void AlgorithmContext::refuse(std::string_view whose, std::int64_t step) const {
-  throw NonFiniteError(concat("rank ", own_world_rank(communicator), ", step ", step,
-                              ": the gradient of ", whose,
-                              " is not finite; try a smaller learning rate, clipping, or leave "
-                              "such steps out with train.nonfinite: skip"));
+void AlgorithmContext::refuse(const Place& place, std::int64_t step, int culprit) {
+  const std::string_view name = place.bucket.name(place.entry);
+  const std::string what =
+      culprit < 0
+          ? concat("step ", step, ": the sum of all ranks' gradients of ", name,
+                   " is not finite, though this rank's own is")
+          : concat("rank ", culprit, ", step ", step, ": the gradient of ", name, " is not finite");
+  throw NonFiniteError(concat(what,
+                              "; try a smaller learning rate, clipping, or leave such steps out "
+                              "with train.nonfinite: skip"));
 }
 
-void AlgorithmContext::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient) {
+void AlgorithmContext::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient,
+                               int culprit) {
   if (!stream.immediate()) return;
   const ScopedTimer timer(metrics.update_s);
   const Block squares = part_of(bucket.squares(), entry, 1);
   enqueue_squares(stream,
                   {.gradients = {gradient}, .squares = squares, .simd = simd, .pool = &pool});
   if (policy.aborts() && std::isnan(squares.as<double>()[0])) {
-    refuse(bucket.name(entry), metrics.num_steps + 1);
+    refuse({bucket, entry}, metrics.num_steps + 1, culprit);
   }
 }
 
@@ -65,18 +72,19 @@ void AlgorithmContext::update_deferred(Communicator* ranks,
   for (Bucket& bucket : buckets) update(bucket);
 }
 
-void AlgorithmContext::close_step() {
+std::optional<AlgorithmContext::Place> AlgorithmContext::close_step() {
   const StepReport report = policy.take_report();
   if (report.skipped) {
     ++metrics.num_skipped;
     for (Bucket& bucket : buckets) bucket.take_back_update();
   }
-  if (!policy.aborts() || report.nonfinite < 0) return;
+  if (!policy.aborts() || report.nonfinite < 0) return std::nullopt;
   std::int64_t entry = report.nonfinite;
   for (const Bucket& bucket : buckets) {
-    if (entry < bucket.num_entries()) refuse(bucket.name(entry), metrics.num_steps);
+    if (entry < bucket.num_entries()) return Place{bucket, entry};
     entry -= bucket.num_entries();
   }
+  throw std::logic_error("AlgorithmContext: a squared norm of no gradient");
 }
 
 std::span<const AlgorithmEntry> algorithm_table() { return kTable; }

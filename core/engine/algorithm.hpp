@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,17 +48,23 @@ struct AlgorithmContext {
   std::function<void(const Bucket&)> after_update;
 
   /// Takes note of a gradient that has arrived, where the stream's work is done at once: its norm,
-  /// and whether it is finite. Throws NonFiniteError. Elsewhere update() does it for the bucket.
-  void inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient);
+  /// and whether it is finite. Throws NonFiniteError, which names the rank `culprit` as in
+  /// Algorithm::culprit(). Elsewhere update() does it for the bucket.
+  void inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient, int culprit);
   /// Updates a bucket with the current step's learning rate, timed; `arrived` is what it mixes in.
   /// `mean_factor` as in GradientPolicy.
   void update(Bucket& bucket, const Arrived& arrived = {}, double mean_factor = 1.0);
   /// For a step whose updates the gradient policy has deferred: calls `update` for every bucket, in
   /// bucket order. Collective if `ranks` is given.
   void update_deferred(Communicator* ranks, const std::function<void(Bucket&)>& update);
-  /// Takes note of how a step ended. Throws NonFiniteError.
-  void close_step();
-  [[noreturn]] void refuse(std::string_view whose, std::int64_t step) const;
+  /// A gradient of a bucket.
+  struct Place {
+    const Bucket& bucket;
+    std::int64_t entry = 0;
+  };
+  /// Takes note of how a step ended. Returns the first gradient that was not finite and was to be.
+  std::optional<Place> close_step();
+  [[noreturn]] static void refuse(const Place& place, std::int64_t step, int culprit);
   [[nodiscard]] double lr() const { return schedule.lr(metrics.num_updates()); }
 };
 
@@ -68,6 +75,12 @@ class Algorithm {
   virtual void on_step_end() = 0;
   /// What turns the gradients it updates with into means; see GradientPolicy.
   [[nodiscard]] virtual double mean_factor() const { return 1.0; }
+  /// The world rank whose gradient was not finite in the last step, where what was to be used for
+  /// an update was not: `self` where ranks use their own. Where they use sums it asks the others,
+  /// for a second at most. Negative: not this rank's, and no other has said that it was its own.
+  [[nodiscard]] virtual int culprit(const Bucket& /*bucket*/, std::int64_t /*entry*/, int self) {
+    return self;
+  }
   /// The stream waits for all exchanges in flight; what has arrived is still mixed in by the next
   /// step.
   virtual void drain() = 0;

@@ -7,7 +7,12 @@
 // equal. The host needs the counts before the gradients are there, so they go by a communicator of
 // their own.
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "gossamer/core/base/text.hpp"
@@ -18,6 +23,9 @@
 
 namespace gossamer {
 namespace {
+
+/// See Algorithm::culprit().
+constexpr int kNobody = -1;
 
 struct Lane {
   Buffer sent;
@@ -75,6 +83,33 @@ class AllReduce : public Algorithm {
 
   [[nodiscard]] double mean_factor() const override { return 1.0 / context_.communicator.size(); }
 
+  [[nodiscard]] int culprit(const Bucket& bucket, std::int64_t entry, int self) override {
+    const bool guilty = sent_nonfinite(bucket, entry);
+    const auto size = static_cast<std::int64_t>(context_.communicator.size());
+    const Buffer mine(size, DType::kFloat64);
+    const Buffer all(size, DType::kFloat64);
+    const auto flags = all.block().as<double>();
+    mine.block().as<double>()[static_cast<std::size_t>(counting_->rank())] = guilty ? 1.0 : 0.0;
+    try {
+      Request asked = counting_->all_reduce_sum(
+          mine.block(), all.block(),
+          {.label = {.what = "search"}, .owner = both(mine.owner(), all.owner())});
+      // No longer: others may have left already, or wait for this rank elsewhere.
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+      while (!asked.done() && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      if (asked.done()) {
+        asked.wait();
+        const auto found = std::ranges::find(flags, 1.0);
+        const auto place = static_cast<std::size_t>(found - flags.begin());
+        if (found != flags.end()) return counting_->world_ranks()[place];
+      }
+    } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): what is known here has to do
+    }
+    return guilty ? self : kNobody;
+  }
+
   // Nothing is in flight between steps.
   void drain() override {}
   void forget_arrived() override {}
@@ -88,6 +123,25 @@ class AllReduce : public Algorithm {
     const std::int64_t end =
         place + 1 < entries.size() ? entries[place + 1].offset : bucket.spec().numel;
     return part_of(buffer.block(), entries[place].offset, end - entries[place].offset);
+  }
+
+  /// What this rank has added to the sum of the last step was not finite. It is still there:
+  /// nothing is packed before the next step begins.
+  [[nodiscard]] bool sent_nonfinite(const Bucket& bucket, std::int64_t entry) {
+    const ConstBlock mine = flat(bucket, lane_of(bucket).sent, entry);
+    Stream& stream = context_.stream;
+    const std::array numels{mine.numel};
+    const Buffer squares = stream.allocate(1, DType::kFloat64);
+    const Buffer scratch = stream.allocate(squares_scratch_numel(numels), DType::kFloat64);
+    const Buffer seen = stream.allocate_host(1, DType::kFloat64);
+    enqueue_squares(stream, {.gradients = {mine},
+                             .squares = squares.block(),
+                             .scratch = scratch.block(),
+                             .simd = context_.simd,
+                             .pool = &context_.pool});
+    stream.copy(seen.block(), squares.block());
+    stream.synchronize();
+    return std::isnan(seen.block().as<double>()[0]);
   }
 
   /// How many ranks have a gradient for each parameter, bucket by bucket. Collective.
@@ -135,7 +189,7 @@ class AllReduce : public Algorithm {
       const Block sum = flat(bucket, lane.summed, entry);
       bucket.replace_gradient(entry, used ? ConstBlock(sum) : ConstBlock());
       // The sum has a norm of its own, and may overflow where no part did.
-      if (used) context_.inspect(bucket, entry, sum);
+      if (used) context_.inspect(bucket, entry, sum, kNobody);
     }
   }
 

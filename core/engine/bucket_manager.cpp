@@ -70,7 +70,12 @@ BucketManager::~BucketManager() {
 }
 
 void BucketManager::close_step() {
-  if (std::exchange(step_is_open_, false)) context_.close_step();
+  if (!std::exchange(step_is_open_, false)) return;
+  const auto place = context_.close_step();
+  if (!place) return;
+  const int self = own_world_rank(context_.communicator);
+  AlgorithmContext::refuse(*place, metrics_.num_steps,
+                           algorithm_->culprit(place->bucket, place->entry, self));
 }
 
 void BucketManager::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
@@ -79,7 +84,7 @@ void BucketManager::gradient_ready(std::int64_t parameter, ConstBlock gradient) 
   const Place place = places_.at(static_cast<std::size_t>(parameter));
   Bucket& bucket = buckets_[place.bucket];
   bucket.offer(place.entry, gradient);
-  context_.inspect(bucket, place.entry, gradient);
+  context_.inspect(bucket, place.entry, gradient, own_world_rank(context_.communicator));
   if (bucket.complete()) algorithm_->on_ready(bucket);
 }
 

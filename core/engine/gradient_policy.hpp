@@ -19,7 +19,8 @@
 // Sums, factors and decisions are work on the model's stream and stay in its memory
 // (optim/gradient_control.hpp): the host need not know them for the step to go on. On processors,
 // whose work is done at once, a gradient that is not finite is known when it arrives. Elsewhere
-// the sweep leaves out what is not finite, and the host learns of it when the next step begins.
+// the sweep leaves out what is not finite, and the host learns of it when the next step begins;
+// under all-reduce, which has summed it by then, the ranks ask each other whose it was.
 //
 // Cost: every gradient is read once more, on processors when it arrives, while it is still warm in
 // the cache. What defers updates keeps all gradients in memory until the backward pass is over and

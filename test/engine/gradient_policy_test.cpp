@@ -193,7 +193,7 @@ std::pair<std::set<std::string>, int> abort_in(Where where, const std::string& a
 
 TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
   for (const Where where : kLaggingPlaces) {
-    for (const std::string algorithm : {"gossip", "local"}) {
+    for (const std::string& algorithm : algorithm_names()) {
       for (const char* topology : {"ring", "hierarchical"}) {
         SCOPED_TRACE(algorithm + ", " + topology);
         const auto [said, code] = abort_in(where, algorithm, topology);
@@ -203,6 +203,40 @@ TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
         EXPECT_EQ(code, static_cast<int>(ExitCode::kNonFinite));
       }
     }
+  }
+}
+
+TEST(Abort, TellsSumsThatOverflowFromGradientsThatAreNotFinite) {
+  for (const Where where : {Where::kHost, Where::kLagging, Where::kDevice}) {
+    FakeNcclHub hub;
+    Problem problem = pairs_of("allreduce", NonFinite::kAbort);
+    problem.where = where;
+    std::mutex mutex;
+    std::set<std::string> said;
+    const LaunchOptions options{.num_ranks = 4, .timeout_s = 60.0, .log_level = LogLevel::kOff};
+    const auto body = [&](Communicator& communicator, const World&) {
+      TestDevice device(where, communicator, hub);
+      BucketManager::Config config = config_of(problem);
+      config.stream = device.stream();
+      ToyModel model = model_of(problem, device.communicator(), std::move(config));
+      std::vector<double> gradient(problem.num_values(), 1.0);
+      gradient.back() = std::numeric_limits<double>::max() / 2.0;
+      try {
+        model.step(gradient);
+        model.manager().drain();
+      } catch (const NonFiniteError& error) {
+        const std::lock_guard lock(mutex);
+        said.insert(error.what());
+        throw;
+      }
+      return 0;
+    };
+    EXPECT_EQ(launch("threads", options, body), static_cast<int>(ExitCode::kNonFinite));
+    ASSERT_EQ(said.size(), 1U);
+    EXPECT_TRUE(
+        said.begin()->starts_with("step 1: the sum of all ranks' gradients of p5 is not "
+                                  "finite, though this rank's own is"))
+        << *said.begin();
   }
 }
 

@@ -49,7 +49,7 @@ class RankReplay {
       compare(recorded_.expected.row({step - 1, rank_}), step, report.steps);
     }
     manager_->drain();
-    ModelAverage average(device_.communicator(), stream(), manager_->blocks());
+    ModelAverage average(device_.communicator(), stream(), manager_->memory());
     compare(recorded_.final_avg.values, 0, report.average);
     report.distance_to_center = average.distance();
     average.restore();

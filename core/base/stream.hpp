@@ -92,4 +92,22 @@ class Stream {
   virtual void check() = 0;
 };
 
+/// Whoever leaves the scope of one, by an error too, leaves no work of the stream behind.
+class SynchronizedScope {
+ public:
+  /// `stream` outlives this.
+  explicit SynchronizedScope(Stream& stream) : stream_(stream) {}
+  ~SynchronizedScope() {
+    try {
+      stream_.synchronize();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): check() tells it again
+    }
+  }
+  SynchronizedScope(const SynchronizedScope&) = delete;
+  SynchronizedScope& operator=(const SynchronizedScope&) = delete;
+
+ private:
+  Stream& stream_;
+};
+
 }  // namespace gossamer

@@ -13,7 +13,8 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
   const auto fits = [&stream](const Block& found, DType dtype, std::int64_t numel) {
     return found.numel == numel && found.dtype == dtype && found.device == stream.device();
   };
-  const auto [block, rounded] = blocks();
+  const Block block = memory_.model.parameters.block();
+  const Block rounded = memory_.model.rounded.block();
   if (!fits(block, spec_.dtype, spec_.numel) ||
       (spec_.has_master() && !fits(rounded, spec_.model_dtype, spec_.numel)) ||
       (!spec_.has_master() && rounded.data != nullptr)) {

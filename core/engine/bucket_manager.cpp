@@ -62,12 +62,7 @@ BucketManager::BucketManager(Communicator& communicator, Config config,
   algorithm_ = make_algorithm(config_.algorithm, context_);
 }
 
-BucketManager::~BucketManager() {
-  try {
-    stream_.synchronize();
-  } catch (...) {  // NOLINT(bugprone-empty-catch): whoever made the error has been told
-  }
-}
+BucketManager::~BucketManager() { const SynchronizedScope scope(stream_); }
 
 void BucketManager::close_step() {
   if (!std::exchange(step_is_open_, false)) return;
@@ -120,10 +115,10 @@ double BucketManager::lr() {
   return context_.lr();
 }
 
-std::vector<ParameterBlocks> BucketManager::blocks() const {
-  std::vector<ParameterBlocks> blocks;
-  for (const Bucket& bucket : buckets_) blocks.push_back(bucket.blocks());
-  return blocks;
+std::vector<ParameterMemory> BucketManager::memory() const {
+  std::vector<ParameterMemory> memory;
+  for (const Bucket& bucket : buckets_) memory.push_back(bucket.memory());
+  return memory;
 }
 
 }  // namespace gossamer

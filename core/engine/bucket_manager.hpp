@@ -73,7 +73,7 @@ class BucketManager {
   [[nodiscard]] double last_lr() const { return last_lr_; }
   [[nodiscard]] Stream& stream() { return stream_; }
   /// The memory of all parameters, bucket by bucket.
-  [[nodiscard]] std::vector<ParameterBlocks> blocks() const;
+  [[nodiscard]] std::vector<ParameterMemory> memory() const;
 
  private:
   struct Place {

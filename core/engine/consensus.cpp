@@ -9,22 +9,25 @@
 namespace gossamer {
 
 ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
-                           std::vector<ParameterBlocks> blocks)
-    : stream_(stream), blocks_(std::move(blocks)) {
-  const auto count = std::ssize(blocks_);
+                           std::vector<ParameterMemory> memory)
+    : stream_(stream), memory_(std::move(memory)) {
+  const auto count = std::ssize(memory_);
   const Buffer squares = stream.allocate(count, DType::kFloat64);
   const Buffer report = stream.allocate_host(count, DType::kFloat64);
-  std::vector<Request> requests;
-  for (const auto& [block, rounded] : blocks_) {
-    const Buffer& sum = saved_.emplace_back(stream.allocate(block.numel, block.dtype));
-    requests.push_back(communicator.all_reduce_sum(
-        block, sum.block(),
-        {.label = {.what = "average"}, .owner = sum.owner(), .ready = stream.record()}));
-  }
   std::vector<Buffer> scratch;
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+  std::vector<Request> requests;
+  const SynchronizedScope scope(stream);
+  for (const auto& [parameters, rounded] : memory_) {
+    const Block block = parameters.block();
+    const Buffer& sum = saved_.emplace_back(stream.allocate(block.numel, block.dtype));
+    requests.push_back(communicator.all_reduce_sum(block, sum.block(),
+                                                   {.label = {.what = "average"},
+                                                    .owner = both(parameters.owner(), sum.owner()),
+                                                    .ready = stream.record()}));
+  }
+  for (std::size_t b = 0; b < memory_.size(); ++b) {
     requests[b].wait_on(stream);
-    const Block& block = blocks_[b].parameters;
+    const Block block = memory_[b].parameters.block();
     scratch.push_back(stream.allocate(swap_scratch_numel(block.numel), DType::kFloat64));
     enqueue_swap_with_mean(stream, {.x = block,
                                     .sum = saved_[b].block(),
@@ -35,22 +38,26 @@ ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
   round();
   stream.copy(report.block(), squares.block());
   stream.synchronize();
+  // A device's stream goes on when an exchange is aborted: only the communicator knows.
+  communicator.check();
   double sum = 0.0;
   for (const double part : report.block().as<double>()) sum += part;
   distance_ = std::sqrt(sum);
 }
 
 void ModelAverage::restore() {
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    stream_.copy(blocks_[b].parameters, saved_[b].block());
+  for (std::size_t b = 0; b < memory_.size(); ++b) {
+    stream_.copy(memory_[b].parameters.block(), saved_[b].block());
     stream_.keep(saved_[b].owner());
   }
   round();
+  for (const ParameterMemory& memory : memory_) stream_.keep(memory.parameters.owner());
 }
 
 void ModelAverage::round() {
-  for (const auto& [block, rounded] : blocks_) {
-    if (rounded.data != nullptr) enqueue_convert(stream_, rounded, block);
+  for (const auto& [parameters, rounded] : memory_) {
+    if (rounded.block().data != nullptr)
+      enqueue_convert(stream_, rounded.block(), parameters.block());
   }
 }
 

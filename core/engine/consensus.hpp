@@ -10,25 +10,25 @@
 
 namespace gossamer {
 
-/// Replaces blocks by their mean over all ranks and remembers what they were; rounded copies
-/// follow. Nothing may be in flight on the blocks. Costs one copy of them.
+/// Replaces parameters by their mean over all ranks and remembers what they were; rounded copies
+/// follow. Nothing may be in flight on them. Costs one copy of them.
 class ModelAverage {
  public:
   /// Collective: all ranks give blocks of the same sizes; float32 or float64, on the device of
   /// `stream`, which outlives this.
-  ModelAverage(Communicator& communicator, Stream& stream, std::vector<ParameterBlocks> blocks);
+  ModelAverage(Communicator& communicator, Stream& stream, std::vector<ParameterMemory> memory);
 
-  /// ||mean - x|| over all blocks, x this rank's own values.
+  /// ||mean - x|| over all parameters, x this rank's own values.
   [[nodiscard]] double distance() const { return distance_; }
   /// Writes this rank's own values back, bit for bit, as work on the stream. Does not communicate.
   void restore();
 
  private:
-  /// Makes the rounded copies what the blocks are.
+  /// Makes the rounded copies what the parameters are.
   void round();
 
   Stream& stream_;
-  std::vector<ParameterBlocks> blocks_;
+  std::vector<ParameterMemory> memory_;
   std::vector<Buffer> saved_;
   double distance_ = 0.0;
 };

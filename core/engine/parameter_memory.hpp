@@ -16,13 +16,6 @@ struct ParameterMemory {
   Buffer rounded = {};
 };
 
-/// The same without ownership.
-struct ParameterBlocks {
-  Block parameters = {};
-  /// Null data: there is none.
-  Block rounded = {};
-};
-
 inline ParameterMemory allocate_parameters(const BucketSpec& spec, Stream& stream) {
   ParameterMemory memory{.parameters = stream.allocate(spec.numel, spec.dtype)};
   if (spec.has_master()) memory.rounded = stream.allocate(spec.numel, spec.model_dtype);

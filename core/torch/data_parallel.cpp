@@ -185,21 +185,18 @@ AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_
   DataParallelCore::State& state = *core_->state_;
   core_->drain();
   state.adopt_written();
-  const auto average = [&](AveragedBlocks averaged) {
-    for (Buffer& master : averaged.masters) masters_.push_back(std::move(master));
-    return std::make_unique<ModelAverage>(state.communicator, state.stream(),
-                                          std::move(averaged.blocks));
+  const auto average = [&state](std::vector<ParameterMemory> memory) {
+    return std::make_unique<ModelAverage>(state.communicator, state.stream(), std::move(memory));
   };
-  parameters_ = average(state.parameter_blocks());
+  parameters_ = average(state.parameter_memory());
   distance_ = parameters_->distance();
-  if (average_buffers) buffers_ = average(state.buffer_blocks());
+  if (average_buffers) buffers_ = average(state.buffer_memory());
   state.bump_versions();
   state.averaging = true;
 }
 
 AverageScope::AverageScope(AverageScope&& other) noexcept
     : core_(std::move(other.core_)),
-      masters_(std::move(other.masters_)),
       parameters_(std::move(other.parameters_)),
       buffers_(std::move(other.buffers_)),
       distance_(other.distance_) {}
@@ -217,7 +214,6 @@ AverageScope::~AverageScope() {
     static_cast<void>(core_->state_->stream());
     parameters_->restore();
     if (buffers_) buffers_->restore();
-    for (const Buffer& master : masters_) core_->state_->stream().keep(master.owner());
   } catch (const std::exception& error) {
     // Only a GPU that has failed gets here; the next step on it throws.
     core_->state_->options.logger.error(

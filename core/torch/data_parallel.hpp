@@ -90,8 +90,6 @@ class AverageScope {
   AverageScope(std::shared_ptr<DataParallelCore> core, bool average_buffers);
 
   std::shared_ptr<DataParallelCore> core_;
-  /// Of bfloat16 tensors that have none in a bucket.
-  std::vector<Buffer> masters_;
   std::unique_ptr<ModelAverage> parameters_;
   std::unique_ptr<ModelAverage> buffers_;
   double distance_ = 0.0;

@@ -140,19 +140,19 @@ void DataParallelCore::State::end_step() {
   manager->finish_step();
 }
 
-AveragedBlocks DataParallelCore::State::parameter_blocks() {
-  if (manager) return {.blocks = manager->blocks()};
-  return averaged_blocks(tensors.trainable, stream());
+std::vector<ParameterMemory> DataParallelCore::State::parameter_memory() {
+  if (manager) return manager->memory();
+  return averaged_memory(tensors.trainable, stream());
 }
 
-AveragedBlocks DataParallelCore::State::buffer_blocks() {
+std::vector<ParameterMemory> DataParallelCore::State::buffer_memory() {
   std::vector<NamedTensor> averaged;
   for (const NamedTensor& entry : tensors.buffers) {
     if (is_trained_type(entry.tensor) && entry.tensor.is_non_overlapping_and_dense()) {
       averaged.push_back(entry);
     }
   }
-  return averaged_blocks(averaged, stream());
+  return averaged_memory(averaged, stream());
 }
 
 void DataParallelCore::State::bump_versions() {
@@ -171,7 +171,8 @@ void DataParallelCore::State::adopt_written() {
   if (!manager) return;
   for (const Bucket& bucket : manager->buckets()) {
     if (!bucket.spec().has_master()) continue;
-    const auto [masters, rounded] = bucket.blocks();
+    const Block masters = bucket.parameters();
+    const Block rounded = bucket.memory().rounded.block();
     for (const BucketEntry& entry : bucket.spec().entries) {
       const auto place = static_cast<std::size_t>(entry.parameter);
       if (tensors.trainable[place].tensor._version() == versions[place]) continue;

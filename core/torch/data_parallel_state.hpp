@@ -58,8 +58,9 @@ struct DataParallelCore::State {
   void after_update(const BucketSpec& spec);
   void note_version(std::size_t parameter);
   void adopt_written();
-  [[nodiscard]] AveragedBlocks parameter_blocks();
-  [[nodiscard]] AveragedBlocks buffer_blocks();
+  /// For averages of the model.
+  [[nodiscard]] std::vector<ParameterMemory> parameter_memory();
+  [[nodiscard]] std::vector<ParameterMemory> buffer_memory();
   void bump_versions();
   /// The stream of whatever touches the model's memory, behind all that LibTorch has been given in
   /// this thread.

@@ -108,7 +108,9 @@ void broadcast_tensors(Communicator& communicator, Stream& stream, const ModuleT
                         device_of(dense.device())};
       communicator
           .broadcast(bytes, 0,
-                     {.label = {.what = "broadcast of the model"}, .ready = stream.record()})
+                     {.label = {.what = "broadcast of the model"},
+                      .owner = std::make_shared<torch::Tensor>(dense),
+                      .ready = stream.record()})
           .wait();
       if (!dense.is_same(own)) own.copy_(dense);
     }
@@ -120,20 +122,20 @@ bool is_trained_type(const torch::Tensor& tensor) {
   return type == torch::kFloat32 || type == torch::kFloat64 || type == torch::kBFloat16;
 }
 
-AveragedBlocks averaged_blocks(std::span<const NamedTensor> tensors, Stream& stream) {
-  AveragedBlocks averaged;
+std::vector<ParameterMemory> averaged_memory(std::span<const NamedTensor> tensors, Stream& stream) {
+  std::vector<ParameterMemory> memory;
   for (const NamedTensor& entry : tensors) {
     const Block block = block_of_tensor(entry.tensor);
+    const Buffer own(std::make_shared<torch::Tensor>(entry.tensor), block);
     if (master_of(block.dtype) == block.dtype) {
-      averaged.blocks.push_back({.parameters = block});
+      memory.push_back({.parameters = own});
       continue;
     }
-    averaged.masters.push_back(stream.allocate(block.numel, master_of(block.dtype)));
-    const Block master = averaged.masters.back().block();
-    enqueue_convert(stream, master, block);
-    averaged.blocks.push_back({.parameters = master, .rounded = block});
+    const Buffer master = stream.allocate(block.numel, master_of(block.dtype));
+    enqueue_convert(stream, master.block(), block);
+    memory.push_back({.parameters = master, .rounded = own});
   }
-  return averaged;
+  return memory;
 }
 
 void adopt_layout(const NamedTensor& parameter, torch::Tensor& grad) {

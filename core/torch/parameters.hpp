@@ -50,15 +50,9 @@ void broadcast_tensors(Communicator& communicator, Stream& stream, const ModuleT
 /// Whether parameters may have the tensor's type: float32, float64 or bfloat16.
 bool is_trained_type(const torch::Tensor& tensor);
 
-/// What a ModelAverage of tensors works on.
-struct AveragedBlocks {
-  std::vector<ParameterBlocks> blocks = {};
-  /// Float32 copies of tensors in bfloat16; they must live as long as the blocks are used.
-  std::vector<Buffer> masters = {};
-};
-
-/// Of tensors that are dense and have a type that is trained.
-AveragedBlocks averaged_blocks(std::span<const NamedTensor> tensors, Stream& stream);
+/// The memory of tensors that are dense and have a type that is trained, for a ModelAverage. Those
+/// in bfloat16 get a float32 copy, which is what is averaged.
+std::vector<ParameterMemory> averaged_memory(std::span<const NamedTensor> tensors, Stream& stream);
 
 /// Replaces a parameter's gradient by one in the parameter's layout, if it has another. Throws
 /// ConfigError for one that is sparse or has another type.

@@ -32,6 +32,12 @@ std::vector<double> mean_of(int num_ranks, std::size_t count) {
   return mean;
 }
 
+/// Memory that belongs to the test.
+template <class T>
+Buffer borrowed(std::vector<T>& values) {
+  return {nullptr, block_of(std::span(values))};
+}
+
 TEST(ModelAverage, GivesEveryRankTheMean) {
   for (int n = 1; n <= 8; ++n) {
     run_ranks(n, [n](Communicator& communicator, const World& world) {
@@ -40,9 +46,7 @@ TEST(ModelAverage, GivesEveryRankTheMean) {
       std::vector<float> none;
       InlineStream stream;
       const ModelAverage average(communicator, stream,
-                                 {{block_of(std::span(narrow))},
-                                  {block_of(std::span(wide))},
-                                  {block_of(std::span(none))}});
+                                 {{borrowed(narrow)}, {borrowed(wide)}, {borrowed(none)}});
       const std::vector<double> mean = mean_of(n, 37);
       for (std::size_t i = 0; i < mean.size(); ++i) {
         EXPECT_NEAR(wide[i], mean[i], 1e-15);
@@ -59,7 +63,7 @@ TEST(ModelAverage, IsBitIdenticalOnAllRanks) {
     std::vector<float>& mine = results[static_cast<std::size_t>(world.rank)];
     mine.assign(numbers.begin(), numbers.end());
     InlineStream stream;
-    const ModelAverage average(communicator, stream, {{block_of(std::span(mine))}});
+    const ModelAverage average(communicator, stream, {{borrowed(mine)}});
   });
   for (const std::vector<float>& result : results) EXPECT_EQ(result, results.front());
 }
@@ -75,8 +79,7 @@ TEST(ModelAverage, MeasuresTheDistanceToTheMean) {
         for (std::size_t i = 0; i < mean.size(); ++i) squares += std::pow((*x)[i] - mean[i], 2);
       }
       InlineStream stream;
-      const ModelAverage average(communicator, stream,
-                                 {{block_of(std::span(first))}, {block_of(std::span(second))}});
+      const ModelAverage average(communicator, stream, {{borrowed(first)}, {borrowed(second)}});
       EXPECT_NEAR(average.distance(), std::sqrt(squares), 1e-13);
     });
   }
@@ -93,7 +96,7 @@ TEST(ModelAverage, RestoresBitForBit) {
                             static_cast<float>(world.rank)};
     const std::vector<float> own = x;
     InlineStream stream;
-    ModelAverage average(communicator, stream, {{block_of(std::span(x))}});
+    ModelAverage average(communicator, stream, {{borrowed(x)}});
     EXPECT_EQ(x[5], 1.0F);
     x.assign(x.size(), 7.0F);
     average.restore();
@@ -108,8 +111,7 @@ TEST(ModelAverage, TakesRoundedCopiesAlong) {
     std::vector<float> x = {1.0F + static_cast<float>(world.rank), 0.1F};
     std::vector<BFloat16> rounded(2);
     InlineStream stream;
-    ModelAverage average(communicator, stream,
-                         {{block_of(std::span(x)), block_of(std::span(rounded))}});
+    ModelAverage average(communicator, stream, {{borrowed(x), borrowed(rounded)}});
     EXPECT_EQ(widened(rounded[0]), 2.0F);
     EXPECT_EQ(rounded[1], rounded_to_bfloat16(0.1F));
     average.restore();
@@ -131,7 +133,7 @@ TEST(ModelAverage, DoesNotDisturbTraining) {
       for (int step = 0; step < problem.num_steps; ++step) {
         model.manager().drain();
         InlineStream stream;
-        ModelAverage average(communicator, stream, model.manager().blocks());
+        ModelAverage average(communicator, stream, model.manager().memory());
         average.restore();
         train_step(problem, model, world.rank, step);
         averaging[static_cast<std::size_t>(step)][static_cast<std::size_t>(world.rank)] =

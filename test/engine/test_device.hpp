@@ -30,6 +30,11 @@ enum class Where : std::uint8_t {
 inline constexpr std::array kLaggingPlaces = {Where::kLagging, Where::kRelayed, Where::kDevice,
                                               Where::kDirect, Where::kNccl};
 
+inline const char* name_of(Where where) {
+  constexpr std::array kNames = {"host", "lagging", "relayed", "device", "direct", "nccl"};
+  return kNames[static_cast<std::size_t>(where)];
+}
+
 /// Gives its work to two threads in turn.
 class AlternatingStream : public RelayStream {
  public:

@@ -107,9 +107,10 @@ class NcclContext {
   /// One call of the library. Errors end the rank's communication.
   template <class Call>
   void guarded(const OpLabel& label, const std::vector<int>& peers, const Call& call) {
-    check();
     try {
       const std::lock_guard lock(api_mutex_);
+      // Under the lock: the watchdog may be about to abort what the call is for.
+      check();
       call();
     } catch (const CommError& error) {
       fail({rank_, peers, label}, error.reason());
@@ -312,15 +313,22 @@ class NcclCommunicator : public Communicator {
       }
     }
     stream()->wait(context.ready);
-    if (context.prepare) static_cast<void>(context.prepare());
-    EventPtr begins = stream()->record();
-    context_->operate(comm_, context.label, peers, call);
-    EventPtr ends = stream()->record();
+    EventPtr ends;
+    try {
+      if (context.prepare) static_cast<void>(context.prepare());
+      EventPtr begins = stream()->record();
+      context_->operate(comm_, context.label, peers, call);
+      ends = stream()->record();
+      context_->add({.begins = std::move(begins),
+                     .ends = ends,
+                     .label = context.label,
+                     .peers = std::move(peers)});
+    } catch (...) {
+      // The stream may have been given the operation before it failed.
+      stream()->keep(context.owner);
+      throw;
+    }
     stream()->keep(context.owner);
-    context_->add({.begins = std::move(begins),
-                   .ends = ends,
-                   .label = context.label,
-                   .peers = std::move(peers)});
     // Aborted operations end, too: only the context knows whether this one has done its work.
     return Request(
         std::make_shared<RequestState>(std::move(ends), [shared = context_] { shared->check(); }));

@@ -29,8 +29,8 @@ struct NcclOptions {
   double timeout_s = 300.0;
 };
 
-/// Collective among the members of `host`. `api` and `host` outlive what is returned; `stream`
-/// belongs to it alone. Throws CommError.
+/// Collective among the members of `host`. `api` and `host` outlive what is returned and its
+/// Requests; `stream` belongs to it alone. Throws CommError.
 std::unique_ptr<Communicator> make_nccl_communicator(NcclApi& api, Communicator& host,
                                                      std::shared_ptr<Stream> stream,
                                                      const NcclOptions& options = {});

@@ -203,6 +203,7 @@ void ProgressWorker::give_up(const Active& late) {
 void ProgressWorker::fail_everything(const std::exception_ptr& error) {
   const std::lock_guard lock(mutex_);
   if (!failure_) failure_ = error;
+  for (const Active& entry : active_) abandoned_.push_back(entry.context.owner);
   const auto end = [this](Active& entry) {
     // First the operation, which may still be touching its blocks; then whoever waits for it.
     entry.operation.reset();

@@ -8,8 +8,8 @@
 // channel only. It tests what it has started in turn, and ends their Requests.
 // Between turns without progress it sleeps; it never spins. An operation that waits longer than the
 // timeout, or throws, fails every operation in flight and every later one with the same CommError,
-// and ends all service: nothing is received any more. Time in which the whole process was stopped
-// does not count as waiting.
+// and ends all service: nothing is received any more, and the owners of what was in flight stay
+// until the worker goes. Time in which the whole process was stopped does not count as waiting.
 //
 // Thread safety: submit() and drain() from any thread; hooks run on the worker.
 
@@ -111,6 +111,8 @@ class ProgressWorker {
   std::exception_ptr failure_;    // guarded by mutex_
   std::deque<Active> starting_;   // the worker's own; in the order submitted
   std::vector<Active> active_;    // the worker's own
+  /// Of what has been given up: MPI has no way to take back what a network card has been told.
+  std::vector<std::shared_ptr<void>> abandoned_;  // the worker's own
   std::thread thread_;
 };
 

@@ -220,14 +220,21 @@ StreamHold CudaStream::hold() {
   if (code != CUDA_SUCCESS) {
     throw DeviceError(concat("cuStreamWaitValue32: error ", static_cast<int>(code)));
   }
-  keep(word);
-  return [word, failure = failure_](std::exception_ptr error) {
+  StreamHold release = [word, failure = failure_](std::exception_ptr error) {
     if (error) {
       const std::lock_guard lock(failure->mutex);
       if (!failure->error) failure->error = std::move(error);
     }
     std::atomic_ref(*word).store(1);
   };
+  try {
+    keep(word);
+  } catch (...) {
+    // Nobody else would.
+    release(nullptr);
+    throw;
+  }
+  return release;
 }
 
 EventPtr CudaStream::record() {
@@ -272,7 +279,9 @@ Buffer CudaStream::allocate_host(std::int64_t numel, DType dtype) {
 }
 
 void CudaStream::keep(std::shared_ptr<void> owner) {
-  EventPtr event = record();
+  // Not record(): the device is still at what it has been given when other work has failed.
+  const CudaDeviceScope scope(options_.device);
+  EventPtr event = std::make_shared<CudaEvent>(options_.device, as_stream(native_));
   // Declared before the lock, so that owners go after it: they may free memory, which waits for the
   // device.
   std::deque<std::pair<EventPtr, std::shared_ptr<void>>> released;

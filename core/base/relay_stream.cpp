@@ -1,7 +1,6 @@
 #include "gossamer/core/base/relay_stream.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <stdexcept>
 
 namespace gossamer {
@@ -22,16 +21,17 @@ EventPtr RelayStream::record() {
 }
 
 void RelayStream::synchronize() {
-  // One that has ended with an error says nothing about what the others still have to do.
-  std::exception_ptr error;
-  for (Stream* stream : used_) {
-    try {
-      stream->synchronize();
-    } catch (...) {
-      if (!error) error = std::current_exception();
+  try {
+    // It has waited for those before it.
+    current_->synchronize();
+  } catch (...) {
+    // Or has not, because of the error.
+    for (Stream* stream : used_) {
+      const SynchronizedScope scope(*stream);
     }
+    throw;
   }
-  if (error) std::rethrow_exception(error);
+  check();
 }
 
 void RelayStream::check() {

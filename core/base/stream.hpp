@@ -83,7 +83,7 @@ class Stream {
   /// Zero-filled host memory that copies to and from the device are fastest with.
   virtual Buffer allocate_host(std::int64_t numel, DType dtype) = 0;
 
-  /// Keeps `owner` alive until the work given so far is done.
+  /// Keeps `owner` alive until the work given so far is done or dropped, also after an error.
   virtual void keep(std::shared_ptr<void> owner) = 0;
   /// Blocks until all work is done, or was dropped after an error: nothing touches memory any more,
   /// also where it throws.

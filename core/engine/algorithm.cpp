@@ -24,7 +24,7 @@ constexpr std::array kTable = {
 
 }  // namespace
 
-void AlgorithmContext::refuse(const Place& place, std::int64_t step, int culprit) {
+void AlgorithmContext::refuse(const GradientPlace& place, std::int64_t step, int culprit) {
   const std::string_view name = place.bucket.name(place.entry);
   const std::string what =
       culprit < 0
@@ -72,7 +72,7 @@ void AlgorithmContext::update_deferred(Communicator* ranks,
   for (Bucket& bucket : buckets) update(bucket);
 }
 
-std::optional<AlgorithmContext::Place> AlgorithmContext::close_step() {
+std::optional<AlgorithmContext::GradientPlace> AlgorithmContext::close_step() {
   const StepReport report = policy.take_report();
   if (report.skipped) {
     ++metrics.num_skipped;
@@ -81,7 +81,7 @@ std::optional<AlgorithmContext::Place> AlgorithmContext::close_step() {
   if (!policy.aborts() || report.nonfinite < 0) return std::nullopt;
   std::int64_t entry = report.nonfinite;
   for (const Bucket& bucket : buckets) {
-    if (entry < bucket.num_entries()) return Place{bucket, entry};
+    if (entry < bucket.num_entries()) return GradientPlace{bucket, entry};
     entry -= bucket.num_entries();
   }
   throw std::logic_error("AlgorithmContext: a squared norm of no gradient");

@@ -58,13 +58,13 @@ struct AlgorithmContext {
   /// bucket order. Collective if `ranks` is given.
   void update_deferred(Communicator* ranks, const std::function<void(Bucket&)>& update);
   /// A gradient of a bucket.
-  struct Place {
+  struct GradientPlace {
     const Bucket& bucket;
     std::int64_t entry = 0;
   };
   /// Takes note of how a step ended. Returns the first gradient that was not finite and was to be.
-  std::optional<Place> close_step();
-  [[noreturn]] static void refuse(const Place& place, std::int64_t step, int culprit);
+  std::optional<GradientPlace> close_step();
+  [[noreturn]] static void refuse(const GradientPlace& place, std::int64_t step, int culprit);
   [[nodiscard]] double lr() const { return schedule.lr(metrics.num_updates()); }
 };
 
@@ -76,8 +76,9 @@ class Algorithm {
   /// What turns the gradients it updates with into means; see GradientPolicy.
   [[nodiscard]] virtual double mean_factor() const { return 1.0; }
   /// The world rank whose gradient was not finite in the last step, where what was to be used for
-  /// an update was not: `self` where ranks use their own. Where they use sums it asks the others,
-  /// for a second at most. Negative: not this rank's, and no other has said that it was its own.
+  /// an update was not: `self` where ranks use their own. Where they use sums all ranks call it,
+  /// and ask each other, for some seconds at most. Negative: it was not this rank's, and no other
+  /// has said that it was its own. Throws CommError when another rank fails meanwhile.
   [[nodiscard]] virtual int culprit(const Bucket& /*bucket*/, std::int64_t /*entry*/, int self) {
     return self;
   }

@@ -26,6 +26,7 @@ namespace {
 
 /// See Algorithm::culprit().
 constexpr int kNobody = -1;
+constexpr std::chrono::seconds kSearch{10};
 
 struct Lane {
   Buffer sent;
@@ -94,8 +95,8 @@ class AllReduce : public Algorithm {
       Request asked = counting_->all_reduce_sum(
           mine.block(), all.block(),
           {.label = {.what = "search"}, .owner = both(mine.owner(), all.owner())});
-      // No longer: others may have left already, or wait for this rank elsewhere.
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+      // No longer: others may wait for this rank elsewhere.
+      const auto end = std::chrono::steady_clock::now() + kSearch;
       while (!asked.done() && std::chrono::steady_clock::now() < end) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
@@ -105,7 +106,8 @@ class AllReduce : public Algorithm {
         const auto place = static_cast<std::size_t>(found - flags.begin());
         if (found != flags.end()) return counting_->world_ranks()[place];
       }
-    } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): what is known here has to do
+    } catch (const CommError&) {
+      if (!guilty) throw;
     }
     return guilty ? self : kNobody;
   }

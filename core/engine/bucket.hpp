@@ -51,11 +51,7 @@ class Bucket {
   [[nodiscard]] std::int64_t index() const { return index_; }
   [[nodiscard]] const BucketSpec& spec() const { return spec_; }
   [[nodiscard]] Block parameters() const { return memory_.model.parameters.block(); }
-  [[nodiscard]] const ParameterMemory& memory() const { return memory_.model; }
-  /// Keeps the parameters alive while an exchange reads them.
-  [[nodiscard]] const std::shared_ptr<void>& owner() const {
-    return memory_.model.parameters.owner();
-  }
+  [[nodiscard]] const ParameterMemory& model_memory() const { return memory_.model; }
   [[nodiscard]] std::int64_t num_entries() const {
     return static_cast<std::int64_t>(slots_.size());
   }

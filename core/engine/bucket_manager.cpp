@@ -41,9 +41,11 @@ BucketManager::BucketManager(Communicator& communicator, Config config,
                .stream = stream_,
                .simd = config_.simd,
                .pool = pool_,
-               .after_update = [this](const Bucket& bucket) {
-                 if (config_.after_update) config_.after_update(bucket.spec());
-               }} {
+               .after_update =
+                   [this](const Bucket& bucket) {
+                     if (config_.after_update) config_.after_update(bucket.spec());
+                   }},
+      scope_(stream_) {
   if (memory.size() != plan.buckets.size()) {
     throw std::logic_error("BucketManager: memory for every bucket is needed");
   }
@@ -61,8 +63,6 @@ BucketManager::BucketManager(Communicator& communicator, Config config,
   }
   algorithm_ = make_algorithm(config_.algorithm, context_);
 }
-
-BucketManager::~BucketManager() { const SynchronizedScope scope(stream_); }
 
 void BucketManager::close_step() {
   if (!std::exchange(step_is_open_, false)) return;
@@ -117,7 +117,7 @@ double BucketManager::lr() {
 
 std::vector<ParameterMemory> BucketManager::memory() const {
   std::vector<ParameterMemory> memory;
-  for (const Bucket& bucket : buckets_) memory.push_back(bucket.memory());
+  for (const Bucket& bucket : buckets_) memory.push_back(bucket.model_memory());
   return memory;
 }
 

@@ -48,7 +48,7 @@ class BucketManager {
   BucketManager(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
                 const BucketPlan& plan, std::vector<ParameterMemory> memory);
   /// Waits for the stream's work.
-  ~BucketManager();
+  ~BucketManager() = default;
   BucketManager(const BucketManager&) = delete;
   BucketManager& operator=(const BucketManager&) = delete;
 
@@ -65,7 +65,7 @@ class BucketManager {
   void set_gradient_scale(double scale) { policy_.set_scale(scale); }
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
-  /// Waits until it is known how the last step ended.
+  /// Waits until it is known how the last step ended; throws NonFiniteError and CommError.
   [[nodiscard]] const PipelineMetrics& metrics();
   /// The learning rate of the next step. Waits like metrics().
   [[nodiscard]] double lr();
@@ -96,6 +96,8 @@ class BucketManager {
   std::unique_ptr<Algorithm> algorithm_;
   bool step_is_open_ = false;
   double last_lr_ = 0.0;
+  /// Last, so that nothing else goes before the stream's work is done.
+  SynchronizedScope scope_;
 };
 
 }  // namespace gossamer

@@ -51,7 +51,9 @@ void ModelAverage::restore() {
     stream_.keep(saved_[b].owner());
   }
   round();
-  for (const ParameterMemory& memory : memory_) stream_.keep(memory.parameters.owner());
+  for (const auto& [parameters, rounded] : memory_) {
+    stream_.keep(both(parameters.owner(), rounded.owner()));
+  }
 }
 
 void ModelAverage::round() {

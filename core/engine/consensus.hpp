@@ -15,7 +15,7 @@ namespace gossamer {
 class ModelAverage {
  public:
   /// Collective: all ranks give blocks of the same sizes; float32 or float64, on the device of
-  /// `stream`, which outlives this.
+  /// `stream`, which outlives this. Throws CommError.
   ModelAverage(Communicator& communicator, Stream& stream, std::vector<ParameterMemory> memory);
 
   /// ||mean - x|| over all parameters, x this rank's own values.

@@ -20,7 +20,7 @@ void Exchange::reserve(const Bucket& bucket, std::size_t count) {
 
 OpContext Exchange::context_of(const Bucket& bucket, std::int64_t k) const {
   // All blocks stay alive until the worker is done with them, whatever becomes of this object.
-  std::shared_ptr<void> owner = bucket.owner();
+  std::shared_ptr<void> owner = bucket.model_memory().parameters.owner();
   for (const Buffer& buffer : buffers_) owner = both(std::move(owner), buffer.owner());
   return {.label = {.bucket = bucket.index(), .round = k},
           .owner = std::move(owner),

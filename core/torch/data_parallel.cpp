@@ -95,8 +95,10 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
     state.adopt_written();
     const auto alive = std::make_shared<bool>();
     state.callback = alive;
-    torch::autograd::Engine::get_default_engine().queue_callback(
-        [self = shared_from_this(), alive] { self->state_->end_step(); });
+    torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this(), alive] {
+      // After an error autograd may drop the callback when the core's stream has gone.
+      if (const auto self = core.lock()) self->state_->end_step();
+    });
   }
   if (state.manager) {
     // Autograd may run every part of a model on a stream of its own.

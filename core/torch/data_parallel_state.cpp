@@ -172,7 +172,7 @@ void DataParallelCore::State::adopt_written() {
   for (const Bucket& bucket : manager->buckets()) {
     if (!bucket.spec().has_master()) continue;
     const Block masters = bucket.parameters();
-    const Block rounded = bucket.memory().rounded.block();
+    const Block rounded = bucket.model_memory().rounded.block();
     for (const BucketEntry& entry : bucket.spec().entries) {
       const auto place = static_cast<std::size_t>(entry.parameter);
       if (tensors.trainable[place].tensor._version() == versions[place]) continue;

@@ -261,9 +261,11 @@ void runs_chains(Communicator& communicator) {
       link = communicator.exchange(other_leader, sums[c].block(), others[c].block(),
                                    {.after = link.state()});
     }
-    const auto add = [stream = pairs_again->stream(), &sum = sums[c],
-                      &other = others[c]]() -> EventPtr {
-      enqueue_mix(*stream, sum.block(), 1.0, {{other.block(), 1.0}});
+    const auto owner = both(sums[c].owner(), others[c].owner());
+    const auto add = [stream = pairs_again->stream(), sum = sums[c].block(),
+                      other = others[c].block(), owner]() -> EventPtr {
+      enqueue_mix(*stream, sum, 1.0, {{other, 1.0}});
+      stream->keep(owner);
       return stream->record();
     };
     ends.push_back(

@@ -3,6 +3,7 @@
 #include "comm/conformance.hpp"
 #include "comm/fake_nccl.hpp"
 
+#include <barrier>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -101,12 +102,17 @@ TEST(NcclFailure, ReachesWhoeverUsesTheCommunicatorLater) {
 }
 
 TEST(NcclFailure, DoesNotCountTheTimeOfThisRanksOwnComputing) {
-  const auto errors =
-      errors_of_two(1.0, [](Communicator& communicator, Stream& stream, FakeNccl&, int rank) {
+  // Ends at the same time on both ranks, so that none waits for the other.
+  std::barrier<> computed(2);
+  const auto errors = errors_of_two(
+      1.0, [&computed](Communicator& communicator, Stream& stream, FakeNccl&, int rank) {
         ThreadStream compute(kDevice);
         const Buffer mine = stream.allocate(4, DType::kFloat32);
         const Buffer theirs = stream.allocate(4, DType::kFloat32);
-        compute.run([] { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); });
+        compute.run([&computed] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+          computed.arrive_and_wait();
+        });
         communicator.exchange(1 - rank, mine.block(), theirs.block(), {.ready = compute.record()})
             .wait();
       });

@@ -244,6 +244,24 @@ TEST(ProgressWorker, FailsEverythingWithTheFirstError) {
   }
 }
 
+TEST(ProgressWorker, KeepsOwnersOfWhatItHasGivenUp) {
+  // A network card may still write what it was told to receive.
+  Script script;
+  std::weak_ptr<int> watched;
+  {
+    ProgressWorker worker({});
+    auto owner = std::make_shared<int>(1);
+    watched = owner;
+    Request request = worker.submit(scripted(script, 0), {.owner = std::move(owner)});
+    expect_started(script, {0});
+    EXPECT_THROW(worker.submit(std::make_unique<FailingOperation>(true), {}).wait(),
+                 std::runtime_error);
+    EXPECT_THROW(request.wait(), std::runtime_error);
+    EXPECT_FALSE(watched.expired());
+  }
+  EXPECT_TRUE(watched.expired());
+}
+
 TEST(ProgressWorker, FailsWhenItsServiceDoes) {
   Script script;
   std::atomic<bool> fail = false;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -97,13 +98,21 @@ TEST_P(Failure, OfARankEndsTheOthersAndLeavesNothingBehind) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Everywhere, Failure,
-    testing::Combine(testing::Values(Where::kHost, Where::kLagging, Where::kRelayed, Where::kDevice,
-                                     Where::kDirect, Where::kNccl),
-                     testing::ValuesIn(algorithm_names()),
-                     testing::Values("ring", "one-peer-exp", "complete", "hierarchical")),
-    case_name);
+/// Every algorithm everywhere; gossip with every kind of round.
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const Where where : {Where::kHost, Where::kLagging, Where::kRelayed, Where::kDevice,
+                            Where::kDirect, Where::kNccl}) {
+    for (const std::string& algorithm : algorithm_names())
+      cases.push_back({where, algorithm, "ring"});
+    for (const char* topology : {"one-peer-exp", "complete", "hierarchical"}) {
+      cases.push_back({where, "gossip", topology});
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere, Failure, testing::ValuesIn(all_cases()), case_name);
 
 }  // namespace
 }  // namespace gossamer

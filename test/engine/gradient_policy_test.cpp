@@ -240,7 +240,7 @@ TEST(Abort, TellsSumsThatOverflowFromGradientsThatAreNotFinite) {
   }
 }
 
-// The ranks leave while their workers still have links of a chain to start.
+// The ranks leave while their workers still have links of a chain to start. The sanitizers look.
 TEST(Abort, LeavesNothingBehindThatTheWorkerWouldUse) {
   for (int turn = 0; turn < 20; ++turn) {
     const auto [said, code] = abort_in(Where::kHost, "gossip", "hierarchical");

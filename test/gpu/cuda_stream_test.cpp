@@ -110,6 +110,8 @@ TEST_F(CudaStreamTest, TellsErrorsOfWorkAndHolds) {
   EXPECT_THROW(stream->synchronize(), std::runtime_error);
   const auto other = make_stream({DeviceType::kCuda, 0});
   other->hold()(std::make_exception_ptr(std::runtime_error("lost")));
+  // Nobody would release the device if this threw.
+  other->hold()(nullptr);
   EXPECT_THROW(other->synchronize(), std::runtime_error);
   EXPECT_THROW(other->record(), std::runtime_error);
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <set>
@@ -16,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "gossamer/core/base/error.hpp"
+#include "gossamer/core/base/text.hpp"
 #include "gossamer/topology/registry.hpp"
 
 namespace gossamer {
@@ -120,60 +122,33 @@ Problem pairs_of(std::string algorithm, NonFinite nonfinite) {
   return problem;
 }
 
-TEST(Abort, NamesRankStepAndParameterBeforeAnythingIsSent) {
-  for (const double poison : {kNan, kInf, -kInf}) {
-    for (const std::string& algorithm : algorithm_names()) {
-      Problem problem = pairs_of(algorithm, NonFinite::kAbort);
-      std::mutex mutex;
-      std::set<std::string> said;
-      const LaunchOptions options{.num_ranks = 4, .timeout_s = 60.0, .log_level = LogLevel::kOff};
-      const auto body = [&](Communicator& communicator, const World& world) {
-        ToyModel model = model_of(problem, communicator);
-        std::vector<double> gradient(problem.num_values(), 1.0);
-        try {
-          for (int step = 0; step < 6; ++step) {
-            if (world.rank == 2 && step == 3) gradient.back() = poison;
-            model.step(gradient);
-            for (const double x : model.values()) EXPECT_TRUE(std::isfinite(x));
-          }
-          model.manager().drain();
-        } catch (const NonFiniteError& error) {
-          const std::lock_guard lock(mutex);
-          said.insert(error.what());
-          throw;
-        }
-        return 0;
-      };
-      const int code = launch("threads", options, body);
-      ASSERT_EQ(said.size(), 1U) << algorithm;
-      EXPECT_TRUE(said.begin()->starts_with("rank 2, step 4: the gradient of p5 is not finite"))
-          << *said.begin();
-      EXPECT_EQ(code, static_cast<int>(ExitCode::kNonFinite)) << algorithm;
-    }
-  }
-}
+/// Changes what a rank's gradients are in a step.
+using Spoil = std::function<void(int rank, int step, std::vector<double>& gradient)>;
 
-/// What the ranks say of a gradient of rank 2 that is not finite in the fourth step, and the code
-/// they leave with.
-std::pair<std::set<std::string>, int> abort_in(Where where, const std::string& algorithm,
-                                               const std::string& topology) {
-  FakeNcclHub hub;
-  Problem problem = pairs_of(algorithm, NonFinite::kAbort);
-  problem.topology = make_topology(topology, {.size = 4, .local_size = 2});
-  problem.where = where;
-  std::mutex mutex;
+struct Outcome {
+  /// What ranks have said of gradients that are not finite.
   std::set<std::string> said;
-  const LaunchOptions options{
-      .num_ranks = 4, .local_size = 2, .timeout_s = 60.0, .log_level = LogLevel::kOff};
-  const int code = launch("threads", options, [&](Communicator& communicator, const World& world) {
-    TestDevice device(where, communicator, hub);
+  int code = 0;
+};
+
+/// Six steps with gradients of 1, or as many as there are before the ranks leave.
+Outcome train_with(const Problem& problem, const Spoil& spoil) {
+  FakeNcclHub hub;
+  Outcome outcome;
+  std::mutex mutex;
+  const LaunchOptions options{.num_ranks = problem.num_ranks,
+                              .local_size = problem.local_size,
+                              .timeout_s = 60.0,
+                              .log_level = LogLevel::kOff};
+  outcome.code = launch("threads", options, [&](Communicator& communicator, const World& world) {
+    TestDevice device(problem.where, communicator, hub);
     BucketManager::Config config = config_of(problem);
     config.stream = device.stream();
     ToyModel model = model_of(problem, device.communicator(), std::move(config));
     std::vector<double> gradient(problem.num_values(), 1.0);
     try {
       for (int step = 0; step < 6; ++step) {
-        if (world.rank == 2 && step == 3) gradient.back() = kNan;
+        spoil(world.rank, step, gradient);
         model.step(gradient);
         // What is not finite is neither applied nor sent.
         model.stream().run([&model] {
@@ -183,69 +158,73 @@ std::pair<std::set<std::string>, int> abort_in(Where where, const std::string& a
       model.manager().drain();
     } catch (const NonFiniteError& error) {
       const std::lock_guard lock(mutex);
-      said.insert(error.what());
+      outcome.said.insert(error.what());
       throw;
     }
     return 0;
   });
-  return {said, code};
+  return outcome;
+}
+
+void expect_said(const Outcome& outcome, const std::string& begin) {
+  EXPECT_EQ(outcome.code, static_cast<int>(ExitCode::kNonFinite));
+  ASSERT_EQ(outcome.said.size(), 1U);
+  EXPECT_TRUE(outcome.said.begin()->starts_with(begin)) << *outcome.said.begin();
+}
+
+constexpr const char* kRank2 = "rank 2, step 4: the gradient of p5 is not finite";
+
+Spoil spoil_rank_2(double poison) {
+  return [poison](int rank, int step, std::vector<double>& gradient) {
+    if (rank == 2 && step == 3) gradient.back() = poison;
+  };
+}
+
+TEST(Abort, NamesRankStepAndParameterBeforeAnythingIsSent) {
+  for (const double poison : {kNan, kInf, -kInf}) {
+    for (const std::string& algorithm : algorithm_names()) {
+      SCOPED_TRACE(concat(algorithm, ", ", poison));
+      expect_said(train_with(pairs_of(algorithm, NonFinite::kAbort), spoil_rank_2(poison)), kRank2);
+    }
+  }
 }
 
 TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
   for (const Where where : kLaggingPlaces) {
     for (const std::string& algorithm : algorithm_names()) {
       for (const char* topology : {"ring", "hierarchical"}) {
-        SCOPED_TRACE(algorithm + ", " + topology);
-        const auto [said, code] = abort_in(where, algorithm, topology);
-        ASSERT_EQ(said.size(), 1U);
-        EXPECT_TRUE(said.begin()->starts_with("rank 2, step 4: the gradient of p5 is not finite"))
-            << *said.begin();
-        EXPECT_EQ(code, static_cast<int>(ExitCode::kNonFinite));
+        SCOPED_TRACE(concat(name_of(where), ", ", algorithm, ", ", topology));
+        Problem problem = pairs_of(algorithm, NonFinite::kAbort);
+        problem.where = where;
+        problem.local_size = 2;
+        problem.topology = make_topology(topology, {.size = 4, .local_size = 2});
+        expect_said(train_with(problem, spoil_rank_2(kNan)), kRank2);
       }
     }
   }
 }
 
 TEST(Abort, TellsSumsThatOverflowFromGradientsThatAreNotFinite) {
+  const Spoil all_large = [](int, int, std::vector<double>& gradient) {
+    gradient.back() = std::numeric_limits<double>::max() / 2.0;
+  };
   for (const Where where : {Where::kHost, Where::kLagging, Where::kDevice}) {
-    FakeNcclHub hub;
+    SCOPED_TRACE(name_of(where));
     Problem problem = pairs_of("allreduce", NonFinite::kAbort);
     problem.where = where;
-    std::mutex mutex;
-    std::set<std::string> said;
-    const LaunchOptions options{.num_ranks = 4, .timeout_s = 60.0, .log_level = LogLevel::kOff};
-    const auto body = [&](Communicator& communicator, const World&) {
-      TestDevice device(where, communicator, hub);
-      BucketManager::Config config = config_of(problem);
-      config.stream = device.stream();
-      ToyModel model = model_of(problem, device.communicator(), std::move(config));
-      std::vector<double> gradient(problem.num_values(), 1.0);
-      gradient.back() = std::numeric_limits<double>::max() / 2.0;
-      try {
-        model.step(gradient);
-        model.manager().drain();
-      } catch (const NonFiniteError& error) {
-        const std::lock_guard lock(mutex);
-        said.insert(error.what());
-        throw;
-      }
-      return 0;
-    };
-    EXPECT_EQ(launch("threads", options, body), static_cast<int>(ExitCode::kNonFinite));
-    ASSERT_EQ(said.size(), 1U);
-    EXPECT_TRUE(
-        said.begin()->starts_with("step 1: the sum of all ranks' gradients of p5 is not "
-                                  "finite, though this rank's own is"))
-        << *said.begin();
+    expect_said(train_with(problem, all_large),
+                "step 1: the sum of all ranks' gradients of p5 is not finite, though this rank's "
+                "own is");
   }
 }
 
 // The ranks leave while their workers still have links of a chain to start. The sanitizers look.
 TEST(Abort, LeavesNothingBehindThatTheWorkerWouldUse) {
+  Problem problem = pairs_of("gossip", NonFinite::kAbort);
+  problem.local_size = 2;
+  problem.topology = make_topology("hierarchical", {.size = 4, .local_size = 2});
   for (int turn = 0; turn < 20; ++turn) {
-    const auto [said, code] = abort_in(Where::kHost, "gossip", "hierarchical");
-    EXPECT_EQ(said.size(), 1U);
-    EXPECT_EQ(code, static_cast<int>(ExitCode::kNonFinite));
+    expect_said(train_with(problem, spoil_rank_2(kNan)), kRank2);
   }
 }
 

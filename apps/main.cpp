@@ -1,6 +1,7 @@
 // The program `gossamer`. Exit codes: core/base/error.hpp.
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <sstream>
@@ -82,6 +83,9 @@ int run(int argc, char** argv) {
 }  // namespace gossamer::apps
 
 int main(int argc, char** argv) {
+  // Streams on GPUs wait for words that others' work will set. CUDA gives several streams one
+  // queue, in which one that waits would hold the others up, unless there are enough.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   gossamer::apps::keep_freed_memory();
   return gossamer::apps::run(argc, argv);
 }

@@ -51,5 +51,5 @@ function(gossamer_cuda_sources target)
   target_sources(${target} PRIVATE ${ARGN})
   target_compile_features(${target} PRIVATE cuda_std_20)
   set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS
-    "--expt-relaxed-constexpr;--fmad=false;--ftz=true;--diag-suppress=186;-Xcompiler=-Wall,-Wextra;--Werror=all-warnings")
+    "--expt-relaxed-constexpr;--fmad=false;--ftz=true;--diag-suppress=186;-Xcompiler=-Wall,-Wextra;$<$<BOOL:${GOSSAMER_WERROR}>:--Werror=all-warnings>")
 endfunction()

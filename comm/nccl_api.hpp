@@ -12,6 +12,7 @@
 // Errors: CommError with the library's own words.
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "gossamer/core/base/stream.hpp"
@@ -44,8 +45,8 @@ class NcclApi {
                               Stream& stream) = 0;
   virtual void broadcast(Comm comm, const Block& block, int root, Stream& stream) = 0;
 
-  /// Ends a communicator and its operations, wherever they are. Does not communicate.
-  virtual void abort(Comm comm) noexcept = 0;
+  /// Ends communicators and their operations, wherever they are. Does not communicate.
+  virtual void abort(std::span<const Comm> comms) noexcept = 0;
 };
 
 }  // namespace gossamer

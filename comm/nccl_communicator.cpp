@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kWatchPause = std::chrono::milliseconds(20);
 constexpr auto kCallPause = std::chrono::microseconds(100);
+// Most calls take less: a sleep for each bucket would be felt in small models.
+constexpr auto kShortCall = std::chrono::milliseconds(1);
 
 /// What the communicators of one rank share. Two locks: `api_mutex_` for the library, which takes
 /// one call at a time, and `mutex_` for what the watchdog and the rank both look at; the first may
@@ -41,7 +43,7 @@ class NcclContext {
     }
     wake_.notify_one();
     watchdog_.join();
-    for (const NcclApi::Comm comm : comms_) api_.abort(comm);
+    api_.abort(comms_);
   }
   NcclContext(const NcclContext&) = delete;
   NcclContext& operator=(const NcclContext&) = delete;
@@ -125,9 +127,15 @@ class NcclContext {
     while (true) {
       guarded(label, peers, [&] { over = api_.progress(comm); });
       if (over) return;
-      const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
-      if (waited > options_.timeout_s) fail({rank_, peers, label}, too_late());
-      std::this_thread::sleep_for(kCallPause);
+      const auto waited = Clock::now() - begin;
+      if (std::chrono::duration<double>(waited).count() > options_.timeout_s) {
+        fail({rank_, peers, label}, too_late());
+      }
+      if (waited < kShortCall) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(kCallPause);
+      }
     }
   }
 
@@ -145,7 +153,7 @@ class NcclContext {
     }
     // Nobody calls the library from now on but to end things.
     const std::lock_guard lock(api_mutex_);
-    for (const NcclApi::Comm comm : comms) api_.abort(comm);
+    api_.abort(comms);
   }
 
   void watch() {
@@ -162,6 +170,7 @@ class NcclContext {
   void look() {
     Pending oldest;
     try {
+      stream_->enter();
       if (const std::optional<Pending> late = forget_ended(oldest)) {
         return fail({rank_, late->peers, late->label}, too_late());
       }
@@ -239,10 +248,10 @@ class NcclCommunicator : public Communicator {
     require_peer("exchange", peer, rank(), size());
     require_alike("exchange", send, receive);
     return submit(std::move(context), {world_rank(peer)}, [&](NcclApi& api) {
-      api.group_start();
-      api.send(comm_, send, peer, *stream());
-      api.receive(comm_, receive, peer, *stream());
-      api.group_end();
+      as_one(api, [&] {
+        api.send(comm_, send, peer, *stream());
+        api.receive(comm_, receive, peer, *stream());
+      });
     });
   }
 
@@ -258,12 +267,12 @@ class NcclCommunicator : public Communicator {
     for (const Incoming& from : incoming) others.push_back(world_rank(from.peer));
     sort_unique(others);
     return submit(std::move(context), std::move(others), [&](NcclApi& api) {
-      api.group_start();
-      for (const int peer : peers) api.send(comm_, send, peer, *stream());
-      for (const Incoming& from : incoming) {
-        api.receive(comm_, from.block, from.peer, *stream());
-      }
-      api.group_end();
+      as_one(api, [&] {
+        for (const int peer : peers) api.send(comm_, send, peer, *stream());
+        for (const Incoming& from : incoming) {
+          api.receive(comm_, from.block, from.peer, *stream());
+        }
+      });
     });
   }
 
@@ -288,6 +297,7 @@ class NcclCommunicator : public Communicator {
   void check() override { context_->check(); }
 
   std::unique_ptr<Communicator> split(int color) override {
+    finish_operations();
     // First by way of the host: its watchdog names who does not come.
     std::unique_ptr<Communicator> part = host_.split(color);
     const NcclApi::Comm comm = context_->split(comm_, color, rank());
@@ -298,6 +308,31 @@ class NcclCommunicator : public Communicator {
  private:
   [[nodiscard]] int world_rank(int member) const {
     return world_ranks()[static_cast<std::size_t>(member)];
+  }
+
+  template <class Calls>
+  static void as_one(NcclApi& api, const Calls& calls) {
+    api.group_start();
+    try {
+      calls();
+    } catch (...) {
+      try {
+        api.group_end();
+      } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): the first error tells more
+      }
+      throw;
+    }
+    api.group_end();
+  }
+
+  /// NCCL wants none to be outstanding on what is split. The watchdog sees to an end.
+  void finish_operations() {
+    const EventPtr last = stream()->record();
+    while (!last->done()) {
+      context_->check();
+      std::this_thread::sleep_for(kCallPause);
+    }
+    context_->check();
   }
 
   /// `call` gives the operation to the stream.
@@ -345,6 +380,8 @@ class NcclCommunicator : public Communicator {
 std::unique_ptr<Communicator> make_nccl_communicator(NcclApi& api, Communicator& host,
                                                      std::shared_ptr<Stream> stream,
                                                      const NcclOptions& options) {
+  // NCCL makes communicators on the device of the thread that calls it.
+  stream->enter();
   auto context = std::make_shared<NcclContext>(api, host, std::move(stream), options);
   const OpLabel label{.what = "start of NCCL"};
   const std::string id = host.all_gather(host.rank() == 0 ? api.unique_id() : "").front();

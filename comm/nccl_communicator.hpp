@@ -30,7 +30,8 @@ struct NcclOptions {
 };
 
 /// Collective among the members of `host`. `api` and `host` outlive what is returned and its
-/// Requests; `stream` belongs to it alone. Throws CommError.
+/// Requests; `stream` belongs to it alone, and its device becomes the calling thread's own. Throws
+/// CommError.
 std::unique_ptr<Communicator> make_nccl_communicator(NcclApi& api, Communicator& host,
                                                      std::shared_ptr<Stream> stream,
                                                      const NcclOptions& options = {});

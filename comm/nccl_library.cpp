@@ -2,7 +2,10 @@
 
 #include <cstring>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <dlfcn.h>
 #include <nccl.h>
@@ -132,7 +135,19 @@ class NcclLibrary : public NcclApi {
           "ncclBroadcast");
   }
 
-  void abort(Comm comm) noexcept override { abort_(native(comm)); }
+  /// All at once: an abort may wait for the device, where an operation of another communicator
+  /// stands before what it ends.
+  void abort(std::span<const Comm> comms) noexcept override {
+    std::size_t num_begun = 0;
+    try {
+      std::vector<std::jthread> threads;
+      for (; num_begun < comms.size(); ++num_begun) {
+        threads.emplace_back([this, comm = comms[num_begun]] { abort_(native(comm)); });
+      }
+    } catch (const std::system_error&) {
+      for (const Comm comm : comms.subspan(num_begun)) abort_(native(comm));
+    }
+  }
 
  private:
   static ncclConfig_t nonblocking() {

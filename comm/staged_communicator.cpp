@@ -98,6 +98,7 @@ class StagedCommunicator : public Communicator {
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     if (is_on_host(send)) return host_.all_reduce_sum(send, receive, std::move(context));
     require_sum(send, receive);
+    if (size() == 1) return copied(send, receive, std::move(context));
     return in_pieces(send.numel, send.dtype, context, [&](const Piece& piece) {
       Staged staged = stage(context, part_of(send, piece.first, piece.numel),
                             {part_of(receive, piece.first, piece.numel)});
@@ -108,6 +109,7 @@ class StagedCommunicator : public Communicator {
   Request broadcast(Block block, int root, OpContext context) override {
     if (is_on_host(block)) return host_.broadcast(block, root, std::move(context));
     require_rank("broadcast", root, size());
+    if (size() == 1) return copied(block, block, std::move(context));
     const bool sends = rank() == root;
     return in_pieces(block.numel, block.dtype, context, [&](const Piece& piece) {
       const Block part = part_of(block, piece.first, piece.numel);
@@ -136,6 +138,20 @@ class StagedCommunicator : public Communicator {
       return prepare ? prepare() : nullptr;
     };
     return context;
+  }
+
+  /// What a rank alone does: nothing but a copy on the device, in its place among the operations.
+  Request copied(const ConstBlock& from, const Block& to, OpContext context) {
+    context.prepare = [stream = stream_, first = std::move(context.prepare), from, to,
+                       kept = context.owner]() -> EventPtr {
+      stream->enter();
+      if (first) first();
+      if (to.data != from.data) stream->copy(to, from);
+      stream->keep(kept);
+      return stream->record();
+    };
+    const Block none{nullptr, 0, DType::kFloat32, {}};
+    return host_.all_reduce_sum(none, none, std::move(context));
   }
 
   struct Piece {
@@ -175,6 +191,7 @@ class StagedCommunicator : public Communicator {
       owner = both(std::move(owner), buffer.owner());
       staged.context.prepare = [stream = stream_, first = context.prepare, to = buffer.block(),
                                 from = *send, kept = owner]() -> EventPtr {
+        stream->enter();
         if (first) first();
         stream->copy(to, from);
         // Should the operation fail, the copy may still be under way when its owner goes.
@@ -190,6 +207,7 @@ class StagedCommunicator : public Communicator {
     if (!receive.empty()) {
       staged.context.finish = [stream = stream_, to = std::move(receive), from = staged.received,
                                kept = owner]() -> EventPtr {
+        stream->enter();
         for (std::size_t i = 0; i < to.size(); ++i) stream->copy(to[i], from[i]);
         stream->keep(kept);
         return stream->record();

@@ -11,6 +11,8 @@
 // itself for messages between two ranks. Sums and broadcasts are staged even then: Open MPI's
 // MPI_Iallreduce and MPI_Ibcast read the memory they are given on the host.
 //
+// Sums and broadcasts of a rank alone stay on the device.
+//
 // Memory: staging buffers stay with the communicator and are used again; there are as many as were
 // needed at once. Thread safety and errors: communicator.hpp.
 

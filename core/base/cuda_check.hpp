@@ -10,7 +10,8 @@ namespace gossamer {
 /// Throws DeviceError with CUDA's own text unless `code` is cudaSuccess.
 void cuda_check(cudaError_t code, std::string_view call);
 
-/// Makes a device this thread's own for as long as it lives.
+/// Makes a device this thread's own for as long as it lives; longer, where this process has not
+/// used the one before.
 class CudaDeviceScope {
  public:
   explicit CudaDeviceScope(int device);
@@ -19,6 +20,7 @@ class CudaDeviceScope {
   CudaDeviceScope& operator=(const CudaDeviceScope&) = delete;
 
  private:
+  int device_;
   int before_ = 0;
 };
 

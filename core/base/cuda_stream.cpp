@@ -42,7 +42,10 @@ class CudaEvent : public Event {
   [[nodiscard]] bool done() const override {
     const CudaDeviceScope scope(device_);
     const cudaError_t code = cudaEventQuery(event_);
-    if (code == cudaErrorNotReady) return false;
+    if (code == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());
+      return false;
+    }
     cuda_check(code, "work on the GPU");
     return true;
   }
@@ -81,35 +84,53 @@ Buffer allocate_pinned(int device, std::int64_t numel, DType dtype) {
 }
 
 using StreamWaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+using PrimaryCtxGetState = CUresult (*)(CUdevice, unsigned*, int*);
 
-/// The driver's function; the program is not linked with the driver.
-StreamWaitValue stream_wait_value() {
+/// A function of the driver; the program is not linked with the driver.
+template <class Function>
+Function driver_function(const char* name) {
   constexpr unsigned kVersion = 12000;
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  cuda_check(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &function, kVersion,
-                                              cudaEnableDefault, &found),
+  cuda_check(cudaGetDriverEntryPointByVersion(name, &function, kVersion, cudaEnableDefault, &found),
              "cudaGetDriverEntryPointByVersion");
   if (found != cudaDriverEntryPointSuccess) {
-    throw DeviceError("the GPU's driver is older than CUDA 12: it has no cuStreamWaitValue32");
+    throw DeviceError(concat("the GPU's driver is older than CUDA 12: it has no ", name));
   }
-  return reinterpret_cast<StreamWaitValue>(function);
+  return reinterpret_cast<Function>(function);
+}
+
+/// Something of this process uses the device already.
+bool has_context(int device) {
+  const auto get_state = driver_function<PrimaryCtxGetState>("cuDevicePrimaryCtxGetState");
+  unsigned flags = 0;
+  int active = 0;
+  return get_state(device, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
 
 }  // namespace
 
 void cuda_check(cudaError_t code, std::string_view call) {
   if (code == cudaSuccess) return;
+  // Whoever asks next for the last error means another call.
+  static_cast<void>(cudaGetLastError());
   throw DeviceError(
       concat(call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")"));
 }
 
-CudaDeviceScope::CudaDeviceScope(int device) {
+CudaDeviceScope::CudaDeviceScope(int device) : device_(device) {
   cuda_check(cudaGetDevice(&before_), "cudaGetDevice");
   if (before_ != device) cuda_check(cudaSetDevice(device), "cudaSetDevice");
 }
 
-CudaDeviceScope::~CudaDeviceScope() { cudaSetDevice(before_); }
+CudaDeviceScope::~CudaDeviceScope() {
+  if (before_ == device_) return;
+  try {
+    // cudaSetDevice() would make one, of hundreds of megabytes: every rank's on the first GPU.
+    if (has_context(before_)) cudaSetDevice(before_);
+  } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): the device stays this one
+  }
+}
 
 DeviceAllocator cuda_malloc_allocator(int device) {
   return [device](std::int64_t numel, DType dtype) -> Buffer {
@@ -215,7 +236,7 @@ void CudaStream::run(std::function<void()> work) {
 StreamHold CudaStream::hold() {
   const CudaDeviceScope scope(options_.device);
   const Gates::Word word = gates_->take();
-  const CUresult code = stream_wait_value()(
+  const CUresult code = driver_function<StreamWaitValue>("cuStreamWaitValue32")(
       as_stream(native_), reinterpret_cast<CUdeviceptr>(word.get()), 1, CU_STREAM_WAIT_VALUE_EQ);
   if (code != CUDA_SUCCESS) {
     throw DeviceError(concat("cuStreamWaitValue32: error ", static_cast<int>(code)));
@@ -282,15 +303,21 @@ void CudaStream::keep(std::shared_ptr<void> owner) {
   // Not record(): the device is still at what it has been given when other work has failed.
   const CudaDeviceScope scope(options_.device);
   EventPtr event = std::make_shared<CudaEvent>(options_.device, as_stream(native_));
+  {
+    const std::lock_guard lock(mutex_);
+    kept_.emplace_back(std::move(event), std::move(owner));
+  }
+  drop_done();
+}
+
+void CudaStream::drop_done() {
   // Declared before the lock, so that owners go after it: they may free memory, which waits for the
   // device.
   std::deque<std::pair<EventPtr, std::shared_ptr<void>>> released;
   const std::lock_guard lock(mutex_);
-  kept_.emplace_back(std::move(event), std::move(owner));
-  while (kept_.front().first->done()) {
+  while (!kept_.empty() && kept_.front().first->done()) {
     released.push_back(std::move(kept_.front()));
     kept_.pop_front();
-    if (kept_.empty()) break;
   }
 }
 
@@ -299,6 +326,7 @@ void CudaStream::synchronize() {
     const CudaDeviceScope scope(options_.device);
     cuda_check(cudaStreamSynchronize(as_stream(native_)), "work on the GPU");
   }
+  drop_done();
   check();
 }
 

@@ -68,6 +68,9 @@ class CudaStream : public Stream {
   struct Failure;
   class Gates;
 
+  /// Lets owners go whose work is done.
+  void drop_done();
+
   CudaStreamOptions options_;
   /// The stream's own; null where it was given one.
   std::shared_ptr<void> owned_;

@@ -23,7 +23,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Stream> exchange
 RankDevice::RankDevice(Device device, Communicator& host)
     : own_compute_(make_stream(device)), compute_(own_compute_.get()), communicator_(&host) {
   if (device.type == DeviceType::kCpu) return;
-  own_communicator_ = make_staged_communicator(host, make_stream(device));
+  own_communicator_ = make_staged_communicator(host, make_stream(device, StreamPriority::kHigh));
   communicator_ = own_communicator_.get();
 }
 

@@ -332,7 +332,11 @@ void finishes_what_nobody_waits_for(Communicator& communicator) {
     const Values<float> theirs(communicator, 1);
     communicator.exchange(peer, mine.block(), theirs.block(), {}).wait();
     // Both ends of the first are submitted now, so that it comes to its end by itself.
-    while (!watched.expired()) std::this_thread::yield();
+    while (!watched.expired()) {
+      // A device's stream drops owners when it is used.
+      communicator.stream()->synchronize();
+      std::this_thread::yield();
+    }
   }
   communicator.barrier();
 }

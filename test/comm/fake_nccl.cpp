@@ -162,9 +162,9 @@ void FakeNccl::broadcast(Comm comm, const Block& block, int root, Stream& stream
   });
 }
 
-void FakeNccl::abort(Comm comm) noexcept {
+void FakeNccl::abort(std::span<const Comm> comms) noexcept {
   const std::lock_guard lock(hub_.mutex);
-  member(comm).aborted = true;
+  for (const Comm comm : comms) member(comm).aborted = true;
   hub_.changed.notify_all();
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -76,7 +77,7 @@ class FakeNccl : public NcclApi {
   void all_reduce_sum(Comm comm, const ConstBlock& send, const Block& receive,
                       Stream& stream) override;
   void broadcast(Comm comm, const Block& block, int root, Stream& stream) override;
-  void abort(Comm comm) noexcept override;
+  void abort(std::span<const Comm> comms) noexcept override;
 
   /// What a progress() soon throws; once.
   void set_error(std::string error);

@@ -25,7 +25,8 @@ TEST_F(Pipeline, StagedExchangesConform) {
       SCOPED_TRACE(std::string(test.name) + ", " + std::to_string(num_ranks) + " ranks");
       const auto body = [&test](Communicator& communicator, const World&) {
         const auto staged = make_staged_communicator(
-            communicator, make_stream({DeviceType::kCuda, 0}), {.piece_bytes = 100'000});
+            communicator, make_stream({DeviceType::kCuda, 0}, StreamPriority::kHigh),
+            {.piece_bytes = 100'000});
         test.body(*staged);
         staged->barrier();
         return 0;
@@ -39,7 +40,8 @@ TEST_F(Pipeline, StagedExchangesConform) {
 class GpuDevice {
  public:
   explicit GpuDevice(Communicator& host)
-      : staged_(make_staged_communicator(host, make_stream({DeviceType::kCuda, 0}))),
+      : staged_(make_staged_communicator(
+            host, make_stream({DeviceType::kCuda, 0}, StreamPriority::kHigh))),
         compute_(stream_on_pinned_memory()) {}
   [[nodiscard]] Communicator& communicator() { return *staged_; }
   [[nodiscard]] Stream* stream() { return compute_.get(); }

@@ -18,6 +18,7 @@
 #include "gossamer/comm/staged_communicator.hpp"
 #include "gossamer/core/base/error.hpp"
 #include "gossamer/core/base/make_stream.hpp"
+#include "gossamer/core/base/options.hpp"
 #include "gossamer/core/torch/graphed_step.hpp"
 #include "gossamer/optim/registry.hpp"
 #include "gossamer/topology/registry.hpp"
@@ -57,12 +58,13 @@ std::vector<torch::Tensor> train(const Training& training) {
   std::vector<torch::Tensor> result;
   const auto body = [&](Communicator& host, const World&) {
     TorchStream stream(training.device);
-    const auto staged = make_staged_communicator(host, make_stream(training.device));
+    const auto staged =
+        make_staged_communicator(host, make_stream(training.device, StreamPriority::kHigh));
     const auto model = make_model(training);
     DecentralizedDataParallel<torch::nn::SequentialImpl> wrapper(
         model.ptr(), training.device == Device{} ? host : *staged,
         {.topology = make_topology("ring", {.size = 1, .local_size = 1}),
-         .optimizer = make_optimizer("accum_adamw"),
+         .optimizer = make_optimizer("accum_adamw", Options::parse("{eps: 1e-3}")),
          .schedule = make_schedule("constant", {.lr = 1e-2}),
          .stream = &stream,
          .bucket_bytes = 1024});

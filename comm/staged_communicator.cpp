@@ -140,16 +140,23 @@ class StagedCommunicator : public Communicator {
     return context;
   }
 
-  /// What a rank alone does: nothing but a copy on the device, in its place among the operations.
-  Request copied(const ConstBlock& from, const Block& to, OpContext context) {
-    context.prepare = [stream = stream_, first = std::move(context.prepare), from, to,
-                       kept = context.owner]() -> EventPtr {
+  /// What prepare() does first, then a copy, unless both are the same memory.
+  std::function<EventPtr()> then_copied(std::function<EventPtr()> first, const ConstBlock& from,
+                                        const Block& to, std::shared_ptr<void> owner) {
+    return [stream = stream_, first = std::move(first), from, to,
+            kept = std::move(owner)]() -> EventPtr {
       stream->enter();
       if (first) first();
       if (to.data != from.data) stream->copy(to, from);
+      // Should the operation fail, the copy may still be under way when its owner goes.
       stream->keep(kept);
       return stream->record();
     };
+  }
+
+  /// What a rank alone does: nothing but a copy on the device, in its place among the operations.
+  Request copied(const ConstBlock& from, const Block& to, OpContext context) {
+    context.prepare = then_copied(std::move(context.prepare), from, to, context.owner);
     const Block none{nullptr, 0, DType::kFloat32, {}};
     return host_.all_reduce_sum(none, none, std::move(context));
   }
@@ -189,15 +196,7 @@ class StagedCommunicator : public Communicator {
       const Buffer buffer = pool_->take(*stream_, send->numel, send->dtype);
       staged.sent = buffer.block();
       owner = both(std::move(owner), buffer.owner());
-      staged.context.prepare = [stream = stream_, first = context.prepare, to = buffer.block(),
-                                from = *send, kept = owner]() -> EventPtr {
-        stream->enter();
-        if (first) first();
-        stream->copy(to, from);
-        // Should the operation fail, the copy may still be under way when its owner goes.
-        stream->keep(kept);
-        return stream->record();
-      };
+      staged.context.prepare = then_copied(context.prepare, *send, buffer.block(), owner);
     }
     for (const Block& target : receive) {
       const Buffer buffer = pool_->take(*stream_, target.numel, target.dtype);

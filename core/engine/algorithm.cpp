@@ -36,16 +36,13 @@ void AlgorithmContext::refuse(const GradientPlace& place, std::int64_t step, int
                               "with train.nonfinite: skip"));
 }
 
-void AlgorithmContext::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient,
-                               int culprit) {
-  if (!stream.immediate()) return;
+bool AlgorithmContext::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient) {
+  if (!stream.immediate()) return true;
   const ScopedTimer timer(metrics.update_s);
   const Block squares = part_of(bucket.squares(), entry, 1);
   enqueue_squares(stream,
                   {.gradients = {gradient}, .squares = squares, .simd = simd, .pool = &pool});
-  if (policy.aborts() && std::isnan(squares.as<double>()[0])) {
-    refuse({bucket, entry}, metrics.num_steps + 1, culprit);
-  }
+  return !policy.aborts() || !std::isnan(squares.as<double>()[0]);
 }
 
 void AlgorithmContext::update(Bucket& bucket, const Arrived& arrived, double mean_factor) {

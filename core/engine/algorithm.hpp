@@ -48,9 +48,9 @@ struct AlgorithmContext {
   std::function<void(const Bucket&)> after_update;
 
   /// Takes note of a gradient that has arrived, where the stream's work is done at once: its norm,
-  /// and whether it is finite. Throws NonFiniteError, which names the rank `culprit` as in
-  /// Algorithm::culprit(). Elsewhere update() does it for the bucket.
-  void inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient, int culprit);
+  /// and whether it is finite. False: it is not, and was to be. Elsewhere update() does it for the
+  /// bucket, and close_step() tells.
+  [[nodiscard]] bool inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient);
   /// Updates a bucket with the current step's learning rate, timed; `arrived` is what it mixes in.
   /// `mean_factor` as in GradientPolicy.
   void update(Bucket& bucket, const Arrived& arrived = {}, double mean_factor = 1.0);
@@ -64,6 +64,7 @@ struct AlgorithmContext {
   };
   /// Takes note of how a step ended. Returns the first gradient that was not finite and was to be.
   std::optional<GradientPlace> close_step();
+  /// Throws NonFiniteError; `culprit` as Algorithm::culprit() returns it.
   [[noreturn]] static void refuse(const GradientPlace& place, std::int64_t step, int culprit);
   [[nodiscard]] double lr() const { return schedule.lr(metrics.num_updates()); }
 };

@@ -191,7 +191,9 @@ class AllReduce : public Algorithm {
       const Block sum = flat(bucket, lane.summed, entry);
       bucket.replace_gradient(entry, used ? ConstBlock(sum) : ConstBlock());
       // The sum has a norm of its own, and may overflow where no part did.
-      if (used) context_.inspect(bucket, entry, sum, kNobody);
+      if (used && !context_.inspect(bucket, entry, sum)) {
+        AlgorithmContext::refuse({bucket, entry}, context_.metrics.num_steps + 1, kNobody);
+      }
     }
   }
 

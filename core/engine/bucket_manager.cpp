@@ -79,7 +79,10 @@ void BucketManager::gradient_ready(std::int64_t parameter, ConstBlock gradient) 
   const Place place = places_.at(static_cast<std::size_t>(parameter));
   Bucket& bucket = buckets_[place.bucket];
   bucket.offer(place.entry, gradient);
-  context_.inspect(bucket, place.entry, gradient, own_world_rank(context_.communicator));
+  if (!context_.inspect(bucket, place.entry, gradient)) {
+    AlgorithmContext::refuse({bucket, place.entry}, metrics_.num_steps + 1,
+                             own_world_rank(context_.communicator));
+  }
   if (bucket.complete()) algorithm_->on_ready(bucket);
 }
 

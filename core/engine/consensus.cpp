@@ -48,11 +48,11 @@ ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
 void ModelAverage::restore() {
   for (std::size_t b = 0; b < memory_.size(); ++b) {
     stream_.copy(memory_[b].parameters.block(), saved_[b].block());
-    stream_.keep(saved_[b].owner());
   }
   round();
-  for (const auto& [parameters, rounded] : memory_) {
-    stream_.keep(both(parameters.owner(), rounded.owner()));
+  for (std::size_t b = 0; b < memory_.size(); ++b) {
+    const auto& [parameters, rounded] = memory_[b];
+    stream_.keep(both(saved_[b].owner(), both(parameters.owner(), rounded.owner())));
   }
 }
 

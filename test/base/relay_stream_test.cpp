@@ -34,41 +34,41 @@ TEST(RelayStream, KeepsTheOrderAcrossStreams) {
   EXPECT_EQ(order, expected);
 }
 
-TEST(RelayStream, NoticesWhatEndedAStreamThatItHasLeft) {
+/// On its second stream; the first ends with an error as soon as `go` is true.
+struct BrokenBehind {
+  BrokenBehind() {
+    relay.run([this] {
+      while (!go) std::this_thread::yield();
+      throw std::runtime_error("broken");
+    });
+    relay.follow(second);
+  }
+
+  std::atomic<bool> go = false;
   ThreadStream first;
   ThreadStream second;
-  RelayStream relay(first);
-  std::atomic<bool> go = false;
-  relay.run([&go] {
-    while (!go) std::this_thread::yield();
-    throw std::runtime_error("broken");
-  });
-  relay.follow(second);
-  relay.check();
-  go = true;
-  EXPECT_THROW(relay.synchronize(), std::runtime_error);
-  EXPECT_THROW(relay.check(), std::runtime_error);
-  EXPECT_THROW(relay.record(), std::runtime_error);
+  RelayStream relay{first};
+};
+
+TEST(RelayStream, NoticesWhatEndedAStreamThatItHasLeft) {
+  BrokenBehind broken;
+  broken.relay.check();
+  broken.go = true;
+  EXPECT_THROW(broken.relay.synchronize(), std::runtime_error);
+  EXPECT_THROW(broken.relay.check(), std::runtime_error);
+  EXPECT_THROW(broken.relay.record(), std::runtime_error);
 }
 
 TEST(RelayStream, WaitsForAllStreamsWhenOneHasEnded) {
-  ThreadStream first;
-  ThreadStream second;
-  RelayStream relay(first);
-  std::atomic<bool> go = false;
-  relay.run([&go] {
-    while (!go) std::this_thread::yield();
-    throw std::runtime_error("broken");
-  });
-  relay.follow(second);
   std::atomic<bool> over = false;
-  relay.run([&over] {
+  BrokenBehind broken;
+  broken.relay.run([&over] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     over = true;
   });
-  relay.follow(first);
-  go = true;
-  EXPECT_THROW(relay.synchronize(), std::runtime_error);
+  broken.relay.follow(broken.first);
+  broken.go = true;
+  EXPECT_THROW(broken.relay.synchronize(), std::runtime_error);
   EXPECT_TRUE(over);
 }
 

@@ -74,9 +74,7 @@ TEST_P(Failure, OfARankEndsTheOthersAndLeavesNothingBehind) {
     std::vector<std::string> told;
     const auto body = [&](Communicator& host, const World& world) {
       TestDevice device(problem.where, host, hub);
-      BucketManager::Config config = config_of(problem);
-      config.stream = device.stream();
-      ToyModel model = model_of(problem, device.communicator(), std::move(config));
+      ToyModel model = model_on(problem, device);
       try {
         train(model, device.communicator(), problem.num_values(), [&](Moment now) {
           if (world.rank == kFailing && now == moment) throw DataError("torn file");

@@ -142,9 +142,7 @@ Outcome train_with(const Problem& problem, const Spoil& spoil) {
                               .log_level = LogLevel::kOff};
   outcome.code = launch("threads", options, [&](Communicator& communicator, const World& world) {
     TestDevice device(problem.where, communicator, hub);
-    BucketManager::Config config = config_of(problem);
-    config.stream = device.stream();
-    ToyModel model = model_of(problem, device.communicator(), std::move(config));
+    ToyModel model = model_on(problem, device);
     std::vector<double> gradient(problem.num_values(), 1.0);
     try {
       for (int step = 0; step < 6; ++step) {

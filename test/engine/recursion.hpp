@@ -119,6 +119,14 @@ inline ToyModel model_of(const Problem& problem, Communicator& communicator) {
   return model_of(problem, communicator, config_of(problem));
 }
 
+/// `device`: as TestDevice.
+template <class AnyDevice>
+ToyModel model_on(const Problem& problem, AnyDevice& device) {
+  BucketManager::Config config = config_of(problem);
+  config.stream = device.stream();
+  return model_of(problem, device.communicator(), std::move(config));
+}
+
 /// One step of one rank: the gradients it has, computed as work on the stream; then finish_step().
 inline void train_step(const Problem& problem, ToyModel& model, int rank, int step) {
   std::vector<std::int64_t> order = declared_order(problem.sizes.size());
@@ -151,9 +159,7 @@ Trajectory run_pipeline_on(const Problem& problem, const MakeDevice& make_device
       problem.num_ranks,
       [&](Communicator& communicator, const World& world) {
         auto device = make_device(communicator);
-        BucketManager::Config config = config_of(problem);
-        config.stream = device.stream();
-        ToyModel model = model_of(problem, device.communicator(), std::move(config));
+        ToyModel model = model_on(problem, device);
         for (int step = 0; step < problem.num_steps; ++step) {
           train_step(problem, model, world.rank, step);
           auto& values =

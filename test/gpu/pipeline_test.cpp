@@ -91,9 +91,7 @@ TEST_F(Pipeline, EndsWhenAGradientIsNotFinite) {
   problem.topology = make_topology("ring", {.size = 1, .local_size = 1});
   run_ranks(1, [&](Communicator& host, const World&) {
     GpuDevice device(host);
-    BucketManager::Config config = config_of(problem);
-    config.stream = device.stream();
-    ToyModel model = model_of(problem, device.communicator(), std::move(config));
+    ToyModel model = model_on(problem, device);
     std::vector<double> gradient(problem.num_values(), 1.0);
     model.step(gradient);
     gradient.back() = std::numeric_limits<double>::quiet_NaN();

@@ -1,4 +1,4 @@
-// The program `gossamer`. Exit codes: core/base/error.hpp.
+// The program `gossamer`. Exit codes: base/error.hpp.
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include "gossamer/apps/allocator.hpp"
-#include "gossamer/apps/commands.hpp"
-#include "gossamer/apps/version.hpp"
-#include "gossamer/comm/launch.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "apps/commands/commands.hpp"
+#include "apps/train/allocator.hpp"
+#include "apps/train/version.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "comm/launch.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -1,16 +1,16 @@
 # GOSSAMER_CUDA=ON|OFF|AUTO: sets GOSSAMER_WITH_CUDA and, if that is on, enables the CUDA language.
-# AUTO takes CUDA where a compiler for it is found.
+# AUTO builds for GPUs where this machine has one and a CUDA compiler: the kernels take a minute.
 #
 # What is built runs everywhere: the program is linked with the CUDA runtime, which LibTorch's CPU
 # library needs anyway, and with nothing else; driver and NCCL are looked for when they are used.
 
-set(GOSSAMER_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: ON, OFF or AUTO (where nvcc is found)")
+set(GOSSAMER_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: ON, OFF or AUTO (where there is a GPU and nvcc)")
 set_property(CACHE GOSSAMER_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(GOSSAMER_WITH_CUDA OFF)
 
 if(GOSSAMER_CUDA STREQUAL "AUTO" OR GOSSAMER_CUDA)
   # Sanitizers do not see what a GPU does, and nvcc does not know their options.
-  if(GOSSAMER_SANITIZE AND GOSSAMER_CUDA STREQUAL "AUTO")
+  if(GOSSAMER_CUDA STREQUAL "AUTO" AND (GOSSAMER_SANITIZE OR NOT EXISTS /dev/nvidia0))
     set(_gossamer_nvcc NOTFOUND)
   else()
     include(CheckLanguage)

@@ -1,16 +1,7 @@
 # gossamer_library(base SOURCES a.cpp DEPENDS Threads::Threads)
 #
 # A static library per folder, gossamer::base, with the project's warnings. Sources include each
-# other as "gossamer/<folder>/<file>.hpp"; that is also how installed headers are found. In the
-# build tree the prefix comes from links below build/<preset>/include/gossamer.
-
-set(_forward "${CMAKE_BINARY_DIR}/include/gossamer")
-file(MAKE_DIRECTORY "${_forward}")
-foreach(_folder core topology comm optim apps)
-  if(NOT EXISTS "${_forward}/${_folder}")
-    file(CREATE_LINK "${CMAKE_SOURCE_DIR}/${_folder}" "${_forward}/${_folder}" SYMBOLIC)
-  endif()
-endforeach()
+# other from the project's root, as "base/error.hpp".
 
 add_library(gossamer_flags INTERFACE)
 target_compile_options(gossamer_flags INTERFACE
@@ -29,7 +20,7 @@ function(gossamer_target name)
   target_compile_features(${name} PUBLIC cxx_std_20)
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
   target_include_directories(${name} PUBLIC
-    "$<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/include>"
+    "$<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>"
     "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:gossamer_flags>)
 endfunction()
@@ -41,4 +32,25 @@ function(gossamer_library name)
   set_target_properties(gossamer_${name} PROPERTIES EXPORT_NAME ${name})
   gossamer_target(gossamer_${name})
   target_link_libraries(gossamer_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
+endfunction()
+
+# gossamer_precompile(TARGET): the target uses the headers of cmake/precompiled.hpp, which are
+# compiled once. The target must link LibTorch.
+function(gossamer_precompile target)
+  if(NOT GOSSAMER_PRECOMPILE)
+    return()
+  endif()
+  # ccache needs -fpch-preprocess.
+  set(flag $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  if(NOT TARGET gossamer_precompiled)
+    file(WRITE "${CMAKE_BINARY_DIR}/precompiled.cpp" "")
+    add_library(gossamer_precompiled OBJECT "${CMAKE_BINARY_DIR}/precompiled.cpp")
+    gossamer_target(gossamer_precompiled)
+    target_link_libraries(gossamer_precompiled PRIVATE LibTorch::cpu CLI11::CLI11
+                          nlohmann_json::nlohmann_json)
+    target_compile_options(gossamer_precompiled PRIVATE ${flag})
+    target_precompile_headers(gossamer_precompiled PRIVATE "${CMAKE_SOURCE_DIR}/cmake/precompiled.hpp")
+  endif()
+  target_precompile_headers(${target} REUSE_FROM gossamer_precompiled)
+  target_compile_options(${target} PRIVATE ${flag})
 endfunction()

@@ -29,10 +29,10 @@
 #include <utility>
 #include <vector>
 
-#include "gossamer/comm/request.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/stream.hpp"
-#include "gossamer/core/base/types.hpp"
+#include "base/error.hpp"
+#include "base/stream.hpp"
+#include "base/types.hpp"
+#include "comm/request.hpp"
 
 namespace gossamer {
 
@@ -77,7 +77,7 @@ class Communicator {
   /// Where work on what has arrived goes, between operations. Never null.
   [[nodiscard]] virtual const std::shared_ptr<Stream>& stream() = 0;
   /// Operations may name the memory of GPUs.
-  [[nodiscard]] virtual bool reaches_gpus() const { return false; }
+  [[nodiscard]] virtual bool takes_device_memory() const { return false; }
 
   /// Sends `send` to `peer` and receives as many elements into `receive`; the peer does the same.
   virtual Request exchange(int peer, ConstBlock send, Block receive, OpContext context) = 0;

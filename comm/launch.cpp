@@ -1,14 +1,14 @@
-#include "gossamer/comm/launch.hpp"
+#include "comm/launch.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
 
-#include "gossamer/comm/thread_backend.hpp"
-#include "gossamer/core/base/registry.hpp"
+#include "base/registry.hpp"
+#include "comm/thread_backend.hpp"
 #ifdef GOSSAMER_HAVE_MPI
-#include "gossamer/comm/mpi_backend.hpp"
+#include "comm/mpi_backend.hpp"
 #endif
 
 namespace gossamer {

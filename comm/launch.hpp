@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "gossamer/comm/communicator.hpp"
-#include "gossamer/core/base/log.hpp"
+#include "base/log.hpp"
+#include "comm/communicator.hpp"
 
 namespace gossamer {
 

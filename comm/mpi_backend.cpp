@@ -1,4 +1,4 @@
-#include "gossamer/comm/mpi_backend.hpp"
+#include "comm/mpi_backend.hpp"
 
 #include <chrono>
 #include <optional>
@@ -6,12 +6,12 @@
 #include <thread>
 #include <utility>
 
-#include "gossamer/comm/mpi_check.hpp"
-#include "gossamer/comm/mpi_operations.hpp"
-#include "gossamer/comm/mpi_watch.hpp"
-#include "gossamer/comm/preconditions.hpp"
-#include "gossamer/core/base/host_stream.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/host_stream.hpp"
+#include "base/text.hpp"
+#include "comm/mpi_check.hpp"
+#include "comm/mpi_operations.hpp"
+#include "comm/mpi_watch.hpp"
+#include "comm/preconditions.hpp"
 
 namespace gossamer {
 namespace {
@@ -70,7 +70,7 @@ class MpiCommunicator : public Communicator {
   [[nodiscard]] const std::vector<int>& world_ranks() const override { return group_->world_ranks; }
 
   [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return stream_; }
-  [[nodiscard]] bool reaches_gpus() const override { return mpi_reaches_gpus(); }
+  [[nodiscard]] bool takes_device_memory() const override { return mpi_takes_device_memory(); }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     require_peer("exchange", peer, rank(), size());

@@ -2,7 +2,7 @@
 // Backend `mpi`: the ranks are the processes that mpirun, mpiexec or srun has started. All MPI
 // calls after start-up come from the rank's progress worker. See launch.hpp.
 
-#include "gossamer/comm/launch.hpp"
+#include "comm/launch.hpp"
 
 namespace gossamer {
 

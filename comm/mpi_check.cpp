@@ -1,4 +1,4 @@
-#include "gossamer/comm/mpi_check.hpp"
+#include "comm/mpi_check.hpp"
 
 #include <array>
 #include <stdexcept>
@@ -7,8 +7,8 @@
 #include <mpi-ext.h>
 #endif
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 
@@ -38,7 +38,7 @@ MPI_Datatype mpi_type(DType dtype) {
   throw std::logic_error("mpi_type: unknown element type");
 }
 
-bool mpi_reaches_gpus() {
+bool mpi_takes_device_memory() {
 #if defined(MPIX_CUDA_AWARE_SUPPORT)  // Open MPI
   return MPIX_Query_cuda_support() != 0;
 #elif defined(MPIX_GPU_SUPPORT_CUDA)  // MPICH and what is made of it

@@ -7,7 +7,7 @@
 
 #include <mpi.h>
 
-#include "gossamer/core/base/types.hpp"
+#include "base/types.hpp"
 
 namespace gossamer {
 
@@ -17,7 +17,7 @@ void mpi_check(int code, std::string_view call);
 MPI_Datatype mpi_type(DType dtype);
 
 /// The MPI library in use was built to take the memory of GPUs, and says so.
-bool mpi_reaches_gpus();
+bool mpi_takes_device_memory();
 
 /// The version text of the MPI library in use, one line.
 std::string mpi_library_version();

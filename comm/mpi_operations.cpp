@@ -1,12 +1,12 @@
-#include "gossamer/comm/mpi_operations.hpp"
+#include "comm/mpi_operations.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
 #include <utility>
 
-#include "gossamer/comm/mpi_check.hpp"
-#include "gossamer/core/base/sorted.hpp"
+#include "base/sorted.hpp"
+#include "comm/mpi_check.hpp"
 
 namespace gossamer {
 namespace {

@@ -9,8 +9,8 @@
 
 #include <mpi.h>
 
-#include "gossamer/comm/progress_worker.hpp"
-#include "gossamer/core/base/types.hpp"
+#include "base/types.hpp"
+#include "comm/progress_worker.hpp"
 
 namespace gossamer {
 

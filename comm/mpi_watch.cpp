@@ -1,11 +1,11 @@
-#include "gossamer/comm/mpi_watch.hpp"
+#include "comm/mpi_watch.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
-#include "gossamer/comm/mpi_check.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/text.hpp"
+#include "comm/mpi_check.hpp"
 
 namespace gossamer {
 namespace {

@@ -12,7 +12,7 @@
 
 #include <mpi.h>
 
-#include "gossamer/comm/progress_worker.hpp"
+#include "comm/progress_worker.hpp"
 
 namespace gossamer {
 

@@ -15,8 +15,8 @@
 #include <span>
 #include <string>
 
-#include "gossamer/core/base/stream.hpp"
-#include "gossamer/core/base/types.hpp"
+#include "base/stream.hpp"
+#include "base/types.hpp"
 
 namespace gossamer {
 

@@ -1,4 +1,4 @@
-#include "gossamer/comm/nccl_communicator.hpp"
+#include "comm/nccl_communicator.hpp"
 
 #include <chrono>
 #include <condition_variable>
@@ -9,9 +9,9 @@
 #include <thread>
 #include <utility>
 
-#include "gossamer/comm/preconditions.hpp"
-#include "gossamer/core/base/sorted.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/sorted.hpp"
+#include "base/text.hpp"
+#include "comm/preconditions.hpp"
 
 namespace gossamer {
 namespace {

@@ -19,8 +19,8 @@
 
 #include <memory>
 
-#include "gossamer/comm/communicator.hpp"
-#include "gossamer/comm/nccl_api.hpp"
+#include "comm/communicator.hpp"
+#include "comm/nccl_api.hpp"
 
 namespace gossamer {
 

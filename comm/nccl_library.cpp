@@ -1,4 +1,4 @@
-#include "gossamer/comm/nccl_library.hpp"
+#include "comm/nccl_library.hpp"
 
 #include <cstring>
 #include <string>
@@ -10,9 +10,9 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
-#include "gossamer/core/base/cuda_check.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/cuda_check.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {

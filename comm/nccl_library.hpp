@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "gossamer/comm/nccl_api.hpp"
+#include "comm/nccl_api.hpp"
 
 namespace gossamer {
 

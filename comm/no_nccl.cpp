@@ -1,7 +1,7 @@
 // Stands in for nccl_library.cpp in builds without NCCL's header.
 
-#include "gossamer/comm/nccl_library.hpp"
-#include "gossamer/core/base/error.hpp"
+#include "base/error.hpp"
+#include "comm/nccl_library.hpp"
 
 namespace gossamer {
 

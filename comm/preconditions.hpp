@@ -5,9 +5,9 @@
 #include <stdexcept>
 #include <vector>
 
-#include "gossamer/comm/communicator.hpp"
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/core/base/types.hpp"
+#include "base/text.hpp"
+#include "base/types.hpp"
+#include "comm/communicator.hpp"
 
 namespace gossamer {
 

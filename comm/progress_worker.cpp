@@ -1,10 +1,10 @@
-#include "gossamer/comm/progress_worker.hpp"
+#include "comm/progress_worker.hpp"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
-#include "gossamer/core/base/text.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {

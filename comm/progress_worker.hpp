@@ -24,7 +24,7 @@
 #include <thread>
 #include <vector>
 
-#include "gossamer/comm/communicator.hpp"
+#include "comm/communicator.hpp"
 
 namespace gossamer {
 

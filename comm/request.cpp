@@ -1,4 +1,4 @@
-#include "gossamer/comm/request.hpp"
+#include "comm/request.hpp"
 
 #include <algorithm>
 #include <stdexcept>

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "gossamer/core/base/stream.hpp"
+#include "base/stream.hpp"
 
 namespace gossamer {
 

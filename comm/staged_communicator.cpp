@@ -1,4 +1,4 @@
-#include "gossamer/comm/staged_communicator.hpp"
+#include "comm/staged_communicator.hpp"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gossamer/comm/preconditions.hpp"
+#include "comm/preconditions.hpp"
 
 namespace gossamer {
 namespace {

@@ -7,9 +7,9 @@
 // copied to the device; the operation is over when the last copy is. Blocks on the host are passed
 // on as they are.
 //
-// An MPI that was built for GPUs (Communicator::reaches_gpus()) may be given the device's memory
-// itself for messages between two ranks. Sums and broadcasts are staged even then: Open MPI's
-// MPI_Iallreduce and MPI_Ibcast read the memory they are given on the host.
+// An MPI that was built for GPUs (Communicator::takes_device_memory()) may be given the device's
+// memory itself for messages between two ranks. Sums and broadcasts are staged even then: Open
+// MPI's MPI_Iallreduce and MPI_Ibcast read the memory they are given on the host.
 //
 // Sums and broadcasts of a rank alone stay on the device.
 //
@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "gossamer/comm/communicator.hpp"
+#include "comm/communicator.hpp"
 
 namespace gossamer {
 

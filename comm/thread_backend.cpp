@@ -1,4 +1,4 @@
-#include "gossamer/comm/thread_backend.hpp"
+#include "comm/thread_backend.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -9,12 +9,12 @@
 #include <thread>
 #include <utility>
 
-#include "gossamer/comm/preconditions.hpp"
-#include "gossamer/comm/progress_worker.hpp"
-#include "gossamer/comm/thread_group.hpp"
-#include "gossamer/core/base/host_stream.hpp"
-#include "gossamer/core/base/sorted.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/host_stream.hpp"
+#include "base/sorted.hpp"
+#include "base/text.hpp"
+#include "comm/preconditions.hpp"
+#include "comm/progress_worker.hpp"
+#include "comm/thread_group.hpp"
 
 namespace gossamer {
 namespace {

@@ -2,7 +2,7 @@
 // Backend `threads`: the ranks are threads of this process. For one machine without MPI, and for
 // tests. See launch.hpp.
 
-#include "gossamer/comm/launch.hpp"
+#include "comm/launch.hpp"
 
 namespace gossamer {
 

@@ -1,9 +1,9 @@
-#include "gossamer/comm/thread_group.hpp"
+#include "comm/thread_group.hpp"
 
 #include <utility>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {

@@ -17,7 +17,7 @@
 #include <tuple>
 #include <vector>
 
-#include "gossamer/core/base/types.hpp"
+#include "base/types.hpp"
 
 namespace gossamer {
 

@@ -1,12 +1,12 @@
-#include "gossamer/optim/block_update.hpp"
+#include "optim/block_update.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
 
-#include "gossamer/optim/convert.hpp"
-#include "gossamer/optim/cuda_kernels.hpp"
-#include "gossamer/optim/flush_denormals.hpp"
+#include "optim/convert.hpp"
+#include "optim/cuda_kernels.hpp"
+#include "optim/flush_denormals.hpp"
 
 namespace gossamer {
 namespace {

@@ -7,11 +7,11 @@
 #include <span>
 #include <vector>
 
-#include "gossamer/core/base/stream.hpp"
-#include "gossamer/core/base/types.hpp"
-#include "gossamer/core/base/worker_pool.hpp"
-#include "gossamer/optim/gradient_control.hpp"
-#include "gossamer/optim/optimizer.hpp"
+#include "base/stream.hpp"
+#include "base/types.hpp"
+#include "base/worker_pool.hpp"
+#include "optim/gradient_control.hpp"
+#include "optim/optimizer.hpp"
 
 namespace gossamer {
 

@@ -1,10 +1,10 @@
-#include "gossamer/optim/convert.hpp"
+#include "optim/convert.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/optim/cuda_kernels.hpp"
+#include "base/text.hpp"
+#include "optim/cuda_kernels.hpp"
 
 namespace gossamer {
 namespace {

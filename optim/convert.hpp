@@ -1,8 +1,8 @@
 #pragma once
 // Between float32 and bfloat16, as work on a stream.
 
-#include "gossamer/core/base/stream.hpp"
-#include "gossamer/core/base/types.hpp"
+#include "base/stream.hpp"
+#include "base/types.hpp"
 
 namespace gossamer {
 

@@ -4,10 +4,10 @@
 
 #include <stdexcept>
 
-#include "gossamer/optim/block_update.hpp"
-#include "gossamer/optim/convert.hpp"
-#include "gossamer/optim/gradient_control.hpp"
-#include "gossamer/optim/swap_with_mean.hpp"
+#include "optim/block_update.hpp"
+#include "optim/convert.hpp"
+#include "optim/gradient_control.hpp"
+#include "optim/swap_with_mean.hpp"
 
 namespace gossamer {
 

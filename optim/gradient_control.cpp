@@ -1,10 +1,10 @@
-#include "gossamer/optim/gradient_control.hpp"
+#include "optim/gradient_control.hpp"
 
 #include <limits>
 #include <utility>
 
-#include "gossamer/optim/cuda_kernels.hpp"
-#include "gossamer/optim/gradient_stats.hpp"
+#include "optim/cuda_kernels.hpp"
+#include "optim/gradient_stats.hpp"
 
 namespace gossamer {
 namespace {

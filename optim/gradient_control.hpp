@@ -11,15 +11,15 @@
 #include <span>
 #include <vector>
 
-#include "gossamer/core/base/host_device.hpp"
-#include "gossamer/core/base/stream.hpp"
-#include "gossamer/core/base/types.hpp"
-#include "gossamer/core/base/worker_pool.hpp"
-#include "gossamer/optim/simd.hpp"
+#include "base/host_device.hpp"
+#include "base/stream.hpp"
+#include "base/types.hpp"
+#include "base/worker_pool.hpp"
+#include "optim/simd.hpp"
 
 namespace gossamer {
 
-/// Which norm gradients are clipped by; see core/engine/gradient_policy.hpp.
+/// Which norm gradients are clipped by; see core/gradient_policy.hpp.
 enum class ClipMode : std::uint8_t { kNone, kPerBucket, kGlobal, kDelayedGlobal };
 
 /// What a sweep reads when it runs.

@@ -1,4 +1,4 @@
-#include "gossamer/optim/gradient_stats.hpp"
+#include "optim/gradient_stats.hpp"
 
 #include <algorithm>
 #include <array>

@@ -4,9 +4,9 @@
 // The sum is taken in double, in an order that depends on the number of elements alone, so that
 // every vector path and every number of threads gives the same bits.
 
-#include "gossamer/core/base/types.hpp"
-#include "gossamer/core/base/worker_pool.hpp"
-#include "gossamer/optim/simd.hpp"
+#include "base/types.hpp"
+#include "base/worker_pool.hpp"
+#include "optim/simd.hpp"
 
 namespace gossamer {
 

@@ -2,7 +2,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "gossamer/optim/sweep.hpp"
+#include "optim/sweep.hpp"
 
 namespace gossamer {
 namespace {

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "gossamer/core/base/host_device.hpp"
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/optim/optimizer.hpp"
+#include "base/host_device.hpp"
+#include "base/options.hpp"
+#include "optim/optimizer.hpp"
 
 namespace gossamer {
 

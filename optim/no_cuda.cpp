@@ -1,6 +1,6 @@
 // Stands in for optim/cuda in builds without CUDA.
 
-#include "gossamer/optim/cuda_kernels.hpp"
+#include "optim/cuda_kernels.hpp"
 
 namespace gossamer {
 namespace {

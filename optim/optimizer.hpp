@@ -11,8 +11,8 @@
 #include <memory>
 #include <span>
 
-#include "gossamer/core/base/types.hpp"
-#include "gossamer/optim/simd.hpp"
+#include "base/types.hpp"
+#include "optim/simd.hpp"
 
 namespace gossamer {
 

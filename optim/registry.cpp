@@ -1,12 +1,12 @@
-#include "gossamer/optim/registry.hpp"
+#include "optim/registry.hpp"
 
 #include <array>
 
-#include "gossamer/core/base/registry.hpp"
-#include "gossamer/optim/rules/accum_adam.hpp"
-#include "gossamer/optim/rules/adam.hpp"
-#include "gossamer/optim/rules/sgd.hpp"
-#include "gossamer/optim/sweep.hpp"
+#include "base/registry.hpp"
+#include "optim/rules/accum_adam.hpp"
+#include "optim/rules/adam.hpp"
+#include "optim/rules/sgd.hpp"
+#include "optim/sweep.hpp"
 
 namespace gossamer {
 

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/optim/optimizer.hpp"
-#include "gossamer/optim/schedule.hpp"
+#include "base/options.hpp"
+#include "optim/optimizer.hpp"
+#include "optim/schedule.hpp"
 
 namespace gossamer {
 

@@ -20,8 +20,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "gossamer/core/base/host_device.hpp"
-#include "gossamer/optim/optimizer.hpp"
+#include "base/host_device.hpp"
+#include "optim/optimizer.hpp"
 
 namespace gossamer {
 

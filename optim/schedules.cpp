@@ -7,8 +7,8 @@
 #include <numbers>
 #include <utility>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/optim/schedule.hpp"
+#include "base/options.hpp"
+#include "optim/schedule.hpp"
 
 namespace gossamer {
 namespace {

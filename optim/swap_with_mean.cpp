@@ -1,8 +1,8 @@
-#include "gossamer/optim/swap_with_mean.hpp"
+#include "optim/swap_with_mean.hpp"
 
 #include <stdexcept>
 
-#include "gossamer/optim/cuda_kernels.hpp"
+#include "optim/cuda_kernels.hpp"
 
 namespace gossamer {
 namespace {

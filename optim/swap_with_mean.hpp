@@ -1,9 +1,9 @@
 #pragma once
 // Puts the mean of all ranks' models in the place of a model, and keeps the model.
 
-#include "gossamer/core/base/host_device.hpp"
-#include "gossamer/core/base/stream.hpp"
-#include "gossamer/core/base/types.hpp"
+#include "base/host_device.hpp"
+#include "base/stream.hpp"
+#include "base/types.hpp"
 
 namespace gossamer {
 

@@ -10,10 +10,10 @@
 #include <type_traits>
 #include <utility>
 
-#include "gossamer/optim/cuda_kernels.hpp"
-#include "gossamer/optim/optimizer.hpp"
-#include "gossamer/optim/rule.hpp"
-#include "gossamer/optim/simd.hpp"
+#include "optim/cuda_kernels.hpp"
+#include "optim/optimizer.hpp"
+#include "optim/rule.hpp"
+#include "optim/simd.hpp"
 
 namespace gossamer {
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Checks who includes whom.
 
-    apps -> core/torch -> core/engine -> { topology, comm, optim } -> core/base
+    apps -> core/torch -> core -> { topology, comm, optim } -> base
 
 A folder may include itself and what is below it; topology, comm and optim do not see each other.
-Headers of other libraries are allowed only in the folders named in LIBRARIES. Tests include what
-they like.
+Inside apps: commands -> lab -> { train, bench } -> models -> data. Project headers are included by
+their path from the project's root and must exist. Headers of other libraries are allowed only in
+the folders named in LIBRARIES. Tests include what they like.
 
     scripts/check_includes.py [--root DIR]     prints file:line and the rule; exit code 1 if any
     scripts/check_includes.py --self-test      proves on made-up files that each rule bites
@@ -18,38 +19,46 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Each folder with the folders it may include besides itself.
+LIBRARY = ["core/torch", "core", "topology", "comm", "optim", "base"]
+# Each folder with the folders it may include besides itself. The longest name that fits counts.
 BELOW = {
-    "core/base": [],
-    "topology": ["core/base"],
-    "comm": ["core/base"],
-    "optim": ["core/base"],
-    "core/engine": ["topology", "comm", "optim", "core/base"],
-    "core/torch": ["core/engine", "topology", "comm", "optim", "core/base"],
-    "apps": ["core/torch", "core/engine", "topology", "comm", "optim", "core/base"],
+    "base": [],
+    "topology": ["base"],
+    "comm": ["base"],
+    "optim": ["base"],
+    "core": ["topology", "comm", "optim", "base"],
+    "core/algorithms": ["core", "topology", "comm", "optim", "base"],
+    "core/torch": ["core", "topology", "comm", "optim", "base"],
+    "apps/data": ["base"],
+    "apps/models": ["apps/data"] + LIBRARY,
+    "apps/train": ["apps/models", "apps/data"] + LIBRARY,
+    "apps/bench": ["apps/models", "apps/data"] + LIBRARY,
+    "apps/lab": ["apps/train", "apps/bench", "apps/models", "apps/data"] + LIBRARY,
+    "apps/commands": ["apps/lab", "apps/train", "apps/bench", "apps/models", "apps/data"] + LIBRARY,
+    "apps": ["apps/commands", "apps/train"] + LIBRARY,
     # Examples see what is installed, and the program's own files are not.
-    "examples": ["core/torch", "core/engine", "topology", "comm", "optim", "core/base"],
+    "examples": LIBRARY,
 }
 # Their includes are not checked, except that CUDA files stay without LibTorch.
-FREE = {"test"}
+FREE = {"cmake", "test"}
 
 # (library, its headers, the folders that may include them)
 LIBRARIES = [
     ("LibTorch", r"(torch|ATen|c10|caffe2|torchgen)/", ["core/torch", "apps", "examples"]),
-    ("MPI", r"(mpi|mpi-ext)\.h$|openmpi/", ["comm", "optim", "core/base"]),
-    ("NCCL", r"nccl[\w.]*\.h$", ["comm", "optim", "core/base"]),
+    ("MPI", r"(mpi|mpi-ext)\.h$|openmpi/", ["comm", "optim", "base"]),
+    ("NCCL", r"nccl[\w.]*\.h$", ["comm", "optim", "base"]),
     (
         "CUDA",
         r"(cuda|cu[A-Z]|cublas|cufft|curand|cusolver|cusparse|cupti|nvml|nvtx|nvToolsExt)[\w.]*"
         r"\.(h|hpp|cuh)$"
         r"|(cuda|cub|thrust|nvtx3|cooperative_groups)/"
         r"|(device_launch_parameters|cooperative_groups|driver_types|vector_types|mma)\.h$",
-        ["comm", "optim", "core/base"],
+        ["comm", "optim", "base"],
     ),
     ("Eigen", r"(eigen3/)?(unsupported/)?Eigen/", ["topology", "apps"]),
     ("Spectra", r"Spectra/", ["topology"]),
-    ("yaml-cpp", r"yaml-cpp/", ["core/base"]),
-    ("spdlog", r"(spdlog|fmt)/", ["core/base"]),
+    ("yaml-cpp", r"yaml-cpp/", ["base"]),
+    ("spdlog", r"(spdlog|fmt)/", ["base"]),
 ]
 LIBRARIES = [(name, re.compile(headers), folders) for name, headers, folders in LIBRARIES]
 TORCH = LIBRARIES[0][1]
@@ -82,10 +91,12 @@ def includes_of(path):
 
 def folder_of(path):
     """The folder of the table that a path (relative, with slashes) lies in, or None."""
-    for folder in list(BELOW) + sorted(FREE):
-        if path.startswith(folder + "/"):
-            return folder
-    return None
+    fitting = [folder for folder in list(BELOW) + sorted(FREE) if path.startswith(folder + "/")]
+    return max(fitting, key=len, default=None)
+
+
+def is_in(folder, names):
+    return any(folder == name or folder.startswith(name + "/") for name in names)
 
 
 def sources(root):
@@ -118,11 +129,11 @@ class Checker:
     def way_to_torch(self, name, seen):
         """The includes that lead from a file to a header of LibTorch, or None."""
         seen.add(name)
-        for _, _, header in self.read(name):
+        for _, quoted, header in self.read(name):
             if TORCH.match(header):
                 return [header]
-            if header.startswith("gossamer/") and header[9:] not in seen:
-                way = self.way_to_torch(header[9:], seen)
+            if quoted and header not in seen:
+                way = self.way_to_torch(header, seen)
                 if way is not None:
                     return [header] + way
         return None
@@ -138,34 +149,35 @@ class Checker:
             return
         cuda = Path(name).suffix in {".cu", ".cuh"}
         for line, quoted, header in self.read(name):
-            ours = header.startswith("gossamer/")
-            if cuda:
-                seen = {name}
-                if TORCH.match(header):
-                    yield line, f"<{header}>: CUDA files do not include LibTorch (it compiles for minutes)"
-                    continue
-                way = self.way_to_torch(header[9:], seen) if ours else None
+            if cuda and TORCH.match(header):
+                yield line, f"<{header}>: CUDA files do not include LibTorch (it compiles for minutes)"
+                continue
+            if cuda and quoted:
+                way = self.way_to_torch(header, {name})
                 if way is not None:
                     yield line, (
                         f'"{header}": CUDA files do not include LibTorch, and this leads there: '
                         + " -> ".join(way)
                     )
-            if folder in FREE:
-                continue
-            if ours:
-                target = folder_of(header[9:])
-                if target is None:
-                    yield line, f'"{header}": there is no such folder in the table of folders'
-                elif target in FREE:
-                    yield line, f'"{header}": only tests include {target}'
+            installed = folder == "examples" and quoted and header.startswith("gossamer/")
+            if installed:
+                header = header[len("gossamer/") :]
+            if quoted and not (self.root / header).is_file():
+                yield line, (
+                    f'"{header}": there is no such file; project headers are named by their path '
+                    "from the project's root, other libraries go in <>"
+                )
+            elif quoted and folder not in FREE:
+                target = folder_of(header)
+                if target is None or target in FREE:
+                    yield line, f'"{header}": only tests include {header.split("/")[0]}'
                 elif target != folder and target not in BELOW[folder]:
                     allowed = ", ".join([folder] + BELOW[folder])
                     yield line, f'"{header}": {folder} does not see {target}; it may include: {allowed}'
+            if folder in FREE or quoted:
                 continue
-            if quoted:
-                yield line, f'"{header}": quoted includes begin with gossamer/; other libraries go in <>'
             for library, headers, folders in LIBRARIES:
-                if headers.match(header) and folder not in folders:
+                if headers.match(header) and not is_in(folder, folders):
                     yield line, f"<{header}>: {library} is included only in: {', '.join(folders)}"
 
     def check(self):
@@ -183,68 +195,81 @@ class Checker:
 
 # (file, one line of it, words of the complaint, or None where there must be no complaint)
 CASES = [
-    ("apps/a.cpp", '#include "gossamer/core/torch/x.hpp"', None),
-    ("apps/a.cpp", '#include "gossamer/topology/x.hpp"', None),
-    ("apps/train/a.cpp", '#include "gossamer/apps/data/x.hpp"', None),
-    ("apps/a.cpp", "#include <torch/torch.h>", None),
-    ("core/torch/a.cpp", '#include "gossamer/core/engine/x.hpp"', None),
+    ("apps/commands/a.cpp", '#include "core/torch/x.hpp"', None),
+    ("apps/train/a.cpp", '#include "topology/x.hpp"', None),
+    ("apps/train/a.cpp", '#include "apps/data/x.hpp"', None),
+    ("apps/train/a.cpp", '#include "apps/lab/x.hpp"', "apps/train does not see apps/lab"),
+    ("apps/train/a.cpp", '#include "apps/bench/x.hpp"', "apps/train does not see apps/bench"),
+    ("apps/lab/deep/a.cpp", '#include "apps/train/x.hpp"', None),
+    ("apps/lab/a.cpp", '#include "apps/commands/x.hpp"', "apps/lab does not see apps/commands"),
+    ("apps/data/a.cpp", '#include "apps/models/x.hpp"', "apps/data does not see apps/models"),
+    ("apps/main.cpp", '#include "apps/commands/x.hpp"', None),
+    ("apps/main.cpp", "#include <torch/torch.h>", None),
+    ("apps/train/a.cpp", "#include <torch/torch.h>", None),
+    ("apps/train/a.cpp", "#include <mpi.h>", "MPI is included only in"),
+    ("apps/train/a.cpp", "#include <cub/cub.cuh>", "CUDA is included only in"),
+    ("apps/train/a.cpp", "#include <yaml-cpp/yaml.h>", "yaml-cpp is included only in"),
+    ("apps/lab/a.cpp", "#include <Eigen/Dense>", None),
+    ("apps/lab/a.cpp", "#include <Spectra/SymEigsSolver.h>", "Spectra is included only in"),
+    ("core/torch/a.cpp", '#include "core/x.hpp"', None),
     ("core/torch/a.cpp", "#include <ATen/core/Tensor.h>", None),
-    ("core/torch/a.cpp", '#include "gossamer/apps/x.hpp"', "core/torch does not see apps"),
-    ("core/engine/a.cpp", '#include "gossamer/comm/x.hpp"', None),
-    ("core/engine/a.cpp", '#include "gossamer/optim/x.hpp"', None),
-    ("core/engine/a.cpp", '#include "gossamer/topology/x.hpp"', None),
-    ("core/engine/a.cpp", '#include "gossamer/core/torch/x.hpp"', "core/engine does not see core/torch"),
-    ("core/engine/a.cpp", '#include "gossamer/apps/x.hpp"', "core/engine does not see apps"),
-    ("core/engine/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),
-    ("core/engine/a.cpp", "#include <c10/core/Device.h>", "LibTorch is included only in"),
-    ("core/engine/a.cpp", "#include <mpi.h>", "MPI is included only in"),
-    ("core/engine/a.cpp", "#include <cuda_runtime.h>", "CUDA is included only in"),
+    ("core/torch/a.cpp", '#include "apps/data/x.hpp"', "core/torch does not see apps/data"),
+    ("core/torch/a.cpp", '#include "core/algorithms/x.hpp"', "core/torch does not see core/algorithms"),
     ("core/torch/a.cpp", "#include <nccl.h>", "NCCL is included only in"),
-    ("apps/a.cpp", "#include <mpi.h>", "MPI is included only in"),
-    ("apps/a.cpp", "#include <cub/cub.cuh>", "CUDA is included only in"),
-    ("apps/a.cpp", "#include <yaml-cpp/yaml.h>", "yaml-cpp is included only in"),
     ("core/torch/a.cpp", "#include <spdlog/spdlog.h>", "spdlog is included only in"),
+    ("core/torch/a.cpp", '#include "examples/x.hpp"', "core/torch does not see examples"),
+    ("core/a.cpp", '#include "comm/x.hpp"', None),
+    ("core/a.cpp", '#include "optim/x.hpp"', None),
+    ("core/a.cpp", '#include "topology/x.hpp"', None),
+    ("core/a.cpp", '#include "core/torch/x.hpp"', "core does not see core/torch"),
+    ("core/a.cpp", '#include "core/algorithms/x.hpp"', "core does not see core/algorithms"),
+    ("core/a.cpp", '#include "apps/data/x.hpp"', "core does not see apps/data"),
+    ("core/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),
+    ("core/a.cpp", "#include <c10/core/Device.h>", "LibTorch is included only in"),
+    ("core/a.cpp", "#include <mpi.h>", "MPI is included only in"),
+    ("core/a.cpp", "#include <cuda_runtime.h>", "CUDA is included only in"),
+    ("core/a.cpp", '#include "x.hpp"', "there is no such file"),
+    ("core/a.cpp", '#include "../base/x.hpp"', "there is no such file"),
+    ("core/a.cpp", '#include "torch/torch.h"', "there is no such file"),
+    ("core/a.cpp", '#include "base/missing.hpp"', "there is no such file"),
+    ("core/a.cpp", '#include "gossamer/base/x.hpp"', "there is no such file"),
+    ("core/a.cpp", "  #  include<mpi.h>", "MPI is included only in"),
+    ("core/a.cpp", '#include "test/x.hpp"', "only tests include test"),
+    ("core/algorithms/a.cpp", '#include "core/x.hpp"', None),
+    ("core/algorithms/a.cpp", '#include "core/torch/x.hpp"', "core/algorithms does not see core/torch"),
     ("comm/a.cpp", "#include <fmt/format.h>", "spdlog is included only in"),
-    ("core/base/a.cpp", "#include <spdlog/spdlog.h>", None),
-    ("core/base/a.cpp", "#include <yaml-cpp/yaml.h>", None),
-    ("core/base/a.cpp", "#include <cuda_runtime.h>", None),
-    ("core/base/a.cpp", '#include "gossamer/topology/x.hpp"', "core/base does not see topology"),
-    ("core/base/a.cpp", '#include "gossamer/core/engine/x.hpp"', "core/base does not see core/engine"),
-    ("core/base/a.cpp", "#include <Eigen/Core>", "Eigen is included only in"),
+    ("base/a.cpp", "#include <spdlog/spdlog.h>", None),
+    ("base/a.cpp", "#include <yaml-cpp/yaml.h>", None),
+    ("base/a.cpp", "#include <cuda_runtime.h>", None),
+    ("base/a.cpp", '#include "topology/x.hpp"', "base does not see topology"),
+    ("base/a.cpp", '#include "core/x.hpp"', "base does not see core"),
+    ("base/a.cpp", "#include <Eigen/Core>", "Eigen is included only in"),
     ("topology/a.cpp", "#include <Eigen/Eigenvalues>", None),
-    ("apps/a.cpp", "#include <Eigen/Dense>", None),
-    ("apps/a.cpp", "#include <Spectra/SymEigsSolver.h>", "Spectra is included only in"),
-    ("topology/a.cpp", '#include "gossamer/core/base/x.hpp"', None),
-    ("topology/a.cpp", '#include "gossamer/comm/x.hpp"', "topology does not see comm"),
-    ("topology/a.cpp", '#include "gossamer/optim/x.hpp"', "topology does not see optim"),
+    ("topology/a.cpp", '#include "base/x.hpp"', None),
+    ("topology/a.cpp", '#include "comm/x.hpp"', "topology does not see comm"),
+    ("topology/a.cpp", '#include "optim/x.hpp"', "topology does not see optim"),
     ("topology/a.cpp", "#include <mpi.h>", "MPI is included only in"),
     ("comm/a.cpp", "#include <mpi.h>", None),
     ("comm/a.cpp", "#include <nccl.h>", None),
-    ("comm/a.cpp", '#include "gossamer/topology/x.hpp"', "comm does not see topology"),
-    ("comm/a.cpp", '#include "gossamer/optim/x.hpp"', "comm does not see optim"),
-    ("comm/a.cpp", '#include "gossamer/core/engine/x.hpp"', "comm does not see core/engine"),
-    ("optim/a.cpp", '#include "gossamer/comm/x.hpp"', "optim does not see comm"),
-    ("optim/a.cpp", '#include "gossamer/topology/x.hpp"', "optim does not see topology"),
+    ("comm/a.cpp", '#include "topology/x.hpp"', "comm does not see topology"),
+    ("comm/a.cpp", '#include "optim/x.hpp"', "comm does not see optim"),
+    ("comm/a.cpp", '#include "core/x.hpp"', "comm does not see core"),
+    ("optim/a.cpp", '#include "comm/x.hpp"', "optim does not see comm"),
+    ("optim/a.cpp", '#include "topology/x.hpp"', "optim does not see topology"),
     ("optim/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),
     ("optim/a.cu", "#include <cuda_runtime.h>", None),
     ("optim/a.cuh", "#include <torch/torch.h>", "CUDA files do not include LibTorch"),
     ("core/torch/a.cu", "#include <ATen/ATen.h>", "CUDA files do not include LibTorch"),
-    ("core/torch/a.cu", '#include "gossamer/core/torch/uses_torch.hpp"', "leads there"),
-    ("test/core/a.cu", '#include "gossamer/core/torch/uses_torch.hpp"', "leads there"),
-    ("core/engine/a.cpp", '#include "x.hpp"', "quoted includes begin with gossamer/"),
-    ("core/engine/a.cpp", '#include "../base/x.hpp"', "quoted includes begin with gossamer/"),
-    ("core/engine/a.cpp", '#include "torch/torch.h"', "LibTorch is included only in"),
-    ("core/engine/a.cpp", "#include <gossamer/apps/x.hpp>", "core/engine does not see apps"),
-    ("core/engine/a.cpp", "  #  include<mpi.h>", "MPI is included only in"),
-    ("core/engine/a.cpp", '#include "gossamer/elsewhere/x.hpp"', "no such folder"),
-    ("core/engine/a.cpp", '#include "gossamer/test/x.hpp"', "only tests include test"),
+    ("core/torch/a.cu", '#include "core/torch/uses_torch.hpp"', "leads there"),
+    ("test/core/a.cu", '#include "core/torch/uses_torch.hpp"', "leads there"),
     ("examples/own/a.cpp", '#include "gossamer/core/torch/x.hpp"', None),
+    ("examples/own/a.cpp", '#include "gossamer/core/missing.hpp"', "there is no such file"),
     ("examples/own/a.cpp", "#include <torch/torch.h>", None),
-    ("examples/own/a.cpp", '#include "gossamer/apps/x.hpp"', "examples does not see apps"),
-    ("core/torch/a.cpp", '#include "gossamer/examples/x.hpp"', "core/torch does not see examples"),
+    ("examples/own/a.cpp", '#include "gossamer/apps/data/x.hpp"', "examples does not see apps/data"),
     ("elsewhere/a.cpp", "#include <vector>", "not in the table of folders"),
-    ("test/comm/a.cpp", '#include "helpers.hpp"', None),
-    ("test/comm/a.cpp", '#include "gossamer/apps/x.hpp"', None),
+    ("test/comm/a.cpp", '#include "helpers.hpp"', "there is no such file"),
+    ("test/comm/a.cpp", '#include "apps/data/x.hpp"', None),
+    ("test/comm/a.cpp", '#include "test/x.hpp"', None),
     ("test/topology/a.cpp", "#include <Eigen/Core>", None),
     ("topology/a.cpp", "// #include <mpi.h>", None),
     ("topology/a.cpp", "/*\n#include <mpi.h>\n*/", None),
@@ -260,8 +285,9 @@ def self_test():
     wrong = 0
     for name, text, words in CASES:
         with tempfile.TemporaryDirectory() as root:
-            files = {
-                "core/torch/uses_torch.hpp": '#include "gossamer/core/torch/deep.hpp"\n',
+            files = {f"{folder}/x.hpp": "" for folder in list(BELOW) + sorted(FREE)}
+            files |= {
+                "core/torch/uses_torch.hpp": '#include "core/torch/deep.hpp"\n',
                 "core/torch/deep.hpp": "#include <torch/torch.h>\n",
                 name: "#pragma once\n" + text + "\n",
             }

@@ -100,7 +100,7 @@ peers() { try "$python" scripts/gpu_peer.py sweep; }
 train() {
   local failed=0 text=$folder/text.txt
   # Any text does: what is measured is time.
-  [[ -s $text ]] || cat -- core/*/*.?pp optim/*.?pp comm/*.?pp apps/*.?pp docs/*.md >"$text"
+  [[ -s $text ]] || cat -- core/*.?pp core/*/*.?pp optim/*.?pp comm/*.?pp apps/*/*.?pp docs/*.md >"$text"
   local config=configs/gpt_124m.yaml
   local common=("run.steps=$steps" "data.path=$text" "data.batch_size=$batch" train.grad_clip=none
     log.eval_every=0)

@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/topology/topology.hpp"
+#include "base/options.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 namespace {

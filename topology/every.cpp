@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/topology/registry.hpp"
+#include "base/text.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {

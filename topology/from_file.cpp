@@ -4,11 +4,11 @@
 
 #include <utility>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/topology/topology_file.hpp"
-#include "gossamer/topology/verify.hpp"
+#include "base/error.hpp"
+#include "base/options.hpp"
+#include "base/text.hpp"
+#include "topology/topology_file.hpp"
+#include "topology/verify.hpp"
 
 namespace gossamer {
 

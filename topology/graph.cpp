@@ -1,10 +1,10 @@
-#include "gossamer/topology/graph.hpp"
+#include "topology/graph.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "gossamer/core/base/sorted.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/sorted.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {

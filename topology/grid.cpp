@@ -3,7 +3,7 @@
 // "MATCHA: Speeding up decentralized SGD via matching decomposition sampling", 2019. A prime number
 // of ranks is one row.
 
-#include "gossamer/topology/lattice.hpp"
+#include "topology/lattice.hpp"
 
 namespace gossamer {
 

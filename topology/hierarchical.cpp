@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/topology/registry.hpp"
+#include "base/options.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,10 +1,10 @@
-#include "gossamer/topology/lattice.hpp"
+#include "topology/lattice.hpp"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "gossamer/core/base/text.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {

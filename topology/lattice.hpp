@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/topology/topology.hpp"
+#include "base/options.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/topology/topology.hpp"
+#include "base/options.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 namespace {

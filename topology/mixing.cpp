@@ -1,9 +1,9 @@
-#include "gossamer/topology/mixing.hpp"
+#include "topology/mixing.hpp"
 
 #include <algorithm>
 #include <span>
 
-#include "gossamer/core/base/sorted.hpp"
+#include "base/sorted.hpp"
 
 namespace gossamer {
 

@@ -7,7 +7,7 @@
 
 #include <Eigen/Core>
 
-#include "gossamer/topology/topology.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/topology/topology.hpp"
+#include "base/options.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 namespace {

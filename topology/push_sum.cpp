@@ -1,10 +1,10 @@
-#include "gossamer/topology/push_sum.hpp"
+#include "topology/push_sum.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <utility>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/core/base/random.hpp"
-#include "gossamer/topology/topology.hpp"
+#include "base/options.hpp"
+#include "base/random.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,4 +1,4 @@
-#include "gossamer/topology/rank_round.hpp"
+#include "topology/rank_round.hpp"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gossamer/topology/topology.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 

@@ -1,13 +1,13 @@
-#include "gossamer/topology/registry.hpp"
+#include "topology/registry.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/registry.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/registry.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 

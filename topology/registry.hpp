@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/core/base/types.hpp"
-#include "gossamer/topology/topology.hpp"
+#include "base/options.hpp"
+#include "base/types.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 

@@ -1,4 +1,4 @@
-#include "gossamer/topology/spectrum.hpp"
+#include "topology/spectrum.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,9 +11,9 @@
 #include <Spectra/GenEigsSolver.h>
 #include <Spectra/SymEigsSolver.h>
 
-#include "gossamer/core/base/random.hpp"
-#include "gossamer/topology/mixing.hpp"
-#include "gossamer/topology/push_sum.hpp"
+#include "base/random.hpp"
+#include "topology/mixing.hpp"
+#include "topology/push_sum.hpp"
 
 namespace gossamer {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "gossamer/topology/topology.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/topology/topology.hpp"
+#include "base/options.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/topology/graph.hpp"
+#include "base/options.hpp"
+#include "topology/graph.hpp"
 
 namespace gossamer {
 

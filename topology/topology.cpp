@@ -1,11 +1,11 @@
-#include "gossamer/topology/topology.hpp"
+#include "topology/topology.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
 
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/topology/verify.hpp"
+#include "base/text.hpp"
+#include "topology/verify.hpp"
 
 namespace gossamer {
 namespace {

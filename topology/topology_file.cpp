@@ -1,4 +1,4 @@
-#include "gossamer/topology/topology_file.hpp"
+#include "topology/topology_file.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,10 +7,10 @@
 #include <map>
 #include <utility>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/core/base/yaml.hpp"
-#include "gossamer/topology/graph.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "base/yaml.hpp"
+#include "topology/graph.hpp"
 
 namespace gossamer {
 namespace {

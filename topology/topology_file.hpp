@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "gossamer/topology/topology.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 

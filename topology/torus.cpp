@@ -3,7 +3,7 @@
 // 2020, taken apart into matchings as in Wang et al., "MATCHA", 2019. A prime number of ranks is
 // one circle.
 
-#include "gossamer/topology/lattice.hpp"
+#include "topology/lattice.hpp"
 
 namespace gossamer {
 

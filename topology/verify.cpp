@@ -1,4 +1,4 @@
-#include "gossamer/topology/verify.hpp"
+#include "topology/verify.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "gossamer/core/base/sorted.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/sorted.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "gossamer/topology/topology.hpp"
+#include "topology/topology.hpp"
 
 namespace gossamer {
 

@@ -1,17 +1,17 @@
-#include "gossamer/apps/bench/kernel_bench.hpp"
+#include "apps/bench/kernel_bench.hpp"
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <numeric>
 
-#include "gossamer/apps/bench/statistics.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/make_stream.hpp"
-#include "gossamer/core/base/random.hpp"
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/optim/convert.hpp"
-#include "gossamer/optim/registry.hpp"
+#include "apps/bench/statistics.hpp"
+#include "base/error.hpp"
+#include "base/make_stream.hpp"
+#include "base/random.hpp"
+#include "base/text.hpp"
+#include "optim/convert.hpp"
+#include "optim/registry.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "gossamer/core/base/stream.hpp"
-#include "gossamer/core/engine/bucket.hpp"
+#include "base/stream.hpp"
+#include "core/bucket.hpp"
 
 namespace gossamer::apps {
 

@@ -1,10 +1,10 @@
-#include "gossamer/apps/bench/reference_task.hpp"
+#include "apps/bench/reference_task.hpp"
 
 #include <array>
 #include <cmath>
 #include <functional>
 
-#include "gossamer/core/base/registry.hpp"
+#include "base/registry.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -28,9 +28,9 @@ std::uint64_t mix(std::uint64_t z) {
 }
 
 /// h and u of the header, for one seed and stream.
-class Stream {
+class NumberSequence {
  public:
-  Stream(std::uint64_t seed, std::uint64_t stream) : key_(mix((seed << 32U) + stream)) {}
+  NumberSequence(std::uint64_t seed, std::uint64_t stream) : key_(mix((seed << 32U) + stream)) {}
   [[nodiscard]] std::uint64_t bits(std::int64_t i) const {
     return mix(key_ + static_cast<std::uint64_t>(i));
   }
@@ -119,7 +119,7 @@ std::shared_ptr<Classifier> ReferenceTask::make_model() const {
     // A bias has the fan-in of the matrix before it.
     if (parameter.dim() > 1) fan_in = parameter.size(1);
     const Initial initial = task_of(name_).initial(entry.key(), parameter, fan_in);
-    const Stream numbers(seed_, stream++);
+    const NumberSequence numbers(seed_, stream++);
     float* values = parameter.data_ptr<float>();
     for (std::int64_t i = 0; i < parameter.numel(); ++i) {
       values[i] = static_cast<float>(initial.bound > 0.0 ? initial.bound * numbers.symmetric(i)
@@ -131,8 +131,8 @@ std::shared_ptr<Classifier> ReferenceTask::make_model() const {
 
 Batch ReferenceTask::image_batch(int rank, std::int64_t first, std::int64_t count) const {
   const auto r = static_cast<std::uint64_t>(rank);
-  const Stream inputs(seed_, kInputs + r);
-  const Stream classes(seed_, kLabels + r);
+  const NumberSequence inputs(seed_, kInputs + r);
+  const NumberSequence classes(seed_, kLabels + r);
   const std::int64_t numel = shape_.channels * shape_.height * shape_.width;
   const double noise = std::sqrt(3.0);
   Batch batch{torch::empty({count, shape_.channels, shape_.height, shape_.width}, torch::kFloat32),
@@ -141,7 +141,7 @@ Batch ReferenceTask::image_batch(int rank, std::int64_t first, std::int64_t coun
   auto* labels = batch.labels.data_ptr<std::int64_t>();
   for (std::int64_t sample = first; sample < first + count; ++sample) {
     const std::uint64_t label = classes.bits(sample) % kNumClasses;
-    const Stream pattern(seed_, kPatterns + label);
+    const NumberSequence pattern(seed_, kPatterns + label);
     for (std::int64_t j = 0; j < numel; ++j) {
       *pixels++ = static_cast<float>(noise * inputs.symmetric(sample * numel + j) +
                                      kPatternShare * noise * pattern.symmetric(j));
@@ -152,7 +152,7 @@ Batch ReferenceTask::image_batch(int rank, std::int64_t first, std::int64_t coun
 }
 
 Batch ReferenceTask::token_batch(int rank, std::int64_t first, std::int64_t count) const {
-  const Stream numbers(seed_, kInputs + static_cast<std::uint64_t>(rank));
+  const NumberSequence numbers(seed_, kInputs + static_cast<std::uint64_t>(rank));
   const std::int64_t length = shape_.width;
   Batch batch{torch::empty({count, length}, torch::kInt64),
               torch::empty({count * length}, torch::kInt64)};

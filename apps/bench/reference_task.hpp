@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "gossamer/apps/models/models.hpp"
+#include "apps/models/models.hpp"
 
 namespace gossamer::apps {
 

@@ -1,4 +1,4 @@
-#include "gossamer/apps/bench/statistics.hpp"
+#include "apps/bench/statistics.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "gossamer/apps/bench/step_bench.hpp"
+#include "apps/bench/step_bench.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -12,13 +12,13 @@
 #include <sys/resource.h>
 #include <torch/nn/functional/loss.h>
 
-#include "gossamer/apps/bench/kernel_bench.hpp"
-#include "gossamer/apps/bench/reference_task.hpp"
-#include "gossamer/apps/bench/statistics.hpp"
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/core/torch/data_parallel.hpp"
-#include "gossamer/optim/registry.hpp"
-#include "gossamer/topology/registry.hpp"
+#include "apps/bench/kernel_bench.hpp"
+#include "apps/bench/reference_task.hpp"
+#include "apps/bench/statistics.hpp"
+#include "base/text.hpp"
+#include "core/torch/data_parallel.hpp"
+#include "optim/registry.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "gossamer/comm/communicator.hpp"
-#include "gossamer/core/base/types.hpp"
+#include "base/types.hpp"
+#include "comm/communicator.hpp"
 
 namespace gossamer::apps {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "gossamer/core/base/options.hpp"
+#include "base/options.hpp"
 
 namespace gossamer::apps {
 

@@ -1,4 +1,4 @@
-#include "gossamer/apps/data/glyph_font.hpp"
+#include "apps/data/glyph_font.hpp"
 
 #include <array>
 #include <cmath>

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "gossamer/apps/data/dataset.hpp"
-#include "gossamer/apps/data/glyph_font.hpp"
-#include "gossamer/core/base/random.hpp"
+#include "apps/data/dataset.hpp"
+#include "apps/data/glyph_font.hpp"
+#include "base/random.hpp"
 
 namespace gossamer::apps {
 

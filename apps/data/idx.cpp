@@ -4,11 +4,11 @@
 #include <array>
 #include <filesystem>
 
-#include "gossamer/apps/data/dataset.hpp"
-#include "gossamer/apps/data/idx_file.hpp"
-#include "gossamer/apps/data/idx_files.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "apps/data/dataset.hpp"
+#include "apps/data/idx_file.hpp"
+#include "apps/data/idx_files.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer::apps {
 

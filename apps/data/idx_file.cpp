@@ -1,12 +1,12 @@
-#include "gossamer/apps/data/idx_file.hpp"
+#include "apps/data/idx_file.hpp"
 
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <stdexcept>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "gossamer/apps/data/packed_file.hpp"
+#include "apps/data/packed_file.hpp"
 
 namespace gossamer::apps {
 

@@ -1,4 +1,4 @@
-#include "gossamer/apps/data/idx_files.hpp"
+#include "apps/data/idx_files.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -1,4 +1,4 @@
-#include "gossamer/apps/data/packed_file.hpp"
+#include "apps/data/packed_file.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -6,8 +6,8 @@
 
 #include <zlib.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {

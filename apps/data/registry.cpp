@@ -1,8 +1,8 @@
-#include "gossamer/core/base/registry.hpp"
+#include "base/registry.hpp"
 
 #include <array>
 
-#include "gossamer/apps/data/dataset.hpp"
+#include "apps/data/dataset.hpp"
 
 namespace gossamer::apps {
 

@@ -1,4 +1,4 @@
-#include "gossamer/apps/data/sharding.hpp"
+#include "apps/data/sharding.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {

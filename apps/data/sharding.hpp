@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "gossamer/core/base/random.hpp"
+#include "base/random.hpp"
 
 namespace gossamer::apps {
 

@@ -1,12 +1,12 @@
 // The data set `text`: the bytes of a file, cut into windows.
 
-#include "gossamer/core/base/text.hpp"
+#include "base/text.hpp"
 
 #include <filesystem>
 #include <fstream>
 
-#include "gossamer/apps/data/dataset.hpp"
-#include "gossamer/core/base/error.hpp"
+#include "apps/data/dataset.hpp"
+#include "base/error.hpp"
 
 namespace gossamer::apps {
 

@@ -6,9 +6,9 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
-#include "gossamer/apps/models/models.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "apps/models/models.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -11,7 +11,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "gossamer/apps/models/models.hpp"
+#include "apps/models/models.hpp"
 
 namespace gossamer::apps {
 namespace {

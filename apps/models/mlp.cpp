@@ -5,8 +5,8 @@
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/modules/linear.h>
 
-#include "gossamer/apps/models/models.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "apps/models/models.hpp"
+#include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -1,4 +1,4 @@
-#include "gossamer/apps/models/models.hpp"
+#include "apps/models/models.hpp"
 
 #include <array>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
-#include "gossamer/core/base/registry.hpp"
+#include "base/registry.hpp"
 
 namespace gossamer::apps {
 

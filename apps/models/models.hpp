@@ -12,9 +12,9 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
-#include "gossamer/apps/data/dataset.hpp"
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/core/base/random.hpp"
+#include "apps/data/dataset.hpp"
+#include "base/options.hpp"
+#include "base/random.hpp"
 
 namespace gossamer::apps {
 

@@ -6,7 +6,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
-#include "gossamer/core/torch/step_graph.hpp"
+#include "core/torch/step_graph.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,4 +1,4 @@
-#include "gossamer/core/torch/data_parallel.hpp"
+#include "core/torch/data_parallel.hpp"
 
 #include <stdexcept>
 
@@ -7,9 +7,9 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/core/torch/data_parallel_state.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/torch/data_parallel_state.hpp"
 
 namespace gossamer {
 namespace {

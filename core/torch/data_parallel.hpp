@@ -34,11 +34,11 @@
 
 #include <torch/nn/module.h>
 
-#include "gossamer/comm/communicator.hpp"
-#include "gossamer/core/base/log.hpp"
-#include "gossamer/core/engine/bucket_manager.hpp"
-#include "gossamer/core/engine/consensus.hpp"
-#include "gossamer/core/torch/torch_stream.hpp"
+#include "base/log.hpp"
+#include "comm/communicator.hpp"
+#include "core/model_average.hpp"
+#include "core/pipeline.hpp"
+#include "core/torch/torch_stream.hpp"
 
 namespace gossamer {
 

@@ -1,4 +1,4 @@
-#include "gossamer/core/torch/data_parallel_state.hpp"
+#include "core/torch/data_parallel_state.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -6,10 +6,10 @@
 
 #include <torch/types.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/core/torch/torch_stream.hpp"
-#include "gossamer/optim/convert.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/torch/torch_stream.hpp"
+#include "optim/convert.hpp"
 
 namespace gossamer {
 namespace {
@@ -91,16 +91,16 @@ void DataParallelCore::State::start_pipeline() {
   for (const BucketSpec& spec : plan.buckets) {
     memory.push_back(move_into_block(spec, tensors.trainable, stream()));
   }
-  manager = std::make_unique<BucketManager>(
+  manager = std::make_unique<Pipeline>(
       communicator,
-      BucketManager::Config{.algorithm = options.algorithm,
-                            .topology = options.topology,
-                            .optimizer = options.optimizer,
-                            .schedule = options.schedule,
-                            .gradients = options.gradients,
-                            .stream = &stream(),
-                            .num_threads = options.num_threads,
-                            .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
+      Pipeline::Config{.algorithm = options.algorithm,
+                       .topology = options.topology,
+                       .optimizer = options.optimizer,
+                       .schedule = options.schedule,
+                       .gradients = options.gradients,
+                       .stream = &stream(),
+                       .num_threads = options.num_threads,
+                       .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
       infos, plan, std::move(memory));
   manager->set_gradient_scale(gradient_scale);
   for (std::size_t i = 0; i < versions.size(); ++i) note_version(i);

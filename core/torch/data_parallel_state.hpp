@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "gossamer/core/torch/data_parallel.hpp"
-#include "gossamer/core/torch/parameters.hpp"
+#include "core/torch/data_parallel.hpp"
+#include "core/torch/parameters.hpp"
 
 namespace gossamer {
 
@@ -27,7 +27,7 @@ struct DataParallelCore::State {
   BucketPlan plan;
   InlineStream inline_stream;
   /// Made by the first backward. Declared after the stream, which it waits for when it goes.
-  std::unique_ptr<BucketManager> manager;
+  std::unique_ptr<Pipeline> manager;
   /// Parameters in the order in which gradients arrived, of the first backward.
   std::vector<std::int64_t> arrival_order;
   /// Which parameters the manager has been given in this step.

@@ -1,4 +1,4 @@
-#include "gossamer/core/torch/graphed_step.hpp"
+#include "core/torch/graphed_step.hpp"
 
 #include <algorithm>
 #include <span>

@@ -17,8 +17,8 @@
 #include <memory>
 #include <vector>
 
-#include "gossamer/core/torch/data_parallel.hpp"
-#include "gossamer/core/torch/step_graph.hpp"
+#include "core/torch/data_parallel.hpp"
+#include "core/torch/step_graph.hpp"
 
 namespace gossamer {
 

@@ -1,4 +1,4 @@
-#include "gossamer/core/torch/parameters.hpp"
+#include "core/torch/parameters.hpp"
 
 #include <cstring>
 #include <stdexcept>
@@ -6,10 +6,10 @@
 
 #include <torch/types.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/core/torch/torch_stream.hpp"
-#include "gossamer/optim/convert.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/torch/torch_stream.hpp"
+#include "optim/convert.hpp"
 
 namespace gossamer {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <torch/nn/module.h>
 
-#include "gossamer/comm/communicator.hpp"
-#include "gossamer/core/engine/bucket_plan.hpp"
-#include "gossamer/core/engine/parameter_memory.hpp"
+#include "comm/communicator.hpp"
+#include "core/bucket_plan.hpp"
+#include "core/parameter_memory.hpp"
 
 namespace gossamer {
 

@@ -1,4 +1,4 @@
-#include "gossamer/core/torch/step_graph.hpp"
+#include "core/torch/step_graph.hpp"
 
 #include <filesystem>
 #include <string>
@@ -6,9 +6,9 @@
 
 #include <dlfcn.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/core/torch/torch_stream.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/torch/torch_stream.hpp"
 
 namespace gossamer {
 namespace {

@@ -12,7 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "gossamer/core/base/types.hpp"
+#include "base/types.hpp"
 
 namespace gossamer {
 

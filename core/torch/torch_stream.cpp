@@ -1,14 +1,14 @@
-#include "gossamer/core/torch/torch_stream.hpp"
+#include "core/torch/torch_stream.hpp"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <torch/types.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/make_stream.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/make_stream.hpp"
+#include "base/text.hpp"
 #ifdef GOSSAMER_HAVE_CUDA
-#include "gossamer/core/base/cuda_stream.hpp"
+#include "base/cuda_stream.hpp"
 #endif
 
 namespace gossamer {

@@ -10,8 +10,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "gossamer/core/base/relay_stream.hpp"
-#include "gossamer/core/base/types.hpp"
+#include "base/relay_stream.hpp"
+#include "base/types.hpp"
 
 namespace gossamer {
 

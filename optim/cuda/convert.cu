@@ -1,8 +1,8 @@
 // Between float32 and bfloat16 on GPUs, four elements at a time.
 
-#include "gossamer/optim/cuda/launch.cuh"
-#include "gossamer/optim/cuda/pack.hpp"
-#include "gossamer/optim/cuda_kernels.hpp"
+#include "optim/cuda/launch.cuh"
+#include "optim/cuda/pack.hpp"
+#include "optim/cuda_kernels.hpp"
 
 namespace gossamer {
 namespace {

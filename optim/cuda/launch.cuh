@@ -3,8 +3,8 @@
 
 #include <cuda_runtime.h>
 
-#include "gossamer/core/base/cuda_check.hpp"
-#include "gossamer/core/base/stream.hpp"
+#include "base/cuda_check.hpp"
+#include "base/stream.hpp"
 
 namespace gossamer {
 

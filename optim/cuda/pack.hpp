@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "gossamer/core/base/host_device.hpp"
+#include "base/host_device.hpp"
 
 namespace gossamer {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "gossamer/optim/cuda/launch.cuh"
-#include "gossamer/optim/cuda_kernels.hpp"
+#include "optim/cuda/launch.cuh"
+#include "optim/cuda_kernels.hpp"
 
 namespace gossamer {
 namespace {

@@ -2,12 +2,12 @@
 // host nor the device waits for anything before a launch: gradients' factors are read from the
 // device's memory when the kernel runs.
 
-#include "gossamer/optim/cuda/launch.cuh"
-#include "gossamer/optim/cuda/sweep_table.hpp"
-#include "gossamer/optim/cuda_kernels.hpp"
-#include "gossamer/optim/rules/accum_adam.hpp"
-#include "gossamer/optim/rules/adam.hpp"
-#include "gossamer/optim/rules/sgd.hpp"
+#include "optim/cuda/launch.cuh"
+#include "optim/cuda/sweep_table.hpp"
+#include "optim/cuda_kernels.hpp"
+#include "optim/rules/accum_adam.hpp"
+#include "optim/rules/adam.hpp"
+#include "optim/rules/sgd.hpp"
 
 namespace gossamer {
 namespace {

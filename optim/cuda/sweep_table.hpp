@@ -15,10 +15,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "gossamer/core/base/host_device.hpp"
-#include "gossamer/optim/block_update.hpp"
-#include "gossamer/optim/cuda/pack.hpp"
-#include "gossamer/optim/rule.hpp"
+#include "base/host_device.hpp"
+#include "optim/block_update.hpp"
+#include "optim/cuda/pack.hpp"
+#include "optim/rule.hpp"
 
 namespace gossamer {
 

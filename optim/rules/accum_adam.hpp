@@ -10,8 +10,8 @@
 // traffic per element in float32, mixing included, is 28 bytes in the first, 32 in a middle, and
 // 36 in the last step of a cycle.
 
-#include "gossamer/optim/moments.hpp"
-#include "gossamer/optim/rule.hpp"
+#include "optim/moments.hpp"
+#include "optim/rule.hpp"
 
 namespace gossamer {
 

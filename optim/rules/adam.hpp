@@ -3,8 +3,8 @@
 // torch.optim. Least traffic per element in float32, mixing included: 32 bytes (read p, g, inbox,
 // m, v; write p, m, v).
 
-#include "gossamer/optim/moments.hpp"
-#include "gossamer/optim/rule.hpp"
+#include "optim/moments.hpp"
+#include "optim/rule.hpp"
 
 namespace gossamer {
 

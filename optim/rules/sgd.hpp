@@ -5,8 +5,8 @@
 #include <array>
 #include <memory>
 
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/optim/rule.hpp"
+#include "base/options.hpp"
+#include "optim/rule.hpp"
 
 namespace gossamer {
 

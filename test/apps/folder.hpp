@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "gossamer/core/base/text.hpp"
+#include "base/text.hpp"
 
 namespace gossamer::apps {
 

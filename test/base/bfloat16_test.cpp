@@ -1,4 +1,4 @@
-#include "gossamer/core/base/bfloat16.hpp"
+#include "base/bfloat16.hpp"
 
 #include <bit>
 #include <cmath>

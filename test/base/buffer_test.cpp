@@ -1,4 +1,4 @@
-#include "gossamer/core/base/buffer.hpp"
+#include "base/buffer.hpp"
 
 #include <algorithm>
 #include <cstdint>

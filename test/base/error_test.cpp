@@ -1,4 +1,4 @@
-#include "gossamer/core/base/error.hpp"
+#include "base/error.hpp"
 
 #include <exception>
 #include <new>

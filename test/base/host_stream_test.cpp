@@ -1,4 +1,4 @@
-#include "gossamer/core/base/host_stream.hpp"
+#include "base/host_stream.hpp"
 
 #include <atomic>
 #include <functional>
@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/relay_stream.hpp"
+#include "base/relay_stream.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,4 +1,4 @@
-#include "gossamer/core/base/log.hpp"
+#include "base/log.hpp"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,8 +1,8 @@
-#include "gossamer/core/base/make_stream.hpp"
+#include "base/make_stream.hpp"
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
+#include "base/error.hpp"
 
 namespace gossamer {
 namespace {

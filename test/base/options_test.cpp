@@ -1,6 +1,6 @@
-#include "gossamer/core/base/options.hpp"
+#include "base/options.hpp"
 
-#include "base/thrown.hpp"
+#include "test/base/thrown.hpp"
 
 #include <cstdint>
 #include <limits>
@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/yaml.hpp"
+#include "base/error.hpp"
+#include "base/yaml.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,6 +1,6 @@
 // Sections, unknown keys, and the resolved configuration.
 
-#include "base/thrown.hpp"
+#include "test/base/thrown.hpp"
 
 #include <optional>
 #include <string>
@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/core/base/yaml.hpp"
+#include "base/error.hpp"
+#include "base/options.hpp"
+#include "base/yaml.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,12 +1,12 @@
-#include "base/thrown.hpp"
+#include "test/base/thrown.hpp"
 
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/core/base/yaml.hpp"
+#include "base/error.hpp"
+#include "base/options.hpp"
+#include "base/yaml.hpp"
 
 namespace gossamer {
 namespace {

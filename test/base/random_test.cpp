@@ -1,4 +1,4 @@
-#include "gossamer/core/base/random.hpp"
+#include "base/random.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
-#include "gossamer/core/base/text.hpp"
+#include "base/text.hpp"
 
-#include "base/thrown.hpp"
+#include "test/base/thrown.hpp"
 
 #include <array>
 #include <cmath>
@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/registry.hpp"
+#include "base/registry.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,4 +1,4 @@
-#include "gossamer/core/base/worker_pool.hpp"
+#include "base/worker_pool.hpp"
 
 #include <atomic>
 #include <stdexcept>

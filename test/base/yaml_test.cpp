@@ -1,6 +1,6 @@
-#include "gossamer/core/base/yaml.hpp"
+#include "base/yaml.hpp"
 
-#include "base/thrown.hpp"
+#include "test/base/thrown.hpp"
 
 #include <cstdio>
 #include <filesystem>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
+#include "base/error.hpp"
 
 namespace gossamer {
 namespace {

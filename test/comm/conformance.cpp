@@ -1,6 +1,6 @@
-#include "comm/conformance.hpp"
+#include "test/comm/conformance.hpp"
 
-#include "comm/values.hpp"
+#include "test/comm/values.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "gossamer/core/base/random.hpp"
-#include "gossamer/optim/block_update.hpp"
+#include "base/random.hpp"
+#include "optim/block_update.hpp"
 
 namespace gossamer {
 namespace {

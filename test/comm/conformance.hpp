@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "gossamer/comm/communicator.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/text.hpp"
+#include "comm/communicator.hpp"
 
 namespace gossamer {
 

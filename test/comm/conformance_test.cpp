@@ -1,8 +1,8 @@
 // The conformance suite over the threads backend, and over staging on top of it.
 
-#include "comm/conformance.hpp"
+#include "test/comm/conformance.hpp"
 
-#include "comm/forwarding_communicator.hpp"
+#include "test/comm/forwarding_communicator.hpp"
 
 #include <memory>
 #include <string>
@@ -12,9 +12,9 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/comm/launch.hpp"
-#include "gossamer/comm/staged_communicator.hpp"
-#include "gossamer/core/base/host_stream.hpp"
+#include "base/host_stream.hpp"
+#include "comm/launch.hpp"
+#include "comm/staged_communicator.hpp"
 
 namespace gossamer {
 namespace {
@@ -52,7 +52,7 @@ class PointToPointOnly : public ForwardingCommunicator {
   explicit PointToPointOnly(std::unique_ptr<Communicator> host)
       : ForwardingCommunicator(*host), own_(std::move(host)) {}
 
-  [[nodiscard]] bool reaches_gpus() const override { return true; }
+  [[nodiscard]] bool takes_device_memory() const override { return true; }
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     require(is_on_host(send), "a sum of a device's memory");
     return ForwardingCommunicator::all_reduce_sum(send, receive, std::move(context));

@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/comm/launch.hpp"
-#include "gossamer/core/base/error.hpp"
+#include "base/error.hpp"
+#include "comm/launch.hpp"
 
 namespace gossamer {
 namespace {

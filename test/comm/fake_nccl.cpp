@@ -1,11 +1,11 @@
-#include "comm/fake_nccl.hpp"
+#include "test/comm/fake_nccl.hpp"
 
 #include <cstring>
 #include <stdexcept>
 #include <utility>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {

@@ -15,7 +15,7 @@
 #include <tuple>
 #include <vector>
 
-#include "gossamer/comm/nccl_api.hpp"
+#include "comm/nccl_api.hpp"
 
 namespace gossamer {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "gossamer/comm/communicator.hpp"
+#include "comm/communicator.hpp"
 
 namespace gossamer {
 
@@ -21,7 +21,7 @@ class ForwardingCommunicator : public Communicator {
     return inner_.world_ranks();
   }
   [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return inner_.stream(); }
-  [[nodiscard]] bool reaches_gpus() const override { return inner_.reaches_gpus(); }
+  [[nodiscard]] bool takes_device_memory() const override { return inner_.takes_device_memory(); }
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     return inner_.exchange(peer, send, receive, std::move(context));
   }

@@ -2,14 +2,14 @@
 // be started only once per process, so all cases run within one launch. Exit code 0 when all hold
 // on all ranks.
 
-#include "comm/conformance.hpp"
+#include "test/comm/conformance.hpp"
 
 #include <cstdio>
 #include <exception>
 
-#include "gossamer/comm/launch.hpp"
-#include "gossamer/comm/staged_communicator.hpp"
-#include "gossamer/core/base/host_stream.hpp"
+#include "base/host_stream.hpp"
+#include "comm/launch.hpp"
+#include "comm/staged_communicator.hpp"
 
 namespace gossamer {
 namespace {

@@ -14,9 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gossamer/comm/launch.hpp"
-#include "gossamer/core/base/buffer.hpp"
-#include "gossamer/core/base/error.hpp"
+#include "base/buffer.hpp"
+#include "base/error.hpp"
+#include "comm/launch.hpp"
 
 namespace gossamer {
 namespace {

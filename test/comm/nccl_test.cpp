@@ -1,7 +1,7 @@
 // The NCCL communicator over a stand-in for NCCL's calls.
 
-#include "comm/conformance.hpp"
-#include "comm/fake_nccl.hpp"
+#include "test/comm/conformance.hpp"
+#include "test/comm/fake_nccl.hpp"
 
 #include <barrier>
 #include <chrono>
@@ -11,9 +11,9 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/comm/launch.hpp"
-#include "gossamer/comm/nccl_communicator.hpp"
-#include "gossamer/core/base/host_stream.hpp"
+#include "base/host_stream.hpp"
+#include "comm/launch.hpp"
+#include "comm/nccl_communicator.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,6 +1,6 @@
 // The worker with operations that do what the test says.
 
-#include "gossamer/comm/progress_worker.hpp"
+#include "comm/progress_worker.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
+#include "base/error.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,4 +1,4 @@
-#include "gossamer/comm/request.hpp"
+#include "comm/request.hpp"
 
 #include <exception>
 #include <memory>
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/host_stream.hpp"
+#include "base/host_stream.hpp"
 
 namespace gossamer {
 namespace {

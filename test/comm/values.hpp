@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "gossamer/comm/communicator.hpp"
-#include "gossamer/core/base/buffer.hpp"
+#include "base/buffer.hpp"
+#include "comm/communicator.hpp"
 
 namespace gossamer {
 

@@ -1,6 +1,6 @@
-#include "gossamer/core/base/cuda_stream.hpp"
+#include "base/cuda_stream.hpp"
 
-#include "gpu/gpu_test.hpp"
+#include "test/gpu/gpu_test.hpp"
 
 #include <atomic>
 #include <exception>
@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/host_stream.hpp"
-#include "gossamer/core/base/make_stream.hpp"
+#include "base/error.hpp"
+#include "base/host_stream.hpp"
+#include "base/make_stream.hpp"
 
 namespace gossamer {
 namespace {

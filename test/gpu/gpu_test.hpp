@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/cuda_stream.hpp"
+#include "base/cuda_stream.hpp"
 
 namespace gossamer {
 

@@ -1,6 +1,6 @@
 // The kernels against what processors do.
 
-#include "gpu/gpu_test.hpp"
+#include "test/gpu/gpu_test.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,14 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "gossamer/core/base/host_stream.hpp"
-#include "gossamer/core/base/make_stream.hpp"
-#include "gossamer/core/base/random.hpp"
-#include "gossamer/optim/block_update.hpp"
-#include "gossamer/optim/convert.hpp"
-#include "gossamer/optim/gradient_control.hpp"
-#include "gossamer/optim/registry.hpp"
-#include "gossamer/optim/swap_with_mean.hpp"
+#include "base/host_stream.hpp"
+#include "base/make_stream.hpp"
+#include "base/random.hpp"
+#include "optim/block_update.hpp"
+#include "optim/convert.hpp"
+#include "optim/gradient_control.hpp"
+#include "optim/registry.hpp"
+#include "optim/swap_with_mean.hpp"
 
 namespace gossamer {
 namespace {

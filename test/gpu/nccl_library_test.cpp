@@ -1,17 +1,17 @@
 // NCCL itself: what can be said of it without a GPU, and the conformance suite with one.
 
-#include "gossamer/comm/nccl_library.hpp"
+#include "comm/nccl_library.hpp"
 
-#include "comm/conformance.hpp"
-#include "gpu/gpu_test.hpp"
+#include "test/comm/conformance.hpp"
+#include "test/gpu/gpu_test.hpp"
 
 #include <memory>
 #include <string>
 
-#include "gossamer/comm/launch.hpp"
-#include "gossamer/comm/nccl_communicator.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/make_stream.hpp"
+#include "base/error.hpp"
+#include "base/make_stream.hpp"
+#include "comm/launch.hpp"
+#include "comm/nccl_communicator.hpp"
 
 namespace gossamer {
 namespace {

@@ -3,7 +3,7 @@
 // different hosts (NCCL_HOSTID) and talk over sockets. Run by mpirun. Prints what communicators
 // cost. Exit code 77, which ctest takes as skipped, where there is no GPU or NCCL has refused.
 
-#include "comm/conformance.hpp"
+#include "test/comm/conformance.hpp"
 
 #include <chrono>
 #include <cstdio>
@@ -15,11 +15,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include "gossamer/comm/launch.hpp"
-#include "gossamer/comm/nccl_communicator.hpp"
-#include "gossamer/comm/nccl_library.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/make_stream.hpp"
+#include "base/error.hpp"
+#include "base/make_stream.hpp"
+#include "comm/launch.hpp"
+#include "comm/nccl_communicator.hpp"
+#include "comm/nccl_library.hpp"
 
 namespace gossamer {
 namespace {

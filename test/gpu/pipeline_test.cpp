@@ -1,18 +1,18 @@
 // Several ranks on one GPU: the conformance suite and the whole pipeline, with exchanges through
 // host memory.
 
-#include "comm/conformance.hpp"
-#include "engine/recursion.hpp"
-#include "gpu/gpu_test.hpp"
+#include "test/comm/conformance.hpp"
+#include "test/core/recursion.hpp"
+#include "test/gpu/gpu_test.hpp"
 
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "gossamer/comm/launch.hpp"
-#include "gossamer/comm/staged_communicator.hpp"
-#include "gossamer/core/base/make_stream.hpp"
-#include "gossamer/topology/registry.hpp"
+#include "base/make_stream.hpp"
+#include "comm/launch.hpp"
+#include "comm/staged_communicator.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,7 +1,7 @@
 // LibTorch on a GPU: training there against training on a processor, on streams that change, in
 // bfloat16, and with recorded steps.
 
-#include "gpu/gpu_test.hpp"
+#include "test/gpu/gpu_test.hpp"
 
 #include <functional>
 #include <memory>
@@ -14,14 +14,14 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-#include "gossamer/comm/launch.hpp"
-#include "gossamer/comm/staged_communicator.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/make_stream.hpp"
-#include "gossamer/core/base/options.hpp"
-#include "gossamer/core/torch/graphed_step.hpp"
-#include "gossamer/optim/registry.hpp"
-#include "gossamer/topology/registry.hpp"
+#include "base/error.hpp"
+#include "base/make_stream.hpp"
+#include "base/options.hpp"
+#include "comm/launch.hpp"
+#include "comm/staged_communicator.hpp"
+#include "core/torch/graphed_step.hpp"
+#include "optim/registry.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install_test.sh SOURCE BUILD
-# Installs BUILD into a temporary folder, builds the README's example against the installed copy,
-# away from the source tree, and runs it.
+# Installs BUILD into a temporary folder and works with the installed copy alone, away from the
+# source tree: builds and runs the README's example, and compiles every installed header alone.
 set -euo pipefail
 source_folder=$1
 build_folder=$2
@@ -15,3 +15,21 @@ cmake -S "$work/example" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/installed" 
 cmake --build "$work/build"
 "$work/build/own_model"
 "$work/installed/bin/gossamer" topology show ring --world-size 3
+
+mkdir "$work/headers"
+(cd "$work/installed/include" && find gossamer -name '*.hpp') | sort >"$work/list"
+while read -r header; do
+  printf '#include "%s"\n' "$header" >"$work/headers/${header//\//_}.cpp"
+done <"$work/list"
+cat >"$work/headers/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.25)
+project(headers LANGUAGES CXX)
+find_package(gossamer REQUIRED)
+file(GLOB sources *.cpp)
+add_library(headers OBJECT ${sources})
+target_compile_options(headers PRIVATE -fsyntax-only)
+target_link_libraries(headers PRIVATE gossamer::torch)
+CMAKE
+cmake -S "$work/headers" -B "$work/headers/build" -DCMAKE_PREFIX_PATH="$work/installed"
+cmake --build "$work/headers/build" -j 2
+printf 'every one of %d headers compiles alone\n' "$(wc -l <"$work/list")"

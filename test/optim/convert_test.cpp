@@ -1,10 +1,10 @@
-#include "gossamer/optim/convert.hpp"
+#include "optim/convert.hpp"
 
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/host_stream.hpp"
+#include "base/host_stream.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,6 +1,6 @@
-#include "gossamer/optim/gradient_stats.hpp"
+#include "optim/gradient_stats.hpp"
 
-#include "optim/parameters.hpp"
+#include "test/optim/parameters.hpp"
 
 #include <cmath>
 #include <limits>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/random.hpp"
+#include "base/random.hpp"
 
 namespace gossamer {
 namespace {

@@ -2,7 +2,7 @@
 // A parameter with gradient, inbox and state for the tests of optimizers. Its memory is fenced, so
 // that a loop that runs past an end is noticed without a sanitizer, too.
 
-#include "optim/reference.hpp"
+#include "test/optim/reference.hpp"
 
 #include <algorithm>
 #include <array>
@@ -15,9 +15,9 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/random.hpp"
-#include "gossamer/optim/optimizer.hpp"
-#include "gossamer/optim/registry.hpp"
+#include "base/random.hpp"
+#include "optim/optimizer.hpp"
+#include "optim/registry.hpp"
 
 namespace gossamer {
 

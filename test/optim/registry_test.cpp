@@ -1,6 +1,6 @@
-#include "gossamer/optim/registry.hpp"
+#include "optim/registry.hpp"
 
-#include "optim/parameters.hpp"
+#include "test/optim/parameters.hpp"
 
 #include <set>
 #include <string>
@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,4 +1,4 @@
-#include "gossamer/optim/schedule.hpp"
+#include "optim/schedule.hpp"
 
 #include <cmath>
 #include <numbers>
@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/optim/registry.hpp"
+#include "optim/registry.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,8 +1,8 @@
 // Every instruction set the sweep is compiled for gives the same bits.
 
-#include "gossamer/optim/simd.hpp"
+#include "optim/simd.hpp"
 
-#include "optim/parameters.hpp"
+#include "test/optim/parameters.hpp"
 
 #include <utility>
 #include <vector>

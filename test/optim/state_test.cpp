@@ -1,6 +1,6 @@
 // Which state is read, and when: what is not read need not be cleared by anybody.
 
-#include "optim/parameters.hpp"
+#include "test/optim/parameters.hpp"
 
 #include <cmath>
 #include <limits>
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/optim/flush_denormals.hpp"
+#include "optim/flush_denormals.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,9 +1,9 @@
 // The GPU's sweep, run on processors: what every thread of every block does, one after the other,
 // against the sweep of processors, bit for bit.
 
-#include "gossamer/optim/cuda/sweep_table.hpp"
+#include "optim/cuda/sweep_table.hpp"
 
-#include "optim/parameters.hpp"
+#include "test/optim/parameters.hpp"
 
 #include <cstdint>
 #include <limits>
@@ -14,12 +14,12 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/host_stream.hpp"
-#include "gossamer/core/base/random.hpp"
-#include "gossamer/optim/registry.hpp"
-#include "gossamer/optim/rules/accum_adam.hpp"
-#include "gossamer/optim/rules/adam.hpp"
-#include "gossamer/optim/rules/sgd.hpp"
+#include "base/host_stream.hpp"
+#include "base/random.hpp"
+#include "optim/registry.hpp"
+#include "optim/rules/accum_adam.hpp"
+#include "optim/rules/adam.hpp"
+#include "optim/rules/sgd.hpp"
 
 namespace gossamer {
 namespace {

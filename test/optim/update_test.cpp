@@ -1,6 +1,6 @@
 // Every optimizer against the reference, step by step.
 
-#include "optim/parameters.hpp"
+#include "test/optim/parameters.hpp"
 
 #include <array>
 #include <cmath>
@@ -10,10 +10,10 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/buffer.hpp"
-#include "gossamer/core/base/host_stream.hpp"
-#include "gossamer/core/base/text.hpp"
-#include "gossamer/optim/block_update.hpp"
+#include "base/buffer.hpp"
+#include "base/host_stream.hpp"
+#include "base/text.hpp"
+#include "optim/block_update.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,6 +1,6 @@
 // Every topology for every number of ranks: consistent rounds, or an error that helps.
 
-#include "worlds.hpp"
+#include "test/topology/worlds.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,10 +10,10 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/topology/rank_round.hpp"
-#include "gossamer/topology/spectrum.hpp"
-#include "gossamer/topology/verify.hpp"
+#include "base/error.hpp"
+#include "topology/rank_round.hpp"
+#include "topology/spectrum.hpp"
+#include "topology/verify.hpp"
 
 namespace gossamer {
 namespace {

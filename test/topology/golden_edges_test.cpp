@@ -1,6 +1,6 @@
 // Parity with decent-dp 0.2.3: its rounds, recorded for 1 to 16 ranks.
 
-#include "golden_folder.hpp"
+#include "test/golden_folder.hpp"
 
 #include <algorithm>
 #include <fstream>
@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "gossamer/topology/registry.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "gossamer/core/base/random.hpp"
-#include "gossamer/topology/graph.hpp"
+#include "base/random.hpp"
+#include "topology/graph.hpp"
 
 namespace gossamer {
 

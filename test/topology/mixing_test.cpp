@@ -1,6 +1,6 @@
-#include "gossamer/topology/mixing.hpp"
+#include "topology/mixing.hpp"
 
-#include "worlds.hpp"
+#include "test/topology/worlds.hpp"
 
 #include <stdexcept>
 

@@ -1,16 +1,16 @@
-#include "gossamer/topology/push_sum.hpp"
+#include "topology/push_sum.hpp"
 
-#include "topology/irregular.hpp"
-#include "worlds.hpp"
+#include "test/topology/irregular.hpp"
+#include "test/topology/worlds.hpp"
 
 #include <cmath>
 #include <numeric>
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/topology/graph.hpp"
-#include "gossamer/topology/mixing.hpp"
+#include "base/error.hpp"
+#include "topology/graph.hpp"
+#include "topology/mixing.hpp"
 
 namespace gossamer {
 namespace {

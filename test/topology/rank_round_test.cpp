@@ -1,13 +1,13 @@
-#include "gossamer/topology/rank_round.hpp"
+#include "topology/rank_round.hpp"
 
-#include "topology/irregular.hpp"
-#include "worlds.hpp"
+#include "test/topology/irregular.hpp"
+#include "test/topology/worlds.hpp"
 
 #include <stdexcept>
 
 #include <gtest/gtest.h>
 
-#include "gossamer/topology/mixing.hpp"
+#include "topology/mixing.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,13 +1,13 @@
-#include "gossamer/topology/registry.hpp"
+#include "topology/registry.hpp"
 
-#include "worlds.hpp"
+#include "test/topology/worlds.hpp"
 
 #include <stdexcept>
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/core/base/text.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {

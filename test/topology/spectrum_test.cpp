@@ -1,6 +1,6 @@
-#include "gossamer/topology/spectrum.hpp"
+#include "topology/spectrum.hpp"
 
-#include "worlds.hpp"
+#include "test/topology/worlds.hpp"
 
 #include <cmath>
 #include <numbers>
@@ -8,8 +8,8 @@
 #include <Eigen/Eigenvalues>
 #include <gtest/gtest.h>
 
-#include "gossamer/topology/mixing.hpp"
-#include "gossamer/topology/push_sum.hpp"
+#include "topology/mixing.hpp"
+#include "topology/push_sum.hpp"
 
 namespace gossamer {
 namespace {

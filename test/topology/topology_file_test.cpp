@@ -1,4 +1,4 @@
-#include "gossamer/topology/topology_file.hpp"
+#include "topology/topology_file.hpp"
 
 #include <filesystem>
 #include <fstream>
@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/topology/graph.hpp"
-#include "gossamer/topology/registry.hpp"
-#include "gossamer/topology/verify.hpp"
+#include "base/error.hpp"
+#include "topology/graph.hpp"
+#include "topology/registry.hpp"
+#include "topology/verify.hpp"
 
 namespace gossamer {
 namespace {

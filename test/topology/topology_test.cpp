@@ -1,6 +1,6 @@
-#include "gossamer/topology/topology.hpp"
+#include "topology/topology.hpp"
 
-#include "worlds.hpp"
+#include "test/topology/worlds.hpp"
 
 #include <algorithm>
 #include <limits>

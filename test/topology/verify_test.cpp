@@ -1,4 +1,4 @@
-#include "gossamer/topology/verify.hpp"
+#include "topology/verify.hpp"
 
 #include <limits>
 

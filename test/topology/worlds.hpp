@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/topology/registry.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 

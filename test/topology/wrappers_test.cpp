@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/topology/registry.hpp"
-#include "gossamer/topology/spectrum.hpp"
-#include "gossamer/topology/verify.hpp"
+#include "base/error.hpp"
+#include "topology/registry.hpp"
+#include "topology/spectrum.hpp"
+#include "topology/verify.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,6 +1,6 @@
 // The benchmark of the kernel runs and moves what it says. No time is asserted here.
 
-#include "gossamer/apps/bench/kernel_bench.hpp"
+#include "apps/bench/kernel_bench.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/apps/bench/statistics.hpp"
-#include "gossamer/core/base/error.hpp"
-#include "gossamer/optim/registry.hpp"
+#include "apps/bench/statistics.hpp"
+#include "base/error.hpp"
+#include "optim/registry.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -1,9 +1,9 @@
 // The models and data of `bench step` against numbers that PyTorch has computed from the same
 // definition (scripts/peer_step.py --engine local --losses).
 
-#include "gossamer/apps/bench/step_bench.hpp"
+#include "apps/bench/step_bench.hpp"
 
-#include "engine/ranks.hpp"
+#include "test/core/ranks.hpp"
 
 #include <cmath>
 #include <string>
@@ -13,8 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <torch/nn/functional/loss.h>
 
-#include "gossamer/apps/bench/reference_task.hpp"
-#include "gossamer/core/base/error.hpp"
+#include "apps/bench/reference_task.hpp"
+#include "base/error.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/apps/data/dataset.hpp"
-#include "gossamer/apps/data/glyph_font.hpp"
-#include "gossamer/core/base/error.hpp"
+#include "apps/data/dataset.hpp"
+#include "apps/data/glyph_font.hpp"
+#include "base/error.hpp"
 
 namespace gossamer::apps {
 namespace {

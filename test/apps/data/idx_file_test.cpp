@@ -1,13 +1,13 @@
-#include "gossamer/apps/data/idx_file.hpp"
+#include "apps/data/idx_file.hpp"
 
-#include "idx_writer.hpp"
+#include "test/apps/data/idx_writer.hpp"
 
 #include <functional>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
+#include "base/error.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -1,4 +1,4 @@
-#include "idx_writer.hpp"
+#include "test/apps/data/idx_writer.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/apps/data/dataset.hpp"
-#include "gossamer/core/base/error.hpp"
+#include "apps/data/dataset.hpp"
+#include "base/error.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -1,4 +1,4 @@
-#include "gossamer/apps/data/sharding.hpp"
+#include "apps/data/sharding.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/core/base/error.hpp"
+#include "base/error.hpp"
 
 namespace gossamer::apps {
 namespace {

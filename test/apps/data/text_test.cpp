@@ -1,4 +1,4 @@
-#include "apps/folder.hpp"
+#include "test/apps/folder.hpp"
 
 #include <fstream>
 #include <string>
@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "gossamer/apps/data/dataset.hpp"
-#include "gossamer/core/base/error.hpp"
+#include "apps/data/dataset.hpp"
+#include "base/error.hpp"
 
 namespace gossamer::apps {
 namespace {

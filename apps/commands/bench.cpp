@@ -1,0 +1,212 @@
+// gossamer bench kernel | step | links (links.cpp) | topologies (study.cpp)
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <ATen/Parallel.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/bench/kernel_bench.hpp"
+#include "apps/bench/reference_task.hpp"
+#include "apps/bench/step_bench.hpp"
+#include "apps/commands/commands.hpp"
+#include "apps/commands/simd_option.hpp"
+#include "apps/train/agreement.hpp"
+#include "base/error.hpp"
+#include "base/make_stream.hpp"
+#include "base/text.hpp"
+#include "comm/launch.hpp"
+#include "optim/registry.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+struct KernelArguments {
+  KernelBenchOptions options;
+  std::int64_t accum_iter = 4;
+  std::string device = "cpu";
+  std::string parameters = "float32";
+  std::string simd = "auto";
+  bool json = false;
+};
+
+void bench_kernel(KernelArguments arguments) {
+  KernelBenchOptions& options = arguments.options;
+  options.device = parse_device(arguments.device);
+  options.simd = simd_path_of(arguments.simd);
+  options.model = arguments.parameters == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
+  options.optimizer_options = options_yaml(options.optimizer, arguments.accum_iter);
+  const KernelFigures figures = KernelBench(options).run();
+  if (arguments.json) {
+    const nlohmann::ordered_json json = {
+        {"optimizer", options.optimizer},
+        {"device", arguments.device},
+        {"parameters", arguments.parameters},
+        {"threads", options.threads},
+        {"simd", name_of(options.simd)},
+        {"bucket_mib", options.bucket_mib},
+        {"buckets", options.buckets},
+        {"steps_per_cycle", figures.cycle},
+        {"cycles", options.cycles},
+        {"ms", figures.ms},
+        {"least_ms", figures.least_ms},
+        {"least_bytes_per_element", figures.least_bytes_per_element},
+        {options.device == Device{} ? "scale_GBps" : "copy_GBps", figures.yardstick_gb_per_s},
+        {"ratio_to_least", figures.ratio_to_least},
+        {"ratio_ci95", {figures.ratio_interval.first, figures.ratio_interval.second}}};
+    std::cout << json.dump() << std::endl;
+    return;
+  }
+  const bool on_host = options.device == Device{};
+  std::cout << options.optimizer << ", " << options.buckets << " buckets of " << options.bucket_mib
+            << " MiB in turn, "
+            << (arguments.parameters == "bfloat16" ? "rounded to bfloat16 for the model, " : "");
+  if (on_host) {
+    std::cout << options.threads << " threads, " << name_of(options.simd);
+  } else {
+    std::cout << arguments.device;
+  }
+  std::cout << "\n  one bucket          " << figures.ms << " ms"
+            << "\n  the least           " << figures.least_ms
+            << " ms: " << figures.least_bytes_per_element << " bytes per element at "
+            << figures.yardstick_gb_per_s << " GB/s (" << (on_host ? "scaling in place" : "copying")
+            << ")"
+            << "\n  ratio               " << figures.ratio_to_least << " (95 % of medians within "
+            << figures.ratio_interval.first << " .. " << figures.ratio_interval.second << ")\n";
+}
+
+void add_kernel_command(CLI::App& parent, int& exit_code) {
+  auto arguments = std::make_shared<KernelArguments>();
+  KernelBenchOptions& options = arguments->options;
+  CLI::App* command = parent.add_subcommand(
+      "kernel", "Mixing and update of a bucket against the bandwidth of memory");
+  command->add_option("--optimizer", options.optimizer, "The optimizer")->capture_default_str();
+  command->add_option("--threads", options.threads, "Threads that share the work")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--bucket-mib", options.bucket_mib, "Size of a bucket's parameters")
+      ->check(CLI::Range(1e-4, 1e6))
+      ->capture_default_str();
+  command->add_option("--buckets", options.buckets, "Buckets, in turn")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  command->add_option("--cycles", options.cycles, "Cycles of the optimizer that are timed")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_option("--accum-iter", arguments->accum_iter, "Steps per cycle of accum optimizers")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_option("--device", arguments->device, "cpu, cuda or cuda:N")->capture_default_str();
+  command
+      ->add_option("--parameters", arguments->parameters,
+                   "What the model computes with: float32, or bfloat16 with float32 master copies")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
+  command->add_option("--simd", arguments->simd, "Vector path: auto, baseline, avx2, avx512")
+      ->check(CLI::IsMember({"auto", "baseline", "avx2", "avx512"}));
+  command->add_flag("--json", arguments->json, "One JSON object on stdout");
+  command->footer("Example:\n  gossamer bench kernel --optimizer accum_adamw --threads 2 --json");
+  command->callback([arguments, &exit_code] {
+    bench_kernel(*arguments);
+    exit_code = static_cast<int>(ExitCode::kDone);
+  });
+}
+
+struct StepArguments {
+  StepBenchOptions options;
+  std::string backend = "auto";
+  int num_ranks = 0;
+};
+
+int bench_step(const StepArguments& arguments) {
+  const std::string backend =
+      arguments.backend == "auto" ? std::string(default_backend()) : arguments.backend;
+  at::set_num_threads(arguments.options.threads);
+  const LaunchOptions launch_options{.num_ranks = arguments.num_ranks,
+                                     .log_level = LogLevel::kWarning};
+  return launch(backend, launch_options, [&](Communicator& communicator, const World& world) {
+    return leaving_together(world, [&] {
+      const auto lines = run_step_bench(communicator, world, arguments.options);
+      if (world.rank == 0) {
+        for (const std::string& line : lines) std::cout << line << std::endl;
+      }
+      return static_cast<int>(ExitCode::kDone);
+    });
+  });
+}
+
+void add_step_command(CLI::App& parent, int& exit_code) {
+  auto arguments = std::make_shared<StepArguments>();
+  StepBenchOptions& options = arguments->options;
+  CLI::App* command =
+      parent.add_subcommand("step", "A training step of a model, timed; one JSON object a line");
+  const auto count = [](std::int64_t min) { return CLI::Range(min, std::int64_t{1'000'000'000}); };
+  command
+      ->add_option("--engine", options.engines,
+                   "gossip, allreduce, local, compute (forward and backward alone), or several "
+                   "with commas: they take turns")
+      ->delimiter(',')
+      ->check(CLI::IsMember(step_engine_names()));
+  command->add_option("--model", options.model, "mlp, resnet20, gpt")
+      ->check(CLI::IsMember(ReferenceTask::model_names()))
+      ->capture_default_str();
+  command->add_option("--topology", options.topology, "Topology of gossip")->capture_default_str();
+  command->add_option("--optim", options.optimizer, "The optimizer")->capture_default_str();
+  command->add_option("--steps", options.steps, "Timed steps of each engine")
+      ->check(count(1))
+      ->capture_default_str();
+  command->add_option("--warmup", options.warmup, "Steps before, at least 3")
+      ->check(count(0))
+      ->capture_default_str();
+  command->add_option("--rounds", options.rounds, "Turns of each of several engines")
+      ->check(count(1))
+      ->capture_default_str();
+  command
+      ->add_option("--batch-size", options.batch_size,
+                   "Samples per rank; 0: mlp 64, resnet20 32, gpt 4")
+      ->check(count(0));
+  command->add_option("--bucket-mb", options.bucket_mb, "MiB at which a bucket closes")
+      ->check(CLI::Range(1e-6, 1e6))
+      ->capture_default_str();
+  command->add_option("--accum-iter", options.accum_iter, "Steps per cycle of accum optimizers")
+      ->check(count(1))
+      ->capture_default_str();
+  command->add_option("--lr", options.lr, "Learning rate")->check(CLI::NonNegativeNumber);
+  command->add_option("--weight-decay", options.weight_decay, "Of every parameter")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--seed", options.seed, "Of initial values and data")->capture_default_str();
+  command->add_option("--threads", options.threads, "Compute threads per rank")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_flag("--losses", options.losses, "Report every step's loss, warm-up included");
+  std::vector<std::string> backends = backend_names();
+  backends.insert(backends.begin(), "auto");
+  command->add_option("--backend", arguments->backend, "auto: mpi under mpirun, otherwise threads")
+      ->check(CLI::IsMember(backends));
+  command->add_option("--ranks", arguments->num_ranks, "Worker threads, without mpirun")
+      ->check(CLI::Range(1, 4096));
+  command->footer(
+      "Examples:\n"
+      "  gossamer bench step --model mlp --losses\n"
+      "  mpirun -n 2 gossamer bench step --model gpt --engine gossip,compute --rounds 10");
+  command->callback([arguments, &exit_code] { exit_code = bench_step(*arguments); });
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& program, int& exit_code) {
+  CLI::App* command = program.add_subcommand(
+      "bench", "Measure the kernel, the step, the links, and how topologies converge");
+  command->require_subcommand(1);
+  command->footer("Example:\n  gossamer bench kernel --threads 1");
+  add_kernel_command(*command, exit_code);
+  add_step_command(*command, exit_code);
+  add_bench_links_command(*command, exit_code);
+  add_study_command(*command, exit_code);
+}
+
+}  // namespace gossamer::apps

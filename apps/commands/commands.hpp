@@ -1,0 +1,20 @@
+#pragma once
+// The subcommands. Each file adds one to the program; running it sets the exit code.
+
+#include <CLI/CLI.hpp>
+
+namespace gossamer::apps {
+
+void add_train_command(CLI::App& program, int& exit_code);
+void add_bench_command(CLI::App& program, int& exit_code);
+void add_replay_command(CLI::App& program, int& exit_code);
+void add_plan_command(CLI::App& program, int& exit_code);
+/// Part of `bench`.
+void add_bench_links_command(CLI::App& bench, int& exit_code);
+void add_simulate_command(CLI::App& program, int& exit_code);
+void add_topology_command(CLI::App& program, int& exit_code);
+
+/// Of `bench`.
+void add_study_command(CLI::App& bench, int& exit_code);
+
+}  // namespace gossamer::apps

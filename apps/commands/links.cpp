@@ -1,0 +1,130 @@
+// gossamer bench links
+
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/commands/commands.hpp"
+#include "apps/lab/plan/link_bench.hpp"
+#include "apps/train/agreement.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "comm/launch.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+struct LinksArguments {
+  LinkBenchOptions options;
+  std::string pairs;
+  std::string backend = "auto";
+  LaunchOptions launch = {.log_level = LogLevel::kWarning};
+  std::string output;
+  bool json = false;
+};
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << "\n" << std::flush;
+  if (!file) {
+    throw ConfigError("command line", "--output",
+                      concat(path, " cannot be written, allowed: a file in a folder that exists"));
+  }
+}
+
+void print(const LinkFigures& figures, const LinksArguments& arguments) {
+  const auto figures_of = [](const LinkSpeed& speed) {
+    return concat(1e6 * speed.latency_s, " us, ", human_bytes(speed.bandwidth), "/s (",
+                  8e-9 * speed.bandwidth, " Gbit/s)\n");
+  };
+  for (const PairFigures& each : figures.pairs) {
+    std::cout << "ranks " << each.pair.first << " and " << each.pair.second
+              << (each.is_within ? ", one node:     " : ", two nodes:    ")
+              << figures_of(each.speed);
+  }
+  const Links& links = figures.links;
+  if (links.within) std::cout << "within a node, median:  " << figures_of(*links.within);
+  if (links.between) std::cout << "between nodes, median:  " << figures_of(*links.between);
+  if (!arguments.output.empty()) {
+    std::cout << "Written to " << arguments.output << "; gossamer plan takes it with --links.\n";
+  }
+}
+
+int bench_links(const LinksArguments& arguments) {
+  const std::string backend =
+      arguments.backend == "auto" ? std::string(default_backend()) : arguments.backend;
+  return launch(backend, arguments.launch, [&](Communicator& communicator, const World& world) {
+    return leaving_together(world, [&] {
+      LinkBenchOptions options = arguments.options;
+      if (!arguments.pairs.empty()) {
+        options.pairs = parse_pairs(arguments.pairs, world);
+      } else {
+        options.pairs = options.together ? disjoint_pairs(world) : default_pairs(world);
+      }
+      const LinkFigures figures = run_link_bench(communicator, world, options);
+      const nlohmann::ordered_json json = to_json(figures);
+      jointly(communicator, [&] {
+        if (world.rank == 0 && !arguments.output.empty()) {
+          write_file(arguments.output, json.dump(2));
+        }
+        return true;
+      });
+      if (world.rank == 0) {
+        if (arguments.json) {
+          std::cout << json.dump() << std::endl;
+        } else {
+          print(figures, arguments);
+        }
+      }
+      return static_cast<int>(ExitCode::kDone);
+    });
+  });
+}
+
+}  // namespace
+
+void add_bench_links_command(CLI::App& bench, int& exit_code) {
+  auto arguments = std::make_shared<LinksArguments>();
+  LinkBenchOptions& options = arguments->options;
+  CLI::App* command =
+      bench.add_subcommand("links", "Latency and bandwidth between pairs of ranks, for plan");
+  command->add_option("--pairs", arguments->pairs,
+                      "Pairs of ranks, as 0-1,0-2, or all; by default two ranks of a node and "
+                      "two of different nodes");
+  command->add_flag("--together", options.together,
+                    "All pairs at once, as in training; by default every rank with the one in "
+                    "its place on the next node");
+  command->add_option("--bytes", options.bytes, "Bytes of a block that bandwidth is measured with")
+      ->check(CLI::Range(std::int64_t{1024}, std::int64_t{1} << 36U))
+      ->capture_default_str();
+  command->add_option("--pings", options.num_pings, "Small exchanges per pair, for the latency")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_option("--transfers", options.num_transfers, "Large exchanges per pair")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "One JSON object on stdout");
+  command->add_option("-o,--output", arguments->output, "A file for gossamer plan --links");
+  std::vector<std::string> backends = backend_names();
+  backends.insert(backends.begin(), "auto");
+  command->add_option("--backend", arguments->backend, "auto: mpi under mpirun, otherwise threads")
+      ->check(CLI::IsMember(backends));
+  command->add_option("--ranks", arguments->launch.num_ranks, "Worker threads, without mpirun")
+      ->check(CLI::Range(1, 4096));
+  command
+      ->add_option("--local-size", arguments->launch.local_size,
+                   "Ranks that count as one node; as they really are when not given")
+      ->check(CLI::Range(1, 1'000'000));
+  command->footer(
+      "Examples:\n"
+      "  mpirun -n 4 gossamer bench links -o links.json\n"
+      "  mpirun -n 4 gossamer bench links --together -o links.json\n"
+      "  gossamer bench links --ranks 4 --local-size 2 --pairs all --json");
+  command->callback([arguments, &exit_code] { exit_code = bench_links(*arguments); });
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,72 @@
+// gossamer bench topologies CONFIG.yaml [key.sub=value ...]
+
+#include "apps/lab/study/study.hpp"
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/commands/commands.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+struct StudyArguments {
+  std::string config_path;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+void print_json(const StudyOutcome& outcome) {
+  const Json json = {{"folder", outcome.folder},
+                     {"kept", outcome.num_kept},
+                     {"groups", to_json(group_over_seeds(outcome.rows))},
+                     {"runs", to_json(outcome.rows)}};
+  std::cout << json.dump() << std::endl;
+}
+
+void print_table(const StudyOutcome& outcome) {
+  std::cout << "\n"
+            << to_text(group_over_seeds(outcome.rows)) << "\n  accuracies and distances are mean "
+            << "and standard deviation over seeds, at the end of the runs\n"
+            << "  every run is in " << outcome.folder << "/results.csv, this table in "
+            << outcome.folder << "/table.md\n"
+            << "  plots: scripts/plot_study.py " << outcome.folder << std::endl;
+}
+
+int bench_topologies(const StudyArguments& arguments) {
+  const StudyOutcome outcome = run_study(arguments.config_path, arguments.overrides);
+  // Empty in processes without rank 0, which speaks alone.
+  if (outcome.exit_code != 0 || outcome.rows.empty()) return outcome.exit_code;
+  if (arguments.json) {
+    print_json(outcome);
+  } else {
+    print_table(outcome);
+  }
+  return outcome.exit_code;
+}
+
+}  // namespace
+
+void add_study_command(CLI::App& bench, int& exit_code) {
+  auto arguments = std::make_shared<StudyArguments>();
+  CLI::App* command = bench.add_subcommand(
+      "topologies",
+      "How training converges: topologies x optimizers x seeds x heterogeneity, run for real");
+  command->add_option("config", arguments->config_path, "The study's configuration")
+      ->required()
+      ->type_name("CONFIG.yaml");
+  command->add_option("overrides", arguments->overrides, "Values that replace those of the file")
+      ->type_name("key.sub=value");
+  command->add_flag("--json", arguments->json, "One JSON object on stdout instead of the table");
+  command->footer(
+      "Runs that have finished are kept: stopped, the same command goes on where it was.\n"
+      "Examples:\n"
+      "  gossamer bench topologies configs/study_glyphs.yaml\n"
+      "  gossamer bench topologies configs/study_mnist.yaml base.data.path=/where/the/files/are\n"
+      "Plots: scripts/plot_study.py runs/study_glyphs");
+  command->callback([arguments, &exit_code] { exit_code = bench_topologies(*arguments); });
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,155 @@
+// gossamer train CONFIG.yaml [key.sub=value ...]
+
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/commands/commands.hpp"
+#include "apps/lab/topology_report.hpp"
+#include "apps/train/agreement.hpp"
+#include "apps/train/rank_setup.hpp"
+#include "apps/train/run_config.hpp"
+#include "apps/train/training_loop.hpp"
+#include "base/text.hpp"
+#include "base/yaml.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+struct TrainArguments {
+  std::string config_path;
+  std::vector<std::string> overrides;
+  int num_ranks = 0;
+  bool dry_run = false;
+};
+
+/// The file with its overrides, or why it cannot be had. Errors are kept for later, because all
+/// ranks have to leave together.
+struct Source {
+  YamlNode tree;
+  std::optional<ConfigError> error;
+  LaunchConfig launch;
+};
+
+Source read_source(const TrainArguments& arguments) {
+  Source source;
+  source.launch.backend = default_backend();
+  source.launch.options.num_ranks = arguments.num_ranks;
+  try {
+    source.tree = read_yaml_file(arguments.config_path);
+    for (const std::string& text : arguments.overrides) apply_override(source.tree, text);
+    LaunchConfig launch = read_launch_config(Options(source.tree));
+    launch.options.num_ranks = arguments.num_ranks;
+    source.launch = std::move(launch);
+  } catch (const ConfigError& error) {
+    source.error = error;
+  }
+  return source;
+}
+
+void print_dry_run(const RunConfig& config, const TrainingLoop& trainer, double loss) {
+  std::cout << "# configuration, defaults included\n" << to_yaml(config.resolved);
+  std::cout << "\n# algorithm: " << config.algorithm << "\n";
+  if (config.topology) {
+    std::cout << "# rounds of " << config.topology->name() << "\n"
+              << describe_rounds(*config.topology);
+  }
+  std::cout << "\n# buckets\n"
+            << describe(trainer.model().plan(), trainer.model().parameter_infos());
+  std::cout << "\n# one forward and backward on one batch: loss " << shortest(loss) << "; "
+            << trainer.total_steps() << " steps would follow\n"
+            << std::flush;
+}
+
+class TrainRun {
+ public:
+  TrainRun(const TrainArguments& arguments, const Source& source)
+      : arguments_(arguments), source_(source) {}
+
+  /// What every rank does.
+  int operator()(Communicator& communicator, const World& world) {
+    return leaving_together(world, [&] {
+      run(communicator, world);
+      return static_cast<int>(ExitCode::kDone);
+    });
+  }
+
+ private:
+  void run(Communicator& communicator, const World& world) {
+    const RunConfig config = jointly(communicator, [&] {
+      if (source_.error) throw ConfigError(*source_.error);
+      return read_run_config(Options(source_.tree), world, arguments_.config_path);
+    });
+    agree(communicator, "their configuration", lines_of(config.resolved));
+    const Logger logger(config.log_level, world.size > 1 ? concat("rank ", world.rank) : "");
+    set_compute_threads(config, world);
+    const auto data = jointly(communicator, [&] { return data_.get(config); });
+    TrainingLoop trainer(config, {.communicator = communicator,
+                                  .world = world,
+                                  .logger = logger,
+                                  .data = data,
+                                  .dry_run = arguments_.dry_run});
+    if (arguments_.dry_run) {
+      const double loss = trainer.train_step().item<double>();
+      if (world.rank == 0) print_dry_run(config, trainer, loss);
+      return;
+    }
+    auto folder = jointly(communicator, [&]() -> std::unique_ptr<RunFolder> {
+      if (world.rank != 0) return nullptr;
+      return std::make_unique<RunFolder>(config.output_dir, config.resolved);
+    });
+    if (folder) greet(config, *folder, world, trainer, logger);
+    train_into(folder.get(), trainer);
+  }
+
+  static void greet(const RunConfig& config, const RunFolder& folder, const World& world,
+                    const TrainingLoop& trainer, const Logger& logger) {
+    if (folder.replaces_earlier_run()) {
+      logger.warning(concat("the run that was in ", folder.path(), " is replaced"));
+    }
+    logger.info(concat(config.algorithm, config.topology ? " on " + config.topology->name() : "",
+                       ", ", world.size, world.size == 1 ? " rank, " : " ranks, ",
+                       trainer.total_steps(), " steps, into ", folder.path()));
+  }
+
+  const TrainArguments& arguments_;
+  const Source& source_;
+  SharedData data_;
+};
+
+int train(const TrainArguments& arguments) {
+  const Source source = read_source(arguments);
+  TrainRun run(arguments, source);
+  return launch(source.launch.backend, source.launch.options, std::ref(run));
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& program, int& exit_code) {
+  auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* command = program.add_subcommand("train", "Train a model as a YAML file says");
+  command->add_option("config", arguments->config_path, "The run's configuration")
+      ->required()
+      ->type_name("CONFIG.yaml");
+  command->add_option("overrides", arguments->overrides, "Values that replace those of the file")
+      ->type_name("key.sub=value");
+  command
+      ->add_option("--ranks", arguments->num_ranks,
+                   "Run this many worker threads in one process, without mpirun")
+      ->check(CLI::Range(1, 4096));
+  command->add_flag("--dry-run", arguments->dry_run,
+                    "One forward and backward without an update; prints the configuration, the "
+                    "topology's rounds and the buckets");
+  command->footer(
+      "Examples:\n"
+      "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"
+      "  gossamer train configs/quickstart.yaml --ranks 4 topology.name=one-peer-exp "
+      "run.steps=100");
+  command->callback([arguments, &exit_code] { exit_code = train(*arguments); });
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,248 @@
+#include "apps/lab/plan/plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <tuple>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/registry.hpp"
+#include "base/text.hpp"
+#include "base/yaml.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+// Work for a second or less per topology.
+constexpr std::int64_t kRankBuckets = 65'536;
+constexpr std::int64_t kRankBucketSteps = 100'000;
+constexpr std::int64_t kFewestSteps = 12;
+constexpr std::int64_t kMostSteps = 96;
+// Ranks whose rounds are followed one by one, to find out how many reach a target.
+constexpr int kFollowedRanks = 32;
+constexpr double kNoGap = 1e-12;
+
+/// A topology with other than its default options.
+struct Variant {
+  std::string_view name;
+  std::string_view option;
+};
+constexpr std::array kVariants = {
+    Variant{"base-k", "k: 3"},
+    Variant{"hierarchical", "leaders: one-peer-exp"},
+    Variant{"hierarchical", "leaders: complete"},
+};
+
+std::string gossip_yaml(std::string_view name, std::string_view option) {
+  std::string text = concat("algorithm: gossip\ntopology:\n  name: ", name, "\n");
+  if (!option.empty()) text += concat("  ", option, "\n");
+  return text;
+}
+
+/// Steps that a topology is followed for: whole periods where they are short.
+std::int64_t num_steps(const StepModel& model, std::int64_t period) {
+  const std::int64_t per_step = std::int64_t{model.world.size} * std::ssize(model.bucket_bytes);
+  const std::int64_t steps = std::clamp(kRankBucketSteps / per_step, kFewestSteps, kMostSteps);
+  if (period > 2 * steps) return steps;
+  return (steps + period - 1) / period * period;
+}
+
+/// As rounds_to(), which takes many seconds where mixing is slow. In large worlds an exact mean is
+/// looked for instead, and where there is none the rounds follow from the spectral gap; for
+/// 64 ranks that is off by 5 % at most.
+std::optional<RoundCount> rounds_to_target(const Topology& topology, int world_size,
+                                           double target) {
+  if (world_size <= kFollowedRanks) return rounds_to(topology, world_size, target);
+  if (const auto exact = exact_after(topology, world_size)) return RoundCount{.rounds = *exact};
+  if (!topology.period()) return rounds_to(topology, world_size, target);
+  const auto gap = spectral_gap(topology, world_size);
+  if (!gap || *gap <= kNoGap || *gap >= 1.0) return std::nullopt;
+  const double periods = std::log(target) / std::log1p(-*gap);
+  const double rounds = std::ceil(static_cast<double>(*topology.period()) * periods);
+  return RoundCount{.rounds = static_cast<std::int64_t>(rounds), .estimated = true};
+}
+
+PlanRow gossip_row(const PlanOptions& options, std::string_view name, std::string_view option) {
+  const std::string yaml = gossip_yaml(name, option);
+  // Read as a training will read it.
+  const Options root(parse_yaml(yaml, "plan"));
+  const auto topology = read_topology(root.section("topology"), options.model.world);
+  StepModel model = options.model;
+  model.num_steps = num_steps(model, topology->period().value_or(1));
+  PlanRow row{.yaml = yaml,
+              .label = option.empty() ? std::string(name) : concat(name, ", ", option),
+              .step = predict_gossip(model, *topology),
+              .rounds = rounds_to_target(*topology, model.world.size, options.target)};
+  if (row.rounds) row.target_s = static_cast<double>(row.rounds->rounds) * row.step.step_s;
+  return row;
+}
+
+PlanRow all_reduce_row(const PlanOptions& options) {
+  StepModel model = options.model;
+  model.num_steps = num_steps(model, 1);
+  const StepPrediction step = predict_all_reduce(model);
+  // The ranks are equal after every step.
+  return {.yaml = "algorithm: allreduce\n",
+          .label = "all-reduce",
+          .step = step,
+          .rounds = RoundCount{.rounds = 1},
+          .target_s = step.step_s};
+}
+
+bool is_worth_a_row(const Variant& variant, const World& world) {
+  const TopologyEntry* entry = find_row(topology_table(), variant.name);
+  if (entry == nullptr || !entry->fits(world)) return false;
+  if (variant.name != "hierarchical") return world.size > 2;
+  // On one node, and with one rank on each, it is another topology under a second name.
+  const int nodes = world.size / world.local_size;
+  if (nodes < 3 || world.local_size < 2) return false;
+  const bool needs_power = variant.option == "leaders: one-peer-exp";
+  return !needs_power || (nodes & (nodes - 1)) == 0;
+}
+
+std::string milliseconds(double seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f", 1e3 * seconds);
+  return text.data();
+}
+
+std::string recommend(const Plan& plan, const PlanOptions& options) {
+  const PlanRow& best = plan.rows.front();
+  const auto shortest_row =
+      std::ranges::min_element(plan.rows, {}, [](const PlanRow& row) { return row.step.step_s; });
+  if (options.model.world.size == 1)
+    return "One rank alone exchanges nothing; any topology will do.";
+  const std::string target = shortest(options.target);
+  std::string text;
+  if (options.rank_by == RankBy::kTarget && best.target_s) {
+    text = concat("Take ", best.label, ": it brings the ranks within ", target,
+                  " of their mean first, after ", milliseconds(*best.target_s), " ms (",
+                  best.rounds->rounds, best.rounds->rounds == 1 ? " step of " : " steps of ",
+                  milliseconds(best.step.step_s), " ms)");
+    if (shortest_row->step.step_s < 0.995 * best.step.step_s) {
+      text += concat("; the shortest steps are those of ", shortest_row->label, ", ",
+                     milliseconds(shortest_row->step.step_s), " ms");
+    }
+    return text + ".";
+  }
+  text = concat("Take ", best.label, ": its steps are the shortest, ",
+                milliseconds(best.step.step_s), " ms");
+  if (best.target_s) {
+    text += concat(", and the ranks are within ", target, " of their mean after ",
+                   milliseconds(*best.target_s), " ms");
+  }
+  return text + ".";
+}
+
+void check(const PlanOptions& options) {
+  const World& world = options.model.world;
+  if (world.size < 1 || world.size > kMostPlannedRanks) {
+    throw ConfigError(
+        "command line", "--world-size",
+        concat(world.size, " ranks cannot be planned for, allowed: 1 to ", kMostPlannedRanks));
+  }
+  if (world.local_size < 1 || world.size % world.local_size != 0) {
+    throw ConfigError("command line", "--local-world-size",
+                      concat(world.local_size, " does not divide the world size ", world.size,
+                             ", allowed: a divisor of it"));
+  }
+  if (!(options.target > 0.0 && options.target < 1.0)) {
+    throw ConfigError("command line", "--target",
+                      concat(options.target, " is no target, allowed: above 0 and below 1"));
+  }
+}
+
+/// Orders rows by what they are ranked by; those that never reach the target come last.
+void rank(std::vector<PlanRow>& rows, RankBy rank_by) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::ranges::stable_sort(rows, {}, [&](const PlanRow& row) {
+    const double target_s = row.target_s.value_or(kNever);
+    // Times that differ by less than a nanosecond are equal and fall to the other column.
+    const double step_s = std::round(1e9 * row.step.step_s);
+    return rank_by == RankBy::kTarget ? std::tuple(std::round(1e9 * target_s), step_s)
+                                      : std::tuple(step_s, target_s);
+  });
+}
+
+}  // namespace
+
+std::vector<double> planned_buckets(double model_bytes, double bucket_bytes, int world_size) {
+  const std::int64_t most = kRankBuckets / std::clamp(world_size, 1, kMostPlannedRanks);
+  return split_into_buckets(model_bytes, bucket_bytes, std::min<std::int64_t>(most, 256));
+}
+
+Plan make_plan(const PlanOptions& options) {
+  check(options);
+  const World& world = options.model.world;
+  Plan plan;
+  plan.local_s = predict_local(options.model).step_s;
+  plan.rows.push_back(all_reduce_row(options));
+  for (const TopologyEntry& entry : topology_table()) {
+    if (entry.needs_options || !entry.fits(world)) continue;
+    plan.rows.push_back(gossip_row(options, entry.name, ""));
+  }
+  for (const Variant& variant : kVariants) {
+    if (!is_worth_a_row(variant, world)) continue;
+    plan.rows.push_back(gossip_row(options, variant.name, variant.option));
+  }
+  rank(plan.rows, options.rank_by);
+  plan.recommendation = recommend(plan, options);
+  return plan;
+}
+
+nlohmann::ordered_json to_json(const Plan& plan) {
+  nlohmann::ordered_json json;
+  json["local_ms"] = 1e3 * plan.local_s;
+  json["rows"] = nlohmann::ordered_json::array();
+  for (const PlanRow& row : plan.rows) {
+    nlohmann::ordered_json entry = {{"topology", row.label},
+                                    {"step_ms", 1e3 * row.step.step_s},
+                                    {"wait_ms", 1e3 * row.step.wait_s},
+                                    {"rounds_to_target", nullptr},
+                                    {"rounds_estimated", false},
+                                    {"target_ms", nullptr},
+                                    {"yaml", row.yaml}};
+    if (row.rounds) {
+      entry["rounds_to_target"] = row.rounds->rounds;
+      entry["rounds_estimated"] = row.rounds->estimated;
+      entry["target_ms"] = 1e3 * *row.target_s;
+    }
+    json["rows"].push_back(std::move(entry));
+  }
+  json["recommendation"] = plan.recommendation;
+  json["yaml"] = plan.rows.front().yaml;
+  return json;
+}
+
+std::string to_text(const Plan& plan, const PlanOptions& options) {
+  std::size_t width = 8;
+  for (const PlanRow& row : plan.rows) width = std::max(width, row.label.size());
+  const auto line = [&](std::string_view label, const std::array<std::string, 4>& cells) {
+    std::string text(label);
+    text.resize(width, ' ');
+    for (const std::string& cell : cells) {
+      text += std::string(cell.size() < 12 ? 14 - cell.size() : 2, ' ') + cell;
+    }
+    return text + "\n";
+  };
+  std::string text = line("topology", {"ms per step", "of it wait",
+                                       concat("to ", shortest(options.target)), "ms to that"});
+  for (const PlanRow& row : plan.rows) {
+    const std::string rounds =
+        row.rounds ? concat(row.rounds->estimated ? "about " : "", row.rounds->rounds) : "unknown";
+    text += line(row.label, {milliseconds(row.step.step_s), milliseconds(row.step.wait_s), rounds,
+                             row.target_s ? milliseconds(*row.target_s) : "unknown"});
+  }
+  return concat(text, "Without communication a step takes ", milliseconds(plan.local_s),
+                " ms. Column 4: rounds until the ranks' distance from their mean has shrunk to ",
+                shortest(options.target), ".\n\n", plan.recommendation, "\n\n",
+                plan.rows.front().yaml);
+}
+
+}  // namespace gossamer::apps

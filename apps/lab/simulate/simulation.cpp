@@ -1,0 +1,184 @@
+#include "apps/lab/simulate/simulation.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/lab/simulate/virtual_ranks.hpp"
+#include "base/error.hpp"
+#include "base/random.hpp"
+#include "base/text.hpp"
+#include "optim/registry.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+constexpr std::int64_t kMostRanks = 1'000'000;
+constexpr std::int64_t kMostBytes = std::int64_t{16} << 30;
+constexpr std::uint64_t kStartStream = 2;
+// Distances below this part of the first one are rounding.
+constexpr double kRounding = 1e-12;
+
+void read_training(const Options& options, SimulationConfig& config) {
+  const Options optimizer = options.named_section("optimizer");
+  const std::string name = optimizer.choice("name", optimizer_names(), "sgd");
+  config.lr = optimizer.number("lr", {.fallback = 0.05, .min = 0.0});
+  config.weight_decay = optimizer.number("weight_decay", {.fallback = 0.0, .min = 0.0});
+  config.optimizer = make_optimizer(name, optimizer);
+  config.problem =
+      make_problem(options.named_section("problem"),
+                   {.world_size = config.world.size, .dim = config.dim, .seed = config.seed});
+}
+
+void check_memory(const Options& options, const SimulationConfig& config) {
+  const int num_states = config.optimizer ? config.optimizer->num_states() : 0;
+  // Parameters, what is sent with as many sums at the most, gradients, states.
+  const double rows = static_cast<double>(config.world.size) * (4.0 + num_states);
+  const double bytes = rows * static_cast<double>(config.dim) * sizeof(double);
+  if (bytes <= static_cast<double>(kMostBytes)) return;
+  options.fail("dim", concat(config.world.size, " ranks with ", config.dim, " parameters need ",
+                             human_bytes(bytes), ", allowed: up to ",
+                             human_bytes(static_cast<double>(kMostBytes))));
+}
+
+/// Whether a point is kept: all of the first 100, then about 50 for every factor of ten.
+bool keeps(std::int64_t round, std::int64_t last) {
+  if (round <= 100 || round == last) return true;
+  const std::int64_t stride = std::max<std::int64_t>(1, round / 50);
+  return round % stride == 0;
+}
+
+class Run {
+ public:
+  Run(const SimulationConfig& config, int num_threads)
+      : config_(config),
+        ranks_({.topology = config.topology,
+                .world_size = config.world.size,
+                .dim = config.dim,
+                .optimizer = config.optimizer,
+                .weight_decay = config.weight_decay,
+                .num_threads = num_threads}) {}
+
+  SimulationResult consensus() {
+    for (int rank = 0; rank < config_.world.size; ++rank) {
+      Random random(config_.seed, kStartStream + static_cast<std::uint64_t>(rank));
+      for (double& value : ranks_.parameters(rank)) value = random.normal();
+    }
+    const std::vector<double> start = ranks_.mean();
+    // Distances from the mean at the start: mixing keeps it, so its drift shows, too.
+    distances_ = {ranks_.distance_from(start)};
+    result_.points.push_back({.consensus_distance = distances_.front()});
+    for (std::int64_t k = 1; k <= config_.rounds; ++k) {
+      ranks_.mix();
+      note_consensus(k, ranks_.distance_from(start));
+    }
+    const std::vector<double> mean = ranks_.mean();
+    for (std::size_t d = 0; d < mean.size(); ++d) {
+      result_.mean_drift = std::max(result_.mean_drift, std::abs(mean[d] - start[d]));
+    }
+    result_.measured_factor = measured_factor();
+    return std::move(result_);
+  }
+
+  SimulationResult training() {
+    const SimulatedProblem& problem = *config_.problem;
+    const double least = problem.loss(problem.optimum());
+    result_.points.push_back(point_at(0, least));
+    const std::int64_t steady_from = config_.rounds - std::max<std::int64_t>(1, config_.rounds / 4);
+    std::int64_t num_steady = 0;
+    for (std::int64_t step = 1; step <= config_.rounds; ++step) {
+      ranks_.step([&](int rank, std::span<const double> x,
+                      std::span<double> g) { problem.gradient(rank, step, x, g); },
+                  config_.lr);
+      const bool steady = step > steady_from;
+      if (!steady && !keeps(step, config_.rounds)) continue;
+      const SimulationPoint point = point_at(step, least);
+      if (keeps(step, config_.rounds)) result_.points.push_back(point);
+      if (!steady) continue;
+      ++num_steady;
+      result_.steady.consensus_distance += point.consensus_distance;
+      result_.steady.excess_loss += point.excess_loss;
+      result_.steady.distance_to_optimum += point.distance_to_optimum;
+    }
+    const auto count = static_cast<double>(std::max<std::int64_t>(1, num_steady));
+    result_.steady = {config_.rounds, result_.steady.consensus_distance / count,
+                      result_.steady.excess_loss / count,
+                      result_.steady.distance_to_optimum / count};
+    return std::move(result_);
+  }
+
+ private:
+  void note_consensus(std::int64_t k, double distance) {
+    distances_.push_back(distance);
+    if (keeps(k, config_.rounds)) {
+      result_.points.push_back({.round = k, .consensus_distance = distance});
+    }
+    const double first = distances_.front();
+    if (!result_.rounds_to_thousandth && distance <= 1e-3 * first) {
+      result_.rounds_to_thousandth = k;
+    }
+    if (!result_.exact_after && distance <= kRounding * first) result_.exact_after = k;
+  }
+
+  [[nodiscard]] std::optional<double> measured_factor() const {
+    const std::int64_t period = config_.topology->period().value_or(1);
+    std::int64_t end = 0;
+    while (end < config_.rounds &&
+           distances_[static_cast<std::size_t>(end + 1)] > 10.0 * kRounding * distances_.front()) {
+      ++end;
+    }
+    const std::int64_t turns = end / period / 2;
+    if (turns < 1) return std::nullopt;
+    const std::int64_t last = end / period * period;
+    const std::int64_t first = last - turns * period;
+    const double ratio =
+        distances_[static_cast<std::size_t>(last)] / distances_[static_cast<std::size_t>(first)];
+    return std::pow(ratio, 1.0 / static_cast<double>(turns));
+  }
+
+  SimulationPoint point_at(std::int64_t step, double least) {
+    const std::vector<double> mean = ranks_.mean();
+    return {.round = step,
+            .consensus_distance = ranks_.distance_from(mean),
+            .excess_loss = config_.problem->loss(mean) - least,
+            .distance_to_optimum = ranks_.distance_from(config_.problem->optimum())};
+  }
+
+  const SimulationConfig& config_;
+  VirtualRanks ranks_;
+  std::vector<double> distances_;
+  SimulationResult result_;
+};
+
+}  // namespace
+
+SimulationConfig read_simulation(const Options& options) {
+  SimulationConfig config;
+  config.trains = options.choice("kind", {"consensus", "sgd"}, "consensus") == "sgd";
+  const auto size = static_cast<int>(options.integer("world_size", {.min = 1, .max = kMostRanks}));
+  const auto local =
+      static_cast<int>(options.integer("local_world_size", {.fallback = 0, .min = 0, .max = size}));
+  if (local > 0 && size % local != 0) {
+    options.fail("local_world_size",
+                 concat(local, " does not divide the ", size, " ranks, allowed: a divisor of it"));
+  }
+  config.world = {.rank = 0, .size = size, .local_rank = 0, .local_size = local > 0 ? local : size};
+  config.rounds = options.integer("rounds", {.fallback = 1000, .min = 1, .max = 100'000'000});
+  config.dim = options.integer("dim", {.fallback = 64, .min = 1, .max = std::int64_t{1} << 30});
+  config.seed = static_cast<std::uint64_t>(options.integer("seed", {.fallback = 0, .min = 0}));
+  check_memory(options, config);
+  config.topology = read_topology(options.named_section("topology"), config.world, "ring");
+  if (config.trains) {
+    read_training(options, config);
+    check_memory(options, config);
+  }
+  options.reject_unknown();
+  return config;
+}
+
+SimulationResult simulate(const SimulationConfig& config, int num_threads) {
+  Run run(config, num_threads);
+  return config.trains ? run.training() : run.consensus();
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,281 @@
+#include "apps/lab/study/study.hpp"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "apps/lab/study/study_config.hpp"
+#include "apps/lab/study/study_progress.hpp"
+#include "apps/train/agreement.hpp"
+#include "apps/train/rank_setup.hpp"
+#include "apps/train/run_config.hpp"
+#include "apps/train/run_folder.hpp"
+#include "apps/train/training_loop.hpp"
+#include "base/text.hpp"
+#include "base/yaml.hpp"
+#include "core/bucket_plan.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+// They do not change what a run comes to.
+constexpr std::array<std::string_view, 5> kIrrelevant = {
+    "run.output_dir", "run.threads", "log.level", "log.progress", "comm.timeout_s"};
+
+std::string read_whole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Takes the value at a dotted path out of a tree.
+void remove_path(YamlNode& tree, std::string_view path) {
+  const std::size_t dot = path.find('.');
+  if (dot == std::string_view::npos) {
+    std::erase_if(tree.entries, [&](const auto& pair) { return pair.first.name == path; });
+  } else if (YamlNode* section = tree.find(path.substr(0, dot))) {
+    remove_path(*section, path.substr(dot + 1));
+  }
+}
+
+/// Whether two trees hold the same, wherever it stands.
+bool same_values(const YamlNode& a, const YamlNode& b) {
+  const auto same_entry = [](const auto& left, const auto& right) {
+    return left.first.name == right.first.name && same_values(left.second, right.second);
+  };
+  return a.kind == b.kind && a.scalar == b.scalar && a.quoted == b.quoted &&
+         std::ranges::equal(a.items, b.items, same_values) &&
+         std::ranges::equal(a.entries, b.entries, same_entry);
+}
+
+/// The record of kind `final`; nothing when the run has not come to it.
+std::optional<Json> final_record(const std::string& folder) {
+  std::ifstream file(folder + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const Json record = Json::parse(line, nullptr, false);
+    if (record.is_object() && record.value("kind", "") == "final") return record;
+  }
+  return std::nullopt;
+}
+
+/// The sections of a run as a part of the file that they come from, so that errors name keys as
+/// they stand there.
+Options as_base(const YamlNode& tree) {
+  YamlNode root{.kind = YamlNode::Kind::kMapping, .where = tree.where};
+  root.entries.push_back({{"base", tree.where}, tree});
+  return Options(root).section("base");
+}
+
+/// The study's file, or why it cannot be had. Errors are kept for later, because all ranks have to
+/// leave together.
+struct Source {
+  std::string config_path;
+  StudyConfig config;
+  std::optional<ConfigError> error;
+  LaunchConfig launch;
+};
+
+Source read_source(const std::string& config_path, const std::vector<std::string>& overrides) {
+  Source source;
+  source.config_path = config_path;
+  source.launch.backend = default_backend();
+  try {
+    YamlNode tree = read_yaml_file(config_path);
+    for (const std::string& text : overrides) apply_override(tree, text);
+    source.config = read_study_config(tree, config_path);
+    source.launch = read_launch_config(as_base(source.config.base));
+    if (source.launch.backend == "threads") {
+      source.launch.options.num_ranks = source.config.workers;
+    }
+  } catch (const ConfigError& error) {
+    source.error = error;
+  }
+  return source;
+}
+
+/// What one rank does.
+class StudyRank {
+ public:
+  struct Shared {
+    const Source& source;
+    SharedData& data;
+    /// Written by rank 0.
+    StudyOutcome& outcome;
+  };
+
+  StudyRank(Communicator& communicator, const World& world, const Shared& shared)
+      : communicator_(communicator), world_(world), shared_(shared) {}
+
+  void run() {
+    check();
+    const std::vector<StudyRun>& runs = shared_.source.config.runs;
+    std::vector<bool> finished;
+    for (const StudyRun& run : runs) finished.push_back(already_finished(run));
+    const std::int64_t num_kept = std::ranges::count(finished, true);
+    if (world_.rank == 0) greet(num_kept);
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (!finished[i]) train(static_cast<std::int64_t>(i) + 1, runs[i]);
+      // A folder that cannot be written is found out together, before the next run.
+      jointly(communicator_, [&] {
+        if (world_.rank == 0) record(runs[i], finished[i]);
+        return true;
+      });
+    }
+    if (progress_) progress_->end_line();
+  }
+
+ private:
+  [[nodiscard]] RunConfig read(const StudyRun& run) const {
+    return read_run_config(Options(run.tree), world_, shared_.source.config_path);
+  }
+
+  /// Finds what is wrong with any run before the first one starts.
+  void check() {
+    std::vector<std::string> lines;
+    jointly(communicator_, [&] {
+      if (shared_.source.error) throw ConfigError(*shared_.source.error);
+      const StudyConfig& config = shared_.source.config;
+      if (config.workers != world_.size) {
+        throw ConfigError(config.workers_where, "study.workers",
+                          concat("is ", config.workers, ", and ", world_.size,
+                                 " ranks were started, allowed: study.workers=", world_.size,
+                                 ", or mpirun -n ", config.workers));
+      }
+      for (const StudyRun& run : config.runs) {
+        const RunConfig checked =
+            read_run_config(as_base(run.tree), world_, shared_.source.config_path);
+        lines.push_back(lines_of(checked.resolved));
+        level_ = checked.log_level;
+        mode_ = checked.progress;
+      }
+      return true;
+    });
+    agree(communicator_, "their study", join(lines, "\n"));
+    logger_ = Logger(level_, world_.rank == 0 ? "" : concat("rank ", world_.rank));
+  }
+
+  /// Rank 0 looks and tells, because others may not see its folder.
+  bool already_finished(const StudyRun& run) {
+    const bool mine =
+        world_.rank == 0 && is_finished(folder_of(run), read(run).resolved, world_.size);
+    return communicator_.all_gather(mine ? "kept" : "").front() == "kept";
+  }
+
+  [[nodiscard]] std::string folder_of(const StudyRun& run) const {
+    return (std::filesystem::path(shared_.source.config.output_dir) / run.name).string();
+  }
+
+  void greet(std::int64_t num_kept) {
+    const StudyConfig& config = shared_.source.config;
+    const auto num_runs = static_cast<std::int64_t>(config.runs.size());
+    shared_.outcome.num_kept = num_kept;
+    logger_.info(concat("a study of ", num_runs, " runs with ", world_.size, " workers into ",
+                        config.output_dir, "; ", num_kept, " of them are finished and kept"));
+    progress_.emplace(StudyProgress::Setup{
+        .mode = mode_, .logger = logger_, .num_runs = num_runs, .num_to_do = num_runs - num_kept});
+  }
+
+  void train(std::int64_t number, const StudyRun& run) {
+    const RunConfig config = read(run);
+    set_compute_threads(config, world_);
+    const auto data = jointly(communicator_, [&] { return shared_.data.get(config); });
+    auto folder = jointly(communicator_, [&]() -> std::unique_ptr<RunFolder> {
+      if (world_.rank != 0) return nullptr;
+      return std::make_unique<RunFolder>(folder_of(run), config.resolved);
+    });
+    if (folder && folder->replaces_earlier_run()) {
+      progress_->end_line();
+      logger_.warning(concat("the run that was in ", folder->path(),
+                             " is replaced: it had not finished, or was configured otherwise"));
+    }
+    if (progress_) progress_->begin(number, run.name);
+    try {
+      TrainingLoop trainer(config,
+                           {.communicator = communicator_,
+                            .world = world_,
+                            .logger = Logger(std::max(level_, LogLevel::kWarning), run.name),
+                            .data = data,
+                            .observer = [this](const ProgressState& state) {
+                              if (progress_) progress_->show(state);
+                            }});
+      train_into(folder.get(), trainer);
+    } catch (const std::exception&) {
+      if (progress_) {
+        progress_->end_line();
+        logger_.error(concat("run ", number, "/", shared_.source.config.runs.size(), ", ", run.name,
+                             ", has failed and ends the study; the runs that finished are kept"));
+      }
+      throw;
+    }
+  }
+
+  /// Adds a run that has finished to the results.
+  void record(const StudyRun& run, bool was_kept) {
+    const std::optional<Json> end = final_record(folder_of(run));
+    if (!end) {
+      throw CheckpointError(concat(folder_of(run), "/metrics.jsonl has no final record any more. ",
+                                   "Run the study again."));
+    }
+    std::vector<StudyRow>& rows = shared_.outcome.rows;
+    rows.push_back(make_row(run, *end));
+    if (!was_kept) progress_->end(rows.back());
+    const std::string& folder = shared_.source.config.output_dir;
+    write_file(folder + "/results.csv", to_csv(rows), "study.output_dir");
+    write_file(folder + "/table.md", to_markdown(group_over_seeds(rows)), "study.output_dir");
+  }
+
+  Communicator& communicator_;
+  const World& world_;
+  Shared shared_;
+  Logger logger_;
+  LogLevel level_ = LogLevel::kInfo;
+  std::string mode_ = "auto";
+  /// On rank 0.
+  std::optional<StudyProgress> progress_;
+};
+
+}  // namespace
+
+bool is_finished(const std::string& folder, const std::vector<ResolvedValue>& config, int workers) {
+  const Json status = Json::parse(read_whole(folder + "/status.json"), nullptr, false);
+  if (!status.is_object() || status.value("state", "") != "done") return false;
+  // The configuration does not say how many workers there are.
+  const std::optional<Json> end = final_record(folder);
+  if (!end || end->value("world_size", 0) != workers) return false;
+  try {
+    YamlNode had = read_yaml_file(folder + "/config.yaml");
+    YamlNode wanted = parse_yaml(to_yaml(config), "wanted");
+    for (const std::string_view path : kIrrelevant) {
+      remove_path(had, path);
+      remove_path(wanted, path);
+    }
+    return same_values(had, wanted);
+  } catch (const ConfigError&) {
+    // Torn or edited by hand.
+    return false;
+  }
+}
+
+StudyOutcome run_study(const std::string& config_path, const std::vector<std::string>& overrides) {
+  const Source source = read_source(config_path, overrides);
+  StudyOutcome outcome;
+  outcome.folder = source.config.output_dir;
+  SharedData data;
+  outcome.exit_code = launch(source.launch.backend, source.launch.options,
+                             [&](Communicator& communicator, const World& world) {
+                               return leaving_together(world, [&] {
+                                 StudyRank(communicator, world, {source, data, outcome}).run();
+                                 return static_cast<int>(ExitCode::kDone);
+                               });
+                             });
+  return outcome;
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,138 @@
+#include "apps/train/run_config.hpp"
+
+#include <filesystem>
+#include <utility>
+
+#include "base/text.hpp"
+#include "core/algorithm.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+constexpr std::int64_t kMaxCount = 1'000'000'000;
+
+void read_run(const Options& run, const std::string& config_path, RunConfig& config) {
+  config.seed = static_cast<std::uint64_t>(run.integer("seed", {.fallback = 1, .min = 0}));
+  // Steps win, so that a file that counts in epochs can be shortened on the command line.
+  config.steps = run.optional_integer("steps", {.min = 1, .max = kMaxCount});
+  config.epochs = run.integer("epochs", {.fallback = 1, .min = 1, .max = kMaxCount});
+  const std::filesystem::path stem = std::filesystem::path(config_path).stem();
+  config.output_dir = run.text("output_dir", (std::filesystem::path("runs") / stem).string());
+  if (config.output_dir.empty()) run.fail("output_dir", "is empty, allowed: the path of a folder");
+  config.threads = run.integer("threads", {.fallback = 0, .min = 0, .max = 4096});
+}
+
+void read_model_and_data(const Options& root, RunConfig& config) {
+  const Options model = root.section("model");
+  const std::string model_name = model.choice("name", model_names(), "mlp");
+  config.model = configure_model(model_name, model);
+  const Options data = root.section("data");
+  const std::string name = data.choice("name", dataset_names(), "glyphs");
+  config.data = configure_dataset(name, data);
+  const SampleKind gives = find_dataset(name).gives;
+  if (find_model(model_name).takes != gives) {
+    std::vector<std::string> fitting;
+    for (const ModelEntry& entry : model_table()) {
+      if (entry.takes == gives) fitting.emplace_back(entry.name);
+    }
+    model.fail("name", concat(model_name, " does not take ", name_of(gives), ", which data.name ",
+                              name, " gives, allowed: ", join(fitting, ", ")));
+  }
+  config.batch_size = data.integer("batch_size", {.fallback = 32, .min = 1, .max = 1'000'000});
+  config.dirichlet_alpha = data.optional_number("dirichlet_alpha", {.min = 1e-6, .max = 1e6});
+  if (config.dirichlet_alpha && gives == SampleKind::kTokens) {
+    data.fail("dirichlet_alpha", "deals samples out by label, and text has none, allowed: null");
+  }
+}
+
+void read_gossip(const Options& root, const World& world, RunConfig& config) {
+  const Options topology = root.section("topology");
+  if (config.algorithm == "gossip") {
+    config.topology = read_topology(topology, world, "ring");
+  } else {
+    // Only gossip needs it: the same file must run with `algorithm=allreduce` on any world size.
+    topology.accept_unknown();
+  }
+}
+
+void read_optimizer(const Options& root, RunConfig& config) {
+  const Options optimizer = root.section("optimizer");
+  const std::string name = optimizer.choice("name", optimizer_names(), "accum_adamw");
+  config.lr = optimizer.number("lr", {.fallback = 1e-3, .min = 0.0});
+  config.weight_decay = optimizer.number("weight_decay", {.fallback = 0.0, .min = 0.0});
+  config.decay_bias_and_norm = optimizer.flag("decay_bias_and_norm", false);
+  config.optimizer = make_optimizer(name, optimizer);
+
+  config.schedule_options = root.section("lr_schedule");
+  config.schedule_name = config.schedule_options.choice("name", schedule_names(), "constant");
+  // Made again with the real number of steps once the data is known; this checks the keys.
+  static_cast<void>(config.make_schedule(1));
+}
+
+void read_gradients(const Options& train, RunConfig& config) {
+  config.gradients.nonfinite = nonfinite(train.choice("nonfinite", nonfinite_names(), "abort"));
+  config.gradients.clip_mode = clip_mode(train.choice("grad_clip", clip_mode_names(), "none"));
+  config.gradients.clip_norm =
+      train.number("grad_clip_norm", {.fallback = 1.0, .min = 0.0, .above_min = true});
+}
+
+void read_log(const Options& log, RunConfig& config) {
+  config.log_level = log_level(log.choice("level", log_level_names(), "info"));
+  config.progress = log.choice("progress", {"auto", "bar", "lines"}, "auto");
+  const IntegerRule count{.min = 0, .max = kMaxCount};
+  const auto every = [&](std::string_view key, std::int64_t fallback) {
+    return log.integer(key, {.fallback = fallback, .min = count.min, .max = count.max});
+  };
+  config.log_every = every("every", 10);
+  config.consensus_every = every("consensus_every", 0);
+  config.eval_every = every("eval_every", 0);
+}
+
+}  // namespace
+
+LaunchConfig read_launch_config(const Options& root) {
+  const Options comm = root.section("comm");
+  LaunchConfig config;
+  std::vector<std::string> backends = backend_names();
+  backends.insert(backends.begin(), "auto");
+  config.backend = comm.choice("backend", backends, "auto");
+  if (config.backend == "auto") config.backend = default_backend();
+  if (config.backend == "threads" && under_mpi_launcher()) {
+    comm.fail("backend",
+              "threads under mpirun would be a run of its own in every process, allowed: mpi, or "
+              "--ranks N without mpirun");
+  }
+  config.options.timeout_s =
+      comm.number("timeout_s", {.fallback = 300.0, .min = 0.0, .max = 1e9, .above_min = true});
+  config.options.local_size =
+      static_cast<int>(comm.integer("local_size", {.fallback = 0, .min = 0, .max = 1'000'000}));
+  const Options log = root.section("log");
+  config.options.log_level = log_level(log.choice("level", log_level_names(), "info"));
+  return config;
+}
+
+std::shared_ptr<const Schedule> RunConfig::make_schedule(std::int64_t total_steps) const {
+  return gossamer::make_schedule(schedule_name, {lr, total_steps}, schedule_options);
+}
+
+RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path) {
+  RunConfig config;
+  read_run(root.section("run"), config_path, config);
+  config.device = read_device_choice(root.section("device"));
+  read_model_and_data(root, config);
+  config.algorithm = root.choice("algorithm", algorithm_names(), "gossip");
+  read_gossip(root, world, config);
+  read_optimizer(root, config);
+  read_gradients(root.section("train"), config);
+  config.bucket_bytes = static_cast<std::int64_t>(
+      1024.0 * 1024.0 *
+      root.section("buckets").number(
+          "size_mb", {.fallback = 25.0, .min = 0.0, .max = 1e6, .above_min = true}));
+  config.comm_timeout_s = read_launch_config(root).options.timeout_s;
+  read_log(root.section("log"), config);
+  root.reject_unknown();
+  config.resolved = root.resolved();
+  return config;
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,50 @@
+#include "apps/train/summary.hpp"
+
+#include <cstdio>
+
+#include "base/text.hpp"
+
+namespace gossamer::apps {
+
+Json to_json(const Summary& summary) {
+  return {{"kind", "final"},
+          {"step", summary.steps},
+          {"world_size", summary.world_size},
+          {"accuracy_mean_model", summary.accuracy_mean_model},
+          {"accuracy_worst_local", summary.accuracy_worst_local},
+          {"accuracy_mean_local", summary.accuracy_mean_local},
+          {"loss_mean_model", summary.loss_mean_model},
+          {"consensus_distance", summary.consensus_distance},
+          {"bytes_sent_per_step", summary.bytes_sent_per_step},
+          {"train_s", summary.train_s},
+          {"samples_per_s", summary.samples_per_s},
+          {"forward_ms", summary.forward_ms},
+          {"backward_ms", summary.backward_ms},
+          {"wait_ms", summary.wait_ms},
+          {"update_ms", summary.update_ms}};
+}
+
+void print_summary(const Summary& summary, const std::string& folder) {
+  const double step_ms = 1e3 * summary.train_s / static_cast<double>(summary.steps);
+  const double other_ms =
+      step_ms - summary.forward_ms - summary.backward_ms - summary.wait_ms - summary.update_ms;
+  std::printf("\n");
+  std::printf("  ranks                        %12d\n", summary.world_size);
+  std::printf("  steps                        %12lld\n", static_cast<long long>(summary.steps));
+  std::printf("  accuracy, mean model         %11.2f %%\n", 100.0 * summary.accuracy_mean_model);
+  std::printf("  accuracy, worst local model  %11.2f %%\n", 100.0 * summary.accuracy_worst_local);
+  std::printf("  consensus distance           %12.4g\n", summary.consensus_distance);
+  std::printf("  samples per second           %12.0f\n", summary.samples_per_s);
+  std::printf("  bytes sent per step and rank %12s\n",
+              human_bytes(summary.bytes_sent_per_step).c_str());
+  std::printf("  time per step                %9.2f ms\n", step_ms);
+  std::printf("    forward                    %9.2f ms\n", summary.forward_ms);
+  std::printf("    backward                   %9.2f ms\n", summary.backward_ms);
+  std::printf("    waiting for peers          %9.2f ms\n", summary.wait_ms);
+  std::printf("    mix and update             %9.2f ms\n", summary.update_ms);
+  std::printf("    batches and the rest       %9.2f ms\n", other_ms);
+  std::printf("\n  everything about this run is in %s\n", folder.c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,110 @@
+#pragma once
+// The training loop of one rank. All ranks run the same one, step for step; rank 0 also writes the
+// run's folder and talks to the person.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "apps/data/dataset.hpp"
+#include "apps/data/sharding.hpp"
+#include "apps/train/evaluation.hpp"
+#include "apps/train/progress_line.hpp"
+#include "apps/train/run_config.hpp"
+#include "apps/train/run_folder.hpp"
+#include "core/torch/data_parallel.hpp"
+#include "core/torch/graphed_step.hpp"
+
+namespace gossamer::apps {
+
+class TrainingLoop {
+ public:
+  struct Setup {
+    Communicator& communicator;
+    World world;
+    Logger logger;
+    std::shared_ptr<const Dataset> data;
+    /// Trace and plan only; see DataParallelOptions.
+    bool dry_run = false;
+    /// On rank 0: hears of every record of a step. Where it is set, nothing goes to the terminal,
+    /// neither the progress nor the table at the end.
+    std::function<void(const ProgressState&)> observer = nullptr;
+  };
+
+  /// Collective. `config` must outlive this.
+  TrainingLoop(const RunConfig& config, const Setup& setup);
+
+  /// Collective: one forward and backward on one batch; returns the loss of this rank, one number
+  /// on the model's device.
+  torch::Tensor train_step();
+  /// Collective: trains to the end, evaluates, and fills the folder (nullptr except on rank 0).
+  void run(RunFolder* folder);
+
+  [[nodiscard]] const DecentralizedDataParallel<Classifier>& model() const { return model_; }
+  [[nodiscard]] std::int64_t total_steps() const { return total_steps_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Evaluation {
+    Score mean_model;
+    double worst_local = 0.0;
+    double mean_local = 0.0;
+    double consensus_distance = 0.0;
+  };
+
+  /// Sums since the last record.
+  struct Window {
+    double loss = 0.0;
+    /// Steps whose loss is finite.
+    std::int64_t num_losses = 0;
+    /// Not in the sum yet: one number each, on a device where reading it waits for the step.
+    std::vector<torch::Tensor> unread = {};
+    std::int64_t steps = 0;
+    /// Without logging and evaluation.
+    double seconds = 0.0;
+  };
+
+  /// The loss of one batch.
+  torch::Tensor forward(const torch::Tensor& inputs, const torch::Tensor& labels);
+  [[nodiscard]] bool is_due(std::int64_t every) const;
+  [[nodiscard]] double elapsed_s() const;
+  /// Collective: root mean square over ranks of ||mean - x_i||.
+  double measure_consensus();
+  double root_mean_square(double distance);
+  /// Collective. `save_to` is set on the rank that also writes the mean model.
+  Evaluation evaluate(const std::string* save_to = nullptr);
+  void save(const std::string& path);
+  /// Makes a step and counts it.
+  void advance();
+  void write_step(RunFolder* folder);
+  /// Adds the window's unread losses to its sum.
+  void read_losses();
+  void write_evaluation(RunFolder* folder, const Evaluation& evaluation) const;
+  void finish(RunFolder* folder);
+  void write_status(const RunFolder& folder, std::string_view state) const;
+
+  const RunConfig& config_;
+  Setup setup_;
+  BatchSampler sampler_;
+  std::int64_t total_steps_;
+  TrainingDevice device_;
+  std::shared_ptr<Classifier> classifier_;
+  DecentralizedDataParallel<Classifier> model_;
+  std::optional<GraphedStep> graphed_;
+  ProgressLine progress_;
+  std::int64_t step_ = 0;
+  Window window_;
+  Clock::time_point begin_ = Clock::now();
+  /// Training alone: steps, without logging and evaluation.
+  double train_s_ = 0.0;
+  double forward_s_ = 0.0;
+  double backward_s_ = 0.0;
+  /// The learning rate of the last step made.
+  double lr_ = 0.0;
+  std::optional<double> last_consensus_;
+};
+
+}  // namespace gossamer::apps

@@ -1,0 +1,357 @@
+#include "base/cuda_stream.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cuda.h>
+
+#include "base/cuda_check.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+cudaStream_t as_stream(void* native) { return static_cast<cudaStream_t>(native); }
+
+/// One event handle. A moved-from one is empty.
+class CudaEvent : public Event {
+ public:
+  CudaEvent(int device, cudaStream_t stream) : device_(device) {
+    // A host that waits sleeps instead of spinning: it shares its cores with other ranks.
+    cuda_check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync),
+               "cudaEventCreateWithFlags");
+    const cudaError_t code = cudaEventRecord(event_, stream);
+    if (code != cudaSuccess) {
+      cudaEventDestroy(event_);
+      cuda_check(code, "cudaEventRecord");
+    }
+  }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+
+  [[nodiscard]] cudaEvent_t get() const { return event_; }
+  [[nodiscard]] bool done() const override {
+    const CudaDeviceScope scope(device_);
+    const cudaError_t code = cudaEventQuery(event_);
+    if (code == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());
+      return false;
+    }
+    cuda_check(code, "work on the GPU");
+    return true;
+  }
+  void wait() const override {
+    const CudaDeviceScope scope(device_);
+    cuda_check(cudaEventSynchronize(event_), "work on the GPU");
+  }
+
+ private:
+  int device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+std::shared_ptr<void> make_stream(bool high_priority) {
+  int least = 0;
+  int greatest = 0;
+  cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+             "cudaDeviceGetStreamPriorityRange");
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                          high_priority ? greatest : least),
+             "cudaStreamCreateWithPriority");
+  return {stream, [](void* native) { cudaStreamDestroy(as_stream(native)); }};
+}
+
+/// Zero-filled host memory that the device reaches.
+Buffer allocate_pinned(int device, std::int64_t numel, DType dtype) {
+  const CudaDeviceScope scope(device);
+  const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(numel * size_of(dtype), 1));
+  void* data = nullptr;
+  cuda_check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
+             concat("cudaHostAlloc of ", bytes, " bytes"));
+  std::memset(data, 0, bytes);
+  std::shared_ptr<void> owner(data, [](void* address) { cudaFreeHost(address); });
+  return {std::move(owner), {data, numel, dtype, {}}};
+}
+
+using StreamWaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+using PrimaryCtxGetState = CUresult (*)(CUdevice, unsigned*, int*);
+
+/// A function of the driver; the program is not linked with the driver.
+template <class Function>
+Function driver_function(const char* name) {
+  constexpr unsigned kVersion = 12000;
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  cuda_check(cudaGetDriverEntryPointByVersion(name, &function, kVersion, cudaEnableDefault, &found),
+             "cudaGetDriverEntryPointByVersion");
+  if (found != cudaDriverEntryPointSuccess) {
+    throw DeviceError(concat("the GPU's driver is older than CUDA 12: it has no ", name));
+  }
+  return reinterpret_cast<Function>(function);
+}
+
+/// Something of this process uses the device already.
+bool has_context(int device) {
+  const auto get_state = driver_function<PrimaryCtxGetState>("cuDevicePrimaryCtxGetState");
+  unsigned flags = 0;
+  int active = 0;
+  return get_state(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+}  // namespace
+
+void cuda_check(cudaError_t code, std::string_view call) {
+  if (code == cudaSuccess) return;
+  // Whoever asks next for the last error means another call.
+  static_cast<void>(cudaGetLastError());
+  throw DeviceError(
+      concat(call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")"));
+}
+
+CudaDeviceScope::CudaDeviceScope(int device) : device_(device) {
+  cuda_check(cudaGetDevice(&before_), "cudaGetDevice");
+  if (before_ != device) cuda_check(cudaSetDevice(device), "cudaSetDevice");
+}
+
+CudaDeviceScope::~CudaDeviceScope() {
+  if (before_ == device_) return;
+  try {
+    // cudaSetDevice() would make one, of hundreds of megabytes: every rank's on the first GPU.
+    if (has_context(before_)) cudaSetDevice(before_);
+  } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): the device stays this one
+  }
+}
+
+DeviceAllocator cuda_malloc_allocator(int device) {
+  return [device](std::int64_t numel, DType dtype) -> Buffer {
+    const CudaDeviceScope scope(device);
+    const Block block{nullptr, numel, dtype, {DeviceType::kCuda, device}};
+    void* data = nullptr;
+    // An empty block has an address too: null stands for a gradient that is not there.
+    const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(block.bytes(), 1));
+    cuda_check(cudaMalloc(&data, bytes), concat("cudaMalloc of ", bytes, " bytes"));
+    std::shared_ptr<void> owner(data, [](void* address) { cudaFree(address); });
+    return {std::move(owner), {data, numel, dtype, block.device}};
+  };
+}
+
+struct CudaStream::Failure {
+  std::mutex mutex;
+  std::exception_ptr error;  // guarded by mutex
+};
+
+/// Words of host memory that the device waits for. A word is used again when the device has seen
+/// it.
+class CudaStream::Gates : public std::enable_shared_from_this<Gates> {
+ public:
+  /// Of one allocation.
+  static constexpr std::int64_t kWords = 1024;
+  using Word = std::shared_ptr<std::uint32_t>;
+
+  explicit Gates(std::function<Buffer()> allocate) : allocate_(std::move(allocate)) {}
+
+  /// A word that is 0.
+  Word take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      const Buffer memory = allocate_();
+      memory_.push_back(memory);
+      auto* const words = static_cast<std::uint32_t*>(memory.block().data);
+      for (std::int64_t i = 0; i < kWords; ++i) free_.push_back(words + i);
+    }
+    std::uint32_t* const word = free_.back();
+    free_.pop_back();
+    std::atomic_ref(*word).store(0);
+    return {word, [gates = shared_from_this()](std::uint32_t* seen) {
+              const std::lock_guard relock(gates->mutex_);
+              gates->free_.push_back(seen);
+            }};
+  }
+
+ private:
+  std::function<Buffer()> allocate_;
+  std::mutex mutex_;
+  std::vector<Buffer> memory_;        // guarded by mutex_
+  std::vector<std::uint32_t*> free_;  // guarded by mutex_
+};
+
+CudaStream::CudaStream(CudaStreamOptions options)
+    : options_(std::move(options)), failure_(std::make_shared<Failure>()) {
+  gates_ = std::make_shared<Gates>([device = options_.device] {
+    return allocate_pinned(device, Gates::kWords * std::int64_t{sizeof(std::uint32_t)},
+                           DType::kUInt8);
+  });
+  const CudaDeviceScope scope(options_.device);
+  if (!options_.allocate) options_.allocate = cuda_malloc_allocator(options_.device);
+  if (!options_.native) owned_ = make_stream(options_.high_priority);
+  native_ = options_.native.value_or(owned_.get());
+}
+
+CudaStream::~CudaStream() {
+  try {
+    const CudaDeviceScope scope(options_.device);
+    cudaStreamSynchronize(as_stream(native_));
+  } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): nothing is left to wait for
+  }
+}
+
+Device CudaStream::device() const { return {DeviceType::kCuda, options_.device}; }
+
+void CudaStream::enter() { cuda_check(cudaSetDevice(options_.device), "cudaSetDevice"); }
+
+void CudaStream::run(std::function<void()> work) {
+  struct Call {
+    std::function<void()> work;
+    std::shared_ptr<Failure> failure;
+  };
+  const CudaDeviceScope scope(options_.device);
+  const auto call = [](void* argument) {
+    const std::unique_ptr<Call> mine(static_cast<Call*>(argument));
+    {
+      const std::lock_guard lock(mine->failure->mutex);
+      if (mine->failure->error) return;
+    }
+    try {
+      mine->work();
+    } catch (...) {
+      const std::lock_guard lock(mine->failure->mutex);
+      mine->failure->error = std::current_exception();
+    }
+  };
+  auto argument = std::make_unique<Call>(Call{std::move(work), failure_});
+  cuda_check(cudaLaunchHostFunc(as_stream(native_), call, argument.get()), "cudaLaunchHostFunc");
+  static_cast<void>(argument.release());
+}
+
+StreamHold CudaStream::hold() {
+  const CudaDeviceScope scope(options_.device);
+  const Gates::Word word = gates_->take();
+  const CUresult code = driver_function<StreamWaitValue>("cuStreamWaitValue32")(
+      as_stream(native_), reinterpret_cast<CUdeviceptr>(word.get()), 1, CU_STREAM_WAIT_VALUE_EQ);
+  if (code != CUDA_SUCCESS) {
+    throw DeviceError(concat("cuStreamWaitValue32: error ", static_cast<int>(code)));
+  }
+  StreamHold release = [word, failure = failure_](std::exception_ptr error) {
+    if (error) {
+      const std::lock_guard lock(failure->mutex);
+      if (!failure->error) failure->error = std::move(error);
+    }
+    std::atomic_ref(*word).store(1);
+  };
+  try {
+    keep(word);
+  } catch (...) {
+    // Nobody else would.
+    release(nullptr);
+    throw;
+  }
+  return release;
+}
+
+EventPtr CudaStream::record() {
+  check();
+  const CudaDeviceScope scope(options_.device);
+  return std::make_shared<CudaEvent>(options_.device, as_stream(native_));
+}
+
+void CudaStream::wait(EventPtr event) {
+  if (!event) return;
+  const auto* const cuda_event = dynamic_cast<const CudaEvent*>(event.get());
+  if (cuda_event == nullptr) return run([event = std::move(event)] { event->wait(); });
+  const CudaDeviceScope scope(options_.device);
+  cuda_check(cudaStreamWaitEvent(as_stream(native_), cuda_event->get(), 0), "cudaStreamWaitEvent");
+}
+
+void CudaStream::copy(const Block& to, const ConstBlock& from) {
+  if (to.bytes() != from.bytes()) throw std::logic_error("Stream::copy: the blocks differ in size");
+  if (to.numel == 0) return;
+  const CudaDeviceScope scope(options_.device);
+  cuda_check(cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(to.bytes()),
+                             cudaMemcpyDefault, as_stream(native_)),
+             "cudaMemcpyAsync");
+}
+
+void CudaStream::zero(const Block& block) {
+  if (block.numel == 0) return;
+  const CudaDeviceScope scope(options_.device);
+  cuda_check(
+      cudaMemsetAsync(block.data, 0, static_cast<std::size_t>(block.bytes()), as_stream(native_)),
+      "cudaMemsetAsync");
+}
+
+Buffer CudaStream::allocate(std::int64_t numel, DType dtype) {
+  Buffer memory = options_.allocate(numel, dtype);
+  zero(memory.block());
+  return memory;
+}
+
+Buffer CudaStream::allocate_host(std::int64_t numel, DType dtype) {
+  return allocate_pinned(options_.device, numel, dtype);
+}
+
+void CudaStream::keep(std::shared_ptr<void> owner) {
+  // Not record(): the device is still at what it has been given when other work has failed.
+  const CudaDeviceScope scope(options_.device);
+  EventPtr event = std::make_shared<CudaEvent>(options_.device, as_stream(native_));
+  {
+    const std::lock_guard lock(mutex_);
+    kept_.emplace_back(std::move(event), std::move(owner));
+  }
+  drop_done();
+}
+
+void CudaStream::drop_done() {
+  // Declared before the lock, so that owners go after it: they may free memory, which waits for the
+  // device.
+  std::deque<std::pair<EventPtr, std::shared_ptr<void>>> released;
+  const std::lock_guard lock(mutex_);
+  while (!kept_.empty() && kept_.front().first->done()) {
+    released.push_back(std::move(kept_.front()));
+    kept_.pop_front();
+  }
+}
+
+void CudaStream::synchronize() {
+  {
+    const CudaDeviceScope scope(options_.device);
+    cuda_check(cudaStreamSynchronize(as_stream(native_)), "work on the GPU");
+  }
+  drop_done();
+  check();
+}
+
+void CudaStream::check() {
+  const std::lock_guard lock(failure_->mutex);
+  if (failure_->error) std::rethrow_exception(failure_->error);
+}
+
+std::string cuda_uuid(int device) {
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof(properties.uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    const auto byte = static_cast<unsigned char>(properties.uuid.bytes[i]);
+    text += kDigits[byte >> 4U];
+    text += kDigits[byte & 15U];
+  }
+  return text;
+}
+
+int num_cuda_devices() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+}  // namespace gossamer

@@ -1,0 +1,74 @@
+#pragma once
+// Streams whose work runs on processors; see stream.hpp.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/stream.hpp"
+
+namespace gossamer {
+
+/// Work is done at once, by the caller.
+class InlineStream : public Stream {
+ public:
+  [[nodiscard]] Device device() const override { return {}; }
+  [[nodiscard]] bool immediate() const override { return true; }
+  [[nodiscard]] bool on_host() const override { return true; }
+  void run(std::function<void()> work) override { work(); }
+  StreamHold hold() override;
+  EventPtr record() override { return nullptr; }
+  void wait(EventPtr event) override {
+    if (event) event->wait();
+  }
+  void copy(const Block& to, const ConstBlock& from) override;
+  void zero(const Block& block) override;
+  Buffer allocate(std::int64_t numel, DType dtype) override { return {numel, dtype}; }
+  Buffer allocate_host(std::int64_t numel, DType dtype) override { return {numel, dtype}; }
+  void keep(std::shared_ptr<void>) override {}
+  void synchronize() override {}
+  void check() override {}
+};
+
+/// Work is done by a thread. The memory is the host's, and may be said to be another device's.
+class ThreadStream : public Stream {
+ public:
+  explicit ThreadStream(Device device = {}) : device_(device), thread_([this] { work_off(); }) {}
+  /// Blocks until all work is done.
+  ~ThreadStream() override;
+  ThreadStream(const ThreadStream&) = delete;
+  ThreadStream& operator=(const ThreadStream&) = delete;
+
+  [[nodiscard]] Device device() const override { return device_; }
+  [[nodiscard]] bool immediate() const override { return false; }
+  [[nodiscard]] bool on_host() const override { return true; }
+  void run(std::function<void()> work) override;
+  StreamHold hold() override;
+  EventPtr record() override;
+  void wait(EventPtr event) override;
+  void copy(const Block& to, const ConstBlock& from) override;
+  void zero(const Block& block) override;
+  Buffer allocate(std::int64_t numel, DType dtype) override;
+  Buffer allocate_host(std::int64_t numel, DType dtype) override { return {numel, dtype}; }
+  void keep(std::shared_ptr<void> owner) override;
+  void synchronize() override;
+  void check() override;
+
+ private:
+  void work_off();
+
+  Device device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;  // guarded by mutex_
+  bool stopping_ = false;                    // guarded by mutex_
+  std::exception_ptr error_;                 // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace gossamer

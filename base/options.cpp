@@ -1,0 +1,417 @@
+#include "base/options.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <sstream>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "base/yaml.hpp"
+
+namespace gossamer {
+namespace {
+
+/// As parse_whole(), with a plus sign allowed.
+template <class T>
+bool parse_signed(std::string_view text, T& value) {
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  return parse_whole(text, value);
+}
+
+std::string describe(const IntegerRule& rule) {
+  using Limits = std::numeric_limits<std::int64_t>;
+  const bool low = rule.min != Limits::min();
+  const bool high = rule.max != Limits::max();
+  if (low && high) return concat("an integer from ", rule.min, " to ", rule.max);
+  if (low) return concat("an integer >= ", rule.min);
+  if (high) return concat("an integer <= ", rule.max);
+  return "an integer";
+}
+
+std::string describe(const NumberRule& rule) {
+  std::string text = "a number";
+  const bool low = std::isfinite(rule.min);
+  if (low) text += concat(rule.above_min ? " > " : " >= ", shortest(rule.min));
+  if (std::isfinite(rule.max)) {
+    text += concat(low ? " and" : "", rule.below_max ? " < " : " <= ", shortest(rule.max));
+  }
+  return text;
+}
+
+bool within(double value, const NumberRule& rule) {
+  const bool low = rule.above_min ? value > rule.min : value >= rule.min;
+  const bool high = rule.below_max ? value < rule.max : value <= rule.max;
+  return low && high;
+}
+
+/// Text as a YAML scalar that reads back as the same text.
+std::string quote(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (c == '\n') {
+      quoted += "\\n";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+std::string_view kind_name(const YamlNode& node) {
+  switch (node.kind) {
+    case YamlNode::Kind::kNull:
+      return "nothing";
+    case YamlNode::Kind::kScalar:
+      return node.quoted ? "quoted text" : "text";
+    case YamlNode::Kind::kSequence:
+      return "a list";
+    case YamlNode::Kind::kMapping:
+      return "a mapping";
+  }
+  return "something else";
+}
+
+std::string shown(const YamlNode& node) {
+  if (node.kind != YamlNode::Kind::kScalar) return std::string(kind_name(node));
+  return node.quoted ? quote(node.scalar) : node.scalar;
+}
+
+}  // namespace
+
+struct Options::Shared {
+  YamlNode root;
+  /// Mappings that stand for scalars; addresses stay.
+  std::deque<YamlNode> made;
+  std::vector<ResolvedValue> resolved;
+};
+
+struct Options::Level {
+  const YamlNode* node = nullptr;  // null when the section is not in the file
+  std::string prefix;
+  std::string where;
+  std::vector<std::string> known;
+  bool accepts_unknown = false;
+  std::vector<std::pair<std::string, std::shared_ptr<Level>>> children;
+
+  void know(std::string_view key) {
+    if (std::ranges::find(known, key) == known.end()) known.emplace_back(key);
+  }
+
+  void reject_unknown() const {
+    if (node == nullptr || accepts_unknown) return;
+    reject_unknown_keys(*node, prefix, known);
+    for (const auto& [key, child] : children) child->reject_unknown();
+  }
+};
+
+Options::Options() : Options(YamlNode{.where = "defaults"}) {}
+
+Options::Options(YamlNode root)
+    : shared_(std::make_shared<Shared>()), level_(std::make_shared<Level>()) {
+  shared_->root = std::move(root);
+  const YamlNode& node = shared_->root;
+  level_->where = node.where;
+  if (node.kind == YamlNode::Kind::kNull) return;
+  if (node.kind != YamlNode::Kind::kMapping) {
+    throw ConfigError(node.where, "",
+                      concat("the file holds ", kind_name(node), ", allowed: key: value lines"));
+  }
+  level_->node = &node;
+}
+
+Options::Options(std::shared_ptr<Shared> shared, std::shared_ptr<Level> level)
+    : shared_(std::move(shared)), level_(std::move(level)) {}
+
+Options Options::parse(std::string_view yaml) {
+  const bool flow = yaml.empty() || yaml.front() == '{';
+  return Options(parse_yaml(flow ? std::string(yaml) : concat("{", yaml, "}"), "options"));
+}
+
+std::string Options::path(std::string_view key) const { return level_->prefix + std::string(key); }
+
+const YamlNode* Options::look_up(std::string_view key) const {
+  level_->know(key);
+  if (level_->node == nullptr) return nullptr;
+  const YamlNode* node = level_->node->find(key);
+  return node == nullptr || node->kind == YamlNode::Kind::kNull ? nullptr : node;
+}
+
+bool Options::has(std::string_view key) const {
+  if (level_->node == nullptr) return false;
+  const YamlNode* node = level_->node->find(key);
+  return node != nullptr && node->kind != YamlNode::Kind::kNull;
+}
+
+void Options::fail(std::string_view key, std::string_view what) const {
+  const YamlNode* node = level_->node == nullptr ? nullptr : level_->node->find(key);
+  throw ConfigError(node == nullptr ? level_->where : node->where, path(key), what);
+}
+
+const YamlNode& Options::need_scalar(std::string_view key, const YamlNode& node,
+                                     std::string_view allowed) const {
+  if (node.kind == YamlNode::Kind::kScalar) return node;
+  throw ConfigError(node.where, path(key), concat("is ", kind_name(node), ", allowed: ", allowed));
+}
+
+std::int64_t Options::read_integer(std::string_view key, const YamlNode& node,
+                                   const IntegerRule& rule) const {
+  const std::string allowed = describe(rule);
+  std::int64_t value = 0;
+  if (need_scalar(key, node, allowed).quoted || !parse_signed(node.scalar, value)) {
+    throw ConfigError(node.where, path(key),
+                      concat(shown(node), " is not an integer, allowed: ", allowed));
+  }
+  if (value < rule.min || value > rule.max) {
+    throw ConfigError(node.where, path(key), concat(value, " is out of range, allowed: ", allowed));
+  }
+  return value;
+}
+
+double Options::read_number(std::string_view key, const YamlNode& node,
+                            const NumberRule& rule) const {
+  const std::string allowed = describe(rule);
+  const std::string& text = need_scalar(key, node, allowed).scalar;
+  if (!node.quoted && (text == ".inf" || text == "-.inf" || text == ".nan")) {
+    throw ConfigError(node.where, path(key), concat(text, " is not finite, allowed: ", allowed));
+  }
+  double value = 0;
+  if (node.quoted || !parse_signed(text, value)) {
+    throw ConfigError(node.where, path(key),
+                      concat(shown(node), " is not a number, allowed: ", allowed));
+  }
+  if (!std::isfinite(value)) {
+    throw ConfigError(node.where, path(key), concat(text, " is not finite, allowed: ", allowed));
+  }
+  if (!within(value, rule)) {
+    throw ConfigError(node.where, path(key), concat(text, " is out of range, allowed: ", allowed));
+  }
+  return value;
+}
+
+void Options::record(std::string_view key, std::string value) const {
+  const std::string full = path(key);
+  auto& resolved = shared_->resolved;
+  const auto earlier = std::ranges::find(resolved, full, &ResolvedValue::path);
+  if (earlier != resolved.end()) {
+    earlier->value = std::move(value);
+    return;
+  }
+  resolved.push_back({full, std::move(value)});
+}
+
+std::int64_t Options::integer(std::string_view key, const IntegerRule& rule) const {
+  const YamlNode* node = look_up(key);
+  if (node == nullptr && !rule.fallback) {
+    fail(key, concat("is missing, allowed: ", describe(rule)));
+  }
+  const std::int64_t value = node == nullptr ? *rule.fallback : read_integer(key, *node, rule);
+  record(key, std::to_string(value));
+  return value;
+}
+
+double Options::number(std::string_view key, const NumberRule& rule) const {
+  const YamlNode* node = look_up(key);
+  if (node == nullptr && !rule.fallback) {
+    fail(key, concat("is missing, allowed: ", describe(rule)));
+  }
+  const double value = node == nullptr ? *rule.fallback : read_number(key, *node, rule);
+  record(key, shortest(value));
+  return value;
+}
+
+std::optional<std::int64_t> Options::optional_integer(std::string_view key,
+                                                      IntegerRule rule) const {
+  const YamlNode* node = look_up(key);
+  if (node == nullptr) {
+    record(key, "null");
+    return std::nullopt;
+  }
+  rule.fallback.reset();
+  return integer(key, rule);
+}
+
+std::optional<double> Options::optional_number(std::string_view key, NumberRule rule) const {
+  const YamlNode* node = look_up(key);
+  if (node == nullptr) {
+    record(key, "null");
+    return std::nullopt;
+  }
+  rule.fallback.reset();
+  return number(key, rule);
+}
+
+bool Options::flag(std::string_view key, bool fallback) const {
+  const YamlNode* node = look_up(key);
+  bool value = fallback;
+  if (node != nullptr) {
+    const std::string& text = need_scalar(key, *node, "true or false").scalar;
+    if (node->quoted || (text != "true" && text != "false")) {
+      throw ConfigError(node->where, path(key),
+                        concat(shown(*node), " is not a flag, allowed: true or false"));
+    }
+    value = text == "true";
+  }
+  record(key, value ? "true" : "false");
+  return value;
+}
+
+std::string Options::text(std::string_view key, const std::optional<std::string>& fallback) const {
+  const YamlNode* node = look_up(key);
+  if (node == nullptr && !fallback) fail(key, "is missing, allowed: text");
+  const std::string value = node == nullptr ? *fallback : need_scalar(key, *node, "text").scalar;
+  record(key, quote(value));
+  return value;
+}
+
+std::string Options::choice(std::string_view key, const std::vector<std::string>& allowed,
+                            const std::optional<std::string>& fallback) const {
+  const YamlNode* node = look_up(key);
+  const std::string list = concat("one of ", join(allowed, ", "));
+  if (node == nullptr && !fallback) fail(key, concat("is missing, allowed: ", list));
+  const std::string wanted = node == nullptr ? *fallback : need_scalar(key, *node, list).scalar;
+  for (const std::string& name : allowed) {
+    if (canonical_name(name) != canonical_name(wanted)) continue;
+    record(key, name);
+    return name;
+  }
+  fail(key, concat(wanted, " is unknown", did_you_mean(canonical_name(wanted), allowed),
+                   ", allowed: ", list));
+}
+
+std::pair<double, double> Options::number_pair(std::string_view key,
+                                               std::pair<double, double> fallback,
+                                               const NumberRule& each) const {
+  const YamlNode* node = look_up(key);
+  std::pair<double, double> value = fallback;
+  if (node != nullptr) {
+    if (node->kind != YamlNode::Kind::kSequence || node->items.size() != 2) {
+      throw ConfigError(
+          node->where, path(key),
+          concat("is ", shown(*node), ", allowed: a list of two, each ", describe(each)));
+    }
+    value = {read_number(key, node->items[0], each), read_number(key, node->items[1], each)};
+  }
+  record(key, concat("[", shortest(value.first), ", ", shortest(value.second), "]"));
+  return value;
+}
+
+std::optional<std::pair<std::int64_t, std::int64_t>> Options::range(std::string_view key) const {
+  constexpr std::string_view kAllowed = "[first, last) with 0 <= first < last";
+  const YamlNode* node = look_up(key);
+  if (node == nullptr) {
+    record(key, "null");
+    return std::nullopt;
+  }
+  if (node->kind != YamlNode::Kind::kSequence || node->items.size() != 2) {
+    throw ConfigError(node->where, path(key), concat("is ", shown(*node), ", allowed: ", kAllowed));
+  }
+  const IntegerRule rule{.min = 0};
+  std::pair value{read_integer(key, node->items[0], rule), read_integer(key, node->items[1], rule)};
+  if (value.first >= value.second) {
+    throw ConfigError(node->where, path(key), concat("holds nothing, allowed: ", kAllowed));
+  }
+  record(key, concat("[", value.first, ", ", value.second, "]"));
+  return value;
+}
+
+Options Options::child(std::string_view name, const YamlNode* node) const {
+  for (const auto& [known, child] : level_->children) {
+    if (known == name) return {shared_, child};
+  }
+  auto child = std::make_shared<Level>();
+  child->node = node;
+  child->prefix = path(name) + ".";
+  child->where = node == nullptr ? level_->where : node->where;
+  level_->children.emplace_back(name, child);
+  return {shared_, child};
+}
+
+Options Options::section(std::string_view key) const {
+  const YamlNode* node = look_up(key);
+  if (node != nullptr && node->kind != YamlNode::Kind::kMapping) {
+    throw ConfigError(node->where, path(key),
+                      concat("is ", kind_name(*node), ", allowed: a section of key: value lines"));
+  }
+  return child(key, node);
+}
+
+const YamlNode* Options::as_named(std::string_view key, const YamlNode& node) const {
+  if (node.kind == YamlNode::Kind::kMapping) return &node;
+  if (node.kind != YamlNode::Kind::kScalar) {
+    throw ConfigError(
+        node.where, path(key),
+        concat("is ", kind_name(node), ", allowed: a name, or a section of key: value lines"));
+  }
+  YamlNode& made =
+      shared_->made.emplace_back(YamlNode{.kind = YamlNode::Kind::kMapping, .where = node.where});
+  made.entries.emplace_back(YamlNode::Key{"name", node.where}, node);
+  return &made;
+}
+
+Options Options::named_section(std::string_view key) const {
+  const YamlNode* node = look_up(key);
+  return child(key, node == nullptr ? nullptr : as_named(key, *node));
+}
+
+std::vector<Options> Options::named_sections(std::string_view key) const {
+  constexpr std::string_view kAllowed = "allowed: a list of names or sections, of one at least";
+  const YamlNode* node = look_up(key);
+  if (node == nullptr) fail(key, concat("is missing, ", kAllowed));
+  if (node->kind != YamlNode::Kind::kSequence || node->items.empty()) {
+    throw ConfigError(node->where, path(key), concat("is ", shown(*node), ", ", kAllowed));
+  }
+  std::vector<Options> sections;
+  for (std::size_t i = 0; i < node->items.size(); ++i) {
+    const std::string name = concat(key, "[", i, "]");
+    sections.push_back(child(name, as_named(name, node->items[i])));
+  }
+  return sections;
+}
+
+void Options::reject_unknown() const { level_->reject_unknown(); }
+
+void Options::accept_unknown() const { level_->accepts_unknown = true; }
+
+const std::vector<ResolvedValue>& Options::resolved() const { return shared_->resolved; }
+
+namespace {
+
+/// `a.b[0].c` is a, b, - (the item 0), c.
+std::vector<std::string> parts_of(const std::string& path) {
+  std::vector<std::string> parts;
+  std::istringstream stream(path);
+  for (std::string part; std::getline(stream, part, '.');) {
+    const std::size_t bracket = part.find('[');
+    parts.push_back(part.substr(0, bracket));
+    if (bracket != std::string::npos) parts.push_back(part.substr(bracket));
+  }
+  return parts;
+}
+
+/// A line that opens a section, or an item of a list, whose own lines follow.
+std::string opening(const std::string& part) {
+  return part.starts_with('[') ? std::string("-") : part + ":";
+}
+
+}  // namespace
+
+std::string to_yaml(const std::vector<ResolvedValue>& values) {
+  std::ostringstream out;
+  std::vector<std::string> open;
+  for (const ResolvedValue& entry : values) {
+    const std::vector<std::string> parts = parts_of(entry.path);
+    std::size_t depth = 0;
+    while (depth < open.size() && depth + 1 < parts.size() && open[depth] == parts[depth]) ++depth;
+    open.resize(depth);
+    for (; depth + 1 < parts.size(); ++depth) {
+      out << std::string(2 * depth, ' ') << opening(parts[depth]) << "\n";
+      open.push_back(parts[depth]);
+    }
+    out << std::string(2 * depth, ' ') << parts.back() << ": " << entry.value << "\n";
+  }
+  return out.str();
+}
+
+}  // namespace gossamer

@@ -1,0 +1,52 @@
+#pragma once
+// Registries are plain tables: constexpr arrays of rows that have a `name`. These are the look-ups
+// that all of them share.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer {
+
+/// A row of a table that is only a name for something.
+template <class T>
+struct NamedValue {
+  std::string_view name;
+  T value;
+};
+
+template <class Table>
+std::vector<std::string> names_of(const Table& table) {
+  std::vector<std::string> names;
+  for (const auto& row : table) names.emplace_back(row.name);
+  return names;
+}
+
+/// `there is no optimizer adamm (did you mean adam?), allowed: sgd, adam, ...`.
+template <class Table>
+std::string unknown_name(const Table& table, std::string_view kind, std::string_view name) {
+  const std::vector<std::string> names = names_of(table);
+  return concat("there is no ", kind, " ", name, did_you_mean(canonical_name(name), names),
+                ", allowed: ", join(names, ", "));
+}
+
+/// The row called `name`, in either spelling, or nullptr.
+template <class Table>
+auto find_row(const Table& table, std::string_view name) -> decltype(&*table.begin()) {
+  for (const auto& row : table) {
+    if (canonical_name(row.name) == canonical_name(name)) return &row;
+  }
+  return nullptr;
+}
+
+/// The row called `name`, in either spelling. Throws ConfigError.
+template <class Table>
+const auto& row_of(const Table& table, std::string_view kind, std::string_view name) {
+  if (const auto* row = find_row(table, name)) return *row;
+  throw ConfigError(unknown_name(table, kind, name));
+}
+
+}  // namespace gossamer

@@ -1,0 +1,41 @@
+#include "base/relay_stream.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace gossamer {
+
+void RelayStream::follow(Stream& next) {
+  if (&next == current_) return;
+  if (next.device() != device()) {
+    throw std::logic_error("RelayStream::follow: the stream is on another device");
+  }
+  next.wait(record());
+  if (std::ranges::find(used_, &next) == used_.end()) used_.push_back(&next);
+  current_ = &next;
+}
+
+EventPtr RelayStream::record() {
+  check();
+  return current_->record();
+}
+
+void RelayStream::synchronize() {
+  try {
+    // It has waited for those before it.
+    current_->synchronize();
+  } catch (...) {
+    // Or has not, because of the error.
+    for (Stream* stream : used_) {
+      const SynchronizedScope scope(*stream);
+    }
+    throw;
+  }
+  check();
+}
+
+void RelayStream::check() {
+  for (Stream* stream : used_) stream->check();
+}
+
+}  // namespace gossamer

@@ -1,0 +1,150 @@
+#include "core/bucket_plan.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <numeric>
+#include <sstream>
+#include <stdexcept>
+
+#include "base/buffer.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+std::int64_t rounded(std::int64_t numel, DType dtype) {
+  const std::int64_t unit = Buffer::kAlignment / size_of(dtype);
+  return (numel + unit - 1) / unit * unit;
+}
+
+/// Fills buckets of every dtype and device side by side; they close in the order they get full.
+class Planner {
+ public:
+  Planner(std::span<const ParameterInfo> parameters, std::int64_t limit_bytes)
+      : parameters_(parameters), limit_bytes_(limit_bytes) {}
+
+  void add(std::int64_t index) {
+    const ParameterInfo& info = parameters_[static_cast<std::size_t>(index)];
+    BucketSpec& bucket = open_bucket(info);
+    bucket.entries.push_back({index, bucket.numel});
+    bucket.numel += rounded(info.numel(), bucket.dtype);
+    if (bucket.bytes() < limit_bytes_) return;
+    const auto place = open_.begin() + (&bucket - open_.data());
+    closed_.push_back(std::move(*place));
+    open_.erase(place);
+  }
+
+  void close_all() {
+    for (BucketSpec& bucket : open_) closed_.push_back(std::move(bucket));
+    open_.clear();
+  }
+
+  BucketPlan take() { return {std::move(closed_)}; }
+
+ private:
+  BucketSpec& open_bucket(const ParameterInfo& info) {
+    const auto fitting = std::ranges::find_if(open_, [&info](const BucketSpec& bucket) {
+      return bucket.model_dtype == info.dtype && bucket.device == info.device;
+    });
+    if (fitting != open_.end()) return *fitting;
+    return open_.emplace_back(BucketSpec{
+        .dtype = master_of(info.dtype), .model_dtype = info.dtype, .device = info.device});
+  }
+
+  std::span<const ParameterInfo> parameters_;
+  std::int64_t limit_bytes_;
+  std::vector<BucketSpec> open_;
+  std::vector<BucketSpec> closed_;
+};
+
+/// The text cut at its line breaks: one piece more than it has breaks.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines(1);
+  for (const char c : text) {
+    if (c == '\n') {
+      lines.emplace_back();
+    } else {
+      lines.back() += c;
+    }
+  }
+  return lines;
+}
+
+std::string shown(const std::vector<std::string>& lines, std::size_t number) {
+  return number < lines.size() ? concat('"', lines[number], '"') : "nothing";
+}
+
+}  // namespace
+
+std::int64_t ParameterInfo::numel() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::int64_t BucketPlan::bytes() const {
+  std::int64_t total = 0;
+  for (const BucketSpec& bucket : buckets) total += bucket.bytes();
+  return total;
+}
+
+BucketPlan plan_buckets(std::span<const ParameterInfo> parameters,
+                        std::span<const std::int64_t> order, std::int64_t limit_bytes) {
+  std::vector<bool> seen(parameters.size());
+  Planner planner(parameters, limit_bytes);
+  for (const std::int64_t index : order) {
+    const auto place = static_cast<std::size_t>(index);
+    if (index < 0 || place >= seen.size() || seen[place]) {
+      throw std::logic_error(
+          concat("plan_buckets: parameter ", index, " is unknown or comes twice"));
+    }
+    seen[place] = true;
+    planner.add(index);
+  }
+  planner.close_all();
+  for (std::size_t place = 0; place < seen.size(); ++place) {
+    if (!seen[place]) planner.add(static_cast<std::int64_t>(place));
+  }
+  planner.close_all();
+  return planner.take();
+}
+
+std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> parameters) {
+  std::ostringstream out;
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const BucketSpec& bucket = plan.buckets[b];
+    std::vector<std::string> names;
+    for (const BucketEntry& entry : bucket.entries) {
+      names.push_back(parameters[static_cast<std::size_t>(entry.parameter)].name);
+    }
+    out << "  bucket " << b << ": " << bucket.numel << " " << name_of(bucket.dtype)
+        << (bucket.has_master() ? concat(" (", name_of(bucket.model_dtype), " in the model)") : "")
+        << " elements, " << human_bytes(static_cast<double>(bucket.bytes())) << ", " << names.size()
+        << " parameters: " << join(names, " ") << "\n";
+  }
+  return out.str();
+}
+
+std::string describe(std::span<const ParameterInfo> parameters) {
+  std::ostringstream out;
+  for (const ParameterInfo& info : parameters) {
+    out << info.name << " [" << join(info.shape, ", ") << "] " << name_of(info.dtype) << " on "
+        << to_string(info.device) << "\n";
+  }
+  return out.str();
+}
+
+void agree(Communicator& communicator, std::string_view what, const std::string& lines) {
+  const std::vector<std::string> all = communicator.all_gather(lines);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const std::vector<std::string> first = lines_of(all[0]);
+    const std::vector<std::string> other = lines_of(all[rank]);
+    const auto place = std::ranges::mismatch(first, other).in1;
+    const auto number = static_cast<std::size_t>(place - first.begin());
+    throw ConfigError(concat("the ranks differ in ", what, ": rank 0 has ", shown(first, number),
+                             ", rank ", rank, " has ", shown(other, number)));
+  }
+}
+
+}  // namespace gossamer

@@ -1,0 +1,71 @@
+#pragma once
+// Which parameter lies where: parameters in the order in which their gradients arrive, cut into
+// buckets. Pure data, the same on every rank; agree() makes sure of that.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.hpp"
+#include "comm/communicator.hpp"
+
+namespace gossamer {
+
+struct ParameterInfo {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  /// What the model computes with: float32, float64, or bfloat16, of which there is a float32
+  /// master copy.
+  DType dtype = DType::kFloat32;
+  Device device = {};
+  double weight_decay = 0.0;
+
+  [[nodiscard]] std::int64_t numel() const;
+};
+
+struct BucketEntry {
+  /// Index into the declared parameters.
+  std::int64_t parameter = 0;
+  /// Elements from the beginning of the block; a multiple of 128 bytes.
+  std::int64_t offset = 0;
+};
+
+struct BucketSpec {
+  /// Of what is kept, mixed and exchanged.
+  DType dtype = DType::kFloat32;
+  /// Of the model's parameters and their gradients; differs where `dtype` is a master copy's.
+  DType model_dtype = DType::kFloat32;
+  Device device = {};
+  std::vector<BucketEntry> entries = {};
+  /// Elements of the block: the sum of the parameters' sizes, each rounded up to 128 bytes.
+  std::int64_t numel = 0;
+
+  [[nodiscard]] std::int64_t bytes() const { return numel * size_of(dtype); }
+  [[nodiscard]] bool has_master() const { return dtype != model_dtype; }
+};
+
+struct BucketPlan {
+  std::vector<BucketSpec> buckets;
+  [[nodiscard]] std::int64_t bytes() const;
+};
+
+/// Cuts `order` (indices of parameters, as their gradients arrived) into buckets: a bucket closes
+/// with the parameter that makes its size reach `limit_bytes`. A bucket holds one dtype on one
+/// device. Parameters that are not in `order` follow in buckets of their own.
+BucketPlan plan_buckets(std::span<const ParameterInfo> parameters,
+                        std::span<const std::int64_t> order, std::int64_t limit_bytes);
+
+/// A table for people: bucket, parameters, elements, bytes.
+std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> parameters);
+
+/// Collective. Every rank gives its own lines; unless all ranks give the same, all throw
+/// ConfigError, which says that the ranks differ in `what` and quotes the first line that differs
+/// and two ranks that disagree on it.
+void agree(Communicator& communicator, std::string_view what, const std::string& lines);
+
+/// One line per parameter: name, shape, dtype.
+std::string describe(std::span<const ParameterInfo> parameters);
+
+}  // namespace gossamer

@@ -1,0 +1,129 @@
+#include "core/gradient_policy.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/registry.hpp"
+#include "base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr std::array kClipModes = {
+    NamedValue{"none", ClipMode::kNone},
+    NamedValue{"per_bucket", ClipMode::kPerBucket},
+    NamedValue{"global", ClipMode::kGlobal},
+    NamedValue{"delayed_global", ClipMode::kDelayedGlobal},
+};
+
+constexpr std::array kNonFinite = {
+    NamedValue{"abort", NonFinite::kAbort},
+    NamedValue{"skip", NonFinite::kSkip},
+};
+
+}  // namespace
+
+std::vector<std::string> clip_mode_names() { return names_of(kClipModes); }
+ClipMode clip_mode(std::string_view name) { return row_of(kClipModes, "clip mode", name).value; }
+std::vector<std::string> nonfinite_names() { return names_of(kNonFinite); }
+NonFinite nonfinite(std::string_view name) {
+  return row_of(kNonFinite, "policy for non-finite gradients", name).value;
+}
+
+GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,
+                               std::int64_t num_entries, std::int64_t num_buckets)
+    : options_(options),
+      stream_(stream),
+      squares_(stream.allocate(num_entries, DType::kFloat64)),
+      decisions_(
+          stream.allocate(num_buckets * std::int64_t{sizeof(GradientDecision)}, DType::kUInt8)),
+      flags_(stream.allocate(2, DType::kFloat64)),
+      last_norm_(stream.allocate(1, DType::kFloat64)),
+      report_(stream.allocate_host(num_entries + 1, DType::kFloat64)) {
+  const bool positive = std::isfinite(options.clip_norm) && options.clip_norm > 0.0;
+  if (options.clip_mode != ClipMode::kNone && !positive) {
+    throw ConfigError(concat("the norm that gradients are clipped to is ", options.clip_norm,
+                             ", allowed: a number > 0"));
+  }
+  // Negative: there has been no step.
+  const Buffer none = stream.allocate_host(1, DType::kFloat64);
+  none.block().as<double>()[0] = -1.0;
+  stream.copy(last_norm_.block(), none.block());
+  stream.synchronize();
+}
+
+bool GradientPolicy::defers() const {
+  return !aborts() || options_.clip_mode == ClipMode::kGlobal ||
+         (options_.clip_mode == ClipMode::kDelayedGlobal && !has_last_norm_);
+}
+
+DecisionRule GradientPolicy::rule(double mean_factor) const {
+  return {.clip_mode = options_.clip_mode,
+          .clip_norm = options_.clip_norm,
+          .unit = scale_ * mean_factor};
+}
+
+const double* GradientPolicy::flag() const {
+  return aborts() ? nullptr : flags_.block().as<double>().data() + 1;
+}
+
+void GradientPolicy::settle(Communicator* communicator) {
+  settled_ = true;
+  if (aborts()) return;
+  const Block mine = part_of(flags_.block(), 0, 1);
+  const Block all = part_of(flags_.block(), 1, 1);
+  if (communicator == nullptr) {
+    return enqueue_flag(stream_, squares_.block(), all.as<double>().data());
+  }
+  enqueue_flag(stream_, squares_.block(), mine.as<double>().data());
+  communicator
+      ->all_reduce_sum(
+          mine, all, {.label = {.what = "sum"}, .owner = flags_.owner(), .ready = stream_.record()})
+      .wait_on(stream_);
+}
+
+const GradientDecision* GradientPolicy::decide(std::int64_t bucket, const ConstBlock& squares,
+                                               double mean_factor) {
+  auto* const decision = static_cast<GradientDecision*>(decisions_.block().data) + bucket;
+  enqueue_decision(stream_, {.squares = options_.clip_mode == ClipMode::kPerBucket || !settled_
+                                            ? squares
+                                            : ConstBlock(squares_.block()),
+                             .rule = rule(mean_factor),
+                             .last_norm = last_norm_.block().as<double>().data(),
+                             .flag = flag(),
+                             .decision = decision});
+  return decision;
+}
+
+void GradientPolicy::end_step(double mean_factor) {
+  if (options_.clip_mode == ClipMode::kDelayedGlobal) {
+    enqueue_norm(stream_, squares_.block(), scale_ * mean_factor, flag(),
+                 last_norm_.block().as<double>().data());
+    has_last_norm_ = true;
+  }
+  settled_ = false;
+  const std::int64_t num_entries = squares_.block().numel;
+  stream_.copy(part_of(report_.block(), 0, num_entries), squares_.block());
+  if (!aborts()) {
+    stream_.copy(part_of(report_.block(), num_entries, 1), part_of(flags_.block(), 1, 1));
+  }
+  reported_ = stream_.record();
+  // Elsewhere all of them are written anew in every step.
+  if (stream_.immediate()) std::ranges::fill(squares_.block().as<double>(), 0.0);
+}
+
+StepReport GradientPolicy::take_report() {
+  if (const EventPtr reported = std::exchange(reported_, nullptr)) reported->wait();
+  stream_.check();
+  const std::span<const double> numbers = report_.block().as<double>();
+  StepReport report{.skipped = !aborts() && numbers.back() != 0.0};
+  const auto squares = numbers.first(numbers.size() - 1);
+  const auto first = std::ranges::find_if(squares, [](double x) { return std::isnan(x); });
+  if (first != squares.end()) report.nonfinite = first - squares.begin();
+  return report;
+}
+
+}  // namespace gossamer

@@ -1,0 +1,81 @@
+#include "core/model_average.hpp"
+
+#include <cmath>
+#include <utility>
+
+#include "optim/convert.hpp"
+#include "optim/swap_with_mean.hpp"
+
+namespace gossamer {
+
+ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
+                           std::vector<ParameterMemory> memory)
+    : stream_(stream), memory_(std::move(memory)) {
+  const auto count = std::ssize(memory_);
+  const Buffer squares = stream.allocate(count, DType::kFloat64);
+  const Buffer report = stream.allocate_host(count, DType::kFloat64);
+  std::vector<Buffer> scratch;
+  std::vector<Request> requests;
+  const SynchronizedScope scope(stream);
+  for (const auto& [parameters, rounded] : memory_) {
+    const Block block = parameters.block();
+    const Buffer& sum = saved_.emplace_back(stream.allocate(block.numel, block.dtype));
+    requests.push_back(communicator.all_reduce_sum(block, sum.block(),
+                                                   {.label = {.what = "average"},
+                                                    .owner = both(parameters.owner(), sum.owner()),
+                                                    .ready = stream.record()}));
+  }
+  for (std::size_t b = 0; b < memory_.size(); ++b) {
+    requests[b].wait_on(stream);
+    const Block block = memory_[b].parameters.block();
+    scratch.push_back(stream.allocate(swap_scratch_numel(block.numel), DType::kFloat64));
+    enqueue_swap_with_mean(stream, {.x = block,
+                                    .sum = saved_[b].block(),
+                                    .size = communicator.size(),
+                                    .scratch = scratch[b].block(),
+                                    .squares = static_cast<double*>(squares.block().data) + b});
+  }
+  write_rounded();
+  stream.copy(report.block(), squares.block());
+  stream.synchronize();
+  // A device's stream goes on when an exchange is aborted: only the communicator knows.
+  communicator.check();
+  double sum = 0.0;
+  for (const double part : report.block().as<double>()) sum += part;
+  distance_ = std::sqrt(sum);
+}
+
+void ModelAverage::restore() {
+  for (std::size_t b = 0; b < memory_.size(); ++b) {
+    stream_.copy(memory_[b].parameters.block(), saved_[b].block());
+  }
+  write_rounded();
+  for (std::size_t b = 0; b < memory_.size(); ++b) {
+    const auto& [parameters, rounded] = memory_[b];
+    stream_.keep(both(saved_[b].owner(), both(parameters.owner(), rounded.owner())));
+  }
+}
+
+void ModelAverage::write_rounded() {
+  for (const auto& [parameters, rounded] : memory_) {
+    if (rounded.block().data != nullptr)
+      enqueue_convert(stream_, rounded.block(), parameters.block());
+  }
+}
+
+std::vector<double> sum_over_ranks(Communicator& communicator, std::vector<double> numbers) {
+  std::vector<double> sums(numbers.size());
+  communicator
+      .all_reduce_sum(block_of(std::span(numbers)), block_of(std::span(sums)),
+                      {.label = {.what = "sum"}})
+      .wait();
+  return sums;
+}
+
+std::vector<double> gather_numbers(Communicator& communicator, double number) {
+  std::vector<double> mine(static_cast<std::size_t>(communicator.size()));
+  mine[static_cast<std::size_t>(communicator.rank())] = number;
+  return sum_over_ranks(communicator, std::move(mine));
+}
+
+}  // namespace gossamer

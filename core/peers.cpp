@@ -1,0 +1,91 @@
+#include "core/peers.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace gossamer {
+
+Peers::Peers(Communicator& world, const Topology& topology)
+    : world_(world), topology_(topology), push_sum_(world.size()) {
+  if (topology.directed()) return;
+  for (std::int64_t k = 0; k < topology.period().value_or(0); ++k) rounds_.push_back(take(k));
+}
+
+const RankRound& Peers::round(std::int64_t k) {
+  if (topology_.period() && !topology_.directed()) {
+    return rounds_[static_cast<std::size_t>(k % *topology_.period())];
+  }
+  if (k == last_round_) return rounds_.front();
+  if (!topology_.directed()) {
+    rounds_.assign(1, take(k));
+    last_round_ = k;
+    return rounds_.front();
+  }
+  if (k < last_round_) throw std::logic_error("Peers::round: push-sum does not go back");
+  while (last_round_ < k) rounds_.assign(1, take(++last_round_));
+  return rounds_.front();
+}
+
+RankRound Peers::take(std::int64_t k) {
+  const Round round = next_round(topology_, k, push_sum_);
+  build_groups(round);
+  RankRound mine = rank_round(round, world_.rank());
+  mine.update_scale = 1.0 / push_sum_.weights()[static_cast<std::size_t>(world_.rank())];
+  return mine;
+}
+
+std::vector<int> Peers::world_ranks_of(const std::vector<int>& places, int node_size) const {
+  std::vector<int> ranks = places;
+  for (int& rank : ranks) rank *= node_size;
+  return ranks;
+}
+
+bool Peers::is_world(const std::vector<int>& ranks) const {
+  return static_cast<int>(ranks.size()) == world_.size();
+}
+
+void Peers::build_groups(const Round& round) {
+  if (round.node_size > 1 && !nodes_.contains(round.node_size)) {
+    const int node = world_.rank() / round.node_size;
+    NodeComms& comms = nodes_[round.node_size];
+    comms.sum = world_.split(node);
+    comms.result = world_.split(node);
+  }
+  int color = -1;
+  int next_color = 0;
+  std::vector<std::vector<int>> fresh;
+  for (const Edge& edge : round.edges) {
+    if (edge.ranks.size() <= 2) continue;
+    const std::vector<int> ranks = world_ranks_of(edge.ranks, round.node_size);
+    if (is_world(ranks) || groups_.contains(ranks)) continue;
+    if (std::ranges::binary_search(ranks, world_.rank())) color = next_color;
+    fresh.push_back(ranks);
+    ++next_color;
+  }
+  if (fresh.empty()) return;
+  std::unique_ptr<Communicator> mine = world_.split(color);
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    groups_[fresh[i]] = static_cast<int>(i) == color ? std::move(mine) : nullptr;
+  }
+}
+
+Communicator& Peers::group(const RankRound& round) const {
+  const std::vector<int> ranks = world_ranks_of(round.group, round.node_size);
+  if (is_world(ranks)) return world_;
+  const auto found = groups_.find(ranks);
+  if (found == groups_.end() || !found->second) {
+    throw std::logic_error("Peers::group: this rank is not in that group");
+  }
+  return *found->second;
+}
+
+Communicator& Peers::node_sum(int node_size) const { return *nodes_.at(node_size).sum; }
+
+Communicator& Peers::node_result(int node_size) const { return *nodes_.at(node_size).result; }
+
+std::int64_t Peers::num_groups() const {
+  return std::ranges::count_if(groups_, [](const auto& entry) { return entry.second != nullptr; }) +
+         2 * std::ssize(nodes_);
+}
+
+}  // namespace gossamer

@@ -1,0 +1,143 @@
+// Virtual ranks against whole matrices and against the real pipeline.
+
+#include "apps/lab/simulate/virtual_ranks.hpp"
+
+#include "test/core/recursion.hpp"
+#include "test/topology/irregular.hpp"
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/text.hpp"
+#include "topology/mixing.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+struct SimulatedWorld {
+  std::string yaml;
+  World world;
+
+  [[nodiscard]] std::shared_ptr<const Topology> build() const {
+    if (yaml == "irregular") return std::make_shared<IrregularDigraph>(world.size);
+    return read_topology(Options::parse(yaml), world);
+  }
+};
+
+std::vector<SimulatedWorld> worlds() {
+  std::vector<SimulatedWorld> all = {
+      {"irregular", {.size = 7}},
+      {"name: base-k, k: 2", {.size = 11}},
+      {"name: base-k, k: 3", {.size = 14}},
+      {"name: hierarchical, leaders: ring", {.size = 6, .local_size = 2}},
+      {"name: hierarchical, leaders: complete, leaders_every: 2", {.size = 12, .local_size = 3}},
+      {"name: hierarchical, leaders: static-exp", {.size = 10, .local_size = 2}},
+      {"alternate: [complete, static-exp, random-matching]", {.size = 9}},
+      {"phases: [{until: 3, topology: complete}, {topology: static-ring}]", {.size = 5}},
+  };
+  for (const TopologyEntry& entry : topology_table()) {
+    if (entry.needs_options) continue;
+    for (const int size : {1, 2, 8}) {
+      all.push_back({concat("name: ", entry.name), {.size = size, .local_size = 1}});
+    }
+  }
+  return all;
+}
+
+constexpr std::int64_t kDim = 5;
+
+double start(int rank, std::int64_t d) {
+  return std::sin(1.0 + 3.0 * rank + 0.7 * static_cast<double>(d));
+}
+
+void fill(VirtualRanks& ranks, int world_size) {
+  for (int rank = 0; rank < world_size; ++rank) {
+    for (std::int64_t d = 0; d < kDim; ++d) {
+      ranks.parameters(rank)[static_cast<std::size_t>(d)] = start(rank, d);
+    }
+  }
+}
+
+TEST(VirtualRanks, MixAsTheMatricesSay) {
+  for (const SimulatedWorld& c : worlds()) {
+    const auto topology = c.build();
+    VirtualRanks ranks({.topology = topology, .world_size = c.world.size, .dim = kDim});
+    fill(ranks, c.world.size);
+    RankRows expected(c.world.size, kDim);
+    for (int rank = 0; rank < c.world.size; ++rank) {
+      for (std::int64_t d = 0; d < kDim; ++d) expected(rank, d) = start(rank, d);
+    }
+    PushSum push_sum(c.world.size);
+    for (std::int64_t k = 0; k < 20; ++k) {
+      Round round = topology->round(k);
+      if (topology->directed()) round = push_sum.advance(round);
+      MixingOperator(round).apply(expected);
+      ranks.mix();
+      for (int rank = 0; rank < c.world.size; ++rank) {
+        for (std::int64_t d = 0; d < kDim; ++d) {
+          ASSERT_NEAR(ranks.parameters(rank)[static_cast<std::size_t>(d)], expected(rank, d), 1e-13)
+              << c.yaml << ", round " << k << ", rank " << rank;
+        }
+      }
+    }
+  }
+}
+
+// The same problem as a pipeline of threads, with their exchanges, buckets and hooks.
+TEST(VirtualRanks, StepAsThePipelineDoes) {
+  for (const SimulatedWorld& c : worlds()) {
+    if (c.world.size > 9) continue;
+    Problem problem;
+    problem.num_ranks = c.world.size;
+    problem.local_size = c.world.local_size;
+    problem.topology = c.build();
+    problem.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
+    problem.num_steps = 10;
+    const Trajectory real = run_pipeline(problem);
+    VirtualRanks ranks(
+        {.topology = problem.topology,
+         .world_size = problem.num_ranks,
+         .dim = static_cast<std::int64_t>(problem.num_values()),
+         .optimizer = make_optimizer(problem.rule.type, Options::parse(problem.rule.yaml())),
+         .weight_decay = problem.weight_decay,
+         .num_threads = 2});
+    for (int rank = 0; rank < problem.num_ranks; ++rank) {
+      std::ranges::copy(start_of(problem, rank), ranks.parameters(rank).begin());
+    }
+    for (int step = 0; step < problem.num_steps; ++step) {
+      ranks.step(
+          [step](int rank, std::span<const double> x, std::span<double> g) {
+            std::ranges::copy(gradient_at({x.begin(), x.end()}, rank, step), g.begin());
+          },
+          FixedSchedule(problem.lr).lr(step));
+      for (int rank = 0; rank < problem.num_ranks; ++rank) {
+        const auto& wanted = real[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)];
+        const std::span<double> x = ranks.parameters(rank);
+        // The very same operations in the same order: the same bits.
+        ASSERT_EQ(std::vector<double>(x.begin(), x.end()), wanted)
+            << c.yaml << ", " << c.world.size << " ranks, step " << step << ", rank " << rank;
+      }
+    }
+  }
+}
+
+TEST(VirtualRanks, MeanIsWhatMixingKeeps) {
+  for (const SimulatedWorld& c : worlds()) {
+    VirtualRanks ranks({.topology = c.build(), .world_size = c.world.size, .dim = kDim});
+    fill(ranks, c.world.size);
+    const std::vector<double> before = ranks.mean();
+    for (int k = 0; k < 30; ++k) ranks.mix();
+    const std::vector<double> after = ranks.mean();
+    for (std::size_t d = 0; d < before.size(); ++d) {
+      EXPECT_NEAR(after[d], before[d], 1e-13) << c.yaml;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gossamer::apps

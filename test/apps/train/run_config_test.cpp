@@ -1,0 +1,245 @@
+// The configuration contract: keys, types, ranges, places in error messages.
+
+#include "apps/train/run_config.hpp"
+
+#include "test/apps/train/config_text.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/text.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+/// One key of a section, behind the lines that choose its plug-in.
+struct KeyCase {
+  std::string section;
+  std::string before;
+  std::string key;
+  std::string value;
+  /// What is recorded, or a part of the message.
+  std::string expected;
+
+  [[nodiscard]] std::string path() const { return concat(section, ".", key); }
+  [[nodiscard]] std::string yaml() const {
+    const std::string first = before.empty() ? "" : concat("  ", before, "\n");
+    return concat(section, ":\n", first, "  ", key, ": ", value, "\n");
+  }
+  /// `conf.yaml:LINE:COLUMN: section.key: `.
+  [[nodiscard]] std::string place() const {
+    return concat("conf.yaml:", before.empty() ? 2 : 3, ":", key.size() + 5, ": ", path(), ": ");
+  }
+};
+
+const std::vector<KeyCase> kGood = {
+    {"run", "", "seed", "0", "0"},
+    {"run", "", "seed", "9223372036854775807", "9223372036854775807"},
+    {"run", "", "steps", "1000000000", "1000000000"},
+    {"run", "", "steps", "null", "null"},
+    {"run", "", "epochs", "3", "3"},
+    {"run", "", "epochs", "~", "1"},
+    {"run", "", "output_dir", "a b/c", "\"a b/c\""},
+    {"run", "", "output_dir", "\"quote \\\" and \\\\ slash\"", "\"quote \\\" and \\\\ slash\""},
+    {"run", "", "threads", "4096", "4096"},
+    {"model", "", "name", "cnn", "cnn"},
+    {"model", "name: cnn", "width", "1", "1"},
+    {"model", "", "hidden", "100000", "100000"},
+    {"data", "", "name", "glyphs", "glyphs"},
+    {"data", "", "batch_size", "1", "1"},
+    {"data", "", "dirichlet_alpha", "1e-6", "1e-06"},
+    {"data", "", "dirichlet_alpha", "null", "null"},
+    {"data", "", "noise", "0", "0"},
+    {"topology", "", "name", "Alternating_Exp-Ring", "alternating-exp-ring"},
+    {"topology", "", "name", "one_peer_exp", "one-peer-exp"},
+    {"optimizer", "", "name", "Accum-Adam", "accum_adam"},
+    {"optimizer", "", "name", "accum_adamw", "accum_adamw"},
+    {"optimizer", "", "lr", "0", "0"},
+    {"optimizer", "", "lr", "1", "1"},
+    {"optimizer", "", "lr", "+1.5E-3", "0.0015"},
+    {"optimizer", "", "weight_decay", ".5", "0.5"},
+    {"optimizer", "", "decay_bias_and_norm", "true", "true"},
+    {"optimizer", "", "betas", "[0, 0.5]", "[0, 0.5]"},
+    {"optimizer", "", "eps", "0.0", "0"},
+    {"optimizer", "", "accum_iter", "1", "1"},
+    {"optimizer", "name: sgd", "momentum", "0.9", "0.9"},
+    {"lr_schedule", "", "name", "Cosine-With-Warmup", "cosine_with_warmup"},
+    {"lr_schedule", "name: step", "step_size", "7", "7"},
+    {"lr_schedule", "name: step", "gamma", "0.5", "0.5"},
+    {"lr_schedule", "name: linear", "end_factor", "1", "1"},
+    {"lr_schedule", "name: linear", "t_max", "9", "9"},
+    {"lr_schedule", "name: cosine_with_warmup", "eta_min", "1e-05", "1e-05"},
+    {"lr_schedule", "name: cosine_with_warmup", "t_warmup", "20", "20"},
+    {"lr_schedule", "name: cosine_with_warmup", "warmup_decay", "0", "0"},
+    {"buckets", "", "size_mb", "0.02", "0.02"},
+    {"comm", "", "backend", "threads", "threads"},
+    {"comm", "", "backend", "AUTO", "auto"},
+    {"comm", "", "timeout_s", "0.5", "0.5"},
+    {"comm", "", "local_size", "2", "2"},
+    {"log", "", "level", "off", "off"},
+    {"log", "", "progress", "bar", "bar"},
+    {"log", "", "every", "0", "0"},
+    {"log", "", "consensus_every", "5", "5"},
+    {"log", "", "eval_every", "1000000000", "1000000000"},
+};
+
+/// The lines that choose the plug-in whose key it is.
+std::string choice_of(const KeyCase& c) {
+  return c.before.empty() ? "" : concat(c.section, ":\n  ", c.before, "\n");
+}
+
+TEST(GoodValue, IsReadFromFileAndCommandLine) {
+  for (const KeyCase& c : kGood) {
+    SCOPED_TRACE(c.yaml());
+    EXPECT_EQ(resolved(read_text(c.yaml()).resolved, c.path()), c.expected);
+    // An override is typed as the file is.
+    const auto overridden = read_text(choice_of(c), {concat(c.path(), "=", c.value)});
+    EXPECT_EQ(resolved(overridden.resolved, c.path()), c.expected);
+  }
+}
+
+const std::vector<KeyCase> kBad = {
+    {"run", "", "seed", "-1", "an integer >= 0"},
+    {"run", "", "seed", "1.0", "is not an integer"},
+    {"run", "", "seed", "9223372036854775808", "is not an integer"},
+    {"run", "", "seed", "\"1\"", "\"1\" is not an integer"},
+    {"run", "", "seed", "[1]", "is a list"},
+    {"run", "", "steps", "0", "an integer from 1 to 1000000000"},
+    {"run", "", "steps", "1000000001", "out of range"},
+    {"run", "", "steps", "1e3", "1e3 is not an integer"},
+    {"run", "", "epochs", "-3", "an integer from 1 to 1000000000"},
+    {"run", "", "output_dir", "\"\"", "is empty"},
+    {"run", "", "output_dir", "[a, b]", "is a list"},
+    {"run", "", "threads", "4097", "an integer from 0 to 4096"},
+    {"model", "", "name", "mpl", "did you mean mlp?"},
+    {"model", "", "name", "{a: 1}", "is a mapping"},
+    {"model", "", "hidden", "0", "an integer from 1 to 100000"},
+    {"model", "name: cnn", "width", "10001", "an integer from 1 to 10000"},
+    {"data", "", "name", "mnist", "one of glyphs, idx"},
+    {"data", "", "train_size", "0", "an integer from 1"},
+    {"data", "", "val_size", "10000001", "to 10000000"},
+    {"data", "", "noise", "1.01", "a number >= 0 and <= 1"},
+    {"data", "", "batch_size", "0", "an integer from 1 to 1000000"},
+    {"data", "", "dirichlet_alpha", "0", "a number >= 1e-06"},
+    {"data", "name: idx", "path", "\"\"", "is empty"},
+    {"topology", "", "name", "ringg", "did you mean ring?"},
+    {"optimizer", "", "name", "adamww", "did you mean adamw?"},
+    {"optimizer", "", "name", "sdg", "did you mean sgd?"},
+    {"optimizer", "", "lr", "-0.1", "a number >= 0"},
+    {"optimizer", "", "lr", "fast", "fast is not a number"},
+    {"optimizer", "", "lr", "\"0.1\"", "is not a number"},
+    {"optimizer", "", "lr", ".inf", "is not finite"},
+    {"optimizer", "", "lr", "-.inf", "is not finite"},
+    {"optimizer", "", "lr", ".nan", "is not finite"},
+    {"optimizer", "", "lr", "nan", "nan is not finite"},
+    {"optimizer", "", "lr", "infinity", "is not finite"},
+    {"optimizer", "", "lr", "0x10", "0x10 is not a number"},
+    {"optimizer", "", "lr", "1_000", "is not a number"},
+    {"optimizer", "", "lr", "true", "is not a number"},
+    {"optimizer", "", "weight_decay", "-1", "a number >= 0"},
+    {"optimizer", "", "decay_bias_and_norm", "1", "true or false"},
+    {"optimizer", "", "decay_bias_and_norm", "\"true\"", "true or false"},
+    {"optimizer", "", "decay_bias_and_norm", "yes", "true or false"},
+    {"optimizer", "", "betas", "0.9", "a list of two"},
+    {"optimizer", "", "betas", "[0.9]", "a list of two"},
+    {"optimizer", "", "eps", "-1e-8", "a number >= 0"},
+    {"optimizer", "", "accum_iter", "0", "an integer from 1"},
+    {"optimizer", "name: sgd", "momentum", "1", "a number >= 0 and < 1"},
+    {"optimizer", "name: sgd", "nesterov", "true", "needs momentum"},
+    {"lr_schedule", "", "name", "cosine", "one of constant, cosine_with_warmup, step, linear"},
+    {"lr_schedule", "name: cosine_with_warmup", "t_warmup", "-1", "an integer >= 0"},
+    {"lr_schedule", "name: cosine_with_warmup", "t_max", "0", "an integer >= 1"},
+    {"lr_schedule", "name: cosine_with_warmup", "warmup_decay", "2", "a number >= 0 and <= 1"},
+    {"lr_schedule", "name: cosine_with_warmup", "eta_min", "-1", "a number >= 0"},
+    {"lr_schedule", "name: step", "step_size", "0", "an integer >= 1"},
+    {"lr_schedule", "name: step", "gamma", "0", "a number > 0"},
+    {"lr_schedule", "name: linear", "end_factor", "1.5", "a number >= 0 and <= 1"},
+    {"buckets", "", "size_mb", "0", "a number > 0"},
+    {"buckets", "", "size_mb", "1e7", "<= 1e+06"},
+    {"comm", "", "backend", "nccl", "one of auto, threads"},
+    {"comm", "", "timeout_s", "0", "a number > 0"},
+    {"comm", "", "timeout_s", "1e999", "allowed: a number > 0"},
+    {"comm", "", "local_size", "-1", "an integer from 0"},
+    {"log", "", "level", "warnings", "did you mean warning?"},
+    {"log", "", "progress", "dots", "one of auto, bar, lines"},
+    {"log", "", "every", "-1", "an integer from 0"},
+    {"log", "", "consensus_every", "-1", "an integer from 0"},
+    {"log", "", "eval_every", "1.5", "is not an integer"},
+};
+
+TEST(BadValue, IsRefusedAtItsPlace) {
+  for (const KeyCase& c : kBad) {
+    SCOPED_TRACE(c.yaml());
+    const auto expect = [&](const std::string& message, const std::string& place) {
+      EXPECT_TRUE(message.starts_with(place)) << message << "\nbegins not with " << place;
+      EXPECT_NE(message.find(c.expected), std::string::npos) << message;
+      EXPECT_NE(message.find("allowed: "), std::string::npos) << message;
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    };
+    expect(refusal(c.yaml()), c.place());
+    expect(refusal(choice_of(c), {concat(c.path(), "=", c.value)}),
+           concat("command line: ", c.path(), ": "));
+  }
+}
+
+TEST(RunConfig, HasADefaultForEverything) {
+  const RunConfig config = read_text("");
+  EXPECT_EQ(config.seed, 1U);
+  EXPECT_FALSE(config.steps);
+  EXPECT_EQ(config.epochs, 1);
+  EXPECT_EQ(config.output_dir, "runs/conf");
+  EXPECT_EQ(config.batch_size, 32);
+  EXPECT_FALSE(config.dirichlet_alpha);
+  EXPECT_EQ(config.algorithm, "gossip");
+  ASSERT_NE(config.topology, nullptr);
+  EXPECT_EQ(config.topology->name(), "ring");
+  ASSERT_NE(config.model, nullptr);
+  ASSERT_NE(config.data, nullptr);
+  ASSERT_NE(config.optimizer, nullptr);
+  EXPECT_EQ(config.optimizer->num_states(), 3);
+  EXPECT_EQ(config.lr, 1e-3);
+  EXPECT_EQ(config.weight_decay, 0.0);
+  EXPECT_FALSE(config.decay_bias_and_norm);
+  EXPECT_EQ(config.make_schedule(10)->lr(5), 1e-3);
+  EXPECT_EQ(config.bucket_bytes, 25 * 1024 * 1024);
+  EXPECT_EQ(config.log_level, LogLevel::kInfo);
+  EXPECT_EQ(config.progress, "auto");
+  EXPECT_EQ(config.log_every, 10);
+  EXPECT_EQ(config.consensus_every, 0);
+  EXPECT_EQ(config.eval_every, 0);
+}
+
+TEST(RunConfig, TakesEveryValueToItsPlace) {
+  const RunConfig config = read_text(
+      "run: {seed: 7, steps: 12, output_dir: out, threads: 3}\n"
+      "data: {batch_size: 5, dirichlet_alpha: 0.25}\n"
+      "algorithm: local\n"
+      "optimizer: {name: sgd, momentum: 0.5, lr: 0.5, weight_decay: 0.125}\n"
+      "lr_schedule: {name: linear}\n"
+      "buckets: {size_mb: 0.5}\n"
+      "log: {level: error, progress: lines, every: 2, consensus_every: 3, eval_every: 4}\n");
+  EXPECT_EQ(config.seed, 7U);
+  EXPECT_EQ(config.steps, 12);
+  EXPECT_EQ(config.epochs, 1);
+  EXPECT_EQ(config.output_dir, "out");
+  EXPECT_EQ(config.threads, 3);
+  EXPECT_EQ(config.batch_size, 5);
+  EXPECT_EQ(config.dirichlet_alpha, 0.25);
+  EXPECT_EQ(config.algorithm, "local");
+  EXPECT_EQ(config.topology, nullptr);
+  EXPECT_EQ(config.optimizer->num_states(), 1);
+  EXPECT_EQ(config.lr, 0.5);
+  EXPECT_EQ(config.weight_decay, 0.125);
+  EXPECT_EQ(config.make_schedule(10)->lr(5), 0.25);
+  EXPECT_EQ(config.bucket_bytes, 512 * 1024);
+  EXPECT_EQ(config.log_level, LogLevel::kError);
+  EXPECT_EQ(config.progress, "lines");
+  EXPECT_EQ(config.log_every, 2);
+  EXPECT_EQ(config.consensus_every, 3);
+  EXPECT_EQ(config.eval_every, 4);
+}
+
+}  // namespace
+}  // namespace gossamer::apps

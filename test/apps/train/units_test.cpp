@@ -1,0 +1,182 @@
+// The parts of the trainer: files it writes, agreement between ranks, progress, reports.
+
+#include "test/apps/folder.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/types.h>
+
+#include "apps/train/agreement.hpp"
+#include "apps/train/progress_line.hpp"
+#include "apps/train/run_folder.hpp"
+#include "apps/train/safetensors.hpp"
+#include "base/text.hpp"
+#include "comm/launch.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+TEST(Safetensors, HoldNamesTypesShapesAndValues) {
+  const Folder folder;
+  const torch::Tensor grid = torch::arange(6, torch::kFloat32).reshape({2, 3});
+  const std::vector<NamedTensor> tensors = {
+      {"layer.weight", grid.t()},  // not in row-major order in memory
+      {"layer.\"bias\"", torch::tensor({1.5, -2.5}, torch::kFloat64)},
+      {"count", torch::tensor({std::int64_t{1} << 40U}, torch::kInt64).squeeze()},
+      {"empty", torch::empty({0, 4})},
+      {"channels", torch::arange(16, torch::kFloat32)
+                       .reshape({1, 4, 2, 2})
+                       .contiguous(at::MemoryFormat::ChannelsLast)
+                       .requires_grad_()}};
+  write_safetensors(folder.file("model.safetensors"), tensors);
+  EXPECT_EQ(folder.list(), std::vector<std::string>{"model.safetensors"});
+
+  const SafetensorsFile file = parse_safetensors(read_file(folder.file("model.safetensors")));
+  ASSERT_EQ(file.header.size(), tensors.size());
+  std::size_t end = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const auto& entry = file.header.at(name);
+    EXPECT_EQ(entry.size(), 3U);
+    EXPECT_EQ(entry.at("shape").get<std::vector<std::int64_t>>(), tensor.sizes().vec());
+    EXPECT_EQ(entry.at("data_offsets")[0].get<std::size_t>(), end) << "no gaps are allowed";
+    end = entry.at("data_offsets")[1].get<std::size_t>();
+  }
+  EXPECT_EQ(end, file.values.size());
+  EXPECT_EQ(file.header["layer.weight"]["dtype"], "F32");
+  EXPECT_EQ(file.header["layer.\"bias\""]["dtype"], "F64");
+  EXPECT_EQ(file.header["count"]["dtype"], "I64");
+  EXPECT_EQ(values_at<float>(file.values, 0, 24), (std::vector<float>{0, 3, 1, 4, 2, 5}));
+  EXPECT_EQ(values_at<double>(file.values, 24, 40), (std::vector<double>{1.5, -2.5}));
+  EXPECT_EQ(values_at<std::int64_t>(file.values, 40, 48), std::vector{std::int64_t{1} << 40U});
+  EXPECT_EQ(values_at<float>(file.values, 48, 112)[5], 5.0F);
+}
+
+TEST(Safetensors, ReplaceAFileWholeOrNotAtAll) {
+  const Folder folder;
+  const std::string path = folder.file("model.safetensors");
+  write_safetensors(path, {});
+  EXPECT_EQ(parse_safetensors(read_file(path)).header.size(), 0U);
+  write_safetensors(path, {{"a", torch::zeros({2})}});
+  const std::string before = read_file(path);
+  EXPECT_THROW(write_safetensors(path, {{"a", torch::zeros({3}, torch::kFloat16)}}),
+               CheckpointError);
+  EXPECT_EQ(read_file(path), before);
+  EXPECT_THROW(write_safetensors(folder.file("no/such/folder"), {}), CheckpointError);
+}
+
+/// What each rank's jointly() ends with: `text|code`, or the number it returned.
+std::vector<std::string> run_jointly(int num_ranks, const std::function<int(int rank)>& work) {
+  std::vector<std::string> ends(static_cast<std::size_t>(num_ranks));
+  const LaunchOptions options{.num_ranks = num_ranks, .timeout_s = 60};
+  EXPECT_EQ(launch("threads", options,
+                   [&](Communicator& communicator, const World& world) {
+                     std::string& end = ends[static_cast<std::size_t>(world.rank)];
+                     try {
+                       end = concat(jointly(communicator, [&] { return work(world.rank); }));
+                     } catch (const JointFailure& failure) {
+                       end = concat(failure.what(), "|", static_cast<int>(failure.code()));
+                     }
+                     return 0;
+                   }),
+            0);
+  return ends;
+}
+
+TEST(Jointly, ReturnsEachRanksResult) {
+  EXPECT_EQ(run_jointly(3, [](int rank) { return 10 * rank; }),
+            (std::vector<std::string>{"0", "10", "20"}));
+}
+
+TEST(Jointly, BringsAFailureToAllRanks) {
+  const auto fail_on = [](int failing) {
+    return [failing](int rank) -> int {
+      if (rank == failing) throw DataError("no file\nhere");
+      return 0;
+    };
+  };
+  EXPECT_EQ(run_jointly(3, fail_on(0)), std::vector<std::string>(3, "no file\nhere|3"));
+  EXPECT_EQ(run_jointly(3, fail_on(2)), std::vector<std::string>(3, "on rank 2: no file\nhere|3"));
+  EXPECT_EQ(run_jointly(1, fail_on(0)), std::vector<std::string>(1, "no file\nhere|3"));
+}
+
+TEST(Jointly, TakesTheFirstRanksFailureAndItsCode) {
+  const auto ends = run_jointly(4, [](int rank) -> int {
+    if (rank == 1) throw ConfigError("first");
+    if (rank == 2) throw CheckpointError("second");
+    if (rank == 3) throw std::runtime_error("");
+    return 0;
+  });
+  EXPECT_EQ(ends, std::vector<std::string>(4, "on rank 1: first|2"));
+  EXPECT_EQ(run_jointly(2, [](int) -> int { throw std::runtime_error(""); }),
+            std::vector<std::string>(2, "|70"));
+}
+
+TEST(ProgressText, ShowsWhatIsKnown) {
+  ProgressState state{.step = 7,
+                      .total_steps = 1000,
+                      .loss = 2.30259,
+                      .lr = 0.001,
+                      .samples_per_s = 1234.4,
+                      .seconds_left = 65.2,
+                      .consensus_distance = {}};
+  EXPECT_EQ(to_string(state), "step 7/1000  loss 2.3026  lr 1.00e-03  1234 samples/s  left 1:05");
+  state.consensus_distance = 0.0123;
+  state.seconds_left = 3600 * 25 + 182;
+  EXPECT_EQ(to_string(state),
+            "step 7/1000  loss 2.3026  lr 1.00e-03  1234 samples/s  consensus 1.230e-02  left "
+            "25:03:02");
+  state.seconds_left = 0.4;
+  EXPECT_TRUE(to_string(state).ends_with("left 0:00"));
+}
+
+TEST(RunFolder, HoldsConfigurationMetricsAndStatus) {
+  const Folder folder;
+  const std::string path = folder.file("a/b");
+  RunFolder run(path, {{"run.seed", "1"}, {"algorithm", "gossip"}});
+  EXPECT_FALSE(run.replaces_earlier_run());
+  EXPECT_EQ(run.path(), path);
+  EXPECT_EQ(read_file(path + "/config.yaml"), "run:\n  seed: 1\nalgorithm: gossip\n");
+  run.write_metrics({{"kind", "step"}, {"loss", 0.5}});
+  run.write_metrics({{"kind", "step"}, {"loss", std::nan("")}, {"lr", INFINITY}});
+  EXPECT_EQ(read_file(path + "/metrics.jsonl"),
+            "{\"kind\":\"step\",\"loss\":0.5}\n{\"kind\":\"step\",\"loss\":null,\"lr\":null}\n");
+  run.write_status({{"state", "running"}, {"step", 3}});
+  run.write_status({{"state", "done"}});
+  EXPECT_EQ(nlohmann::json::parse(read_file(path + "/status.json")),
+            nlohmann::json({{"state", "done"}}));
+  std::ofstream(run.model_path()) << "old";
+  std::ofstream(path + "/notes.txt") << "the user's own";
+
+  const RunFolder again(path, {{"run.seed", "2"}});
+  EXPECT_TRUE(again.replaces_earlier_run());
+  EXPECT_EQ(read_file(path + "/config.yaml"), "run:\n  seed: 2\n");
+  EXPECT_EQ(read_file(path + "/metrics.jsonl"), "");
+  EXPECT_FALSE(fs::exists(again.model_path()));
+  EXPECT_FALSE(fs::exists(path + "/status.json")) << "the earlier run's status";
+  EXPECT_EQ(read_file(path + "/notes.txt"), "the user's own");
+}
+
+TEST(RunFolder, SaysWhenItCannotBeMade) {
+  const Folder folder;
+  std::ofstream(folder.file("taken")) << "a file";
+  for (const char* const path : {"taken", "taken/below"}) {
+    try {
+      const RunFolder run(folder.file(path), {});
+      ADD_FAILURE() << path;
+    } catch (const CheckpointError& error) {
+      EXPECT_NE(std::string(error.what()).find(folder.file(path)), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("run.output_dir"), std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gossamer::apps

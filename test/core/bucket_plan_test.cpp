@@ -1,0 +1,158 @@
+#include "core/bucket_plan.hpp"
+
+#include "test/core/ranks.hpp"
+#include "test/core/toy_model.hpp"
+
+#include <atomic>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+using Indices = std::vector<std::int64_t>;
+
+/// The parameters of every bucket.
+std::vector<Indices> cut(const BucketPlan& plan) {
+  std::vector<Indices> buckets;
+  for (const BucketSpec& spec : plan.buckets) {
+    Indices& bucket = buckets.emplace_back();
+    for (const BucketEntry& entry : spec.entries) bucket.push_back(entry.parameter);
+  }
+  return buckets;
+}
+
+std::vector<Indices> cut_sizes(const std::vector<std::int64_t>& sizes, std::int64_t limit_bytes) {
+  const auto infos = parameters_of_sizes(sizes, DType::kFloat32);
+  return cut(plan_buckets(infos, declared_order(sizes.size()), limit_bytes));
+}
+
+TEST(BucketPlan, ClosesWithTheParameterThatReachesTheLimit) {
+  // 32 floats are 128 bytes.
+  const std::vector<std::int64_t> sizes = {32, 32, 32, 32, 32};
+  EXPECT_EQ(cut_sizes(sizes, 256), (std::vector<Indices>{{0, 1}, {2, 3}, {4}}));
+  EXPECT_EQ(cut_sizes(sizes, 255), (std::vector<Indices>{{0, 1}, {2, 3}, {4}}));
+  EXPECT_EQ(cut_sizes(sizes, 257), (std::vector<Indices>{{0, 1, 2}, {3, 4}}));
+  EXPECT_EQ(cut_sizes(sizes, 128), (std::vector<Indices>{{0}, {1}, {2}, {3}, {4}}));
+  EXPECT_EQ(cut_sizes(sizes, 1), (std::vector<Indices>{{0}, {1}, {2}, {3}, {4}}));
+  EXPECT_EQ(cut_sizes(sizes, 1 << 20), (std::vector<Indices>{{0, 1, 2, 3, 4}}));
+}
+
+TEST(BucketPlan, LetsALargeParameterOverflowItsBucket) {
+  EXPECT_EQ(cut_sizes({8, 100'000, 8}, 1024), (std::vector<Indices>{{0, 1}, {2}}));
+}
+
+TEST(BucketPlan, CountsRoundedSizes) {
+  // Ten scalars take 128 bytes each.
+  EXPECT_EQ(cut_sizes(std::vector<std::int64_t>(10, 1), 512).size(), 3U);
+}
+
+TEST(BucketPlan, RoundsEveryParameterTo128Bytes) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    const std::int64_t unit = 128 / size_of(dtype);
+    const auto infos = parameters_of_sizes({1, unit, unit + 1, 0, 5}, dtype);
+    const BucketPlan plan = plan_buckets(infos, declared_order(5), 1 << 20);
+    ASSERT_EQ(plan.buckets.size(), 1U);
+    Indices offsets;
+    for (const BucketEntry& entry : plan.buckets[0].entries) offsets.push_back(entry.offset);
+    EXPECT_EQ(offsets, (Indices{0, unit, 2 * unit, 4 * unit, 4 * unit}));
+    EXPECT_EQ(plan.buckets[0].numel, 5 * unit);
+    EXPECT_EQ(plan.buckets[0].bytes(), 5 * 128);
+    EXPECT_EQ(plan.bytes(), 5 * 128);
+  }
+}
+
+TEST(BucketPlan, FollowsTheOrderOfArrival) {
+  const auto infos = parameters_of_sizes({32, 32, 32}, DType::kFloat32);
+  EXPECT_EQ(cut(plan_buckets(infos, Indices{2, 0, 1}, 256)), (std::vector<Indices>{{2, 0}, {1}}));
+}
+
+TEST(BucketPlan, KeepsTypesAndDevicesApart) {
+  std::vector<ParameterInfo> infos = parameters_of_sizes({32, 32, 32, 32, 32, 32}, DType::kFloat32);
+  infos[1].dtype = DType::kFloat64;
+  infos[3].dtype = DType::kFloat64;
+  infos[4].device = {DeviceType::kCuda, 0};
+  infos[5].device = {DeviceType::kCuda, 1};
+  const BucketPlan plan = plan_buckets(infos, declared_order(6), 1 << 20);
+  EXPECT_EQ(cut(plan), (std::vector<Indices>{{0, 2}, {1, 3}, {4}, {5}}));
+  EXPECT_EQ(plan.buckets[1].dtype, DType::kFloat64);
+  EXPECT_EQ(plan.buckets[2].device, (Device{DeviceType::kCuda, 0}));
+  EXPECT_EQ(plan.buckets[3].device, (Device{DeviceType::kCuda, 1}));
+  // They fill up side by side, and those come first that are full first.
+  EXPECT_EQ(cut(plan_buckets(infos, declared_order(6), 512)),
+            (std::vector<Indices>{{1, 3}, {0, 2}, {4}, {5}}));
+}
+
+TEST(BucketPlan, PutsUnseenParametersIntoLastBuckets) {
+  const auto infos = parameters_of_sizes({32, 32, 32, 32, 32}, DType::kFloat32);
+  const std::vector<Indices> expected = {{3, 1}, {0, 2, 4}};
+  EXPECT_EQ(cut(plan_buckets(infos, Indices{3, 1}, 1 << 20)), expected);
+  EXPECT_EQ(cut(plan_buckets(infos, Indices{}, 256)), (std::vector<Indices>{{0, 1}, {2, 3}, {4}}));
+  EXPECT_TRUE(plan_buckets({}, Indices{}, 256).buckets.empty());
+}
+
+TEST(BucketPlan, RefusesABadOrder) {
+  const auto infos = parameters_of_sizes({32, 32}, DType::kFloat32);
+  EXPECT_THROW((void)plan_buckets(infos, Indices{0, 2}, 1), std::logic_error);
+  EXPECT_THROW((void)plan_buckets(infos, Indices{-1}, 1), std::logic_error);
+  EXPECT_THROW((void)plan_buckets(infos, Indices{1, 1}, 1), std::logic_error);
+}
+
+TEST(BucketPlan, DescribesItself) {
+  std::vector<ParameterInfo> infos = parameters_of_sizes({32, 8}, DType::kFloat32);
+  infos[1].shape = {2, 4};
+  const std::string table = describe(plan_buckets(infos, Indices{1, 0}, 1), infos);
+  EXPECT_TRUE(contains(table, "bucket 0: 32 float32 elements, 128 B, 1 parameters: p1")) << table;
+  EXPECT_TRUE(contains(table, "bucket 1:")) << table;
+  EXPECT_EQ(describe(infos), "p0 [32] float32 on cpu\np1 [2, 4] float32 on cpu\n");
+}
+
+TEST(Agree, IsSilentWhenAllRanksSayTheSame) {
+  for (const int n : {1, 2, 5}) {
+    run_ranks(n, [](Communicator& communicator, const World&) {
+      EXPECT_NO_THROW(agree(communicator, "their models", "a\nb\n"));
+      EXPECT_NO_THROW(agree(communicator, "nothing", ""));
+    });
+  }
+}
+
+/// What `agree` throws on each rank.
+std::vector<std::string> disagreement(const std::vector<std::string>& lines) {
+  std::vector<std::string> errors(lines.size());
+  run_ranks(static_cast<int>(lines.size()), [&](Communicator& communicator, const World& world) {
+    const auto place = static_cast<std::size_t>(world.rank);
+    errors[place] = what_of<ConfigError>([&] { agree(communicator, "the order", lines[place]); });
+    // Everybody has failed alike and nobody is left waiting.
+    communicator.barrier();
+  });
+  return errors;
+}
+
+TEST(Agree, NamesTheFirstDifferenceOnAllRanks) {
+  const auto errors = disagreement({"a\nb\nc", "a\nb\nc", "a\nX\nY", "Z"});
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, "the ranks differ in the order: rank 0 has \"b\", rank 2 has \"X\"");
+  }
+}
+
+TEST(Agree, NoticesMissingAndAdditionalLines) {
+  EXPECT_EQ(disagreement({"a\nb", "a"})[1],
+            "the ranks differ in the order: rank 0 has \"b\", rank 1 has nothing");
+  EXPECT_TRUE(contains(disagreement({"", "a"})[0], "rank 1 has \"a\""));
+}
+
+TEST(Agree, NoticesTextsThatDifferInALineBreakOnly) {
+  for (const std::string& error : disagreement({"a", "a\n"})) {
+    EXPECT_TRUE(contains(error, "the ranks differ in the order")) << error;
+  }
+  for (const std::string& error : disagreement({"a\n(nothing)", "a"})) {
+    EXPECT_TRUE(contains(error, "the ranks differ in the order")) << error;
+  }
+}
+
+}  // namespace
+}  // namespace gossamer

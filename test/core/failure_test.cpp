@@ -1,0 +1,116 @@
+// One rank fails, in whatever moment: the others are told so and end, and what all of them leave
+// behind (exchanges under way, work on streams) uses nothing that has gone. The sanitizers look.
+
+#include "test/core/recursion.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/model_average.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr int kNumRanks = 4;
+constexpr int kFailing = 2;
+constexpr int kLastStep = 2;
+
+enum class Moment : std::uint8_t { kBetweenGradients, kBeforeStepEnds, kAfterStep, kBeforeAverage };
+
+constexpr std::array kMoments = {Moment::kBetweenGradients, Moment::kBeforeStepEnds,
+                                 Moment::kAfterStep, Moment::kBeforeAverage};
+
+/// A few steps and the mean model; `reach` is called at every moment of the last step.
+template <class Reach>
+void train(ToyModel& model, Communicator& communicator, std::size_t num_values,
+           const Reach& reach) {
+  const std::vector<double> gradient(num_values, 1.0);
+  for (int step = 0; step <= kLastStep; ++step) {
+    for (std::int64_t i = 0; i < model.num_parameters(); ++i) {
+      if (step == kLastStep && i == model.num_parameters() / 2) reach(Moment::kBetweenGradients);
+      model.offer(i, gradient);
+    }
+    if (step == kLastStep) reach(Moment::kBeforeStepEnds);
+    model.manager().finish_step();
+  }
+  reach(Moment::kAfterStep);
+  model.manager().drain();
+  reach(Moment::kBeforeAverage);
+  const ModelAverage average(communicator, model.stream(), model.manager().memory());
+}
+
+using Case = std::tuple<Where, std::string, std::string>;
+
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  const auto& [where, algorithm, topology] = info.param;
+  std::string name = concat(name_of(where), "_", algorithm, "_", topology);
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+class Failure : public testing::TestWithParam<Case> {};
+
+TEST_P(Failure, OfARankEndsTheOthersAndLeavesNothingBehind) {
+  const auto& [where, algorithm, topology] = GetParam();
+  for (const Moment moment : kMoments) {
+    SCOPED_TRACE(static_cast<int>(moment));
+    FakeNcclHub hub;
+    Problem problem;
+    problem.num_ranks = kNumRanks;
+    problem.algorithm = algorithm;
+    problem.topology = make_topology(topology, {.size = kNumRanks, .local_size = 2});
+    problem.where = where;
+    std::mutex mutex;
+    std::vector<std::string> told;
+    const auto body = [&](Communicator& host, const World& world) {
+      TestDevice device(problem.where, host, hub);
+      ToyModel model = model_on(problem, device);
+      try {
+        train(model, device.communicator(), problem.num_values(), [&](Moment now) {
+          if (world.rank == kFailing && now == moment) throw DataError("torn file");
+        });
+      } catch (const CommError& error) {
+        const std::lock_guard lock(mutex);
+        told.emplace_back(error.what());
+        throw;
+      }
+      return 0;
+    };
+    const LaunchOptions options{
+        .num_ranks = kNumRanks, .local_size = 2, .timeout_s = 60.0, .log_level = LogLevel::kOff};
+    EXPECT_EQ(launch("threads", options, body), static_cast<int>(ExitCode::kData));
+    EXPECT_EQ(told.size(), kNumRanks - 1U);
+    for (const std::string& text : told) {
+      EXPECT_NE(text.find("rank 2"), std::string::npos) << text;
+    }
+  }
+}
+
+/// Every algorithm everywhere; gossip with every kind of round.
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const Where where : {Where::kHost, Where::kLagging, Where::kRelayed, Where::kDevice,
+                            Where::kDirect, Where::kNccl}) {
+    for (const std::string& algorithm : algorithm_names())
+      cases.push_back({where, algorithm, "ring"});
+    for (const char* topology : {"one-peer-exp", "complete", "hierarchical"}) {
+      cases.push_back({where, "gossip", topology});
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere, Failure, testing::ValuesIn(all_cases()), case_name);
+
+}  // namespace
+}  // namespace gossamer

@@ -1,0 +1,238 @@
+// What is in flight between two steps: draining, forgetting, counting, checking.
+
+#include "test/core/recursion.hpp"
+#include "test/core/test_topologies.hpp"
+
+#include <latch>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/block_checksum.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+Problem problem_of(std::string_view topology, int n, int local_size) {
+  return {.num_ranks = n,
+          .local_size = local_size,
+          .topology = make_topology(topology, {.size = n, .local_size = local_size})};
+}
+
+/// Trains; between steps does what `between` says.
+using Between = std::function<void(ToyModel& model, int step)>;
+
+Trajectory train(const Problem& problem, const Between& between) {
+  Trajectory trajectory = empty_trajectory(problem);
+  run_ranks(
+      problem.num_ranks,
+      [&](Communicator& communicator, const World& world) {
+        ToyModel model = model_of(problem, communicator);
+        for (int step = 0; step < problem.num_steps; ++step) {
+          train_step(problem, model, world.rank, step);
+          between(model, step);
+          trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(world.rank)] =
+              model.values();
+        }
+        model.manager().drain();
+      },
+      problem.local_size);
+  return trajectory;
+}
+
+TEST(Drain, KeepsWhatHasArrived) {
+  const Problem problem = problem_of("alternating-exp-ring", 8, 2);
+  const Trajectory drained = train(problem, [](ToyModel& model, int) {
+    model.manager().drain();
+    model.manager().drain();
+  });
+  EXPECT_EQ(drained, run_pipeline(problem));
+}
+
+TEST(Drain, IsAllowedBeforeTheFirstStep) {
+  run_ranks(2, [](Communicator& communicator, const World&) {
+    const Problem problem = problem_of("ring", 2, 2);
+    ToyModel model = model_of(problem, communicator);
+    model.manager().drain();
+    model.manager().forget_arrived();
+    EXPECT_EQ(model.values(), start_of(problem, communicator.rank()));
+  });
+}
+
+TEST(Drain, LetsTheParametersBeWritten) {
+  // The inbox stays valid: the next step mixes what was sent with what is there now.
+  run_ranks(2, [](Communicator& communicator, const World& world) {
+    Problem problem = problem_of("complete", 2, 2);
+    problem.sizes = {4};
+    ToyModel model = model_of(problem, communicator);
+    model.write(std::vector<double>(4, world.rank));
+    model.manager().finish_step();
+    model.manager().drain();
+    model.write(std::vector<double>(4, 10.0));
+    model.manager().finish_step();
+    EXPECT_EQ(model.values(), std::vector<double>(4, world.rank == 0 ? 5.5 : 5.0));
+    model.manager().drain();
+  });
+}
+
+TEST(ForgetArrived, MakesTheNextStepMixNothing) {
+  Problem problem = problem_of("complete", 4, 4);
+  const Trajectory forgetful = train(problem, [](ToyModel& model, int) {
+    model.manager().drain();
+    model.manager().forget_arrived();
+  });
+  problem.algorithm = "local";
+  EXPECT_EQ(forgetful, run_pipeline(problem));
+}
+
+TEST(ForgetArrived, LastsForOneStepAndLeavesTheRoundsAlone) {
+  // The exchange after step 3 is forgotten; the others keep the rounds they have without it.
+  const Problem problem = problem_of("one-peer-exp", 4, 4);
+  const Trajectory trajectory = train(problem, [](ToyModel& model, int step) {
+    if (step != 3) return;
+    model.manager().drain();
+    model.manager().forget_arrived();
+  });
+  Problem skipping = problem;
+  const auto inner = problem.topology;
+  skipping.topology = std::make_shared<FunctionTopology>(
+      [inner](std::int64_t k) { return k == 3 ? complete_round({}, 4) : inner->round(k); });
+  EXPECT_LE(largest_difference(trajectory, Recursion(skipping).run()), 1e-12);
+}
+
+/// Bytes that rank 0 has sent after `num_steps` steps.
+double bytes_sent(const Problem& problem, int num_steps) {
+  double bytes = 0.0;
+  run_ranks(
+      problem.num_ranks,
+      [&](Communicator& communicator, const World& world) {
+        ToyModel model = model_of(problem, communicator);
+        for (int step = 0; step < num_steps; ++step) train_step(problem, model, world.rank, step);
+        model.manager().drain();
+        if (world.rank == 0) bytes = model.manager().metrics().bytes_sent;
+      },
+      problem.local_size);
+  return bytes;
+}
+
+TEST(BytesSent, CountsPairsOnceAndGroupsAsAnAllReduce) {
+  // Two blocks: 384 + 128 and 384 + 512 bytes, padding included.
+  Problem problem = problem_of("one-peer-exp", 4, 4);
+  problem.sizes = {33, 1, 40, 64};
+  problem.bucket_bytes = 512;
+  problem.dtype = DType::kFloat64;
+  const double all = 384 + 128 + 384 + 512;
+  EXPECT_EQ(bytes_sent(problem, 5), 5 * all);
+  problem.topology = make_topology("complete", {.size = 4, .local_size = 4});
+  EXPECT_EQ(bytes_sent(problem, 5), 5 * all * 2.0 * 3.0 / 4.0);
+  problem.algorithm = "local";
+  EXPECT_EQ(bytes_sent(problem, 5), 0.0);
+}
+
+TEST(BytesSent, FollowsTheRounds) {
+  // Rank 0 meets in turn: its node, a group of four, its node, a group of four.
+  Problem problem = problem_of("alternating-exp-ring", 8, 2);
+  problem.sizes = {16};
+  EXPECT_EQ(bytes_sent(problem, 1), 128.0);
+  EXPECT_EQ(bytes_sent(problem, 2), 128.0 + 192.0);
+  EXPECT_EQ(bytes_sent(problem, 8), 4 * (128.0 + 192.0));
+  // A rank sits out every third round of a ring of three.
+  problem = problem_of("ring", 3, 3);
+  problem.sizes = {16};
+  EXPECT_EQ(bytes_sent(problem, 3), 2 * 128.0);
+}
+
+TEST(BytesSent, CountsEveryNeighbour) {
+  Problem problem = problem_of("static-exp", 8, 8);
+  problem.sizes = {16};
+  EXPECT_EQ(bytes_sent(problem, 2), 2 * 3 * 128.0);
+}
+
+TEST(BytesSent, CountsBothLevels) {
+  // Nodes of 3: a sum of 2/3 of a block and back; rank 0 also exchanges and passes on the result.
+  Problem problem = problem_of("hierarchical", 6, 3);
+  problem.sizes = {12};
+  EXPECT_DOUBLE_EQ(bytes_sent(problem, 2), 2 * (128.0 * 4.0 / 3.0 + 128.0 + 128.0));
+}
+
+TEST(BytesSent, CountsGradientsInAnAllReduce) {
+  Problem problem = problem_of("complete", 4, 4);
+  problem.algorithm = "allreduce";
+  problem.sizes = {16, 16};
+  problem.bucket_bytes = 1 << 20;
+  EXPECT_EQ(bytes_sent(problem, 3), 3 * 256.0 * 2.0 * 3.0 / 4.0);
+  problem = problem_of("complete", 2, 2);
+  problem.algorithm = "allreduce";
+  problem.sizes = {16};
+  EXPECT_EQ(bytes_sent(problem, 3), 3 * 128.0);
+}
+
+TEST(Metrics, TimeUpdatesAndWaits) {
+  run_ranks(2, [](Communicator& communicator, const World& world) {
+    const Problem problem = problem_of("complete", 2, 2);
+    ToyModel model = model_of(problem, communicator);
+    for (int step = 0; step < 20; ++step) train_step(problem, model, world.rank, step);
+    model.manager().drain();
+    EXPECT_GT(model.manager().metrics().update_s, 0.0);
+    EXPECT_GT(model.manager().metrics().wait_s, 0.0);
+    EXPECT_EQ(model.manager().metrics().num_steps, 20);
+  });
+}
+
+TEST(Checksum, NoticesEveryByte) {
+  std::vector<float> values = {1.0F, 2.0F, 3.0F};
+  const Block block = block_of(std::span(values));
+  const std::uint64_t before = checksum(block);
+  EXPECT_EQ(checksum(block), before);
+  auto* bytes = reinterpret_cast<std::uint8_t*>(values.data());
+  for (std::size_t i = 0; i < values.size() * sizeof(float); ++i) {
+    bytes[i] ^= 1U;
+    EXPECT_NE(checksum(block), before) << i;
+    bytes[i] ^= 1U;
+  }
+  EXPECT_EQ(checksum(ConstBlock()), checksum(ConstBlock()));
+}
+
+/// Rank 1 writes a parameter between its launch and its next update, before rank 0 has launched,
+/// so that nobody reads while it writes. Returns what rank 1 is told.
+std::string write_in_flight(bool drain_first) {
+  std::string told;
+  std::latch written(1);
+  run_ranks(2, [&](Communicator& communicator, const World& world) {
+    Problem problem = problem_of("complete", 2, 2);
+    problem.sizes = {4, 50};
+    problem.bucket_bytes = 1;
+    ToyModel model = model_of(problem, communicator);
+    if (world.rank == 0) {
+      if (!drain_first) written.wait();
+      model.manager().finish_step();
+    } else {
+      model.manager().finish_step();
+      if (drain_first) model.manager().drain();
+      model.write(std::vector<double>(54, 0.25));
+      written.count_down();
+    }
+    const auto drain = [&] { model.manager().drain(); };
+    const std::string first = what_of<std::logic_error>(drain);
+    if (world.rank == 1) told = first;
+    // Every bucket that was written is an error of its own.
+    while (!what_of<std::logic_error>(drain).empty()) continue;
+  });
+  return told;
+}
+
+TEST(BlockChecksum, CatchesAWriteInFlight) {
+#ifdef GOSSAMER_CHECK_BLOCKS
+  EXPECT_TRUE(contains(write_in_flight(false), "the parameters of bucket 0 were written while"));
+#else
+  EXPECT_EQ(write_in_flight(false), "");
+#endif
+}
+
+TEST(BlockChecksum, AllowsAWriteAfterDrain) { EXPECT_EQ(write_in_flight(true), ""); }
+
+}  // namespace
+}  // namespace gossamer

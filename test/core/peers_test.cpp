@@ -1,0 +1,195 @@
+#include "core/peers.hpp"
+
+#include "test/comm/forwarding_communicator.hpp"
+#include "test/core/ranks.hpp"
+#include "test/core/test_topologies.hpp"
+
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+/// Passes everything on and remembers the colors of splits.
+class SpyCommunicator : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  std::unique_ptr<Communicator> split(int color) override {
+    colors.push_back(color);
+    return ForwardingCommunicator::split(color);
+  }
+
+  std::vector<int> colors;
+};
+
+/// Sums the ranks of a group over its communicator.
+double sum_in(Peers& cache, const RankRound& round) {
+  double mine = cache.world().rank();
+  double sum = 0.0;
+  cache.group(round)
+      .all_reduce_sum(block_of(std::span(&mine, 1)), block_of(std::span(&sum, 1)), {})
+      .wait();
+  return sum;
+}
+
+void expect_group(Peers& cache, const RankRound& round) {
+  EXPECT_EQ(cache.group(round).world_ranks(), round.group);
+  double sum = 0.0;
+  for (const int rank : round.group) sum += rank;
+  EXPECT_EQ(sum_in(cache, round), sum);
+}
+
+TEST(Peers, BuildsOneCommunicatorPerDistinctGroup) {
+  // 16 ranks on 4 nodes: every rank is in 1 group inside its node and in 2 groups of two nodes.
+  const World all{.size = 16, .local_size = 4};
+  const std::shared_ptr<Topology> topology = make_topology("alternating-exp-ring", all);
+  run_ranks(16, [&](Communicator& communicator, const World& world) {
+    SpyCommunicator spy(communicator);
+    Peers cache(spy, *topology);
+    std::set<std::vector<int>> mine;
+    for (std::int64_t k = 0; k < *topology->period(); ++k) {
+      mine.insert(topology->round(k).edge_of(world.rank).ranks);
+    }
+    EXPECT_EQ(cache.num_groups(), static_cast<std::int64_t>(mine.size()));
+    EXPECT_EQ(cache.num_groups(), 3);
+    const std::size_t num_splits = spy.colors.size();
+    for (std::int64_t k = 0; k < 3 * *topology->period(); ++k) {
+      EXPECT_EQ(cache.round(k), rank_round(topology->round(k), world.rank));
+      expect_group(cache, cache.round(k));
+    }
+    EXPECT_EQ(spy.colors.size(), num_splits) << "nothing is built twice";
+    EXPECT_EQ(cache.num_groups(), 3);
+  });
+}
+
+TEST(Peers, SplitsEquallyOftenOnAllRanks) {
+  for (const TopologyEntry& entry : topology_table()) {
+    for (const int local : {1, 2, 3, 4, 6, 12}) {
+      const World all{.size = 12, .local_size = local};
+      if (entry.needs_options || !entry.fits(all)) continue;
+      const std::shared_ptr<Topology> topology = make_topology(entry.name, all);
+      std::vector<std::size_t> num_splits(12);
+      run_ranks(12, [&](Communicator& communicator, const World& world) {
+        SpyCommunicator spy(communicator);
+        const Peers cache(spy, *topology);
+        num_splits[static_cast<std::size_t>(world.rank)] = spy.colors.size();
+      });
+      for (const std::size_t number : num_splits) EXPECT_EQ(number, num_splits[0]) << entry.name;
+    }
+  }
+}
+
+TEST(Peers, NeedsNoneForPairsAndForEverybody) {
+  for (const char* name : {"ring", "one-peer-exp", "complete"}) {
+    const std::shared_ptr<Topology> topology = make_topology(name, {.size = 4, .local_size = 4});
+    run_ranks(4, [&](Communicator& communicator, const World&) {
+      SpyCommunicator spy(communicator);
+      const Peers cache(spy, *topology);
+      EXPECT_EQ(cache.num_groups(), 0) << name;
+      EXPECT_TRUE(spy.colors.empty()) << name;
+    });
+  }
+}
+
+TEST(Peers, UsesTheWorldForEverybody) {
+  const std::shared_ptr<Topology> topology =
+      make_topology("complete", {.size = 3, .local_size = 3});
+  run_ranks(3, [&](Communicator& communicator, const World&) {
+    Peers cache(communicator, *topology);
+    EXPECT_EQ(&cache.group(cache.round(0)), &communicator);
+    expect_group(cache, cache.round(0));
+  });
+}
+
+TEST(Peers, RefusesGroupsOfOthers) {
+  const FunctionTopology topology([](std::int64_t) {
+    return complete_round({averaging_edge({0, 1, 2}), averaging_edge({3, 4, 5})}, 6);
+  });
+  run_ranks(6, [&](Communicator& communicator, const World& world) {
+    Peers cache(communicator, topology);
+    RankRound round = cache.round(0);
+    EXPECT_EQ(cache.num_groups(), 1);
+    expect_group(cache, round);
+    round.group = topology.round(0).edges[world.rank < 3 ? 1 : 0].ranks;
+    EXPECT_THROW((void)cache.group(round), std::logic_error);
+    round.group = {0, 2, 4};
+    EXPECT_THROW((void)cache.group(round), std::logic_error);
+  });
+}
+
+TEST(Peers, BuildsGroupsThatAppearLater) {
+  // Without a period: nothing at first, {0, 1, 2} from round 2 on, {2, 3, 4} from round 5 on.
+  const FunctionTopology topology([](std::int64_t k) {
+    if (k < 2) return complete_round({averaging_edge({0, 1})}, 5);
+    if (k < 5) return complete_round({averaging_edge({0, 1, 2})}, 5);
+    if (k < 8) return complete_round({averaging_edge({2, 3, 4})}, 5);
+    return complete_round({averaging_edge({0, 1, 2}), averaging_edge({3, 4})}, 5);
+  });
+  run_ranks(5, [&](Communicator& communicator, const World& world) {
+    SpyCommunicator spy(communicator);
+    Peers cache(spy, topology);
+    EXPECT_TRUE(spy.colors.empty());
+    for (std::int64_t k = 0; k < 10; ++k) {
+      // Every bucket asks.
+      const RankRound expected = rank_round(topology.round(k), world.rank);
+      for (int bucket = 0; bucket < 3; ++bucket) EXPECT_EQ(cache.round(k), expected);
+      EXPECT_EQ(spy.colors.size(), k < 2 ? 0U : k < 5 ? 1U : 2U);
+      const RankRound round = cache.round(k);
+      if (round.group.size() > 2) expect_group(cache, round);
+    }
+    EXPECT_EQ(cache.num_groups(), world.rank == 2 ? 2 : 1);
+  });
+}
+
+TEST(Peers, FollowsRandomRounds) {
+  for (const int n : {1, 2, 5, 8}) {
+    const RandomGroups topology(n, 3);
+    run_ranks(n, [&](Communicator& communicator, const World&) {
+      Peers cache(communicator, topology);
+      for (std::int64_t k = 0; k < 40; ++k) {
+        const RankRound round = cache.round(k);
+        if (round.group.size() > 2) expect_group(cache, round);
+      }
+    });
+  }
+}
+
+TEST(Peers, BuildsTwoCommunicatorsPerNode) {
+  const World all{.size = 12, .local_size = 2};
+  const std::shared_ptr<Topology> topology =
+      make_topology("hierarchical", all, Options::parse("leaders: complete, leaders_every: 2"));
+  run_ranks(
+      12,
+      [&](Communicator& communicator, const World& world) {
+        Peers cache(communicator, *topology);
+        const int first = world.rank / 2 * 2;
+        EXPECT_EQ(cache.node_sum(2).world_ranks(), (std::vector<int>{first, first + 1}));
+        EXPECT_EQ(cache.node_result(2).world_ranks(), (std::vector<int>{first, first + 1}));
+        EXPECT_NE(&cache.node_sum(2), &cache.node_result(2));
+        EXPECT_EQ(cache.round(0).kind, RankRound::Kind::kPair) << "inside the node";
+        EXPECT_EQ(cache.round(1).group.size(), 6U) << "nodes";
+        if (world.rank % 2 == 0) {
+          EXPECT_EQ(cache.group(cache.round(1)).world_ranks(),
+                    (std::vector<int>{0, 2, 4, 6, 8, 10}));
+        }
+        EXPECT_EQ(cache.num_groups(), world.rank % 2 == 0 ? 3 : 2);
+      },
+      2);
+}
+
+TEST(Peers, RefusesRoundsThatAreNone) {
+  const FunctionTopology topology([](std::int64_t) { return Round{{averaging_edge({0, 1})}}; });
+  run_ranks(3, [&](Communicator& communicator, const World&) {
+    Peers cache(communicator, topology);
+    EXPECT_THROW((void)cache.round(0), std::logic_error);
+  });
+}
+
+}  // namespace
+}  // namespace gossamer

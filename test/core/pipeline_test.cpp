@@ -1,0 +1,295 @@
+// The protocol of the pipeline: which calls are allowed, what each leaves behind.
+
+#include "core/pipeline.hpp"
+
+#include "test/core/recursion.hpp"
+#include "test/core/test_topologies.hpp"
+
+#include <atomic>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+std::shared_ptr<const Topology> topology_of(std::string_view name, int n, int local_size = 0) {
+  return make_topology(name, {.size = n, .local_size = local_size > 0 ? local_size : n});
+}
+
+Problem problem_of(std::string_view topology, int n) {
+  return {.num_ranks = n, .topology = topology_of(topology, n)};
+}
+
+/// Gradient descent without momentum and decay at a learning rate of 1: x <- mixed x - gradient.
+Problem plain_problem(std::string_view topology, int n) {
+  Problem problem = problem_of(topology, n);
+  problem.rule = {.type = "sgd"};
+  problem.lr = 1.0;
+  problem.weight_decay = 0.0;
+  problem.sizes = {3, 2};
+  problem.bucket_bytes = 1;
+  return problem;
+}
+
+/// The same value for all elements.
+std::vector<double> constant(const Problem& problem, double value) {
+  return std::vector<double>(problem.num_values(), value);
+}
+
+TEST(Gossip, MixesAParameterWithoutAGradient) {
+  run_ranks(2, [](Communicator& communicator, const World& world) {
+    const Problem problem = plain_problem("complete", 2);
+    ToyModel model = model_of(problem, communicator);
+    model.write(constant(problem, world.rank));
+    // First step: nothing has been exchanged, nobody has a gradient.
+    model.manager().finish_step();
+    EXPECT_EQ(model.values(), constant(problem, world.rank));
+    // Second step: parameter 0 is mixed and updated, parameter 1 only mixed.
+    model.offer(0, constant(problem, 1.0));
+    model.manager().finish_step();
+    const double updated = 0.5 - FixedSchedule(1.0).lr(1);
+    EXPECT_EQ(model.values(), (std::vector<double>{updated, updated, updated, 0.5, 0.5}));
+    model.manager().drain();
+  });
+}
+
+TEST(Gossip, CountsUpdatesPerParameterAndRank) {
+  // Adam's first update has the size of the learning rate, whatever the gradient; so has one that
+  // comes late, if and only if it is counted as the first.
+  run_ranks(2, [](Communicator& communicator, const World& world) {
+    Problem problem = plain_problem("complete", 2);
+    problem.rule = {.type = "adam"};
+    ToyModel model = model_of(problem, communicator);
+    model.write(constant(problem, 0.0));
+    for (int step = 0; step < 5; ++step) {
+      if (step == 4 && world.rank == 1) model.offer(1, constant(problem, 7.0));
+      model.manager().finish_step();
+    }
+    const double lr = FixedSchedule(1.0).lr(4);
+    const double expected = world.rank == 1 ? -lr : 0.0;
+    for (const double x : read_block(model.parameter(1))) EXPECT_NEAR(x, expected, 1e-7);
+    model.manager().drain();
+  });
+}
+
+TEST(AllReduce, UpdatesEverywhereWhatSomeRanksUse) {
+  run_ranks(4, [](Communicator& communicator, const World& world) {
+    Problem problem = plain_problem("complete", 4);
+    problem.algorithm = "allreduce";
+    problem.weight_decay = 0.5;
+    ToyModel model = model_of(problem, communicator);
+    model.write(constant(problem, 1.0));
+    if (world.rank == 2) model.offer(0, constant(problem, 8.0));
+    model.manager().finish_step();
+    // Parameter 0: mean gradient 2, decay 0.5. Parameter 1, used nowhere: no decay either.
+    EXPECT_EQ(model.values(), (std::vector<double>{-1.5, -1.5, -1.5, 1.0, 1.0}));
+  });
+}
+
+TEST(AllReduce, KeepsRanksBitIdentical) {
+  for (const int n : {2, 3, 8}) {
+    Problem problem = problem_of("complete", n);
+    problem.algorithm = "allreduce";
+    problem.dtype = DType::kFloat32;
+    problem.same_start = true;
+    problem.rule = {.type = "accum_adamw", .accum_iter = 2};
+    problem.present = [](int rank, int step, std::int64_t parameter) {
+      return (rank + step + parameter) % 3 != 0;
+    };
+    const Trajectory trajectory = run_pipeline(problem);
+    for (const auto& ranks : trajectory) {
+      for (const auto& values : ranks) EXPECT_EQ(values, ranks.front());
+    }
+    EXPECT_NE(trajectory.front(), trajectory.back());
+  }
+}
+
+class EveryAlgorithmName : public testing::TestWithParam<std::string> {
+ protected:
+  static Problem problem(int n) {
+    Problem problem = problem_of("complete", n);
+    problem.algorithm = GetParam();
+    return problem;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Algorithms, EveryAlgorithmName, testing::ValuesIn(algorithm_names()),
+                         own_name);
+
+TEST_P(EveryAlgorithmName, RefusesASecondGradientInOneStep) {
+  run_ranks(1, [](Communicator& communicator, const World&) {
+    Problem one_bucket = problem(1);
+    one_bucket.bucket_bytes = 1 << 20;
+    ToyModel waiting = model_of(one_bucket, communicator);
+    waiting.offer(0, waiting.values());
+    // Its bucket still waits for others: the gradient may be replaced by nobody.
+    const auto again = [](ToyModel& model) {
+      return what_of<std::logic_error>([&] { model.offer(0, model.values()); });
+    };
+    EXPECT_TRUE(contains(again(waiting), "parameter p0 got a second gradient in one step"));
+    EXPECT_TRUE(contains(again(waiting), "set_accumulate_grad(true) before every backward"));
+
+    Problem small_buckets = problem(1);
+    small_buckets.bucket_bytes = 1;
+    ToyModel updated = model_of(small_buckets, communicator);
+    updated.offer(0, updated.values());
+    EXPECT_TRUE(contains(again(updated), "second gradient")) << "after the bucket's update";
+    updated.manager().finish_step();
+    EXPECT_EQ(again(updated), "") << "in the next step";
+  });
+}
+
+TEST_P(EveryAlgorithmName, RefusesGradientsThatDoNotFit) {
+  run_ranks(1, [](Communicator& communicator, const World&) {
+    ToyModel model = model_of(problem(1), communicator);
+    std::vector<double> longer(8);
+    std::vector<float> other_type(7);
+    Pipeline& manager = model.manager();
+    EXPECT_THROW(manager.gradient_ready(0, block_of(std::span(longer))), std::logic_error);
+    EXPECT_THROW(manager.gradient_ready(0, block_of(std::span(other_type))), std::logic_error);
+    EXPECT_THROW(manager.gradient_ready(0, {nullptr, 7, DType::kFloat64}), std::logic_error);
+    EXPECT_THROW(manager.gradient_ready(6, {}), std::logic_error);
+    EXPECT_THROW(manager.gradient_ready(-1, {}), std::logic_error);
+  });
+}
+
+TEST_P(EveryAlgorithmName, TakesEmptyGradientsWithoutMemory) {
+  run_ranks(2, [](Communicator& communicator, const World&) {
+    Problem empty = problem(2);
+    empty.sizes = {0, 4, 0};
+    for (const std::int64_t limit : {0, 1, 1 << 20}) {
+      empty.bucket_bytes = limit;
+      ToyModel model = model_of(empty, communicator);
+      for (int step = 0; step < 3; ++step) {
+        model.manager().gradient_ready(0, {nullptr, 0, DType::kFloat64});
+        EXPECT_THROW(model.manager().gradient_ready(0, {nullptr, 0, DType::kFloat64}),
+                     std::logic_error);
+        model.offer(1, model.values());
+        if (step != 1) model.offer(2, model.values());
+        model.manager().finish_step();
+      }
+      model.manager().drain();
+    }
+  });
+}
+
+TEST_P(EveryAlgorithmName, CallsAfterUpdateOncePerBucketAndStep) {
+  for (const int n : {1, 3}) {
+    run_ranks(n, [n](Communicator& communicator, const World& world) {
+      const Problem problem = EveryAlgorithmName::problem(n);
+      std::map<std::int64_t, int> calls;
+      Pipeline::Config config = config_of(problem);
+      config.after_update = [&](const BucketSpec& spec) { ++calls[spec.entries[0].parameter]; };
+      ToyModel model = model_of(problem, communicator, config);
+      std::map<std::int64_t, int> expected;
+      for (const Bucket& bucket : model.manager().buckets()) {
+        expected[bucket.spec().entries[0].parameter] = 1;
+      }
+      ASSERT_GE(expected.size(), 3U);
+      for (int step = 0; step < 4; ++step) {
+        calls.clear();
+        train_step(problem, model, world.rank, step);
+        EXPECT_EQ(calls, expected) << step;
+        // Incomplete buckets, too.
+        calls.clear();
+        model.manager().finish_step();
+        EXPECT_EQ(calls, expected) << step;
+      }
+      model.manager().drain();
+      EXPECT_EQ(calls, expected);
+    });
+  }
+}
+
+TEST_P(EveryAlgorithmName, MayBeDroppedWithExchangesInFlight) {
+  for (const int n : {2, 4}) {
+    run_ranks(n, [n](Communicator& communicator, const World& world) {
+      Problem problem = EveryAlgorithmName::problem(n);
+      problem.bucket_bytes = 1;
+      problem.sizes = {20'000, 7, 30'000};
+      // The next model's exchanges follow those that the last one has left behind.
+      for (const int num_steps : {1, 2, 3}) {
+        ToyModel model = model_of(problem, communicator);
+        for (int step = 0; step < num_steps; ++step) {
+          train_step(problem, model, world.rank, step);
+        }
+      }
+    });
+  }
+}
+
+TEST_P(EveryAlgorithmName, TellsTheLearningRateOfTheNextStep) {
+  run_ranks(1, [](Communicator& communicator, const World&) {
+    ToyModel model = model_of(problem(1), communicator);
+    for (int step = 0; step < 4; ++step) {
+      EXPECT_EQ(model.manager().metrics().num_steps, step);
+      EXPECT_EQ(model.manager().lr(), FixedSchedule(0.05).lr(step));
+      train_step(problem(1), model, 0, step);
+    }
+  });
+}
+
+TEST_P(EveryAlgorithmName, ExchangesNothingAlone) {
+  for (const TopologyEntry& entry : topology_table()) {
+    if (entry.needs_options) continue;
+    const std::string name(entry.name);
+    Problem problem = EveryAlgorithmName::problem(1);
+    problem.topology = topology_of(name, 1);
+    run_ranks(1, [&](Communicator& communicator, const World&) {
+      ToyModel model = model_of(problem, communicator);
+      for (int step = 0; step < 3; ++step) train_step(problem, model, 0, step);
+      EXPECT_EQ(model.manager().metrics().bytes_sent, 0.0) << name;
+    });
+  }
+}
+
+TEST(MakeAlgorithm, RefusesWhatCannotBe) {
+  run_ranks(1, [](Communicator& communicator, const World&) {
+    const auto refusal = [&](const Problem& problem) {
+      return what_of<ConfigError>([&] { (void)model_of(problem, communicator); });
+    };
+    Problem problem = plain_problem("complete", 1);
+    problem.algorithm = "gosip";
+    const std::string what = refusal(problem);
+    EXPECT_TRUE(contains(what, "gosip (did you mean gossip?)")) << what;
+    problem.algorithm = "gossip";
+    problem.topology = nullptr;
+    EXPECT_TRUE(contains(refusal(problem), "gossip needs a topology"));
+    problem.algorithm = "local";
+    EXPECT_EQ(refusal(problem), "");
+    Pipeline::Config config = config_of(problem);
+    config.optimizer = nullptr;
+    EXPECT_THROW((void)model_of(problem, communicator, config), ConfigError);
+    config = config_of(problem);
+    config.schedule = nullptr;
+    EXPECT_THROW((void)model_of(problem, communicator, config), ConfigError);
+  });
+}
+
+TEST(Pipeline, RefusesMemoryThatDoesNotFitThePlan) {
+  run_ranks(1, [](Communicator& communicator, const World&) {
+    const Problem problem = plain_problem("complete", 1);
+    const auto infos = parameters_of_sizes(problem.sizes, DType::kFloat32);
+    const BucketPlan plan = plan_buckets(infos, declared_order(infos.size()), 1);
+    const auto build = [&](std::vector<ParameterMemory> memory) {
+      const Pipeline manager(communicator, config_of(problem), infos, plan, std::move(memory));
+    };
+    InlineStream stream;
+    EXPECT_NO_THROW(build(memory_of(plan, stream)));
+    EXPECT_THROW(build({}), std::logic_error);
+    const Buffer floats(32, DType::kFloat32);
+    EXPECT_THROW(build({{floats}, {Buffer(31, DType::kFloat32)}}), std::logic_error);
+    EXPECT_THROW(build({{floats}, {Buffer(32, DType::kFloat64)}}), std::logic_error);
+    const Buffer halves(32, DType::kBFloat16);
+    EXPECT_THROW(build({{floats, halves}, {floats, halves}}), std::logic_error);
+  });
+}
+
+}  // namespace
+}  // namespace gossamer

@@ -1,0 +1,234 @@
+// Every algorithm on every topology and world size against the recursion in double.
+
+#include "test/core/recursion.hpp"
+
+#include "test/core/test_topologies.hpp"
+#include "test/topology/irregular.hpp"
+
+#include <array>
+#include <memory>
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/text.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+/// Topologies that only options make.
+constexpr std::array kMixtures = {
+    std::pair{"base_3", "name: base-k, k: 3"},
+    std::pair{"hierarchical_complete", "name: hierarchical, leaders: complete, leaders_every: 2"},
+    std::pair{"hierarchical_exp", "name: hierarchical, leaders: static-exp"},
+    std::pair{"hierarchical_static_ring", "name: hierarchical, leaders: static-ring"},
+    std::pair{"alternating", "alternate: [complete, static-exp, {name: base-k, k: 2}]"},
+    std::pair{"phased", "phases: [{until: 3, topology: complete}, {topology: static-ring}]"},
+    std::pair{"rare", "every: {base: ring, period: 3}"},
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+struct Setup {
+  std::string algorithm;
+  std::string topology;
+  int num_ranks = 1;
+  int local_size = 1;
+
+  [[nodiscard]] World world() const { return {.size = num_ranks, .local_size = local_size}; }
+  [[nodiscard]] std::shared_ptr<const Topology> build() const {
+    if (topology == "random-groups") return std::make_shared<RandomGroups>(num_ranks, 11);
+    if (topology == "irregular") return std::make_shared<IrregularDigraph>(num_ranks);
+    for (const auto& [name, yaml] : kMixtures) {
+      if (name == topology) return read_topology(Options::parse(yaml), world());
+    }
+    return make_topology(topology, world());
+  }
+};
+
+void PrintTo(const Setup& setup, std::ostream* out) {
+  *out << concat(setup.algorithm, " on ", setup.topology, ", ", setup.num_ranks, " ranks, ",
+                 setup.local_size, " per node");
+}
+
+std::string setup_name(const testing::TestParamInfo<Setup>& info) {
+  std::string name = concat(info.param.algorithm, "_", info.param.topology, "_n",
+                            info.param.num_ranks, "_local", info.param.local_size);
+  for (char& c : name) c = c == '-' ? '_' : c;
+  return name;
+}
+
+bool looks_at_nodes(std::string_view topology) {
+  return topology == "alternating-exp-ring" || topology.starts_with("hierarchical");
+}
+
+std::vector<std::string> all_topologies() {
+  std::vector<std::string> names = {"random-groups", "irregular"};
+  for (const auto& [name, yaml] : kMixtures) names.emplace_back(name);
+  for (const TopologyEntry& entry : topology_table()) {
+    if (!entry.needs_options) names.emplace_back(entry.name);
+  }
+  return names;
+}
+
+bool fits(const Setup& setup) {
+  for (const TopologyEntry& entry : topology_table()) {
+    if (entry.name == setup.topology) return entry.fits(setup.world());
+  }
+  return true;
+}
+
+std::vector<Setup> all_setups() {
+  std::vector<Setup> setups;
+  for (int n = 1; n <= 8; ++n) {
+    // Slow there, and like the others.
+    if (kSanitized && (n == 5 || n >= 7)) continue;
+    for (const std::string& algorithm : algorithm_names()) {
+      // The others have no use for a topology.
+      if (algorithm != "gossip") setups.push_back({algorithm, "ring", n, n});
+    }
+    for (const std::string& topology : all_topologies()) {
+      for (int local = 1; local <= n; ++local) {
+        if (n % local != 0 || (!looks_at_nodes(topology) && local != n)) continue;
+        const Setup setup{"gossip", topology, n, local};
+        if (fits(setup)) setups.push_back(setup);
+      }
+    }
+  }
+  return setups;
+}
+
+class EveryAlgorithm : public testing::TestWithParam<Setup> {
+ protected:
+  static Problem problem() {
+    return {.num_ranks = GetParam().num_ranks,
+            .local_size = GetParam().local_size,
+            .algorithm = GetParam().algorithm,
+            .topology = GetParam().build()};
+  }
+
+  static void expect_recursion(Problem problem) {
+    const Trajectory expected = Recursion(problem).run();
+    problem.dtype = DType::kFloat64;
+    EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
+    problem.dtype = DType::kFloat32;
+    EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-5);
+    expect_same_where_streams_lag(problem, kMostPlaces);
+  }
+
+  static constexpr std::array kMostPlaces = {Where::kLagging, Where::kDevice, Where::kNccl};
+
+  /// The order of work on a stream that lags behind is that of a stream that does not.
+  static void expect_same_where_streams_lag(Problem problem, std::span<const Where> places) {
+    // Every rank has four threads then.
+    if (problem.num_ranks > 4) return;
+    problem.num_steps = 6;
+    const Trajectory expected = run_pipeline(problem);
+    for (const Where where : places) {
+      problem.where = where;
+      EXPECT_EQ(run_pipeline(problem), expected) << static_cast<int>(where);
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Setups, EveryAlgorithm, testing::ValuesIn(all_setups()), setup_name);
+
+TEST_P(EveryAlgorithm, FollowsTheRecursion) { expect_recursion(problem()); }
+
+TEST_P(EveryAlgorithm, GivesTheSameBitsWhereverStreamsLag) {
+  Problem late = problem();
+  late.dtype = DType::kFloat32;
+  expect_same_where_streams_lag(late, kLaggingPlaces);
+}
+
+TEST_P(EveryAlgorithm, FollowsTheRecursionWithAccumAdamW) {
+  Problem adaptive = problem();
+  adaptive.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
+  adaptive.lr = 0.02;
+  expect_recursion(adaptive);
+}
+
+TEST_P(EveryAlgorithm, FollowsTheRecursionWhereGradientsAreMissing) {
+  Problem holes = problem();
+  // A pattern of its own for every rank; parameter 1 has no gradient anywhere in some steps.
+  holes.present = [](int rank, int step, std::int64_t parameter) {
+    if (parameter == 1 && step % 3 == 0) return false;
+    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
+  };
+  // The count of updates matters to Adam's corrections and to cycles of accumulation.
+  holes.rule = {.type = "accum_adam", .eps = 1e-3, .accum_iter = 2};
+  holes.lr = 0.02;
+  expect_recursion(holes);
+}
+
+TEST_P(EveryAlgorithm, FollowsTheRecursionWithEveryWayOfClipping) {
+  for (const ClipMode mode : {ClipMode::kPerBucket, ClipMode::kGlobal, ClipMode::kDelayedGlobal}) {
+    Problem clipped = problem();
+    // Between the norms that occur: some gradients are clipped and some are not.
+    clipped.gradients = {.clip_mode = mode, .clip_norm = 0.6};
+    SCOPED_TRACE(clip_mode_names()[static_cast<std::size_t>(mode)]);
+    // Bucket sizes count under per_bucket, and depend on the type.
+    const Trajectory expected = Recursion(clipped).run();
+    EXPECT_LE(largest_difference(run_pipeline(clipped), expected), 1e-12);
+    clipped.dtype = DType::kFloat32;
+    const Trajectory expected32 = Recursion(clipped).run();
+    EXPECT_LE(largest_difference(run_pipeline(clipped), expected32), 1e-5);
+    expect_same_where_streams_lag(clipped, kMostPlaces);
+    Problem free = problem();
+    EXPECT_GE(largest_difference(Recursion(free).run(), expected), 1e-3);
+  }
+}
+
+TEST_P(EveryAlgorithm, FollowsTheRecursionWhereStepsAreSkipped) {
+  Problem broken = problem();
+  broken.gradients = {
+      .clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 2.0, .nonfinite = NonFinite::kSkip};
+  broken.gradient_scale = 0.5;
+  broken.rule = {.type = "accum_adam", .eps = 1e-3, .accum_iter = 2};
+  broken.lr = 0.02;
+  broken.breaks = [n = broken.num_ranks](int rank, int step) {
+    return step % 4 == 1 && rank == step % n;
+  };
+  expect_recursion(broken);
+}
+
+TEST_P(EveryAlgorithm, TrainsAModelInBFloat16LikeItsMasterCopy) {
+  Problem rounded = problem();
+  rounded.num_steps = 6;
+  rounded.rounds_gradients = true;
+  rounded.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
+  rounded.lr = 0.02;
+  rounded.gradients = {.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 0.6};
+  rounded.present = [](int rank, int step, std::int64_t parameter) {
+    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
+  };
+  rounded.dtype = DType::kFloat32;
+  const Trajectory expected = run_pipeline(rounded);
+  rounded.dtype = DType::kBFloat16;
+  EXPECT_EQ(run_pipeline(rounded), expected);
+  expect_same_where_streams_lag(rounded, std::array{Where::kDevice});
+}
+
+TEST_P(EveryAlgorithm, RepeatsBitForBitWhateverTheBuckets) {
+  Problem one = problem();
+  one.dtype = DType::kFloat32;
+  one.bucket_bytes = 1 << 20;
+  Problem many = one;
+  many.bucket_bytes = 1;
+  many.shuffles = false;
+  const Trajectory expected = run_pipeline(one);
+  EXPECT_EQ(run_pipeline(one), expected);
+  EXPECT_EQ(run_pipeline(many), expected);
+}
+
+}  // namespace
+}  // namespace gossamer

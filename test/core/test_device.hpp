@@ -1,0 +1,89 @@
+#pragma once
+// Places for a rank's model whose work is done late, as a GPU's is, without a GPU.
+
+#include "test/comm/fake_nccl.hpp"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "base/host_stream.hpp"
+#include "base/relay_stream.hpp"
+#include "comm/nccl_communicator.hpp"
+#include "comm/staged_communicator.hpp"
+
+namespace gossamer {
+
+/// Where the parameters are, and when work on them is done.
+enum class Where : std::uint8_t {
+  kHost,     // at once
+  kLagging,  // on a thread that lags behind, in memory that communicators reach
+  kRelayed,  // the same on two threads in turn
+  kDevice,   // the same in memory that they do not reach: exchanges go through staging buffers
+  kDirect,   // the same, and the communicator reaches it after all
+  kNccl,     // the same, and NCCL's communicator reaches it, with a stand-in for NCCL's calls
+};
+
+/// The places whose work lags behind.
+inline constexpr std::array kLaggingPlaces = {Where::kLagging, Where::kRelayed, Where::kDevice,
+                                              Where::kDirect, Where::kNccl};
+
+inline const char* name_of(Where where) {
+  constexpr std::array kNames = {"host", "lagging", "relayed", "device", "direct", "nccl"};
+  return kNames[static_cast<std::size_t>(where)];
+}
+
+/// Gives its work to two threads in turn.
+class AlternatingStream : public RelayStream {
+ public:
+  AlternatingStream() : AlternatingStream(std::make_unique<ThreadStream>()) {}
+  void run(std::function<void()> work) override {
+    follow(&current() == first_.get() ? second_ : *first_);
+    RelayStream::run(std::move(work));
+  }
+
+ private:
+  explicit AlternatingStream(std::unique_ptr<ThreadStream> first)
+      : RelayStream(*first), first_(std::move(first)) {}
+  std::unique_ptr<ThreadStream> first_;
+  ThreadStream second_;
+};
+
+/// One rank's streams, and the communicator that reaches its memory.
+class TestDevice {
+ public:
+  TestDevice(Where where, Communicator& communicator, FakeNcclHub& hub)
+      : communicator_(&communicator), nccl_(std::make_unique<FakeNccl>(hub)) {
+    if (where == Where::kHost) return;
+    if (where == Where::kRelayed) {
+      compute_ = std::make_unique<AlternatingStream>();
+      return;
+    }
+    const Device device{where == Where::kLagging ? DeviceType::kCpu : DeviceType::kCuda, 0};
+    compute_ = std::make_unique<ThreadStream>(device);
+    if (where == Where::kLagging) return;
+    own_ = make_communicator(where, communicator, std::make_shared<ThreadStream>(device));
+    communicator_ = own_.get();
+  }
+
+  [[nodiscard]] Communicator& communicator() { return *communicator_; }
+  /// Null: the bucket manager's own.
+  [[nodiscard]] Stream* stream() { return compute_.get(); }
+
+ private:
+  std::unique_ptr<Communicator> make_communicator(Where where, Communicator& host,
+                                                  std::shared_ptr<Stream> side) {
+    if (where == Where::kNccl) return make_nccl_communicator(*nccl_, host, std::move(side));
+    return make_staged_communicator(
+        host, std::move(side), {.piece_bytes = 300, .direct_messages = where == Where::kDirect});
+  }
+
+  Communicator* communicator_;
+  std::unique_ptr<FakeNccl> nccl_;
+  std::unique_ptr<Communicator> own_;
+  std::unique_ptr<Stream> compute_;
+};
+
+}  // namespace gossamer

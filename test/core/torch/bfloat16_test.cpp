@@ -1,0 +1,165 @@
+// Models with parameters in bfloat16: what a step too small for bfloat16 adds is not lost, because
+// a float32 master copy keeps it.
+
+#include "test/core/torch/scenario.hpp"
+
+#include <memory>
+#include <utility>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/text.hpp"
+#include "core/algorithm.hpp"
+
+namespace gossamer {
+namespace {
+
+/// Matrices of a type, and a bias that is always float32.
+std::shared_ptr<Bag> make_bag(int rank, torch::Dtype type) {
+  auto model = std::make_shared<Bag>();
+  // Exact in bfloat16, so that both types start from the same numbers.
+  model->add("w", wave({5, 3}, rank, torch::kBFloat16).to(type));
+  model->add("b", wave({5}, rank + 1, torch::kFloat32));
+  model->add("u", wave({2, 40}, rank + 2, torch::kBFloat16).to(type));
+  // Not contiguous.
+  model->add("t", wave({4, 6}, rank + 3, torch::kBFloat16).to(type).t());
+  return model;
+}
+
+/// Gradients that do not depend on the parameters and are exact in bfloat16.
+torch::Tensor linear_loss(Bag& model, int rank, int step) {
+  torch::Tensor loss = torch::zeros({});
+  double phase = 10.0 * rank + step;
+  for (const auto& entry : model.named_parameters()) {
+    const torch::Tensor slope = wave(entry.value().sizes(), phase++, torch::kBFloat16);
+    loss = loss + (entry.value() * slope.to(entry.value().scalar_type())).to(torch::kFloat32).sum();
+  }
+  return loss;
+}
+
+Scenario scenario_of(torch::Dtype type) {
+  Scenario scenario{.num_ranks = 4, .topology = "one-peer-exp", .optimizer = "adamw", .lr = 1e-4};
+  scenario.bucket_bytes = 256;
+  scenario.num_steps = 10;
+  scenario.weight_decay = 0.01;
+  scenario.make_model = [type](int rank) { return make_bag(rank, type); };
+  scenario.loss = linear_loss;
+  return scenario;
+}
+
+TEST(BFloat16Model, IsTheRoundedMasterCopyInEveryStep) {
+  for (const std::string& algorithm : algorithm_names()) {
+    SCOPED_TRACE(algorithm);
+    Scenario wide = scenario_of(torch::kFloat32);
+    Scenario narrow = scenario_of(torch::kBFloat16);
+    wide.algorithm = narrow.algorithm = algorithm;
+    Trajectory expected = train_on_ranks(wide);
+    const Trajectory actual = train_on_ranks(narrow);
+    for (std::size_t step = 0; step < expected.size(); ++step) {
+      for (std::size_t rank = 0; rank < expected[step].size(); ++rank) {
+        for (auto& [name, values] : expected[step][rank]) {
+          values = values.to(actual[step][rank].at(name).scalar_type());
+        }
+      }
+    }
+    expect_equal(actual, expected);
+    // The steps are smaller than what bfloat16 tells apart, and add up nevertheless.
+    EXPECT_FALSE(torch::equal(actual.back()[0].at("u"), actual.front()[0].at("u")));
+  }
+}
+
+TEST(BFloat16Model, IsAveragedByItsMasterCopies) {
+  for (const int steps : {0, 1, 5}) {
+    SCOPED_TRACE(steps);
+    std::vector<Values> means(2);
+    for (const torch::Dtype type : {torch::kFloat32, torch::kBFloat16}) {
+      on_ranks(4, [&](Communicator& communicator) {
+        const Scenario scenario = scenario_of(type);
+        DecentralizedDataParallel<Bag> model(scenario.make_model(communicator.rank()), communicator,
+                                             scenario.options());
+        for (int step = 0; step < steps; ++step) {
+          make_step(model, scenario, communicator.rank(), step);
+        }
+        const Values before = copy_values(model.module());
+        {
+          const AverageScope scope = model.global_average();
+          if (communicator.rank() == 2) {
+            means[type == torch::kBFloat16 ? 1 : 0] = copy_values(model.module());
+          }
+        }
+        expect_equal(copy_values(model.module()), before);
+        if (steps > 0) make_step(model, scenario, communicator.rank(), steps);
+        model.drain();
+      });
+    }
+    for (auto& [name, values] : means[0]) values = values.to(means[1].at(name).scalar_type());
+    expect_equal(means[1], means[0]);
+  }
+}
+
+TEST(BFloat16Model, AdoptsWhatIsWrittenToItBetweenSteps) {
+  for (const bool averages : {false, true}) {
+    std::vector<Values> ends(2);
+    for (const torch::Dtype type : {torch::kFloat32, torch::kBFloat16}) {
+      on_ranks(2, [&](Communicator& communicator) {
+        Scenario scenario = scenario_of(type);
+        scenario.num_ranks = 2;
+        const int rank = communicator.rank();
+        DecentralizedDataParallel<Bag> model(scenario.make_model(rank), communicator,
+                                             scenario.options());
+        for (int step = 0; step < 3; ++step) make_step(model, scenario, rank, step);
+        model.drain();
+        {
+          const torch::NoGradGuard no_grad;
+          model.module()["u"].copy_(wave({2, 40}, 100 + rank, torch::kBFloat16));
+        }
+        if (averages) const AverageScope scope = model.global_average();
+        for (int step = 3; step < 6; ++step) make_step(model, scenario, rank, step);
+        model.drain();
+        if (rank == 1) ends[type == torch::kBFloat16 ? 1 : 0] = copy_values(model.module());
+      });
+    }
+    for (auto& [name, values] : ends[0]) values = values.to(ends[1].at(name).scalar_type());
+    expect_equal(ends[1], ends[0]);
+  }
+}
+
+TEST(BFloat16Model, AveragesItsBuffers) {
+  on_ranks(2, [](Communicator& communicator) {
+    Scenario scenario = scenario_of(torch::kBFloat16);
+    scenario.num_ranks = 2;
+    const auto bag = make_bag(0, torch::kBFloat16);
+    torch::Tensor buffer = bag->add_buffer("running", torch::zeros({3}, torch::kBFloat16));
+    DecentralizedDataParallel<Bag> model(bag, communicator, scenario.options());
+    buffer.fill_(1.0 + communicator.rank());
+    {
+      const AverageScope scope = model.global_average();
+      EXPECT_TRUE(torch::equal(buffer.to(torch::kFloat32), torch::full({3}, 1.5)));
+    }
+    EXPECT_TRUE(
+        torch::equal(buffer.to(torch::kFloat32), torch::full({3}, 1.0 + communicator.rank())));
+  });
+}
+
+TEST(BFloat16Model, LearnsWithItsOwnGradients) {
+  Scenario scenario{.num_ranks = 2, .topology = "ring", .optimizer = "adamw", .lr = 3e-3};
+  scenario.num_steps = 60;
+  scenario.make_model = [](int rank) { return make_mlp(rank, torch::kBFloat16); };
+  scenario.loss = [](Bag& model, int rank, int) { return mlp_loss(model, rank, 0); };
+  on_ranks(2, [&](Communicator& communicator) {
+    DecentralizedDataParallel<Bag> model(scenario.make_model(0), communicator, scenario.options());
+    const auto loss = [&] {
+      return scenario.loss(model.module(), communicator.rank(), 0).item<double>();
+    };
+    const double before = loss();
+    for (int step = 0; step < scenario.num_steps; ++step) {
+      make_step(model, scenario, communicator.rank(), step);
+    }
+    model.drain();
+    EXPECT_LT(loss(), 0.7 * before);
+  });
+}
+
+}  // namespace
+}  // namespace gossamer

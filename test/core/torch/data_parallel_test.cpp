@@ -1,0 +1,323 @@
+// Training with DecentralizedDataParallel against training by hand, and the protocol of a step.
+
+#include "core/torch/data_parallel.hpp"
+
+#include "test/core/torch/scenario.hpp"
+
+#include <stdexcept>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "optim/registry.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+TEST(GossipTrajectory, IsThatOfMixingByHandOnEveryTopology) {
+  for (const TopologyEntry& entry : topology_table()) {
+    if (entry.needs_options) continue;
+    const bool looks_at_nodes =
+        entry.name == "alternating-exp-ring" || entry.name == "hierarchical";
+    for (int num_ranks = 1; num_ranks <= 4; ++num_ranks) {
+      Scenario scenario{.num_ranks = num_ranks, .topology = std::string(entry.name)};
+      if (num_ranks == 4 && looks_at_nodes) scenario.local_size = 2;
+      if (entry.fits(scenario.world())) expect_as_by_hand(scenario);
+    }
+  }
+}
+
+TEST(GossipTrajectory, IsThatOfTorchsOptimizers) {
+  for (const char* const topology : {"ring", "complete"}) {
+    Scenario scenario{.num_ranks = 3, .topology = topology, .weight_decay = 0.05};
+    expect_as_by_hand(scenario);
+    scenario.momentum = 0.8;
+    expect_as_by_hand(scenario);
+    scenario.nesterov = true;
+    expect_as_by_hand(scenario);
+    scenario.decay_bias_and_norm = true;
+    expect_as_by_hand(scenario);
+    scenario.optimizer = "adamw";
+    scenario.num_steps = 12;
+    expect_as_by_hand(scenario);
+  }
+}
+
+TEST(GossipTrajectory, DoesNotDependOnTheBuckets) {
+  // Each parameter here is rounded up to 128 bytes: 1, 2 and all of them in one bucket.
+  for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{256}, std::int64_t{1} << 30U}) {
+    expect_as_by_hand({.num_ranks = 4, .topology = "one-peer-exp", .bucket_bytes = bytes});
+  }
+}
+
+TEST(GossipTrajectory, HoldsInSinglePrecision) {
+  Scenario scenario{.num_ranks = 4, .topology = "one-peer-exp", .optimizer = "adamw", .lr = 0.01};
+  scenario.make_model = [](int rank) { return make_mlp(rank, torch::kFloat32); };
+  expect_as_by_hand(scenario, 1e-5);
+}
+
+TEST(AllReduceTrajectory, IsThatOfTheMeanGradient) {
+  for (int num_ranks = 1; num_ranks <= 4; ++num_ranks) {
+    for (const char* const optimizer : {"sgd", "adamw"}) {
+      const Scenario scenario{
+          .num_ranks = num_ranks, .algorithm = "allreduce", .optimizer = optimizer};
+      expect_as_by_hand(scenario);
+      const Trajectory trajectory = train_on_ranks(scenario);
+      for (const Values& values : trajectory.back()) expect_equal(values, trajectory.back()[0]);
+    }
+  }
+}
+
+TEST(LocalTrajectory, IsThatOfTrainingAlone) {
+  for (int num_ranks = 1; num_ranks <= 3; ++num_ranks) {
+    expect_as_by_hand({.num_ranks = num_ranks, .algorithm = "local", .momentum = 0.9});
+  }
+}
+
+TEST(Trajectory, RepeatsBitForBit) {
+  for (const char* const algorithm : {"gossip", "allreduce"}) {
+    Scenario scenario{.num_ranks = 4,
+                      .algorithm = algorithm,
+                      .topology = "complete",
+                      .optimizer = "accum_adamw",
+                      .num_steps = 20};
+    scenario.make_model = [](int rank) { return make_mlp(rank, torch::kFloat32); };
+    expect_equal(train_on_ranks(scenario), train_on_ranks(scenario));
+  }
+}
+
+TEST(Step, IsMadeByTheFirstBackwardToo) {
+  on_ranks(2, [](Communicator& communicator) {
+    const Scenario scenario;
+    DecentralizedDataParallel<Bag> model(make_mlp(communicator.rank()), communicator,
+                                         scenario.options());
+    const Values before = copy_values(model.module());
+    EXPECT_EQ(model.metrics().num_steps, 0);
+    make_step(model, scenario, communicator.rank(), 0);
+    EXPECT_EQ(model.metrics().num_steps, 1);
+    for (const auto& [name, tensor] : copy_values(model.module())) {
+      EXPECT_FALSE(torch::equal(tensor, before.at(name))) << name;
+    }
+  });
+}
+
+TEST(Step, LeavesNoGradients) {
+  for (const std::string& algorithm : algorithm_names()) {
+    on_ranks(2, [&](Communicator& communicator) {
+      const Scenario scenario{.algorithm = algorithm};
+      DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
+      for (int step = 0; step < 3; ++step) {
+        make_step(model, scenario, communicator.rank(), step);
+        for (const torch::Tensor& parameter : model.parameters()) {
+          EXPECT_FALSE(parameter.grad().defined());
+        }
+      }
+    });
+  }
+}
+
+TEST(Step, FollowsTheSchedule) {
+  on_ranks(1, [](Communicator& communicator) {
+    Scenario scenario;
+    scenario.num_ranks = 1;
+    DataParallelOptions options = scenario.options();
+    options.schedule =
+        make_schedule("step", {.lr = 0.5}, Options::parse("step_size: 2, gamma: 0.5"));
+    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, options);
+    for (const double lr : {0.5, 0.5, 0.25, 0.25, 0.125}) {
+      EXPECT_EQ(model.lr(), lr);
+      // The bias of the last layer has the gradient 2 * mean error.
+      const torch::Tensor before = model.module()["b2"].detach().clone();
+      const torch::Tensor grad =
+          torch::autograd::grad({mlp_loss(model.module(), 0, 0)}, {model.module()["b2"]})[0];
+      mlp_loss(model.module(), 0, 0).backward();
+      EXPECT_TRUE(torch::allclose(model.module()["b2"], before - lr * grad, 1e-12, 1e-14));
+    }
+  });
+}
+
+TEST(Step, MakesStaleGraphsAnError) {
+  on_ranks(2, [](Communicator& communicator) {
+    const Scenario scenario;
+    const int rank = communicator.rank();
+    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
+    for (int step = 0; step < 2; ++step) {
+      SCOPED_TRACE(step == 0 ? "the step that moves the parameters" : "a later step");
+      const torch::Tensor earlier = mlp_loss(model.module(), rank, step);
+      torch::Tensor same = mlp_loss(model.module(), rank, step);
+      same.backward({}, /*retain_graph=*/true);
+      for (const torch::Tensor& loss : {earlier, same}) {
+        try {
+          loss.backward({}, /*retain_graph=*/true);
+          ADD_FAILURE() << "a graph that needs the old parameters was walked";
+        } catch (const std::exception& error) {
+          EXPECT_NE(std::string(error.what()).find("modified by an inplace operation"),
+                    std::string::npos)
+              << error.what();
+        }
+      }
+    }
+    EXPECT_EQ(model.metrics().num_steps, 2);
+  });
+}
+
+TEST(Step, OfABackwardThatFailedIsNotForgottenInSilence) {
+  // A graph that breaks half way, as a second backward through freed buffers does.
+  on_ranks(1, [](Communicator& communicator) {
+    Scenario scenario;
+    scenario.num_ranks = 1;
+    for (const bool first_step : {true, false}) {
+      SCOPED_TRACE(first_step ? "in the first step" : "later");
+      DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
+      Bag& bag = model.module();
+      if (!first_step) make_step(model, scenario, 0, 0);
+      const torch::Tensor product = bag["w1"] * bag["w1"];
+      torch::autograd::grad({product.sum()}, {bag["w1"]});  // frees what `product` has saved
+      // b2 is reached first, then the broken product.
+      EXPECT_ANY_THROW((product.sum() + 2 * bag["b2"].sum()).backward());
+      EXPECT_THROW(make_step(model, scenario, 0, 1), std::logic_error);
+    }
+  });
+}
+
+TEST(AccumulateGrad, SumsTheMicroBatches) {
+  for (const std::string& algorithm : algorithm_names()) {
+    for (const int count : {2, 3}) {
+      expect_as_by_hand(
+          {.num_ranks = 3, .algorithm = algorithm, .num_steps = 4, .num_micro_batches = count});
+    }
+  }
+}
+
+TEST(AccumulateGrad, UpdatesParametersThatOnlyAnEarlyMicroBatchUses) {
+  Scenario scenario{.num_ranks = 2, .optimizer = "adamw", .num_steps = 5, .num_micro_batches = 3};
+  scenario.loss = [](Bag& model, int rank, int batch) {
+    const torch::Tensor hidden =
+        torch::linear(wave({4, 3}, rank + batch), model["w1"], model["b1"]);
+    return batch % 3 == 0 ? torch::linear(hidden, model["w2"], model["b2"]).square().sum()
+                          : hidden.square().sum();
+  };
+  expect_as_by_hand(scenario);
+}
+
+TEST(AccumulateGrad, LeavesTheParametersAloneUntilTheLast) {
+  on_ranks(2, [](Communicator& communicator) {
+    const Scenario scenario;
+    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
+    for (int step = 0; step < 2; ++step) {
+      const Values before = copy_values(model.module());
+      model.set_accumulate_grad(true);
+      mlp_loss(model.module(), communicator.rank(), 0).backward();
+      expect_equal(copy_values(model.module()), before);
+      EXPECT_EQ(model.metrics().num_steps, step);
+      for (const torch::Tensor& p : model.parameters()) EXPECT_TRUE(p.grad().defined());
+      model.set_accumulate_grad(false);
+      mlp_loss(model.module(), communicator.rank(), 1).backward();
+      EXPECT_EQ(model.metrics().num_steps, step + 1);
+    }
+  });
+}
+
+TEST(FinishStep, MakesAStepWhereNoBackwardReachesAParameter) {
+  // Rank 1 has nothing to do in odd steps; by hand that is a loss without parameters.
+  Scenario scenario{.num_ranks = 2, .optimizer = "adamw", .num_steps = 6};
+  Trajectory trajectory(6, std::vector<Values>(2));
+  on_ranks(2, [&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
+    for (int step = 0; step < 6; ++step) {
+      if (rank == 1 && step % 2 == 1) {
+        model.finish_step();
+      } else {
+        make_step(model, scenario, rank, step);
+      }
+      trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)] =
+          copy_values(model.module());
+    }
+  });
+  scenario.loss = [](Bag& model, int rank, int step) {
+    return rank == 1 && step % 2 == 1 ? torch::ones({}, torch::requires_grad())
+                                      : mlp_loss(model, rank, step);
+  };
+  expect_near(trajectory, train_by_hand(scenario), kTolerance);
+}
+
+TEST(Plan, FollowsTheGradientsAndClosesAtTheLimit) {
+  on_ranks(2, [](Communicator& communicator) {
+    Scenario scenario;
+    scenario.bucket_bytes = 256;
+    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
+    EXPECT_TRUE(model.plan().buckets.empty());
+    make_step(model, scenario, communicator.rank(), 0);
+    const BucketPlan& plan = model.plan();
+    ASSERT_EQ(plan.buckets.size(), 2U);
+    std::vector<std::vector<std::string>> names;
+    for (const BucketSpec& bucket : plan.buckets) {
+      auto& group = names.emplace_back();
+      EXPECT_EQ(bucket.dtype, DType::kFloat64);
+      for (const BucketEntry& entry : bucket.entries) {
+        group.push_back(model.parameter_infos()[static_cast<std::size_t>(entry.parameter)].name);
+        EXPECT_EQ(entry.offset * 8 % 128, 0);
+      }
+      std::ranges::sort(group);
+    }
+    EXPECT_EQ(names, (std::vector<std::vector<std::string>>{{"b2", "w2"}, {"b1", "w1"}}));
+    EXPECT_EQ(plan.bytes(), 512);
+  });
+}
+
+TEST(DryRun, PlansAndChangesNothing) {
+  on_ranks(2, [](Communicator& communicator) {
+    const Scenario scenario;
+    DataParallelOptions options = scenario.options();
+    options.dry_run = true;
+    DecentralizedDataParallel<Bag> model(make_mlp(communicator.rank()), communicator, options);
+    const Values before = copy_values(model.module());
+    expect_equal(before, copy_values(*make_mlp(0)));
+    make_step(model, scenario, communicator.rank(), 0);
+    make_step(model, scenario, communicator.rank(), 1);
+    expect_equal(copy_values(model.module()), before);
+    for (const torch::Tensor& p : model.parameters()) EXPECT_FALSE(p.grad().defined());
+    EXPECT_EQ(model.plan().buckets.size(), 4U);
+    EXPECT_EQ(model.metrics().num_steps, 0);
+    EXPECT_EQ(model.metrics().bytes_sent, 0.0);
+    model.drain();
+  });
+}
+
+TEST(Metrics, CountStepsAndBytes) {
+  struct Case {
+    int num_ranks;
+    std::string algorithm;
+    std::string topology;
+    /// Times the bytes of the model.
+    double factor;
+  };
+  const std::vector<Case> cases = {{1, "gossip", "ring", 0.0}, {2, "gossip", "ring", 1.0},
+                                   {4, "gossip", "ring", 1.0}, {4, "gossip", "complete", 1.5},
+                                   {3, "local", "ring", 0.0},  {1, "allreduce", "ring", 0.0}};
+  for (const Case& c : cases) {
+    const Scenario scenario{
+        .num_ranks = c.num_ranks, .algorithm = c.algorithm, .topology = c.topology};
+    SCOPED_TRACE(scenario.text());
+    on_ranks(c.num_ranks, [&](Communicator& communicator) {
+      DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
+      for (int step = 0; step < 5; ++step) {
+        make_step(model, scenario, communicator.rank(), step);
+        EXPECT_EQ(model.metrics().num_steps, step + 1);
+      }
+      model.drain();
+      EXPECT_DOUBLE_EQ(model.metrics().bytes_sent,
+                       5 * c.factor * static_cast<double>(model.plan().bytes()));
+      EXPECT_GE(model.metrics().wait_s, 0.0);
+      EXPECT_GT(model.metrics().update_s, 0.0);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace gossamer

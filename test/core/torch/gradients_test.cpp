@@ -1,0 +1,200 @@
+// Gradients that are scaled, clipped, not finite, detached, or that come from a retained graph.
+
+#include "test/core/torch/scenario.hpp"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "core/torch/data_parallel.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Values values_after(Scenario scenario, const DataParallelOptions& extra,
+                    const std::function<void(DecentralizedDataParallel<Bag>&, int step)>& step) {
+  Values result;
+  on_ranks(scenario.num_ranks, [&](Communicator& communicator) {
+    DataParallelOptions options = scenario.options();
+    options.gradients = extra.gradients;
+    DecentralizedDataParallel<Bag> model(scenario.make_model(communicator.rank()), communicator,
+                                         options);
+    for (int k = 0; k < scenario.num_steps; ++k) step(model, k);
+    model.drain();
+    if (communicator.rank() == 0) result = copy_values(model.module());
+  });
+  return result;
+}
+
+TEST(GradientScale, UndoesTheScaleOfTheLoss) {
+  const Scenario scenario{.num_ranks = 1};
+  const auto plain = values_after(
+      scenario, {}, [](auto& model, int step) { mlp_loss(model.module(), 0, step).backward(); });
+  // A power of two, and set before the first backward as well as between two: the same bits.
+  const auto scaled = values_after(scenario, {}, [](auto& model, int step) {
+    const double scale = step < 3 ? 1024.0 : 65536.0;
+    model.set_gradient_scale(1.0 / scale);
+    (mlp_loss(model.module(), 0, step) * scale).backward();
+  });
+  expect_equal(scaled, plain);
+}
+
+TEST(GradientClipping, IsTorchsWhenGlobal) {
+  Scenario scenario{.num_ranks = 1, .lr = 0.3, .bucket_bytes = 1};
+  constexpr double kNorm = 0.05;
+  const auto clipped =
+      values_after(scenario, {.gradients = {.clip_mode = ClipMode::kGlobal, .clip_norm = kNorm}},
+                   [](auto& model, int step) { mlp_loss(model.module(), 0, step).backward(); });
+  const auto by_hand = scenario.make_model(0);
+  for (int step = 0; step < scenario.num_steps; ++step) {
+    mlp_loss(*by_hand, 0, step).backward();
+    const torch::NoGradGuard no_grad;
+    torch::Tensor squares = torch::zeros({}, torch::kFloat64);
+    for (const torch::Tensor& p : by_hand->parameters()) squares += p.grad().square().sum();
+    const double norm = squares.sqrt().item<double>();
+    ASSERT_GT(norm, kNorm) << "nothing is clipped";
+    for (torch::Tensor& p : by_hand->parameters()) {
+      p -= scenario.lr * p.grad() * kNorm / (norm + 1e-6);
+      p.mutable_grad().reset();
+    }
+  }
+  for (const auto& [name, tensor] : copy_values(*by_hand)) {
+    EXPECT_TRUE(torch::allclose(tensor, clipped.at(name), 1e-12, 1e-14)) << name;
+  }
+}
+
+/// w1 gets a gradient that is not a number in step 2 of rank 1.
+torch::Tensor poisoned_loss(Bag& model, int rank, int step) {
+  const torch::Tensor loss = mlp_loss(model, rank, step);
+  return rank == 1 && step == 2 ? loss + (model["w1"] * kNan).sum() : loss;
+}
+
+TEST(NonFiniteGradient, EndsTheRunBeforeAPeerMixesWithIt) {
+  const LaunchOptions launch_options{
+      .num_ranks = 2, .timeout_s = 60.0, .log_level = LogLevel::kOff};
+  const Scenario scenario;
+  std::string said;
+  const int code =
+      launch("threads", launch_options, [&](Communicator& communicator, const World& world) {
+        DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
+        try {
+          for (int step = 0; step < 5; ++step) {
+            poisoned_loss(model.module(), world.rank, step).backward();
+            for (const torch::Tensor& p : model.parameters()) {
+              EXPECT_TRUE(p.isfinite().all().item<bool>()) << "rank " << world.rank;
+            }
+          }
+        } catch (const NonFiniteError& error) {
+          said = error.what();
+          throw;
+        }
+        return 0;
+      });
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kNonFinite));
+  EXPECT_TRUE(said.starts_with("rank 1, step 3: the gradient of w1 is not finite")) << said;
+}
+
+TEST(NonFiniteGradient, SkipsTheStepOnAllRanks) {
+  on_ranks(2, [](Communicator& communicator) {
+    const Scenario scenario{.topology = "complete"};
+    DataParallelOptions options = scenario.options();
+    options.gradients.nonfinite = NonFinite::kSkip;
+    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, options);
+    for (int step = 0; step < 5; ++step) {
+      poisoned_loss(model.module(), communicator.rank(), step).backward();
+      for (const torch::Tensor& p : model.parameters()) {
+        EXPECT_TRUE(p.isfinite().all().item<bool>());
+        EXPECT_FALSE(p.grad().defined());
+      }
+      EXPECT_EQ(model.metrics().num_skipped, step < 2 ? 0 : 1);
+      // The skipped step mixed: both ranks of a complete pair are equal after it.
+      if (step == 2) {
+        const Values own = copy_values(model.module());
+        const AverageScope mean = model.global_average();
+        EXPECT_NEAR(mean.consensus_distance(), 0.0, 1e-15);
+        for (const auto& [name, tensor] : own) {
+          EXPECT_TRUE(torch::allclose(model.module()[name], tensor, 1e-14, 1e-15)) << name;
+        }
+      }
+    }
+    EXPECT_EQ(model.metrics().num_steps, 5);
+    model.drain();
+  });
+}
+
+TEST(NonFiniteGradient, IsFoundInTheFirstStepToo) {
+  const LaunchOptions launch_options{.num_ranks = 1, .log_level = LogLevel::kOff};
+  const int code = launch("threads", launch_options, [](Communicator& communicator, const World&) {
+    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator,
+                                         Scenario{.num_ranks = 1}.options());
+    (mlp_loss(model.module(), 0, 0) * kNan).backward();
+    return 0;
+  });
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kNonFinite));
+}
+
+TEST(DetachedParameters, AreMixedNotUpdatedAndNamed) {
+  on_ranks(2, [](Communicator& communicator) {
+    const Scenario scenario{.topology = "complete"};
+    DataParallelOptions options = scenario.options();
+    const bool speaks = communicator.rank() == 0;
+    if (speaks) options.logger = Logger(LogLevel::kWarning, "rank 0");
+    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, options);
+    const torch::Tensor before = model.module()["w1"].detach().clone();
+    if (speaks) testing::internal::CaptureStderr();
+    for (int step = 0; step < 3; ++step) {
+      Bag& bag = model.module();
+      const torch::Tensor hidden =
+          torch::tanh(torch::linear(wave({4, 3}, step), bag["w1"].detach(), bag["b1"]));
+      torch::linear(hidden, bag["w2"], bag["b2"]).square().sum().backward();
+      communicator.barrier();
+    }
+    model.drain();
+    if (speaks) {
+      const std::string said = testing::internal::GetCapturedStderr();
+      EXPECT_NE(said.find("1 of 4 parameters had no gradient"), std::string::npos) << said;
+      EXPECT_NE(said.find(": w1"), std::string::npos) << said;
+    }
+    EXPECT_TRUE(torch::allclose(model.module()["w1"], before, 1e-15, 0.0));
+  });
+}
+
+TEST(RetainedGraph, AddsUpWhileAccumulating) {
+  // Two walks of one graph are twice the gradient; no update comes between them.
+  const Scenario scenario{.num_ranks = 1, .num_steps = 3};
+  const auto twice = values_after(scenario, {}, [](auto& model, int step) {
+    const torch::Tensor loss = mlp_loss(model.module(), 0, step);
+    model.set_accumulate_grad(true);
+    loss.backward({}, /*retain_graph=*/true);
+    model.set_accumulate_grad(false);
+    loss.backward();
+  });
+  const auto doubled = values_after(scenario, {}, [](auto& model, int step) {
+    (2.0 * mlp_loss(model.module(), 0, step)).backward();
+  });
+  for (const auto& [name, tensor] : twice) {
+    EXPECT_TRUE(torch::allclose(tensor, doubled.at(name), 1e-13, 1e-15)) << name;
+  }
+}
+
+TEST(Hooks, AreNeverTakenFromSomebodyElse) {
+  on_ranks(1, [](Communicator& communicator) {
+    const Scenario scenario{.num_ranks = 1};
+    const auto bag = make_mlp(0);
+    {
+      const DecentralizedDataParallel<Bag> first(bag, communicator, scenario.options());
+      EXPECT_THROW(DecentralizedDataParallel<Bag>(bag, communicator, scenario.options()),
+                   ConfigError);
+    }
+    EXPECT_NO_THROW(DecentralizedDataParallel<Bag>(bag, communicator, scenario.options()));
+  });
+}
+
+}  // namespace
+}  // namespace gossamer

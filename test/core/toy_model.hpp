@@ -1,0 +1,191 @@
+#pragma once
+// One rank's model without autograd: parameters in the buckets of a real Pipeline, gradients
+// given by the test. Values are doubles on the outside, flat in declared order.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/text.hpp"
+#include "core/pipeline.hpp"
+
+namespace gossamer {
+
+inline std::vector<double> read_block(const ConstBlock& block) {
+  if (block.dtype == DType::kBFloat16) {
+    std::vector<double> values;
+    for (const BFloat16 value : block.as<BFloat16>()) {
+      values.push_back(static_cast<double>(widened(value)));
+    }
+    return values;
+  }
+  if (block.dtype == DType::kFloat32) {
+    const auto values = block.as<float>();
+    return {values.begin(), values.end()};
+  }
+  const auto values = block.as<double>();
+  return {values.begin(), values.end()};
+}
+
+inline void write_block(const Block& block, std::span<const double> values) {
+  if (block.dtype == DType::kBFloat16) {
+    std::ranges::transform(values, block.as<BFloat16>().begin(),
+                           [](double x) { return rounded_to_bfloat16(static_cast<float>(x)); });
+    return;
+  }
+  if (block.dtype == DType::kFloat32) {
+    std::ranges::transform(values, block.as<float>().begin(),
+                           [](double x) { return static_cast<float>(x); });
+  } else {
+    std::ranges::copy(values, block.as<double>().begin());
+  }
+}
+
+inline std::vector<ParameterMemory> memory_of(const BucketPlan& plan, Stream& stream) {
+  std::vector<ParameterMemory> memory;
+  for (const BucketSpec& spec : plan.buckets) memory.push_back(allocate_parameters(spec, stream));
+  return memory;
+}
+
+inline std::vector<std::int64_t> declared_order(std::size_t count) {
+  std::vector<std::int64_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+/// Parameters p0, p1, ... of one dimension.
+inline std::vector<ParameterInfo> parameters_of_sizes(const std::vector<std::int64_t>& sizes,
+                                                      DType dtype, double weight_decay = 0.0) {
+  std::vector<ParameterInfo> infos;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    infos.push_back({.name = concat("p", i),
+                     .shape = {sizes[i]},
+                     .dtype = dtype,
+                     .weight_decay = weight_decay});
+  }
+  return infos;
+}
+
+class ToyModel {
+ public:
+  ToyModel(Communicator& communicator, Pipeline::Config config, std::vector<ParameterInfo> infos,
+           const BucketPlan& plan, std::span<const double> initial)
+      : stream_(config.stream != nullptr ? config.stream : &inline_stream_),
+        infos_(std::move(infos)) {
+    config.stream = stream_;
+    std::vector<ParameterMemory> memory = memory_of(plan, *stream_);
+    parameters_.resize(infos_.size());
+    rounded_.resize(infos_.size());
+    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+      for (const BucketEntry& entry : plan.buckets[b].entries) {
+        const auto place = static_cast<std::size_t>(entry.parameter);
+        const std::int64_t numel = infos_[place].numel();
+        parameters_[place] = part_of(memory[b].parameters.block(), entry.offset, numel);
+        if (plan.buckets[b].has_master()) {
+          rounded_[place] = part_of(memory[b].rounded.block(), entry.offset, numel);
+        }
+      }
+    }
+    for (const ParameterInfo& info : infos_) {
+      offsets_.push_back(num_values_);
+      num_values_ += info.numel();
+      gradients_.push_back(stream_->allocate(info.numel(), info.dtype));
+    }
+    write(initial);
+    manager_ = std::make_unique<Pipeline>(communicator, std::move(config), infos_, plan,
+                                          std::move(memory));
+  }
+
+  ToyModel(const ToyModel&) = delete;
+  ToyModel& operator=(const ToyModel&) = delete;
+
+  [[nodiscard]] Pipeline& manager() { return *manager_; }
+  [[nodiscard]] Stream& stream() { return *stream_; }
+  [[nodiscard]] Block parameter(std::int64_t index) const {
+    return parameters_[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] std::int64_t num_parameters() const {
+    return static_cast<std::int64_t>(infos_.size());
+  }
+  /// Where a parameter's elements begin among all values.
+  [[nodiscard]] std::int64_t offset(std::int64_t index) const {
+    return offsets_[static_cast<std::size_t>(index)];
+  }
+
+  [[nodiscard]] std::vector<double> values() const {
+    stream_->synchronize();
+    return values_now();
+  }
+
+  /// For work on the stream. Throws std::logic_error where a model in bfloat16 is not what it is
+  /// the rounded copy of.
+  [[nodiscard]] std::vector<double> values_now() const {
+    std::vector<double> all;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const std::vector<double> values = read_block(parameters_[i]);
+      if (rounded_[i].data != nullptr) {
+        for (std::size_t e = 0; e < values.size(); ++e) {
+          const BFloat16 expected = rounded_to_bfloat16(static_cast<float>(values[e]));
+          if (rounded_[i].as<BFloat16>()[e] == expected) continue;
+          throw std::logic_error(concat("p", i, " and its rounded copy differ in element ", e));
+        }
+      }
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+
+  void write(std::span<const double> all) {
+    stream_->synchronize();
+    for (std::size_t i = 0; i < infos_.size(); ++i) {
+      const auto values = part(all, static_cast<std::int64_t>(i));
+      write_block(parameters_[i], values);
+      if (rounded_[i].data != nullptr) write_block(rounded_[i], values);
+    }
+  }
+
+  /// Offers one parameter its part of a flat gradient, which is written as work on the stream.
+  void offer(std::int64_t index, std::shared_ptr<const std::vector<double>> flat_gradient) {
+    const Block gradient = gradients_[static_cast<std::size_t>(index)].block();
+    stream_->run([this, index, gradient, all = std::move(flat_gradient)] {
+      write_block(gradient, part(*all, index));
+    });
+    manager_->gradient_ready(index, gradient);
+  }
+  void offer(std::int64_t index, std::span<const double> flat_gradient) {
+    offer(index,
+          std::make_shared<const std::vector<double>>(flat_gradient.begin(), flat_gradient.end()));
+  }
+
+  /// A whole step with a gradient for every parameter, in declared order.
+  void step(std::span<const double> flat_gradient) {
+    for (std::int64_t i = 0; i < num_parameters(); ++i) offer(i, flat_gradient);
+    manager_->finish_step();
+  }
+
+ private:
+  [[nodiscard]] std::span<const double> part(std::span<const double> all, std::int64_t i) const {
+    const auto place = static_cast<std::size_t>(i);
+    return all.subspan(static_cast<std::size_t>(offsets_[place]),
+                       static_cast<std::size_t>(infos_[place].numel()));
+  }
+
+  InlineStream inline_stream_;
+  Stream* stream_;
+  std::vector<ParameterInfo> infos_;
+  std::vector<std::int64_t> offsets_;
+  std::int64_t num_values_ = 0;
+  std::vector<Block> parameters_;
+  /// Null data: there is none.
+  std::vector<Block> rounded_;
+  std::vector<Buffer> gradients_;
+  std::unique_ptr<Pipeline> manager_;
+};
+
+}  // namespace gossamer

@@ -18,6 +18,13 @@ struct NamedValue {
   T value;
 };
 
+/// A key that a plug-in reads from its section.
+struct OptionEntry {
+  std::string_view name;
+  /// With the default and the values that are allowed.
+  std::string_view summary;
+};
+
 template <class Table>
 std::vector<std::string> names_of(const Table& table) {
   std::vector<std::string> names;

@@ -4,12 +4,17 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "optim/convert.hpp"
 
 namespace gossamer {
 
 Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInfo> parameters,
-               Memory memory, int num_states, Stream& stream)
-    : index_(index), spec_(std::move(spec)), memory_(std::move(memory)), stream_(stream) {
+               Memory memory, const Optimizer& optimizer, Stream& stream)
+    : index_(index),
+      spec_(std::move(spec)),
+      memory_(std::move(memory)),
+      optimizer_(optimizer),
+      stream_(stream) {
   const auto fits = [&stream](const Block& found, DType dtype, std::int64_t numel) {
     return found.numel == numel && found.dtype == dtype && found.device == stream.device();
   };
@@ -20,9 +25,7 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
       (!spec_.has_master() && rounded.data != nullptr)) {
     throw std::logic_error("Bucket: the memory does not fit the plan");
   }
-  for (int k = 0; k < num_states; ++k) {
-    states_.push_back(stream.allocate(spec_.numel, spec_.dtype));
-  }
+  for (const std::string_view name : optimizer.state_names()) add_state(name);
   std::vector<std::int64_t> numels;
   for (const BucketEntry& entry : spec_.entries) {
     const ParameterInfo& info = parameters[static_cast<std::size_t>(entry.parameter)];
@@ -37,6 +40,11 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
   }
 }
 
+Buffer Bucket::add_state(std::string_view name) {
+  states_.push_back({std::string(name), stream_.allocate(spec_.numel, spec_.dtype)});
+  return states_.back().buffer;
+}
+
 void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
   Slot& slot = slots_.at(static_cast<std::size_t>(entry));
   if (gradient.numel != slot.parameter.numel || gradient.dtype != spec_.model_dtype) {
@@ -48,7 +56,7 @@ void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
     // Empty gradients may be null, which otherwise means that there is none.
     gradient.data = slot.parameter.data;
   }
-  if (updated_ || slot.gradient.data != nullptr) {
+  if (is_updated_ || slot.gradient.data != nullptr) {
     throw std::logic_error(
         concat("parameter ", slot.name, " got a second gradient in one step; call ",
                "set_accumulate_grad(true) before every backward but the last of a step"));
@@ -59,6 +67,7 @@ void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
 
 void Bucket::replace_gradient(std::int64_t entry, ConstBlock gradient) {
   slots_.at(static_cast<std::size_t>(entry)).gradient = gradient;
+  has_replaced_ = true;
 }
 
 void Bucket::take_squares(SimdPath simd, WorkerPool* pool) {
@@ -67,39 +76,84 @@ void Bucket::take_squares(SimdPath simd, WorkerPool* pool) {
   enqueue_squares(stream_, std::move(input));
 }
 
-void Bucket::update(const Optimizer& optimizer, const UpdateContext& context) {
-  BlockUpdate update{.parameters = parameters(),
-                     .rounded = memory_.model.rounded.block(),
-                     .keep = context.keep,
-                     .inboxes = {context.inboxes.begin(), context.inboxes.end()},
-                     .lr = context.lr,
-                     .decision = context.decision,
-                     .simd = context.simd,
-                     .pool = context.pool};
-  for (std::size_t k = 0; k < states_.size(); ++k) update.states[k] = states_[k].block().data;
+std::vector<Segment> Bucket::segments() const {
+  std::vector<Segment> segments;
+  segments.reserve(slots_.size());
+  for (const Slot& slot : slots_) {
+    segments.push_back({.offset = slot.offset,
+                        .numel = slot.parameter.numel,
+                        .gradient = slot.gradient,
+                        .step = slot.num_updates + 1,
+                        .weight_decay = slot.weight_decay});
+  }
+  return segments;
+}
+
+void Bucket::update(const Update& update) {
+  BlockUpdate work{.parameters = parameters().block(),
+                   .rounded = memory_.model.rounded.block(),
+                   .keep = update.intake.keep,
+                   .inboxes = {update.intake.inboxes.begin(), update.intake.inboxes.end()},
+                   .segments = segments(),
+                   .lr = update.lr * update.intake.update_scale,
+                   .decision = update.decision,
+                   .simd = update.simd,
+                   .pool = update.pool};
+  for (std::size_t k = 0; k < optimizer_.state_names().size(); ++k) {
+    work.states[k] = states_[k].buffer.block().data;
+  }
   for (Slot& slot : slots_) {
-    update.segments.push_back({.offset = slot.offset,
-                               .numel = slot.parameter.numel,
-                               .gradient = slot.gradient,
-                               .step = slot.num_updates + 1,
-                               .weight_decay = slot.weight_decay});
     slot.counted = slot.gradient.data != nullptr;
     if (slot.counted) ++slot.num_updates;
     slot.gradient = {};
   }
-  enqueue_update(stream_, optimizer, std::move(update));
-  updated_ = true;
+  enqueue_update(stream_, optimizer_, std::move(work));
+  is_updated_ = true;
+}
+
+void Bucket::write_rounded() {
+  if (!spec_.has_master()) return;
+  enqueue_convert(stream_, memory_.model.rounded.block(), parameters().block());
 }
 
 void Bucket::begin_step() {
   num_arrived_ = 0;
-  updated_ = false;
+  is_ready_ = false;
+  is_updated_ = false;
+  has_replaced_ = false;
 }
 
 void Bucket::take_back_update() {
   for (Slot& slot : slots_) {
     if (std::exchange(slot.counted, false)) --slot.num_updates;
   }
+}
+
+void Bucket::visit(StateVisitor& visitor) {
+  for (std::int64_t entry = 0; entry < num_entries(); ++entry) {
+    Slot& slot = slots_[static_cast<std::size_t>(entry)];
+    visit_block(visitor, stream_, slot.name, slot.parameter);
+    for (const NamedState& state : states_) {
+      visit_block(visitor, stream_, concat(slot.name, "/", state.name),
+                  part(state.buffer.block(), entry));
+    }
+    visitor.number(concat(slot.name, "/updates"), slot.num_updates);
+  }
+  if (visitor.loads()) write_rounded();
+}
+
+void visit_block(StateVisitor& visitor, Stream& stream, const std::string& name,
+                 const Block& block) {
+  if (stream.immediate()) return visitor.block(name, block);
+  const Buffer seen = stream.allocate_host(block.numel, block.dtype);
+  if (!visitor.loads()) {
+    stream.copy(seen.block(), block);
+    stream.synchronize();
+  }
+  visitor.block(name, seen.block());
+  if (!visitor.loads()) return;
+  stream.copy(block, seen.block());
+  stream.synchronize();
 }
 
 }  // namespace gossamer

@@ -39,7 +39,8 @@ GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,
       stream_(stream),
       squares_(stream.allocate(num_entries, DType::kFloat64)),
       decisions_(
-          stream.allocate(num_buckets * std::int64_t{sizeof(GradientDecision)}, DType::kUInt8)),
+          stream.allocate(2 * num_buckets * std::int64_t{sizeof(GradientDecision)}, DType::kUInt8)),
+      num_buckets_(num_buckets),
       flags_(stream.allocate(2, DType::kFloat64)),
       last_norm_(stream.allocate(1, DType::kFloat64)),
       report_(stream.allocate_host(num_entries + 1, DType::kFloat64)) {
@@ -87,15 +88,38 @@ void GradientPolicy::settle(Communicator* communicator) {
 
 const GradientDecision* GradientPolicy::decide(std::int64_t bucket, const ConstBlock& squares,
                                                double mean_factor) {
-  auto* const decision = static_cast<GradientDecision*>(decisions_.block().data) + bucket;
+  return decide_by(rule(mean_factor), bucket, squares);
+}
+
+const GradientDecision* GradientPolicy::decide_unscaled(std::int64_t bucket,
+                                                        const ConstBlock& squares) {
+  return decide_by({}, num_buckets_ + bucket, squares);
+}
+
+GradientDecision* GradientPolicy::decide_by(const DecisionRule& rule, std::int64_t place,
+                                            const ConstBlock& squares) {
+  auto* const decision = static_cast<GradientDecision*>(decisions_.block().data) + place;
   enqueue_decision(stream_, {.squares = options_.clip_mode == ClipMode::kPerBucket || !settled_
                                             ? squares
                                             : ConstBlock(squares_.block()),
-                             .rule = rule(mean_factor),
+                             .rule = rule,
                              .last_norm = last_norm_.block().as<double>().data(),
                              .flag = flag(),
                              .decision = decision});
   return decision;
+}
+
+void GradientPolicy::visit(StateVisitor& visitor) {
+  if (options_.clip_mode != ClipMode::kDelayedGlobal) return;
+  const Buffer seen = stream_.allocate_host(1, DType::kFloat64);
+  double& norm = seen.block().as<double>()[0];
+  stream_.copy(seen.block(), last_norm_.block());
+  stream_.synchronize();
+  visitor.number("run/last_gradient_norm", norm);
+  if (!visitor.loads()) return;
+  stream_.copy(last_norm_.block(), seen.block());
+  stream_.synchronize();
+  has_last_norm_ = norm >= 0.0;
 }
 
 void GradientPolicy::end_step(double mean_factor) {
@@ -124,6 +148,18 @@ StepReport GradientPolicy::take_report() {
   const auto first = std::ranges::find_if(squares, [](double x) { return std::isnan(x); });
   if (first != squares.end()) report.nonfinite = first - squares.begin();
   return report;
+}
+
+bool holds_nonfinite(Stream& stream, const ConstBlock& block) {
+  const std::array numels{block.numel};
+  const Buffer squares = stream.allocate(1, DType::kFloat64);
+  const Buffer scratch = stream.allocate(squares_scratch_numel(numels), DType::kFloat64);
+  const Buffer seen = stream.allocate_host(1, DType::kFloat64);
+  enqueue_squares(stream,
+                  {.gradients = {block}, .squares = squares.block(), .scratch = scratch.block()});
+  stream.copy(seen.block(), squares.block());
+  stream.synchronize();
+  return std::isnan(seen.block().as<double>()[0]);
 }
 
 }  // namespace gossamer

@@ -37,6 +37,7 @@
 #include "base/buffer.hpp"
 #include "base/stream.hpp"
 #include "comm/communicator.hpp"
+#include "core/state_visitor.hpp"
 #include "optim/gradient_control.hpp"
 
 namespace gossamer {
@@ -92,6 +93,11 @@ class GradientPolicy {
   /// makes a mean of them (1 / size where they are sums over ranks).
   const GradientDecision* decide(std::int64_t bucket, const ConstBlock& squares,
                                  double mean_factor = 1.0);
+  /// The same for gradients that the algorithm has scaled and clipped itself: only whether the step
+  /// counts.
+  const GradientDecision* decide_unscaled(std::int64_t bucket, const ConstBlock& squares);
+  /// Names the norm that delayed_global keeps.
+  void visit(StateVisitor& visitor);
   /// Ends a step.
   void end_step(double mean_factor = 1.0);
   /// How the last step ended, once for every end_step(). Waits until that is known.
@@ -99,6 +105,8 @@ class GradientPolicy {
 
  private:
   [[nodiscard]] DecisionRule rule(double mean_factor) const;
+  GradientDecision* decide_by(const DecisionRule& rule, std::int64_t place,
+                              const ConstBlock& squares);
   /// Null where every rank's own squares decide.
   [[nodiscard]] const double* flag() const;
 
@@ -106,7 +114,9 @@ class GradientPolicy {
   Stream& stream_;
   double scale_ = 1.0;
   Buffer squares_;
+  /// Of each bucket, then unscaled ones of each bucket.
   Buffer decisions_;
+  std::int64_t num_buckets_;
   /// This rank's flag and the sum over all ranks, 2 numbers.
   Buffer flags_;
   Buffer last_norm_;
@@ -116,5 +126,9 @@ class GradientPolicy {
   Buffer report_;
   EventPtr reported_;
 };
+
+/// Waits for the stream: whether a block of a floating-point type holds something that is not
+/// finite.
+bool holds_nonfinite(Stream& stream, const ConstBlock& block);
 
 }  // namespace gossamer

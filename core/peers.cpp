@@ -1,22 +1,32 @@
 #include "core/peers.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
+#include <utility>
 
 namespace gossamer {
 
 Peers::Peers(Communicator& world, const Topology& topology)
-    : world_(world), topology_(topology), push_sum_(world.size()) {
+    : world_(world), topology_(&topology), push_sum_(world.size()) {
   if (topology.directed()) return;
   for (std::int64_t k = 0; k < topology.period().value_or(0); ++k) rounds_.push_back(take(k));
 }
 
+Peers::Peers(Communicator& world) : world_(world), topology_(nullptr), push_sum_(world.size()) {
+  RankRound sum{.kind = RankRound::Kind::kGroup, .keep = 0.0, .take = {1.0}};
+  sum.group.resize(static_cast<std::size_t>(world.size()));
+  std::iota(sum.group.begin(), sum.group.end(), 0);
+  rounds_ = {std::move(sum)};
+}
+
 const RankRound& Peers::round(std::int64_t k) {
-  if (topology_.period() && !topology_.directed()) {
-    return rounds_[static_cast<std::size_t>(k % *topology_.period())];
+  if (topology_ == nullptr) return rounds_.front();
+  if (topology_->period() && !topology_->directed()) {
+    return rounds_[static_cast<std::size_t>(k % *topology_->period())];
   }
   if (k == last_round_) return rounds_.front();
-  if (!topology_.directed()) {
+  if (!topology_->directed()) {
     rounds_.assign(1, take(k));
     last_round_ = k;
     return rounds_.front();
@@ -27,7 +37,7 @@ const RankRound& Peers::round(std::int64_t k) {
 }
 
 RankRound Peers::take(std::int64_t k) {
-  const Round round = next_round(topology_, k, push_sum_);
+  const Round round = next_round(*topology_, k, push_sum_);
   build_groups(round);
   RankRound mine = rank_round(round, world_.rank());
   mine.update_scale = 1.0 / push_sum_.weights()[static_cast<std::size_t>(world_.rank())];

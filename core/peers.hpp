@@ -1,12 +1,14 @@
 #pragma once
-// What this rank does in every round of a topology, and the sub-communicators it needs for that,
-// built once per distinct group of ranks, in the same order on every rank. Pairs and neighbours
-// talk over the world communicator, so only groups of three or more, short of everybody, need one
-// of their own. Rounds of two levels need two per node size: the sums on the way in and the results
-// on the way out of a node must not wait for each other.
+// This rank's part in every round of a topology, and the sub-communicators of these rounds.
 //
-// Of rounds that repeat one period is kept, of others the last one. For directed topologies weights
-// are those of push-sum (push_sum.hpp); they are followed from round 0 on.
+// A sub-communicator is built once for each distinct group of ranks, in the same order on every
+// rank. Pairs and neighbours talk over the world communicator, so only groups of three or more
+// ranks, short of everybody, need one of their own. Rounds of two levels need two for each node
+// size: one for the sums inside a node and one for the results, because a sum must not wait for the
+// result of an earlier bucket.
+//
+// Of a topology with a period all rounds are kept, of others the last one. In directed topologies
+// the weights are those of push-sum (push_sum.hpp), followed from round 0 on.
 
 #include <cstdint>
 #include <map>
@@ -23,6 +25,8 @@ class Peers {
  public:
   /// Collective: builds the groups of one period. Both references must outlive the cache.
   Peers(Communicator& world, const Topology& topology);
+  /// Every round is the sum over all ranks: one inbox of weight 1, and keep = 0.
+  explicit Peers(Communicator& world);
 
   /// This rank's part in the k-th round. Collective while it brings groups not seen before (only
   /// topologies without a period do). Where weights follow push-sum, k must not go back.
@@ -51,7 +55,8 @@ class Peers {
   [[nodiscard]] bool is_world(const std::vector<int>& ranks) const;
 
   Communicator& world_;
-  const Topology& topology_;
+  /// Null: the one round that rounds_ holds.
+  const Topology* topology_;
   PushSum push_sum_;
   /// One period, or the last round asked for.
   std::vector<RankRound> rounds_;

@@ -1,10 +1,12 @@
 #include "core/pipeline.hpp"
 
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/peer_lane.hpp"
 
 namespace gossamer {
 namespace {
@@ -12,6 +14,8 @@ namespace {
 Pipeline::Config checked(Pipeline::Config config) {
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
+  const std::string reason = why_not(config.algorithm.entry(), config.topology.get());
+  if (!reason.empty()) throw ConfigError(reason);
   return config;
 }
 
@@ -26,25 +30,29 @@ std::int64_t num_entries(const BucketPlan& plan) {
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
                    const BucketPlan& plan, std::vector<ParameterMemory> memory)
     : config_(checked(std::move(config))),
+      communicator_(communicator),
       stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
       pool_(config_.num_threads),
       policy_(config_.gradients, stream_, num_entries(plan), std::ssize(plan.buckets)),
       places_(parameters.size()),
-      context_{.communicator = communicator,
-               .topology = config_.topology.get(),
-               .optimizer = *config_.optimizer,
-               .schedule = *config_.schedule,
-               .buckets = buckets_,
-               .metrics = metrics_,
-               .policy = policy_,
-               .stream = stream_,
-               .simd = config_.simd,
-               .pool = pool_,
-               .after_update =
-                   [this](const Bucket& bucket) {
-                     if (config_.after_update) config_.after_update(bucket.spec());
-                   }},
       scope_(stream_) {
+  make_buckets(parameters, plan, std::move(memory));
+  lanes_ = std::make_unique<PeerLanes>(PeerLanes::Setup{.stream = stream_,
+                                                        .communicator = communicator,
+                                                        .topology = config_.topology,
+                                                        .metrics = metrics_,
+                                                        .simd = config_.simd});
+  algorithm_ = config_.algorithm.make({.buckets = buckets_,
+                                       .lanes = *lanes_,
+                                       .progress = progress_,
+                                       .schedule = *config_.schedule,
+                                       .stream = stream_,
+                                       .simd = config_.simd,
+                                       .pool = &pool_});
+}
+
+void Pipeline::make_buckets(const std::vector<ParameterInfo>& parameters, const BucketPlan& plan,
+                            std::vector<ParameterMemory> memory) {
   if (memory.size() != plan.buckets.size()) {
     throw std::logic_error("Pipeline: memory for every bucket is needed");
   }
@@ -53,23 +61,13 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
     const auto& entries = plan.buckets[b].entries;
     const Block squares = part_of(policy_.squares(), first_entry, std::ssize(entries));
     buckets_.emplace_back(static_cast<std::int64_t>(b), plan.buckets[b], parameters,
-                          Bucket::Memory{std::move(memory[b]), squares},
-                          config_.optimizer->num_states(), stream_);
+                          Bucket::Memory{std::move(memory[b]), squares}, *config_.optimizer,
+                          stream_);
     for (std::size_t e = 0; e < entries.size(); ++e) {
       places_[static_cast<std::size_t>(entries[e].parameter)] = {b, static_cast<std::int64_t>(e)};
     }
     first_entry += std::ssize(entries);
   }
-  algorithm_ = make_algorithm(config_.algorithm, context_);
-}
-
-void Pipeline::close_step() {
-  if (!std::exchange(step_is_open_, false)) return;
-  const auto place = context_.close_step();
-  if (!place) return;
-  const int self = own_world_rank(context_.communicator);
-  AlgorithmContext::refuse(*place, metrics_.num_steps,
-                           algorithm_->culprit(place->bucket, place->entry, self));
 }
 
 void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
@@ -78,33 +76,162 @@ void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
   const Place place = places_.at(static_cast<std::size_t>(parameter));
   Bucket& bucket = buckets_[place.bucket];
   bucket.offer(place.entry, gradient);
-  if (!context_.inspect(bucket, place.entry, gradient)) {
-    AlgorithmContext::refuse({bucket, place.entry}, metrics_.num_steps + 1,
-                             own_world_rank(context_.communicator));
+  if (!inspect(bucket, place.entry, gradient)) {
+    refuse(bucket, place.entry, progress_.num_steps + 1, true);
   }
-  if (bucket.complete()) algorithm_->on_ready(bucket);
+  advance();
+}
+
+void Pipeline::advance() {
+  while (num_ready_ < buckets_.size() && buckets_[num_ready_].is_ready()) {
+    Bucket& bucket = buckets_[num_ready_++];
+    {
+      const UpdateTimer timer(metrics_);
+      algorithm_->gradients_ready(bucket);
+      if (num_ready_ == buckets_.size()) algorithm_->gradients_complete();
+    }
+    if (defers()) continue;
+    settle_gradients(bucket);
+    update(bucket);
+  }
+}
+
+bool Pipeline::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient) {
+  if (!stream_.immediate()) return true;
+  const ScopedTimer timer(metrics_.update_s);
+  const Block squares = part_of(bucket.squares(), entry, 1);
+  enqueue_squares(
+      stream_, {.gradients = {gradient}, .squares = squares, .simd = config_.simd, .pool = &pool_});
+  return !policy_.aborts() || !std::isnan(squares.as<double>()[0]);
+}
+
+void Pipeline::settle_gradients(Bucket& bucket) {
+  {
+    const UpdateTimer timer(metrics_);
+    algorithm_->final_gradients(bucket);
+    if (!stream_.immediate()) bucket.take_squares(config_.simd, &pool_);
+  }
+  if (!bucket.has_replaced_gradients()) return;
+  for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+    // A sum over ranks has a norm of its own, and may overflow where no part did.
+    if (!inspect(bucket, entry, bucket.gradient(entry))) {
+      refuse(bucket, entry, progress_.num_steps + 1, false);
+    }
+  }
+}
+
+void Pipeline::update(Bucket& bucket) {
+  {
+    const UpdateTimer timer(metrics_);
+    bucket.set_decision(
+        policy_.decide(bucket.index(), bucket.squares(), algorithm_->mean_factor()));
+    const Intake intake = algorithm_->before_update(bucket);
+    bucket.update({.lr = config_.schedule->lr(progress_.num_updates()),
+                   .decision = intake.gradients_are_scaled
+                                   ? policy_.decide_unscaled(bucket.index(), bucket.squares())
+                                   : bucket.decision(),
+                   .intake = intake,
+                   .simd = config_.simd,
+                   .pool = &pool_});
+  }
+  if (config_.after_update) config_.after_update(bucket.spec());
+  algorithm_->after_update(bucket);
+}
+
+void Pipeline::update_deferred() {
+  if (!policy_.defers()) {
+    for (Bucket& bucket : buckets_) {
+      settle_gradients(bucket);
+      update(bucket);
+    }
+    return;
+  }
+  for (Bucket& bucket : buckets_) settle_gradients(bucket);
+  policy_.settle(config_.algorithm.entry().communicates ? &communicator_ : nullptr);
+  for (Bucket& bucket : buckets_) update(bucket);
 }
 
 void Pipeline::finish_step() {
   const ScopedTimer timer(metrics_.pipeline_s);
   close_step();
-  last_lr_ = context_.lr();
-  for (Bucket& bucket : buckets_) {
-    if (!bucket.complete()) algorithm_->on_ready(bucket);
-  }
-  algorithm_->on_step_end();
+  last_lr_ = config_.schedule->lr(progress_.num_updates());
+  for (Bucket& bucket : buckets_) bucket.close();
+  advance();
+  if (defers()) update_deferred();
+  algorithm_->end_step();
   policy_.end_step(algorithm_->mean_factor());
   for (Bucket& bucket : buckets_) bucket.begin_step();
-  ++metrics_.num_steps;
+  num_ready_ = 0;
+  ++progress_.num_steps;
+  has_sent_ = true;
   step_is_open_ = true;
   if (stream_.immediate()) close_step();
 }
 
+void Pipeline::close_step() {
+  if (!std::exchange(step_is_open_, false)) return;
+  const StepReport report = policy_.take_report();
+  if (report.skipped) {
+    ++progress_.num_skipped;
+    for (Bucket& bucket : buckets_) bucket.take_back_update();
+  }
+  if (!policy_.aborts() || report.nonfinite < 0) return;
+  std::int64_t entry = report.nonfinite;
+  for (const Bucket& bucket : buckets_) {
+    if (entry < bucket.num_entries()) {
+      refuse(bucket, entry, progress_.num_steps, algorithm_->is_own_gradient(bucket, entry));
+    }
+    entry -= bucket.num_entries();
+  }
+  throw std::logic_error("Pipeline: a squared norm of no gradient");
+}
+
+void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t step,
+                      bool is_own) const {
+  const std::string& name = bucket.name(entry);
+  const std::string what = is_own ? concat("rank ", own_world_rank(communicator_), ", step ", step,
+                                           ": the gradient of ", name, " is not finite")
+                                  : concat("step ", step, ": the sum of all ranks' gradients of ",
+                                           name, " is not finite, though this rank's own is");
+  throw NonFiniteError(concat(what,
+                              "; try a smaller learning rate, clipping, or leave such steps out "
+                              "with train.nonfinite: skip"));
+}
+
 void Pipeline::drain() {
+  // A step does not stand still for this wait.
+  const double waited = metrics_.wait_s;
   algorithm_->drain();
+  metrics_.wait_s = waited;
   stream_.synchronize();
-  context_.communicator.check();
+  communicator_.check();
   close_step();
+}
+
+void Pipeline::forget_arrived() {
+  algorithm_->forget();
+  has_sent_ = false;
+}
+
+void Pipeline::visit(StateVisitor& visitor) {
+  drain();
+  visitor.number("run/steps", progress_.num_steps);
+  visitor.number("run/skipped_steps", progress_.num_skipped);
+  std::int64_t has_sent = has_sent_ ? 1 : 0;
+  visitor.number("run/has_sent", has_sent);
+  policy_.visit(visitor);
+  // What has arrived belongs to the state before loading.
+  if (visitor.loads()) algorithm_->forget();
+  for (Bucket& bucket : buckets_) bucket.visit(visitor);
+  algorithm_->visit(visitor);
+  if (!visitor.loads()) return;
+  has_sent_ = has_sent != 0;
+  if (!has_sent_ || progress_.num_steps == 0) return;
+  // As the last step did.
+  --progress_.num_steps;
+  for (Bucket& bucket : buckets_) algorithm_->after_update(bucket);
+  algorithm_->end_step();
+  ++progress_.num_steps;
 }
 
 const PipelineMetrics& Pipeline::metrics() {
@@ -112,9 +239,14 @@ const PipelineMetrics& Pipeline::metrics() {
   return metrics_;
 }
 
+const Progress& Pipeline::progress() {
+  close_step();
+  return progress_;
+}
+
 double Pipeline::lr() {
   close_step();
-  return context_.lr();
+  return config_.schedule->lr(progress_.num_updates());
 }
 
 std::vector<ParameterMemory> Pipeline::memory() const {

@@ -1,25 +1,29 @@
 #pragma once
-// Where a step's time goes, and what it sends.
+// Where a step's time goes, what it sends, and how far training has come.
 
 #include <chrono>
 #include <cstdint>
 
 namespace gossamer {
 
-/// Sums over all steps so far.
+/// Sums over all steps so far. Nothing in training depends on them.
 struct PipelineMetrics {
-  /// Seconds that steps stood still for an exchange.
+  /// Seconds that steps stood still for messages.
   double wait_s = 0.0;
-  /// Seconds in inspection of gradients, mix and update.
+  /// Seconds in the inspection of gradients, in mixing and in updates.
   double update_s = 0.0;
-  /// Seconds in the bucket manager's part of the steps altogether: waiting, updates, starting of
-  /// exchanges, everything around them.
+  /// Seconds in all of the pipeline: waiting, updates, the start of exchanges, and the rest.
   double pipeline_s = 0.0;
-  std::int64_t num_steps = 0;
-  /// Steps that mixed but did not update, because a gradient was not finite.
-  std::int64_t num_skipped = 0;
-  /// Bytes this rank has to send at the least; see exchange_bytes().
+  /// Bytes that this rank has to send at the least; see exchange_bytes().
   double bytes_sent = 0.0;
+};
+
+/// How far training has come; part of the state that a checkpoint holds. The learning rate follows
+/// num_updates().
+struct Progress {
+  std::int64_t num_steps = 0;
+  /// Steps that mixed and did not update, because a gradient was not finite.
+  std::int64_t num_skipped = 0;
 
   [[nodiscard]] std::int64_t num_updates() const { return num_steps - num_skipped; }
 };
@@ -36,6 +40,22 @@ class ScopedTimer {
   using Clock = std::chrono::steady_clock;
   double& seconds_;
   Clock::time_point start_;
+};
+
+/// Adds the seconds of its life to update_s, but for the seconds that lanes meanwhile add to
+/// wait_s.
+class UpdateTimer {
+ public:
+  explicit UpdateTimer(PipelineMetrics& metrics)
+      : metrics_(metrics), waited_before_(metrics.wait_s), timer_(metrics.update_s) {}
+  ~UpdateTimer() { metrics_.update_s -= metrics_.wait_s - waited_before_; }
+  UpdateTimer(const UpdateTimer&) = delete;
+  UpdateTimer& operator=(const UpdateTimer&) = delete;
+
+ private:
+  PipelineMetrics& metrics_;
+  double waited_before_;
+  ScopedTimer timer_;
 };
 
 }  // namespace gossamer

@@ -35,7 +35,7 @@ void update_range(const Optimizer& optimizer, const BlockUpdate& update,
                          .gradient_scale = decision.factor,
                          .simd = update.simd};
     if (update.rounded.data != nullptr) step.rounded = part_of(update.rounded, first, numel);
-    if (segment.gradient.data != nullptr && decision.apply != 0) {
+    if (segment.gradient.data != nullptr) {
       step.gradient = part_of(segment.gradient, first - segment.offset, numel);
     }
     for (std::size_t k = 0; k < inboxes.size(); ++k) {
@@ -45,7 +45,11 @@ void update_range(const Optimizer& optimizer, const BlockUpdate& update,
     for (std::size_t k = 0; k < static_cast<std::size_t>(optimizer.num_states()); ++k) {
       step.states[k] = static_cast<std::byte*>(update.states[k]) + skipped;
     }
-    optimizer.update(step);
+    if (decision.apply != 0) {
+      optimizer.update(step);
+    } else {
+      mix(step);
+    }
   }
 }
 

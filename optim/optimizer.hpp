@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "base/types.hpp"
 #include "optim/simd.hpp"
@@ -35,7 +36,8 @@ struct Inbox {
 /// bfloat16 (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
 struct ParameterUpdate {
   Block parameter;
-  /// Null data: the parameter has no gradient in this step; it is mixed and not updated.
+  /// Null data: the parameter has no gradient in this step. It is mixed; a rule with kEveryStep
+  /// also goes on.
   /// Bfloat16 where there is a rounded copy.
   ConstBlock gradient = {};
   /// Written: the parameter rounded to bfloat16. Null data: the model reads `parameter`.
@@ -68,8 +70,10 @@ void mix(const ParameterUpdate& update);
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// State values per parameter element, at most kMaxStates.
-  [[nodiscard]] virtual int num_states() const = 0;
+  /// The names of its states, at most kMaxStates: one value per parameter element each. Saved state
+  /// goes by them.
+  [[nodiscard]] virtual std::span<const std::string_view> state_names() const = 0;
+  [[nodiscard]] int num_states() const { return static_cast<int>(state_names().size()); }
   /// Steps after which the update's kind repeats; 1 where all are alike.
   [[nodiscard]] virtual std::int64_t cycle() const = 0;
   /// Bytes per element that a pass over memory must move at the least in a parameter's `step`-th

@@ -5,8 +5,12 @@
 #include "base/registry.hpp"
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"
+#include "optim/rules/extra.hpp"
+#include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
+#include "optim/rules/tracker.hpp"
 #include "optim/sweep.hpp"
+#include "optim/tracker.hpp"
 
 namespace gossamer {
 
@@ -17,14 +21,74 @@ std::unique_ptr<Schedule> make_linear_schedule(const ScheduleBase& base, const O
 
 namespace {
 
-constexpr std::array kOptimizers = {
-    OptimizerEntry{"sgd", "gradient descent with momentum or Nesterov momentum", make_sgd},
-    OptimizerEntry{"adam", "Adam, weight decay added to the gradient", make_adam},
-    OptimizerEntry{"adamw", "Adam, decoupled weight decay", make_adamw},
-    OptimizerEntry{"accum_adam", "Adam whose moments move once per accum_iter steps",
-                   make_accum_adam},
-    OptimizerEntry{"accum_adamw", "the same with decoupled weight decay", make_accum_adamw},
+/// Turns rules into optimizers: as they are, or inside EXTRA.
+struct BuildPlain {
+  template <class Rule>
+  std::unique_ptr<Optimizer> operator()(const Rule& rule) const {
+    return make_rule_optimizer(rule);
+  }
 };
+struct BuildExtra {
+  template <class Rule>
+  std::unique_ptr<Optimizer> operator()(const Rule& rule) const {
+    return make_rule_optimizer(ExtraRule<Rule>{rule});
+  }
+};
+
+template <class Build>
+std::unique_ptr<Optimizer> make_sgd(const Options& options) {
+  return build_sgd(options, Build{});
+}
+template <class Build, Decay kDecay>
+std::unique_ptr<Optimizer> make_adam(const Options& options) {
+  return build_adam<kDecay>(options, Build{});
+}
+template <class Build, Decay kDecay>
+std::unique_ptr<Optimizer> make_accum_adam(const Options& options) {
+  return build_accum_adam<kDecay>(options, Build{});
+}
+std::unique_ptr<Optimizer> make_qg_sgd(const Options& options) {
+  return build_qg_sgd(options, BuildPlain{});
+}
+std::unique_ptr<Optimizer> make_extra(const Options& options);
+
+constexpr std::array kOptimizers = {
+    OptimizerEntry{.name = "sgd",
+                   .summary = "gradient descent with momentum or Nesterov momentum",
+                   .make = make_sgd<BuildPlain>,
+                   .make_in_extra = make_sgd<BuildExtra>},
+    OptimizerEntry{.name = "adam",
+                   .summary = "Adam, weight decay added to the gradient",
+                   .make = make_adam<BuildPlain, Decay::kCoupled>,
+                   .make_in_extra = make_adam<BuildExtra, Decay::kCoupled>},
+    OptimizerEntry{.name = "adamw",
+                   .summary = "Adam, decoupled weight decay",
+                   .make = make_adam<BuildPlain, Decay::kDecoupled>,
+                   .make_in_extra = make_adam<BuildExtra, Decay::kDecoupled>},
+    OptimizerEntry{.name = "accum_adam",
+                   .summary = "Adam whose moments move once per accum_iter steps",
+                   .make = make_accum_adam<BuildPlain, Decay::kCoupled>,
+                   .make_in_extra = make_accum_adam<BuildExtra, Decay::kCoupled>},
+    OptimizerEntry{.name = "accum_adamw",
+                   .summary = "the same with decoupled weight decay",
+                   .make = make_accum_adam<BuildPlain, Decay::kDecoupled>,
+                   .make_in_extra = make_accum_adam<BuildExtra, Decay::kDecoupled>},
+    OptimizerEntry{.name = "qg_sgd",
+                   .summary = "gradient descent with quasi-global momentum, for gossip",
+                   .make = make_qg_sgd},
+    OptimizerEntry{.name = "extra",
+                   .summary = "EXTRA's correction of gossip's drift, around another optimizer",
+                   .make = make_extra},
+};
+
+std::unique_ptr<Optimizer> make_extra(const Options& options) {
+  std::vector<std::string> names;
+  for (const OptimizerEntry& entry : kOptimizers) {
+    if (entry.make_in_extra != nullptr) names.emplace_back(entry.name);
+  }
+  const Options inner = options.named_section("rule");
+  return row_of(kOptimizers, "optimizer", inner.choice("name", names, "sgd")).make_in_extra(inner);
+}
 
 constexpr std::array kSchedules = {
     ScheduleEntry{"constant", "the same in every step", make_constant_schedule},
@@ -42,6 +106,8 @@ std::vector<std::string> optimizer_names() { return names_of(kOptimizers); }
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& options) {
   return row_of(kOptimizers, "optimizer", name).make(options);
 }
+
+std::unique_ptr<Optimizer> make_tracker() { return make_rule_optimizer(TrackerRule{}); }
 
 std::span<const ScheduleEntry> schedule_table() { return kSchedules; }
 std::vector<std::string> schedule_names() { return names_of(kSchedules); }

@@ -19,6 +19,8 @@ struct OptimizerEntry {
   std::string_view name;
   std::string_view summary;
   std::unique_ptr<Optimizer> (*make)(const Options& options);
+  /// The same inside EXTRA (rules/extra.hpp); null where it cannot be.
+  std::unique_ptr<Optimizer> (*make_in_extra)(const Options& options) = nullptr;
 };
 
 std::span<const OptimizerEntry> optimizer_table();

@@ -5,7 +5,9 @@
 // A rule is a small value with
 //
 //   static constexpr int kNumStates;                      // state values per element
-//   Phase phase(std::int64_t step) const;                 // which variant of apply a step needs
+//   static constexpr std::array<std::string_view, kNumStates> kStateNames;
+//   static constexpr std::array kPhases = {...};          // the variants of apply that it has
+//   Phase phase(std::int64_t step) const;                 // which of them a step needs
 //   std::int64_t cycle() const;                           // steps after which phases repeat
 //   template <class T> Coefficients<T> coefficients(const ParameterUpdate&) const;
 //   template <class T, Phase kPhase>
@@ -13,12 +15,21 @@
 //   kNumStates>& state);
 //
 // where Coefficients is the rule's own template of numbers, computed in double once per parameter
-// and step. What apply does not read or write is not loaded or stored: kReads and kWrites name, per
-// phase, the states whose old value counts and whose new value is kept.
+// and step. The sweep loads only the states that reads(phase) names and stores only those that
+// writes(phase) names.
+//
+// Two traits, resolved at compile time, so that rules without them keep their loops:
+//
+//   kSeesBefore   apply() has one more argument, the parameter before mixing (T before).
+//   kEveryStep    the rule also has rest<T, kPhase>(c, p, state, before), which the sweep calls
+//   where
+//                 the parameter has no gradient. The step does not count. In a step that is skipped
+//                 because a gradient was not finite, parameters are only mixed.
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "base/host_device.hpp"
 #include "optim/optimizer.hpp"
@@ -28,6 +39,27 @@ namespace gossamer {
 /// Where a step stands in a cycle of accumulation. Rules without cycles use kFirst for a
 /// parameter's first step if that is special, and kMiddle otherwise.
 enum class Phase : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
+
+template <class Rule>
+inline constexpr bool kSeesBefore = requires {
+  requires Rule::kSeesBefore;
+};
+template <class Rule>
+inline constexpr bool kEveryStep = requires {
+  requires Rule::kEveryStep;
+};
+
+/// One element's step, with or without the parameter before mixing.
+template <class Rule, class T, Phase kPhase>
+GOSSAMER_HOST_DEVICE inline void apply_rule(const typename Rule::template Coefficients<T>& c, T& p,
+                                            T g, std::array<T, Rule::kNumStates>& state,
+                                            [[maybe_unused]] T before) {
+  if constexpr (kSeesBefore<Rule>) {
+    Rule::template apply<T, kPhase>(c, p, g, state, before);
+  } else {
+    Rule::template apply<T, kPhase>(c, p, g, state);
+  }
+}
 
 /// Bit i stands for state i.
 using StateMask = unsigned;

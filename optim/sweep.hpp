@@ -52,8 +52,8 @@ template <class T>
 }
 
 /// G: what gradients are, and what the model computes with. Where that is not T, the parameters are
-/// written twice.
-template <class Rule, class T, class G, Phase kPhase, Mixing kMix>
+/// written twice. kRests: the parameter has no gradient; see kEveryStep.
+template <class Rule, class T, class G, Phase kPhase, Mixing kMix, bool kRests>
 struct SweepLoop {
   const ParameterUpdate& update;
   const typename Rule::template Coefficients<T>& coefficients;
@@ -84,7 +84,7 @@ struct SweepLoop {
     for (std::int64_t first = 0; first < numel; first += kBlock) {
       const std::int64_t last = first + kBlock < numel ? first + kBlock : numel;
       prefetch_after(p + first);
-      prefetch_after(g + first);
+      if constexpr (!kRests) prefetch_after(g + first);
       if constexpr (kRounds) prefetch_after(rounded + first);
       if constexpr (kMix == Mixing::kOne) prefetch_after(inbox + first);
       if constexpr (kMix == Mixing::kMany) mix_block(update, first, last, mixed.data());
@@ -93,14 +93,19 @@ struct SweepLoop {
       }
 #pragma GCC ivdep
       for (std::int64_t i = first; i < last; ++i) {
-        T x = p[i];
+        const T before = p[i];
+        T x = before;
         if constexpr (kMix == Mixing::kOne) x = keep * x + take * inbox[i];
         if constexpr (kMix == Mixing::kMany) x = mixed[static_cast<std::size_t>(i - first)];
         std::array<T, kStates> state{};
         for (std::size_t k = 0; k < state.size(); ++k) {
           if (kReads >> k & 1U) state[k] = states[k][i];
         }
-        Rule::template apply<T, kPhase>(c, x, widened(g[i]) * scale, state);
+        if constexpr (kRests) {
+          Rule::template rest<T, kPhase>(c, x, state, before);
+        } else {
+          apply_rule<Rule, T, kPhase>(c, x, widened(g[i]) * scale, state, before);
+        }
         for (std::size_t k = 0; k < state.size(); ++k) {
           if (kWrites >> k & 1U) states[k][i] = state[k];
         }
@@ -111,31 +116,51 @@ struct SweepLoop {
   }
 };
 
-template <class Rule, class T, class G, Mixing kMix>
+template <class Rule, class T, class G, Mixing kMix, bool kRests>
 void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
   const auto c = rule.template coefficients<T>(update);
-  switch (rule.phase(update.step)) {
-    case Phase::kFirst:
-      return run_on(update.simd, SweepLoop<Rule, T, G, Phase::kFirst, kMix>{update, c});
-    case Phase::kMiddle:
-      return run_on(update.simd, SweepLoop<Rule, T, G, Phase::kMiddle, kMix>{update, c});
-    case Phase::kLast:
-      return run_on(update.simd, SweepLoop<Rule, T, G, Phase::kLast, kMix>{update, c});
-    case Phase::kOnly:
-      return run_on(update.simd, SweepLoop<Rule, T, G, Phase::kOnly, kMix>{update, c});
+  const Phase phase = rule.phase(update.step);
+  const auto try_phase = [&]<std::size_t kPlace>() {
+    constexpr Phase kPhase = Rule::kPhases[kPlace];
+    if (phase != kPhase) return false;
+    run_on(update.simd, SweepLoop<Rule, T, G, kPhase, kMix, kRests>{update, c});
+    return true;
+  };
+  const auto try_all = [&]<std::size_t... kPlaces>(std::index_sequence<kPlaces...>) {
+    return (try_phase.template operator()<kPlaces>() || ...);
+  };
+  if (!try_all(std::make_index_sequence<Rule::kPhases.size()>())) {
+    throw std::logic_error("sweep: kPhases does not hold the rule's phase");
   }
 }
 
-template <class Rule, class T, class G = T>
+template <class Rule, class T, class G = T, bool kRests = false>
 void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
-  switch (update.inboxes.size()) {
-    case 0:
-      return sweep_phase<Rule, T, G, Mixing::kNone>(rule, update);
-    case 1:
-      return sweep_phase<Rule, T, G, Mixing::kOne>(rule, update);
-    default:
-      return sweep_phase<Rule, T, G, Mixing::kMany>(rule, update);
+  // One loop for any number of inboxes is enough where little depends on speed.
+  if constexpr (kSeesBefore<Rule> || kEveryStep<Rule>) {
+    return sweep_phase<Rule, T, G, Mixing::kMany, kRests>(rule, update);
+  } else {
+    switch (update.inboxes.size()) {
+      case 0:
+        return sweep_phase<Rule, T, G, Mixing::kNone, kRests>(rule, update);
+      case 1:
+        return sweep_phase<Rule, T, G, Mixing::kOne, kRests>(rule, update);
+      default:
+        return sweep_phase<Rule, T, G, Mixing::kMany, kRests>(rule, update);
+    }
   }
+}
+
+/// A step of a rule with kEveryStep for a parameter without a gradient.
+template <class Rule>
+void sweep_resting(const Rule& rule, const ParameterUpdate& update) {
+  if (update.parameter.dtype == DType::kFloat64) {
+    return sweep_typed<Rule, double, double, true>(rule, update);
+  }
+  if (update.rounded.data != nullptr) {
+    return sweep_typed<Rule, float, BFloat16, true>(rule, update);
+  }
+  return sweep_typed<Rule, float, float, true>(rule, update);
 }
 
 inline void require_fitting(const ParameterUpdate& update) {
@@ -151,7 +176,13 @@ inline void require_fitting(const ParameterUpdate& update) {
 template <class Rule>
 void sweep(const Rule& rule, const ParameterUpdate& update) {
   static_assert(Rule::kNumStates <= kMaxStates);
-  if (update.gradient.data == nullptr) return mix(update);
+  if (update.gradient.data == nullptr) {
+    if constexpr (kEveryStep<Rule>) {
+      return internal::sweep_resting(rule, update);
+    } else {
+      return mix(update);
+    }
+  }
   internal::require_fitting(update);
   switch (update.gradient.dtype) {
     case DType::kFloat32:
@@ -172,7 +203,9 @@ template <class Rule>
 class RuleOptimizer : public Optimizer {
  public:
   explicit RuleOptimizer(Rule rule) : rule_(rule) {}
-  [[nodiscard]] int num_states() const override { return Rule::kNumStates; }
+  [[nodiscard]] std::span<const std::string_view> state_names() const override {
+    return Rule::kStateNames;
+  }
   [[nodiscard]] std::int64_t cycle() const override { return rule_.cycle(); }
   [[nodiscard]] std::int64_t least_bytes(std::int64_t step, DType model) const override {
     const Phase phase = rule_.phase(step);

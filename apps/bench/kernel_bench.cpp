@@ -98,8 +98,7 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
     if (spec.has_master()) {
       memory.model.rounded = converted(*stream_, memory.model.parameters, spec.model_dtype);
     }
-    buckets_.emplace_back(b, spec, parameters, std::move(memory), optimizer_->num_states(),
-                          *stream_);
+    buckets_.emplace_back(b, spec, parameters, std::move(memory), *optimizer_, *stream_);
     gradients_.push_back(
         converted(*stream_, filled(*stream_, numel, number + 1, 1e-2), spec.model_dtype));
     inboxes_.push_back(filled(*stream_, spec.numel, number + 2, 1.0));
@@ -116,9 +115,10 @@ void KernelBench::update(std::size_t place) {
   bucket.begin_step();
   bucket.offer(0, gradients_[place].block());
   const std::array inboxes = {Inbox{inboxes_[place].block(), 0.5}};
-  bucket.update(
-      *optimizer_,
-      {.lr = 1e-3, .keep = 0.5, .inboxes = inboxes, .simd = options_.simd, .pool = &pool_});
+  bucket.update({.lr = 1e-3,
+                 .intake = {.keep = 0.5, .inboxes = inboxes},
+                 .simd = options_.simd,
+                 .pool = &pool_});
 }
 
 std::vector<double> KernelBench::update_cycle() {
@@ -146,14 +146,15 @@ double KernelBench::scale_all() {
   const float factor = num_scalings_++ % 2 == 0 ? 1.0009765625F : 0.9990243902F;
   std::vector<double> seconds;
   for (const Bucket& bucket : buckets_) {
-    auto* const values = static_cast<float*>(bucket.parameters().data);
-    const std::int64_t numel = bucket.parameters().numel;
+    auto* const values = static_cast<float*>(bucket.parameters().block().data);
+    const std::int64_t numel = bucket.parameters().block().numel;
     const auto scale = [&](const PartRange& range) {
       run_on(options_.simd, ScaleLoop{values + range.first, range.last - range.first, factor});
     };
     seconds.push_back(seconds_of([&] { pool_.share(numel, kGrain, scale); }));
   }
-  return median(seconds) / (2.0 * static_cast<double>(buckets_.front().parameters().bytes()));
+  return median(seconds) /
+         (2.0 * static_cast<double>(buckets_.front().parameters().block().bytes()));
 }
 
 double KernelBench::copy_all() {

@@ -99,10 +99,11 @@ class Engine {
 
  private:
   DataParallelOptions wrapper_options(const World& world, const StepBenchOptions& options) const {
-    const bool gossips = name_ == "gossip";
+    const AlgorithmChoice algorithm(name_);
     return {
-        .algorithm = name_,
-        .topology = gossips ? make_topology(options.topology, world) : nullptr,
+        .algorithm = algorithm,
+        .topology =
+            algorithm.entry().needs_topology ? make_topology(options.topology, world) : nullptr,
         .optimizer = make_optimizer(
             options.optimizer, Options::parse(options_yaml(options.optimizer, options.accum_iter))),
         .schedule = make_schedule("constant", {.lr = options.lr}),

@@ -178,6 +178,8 @@ void add_kind(CLI::App& parent, const std::string& kind, const std::string& help
   add_setting(*command, arguments, "--dim", "dim", "Parameters of a rank");
   add_setting(*command, arguments, "--seed", "seed", "Seed of all random numbers");
   if (kind == "sgd") {
+    add_setting(*command, arguments, "--algorithm", "algorithm",
+                "Its name, or a section: '{name: outer, every: 10}'; gossip when not given");
     add_setting(*command, arguments, "--optimizer", "optimizer",
                 "Its name, or a section: '{name: accum_adamw, lr: 0.01}'");
     add_setting(*command, arguments, "--problem", "problem",

@@ -53,7 +53,7 @@ Source read_source(const TrainArguments& arguments) {
 
 void print_dry_run(const RunConfig& config, const TrainingLoop& trainer, double loss) {
   std::cout << "# configuration, defaults included\n" << to_yaml(config.resolved);
-  std::cout << "\n# algorithm: " << config.algorithm << "\n";
+  std::cout << "\n# algorithm: " << config.algorithm.name() << "\n";
   if (config.topology) {
     std::cout << "# rounds of " << config.topology->name() << "\n"
               << describe_rounds(*config.topology);
@@ -111,9 +111,10 @@ class TrainRun {
     if (folder.replaces_earlier_run()) {
       logger.warning(concat("the run that was in ", folder.path(), " is replaced"));
     }
-    logger.info(concat(config.algorithm, config.topology ? " on " + config.topology->name() : "",
-                       ", ", world.size, world.size == 1 ? " rank, " : " ranks, ",
-                       trainer.total_steps(), " steps, into ", folder.path()));
+    logger.info(concat(config.algorithm.name(),
+                       config.topology ? " on " + config.topology->name() : "", ", ", world.size,
+                       world.size == 1 ? " rank, " : " ranks, ", trainer.total_steps(),
+                       " steps, into ", folder.path()));
   }
 
   const TrainArguments& arguments_;

@@ -45,14 +45,17 @@ void read_model_and_data(const Options& root, RunConfig& config) {
   }
 }
 
-void read_gossip(const Options& root, const World& world, RunConfig& config) {
+void read_communication(const Options& root, const World& world, RunConfig& config) {
+  config.algorithm = read_algorithm(root);
   const Options topology = root.section("topology");
-  if (config.algorithm == "gossip") {
-    config.topology = read_topology(topology, world, "ring");
-  } else {
-    // Only gossip needs it: the same file must run with `algorithm=allreduce` on any world size.
+  if (!config.algorithm.entry().needs_topology) {
+    // The same file must run with `algorithm=allreduce` on any world size.
     topology.accept_unknown();
+    return;
   }
+  config.topology = read_topology(topology, world, "ring");
+  const std::string reason = why_not(config.algorithm.entry(), config.topology.get());
+  if (!reason.empty()) topology.fail("name", reason);
 }
 
 void read_optimizer(const Options& root, RunConfig& config) {
@@ -120,8 +123,7 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
   read_run(root.section("run"), config_path, config);
   config.device = read_device_choice(root.section("device"));
   read_model_and_data(root, config);
-  config.algorithm = root.choice("algorithm", algorithm_names(), "gossip");
-  read_gossip(root, world, config);
+  read_communication(root, world, config);
   read_optimizer(root, config);
   read_gradients(root.section("train"), config);
   config.bucket_bytes = static_cast<std::int64_t>(

@@ -44,7 +44,7 @@ struct RunConfig {
   std::int64_t batch_size = 0;
   std::optional<double> dirichlet_alpha;
 
-  std::string algorithm;
+  AlgorithmChoice algorithm;
   std::shared_ptr<const Topology> topology;
   std::shared_ptr<const Optimizer> optimizer;
   double lr = 0.0;

@@ -172,7 +172,7 @@ void TrainingLoop::save(const std::string& path) {
 void TrainingLoop::advance() {
   // On a GPU it is known when the step is over, which nobody waits for here; records have it.
   const bool tells = device_.stream().immediate() && setup_.world.rank == 0;
-  const std::int64_t skipped = tells ? model_.metrics().num_skipped : 0;
+  const std::int64_t skipped = tells ? model_.progress().num_skipped : 0;
   {
     const ScopedTimer timer(window_.seconds);
     const ScopedTimer total(train_s_);
@@ -180,9 +180,9 @@ void TrainingLoop::advance() {
     if (device_.stream().immediate() || std::ssize(window_.unread) >= kMostUnread) read_losses();
   }
   ++window_.steps;
-  if (tells && model_.metrics().num_skipped != skipped) {
+  if (tells && model_.progress().num_skipped != skipped) {
     setup_.logger.warning(concat("step ", step_, " is left out: a gradient is not finite (",
-                                 model_.metrics().num_skipped, " so far)"));
+                                 model_.progress().num_skipped, " so far)"));
   }
 }
 
@@ -228,7 +228,7 @@ void TrainingLoop::write_step(RunFolder* folder) {
       {"loss", state.loss},
       {"lr", state.lr}};
   if (config_.gradients.nonfinite == NonFinite::kSkip) {
-    record["skipped_steps"] = model_.metrics().num_skipped;
+    record["skipped_steps"] = model_.progress().num_skipped;
   }
   if (is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
   record["samples_per_s"] = state.samples_per_s;

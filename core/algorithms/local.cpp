@@ -3,29 +3,9 @@
 #include "core/algorithm.hpp"
 
 namespace gossamer {
-namespace {
 
-class Local : public Algorithm {
- public:
-  explicit Local(AlgorithmContext& context) : context_(context) {}
-  void on_ready(Bucket& bucket) override {
-    if (!context_.policy.defers()) context_.update(bucket);
-  }
-  void on_step_end() override {
-    if (!context_.policy.defers()) return;
-    context_.update_deferred(nullptr, [this](Bucket& bucket) { context_.update(bucket); });
-  }
-  void drain() override {}
-  void forget_arrived() override {}
-
- private:
-  AlgorithmContext& context_;
-};
-
-}  // namespace
-
-std::unique_ptr<Algorithm> make_local(AlgorithmContext& context) {
-  return std::make_unique<Local>(context);
+AlgorithmFactory read_local(const Options& /*options*/) {
+  return [](const AlgorithmSetup&) { return std::make_unique<Algorithm>(); };
 }
 
 }  // namespace gossamer

@@ -163,6 +163,10 @@ const PipelineMetrics& DataParallelCore::metrics() const {
   return state_->manager ? state_->manager->metrics() : state_->no_metrics;
 }
 
+const Progress& DataParallelCore::progress() const {
+  return state_->manager ? state_->manager->progress() : state_->no_progress;
+}
+
 double DataParallelCore::lr() const {
   return state_->manager ? state_->manager->lr() : state_->options.schedule->lr(0);
 }

@@ -43,9 +43,9 @@
 namespace gossamer {
 
 struct DataParallelOptions {
-  /// `gossip`, `allreduce` or `local`.
-  std::string algorithm = "gossip";
-  /// Needed by gossip.
+  /// By name, as "allreduce", or with options: {"allreduce", Options::parse("delay: 1")}.
+  AlgorithmChoice algorithm = {};
+  /// Needed by algorithms that send to the peers of a topology, such as gossip.
   std::shared_ptr<const Topology> topology = {};
   std::shared_ptr<const Optimizer> optimizer = {};
   std::shared_ptr<const Schedule> schedule = {};
@@ -111,6 +111,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   void drain();
   [[nodiscard]] AverageScope global_average(bool average_buffers);
   [[nodiscard]] const PipelineMetrics& metrics() const;
+  [[nodiscard]] const Progress& progress() const;
   [[nodiscard]] double lr() const;
   [[nodiscard]] double last_lr() const;
   void set_gradient_scale(double scale);
@@ -172,7 +173,7 @@ class DecentralizedDataParallel {
 
   /// Gradients are multiplied by this before clipping and update, from the next step on: 1/S for a
   /// loss that was multiplied by S. With GradientOptions::nonfinite = kSkip this is all a gradient
-  /// scaler needs: metrics().num_skipped tells whether the last step was left out, on every rank
+  /// scaler needs: progress().num_skipped tells whether the last step was left out, on every rank
   /// alike, and S must shrink.
   void set_gradient_scale(double scale) { core_->set_gradient_scale(scale); }
 
@@ -181,6 +182,8 @@ class DecentralizedDataParallel {
 
   /// Sums over the steps so far.
   [[nodiscard]] const PipelineMetrics& metrics() const { return core_->metrics(); }
+  /// Steps so far.
+  [[nodiscard]] const Progress& progress() const { return core_->progress(); }
   /// The learning rate of the next step.
   [[nodiscard]] double lr() const { return core_->lr(); }
   /// That of the last step. Unlike lr(), which has to know how that ended, it never waits.

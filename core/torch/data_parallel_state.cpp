@@ -171,7 +171,7 @@ void DataParallelCore::State::adopt_written() {
   if (!manager) return;
   for (const Bucket& bucket : manager->buckets()) {
     if (!bucket.spec().has_master()) continue;
-    const Block masters = bucket.parameters();
+    const Block masters = bucket.parameters().block();
     const Block rounded = bucket.model_memory().rounded.block();
     for (const BucketEntry& entry : bucket.spec().entries) {
       const auto place = static_cast<std::size_t>(entry.parameter);

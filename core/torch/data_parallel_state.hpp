@@ -44,6 +44,7 @@ struct DataParallelCore::State {
   /// Lives as long as that callback.
   std::weak_ptr<void> callback;
   PipelineMetrics no_metrics;
+  Progress no_progress;
   double gradient_scale = 1.0;
 
   void check_whole() const;

@@ -96,7 +96,7 @@ struct SweepThread {
 
   /// Elements [first, first + count) of the segment, of which this is thread `thread`.
   GOSSAMER_HOST_DEVICE void run(std::int64_t first, std::int64_t count, int thread) const {
-    const bool updates = applies && segment.gradient != nullptr;
+    const bool updates = applies && (segment.gradient != nullptr || kEveryStep<Rule>);
     if (!updates && table.num_inboxes == 0) return;
     std::int64_t done = 0;
     if (segment.aligned) {
@@ -152,16 +152,32 @@ struct SweepThread {
     constexpr StateMask kWrites = Rule::writes(kPhase);
     const Coefficients& c = table.coefficients[static_cast<std::size_t>(segment.coefficients)];
     const std::int64_t place = segment.offset + index;
-    const auto g = load_pack<Pack<G, kCount>>(static_cast<const G*>(segment.gradient) + index);
+    const bool rests = kEveryStep<Rule> && segment.gradient == nullptr;
+    Pack<G, kCount> g{};
+    if (!rests) {
+      g = load_pack<Pack<G, kCount>>(static_cast<const G*>(segment.gradient) + index);
+    }
     std::array<Pack<T, kCount>, kStates> states{};
     for (std::size_t k = 0; k < kStates; ++k) {
       if (kReads >> k & 1U) states[k] = load_pack<Pack<T, kCount>>(table.states[k] + place);
     }
     Pack<T, kCount> x = mixed<kCount>(place);
+    Pack<T, kCount> before{};
+    if constexpr (kSeesBefore<Rule> || kEveryStep<Rule>) {
+      before = load_pack<Pack<T, kCount>>(table.parameters + place);
+    }
     for (std::size_t lane = 0; lane < kCount; ++lane) {
       std::array<T, kStates> state{};
       for (std::size_t k = 0; k < kStates; ++k) state[k] = states[k].lanes[lane];
-      Rule::template apply<T, kPhase>(c, x.lanes[lane], widened(g.lanes[lane]) * scale, state);
+      bool applies_rule = true;
+      if constexpr (kEveryStep<Rule>) {
+        applies_rule = !rests;
+        if (rests) Rule::template rest<T, kPhase>(c, x.lanes[lane], state, before.lanes[lane]);
+      }
+      if (applies_rule) {
+        apply_rule<Rule, T, kPhase>(c, x.lanes[lane], widened(g.lanes[lane]) * scale, state,
+                                    before.lanes[lane]);
+      }
       for (std::size_t k = 0; k < kStates; ++k) states[k].lanes[lane] = state[k];
     }
     write<kCount>(place, x);
@@ -174,6 +190,7 @@ struct SweepThread {
 /// What mixes and does nothing else.
 struct NoRule {
   static constexpr int kNumStates = 0;
+  static constexpr std::array<std::string_view, 0> kStateNames = {};
   template <class T>
   struct Coefficients {};
   static constexpr StateMask reads(Phase) { return 0; }

@@ -17,7 +17,9 @@ namespace gossamer {
 
 template <Decay kDecay>
 struct AccumAdamRule {
-  static constexpr int kNumStates = 3;  // m, v, accumulator
+  static constexpr int kNumStates = 3;
+  static constexpr std::array<std::string_view, 3> kStateNames = {"m", "v", "accumulator"};
+  static constexpr std::array kPhases = {Phase::kFirst, Phase::kMiddle, Phase::kLast, Phase::kOnly};
   static constexpr StateMask kMoments = 0b011;
   static constexpr StateMask kAccumulator = 0b100;
   template <class T>
@@ -62,20 +64,13 @@ struct AccumAdamRule {
   }
 };
 
-template <Decay kDecay>
-std::unique_ptr<Optimizer> make_accumulating(const Options& options) {
+/// `build`: turns a rule into an optimizer.
+template <Decay kDecay, class Build>
+std::unique_ptr<Optimizer> build_accum_adam(const Options& options, const Build& build) {
   const MomentOptions moments = read_moment_options(options);
   const std::int64_t accum_iter =
       options.integer("accum_iter", {.fallback = 4, .min = 1, .max = 1'000'000});
-  return make_rule_optimizer(AccumAdamRule<kDecay>{moments, accum_iter});
-}
-
-inline std::unique_ptr<Optimizer> make_accum_adam(const Options& options) {
-  return make_accumulating<Decay::kCoupled>(options);
-}
-
-inline std::unique_ptr<Optimizer> make_accum_adamw(const Options& options) {
-  return make_accumulating<Decay::kDecoupled>(options);
+  return build(AccumAdamRule<kDecay>{moments, accum_iter});
 }
 
 }  // namespace gossamer

@@ -10,7 +10,9 @@ namespace gossamer {
 
 template <Decay kDecay>
 struct AdamRule {
-  static constexpr int kNumStates = 2;  // m, v
+  static constexpr int kNumStates = 2;
+  static constexpr std::array<std::string_view, 2> kStateNames = {"m", "v"};
+  static constexpr std::array kPhases = {Phase::kMiddle};
   template <class T>
   using Coefficients = MomentCoefficients<T>;
 
@@ -37,12 +39,10 @@ struct AdamRule {
   }
 };
 
-inline std::unique_ptr<Optimizer> make_adam(const Options& options) {
-  return make_rule_optimizer(AdamRule<Decay::kCoupled>{read_moment_options(options)});
-}
-
-inline std::unique_ptr<Optimizer> make_adamw(const Options& options) {
-  return make_rule_optimizer(AdamRule<Decay::kDecoupled>{read_moment_options(options)});
+/// `build`: turns a rule into an optimizer.
+template <Decay kDecay, class Build>
+std::unique_ptr<Optimizer> build_adam(const Options& options, const Build& build) {
+  return build(AdamRule<kDecay>{read_moment_options(options)});
 }
 
 }  // namespace gossamer

@@ -19,6 +19,8 @@ struct SgdCoefficients {
 
 struct PlainRule {
   static constexpr int kNumStates = 0;
+  static constexpr std::array<std::string_view, 0> kStateNames = {};
+  static constexpr std::array kPhases = {Phase::kMiddle};
   template <class T>
   using Coefficients = SgdCoefficients<T>;
 
@@ -41,6 +43,8 @@ struct PlainRule {
 template <bool kNesterov>
 struct MomentumRule {
   static constexpr int kNumStates = 1;
+  static constexpr std::array<std::string_view, 1> kStateNames = {"momentum"};
+  static constexpr std::array kPhases = {Phase::kFirst, Phase::kMiddle};
   template <class T>
   using Coefficients = SgdCoefficients<T>;
 
@@ -68,16 +72,18 @@ struct MomentumRule {
   }
 };
 
-inline std::unique_ptr<Optimizer> make_sgd(const Options& options) {
+/// `build`: turns a rule into an optimizer.
+template <class Build>
+std::unique_ptr<Optimizer> build_sgd(const Options& options, const Build& build) {
   const double momentum =
       options.number("momentum", {.fallback = 0.0, .min = 0.0, .max = 1.0, .below_max = true});
   const bool nesterov = options.flag("nesterov", false);
   if (nesterov && momentum == 0.0) {
     options.fail("nesterov", "needs momentum, allowed: true with optimizer.momentum > 0");
   }
-  if (momentum == 0.0) return make_rule_optimizer(PlainRule{});
-  if (nesterov) return make_rule_optimizer(MomentumRule<true>{momentum});
-  return make_rule_optimizer(MomentumRule<false>{momentum});
+  if (momentum == 0.0) return build(PlainRule{});
+  if (nesterov) return build(MomentumRule<true>{momentum});
+  return build(MomentumRule<false>{momentum});
 }
 
 }  // namespace gossamer

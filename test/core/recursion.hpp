@@ -27,6 +27,8 @@ struct Problem {
   int num_ranks = 2;
   int local_size = 0;
   std::string algorithm = "gossip";
+  /// Its options, as YAML.
+  std::string algorithm_options = {};
   std::shared_ptr<const Topology> topology = {};
   reference::Rule rule = {.type = "sgd", .momentum = 0.9};
   double lr = 0.05;
@@ -99,7 +101,7 @@ class FixedSchedule : public Schedule {
 };
 
 inline Pipeline::Config config_of(const Problem& problem) {
-  return {.algorithm = problem.algorithm,
+  return {.algorithm = {problem.algorithm, Options::parse(problem.algorithm_options)},
           .topology = problem.topology,
           .optimizer = make_optimizer(problem.rule.type, Options::parse(problem.rule.yaml())),
           .schedule = std::make_shared<FixedSchedule>(problem.lr),
@@ -179,11 +181,14 @@ inline Trajectory run_pipeline(const Problem& problem) {
   });
 }
 
-/// The same in double, all ranks at once.
+/// The same in double, all ranks at once, written from the recursions in the heads of the
+/// algorithms' files. Shares no code with the library but the topologies and the reading of
+/// options.
 class Recursion {
  public:
   explicit Recursion(const Problem& problem)
       : problem_(problem),
+        options_(Options::parse(problem.algorithm_options)),
         bucket_of_(problem.sizes.size()),
         last_norm_(static_cast<std::size_t>(problem.num_ranks), -1.0),
         push_weights_(Eigen::VectorXd::Ones(problem.num_ranks)),
@@ -197,6 +202,7 @@ class Recursion {
     }
     for (int rank = 0; rank < problem.num_ranks; ++rank) {
       x_.push_back(start_of(problem, rank));
+      zeros_.emplace_back(problem.num_values());
       auto& optimizers = optimizers_.emplace_back();
       for (const std::int64_t size : problem.sizes) {
         optimizers.emplace_back(problem.rule, static_cast<std::size_t>(size));
@@ -206,6 +212,8 @@ class Recursion {
 
   Trajectory run() {
     Trajectory trajectory;
+    y_ = last_gradient_ = momentum_ = zeros_;
+    anchor_ = x_;
     for (int step = 0; step < problem_.num_steps; ++step) {
       advance(step);
       trajectory.push_back(x_);
@@ -221,18 +229,86 @@ class Recursion {
 
   void advance(int step) {
     Gradients gradients = own_gradients(step);
-    if (problem_.algorithm == "allreduce") average(gradients);
-    if (problem_.algorithm == "gossip" && step > 0) mix(step - 1);
     std::vector<bool> skips(gradients.size());
     for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
       skips[rank] = problem_.breaks(static_cast<int>(rank), step);
     }
+    if (problem_.algorithm == "allreduce") reduce(gradients, skips);
+    const bool tracks = problem_.algorithm == "gradient_tracking";
+    if ((tracks || problem_.algorithm == "gossip") && step > 0) {
+      if (tracks) y_ = mixed(step - 1, y_);
+      x_ = mixed(step - 1, x_);
+      push_weights_ = mixing(step - 1) * push_weights_;
+    }
+    if (problem_.algorithm == "outer") move_anchor(step);
     const bool any = std::ranges::count(skips, true) > 0;
     for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
       const bool alone = problem_.algorithm == "local";
       if (alone ? skips[rank] : any) continue;
       clip(rank, gradients[rank]);
+      if (tracks) track(rank, gradients[rank]);
       update(rank, gradients[rank]);
+    }
+  }
+
+  /// Sums or means over the ranks, of the step before if the options say so.
+  void reduce(Gradients& gradients, std::vector<bool>& skips) {
+    average(gradients);
+    if (!options_.flag("average", true)) {
+      for (auto& parts : gradients) {
+        for (auto& part : parts) {
+          for (double& g : part) g *= problem_.num_ranks;
+        }
+      }
+    }
+    if (options_.integer("delay", {.fallback = 0}) == 0) return;
+    Gradients none(gradients.size(), std::vector<std::vector<double>>(problem_.sizes.size()));
+    if (late_gradients_.empty()) {
+      late_gradients_ = std::move(none);
+      late_skips_.assign(skips.size(), false);
+    }
+    std::swap(late_gradients_, gradients);
+    std::swap(late_skips_, skips);
+  }
+
+  /// y <- (y mixed) + g - (g of the last step that counted); the update takes y.
+  void track(std::size_t rank, std::vector<std::vector<double>>& parts) {
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i].resize(static_cast<std::size_t>(problem_.sizes[i]));
+      for (std::size_t e = 0; e < parts[i].size(); ++e) {
+        double& old = last_gradient_[rank][begin + e];
+        double& y = y_[rank][begin + e];
+        y += parts[i][e] - old;
+        old = parts[i][e];
+        parts[i][e] = y;
+      }
+      begin += parts[i].size();
+    }
+  }
+
+  /// SlowMo or DiLoCo with the models after `step` steps.
+  void move_anchor(int step) {
+    const std::int64_t every = options_.integer("every", {.fallback = 8});
+    if (step == 0 || step % every != 0) return;
+    const bool slow = options_.text("kind", "slowmo") == "slowmo";
+    const double lr = options_.number("lr", {.fallback = slow ? 1.0 : 0.7});
+    const double momentum = options_.number("momentum", {.fallback = slow ? 0.5 : 0.9});
+    const double inner =
+        FixedSchedule(problem_.lr).lr(std::max<std::int64_t>(0, num_updates_.front() - 1));
+    std::vector<double> mean(problem_.num_values());
+    for (const auto& x : x_) {
+      for (std::size_t e = 0; e < mean.size(); ++e) mean[e] += x[e] / problem_.num_ranks;
+    }
+    for (std::size_t rank = 0; rank < x_.size(); ++rank) {
+      for (std::size_t e = 0; e < mean.size(); ++e) {
+        double& a = anchor_[rank][e];
+        double& m = momentum_[rank][e];
+        const double difference = a - mean[e];
+        m = momentum * m + (slow ? difference / inner : difference);
+        a -= slow ? lr * inner * m : lr * (difference + momentum * m);
+        x_[rank][e] = a;
+      }
     }
   }
 
@@ -301,25 +377,27 @@ class Recursion {
     }
   }
 
+  [[nodiscard]] Eigen::MatrixXd mixing(std::int64_t k) const {
+    const Topology& topology = *problem_.topology;
+    return mixing_matrix(topology.round(k), problem_.num_ranks, topology.directed());
+  }
+
   /// In directed topologies x_ holds z = x / s: s x <- A (s x), s <- A s (push-sum). Otherwise s
   /// stays 1.
-  void mix(std::int64_t k) {
+  [[nodiscard]] Vectors mixed(std::int64_t k, const Vectors& values) const {
     const auto n = static_cast<std::size_t>(problem_.num_ranks);
-    const Topology& topology = *problem_.topology;
-    const Eigen::MatrixXd w =
-        mixing_matrix(topology.round(k), problem_.num_ranks, topology.directed());
+    const Eigen::MatrixXd w = mixing(k);
     const Eigen::VectorXd after = w * push_weights_;
-    Vectors mixed(n, std::vector<double>(problem_.num_values()));
+    Vectors result(n, std::vector<double>(problem_.num_values()));
     for (std::size_t i = 0; i < n; ++i) {
       for (std::size_t j = 0; j < n; ++j) {
         const auto row = static_cast<Eigen::Index>(i);
         const auto column = static_cast<Eigen::Index>(j);
         const double weight = w(row, column) * push_weights_[column] / after[row];
-        for (std::size_t e = 0; e < mixed[i].size(); ++e) mixed[i][e] += weight * x_[j][e];
+        for (std::size_t e = 0; e < result[i].size(); ++e) result[i][e] += weight * values[j][e];
       }
     }
-    x_ = mixed;
-    push_weights_ = after;
+    return result;
   }
 
   void apply(std::size_t rank, std::size_t parameter, std::size_t begin, std::size_t end,
@@ -332,12 +410,23 @@ class Recursion {
   }
 
   Problem problem_;
+  Options options_;
   std::vector<std::size_t> bucket_of_;
   /// Negative: there has been no step.
   std::vector<double> last_norm_;
   Eigen::VectorXd push_weights_;
   std::vector<std::int64_t> num_updates_;
   Vectors x_;
+  Vectors zeros_;
+  /// Gradient tracking.
+  Vectors y_;
+  Vectors last_gradient_;
+  /// The outer optimizer.
+  Vectors anchor_;
+  Vectors momentum_;
+  /// All-reduce one step late.
+  Gradients late_gradients_;
+  std::vector<bool> late_skips_;
   std::vector<std::vector<reference::Optimizer>> optimizers_;
 };
 

@@ -6,6 +6,7 @@
 #include "test/topology/irregular.hpp"
 
 #include <array>
+#include <cctype>
 #include <memory>
 #include <ostream>
 #include <span>
@@ -39,11 +40,25 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+/// Every algorithm, and options that change what it computes.
+constexpr std::array kVariants = {
+    std::pair{"gossip", ""},
+    std::pair{"allreduce", ""},
+    std::pair{"allreduce", "overlap: false"},
+    std::pair{"allreduce", "delay: 1"},
+    std::pair{"allreduce", "delay: 1, overlap: false, average: false"},
+    std::pair{"local", ""},
+    std::pair{"gradient_tracking", ""},
+    std::pair{"outer", "every: 3"},
+    std::pair{"outer", "every: 2, kind: diloco, lr: 0.8, momentum: 0.6"},
+};
+
 struct Setup {
   std::string algorithm;
   std::string topology;
   int num_ranks = 1;
   int local_size = 1;
+  std::string options = {};
 
   [[nodiscard]] World world() const { return {.size = num_ranks, .local_size = local_size}; }
   [[nodiscard]] std::shared_ptr<const Topology> build() const {
@@ -57,14 +72,15 @@ struct Setup {
 };
 
 void PrintTo(const Setup& setup, std::ostream* out) {
-  *out << concat(setup.algorithm, " on ", setup.topology, ", ", setup.num_ranks, " ranks, ",
-                 setup.local_size, " per node");
+  *out << concat(setup.algorithm, " {", setup.options, "} on ", setup.topology, ", ",
+                 setup.num_ranks, " ranks, ", setup.local_size, " per node");
 }
 
 std::string setup_name(const testing::TestParamInfo<Setup>& info) {
   std::string name = concat(info.param.algorithm, "_", info.param.topology, "_n",
                             info.param.num_ranks, "_local", info.param.local_size);
-  for (char& c : name) c = c == '-' ? '_' : c;
+  if (!info.param.options.empty()) name += concat("_", info.param.options);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 }
 
@@ -93,9 +109,14 @@ std::vector<Setup> all_setups() {
   for (int n = 1; n <= 8; ++n) {
     // Slow there, and like the others.
     if (kSanitized && (n == 5 || n >= 7)) continue;
-    for (const std::string& algorithm : algorithm_names()) {
-      // The others have no use for a topology.
-      if (algorithm != "gossip") setups.push_back({algorithm, "ring", n, n});
+    for (const auto& [algorithm, options] : kVariants) {
+      // Gossip runs on all topologies below; what sends like gossip runs on one of each kind here.
+      if (std::string_view(algorithm) == "gossip") continue;
+      setups.push_back({algorithm, "ring", n, n, options});
+      if (std::string_view(algorithm) != "gradient_tracking") continue;
+      setups.push_back({algorithm, "complete", n, n, options});
+      setups.push_back({algorithm, "static-ring", n, n, options});
+      if (n % 2 == 0) setups.push_back({algorithm, "hierarchical", n, 2, options});
     }
     for (const std::string& topology : all_topologies()) {
       for (int local = 1; local <= n; ++local) {
@@ -108,12 +129,20 @@ std::vector<Setup> all_setups() {
   return setups;
 }
 
+TEST(Variants, HoldEveryAlgorithm) {
+  for (const std::string& name : algorithm_names()) {
+    EXPECT_TRUE(std::ranges::any_of(kVariants, [&](const auto& row) { return row.first == name; }))
+        << name;
+  }
+}
+
 class EveryAlgorithm : public testing::TestWithParam<Setup> {
  protected:
   static Problem problem() {
     return {.num_ranks = GetParam().num_ranks,
             .local_size = GetParam().local_size,
             .algorithm = GetParam().algorithm,
+            .algorithm_options = GetParam().options,
             .topology = GetParam().build()};
   }
 

@@ -16,6 +16,22 @@ RoundPlan::RoundPlan(const Round& round, int world_size)
   if (!group_sums.empty()) sums_.push_back(std::move(group_sums));
 }
 
+RoundPlan RoundPlan::sum_of_all(int world_size) {
+  RoundPlan plan(world_size);
+  std::vector<int> ranks(static_cast<std::size_t>(world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<RowWork> sums;
+  const std::int32_t sum = plan.add_sum(sums, ranks);
+  plan.sums_.push_back(std::move(sums));
+  for (const int rank : ranks) {
+    RowWork work = plan.begin(rank, 0.0);
+    plan.terms_.push_back({sum, 1.0});
+    work.last = static_cast<std::int32_t>(plan.terms_.size());
+    plan.ranks_.push_back(work);
+  }
+  return plan;
+}
+
 RowWork RoundPlan::begin(std::int32_t row, double keep) const {
   const auto at = static_cast<std::int32_t>(terms_.size());
   return {.row = row, .keep = keep, .first = at, .last = at};

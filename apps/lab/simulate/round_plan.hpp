@@ -34,6 +34,8 @@ class RoundPlan {
  public:
   /// `round` as push_sum.hpp gives it where the topology is directed.
   RoundPlan(const Round& round, int world_size);
+  /// One sum over all ranks, which every rank takes in the place of its own values.
+  static RoundPlan sum_of_all(int world_size);
 
   /// Ranks and sums.
   [[nodiscard]] std::int32_t num_rows() const { return num_rows_; }
@@ -50,6 +52,8 @@ class RoundPlan {
     std::int32_t num_places = 0;
     double scale = 1.0;
   };
+
+  explicit RoundPlan(int world_size) : world_size_(world_size), num_rows_(world_size) {}
 
   RowWork begin(std::int32_t row, double keep) const;
   std::int32_t add_sum(std::vector<RowWork>& layer, const std::vector<int>& rows);

@@ -20,6 +20,9 @@ constexpr std::uint64_t kStartStream = 2;
 constexpr double kRounding = 1e-12;
 
 void read_training(const Options& options, SimulationConfig& config) {
+  config.algorithm = read_algorithm(options);
+  const std::string reason = why_not(config.algorithm.entry(), config.topology.get());
+  if (!reason.empty()) options.fail("algorithm", reason);
   const Options optimizer = options.named_section("optimizer");
   const std::string name = optimizer.choice("name", optimizer_names(), "sgd");
   config.lr = optimizer.number("lr", {.fallback = 0.05, .min = 0.0});
@@ -32,9 +35,12 @@ void read_training(const Options& options, SimulationConfig& config) {
 
 void check_memory(const Options& options, const SimulationConfig& config) {
   const int num_states = config.optimizer ? config.optimizer->num_states() : 0;
-  // Parameters, what is sent with as many sums at the most, gradients, states.
-  const double rows = static_cast<double>(config.world.size) * (4.0 + num_states);
-  const double bytes = rows * static_cast<double>(config.dim) * sizeof(double);
+  // Parameters, what is sent with as many sums at the most, gradients, states; of algorithms with a
+  // second lane and two states, twice as many. Beside them a rank has its bucket and its lanes.
+  const double blocks = (config.optimizer ? 2.0 : 1.0) * (4.0 + num_states);
+  const double own_bytes = config.optimizer ? 2048.0 : 64.0;
+  const double bytes = static_cast<double>(config.world.size) *
+                       (blocks * static_cast<double>(config.dim) * sizeof(double) + own_bytes);
   if (bytes <= static_cast<double>(kMostBytes)) return;
   options.fail("dim", concat(config.world.size, " ranks with ", config.dim, " parameters need ",
                              human_bytes(bytes), ", allowed: up to ",
@@ -55,7 +61,9 @@ class Run {
         ranks_({.topology = config.topology,
                 .world_size = config.world.size,
                 .dim = config.dim,
+                .algorithm = config.algorithm,
                 .optimizer = config.optimizer,
+                .schedule = make_schedule("constant", {.lr = config.lr}),
                 .weight_decay = config.weight_decay,
                 .num_threads = num_threads}) {}
 
@@ -87,9 +95,9 @@ class Run {
     const std::int64_t steady_from = config_.rounds - std::max<std::int64_t>(1, config_.rounds / 4);
     std::int64_t num_steady = 0;
     for (std::int64_t step = 1; step <= config_.rounds; ++step) {
-      ranks_.step([&](int rank, std::span<const double> x,
-                      std::span<double> g) { problem.gradient(rank, step, x, g); },
-                  config_.lr);
+      ranks_.step([&](int rank, std::span<const double> x, std::span<double> g) {
+        problem.gradient(rank, step, x, g);
+      });
       const bool steady = step > steady_from;
       if (!steady && !keeps(step, config_.rounds)) continue;
       const SimulationPoint point = point_at(step, least);

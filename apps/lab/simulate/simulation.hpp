@@ -10,6 +10,7 @@
 //   dim: 64                    # parameters of a rank
 //   seed: 0
 //   topology: {name: ring}
+//   algorithm: gossip                                 # sgd only, as in training
 //   optimizer: {name: sgd, lr: 0.05}                  # sgd only, as in training
 //   problem: {name: quadratic, heterogeneity: 1.0}    # sgd only, see problems.hpp
 
@@ -21,6 +22,7 @@
 
 #include "apps/lab/simulate/problems.hpp"
 #include "base/options.hpp"
+#include "core/algorithm.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/topology.hpp"
 
@@ -34,6 +36,7 @@ struct SimulationConfig {
   std::int64_t dim = 0;
   std::uint64_t seed = 0;
   std::shared_ptr<const Topology> topology = {};
+  AlgorithmChoice algorithm = {};
   std::shared_ptr<const Optimizer> optimizer = {};
   double lr = 0.0;
   double weight_decay = 0.0;

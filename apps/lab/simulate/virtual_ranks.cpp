@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "base/error.hpp"
@@ -12,26 +12,28 @@
 namespace gossamer::apps {
 namespace {
 
-// Plans of a longer period are made anew in every turn.
-constexpr std::int64_t kMostPlannedRankRounds = std::int64_t{1} << 22;
+LaneSpec mixing_spec(std::int64_t dim) { return {.numel = dim, .dtype = DType::kFloat64}; }
 
 }  // namespace
 
 VirtualRanks::VirtualRanks(Config config)
-    : config_(std::move(config)), pool_(config_.num_threads), push_sum_(config_.world_size) {
+    : config_(std::move(config)),
+      pool_(config_.num_threads),
+      mixing_(mixing_spec(config_.optimizer ? 0 : config_.dim), config_.topology,
+              config_.world_size),
+      network_(config_.topology, config_.world_size) {
   const std::int64_t numel = config_.world_size * config_.dim;
   try {
     x_ = Buffer(numel, DType::kFloat64);
-    if (config_.optimizer) {
-      gradients_ = Buffer(numel, DType::kFloat64);
-      for (int k = 0; k < config_.optimizer->num_states(); ++k) {
-        states_.emplace_back(numel, DType::kFloat64);
-      }
-    }
+    if (config_.optimizer) gradients_ = Buffer(numel, DType::kFloat64);
   } catch (const std::bad_alloc&) {
     throw ConfigError(concat("There is not enough memory for ", config_.world_size, " ranks with ",
                              config_.dim, " parameters each."));
   }
+  if (!config_.optimizer) return;
+  if (!config_.schedule) throw std::logic_error("VirtualRanks: training needs a schedule");
+  const std::string reason = why_not(config_.algorithm.entry(), config_.topology.get());
+  if (!reason.empty()) throw ConfigError(reason);
 }
 
 Block VirtualRanks::row_of(const Buffer& buffer, std::int64_t row) const {
@@ -41,105 +43,89 @@ Block VirtualRanks::row_of(const Buffer& buffer, std::int64_t row) const {
 
 std::span<double> VirtualRanks::parameters(int rank) { return row_of(x_, rank).as<double>(); }
 
-void VirtualRanks::for_all(std::int64_t count, const std::function<void(std::int64_t)>& work) {
-  pool_.share(count, 1, [&work](const PartRange& range) {
-    for (std::int64_t i = range.first; i < range.last; ++i) work(i);
+void VirtualRanks::for_all_ranks(const std::function<void(std::size_t)>& work) {
+  pool_.share(config_.world_size, 1, [&work](const PartRange& range) {
+    for (std::int64_t rank = range.first; rank < range.last; ++rank) {
+      work(static_cast<std::size_t>(rank));
+    }
   });
-}
-
-void VirtualRanks::for_all_ranks(const std::function<void(int)>& work) {
-  for_all(config_.world_size, [&work](std::int64_t rank) { work(static_cast<int>(rank)); });
-}
-
-const RoundPlan& VirtualRanks::begin_round() {
-  const auto period = config_.topology->period();
-  const bool keeps = period && !config_.topology->directed() &&
-                     *period <= kMostPlannedRankRounds / config_.world_size;
-  const std::int64_t turn = keeps ? num_rounds_ % *period : 0;
-  if (!keeps) plans_.clear();
-  if (turn == std::ssize(plans_)) {
-    plans_.emplace_back(next_round(*config_.topology, num_rounds_, push_sum_), config_.world_size);
-  }
-  const RoundPlan& plan = plans_[static_cast<std::size_t>(turn)];
-  ++num_rounds_;
-  if (plan.num_rows() > num_sent_rows_) {
-    num_sent_rows_ = plan.num_rows();
-    sent_ = Buffer(num_sent_rows_ * config_.dim, DType::kFloat64);
-  }
-  for_all_ranks([this](int rank) {
-    std::memcpy(row_of(sent_, rank).data, row_of(x_, rank).data,
-                static_cast<std::size_t>(config_.dim) * sizeof(double));
-  });
-  for (const auto& layer : plan.sums()) {
-    for_all(std::ssize(layer),
-            [&](std::int64_t i) { compute_sum(plan, layer[static_cast<std::size_t>(i)]); });
-  }
-  return plan;
-}
-
-void VirtualRanks::inboxes_of(const RoundPlan& plan, const RowWork& work,
-                              std::vector<Inbox>& inboxes) const {
-  inboxes.clear();
-  inboxes.reserve(static_cast<std::size_t>(work.last - work.first));
-  for (std::int32_t t = work.first; t < work.last; ++t) {
-    const RowTerm& term = plan.terms()[static_cast<std::size_t>(t)];
-    inboxes.push_back({row_of(sent_, term.row), term.weight});
-  }
-}
-
-void VirtualRanks::compute_sum(const RoundPlan& plan, const RowWork& work) {
-  std::vector<Inbox> inboxes;
-  inboxes_of(plan, work, inboxes);
-  const Block sum = row_of(sent_, work.row);
-  std::memcpy(sum.data, inboxes.front().block.data,
-              static_cast<std::size_t>(config_.dim) * sizeof(double));
-  const std::span rest = std::span(inboxes).subspan(1);
-  if (rest.empty() && work.keep != 1.0) {
-    for (double& value : sum.as<double>()) value *= work.keep;
-  } else {
-    gossamer::mix(sum, work.keep, rest);
-  }
 }
 
 void VirtualRanks::mix() {
-  const RoundPlan& plan = begin_round();
-  for_all(std::ssize(plan.ranks()), [&](std::int64_t i) {
-    std::vector<Inbox> inboxes;
-    const RowWork& work = plan.ranks()[static_cast<std::size_t>(i)];
-    inboxes_of(plan, work, inboxes);
-    gossamer::mix(row_of(x_, work.row), work.keep, inboxes);
+  for_all_ranks([this](std::size_t r) {
+    const auto rank = static_cast<int>(r);
+    mixing_.start(rank, num_rounds_, row_of(x_, rank));
+  });
+  mixing_.deliver(pool_);
+  ++num_rounds_;
+  for_all_ranks([this](std::size_t r) {
+    const auto rank = static_cast<int>(r);
+    const Intake arrived = mixing_.take(rank);
+    gossamer::mix(row_of(x_, rank), arrived.keep, arrived.inboxes);
   });
 }
 
-void VirtualRanks::step(const Gradient& gradient, double lr) {
-  for_all_ranks([&](int rank) {
-    gradient(rank, row_of(x_, rank).as<double>(), row_of(gradients_, rank).as<double>());
-  });
-  std::vector<const RowWork*> work_of(static_cast<std::size_t>(config_.world_size));
-  const RoundPlan* plan = nullptr;
-  // Nothing has been sent before the first update.
-  if (num_updates_ > 0) {
-    plan = &begin_round();
-    for (const RowWork& work : plan->ranks()) work_of[static_cast<std::size_t>(work.row)] = &work;
+void VirtualRanks::begin_training() {
+  const std::vector<ParameterInfo> parameters = {{.name = "x",
+                                                  .shape = {config_.dim},
+                                                  .dtype = DType::kFloat64,
+                                                  .weight_decay = config_.weight_decay}};
+  const BucketSpec spec{.dtype = DType::kFloat64,
+                        .model_dtype = DType::kFloat64,
+                        .entries = {{.parameter = 0, .offset = 0}},
+                        .numel = config_.dim};
+  buckets_.reserve(static_cast<std::size_t>(config_.world_size));
+  for (int rank = 0; rank < config_.world_size; ++rank) {
+    const Buffer row(x_.owner(), row_of(x_, rank));
+    buckets_.emplace_back(0, spec, parameters, Bucket::Memory{.model = {.parameters = row}},
+                          *config_.optimizer, stream_);
   }
-  ++num_updates_;
-  for_all_ranks([&](int rank) {
-    std::vector<Inbox> inboxes;
+  for (int rank = 0; rank < config_.world_size; ++rank) {
+    algorithms_.push_back(config_.algorithm.make(
+        {.buckets = std::span(buckets_).subspan(static_cast<std::size_t>(rank), 1),
+         .lanes = network_.lanes_of(rank),
+         .progress = progress_,
+         .schedule = *config_.schedule,
+         .stream = stream_}));
+  }
+}
 
-    const RowWork* work = work_of[static_cast<std::size_t>(rank)];
-    if (work != nullptr) inboxes_of(*plan, *work, inboxes);
-    ParameterUpdate update{.parameter = row_of(x_, rank),
-                           .gradient = row_of(gradients_, rank),
-                           .keep = work == nullptr ? 1.0 : work->keep,
-                           .inboxes = inboxes,
-                           .step = num_updates_,
-                           .lr = lr * (1.0 / push_sum_.weights()[static_cast<std::size_t>(rank)]),
-                           .weight_decay = config_.weight_decay};
-    for (std::size_t k = 0; k < states_.size(); ++k) {
-      update.states[k] = row_of(states_[k], rank).data;
-    }
-    config_.optimizer->update(update);
+void VirtualRanks::step(const Gradient& gradient) {
+  if (buckets_.empty()) begin_training();
+  for_all_ranks([&](std::size_t r) {
+    const auto rank = static_cast<int>(r);
+    const Block g = row_of(gradients_, rank);
+    gradient(rank, row_of(x_, rank).as<double>(), g.as<double>());
+    buckets_[r].offer(0, g);
+    algorithms_[r]->gradients_ready(buckets_[r]);
+    algorithms_[r]->gradients_complete();
   });
+  network_.deliver(pool_);
+  const double lr = config_.schedule->lr(progress_.num_updates());
+  for_all_ranks([&](std::size_t r) {
+    Bucket& bucket = buckets_[r];
+    Algorithm& algorithm = *algorithms_[r];
+    algorithm.final_gradients(bucket);
+    // What the gradient policy decides where nothing is clipped.
+    const GradientDecision decision{.factor = algorithm.mean_factor()};
+    bucket.set_decision(&decision);
+    const Intake intake = algorithm.before_update(bucket);
+    bucket.update({.lr = lr,
+                   .decision = intake.gradients_are_scaled ? nullptr : &decision,
+                   .intake = intake});
+    bucket.set_decision(nullptr);
+  });
+  for_all_ranks([&](std::size_t r) {
+    algorithms_[r]->after_update(buckets_[r]);
+    algorithms_[r]->end_step();
+    buckets_[r].begin_step();
+  });
+  network_.deliver(pool_);
+  ++progress_.num_steps;
+}
+
+const std::vector<double>& VirtualRanks::weights() const {
+  return config_.optimizer ? network_.weights() : mixing_.weights();
 }
 
 std::vector<double> VirtualRanks::mean() {
@@ -148,8 +134,7 @@ std::vector<double> VirtualRanks::mean() {
   pool_.share(config_.dim, 8, [&](const PartRange& range) {
     for (int rank = 0; rank < config_.world_size; ++rank) {
       const std::span<const double> x = parameters(rank);
-      const double weight =
-          push_sum_.weights()[static_cast<std::size_t>(rank)] / config_.world_size;
+      const double weight = weights()[static_cast<std::size_t>(rank)] / config_.world_size;
       for (auto d = static_cast<std::size_t>(range.first); d < static_cast<std::size_t>(range.last);
            ++d) {
         mean[d] += weight * x[d];
@@ -161,11 +146,11 @@ std::vector<double> VirtualRanks::mean() {
 
 double VirtualRanks::distance_from(std::span<const double> centre) {
   std::vector<double> squares(static_cast<std::size_t>(config_.world_size));
-  for_all_ranks([&](int rank) {
-    const std::span<const double> x = parameters(rank);
+  for_all_ranks([&](std::size_t rank) {
+    const std::span<const double> x = parameters(static_cast<int>(rank));
     double sum = 0.0;
     for (std::size_t d = 0; d < centre.size(); ++d) sum += (x[d] - centre[d]) * (x[d] - centre[d]);
-    squares[static_cast<std::size_t>(rank)] = sum;
+    squares[rank] = sum;
   });
   double sum = 0.0;
   for (const double square : squares) sum += square;

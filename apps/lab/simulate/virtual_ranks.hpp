@@ -1,7 +1,7 @@
 #pragma once
 // Many workers in one process, without a model engine and without messages: their parameters are
-// rows of one array. They mix and update with the very code of training, in the same order as its
-// pipeline: x(t+1) = W(t-1) x(t) - update(gradient at x(t)); see docs/design.md.
+// rows of one array. They use the very code of training: its algorithms, its sweep and its
+// optimizers, in the order of its pipeline (core/algorithm.hpp), all ranks step by step together.
 //
 // Results do not depend on the number of threads: every row is computed by one of them, sums over
 // ranks run in rank order. Not thread safe.
@@ -12,11 +12,13 @@
 #include <span>
 #include <vector>
 
-#include "apps/lab/simulate/round_plan.hpp"
+#include "apps/lab/simulate/virtual_lanes.hpp"
 #include "base/buffer.hpp"
+#include "base/host_stream.hpp"
 #include "base/worker_pool.hpp"
-#include "optim/optimizer.hpp"
-#include "topology/push_sum.hpp"
+#include "core/algorithm.hpp"
+#include "optim/gradient_control.hpp"
+#include "optim/schedule.hpp"
 
 namespace gossamer::apps {
 
@@ -27,8 +29,11 @@ class VirtualRanks {
     int world_size = 1;
     /// Parameters of a rank.
     std::int64_t dim = 1;
+    AlgorithmChoice algorithm = {};
     /// Null: the ranks only mix.
     std::shared_ptr<const Optimizer> optimizer = {};
+    /// Needed with an optimizer.
+    std::shared_ptr<const Schedule> schedule = {};
     double weight_decay = 0.0;
     int num_threads = 1;
   };
@@ -36,45 +41,42 @@ class VirtualRanks {
   /// different ranks.
   using Gradient = std::function<void(int rank, std::span<const double> x, std::span<double> g)>;
 
-  /// Parameters are zero. Throws ConfigError when there is not enough memory for the ranks.
+  /// Parameters are zero. Throws ConfigError when there is not enough memory for the ranks, or the
+  /// algorithm cannot run on the topology.
   explicit VirtualRanks(Config config);
 
   [[nodiscard]] std::span<double> parameters(int rank);
   /// The next round of the topology: x <- W x.
   void mix();
-  /// Gradients of all ranks at their parameters, then the round of the step before (none in the
-  /// first step), then the update.
-  void step(const Gradient& gradient, double lr);
+  /// A training step of all ranks. The parameters before the first step are the initial ones.
+  void step(const Gradient& gradient);
 
   /// The mean over ranks, [dim]; in directed topologies of s x (see push_sum.hpp), which is what
   /// mixing keeps.
   [[nodiscard]] std::vector<double> mean();
   /// sqrt of the mean over ranks of ||x_i - centre||^2.
   [[nodiscard]] double distance_from(std::span<const double> centre);
-  [[nodiscard]] std::int64_t num_rounds() const { return num_rounds_; }
 
  private:
-  void for_all_ranks(const std::function<void(int)>& work);
-  void for_all(std::int64_t count, const std::function<void(std::int64_t)>& work);
-  /// Loads the plan of the next round, takes a copy of all parameters and computes its sums.
-  const RoundPlan& begin_round();
-  void compute_sum(const RoundPlan& plan, const RowWork& work);
-  /// Appends what the work of a row takes.
-  void inboxes_of(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes) const;
+  void for_all_ranks(const std::function<void(std::size_t)>& work);
+  /// Buckets and algorithms, made from the parameters of the moment.
+  void begin_training();
   [[nodiscard]] Block row_of(const Buffer& buffer, std::int64_t row) const;
+  [[nodiscard]] const std::vector<double>& weights() const;
 
   Config config_;
   WorkerPool pool_;
   Buffer x_;
-  /// What is "sent": parameters before the round, then sums.
-  Buffer sent_;
-  std::int64_t num_sent_rows_ = 0;
   Buffer gradients_;
-  std::vector<Buffer> states_;
-  PushSum push_sum_;
-  std::vector<RoundPlan> plans_;
+  /// For mix().
+  VirtualWire mixing_;
   std::int64_t num_rounds_ = 0;
-  std::int64_t num_updates_ = 0;
+
+  InlineStream stream_;
+  VirtualNetwork network_;
+  Progress progress_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::unique_ptr<Algorithm>> algorithms_;
 };
 
 }  // namespace gossamer::apps

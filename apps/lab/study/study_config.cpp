@@ -4,12 +4,15 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/options.hpp"
+#include "base/registry.hpp"
 #include "base/text.hpp"
+#include "core/algorithm.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -20,9 +23,9 @@ using Kind = YamlNode::Kind;
 constexpr std::size_t kMaxLabel = 70;
 
 const std::vector<std::string> kRootKeys = {"base", "study"};
-const std::vector<std::string> kStudyKeys = {"workers",         "steps",      "epochs",
-                                             "topologies",      "optimizers", "seeds",
-                                             "dirichlet_alpha", "output_dir"};
+const std::vector<std::string> kStudyKeys = {"workers",    "steps",           "epochs",
+                                             "topologies", "algorithms",      "optimizers",
+                                             "seeds",      "dirichlet_alpha", "output_dir"};
 
 /// A key of the base that the study sets, and the place for it.
 struct Moved {
@@ -32,7 +35,7 @@ struct Moved {
 };
 
 constexpr std::array kMoved = {
-    Moved{"algorithm", "", "study.topologies, whose item allreduce is the algorithm"},
+    Moved{"algorithm", "", "study.algorithms, or an item of study.topologies such as allreduce"},
     Moved{"topology", "", "study.topologies"},
     Moved{"optimizer", "name", "study.optimizers"},
     Moved{"run", "seed", "study.seeds"},
@@ -213,17 +216,65 @@ std::vector<Heterogeneity> read_heterogeneity(const YamlNode& study) {
   return all;
 }
 
-void set_topology(YamlNode& tree, const YamlNode& item) {
-  const bool allreduce =
-      item.kind == Kind::kScalar &&
-      (canonical_name(item.scalar) == "allreduce" || canonical_name(item.scalar) == "all-reduce");
-  entry(tree, "algorithm", item.where) = text_node(allreduce ? "allreduce" : "gossip", item.where);
-  if (allreduce) return;
-  YamlNode& topology = entry(tree, "topology", item.where);
-  if (item.kind == Kind::kMapping) {
-    topology = item;
+/// One way of communicating: an algorithm, and the topology that it follows, if it needs one.
+struct Setup {
+  std::string label;
+  YamlNode algorithm;
+  std::optional<YamlNode> topology;
+};
+
+/// The algorithm that an item names, or null.
+const AlgorithmEntry* algorithm_of(const YamlNode& item) {
+  const YamlNode* name = item.kind == Kind::kMapping ? item.find("name") : &item;
+  if (name == nullptr || name->kind != Kind::kScalar) return nullptr;
+  // As it is often written.
+  if (canonical_name(name->scalar) == "all-reduce") return find_row(algorithm_table(), "allreduce");
+  return find_row(algorithm_table(), name->scalar);
+}
+
+/// Every algorithm on every topology that it needs. Without `algorithms` there is gossip alone. An
+/// algorithm without a topology may also stand among the topologies.
+std::vector<Setup> read_setups(const YamlNode& study) {
+  const std::vector<Item> topologies = read_named(study, "topologies");
+  const bool has_algorithms = study.find("algorithms") != nullptr;
+  const std::vector<Item> algorithms =
+      has_algorithms ? read_named(study, "algorithms")
+                     : std::vector<Item>{{"gossip", text_node("gossip", study.where)}};
+  std::vector<Setup> setups;
+  for (const Item& item : topologies) {
+    const AlgorithmEntry* alone = algorithm_of(item.node);
+    if (alone != nullptr && !alone->needs_topology) {
+      setups.push_back({item.label, text_node(std::string(alone->name), item.node.where), {}});
+      continue;
+    }
+    for (const Item& algorithm : algorithms) {
+      const AlgorithmEntry* entry = algorithm_of(algorithm.node);
+      if (entry != nullptr && !entry->needs_topology) continue;
+      const std::string label =
+          has_algorithms ? concat(algorithm.label, "-on-", item.label) : item.label;
+      setups.push_back({label, algorithm.node, item.node});
+    }
+  }
+  for (const Item& algorithm : algorithms) {
+    const AlgorithmEntry* entry = algorithm_of(algorithm.node);
+    if (entry != nullptr && !entry->needs_topology) {
+      setups.push_back({algorithm.label, algorithm.node, {}});
+    }
+  }
+  std::vector<Item> labels;
+  for (const Setup& setup : setups) labels.push_back({setup.label, setup.algorithm});
+  check_distinct(labels, "algorithms");
+  return setups;
+}
+
+void set_communication(YamlNode& tree, const Setup& setup) {
+  entry(tree, "algorithm", setup.algorithm.where) = setup.algorithm;
+  if (!setup.topology) return;
+  YamlNode& topology = entry(tree, "topology", setup.topology->where);
+  if (setup.topology->kind == Kind::kMapping) {
+    topology = *setup.topology;
   } else {
-    entry(topology, "name", item.where) = item;
+    entry(topology, "name", setup.topology->where) = *setup.topology;
   }
 }
 
@@ -250,21 +301,21 @@ YamlNode shared_tree(const YamlNode& study, const YamlNode& base) {
 
 void expand(const YamlNode& study, StudyConfig& config) {
   const YamlNode shared = shared_tree(study, config.base);
-  const std::vector<Item> topologies = read_named(study, "topologies");
+  const std::vector<Setup> setups = read_setups(study);
   const std::vector<Item> optimizers = read_named(study, "optimizers");
   const std::vector<Heterogeneity> mixtures = read_heterogeneity(study);
   for (const Seed& seed : read_seeds(study)) {
     for (const Heterogeneity& mixture : mixtures) {
-      for (const Item& topology : topologies) {
+      for (const Setup& setup : setups) {
         for (const Item& optimizer : optimizers) {
-          StudyRun run{.topology = topology.label,
+          StudyRun run{.topology = setup.label,
                        .optimizer = optimizer.label,
                        .dirichlet_alpha = mixture.alpha,
                        .seed = seed.value,
                        .tree = shared};
           run.name = concat(run.topology, "__", run.optimizer, "__",
                             heterogeneity_label(run.dirichlet_alpha), "__seed", run.seed);
-          set_topology(run.tree, topology.node);
+          set_communication(run.tree, setup);
           set_optimizer(run.tree, optimizer.node);
           set_value(run.tree, "data", "dirichlet_alpha", mixture.node);
           set_value(run.tree, "run", "seed", seed.node);

@@ -7,6 +7,7 @@
 //     workers: 16
 //     steps: 300
 //     topologies: [allreduce, ring, {name: base-k, k: 3}]
+//     algorithms: [gossip, gradient_tracking, {name: outer, every: 10}]    # gossip by default
 //     optimizers: [adamw, {name: accum_adamw, accum_iter: 4}]
 //     seeds: [1, 2, 3]
 //     dirichlet_alpha: [null, 0.5]

@@ -55,14 +55,14 @@ TEST_P(KernelBenchOf, UpdatesEveryElementOfEveryBucket) {
     KernelBench bench(options);
     std::vector<std::vector<float>> before;
     for (const Bucket& bucket : bench.buckets()) {
-      const auto values = bucket.parameters().as<float>();
+      const auto values = bucket.parameters().block().as<float>();
       before.emplace_back(values.begin(), values.end());
     }
     const KernelFigures figures = bench.run();
     EXPECT_EQ(figures.numel, 131'072);
     EXPECT_EQ(bench.num_updates(), 3 * figures.cycle) << "one cycle warms up, two count";
     for (std::size_t b = 0; b < before.size(); ++b) {
-      const auto after = bench.buckets()[b].parameters().as<float>();
+      const auto after = bench.buckets()[b].parameters().block().as<float>();
       ASSERT_EQ(static_cast<std::int64_t>(after.size()), figures.numel);
       std::int64_t same = 0;
       for (std::size_t i = 0; i < after.size(); ++i) {

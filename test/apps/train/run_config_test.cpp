@@ -192,7 +192,7 @@ TEST(RunConfig, HasADefaultForEverything) {
   EXPECT_EQ(config.output_dir, "runs/conf");
   EXPECT_EQ(config.batch_size, 32);
   EXPECT_FALSE(config.dirichlet_alpha);
-  EXPECT_EQ(config.algorithm, "gossip");
+  EXPECT_EQ(config.algorithm.name(), "gossip");
   ASSERT_NE(config.topology, nullptr);
   EXPECT_EQ(config.topology->name(), "ring");
   ASSERT_NE(config.model, nullptr);
@@ -227,7 +227,7 @@ TEST(RunConfig, TakesEveryValueToItsPlace) {
   EXPECT_EQ(config.threads, 3);
   EXPECT_EQ(config.batch_size, 5);
   EXPECT_EQ(config.dirichlet_alpha, 0.25);
-  EXPECT_EQ(config.algorithm, "local");
+  EXPECT_EQ(config.algorithm.name(), "local");
   EXPECT_EQ(config.topology, nullptr);
   EXPECT_EQ(config.optimizer->num_states(), 1);
   EXPECT_EQ(config.lr, 0.5);

@@ -96,9 +96,9 @@ TEST(Step, IsMadeByTheFirstBackwardToo) {
     DecentralizedDataParallel<Bag> model(make_mlp(communicator.rank()), communicator,
                                          scenario.options());
     const Values before = copy_values(model.module());
-    EXPECT_EQ(model.metrics().num_steps, 0);
+    EXPECT_EQ(model.progress().num_steps, 0);
     make_step(model, scenario, communicator.rank(), 0);
-    EXPECT_EQ(model.metrics().num_steps, 1);
+    EXPECT_EQ(model.progress().num_steps, 1);
     for (const auto& [name, tensor] : copy_values(model.module())) {
       EXPECT_FALSE(torch::equal(tensor, before.at(name))) << name;
     }
@@ -161,7 +161,7 @@ TEST(Step, MakesStaleGraphsAnError) {
         }
       }
     }
-    EXPECT_EQ(model.metrics().num_steps, 2);
+    EXPECT_EQ(model.progress().num_steps, 2);
   });
 }
 
@@ -213,11 +213,11 @@ TEST(AccumulateGrad, LeavesTheParametersAloneUntilTheLast) {
       model.set_accumulate_grad(true);
       mlp_loss(model.module(), communicator.rank(), 0).backward();
       expect_equal(copy_values(model.module()), before);
-      EXPECT_EQ(model.metrics().num_steps, step);
+      EXPECT_EQ(model.progress().num_steps, step);
       for (const torch::Tensor& p : model.parameters()) EXPECT_TRUE(p.grad().defined());
       model.set_accumulate_grad(false);
       mlp_loss(model.module(), communicator.rank(), 1).backward();
-      EXPECT_EQ(model.metrics().num_steps, step + 1);
+      EXPECT_EQ(model.progress().num_steps, step + 1);
     }
   });
 }
@@ -283,7 +283,7 @@ TEST(DryRun, PlansAndChangesNothing) {
     expect_equal(copy_values(model.module()), before);
     for (const torch::Tensor& p : model.parameters()) EXPECT_FALSE(p.grad().defined());
     EXPECT_EQ(model.plan().buckets.size(), 4U);
-    EXPECT_EQ(model.metrics().num_steps, 0);
+    EXPECT_EQ(model.progress().num_steps, 0);
     EXPECT_EQ(model.metrics().bytes_sent, 0.0);
     model.drain();
   });
@@ -308,7 +308,7 @@ TEST(Metrics, CountStepsAndBytes) {
       DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
       for (int step = 0; step < 5; ++step) {
         make_step(model, scenario, communicator.rank(), step);
-        EXPECT_EQ(model.metrics().num_steps, step + 1);
+        EXPECT_EQ(model.progress().num_steps, step + 1);
       }
       model.drain();
       EXPECT_DOUBLE_EQ(model.metrics().bytes_sent,

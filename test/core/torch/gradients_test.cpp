@@ -112,7 +112,7 @@ TEST(NonFiniteGradient, SkipsTheStepOnAllRanks) {
         EXPECT_TRUE(p.isfinite().all().item<bool>());
         EXPECT_FALSE(p.grad().defined());
       }
-      EXPECT_EQ(model.metrics().num_skipped, step < 2 ? 0 : 1);
+      EXPECT_EQ(model.progress().num_skipped, step < 2 ? 0 : 1);
       // The skipped step mixed: both ranks of a complete pair are equal after it.
       if (step == 2) {
         const Values own = copy_values(model.module());
@@ -123,7 +123,7 @@ TEST(NonFiniteGradient, SkipsTheStepOnAllRanks) {
         }
       }
     }
-    EXPECT_EQ(model.metrics().num_steps, 5);
+    EXPECT_EQ(model.progress().num_steps, 5);
     model.drain();
   });
 }

@@ -88,39 +88,68 @@ TEST(VirtualRanks, MixAsTheMatricesSay) {
   }
 }
 
-// The same problem as a pipeline of threads, with their exchanges, buckets and hooks.
+/// Compares every step of the virtual ranks with that of a pipeline of threads, with its exchanges,
+/// buckets and hooks: the same operations in the same order give the same bits.
+void expect_the_pipelines_bits(const Problem& problem, const std::string& where) {
+  const Trajectory real = run_pipeline(problem);
+  VirtualRanks ranks(
+      {.topology = problem.topology,
+       .world_size = problem.num_ranks,
+       .dim = static_cast<std::int64_t>(problem.num_values()),
+       .algorithm = {problem.algorithm, Options::parse(problem.algorithm_options)},
+       .optimizer = make_optimizer(problem.rule.type, Options::parse(problem.rule.yaml())),
+       .schedule = std::make_shared<FixedSchedule>(problem.lr),
+       .weight_decay = problem.weight_decay,
+       .num_threads = 2});
+  for (int rank = 0; rank < problem.num_ranks; ++rank) {
+    std::ranges::copy(start_of(problem, rank), ranks.parameters(rank).begin());
+  }
+  for (int step = 0; step < problem.num_steps; ++step) {
+    ranks.step([step](int rank, std::span<const double> x, std::span<double> g) {
+      std::ranges::copy(gradient_at({x.begin(), x.end()}, rank, step), g.begin());
+    });
+    for (int rank = 0; rank < problem.num_ranks; ++rank) {
+      const auto& wanted = real[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)];
+      const std::span<double> x = ranks.parameters(rank);
+      ASSERT_EQ(std::vector<double>(x.begin(), x.end()), wanted)
+          << where << ", " << problem.num_ranks << " ranks, step " << step << ", rank " << rank;
+    }
+  }
+}
+
+Problem problem_on(const SimulatedWorld& world) {
+  Problem problem;
+  problem.num_ranks = world.world.size;
+  problem.local_size = world.world.local_size;
+  problem.topology = world.build();
+  problem.num_steps = 10;
+  return problem;
+}
+
 TEST(VirtualRanks, StepAsThePipelineDoes) {
   for (const SimulatedWorld& c : worlds()) {
     if (c.world.size > 9) continue;
-    Problem problem;
-    problem.num_ranks = c.world.size;
-    problem.local_size = c.world.local_size;
-    problem.topology = c.build();
-    problem.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
-    problem.num_steps = 10;
-    const Trajectory real = run_pipeline(problem);
-    VirtualRanks ranks(
-        {.topology = problem.topology,
-         .world_size = problem.num_ranks,
-         .dim = static_cast<std::int64_t>(problem.num_values()),
-         .optimizer = make_optimizer(problem.rule.type, Options::parse(problem.rule.yaml())),
-         .weight_decay = problem.weight_decay,
-         .num_threads = 2});
-    for (int rank = 0; rank < problem.num_ranks; ++rank) {
-      std::ranges::copy(start_of(problem, rank), ranks.parameters(rank).begin());
-    }
-    for (int step = 0; step < problem.num_steps; ++step) {
-      ranks.step(
-          [step](int rank, std::span<const double> x, std::span<double> g) {
-            std::ranges::copy(gradient_at({x.begin(), x.end()}, rank, step), g.begin());
-          },
-          FixedSchedule(problem.lr).lr(step));
-      for (int rank = 0; rank < problem.num_ranks; ++rank) {
-        const auto& wanted = real[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)];
-        const std::span<double> x = ranks.parameters(rank);
-        // The very same operations in the same order: the same bits.
-        ASSERT_EQ(std::vector<double>(x.begin(), x.end()), wanted)
-            << c.yaml << ", " << c.world.size << " ranks, step " << step << ", rank " << rank;
+    Problem problem = problem_on(c);
+    problem.rule.type = "accum_adamw";
+    problem.rule.eps = 1e-3;
+    problem.rule.accum_iter = 3;
+    expect_the_pipelines_bits(problem, c.yaml);
+  }
+}
+
+TEST(VirtualRanks, FollowEveryAlgorithm) {
+  for (const AlgorithmEntry& entry : algorithm_table()) {
+    for (const SimulatedWorld& c : worlds()) {
+      if (c.world.size > 9 || !why_not(entry, c.build().get()).empty()) continue;
+      for (const char* rule : {"sgd", "adamw"}) {
+        Problem problem = problem_on(c);
+        problem.algorithm = std::string(entry.name);
+        problem.rule.type = rule;
+        if (entry.name == "outer") problem.algorithm_options = "every: 3";
+        expect_the_pipelines_bits(problem, concat(entry.name, " with ", rule, " on ", c.yaml));
+        if (entry.name != "allreduce") continue;
+        problem.algorithm_options = "delay: 1, overlap: false";
+        expect_the_pipelines_bits(problem, concat("late all-reduce on ", c.yaml));
       }
     }
   }

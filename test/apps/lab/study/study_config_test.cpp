@@ -125,9 +125,10 @@ TEST(StudyConfig, RefusesNumbersOfWorkersBeyondOneMachine) {
 }
 
 TEST(StudyConfig, RefusesUnknownKeysAtTheirPlace) {
-  EXPECT_EQ(refusal(study_with("  seed: [1]\n")),
-            "study.yaml:6:3: study.seed: unknown key (did you mean seeds?), allowed: workers, "
-            "steps, epochs, topologies, optimizers, seeds, dirichlet_alpha, output_dir");
+  EXPECT_EQ(
+      refusal(study_with("  seed: [1]\n")),
+      "study.yaml:6:3: study.seed: unknown key (did you mean seeds?), allowed: workers, "
+      "steps, epochs, topologies, algorithms, optimizers, seeds, dirichlet_alpha, output_dir");
   EXPECT_EQ(refusal("bas: {}\n"),
             "study.yaml:1:1: bas: unknown key (did you mean base?), allowed: base, study");
 }
@@ -177,6 +178,19 @@ TEST(StudyConfig, RefusesListsThatAreNone) {
          "study.yaml:1:73: study.topologies[0].label: is part of a folder's name");
   expect("study: 3\n", "study.yaml:1:8: study: is text");
   expect(study_with("  output_dir: ''\n"), "study.yaml:6:15: study.output_dir: is empty");
+}
+
+TEST(StudyConfig, RunsEveryAlgorithmOnTheTopologiesThatItNeeds) {
+  const StudyConfig study = read(
+      "study:\n  workers: 4\n  topologies: [ring, complete]\n  optimizers: [sgd]\n"
+      "  algorithms: [gossip, gradient_tracking, {name: outer, every: 5, label: slowmo}]\n");
+  std::vector<std::string> labels;
+  for (const StudyRun& run : study.runs) labels.push_back(run.topology);
+  EXPECT_EQ(labels, (std::vector<std::string>{"gossip-on-ring", "gradient_tracking-on-ring",
+                                              "gossip-on-complete", "gradient_tracking-on-complete",
+                                              "slowmo"}));
+  const Options last(study.runs.back().tree);
+  EXPECT_EQ(read_algorithm(last).name(), "outer");
 }
 
 }  // namespace

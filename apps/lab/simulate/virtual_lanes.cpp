@@ -1,0 +1,184 @@
+#include "apps/lab/simulate/virtual_lanes.hpp"
+
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "optim/optimizer.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+// Plans of a longer period are made anew in every turn.
+constexpr std::int64_t kMostPlannedRankRounds = std::int64_t{1} << 22;
+
+std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
+                                            std::shared_ptr<const Topology> topology,
+                                            int world_size) {
+  if (spec.rounds == LaneRounds::kTopology) return topology;
+  return make_topology("complete", {.size = world_size, .local_size = world_size});
+}
+
+}  // namespace
+
+VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology,
+                         int world_size)
+    : spec_(spec),
+      topology_(topology_of(spec, std::move(topology), world_size)),
+      world_size_(world_size),
+      push_sum_(world_size),
+      rows_(world_size * spec.numel, DType::kFloat64),
+      work_of_(static_cast<std::size_t>(world_size)),
+      inboxes_(static_cast<std::size_t>(world_size)),
+      has_arrived_(static_cast<std::size_t>(world_size)) {
+  if (spec.dtype != DType::kFloat64) throw std::logic_error("VirtualWire: only float64");
+}
+
+Block VirtualWire::row(std::int64_t index) const {
+  auto* const values = static_cast<double*>(rows_.block().data) + index * spec_.numel;
+  return {values, spec_.numel, DType::kFloat64, Device()};
+}
+
+void VirtualWire::start(int rank, std::int64_t k, const ConstBlock& send) {
+  if (num_started_.fetch_add(1) == 0) round_ = k;
+  std::memcpy(row(rank).data, send.data, static_cast<std::size_t>(send.bytes()));
+  has_arrived_[static_cast<std::size_t>(rank)] = 1;
+}
+
+const RoundPlan& VirtualWire::plan_of(std::int64_t k) {
+  if (spec_.rounds == LaneRounds::kSum) {
+    if (plans_.empty()) plans_.push_back(RoundPlan::sum_of_all(world_size_));
+    return plans_.front();
+  }
+  const auto period = topology_->period();
+  const bool keeps =
+      period && !topology_->directed() && *period <= kMostPlannedRankRounds / world_size_;
+  const std::int64_t turn = keeps ? k % *period : 0;
+  if (!keeps) plans_.clear();
+  while (turn >= std::ssize(plans_)) {
+    const std::int64_t round = keeps ? std::ssize(plans_) : k;
+    plans_.emplace_back(next_round(*topology_, round, push_sum_), world_size_);
+  }
+  return plans_[static_cast<std::size_t>(turn)];
+}
+
+void VirtualWire::deliver(WorkerPool& pool) {
+  const int num_started = num_started_.exchange(0);
+  if (num_started == 0) return;
+  if (num_started != world_size_) {
+    throw std::logic_error("VirtualWire: not all ranks have started the round");
+  }
+  const RoundPlan& plan = plan_of(round_);
+  plan_ = &plan;
+  if (plan.num_rows() * spec_.numel > rows_.block().numel) {
+    const Buffer larger(plan.num_rows() * spec_.numel, DType::kFloat64);
+    std::memcpy(larger.block().data, rows_.block().data,
+                static_cast<std::size_t>(world_size_ * spec_.numel) * sizeof(double));
+    rows_ = larger;
+  }
+  for (const auto& layer : plan.sums()) {
+    pool.share(std::ssize(layer), 1, [&](const PartRange& range) {
+      for (std::int64_t i = range.first; i < range.last; ++i) {
+        compute_sum(plan, layer[static_cast<std::size_t>(i)]);
+      }
+    });
+  }
+  work_of_.assign(work_of_.size(), nullptr);
+  for (const RowWork& work : plan.ranks()) work_of_[static_cast<std::size_t>(work.row)] = &work;
+}
+
+void VirtualWire::inboxes_of(const RoundPlan& plan, const RowWork& work,
+                             std::vector<Inbox>& inboxes) const {
+  inboxes.clear();
+  inboxes.reserve(static_cast<std::size_t>(work.last - work.first));
+  for (std::int32_t t = work.first; t < work.last; ++t) {
+    const RowTerm& term = plan.terms()[static_cast<std::size_t>(t)];
+    inboxes.push_back({row(term.row), term.weight});
+  }
+}
+
+void VirtualWire::compute_sum(const RoundPlan& plan, const RowWork& work) {
+  std::vector<Inbox> inboxes;
+  inboxes_of(plan, work, inboxes);
+  const Block sum = row(work.row);
+  std::memcpy(sum.data, inboxes.front().block.data, static_cast<std::size_t>(sum.bytes()));
+  const std::span rest = std::span(inboxes).subspan(1);
+  if (rest.empty() && work.keep != 1.0) {
+    for (double& value : sum.as<double>()) value *= work.keep;
+  } else {
+    mix(sum, work.keep, rest);
+  }
+}
+
+Intake VirtualWire::take(int rank) {
+  const auto place = static_cast<std::size_t>(rank);
+  Intake intake;
+  if (round_ >= 0) intake.update_scale = 1.0 / push_sum_.weights()[place];
+  if (std::exchange(has_arrived_[place], char{0}) == 0) return intake;
+  const RowWork* work = work_of_[place];
+  if (work == nullptr) return intake;
+  inboxes_of(*plan_, *work, inboxes_[place]);
+  intake.keep = work->keep;
+  intake.inboxes = inboxes_[place];
+  return intake;
+}
+
+/// One rank's end of the wires.
+class VirtualNetwork::RankLanes : public LaneFactory {
+ public:
+  RankLanes(VirtualNetwork& network, int rank) : network_(network), rank_(rank) {}
+
+  std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override {
+    if (num_lanes_ == network_.wires_.size()) {
+      network_.wires_.push_back(
+          std::make_unique<VirtualWire>(spec, network_.topology_, network_.world_size_));
+    }
+    return std::make_unique<VirtualLane>(*network_.wires_[num_lanes_++], rank_);
+  }
+  [[nodiscard]] int num_ranks() const override { return network_.world_size_; }
+
+ private:
+  class VirtualLane : public Lane {
+   public:
+    VirtualLane(VirtualWire& wire, int rank) : wire_(wire), rank_(rank) {}
+    void start(std::int64_t k, const Buffer& send) override { wire_.start(rank_, k, send.block()); }
+    void wait() override {}
+    Intake take() override { return wire_.take(rank_); }
+    void forget() override { wire_.forget(rank_); }
+
+   private:
+    VirtualWire& wire_;
+    int rank_;
+  };
+
+  VirtualNetwork& network_;
+  int rank_;
+  std::size_t num_lanes_ = 0;
+};
+
+VirtualNetwork::VirtualNetwork(std::shared_ptr<const Topology> topology, int world_size)
+    : topology_(std::move(topology)),
+      world_size_(world_size),
+      ones_(static_cast<std::size_t>(world_size), 1.0) {
+  for (int rank = 0; rank < world_size; ++rank) {
+    ranks_.push_back(std::make_unique<RankLanes>(*this, rank));
+  }
+}
+
+VirtualNetwork::~VirtualNetwork() = default;
+
+LaneFactory& VirtualNetwork::lanes_of(int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
+
+void VirtualNetwork::deliver(WorkerPool& pool) {
+  for (const auto& wire : wires_) wire->deliver(pool);
+}
+
+const std::vector<double>& VirtualNetwork::weights() const {
+  for (const auto& wire : wires_) {
+    if (wire->rounds() == LaneRounds::kTopology) return wire->weights();
+  }
+  return ones_;
+}
+
+}  // namespace gossamer::apps

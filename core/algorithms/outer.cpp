@@ -1,0 +1,133 @@
+// Every rank trains alone, and every few steps all ranks average their models. The average does not
+// become the model at once: it moves an anchor a, the model of the last average, with a momentum of
+// its own, and the moved anchor becomes the model of all ranks.
+//
+//   slowmo   u = momentum u + (a - mean x) / lr,   a = a - outer_lr lr u
+//            (Wang, Tantia, Ballas and Rabbat, "SlowMo", ICLR 2020)
+//   diloco   D = a - mean x,   m = momentum m + D,   a = a - outer_lr (D + momentum m)
+//            (Douillard et al., "DiLoCo", 2023; Nesterov's momentum on D)
+//
+// lr is the learning rate of the step whose models are averaged. With momentum 0 and an outer
+// learning rate of 1 both are local SGD. The average travels during the next forward and backward
+// pass. With `streaming: true` the buckets take turns, so that the traffic of an average spreads
+// over a whole cycle (Douillard et al., "Streaming DiLoCo", 2025).
+
+#include <algorithm>
+#include <utility>
+
+#include "core/bucket_lanes.hpp"
+#include "optim/block_update.hpp"
+
+namespace gossamer {
+namespace {
+
+struct OuterOptions {
+  std::int64_t every = 8;
+  bool is_slowmo = true;
+  double lr = 1.0;
+  double momentum = 0.5;
+  bool streams = false;
+};
+
+class Outer : public Algorithm {
+ public:
+  Outer(const OuterOptions& options, const AlgorithmSetup& setup)
+      : options_(options),
+        setup_(setup),
+        lanes_(setup, LaneRounds::kMean),
+        averages_(setup.buckets.size()) {
+    for (Bucket& bucket : setup.buckets) {
+      anchors_.push_back(bucket.add_state("anchor"));
+      momenta_.push_back(bucket.add_state("outer_momentum"));
+    }
+    forget();
+  }
+
+  Intake before_update(Bucket& bucket) override {
+    lanes_[bucket].wait();
+    const Intake mean = lanes_[bucket].take();
+    if (averages_[index_of(bucket)]) move_anchor(bucket, mean);
+    averages_[index_of(bucket)] = false;
+    return {};
+  }
+
+  void after_update(Bucket& bucket) override {
+    const std::int64_t step = setup_.progress.num_steps;
+    const auto num_buckets = static_cast<std::int64_t>(setup_.buckets.size());
+    const std::int64_t turn = options_.streams ? bucket.index() * options_.every / num_buckets : 0;
+    if ((step + 1 + turn) % options_.every != 0) return;
+    lanes_[bucket].start(step, bucket.parameters());
+    averages_[index_of(bucket)] = true;
+  }
+
+  void drain() override { lanes_.wait(); }
+
+  void forget() override {
+    lanes_.forget();
+    averages_.assign(averages_.size(), false);
+    for (const Bucket& bucket : setup_.buckets) {
+      setup_.stream.copy(anchors_[index_of(bucket)].block(), bucket.parameters().block());
+    }
+  }
+
+ private:
+  static std::size_t index_of(const Bucket& bucket) {
+    return static_cast<std::size_t>(bucket.index());
+  }
+
+  /// x <- keep * x + the inboxes whose weight is not 0, so that a plain average stays exact.
+  void mix(const Block& x, double keep, const std::vector<Inbox>& inboxes) {
+    std::vector<Inbox> used;
+    for (const Inbox& inbox : inboxes) {
+      if (inbox.weight != 0.0) used.push_back(inbox);
+    }
+    enqueue_mix(setup_.stream, x, keep, std::move(used), setup_.simd);
+  }
+
+  void move_anchor(Bucket& bucket, const Intake& mean) {
+    const Block x = bucket.parameters().block();
+    const Block anchor = anchors_[index_of(bucket)].block();
+    const Block momentum = momenta_[index_of(bucket)].block();
+    const double b = options_.momentum;
+    mix(x, mean.keep, {mean.inboxes.begin(), mean.inboxes.end()});
+    const double inner_lr =
+        setup_.schedule.lr(std::max<std::int64_t>(0, setup_.progress.num_updates() - 1));
+    if (!options_.is_slowmo) {
+      mix(momentum, b, {{anchor, 1.0}, {x, -1.0}});
+      mix(x, options_.lr, {{anchor, 1.0 - options_.lr}, {momentum, -options_.lr * b}});
+    } else if (const double rate = options_.lr * inner_lr; rate > kLeastRate) {
+      mix(x, options_.lr, {{anchor, 1.0 - options_.lr}, {momentum, -rate * b}});
+      mix(momentum, 0.0, {{anchor, 1.0 / rate}, {x, -1.0 / rate}});
+    }
+    setup_.stream.copy(anchor, x);
+    bucket.write_rounded();
+  }
+
+  /// Below it SlowMo's momentum, which is divided by the learning rate, stays as it is.
+  static constexpr double kLeastRate = 1e-12;
+
+  OuterOptions options_;
+  AlgorithmSetup setup_;
+  BucketLanes lanes_;
+  /// Whether an average of the bucket is under way or has arrived.
+  std::vector<bool> averages_;
+  std::vector<Buffer> anchors_;
+  std::vector<Buffer> momenta_;
+};
+
+}  // namespace
+
+AlgorithmFactory read_outer(const Options& options) {
+  OuterOptions read;
+  read.is_slowmo = options.choice("kind", {"slowmo", "diloco"}, "slowmo") == "slowmo";
+  read.every = options.integer("every", {.fallback = 8, .min = 1, .max = 1'000'000});
+  read.lr = options.number(
+      "lr", {.fallback = read.is_slowmo ? 1.0 : 0.7, .min = 0.0, .max = 1e6, .above_min = true});
+  read.momentum = options.number(
+      "momentum",
+      {.fallback = read.is_slowmo ? 0.5 : 0.9, .min = 0.0, .max = 1.0, .below_max = true});
+  read.streams = options.flag("streaming", false);
+  return [read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); };
+}
+
+}  // namespace gossamer

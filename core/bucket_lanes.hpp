@@ -1,0 +1,40 @@
+#pragma once
+// One lane for each bucket.
+
+#include <memory>
+#include <vector>
+
+#include "core/algorithm.hpp"
+
+namespace gossamer {
+
+class BucketLanes {
+ public:
+  /// `num_extra(bucket)`: elements that a message has beside the bucket's block.
+  BucketLanes(const AlgorithmSetup& setup, LaneRounds rounds,
+              std::int64_t (*num_extra)(const Bucket&) = nullptr) {
+    for (const Bucket& bucket : setup.buckets) {
+      lanes_.push_back(setup.lanes.make_lane(
+          {.rounds = rounds,
+           .bucket = bucket.index(),
+           .numel = bucket.spec().numel + (num_extra == nullptr ? 0 : num_extra(bucket)),
+           .dtype = bucket.spec().dtype}));
+    }
+  }
+
+  Lane& operator[](const Bucket& bucket) {
+    return *lanes_[static_cast<std::size_t>(bucket.index())];
+  }
+
+  void wait() {
+    for (const auto& lane : lanes_) lane->wait();
+  }
+  void forget() {
+    for (const auto& lane : lanes_) lane->forget();
+  }
+
+ private:
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
+}  // namespace gossamer

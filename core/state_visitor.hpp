@@ -1,0 +1,31 @@
+#pragma once
+// Whoever saves or loads the state of training implements a StateVisitor. The owners of state call
+// it once for each piece, by name and in the same order for saving and for loading.
+//
+// Names are per parameter, so that saved state does not depend on bucket sizes: `fc.weight` is the
+// parameter (of a bfloat16 model: its float32 master copy), `fc.weight/m` a state of the optimizer,
+// `fc.weight/tracker` a state of the algorithm, `fc.weight/updates` a number. Names that begin with
+// `run/` are numbers of the run.
+//
+// Errors: a visitor that loads throws CheckpointError for a name that it does not have, and for a
+// block of another size or type.
+
+#include <cstdint>
+#include <string>
+
+#include "base/types.hpp"
+
+namespace gossamer {
+
+class StateVisitor {
+ public:
+  virtual ~StateVisitor() = default;
+  /// True: the visitor writes into what it is given. False: it reads.
+  [[nodiscard]] virtual bool loads() const = 0;
+  /// Host memory, valid during the call.
+  virtual void block(const std::string& name, const Block& block) = 0;
+  virtual void number(const std::string& name, double& value) = 0;
+  virtual void number(const std::string& name, std::int64_t& value) = 0;
+};
+
+}  // namespace gossamer

@@ -1,0 +1,81 @@
+#pragma once
+// EXTRA (Shi, Ling, Wu and Yin, "EXTRA: An Exact First-Order Algorithm for Decentralized Consensus
+// Optimization", SIAM J. Optim. 2015) around any rule. A rank also keeps y, what half a round of
+// mixing would have made of its parameters; the difference corrects the drift that gossip has on
+// data that differ between ranks:
+//
+//   h = (x + W x) / 2,   x' = rule(2 h - y),   y = y + x' - h;     first step: x' = rule(W x), y =
+//   x' + h - W x
+//
+// In this form the sum of x' over all ranks is the sum of x minus that of the updates, for every
+// rule, learning rate and doubly stochastic W. With Adam the ranks agree where the updates cancel,
+// not where the gradients do. Theory covers a fixed symmetric W.
+
+#include <array>
+#include <string_view>
+
+#include "optim/rule.hpp"
+
+namespace gossamer {
+
+template <class Inner>
+struct ExtraRule {
+  static constexpr std::size_t kInner = Inner::kNumStates;
+  static constexpr int kNumStates = Inner::kNumStates + 1;
+  static constexpr auto kPhases = Inner::kPhases;
+  static constexpr bool kSeesBefore = true;
+  static constexpr bool kEveryStep = true;
+  static_assert(!gossamer::kSeesBefore<Inner>, "the inner rule would not see what was mixed");
+
+  static constexpr std::array<std::string_view, kInner + 1> kStateNames = [] {
+    std::array<std::string_view, kInner + 1> names{};
+    for (std::size_t k = 0; k < kInner; ++k) names[k] = Inner::kStateNames[k];
+    names[kInner] = "extra";
+    return names;
+  }();
+
+  template <class T>
+  struct Coefficients {
+    typename Inner::template Coefficients<T> inner;
+    /// 1 in a parameter's first step, else 0.
+    T first;
+  };
+
+  Inner rule;
+
+  static constexpr StateMask reads(Phase phase) { return Inner::reads(phase) | 1U << kInner; }
+  static constexpr StateMask writes(Phase phase) { return Inner::writes(phase) | 1U << kInner; }
+  [[nodiscard]] std::int64_t cycle() const { return rule.cycle(); }
+  [[nodiscard]] Phase phase(std::int64_t step) const { return rule.phase(step); }
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
+    return {rule.template coefficients<T>(update), static_cast<T>(update.step == 1 ? 1 : 0)};
+  }
+
+  template <class T, Phase kPhase>
+  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T& p, T g,
+                                         std::array<T, kInner + 1>& state, T before) {
+    const T half = T(0.5) * (before + p);
+    const T start = c.first != T(0) ? p : T(2) * half - state[kInner];
+    // What y was; in the first step, what makes `start` come out.
+    const T y = c.first != T(0) ? T(2) * half - p : state[kInner];
+    std::array<T, kInner> inner{};
+    for (std::size_t k = 0; k < kInner; ++k) inner[k] = state[k];
+    p = start;
+    Inner::template apply<T, kPhase>(c.inner, p, g, inner);
+    for (std::size_t k = 0; k < kInner; ++k) state[k] = inner[k];
+    state[kInner] = y + p - half;
+  }
+
+  template <class T, Phase>
+  GOSSAMER_HOST_DEVICE static void rest(const Coefficients<T>& c, T& p,
+                                        std::array<T, kInner + 1>& state, T before) {
+    // Before its first step a parameter is only mixed.
+    if (c.first != T(0)) return;
+    const T half = T(0.5) * (before + p);
+    p = T(2) * half - state[kInner];
+    state[kInner] += p - half;
+  }
+};
+
+}  // namespace gossamer

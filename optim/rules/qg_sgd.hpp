@@ -1,0 +1,75 @@
+#pragma once
+// Gradient descent with quasi-global momentum (Lin, Karimireddy, Stich and Jaggi, "Quasi-Global
+// Momentum", ICML 2021). The momentum buffer follows what the parameters really did, mixing
+// included, in the place of this rank's own gradients:
+//
+//   d = momentum m + g,   x' = W x - lr d,   m = mu m + (1 - mu) (x - x') / lr
+//
+// The buffer stays as it is where the learning rate is below kLeastRate (the ends of schedules),
+// and in skipped steps. The order of mixing and update is that of the pipeline; the paper mixes
+// after the update.
+
+#include <array>
+#include <memory>
+#include <string_view>
+
+#include "base/options.hpp"
+#include "optim/rule.hpp"
+
+namespace gossamer {
+
+template <class T>
+struct QuasiGlobalCoefficients {
+  T lr;
+  T decay;
+  T momentum;
+  /// m <- keep m + take (x - x').
+  T keep;
+  T take;
+};
+
+struct QuasiGlobalRule {
+  static constexpr int kNumStates = 1;
+  static constexpr std::array<std::string_view, 1> kStateNames = {"momentum"};
+  static constexpr std::array kPhases = {Phase::kMiddle};
+  static constexpr bool kSeesBefore = true;
+  static constexpr double kLeastRate = 1e-8;
+  template <class T>
+  using Coefficients = QuasiGlobalCoefficients<T>;
+
+  double momentum = 0.9;
+  double mu = 0.9;
+
+  static constexpr StateMask reads(Phase) { return 1U; }
+  static constexpr StateMask writes(Phase) { return 1U; }
+  [[nodiscard]] std::int64_t cycle() const { return 1; }
+  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
+
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
+    const bool moves = update.lr >= kLeastRate;
+    return {static_cast<T>(update.lr), static_cast<T>(update.weight_decay),
+            static_cast<T>(momentum), static_cast<T>(moves ? mu : 1.0),
+            static_cast<T>(moves ? (1.0 - mu) / update.lr : 0.0)};
+  }
+
+  template <class T, Phase>
+  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T& p, T g,
+                                         std::array<T, 1>& state, T before) {
+    g += c.decay * p;
+    p -= c.lr * (c.momentum * state[0] + g);
+    state[0] = c.keep * state[0] + c.take * (before - p);
+  }
+};
+
+/// `build`: turns a rule into an optimizer.
+template <class Build>
+std::unique_ptr<Optimizer> build_qg_sgd(const Options& options, const Build& build) {
+  const NumberRule range{.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true};
+  QuasiGlobalRule rule{.momentum = options.number("momentum", range)};
+  rule.mu =
+      options.number("mu", {.fallback = rule.momentum, .min = 0.0, .max = 1.0, .below_max = true});
+  return build(rule);
+}
+
+}  // namespace gossamer

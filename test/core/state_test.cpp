@@ -1,0 +1,270 @@
+// Saved state: a run that is saved, destroyed and loaded goes on bit for bit.
+
+#include "test/core/recursion.hpp"
+
+#include <array>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "core/state_visitor.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+/// Saves into memory.
+struct SavedState {
+  std::map<std::string, std::vector<char>> blocks;
+  std::map<std::string, double> reals;
+  std::map<std::string, std::int64_t> integers;
+};
+
+class Saver : public StateVisitor {
+ public:
+  explicit Saver(SavedState& state) : state_(state) {}
+  [[nodiscard]] bool loads() const override { return false; }
+  void block(const std::string& name, const Block& block) override {
+    const auto* const bytes = static_cast<const char*>(block.data);
+    EXPECT_TRUE(state_.blocks.emplace(name, std::vector(bytes, bytes + block.bytes())).second)
+        << name << " comes twice";
+  }
+  void number(const std::string& name, double& value) override {
+    EXPECT_TRUE(state_.reals.emplace(name, value).second) << name << " comes twice";
+  }
+  void number(const std::string& name, std::int64_t& value) override {
+    EXPECT_TRUE(state_.integers.emplace(name, value).second) << name << " comes twice";
+  }
+
+ private:
+  SavedState& state_;
+};
+
+class Loader : public StateVisitor {
+ public:
+  explicit Loader(const SavedState& state) : state_(state) {}
+  [[nodiscard]] bool loads() const override { return true; }
+  void block(const std::string& name, const Block& block) override {
+    const std::vector<char>& saved = state_.blocks.at(name);
+    ASSERT_EQ(static_cast<std::int64_t>(saved.size()), block.bytes()) << name;
+    if (!saved.empty()) std::memcpy(block.data, saved.data(), saved.size());
+    ++num_blocks;
+  }
+  void number(const std::string& name, double& value) override { value = state_.reals.at(name); }
+  void number(const std::string& name, std::int64_t& value) override {
+    value = state_.integers.at(name);
+  }
+  std::size_t num_blocks = 0;
+
+ private:
+  const SavedState& state_;
+};
+
+/// An optimizer and the options that give it all its states.
+constexpr std::array kOptimizers = {
+    std::pair{"sgd", "momentum: 0.9"},
+    std::pair{"adam", ""},
+    std::pair{"adamw", ""},
+    std::pair{"accum_adam", "accum_iter: 3"},
+    std::pair{"accum_adamw", "accum_iter: 3"},
+    std::pair{"qg_sgd", ""},
+    std::pair{"extra", "rule: {name: accum_adamw, accum_iter: 3}"},
+};
+
+constexpr std::array kAlgorithms = {
+    std::pair{"gossip", ""},
+    std::pair{"allreduce", ""},
+    std::pair{"allreduce", "delay: 1"},
+    std::pair{"allreduce", "delay: 1, overlap: false"},
+    std::pair{"local", ""},
+    std::pair{"gradient_tracking", ""},
+    std::pair{"outer", "every: 3"},
+    std::pair{"outer", "every: 4, kind: diloco, streaming: true"},
+};
+
+TEST(SavedState, IsTestedForEveryPlugIn) {
+  const auto covers = [](const auto& list, const std::vector<std::string>& names) {
+    std::set<std::string> found;
+    for (const auto& [name, options] : list) found.insert(name);
+    EXPECT_EQ(found, std::set<std::string>(names.begin(), names.end()));
+  };
+  covers(kAlgorithms, algorithm_names());
+  covers(kOptimizers, optimizer_names());
+}
+
+struct Case {
+  Problem problem;
+  std::string optimizer;
+  std::string optimizer_options;
+
+  [[nodiscard]] Pipeline::Config config() const {
+    Pipeline::Config config = config_of(problem);
+    config.optimizer = make_optimizer(optimizer, Options::parse(optimizer_options));
+    return config;
+  }
+};
+
+constexpr int kSavedAfter = 5;
+
+using Values = std::vector<std::vector<double>>;
+
+/// Parameters of all ranks at the end. `reloads`: after kSavedAfter steps the model is saved and
+/// destroyed, and another one with buckets of `bucket_bytes` goes on.
+Values train(const Case& c, bool reloads, std::int64_t bucket_bytes) {
+  FakeNcclHub hub;
+  Values values(static_cast<std::size_t>(c.problem.num_ranks));
+  run_ranks(c.problem.num_ranks, [&](Communicator& communicator, const World& world) {
+    TestDevice device(c.problem.where, communicator, hub);
+    Problem problem = c.problem;
+    Pipeline::Config config = c.config();
+    config.stream = device.stream();
+    auto model =
+        std::unique_ptr<ToyModel>(new ToyModel(model_of(problem, device.communicator(), config)));
+    for (int step = 0; step < problem.num_steps; ++step) {
+      if (reloads && step == kSavedAfter) {
+        SavedState state;
+        Saver saver(state);
+        model->manager().visit(saver);
+        // Saving changes nothing: what is saved again is the same.
+        SavedState again;
+        Saver second(again);
+        model->manager().visit(second);
+        EXPECT_EQ(state.blocks, again.blocks);
+        problem.bucket_bytes = bucket_bytes;
+        model = std::unique_ptr<ToyModel>(
+            new ToyModel(model_of(problem, device.communicator(), config)));
+        Loader loader(state);
+        model->manager().visit(loader);
+        EXPECT_EQ(loader.num_blocks, state.blocks.size());
+      }
+      train_step(problem, *model, world.rank, step);
+    }
+    model->manager().drain();
+    values[static_cast<std::size_t>(world.rank)] = model->values();
+  });
+  return values;
+}
+
+Case case_of(const char* algorithm, const char* options) {
+  Case c;
+  c.problem.num_ranks = 4;
+  c.problem.topology = make_topology("one-peer-exp", {.size = 4, .local_size = 4});
+  c.problem.algorithm = algorithm;
+  c.problem.algorithm_options = options;
+  c.problem.dtype = DType::kFloat32;
+  c.problem.num_steps = 11;
+  c.problem.lr = 0.02;
+  c.problem.shuffles = false;
+  c.problem.present = [](int rank, int step, std::int64_t parameter) {
+    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 5 != 0;
+  };
+  return c;
+}
+
+class EveryClipMode : public testing::TestWithParam<ClipMode> {};
+INSTANTIATE_TEST_SUITE_P(Modes, EveryClipMode,
+                         testing::Values(ClipMode::kNone, ClipMode::kPerBucket, ClipMode::kGlobal,
+                                         ClipMode::kDelayedGlobal));
+
+TEST_P(EveryClipMode, LetsEveryAlgorithmAndOptimizerGoOnBitForBit) {
+  for (const auto& [algorithm, options] : kAlgorithms) {
+    for (const auto& [optimizer, optimizer_options] : kOptimizers) {
+      SCOPED_TRACE(concat(algorithm, " {", options, "}, ", optimizer));
+      Case c = case_of(algorithm, options);
+      c.optimizer = optimizer;
+      c.optimizer_options = optimizer_options;
+      c.problem.gradients = {.clip_mode = GetParam(), .clip_norm = 0.6};
+      const Values expected = train(c, false, 0);
+      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
+      // What depends on the buckets themselves cannot go on with others.
+      const bool depends = GetParam() == ClipMode::kPerBucket ||
+                           std::string_view(options).find("streaming") != std::string_view::npos;
+      if (depends) continue;
+      EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
+    }
+  }
+}
+
+TEST(SavedState, IsTheSameWhereStreamsLag) {
+  for (const Where where : {Where::kLagging, Where::kDevice, Where::kNccl}) {
+    for (const auto& [algorithm, options] : kAlgorithms) {
+      SCOPED_TRACE(concat(name_of(where), ", ", algorithm, " {", options, "}"));
+      Case c = case_of(algorithm, options);
+      c.optimizer = "accum_adamw";
+      c.problem.gradients = {.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 0.6};
+      const Values expected = train(c, false, 0);
+      c.problem.where = where;
+      EXPECT_EQ(train(c, true, 1), expected);
+    }
+  }
+}
+
+TEST(SavedState, HoldsMasterCopiesAndSkippedSteps) {
+  Case c = case_of("gossip", "");
+  c.optimizer = "adamw";
+  c.problem.dtype = DType::kBFloat16;
+  c.problem.gradients.nonfinite = NonFinite::kSkip;
+  c.problem.breaks = [](int rank, int step) { return rank == 1 && step % 3 == 1; };
+  EXPECT_EQ(train(c, true, 1), train(c, false, 0));
+}
+
+TEST(SavedState, NamesWhatBelongsToAParameter) {
+  run_ranks(1, [](Communicator& communicator, const World&) {
+    Case c = case_of("gradient_tracking", "");
+    c.problem.num_ranks = 1;
+    c.problem.topology = make_topology("ring", {});
+    c.optimizer = "adam";
+    c.problem.sizes = {3};
+    ToyModel model = model_of(c.problem, communicator, c.config());
+    SavedState state;
+    Saver saver(state);
+    model.manager().visit(saver);
+    std::set<std::string> names;
+    for (const auto& [name, bytes] : state.blocks) names.insert(name);
+    EXPECT_EQ(names,
+              (std::set<std::string>{"p0", "p0/m", "p0/v", "p0/tracker", "p0/last_gradient"}));
+    EXPECT_TRUE(state.integers.contains("p0/updates"));
+    EXPECT_TRUE(state.integers.contains("run/steps"));
+  });
+}
+
+TEST(SavedState, RemembersThatNothingIsToBeMixed) {
+  // The mean model was kept before saving: the next step mixes nothing.
+  const auto run = [](bool reloads) {
+    Values values(2);
+    run_ranks(2, [&](Communicator& communicator, const World& world) {
+      Case c = case_of("gossip", "");
+      c.optimizer = "sgd";
+      c.problem.num_ranks = 2;
+      c.problem.topology = make_topology("complete", {.size = 2, .local_size = 2});
+      auto model =
+          std::unique_ptr<ToyModel>(new ToyModel(model_of(c.problem, communicator, c.config())));
+      train_step(c.problem, *model, world.rank, 0);
+      model->manager().drain();
+      model->manager().forget_arrived();
+      if (reloads) {
+        SavedState state;
+        Saver saver(state);
+        model->manager().visit(saver);
+        model =
+            std::unique_ptr<ToyModel>(new ToyModel(model_of(c.problem, communicator, c.config())));
+        Loader loader(state);
+        model->manager().visit(loader);
+      }
+      train_step(c.problem, *model, world.rank, 1);
+      model->manager().drain();
+      values[static_cast<std::size_t>(world.rank)] = model->values();
+    });
+    return values;
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+}  // namespace
+}  // namespace gossamer

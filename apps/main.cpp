@@ -54,6 +54,7 @@ int run(int argc, char** argv) {
   program.footer(
       "Examples:\n"
       "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"
+      "  gossamer list optimizers\n"
       "  gossamer topology show one-peer-exp --world-size 8\n"
       "  gossamer simulate consensus --topology ring --world-size 16 --rounds 200\n"
       "Every command has --help.");
@@ -63,6 +64,7 @@ int run(int argc, char** argv) {
   add_replay_command(program, exit_code);
   add_simulate_command(program, exit_code);
   add_topology_command(program, exit_code);
+  add_list_command(program, exit_code);
   add_plan_command(program, exit_code);
   try {
     if (argc > 1) check_command(program, argv[1]);

@@ -18,10 +18,10 @@ struct NamedValue {
   T value;
 };
 
-/// A key that a plug-in reads from its section.
+/// A key that a row's factory reads. The summary ends with what Options allows there and the value
+/// without the key: `hidden layers; an integer from 0 to 1000, default 2`, or `must be given`.
 struct OptionEntry {
   std::string_view name;
-  /// With the default and the values that are allowed.
   std::string_view summary;
 };
 

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/registry.hpp"
 #include "comm/thread_backend.hpp"
 #ifdef GOSSAMER_HAVE_MPI
 #include "comm/mpi_backend.hpp"
@@ -14,10 +13,20 @@
 namespace gossamer {
 namespace {
 
+constexpr std::array kOptions = {
+    OptionEntry{"timeout_s",
+                "seconds to wait for a peer before giving up; a number > 0 and <= 1e+09, default "
+                "300"},
+    OptionEntry{"local_size",
+                "ranks that count as one node; an integer from 0 to 1000000, default 0: as they "
+                "really are"},
+};
+
 constexpr std::array kTable = {
-    BackendEntry{"threads", "ranks are threads of this process", launch_threads},
+    BackendEntry{"threads", "ranks are threads of this process", kOptions, launch_threads},
 #ifdef GOSSAMER_HAVE_MPI
-    BackendEntry{"mpi", "ranks are processes started by mpirun, mpiexec or srun", launch_mpi},
+    BackendEntry{"mpi", "ranks are processes started by mpirun, mpiexec or srun", kOptions,
+                 launch_mpi},
 #endif
 };
 

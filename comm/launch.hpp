@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "base/registry.hpp"
 #include "comm/communicator.hpp"
 
 namespace gossamer {
@@ -30,6 +31,8 @@ using RankBody = std::function<int(Communicator& communicator, const World& worl
 struct BackendEntry {
   std::string_view name;
   std::string_view summary;
+  /// The keys of a configuration that LaunchOptions come from.
+  std::span<const OptionEntry> options;
   int (*launch)(const LaunchOptions& options, const RankBody& body);
 };
 

@@ -2,7 +2,6 @@
 
 #include <array>
 
-#include "base/registry.hpp"
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
@@ -20,6 +19,60 @@ std::unique_ptr<Schedule> make_step_schedule(const ScheduleBase& base, const Opt
 std::unique_ptr<Schedule> make_linear_schedule(const ScheduleBase& base, const Options& options);
 
 namespace {
+
+constexpr std::array kSgd = {
+    OptionEntry{"momentum",
+                "part of the last step that is taken again; a number >= 0 and < 1, default 0"},
+    OptionEntry{"nesterov", "Nesterov's variant, needs momentum; true or false, default false"},
+};
+
+constexpr OptionEntry kBetas = {
+    "betas",
+    "decay of the two moments; a list of two, each a number >= 0 and < 1, default [0.9, 0.999]"};
+constexpr OptionEntry kEps = {
+    "eps", "added to the root of the second moment; a number >= 0, default 1e-08"};
+constexpr std::array kAdam = {kBetas, kEps};
+constexpr std::array kAccumAdam = {
+    kBetas,
+    kEps,
+    OptionEntry{"accum_iter",
+                "steps per update of the moments; an integer from 1 to 1000000, default 4"},
+};
+
+constexpr std::array kQuasiGlobal = {
+    OptionEntry{"momentum", "weight of the buffer in a step; a number >= 0 and < 1, default 0.9"},
+    OptionEntry{"mu", "weight of the old buffer in the new one; a number >= 0 and < 1, default as "
+                      "momentum"},
+};
+constexpr std::array kExtra = {
+    OptionEntry{"rule", "the optimizer inside, a name or a section; default sgd"},
+};
+
+constexpr OptionEntry kWarmupSteps = {"t_warmup",
+                                      "steps of linear warm-up; an integer >= 0, default 0"};
+constexpr OptionEntry kWarmupStart = {
+    "warmup_decay",
+    "the warm-up begins at this times the learning rate; a number >= 0 and <= 1, default 0.01"};
+constexpr OptionEntry kMaxSteps = {
+    "t_max", "steps after the warm-up; an integer >= 1, default null: the rest of the run"};
+constexpr std::array kCosine = {
+    kWarmupSteps,
+    kWarmupStart,
+    kMaxSteps,
+    OptionEntry{"eta_min", "the learning rate at t_max; a number >= 0, default 0"},
+};
+constexpr std::array kStep = {
+    OptionEntry{"step_size", "steps between two reductions; an integer >= 1, default 1000"},
+    OptionEntry{"gamma", "factor of each reduction; a number > 0, default 0.1"},
+};
+constexpr std::array kLinear = {
+    kWarmupSteps,
+    kWarmupStart,
+    kMaxSteps,
+    OptionEntry{"end_factor",
+                "at t_max the learning rate is this times the first; a number >= 0 and <= 1, "
+                "default 0"},
+};
 
 /// Turns rules into optimizers: as they are, or inside EXTRA.
 struct BuildPlain {
@@ -55,29 +108,36 @@ std::unique_ptr<Optimizer> make_extra(const Options& options);
 constexpr std::array kOptimizers = {
     OptimizerEntry{.name = "sgd",
                    .summary = "gradient descent with momentum or Nesterov momentum",
+                   .options = kSgd,
                    .make = make_sgd<BuildPlain>,
                    .make_in_extra = make_sgd<BuildExtra>},
     OptimizerEntry{.name = "adam",
                    .summary = "Adam, weight decay added to the gradient",
+                   .options = kAdam,
                    .make = make_adam<BuildPlain, Decay::kCoupled>,
                    .make_in_extra = make_adam<BuildExtra, Decay::kCoupled>},
     OptimizerEntry{.name = "adamw",
                    .summary = "Adam, decoupled weight decay",
+                   .options = kAdam,
                    .make = make_adam<BuildPlain, Decay::kDecoupled>,
                    .make_in_extra = make_adam<BuildExtra, Decay::kDecoupled>},
     OptimizerEntry{.name = "accum_adam",
                    .summary = "Adam whose moments move once per accum_iter steps",
+                   .options = kAccumAdam,
                    .make = make_accum_adam<BuildPlain, Decay::kCoupled>,
                    .make_in_extra = make_accum_adam<BuildExtra, Decay::kCoupled>},
     OptimizerEntry{.name = "accum_adamw",
                    .summary = "the same with decoupled weight decay",
+                   .options = kAccumAdam,
                    .make = make_accum_adam<BuildPlain, Decay::kDecoupled>,
                    .make_in_extra = make_accum_adam<BuildExtra, Decay::kDecoupled>},
     OptimizerEntry{.name = "qg_sgd",
                    .summary = "gradient descent with quasi-global momentum, for gossip",
+                   .options = kQuasiGlobal,
                    .make = make_qg_sgd},
     OptimizerEntry{.name = "extra",
                    .summary = "EXTRA's correction of gossip's drift, around another optimizer",
+                   .options = kExtra,
                    .make = make_extra},
 };
 
@@ -91,11 +151,12 @@ std::unique_ptr<Optimizer> make_extra(const Options& options) {
 }
 
 constexpr std::array kSchedules = {
-    ScheduleEntry{"constant", "the same in every step", make_constant_schedule},
-    ScheduleEntry{"cosine_with_warmup", "linear warm-up, then half a cosine to eta_min",
+    ScheduleEntry{"constant", "the same in every step", {}, make_constant_schedule},
+    ScheduleEntry{"cosine_with_warmup", "linear warm-up, then half a cosine to eta_min", kCosine,
                   make_cosine_schedule},
-    ScheduleEntry{"step", "times gamma after every step_size steps", make_step_schedule},
-    ScheduleEntry{"linear", "linear warm-up, then a line down to end_factor", make_linear_schedule},
+    ScheduleEntry{"step", "times gamma after every step_size steps", kStep, make_step_schedule},
+    ScheduleEntry{"linear", "linear warm-up, then a line down to end_factor", kLinear,
+                  make_linear_schedule},
 };
 
 }  // namespace

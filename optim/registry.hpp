@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/options.hpp"
+#include "base/registry.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/schedule.hpp"
 
@@ -18,6 +19,8 @@ namespace gossamer {
 struct OptimizerEntry {
   std::string_view name;
   std::string_view summary;
+  /// The keys that `make` reads.
+  std::span<const OptionEntry> options;
   std::unique_ptr<Optimizer> (*make)(const Options& options);
   /// The same inside EXTRA (rules/extra.hpp); null where it cannot be.
   std::unique_ptr<Optimizer> (*make_in_extra)(const Options& options) = nullptr;
@@ -32,6 +35,8 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view name,
 struct ScheduleEntry {
   std::string_view name;
   std::string_view summary;
+  /// The keys that `make` reads.
+  std::span<const OptionEntry> options;
   std::unique_ptr<Schedule> (*make)(const ScheduleBase& base, const Options& options);
 };
 

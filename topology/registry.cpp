@@ -38,23 +38,40 @@ namespace {
 bool always_fits(const World& world) { return world.size >= 1; }
 
 constexpr std::array kBaseK = {
-    TopologyOption{"k", "most peers of a rank in one round, 1 by default"},
+    OptionEntry{"k", "most peers of a rank in one round; an integer from 1 to 1000, default 1"},
 };
 constexpr std::array kRandomMatching = {
-    TopologyOption{"seed", "which pairs are drawn, 0 by default"},
+    OptionEntry{"seed", "which pairs are drawn; an integer >= 0, default 0"},
 };
 constexpr std::array kHierarchical = {
-    TopologyOption{"leaders", "the topology between nodes, ring by default"},
-    TopologyOption{"leaders_every", "nodes mix in every H-th round only, 1 by default"},
+    OptionEntry{"leaders",
+                "the topology between nodes; a name, or a section of key: value lines, default "
+                "ring"},
+    OptionEntry{"leaders_every",
+                "nodes mix in every H-th round only; an integer from 1 to 1000000, default 1"},
 };
 constexpr std::array kLocalSgd = {
-    TopologyOption{"sit_out", "rounds without communication before each average, 7 by default"},
+    OptionEntry{"sit_out",
+                "rounds without communication before each average; an integer from 0 to 1000000, "
+                "default 7"},
 };
 constexpr std::array kLattice = {
-    TopologyOption{"rows", "number of rows, by default as nearly square as can be"},
+    OptionEntry{"rows",
+                "number of rows, a divisor of the number of ranks; an integer >= 0, default 0: as "
+                "nearly square as can be"},
 };
 constexpr std::array kFromFile = {
-    TopologyOption{"path", "the file; must be given"},
+    OptionEntry{"path", "the YAML or JSON file; text, must be given"},
+};
+constexpr std::array kEvery = {
+    OptionEntry{"base", "the topology; a name, or a section of key: value lines, must be given"},
+    OptionEntry{"period", "H; an integer from 1 to 1000000, must be given"},
+};
+constexpr std::array kPhases = {
+    OptionEntry{"topology", "of a phase; a name, or a section of key: value lines, must be given"},
+    OptionEntry{"until",
+                "the first round of the next phase, more than that of the phase before; an integer "
+                ">= 1, must be given but in the last phase"},
 };
 
 constexpr std::array kTable = {
@@ -155,10 +172,9 @@ constexpr std::array kTable = {
 };
 
 constexpr std::array kWrappers = {
-    WrapperEntry{"alternate", "a list of topologies, in turn", make_alternate},
-    WrapperEntry{"every", "a topology (base) in every H-th round (period) only", make_every},
-    WrapperEntry{"phases", "a list of topologies, one after the other (until, topology)",
-                 make_phases},
+    WrapperEntry{"alternate", "a list of topologies, in turn", {}, make_alternate},
+    WrapperEntry{"every", "a topology in every H-th round only", kEvery, make_every},
+    WrapperEntry{"phases", "a list of topologies, one after the other", kPhases, make_phases},
 };
 
 [[noreturn]] void refuse(const Options& options, const std::string& what) {

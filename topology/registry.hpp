@@ -10,21 +10,17 @@
 #include <vector>
 
 #include "base/options.hpp"
+#include "base/registry.hpp"
 #include "base/types.hpp"
 #include "topology/topology.hpp"
 
 namespace gossamer {
 
-struct TopologyOption {
-  std::string_view name;
-  std::string_view summary;
-};
-
 struct TopologyEntry {
   std::string_view name;
   std::string_view summary;
   /// The keys that `make` reads beside `name`.
-  std::span<const TopologyOption> options;
+  std::span<const OptionEntry> options;
   /// One of them must be given.
   bool needs_options = false;
   /// The world sizes that work, in words: `powers of two`.
@@ -38,6 +34,8 @@ struct TopologyEntry {
 struct WrapperEntry {
   std::string_view name;
   std::string_view summary;
+  /// The keys of its own section.
+  std::span<const OptionEntry> options;
   /// Takes the section that holds the key.
   std::unique_ptr<Topology> (*make)(const World& world, const Options& section);
 };

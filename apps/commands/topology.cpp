@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands/commands.hpp"
+#include "apps/commands/list.hpp"
 #include "apps/lab/topology_plot.hpp"
 #include "apps/lab/topology_report.hpp"
 #include "base/error.hpp"
@@ -36,25 +37,13 @@ struct ShowArguments {
 };
 
 void list(bool json) {
-  auto entries = nlohmann::ordered_json::array();
-  for (const TopologyEntry& row : topology_table()) {
-    auto options = nlohmann::ordered_json::array();
-    if (!json) std::cout << row.name << "\n    " << row.summary << "; sizes: " << row.sizes << "\n";
-    for (const TopologyOption& option : row.options) {
-      options.push_back({{"name", option.name}, {"summary", option.summary}});
-      if (!json) std::cout << "      " << option.name << ": " << option.summary << "\n";
-    }
-    entries.push_back(
-        {{"name", row.name}, {"summary", row.summary}, {"options", std::move(options)}});
-  }
   if (json) {
-    std::cout << entries.dump(2) << "\n";
+    std::cout << rows_of_kind("topologies").dump(2) << "\n";
     return;
   }
-  std::cout << "\nMade of others:\n";
-  for (const WrapperEntry& row : wrapper_table()) {
-    std::cout << row.name << "\n    " << row.summary << "\n";
-  }
+  print_kind(std::cout, "topologies");
+  std::cout << "\n";
+  print_kind(std::cout, "wrappers");
 }
 
 World world_to_show(const ShowArguments& arguments) {
@@ -138,7 +127,8 @@ bool check(const std::string& path, bool json) {
 
 void add_list(CLI::App& command, int& exit_code) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* list_command = command.add_subcommand("list", "The topologies that there are");
+  CLI::App* list_command =
+      command.add_subcommand("list", "The topologies that there are, as gossamer list topologies");
   list_command->add_flag("--json", *json, "As JSON");
   list_command->footer("Example:\n  gossamer topology list --json");
   list_command->callback([json, &exit_code] {

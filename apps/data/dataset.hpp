@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/options.hpp"
+#include "base/registry.hpp"
 
 namespace gossamer::apps {
 
@@ -56,6 +57,8 @@ struct Dataset {
 struct DatasetEntry {
   std::string_view name;
   std::string_view summary;
+  /// The keys that `configure` reads.
+  std::span<const OptionEntry> options;
   /// Reads its own keys of the `data` section when the configuration is checked, so that nothing
   /// touches a file before; returns what loads the data. Loading throws DataError.
   struct Loader {

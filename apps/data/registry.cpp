@@ -1,5 +1,3 @@
-#include "base/registry.hpp"
-
 #include <array>
 
 #include "apps/data/dataset.hpp"
@@ -13,15 +11,46 @@ std::unique_ptr<const DatasetEntry::Loader> configure_text(const Options& data);
 
 namespace {
 
+constexpr std::array kGlyphs = {
+    OptionEntry{"train_size", "training images; an integer from 1 to 10000000, default 8192"},
+    OptionEntry{"val_size", "validation images; an integer from 1 to 10000000, default 2048"},
+    OptionEntry{"noise",
+                "standard deviation of the noise on every pixel; a number >= 0 and <= 1, default "
+                "0.25"},
+};
+constexpr std::array kIdx = {
+    OptionEntry{"path",
+                "a folder with images and labels files, or an images file; text, must be given"},
+    OptionEntry{"train_range",
+                "images that train; [first, last) with 0 <= first < last, default null: the "
+                "training file, or the first 5/6 of the only one"},
+    OptionEntry{"val_range",
+                "images that validate; [first, last) with 0 <= first < last, default null: the "
+                "t10k file, or the last 1/6 of the only one"},
+};
+constexpr std::array kText = {
+    OptionEntry{"path", "the file; text, must be given"},
+    OptionEntry{"context", "bytes in a window; an integer from 1 to 65536, default 128"},
+    OptionEntry{"train_range",
+                "bytes that train; [first, last) with 0 <= first < last, default null: the first "
+                "9/10"},
+    OptionEntry{"val_range",
+                "bytes that validate; [first, last) with 0 <= first < last, default null: the last "
+                "1/10"},
+};
+
 constexpr std::array kTable = {
     DatasetEntry{.name = "glyphs",
                  .summary = "digits drawn by the program itself, 28 x 28; needs no files",
+                 .options = kGlyphs,
                  .configure = configure_glyphs},
     DatasetEntry{.name = "idx",
                  .summary = "files in the format of MNIST, Fashion-MNIST, EMNIST; plain or gzip",
+                 .options = kIdx,
                  .configure = configure_idx},
     DatasetEntry{.name = "text",
                  .summary = "any file, byte by byte; tells the next byte",
+                 .options = kText,
                  .configure = configure_text,
                  .gives = SampleKind::kTokens},
 };

@@ -6,8 +6,6 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
-#include "base/registry.hpp"
-
 namespace gossamer::apps {
 
 std::unique_ptr<const ModelFactory> configure_mlp(const Options& model);
@@ -17,12 +15,33 @@ std::unique_ptr<const ModelFactory> configure_gpt(const Options& model);
 
 namespace {
 
+constexpr std::array kMlp = {
+    OptionEntry{"hidden", "units of each hidden layer; an integer from 1 to 100000, default 256"},
+    OptionEntry{"layers", "hidden layers; an integer from 0 to 1000, default 2"},
+};
+constexpr OptionEntry kWidth = {
+    "width", "channels of the first convolution; an integer from 1 to 10000, default 16"};
+constexpr std::array kCnn = {kWidth};
+constexpr std::array kResnet20 = {
+    kWidth,
+    OptionEntry{"blocks",
+                "residual blocks in each of three stages; an integer from 1 to 1000, default 3"},
+};
+constexpr std::array kGpt = {
+    OptionEntry{"layers", "transformer layers; an integer from 1 to 1000, default 6"},
+    OptionEntry{"d_model",
+                "width of embeddings and of every layer's output; an integer from 1 to 100000, "
+                "default 384"},
+    OptionEntry{"heads",
+                "attention heads, a divisor of d_model; an integer from 1 to 10000, default 6"},
+};
+
 constexpr std::array kTable = {
-    ModelEntry{"mlp", "a perceptron", configure_mlp},
-    ModelEntry{"cnn", "two convolutions with batch normalisation, then a linear layer",
+    ModelEntry{"mlp", "a perceptron", kMlp, configure_mlp},
+    ModelEntry{"cnn", "two convolutions with batch normalisation, then a linear layer", kCnn,
                configure_cnn},
-    ModelEntry{"resnet20", "a residual network for small images", configure_resnet20},
-    ModelEntry{"gpt", "a transformer that tells the next token of a text", configure_gpt,
+    ModelEntry{"resnet20", "a residual network for small images", kResnet20, configure_resnet20},
+    ModelEntry{"gpt", "a transformer that tells the next token of a text", kGpt, configure_gpt,
                SampleKind::kTokens},
 };
 

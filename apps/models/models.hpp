@@ -15,6 +15,7 @@
 #include "apps/data/dataset.hpp"
 #include "base/options.hpp"
 #include "base/random.hpp"
+#include "base/registry.hpp"
 
 namespace gossamer::apps {
 
@@ -46,6 +47,8 @@ class ModelFactory {
 struct ModelEntry {
   std::string_view name;
   std::string_view summary;
+  /// The keys that `configure` reads.
+  std::span<const OptionEntry> options;
   std::unique_ptr<const ModelFactory> (*configure)(const Options& model);
   SampleKind takes = SampleKind::kImages;
 };

@@ -30,7 +30,8 @@ class Help(CliCase):
                 if not re.match(r"  \S", line):
                     break
                 waiting.append([*command, line.split()[0]])
-        for command in ["train", "topology", "topology list", "topology show", "topology check",
+        for command in ["train", "topology", "list", "topology list", "topology show",
+                        "topology check",
                         "simulate", "simulate consensus", "simulate sgd", "plan", "replay", "bench",
                         "bench kernel", "bench step", "bench links", "bench topologies"]:
             self.assertIn(command, seen)
@@ -89,6 +90,47 @@ class CommandLine(CliCase):
         done = self.gossamer("topology", "show", "one-peer-exp", "--world-size", "6", code=2)
         self.assertIn("powers of two", done.stderr)
         self.assertIn("ring", done.stderr)
+
+
+class List(CliCase):
+    K_KINDS = ["topologies", "wrappers", "optimizers", "schedules", "algorithms", "models", "data",
+               "backends"]
+
+    def test_is_json_alone_on_stdout(self):
+        done = self.gossamer("list", "--json")
+        self.assertEqual(done.stderr, "")
+        tables = json.loads(done.stdout)
+        self.assertEqual(list(tables), self.K_KINDS)
+        for kind, rows in tables.items():
+            self.assertEqual(json.loads(self.gossamer("list", kind, "--json").stdout), {kind: rows})
+            self.assertTrue(rows, kind)
+            for row in rows:
+                self.assertTrue(row["name"] and row["summary"], kind)
+                for option in row["options"]:
+                    self.assertEqual(set(option), {"name", "summary"}, kind)
+        self.assertEqual(tables["topologies"],
+                         json.loads(self.gossamer("topology", "list", "--json").stdout))
+        self.assertIn({"name": "accum_iter", "summary": "steps per update of the moments; "
+                       "an integer from 1 to 1000000, default 4"},
+                      [option for row in tables["optimizers"] for option in row["options"]])
+
+    def test_is_a_table_within_100_columns(self):
+        whole = self.gossamer("list").stdout
+        self.assertLessEqual(max(map(len, whole.splitlines())), 100)
+        tables = json.loads(self.gossamer("list", "--json").stdout)
+        parts = [self.gossamer("list", kind).stdout for kind in tables]
+        self.assertEqual("\n".join(parts), whole)
+        for part, (kind, rows) in zip(parts, tables.items()):
+            self.assertTrue(part.startswith(kind + " ("), part)
+            unwrapped = " ".join(part.split())
+            for row in rows:
+                self.assertIn(f" {row['name']} {row['summary']}", unwrapped)
+                for option in row["options"]:
+                    self.assertIn(f" {option['name']}: {option['summary']}", unwrapped)
+
+    def test_refuses_a_kind_that_there_is_not(self):
+        self.assertIn("optimisers (did you mean optimizers?), allowed: topologies, ",
+                      self.gossamer("list", "optimisers", code=2).stderr)
 
 
 class Topology(CliCase):
@@ -189,7 +231,7 @@ class Topology(CliCase):
         self.gossamer("topology", "show", "ring", "--world-size", "4", "--plot", "a.jpg", code=2)
 
     def test_text_names_everything_too(self):
-        self.assertIn("one-peer-exp\n", self.gossamer("topology", "list").stdout)
+        self.assertRegex(self.gossamer("topology", "list").stdout, "\n  one-peer-exp +pairs ")
         shown = self.gossamer("topology", "show", "one_peer_exp", "--world-size", "4").stdout
         self.assertIn("round 0: 0-1 2-3\n", shown)
         self.assertIn("round 1: 0-2 1-3\n", shown)

@@ -1,0 +1,165 @@
+// gossamer list [KIND]
+
+#include "apps/commands/list.hpp"
+
+#include <algorithm>
+#include <array>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "apps/commands/commands.hpp"
+#include "apps/data/dataset.hpp"
+#include "apps/models/models.hpp"
+#include "base/error.hpp"
+#include "base/registry.hpp"
+#include "base/text.hpp"
+#include "comm/launch.hpp"
+#include "core/algorithm.hpp"
+#include "optim/registry.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kLineWidth = 100;
+
+/// The columns of a table: those that its rows have.
+template <class Entry>
+Json row_of_table(const Entry& entry) {
+  Json row = {{"name", entry.name}, {"summary", entry.summary}};
+  if constexpr (requires { entry.sizes; }) row["sizes"] = entry.sizes;
+  if constexpr (requires { entry.needs_options; }) row["needs_options"] = entry.needs_options;
+  if constexpr (requires { entry.needs_topology; }) row["needs_topology"] = entry.needs_topology;
+  if constexpr (requires { entry.takes; }) row["takes"] = name_of(entry.takes);
+  if constexpr (requires { entry.gives; }) row["gives"] = name_of(entry.gives);
+  row["options"] = Json::array();
+  if constexpr (requires { entry.options; }) {
+    for (const OptionEntry& option : entry.options) {
+      row["options"].push_back({{"name", option.name}, {"summary", option.summary}});
+    }
+  }
+  return row;
+}
+
+template <class Table>
+Json rows_of_table(const Table& table) {
+  Json rows = Json::array();
+  for (const auto& entry : table) rows.push_back(row_of_table(entry));
+  return rows;
+}
+
+struct Kind {
+  std::string_view name;
+  /// Where a configuration names a plug-in of this kind.
+  std::string_view key;
+  Json (*rows)();
+};
+
+constexpr std::array kKinds = {
+    Kind{"topologies", "topology.name", [] { return rows_of_table(topology_table()); }},
+    Kind{"wrappers", "in place of topology.name: topologies made of others",
+         [] { return rows_of_table(wrapper_table()); }},
+    Kind{"optimizers", "optimizer.name", [] { return rows_of_table(optimizer_table()); }},
+    Kind{"schedules", "lr_schedule.name", [] { return rows_of_table(schedule_table()); }},
+    Kind{"algorithms", "algorithm", [] { return rows_of_table(algorithm_table()); }},
+    Kind{"models", "model.name", [] { return rows_of_table(model_table()); }},
+    Kind{"data", "data.name", [] { return rows_of_table(dataset_table()); }},
+    Kind{"backends", "comm.backend", [] { return rows_of_table(backend_table()); }},
+};
+
+const Kind& find_kind(std::string_view name) {
+  return row_of(kKinds, "kind of plug-in called", name);
+}
+
+/// Words in lines of at most kLineWidth, of which all but the first begin with `indent` spaces.
+/// `column` is where the first line stands already.
+void print_wrapped(std::ostream& out, const std::string& text, std::size_t column,
+                   std::size_t indent) {
+  std::istringstream words(text);
+  bool first = true;
+  for (std::string word; words >> word; first = false) {
+    if (!first && column + 1 + word.size() > kLineWidth) {
+      out << "\n" << std::string(indent, ' ');
+      column = indent;
+    } else if (!first) {
+      out << ' ';
+      ++column;
+    }
+    out << word;
+    column += word.size();
+  }
+  out << "\n";
+}
+
+void print_row(std::ostream& out, const Json& row, std::size_t indent) {
+  const std::string margin(indent, ' ');
+  const auto line = [&](const std::string& text) {
+    out << margin;
+    print_wrapped(out, text, indent, indent + 4);
+  };
+  const std::string name = concat("  ", row["name"].get<std::string>());
+  out << name << std::string(indent - name.size(), ' ');
+  print_wrapped(out, row["summary"], indent, indent);
+  for (const auto& [key, value] : row.items()) {
+    if (key == "name" || key == "summary" || key == "options" || value == false) continue;
+    std::string label = key;
+    std::ranges::replace(label, '_', ' ');
+    line(value == true ? label : concat(label, ": ", value.get<std::string>()));
+  }
+  for (const Json& option : row["options"]) {
+    line(concat(option["name"].get<std::string>(), ": ", option["summary"].get<std::string>()));
+  }
+}
+
+void list(const std::string& kind, bool json) {
+  std::vector<std::string> kinds = names_of(kKinds);
+  if (!kind.empty()) kinds = {std::string(find_kind(kind).name)};
+  if (json) {
+    Json tables;
+    for (const std::string& name : kinds) tables[name] = rows_of_kind(name);
+    std::cout << tables.dump(2) << "\n";
+    return;
+  }
+  for (const std::string& name : kinds) {
+    if (name != kinds.front()) std::cout << "\n";
+    print_kind(std::cout, name);
+  }
+}
+
+}  // namespace
+
+Json rows_of_kind(std::string_view kind) { return find_kind(kind).rows(); }
+
+void print_kind(std::ostream& out, std::string_view kind) {
+  const Kind& found = find_kind(kind);
+  const Json rows = found.rows();
+  std::size_t widest = 0;
+  for (const Json& row : rows) widest = std::max(widest, row["name"].get<std::string>().size());
+  out << found.name << " (" << found.key << ")\n";
+  for (const Json& row : rows) print_row(out, row, widest + 4);
+}
+
+void add_list_command(CLI::App& program, int& exit_code) {
+  auto kind = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  CLI::App* command =
+      program.add_subcommand("list", "What a configuration can name, with options and defaults");
+  command->add_option("kind", *kind,
+                      concat("One of ", join(names_of(kKinds), ", "), "; all when not given"));
+  command->add_flag("--json", *json, "As JSON: an object with an array for every kind");
+  command->footer(
+      "configs/reference.yaml explains the keys that all plug-ins of a kind share.\n\n"
+      "Examples:\n"
+      "  gossamer list optimizers\n"
+      "  gossamer list --json");
+  command->callback([kind, json, &exit_code] {
+    list(*kind, *json);
+    exit_code = static_cast<int>(ExitCode::kDone);
+  });
+}
+
+}  // namespace gossamer::apps

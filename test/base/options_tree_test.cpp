@@ -18,25 +18,20 @@ namespace {
 
 Options read(std::string_view text) { return Options(parse_yaml(text, "f.yaml")); }
 
-template <class Call>
-std::string error_of(const Call& call) {
-  return thrown<ConfigError>(call);
-}
-
 TEST(OptionsTree, RootMustBeAMapping) {
-  EXPECT_EQ(error_of([] { (void)read("[1]"); }),
+  EXPECT_EQ(what_of<ConfigError>([] { (void)read("[1]"); }),
             "f.yaml:1:1: the file holds a list, allowed: key: value lines");
-  EXPECT_EQ(error_of([] { (void)read("abc"); }),
+  EXPECT_EQ(what_of<ConfigError>([] { (void)read("abc"); }),
             "f.yaml:1:1: the file holds text, allowed: key: value lines");
-  EXPECT_EQ(error_of([] { read("").reject_unknown(); }), "");
-  EXPECT_EQ(error_of([] { Options().reject_unknown(); }), "");
+  EXPECT_EQ(what_of<ConfigError>([] { read("").reject_unknown(); }), "");
+  EXPECT_EQ(what_of<ConfigError>([] { Options().reject_unknown(); }), "");
 }
 
 TEST(OptionsTree, SectionsMustBeMappings) {
   const Options root = read("a: 5\nb: [1]\nc:\n");
-  EXPECT_EQ(error_of([&] { (void)root.section("a"); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.section("a"); }),
             "f.yaml:1:4: a: is text, allowed: a section of key: value lines");
-  EXPECT_EQ(error_of([&] { (void)root.section("b"); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.section("b"); }),
             "f.yaml:2:4: b: is a list, allowed: a section of key: value lines");
   EXPECT_EQ(root.section("c").integer("x", {.fallback = 4}), 4);
   EXPECT_EQ(root.section("d").integer("x", {.fallback = 4}), 4);
@@ -55,7 +50,7 @@ TEST(OptionsTree, RefusesUnknownKeysWithASuggestion) {
   const Options root = read("seed: 1\nepohcs: 3\n");
   (void)root.integer("seed", {});
   (void)root.integer("epochs", {.fallback = 1});
-  EXPECT_EQ(error_of([&] { root.reject_unknown(); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
             "f.yaml:2:1: epohcs: unknown key (did you mean epochs?), allowed: seed, epochs");
 }
 
@@ -63,25 +58,26 @@ TEST(OptionsTree, RefusesUnknownKeysOfNestedSections) {
   const Options root = read("a:\n  b:\n    known: 1\n    other: 2\n");
   const Options inner = root.section("a").section("b");
   (void)inner.integer("known", {});
-  EXPECT_EQ(error_of([&] { root.reject_unknown(); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
             "f.yaml:4:5: a.b.other: unknown key, allowed: known");
   (void)inner.integer("other", {});
-  EXPECT_EQ(error_of([&] { root.reject_unknown(); }), "");
+  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }), "");
 }
 
 TEST(OptionsTree, RefusesSectionsThatNobodyTakes) {
   const Options root = read("seed: 1\nextra:\n  a: 1\n");
   (void)root.integer("seed", {});
-  EXPECT_EQ(error_of([&] { root.reject_unknown(); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
             "f.yaml:2:1: extra: unknown key, allowed: seed");
 }
 
 TEST(OptionsTree, ChecksASectionByItselfToo) {
   const Options root = read("mine:\n  x: 1\nother:\n  y: 2\n");
   const Options mine = root.section("mine");
-  EXPECT_EQ(error_of([&] { mine.reject_unknown(); }).rfind("f.yaml:2:3: mine.x: ", 0), 0U);
+  EXPECT_EQ(what_of<ConfigError>([&] { mine.reject_unknown(); }).rfind("f.yaml:2:3: mine.x: ", 0),
+            0U);
   (void)mine.integer("x", {});
-  EXPECT_EQ(error_of([&] { mine.reject_unknown(); }), "");
+  EXPECT_EQ(what_of<ConfigError>([&] { mine.reject_unknown(); }), "");
 }
 
 TEST(OptionsTree, KeysTakenThroughAnyViewAreKnown) {
@@ -91,7 +87,7 @@ TEST(OptionsTree, KeysTakenThroughAnyViewAreKnown) {
   const Options copy = one;
   (void)copy.integer("a", {});
   (void)two.integer("b", {});
-  EXPECT_EQ(error_of([&] { root.reject_unknown(); }), "");
+  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }), "");
 }
 
 TEST(OptionsTree, OutlivesTheRoot) {
@@ -105,8 +101,8 @@ TEST(OptionsTree, OutlivesTheRoot) {
 
 TEST(OptionsTree, FailNamesThePlaceOfTheKey) {
   const Options section = read("s:\n  a: 1\n").section("s");
-  EXPECT_EQ(error_of([&] { section.fail("a", "is odd"); }), "f.yaml:2:6: s.a: is odd");
-  EXPECT_EQ(error_of([&] { section.fail("b", "is odd"); }), "f.yaml:2:3: s.b: is odd");
+  EXPECT_EQ(what_of<ConfigError>([&] { section.fail("a", "is odd"); }), "f.yaml:2:6: s.a: is odd");
+  EXPECT_EQ(what_of<ConfigError>([&] { section.fail("b", "is odd"); }), "f.yaml:2:3: s.b: is odd");
 }
 
 TEST(OptionsTree, ParseTakesSectionsWrittenInCode) {
@@ -114,7 +110,7 @@ TEST(OptionsTree, ParseTakesSectionsWrittenInCode) {
   const Options two = Options::parse("{a: 1, b: {c: 2}}");
   EXPECT_EQ(two.section("b").integer("c", {}), 2);
   EXPECT_FALSE(Options::parse("").has("a"));
-  EXPECT_EQ(error_of([] { (void)Options::parse("a: x").integer("a", {}); }),
+  EXPECT_EQ(what_of<ConfigError>([] { (void)Options::parse("a: x").integer("a", {}); }),
             "options:1:5: a: x is not an integer, allowed: an integer");
 }
 
@@ -199,9 +195,9 @@ TEST(NamedSection, TakesANameForASection) {
   EXPECT_EQ(b.text("name", std::nullopt), "base-k");
   EXPECT_EQ(b.integer("k", {}), 2);
   EXPECT_FALSE(root.named_section("c").has("name"));
-  EXPECT_EQ(error_of([&] { (void)root.named_section("d"); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.named_section("d"); }),
             "f.yaml:3:4: d: is a list, allowed: a name, or a section of key: value lines");
-  EXPECT_EQ(error_of([&] { (void)root.named_section("a").integer("name", {}); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.named_section("a").integer("name", {}); }),
             "f.yaml:1:4: a.name: ring is not an integer, allowed: an integer");
 }
 
@@ -212,13 +208,14 @@ TEST(NamedSections, AreTheItemsOfAList) {
   EXPECT_EQ(items[0].text("name", std::nullopt), "ring");
   EXPECT_EQ(items[1].text("name", std::nullopt), "torus");
   EXPECT_EQ(items[1].integer("rows", {}), 2);
-  EXPECT_EQ(error_of([&] { items[1].reject_unknown(); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { items[1].reject_unknown(); }),
             "f.yaml:1:34: l[1].colour: unknown key, allowed: name, rows");
   const std::string allowed = "allowed: a list of names or sections, of one at least";
-  EXPECT_EQ(error_of([&] { (void)root.named_sections("e"); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.named_sections("e"); }),
             "f.yaml:2:4: e: is a list, " + allowed);
-  EXPECT_EQ(error_of([&] { (void)root.named_sections("t"); }), "f.yaml:3:4: t: is x, " + allowed);
-  EXPECT_EQ(error_of([&] { (void)root.named_sections("m"); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.named_sections("t"); }),
+            "f.yaml:3:4: t: is x, " + allowed);
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.named_sections("m"); }),
             "f.yaml:1:1: m: is missing, " + allowed);
 }
 
@@ -243,7 +240,8 @@ TEST(AcceptUnknown, LetsASectionPass) {
   const Options root = read("a: {x: 1}\nb: {y: 2}\n");
   root.section("a").accept_unknown();
   (void)root.section("b");
-  EXPECT_EQ(error_of([&] { root.reject_unknown(); }), "f.yaml:2:5: b.y: unknown key, allowed: ");
+  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
+            "f.yaml:2:5: b.y: unknown key, allowed: ");
 }
 
 }  // namespace

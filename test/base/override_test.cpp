@@ -21,7 +21,7 @@ Options with(std::initializer_list<std::string_view> overrides) {
 
 std::string error_of(std::string_view assignment) {
   YamlNode root = parse_yaml(kFile, "f.yaml");
-  return thrown<ConfigError>([&] { apply_override(root, assignment); });
+  return what_of<ConfigError>([&] { apply_override(root, assignment); });
 }
 
 TEST(Override, ReplacesOneValueAndLeavesTheRest) {
@@ -40,7 +40,7 @@ TEST(Override, TypesValuesAsInAFile) {
       with({"a=[1.5, 2]", "b={c: 3}", "d='4'", "e=true", "f=x=y", "run=null", "g="});
   EXPECT_EQ(root.number_pair("a", {0, 0}, {}), std::pair(1.5, 2.0));
   EXPECT_EQ(root.section("b").integer("c", {}), 3);
-  EXPECT_NE(thrown<ConfigError>([&] { (void)root.integer("d", {}); }), "");
+  EXPECT_NE(what_of<ConfigError>([&] { (void)root.integer("d", {}); }), "");
   EXPECT_TRUE(root.flag("e", false));
   EXPECT_EQ(root.text("f", std::nullopt), "x=y");
   EXPECT_FALSE(root.has("run"));
@@ -56,13 +56,13 @@ TEST(Override, MakesTheSectionsItNeeds) {
 TEST(Override, IsThePlaceThatErrorsName) {
   const Options root = with({"run.seed=many", "run.sede=1"});
   const Options run = root.section("run");
-  EXPECT_EQ(thrown<ConfigError>([&] { (void)run.integer("seed", {}); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)run.integer("seed", {}); }),
             "command line: run.seed: many is not an integer, allowed: an integer");
   (void)run.text("seed", std::nullopt);
   (void)run.text("name", std::nullopt);
   (void)root.integer("top", {});
   (void)root.has("list");
-  EXPECT_EQ(thrown<ConfigError>([&] { run.reject_unknown(); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { run.reject_unknown(); }),
             "command line: run.sede: unknown key (did you mean seed?), allowed: seed, name");
 }
 

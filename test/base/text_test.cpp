@@ -108,7 +108,7 @@ TEST(Registry, FindsRowsInEitherSpelling) {
 }
 
 TEST(Registry, NamesWhatThereIs) {
-  EXPECT_EQ(thrown<ConfigError>([] { (void)row_of(kRows, "optimizer", "SDG"); }),
+  EXPECT_EQ(what_of<ConfigError>([] { (void)row_of(kRows, "optimizer", "SDG"); }),
             "there is no optimizer SDG (did you mean sgd?), allowed: accum-adamw, sgd");
 }
 

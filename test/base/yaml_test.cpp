@@ -19,7 +19,7 @@ using Kind = YamlNode::Kind;
 YamlNode parse(std::string_view text) { return parse_yaml(text, "f.yaml"); }
 
 std::string error_of(std::string_view text) {
-  return thrown<ConfigError>([&] { parse(text); });
+  return what_of<ConfigError>([&] { parse(text); });
 }
 
 /// The node at a dotted path; a null node's address is a failed test.
@@ -171,7 +171,7 @@ TEST(Yaml, RefusesAQuoteThatNeverEnds) {
 
 TEST(Yaml, ReadsFiles) {
   const TemporaryFile file("a: 1\r\nb: [1,\r\n");
-  const std::string broken = thrown<ConfigError>([&] { read_yaml_file(file.path()); });
+  const std::string broken = what_of<ConfigError>([&] { read_yaml_file(file.path()); });
   EXPECT_EQ(broken.rfind(file.path() + ":", 0), 0U) << broken;
   const TemporaryFile good(
       "\xEF\xBB\xBF"
@@ -184,7 +184,7 @@ TEST(Yaml, ReadsFiles) {
 TEST(Yaml, NamesTheFileThatCannotBeRead) {
   for (const std::string& path : {std::string("/nonexistent/a.yaml"), testing::TempDir()}) {
     EXPECT_EQ(
-        thrown<ConfigError>([&] { read_yaml_file(path); }),
+        what_of<ConfigError>([&] { read_yaml_file(path); }),
         path + ":1:1: the configuration file cannot be read, allowed: the path of a YAML file");
   }
 }

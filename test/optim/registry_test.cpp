@@ -1,5 +1,6 @@
 #include "optim/registry.hpp"
 
+#include "test/base/thrown.hpp"
 #include "test/optim/parameters.hpp"
 
 #include <set>
@@ -15,28 +16,14 @@
 namespace gossamer {
 namespace {
 
-template <class Call>
-std::string refusal(const Call& call) {
-  try {
-    (void)call();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 std::string optimizer_refusal(std::string_view name, std::string_view options = "") {
   const Options given = Options::parse(options);
-  return refusal([&] { return make_optimizer(name, given); });
+  return what_of<ConfigError>([&] { (void)make_optimizer(name, given); });
 }
 
 std::string schedule_refusal(std::string_view name, std::string_view options = "") {
   const Options given = Options::parse(options);
-  return refusal([&] { return make_schedule(name, {}, given); });
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
+  return what_of<ConfigError>([&] { (void)make_schedule(name, {}, given); });
 }
 
 TEST(OptimizerTable, HasWholeRows) {

@@ -1,5 +1,6 @@
 #include "topology/registry.hpp"
 
+#include "test/base/thrown.hpp"
 #include "test/topology/worlds.hpp"
 
 #include <stdexcept>
@@ -13,16 +14,7 @@ namespace gossamer {
 namespace {
 
 std::string refusal(std::string_view name, const World& world, const Options& options = Options()) {
-  try {
-    (void)make_topology(name, world, options);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
+  return what_of<ConfigError>([&] { (void)make_topology(name, world, options); });
 }
 
 TEST(TopologyTable, HasWholeRowsUnderCanonicalNames) {

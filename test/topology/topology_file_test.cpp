@@ -1,5 +1,7 @@
 #include "topology/topology_file.hpp"
 
+#include "test/base/thrown.hpp"
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -24,12 +26,7 @@ class TopologyFileTest : public testing::Test {
     return make_topology("from-file", {.size = size}, Options::parse("path: " + write(text)));
   }
   [[nodiscard]] std::string refusal(const std::string& text, int size = 3) const {
-    try {
-      (void)build(text, size);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "";
+    return what_of<ConfigError>([&] { (void)build(text, size); });
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
@@ -37,10 +34,6 @@ class TopologyFileTest : public testing::Test {
   std::string path_ = testing::TempDir() + "gossamer_topology_" +
                       testing::UnitTest::GetInstance()->current_test_info()->name() + ".yaml";
 };
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_F(TopologyFileTest, ReadsAGraph) {
   const auto path = build("world_size: 3\nedges: [[0, 1], [1, 2], [2, 1]]\n", 3);
@@ -129,13 +122,8 @@ TEST_F(TopologyFileTest, RefusesWhatItDoesNotUnderstand) {
 TEST_F(TopologyFileTest, RefusesFilesThatAreTooLargeOrNotThere) {
   const std::string path = write("");
   std::filesystem::resize_file(path, std::uintmax_t{1} << 30);
-  try {
-    (void)read_topology_file(path);
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_TRUE(contains(error.what(), "has 1.1 GB, allowed: topology files of up to 16.8 MB"))
-        << error.what();
-  }
+  const std::string what = what_of<ConfigError>([&] { (void)read_topology_file(path); });
+  EXPECT_TRUE(contains(what, "has 1.1 GB, allowed: topology files of up to 16.8 MB")) << what;
   EXPECT_THROW((void)read_topology_file("/nowhere/at/all.yaml"), ConfigError);
 }
 

@@ -1,5 +1,7 @@
 // Topologies made of others.
 
+#include "test/base/thrown.hpp"
+
 #include <string>
 
 #include <gtest/gtest.h>
@@ -21,16 +23,7 @@ std::unique_ptr<Topology> build(const std::string& yaml, int size) {
 }
 
 std::string refusal(const std::string& yaml, int size = 8) {
-  try {
-    (void)read_topology(Options::parse(yaml), {.size = size});
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
+  return what_of<ConfigError>([&] { (void)read_topology(Options::parse(yaml), {.size = size}); });
 }
 
 TEST(Alternate, TakesTurns) {

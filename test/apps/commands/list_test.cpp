@@ -66,7 +66,7 @@ std::string allowed(const std::string& message) {
 std::set<std::string> keys_read(const Plugin& plugin) {
   const Options options = plugin.section(plugin.with("not_an_option", "1"));
   plugin.make(options);
-  std::istringstream list(allowed(thrown<ConfigError>([&] { options.reject_unknown(); })));
+  std::istringstream list(allowed(what_of<ConfigError>([&] { options.reject_unknown(); })));
   std::set<std::string> keys;
   for (std::string key; list >> key;) keys.insert(key.substr(0, key.find(',')));
   return keys;
@@ -85,7 +85,7 @@ std::string default_of(const Plugin& plugin, std::string_view key) {
 /// What Options allows for a key, in its words: a list of one is wrong for every type.
 std::string allowed_for(const Plugin& plugin, std::string_view key) {
   const Options options = plugin.section(plugin.with(key, "[0]"));
-  return allowed(thrown<ConfigError>([&] { plugin.make(options); }));
+  return allowed(what_of<ConfigError>([&] { plugin.make(options); }));
 }
 
 void expect_summary(const Plugin& plugin, const OptionEntry& option) {
@@ -94,18 +94,18 @@ void expect_summary(const Plugin& plugin, const OptionEntry& option) {
   const auto needed = plugin.needed.find(std::string(option.name));
   if (needed == plugin.needed.end()) {
     const std::string end = concat("; ", range, ", default ", default_of(plugin, option.name));
-    const std::string summary = concat(option.summary, ":");
-    EXPECT_NE(summary.find(end + ":"), std::string::npos)
+    // The end of the summary, or an explanation of the default.
+    EXPECT_TRUE(contains(concat(option.summary, ":"), end + ":"))
         << option.summary << "\nought to say: " << end;
     return;
   }
-  EXPECT_NE(option.summary.find(concat("; ", range, ", must be given")), std::string::npos)
-      << option.summary << "\nought to say: " << range;
+  const std::string end = concat("; ", range, ", must be given");
+  EXPECT_TRUE(contains(std::string(option.summary), end))
+      << option.summary << "\nought to say: " << end;
   Values others = plugin.needed;
   others.erase(needed->first);
   const Options without = plugin.section(others);
-  EXPECT_NE(thrown<ConfigError>([&] { plugin.make(without); }).find("is missing"),
-            std::string::npos);
+  EXPECT_TRUE(contains(what_of<ConfigError>([&] { plugin.make(without); }), "is missing"));
 }
 
 void expect_true_options(const Plugin& plugin) {

@@ -1,5 +1,7 @@
 #include "apps/data/sharding.hpp"
 
+#include "test/base/thrown.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -126,14 +128,8 @@ TEST(Sharding, LastRankIsAsSkewedAsTheFirst) {
 
 TEST(Sharding, RefusesMoreRanksThanSamples) {
   for (const Alpha alpha : {Alpha(), Alpha(0.5)}) {
-    try {
-      shard_samples(make_labels(4), 5, 1, alpha);
-      FAIL() << "4 samples were dealt to 5 ranks";
-    } catch (const ConfigError& error) {
-      EXPECT_STREQ(error.what(),
-                   "the training set has 4 samples, too few for 5 ranks; use more data or fewer "
-                   "ranks");
-    }
+    EXPECT_EQ(what_of<ConfigError>([&] { (void)shard_samples(make_labels(4), 5, 1, alpha); }),
+              "the training set has 4 samples, too few for 5 ranks; use more data or fewer ranks");
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "apps/lab/simulate/simulation.hpp"
 
+#include "test/base/thrown.hpp"
 #include "test/topology/irregular.hpp"
 
 #include <cmath>
@@ -25,16 +26,7 @@ SimulationResult run(const std::string& yaml, int num_threads = 1) {
 }
 
 std::string refusal(const std::string& yaml) {
-  try {
-    (void)config_of(yaml);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
+  return what_of<ConfigError>([&] { (void)config_of(yaml); });
 }
 
 TEST(Consensus, ShrinksPerPeriodByTheSpectralRadius) {

@@ -2,6 +2,8 @@
 
 #include "apps/lab/study/study_config.hpp"
 
+#include "test/base/thrown.hpp"
+
 #include <set>
 #include <string>
 #include <vector>
@@ -19,12 +21,7 @@ StudyConfig read(const std::string& yaml) {
 }
 
 std::string refusal(const std::string& yaml) {
-  try {
-    static_cast<void>(read(yaml));
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return what_of<ConfigError>([&] { static_cast<void>(read(yaml)); });
 }
 
 /// A study that is fine, with `more` lines in its section.

@@ -6,15 +6,10 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
-#include "apps/models/models.hpp"
-#include "base/error.hpp"
-#include "base/text.hpp"
+#include "apps/models/factory.hpp"
 
 namespace gossamer::apps {
 namespace {
-
-// Two poolings by 2 must leave at least one pixel.
-constexpr std::int64_t kMinSide = 4;
 
 torch::nn::Conv2d make_conv(std::int64_t in, std::int64_t out) {
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false));
@@ -23,7 +18,8 @@ torch::nn::Conv2d make_conv(std::int64_t in, std::int64_t out) {
 class Cnn : public Classifier {
  public:
   Cnn(const InputShape& shape, std::int64_t width)
-      : conv1_(register_module("conv1", make_conv(shape.channels, width))),
+      : conv1_(
+            register_module("conv1", make_conv(need_two_halvings(shape, "cnn").channels, width))),
         norm1_(register_module("norm1", torch::nn::BatchNorm2d(width))),
         conv2_(register_module("conv2", make_conv(width, 2 * width))),
         norm2_(register_module("norm2", torch::nn::BatchNorm2d(2 * width))),
@@ -47,26 +43,10 @@ class Cnn : public Classifier {
   torch::nn::Linear output_;
 };
 
-class CnnFactory : public ModelFactory {
- public:
-  explicit CnnFactory(std::int64_t width) : width_(width) {}
-  [[nodiscard]] std::shared_ptr<Classifier> make(const InputShape& shape) const override {
-    if (shape.height < kMinSide || shape.width < kMinSide) {
-      throw ConfigError(concat("model.name: cnn needs images of at least ", kMinSide, " x ",
-                               kMinSide, " pixels, these have ", shape.height, " x ", shape.width));
-    }
-    return std::make_shared<Cnn>(shape, width_);
-  }
-
- private:
-  std::int64_t width_;
-};
-
 }  // namespace
 
 std::unique_ptr<const ModelFactory> configure_cnn(const Options& model) {
-  return std::make_unique<CnnFactory>(
-      model.integer("width", {.fallback = 16, .min = 1, .max = 10'000}));
+  return make_factory<Cnn>(model.integer("width", {.fallback = 16, .min = 1, .max = 10'000}));
 }
 
 }  // namespace gossamer::apps

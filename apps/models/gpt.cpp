@@ -11,7 +11,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "apps/models/models.hpp"
+#include "apps/models/factory.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -142,17 +142,6 @@ class Gpt : public Classifier {
   torch::nn::Linear head_ = nullptr;
 };
 
-class GptFactory : public ModelFactory {
- public:
-  explicit GptFactory(const GptOptions& options) : options_(options) {}
-  [[nodiscard]] std::shared_ptr<Classifier> make(const InputShape& shape) const override {
-    return std::make_shared<Gpt>(shape, options_);
-  }
-
- private:
-  GptOptions options_;
-};
-
 }  // namespace
 
 std::unique_ptr<const ModelFactory> configure_gpt(const Options& model) {
@@ -163,7 +152,7 @@ std::unique_ptr<const ModelFactory> configure_gpt(const Options& model) {
   if (options.width % options.heads != 0) {
     model.fail("heads", "does not divide model.d_model, allowed: a divisor of it");
   }
-  return std::make_unique<GptFactory>(options);
+  return make_factory<Gpt>(options);
 }
 
 }  // namespace gossamer::apps

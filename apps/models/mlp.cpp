@@ -5,7 +5,7 @@
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/modules/linear.h>
 
-#include "apps/models/models.hpp"
+#include "apps/models/factory.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
@@ -39,21 +39,10 @@ class Mlp : public Classifier {
   torch::nn::Linear output_ = nullptr;
 };
 
-class MlpFactory : public ModelFactory {
- public:
-  explicit MlpFactory(const MlpOptions& options) : options_(options) {}
-  [[nodiscard]] std::shared_ptr<Classifier> make(const InputShape& shape) const override {
-    return std::make_shared<Mlp>(shape, options_);
-  }
-
- private:
-  MlpOptions options_;
-};
-
 }  // namespace
 
 std::unique_ptr<const ModelFactory> configure_mlp(const Options& model) {
-  return std::make_unique<MlpFactory>(
+  return make_factory<Mlp>(
       MlpOptions{.hidden = model.integer("hidden", {.fallback = 256, .min = 1, .max = 100'000}),
                  .layers = model.integer("layers", {.fallback = 2, .min = 0, .max = 1'000})});
 }

@@ -6,6 +6,10 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
+#include "apps/models/factory.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+
 namespace gossamer::apps {
 
 std::unique_ptr<const ModelFactory> configure_mlp(const Options& model);
@@ -72,6 +76,14 @@ std::unique_ptr<const ModelFactory> configure_model(std::string_view name, const
 }
 
 const ModelEntry& find_model(std::string_view name) { return row_of(kTable, "model", name); }
+
+const InputShape& need_two_halvings(const InputShape& shape, std::string_view model) {
+  // They must leave at least one pixel.
+  constexpr std::int64_t kMinSide = 4;
+  if (shape.height >= kMinSide && shape.width >= kMinSide) return shape;
+  throw ConfigError(concat("model.name: ", model, " needs images of at least ", kMinSide, " x ",
+                           kMinSide, " pixels, these have ", shape.height, " x ", shape.width));
+}
 
 void Classifier::reset(Random& random) { initialise(*this, random); }
 

@@ -11,15 +11,10 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
-#include "apps/models/models.hpp"
-#include "base/error.hpp"
-#include "base/text.hpp"
+#include "apps/models/factory.hpp"
 
 namespace gossamer::apps {
 namespace {
-
-// Two stages halve the image.
-constexpr std::int64_t kMinSide = 4;
 
 struct ResNetOptions {
   std::int64_t width = 16;
@@ -64,7 +59,8 @@ TORCH_MODULE(BasicBlock);
 class ResNet : public Classifier {
  public:
   ResNet(const InputShape& shape, const ResNetOptions& options)
-      : conv_(register_module("conv", make_conv(shape.channels, options.width, 1))),
+      : conv_(register_module(
+            "conv", make_conv(need_two_halvings(shape, "resnet20").channels, options.width, 1))),
         bn_(register_module("bn", torch::nn::BatchNorm2d(options.width))) {
     std::int64_t in = options.width;
     for (const std::int64_t factor : {1, 2, 4}) {
@@ -90,25 +86,10 @@ class ResNet : public Classifier {
   torch::nn::Linear fc_ = nullptr;
 };
 
-class ResNetFactory : public ModelFactory {
- public:
-  explicit ResNetFactory(const ResNetOptions& options) : options_(options) {}
-  [[nodiscard]] std::shared_ptr<Classifier> make(const InputShape& shape) const override {
-    if (shape.height < kMinSide || shape.width < kMinSide) {
-      throw ConfigError(concat("model.name: resnet20 needs images of at least ", kMinSide, " x ",
-                               kMinSide, " pixels, these have ", shape.height, " x ", shape.width));
-    }
-    return std::make_shared<ResNet>(shape, options_);
-  }
-
- private:
-  ResNetOptions options_;
-};
-
 }  // namespace
 
 std::unique_ptr<const ModelFactory> configure_resnet20(const Options& model) {
-  return std::make_unique<ResNetFactory>(
+  return make_factory<ResNet>(
       ResNetOptions{.width = model.integer("width", {.fallback = 16, .min = 1, .max = 10'000}),
                     .blocks = model.integer("blocks", {.fallback = 3, .min = 1, .max = 1'000})});
 }

@@ -1,0 +1,33 @@
+#pragma once
+// What the files of the models share.
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "apps/models/models.hpp"
+
+namespace gossamer::apps {
+
+template <class Model, class ModelOptions>
+class FactoryOf : public ModelFactory {
+ public:
+  explicit FactoryOf(ModelOptions options) : options_(std::move(options)) {}
+  [[nodiscard]] std::shared_ptr<Classifier> make(const InputShape& shape) const override {
+    return std::make_shared<Model>(shape, options_);
+  }
+
+ private:
+  ModelOptions options_;
+};
+
+/// Makes `Model(shape, options)`.
+template <class Model, class ModelOptions>
+std::unique_ptr<const ModelFactory> make_factory(ModelOptions options) {
+  return std::make_unique<FactoryOf<Model, ModelOptions>>(std::move(options));
+}
+
+/// Returns `shape`. Throws ConfigError where nothing is left of an image after it is halved twice.
+const InputShape& need_two_halvings(const InputShape& shape, std::string_view model);
+
+}  // namespace gossamer::apps

@@ -34,6 +34,12 @@ Json row_of_table(const Entry& entry) {
   if constexpr (requires { entry.sizes; }) row["sizes"] = entry.sizes;
   if constexpr (requires { entry.needs_options; }) row["needs_options"] = entry.needs_options;
   if constexpr (requires { entry.needs_topology; }) row["needs_topology"] = entry.needs_topology;
+  if constexpr (requires { entry.needs_undirected; }) {
+    row["needs_undirected_topology"] = entry.needs_undirected;
+    row["needs_static_topology"] = entry.needs_static;
+    row["communicates"] = entry.communicates;
+    row["keeps_models_equal"] = entry.keeps_models_equal;
+  }
   if constexpr (requires { entry.takes; }) row["takes"] = name_of(entry.takes);
   if constexpr (requires { entry.gives; }) row["gives"] = name_of(entry.gives);
   row["options"] = Json::array();

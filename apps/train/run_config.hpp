@@ -12,6 +12,7 @@
 #include "apps/train/device_choice.hpp"
 #include "base/options.hpp"
 #include "comm/launch.hpp"
+#include "core/algorithm.hpp"
 #include "core/gradient_policy.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"

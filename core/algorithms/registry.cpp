@@ -15,17 +15,26 @@ AlgorithmFactory read_outer(const Options& options);
 namespace {
 
 constexpr std::array kAllreduceOptions = {
-    OptionEntry{"overlap", "sums travel during the backward pass; true or false, true by default"},
-    OptionEntry{"delay", "0 (default), or 1: updates use the mean gradient of the step before"},
-    OptionEntry{"average", "true (default): the mean of all gradients; false: their sum"},
+    OptionEntry{"overlap", "sums travel during the backward pass; true or false, default true"},
+    OptionEntry{"delay",
+                "1: updates use the mean gradient of the step before; an integer from 0 to 1, "
+                "default 0"},
+    OptionEntry{"average",
+                "updates use the mean of all gradients, else their sum; true or false, default "
+                "true"},
 };
 
 constexpr std::array kOuterOptions = {
-    OptionEntry{"every", "steps between two averages of all models, 1 to 1000000, 8 by default"},
-    OptionEntry{"kind", "slowmo (default) or diloco: how an average moves the common model"},
-    OptionEntry{"lr", "outer learning rate, above 0; 1 by default, diloco 0.7"},
-    OptionEntry{"momentum", "outer momentum, 0 to below 1; 0.5 by default, diloco 0.9"},
-    OptionEntry{"streaming", "true: buckets take turns within a cycle; false by default"},
+    OptionEntry{"every",
+                "steps between two averages of all models; an integer from 1 to 1000000, default "
+                "8"},
+    OptionEntry{"kind",
+                "how an average moves the common model; one of slowmo, diloco, default slowmo"},
+    OptionEntry{"lr",
+                "outer learning rate; a number > 0 and <= 1e+06, default 1: 0.7 for diloco"},
+    OptionEntry{"momentum",
+                "outer momentum; a number >= 0 and < 1, default 0.5: 0.9 for diloco"},
+    OptionEntry{"streaming", "buckets take turns within a cycle; true or false, default false"},
 };
 
 constexpr std::array kTable = {

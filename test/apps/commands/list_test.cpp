@@ -21,6 +21,7 @@
 #include "base/registry.hpp"
 #include "base/text.hpp"
 #include "comm/launch.hpp"
+#include "core/algorithm.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 
@@ -129,6 +130,14 @@ TEST(ListedOptions, AreThoseOfTopologies) {
                   }};
     if (entry.needs_options) plugin.needed = {{"path", file}};
     expect_true_options(plugin);
+  }
+}
+
+TEST(ListedOptions, AreThoseOfAlgorithms) {
+  for (const AlgorithmEntry& entry : algorithm_table()) {
+    expect_true_options({.name = entry.name,
+                         .options = entry.options,
+                         .make = [&](const Options& given) { (void)entry.read(given); }});
   }
 }
 

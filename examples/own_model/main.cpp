@@ -10,9 +10,9 @@
 #include "gossamer/topology/registry.hpp"
 
 struct Net : torch::nn::Module {
-  torch::nn::Linear in = register_module("in", torch::nn::Linear(1, 64));
-  torch::nn::Linear out = register_module("out", torch::nn::Linear(64, 1));
-  torch::Tensor forward(torch::Tensor x) { return out(torch::tanh(in(x))); }
+  torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(1, 64));
+  torch::nn::Linear output = register_module("output", torch::nn::Linear(64, 1));
+  torch::Tensor forward(torch::Tensor x) { return output(torch::tanh(hidden(x))); }
 };
 
 int train(gossamer::Communicator& peers, const gossamer::World& world) {

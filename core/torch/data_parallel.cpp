@@ -2,7 +2,6 @@
 
 #include <stdexcept>
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
@@ -81,29 +80,26 @@ std::shared_ptr<DataParallelCore> DataParallelCore::create(
 
 void DataParallelCore::on_gradient(std::int64_t parameter) {
   State& state = *state_;
-  if (state.averaging) {
-    // Left behind, it would be added to the next step's gradient.
-    state.tensors.trainable[static_cast<std::size_t>(parameter)].tensor.mutable_grad().reset();
-    throw std::logic_error(
-        "backward() inside the scope of global_average(): it would train the mean model; let the "
-        "AverageScope end first, or evaluate under torch::NoGradGuard");
-  }
-  if (state.accumulating || state.recording) return;
+  const auto place = static_cast<std::size_t>(parameter);
+  const NamedTensor& entry = state.tensors.trainable[place];
+  // Left behind, it would be added to the next step's gradient.
+  if (state.averaging || state.writing) entry.tensor.mutable_grad().reset();
+  state.check_no_scope("backward()");
+  if (state.recording) return;
   state.check_whole();
-  if (!state.in_backward) {
-    state.in_backward = true;
-    state.adopt_written();
-    const auto alive = std::make_shared<bool>();
-    state.callback = alive;
-    torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this(), alive] {
-      // After an error autograd may drop the callback when the core's stream has gone.
-      if (const auto self = core.lock()) self->state_->end_step();
-    });
+  if (!state.in_backward) state.begin_backward(weak_from_this());
+  if (state.accumulating) return;
+  if (state.offered[place]) {
+    throw std::logic_error(
+        concat("parameter ", entry.name, " got a second gradient in one backward pass, as happens ",
+               "when two checkpointed parts use it; call set_accumulate_grad(true) before ",
+               "backward() and finish_step() after it"));
   }
   if (state.manager) {
     // Autograd may run every part of a model on a stream of its own.
     state.offer(parameter, state.stream().native());
   } else {
+    state.offered[place] = true;
     state.arrival_order.push_back(parameter);
   }
 }
@@ -125,10 +121,9 @@ std::vector<torch::Tensor> DataParallelCore::take_gradients() {
 void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
   State& state = *state_;
   if (!state.manager) throw std::logic_error("step_with() before the first backward()");
-  if (state.averaging) throw std::logic_error("step_with() inside the scope of global_average()");
+  state.check_no_scope("step_with()");
   state.check_whole();
-  static_cast<void>(state.stream());
-  state.adopt_written();
+  state.begin_step();
   const auto offer = [&](std::int64_t parameter) {
     const torch::Tensor& gradient = gradients[static_cast<std::size_t>(parameter)];
     if (gradient.defined() && !state.offered[static_cast<std::size_t>(parameter)]) {
@@ -143,20 +138,28 @@ void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
 
 void DataParallelCore::finish_step() {
   State& state = *state_;
-  if (state.averaging) throw std::logic_error("finish_step() inside the scope of global_average()");
+  state.check_no_scope("finish_step()");
   state.check_whole();
-  state.adopt_written();
+  state.begin_step();
+  if (!state.manager && state.arrival_order.empty()) state.take_declared_order();
   state.end_step();
 }
 
-void DataParallelCore::drain() {
-  static_cast<void>(state_->stream());
-  if (state_->manager) state_->manager->drain();
+void DataParallelCore::drain() { state_->drain(); }
+
+void DataParallelCore::adopt_written() {
+  state_->check_no_scope("a step");
+  state_->adopt_written();
 }
 
 AverageScope DataParallelCore::global_average(bool average_buffers) {
-  if (state_->averaging) throw std::logic_error("global_average() inside its own scope");
+  state_->check_no_scope("global_average()");
   return {shared_from_this(), average_buffers};
+}
+
+WriteScope DataParallelCore::write_parameters() {
+  state_->check_no_scope("write_parameters()");
+  return WriteScope(shared_from_this());
 }
 
 const PipelineMetrics& DataParallelCore::metrics() const {
@@ -189,8 +192,14 @@ const std::vector<ParameterInfo>& DataParallelCore::parameter_infos() const {
 AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_buffers)
     : core_(std::move(core)) {
   DataParallelCore::State& state = *core_->state_;
-  core_->drain();
   state.adopt_written();
+  state.drain();
+  const auto note_homes = [this](const std::vector<NamedTensor>& list) {
+    for (const NamedTensor& entry : list)
+      homes_.emplace_back(entry.tensor, entry.tensor.variable_data());
+  };
+  note_homes(state.tensors.trainable);
+  if (average_buffers) note_homes(state.tensors.buffers);
   const auto average = [&state](std::vector<ParameterMemory> memory) {
     return std::make_unique<ModelAverage>(state.communicator, state.stream(), std::move(memory));
   };
@@ -205,6 +214,7 @@ AverageScope::AverageScope(AverageScope&& other) noexcept
     : core_(std::move(other.core_)),
       parameters_(std::move(other.parameters_)),
       buffers_(std::move(other.buffers_)),
+      homes_(std::move(other.homes_)),
       distance_(other.distance_) {}
 
 void AverageScope::keep() {
@@ -218,6 +228,7 @@ AverageScope::~AverageScope() {
   if (!core_) return;
   try {
     static_cast<void>(core_->state_->stream());
+    for (auto& [tensor, home] : homes_) tensor.set_data(home);
     parameters_->restore();
     if (buffers_) buffers_->restore();
   } catch (const std::exception& error) {

@@ -8,21 +8,23 @@
 //
 // There is no optimizer step and no zero_grad(): when backward() returns, parameters are updated
 // and gradients are gone (a parameter's grad() is undefined). Exchanges then run until the same
-// bucket's next update; meanwhile the parameters may be read and must not be written. Call drain()
-// before writing them and before leaving.
+// bucket's next update; meanwhile the parameters may be read and must not be written. To write
+// them, open the scope of write_parameters(). Call drain() before leaving.
 //
 // The first backward traces the order in which gradients arrive, compares it between ranks, cuts
 // buckets and moves the parameters into contiguous blocks; tensors that shared memory with the
-// parameters before (p.data() kept by the caller) do not follow.
+// parameters before (p.data() kept by the caller) do not follow. A parameter that is given other
+// memory later (torch::load, vector_to_parameters, set_data) is moved back by the next step, with
+// its new values.
 //
 // Parameters in bfloat16 have float32 master copies there, which are what is mixed, updated and
 // exchanged; the parameters are their rounded copies and follow every update. Types may be mixed
-// within a model. What is written to such a parameter after drain() becomes its master copy at the
-// next step or average: autograd's version counter tells, so write to the tensor itself (under
-// NoGradGuard), not to its data().
+// within a model. What is written to such a parameter becomes its master copy at the next step or
+// average.
 //
 // Collective calls, made by every rank at the same step: the constructor, backward(),
-// finish_step(), drain(), global_average(). Thread safety: the rank's own thread only.
+// finish_step(), drain(), global_average(), write_parameters(). Thread safety: the rank's own
+// thread only.
 
 #include <cstdint>
 #include <functional>
@@ -62,6 +64,12 @@ struct DataParallelOptions {
   int num_threads = 1;
   /// Bytes at which a bucket closes.
   std::int64_t bucket_bytes = std::int64_t{25} * 1024 * 1024;
+  /// A step uses the mean of the gradients that set_accumulate_grad() has collected, not their sum:
+  /// they are divided by this rank's number of backward passes in the step.
+  bool mean_over_micro_batches = false;
+  /// Floating-point buffers become their mean over all ranks after every so many steps, which waits
+  /// for the slowest rank; 0: never. Averages of the model (global_average()) are apart from this.
+  std::int64_t average_buffers_every = 0;
   /// Trace and plan, but never update: parameters stay, nothing is exchanged.
   bool dry_run = false;
   Logger logger = {};
@@ -70,8 +78,9 @@ struct DataParallelOptions {
 class DataParallelCore;
 
 /// The mean model, for as long as this lives; then the rank's own model is back, bit for bit,
-/// unless keep() was called. A training backward inside the scope is an error. The destructor does
-/// not communicate.
+/// unless keep() was called. What was written to parameters or averaged buffers inside the scope is
+/// then lost as well. A training backward inside the scope is an error. The destructor does not
+/// communicate.
 class AverageScope {
  public:
   AverageScope(AverageScope&& other) noexcept;
@@ -92,7 +101,30 @@ class AverageScope {
   std::shared_ptr<DataParallelCore> core_;
   std::unique_ptr<ModelAverage> parameters_;
   std::unique_ptr<ModelAverage> buffers_;
+  /// Parameters and averaged buffers, each with a tensor that stays at the memory it had.
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> homes_;
   double distance_ = 0.0;
+};
+
+/// For as long as this lives, the caller may write the parameters in any way: in place under
+/// torch::NoGradGuard, with torch::load, with vector_to_parameters. Types, shapes and devices stay
+/// (ConfigError from the next call that uses the parameters). Training goes on from what was
+/// written: what the peers had sent before is dropped, and the next step mixes nothing. The state
+/// of the optimizer stays. A training backward inside the scope is an error. The destructor does
+/// not communicate.
+class WriteScope {
+ public:
+  WriteScope(WriteScope&& other) noexcept;
+  WriteScope& operator=(WriteScope&&) = delete;
+  WriteScope(const WriteScope&) = delete;
+  WriteScope& operator=(const WriteScope&) = delete;
+  ~WriteScope();
+
+ private:
+  friend class DataParallelCore;
+  explicit WriteScope(std::shared_ptr<DataParallelCore> core);
+
+  std::shared_ptr<DataParallelCore> core_;
 };
 
 /// The part that does not depend on the module's type.
@@ -110,6 +142,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   void finish_step();
   void drain();
   [[nodiscard]] AverageScope global_average(bool average_buffers);
+  [[nodiscard]] WriteScope write_parameters();
   [[nodiscard]] const PipelineMetrics& metrics() const;
   [[nodiscard]] const Progress& progress() const;
   [[nodiscard]] double lr() const;
@@ -123,6 +156,9 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   /// The gradients of the trainable parameters, in declared order and the parameters' layouts,
   /// which have none afterwards; undefined: there is none.
   [[nodiscard]] std::vector<torch::Tensor> take_gradients();
+  /// What was written to the parameters since the last step becomes the model. Backward passes do
+  /// this by themselves; a recorded one reads the parameters where they were before.
+  void adopt_written();
   /// A step with gradients as take_gradients() returns them. They stay as they are.
   void step_with(std::span<const torch::Tensor> gradients);
 
@@ -131,6 +167,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
 
  private:
   friend class AverageScope;
+  friend class WriteScope;
   struct State;
   explicit DataParallelCore(std::unique_ptr<State> state);
 
@@ -159,13 +196,21 @@ class DecentralizedDataParallel {
   [[nodiscard]] ModuleType& module() { return *module_; }
 
   /// While on, backward() only adds to the gradients; the first backward() after it is off again
-  /// makes the step, with the sum of all.
+  /// makes the step, with the sum of all (DataParallelOptions::mean_over_micro_batches: the mean).
   void set_accumulate_grad(bool accumulate) { core_->set_accumulate_grad(accumulate); }
-  /// Makes a step without a backward(), for a rank on which none reaches a parameter: gradients
-  /// accumulated before are used, everything is mixed. backward() ends its step by itself.
+  /// Makes a step without a backward(), for a rank on which none reaches a parameter, or which has
+  /// no batch left while others have: gradients accumulated before are used, everything is mixed.
+  /// backward() ends its step by itself.
   void finish_step() { core_->finish_step(); }
-  /// Waits for the exchanges in flight; their results are mixed in by the next step.
+  /// Waits for the exchanges in flight: before leaving. Their results are mixed in by the next
+  /// step, if there is one. To write parameters, use write_parameters().
   void drain() { core_->drain(); }
+  /// Collective, between steps, before the first one too. See WriteScope. A write outside of such a
+  /// scope is noticed by the next step, but for one through data(): after drain(), and for a
+  /// parameter that is given other memory, the step does as after a scope of this rank alone and
+  /// says so in a warning; otherwise a peer may have got half of what was written, and the step
+  /// throws std::logic_error.
+  [[nodiscard]] WriteScope write_parameters() { return core_->write_parameters(); }
   /// Collective, between steps, before the first one too. See AverageScope.
   [[nodiscard]] AverageScope global_average(bool average_buffers = true) {
     return core_->global_average(average_buffers);

@@ -8,8 +8,8 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/torch/backward_end.hpp"
 #include "core/torch/torch_stream.hpp"
-#include "optim/convert.hpp"
 
 namespace gossamer {
 namespace {
@@ -23,6 +23,12 @@ void bump_version(const torch::Tensor& tensor) { tensor.unsafeGetTensorImpl()->b
 const void* const kElsewhere = &kMostNames;
 
 }  // namespace
+
+std::string list_of(std::vector<std::string> names) {
+  const bool all = names.size() <= kMostNames;
+  names.resize(std::min(names.size(), kMostNames));
+  return concat(join(names, ", "), all ? "" : ", ...");
+}
 
 Stream& DataParallelCore::State::stream() {
   if (options.stream == nullptr) return inline_stream;
@@ -38,11 +44,39 @@ void DataParallelCore::State::check_whole() const {
   }
 }
 
+void DataParallelCore::State::begin_backward(const std::weak_ptr<DataParallelCore>& core) {
+  in_backward = true;
+  ++num_passes;
+  if (!accumulating) begin_step();
+  const auto end = std::make_shared<std::function<void()>>([core] {
+    // After an error autograd may drop the callback when the core's stream has gone.
+    if (const auto self = core.lock()) self->state_->end_backward();
+  });
+  callback = end;
+  at_end_of_backward(end);
+}
+
+void DataParallelCore::State::end_backward() {
+  in_backward = false;
+  if (!accumulating) end_step();
+}
+
+void DataParallelCore::State::begin_step() {
+  static_cast<void>(stream());
+  adopt_written();
+  quiet = false;
+}
+
 void DataParallelCore::State::offer(std::int64_t parameter, const void* native) {
   const NamedTensor& entry = tensors.trainable[static_cast<std::size_t>(parameter)];
-  adopt_layout(entry, entry.tensor.mutable_grad());
+  torch::Tensor& grad = entry.tensor.mutable_grad();
+  adopt_layout(entry, grad);
+  if (options.mean_over_micro_batches && num_passes > 1) {
+    const torch::NoGradGuard no_grad;
+    grad.div_(num_passes);
+  }
   made_on[static_cast<std::size_t>(parameter)] = native;
-  offer(parameter, entry.tensor.grad());
+  offer(parameter, grad);
 }
 
 void DataParallelCore::State::offer(std::int64_t parameter, const torch::Tensor& grad) {
@@ -56,6 +90,13 @@ void DataParallelCore::State::offer_rest() {
     if (!offered[i] && tensors.trainable[i].tensor.grad().defined()) {
       offer(static_cast<std::int64_t>(i), kElsewhere);
     }
+  }
+}
+
+void DataParallelCore::State::take_declared_order() {
+  for (std::int64_t i = std::ssize(infos) - 1; i >= 0; --i) {
+    const torch::Tensor& parameter = tensors.trainable[static_cast<std::size_t>(i)].tensor;
+    if (parameter.grad().defined()) arrival_order.push_back(i);
   }
 }
 
@@ -81,9 +122,7 @@ std::string DataParallelCore::State::names_without_gradient() const {
   for (std::size_t i = 0; i < infos.size(); ++i) {
     if (!arrived[i]) names.push_back(infos[i].name);
   }
-  const bool all = names.size() <= kMostNames;
-  names.resize(std::min(names.size(), kMostNames));
-  return concat(join(names, ", "), all ? "" : ", ...");
+  return list_of(std::move(names));
 }
 
 void DataParallelCore::State::start_pipeline() {
@@ -103,6 +142,7 @@ void DataParallelCore::State::start_pipeline() {
                        .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
       infos, plan, std::move(memory));
   manager->set_gradient_scale(gradient_scale);
+  note_homes();
   for (std::size_t i = 0; i < versions.size(); ++i) note_version(i);
 }
 
@@ -124,20 +164,31 @@ void DataParallelCore::State::after_update(const BucketSpec& spec) {
 }
 
 void DataParallelCore::State::end_step() {
-  in_backward = false;
   if (plan.buckets.empty()) {
     make_plan();
+    offered.assign(offered.size(), false);
     if (!options.dry_run) start_pipeline();
   }
   if (options.dry_run) {
+    num_passes = 0;
+    offered.assign(offered.size(), false);
     for (const NamedTensor& entry : tensors.trainable) entry.tensor.mutable_grad().reset();
     return;
   }
   // What the caller does next comes behind this step.
   static_cast<void>(stream());
   offer_rest();
+  warn_of_untrained();
   offered.assign(offered.size(), false);
   manager->finish_step();
+  num_passes = 0;
+  const std::int64_t every = options.average_buffers_every;
+  if (every > 0 && ++num_steps % every == 0) average_buffers();
+}
+
+void DataParallelCore::State::average_buffers() {
+  std::vector<ParameterMemory> memory = buffer_memory();
+  if (!memory.empty()) ModelAverage(communicator, stream(), std::move(memory));
 }
 
 std::vector<ParameterMemory> DataParallelCore::State::parameter_memory() {
@@ -164,24 +215,6 @@ void DataParallelCore::State::bump_versions() {
 
 void DataParallelCore::State::note_version(std::size_t parameter) {
   versions[parameter] = tensors.trainable[parameter].tensor._version();
-}
-
-/// Makes the master copies what was written to rounded ones since the pipeline last did.
-void DataParallelCore::State::adopt_written() {
-  if (!manager) return;
-  for (const Bucket& bucket : manager->buckets()) {
-    if (!bucket.spec().has_master()) continue;
-    const Block masters = bucket.parameters().block();
-    const Block rounded = bucket.model_memory().rounded.block();
-    for (const BucketEntry& entry : bucket.spec().entries) {
-      const auto place = static_cast<std::size_t>(entry.parameter);
-      if (tensors.trainable[place].tensor._version() == versions[place]) continue;
-      const std::int64_t numel = infos[place].numel();
-      enqueue_convert(stream(), part_of(masters, entry.offset, numel),
-                      part_of(rounded, entry.offset, numel));
-      note_version(place);
-    }
-  }
 }
 
 }  // namespace gossamer

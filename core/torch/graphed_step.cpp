@@ -55,6 +55,7 @@ void GraphedStep::record(const std::vector<at::Tensor>& inputs) {
 }
 
 at::Tensor GraphedStep::step(const std::vector<at::Tensor>& inputs) {
+  core_->adopt_written();
   const bool ready = num_steps_++ >= kStepsBefore;
   if (ready && !recorded() && alike(inputs, last_inputs_)) record(inputs);
   if (!recorded() || !alike(inputs, inputs_)) {

@@ -151,15 +151,15 @@ TEST(GlobalAverage, GoesOnWithTheNextRoundAfterKeep) {
     make_step(*model, scenario, rank, 1);  // mixes nothing, starts round 1
     const torch::Tensor mean = flat(model->module());
     // Now all are equal; make them differ between steps, as loading a model would.
-    model->drain();
     {
+      const WriteScope scope = model->write_parameters();
       const torch::NoGradGuard no_grad;
       for (const torch::Tensor& p : model->parameters()) p.detach().add_(rank);
     }
-    make_step(*model, scenario, rank, 2);  // mixes round 1's inboxes, sent before: the mean
-    expect_near(flat(model->module()), mean + 0.5 * rank);
+    make_step(*model, scenario, rank, 2);  // mixes nothing: round 1 was sent before
+    expect_near(flat(model->module()), mean + rank);
     make_step(*model, scenario, rank, 3);  // mixes round 2 = round 0: 0 with 1, 2 with 3
-    expect_near(flat(model->module()), mean + (rank < 2 ? 0.25 : 1.25));
+    expect_near(flat(model->module()), mean + (rank < 2 ? 0.5 : 2.5));
   });
 }
 

@@ -221,6 +221,33 @@ TEST(GraphedStep, MayBeAveragedInBetween) {
   });
 }
 
+TEST(GraphedStep, ReadsWhatWasWrittenWhereItWasRecorded) {
+  // A graph reads the memory of its recording, which rebinding a parameter leaves behind.
+  on_ranks(2, [](Communicator& communicator) {
+    Scenario scenario = training_of(torch::kFloat32).scenario;
+    scenario.num_ranks = 2;
+    DecentralizedDataParallel<Bag> model(scenario.make_model(0), communicator, scenario.options());
+    const void* read = nullptr;
+    GraphedStep graphed(model.core(), std::make_unique<FakeGraph>(),
+                        [&](const std::vector<at::Tensor>& batch) {
+                          read = model.module()["w1"].data_ptr();
+                          return loss_of(model.module(), batch[0]);
+                        });
+    const torch::Tensor batch = batch_of(communicator.rank(), 0, 4, torch::kFloat32);
+    for (int number = 0; number < 5; ++number) graphed.step({batch});
+    ASSERT_TRUE(graphed.recorded());
+    const void* const recorded = read;
+    const torch::Tensor written = wave({5, 3}, 100, torch::kFloat32);
+    model.module()["w1"].set_data(written.clone());
+    const double loss = graphed.step({batch}).item<double>();
+    EXPECT_EQ(read, recorded);
+    // The step began with what was written.
+    EXPECT_LT((model.module()["w1"] - written).abs().max().item<double>(), 0.02);
+    EXPECT_GT(loss, 0.0);
+    model.drain();
+  });
+}
+
 TEST(StepGraph, IsNotForProcessors) { EXPECT_THROW(make_step_graph({}), ConfigError); }
 
 }  // namespace

@@ -170,7 +170,8 @@ DataParallelOptions Scenario::options() const {
       .schedule = make_schedule("constant", {.lr = lr}),
       .weight_decay = weight_decay,
       .decay_bias_and_norm = decay_bias_and_norm,
-      .bucket_bytes = bucket_bytes};
+      .bucket_bytes = bucket_bytes,
+      .mean_over_micro_batches = mean_over_micro_batches};
 }
 
 std::string Scenario::text() const {

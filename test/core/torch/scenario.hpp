@@ -62,6 +62,7 @@ struct Scenario {
   int num_steps = 6;
   /// Backward passes per step.
   int num_micro_batches = 1;
+  bool mean_over_micro_batches = false;
   /// Ranks may start from different values; rank 0's count.
   std::function<std::shared_ptr<Bag>(int rank)> make_model = [](int rank) {
     return make_mlp(rank);

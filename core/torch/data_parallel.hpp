@@ -205,11 +205,11 @@ class DecentralizedDataParallel {
   /// Waits for the exchanges in flight: before leaving. Their results are mixed in by the next
   /// step, if there is one. To write parameters, use write_parameters().
   void drain() { core_->drain(); }
-  /// Collective, between steps, before the first one too. See WriteScope. A write outside of such a
-  /// scope is noticed by the next step, but for one through data(): after drain(), and for a
-  /// parameter that is given other memory, the step does as after a scope of this rank alone and
-  /// says so in a warning; otherwise a peer may have got half of what was written, and the step
-  /// throws std::logic_error.
+  /// Collective, between steps, before the first one too. See WriteScope. The next step notices a
+  /// write outside of such a scope, unless it went through data(). After drain(), or if the
+  /// parameter was given other memory, the step goes on as after a scope that this rank alone has
+  /// opened, and logs a warning once. Otherwise a peer may have got half of what was written, and
+  /// the step throws std::logic_error.
   [[nodiscard]] WriteScope write_parameters() { return core_->write_parameters(); }
   /// Collective, between steps, before the first one too. See AverageScope.
   [[nodiscard]] AverageScope global_average(bool average_buffers = true) {

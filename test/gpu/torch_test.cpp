@@ -148,6 +148,25 @@ TEST_F(TorchOnGpu, FollowsTheCurrentStream) {
   static_cast<void>(guard.exchangeStream(first));
 }
 
+TEST_F(TorchOnGpu, RefusesAModelThatMovesThereAfterItWasWrapped) {
+  for (const int steps : {0, 1}) {
+    const auto body = [&](Communicator& host, const World&) {
+      const torch::nn::Sequential model = make_model({});
+      DecentralizedDataParallel<torch::nn::SequentialImpl> wrapper(
+          model.ptr(), host,
+          {.topology = make_topology("ring", {.size = 1, .local_size = 1}),
+           .optimizer = make_optimizer("sgd", Options()),
+           .schedule = make_schedule("constant", {.lr = 1e-2})});
+      for (int step = 0; step < steps; ++step)
+        wrapper.forward(torch::ones({1, 40})).sum().backward();
+      model->to(torch_device(kGpu));
+      EXPECT_THROW(wrapper.finish_step(), ConfigError);
+      return 0;
+    };
+    EXPECT_EQ(launch("threads", {.num_ranks = 1, .timeout_s = 60.0}, body), 0);
+  }
+}
+
 TEST_F(TorchOnGpu, PlaysRecordedStepsBack) {
   for (const torch::Dtype type : {torch::kFloat32, torch::kBFloat16}) {
     expect_near({.device = kGpu, .type = type, .graphed = true}, {.device = kGpu, .type = type},

@@ -113,7 +113,7 @@ void DataParallelCore::State::write_masters(const std::vector<bool>& written, bo
     for (const BucketEntry& entry : bucket.spec().entries) {
       const auto place = static_cast<std::size_t>(entry.parameter);
       const std::int64_t numel = infos[place].numel();
-      const Block part = part_of(bucket.parameters(), entry.offset, numel);
+      const Block part = part_of(bucket.parameters().block(), entry.offset, numel);
       if (bucket.spec().has_master() &&
           (written[place] || (everywhere && differ(part, homes[place])))) {
         enqueue_convert(stream(), part, part_of(rounded, entry.offset, numel));

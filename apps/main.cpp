@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/allocator.hpp"
 #include "apps/commands/commands.hpp"
-#include "apps/train/allocator.hpp"
-#include "apps/train/version.hpp"
+#include "apps/version.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "comm/launch.hpp"

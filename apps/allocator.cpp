@@ -1,4 +1,4 @@
-#include "apps/train/allocator.hpp"
+#include "apps/allocator.hpp"
 
 #if defined(GOSSAMER_HAVE_JEMALLOC)
 #include <jemalloc/jemalloc.h>

@@ -1,8 +1,8 @@
-#include "apps/train/version.hpp"
+#include "apps/version.hpp"
 
 #include <torch/version.h>
 
-#include "apps/train/allocator.hpp"
+#include "apps/allocator.hpp"
 #include "base/text.hpp"
 #ifdef GOSSAMER_HAVE_MPI
 #include "comm/mpi_check.hpp"

@@ -11,6 +11,7 @@
 
 #include "apps/allocator.hpp"
 #include "apps/commands/commands.hpp"
+#include "apps/train/agreement.hpp"
 #include "apps/version.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -19,20 +20,20 @@
 namespace gossamer::apps {
 namespace {
 
-/// Under mpirun a process that leaves without MPI takes the others down, perhaps before rank 0 has
-/// said why. So everybody starts, rank 0 speaks, and all leave together.
-int leave_together(const std::string& to_stdout, const std::string& to_stderr, int code) {
-  const auto speak = [&] {
-    std::cout << to_stdout << std::flush;
-    std::cerr << to_stderr << std::flush;
-  };
-  if (!under_mpi_launcher()) {
-    speak();
-    return code;
-  }
-  return launch(default_backend(), {}, [&](Communicator& communicator, const World&) {
-    if (communicator.rank() == 0) speak();
-    return code;
+/// Under mpirun a process that leaves without MPI takes the others down, perhaps before anybody has
+/// said why. So everybody starts, one rank speaks, and all leave together. When `error` belongs to
+/// one rank alone, the others are in their first jointly(), and learn of it there.
+int leave_together(const std::string& to_stdout, std::string error, ExitCode code) {
+  while (error.ends_with('\n')) error.pop_back();
+  return launch(default_backend(), {}, [&](Communicator& communicator, const World& world) {
+    return leaving_together(world, [&] {
+      jointly(communicator, [&] {
+        if (code != ExitCode::kDone) throw JointFailure(error, code);
+        return true;
+      });
+      if (world.rank == 0) std::cout << to_stdout << std::flush;
+      return static_cast<int>(ExitCode::kDone);
+    });
   });
 }
 
@@ -74,10 +75,9 @@ int run(int argc, char** argv) {
     std::ostringstream out;
     std::ostringstream err;
     const bool failed = program.exit(error, out, err) != 0;
-    return leave_together(out.str(), err.str(), failed ? static_cast<int>(ExitCode::kConfig) : 0);
+    return leave_together(out.str(), err.str(), failed ? ExitCode::kConfig : ExitCode::kDone);
   } catch (const std::exception& error) {
-    return leave_together("", std::string(error.what()) + "\n",
-                          static_cast<int>(exit_code_of(error)));
+    return leave_together("", error.what(), exit_code_of(error));
   }
 }
 

@@ -22,6 +22,9 @@ enum class ExitCode : int {
   kPeerLost = 74,
   kPreempted = 75,
   kNonFinite = 76,
+  // 128 and the number of the signal, as shells have it: SIGINT, SIGTERM.
+  kInterrupted = 130,
+  kTerminated = 143,
 };
 
 /// A configuration file, an override or a command line that cannot be used. The message reads

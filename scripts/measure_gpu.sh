@@ -108,14 +108,14 @@ train() {
   for precision in bf16 bf16_parameters; do
     for graph in false true; do
       try "$gossamer" train "$config" "${common[@]}" "device.precision=$precision" \
-        "device.graph=$graph" "run.output_dir=$folder/one_${precision}_$graph" --ranks 1 || failed=1
+        "device.graph=$graph" "run.output_dir=$folder/one_${precision}_$graph" --overwrite --ranks 1 || failed=1
     done
     if ! has mpirun; then
       say "two ranks on one GPU: left out, there is no mpirun"
       continue
     fi
     try mpirun -n 2 "$gossamer" train "$config" "${common[@]}" "device.precision=$precision" \
-      device.share=true "run.output_dir=$folder/two_$precision" || failed=1
+      device.share=true "run.output_dir=$folder/two_$precision" --overwrite || failed=1
   done
   try "$python" scripts/gpu_peer.py train --batch "$batch" || failed=1
   try "$python" scripts/gpu_peer.py train --batch "$batch" --compile || failed=1

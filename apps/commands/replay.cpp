@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
 #include "comm/launch.hpp"
+#include "core/bucket_plan.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -112,19 +114,38 @@ void print(const RecordedCase& recorded, const ReplayReport& report,
             << arguments.options.tolerance << ")\n";
 }
 
-int replay_case(ReplayArguments arguments) {
-  if (arguments.backend == "auto") arguments.backend = default_backend();
+/// Fills in what this machine decides, and reads the case. It may fail on one rank alone: for want
+/// of a GPU, of vector instructions, or of the files.
+RecordedCase prepare(ReplayArguments& arguments) {
   arguments.options.simd = simd_path_of(arguments.simd);
   arguments.options.device = parse_device(arguments.device);
   static_cast<void>(make_stream(arguments.options.device));
   if (arguments.bucket_bytes > 0) arguments.options.bucket_bytes = arguments.bucket_bytes;
-  const RecordedCase recorded = read_recorded_case(arguments.folder);
+  return read_recorded_case(arguments.folder);
+}
+
+int replay_case(ReplayArguments arguments) {
+  if (arguments.backend == "auto") arguments.backend = default_backend();
+  RecordedCase recorded;
+  std::exception_ptr failure;
+  try {
+    recorded = prepare(arguments);
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
   LaunchOptions launch_options{.log_level = LogLevel::kWarning};
-  if (arguments.backend == "threads") {
+  if (arguments.backend == "threads" && !failure) {
     launch_options.num_ranks = recorded.world_size;
     launch_options.local_size = recorded.local_world_size;
   }
   const auto body = [&](Communicator& communicator) {
+    jointly(communicator, [&] {
+      if (failure) std::rethrow_exception(failure);
+      return true;
+    });
+    agree(communicator, "their case",
+          concat("ranks: ", recorded.world_size, "\nsteps: ", recorded.steps,
+                 "\nparameters: ", recorded.parameters.size()));
     const ReplayReport report = replay(communicator, recorded, arguments.options);
     if (communicator.rank() == 0) {
       if (arguments.json) {

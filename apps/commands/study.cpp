@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/commands/commands.hpp"
+#include "apps/train/stop_signals.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -36,7 +37,8 @@ void print_table(const StudyOutcome& outcome) {
 }
 
 int bench_topologies(const StudyArguments& arguments) {
-  const StudyOutcome outcome = run_study(arguments.config_path, arguments.overrides);
+  const StopSignals stop;  // before any other thread starts
+  const StudyOutcome outcome = run_study(arguments.config_path, arguments.overrides, &stop);
   // Empty in processes without rank 0, which speaks alone.
   if (outcome.exit_code != 0 || outcome.rows.empty()) return outcome.exit_code;
   if (arguments.json) {

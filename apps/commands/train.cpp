@@ -13,6 +13,7 @@
 #include "apps/train/agreement.hpp"
 #include "apps/train/rank_setup.hpp"
 #include "apps/train/run_config.hpp"
+#include "apps/train/stop_signals.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
@@ -25,6 +26,7 @@ struct TrainArguments {
   std::vector<std::string> overrides;
   int num_ranks = 0;
   bool dry_run = false;
+  bool overwrite = false;
 };
 
 /// The file with its overrides, or why it cannot be had. Errors are kept for later, because all
@@ -67,8 +69,9 @@ void print_dry_run(const RunConfig& config, const TrainingLoop& trainer, double 
 
 class TrainRun {
  public:
-  TrainRun(const TrainArguments& arguments, const Source& source)
-      : arguments_(arguments), source_(source) {}
+  /// `stop` may be null.
+  TrainRun(const TrainArguments& arguments, const Source& source, const StopSignals* stop)
+      : arguments_(arguments), source_(source), stop_(stop) {}
 
   /// What every rank does.
   int operator()(Communicator& communicator, const World& world) {
@@ -82,34 +85,48 @@ class TrainRun {
   void run(Communicator& communicator, const World& world) {
     const RunConfig config = jointly(communicator, [&] {
       if (source_.error) throw ConfigError(*source_.error);
-      return read_run_config(Options(source_.tree), world, arguments_.config_path);
+      RunConfig read = read_run_config(Options(source_.tree), world, arguments_.config_path);
+      // Before anything that takes long.
+      if (world.rank == 0 && !arguments_.dry_run) {
+        check_run_folder(read.output_dir, if_finished(read));
+      }
+      return read;
     });
     agree(communicator, "their configuration", lines_of(config.resolved));
     const Logger logger(config.log_level, world.size > 1 ? concat("rank ", world.rank) : "");
     set_compute_threads(config, world);
-    const auto data = jointly(communicator, [&] { return data_.get(config); });
+    const auto data = load_together(communicator, data_, config);
     TrainingLoop trainer(config, {.communicator = communicator,
                                   .world = world,
                                   .logger = logger,
                                   .data = data,
-                                  .dry_run = arguments_.dry_run});
+                                  .dry_run = arguments_.dry_run,
+                                  .stop = stop_});
     if (arguments_.dry_run) {
       const double loss = trainer.train_step().item<double>();
       if (world.rank == 0) print_dry_run(config, trainer, loss);
       return;
     }
-    auto folder = jointly(communicator, [&]() -> std::unique_ptr<RunFolder> {
+    auto folder = jointly_slow(communicator, [&]() -> std::unique_ptr<RunFolder> {
       if (world.rank != 0) return nullptr;
-      return std::make_unique<RunFolder>(config.output_dir, config.resolved);
+      return std::make_unique<RunFolder>(config.output_dir, config.resolved, if_finished(config));
     });
     if (folder) greet(config, *folder, world, trainer, logger);
-    train_into(folder.get(), trainer);
+    trainer.run(folder.get());
+  }
+
+  [[nodiscard]] IfFinished if_finished(const RunConfig& config) const {
+    if (arguments_.overwrite) return IfFinished::kReplace;
+    // Nobody has asked for this very folder where its name follows from the file's.
+    return config.output_dir_given ? IfFinished::kRefuse : IfFinished::kNextNumber;
   }
 
   static void greet(const RunConfig& config, const RunFolder& folder, const World& world,
                     const TrainingLoop& trainer, const Logger& logger) {
+    for (const std::string& remark : folder.remarks()) logger.warning(remark);
     if (folder.replaces_earlier_run()) {
-      logger.warning(concat("the run that was in ", folder.path(), " is replaced"));
+      logger.warning(concat("the run that was in ", folder.path(),
+                            " is replaced when this one has its first record"));
     }
     logger.info(concat(config.algorithm.name(),
                        config.topology ? " on " + config.topology->name() : "", ", ", world.size,
@@ -119,12 +136,16 @@ class TrainRun {
 
   const TrainArguments& arguments_;
   const Source& source_;
+  const StopSignals* stop_;
   SharedData data_;
 };
 
 int train(const TrainArguments& arguments) {
+  // Before any other thread starts. A dry run has nothing to bring to an orderly end.
+  std::optional<StopSignals> stop;
+  if (!arguments.dry_run) stop.emplace();
   const Source source = read_source(arguments);
-  TrainRun run(arguments, source);
+  TrainRun run(arguments, source, stop ? &*stop : nullptr);
   return launch(source.launch.backend, source.launch.options, std::ref(run));
 }
 
@@ -145,6 +166,8 @@ void add_train_command(CLI::App& program, int& exit_code) {
   command->add_flag("--dry-run", arguments->dry_run,
                     "One forward and backward without an update; prints the configuration, the "
                     "topology's rounds and the buckets");
+  command->add_flag("--overwrite", arguments->overwrite,
+                    "Replace the finished run that run.output_dir holds");
   command->footer(
       "Examples:\n"
       "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"

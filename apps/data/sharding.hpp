@@ -32,6 +32,8 @@ class BatchSampler {
   /// Throws std::logic_error for an empty shard and a batch size < 1.
   BatchSampler(std::vector<std::int64_t> shard, std::int64_t batch_size, std::uint64_t seed,
                int rank);
+  /// Samples of a step: as asked for, or the whole shard where that is smaller.
+  [[nodiscard]] std::int64_t batch_size() const { return batch_size_; }
   [[nodiscard]] std::int64_t batches_per_epoch() const;
   /// The sample indices of the batch of step `step` (0, 1, ...); valid until the next call. Steps
   /// may be asked for in any order, so a resumed run starts anywhere; a change of epoch costs a

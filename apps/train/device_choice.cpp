@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "apps/train/agreement.hpp"
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
@@ -157,12 +158,13 @@ std::string reason_of(const DeviceChoice& choice, const std::vector<std::string>
 }  // namespace
 
 TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
-    : device_(device_of_rank(choice, setup.world, num_gpus())), host_(setup.host) {
+    : device_(jointly(setup.host, [&] { return device_of_rank(choice, setup.world, num_gpus()); })),
+      host_(setup.host) {
   bool shares = false;
   if (choice.name != "cpu" && setup.world.size > 1) {
     shares = share_gpus(choice, gather_places(setup.host, device_));
   }
-  compute_ = std::make_unique<TorchStream>(device_);
+  compute_ = jointly(setup.host, [this] { return std::make_unique<TorchStream>(device_); });
   if (device_.type == DeviceType::kCpu) return;
   RankDevice::Wires wires{.timeout_s = setup.timeout_s};
   if (setup.world.size > 1) {

@@ -72,8 +72,8 @@ class TrainingDevice {
     /// As LaunchOptions::timeout_s.
     double timeout_s = 300.0;
   };
-  /// Collective on GPUs. `setup.host` outlives this. Throws ConfigError when the device cannot be
-  /// used.
+  /// Collective. `setup.host` outlives this. Throws JointFailure when a rank cannot use its device,
+  /// and ConfigError when the devices of all ranks do not fit together.
   TrainingDevice(const DeviceChoice& choice, const Setup& setup);
 
   [[nodiscard]] Device device() const { return device_; }

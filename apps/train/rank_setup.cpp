@@ -5,10 +5,19 @@
 
 #include <ATen/Parallel.h>
 
-#include "base/error.hpp"
+#include "apps/train/agreement.hpp"
 #include "base/text.hpp"
+#include "core/bucket_plan.hpp"
 
 namespace gossamer::apps {
+namespace {
+
+std::string sizes_of(const Samples& samples) {
+  return concat(samples.size, " samples of ", samples.height, " x ", samples.width, ", ",
+                samples.num_classes, " classes");
+}
+
+}  // namespace
 
 std::shared_ptr<const Dataset> SharedData::get(const RunConfig& config) {
   const std::lock_guard lock(mutex_);
@@ -17,6 +26,15 @@ std::shared_ptr<const Dataset> SharedData::get(const RunConfig& config) {
     seed_ = config.seed;
   }
   return data_;
+}
+
+std::shared_ptr<const Dataset> load_together(Communicator& communicator, SharedData& data,
+                                             const RunConfig& config) {
+  auto loaded = jointly_slow(communicator, [&] { return data.get(config); });
+  agree(communicator, "their data",
+        concat("training: ", sizes_of(loaded->train),
+               "\nvalidation: ", sizes_of(loaded->validation)));
+  return loaded;
 }
 
 std::string lines_of(const std::vector<ResolvedValue>& values) {
@@ -29,19 +47,6 @@ void set_compute_threads(const RunConfig& config, const World& world) {
   const auto cores = static_cast<std::int64_t>(std::max(1U, std::thread::hardware_concurrency()));
   const std::int64_t share = std::max<std::int64_t>(1, cores / world.local_size);
   at::set_num_threads(static_cast<int>(config.threads > 0 ? config.threads : share));
-}
-
-void train_into(RunFolder* folder, TrainingLoop& trainer) {
-  try {
-    trainer.run(folder);
-  } catch (const std::exception& error) {
-    if (folder != nullptr) {
-      folder->write_status({{"state", "failed"},
-                            {"message", error.what()},
-                            {"exit_code", static_cast<int>(exit_code_of(error))}});
-    }
-    throw;
-  }
 }
 
 }  // namespace gossamer::apps

@@ -1,6 +1,6 @@
 #pragma once
-// What stands around the TrainingLoop in every training, whoever starts it: `gossamer train` or a
-// sweep.
+// What a rank sets up before its TrainingLoop, whoever starts the training: `gossamer train` or a
+// study.
 
 #include <memory>
 #include <mutex>
@@ -9,8 +9,6 @@
 
 #include "apps/data/dataset.hpp"
 #include "apps/train/run_config.hpp"
-#include "apps/train/run_folder.hpp"
-#include "apps/train/training_loop.hpp"
 
 namespace gossamer::apps {
 
@@ -28,14 +26,15 @@ class SharedData {
   std::uint64_t seed_ = 0;               // guarded by mutex_
 };
 
+/// Collective: the data of this rank. Loading may take as long as it likes. Throws JointFailure
+/// when it fails anywhere, and ConfigError when ranks have found data of other sizes.
+std::shared_ptr<const Dataset> load_together(Communicator& communicator, SharedData& data,
+                                             const RunConfig& config);
+
 /// One `path: value` a line: what ranks compare.
 std::string lines_of(const std::vector<ResolvedValue>& values);
 
 /// Sets LibTorch's threads for this rank: what the configuration says, or its share of the cores.
 void set_compute_threads(const RunConfig& config, const World& world);
-
-/// Collective: trains to the end. What the training fails with is thrown on, after the folder's
-/// status says so (nullptr except on rank 0).
-void train_into(RunFolder* folder, TrainingLoop& trainer);
 
 }  // namespace gossamer::apps

@@ -18,6 +18,7 @@ void read_run(const Options& run, const std::string& config_path, RunConfig& con
   config.epochs = run.integer("epochs", {.fallback = 1, .min = 1, .max = kMaxCount});
   const std::filesystem::path stem = std::filesystem::path(config_path).stem();
   config.output_dir = run.text("output_dir", (std::filesystem::path("runs") / stem).string());
+  config.output_dir_given = run.has("output_dir");
   if (config.output_dir.empty()) run.fail("output_dir", "is empty, allowed: the path of a folder");
   config.threads = run.integer("threads", {.fallback = 0, .min = 0, .max = 4096});
 }

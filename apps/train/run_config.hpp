@@ -33,6 +33,8 @@ struct RunConfig {
   std::optional<std::int64_t> steps;
   std::int64_t epochs = 1;
   std::string output_dir;
+  /// `output_dir` is the user's choice, and does not follow from the file's name.
+  bool output_dir_given = false;
   /// Compute threads per rank; 0: the machine's cores shared out evenly.
   std::int64_t threads = 0;
 

@@ -1,56 +1,163 @@
 #include "apps/train/run_folder.hpp"
 
 #include <filesystem>
+#include <iterator>
+#include <utility>
 
+#include "apps/train/safetensors.hpp"
+#include "apps/train/whole_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::string_view kFolderKey = "run.output_dir";
+constexpr std::string_view kFinished = "holds a finished run";
+
+/// null when there is none that can be read.
+Json read_status(const std::string& folder) {
+  std::ifstream file(folder + "/status.json", std::ios::binary);
+  return Json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
+}
+
+bool holds_finished_run(const std::string& folder) {
+  if (fs::exists(folder + "/model.safetensors")) return true;
+  const Json status = read_status(folder);
+  return status.is_object() && status.value("state", "") == "done";
+}
+
+std::string without_slash_at_end(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+std::string next_free(const std::string& path) {
+  for (int number = 2;; ++number) {
+    std::string next = concat(path, "-", number);
+    if (!fs::exists(next)) return next;
+  }
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  const bool finished = why == kFinished;
+  throw CheckpointError(concat(path, " ", why, ". To ", finished ? "keep it" : "leave it alone",
+                               ", type ", kFolderKey, "=", next_free(path),
+                               finished ? "; to replace it, type --overwrite" : ""));
+}
 
 }  // namespace
 
-void write_file(const std::string& path, const std::string& text, std::string_view folder_key) {
-  const std::string partial = path + ".partial";
-  std::ofstream file(partial, std::ios::binary);
-  file << text;
-  file.close();
-  std::error_code failure;
-  if (file) std::filesystem::rename(partial, path, failure);
-  if (!file || failure) {
-    throw CheckpointError(concat(path, " cannot be written; is the disk full, or the folder not ",
-                                 "yours? Another folder: ", folder_key, "=PATH"));
+void write_file(const std::string& path, const std::string& text, std::string_view folder_key,
+                bool sync) {
+  try {
+    WholeFile file(path);
+    file.write(text.data(), text.size());
+    file.keep(sync);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(concat(error.what(), ". Another folder: ", folder_key, "=PATH"));
   }
 }
 
-RunFolder::RunFolder(const std::string& path, const std::vector<ResolvedValue>& config)
-    : path_(path) {
-  std::error_code failure;
-  std::filesystem::create_directories(path, failure);
-  if (failure) {
-    throw CheckpointError(concat(path, ": the run's folder cannot be made: ", failure.message(),
-                                 ". Another folder: run.output_dir=PATH"));
+void check_run_folder(const std::string& path, IfFinished if_finished) {
+  const std::string folder = without_slash_at_end(path);
+  if (if_finished == IfFinished::kRefuse && holds_finished_run(folder)) {
+    refuse(folder, std::string(kFinished));
   }
-  const std::string metrics = path + "/metrics.jsonl";
-  replaced_ = std::filesystem::exists(metrics);
-  std::filesystem::remove(model_path(), failure);
-  std::filesystem::remove(status_path(), failure);
-  write_file(path + "/config.yaml", to_yaml(config), kFolderKey);
-  metrics_.open(metrics, std::ios::trunc);
-  if (!metrics_) throw CheckpointError(concat(metrics, " cannot be written"));
+}
+
+RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
+                     IfFinished if_finished)
+    : path_(without_slash_at_end(path)), config_(std::move(config)) {
+  if (if_finished == IfFinished::kNextNumber) {
+    claim_next_number();
+  } else if (const auto why = try_claim(if_finished == IfFinished::kReplace); !why.empty()) {
+    refuse(path_, why);
+  }
+  if (!lock_->held()) {
+    remarks_.push_back(concat("the file system of ", path_,
+                              " has no locks; see to it that no other run writes that folder"));
+  }
+  replaces_ = fs::exists(metrics_path()) || fs::exists(model_path()) || fs::exists(status_path());
+  if (replaces_) {
+    correct_status();
+  } else {
+    begin();
+  }
+}
+
+std::string RunFolder::try_claim(bool replace) {
+  if (!replace && holds_finished_run(path_)) return std::string(kFinished);
+  std::error_code failure;
+  fs::create_directories(path_, failure);
+  if (failure) {
+    throw CheckpointError(concat(path_, ": the run's folder cannot be made: ", failure.message(),
+                                 ". Another folder: ", kFolderKey, "=PATH"));
+  }
+  auto lock = std::make_unique<FolderLock>(path_);
+  if (!lock->holder().empty()) {
+    return concat("belongs to another run that is under way (", lock->holder(), ")");
+  }
+  // Once more: a run may have ended in between.
+  if (!replace && holds_finished_run(path_)) return std::string(kFinished);
+  lock_ = std::move(lock);
+  return "";
+}
+
+void RunFolder::claim_next_number() {
+  const std::string first = path_;
+  std::string why_not_first;
+  for (int number = 2;; ++number) {
+    const std::string why = try_claim(false);
+    if (why.empty()) break;
+    if (number == 2) why_not_first = why;
+    path_ = concat(first, "-", number);
+  }
+  if (path_ == first) return;
+  remarks_.push_back(concat(first, " ", why_not_first, "; this run goes into ", path_));
+  for (ResolvedValue& value : config_) {
+    // A string in JSON is one in YAML.
+    if (value.path == kFolderKey) value.value = Json(path_).dump();
+  }
+}
+
+void RunFolder::correct_status() {
+  Json status = read_status(path_);
+  if (!lock_->held() || !status.is_object() || status.value("state", "") != "running") return;
+  status["state"] = "died";
+  status["message"] = "the run ended without saying why: killed, perhaps, or the machine went down";
+  write_file(status_path(), status.dump(2) + "\n", kFolderKey);
+  remarks_.push_back(
+      concat("the run that was in ", path_, " died after step ", status.value("step", 0)));
+}
+
+void RunFolder::begin() {
+  if (std::exchange(begun_, true)) return;
+  std::error_code failure;
+  fs::remove(status_path(), failure);
+  fs::remove(model_path(), failure);
+  write_file(path_ + "/config.yaml", to_yaml(config_), kFolderKey);
+  metrics_.open(metrics_path(), std::ios::trunc);
+  if (!metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
 }
 
 void RunFolder::write_metrics(const Json& record) {
+  begin();
   metrics_ << record.dump() << '\n' << std::flush;
   if (!metrics_) {
-    throw CheckpointError(concat(path_, "/metrics.jsonl cannot be written; is the disk full?"));
+    throw CheckpointError(concat(metrics_path(), " cannot be written; is the disk full?"));
   }
 }
 
-void RunFolder::write_status(const Json& status) const {
-  write_file(status_path(), status.dump(2) + "\n", kFolderKey);
+void RunFolder::write_model(const std::vector<NamedTensor>& tensors) {
+  begin();
+  write_safetensors(model_path(), tensors);
+}
+
+void RunFolder::write_status(const Json& status, bool sync) const {
+  if (begun_) write_file(status_path(), status.dump(2) + "\n", kFolderKey, sync);
 }
 
 }  // namespace gossamer::apps

@@ -3,12 +3,11 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 
+#include "apps/train/whole_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 
@@ -48,23 +47,15 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // values begin at a multiple of 8 bytes
-  const std::string partial = path + ".partial";
-  {
-    std::ofstream file(partial, std::ios::binary);
-    const auto length = static_cast<std::uint64_t>(text.size());
-    file.write(reinterpret_cast<const char*>(&length), sizeof length);
-    file.write(text.data(), static_cast<std::streamsize>(text.size()));
-    for (const auto& [name, tensor] : tensors) {
-      const torch::Tensor values = tensor.detach().contiguous();
-      file.write(static_cast<const char*>(values.data_ptr()),
-                 static_cast<std::streamsize>(values.nbytes()));
-    }
-    file.flush();
-    if (!file) throw CheckpointError(concat(partial, ": the model cannot be written"));
+  WholeFile file(path);
+  const auto length = static_cast<std::uint64_t>(text.size());
+  file.write(&length, sizeof length);
+  file.write(text.data(), text.size());
+  for (const auto& [name, tensor] : tensors) {
+    const torch::Tensor values = tensor.detach().contiguous();
+    file.write(values.data_ptr(), values.nbytes());
   }
-  std::error_code failure;
-  std::filesystem::rename(partial, path, failure);
-  if (failure) throw CheckpointError(concat(path, ": ", failure.message()));
+  file.keep(/*sync=*/true);
 }
 
 }  // namespace gossamer::apps

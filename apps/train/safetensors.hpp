@@ -10,8 +10,8 @@
 
 namespace gossamer::apps {
 
-/// Writes the tensors in row-major order, through a temporary file, so that the name never holds
-/// half a model. Throws CheckpointError.
+/// Writes the tensors in row-major order. The name never holds half a model (WholeFile). Tensors
+/// are on the host. Throws CheckpointError.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 
 }  // namespace gossamer::apps

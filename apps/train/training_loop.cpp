@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <utility>
 
 #include <ATen/Parallel.h>
 #include <torch/nn/functional/loss.h>
 
-#include "apps/train/safetensors.hpp"
-#include "apps/train/summary.hpp"
+#include "apps/train/agreement.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/block_checksum.hpp"
@@ -22,6 +22,8 @@ namespace {
 constexpr std::uint64_t kModelStream = 1;
 // Losses that wait on a GPU until somebody wants to know them.
 constexpr std::int64_t kMostUnread = 1000;
+// How often ranks ask each other for signals. Launchers kill what goes on for long after one.
+constexpr double kAskEveryUs = 250e3;
 
 std::shared_ptr<Classifier> make_classifier(const RunConfig& config, const Samples& samples,
                                             Device device) {
@@ -76,6 +78,12 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
              model_options(config, setup, total_steps_, device_.stream())),
       progress_(config.progress, setup.logger) {
   model_.train();
+  if (setup.world.rank == 0 && sampler_.batch_size() < config.batch_size) {
+    setup.logger.warning(concat("data.batch_size is ", config.batch_size, ", and each of the ",
+                                setup.world.size, " ranks has only ", sampler_.batch_size(),
+                                " samples, which is what a step takes; use more data, fewer ranks "
+                                "or smaller batches"));
+  }
   if (!config.device.graph || setup.dry_run) return;
   graphed_.emplace(
       model_.core(), make_step_graph(device_.device()),
@@ -98,6 +106,8 @@ double TrainingLoop::elapsed_s() const {
 
 torch::Tensor TrainingLoop::train_step() {
   const auto indices = sampler_.batch(step_);
+  num_samples_ += std::ssize(indices);
+  window_.samples += std::ssize(indices);
   const c10::Device place = torch_device(device_.device());
   const torch::Tensor inputs = to_device(input_batch(setup_.data->train, indices), place);
   const torch::Tensor labels = to_device(label_batch(setup_.data->train, indices), place);
@@ -137,7 +147,7 @@ double TrainingLoop::measure_consensus() {
   return root_mean_square(scope.consensus_distance());
 }
 
-TrainingLoop::Evaluation TrainingLoop::evaluate(const std::string* save_to) {
+TrainingLoop::Evaluation TrainingLoop::evaluate(const std::function<void()>& with_mean) {
   // A scope for each model: autocast keeps the parameters it has cast until its end.
   const auto in_precision = [this](const auto& score_model) {
     const AutocastScope autocast(device_.device(), config_.device.precision);
@@ -154,19 +164,24 @@ TrainingLoop::Evaluation TrainingLoop::evaluate(const std::string* save_to) {
   result.mean_model = in_precision([this] {
     return score_together(setup_.communicator, *classifier_, setup_.data->validation);
   });
-  if (save_to != nullptr) save(*save_to);
+  if (with_mean) with_mean();
   return result;
 }
 
-void TrainingLoop::save(const std::string& path) {
+void TrainingLoop::save(RunFolder* folder) {
   std::vector<NamedTensor> tensors;
-  for (const auto& entry : classifier_->named_parameters()) {
-    tensors.push_back({entry.key(), entry.value().cpu()});
+  if (folder != nullptr) {
+    for (const auto& entry : classifier_->named_parameters()) {
+      tensors.push_back({entry.key(), entry.value().cpu()});
+    }
+    for (const auto& entry : classifier_->named_buffers()) {
+      tensors.push_back({entry.key(), entry.value().cpu()});
+    }
   }
-  for (const auto& entry : classifier_->named_buffers()) {
-    tensors.push_back({entry.key(), entry.value().cpu()});
-  }
-  write_safetensors(path, tensors);
+  jointly_slow(setup_.communicator, [&] {
+    if (folder != nullptr) folder->write_model(tensors);
+    return true;
+  });
 }
 
 void TrainingLoop::advance() {
@@ -179,7 +194,6 @@ void TrainingLoop::advance() {
     window_.unread.push_back(train_step());
     if (device_.stream().immediate() || std::ssize(window_.unread) >= kMostUnread) read_losses();
   }
-  ++window_.steps;
   if (tells && model_.progress().num_skipped != skipped) {
     setup_.logger.warning(concat("step ", step_, " is left out: a gradient is not finite (",
                                  model_.progress().num_skipped, " so far)"));
@@ -206,18 +220,17 @@ void TrainingLoop::write_step(RunFolder* folder) {
     read_losses();
   }
   const std::vector<double> sums =
-      sum_over_ranks(setup_.communicator, {window_.loss, static_cast<double>(window_.num_losses)});
+      sum_over_ranks(setup_.communicator, {window_.loss, static_cast<double>(window_.num_losses),
+                                           static_cast<double>(window_.samples)});
   if (folder == nullptr) {
     window_ = {};
     return;
   }
-  const double samples =
-      static_cast<double>(window_.steps * config_.batch_size) * setup_.world.size;
   const ProgressState state{.step = step_,
                             .total_steps = total_steps_,
                             .loss = sums[0] / sums[1],
                             .lr = lr_,
-                            .samples_per_s = samples / window_.seconds,
+                            .samples_per_s = sums[2] / window_.seconds,
                             .seconds_left = elapsed_s() / static_cast<double>(step_) *
                                             static_cast<double>(total_steps_ - step_),
                             .consensus_distance = last_consensus_};
@@ -234,7 +247,7 @@ void TrainingLoop::write_step(RunFolder* folder) {
   record["samples_per_s"] = state.samples_per_s;
   record["elapsed_s"] = elapsed_s();
   folder->write_metrics(record);
-  write_status(*folder, "running");
+  folder->write_status(status("running"), /*sync=*/false);
   if (setup_.observer) {
     setup_.observer(state);
   } else {
@@ -255,18 +268,62 @@ void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluat
                          {"elapsed_s", elapsed_s()}});
 }
 
-void TrainingLoop::write_status(const RunFolder& folder, std::string_view state) const {
-  folder.write_status({{"state", state},
-                       {"step", step_},
-                       {"total_steps", total_steps_},
-                       {"elapsed_s", elapsed_s()}});
+Json TrainingLoop::status(std::string_view state) const {
+  return {
+      {"state", state}, {"step", step_}, {"total_steps", total_steps_}, {"elapsed_s", elapsed_s()}};
+}
+
+void TrainingLoop::write_failure(const RunFolder& folder, const std::exception& error) const {
+  Json end = status(is_stop(error) ? "stopped" : "failed");
+  end["message"] = error.what();
+  end["exit_code"] = static_cast<int>(exit_code_at_end(error));
+  try {
+    folder.write_status(end, /*sync=*/true);
+  } catch (const CheckpointError& second) {
+    setup_.logger.warning(second.what());
+  }
+}
+
+void TrainingLoop::stop_if_asked() {
+  if (setup_.stop == nullptr || step_ < ask_at_) return;
+  const int caught = setup_.stop->caught();
+  const auto now = Clock::now();
+  const std::chrono::duration<double, std::micro> since = now - std::exchange(last_asked_, now);
+  // Whole numbers, so that all ranks have the same sums.
+  const std::vector<double> sums = sum_over_ranks(
+      setup_.communicator,
+      {caught == SIGTERM ? 1.0 : 0.0, caught == SIGINT ? 1.0 : 0.0, std::round(since.count())});
+  if (sums[0] + sums[1] > 0.0) {
+    model_.drain();
+    const bool terminated = sums[0] > 0.0;
+    throw JointFailure(concat("stopped by ", terminated ? "SIGTERM" : "SIGINT", " after step ",
+                              step_, " of ", total_steps_),
+                       terminated ? ExitCode::kTerminated : ExitCode::kInterrupted);
+  }
+  const double step_us = sums[2] / setup_.world.size / static_cast<double>(ask_every_);
+  const double wanted = kAskEveryUs / std::max(step_us, 1.0);
+  ask_every_ = std::clamp(static_cast<std::int64_t>(wanted), std::int64_t{1}, 2 * ask_every_);
+  ask_at_ = step_ + ask_every_;
 }
 
 void TrainingLoop::run(RunFolder* folder) {
   begin_ = Clock::now();
+  last_asked_ = begin_;
   window_ = {};
-  if (folder != nullptr) write_status(*folder, "running");
+  num_samples_ = 0;
+  try {
+    train(folder);
+  } catch (const std::exception& error) {
+    progress_.end_line();
+    if (folder != nullptr) write_failure(*folder, error);
+    throw;
+  }
+}
+
+void TrainingLoop::train(RunFolder* folder) {
+  if (folder != nullptr) folder->write_status(status("running"), /*sync=*/false);
   while (step_ < total_steps_) {
+    stop_if_asked();
     advance();
     if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
     if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
@@ -278,10 +335,12 @@ void TrainingLoop::run(RunFolder* folder) {
 void TrainingLoop::finish(RunFolder* folder) {
   model_.drain();
   const PipelineMetrics& metrics = model_.metrics();
+  std::vector<double> sums =
+      sum_over_ranks(setup_.communicator, {forward_s_, backward_s_ - metrics.pipeline_s,
+                                           metrics.wait_s, metrics.update_s, metrics.bytes_sent,
+                                           train_s_, static_cast<double>(num_samples_)});
+  const double num_samples = sums[6];
   // Means over ranks, per step.
-  std::vector<double> sums = sum_over_ranks(
-      setup_.communicator, {forward_s_, backward_s_ - metrics.pipeline_s, metrics.wait_s,
-                            metrics.update_s, metrics.bytes_sent, train_s_});
   for (double& sum : sums) sum /= setup_.world.size * static_cast<double>(total_steps_);
   const double train_s = sums[5] * static_cast<double>(total_steps_);
   std::uint64_t sum = 0;
@@ -290,12 +349,7 @@ void TrainingLoop::finish(RunFolder* folder) {
   }
   const std::vector<std::string> checksums = setup_.communicator.all_gather(concat(std::hex, sum));
 
-  const std::string path = folder == nullptr ? "" : folder->model_path();
-  const Evaluation evaluation = evaluate(folder == nullptr ? nullptr : &path);
-  write_evaluation(folder, evaluation);
-  if (folder == nullptr) return;
-  progress_.end_line();
-  const double samples = static_cast<double>(total_steps_ * config_.batch_size) * setup_.world.size;
+  const Evaluation evaluation = evaluate([&] { save(folder); });
   const Summary summary{.world_size = setup_.world.size,
                         .steps = total_steps_,
                         .accuracy_mean_model = evaluation.mean_model.accuracy(),
@@ -304,17 +358,29 @@ void TrainingLoop::finish(RunFolder* folder) {
                         .loss_mean_model = evaluation.mean_model.loss(),
                         .consensus_distance = evaluation.consensus_distance,
                         .train_s = train_s,
-                        .samples_per_s = samples / train_s,
+                        .samples_per_s = num_samples / train_s,
                         .forward_ms = 1e3 * sums[0],
                         .backward_ms = 1e3 * sums[1],
                         .wait_ms = 1e3 * sums[2],
                         .update_ms = 1e3 * sums[3],
                         .bytes_sent_per_step = sums[4]};
+  jointly_slow(setup_.communicator, [&] {
+    if (folder != nullptr) write_end(*folder, evaluation, summary, checksums);
+    return true;
+  });
+  if (folder == nullptr) return;
+  progress_.end_line();
+  if (!setup_.observer) print_summary(summary, folder->path());
+}
+
+void TrainingLoop::write_end(RunFolder& folder, const Evaluation& evaluation,
+                             const Summary& summary,
+                             const std::vector<std::string>& checksums) const {
+  write_evaluation(&folder, evaluation);
   Json record = to_json(summary);
   record["parameter_checksums"] = checksums;
-  folder->write_metrics(record);
-  write_status(*folder, "done");
-  if (!setup_.observer) print_summary(summary, folder->path());
+  folder.write_metrics(record);
+  folder.write_status(status("done"), /*sync=*/true);
 }
 
 }  // namespace gossamer::apps

@@ -14,6 +14,8 @@
 #include "apps/train/progress_line.hpp"
 #include "apps/train/run_config.hpp"
 #include "apps/train/run_folder.hpp"
+#include "apps/train/stop_signals.hpp"
+#include "apps/train/summary.hpp"
 #include "core/torch/data_parallel.hpp"
 #include "core/torch/graphed_step.hpp"
 
@@ -31,6 +33,8 @@ class TrainingLoop {
     /// On rank 0: hears of every record of a step. Where it is set, nothing goes to the terminal,
     /// neither the progress nor the table at the end.
     std::function<void(const ProgressState&)> observer = nullptr;
+    /// Signals that end the run. All ranks have it or none; it outlives the loop.
+    const StopSignals* stop = nullptr;
   };
 
   /// Collective. `config` must outlive this.
@@ -40,6 +44,8 @@ class TrainingLoop {
   /// on the model's device.
   torch::Tensor train_step();
   /// Collective: trains to the end, evaluates, and fills the folder (nullptr except on rank 0).
+  /// When a signal has come to any rank, all ranks throw JointFailure after the same step. What a
+  /// run fails with stands in the folder's status, too.
   void run(RunFolder* folder);
 
   [[nodiscard]] const DecentralizedDataParallel<Classifier>& model() const { return model_; }
@@ -62,7 +68,8 @@ class TrainingLoop {
     std::int64_t num_losses = 0;
     /// Not in the sum yet: one number each, on a device where reading it waits for the step.
     std::vector<torch::Tensor> unread = {};
-    std::int64_t steps = 0;
+    /// Samples that this rank has used.
+    std::int64_t samples = 0;
     /// Without logging and evaluation.
     double seconds = 0.0;
   };
@@ -74,17 +81,24 @@ class TrainingLoop {
   /// Collective: root mean square over ranks of ||mean - x_i||.
   double measure_consensus();
   double root_mean_square(double distance);
-  /// Collective. `save_to` is set on the rank that also writes the mean model.
-  Evaluation evaluate(const std::string* save_to = nullptr);
-  void save(const std::string& path);
+  /// Collective. Calls `with_mean` while the model is the mean of all.
+  Evaluation evaluate(const std::function<void()>& with_mean = nullptr);
+  /// Collective: writes the model as it is into the folder.
+  void save(RunFolder* folder);
   /// Makes a step and counts it.
   void advance();
   void write_step(RunFolder* folder);
   /// Adds the window's unread losses to its sum.
   void read_losses();
   void write_evaluation(RunFolder* folder, const Evaluation& evaluation) const;
+  void train(RunFolder* folder);
+  /// Collective, now and then: ends the run when a signal has come to any rank.
+  void stop_if_asked();
   void finish(RunFolder* folder);
-  void write_status(const RunFolder& folder, std::string_view state) const;
+  void write_end(RunFolder& folder, const Evaluation& evaluation, const Summary& summary,
+                 const std::vector<std::string>& checksums) const;
+  [[nodiscard]] Json status(std::string_view state) const;
+  void write_failure(const RunFolder& folder, const std::exception& error) const;
 
   const RunConfig& config_;
   Setup setup_;
@@ -96,6 +110,8 @@ class TrainingLoop {
   std::optional<GraphedStep> graphed_;
   ProgressLine progress_;
   std::int64_t step_ = 0;
+  /// Samples that this rank has used.
+  std::int64_t num_samples_ = 0;
   Window window_;
   Clock::time_point begin_ = Clock::now();
   /// Training alone: steps, without logging and evaluation.
@@ -105,6 +121,11 @@ class TrainingLoop {
   /// The learning rate of the last step made.
   double lr_ = 0.0;
   std::optional<double> last_consensus_;
+  /// When ranks ask each other for signals: the last time, the next step, and steps in between. All
+  /// ranks have the same steps.
+  Clock::time_point last_asked_ = begin_;
+  std::int64_t ask_at_ = 0;
+  std::int64_t ask_every_ = 1;
 };
 
 }  // namespace gossamer::apps

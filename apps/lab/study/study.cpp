@@ -106,6 +106,8 @@ class StudyRank {
   struct Shared {
     const Source& source;
     SharedData& data;
+    /// May be null.
+    const StopSignals* stop;
     /// Written by rank 0.
     StudyOutcome& outcome;
   };
@@ -185,16 +187,12 @@ class StudyRank {
   void train(std::int64_t number, const StudyRun& run) {
     const RunConfig config = read(run);
     set_compute_threads(config, world_);
-    const auto data = jointly(communicator_, [&] { return shared_.data.get(config); });
-    auto folder = jointly(communicator_, [&]() -> std::unique_ptr<RunFolder> {
+    const auto data = load_together(communicator_, shared_.data, config);
+    auto folder = jointly_slow(communicator_, [&]() -> std::unique_ptr<RunFolder> {
       if (world_.rank != 0) return nullptr;
-      return std::make_unique<RunFolder>(folder_of(run), config.resolved);
+      return std::make_unique<RunFolder>(folder_of(run), config.resolved, IfFinished::kReplace);
     });
-    if (folder && folder->replaces_earlier_run()) {
-      progress_->end_line();
-      logger_.warning(concat("the run that was in ", folder->path(),
-                             " is replaced: it had not finished, or was configured otherwise"));
-    }
+    if (folder) say_what_was_there(*folder);
     if (progress_) progress_->begin(number, run.name);
     try {
       TrainingLoop trainer(config,
@@ -202,17 +200,30 @@ class StudyRank {
                             .world = world_,
                             .logger = Logger(std::max(level_, LogLevel::kWarning), run.name),
                             .data = data,
-                            .observer = [this](const ProgressState& state) {
-                              if (progress_) progress_->show(state);
-                            }});
-      train_into(folder.get(), trainer);
-    } catch (const std::exception&) {
+                            .observer =
+                                [this](const ProgressState& state) {
+                                  if (progress_) progress_->show(state);
+                                },
+                            .stop = shared_.stop});
+      trainer.run(folder.get());
+    } catch (const std::exception& error) {
       if (progress_) {
         progress_->end_line();
         logger_.error(concat("run ", number, "/", shared_.source.config.runs.size(), ", ", run.name,
-                             ", has failed and ends the study; the runs that finished are kept"));
+                             is_stop(error) ? ", was stopped" : ", has failed",
+                             " and ends the study; the runs that finished are kept"));
       }
       throw;
+    }
+  }
+
+  void say_what_was_there(const RunFolder& folder) {
+    if (folder.remarks().empty() && !folder.replaces_earlier_run()) return;
+    progress_->end_line();
+    for (const std::string& remark : folder.remarks()) logger_.warning(remark);
+    if (folder.replaces_earlier_run()) {
+      logger_.warning(concat("the run that was in ", folder.path(),
+                             " is replaced: it had not finished, or was configured otherwise"));
     }
   }
 
@@ -263,18 +274,20 @@ bool is_finished(const std::string& folder, const std::vector<ResolvedValue>& co
   }
 }
 
-StudyOutcome run_study(const std::string& config_path, const std::vector<std::string>& overrides) {
+StudyOutcome run_study(const std::string& config_path, const std::vector<std::string>& overrides,
+                       const StopSignals* stop) {
   const Source source = read_source(config_path, overrides);
   StudyOutcome outcome;
   outcome.folder = source.config.output_dir;
   SharedData data;
-  outcome.exit_code = launch(source.launch.backend, source.launch.options,
-                             [&](Communicator& communicator, const World& world) {
-                               return leaving_together(world, [&] {
-                                 StudyRank(communicator, world, {source, data, outcome}).run();
-                                 return static_cast<int>(ExitCode::kDone);
-                               });
-                             });
+  outcome.exit_code =
+      launch(source.launch.backend, source.launch.options,
+             [&](Communicator& communicator, const World& world) {
+               return leaving_together(world, [&] {
+                 StudyRank(communicator, world, {source, data, stop, outcome}).run();
+                 return static_cast<int>(ExitCode::kDone);
+               });
+             });
   return outcome;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "apps/lab/study/study_table.hpp"
+#include "apps/train/stop_signals.hpp"
 #include "base/options.hpp"
 
 namespace gossamer::apps {
@@ -26,8 +27,9 @@ struct StudyOutcome {
 
 /// Starts the ranks (worker threads, or what mpirun has started) and runs the study of a file with
 /// `key.sub=value` replacements to its end. Errors are said once, and become the exit code. A run
-/// that fails ends the study.
-StudyOutcome run_study(const std::string& config_path, const std::vector<std::string>& overrides);
+/// that fails ends the study, and so does a signal that `stop` has caught.
+StudyOutcome run_study(const std::string& config_path, const std::vector<std::string>& overrides,
+                       const StopSignals* stop = nullptr);
 
 /// Whether `folder` holds a run that is done and had this configuration and as many workers; where
 /// it lies, how much it says and how long it waits for peers do not matter.

@@ -3,25 +3,14 @@
 
 import json
 import os
-import pathlib
-import re
 import signal
 import struct
-import subprocess
 import sys
 import time
 import unittest
 
 import cli_case
-from cli_case import K_MPIEXEC, K_PATIENCE_S, K_TINY, CliCase, needs_mpi
-
-# Runs until somebody ends it.
-K_LONG = """\
-run: {steps: 1000000000, output_dir: out}
-model: {name: mlp, hidden: 16}
-data: {name: glyphs, train_size: 256, val_size: 64, batch_size: 8}
-log: {every: 50}
-"""
+from cli_case import K_LONG, K_MPIEXEC, K_PATIENCE_S, K_TINY, CliCase, needs_mpi, processes_of
 
 
 class Errors(CliCase):
@@ -129,56 +118,17 @@ class Errors(CliCase):
         self.check_divergence(mpi=True)
 
 
-def processes_of(folder):
-    """pid -> rank of the programs that run in `folder`."""
-    found = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if not entry.name.isdigit() or os.readlink(entry / "cwd") != str(folder):
-                continue
-            environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        rank = [line.split("=")[1] for line in environment
-                if re.match(r"(OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=", line)]
-        if rank:
-            found[int(entry.name)] = int(rank[0])
-    return found
-
-
 @unittest.skipUnless(K_MPIEXEC and os.path.isdir("/proc/self"), "needs MPI and /proc")
 class LostRank(CliCase):
-    def start(self, ranks, text, *overrides):
+    def start_ranks(self, ranks, text, *overrides):
         """The job, once it trains, and the process of each rank."""
         self.write("long.yaml", text)
-        command = [K_MPIEXEC, "-n", str(ranks), self.program, "train", "long.yaml", *overrides]
-        job = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, text=True,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        self.addCleanup(self.clear_away, job)
-        status = self.folder / "out" / "status.json"
-        self.wait_until(lambda: job.poll() is not None or
-                        (status.exists() and json.loads(status.read_text())["step"] > 0))
-        self.assertIsNone(job.poll(), "the job has ended by itself")
+        job = self.start_ranks([K_MPIEXEC, "-n", str(ranks), self.program, "train", "long.yaml",
+                          *overrides])
         return job, {rank: pid for pid, rank in processes_of(self.folder.resolve()).items()}
 
-    def wait_until(self, condition):
-        end = time.monotonic() + K_PATIENCE_S
-        while not condition():
-            self.assertLess(time.monotonic(), end, "waited too long")
-            time.sleep(0.02)
-
-    def clear_away(self, job):
-        for pid in [*processes_of(self.folder.resolve()), *([] if job.returncode is not None
-                                                            else [job.pid])]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        job.wait()
-        job.stderr.close()
-
     def test_that_is_killed_ends_the_job(self):
-        job, pids = self.start(4, K_LONG)
+        job, pids = self.start_ranks(4, K_LONG)
         self.assertEqual(sorted(pids), [0, 1, 2, 3])
         os.kill(pids[2], signal.SIGKILL)
         job.communicate(timeout=K_PATIENCE_S)
@@ -186,7 +136,7 @@ class LostRank(CliCase):
         self.wait_until(lambda: not processes_of(self.folder.resolve()))
 
     def test_that_is_stopped_is_named(self):
-        job, pids = self.start(3, K_LONG, "comm.timeout_s=2")
+        job, pids = self.start_ranks(3, K_LONG, "comm.timeout_s=2")
         os.kill(pids[1], signal.SIGSTOP)
         _, errors = job.communicate(timeout=K_PATIENCE_S)
         self.assertEqual(job.returncode, 74, errors)
@@ -195,7 +145,7 @@ class LostRank(CliCase):
         self.wait_until(lambda: not processes_of(self.folder.resolve()))
 
     def test_that_comes_back_in_time_is_waited_for(self):
-        job, pids = self.start(3, K_LONG.replace("1000000000", "4000"), "comm.timeout_s=20")
+        job, pids = self.start_ranks(3, K_LONG.replace("1000000000", "4000"), "comm.timeout_s=20")
         os.kill(pids[1], signal.SIGSTOP)
         time.sleep(1)
         os.kill(pids[1], signal.SIGCONT)

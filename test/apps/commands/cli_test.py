@@ -271,30 +271,6 @@ class Simulate(CliCase):
 
 
 class Replay(CliCase):
-    """A case of one parameter with two elements, two ranks, two steps of gradient descent."""
-
-    def write_array(self, name, shape, values):
-        header = str({"descr": "<f4", "fortran_order": False, "shape": shape})
-        header += " " * (-(len(header) + 11) % 64) + "\n"
-        (self.folder / "case" / name).write_bytes(
-            b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
-            + struct.pack(f"<{len(values)}f", *values))
-
-    def write_case(self, last=0.0):
-        (self.folder / "case").mkdir(exist_ok=True)
-        case = {"world_size": 2, "steps": 2, "total": 2, "order": [0], "bucket_bytes": 64,
-                "params": [{"name": "w", "shape": [2], "offset": 0, "weight_decay": 0.0}],
-                "buckets": [[0]], "bucket_block_numel": [32], "optim": {"type": "sgd"},
-                "edges": [[{"ranks": [0, 1], "weight": 0.5}]], "mix_edge": [None, 0],
-                "lrs": [0.5, 1.0]}
-        self.write("case/case.json", json.dumps(case))
-        self.write_array("init.npy", (2,), [1.0, 2.0])
-        self.write_array("grads.npy", (2, 2, 2), [1.0, 0.0, 0.0, 1.0, 0.25, 0.25, 0.5, 0.5])
-        # Step 1: [0.5, 2], [1, 1.5]. Their mean is [0.75, 1.75], and step 2 takes its gradient off.
-        self.write_array("expected.npy", (2, 2, 2),
-                         [0.5, 2.0, 1.0, 1.5, 0.5, 1.5, 0.25, 1.25 + last])
-        self.write_array("final_avg.npy", (2,), [0.375, 1.375])
-
     def test_repeats_a_record(self):
         self.write_case()
         for options in [[], ["--backend", "threads", "--simd", "baseline", "--threads", "2"],
@@ -551,7 +527,7 @@ class Train(CliCase):
     def check_folder(self, ranks):
         out = self.folder / "out"
         self.assertEqual(sorted(path.name for path in out.iterdir()),
-                         ["config.yaml", "metrics.jsonl", "model.safetensors", "status.json"])
+                         [".lock", "config.yaml", "metrics.jsonl", "model.safetensors", "status.json"])
         status = json.loads((out / "status.json").read_text())
         self.assertEqual([status["state"], status["step"], status["total_steps"]], ["done", 8, 8])
         records = self.records()

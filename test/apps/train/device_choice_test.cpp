@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include "apps/train/agreement.hpp"
 #include "base/error.hpp"
+#include "base/make_stream.hpp"
+#include "comm/launch.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -45,6 +48,27 @@ TEST(DeviceChoice, GivesEveryLocalRankItsGpu) {
 
 TEST(DeviceChoice, AsksForAGpuWhereThereIsNone) {
   EXPECT_THROW(static_cast<void>(device_of_rank({.name = "cuda"}, world_at(0, 1), 0)), ConfigError);
+}
+
+TEST(TrainingDevice, ThatOneRankLacksIsSaidOnAllWithTheRanksName) {
+  if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
+  const LaunchOptions options{.num_ranks = 3, .timeout_s = 60};
+  EXPECT_EQ(
+      launch("threads", options,
+             [](Communicator& communicator, const World& world) {
+               const DeviceChoice choice{.name = world.rank == 1 ? "cuda" : "auto"};
+               try {
+                 const TrainingDevice device(choice,
+                                             {.host = communicator, .world = world, .logger = {}});
+                 ADD_FAILURE() << "rank " << world.rank;
+               } catch (const JointFailure& failure) {
+                 EXPECT_EQ(std::string(failure.what()).find("on rank 1: device.name: cuda"), 0U)
+                     << failure.what();
+                 EXPECT_EQ(failure.code(), ExitCode::kConfig);
+               }
+               return 0;
+             }),
+      0);
 }
 
 /// Ranks with these GPUs, each a process of its own.

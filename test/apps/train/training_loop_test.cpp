@@ -71,7 +71,8 @@ Outcome train(const std::string& yaml, int num_ranks) {
                    {.communicator = communicator, .world = world, .logger = {}, .data = run.data});
                std::unique_ptr<RunFolder> out;
                if (world.rank == 0) {
-                 out = std::make_unique<RunFolder>(folder.file("out"), config.resolved);
+                 out = std::make_unique<RunFolder>(folder.file("out"), config.resolved,
+                                                   IfFinished::kRefuse);
                }
                trainer.run(out.get());
                run.local[static_cast<std::size_t>(world.rank)] = values_of(trainer);
@@ -251,6 +252,40 @@ TEST(TrainingLoop, CountsEpochsInBatchesOfTheShard) {
   std::string epochs = kMlp;
   epochs.replace(0, 16, "run: {epochs: 2}");
   EXPECT_EQ(train(epochs, 3).final_record()["step"], 2 * (300 / 3 / 10));
+}
+
+TEST(TrainingLoop, CountsTheSamplesThatStepsHaveUsed) {
+  // 20 images for 3 ranks are 6 for each, fewer than a batch of 10.
+  std::string small = kMlp;
+  small.replace(small.find("300"), 3, "20");
+  const auto record = train(small, 3).final_record();
+  const double samples = 12 * 3 * 6;
+  EXPECT_NEAR(record["samples_per_s"].get<double>() * record["train_s"].get<double>(), samples,
+              1e-6 * samples);
+}
+
+TEST(TrainingLoop, SaysWhenABatchIsLargerThanWhatARankHas) {
+  const auto said_with = [](const std::string& yaml) {
+    testing::internal::CaptureStderr();
+    const LaunchOptions options{.num_ranks = 3, .timeout_s = 60};
+    const auto body = [&yaml](Communicator& communicator, const World& world) {
+      const RunConfig config = read_text(yaml, {}, world);
+      const TrainingLoop trainer(config,
+                                 {.communicator = communicator,
+                                  .world = world,
+                                  .logger = Logger(LogLevel::kWarning, ""),
+                                  .data = std::make_shared<const Dataset>(config.data->load(1))});
+      return 0;
+    };
+    EXPECT_EQ(launch("threads", options, body), 0);
+    return testing::internal::GetCapturedStderr();
+  };
+  std::string small = kMlp;
+  small.replace(small.find("300"), 3, "20");
+  EXPECT_NE(
+      said_with(small).find("data.batch_size is 10, and each of the 3 ranks has only 6 samples"),
+      std::string::npos);
+  EXPECT_EQ(said_with(kMlp), "");
 }
 
 }  // namespace

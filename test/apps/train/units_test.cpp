@@ -2,12 +2,12 @@
 
 #include "test/apps/folder.hpp"
 
-#include <cmath>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,7 +16,6 @@
 
 #include "apps/train/agreement.hpp"
 #include "apps/train/progress_line.hpp"
-#include "apps/train/run_folder.hpp"
 #include "apps/train/safetensors.hpp"
 #include "base/text.hpp"
 #include "comm/launch.hpp"
@@ -119,6 +118,39 @@ TEST(Jointly, TakesTheFirstRanksFailureAndItsCode) {
             std::vector<std::string>(2, "|70"));
 }
 
+TEST(JointlySlow, MayTakeLongerOnOneRankThanTheTimeout) {
+  const LaunchOptions options{.num_ranks = 3, .timeout_s = 0.5};
+  EXPECT_EQ(launch("threads", options,
+                   [](Communicator& communicator, const World& world) {
+                     const int result = jointly_slow(communicator, [&world] {
+                       if (world.rank == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
+                       return 10 * world.rank;
+                     });
+                     EXPECT_EQ(result, 10 * world.rank);
+                     return 0;
+                   }),
+            0);
+}
+
+TEST(JointlySlow, BringsAFailureToAllRanks) {
+  const LaunchOptions options{.num_ranks = 3, .timeout_s = 60};
+  EXPECT_EQ(launch("threads", options,
+                   [](Communicator& communicator, const World& world) {
+                     try {
+                       jointly_slow(communicator, [&world] {
+                         if (world.rank == 2) throw CheckpointError("the disk is full");
+                         return true;
+                       });
+                       ADD_FAILURE() << "rank " << world.rank;
+                     } catch (const JointFailure& failure) {
+                       EXPECT_STREQ(failure.what(), "on rank 2: the disk is full");
+                       EXPECT_EQ(exit_code_at_end(failure), ExitCode::kCheckpoint);
+                     }
+                     return 0;
+                   }),
+            0);
+}
+
 TEST(ProgressText, ShowsWhatIsKnown) {
   ProgressState state{.step = 7,
                       .total_steps = 1000,
@@ -135,47 +167,6 @@ TEST(ProgressText, ShowsWhatIsKnown) {
             "25:03:02");
   state.seconds_left = 0.4;
   EXPECT_TRUE(to_string(state).ends_with("left 0:00"));
-}
-
-TEST(RunFolder, HoldsConfigurationMetricsAndStatus) {
-  const Folder folder;
-  const std::string path = folder.file("a/b");
-  RunFolder run(path, {{"run.seed", "1"}, {"algorithm", "gossip"}});
-  EXPECT_FALSE(run.replaces_earlier_run());
-  EXPECT_EQ(run.path(), path);
-  EXPECT_EQ(read_file(path + "/config.yaml"), "run:\n  seed: 1\nalgorithm: gossip\n");
-  run.write_metrics({{"kind", "step"}, {"loss", 0.5}});
-  run.write_metrics({{"kind", "step"}, {"loss", std::nan("")}, {"lr", INFINITY}});
-  EXPECT_EQ(read_file(path + "/metrics.jsonl"),
-            "{\"kind\":\"step\",\"loss\":0.5}\n{\"kind\":\"step\",\"loss\":null,\"lr\":null}\n");
-  run.write_status({{"state", "running"}, {"step", 3}});
-  run.write_status({{"state", "done"}});
-  EXPECT_EQ(nlohmann::json::parse(read_file(path + "/status.json")),
-            nlohmann::json({{"state", "done"}}));
-  std::ofstream(run.model_path()) << "old";
-  std::ofstream(path + "/notes.txt") << "the user's own";
-
-  const RunFolder again(path, {{"run.seed", "2"}});
-  EXPECT_TRUE(again.replaces_earlier_run());
-  EXPECT_EQ(read_file(path + "/config.yaml"), "run:\n  seed: 2\n");
-  EXPECT_EQ(read_file(path + "/metrics.jsonl"), "");
-  EXPECT_FALSE(fs::exists(again.model_path()));
-  EXPECT_FALSE(fs::exists(path + "/status.json")) << "the earlier run's status";
-  EXPECT_EQ(read_file(path + "/notes.txt"), "the user's own");
-}
-
-TEST(RunFolder, SaysWhenItCannotBeMade) {
-  const Folder folder;
-  std::ofstream(folder.file("taken")) << "a file";
-  for (const char* const path : {"taken", "taken/below"}) {
-    try {
-      const RunFolder run(folder.file(path), {});
-      ADD_FAILURE() << path;
-    } catch (const CheckpointError& error) {
-      EXPECT_NE(std::string(error.what()).find(folder.file(path)), std::string::npos);
-      EXPECT_NE(std::string(error.what()).find("run.output_dir"), std::string::npos);
-    }
-  }
 }
 
 }  // namespace

@@ -1,0 +1,160 @@
+// What a run's folder holds, who may write it, and what becomes of earlier runs.
+
+#include "apps/train/run_folder.hpp"
+
+#include "test/apps/folder.hpp"
+
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+using Names = std::vector<std::string>;
+
+std::string refusal(const std::string& path, IfFinished if_finished) {
+  try {
+    const RunFolder run(path, {}, if_finished);
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void finish_run(const std::string& path, const std::string& seed) {
+  RunFolder run(path, {{"run.seed", seed}}, IfFinished::kReplace);
+  run.write_metrics({{"seed", seed}});
+  run.write_model({});
+  run.write_status({{"state", "done"}}, true);
+}
+
+TEST(RunFolder, HoldsConfigurationMetricsModelAndStatus) {
+  const Folder folder;
+  const std::string path = folder.file("a/b");
+  RunFolder run(path, {{"run.seed", "1"}, {"algorithm", "gossip"}}, IfFinished::kRefuse);
+  EXPECT_FALSE(run.replaces_earlier_run());
+  EXPECT_EQ(run.remarks(), Names());
+  EXPECT_EQ(run.path(), path);
+  EXPECT_EQ(read_file(path + "/config.yaml"), "run:\n  seed: 1\nalgorithm: gossip\n");
+  run.write_metrics({{"kind", "step"}, {"loss", 0.5}});
+  run.write_metrics({{"kind", "step"}, {"loss", std::nan("")}, {"lr", INFINITY}});
+  EXPECT_EQ(read_file(path + "/metrics.jsonl"),
+            "{\"kind\":\"step\",\"loss\":0.5}\n{\"kind\":\"step\",\"loss\":null,\"lr\":null}\n");
+  for (const bool sync : {false, true}) {
+    run.write_status({{"state", "running"}, {"sync", sync}}, sync);
+    EXPECT_EQ(Json::parse(read_file(path + "/status.json")),
+              Json({{"state", "running"}, {"sync", sync}}));
+  }
+  run.write_model({{"a", torch::zeros({2})}});
+  EXPECT_EQ(parse_safetensors(read_file(run.model_path())).header.size(), 1U);
+}
+
+TEST(RunFolder, KeepsAnEarlierRunUntilItHasSomething) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  finish_run(path, "1");
+  std::ofstream(path + "/notes.txt") << "the user's own";
+  RunFolder run(path, {{"run.seed", "2"}}, IfFinished::kReplace);
+  EXPECT_TRUE(run.replaces_earlier_run());
+  run.write_status({{"state", "failed"}}, true);
+  EXPECT_EQ(read_file(path + "/config.yaml"), "run:\n  seed: 1\n");
+  EXPECT_EQ(read_file(path + "/metrics.jsonl"), "{\"seed\":\"1\"}\n");
+  EXPECT_EQ(Json::parse(read_file(path + "/status.json"))["state"], "done");
+  EXPECT_TRUE(fs::exists(run.model_path()));
+
+  run.write_metrics({{"seed", "2"}});
+  EXPECT_EQ(read_file(path + "/config.yaml"), "run:\n  seed: 2\n");
+  EXPECT_EQ(read_file(path + "/metrics.jsonl"), "{\"seed\":\"2\"}\n");
+  EXPECT_FALSE(fs::exists(path + "/status.json")) << "the earlier run's status";
+  EXPECT_FALSE(fs::exists(run.model_path()));
+  EXPECT_EQ(read_file(path + "/notes.txt"), "the user's own");
+  run.write_model({});
+  EXPECT_TRUE(fs::exists(run.model_path()));
+}
+
+TEST(RunFolder, RefusesToReplaceAFinishedRunUnlessTold) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  finish_run(path, "1");
+  const std::string wanted = path +
+                             " holds a finished run. To keep it, type run.output_dir=" + path +
+                             "-2; to replace it, type --overwrite";
+  EXPECT_EQ(refusal(path, IfFinished::kRefuse), wanted);
+  EXPECT_EQ(refusal(path + "/", IfFinished::kRefuse), wanted);
+  EXPECT_THROW(check_run_folder(path, IfFinished::kRefuse), CheckpointError);
+  check_run_folder(path, IfFinished::kReplace);
+  check_run_folder(path, IfFinished::kNextNumber);
+  check_run_folder(folder.file("fresh"), IfFinished::kRefuse);
+  // A model without a status is a finished run as well.
+  fs::remove(path + "/status.json");
+  fs::create_directory(path + "-2");
+  EXPECT_NE(refusal(path, IfFinished::kRefuse).find("run.output_dir=" + path + "-3;"),
+            std::string::npos);
+  fs::remove(path + "/model.safetensors");
+  EXPECT_EQ(refusal(path, IfFinished::kRefuse), "");
+}
+
+TEST(RunFolder, TakesTheNextNumber) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  finish_run(path, "1");
+  finish_run(path + "-2", "1");
+  const RunFolder third(path, {{"run.output_dir", "\"out\""}}, IfFinished::kNextNumber);
+  EXPECT_EQ(third.path(), path + "-3");
+  EXPECT_EQ(third.remarks(),
+            Names{path + " holds a finished run; this run goes into " + path + "-3"});
+  EXPECT_EQ(read_file(third.path() + "/config.yaml"), "run:\n  output_dir: \"" + path + "-3\"\n");
+  // While it is under way, another one goes on counting.
+  EXPECT_EQ(RunFolder(path, {}, IfFinished::kNextNumber).path(), path + "-4");
+}
+
+TEST(RunFolder, BelongsToOneRunAtATime) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  {
+    const RunFolder run(path, {}, IfFinished::kRefuse);
+    for (const IfFinished each : {IfFinished::kRefuse, IfFinished::kReplace}) {
+      EXPECT_EQ(refusal(path, each)
+                    .find(concat(path,
+                                 " belongs to another run that is under way "
+                                 "(process ",
+                                 getpid(), " on ")),
+                0U)
+          << refusal(path, each);
+    }
+  }
+  EXPECT_EQ(refusal(path, IfFinished::kRefuse), "");
+}
+
+TEST(RunFolder, CorrectsTheStatusOfARunThatDied) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  {
+    const RunFolder run(path, {}, IfFinished::kRefuse);
+    run.write_status({{"state", "running"}, {"step", 7}}, false);
+  }
+  const RunFolder next(path, {}, IfFinished::kRefuse);
+  EXPECT_EQ(next.remarks(), Names{"the run that was in " + path + " died after step 7"});
+  const Json status = Json::parse(read_file(path + "/status.json"));
+  EXPECT_EQ(status["state"], "died");
+  EXPECT_EQ(status["step"], 7);
+}
+
+TEST(RunFolder, SaysWhenItCannotBeMade) {
+  const Folder folder;
+  std::ofstream(folder.file("taken")) << "a file";
+  for (const char* const path : {"taken", "taken/below"}) {
+    const std::string message = refusal(folder.file(path), IfFinished::kRefuse);
+    EXPECT_NE(message.find(folder.file(path)), std::string::npos);
+    EXPECT_NE(message.find("run.output_dir"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace gossamer::apps

@@ -94,7 +94,8 @@ class Errors(CliCase):
             done = self.launch(2, "tiny.yaml", data, "run.output_dir=no", mpi=mpi, code=3)
             self.expect_once("data/train-images-idx3-ubyte: byte ", done.stderr)
             self.assertFalse((self.folder / "no").exists())
-        self.gossamer("train", "tiny.yaml", "data={name: idx, path: nowhere}", code=3)
+        self.gossamer("train", "tiny.yaml", "data={name: idx, path: nowhere}", "run.output_dir=no",
+                      code=3)
 
     def test_of_the_run_folder_end_with_4(self):
         self.write("taken", "a file")
@@ -123,7 +124,7 @@ class LostRank(CliCase):
     def start_ranks(self, ranks, text, *overrides):
         """The job, once it trains, and the process of each rank."""
         self.write("long.yaml", text)
-        job = self.start_ranks([K_MPIEXEC, "-n", str(ranks), self.program, "train", "long.yaml",
+        job = self.start([K_MPIEXEC, "-n", str(ranks), self.program, "train", "long.yaml",
                           *overrides])
         return job, {rank: pid for pid, rank in processes_of(self.folder.resolve()).items()}
 

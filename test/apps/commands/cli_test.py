@@ -635,7 +635,8 @@ class Train(CliCase):
     def test_keeps_quiet_when_told(self):
         done = self.launch(2, "tiny.yaml", "log.level=off")
         self.assertEqual(done.stderr, "")
-        self.assertEqual(self.gossamer("train", "tiny.yaml", "log.level=off").stderr, "")
+        self.assertEqual(self.gossamer("train", "tiny.yaml", "log.level=off", "--overwrite").stderr,
+                         "")
 
     def test_dry_run_prints_and_writes_nothing(self):
         before = sorted(self.folder.rglob("*"))

@@ -135,6 +135,9 @@ class LostRank(CliCase):
         job.communicate(timeout=K_PATIENCE_S)
         self.assertNotEqual(job.returncode, 0)
         self.wait_until(lambda: not processes_of(self.folder.resolve()))
+        # A survivor has said so, or the next start does. That run has nothing to write itself.
+        self.gossamer("train", "tiny.yaml", "optimizer={name: sgd, lr: 1e20}", code=76)
+        self.assertIn(self.status()["state"], ["died", "failed"])
 
     def test_that_is_stopped_is_named(self):
         job, pids = self.start_ranks(3, K_LONG, "comm.timeout_s=2")

@@ -21,7 +21,9 @@ constexpr double kLongestTurn = 0.5;
 }  // namespace
 
 ProgressWorker::ProgressWorker(Config config)
-    : config_(std::move(config)), thread_([this] { run(); }) {}
+    : config_(std::move(config)),
+      pulse_(std::make_shared<WorkerPulse>(config_.rank, config_.timeout_s + config_.margin_s)),
+      thread_([this] { run(); }) {}
 
 ProgressWorker::~ProgressWorker() { stop(); }
 
@@ -31,19 +33,22 @@ void ProgressWorker::stop() {
     stopping_ = true;
   }
   wake_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  fail_everything(std::make_exception_ptr(
+      CommError({.rank = config_.rank, .label = {.what = "communication"}}, "it has ended")));
 }
 
 Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext context,
                                const void* channel) {
-  auto state = std::make_shared<RequestState>();
+  auto state = std::make_shared<RequestState>(pulse_, context.label);
   {
     const std::lock_guard lock(mutex_);
     if (failure_) {
       state->fail(failure_);
       return Request(std::move(state));
     }
-    submitted_.push_back({.state = state,
+    submitted_.push_back({.completion = Completion(state),
                           .context = std::move(context),
                           .channel = channel,
                           .operation = std::move(operation)});
@@ -55,7 +60,7 @@ Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext c
 
 void ProgressWorker::drain() {
   std::unique_lock lock(mutex_);
-  drained_.wait(lock, [this] { return in_flight_ == 0; });
+  pulse_->wait(lock, drained_, {.what = "communication"}, [this] { return in_flight_ == 0; });
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -68,6 +73,7 @@ void ProgressWorker::run() {
   auto last = Clock::now();
   bool failed = false;
   while (take_submitted()) {
+    pulse_->beat();
     bool progressed = false;
     // After a failure nothing may touch the wire: what was being received could land in memory
     // whose owner has gone since.
@@ -90,12 +96,6 @@ void ProgressWorker::run() {
 
 bool ProgressWorker::take_submitted() {
   const std::lock_guard lock(mutex_);
-  if (failure_) {
-    for (Active& late : submitted_) late.state->fail(failure_);
-    submitted_.clear();
-    in_flight_ = 0;
-    drained_.notify_all();
-  }
   std::ranges::move(submitted_, std::back_inserter(starting_));
   submitted_.clear();
   return !stopping_;
@@ -103,13 +103,17 @@ bool ProgressWorker::take_submitted() {
 
 template <class Step>
 auto ProgressWorker::explained(const Active& entry, const Step& step) {
+  const auto explain = [this, &entry](std::vector<int> peers, const std::string& reason) {
+    if (peers.empty() && entry.operation) peers = entry.operation->waiting_for();
+    return CommError({config_.rank, std::move(peers), entry.context.label}, reason);
+  };
   try {
     return step();
   } catch (const CommError& error) {
     if (error.context().rank >= 0) throw;
-    std::vector<int> peers = error.context().peers;
-    if (peers.empty() && entry.operation) peers = entry.operation->waiting_for();
-    throw CommError({config_.rank, std::move(peers), entry.context.label}, error.reason());
+    throw explain(error.context().peers, error.reason());
+  } catch (const DeviceError& error) {
+    throw DeviceError(explain({}, error.what()).what());
   }
 }
 
@@ -120,31 +124,30 @@ void ProgressWorker::start_submitted() {
   const auto holds = [](const std::vector<const void*>& channels, const void* channel) {
     return std::ranges::find(channels, channel) != channels.end();
   };
-  std::deque<Active> waiting;
-  while (!starting_.empty()) {
-    Active& next = starting_.front();
+  // Whatever waits stays in the queue: a step that throws must not take it along.
+  for (auto next = starting_.begin(); next != starting_.end();) {
     const bool ready =
-        !holds(unprepared, next.channel) && explained(next, [&next] { return is_ready(next); });
-    if (ready && !holds(held_up, next.channel)) {
-      active_.push_back(std::move(next));
-      starting_.pop_front();
+        !holds(unprepared, next->channel) && explained(*next, [&next] { return is_ready(*next); });
+    if (ready && !holds(held_up, next->channel)) {
+      active_.push_back(std::move(*next));
+      next = starting_.erase(next);
       explained(active_.back(), [this] { active_.back().operation->start(); });
       continue;
     }
-    if (next.channel != nullptr) {
-      held_up.push_back(next.channel);
-      if (!ready && !next.under_way) unprepared.push_back(next.channel);
+    if (next->channel != nullptr) {
+      held_up.push_back(next->channel);
+      if (!ready && !next->under_way) unprepared.push_back(next->channel);
     }
-    waiting.push_back(std::move(next));
-    starting_.pop_front();
+    ++next;
   }
-  starting_ = std::move(waiting);
 }
 
 bool ProgressWorker::is_ready(Active& entry) {
   OpContext& context = entry.context;
-  if (context.after && !context.after->done()) return false;
-  context.after.reset();
+  if (context.after) {
+    if (!context.after->done()) return false;
+    std::exchange(context.after, nullptr)->check();
+  }
   if (context.ready && !context.ready->done()) return false;
   context.ready.reset();
   if (const auto prepare = std::exchange(context.prepare, nullptr)) entry.under_way = prepare();
@@ -171,11 +174,11 @@ bool ProgressWorker::test_active() {
     // Owners may free memory; they must be gone before anybody learns that the operation is over.
     entry.context = {.label = entry.context.label};
     entry.under_way.reset();
-    std::exchange(entry.state, nullptr)->complete();
+    entry.completion.complete();
     ++ended;
   }
   if (ended == 0) return false;
-  std::erase_if(active_, [](const Active& entry) { return entry.state == nullptr; });
+  std::erase_if(active_, [](const Active& entry) { return entry.completion.ended(); });
   {
     const std::lock_guard lock(mutex_);
     in_flight_ -= ended;
@@ -208,8 +211,8 @@ void ProgressWorker::fail_everything(const std::exception_ptr& error) {
     // First the operation, which may still be touching its blocks; then whoever waits for it.
     entry.operation.reset();
     entry.context = {};
-    // Null: it was over before another one failed, in the same turn.
-    if (entry.state) entry.state->fail(failure_);
+    // It may have been over before another one failed, in the same turn.
+    if (!entry.completion.ended()) entry.completion.fail(failure_);
   };
   std::ranges::for_each(active_, end);
   std::ranges::for_each(starting_, end);

@@ -1,17 +1,23 @@
 #pragma once
-// The one thread per rank that drives all communication. MPI moves nothing by itself, so somebody
-// must keep calling it while the rank computes; the threads backend uses the same worker, so both
-// have the same timing, watchdog and error paths.
+// The one thread per rank that drives all communication. MPI moves nothing by itself, so a thread
+// must keep calling it while the rank computes. The threads backend uses the same worker, so both
+// backends have the same timing, watchdog and error paths.
 //
-// Protocol: submit() hands over an Operation; the worker starts operations in the order submitted,
-// except that one which has to wait (OpContext::after, ready, prepare) holds up those of its own
-// channel only. It tests what it has started in turn, and ends their Requests.
-// Between turns without progress it sleeps; it never spins. An operation that waits longer than the
-// timeout, or throws, fails every operation in flight and every later one with the same CommError,
-// and ends all service: nothing is received any more, and the owners of what was in flight stay
-// until the worker goes. Time in which the whole process was stopped does not count as waiting.
+// Protocol: submit() hands over an Operation. The worker starts operations in the order submitted.
+// An operation that has to wait (OpContext::after, ready, prepare) holds up only later operations
+// of its own channel. The worker tests the started operations in turn and ends their Requests.
+// After a turn without progress it sleeps; it never spins.
 //
-// Thread safety: submit() and drain() from any thread; hooks run on the worker.
+// Failures: an operation that throws, or that waits longer than the timeout, fails all operations
+// that the worker holds (in flight and still queued) and all later ones with the same error. A
+// CommError names rank, peers, bucket and round of the operation that failed. From then on the
+// worker receives nothing more. The owners of operations that were in flight stay alive until the
+// worker is destroyed. Time in which the whole process was stopped does not count as waiting.
+//
+// Stopping the worker fails the operations that it still holds. A caller never waits for ever: a
+// worker that hangs in a call lets waiting callers go after timeout_s + margin_s (WorkerPulse).
+//
+// Thread safety: submit(), drain() and check() from any thread; hooks run on the worker.
 
 #include <chrono>
 #include <condition_variable>
@@ -25,6 +31,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/worker_pulse.hpp"
 
 namespace gossamer {
 
@@ -35,7 +42,8 @@ class Operation {
   virtual void start() = 0;
   /// Moves it on without blocking; true when it is over.
   virtual bool test() = 0;
-  /// World ranks that have not done their part yet, as far as this rank can tell.
+  /// World ranks that have not done their part yet, as far as this rank can tell. Before start():
+  /// all others that take part.
   [[nodiscard]] virtual std::vector<int> waiting_for() const = 0;
 };
 
@@ -51,6 +59,9 @@ class ProgressWorker {
     int rank = 0;
     /// Seconds that an operation may wait.
     double timeout_s = 300.0;
+    /// Seconds beyond the timeout after which callers take a worker for stuck; a diagnosis must fit
+    /// in.
+    double margin_s = 30.0;
     /// Called once per turn, and every few milliseconds when idle; may throw CommError.
     std::function<void()> service = {};
     /// Finds out why `peers` keep this rank waiting; may take seconds.
@@ -65,20 +76,22 @@ class ProgressWorker {
   /// Operations of one channel start in the order submitted; null: a channel of its own.
   Request submit(std::unique_ptr<Operation> operation, OpContext context,
                  const void* channel = nullptr);
-  /// Blocks until nothing is in flight. Throws what the worker failed with.
+  /// Blocks until nothing is in flight. Throws the error that the worker failed with.
   void drain();
-  /// Throws what the worker failed with. Never blocks.
+  /// Throws the error that the worker failed with. Never blocks.
   void check();
-  /// Ends the thread; what is still in flight is dropped. Called by the destructor.
+  /// Ends the thread, fails everything that the worker still holds, and everything submitted later.
+  /// Called by the destructor.
   void stop();
 
  private:
   struct Active {
-    std::shared_ptr<RequestState> state;
+    /// First, so that it goes last: nobody learns of the end while owners are still in use.
+    Completion completion;
     OpContext context;
     const void* channel = nullptr;
     double waited_s = 0.0;
-    /// What prepare() or finish() has begun.
+    /// The end of the work that prepare() or finish() has given to a stream.
     EventPtr under_way = {};
     /// Last, so that it goes first: while it ends it may still touch what the context owns.
     std::unique_ptr<Operation> operation;
@@ -88,12 +101,12 @@ class ProgressWorker {
   /// Returns false when it is time to end.
   bool take_submitted();
   void start_submitted();
-  /// Whether it may start, as far as it itself is concerned.
+  /// Whether nothing of its own keeps it from starting. Throws when `after` has failed.
   static bool is_ready(Active& entry);
   bool test_active();
-  /// Moves it on; true when it is over.
+  /// Moves an operation on; true when it is over.
   static bool test(Active& entry);
-  /// Runs `step`; errors that do not know what they belong to learn it here.
+  /// Runs `step`. Adds rank, peers and label of `entry` to errors that lack them.
   template <class Step>
   auto explained(const Active& entry, const Step& step);
   void watch(double elapsed_s);
@@ -102,6 +115,7 @@ class ProgressWorker {
   void pause(bool progressed);
 
   Config config_;
+  std::shared_ptr<WorkerPulse> pulse_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable drained_;
@@ -111,7 +125,7 @@ class ProgressWorker {
   std::exception_ptr failure_;    // guarded by mutex_
   std::deque<Active> starting_;   // the worker's own; in the order submitted
   std::vector<Active> active_;    // the worker's own
-  /// Of what has been given up: MPI has no way to take back what a network card has been told.
+  /// Owners of failed operations: MPI cannot withdraw a receive that a network card knows of.
   std::vector<std::shared_ptr<void>> abandoned_;  // the worker's own
   std::thread thread_;
 };

@@ -7,6 +7,10 @@ namespace gossamer {
 
 void RequestState::complete() { end(nullptr); }
 void RequestState::fail(std::exception_ptr error) { end(std::move(error)); }
+void RequestState::fail(std::string_view reason) {
+  fail(std::make_exception_ptr(
+      CommError({.rank = pulse_ ? pulse_->rank() : -1, .label = label_}, reason)));
+}
 
 void RequestState::end(std::exception_ptr error) {
   StreamHold listener;
@@ -44,7 +48,12 @@ void RequestState::wait() const {
     return check_();
   }
   std::unique_lock lock(mutex_);
-  over_.wait(lock, [this] { return done_; });
+  const auto is_over = [this] { return done_; };
+  if (pulse_) {
+    pulse_->wait(lock, over_, label_, is_over);
+  } else {
+    over_.wait(lock, is_over);
+  }
   if (error_) std::rethrow_exception(error_);
 }
 

@@ -1,10 +1,14 @@
 #pragma once
-// A Request is the caller's end of an operation that a ProgressWorker drives.
+// A Request is the caller's handle of an operation that has been submitted to a Communicator.
 //
-// Protocol: a Communicator hands it out when the operation is submitted; wait() or done() tell when
-// the operation is over. Over means: everything received has landed AND everything sent may be
-// written again. A Request dropped while its operation runs does not stop it: the worker finishes
-// it, and keeps alive whatever owner was passed with it.
+// Protocol: the Communicator returns a Request for every operation. wait() and done() tell when the
+// operation is over. Over means: everything received has landed AND everything sent may be written
+// again. Dropping a Request does not stop its operation: the progress worker finishes the operation
+// and keeps its owner alive until then.
+//
+// Every wait ends. The operation ends, or the worker's timeout fails it, or the worker goes and
+// fails whatever it still holds (Completion), or the worker hangs and the wait itself gives up
+// (WorkerPulse).
 //
 // Thread safety: one thread uses a Request; the worker uses its RequestState.
 
@@ -13,10 +17,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/error.hpp"
 #include "base/stream.hpp"
+#include "comm/worker_pulse.hpp"
 
 namespace gossamer {
 
@@ -24,21 +31,28 @@ namespace gossamer {
 class RequestState {
  public:
   RequestState() = default;
-  /// Over when all parts are; fails with what one of them has failed with.
+  /// An operation of a worker: wait() gives up when `pulse` stops. Errors name `label`.
+  RequestState(std::shared_ptr<const WorkerPulse> pulse, const OpLabel& label)
+      : pulse_(std::move(pulse)), label_(label) {}
+  /// Over when all parts are over; fails with the error of the first part that failed.
   explicit RequestState(std::vector<std::shared_ptr<RequestState>> parts)
       : parts_(std::move(parts)) {}
-  /// Over when `event` has happened; then `check` throws if the operation has failed.
+  /// Over when `event` has happened; `check` then throws if the operation has failed.
   RequestState(EventPtr event, std::function<void()> check)
       : event_(std::move(event)), check_(std::move(check)) {}
   void complete();
   void fail(std::exception_ptr error);
+  /// fail() with a CommError that names this operation.
+  void fail(std::string_view reason);
   [[nodiscard]] bool done() const;
-  /// Blocks until complete() or fail(); rethrows what fail() was given.
+  /// Blocks until complete() or fail(); rethrows the error given to fail(). Throws CommError when
+  /// the worker hangs.
   void wait() const;
-  /// Calls `listener` once with what fail() was given, or with null: at once if it is over, else on
-  /// the thread that ends it, which it must not hold up. One listener at a time.
+  /// Calls `listener` exactly once: with the error given to fail(), or with null. Calls it at once
+  /// if the operation is over, else on the thread that ends the operation, so `listener` must be
+  /// quick. One listener at a time.
   void when_over(StreamHold listener);
-  /// What a stream can wait for in the place of when_over(); null: there is none.
+  /// A stream can wait for this event instead of using when_over(); null where there is none.
   [[nodiscard]] const EventPtr& event() const { return event_; }
   /// Throws if it is known that the operation has failed. Never blocks.
   void check() const;
@@ -47,6 +61,8 @@ class RequestState {
   void end(std::exception_ptr error);
   void when_all_over(StreamHold listener);
 
+  std::shared_ptr<const WorkerPulse> pulse_;
+  OpLabel label_;
   std::vector<std::shared_ptr<RequestState>> parts_;
   EventPtr event_;
   std::function<void()> check_;
@@ -55,6 +71,30 @@ class RequestState {
   bool done_ = false;
   std::exception_ptr error_;
   StreamHold listener_;
+};
+
+/// The worker's side of a request, which ends the request exactly once. A Completion that is
+/// destroyed before its end fails the request, so that nobody waits for an operation that is gone.
+class Completion {
+ public:
+  explicit Completion(std::shared_ptr<RequestState> state) : state_(std::move(state)) {}
+  Completion(Completion&& other) noexcept = default;
+  Completion& operator=(Completion&& other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  Completion(const Completion&) = delete;
+  Completion& operator=(const Completion&) = delete;
+  ~Completion() {
+    if (state_) state_->fail("it was dropped before its end");
+  }
+
+  [[nodiscard]] bool ended() const { return state_ == nullptr; }
+  void complete() { std::exchange(state_, nullptr)->complete(); }
+  void fail(std::exception_ptr error) { std::exchange(state_, nullptr)->fail(std::move(error)); }
+
+ private:
+  std::shared_ptr<RequestState> state_;
 };
 
 class Request {
@@ -74,19 +114,20 @@ class Request {
   void wait() {
     if (const auto state = std::exchange(state_, nullptr)) state->wait();
   }
-  /// What is given to the stream later waits for the operation; the caller only where the stream's
-  /// work is done at once. Empties the request. An error ends the stream.
+  /// Makes later work of `stream` wait for the operation, and empties the request. The calling
+  /// thread itself waits only for a stream that does its work at once. An error of the operation
+  /// ends the stream.
   void wait_on(Stream& stream);
-  /// There is an operation that wait() has not seen the end of.
+  /// True until wait() or wait_on() has been called.
   [[nodiscard]] bool pending() const { return state_ != nullptr; }
-  /// What another operation may wait for (OpContext::after); null when there is none.
+  /// For other operations that start after this one (OpContext::after); null when empty.
   [[nodiscard]] const std::shared_ptr<RequestState>& state() const { return state_; }
 
  private:
   std::shared_ptr<RequestState> state_;
 };
 
-/// The request that is over when all of them are.
+/// One request that is over when all of `requests` are.
 Request all_of(std::vector<Request> requests);
 
 }  // namespace gossamer

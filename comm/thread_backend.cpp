@@ -103,9 +103,11 @@ class ThreadOperation : public Operation {
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     std::vector<int> late;
-    if (!meeting_ || meeting_->complete()) return late;
+    if (meeting_ && meeting_->complete()) return late;
+    std::vector<bool> here(config_.members.size(), false);
+    here[config_.place] = true;
     // A member that comes while this is read is listed or not; both are true at some moment.
-    const std::vector<bool> here = config_.group->who_is_here(*meeting_);
+    if (meeting_) here = config_.group->who_is_here(*meeting_);
     for (std::size_t place = 0; place < here.size(); ++place) {
       if (here[place]) continue;
       const auto member = static_cast<std::size_t>(config_.members[place]);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -166,6 +167,140 @@ TEST(ProgressWorker, FailsWhatComesAfterAFailure) {
   EXPECT_THROW(second.wait(), std::runtime_error);
   EXPECT_TRUE(script.started.empty());
   EXPECT_EQ(script.num_destroyed, 1);
+}
+
+/// What a request fails with. A request that does not end in five seconds counts as lost.
+std::string failure_of(Request& request) {
+  for (int turn = 0; turn < 5'000 && !request.done(); ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (!request.done()) return "lost: nobody ends this request";
+  try {
+    request.wait();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+
+/// Fails when it starts, as an operation whose peer is gone.
+class RefusedOperation : public Operation {
+ public:
+  void start() override { throw CommError({}, "the connection is gone"); }
+  bool test() override { return false; }
+  [[nodiscard]] std::vector<int> waiting_for() const override { return {5}; }
+};
+
+TEST(ProgressWorker, FailsWhatWaitsToStartWhenAnotherOneThrows) {
+  Script script;
+  ProgressWorker worker({.rank = 4});
+  const int channel = 0;
+  const auto never = std::make_shared<RequestState>();
+  std::vector<Request> requests;
+  // All of these stand in the queue: for another operation, behind one that waits, and prepared.
+  requests.push_back(worker.submit(scripted(script, 0), {.after = never}, &channel));
+  requests.push_back(worker.submit(scripted(script, 1), {}, &channel));
+  requests.push_back(worker.submit(scripted(script, 2), {.after = never}));
+  expect_started(script, {});
+  requests.push_back(worker.submit(std::make_unique<RefusedOperation>(),
+                                   {.label = {.what = "exchange", .bucket = 2, .round = 7}}));
+  requests.push_back(worker.submit(scripted(script, 3), {.after = never}));
+  for (Request& request : requests) {
+    EXPECT_EQ(failure_of(request),
+              "rank 4: exchange of bucket 2, round 7 with rank 5: the connection is gone");
+  }
+  EXPECT_TRUE(script.started.empty());
+  EXPECT_EQ(script.num_destroyed, 4);
+}
+
+TEST(ProgressWorker, FailsWhatWaitsToStartWhenPreparingAnotherOneThrows) {
+  Script script;
+  ProgressWorker worker({.rank = 4});
+  const auto never = std::make_shared<RequestState>();
+  Request first = worker.submit(scripted(script, 0), {.after = never});
+  Request second = worker.submit(
+      scripted(script, 9), {.label = {.bucket = 1, .round = 3},
+                            .prepare = []() -> EventPtr { throw DeviceError("out of memory"); }});
+  for (Request* request : {&first, &second}) {
+    EXPECT_EQ(failure_of(*request),
+              "rank 4: exchange of bucket 1, round 3 with rank 9: out of memory");
+  }
+}
+
+TEST(ProgressWorker, StartsNothingAfterAnOperationOfAnotherWorkerThatFailed) {
+  Script script;
+  ProgressWorker worker({});
+  const auto elsewhere = std::make_shared<RequestState>();
+  Request request = worker.submit(scripted(script, 0), {.after = elsewhere});
+  elsewhere->fail(std::make_exception_ptr(CommError({.rank = 1}, "lost on another wire")));
+  EXPECT_EQ(failure_of(request), "rank 1: exchange: lost on another wire");
+  EXPECT_TRUE(script.started.empty());
+}
+
+TEST(ProgressWorker, FailsWhatItStillHoldsWhenItStops) {
+  Script script;
+  const auto never = std::make_shared<RequestState>();
+  std::vector<Request> requests;
+  {
+    ProgressWorker worker({.rank = 4});
+    requests.push_back(worker.submit(scripted(script, 0), {}));
+    expect_started(script, {0});
+    requests.push_back(worker.submit(scripted(script, 1), {.after = never}));
+    worker.stop();
+    requests.push_back(worker.submit(scripted(script, 2), {}));
+  }
+  for (Request& request : requests) {
+    EXPECT_NE(failure_of(request).find("rank 4: communication: it has ended"), std::string::npos);
+  }
+  EXPECT_EQ(script.num_destroyed, 3);
+}
+
+/// Hangs in test() until it is let go.
+class HangingOperation : public Operation {
+ public:
+  explicit HangingOperation(std::latch& release) : release_(release) {}
+  void start() override {}
+  bool test() override {
+    release_.wait();
+    return true;
+  }
+  [[nodiscard]] std::vector<int> waiting_for() const override { return {}; }
+
+ private:
+  std::latch& release_;
+};
+
+TEST(ProgressWorker, LetsCallersGoWhenItHangs) {
+  std::latch release(1);
+  ProgressWorker worker({.rank = 4, .timeout_s = 0.1, .margin_s = 0.1});
+  Request request = worker.submit(std::make_unique<HangingOperation>(release),
+                                  {.label = {.bucket = 2, .round = 7}});
+  try {
+    request.wait();
+    ADD_FAILURE() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("rank 4: exchange of bucket 2, round 7: the communication thread"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_THROW(worker.drain(), CommError);
+  release.count_down();
+}
+
+TEST(ProgressWorker, DoesNotCountTheTimeOfThisRanksOwnComputing) {
+  Script script;
+  script.may_end = 1;
+  ProgressWorker worker({.timeout_s = 0.1});
+  const auto computing = std::make_shared<RequestState>();
+  Request request = worker.submit(scripted(script, 0), {.after = computing});
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    computing->complete();
+  });
+  request.wait();
+  other.join();
+  EXPECT_EQ(script.started, std::vector<int>{0});
 }
 
 TEST(ProgressWorker, StartsInOrderAndEndsInAny) {

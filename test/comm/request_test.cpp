@@ -53,6 +53,37 @@ TEST(Request, TellsItsListenerOnce) {
   }
 }
 
+TEST(Request, FailsWhenTheWorkersSideIsDropped) {
+  const auto pulse = std::make_shared<WorkerPulse>(3, 60.0);
+  const auto state =
+      std::make_shared<RequestState>(pulse, OpLabel{.what = "exchange", .bucket = 1, .round = 2});
+  Request request(state);
+  {
+    Completion first(state);
+    const Completion second = std::move(first);
+    EXPECT_FALSE(request.done());
+  }
+  ASSERT_TRUE(request.done());
+  try {
+    request.wait();
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_STREQ(error.what(),
+                 "rank 3: exchange of bucket 1, round 2: it was dropped before its end");
+  }
+}
+
+TEST(Request, EndsOnce) {
+  const State state = std::make_shared<RequestState>();
+  Request request(state);
+  {
+    Completion completion(state);
+    completion.complete();
+    EXPECT_TRUE(completion.ended());
+  }
+  request.wait();
+}
+
 TEST(Request, HoldsAStreamUpUntilAllPartsAreOver) {
   const std::vector<State> states = {std::make_shared<RequestState>(),
                                      std::make_shared<RequestState>()};

@@ -13,13 +13,13 @@
 namespace gossamer {
 
 /// One worker's place among all workers. Ranks of one node are consecutive: node = rank /
-/// local_size.
+/// node_size.
 struct World {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
   /// Ranks on this node; the same on every node.
-  int local_size = 1;
+  int node_size = 1;
 };
 
 enum class DType : std::uint8_t { kFloat32, kFloat64, kBFloat16, kInt64, kUInt8 };

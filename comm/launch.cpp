@@ -50,8 +50,8 @@ int launch(std::string_view backend, const LaunchOptions& options, const RankBod
   return row_of(kTable, "backend in this program called", backend).launch(options, body);
 }
 
-World world_of(int rank, int size, int local_size) {
-  return {rank, size, rank % local_size, local_size};
+World world_of(int rank, int size, int node_size) {
+  return {rank, size, rank % node_size, node_size};
 }
 
 }  // namespace gossamer

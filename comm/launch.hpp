@@ -19,7 +19,7 @@ struct LaunchOptions {
   /// number must match the world of a backend that does not start its own ranks.
   int num_ranks = 0;
   /// Ranks that count as one node; 0: as they really are. Must divide the number of ranks.
-  int local_size = 0;
+  int node_size = 0;
   /// Seconds that an operation may wait for its peers.
   double timeout_s = 300.0;
   LogLevel log_level = LogLevel::kInfo;
@@ -51,6 +51,6 @@ std::string_view default_backend();
 int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body);
 
 /// World of `rank` for a node size that divides the world size.
-World world_of(int rank, int size, int local_size);
+World world_of(int rank, int size, int node_size);
 
 }  // namespace gossamer

@@ -151,14 +151,14 @@ int regular_local_size(int rank) {
   mpi_check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
             "MPI_Comm_split_type");
   int local_rank = 0;
-  int local_size = 1;
+  int node_size = 1;
   MPI_Comm_rank(node, &local_rank);
-  MPI_Comm_size(node, &local_size);
+  MPI_Comm_size(node, &node_size);
   MPI_Comm_free(&node);
-  const int here[2] = {rank % local_size == local_rank ? local_size : -1, -local_size};
+  const int here[2] = {rank % node_size == local_rank ? node_size : -1, -node_size};
   int lowest[2] = {0, 0};
   mpi_check(MPI_Allreduce(here, lowest, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "MPI_Allreduce");
-  return lowest[0] == -lowest[1] ? local_size : 1;
+  return lowest[0] == -lowest[1] ? node_size : 1;
 }
 
 void check_layout(const LaunchOptions& options, int size) {
@@ -166,8 +166,8 @@ void check_layout(const LaunchOptions& options, int size) {
     throw ConfigError(concat("--ranks ", options.num_ranks, ": MPI has started ", size,
                              " processes; leave --ranks out under mpirun"));
   }
-  if (options.local_size > 0 && size % options.local_size != 0) {
-    throw ConfigError(concat("comm.local_size: ", options.local_size, " does not divide the ", size,
+  if (options.node_size > 0 && size % options.node_size != 0) {
+    throw ConfigError(concat("comm.local_size: ", options.node_size, " does not divide the ", size,
                              " ranks, allowed: a divisor of the number of ranks"));
   }
 }
@@ -223,8 +223,8 @@ int launch_mpi(const LaunchOptions& options, const RankBody& body) {
       return static_cast<int>(ExitCode::kConfig);
     }
     MpiCommunicator communicator(context, std::move(group));
-    const int local_size = options.local_size > 0 ? options.local_size : found_local_size;
-    const int code = body(communicator, world_of(rank, size, local_size));
+    const int node_size = options.node_size > 0 ? options.node_size : found_local_size;
+    const int code = body(communicator, world_of(rank, size, node_size));
     context->worker->drain();
     communicator.barrier();
     shut_down(*context);

@@ -333,9 +333,9 @@ int run_rank(const std::shared_ptr<ThreadGroup>& group, const LaunchOptions& opt
 
 int launch_threads(const LaunchOptions& options, const RankBody& body) {
   const int size = std::max(1, options.num_ranks);
-  const int local_size = options.local_size > 0 ? options.local_size : size;
-  if (size % local_size != 0) {
-    throw ConfigError(concat("comm.local_size: ", local_size, " does not divide the ", size,
+  const int node_size = options.node_size > 0 ? options.node_size : size;
+  if (size % node_size != 0) {
+    throw ConfigError(concat("comm.local_size: ", node_size, " does not divide the ", size,
                              " ranks, allowed: a divisor of the number of ranks"));
   }
   std::vector<int> everyone(static_cast<std::size_t>(size));
@@ -347,7 +347,7 @@ int launch_threads(const LaunchOptions& options, const RankBody& body) {
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       codes[static_cast<std::size_t>(rank)] =
-          run_rank(group, options, world_of(rank, size, local_size), body);
+          run_rank(group, options, world_of(rank, size, node_size), body);
     });
   }
   for (std::thread& thread : threads) thread.join();

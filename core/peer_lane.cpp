@@ -181,7 +181,7 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
       peers = std::make_unique<Peers>(world, *setup_.topology);
       break;
     case LaneRounds::kMean:
-      complete_ = make_topology("complete", {.size = size, .local_size = size});
+      complete_ = make_topology("complete", {.size = size, .node_size = size});
       peers = std::make_unique<Peers>(world, *complete_);
       break;
     case LaneRounds::kSum:

@@ -31,13 +31,13 @@ bool meets(Meeting meeting, int pair) {
 }
 
 std::vector<int> ranks_of(int node, const World& world) {
-  std::vector<int> ranks(static_cast<std::size_t>(world.local_size));
-  std::iota(ranks.begin(), ranks.end(), node * world.local_size);
+  std::vector<int> ranks(static_cast<std::size_t>(world.node_size));
+  std::iota(ranks.begin(), ranks.end(), node * world.node_size);
   return ranks;
 }
 
 Round round_at(int distance, Meeting meeting, const World& world) {
-  const int nodes = world.size / world.local_size;
+  const int nodes = world.size / world.node_size;
   std::vector<Edge> edges;
   int pair = 0;
   for (int node = 0; node < nodes; ++node) {
@@ -58,8 +58,8 @@ Round round_at(int distance, Meeting meeting, const World& world) {
 }  // namespace
 
 bool alternating_exp_ring_fits(const World& world) {
-  if (world.size < 1 || world.local_size < 1 || world.size % world.local_size != 0) return false;
-  return std::has_single_bit(static_cast<unsigned>(world.size / world.local_size));
+  if (world.size < 1 || world.node_size < 1 || world.size % world.node_size != 0) return false;
+  return std::has_single_bit(static_cast<unsigned>(world.size / world.node_size));
 }
 
 std::unique_ptr<Topology> make_alternating_exp_ring(const World& world,
@@ -67,10 +67,10 @@ std::unique_ptr<Topology> make_alternating_exp_ring(const World& world,
   if (!alternating_exp_ring_fits(world)) {
     throw std::logic_error("alternating-exp-ring: the world does not fit.");
   }
-  const int nodes = world.size / world.local_size;
+  const int nodes = world.size / world.node_size;
   std::vector<Round> rounds;
   for (int distance = 1; distance <= nodes / 2; distance *= 2) {
-    if (world.local_size == 1) {
+    if (world.node_size == 1) {
       rounds.push_back(round_at(distance, Meeting::kAllPairs, world));
       continue;
     }

@@ -17,7 +17,7 @@ namespace {
 class Hierarchical final : public Topology {
  public:
   Hierarchical(const World& world, std::unique_ptr<Topology> leaders, std::int64_t every)
-      : node_size_(world.local_size), leaders_(std::move(leaders)), every_(every) {
+      : node_size_(world.node_size), leaders_(std::move(leaders)), every_(every) {
     std::vector<Edge> nodes;
     for (int first = 0; first < world.size; first += node_size_) {
       std::vector<int> ranks(static_cast<std::size_t>(node_size_));
@@ -50,11 +50,11 @@ class Hierarchical final : public Topology {
 }  // namespace
 
 bool hierarchical_fits(const World& world) {
-  return world.size >= 1 && world.local_size >= 1 && world.size % world.local_size == 0;
+  return world.size >= 1 && world.node_size >= 1 && world.size % world.node_size == 0;
 }
 
 std::unique_ptr<Topology> make_hierarchical(const World& world, const Options& options) {
-  const World nodes{.size = world.size / world.local_size};
+  const World nodes{.size = world.size / world.node_size};
   auto leaders = read_topology(options.named_section("leaders"), nodes, "ring");
   const std::int64_t every =
       options.integer("leaders_every", {.fallback = 1, .min = 1, .max = 1'000'000});

@@ -201,7 +201,7 @@ std::vector<int> nearest_sizes(const TopologyEntry& entry, const World& world) {
     break;
   }
   // Far enough for powers of two, of ranks and of nodes.
-  const std::int64_t end = 2 * (std::int64_t{world.size} + world.local_size);
+  const std::int64_t end = 2 * (std::int64_t{world.size} + world.node_size);
   const std::int64_t limit = std::min<std::int64_t>(end, std::numeric_limits<int>::max());
   for (std::int64_t size = std::int64_t{world.size} + 1; size <= limit; ++size) {
     trial.size = static_cast<int>(size);
@@ -215,7 +215,7 @@ std::vector<int> nearest_sizes(const TopologyEntry& entry, const World& world) {
 [[noreturn]] void refuse_size(const TopologyEntry& entry, const World& world,
                               const Options& options) {
   std::string what = concat(entry.name, " cannot be built for ", world.size, " ranks with ",
-                            world.local_size, " on each node. It works for ", entry.sizes);
+                            world.node_size, " on each node. It works for ", entry.sizes);
   const std::vector<int> sizes = nearest_sizes(entry, world);
   if (!sizes.empty()) what += concat("; the nearest: ", join(sizes, " and "), " ranks");
   what += concat(". Topologies that fit this world: ", join(fitting_names(world), ", "), ".");
@@ -234,8 +234,8 @@ std::unique_ptr<Topology> make_topology(std::string_view name, const World& worl
                                         const Options& options) {
   const TopologyEntry* entry = find_row(kTable, name);
   if (entry == nullptr) refuse(options, unknown_name(kTable, "topology", name));
-  if (world.size < 1 || world.local_size < 1) {
-    throw ConfigError(concat("A world of ", world.size, " ranks with ", world.local_size,
+  if (world.size < 1 || world.node_size < 1) {
+    throw ConfigError(concat("A world of ", world.size, " ranks with ", world.node_size,
                              " on each node is impossible; there must be at least one of each."));
   }
   if (!entry->fits(world)) refuse_size(*entry, world, options);

@@ -116,7 +116,7 @@ void add_bench_links_command(CLI::App& bench, int& exit_code) {
   command->add_option("--ranks", arguments->launch.num_ranks, "Worker threads, without mpirun")
       ->check(CLI::Range(1, 4096));
   command
-      ->add_option("--local-size", arguments->launch.local_size,
+      ->add_option("--local-size", arguments->launch.node_size,
                    "Ranks that count as one node; as they really are when not given")
       ->check(CLI::Range(1, 1'000'000));
   command->footer(

@@ -96,7 +96,7 @@ void plan(const PlanArguments& arguments) {
   const int local = arguments.local_world_size > 0 ? arguments.local_world_size : 1;
   const Links links = links_of(arguments);
   const double given_ms = links.compute_s ? 1e3 * *links.compute_s : kAssumedComputeMs;
-  options.model = {.world = {.size = arguments.world_size, .local_size = local},
+  options.model = {.world = {.size = arguments.world_size, .node_size = local},
                    .links = links,
                    .compute_s = 1e-3 * arguments.compute_ms.value_or(given_ms),
                    .backward_share = arguments.backward_share,

@@ -136,7 +136,7 @@ int replay_case(ReplayArguments arguments) {
   LaunchOptions launch_options{.log_level = LogLevel::kWarning};
   if (arguments.backend == "threads" && !failure) {
     launch_options.num_ranks = recorded.world_size;
-    launch_options.local_size = recorded.local_world_size;
+    launch_options.node_size = recorded.local_world_size;
   }
   const auto body = [&](Communicator& communicator) {
     jointly(communicator, [&] {

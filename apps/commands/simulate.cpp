@@ -50,7 +50,7 @@ nlohmann::ordered_json to_json(const SimulationConfig& config, const SimulationR
   nlohmann::ordered_json json = {{"kind", config.trains ? "sgd" : "consensus"},
                                  {"topology", config.topology->name()},
                                  {"world_size", config.world.size},
-                                 {"local_world_size", config.world.local_size},
+                                 {"local_world_size", config.world.node_size},
                                  {"rounds", config.rounds},
                                  {"dim", config.dim},
                                  {"seed", config.seed},

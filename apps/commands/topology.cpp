@@ -88,7 +88,7 @@ void show(const ShowArguments& arguments) {
     write_json(std::cout, *topology, world, figures, rounds);
     return;
   }
-  std::cout << topology->name() << ", " << world.size << " ranks, " << world.local_size
+  std::cout << topology->name() << ", " << world.size << " ranks, " << world.node_size
             << " on each node\n"
             << describe_rounds(*topology, arguments.rounds > 0 ? arguments.rounds : 32)
             << describe_figures(figures);

@@ -100,7 +100,7 @@ void write_json(std::ostream& out, const Topology& topology, const World& world,
   const nlohmann::ordered_json report = {
       {"name", topology.name()},
       {"world_size", world.size},
-      {"local_world_size", world.local_size},
+      {"local_world_size", world.node_size},
       {"period", or_null(figures.period)},
       {"rounds", nullptr},
       {"spectral_gap", or_null(figures.speed.spectral_gap)},

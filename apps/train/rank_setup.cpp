@@ -45,7 +45,7 @@ std::string lines_of(const std::vector<ResolvedValue>& values) {
 
 void set_compute_threads(const RunConfig& config, const World& world) {
   const auto cores = static_cast<std::int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-  const std::int64_t share = std::max<std::int64_t>(1, cores / world.local_size);
+  const std::int64_t share = std::max<std::int64_t>(1, cores / world.node_size);
   at::set_num_threads(static_cast<int>(config.threads > 0 ? config.threads : share));
 }
 

@@ -108,7 +108,7 @@ LaunchConfig read_launch_config(const Options& root) {
   }
   config.options.timeout_s =
       comm.number("timeout_s", {.fallback = 300.0, .min = 0.0, .max = 1e9, .above_min = true});
-  config.options.local_size =
+  config.options.node_size =
       static_cast<int>(comm.integer("local_size", {.fallback = 0, .min = 0, .max = 1'000'000}));
   const Options log = root.section("log");
   config.options.log_level = log_level(log.choice("level", log_level_names(), "info"));

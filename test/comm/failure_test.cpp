@@ -151,14 +151,14 @@ TEST(ThreadsFailure, RefusesPeersThatDoNotFit) {
 }
 
 TEST(Launch, DealsRanksToNodes) {
-  for (const int local_size : {0, 1, 2, 3, 6}) {
-    const LaunchOptions options{.num_ranks = 6, .local_size = local_size};
+  for (const int node_size : {0, 1, 2, 3, 6}) {
+    const LaunchOptions options{.num_ranks = 6, .node_size = node_size};
     const int code =
         launch("threads", options, [&](Communicator& communicator, const World& world) {
-          const int expected = local_size == 0 ? 6 : local_size;
+          const int expected = node_size == 0 ? 6 : node_size;
           EXPECT_EQ(world.rank, communicator.rank());
           EXPECT_EQ(world.size, 6);
-          EXPECT_EQ(world.local_size, expected);
+          EXPECT_EQ(world.node_size, expected);
           EXPECT_EQ(world.local_rank, world.rank % expected);
           return 0;
         });
@@ -168,7 +168,7 @@ TEST(Launch, DealsRanksToNodes) {
 
 TEST(Launch, RefusesImpossibleOptions) {
   const RankBody nothing = [](Communicator&, const World&) { return 0; };
-  EXPECT_THROW(launch("threads", {.num_ranks = 4, .local_size = 3}, nothing), ConfigError);
+  EXPECT_THROW(launch("threads", {.num_ranks = 4, .node_size = 3}, nothing), ConfigError);
   try {
     launch("carrier-pigeon", {}, nothing);
     FAIL() << "no error";

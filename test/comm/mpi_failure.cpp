@@ -125,7 +125,7 @@ const std::array kModes = {
     Mode{"throws-in-flight", last_rank_throws_in_flight, {.timeout_s = 60.0}},
     Mode{"has-another-size", last_rank_has_another_size, {.timeout_s = 60.0}},
     Mode{"wrong-ranks", nobody_does_anything, {.num_ranks = 4}},
-    Mode{"wrong-nodes", nobody_does_anything, {.local_size = 2}},
+    Mode{"wrong-nodes", nobody_does_anything, {.node_size = 2}},
 };
 
 }  // namespace

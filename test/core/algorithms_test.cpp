@@ -64,7 +64,7 @@ struct Method {
 
 apps::VirtualRanks ranks_of(const Method& method, const std::string& topology, double lr) {
   return apps::VirtualRanks(
-      {.topology = make_topology(topology, {.size = kRanks, .local_size = kRanks}),
+      {.topology = make_topology(topology, {.size = kRanks, .node_size = kRanks}),
        .world_size = kRanks,
        .dim = kDim,
        .algorithm = {method.algorithm, Options::parse(method.algorithm_options)},
@@ -206,7 +206,7 @@ TEST(Extra, MovesTheSumByTheUpdatesAlone) {
       const int n = 4;
       const auto steps_of = [&](const std::string& optimizer, const std::string& options) {
         auto ranks =
-            apps::VirtualRanks({.topology = make_topology(topology, {.size = n, .local_size = n}),
+            apps::VirtualRanks({.topology = make_topology(topology, {.size = n, .node_size = n}),
                                 .world_size = n,
                                 .dim = kDim,
                                 .optimizer = make_optimizer(optimizer, Options::parse(options)),
@@ -241,7 +241,7 @@ TEST(Outer, IsLocalSgdWithoutMomentum) {
       problem.num_steps = 18;
       problem.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
       problem.topology = read_topology(Options::parse("{name: local-sgd, sit_out: 3}"),
-                                       {.size = n, .local_size = n});
+                                       {.size = n, .node_size = n});
       const Trajectory local_sgd = run_pipeline(problem);
       problem.algorithm = "outer";
       problem.algorithm_options = options;
@@ -254,7 +254,7 @@ TEST(Outer, IsLocalSgdWithoutMomentum) {
 TEST(Outer, IsCompleteGossipWhenItAveragesEveryStep) {
   Problem problem;
   problem.num_ranks = 4;
-  problem.topology = make_topology("complete", {.size = 4, .local_size = 4});
+  problem.topology = make_topology("complete", {.size = 4, .node_size = 4});
   const Trajectory gossip = run_pipeline(problem);
   problem.algorithm = "outer";
   problem.algorithm_options = "every: 1, momentum: 0, lr: 1";
@@ -293,7 +293,7 @@ TEST(GradientTracking, KeepsTheSumOfTheGradients) {
   for (const char* topology : {"ring", "static-ring", "complete", "one-peer-exp"}) {
     Problem problem;
     problem.num_ranks = 4;
-    problem.topology = make_topology(topology, {.size = 4, .local_size = 4});
+    problem.topology = make_topology(topology, {.size = 4, .node_size = 4});
     problem.algorithm = "gradient_tracking";
     problem.rule = {.type = "sgd"};
     problem.weight_decay = 0.0;
@@ -341,7 +341,7 @@ TEST(QuasiGlobalMomentum, AloneIsHeavyBallWithASmallerBuffer) {
 
 TEST(WhyNot, SaysWhatToDoInstead) {
   const auto reason = [](const AlgorithmEntry& entry, const char* topology) {
-    return why_not(entry, make_topology(topology, {.size = 4, .local_size = 4}).get());
+    return why_not(entry, make_topology(topology, {.size = 4, .node_size = 4}).get());
   };
   const AlgorithmEntry& tracking = AlgorithmChoice("gradient_tracking").entry();
   EXPECT_EQ(reason(tracking, "ring"), "");

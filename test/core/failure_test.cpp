@@ -68,7 +68,7 @@ TEST_P(Failure, OfARankEndsTheOthersAndLeavesNothingBehind) {
     Problem problem;
     problem.num_ranks = kNumRanks;
     problem.algorithm = algorithm;
-    problem.topology = make_topology(topology, {.size = kNumRanks, .local_size = 2});
+    problem.topology = make_topology(topology, {.size = kNumRanks, .node_size = 2});
     problem.where = where;
     std::mutex mutex;
     std::vector<std::string> told;
@@ -87,7 +87,7 @@ TEST_P(Failure, OfARankEndsTheOthersAndLeavesNothingBehind) {
       return 0;
     };
     const LaunchOptions options{
-        .num_ranks = kNumRanks, .local_size = 2, .timeout_s = 60.0, .log_level = LogLevel::kOff};
+        .num_ranks = kNumRanks, .node_size = 2, .timeout_s = 60.0, .log_level = LogLevel::kOff};
     EXPECT_EQ(launch("threads", options, body), static_cast<int>(ExitCode::kData));
     EXPECT_EQ(told.size(), kNumRanks - 1U);
     for (const std::string& text : told) {

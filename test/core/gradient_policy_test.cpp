@@ -116,7 +116,7 @@ Problem pairs_of(std::string algorithm, NonFinite nonfinite) {
   Problem problem;
   problem.num_ranks = 4;
   problem.algorithm = std::move(algorithm);
-  problem.topology = make_topology("ring", {.size = 4, .local_size = 4});
+  problem.topology = make_topology("ring", {.size = 4, .node_size = 4});
   problem.gradients.nonfinite = nonfinite;
   problem.breaks = [](int rank, int step) { return rank == 2 && step == 3; };
   return problem;
@@ -137,7 +137,7 @@ Outcome train_with(const Problem& problem, const Spoil& spoil) {
   Outcome outcome;
   std::mutex mutex;
   const LaunchOptions options{.num_ranks = problem.num_ranks,
-                              .local_size = problem.local_size,
+                              .node_size = problem.node_size,
                               .timeout_s = 60.0,
                               .log_level = LogLevel::kOff};
   outcome.code = launch("threads", options, [&](Communicator& communicator, const World& world) {
@@ -194,8 +194,8 @@ TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
         SCOPED_TRACE(concat(name_of(where), ", ", algorithm, ", ", topology));
         Problem problem = pairs_of(algorithm, NonFinite::kAbort);
         problem.where = where;
-        problem.local_size = 2;
-        problem.topology = make_topology(topology, {.size = 4, .local_size = 2});
+        problem.node_size = 2;
+        problem.topology = make_topology(topology, {.size = 4, .node_size = 2});
         const Outcome outcome = train_with(problem, spoil_rank_2(kNan));
         if (algorithm != "allreduce") {
           expect_said(outcome, kRank2);
@@ -231,8 +231,8 @@ TEST(Abort, TellsSumsThatOverflowFromGradientsThatAreNotFinite) {
 // The ranks leave while their workers still have links of a chain to start. The sanitizers look.
 TEST(Abort, LeavesNothingBehindThatTheWorkerWouldUse) {
   Problem problem = pairs_of("gossip", NonFinite::kAbort);
-  problem.local_size = 2;
-  problem.topology = make_topology("hierarchical", {.size = 4, .local_size = 2});
+  problem.node_size = 2;
+  problem.topology = make_topology("hierarchical", {.size = 4, .node_size = 2});
   for (int turn = 0; turn < 20; ++turn) {
     expect_said(train_with(problem, spoil_rank_2(kNan)), kRank2);
   }
@@ -260,7 +260,7 @@ TEST(Skip, LeavesTheStepOutOnAllRanksAndGoesOnMixing) {
 TEST(Threads, DoNotChangeABit) {
   for (const ClipMode mode : {ClipMode::kNone, ClipMode::kGlobal}) {
     Problem problem;
-    problem.topology = make_topology("ring", {.size = 2, .local_size = 2});
+    problem.topology = make_topology("ring", {.size = 2, .node_size = 2});
     problem.rule.type = "accum_adamw";
     problem.rule.accum_iter = 2;
     problem.dtype = DType::kFloat32;

@@ -16,10 +16,10 @@
 namespace gossamer {
 namespace {
 
-Problem problem_of(std::string_view topology, int n, int local_size) {
+Problem problem_of(std::string_view topology, int n, int node_size) {
   return {.num_ranks = n,
-          .local_size = local_size,
-          .topology = make_topology(topology, {.size = n, .local_size = local_size})};
+          .node_size = node_size,
+          .topology = make_topology(topology, {.size = n, .node_size = node_size})};
 }
 
 /// Trains; between steps does what `between` says.
@@ -39,7 +39,7 @@ Trajectory train(const Problem& problem, const Between& between) {
         }
         model.manager().drain();
       },
-      problem.local_size);
+      problem.node_size);
   return trajectory;
 }
 
@@ -114,7 +114,7 @@ double bytes_sent(const Problem& problem, int num_steps) {
         model.manager().drain();
         if (world.rank == 0) bytes = model.manager().metrics().bytes_sent;
       },
-      problem.local_size);
+      problem.node_size);
   return bytes;
 }
 
@@ -126,7 +126,7 @@ TEST(BytesSent, CountsPairsOnceAndGroupsAsAnAllReduce) {
   problem.dtype = DType::kFloat64;
   const double all = 384 + 128 + 384 + 512;
   EXPECT_EQ(bytes_sent(problem, 5), 5 * all);
-  problem.topology = make_topology("complete", {.size = 4, .local_size = 4});
+  problem.topology = make_topology("complete", {.size = 4, .node_size = 4});
   EXPECT_EQ(bytes_sent(problem, 5), 5 * all * 2.0 * 3.0 / 4.0);
   problem.algorithm = "local";
   EXPECT_EQ(bytes_sent(problem, 5), 0.0);

@@ -125,7 +125,7 @@ TEST(ModelAverage, DoesNotDisturbTraining) {
     Problem problem;
     problem.num_ranks = 4;
     problem.algorithm = algorithm;
-    problem.topology = make_topology("one-peer-exp", {.size = 4, .local_size = 4});
+    problem.topology = make_topology("one-peer-exp", {.size = 4, .node_size = 4});
     problem.dtype = DType::kFloat32;
     Trajectory averaging = empty_trajectory(problem);
     run_ranks(4, [&](Communicator& communicator, const World& world) {

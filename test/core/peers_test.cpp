@@ -47,7 +47,7 @@ void expect_group(Peers& cache, const RankRound& round) {
 
 TEST(Peers, BuildsOneCommunicatorPerDistinctGroup) {
   // 16 ranks on 4 nodes: every rank is in 1 group inside its node and in 2 groups of two nodes.
-  const World all{.size = 16, .local_size = 4};
+  const World all{.size = 16, .node_size = 4};
   const std::shared_ptr<Topology> topology = make_topology("alternating-exp-ring", all);
   run_ranks(16, [&](Communicator& communicator, const World& world) {
     SpyCommunicator spy(communicator);
@@ -71,7 +71,7 @@ TEST(Peers, BuildsOneCommunicatorPerDistinctGroup) {
 TEST(Peers, SplitsEquallyOftenOnAllRanks) {
   for (const TopologyEntry& entry : topology_table()) {
     for (const int local : {1, 2, 3, 4, 6, 12}) {
-      const World all{.size = 12, .local_size = local};
+      const World all{.size = 12, .node_size = local};
       if (entry.needs_options || !entry.fits(all)) continue;
       const std::shared_ptr<Topology> topology = make_topology(entry.name, all);
       std::vector<std::size_t> num_splits(12);
@@ -87,7 +87,7 @@ TEST(Peers, SplitsEquallyOftenOnAllRanks) {
 
 TEST(Peers, NeedsNoneForPairsAndForEverybody) {
   for (const char* name : {"ring", "one-peer-exp", "complete"}) {
-    const std::shared_ptr<Topology> topology = make_topology(name, {.size = 4, .local_size = 4});
+    const std::shared_ptr<Topology> topology = make_topology(name, {.size = 4, .node_size = 4});
     run_ranks(4, [&](Communicator& communicator, const World&) {
       SpyCommunicator spy(communicator);
       const Peers cache(spy, *topology);
@@ -98,8 +98,7 @@ TEST(Peers, NeedsNoneForPairsAndForEverybody) {
 }
 
 TEST(Peers, UsesTheWorldForEverybody) {
-  const std::shared_ptr<Topology> topology =
-      make_topology("complete", {.size = 3, .local_size = 3});
+  const std::shared_ptr<Topology> topology = make_topology("complete", {.size = 3, .node_size = 3});
   run_ranks(3, [&](Communicator& communicator, const World&) {
     Peers cache(communicator, *topology);
     EXPECT_EQ(&cache.group(cache.round(0)), &communicator);
@@ -161,7 +160,7 @@ TEST(Peers, FollowsRandomRounds) {
 }
 
 TEST(Peers, BuildsTwoCommunicatorsPerNode) {
-  const World all{.size = 12, .local_size = 2};
+  const World all{.size = 12, .node_size = 2};
   const std::shared_ptr<Topology> topology =
       make_topology("hierarchical", all, Options::parse("leaders: complete, leaders_every: 2"));
   run_ranks(

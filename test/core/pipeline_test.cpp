@@ -19,8 +19,8 @@
 namespace gossamer {
 namespace {
 
-std::shared_ptr<const Topology> topology_of(std::string_view name, int n, int local_size = 0) {
-  return make_topology(name, {.size = n, .local_size = local_size > 0 ? local_size : n});
+std::shared_ptr<const Topology> topology_of(std::string_view name, int n, int node_size = 0) {
+  return make_topology(name, {.size = n, .node_size = node_size > 0 ? node_size : n});
 }
 
 Problem problem_of(std::string_view topology, int n) {

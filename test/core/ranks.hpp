@@ -15,9 +15,9 @@ namespace gossamer {
 using RankTest = std::function<void(Communicator& communicator, const World& world)>;
 
 /// Runs `body` on `num_ranks` threads and expects that no rank fails.
-inline void run_ranks(int num_ranks, const RankTest& body, int local_size = 0) {
+inline void run_ranks(int num_ranks, const RankTest& body, int node_size = 0) {
   const LaunchOptions options{.num_ranks = num_ranks,
-                              .local_size = local_size,
+                              .node_size = node_size,
                               .timeout_s = 60.0,
                               .log_level = LogLevel::kError};
   const int code = launch("threads", options, [&](Communicator& communicator, const World& world) {

@@ -25,7 +25,7 @@ namespace gossamer {
 struct Problem {
   Where where = Where::kHost;
   int num_ranks = 2;
-  int local_size = 0;
+  int node_size = 0;
   std::string algorithm = "gossip";
   /// Its options, as YAML.
   std::string algorithm_options = {};
@@ -170,7 +170,7 @@ Trajectory run_pipeline_on(const Problem& problem, const MakeDevice& make_device
         }
         model.manager().drain();
       },
-      problem.local_size);
+      problem.node_size);
   return trajectory;
 }
 

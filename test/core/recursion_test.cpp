@@ -57,10 +57,10 @@ struct Setup {
   std::string algorithm;
   std::string topology;
   int num_ranks = 1;
-  int local_size = 1;
+  int node_size = 1;
   std::string options = {};
 
-  [[nodiscard]] World world() const { return {.size = num_ranks, .local_size = local_size}; }
+  [[nodiscard]] World world() const { return {.size = num_ranks, .node_size = node_size}; }
   [[nodiscard]] std::shared_ptr<const Topology> build() const {
     if (topology == "random-groups") return std::make_shared<RandomGroups>(num_ranks, 11);
     if (topology == "irregular") return std::make_shared<IrregularDigraph>(num_ranks);
@@ -73,12 +73,12 @@ struct Setup {
 
 void PrintTo(const Setup& setup, std::ostream* out) {
   *out << concat(setup.algorithm, " {", setup.options, "} on ", setup.topology, ", ",
-                 setup.num_ranks, " ranks, ", setup.local_size, " per node");
+                 setup.num_ranks, " ranks, ", setup.node_size, " per node");
 }
 
 std::string setup_name(const testing::TestParamInfo<Setup>& info) {
   std::string name = concat(info.param.algorithm, "_", info.param.topology, "_n",
-                            info.param.num_ranks, "_local", info.param.local_size);
+                            info.param.num_ranks, "_local", info.param.node_size);
   if (!info.param.options.empty()) name += concat("_", info.param.options);
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
@@ -140,7 +140,7 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
  protected:
   static Problem problem() {
     return {.num_ranks = GetParam().num_ranks,
-            .local_size = GetParam().local_size,
+            .node_size = GetParam().node_size,
             .algorithm = GetParam().algorithm,
             .algorithm_options = GetParam().options,
             .topology = GetParam().build()};

@@ -154,7 +154,7 @@ Values train(const Case& c, bool reloads, std::int64_t bucket_bytes) {
 Case case_of(const char* algorithm, const char* options) {
   Case c;
   c.problem.num_ranks = 4;
-  c.problem.topology = make_topology("one-peer-exp", {.size = 4, .local_size = 4});
+  c.problem.topology = make_topology("one-peer-exp", {.size = 4, .node_size = 4});
   c.problem.algorithm = algorithm;
   c.problem.algorithm_options = options;
   c.problem.dtype = DType::kFloat32;
@@ -242,7 +242,7 @@ TEST(SavedState, RemembersThatNothingIsToBeMixed) {
       Case c = case_of("gossip", "");
       c.optimizer = "sgd";
       c.problem.num_ranks = 2;
-      c.problem.topology = make_topology("complete", {.size = 2, .local_size = 2});
+      c.problem.topology = make_topology("complete", {.size = 2, .node_size = 2});
       auto model =
           std::unique_ptr<ToyModel>(new ToyModel(model_of(c.problem, communicator, c.config())));
       train_step(c.problem, *model, world.rank, 0);

@@ -58,7 +58,7 @@ int run_rank(Communicator& host, const World& world) {
     say(host, "skipped: this machine has no GPU, or no driver for it");
     return kSkipped;
   }
-  const bool shares = world.local_size > count;
+  const bool shares = world.node_size > count;
   if (shares) {
     setenv("NCCL_HOSTID", ("gossamer-" + std::to_string(world.rank)).c_str(), 1);
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);

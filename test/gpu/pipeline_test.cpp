@@ -62,8 +62,8 @@ TEST_F(Pipeline, FollowsTheRecursion) {
       for (const NonFinite nonfinite : {NonFinite::kAbort, NonFinite::kSkip}) {
         Problem problem;
         problem.num_ranks = 4;
-        problem.local_size = 2;
-        problem.topology = make_topology(topology, {.size = 4, .local_size = 2});
+        problem.node_size = 2;
+        problem.topology = make_topology(topology, {.size = 4, .node_size = 2});
         problem.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 2};
         problem.lr = 0.02;
         problem.dtype = DType::kFloat32;
@@ -88,7 +88,7 @@ TEST_F(Pipeline, AveragesGradients) {
 
 TEST_F(Pipeline, EndsWhenAGradientIsNotFinite) {
   Problem problem;
-  problem.topology = make_topology("ring", {.size = 1, .local_size = 1});
+  problem.topology = make_topology("ring", {.size = 1, .node_size = 1});
   run_ranks(1, [&](Communicator& host, const World&) {
     GpuDevice device(host);
     ToyModel model = model_on(problem, device);

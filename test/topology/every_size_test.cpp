@@ -38,7 +38,7 @@ void for_every_size(std::string_view topology, const Check& check) {
   for (const int size : world_sizes()) {
     for (const int local : {1, 2, 4, 5, 8}) {
       if (size % local != 0 || (local > 1 && !looks_at_nodes(topology))) continue;
-      const TopologyCase c{topology, {.size = size, .local_size = local}};
+      const TopologyCase c{topology, {.size = size, .node_size = local}};
       SCOPED_TRACE(to_string(c));
       check(c);
     }
@@ -217,7 +217,7 @@ TEST(DirectedOnePeerExp, IsExactForPowersOfTwoOnly) {
 }
 
 TEST(Hierarchical, AveragesNodesAndLetsThemMeet) {
-  const World world{.size = 6, .local_size = 2};
+  const World world{.size = 6, .node_size = 2};
   const auto topology =
       make_topology("hierarchical", world, Options::parse("leaders: ring, leaders_every: 2"));
   ASSERT_EQ(topology->period(), 6);

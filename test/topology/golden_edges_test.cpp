@@ -30,7 +30,7 @@ std::pair<std::string, World> parse_key(const std::string& key, int size) {
   const std::size_t mark = key.find(kMark);
   if (mark == std::string::npos) return {key, {.size = size}};
   const int local = std::stoi(key.substr(mark + kMark.size()));
-  return {key.substr(0, mark), {.size = size, .local_size = local}};
+  return {key.substr(0, mark), {.size = size, .node_size = local}};
 }
 
 using EdgeSet = std::set<std::vector<int>>;

@@ -12,7 +12,7 @@ namespace {
 constexpr double kTolerance = 1e-12;
 
 std::unique_ptr<Topology> build(std::string_view name, int size, int local = 1) {
-  return TopologyCase{name, {.size = size, .local_size = local}}.build();
+  return TopologyCase{name, {.size = size, .node_size = local}}.build();
 }
 
 class EveryTopologyMatrix : public TopologyTest {};

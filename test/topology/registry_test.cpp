@@ -50,7 +50,7 @@ TEST(TopologyTable, FactoriesRefuseWhatDoesNotFit) {
 }
 
 TEST(MakeTopology, TakesEitherSpelling) {
-  const World world{.size = 4, .local_size = 2};
+  const World world{.size = 4, .node_size = 2};
   for (const std::string_view name : {"one-peer-exp", "one_peer_exp", "One_Peer-EXP"}) {
     EXPECT_EQ(make_topology(name, world)->name(), "one-peer-exp") << name;
   }
@@ -83,20 +83,20 @@ TEST(MakeTopology, NamesTheNearestSizes) {
   EXPECT_TRUE(contains(pairs, "powers of two")) << pairs;
   EXPECT_TRUE(contains(pairs, "4 and 8")) << pairs;
   EXPECT_TRUE(contains(pairs, "complete, ring, base-k, ")) << pairs;
-  const std::string nodes = refusal("alternating-exp-ring", {.size = 12, .local_size = 4});
+  const std::string nodes = refusal("alternating-exp-ring", {.size = 12, .node_size = 4});
   EXPECT_TRUE(contains(nodes, "12 ranks with 4 on each node")) << nodes;
   EXPECT_TRUE(contains(nodes, "8 and 16")) << nodes;
 }
 
 TEST(MakeTopology, RefusesNodesOfUnequalSize) {
-  const std::string what = refusal("alternating-exp-ring", {.size = 6, .local_size = 4});
+  const std::string what = refusal("alternating-exp-ring", {.size = 6, .node_size = 4});
   EXPECT_TRUE(contains(what, "equally many ranks")) << what;
   EXPECT_TRUE(contains(what, "4 and 8")) << what;
 }
 
 TEST(MakeTopology, RefusesAWorldWithoutRanks) {
   EXPECT_TRUE(contains(refusal("ring", {.size = 0}), "at least one"));
-  EXPECT_TRUE(contains(refusal("ring", {.size = 4, .local_size = 0}), "at least one"));
+  EXPECT_TRUE(contains(refusal("ring", {.size = 4, .node_size = 0}), "at least one"));
 }
 
 class ImpossibleWorld : public TopologyTest {};

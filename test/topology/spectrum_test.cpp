@@ -18,7 +18,7 @@ constexpr double kTolerance = 1e-12;
 
 std::unique_ptr<Topology> build(std::string_view name, int size, int local = 1,
                                 std::string_view options = "") {
-  return make_topology(name, {.size = size, .local_size = local}, Options::parse(options));
+  return make_topology(name, {.size = size, .node_size = local}, Options::parse(options));
 }
 
 /// Pairs drawn anew in every round: what a topology without a period looks like.

@@ -21,7 +21,7 @@ std::vector<Ranks> ranks_of(const Round& round) {
 }
 
 std::unique_ptr<Topology> build(std::string_view name, int size, int local = 1) {
-  return TopologyCase{name, {.size = size, .local_size = local}}.build();
+  return TopologyCase{name, {.size = size, .node_size = local}}.build();
 }
 
 TEST(Edge, AveragesWithWeightOneOverN) {
@@ -119,7 +119,7 @@ TEST_P(EveryTopology, IsTheSameOnEveryRank) {
     const auto topology = c.build();
     TopologyCase other = c;
     other.world.rank = other.world.size - 1;
-    other.world.local_rank = other.world.local_size - 1;
+    other.world.local_rank = other.world.node_size - 1;
     const auto there = other.build();
     ASSERT_EQ(there->period(), topology->period());
     for (std::int64_t k = 0; k < topology->period().value_or(8); ++k) {

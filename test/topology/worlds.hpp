@@ -24,7 +24,7 @@ struct TopologyCase {
 
 inline std::string to_string(const TopologyCase& c) {
   return std::string(c.topology) + "/n=" + std::to_string(c.world.size) +
-         "/local=" + std::to_string(c.world.local_size);
+         "/local=" + std::to_string(c.world.node_size);
 }
 
 inline void PrintTo(const TopologyCase& c, std::ostream* out) { *out << to_string(c); }
@@ -42,7 +42,7 @@ inline std::vector<TopologyCase> topology_cases(bool fit) {
     if (entry.needs_options) continue;
     for (int size = 1; size <= kLargestWorld; ++size) {
       for (int local = 1; local <= size; ++local) {
-        const World world{.rank = 0, .size = size, .local_rank = 0, .local_size = local};
+        const World world{.rank = 0, .size = size, .node_size = local};
         if (local > 1 && local < size && !looks_at_nodes(entry.name)) continue;
         if (size % local == 0 && entry.fits(world) == fit) cases.push_back({entry.name, world});
       }

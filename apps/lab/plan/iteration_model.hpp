@@ -32,7 +32,7 @@ namespace gossamer::apps {
 
 /// What steps are made of, and how many are followed.
 struct StepModel {
-  /// `size` and `local_size` count.
+  /// `size` and `node_size` count.
   World world = {};
   Links links = {};
   /// Seconds of forward and backward, mean over ranks and steps.

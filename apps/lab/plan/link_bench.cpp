@@ -74,7 +74,7 @@ LinkSpeed speed_of(double small_s, double large_s, std::int64_t bytes) {
 }
 
 bool is_within_node(const RankPair& pair, const World& world) {
-  return pair.first / world.local_size == pair.second / world.local_size;
+  return pair.first / world.node_size == pair.second / world.node_size;
 }
 
 bool is_pair_of(const RankPair& pair, const World& world) {
@@ -112,14 +112,14 @@ std::optional<LinkSpeed> middle(const std::vector<PairFigures>& pairs, bool is_w
 
 std::vector<RankPair> default_pairs(const World& world) {
   std::vector<RankPair> pairs;
-  if (world.local_size > 1) pairs.emplace_back(0, 1);
-  if (world.size > world.local_size) pairs.emplace_back(0, world.local_size);
+  if (world.node_size > 1) pairs.emplace_back(0, 1);
+  if (world.size > world.node_size) pairs.emplace_back(0, world.node_size);
   return pairs;
 }
 
 std::vector<RankPair> disjoint_pairs(const World& world) {
   // Neighbouring nodes; on one node, neighbouring ranks.
-  const int stride = world.size > world.local_size ? world.local_size : 1;
+  const int stride = world.size > world.node_size ? world.node_size : 1;
   std::vector<RankPair> pairs;
   for (int first = 0; first + stride < world.size; first += 2 * stride) {
     for (int rank = first; rank < first + stride && rank + stride < world.size; ++rank) {

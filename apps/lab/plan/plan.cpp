@@ -100,8 +100,8 @@ bool is_worth_a_row(const Variant& variant, const World& world) {
   if (entry == nullptr || !entry->fits(world)) return false;
   if (variant.name != "hierarchical") return world.size > 2;
   // On one node, and with one rank on each, it is another topology under a second name.
-  const int nodes = world.size / world.local_size;
-  if (nodes < 3 || world.local_size < 2) return false;
+  const int nodes = world.size / world.node_size;
+  if (nodes < 3 || world.node_size < 2) return false;
   const bool needs_power = variant.option == "leaders: one-peer-exp";
   return !needs_power || (nodes & (nodes - 1)) == 0;
 }
@@ -147,9 +147,9 @@ void check(const PlanOptions& options) {
         "command line", "--world-size",
         concat(world.size, " ranks cannot be planned for, allowed: 1 to ", kMostPlannedRanks));
   }
-  if (world.local_size < 1 || world.size % world.local_size != 0) {
+  if (world.node_size < 1 || world.size % world.node_size != 0) {
     throw ConfigError("command line", "--local-world-size",
-                      concat(world.local_size, " does not divide the world size ", world.size,
+                      concat(world.node_size, " does not divide the world size ", world.size,
                              ", allowed: a divisor of it"));
   }
   if (!(options.target > 0.0 && options.target < 1.0)) {

@@ -142,12 +142,12 @@ LinkSpeed needed(const std::optional<LinkSpeed>& speed, bool is_needed, std::str
 }  // namespace
 
 LinkTable::LinkTable(const World& world, const Links& links) : world_(world) {
-  if (world.size < 1 || world.local_size < 1 || world.size % world.local_size != 0) {
-    throw ConfigError(concat("A world of ", world.size, " ranks with ", world.local_size,
+  if (world.size < 1 || world.node_size < 1 || world.size % world.node_size != 0) {
+    throw ConfigError(concat("A world of ", world.size, " ranks with ", world.node_size,
                              " on each node is impossible; every node must have equally many."));
   }
-  num_nodes_ = world.size / world.local_size;
-  within_ = needed(links.within, world.local_size > 1, "within a node");
+  num_nodes_ = world.size / world.node_size;
+  within_ = needed(links.within, world.node_size > 1, "within a node");
   between_ = needed(links.between, num_nodes_ > 1, "between nodes");
 }
 
@@ -160,10 +160,10 @@ int LinkTable::account(int link) const {
 }
 
 bool LinkTable::same_node(int a, int b) const {
-  return a / world_.local_size == b / world_.local_size;
+  return a / world_.node_size == b / world_.node_size;
 }
 
-int LinkTable::out_of_node(int rank) const { return 2 * world_.size + rank / world_.local_size; }
+int LinkTable::out_of_node(int rank) const { return 2 * world_.size + rank / world_.node_size; }
 
 double LinkTable::latency_s(int from, int to) const {
   return same_node(from, to) ? within_.latency_s : between_.latency_s;

@@ -69,7 +69,7 @@ class LinkTable {
   [[nodiscard]] int out_of_node(int rank) const;
   [[nodiscard]] int into_node(int rank) const { return out_of_node(rank) + num_nodes_; }
   /// Ranks that pay for what a link carries: one, or a node's.
-  [[nodiscard]] int num_payers(int link) const { return is_within(link) ? 1 : world_.local_size; }
+  [[nodiscard]] int num_payers(int link) const { return is_within(link) ? 1 : world_.node_size; }
   /// The link whose payers a rank is one of, for each of its two kinds of links: its own, its
   /// node's. Incoming bytes are booked there too.
   [[nodiscard]] int account(int link) const;

@@ -170,7 +170,7 @@ SimulationConfig read_simulation(const Options& options) {
     options.fail("local_world_size",
                  concat(local, " does not divide the ", size, " ranks, allowed: a divisor of it"));
   }
-  config.world = {.rank = 0, .size = size, .local_rank = 0, .local_size = local > 0 ? local : size};
+  config.world = {.rank = 0, .size = size, .node_size = local > 0 ? local : size};
   config.rounds = options.integer("rounds", {.fallback = 1000, .min = 1, .max = 100'000'000});
   config.dim = options.integer("dim", {.fallback = 64, .min = 1, .max = std::int64_t{1} << 30});
   config.seed = static_cast<std::uint64_t>(options.integer("seed", {.fallback = 0, .min = 0}));

@@ -17,7 +17,7 @@ std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
                                             std::shared_ptr<const Topology> topology,
                                             int world_size) {
   if (spec.rounds == LaneRounds::kTopology) return topology;
-  return make_topology("complete", {.size = world_size, .local_size = world_size});
+  return make_topology("complete", {.size = world_size, .node_size = world_size});
 }
 
 }  // namespace

@@ -121,7 +121,7 @@ void expect_true_options(const Plugin& plugin) {
 }
 
 TEST(ListedOptions, AreThoseOfTopologies) {
-  const World world{.size = 4, .local_size = 2};
+  const World world{.size = 4, .node_size = 2};
   const std::string file = testing::TempDir() + "gossamer_list_test_topology.yaml";
   std::ofstream(file) << "world_size: 4\nedges: [[0, 1], [1, 2], [2, 3]]\n";
   for (const TopologyEntry& entry : topology_table()) {

@@ -29,7 +29,7 @@ nlohmann::ordered_json report_of(const std::string& yaml, const World& world,
 }
 
 TEST(TopologyReport, HasTheFieldsOfItsContract) {
-  const auto report = report_of("name: ring", {.size = 5, .local_size = 5});
+  const auto report = report_of("name: ring", {.size = 5, .node_size = 5});
   std::vector<std::string> fields;
   for (const auto& [key, value] : report.items()) fields.push_back(key);
   EXPECT_EQ(fields,
@@ -53,7 +53,7 @@ TEST(TopologyReport, HasTheFieldsOfItsContract) {
   EXPECT_EQ(report["max_bytes_per_step"], 1000.0);
   EXPECT_EQ(report["degree"], 1);
 
-  const auto exact = report_of("name: one-peer-exp", {.size = 4, .local_size = 2});
+  const auto exact = report_of("name: one-peer-exp", {.size = 4, .node_size = 2});
   EXPECT_EQ(exact["exact_after"], 2);
   EXPECT_EQ(exact["local_world_size"], 2);
   EXPECT_NEAR(exact["spectral_gap"].get<double>(), 1.0, 1e-12);
@@ -67,7 +67,7 @@ TEST(TopologyReport, WritesGeneralRoundsAsArcs) {
             R"({"arcs":[{"from":0,"to":0,"weight":0.5},{"from":2,"to":0,"weight":0.5},)"
             R"({"from":0,"to":1,"weight":0.5},{"from":1,"to":1,"weight":0.5},)"
             R"({"from":1,"to":2,"weight":0.5},{"from":2,"to":2,"weight":0.5}],"directed":true})");
-  const auto nodes = report_of("name: hierarchical", {.size = 4, .local_size = 2});
+  const auto nodes = report_of("name: hierarchical", {.size = 4, .node_size = 2});
   EXPECT_EQ(nodes["rounds"][0].dump(), R"({"edges":[{"ranks":[0,1,2,3],"weight":0.25}]})");
   const auto random = report_of("name: random-matching", {.size = 4});
   EXPECT_EQ(random["rounds"].size(), 8U);
@@ -84,7 +84,7 @@ TEST(TopologyReport, WritesNoMoreRoundsThanAskedFor) {
 }
 
 TEST(TopologyReport, DescribesRoundsForPeople) {
-  const World world{.size = 3, .local_size = 3};
+  const World world{.size = 3, .node_size = 3};
   EXPECT_EQ(describe_rounds(*build("name: ring", world)),
             "  round 0: 0-1 (2)\n  round 1: (0) 1-2\n  round 2: 0-2 (1)\n");
   EXPECT_EQ(describe_rounds(*build("name: ring", world), 1),
@@ -93,9 +93,9 @@ TEST(TopologyReport, DescribesRoundsForPeople) {
   EXPECT_EQ(describe_rounds(*build("name: static-ring", world)), "  round 0: 0=1 0=2 1=2\n");
   EXPECT_EQ(describe_rounds(*build("name: directed-one-peer-exp", world), 1),
             "  round 0: 2>0 0>1 1>2\n  ... and 1 more\n");
-  EXPECT_EQ(describe_rounds(
-                *build("name: hierarchical, leaders: complete", {.size = 4, .local_size = 2})),
-            "  round 0: nodes of 2: 0-1\n");
+  EXPECT_EQ(
+      describe_rounds(*build("name: hierarchical, leaders: complete", {.size = 4, .node_size = 2})),
+      "  round 0: nodes of 2: 0-1\n");
 }
 
 TEST(TopologyReport, DescribesFiguresForPeople) {

@@ -97,7 +97,7 @@ TEST(ConfigFile, RefusesAlgorithmsAtTheTopLevel) {
 }
 
 TEST(ConfigFile, RefusesTopologiesThatDoNotFitTheWorld) {
-  const World three{.rank = 0, .size = 3, .local_rank = 0, .local_size = 3};
+  const World three{.rank = 0, .size = 3, .node_size = 3};
   const std::string yaml = "topology:\n  name: one-peer-exp\n";
   expect_parts(refusal(yaml, {}, three),
                {"conf.yaml:2:9: topology.name: ", "one-peer-exp", "3", "powers of two", "ring"});
@@ -136,12 +136,12 @@ TEST(LaunchConfig, HoldsWhatIsNeededBeforeAnyRankRuns) {
   const LaunchConfig plain = read("");
   EXPECT_EQ(plain.backend, default_backend());
   EXPECT_EQ(plain.options.timeout_s, 300.0);
-  EXPECT_EQ(plain.options.local_size, 0);
+  EXPECT_EQ(plain.options.node_size, 0);
   EXPECT_EQ(plain.options.log_level, LogLevel::kInfo);
   const LaunchConfig given =
-      read("comm: {timeout_s: 2, local_size: 3}\nlog: {level: debug}\nother: {}\n");
+      read("comm: {timeout_s: 2, node_size: 3}\nlog: {level: debug}\nother: {}\n");
   EXPECT_EQ(given.options.timeout_s, 2.0);
-  EXPECT_EQ(given.options.local_size, 3);
+  EXPECT_EQ(given.options.node_size, 3);
   EXPECT_EQ(given.options.log_level, LogLevel::kDebug);
   EXPECT_THROW(read("comm: {timeout_s: 0}"), ConfigError);
 }
@@ -206,7 +206,7 @@ TEST(ConfigsFolder, HoldsStudysWhoseRunsCanBeRead) {
   for (const std::string name : {"study_glyphs.yaml", "study_mnist.yaml"}) {
     const std::filesystem::path path = kConfigs / name;
     const StudyConfig study = read_study_config(read_yaml_file(path.string()), path.string());
-    const World world{.size = study.workers, .local_size = study.workers};
+    const World world{.size = study.workers, .node_size = study.workers};
     EXPECT_GE(study.runs.size(), 16U);
     for (const StudyRun& run : study.runs) {
       EXPECT_NO_THROW(read_run_config(Options(run.tree), world, path.string()))

@@ -10,7 +10,7 @@
 
 namespace gossamer::apps {
 
-inline constexpr World kFourRanks{.rank = 0, .size = 4, .local_rank = 0, .local_size = 4};
+inline constexpr World kFourRanks{.rank = 0, .size = 4, .node_size = 4};
 
 inline RunConfig read_text(const std::string& yaml, const std::vector<std::string>& overrides = {},
                            const World& world = kFourRanks) {

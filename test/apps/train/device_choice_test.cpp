@@ -13,9 +13,8 @@
 namespace gossamer::apps {
 namespace {
 
-World world_at(int local_rank, int local_size) {
-  return {
-      .rank = local_rank, .size = local_size, .local_rank = local_rank, .local_size = local_size};
+World world_at(int local_rank, int node_size) {
+  return {.rank = local_rank, .size = node_size, .node_size = node_size};
 }
 
 TEST(DeviceChoice, ReadsItsSection) {

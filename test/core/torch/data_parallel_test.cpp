@@ -25,7 +25,7 @@ TEST(GossipTrajectory, IsThatOfMixingByHandOnEveryTopology) {
         entry.name == "alternating-exp-ring" || entry.name == "hierarchical";
     for (int num_ranks = 1; num_ranks <= 4; ++num_ranks) {
       Scenario scenario{.num_ranks = num_ranks, .topology = std::string(entry.name)};
-      if (num_ranks == 4 && looks_at_nodes) scenario.local_size = 2;
+      if (num_ranks == 4 && looks_at_nodes) scenario.node_size = 2;
       if (entry.fits(scenario.world())) expect_as_by_hand(scenario);
     }
   }

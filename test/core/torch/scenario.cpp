@@ -157,7 +157,7 @@ std::vector<std::string> config_errors(int num_ranks,
 }
 
 World Scenario::world(int rank) const {
-  return world_of(rank, num_ranks, local_size > 0 ? local_size : num_ranks);
+  return world_of(rank, num_ranks, node_size > 0 ? node_size : num_ranks);
 }
 
 DataParallelOptions Scenario::options() const {

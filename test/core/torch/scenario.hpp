@@ -50,7 +50,7 @@ struct Scenario {
   std::string algorithm = "gossip";
   std::string topology = "ring";
   /// Ranks per node, for topologies that ask; 0: all.
-  int local_size = 0;
+  int node_size = 0;
   /// `sgd` or `adamw` where the run is compared with one by hand.
   std::string optimizer = "sgd";
   double momentum = 0.0;

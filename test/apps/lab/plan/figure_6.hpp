@@ -64,7 +64,7 @@ inline StepModel figure_6_model(const Figure6Row& row, const Figure6Constants& c
   const double compute_ms = a40 ? constants.a40_fixed + constants.a40_scaled * shrink
                                 : constants.a100_fixed + constants.a100_scaled * shrink;
   const double bytes = kParameters * width;
-  return {.world = {.size = row.num_ranks, .local_size = 4},
+  return {.world = {.size = row.num_ranks, .node_size = 4},
           .links = {.within = a40 ? kWithinA40 : kWithinA100,
                     .between = LinkSpeed{.latency_s = kBetweenLatency,
                                          .bandwidth = a40 ? 25e9 / 8.0 : 100e9 / 8.0,

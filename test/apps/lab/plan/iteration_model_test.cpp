@@ -16,8 +16,8 @@ namespace gossamer::apps {
 namespace {
 
 /// A bucket of 1 MB takes a second between nodes and half a second within; nothing else takes time.
-StepModel plain(int world_size, int local_size) {
-  return {.world = {.size = world_size, .local_size = local_size},
+StepModel plain(int world_size, int node_size) {
+  return {.world = {.size = world_size, .node_size = node_size},
           .links = {.within = LinkSpeed{.bandwidth = 2e6}, .between = LinkSpeed{.bandwidth = 1e6}},
           .bucket_bytes = {1e6}};
 }
@@ -172,7 +172,7 @@ TEST(IterationModel, RefusesWhatCannotBe) {
   refuses([](StepModel& model) { model.num_steps = 0; });
   refuses([](StepModel& model) { model.bucket_bytes = {}; });
   refuses([](StepModel& model) { model.bucket_bytes = {1e6, 0.0}; });
-  refuses([](StepModel& model) { model.world.local_size = 3; });
+  refuses([](StepModel& model) { model.world.node_size = 3; });
   refuses([](StepModel& model) { model.world.size = 0; });
   refuses([](StepModel& model) { model.links.between.reset(); });
   refuses([](StepModel& model) { model.links.within.reset(); });

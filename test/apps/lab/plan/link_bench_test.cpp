@@ -39,7 +39,7 @@ TEST(LinkBench, MeasuresEveryPairOnEveryRankAlike) {
     EXPECT_EQ(read_links(Options::parse(text)), figures.links) << text;
     for (const std::string& other : communicator.all_gather(text)) EXPECT_EQ(other, text);
   };
-  run_ranks(4, body, /*local_size=*/2);
+  run_ranks(4, body, /*node_size=*/2);
 }
 
 TEST(LinkBench, GivesTheMedianOfEachKind) {
@@ -55,7 +55,7 @@ TEST(LinkBench, GivesTheMedianOfEachKind) {
     EXPECT_EQ(figures.links.within->latency_s, latencies[1]);
     EXPECT_EQ(figures.links.between->bandwidth, figures.pairs[1].speed.bandwidth);
   };
-  run_ranks(4, body, /*local_size=*/2);
+  run_ranks(4, body, /*node_size=*/2);
 }
 
 TEST(LinkBench, LeavesOutLinksThatThereAreNot) {
@@ -64,22 +64,22 @@ TEST(LinkBench, LeavesOutLinksThatThereAreNot) {
     EXPECT_FALSE(figures.links.within);
     EXPECT_TRUE(figures.links.between);
   };
-  run_ranks(2, body, /*local_size=*/1);
+  run_ranks(2, body, /*node_size=*/1);
 }
 
 TEST(LinkBench, ChoosesAPairOfEachKind) {
   const std::vector<RankPair> both = {{0, 1}, {0, 4}};
-  EXPECT_EQ(default_pairs({.size = 8, .local_size = 4}), both);
-  EXPECT_EQ(default_pairs({.size = 4, .local_size = 4}), (std::vector<RankPair>{{0, 1}}));
-  EXPECT_EQ(default_pairs({.size = 4, .local_size = 1}), (std::vector<RankPair>{{0, 1}}));
-  EXPECT_TRUE(default_pairs({.size = 1, .local_size = 1}).empty());
+  EXPECT_EQ(default_pairs({.size = 8, .node_size = 4}), both);
+  EXPECT_EQ(default_pairs({.size = 4, .node_size = 4}), (std::vector<RankPair>{{0, 1}}));
+  EXPECT_EQ(default_pairs({.size = 4, .node_size = 1}), (std::vector<RankPair>{{0, 1}}));
+  EXPECT_TRUE(default_pairs({.size = 1, .node_size = 1}).empty());
 }
 
 TEST(LinkBench, MeasuresDisjointPairsAtOnce) {
-  const World eight{.size = 8, .local_size = 2};
+  const World eight{.size = 8, .node_size = 2};
   EXPECT_EQ(disjoint_pairs(eight), (std::vector<RankPair>{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
-  EXPECT_EQ(disjoint_pairs({.size = 5, .local_size = 5}), (std::vector<RankPair>{{0, 1}, {2, 3}}));
-  EXPECT_EQ(disjoint_pairs({.size = 6, .local_size = 2}), (std::vector<RankPair>{{0, 2}, {1, 3}}));
+  EXPECT_EQ(disjoint_pairs({.size = 5, .node_size = 5}), (std::vector<RankPair>{{0, 1}, {2, 3}}));
+  EXPECT_EQ(disjoint_pairs({.size = 6, .node_size = 2}), (std::vector<RankPair>{{0, 2}, {1, 3}}));
   const auto body = [](Communicator& communicator, const World& world) {
     LinkBenchOptions options = quick(disjoint_pairs(world));
     options.together = true;
@@ -90,11 +90,11 @@ TEST(LinkBench, MeasuresDisjointPairsAtOnce) {
     options.pairs = {{0, 1}, {1, 2}};
     EXPECT_THROW((void)run_link_bench(communicator, world, options), ConfigError);
   };
-  run_ranks(4, body, /*local_size=*/2);
+  run_ranks(4, body, /*node_size=*/2);
 }
 
 TEST(LinkBench, ReadsPairs) {
-  const World world{.size = 4, .local_size = 2};
+  const World world{.size = 4, .node_size = 2};
   EXPECT_EQ(parse_pairs("0-1,3-2", world), (std::vector<RankPair>{{0, 1}, {2, 3}}));
   EXPECT_EQ(parse_pairs("all", world).size(), 6U);
   for (const char* text : {"", "0", "0-", "-1", "0-0", "0-4", "0-1,", "0-1-2", "a-b", "0-1;2-3"}) {

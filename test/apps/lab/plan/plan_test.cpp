@@ -18,9 +18,9 @@
 namespace gossamer::apps {
 namespace {
 
-PlanOptions options_for(int world_size, int local_size) {
+PlanOptions options_for(int world_size, int node_size) {
   PlanOptions options;
-  options.model = {.world = {.size = world_size, .local_size = local_size},
+  options.model = {.world = {.size = world_size, .node_size = node_size},
                    .links = assumed_links(),
                    .compute_s = 0.05,
                    .bucket_bytes = planned_buckets(2e8, 2.5e7, world_size)};
@@ -136,7 +136,7 @@ TEST(Plan, RefusesWhatCannotBe) {
   };
   refuses([](PlanOptions& options) { options.model.world.size = 0; }, "--world-size");
   refuses([](PlanOptions& options) { options.model.world.size = 4097; }, "1 to 4096");
-  refuses([](PlanOptions& options) { options.model.world.local_size = 3; }, "--local-world-size");
+  refuses([](PlanOptions& options) { options.model.world.node_size = 3; }, "--local-world-size");
   refuses([](PlanOptions& options) { options.target = 0.0; }, "--target");
   refuses([](PlanOptions& options) { options.target = 1.0; }, "--target");
   refuses([](PlanOptions& options) { options.model.links.between.reset(); }, "between nodes");

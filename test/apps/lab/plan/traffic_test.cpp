@@ -15,7 +15,7 @@ namespace {
 /// Of the bucket, summed over all links into ranks and nodes, or out of them.
 double share_on(const Traffic& traffic, const LinkTable& links, bool incoming) {
   const int ranks = links.world().size;
-  const int nodes = ranks / links.world().local_size;
+  const int nodes = ranks / links.world().node_size;
   double sum = 0.0;
   for (const Transfer& transfer : traffic.transfers) {
     for (const Flow& flow : transfer.flows) {
@@ -29,8 +29,8 @@ double share_on(const Traffic& traffic, const LinkTable& links, bool incoming) {
 
 TEST(Traffic, CarriesWhatRanksSend) {
   constexpr std::int64_t kBytes = 1'000'000;
-  for (const World world : {World{.size = 8, .local_size = 2}, World{.size = 6, .local_size = 2},
-                            World{.size = 7, .local_size = 1}, World{.size = 5, .local_size = 5}}) {
+  for (const World world : {World{.size = 8, .node_size = 2}, World{.size = 6, .node_size = 2},
+                            World{.size = 7, .node_size = 1}, World{.size = 5, .node_size = 5}}) {
     const LinkTable links(world, assumed_links());
     for (const TopologyEntry& entry : topology_table()) {
       if (entry.needs_options || !entry.fits(world)) continue;
@@ -53,7 +53,7 @@ TEST(Traffic, CarriesWhatRanksSend) {
 }
 
 TEST(Traffic, LetsEveryRankWaitForItsOwnTransfersOnly) {
-  const World world{.size = 8, .local_size = 2};
+  const World world{.size = 8, .node_size = 2};
   const LinkTable links(world, assumed_links());
   for (const TopologyEntry& entry : topology_table()) {
     if (entry.needs_options) continue;
@@ -69,7 +69,7 @@ TEST(Traffic, LetsEveryRankWaitForItsOwnTransfersOnly) {
 }
 
 TEST(Traffic, LeavesANodeOnceInARing) {
-  const World world{.size = 8, .local_size = 4};
+  const World world{.size = 8, .node_size = 4};
   const LinkTable links(world, assumed_links());
   const Traffic traffic = all_reduce_traffic(links);
   ASSERT_EQ(traffic.transfers.size(), 1U);
@@ -86,7 +86,7 @@ TEST(Traffic, LeavesANodeOnceInARing) {
 }
 
 TEST(LinkTable, BooksBothDirectionsOnOneAccount) {
-  const World world{.size = 6, .local_size = 2};
+  const World world{.size = 6, .node_size = 2};
   const LinkTable links(world, assumed_links());
   EXPECT_EQ(links.size(), 18);
   EXPECT_EQ(links.account(links.into_rank(3)), links.out_of_rank(3));

@@ -34,16 +34,16 @@ std::vector<SimulatedWorld> worlds() {
       {"irregular", {.size = 7}},
       {"name: base-k, k: 2", {.size = 11}},
       {"name: base-k, k: 3", {.size = 14}},
-      {"name: hierarchical, leaders: ring", {.size = 6, .local_size = 2}},
-      {"name: hierarchical, leaders: complete, leaders_every: 2", {.size = 12, .local_size = 3}},
-      {"name: hierarchical, leaders: static-exp", {.size = 10, .local_size = 2}},
+      {"name: hierarchical, leaders: ring", {.size = 6, .node_size = 2}},
+      {"name: hierarchical, leaders: complete, leaders_every: 2", {.size = 12, .node_size = 3}},
+      {"name: hierarchical, leaders: static-exp", {.size = 10, .node_size = 2}},
       {"alternate: [complete, static-exp, random-matching]", {.size = 9}},
       {"phases: [{until: 3, topology: complete}, {topology: static-ring}]", {.size = 5}},
   };
   for (const TopologyEntry& entry : topology_table()) {
     if (entry.needs_options) continue;
     for (const int size : {1, 2, 8}) {
-      all.push_back({concat("name: ", entry.name), {.size = size, .local_size = 1}});
+      all.push_back({concat("name: ", entry.name), {.size = size, .node_size = 1}});
     }
   }
   return all;
@@ -120,7 +120,7 @@ void expect_the_pipelines_bits(const Problem& problem, const std::string& where)
 Problem problem_on(const SimulatedWorld& world) {
   Problem problem;
   problem.num_ranks = world.world.size;
-  problem.local_size = world.world.local_size;
+  problem.node_size = world.world.node_size;
   problem.topology = world.build();
   problem.num_steps = 10;
   return problem;

@@ -1,0 +1,233 @@
+// How the worker fails: all that it holds ends with the first error, and nobody waits for ever.
+
+#include "test/comm/scripted_operation.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <latch>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "comm/progress_worker.hpp"
+
+namespace gossamer {
+namespace {
+
+class FailingOperation : public Operation {
+ public:
+  explicit FailingOperation(bool in_start) : in_start_(in_start) {}
+  void start() override {
+    if (in_start_) throw std::runtime_error("start");
+  }
+  bool test() override { throw std::runtime_error("test"); }
+  [[nodiscard]] std::vector<int> waiting_for() const override { return {}; }
+
+ private:
+  bool in_start_;
+};
+
+TEST(ProgressWorkerFailure, FailsWhatComesAfterAFailure) {
+  Script script;
+  ProgressWorker worker({});
+  Request first = worker.submit(std::make_unique<FailingOperation>(false), {});
+  Request second = worker.submit(scripted(script, 0), {.after = first.state()});
+  EXPECT_THROW(second.wait(), std::runtime_error);
+  EXPECT_TRUE(script.started.empty());
+  EXPECT_EQ(script.num_destroyed, 1);
+}
+
+/// What a request fails with. A request that does not end in five seconds counts as lost.
+std::string failure_of(Request& request) {
+  for (int turn = 0; turn < 5'000 && !request.done(); ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (!request.done()) return "lost: nobody ends this request";
+  try {
+    request.wait();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+
+/// Fails when it starts, as an operation whose peer is gone.
+class RefusedOperation : public Operation {
+ public:
+  void start() override { throw CommError({}, "the connection is gone"); }
+  bool test() override { return false; }
+  [[nodiscard]] std::vector<int> waiting_for() const override { return {5}; }
+};
+
+TEST(ProgressWorkerFailure, FailsWhatWaitsToStartWhenAnotherOneThrows) {
+  Script script;
+  ProgressWorker worker({.rank = 4});
+  const int channel = 0;
+  const auto never = std::make_shared<RequestState>();
+  std::vector<Request> requests;
+  // All of these stand in the queue: for another operation, behind one that waits, and prepared.
+  requests.push_back(worker.submit(scripted(script, 0), {.after = never}, &channel));
+  requests.push_back(worker.submit(scripted(script, 1), {}, &channel));
+  requests.push_back(worker.submit(scripted(script, 2), {.after = never}));
+  expect_started(script, {});
+  requests.push_back(worker.submit(std::make_unique<RefusedOperation>(),
+                                   {.label = {.what = "exchange", .bucket = 2, .round = 7}}));
+  requests.push_back(worker.submit(scripted(script, 3), {.after = never}));
+  for (Request& request : requests) {
+    EXPECT_EQ(failure_of(request),
+              "rank 4: exchange of bucket 2, round 7 with rank 5: the connection is gone");
+  }
+  EXPECT_TRUE(script.started.empty());
+  EXPECT_EQ(script.num_destroyed, 4);
+}
+
+TEST(ProgressWorkerFailure, FailsWhatWaitsToStartWhenPreparingAnotherOneThrows) {
+  Script script;
+  ProgressWorker worker({.rank = 4});
+  const auto never = std::make_shared<RequestState>();
+  Request first = worker.submit(scripted(script, 0), {.after = never});
+  Request second = worker.submit(
+      scripted(script, 9), {.label = {.bucket = 1, .round = 3},
+                            .prepare = []() -> EventPtr { throw DeviceError("out of memory"); }});
+  for (Request* request : {&first, &second}) {
+    EXPECT_EQ(failure_of(*request),
+              "rank 4: exchange of bucket 1, round 3 with rank 9: out of memory");
+  }
+}
+
+TEST(ProgressWorkerFailure, StartsNothingAfterAnOperationOfAnotherWorkerThatFailed) {
+  Script script;
+  ProgressWorker worker({});
+  const auto elsewhere = std::make_shared<RequestState>();
+  Request request = worker.submit(scripted(script, 0), {.after = elsewhere});
+  elsewhere->fail(std::make_exception_ptr(CommError({.rank = 1}, "lost on another wire")));
+  EXPECT_EQ(failure_of(request), "rank 1: exchange: lost on another wire");
+  EXPECT_TRUE(script.started.empty());
+}
+
+TEST(ProgressWorkerFailure, FailsWhatItStillHoldsWhenItStops) {
+  Script script;
+  const auto never = std::make_shared<RequestState>();
+  std::vector<Request> requests;
+  {
+    ProgressWorker worker({.rank = 4});
+    requests.push_back(worker.submit(scripted(script, 0), {}));
+    expect_started(script, {0});
+    requests.push_back(worker.submit(scripted(script, 1), {.after = never}));
+    worker.stop();
+    requests.push_back(worker.submit(scripted(script, 2), {}));
+  }
+  for (Request& request : requests) {
+    EXPECT_NE(failure_of(request).find("rank 4: communication: it has ended"), std::string::npos);
+  }
+  EXPECT_EQ(script.num_destroyed, 3);
+}
+
+/// Hangs in test() until it is let go.
+class HangingOperation : public Operation {
+ public:
+  explicit HangingOperation(std::latch& release) : release_(release) {}
+  void start() override {}
+  bool test() override {
+    release_.wait();
+    return true;
+  }
+  [[nodiscard]] std::vector<int> waiting_for() const override { return {}; }
+
+ private:
+  std::latch& release_;
+};
+
+TEST(ProgressWorkerFailure, LetsCallersGoWhenItHangs) {
+  std::latch release(1);
+  ProgressWorker worker({.rank = 4, .timeout_s = 0.1, .margin_s = 0.1});
+  Request request = worker.submit(std::make_unique<HangingOperation>(release),
+                                  {.label = {.bucket = 2, .round = 7}});
+  try {
+    request.wait();
+    ADD_FAILURE() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("rank 4: exchange of bucket 2, round 7: the communication thread"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_THROW(worker.drain(), CommError);
+  release.count_down();
+}
+
+TEST(ProgressWorkerFailure, TimesOutWithADiagnosis) {
+  Script script;
+  std::vector<int> asked;
+  ProgressWorker worker({.rank = 4, .timeout_s = 0.05, .diagnose = [&](const auto& peers) {
+                           asked = peers;
+                           return ProgressWorker::Diagnosis{{9}, "asleep"};
+                         }});
+  Request request =
+      worker.submit(scripted(script, 6), {.label = {.what = "sum", .bucket = 1, .round = 2}});
+  Request other = worker.submit(scripted(script, 7), {});
+  try {
+    request.wait();
+    FAIL() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.context().peers, std::vector<int>{9});
+    EXPECT_NE(std::string(error.what()).find("rank 4: sum of bucket 1, round 2 with rank 9"),
+              std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("asleep"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(asked, std::vector<int>{6});
+  EXPECT_THROW(other.wait(), CommError);
+  EXPECT_THROW(worker.submit(scripted(script, 8), {}).wait(), CommError);
+  EXPECT_THROW(worker.drain(), CommError);
+}
+
+TEST(ProgressWorkerFailure, FailsEverythingWithTheFirstError) {
+  for (const bool in_start : {true, false}) {
+    Script script;
+    ProgressWorker worker({});
+    Request good = worker.submit(scripted(script, 0), {});
+    Request bad = worker.submit(std::make_unique<FailingOperation>(in_start), {});
+    EXPECT_THROW(bad.wait(), std::runtime_error);
+    EXPECT_THROW(good.wait(), std::runtime_error);
+    EXPECT_EQ(script.num_destroyed, 1);
+    EXPECT_THROW(worker.submit(scripted(script, 1), {}).wait(), std::runtime_error);
+  }
+}
+
+TEST(ProgressWorkerFailure, KeepsOwnersOfWhatItHasGivenUp) {
+  // A network card may still write what it was told to receive.
+  Script script;
+  std::weak_ptr<int> watched;
+  {
+    ProgressWorker worker({});
+    auto owner = std::make_shared<int>(1);
+    watched = owner;
+    Request request = worker.submit(scripted(script, 0), {.owner = std::move(owner)});
+    expect_started(script, {0});
+    EXPECT_THROW(worker.submit(std::make_unique<FailingOperation>(true), {}).wait(),
+                 std::runtime_error);
+    EXPECT_THROW(request.wait(), std::runtime_error);
+    EXPECT_FALSE(watched.expired());
+  }
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST(ProgressWorkerFailure, FailsWhenItsServiceDoes) {
+  Script script;
+  std::atomic<bool> fail = false;
+  ProgressWorker worker({.service = [&] {
+    if (fail) throw std::runtime_error("service");
+  }});
+  Request request = worker.submit(scripted(script, 0), {});
+  fail = true;
+  EXPECT_THROW(request.wait(), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace gossamer

@@ -1,0 +1,63 @@
+#pragma once
+// Operations for tests of the progress worker: they do what the test says.
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "comm/progress_worker.hpp"
+
+namespace gossamer {
+
+/// Shared by a test and its operations.
+struct Script {
+  std::mutex mutex;
+  std::vector<int> started;
+  std::atomic<int> num_tests = 0;
+  std::atomic<int> num_destroyed = 0;
+  std::atomic<unsigned> may_end = 0;  // bit i: operation i
+};
+
+class ScriptedOperation : public Operation {
+ public:
+  ScriptedOperation(Script& script, int number) : script_(script), number_(number) {}
+  ~ScriptedOperation() override { ++script_.num_destroyed; }
+  void start() override {
+    const std::lock_guard lock(script_.mutex);
+    script_.started.push_back(number_);
+  }
+  bool test() override {
+    ++script_.num_tests;
+    return (script_.may_end.load() >> static_cast<unsigned>(number_) & 1U) != 0;
+  }
+  [[nodiscard]] std::vector<int> waiting_for() const override { return {number_}; }
+
+ private:
+  Script& script_;
+  int number_;
+};
+
+inline std::unique_ptr<Operation> scripted(Script& script, int number) {
+  return std::make_unique<ScriptedOperation>(script, number);
+}
+
+/// Waits until the operations `numbers` have started, in this order, and no other one.
+inline void expect_started(Script& script, const std::vector<int>& numbers) {
+  const auto started = [&script] {
+    const std::lock_guard lock(script.mutex);
+    return script.started;
+  };
+  for (int turn = 0; turn < 2'000 && started() != numbers; ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  // Whatever should not have started has had some turns to do so.
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(started(), numbers);
+}
+
+}  // namespace gossamer

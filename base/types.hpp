@@ -1,6 +1,7 @@
 #pragma once
-// The vocabulary every layer shares: who a worker is (World), where memory lives (Device), and a
-// typed span of it (Block). All are small values; none owns anything.
+// The vocabulary of every layer: World (which rank this is), Placement (where the rank runs),
+// Device (where memory lies) and Block (a typed span of memory). All are small values; none owns
+// anything.
 
 #include <cstdint>
 #include <span>
@@ -12,14 +13,24 @@
 
 namespace gossamer {
 
-/// One worker's place among all workers. Ranks of one node are consecutive: node = rank /
-/// node_size.
+/// Where a rank runs. Threads and GPUs of a host are shared out by this.
+struct Placement {
+  /// This rank's place among the ranks of its host, in the order of ranks. The ranks of a host may
+  /// stand anywhere in the world.
+  int local_rank = 0;
+  /// Ranks on this rank's host; other hosts may have more or fewer.
+  int local_world_size = 1;
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+
+/// One rank's place among all ranks.
 struct World {
   int rank = 0;
   int size = 1;
-  int local_rank = 0;
-  /// Ranks on this node; the same on every node.
+  /// Ranks that a topology takes as one node. Divides `size`; node i is made of the ranks
+  /// i * node_size and up. Need not be what shares a host.
   int node_size = 1;
+  Placement placement = {};
 };
 
 enum class DType : std::uint8_t { kFloat32, kFloat64, kBFloat16, kInt64, kUInt8 };

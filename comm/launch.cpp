@@ -51,7 +51,7 @@ int launch(std::string_view backend, const LaunchOptions& options, const RankBod
 }
 
 World world_of(int rank, int size, int node_size) {
-  return {rank, size, rank % node_size, node_size};
+  return {rank, size, node_size, {.local_rank = rank, .local_world_size = size}};
 }
 
 }  // namespace gossamer

@@ -1,6 +1,6 @@
 #pragma once
-// Starts the ranks of a run on a backend: as threads of this process, or as the processes that
-// mpirun or SLURM has already started.
+// Starts the ranks of a run on a backend: as threads of this process, or as processes that a
+// launcher (mpirun, mpiexec, srun) has already started.
 
 #include <functional>
 #include <span>
@@ -15,17 +15,18 @@
 namespace gossamer {
 
 struct LaunchOptions {
-  /// Worker threads to start. 0: one for the threads backend, what was launched for MPI. Any other
-  /// number must match the world of a backend that does not start its own ranks.
+  /// Worker threads to start. 0: one thread, or under MPI the processes that the launcher started.
+  /// Under MPI any other number must be the number of these processes.
   int num_ranks = 0;
-  /// Ranks that count as one node; 0: as they really are. Must divide the number of ranks.
+  /// Consecutive ranks that topologies take as one node (comm.local_size); must divide the number
+  /// of ranks. 0: the ranks of one host, where all hosts have equally many, else 1.
   int node_size = 0;
   /// Seconds that an operation may wait for its peers.
   double timeout_s = 300.0;
   LogLevel log_level = LogLevel::kInfo;
 };
 
-/// What a rank does. Returns its exit code.
+/// The work of one rank. Returns the rank's exit code.
 using RankBody = std::function<int(Communicator& communicator, const World& world)>;
 
 struct BackendEntry {
@@ -39,18 +40,18 @@ struct BackendEntry {
 std::span<const BackendEntry> backend_table();
 std::vector<std::string> backend_names();
 
-/// This process was started by mpirun, mpiexec or srun, perhaps as one of several.
+/// Whether mpirun, mpiexec or srun started this process.
 bool under_mpi_launcher();
 /// `mpi` under such a launcher, otherwise `threads`.
 std::string_view default_backend();
 
-/// Runs `body` on every rank and returns the exit code of the run: that of the first rank that
-/// failed, else the first that is not 0. When a body throws, the error is logged and no other rank
-/// is left waiting: under threads their operations fail, under MPI the job is aborted with the exit
-/// code. Throws ConfigError for an unknown backend or impossible options.
+/// Runs `body` on every rank. Returns the exit code of the run: the code of the first rank that
+/// failed, else the first code that is not 0. When a body throws, the error is logged and no other
+/// rank is left waiting: the operations of other threads fail; under MPI the job is aborted with
+/// the exit code. Throws ConfigError for an unknown backend or impossible options.
 int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body);
 
-/// World of `rank` for a node size that divides the world size.
+/// The World of `rank` where all ranks share one host, as threads do. `node_size` divides `size`.
 World world_of(int rank, int size, int node_size);
 
 }  // namespace gossamer

@@ -1,7 +1,10 @@
 #include "comm/mpi_backend.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
+#include <ranges>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -11,6 +14,7 @@
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_operations.hpp"
 #include "comm/mpi_watch.hpp"
+#include "comm/placement.hpp"
 #include "comm/preconditions.hpp"
 
 namespace gossamer {
@@ -144,21 +148,36 @@ class MpiCommunicator : public Communicator {
   std::shared_ptr<Stream> stream_ = std::make_shared<InlineStream>();
 };
 
-/// The number of ranks on this node when every node has as many and ranks are dealt out node by
-/// node; 1 otherwise, so that nothing relies on a regular layout that is not there.
-int regular_local_size(int rank) {
-  MPI_Comm node = MPI_COMM_NULL;
-  mpi_check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
+/// For every rank, the lowest rank on its host.
+std::vector<int> hosts_of_ranks(int rank, int size) {
+  MPI_Comm host = MPI_COMM_NULL;
+  mpi_check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host),
             "MPI_Comm_split_type");
-  int local_rank = 0;
-  int node_size = 1;
-  MPI_Comm_rank(node, &local_rank);
-  MPI_Comm_size(node, &node_size);
-  MPI_Comm_free(&node);
-  const int here[2] = {rank % node_size == local_rank ? node_size : -1, -node_size};
-  int lowest[2] = {0, 0};
-  mpi_check(MPI_Allreduce(here, lowest, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD), "MPI_Allreduce");
-  return lowest[0] == -lowest[1] ? node_size : 1;
+  int lowest = rank;
+  mpi_check(MPI_Bcast(&lowest, 1, MPI_INT, 0, host), "MPI_Bcast");
+  MPI_Comm_free(&host);
+  std::vector<int> hosts(static_cast<std::size_t>(size));
+  mpi_check(MPI_Allgather(&lowest, 1, MPI_INT, hosts.data(), 1, MPI_INT, MPI_COMM_WORLD),
+            "MPI_Allgather");
+  return hosts;
+}
+
+World world_on(std::span<const int> hosts, int rank, const LaunchOptions& options,
+               const Logger& logger) {
+  const int fitting = node_size_of(hosts);
+  const bool irregular = std::ranges::any_of(
+      std::views::iota(0, static_cast<int>(hosts.size())),
+      [&](int other) { return placement_of(hosts, other).local_world_size != fitting; });
+  if (rank == 0 && options.node_size == 0 && irregular) {
+    logger.warning(
+        "hosts have different numbers of ranks, or ranks are not numbered host by host: topologies "
+        "take every rank as a node of its own. To change that, start equally many ranks on each "
+        "host, host by host (mpirun --map-by slot), or set comm.local_size");
+  }
+  return {.rank = rank,
+          .size = static_cast<int>(hosts.size()),
+          .node_size = options.node_size > 0 ? options.node_size : fitting,
+          .placement = placement_of(hosts, rank)};
 }
 
 void check_layout(const LaunchOptions& options, int size) {
@@ -202,7 +221,7 @@ int launch_mpi(const LaunchOptions& options, const RankBody& body) {
       throw CommError({.rank = rank, .label = {.what = "start"}},
                       "this MPI offers no thread support; gossamer needs MPI_THREAD_SERIALIZED");
     }
-    const int found_local_size = regular_local_size(rank);
+    const std::vector<int> hosts = hosts_of_ranks(rank, size);
     context->watch.emplace(context->duplicate(MPI_COMM_WORLD), rank, size);
     MpiWatch& watch = *context->watch;
     auto group = std::make_shared<MpiGroup>();
@@ -223,8 +242,7 @@ int launch_mpi(const LaunchOptions& options, const RankBody& body) {
       return static_cast<int>(ExitCode::kConfig);
     }
     MpiCommunicator communicator(context, std::move(group));
-    const int node_size = options.node_size > 0 ? options.node_size : found_local_size;
-    const int code = body(communicator, world_of(rank, size, node_size));
+    const int code = body(communicator, world_on(hosts, rank, options, logger));
     context->worker->drain();
     communicator.barrier();
     shut_down(*context);

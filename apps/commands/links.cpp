@@ -60,6 +60,7 @@ int bench_links(const LinksArguments& arguments) {
   return launch(backend, arguments.launch, [&](Communicator& communicator, const World& world) {
     return leaving_together(world, [&] {
       LinkBenchOptions options = arguments.options;
+      if (arguments.launch.node_size == 0) require_regular_hosts(communicator, world);
       if (!arguments.pairs.empty()) {
         options.pairs = parse_pairs(arguments.pairs, world);
       } else {

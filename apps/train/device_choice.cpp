@@ -84,7 +84,7 @@ DeviceChoice read_device_choice(const Options& device) {
           .graph = device.flag("graph", false)};
 }
 
-Device device_of_rank(const DeviceChoice& choice, const World& world, int num_gpus) {
+Device device_of_rank(const DeviceChoice& choice, const Placement& placement, int num_gpus) {
   if (choice.name == "cpu" || (choice.name == "auto" && num_gpus == 0)) return {};
   if (num_gpus == 0) {
     throw ConfigError(
@@ -92,7 +92,7 @@ Device device_of_rank(const DeviceChoice& choice, const World& world, int num_gp
                ", but this process sees no GPU (or the program was built without CUDA), allowed: "
                "cpu, auto"));
   }
-  return {DeviceType::kCuda, world.local_rank % num_gpus};
+  return {DeviceType::kCuda, placement.local_rank % num_gpus};
 }
 
 bool share_gpus(const DeviceChoice& choice, const std::vector<RankPlace>& places) {
@@ -158,7 +158,7 @@ std::string reason_of(const DeviceChoice& choice, const std::vector<std::string>
 }  // namespace
 
 TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
-    : device_(jointly(setup.host, [&] { return device_of_rank(choice, setup.world, num_gpus()); })),
+    : device_(jointly(setup.host, [&] { return device_of_rank(choice, setup.world.placement, num_gpus()); })),
       host_(setup.host) {
   bool shares = false;
   if (choice.name != "cpu" && setup.world.size > 1) {

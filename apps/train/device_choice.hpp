@@ -35,10 +35,10 @@ struct DeviceChoice {
 /// Throws ConfigError.
 DeviceChoice read_device_choice(const Options& device);
 
-/// The device of a rank: the GPU that its place on the node says, of those that the process sees,
-/// over and over where they are fewer than ranks. Throws ConfigError where there is none and one is
-/// asked for.
-Device device_of_rank(const DeviceChoice& choice, const World& world, int num_gpus);
+/// The device of a rank. On GPUs: number `local_rank` of the GPUs that the process sees; where
+/// there are fewer GPUs than ranks, counting starts again at 0. Throws ConfigError where a GPU is
+/// asked for and there is none.
+Device device_of_rank(const DeviceChoice& choice, const Placement& placement, int num_gpus);
 
 /// Where a rank trains.
 struct RankPlace {

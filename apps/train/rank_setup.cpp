@@ -43,9 +43,13 @@ std::string lines_of(const std::vector<ResolvedValue>& values) {
   return join(lines, "\n");
 }
 
+std::int64_t compute_threads(const Placement& placement, std::int64_t num_cores) {
+  return std::max<std::int64_t>(1, num_cores / placement.local_world_size);
+}
+
 void set_compute_threads(const RunConfig& config, const World& world) {
-  const auto cores = static_cast<std::int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-  const std::int64_t share = std::max<std::int64_t>(1, cores / world.node_size);
+  const std::int64_t share =
+      compute_threads(world.placement, std::int64_t{std::thread::hardware_concurrency()});
   at::set_num_threads(static_cast<int>(config.threads > 0 ? config.threads : share));
 }
 

@@ -2,6 +2,7 @@
 // What a rank sets up before its TrainingLoop, whoever starts the training: `gossamer train` or a
 // study.
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,7 +35,11 @@ std::shared_ptr<const Dataset> load_together(Communicator& communicator, SharedD
 /// One `path: value` a line: what ranks compare.
 std::string lines_of(const std::vector<ResolvedValue>& values);
 
-/// Sets LibTorch's threads for this rank: what the configuration says, or its share of the cores.
+/// The share of a rank in the cores of its host, at least 1.
+std::int64_t compute_threads(const Placement& placement, std::int64_t num_cores);
+
+/// Sets LibTorch's threads for this rank: as the configuration says (run.threads), or this rank's
+/// share of the cores of its host.
 void set_compute_threads(const RunConfig& config, const World& world);
 
 }  // namespace gossamer::apps

@@ -58,7 +58,7 @@ int run_rank(Communicator& host, const World& world) {
     say(host, "skipped: this machine has no GPU, or no driver for it");
     return kSkipped;
   }
-  const bool shares = world.node_size > count;
+  const bool shares = world.placement.local_world_size > count;
   if (shares) {
     setenv("NCCL_HOSTID", ("gossamer-" + std::to_string(world.rank)).c_str(), 1);
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
@@ -70,7 +70,7 @@ int run_rank(Communicator& host, const World& world) {
     say(host, std::string("skipped: ") + error.what());
     return kSkipped;
   }
-  const std::shared_ptr<Stream> stream = make_stream({DeviceType::kCuda, world.local_rank % count});
+  const std::shared_ptr<Stream> stream = make_stream({DeviceType::kCuda, world.placement.local_rank % count});
   stream->enter();
   host.barrier();
   const Cost first_cost;

@@ -119,7 +119,7 @@ TEST_P(EveryTopology, IsTheSameOnEveryRank) {
     const auto topology = c.build();
     TopologyCase other = c;
     other.world.rank = other.world.size - 1;
-    other.world.local_rank = other.world.node_size - 1;
+    other.world.placement = {.local_rank = 1, .local_world_size = 2};
     const auto there = other.build();
     ASSERT_EQ(there->period(), topology->period());
     for (std::int64_t k = 0; k < topology->period().value_or(8); ++k) {

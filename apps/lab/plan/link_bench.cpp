@@ -110,6 +110,22 @@ std::optional<LinkSpeed> middle(const std::vector<PairFigures>& pairs, bool is_w
 
 }  // namespace
 
+void require_regular_hosts(Communicator& communicator, const World& world) {
+  const int here = world.placement.local_world_size;
+  const std::vector<std::string> sizes = communicator.all_gather(std::to_string(here));
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+    if (sizes[rank] == std::to_string(world.node_size)) continue;
+    throw ConfigError("command line", "--local-size",
+                      concat("is not given, and hosts do not tell which links are within a node: "
+                             "rank ",
+                             rank, " shares its host with ", sizes[rank],
+                             " rank(s), itself included, and the hosts have different numbers of "
+                             "ranks or the ranks are not numbered host by host, allowed: equally "
+                             "many ranks on each host, host by host (mpirun --map-by slot), or "
+                             "--local-size"));
+  }
+}
+
 std::vector<RankPair> default_pairs(const World& world) {
   std::vector<RankPair> pairs;
   if (world.node_size > 1) pairs.emplace_back(0, 1);

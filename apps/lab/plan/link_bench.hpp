@@ -44,6 +44,8 @@ struct LinkFigures {
   Links links = {};
 };
 
+/// Collective. Throws ConfigError where hosts do not tell which ranks form a node (Placement).
+void require_regular_hosts(Communicator& communicator, const World& world);
 /// Two ranks of a node and two of different nodes, as far as there are such.
 std::vector<RankPair> default_pairs(const World& world);
 /// Every rank with the one in its place on the next node; on one node, neighbours.

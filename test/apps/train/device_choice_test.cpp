@@ -1,21 +1,20 @@
 #include "apps/train/device_choice.hpp"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "apps/train/agreement.hpp"
+#include "apps/train/rank_setup.hpp"
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "comm/launch.hpp"
+#include "comm/placement.hpp"
 
 namespace gossamer::apps {
 namespace {
-
-World world_at(int local_rank, int node_size) {
-  return {.rank = local_rank, .size = node_size, .node_size = node_size};
-}
 
 TEST(DeviceChoice, ReadsItsSection) {
   const DeviceChoice choice = read_device_choice(
@@ -33,20 +32,36 @@ TEST(DeviceChoice, ReadsItsSection) {
   EXPECT_THROW(read_device_choice(Options::parse("precision: fp8")), ConfigError);
 }
 
-TEST(DeviceChoice, GivesEveryLocalRankItsGpu) {
+TEST(DeviceChoice, GivesEveryRankOfAHostItsGpu) {
   for (int rank = 0; rank < 4; ++rank) {
-    const World world = world_at(rank, 4);
-    EXPECT_EQ(device_of_rank({.name = "cpu"}, world, 4), Device{});
-    EXPECT_EQ(device_of_rank({.name = "auto"}, world, 0), Device{});
-    EXPECT_EQ(device_of_rank({.name = "auto"}, world, 8), (Device{DeviceType::kCuda, rank}));
-    EXPECT_EQ(device_of_rank({.name = "cuda"}, world, 4), (Device{DeviceType::kCuda, rank}));
-    EXPECT_EQ(device_of_rank({.name = "cuda", .share = true}, world, 2),
+    const Placement place{.local_rank = rank, .local_world_size = 4};
+    EXPECT_EQ(device_of_rank({.name = "cpu"}, place, 4), Device{});
+    EXPECT_EQ(device_of_rank({.name = "auto"}, place, 0), Device{});
+    EXPECT_EQ(device_of_rank({.name = "auto"}, place, 8), (Device{DeviceType::kCuda, rank}));
+    EXPECT_EQ(device_of_rank({.name = "cuda"}, place, 4), (Device{DeviceType::kCuda, rank}));
+    EXPECT_EQ(device_of_rank({.name = "cuda", .share = true}, place, 2),
               (Device{DeviceType::kCuda, rank % 2}));
   }
 }
 
+TEST(DeviceChoice, GoesByTheHostWhateverTheLayout) {
+  // Uneven, and dealt to hosts in turn: no topology's node is a host here.
+  const std::vector<int> hosts = {0, 1, 0, 1, 0};
+  const std::vector<int> gpus = {0, 0, 1, 1, 2};
+  const std::vector<std::int64_t> threads = {4, 6, 4, 6, 4};
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    const Placement place = placement_of(hosts, static_cast<int>(rank));
+    EXPECT_EQ(device_of_rank({.name = "cuda"}, place, 8), (Device{DeviceType::kCuda, gpus[rank]}));
+    EXPECT_EQ(compute_threads(place, 12), threads[rank]);
+  }
+}
+
+TEST(DeviceChoice, LeavesEveryRankOneThread) {
+  EXPECT_EQ(compute_threads({.local_rank = 1, .local_world_size = 3}, 2), 1);
+}
+
 TEST(DeviceChoice, AsksForAGpuWhereThereIsNone) {
-  EXPECT_THROW(static_cast<void>(device_of_rank({.name = "cuda"}, world_at(0, 1), 0)), ConfigError);
+  EXPECT_THROW(static_cast<void>(device_of_rank({.name = "cuda"}, {}, 0)), ConfigError);
 }
 
 TEST(TrainingDevice, ThatOneRankLacksIsSaidOnAllWithTheRanksName) {

@@ -42,6 +42,23 @@ TEST(LinkBench, MeasuresEveryPairOnEveryRankAlike) {
   run_ranks(4, body, /*node_size=*/2);
 }
 
+TEST(LinkBench, RefusesHostsThatAreNoNodes) {
+  const auto body = [](Communicator& communicator, World world) {
+    EXPECT_NO_THROW(require_regular_hosts(communicator, world));
+    // Three ranks on one host, one on another.
+    world.node_size = 1;
+    world.placement = {.local_rank = world.rank % 3, .local_world_size = world.rank < 3 ? 3 : 1};
+    try {
+      require_regular_hosts(communicator, world);
+      ADD_FAILURE() << "no error";
+    } catch (const ConfigError& error) {
+      EXPECT_TRUE(contains(error.what(), "--local-size: ")) << error.what();
+      EXPECT_TRUE(contains(error.what(), "rank 0 shares its host with 3 rank(s)")) << error.what();
+    }
+  };
+  run_ranks(4, body);
+}
+
 TEST(LinkBench, GivesTheMedianOfEachKind) {
   const auto body = [](Communicator& communicator, const World& world) {
     const LinkFigures figures =

@@ -5,14 +5,12 @@
 #include <numeric>
 #include <utility>
 
+#include "base/sorted.hpp"
 #include "base/text.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {
-
-// Longer periods are as good as none.
-constexpr std::int64_t kLongestPeriod = std::int64_t{1} << 40;
 
 class Alternate final : public Topology {
  public:
@@ -27,12 +25,20 @@ class Alternate final : public Topology {
     std::int64_t common = 1;
     for (const auto& part : parts_) {
       const auto period = part->period();
-      if (!period || *period > kLongestPeriod) return std::nullopt;
-      const std::int64_t factor = *period / std::gcd(common, *period);
-      if (common > kLongestPeriod / factor) return std::nullopt;
-      common *= factor;
+      if (!period) return std::nullopt;
+      common = rounds_times(common, *period / std::gcd(common, *period));
     }
-    return common * std::ssize(parts_);
+    return rounds_times(common, std::ssize(parts_));
+  }
+  [[nodiscard]] std::vector<std::int64_t> turning_points() const override {
+    std::vector<std::int64_t> points;
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      for (const std::int64_t point : parts_[p]->turning_points()) {
+        points.push_back(rounds_times(point, std::ssize(parts_)) + static_cast<std::int64_t>(p));
+      }
+    }
+    sort_unique(points);
+    return points;
   }
   [[nodiscard]] Round round(std::int64_t k) const override {
     require_round_number(k);
@@ -52,7 +58,7 @@ class Alternate final : public Topology {
 std::unique_ptr<Topology> make_alternate(const World& world, const Options& section) {
   std::vector<std::unique_ptr<Topology>> parts;
   for (const Options& part : section.named_sections("alternate")) {
-    parts.push_back(read_topology(part, world));
+    parts.push_back(read_part(part, world));
   }
   return std::make_unique<Alternate>(std::move(parts));
 }

@@ -20,11 +20,16 @@ class Every final : public Topology {
   [[nodiscard]] std::optional<std::int64_t> period() const override {
     const auto period = base_->period();
     if (!period) return std::nullopt;
-    return *period * every_;
+    return rounds_times(*period, every_);
   }
   [[nodiscard]] Round round(std::int64_t k) const override {
     require_round_number(k);
     return k % every_ == every_ - 1 ? base_->round(k / every_) : rest_;
+  }
+  [[nodiscard]] std::vector<std::int64_t> turning_points() const override {
+    std::vector<std::int64_t> points = base_->turning_points();
+    for (std::int64_t& point : points) point = rounds_times(point, every_) + every_ - 1;
+    return points;
   }
   [[nodiscard]] bool directed() const override { return base_->directed(); }
 
@@ -38,7 +43,7 @@ class Every final : public Topology {
 
 std::unique_ptr<Topology> make_every(const World& world, const Options& section) {
   const Options every = section.section("every");
-  auto base = read_topology(every.named_section("base"), world);
+  auto base = read_part(every.named_section("base"), world);
   const std::int64_t period = every.integer("period", {.min = 1, .max = 1'000'000});
   return std::make_unique<Every>(std::move(base), period, world.size);
 }

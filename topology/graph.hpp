@@ -1,5 +1,5 @@
 #pragma once
-// Graphs as rounds: who is connected with whom decides the weights.
+// Makes rounds from graphs: the links decide the weights.
 
 #include <utility>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace gossamer {
 
-/// A pair of ranks; in directed graphs from the first to the second.
+/// A pair of ranks; in directed graphs it leads from the first to the second.
 using Link = std::pair<int, int>;
 
 /// Metropolis-Hastings weights: two neighbours of degrees a and b take 1 / (1 + max(a, b)) of each
@@ -18,8 +18,8 @@ using Link = std::pair<int, int>;
 /// must name ranks of the world. Throws std::logic_error.
 Round metropolis_round(const std::vector<Link>& links, int world_size);
 
-/// Every rank keeps 1 / (1 + d) of what it has and gives as much to each of the d ranks it has a
-/// link to: columns sum to one (Assran et al., "Stochastic gradient push", ICML 2019, section 3).
+/// A rank with links to d others keeps 1 / (1 + d) of its value and gives as much to each of them:
+/// columns sum to one (Assran et al., "Stochastic gradient push", ICML 2019, section 3).
 /// Otherwise as metropolis_round().
 Round directed_round(const std::vector<Link>& links, int world_size);
 

@@ -31,12 +31,17 @@ class Hierarchical final : public Topology {
   [[nodiscard]] std::optional<std::int64_t> period() const override {
     const auto period = leaders_->period();
     if (!period) return std::nullopt;
-    return *period * every_;
+    return rounds_times(*period, every_);
   }
   [[nodiscard]] Round round(std::int64_t k) const override {
     require_round_number(k);
     if (k % every_ != every_ - 1) return inside_;
     return two_level_round(leaders_->round(k / every_), node_size_);
+  }
+  [[nodiscard]] std::vector<std::int64_t> turning_points() const override {
+    std::vector<std::int64_t> points = leaders_->turning_points();
+    for (std::int64_t& point : points) point = rounds_times(point, every_) + every_ - 1;
+    return points;
   }
   [[nodiscard]] bool directed() const override { return leaders_->directed(); }
 
@@ -55,7 +60,7 @@ bool hierarchical_fits(const World& world) {
 
 std::unique_ptr<Topology> make_hierarchical(const World& world, const Options& options) {
   const World nodes{.size = world.size / world.node_size};
-  auto leaders = read_topology(options.named_section("leaders"), nodes, "ring");
+  auto leaders = read_part(options.named_section("leaders"), nodes, "ring");
   const std::int64_t every =
       options.integer("leaders_every", {.fallback = 1, .min = 1, .max = 1'000'000});
   return std::make_unique<Hierarchical>(world, std::move(leaders), every);

@@ -1,5 +1,6 @@
 #pragma once
-// Ranks in rows and columns, paired along one direction at a time; what grid and torus share.
+// Ranks in rows and columns, paired along one direction at a time: the common part of grid and
+// torus.
 
 #include <memory>
 #include <string>
@@ -9,9 +10,9 @@
 
 namespace gossamer {
 
-/// Rank r stands in row r / columns. `wraps`: the ends of a line are neighbours, too. Reads the
-/// option `rows`, which must divide the number of ranks; by default the rectangle is as nearly
-/// square as it can be, with no more rows than columns. Throws ConfigError.
+/// Rank r stands in row r / columns. With `wraps` the two ends of a line are neighbours. Reads the
+/// option `rows`, which must divide the number of ranks; the default is the most nearly square
+/// rectangle with no more rows than columns. Throws ConfigError.
 std::unique_ptr<Topology> make_lattice(std::string name, bool wraps, const World& world,
                                        const Options& options);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Topologies as matrices: x <- W x. Analysis and simulation; training never forms a matrix, and
-// neither does anything here for more ranks than a caller asks for.
+// Topologies as matrices, x <- W x, for analysis and simulation. Training never forms a matrix. A
+// matrix is formed here only when a caller asks for it.
 
 #include <cstdint>
 #include <vector>
@@ -11,14 +11,14 @@
 
 namespace gossamer {
 
-/// One row per rank, one column per vector that is mixed.
+/// The vectors of all ranks: one row per rank, one column per vector.
 using RankRows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// W of one round as a sparse operator: memory and work are proportional to the ranks and arcs of
-/// the round. Thread safe: apply() changes its argument alone.
+/// The matrix W of one round as a sparse operator. Memory and work are proportional to the ranks
+/// and arcs of the round. Thread safe: apply() changes only its argument.
 class MixingOperator {
  public:
-  /// Takes the round as it is: sums of weights may be anything.
+  /// Does not check the round: sums of weights may be anything.
   explicit MixingOperator(const Round& round);
 
   /// x <- W x.
@@ -27,7 +27,7 @@ class MixingOperator {
   void apply_transposed(RankRows& x) const { run(x, true); }
 
  private:
-  /// Edges of two ranks or more: members_[first, last) keep `weight` and take `share`.
+  /// An edge of two ranks or more: members_[first, last) keep `weight` and take `share`.
   struct Group {
     std::int32_t first = 0;
     std::int32_t last = 0;
@@ -44,7 +44,7 @@ class MixingOperator {
   std::vector<Group> groups_;
   std::vector<std::int32_t> members_;
   std::vector<Arc> arcs_;
-  /// Places that stand in arcs.
+  /// Ranks (or nodes) that stand in arcs.
   std::vector<std::int32_t> in_arcs_;
 };
 
@@ -52,7 +52,7 @@ class MixingOperator {
 /// Throws std::logic_error for a round that breaks a rule of verify.hpp.
 Eigen::MatrixXd mixing_matrix(const Round& round, int world_size, bool directed = false);
 
-/// W(k-1) ... W(1) W(0): what `num_rounds` rounds do together.
+/// The product W(k-1) ... W(1) W(0) of the first k = `num_rounds` rounds.
 Eigen::MatrixXd period_product(const Topology& topology, int world_size, std::int64_t num_rounds);
 
 }  // namespace gossamer

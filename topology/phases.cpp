@@ -39,6 +39,18 @@ class Phases final : public Topology {
     const PhaseOfRun& phase = *std::prev(next);
     return phase.topology->round(k - phase.first);
   }
+  [[nodiscard]] std::vector<std::int64_t> turning_points() const override {
+    std::vector<std::int64_t> points;
+    for (std::size_t p = 0; p < phases_.size(); ++p) {
+      const std::int64_t first = phases_[p].first;
+      const std::int64_t end = p + 1 < phases_.size() ? phases_[p + 1].first : kManyRounds;
+      if (p > 0) points.push_back(first);
+      for (const std::int64_t point : phases_[p].topology->turning_points()) {
+        if (point > 0 && point < end - first) points.push_back(first + point);
+      }
+    }
+    return points;
+  }
   [[nodiscard]] bool directed() const override {
     return std::ranges::any_of(phases_,
                                [](const auto& phase) { return phase.topology->directed(); });
@@ -57,12 +69,12 @@ std::unique_ptr<Topology> make_phases(const World& world, const Options& section
   std::int64_t first = 0;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const Options& part = parts[p];
-    phases.push_back({first, read_topology(part.named_section("topology"), world)});
+    phases.push_back({first, read_part(part.named_section("topology"), world)});
     if (p + 1 == parts.size()) {
       if (part.has("until")) part.fail("until", "the last phase goes on, allowed: nothing");
       break;
     }
-    first = part.integer("until", {.min = first + 1});
+    first = part.integer("until", {.min = first + 1, .max = kManyRounds - 1});
   }
   return std::make_unique<Phases>(std::move(phases));
 }

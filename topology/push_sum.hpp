@@ -1,19 +1,20 @@
 #pragma once
-// Averages that are right although the rows of a mixing matrix do not sum to one.
+// Push-sum: right averages although the rows of a mixing matrix do not sum to one.
 //
-// In a directed graph a rank can see to it that what it gives away and keeps sums to one, but not
-// that what it hears does. x <- A x then keeps the sum over all ranks, but pulls ranks that hear
-// much above the mean and the others below. Push-sum (Kempe, Dobra and Gehrke, "Gossip-based
-// computation of aggregate information", FOCS 2003; Assran et al., "Stochastic gradient push for
-// distributed deep learning", ICML 2019) lets a weight s, 1 at first, go the same way, s <- A s;
-// then z = x / s converges to the mean on every rank.
+// In a directed graph a rank can make sure that the parts it gives away and keeps sum to one. It
+// cannot make sure of the parts that it hears. x <- A x then keeps the sum over all ranks, but it
+// pulls ranks that hear much above the mean and the others below. Push-sum (Kempe, Dobra and
+// Gehrke, "Gossip-based computation of aggregate information", FOCS 2003; Assran et al.,
+// "Stochastic gradient push for distributed deep learning", ICML 2019) gives every rank a weight s,
+// 1 at first, and mixes the weights in the same way, s <- A s. Then z = x / s converges to the mean
+// on every rank.
 //
-// gossamer's ranks hold z, the model that computes, and not x: with A and s known to everybody,
+// gossamer's ranks hold z, the model that computes, and not x. A and s are known to all ranks, so
 //
 //   z_i(k+1) = sum over j of (A_ij s_j(k) / s_i(k+1)) z_j(k)
 //
-// is a round with weights of its own, whose rows sum to one, and the exchange still sends straight
-// from the model. An update u of x is u / s of z.
+// is a round with weights of its own, whose rows sum to one. The exchange still sends straight from
+// the model. An update u of x is an update u / s of z.
 
 #include <cstdint>
 #include <vector>
@@ -26,19 +27,33 @@ class PushSum {
  public:
   explicit PushSum(int world_size) : weights_(static_cast<std::size_t>(world_size), 1.0) {}
 
-  /// s of every rank before the next round.
+  /// The weight s of every rank before the next round.
   [[nodiscard]] const std::vector<double>& weights() const { return weights_; }
-  /// Goes through one round, s <- A s, and returns it as it mixes z. Throws ConfigError for a round
-  /// of two levels in which the ranks of a node have different weights.
+  /// Takes the weights through one round, s <- A s, and returns the round that mixes z. Throws
+  /// ConfigError for a round of two levels in which the ranks of a node have different weights.
   Round advance(const Round& round);
+  /// Goes through one round without making the round that mixes z; for looking ahead. Throws as
+  /// advance() does.
+  void follow(const Round& round);
 
  private:
+  /// What a round does to the weights; of two levels, to those of nodes.
+  struct Step {
+    std::vector<double> before;
+    std::vector<double> after;
+    /// Edges among members of one weight stay edges, which move less; the others become arcs.
+    std::vector<Edge> edges;
+    std::vector<Arc> arcs;
+  };
+  [[nodiscard]] Step step(const Round& round) const;
+  void take(const Step& step, int node_size);
+
   std::vector<double> weights_;
 };
 
-/// The k-th round as it mixes what ranks hold: of a directed topology as PushSum gives it, which
-/// goes through the rounds in their order; otherwise as it is. Throws std::logic_error for a round
-/// that breaks a rule of verify.hpp.
+/// The k-th round, for the values that ranks hold: in a directed topology the round that
+/// PushSum::advance() returns, so call it for every k in order; otherwise the round itself. Throws
+/// std::logic_error for a round that breaks a rule of verify.hpp.
 Round next_round(const Topology& topology, std::int64_t k, PushSum& push_sum);
 
 }  // namespace gossamer

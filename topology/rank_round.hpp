@@ -1,5 +1,5 @@
 #pragma once
-// A round as one rank sees it: whom it sends to, whom it hears from, and with which weights.
+// One rank's part of a round: the ranks it sends to, the ranks it hears from, and the weights.
 
 #include <cstdint>
 #include <vector>
@@ -8,9 +8,10 @@
 
 namespace gossamer {
 
-/// x <- keep * x + sum over i of take[i] * (what has arrived in inbox i).
+/// x <- keep * x + sum over i of take[i] * inbox i.
 ///
-/// In rounds of two levels (node_size > 1) ranks are nodes here: x is the average of the node.
+/// In rounds of two levels (node_size > 1) all ranks named here are nodes, and x is the average of
+/// the node.
 struct RankRound {
   enum class Kind : std::uint8_t {
     /// Nothing is sent; keep = 1.
@@ -32,7 +33,7 @@ struct RankRound {
   double keep = 1.0;
   std::vector<double> take = {};
   int node_size = 1;
-  /// Updates are multiplied by this; other than 1 under push-sum alone.
+  /// Updates are multiplied by this. It differs from 1 only under push-sum.
   double update_scale = 1.0;
   friend bool operator==(const RankRound&, const RankRound&) = default;
 };
@@ -40,28 +41,29 @@ struct RankRound {
 /// The part of `rank` in a round. Throws std::logic_error when it has none.
 RankRound rank_round(const Round& round, int rank);
 
-/// Bytes that one of `num_ranks` ranks sends at the least to exchange a block of `bytes`: a pair
-/// sends it once, a group of n sends 2 (n-1) / n of it (Patarasuk and Yuan, "Bandwidth optimal
-/// all-reduce algorithms for clusters of workstations", 2009).
+/// The least number of bytes that each of `num_ranks` ranks must send to exchange a block of
+/// `bytes`: in a pair the whole block, in a group of n ranks 2 (n-1) / n of it (Patarasuk and Yuan,
+/// "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 double exchange_bytes(std::int64_t bytes, std::size_t num_ranks);
 
-/// Bytes that `rank` sends in its part of a round, for a block of `bytes`. Of two levels: its share
-/// of the sum inside the node; the node's first rank also exchanges and sends the result once.
+/// Bytes that `rank` sends in its part of a round, for a block of `bytes`. In rounds of two levels
+/// every rank sends its share of the sum inside the node; the node's first rank also exchanges with
+/// other nodes and sends the result once.
 double bytes_sent(const RankRound& round, int rank, std::int64_t bytes);
 
-/// Ranks it talks to in a round: peers it sends to, or hears from if those are more, or the other
-/// members of its group. Of two levels: nodes.
+/// The number of ranks (in two levels: nodes) that a rank talks to in a round: the other members of
+/// its group, or the peers it sends to or hears from, whichever are more.
 std::int64_t degree(const RankRound& round);
 
-/// What a round asks of its ranks, all of them looked at together.
+/// The load that a round puts on its ranks.
 struct RoundTraffic {
   std::int64_t max_degree = 0;
-  /// Bytes sent per rank, on average and by the one that sends most.
+  /// Bytes sent: the mean over all ranks, and the most of any rank.
   double mean_bytes = 0.0;
   double max_bytes = 0.0;
 };
 
-/// For blocks of `bytes`; work proportional to the ranks and arcs of the round.
+/// For blocks of `bytes`. Takes time proportional to the ranks and arcs of the round.
 RoundTraffic round_traffic(const Round& round, int world_size, std::int64_t bytes);
 
 }  // namespace gossamer

@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/registry.hpp"
 #include "base/text.hpp"
+#include "topology/check.hpp"
 
 namespace gossamer {
 
@@ -244,6 +245,17 @@ std::unique_ptr<Topology> make_topology(std::string_view name, const World& worl
 
 std::unique_ptr<Topology> read_topology(const Options& section, const World& world,
                                         const std::optional<std::string>& fallback) {
+  auto topology = read_part(section, world, fallback);
+  const auto obstacle = find_obstacle(*topology, world.size);
+  if (!obstacle) return topology;
+  for (const WrapperEntry& entry : kWrappers) {
+    if (section.has(entry.name)) section.fail(entry.name, *obstacle);
+  }
+  refuse(section, *obstacle);
+}
+
+std::unique_ptr<Topology> read_part(const Options& section, const World& world,
+                                    const std::optional<std::string>& fallback) {
   std::vector<std::string> given;
   if (section.has("name")) given.emplace_back("name");
   const WrapperEntry* wrapper = nullptr;

@@ -23,20 +23,20 @@ struct TopologyEntry {
   std::span<const OptionEntry> options;
   /// One of them must be given.
   bool needs_options = false;
-  /// The world sizes that work, in words: `powers of two`.
+  /// The world sizes that work, in words, as `powers of two`.
   std::string_view sizes;
-  /// Whether a world can be built, without building it.
+  /// Whether the topology exists for `world`.
   bool (*fits)(const World& world);
   std::unique_ptr<Topology> (*make)(const World& world, const Options& options);
 };
 
-/// A key that stands in a topology's section in place of `name` and is made of other topologies.
+/// A topology made of other topologies. Its key stands in the section in place of `name`.
 struct WrapperEntry {
   std::string_view name;
   std::string_view summary;
   /// The keys of its own section.
   std::span<const OptionEntry> options;
-  /// Takes the section that holds the key.
+  /// `section` is the one that holds the key.
   std::unique_ptr<Topology> (*make)(const World& world, const Options& section);
 };
 
@@ -44,15 +44,20 @@ std::span<const TopologyEntry> topology_table();
 std::span<const WrapperEntry> wrapper_table();
 std::vector<std::string> topology_names();
 
-/// Builds a topology by name (either spelling). Throws ConfigError when the name is unknown, or
-/// when the world size is impossible: the message names the sizes that work and the topologies that
-/// would fit.
+/// Builds a topology by name; `-` and `_` are the same. Throws ConfigError when the name is
+/// unknown, or when the world size is impossible; the message then names the sizes that work and
+/// the topologies that fit.
 std::unique_ptr<Topology> make_topology(std::string_view name, const World& world,
                                         const Options& options = Options());
 
-/// Builds what a section says: `name: ring` with options, or one wrapper as `alternate: [a, b]`.
-/// Without either, `fallback`; where that is nothing, one of them must be given.
+/// Builds the topology of a section: `name: ring` with options, or one wrapper as
+/// `alternate: [a, b]`. An empty section means `fallback`; without a fallback it is an error.
+/// Throws ConfigError, also where no run can follow the topology (check.hpp).
 std::unique_ptr<Topology> read_topology(const Options& section, const World& world,
                                         const std::optional<std::string>& fallback = std::nullopt);
+
+/// The same for a part of another topology. The part alone need not be fit for a run.
+std::unique_ptr<Topology> read_part(const Options& section, const World& world,
+                                    const std::optional<std::string>& fallback = std::nullopt);
 
 }  // namespace gossamer

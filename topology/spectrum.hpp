@@ -1,12 +1,11 @@
 #pragma once
 // How fast a topology averages. P is the product of the rounds of one period, J the averaging
-// matrix, M(k) = W(k-1) ... W(0) what the first k rounds do together (for directed topologies: as
-// push-sum de-biases them).
+// matrix. M(k) = W(k-1) ... W(0) is the product of the first k rounds, with the weights of push-sum
+// for directed topologies.
 //
-// Up to 64 or 128 ranks matrices are formed; beyond that everything is done with products of sparse
-// rounds and vectors, in memory proportional to the ranks of one period's rounds. What would take
-// more than that (a ring of 100,001 ranks has as many rounds) is not computed: the functions return
-// nothing.
+// Up to 64 or 128 ranks matrices are formed. Beyond that everything is done with products of sparse
+// rounds and vectors, in memory proportional to the ranks of one period's rounds. Where even that
+// is too much (a ring of 100,001 ranks has 100,001 rounds), the functions return nothing.
 
 #include <cstdint>
 #include <optional>
@@ -23,9 +22,9 @@ std::optional<double> spectral_gap(const Topology& topology, int world_size);
 std::optional<std::int64_t> exact_after(const Topology& topology, int world_size,
                                         std::int64_t max_rounds = 256);
 
-/// A number of rounds. Estimated: 2^20 / n rounds were followed, the rest is their decay continued
-/// at the rate of the spectrum; with more than 16,384 ranks, the number after which the mean is
-/// exact.
+/// A number of rounds. An estimated number follows 2^20 / n rounds and continues their decay at the
+/// rate of the spectrum; with more than 16,384 ranks it is the number of rounds after which the
+/// mean is exact.
 struct RoundCount {
   std::int64_t rounds = 0;
   bool estimated = false;
@@ -38,7 +37,7 @@ std::optional<RoundCount> rounds_to(const Topology& topology, int world_size, do
 /// ||M(k) - J||_2.
 double distance_factor(const Topology& topology, int world_size, std::int64_t num_rounds);
 
-/// All of it, each thing computed once.
+/// All figures together; shared parts are computed once.
 struct ConsensusSpeed {
   std::optional<double> spectral_gap;
   std::optional<std::int64_t> exact_after;

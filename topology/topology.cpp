@@ -140,6 +140,11 @@ std::unique_ptr<Topology> make_periodic(std::string name, std::vector<Round> rou
   return std::make_unique<PeriodicTopology>(std::move(name), std::move(rounds), directed);
 }
 
+std::int64_t rounds_times(std::int64_t rounds, std::int64_t factor) {
+  if (factor > 0 && rounds > kManyRounds / factor) return kManyRounds;
+  return rounds * factor;
+}
+
 void require_round_number(std::int64_t k) {
   if (k < 0)
     throw std::logic_error(concat("Rounds are counted from 0; there is no round ", k, "."));

@@ -1,5 +1,5 @@
 #pragma once
-// Topologies that users write down, in YAML or JSON; what `gossamer topology show --json` writes
+// Topologies that users write down, in YAML or JSON. The output of `gossamer topology show --json`
 // can be read back.
 //
 //   world_size: 4
@@ -13,8 +13,8 @@
 //     - edges: [[0, 1], {ranks: [2, 3], weight: 0.7}]       # pairs and groups that average
 //     - arcs: [{from: 0, to: 1, weight: 0.5}, [1, 0, 0.5]]  # one weight per message
 //
-// A rank with arcs but without one to itself keeps what it does not give away. Ranks that a round
-// does not name sit it out.
+// A rank that has arcs but none to itself keeps the part of its value that it does not give away.
+// Ranks that a round does not name sit the round out.
 
 #include <cstdint>
 #include <string>
@@ -27,17 +27,17 @@ namespace gossamer {
 struct TopologyFile {
   int world_size = 0;
   bool directed = false;
-  /// Filled up with ranks that sit out; rules of verify.hpp may be broken.
+  /// Every rank is named, also those that sit out. Rules of verify.hpp may be broken.
   std::vector<Round> rounds = {};
 };
 
 /// Larger files are refused.
 inline constexpr std::int64_t kLargestTopologyFile = std::int64_t{16} << 20;
 
-/// Throws ConfigError for files that cannot be read, are too large, or say what no topology means.
+/// Throws ConfigError for a file that cannot be read, is too large, or describes no topology.
 TopologyFile read_topology_file(const std::string& path);
 
-/// Rounds without a check, to look for what is wrong with them.
+/// A topology of the file's rounds, which are not checked; for find_violation().
 std::unique_ptr<Topology> unchecked_topology(TopologyFile file);
 
 }  // namespace gossamer

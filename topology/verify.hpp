@@ -1,5 +1,5 @@
 #pragma once
-// The rules that every round keeps, and who breaks them.
+// The rules that every round keeps, and a search for the first broken one.
 
 #include <cstdint>
 #include <optional>

@@ -1,24 +1,24 @@
 #pragma once
-// What every backend offers: a group of ranks 0..size-1 that exchange blocks.
+// The interface of every communication backend: a group of ranks 0..size-1 that exchange blocks.
 //
-// Protocol: the members of a communicator submit the same operations in the same order; two members
-// submit their exchanges with each other in the same order. Any number may be in flight, and they
-// may end in any order. Blocks named in an operation stay untouched by the caller until it is over
-// (a block that is only sent may be read). `owner` is kept alive until then.
+// Protocol: the members of a communicator submit the same operations in the same order. Two members
+// submit their exchanges with each other in the same order. Any number of operations may be in
+// flight, and they may end in any order. The caller leaves the blocks of an operation alone until
+// the operation is over; a block that is only sent may be read. The operation keeps its `owner`
+// alive until then.
 //
-// Operations can be chained: one that is submitted with `after` starts when that one is over. What
-// the same communicator is given later does not overtake it, so chains keep the order of
-// submission; chains that must not wait for each other's last links need communicators of their
-// own for these.
+// Chains: an operation submitted with `after` starts when that other operation is over. Later
+// operations of the same communicator do not overtake it. So two chains that must not wait for each
+// other's last links need different communicators for these links.
 //
-// Work on memory may come before and between operations: it goes to stream(), and an operation that
-// names the event after it (OpContext::ready, or what prepare() returns) starts when it is done.
+// Work on the blocks before and between operations goes to stream(). An operation waits for such
+// work through an event (OpContext::ready, or the event that prepare() returns).
 //
-// A rank that leaves after an error leaves operations behind, and the worker goes on with them for
-// a while: what prepare() and finish() use they own, the stream too, and what they give to a stream
-// they have it keep (Stream::keep()).
+// After an error a rank leaves while its operations may still run on the worker for a while.
+// Therefore prepare() and finish() own everything they use, also the stream, and let the stream
+// keep the memory that they give to it (Stream::keep()).
 //
-// Reductions add in an order that depends only on the group and the size, so that runs repeat.
+// Reductions add in an order that depends only on the group and the size, so runs repeat exactly.
 //
 // Thread safety: one thread uses a communicator and all communicators split from it.
 // Errors: CommError. After one the communicator is unusable and the rank is expected to leave.
@@ -42,25 +42,26 @@ inline std::shared_ptr<void> both(std::shared_ptr<void> first, std::shared_ptr<v
   return std::make_shared<Pair>(std::move(first), std::move(second));
 }
 
-/// What belongs to an operation beside its blocks.
+/// The settings of an operation beside its blocks.
 struct OpContext {
   OpLabel label = {};
   /// Kept alive until the operation is over; may be empty.
   std::shared_ptr<void> owner = {};
-  /// Of this rank, submitted before; null: the operation starts at once.
+  /// An earlier operation of this rank, which must be over first; null: none. If that operation has
+  /// failed, this one fails with the same error.
   std::shared_ptr<RequestState> after = {};
-  /// The operation starts when it is done.
+  /// The operation starts after this event; null: at once.
   EventPtr ready = {};
-  /// Called on the progress worker when `after` and `ready` are done; it may give work that reads
-  /// and writes the operation's blocks to a stream. The operation starts when what it returns is
-  /// done.
+  /// Called on the progress worker when `after` and `ready` are done. May give work on the
+  /// operation's blocks to a stream, and returns the event behind that work. The operation starts
+  /// after the event.
   std::function<EventPtr()> prepare = {};
-  /// Called on the progress worker when all has arrived and been sent; the operation is over when
-  /// what it returns is done. For backends on top of others.
+  /// Called on the progress worker when everything has arrived and been sent. The operation is over
+  /// after the event that it returns. For backends on top of others.
   std::function<EventPtr()> finish = {};
 };
 
-/// Where a message goes to, and who sends it.
+/// A message to receive: the member that sends it, and the block that takes it.
 struct Incoming {
   int peer = 0;
   Block block = {};
@@ -72,33 +73,38 @@ class Communicator {
 
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  /// The rank in the world of each member.
+  /// The world rank of each member.
   [[nodiscard]] virtual const std::vector<int>& world_ranks() const = 0;
-  /// Where work on what has arrived goes, between operations. Never null.
+  /// The stream for work on blocks between operations. Never null.
   [[nodiscard]] virtual const std::shared_ptr<Stream>& stream() = 0;
-  /// Operations may name the memory of GPUs.
+  /// Whether blocks may lie in the memory of GPUs.
   [[nodiscard]] virtual bool takes_device_memory() const { return false; }
 
   /// Sends `send` to `peer` and receives as many elements into `receive`; the peer does the same.
   virtual Request exchange(int peer, ConstBlock send, Block receive, OpContext context) = 0;
-  /// Sends `send` to each of `peers` and receives one block from each of `incoming`; all messages
-  /// are under way together. Whoever is sent to must receive, in the same order of operations.
+  /// Sends `send` to each of `peers` and receives one block from each of `incoming`, all at the
+  /// same time. Every peer must receive the message by an operation of its own, in the same order.
   virtual Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
                                           std::vector<Incoming> incoming, OpContext context) = 0;
   /// receive = sum of all members' `send`, self included; float32, float64 or int64.
   virtual Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) = 0;
-  /// Copies root's block into everybody's.
+  /// Copies the block of `root` into the blocks of all members.
   virtual Request broadcast(Block block, int root, OpContext context) = 0;
-  /// Blocks until every member's text is here, in rank order.
+  /// Returns the texts of all members, in rank order. Blocks until all have come.
   virtual std::vector<std::string> all_gather(std::string text) = 0;
-  /// Throws what has ended communication, if that is known: an operation that has failed, another
-  /// rank that has. Never blocks. Any thread may call it.
+  /// Throws if communication is known to have ended: an operation has failed, or another rank has.
+  /// Never blocks. Any thread may call it.
   virtual void check() = 0;
   /// Blocks until all members have come here.
   virtual void barrier() = 0;
   /// A communicator of the members that give the same `color`, in rank order; nullptr for a
   /// negative color. All members call it.
   virtual std::unique_ptr<Communicator> split(int color) = 0;
+  /// Collective: gives the library's communicators back in good order, this one and those split
+  /// from it. The last call on any of them, on the normal way: after an error a rank leaves without
+  /// it, and the destructor gives everything up without communicating. Throws CommError. Does
+  /// nothing where the launch ends the communicator.
+  virtual void close() {}
 };
 
 /// This member's rank in the world.

@@ -1,11 +1,11 @@
 #pragma once
-// The few calls of NCCL that the NCCL communicator makes. One implementation is NCCL itself
-// (nccl_library.hpp), which is loaded when a GPU is asked for; tests have one of their own, whose
-// operations meet on threads.
+// The few calls of NCCL that the NCCL communicator makes. Two implementations: NCCL itself
+// (nccl_library.hpp), loaded when a GPU is asked for, and a stand-in for tests, whose operations
+// meet on threads.
 //
-// As in NCCL: calls that concern a communicator may return before they have had their effect;
-// progress() says when they have. Operations are given to a stream and run in its order, an
-// operation begins when all its members have come to it, and those between group_start() and
+// Rules, as in NCCL: calls on a communicator may return before they have had their effect;
+// progress() tells when they have. Operations are given to a stream and run in its order. An
+// operation begins when all its members have come to it. Operations between group_start() and
 // group_end() run as one. Members make the same calls on a communicator in the same order.
 //
 // Thread safety: one call at a time.
@@ -27,14 +27,14 @@ class NcclApi {
 
   virtual ~NcclApi() = default;
   [[nodiscard]] virtual std::string version() const = 0;
-  /// What the members of a new communicator have to know in common; made by one of them.
+  /// One member of a new communicator makes the id and tells it to the others.
   virtual std::string unique_id() = 0;
   virtual Comm init(const std::string& id, int rank, int size) = 0;
   /// Collective. `part` becomes the communicator of the members with the same color, ordered by
-  /// `key`; null for a negative color. It may be filled in as late as progress(comm) says yes, and
-  /// must stay where it is until then.
+  /// `key`; null for a negative color. The library may write `part` late, so `part` must stay in
+  /// place until progress(comm) returns true.
   virtual void split(Comm comm, int color, int key, Comm* part) = 0;
-  /// Whether all calls so far have had their effect. Throws when one has failed, or a peer is lost.
+  /// Whether all calls so far have had their effect. Throws when one has failed or a peer is lost.
   virtual bool progress(Comm comm) = 0;
 
   virtual void group_start() = 0;
@@ -45,7 +45,12 @@ class NcclApi {
                               Stream& stream) = 0;
   virtual void broadcast(Comm comm, const Block& block, int root, Stream& stream) = 0;
 
-  /// Ends communicators and their operations, wherever they are. Does not communicate.
+  /// Collective: lets the operations of a communicator run to their end and releases its
+  /// connections; over when progress() returns true. Only destroy() may follow.
+  virtual void finalize(Comm comm) = 0;
+  /// Frees a communicator that finalize() has ended. Does not communicate.
+  virtual void destroy(Comm comm) = 0;
+  /// Ends and frees communicators at once, with operations in flight. Does not communicate.
   virtual void abort(std::span<const Comm> comms) noexcept = 0;
 };
 

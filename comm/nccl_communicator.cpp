@@ -6,6 +6,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -50,7 +51,9 @@ class NcclContext {
 
   [[nodiscard]] const std::shared_ptr<Stream>& stream() { return stream_; }
 
-  /// Throws what the rank has failed with.
+  [[nodiscard]] bool closed() const { return closed_; }
+
+  /// Throws the error that has ended this rank's communication, if one has.
   void check() {
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
@@ -87,6 +90,29 @@ class NcclContext {
     complete(comm, label, peers);
   }
 
+  /// Collective: ends all communicators in good order. Throws CommError; they are aborted then.
+  void close() {
+    const OpLabel label{.what = "end of NCCL"};
+    std::vector<NcclApi::Comm> comms;
+    {
+      const std::lock_guard lock(mutex_);
+      comms = comms_;
+    }
+    guarded(label, {}, [&] {
+      for (const NcclApi::Comm comm : comms) api_.finalize(comm);
+    });
+    for (const NcclApi::Comm comm : comms) complete(comm, label, {});
+    guarded(label, {}, [&] {
+      {
+        // From here on neither the watchdog nor the destructor touches them.
+        const std::lock_guard lock(mutex_);
+        comms_.clear();
+      }
+      for (const NcclApi::Comm comm : comms) api_.destroy(comm);
+    });
+    closed_ = true;
+  }
+
   struct Pending {
     EventPtr begins;
     EventPtr ends;
@@ -109,6 +135,7 @@ class NcclContext {
   /// One call of the library. Errors end the rank's communication.
   template <class Call>
   void guarded(const OpLabel& label, const std::vector<int>& peers, const Call& call) {
+    if (closed_) throw std::logic_error("NCCL: a communicator is used after its close()");
     try {
       const std::lock_guard lock(api_mutex_);
       // Under the lock: the watchdog may be about to abort what the call is for.
@@ -220,6 +247,7 @@ class NcclContext {
   int rank_;
   NcclOptions options_;
   std::deque<NcclApi::Comm> parts_;  // the rank's own; a deque keeps them in place
+  bool closed_ = false;              // the rank's own
   std::mutex api_mutex_;
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -303,6 +331,15 @@ class NcclCommunicator : public Communicator {
     const NcclApi::Comm comm = context_->split(comm_, color, rank());
     if (part == nullptr) return nullptr;
     return std::make_unique<NcclCommunicator>(context_, comm, std::move(part));
+  }
+
+  void close() override {
+    // A part ends with the communicator that it was split from.
+    if (owned_ || context_->closed()) return;
+    finish_operations();
+    // As in split(): the host's watchdog names who does not come.
+    host_.barrier();
+    context_->close();
   }
 
  private:

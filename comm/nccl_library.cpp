@@ -65,6 +65,8 @@ class NcclLibrary : public NcclApi {
         receive_(find<decltype(ncclRecv)>(library, "ncclRecv")),
         all_reduce_(find<decltype(ncclAllReduce)>(library, "ncclAllReduce")),
         broadcast_(find<decltype(ncclBroadcast)>(library, "ncclBroadcast")),
+        finalize_(find<decltype(ncclCommFinalize)>(library, "ncclCommFinalize")),
+        destroy_(find<decltype(ncclCommDestroy)>(library, "ncclCommDestroy")),
         abort_(find<decltype(ncclCommAbort)>(library, "ncclCommAbort")) {
     if (get_version_(&version_) != ncclSuccess || version_ < kLeastVersion) {
       throw ConfigError(
@@ -135,6 +137,9 @@ class NcclLibrary : public NcclApi {
           "ncclBroadcast");
   }
 
+  void finalize(Comm comm) override { check(finalize_(native(comm)), "ncclCommFinalize"); }
+  void destroy(Comm comm) override { check(destroy_(native(comm)), "ncclCommDestroy"); }
+
   /// All at once: an abort may wait for the device, where an operation of another communicator
   /// stands before what it ends.
   void abort(std::span<const Comm> comms) noexcept override {
@@ -182,6 +187,8 @@ class NcclLibrary : public NcclApi {
   decltype(ncclRecv)* receive_;
   decltype(ncclAllReduce)* all_reduce_;
   decltype(ncclBroadcast)* broadcast_;
+  decltype(ncclCommFinalize)* finalize_;
+  decltype(ncclCommDestroy)* destroy_;
   decltype(ncclCommAbort)* abort_;
   int version_ = 0;
 };

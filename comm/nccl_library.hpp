@@ -1,6 +1,6 @@
 #pragma once
-// NCCL itself. It is loaded when it is asked for: the one that LibTorch has loaded, if it has, else
-// the first libnccl.so.2 that the loader finds. Communicators do not block the host
+// NCCL itself, loaded at run time: the library that LibTorch has loaded, if there is one, else the
+// first libnccl.so.2 that the loader finds. Its communicators do not block the host
 // (ncclConfig_t::blocking = 0).
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace gossamer {
 
-/// Throws ConfigError when there is no NCCL, it is older than 2.18 (ncclCommSplit), or the program
-/// was built without it.
+/// Throws ConfigError when NCCL is missing, is older than 2.18 (ncclCommSplit), or was not built
+/// in.
 std::unique_ptr<NcclApi> load_nccl();
 
 }  // namespace gossamer

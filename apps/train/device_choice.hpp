@@ -78,6 +78,8 @@ class TrainingDevice {
 
   [[nodiscard]] Device device() const { return device_; }
   [[nodiscard]] TorchStream& stream() { return *compute_; }
+  /// Collective, after a training that has not failed: see Communicator::close().
+  void close() { communicator().close(); }
   [[nodiscard]] Communicator& communicator() { return rank_ ? rank_->communicator() : host_; }
 
  private:

@@ -1,6 +1,7 @@
 #include "test/comm/fake_nccl.hpp"
 
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -36,11 +37,19 @@ std::string FakeNccl::unique_id() {
   return concat("id", hub_.num_ids++);
 }
 
+FakeNccl::Member& FakeNccl::open_member(Comm comm) {
+  Member& mine = member(comm);
+  if (mine.finalized) throw std::logic_error("FakeNccl: an operation after finalize()");
+  return mine;
+}
+
 NcclApi::Comm FakeNccl::add(Member made) {
+  ++hub_.num_made;
   return members_.emplace_back(std::make_shared<Member>(std::move(made))).get();
 }
 
 NcclApi::Comm FakeNccl::init(const std::string& id, int rank, int size) {
+  const std::lock_guard lock(hub_.mutex);
   return add({.id = id, .rank = rank, .size = size});
 }
 
@@ -75,7 +84,9 @@ bool FakeNccl::progress(Comm comm) {
     if (!next_error_.empty()) throw CommError({}, std::exchange(next_error_, ""));
   }
   Member& mine = member(comm);
-  if (mine.aborted) throw std::logic_error("FakeNccl: a communicator is used after its end");
+  if (mine.aborted || mine.destroyed) {
+    throw std::logic_error("FakeNccl: a communicator is used after its end");
+  }
   if (mine.in_progress-- > 0) return false;
   if (mine.unwritten != nullptr) *std::exchange(mine.unwritten, nullptr) = mine.made;
   return true;
@@ -83,7 +94,7 @@ bool FakeNccl::progress(Comm comm) {
 
 void FakeNccl::send(Comm comm, const ConstBlock& block, int peer, Stream& stream) {
   if (!in_group_) throw std::logic_error("FakeNccl: a send outside of a group");
-  Member& mine = member(comm);
+  Member& mine = open_member(comm);
   const FakeNcclHub::MessageKey key{mine.id, mine.rank, peer, mine.num_sent[peer]++};
   group_stream_ = &stream;
   posts_.push_back([this, key, block] {
@@ -100,7 +111,7 @@ void FakeNccl::send(Comm comm, const ConstBlock& block, int peer, Stream& stream
 
 void FakeNccl::receive(Comm comm, const Block& block, int peer, Stream& stream) {
   if (!in_group_) throw std::logic_error("FakeNccl: a receive outside of a group");
-  Member& mine = member(comm);
+  Member& mine = open_member(comm);
   const FakeNcclHub::MessageKey key{mine.id, peer, mine.rank, mine.num_received[peer]++};
   group_stream_ = &stream;
   waits_.insert(waits_.begin(), [this, key, block, &mine] {
@@ -126,7 +137,7 @@ void FakeNccl::group_end() {
 
 void FakeNccl::collective(Comm comm, const ConstBlock& send, Stream& stream,
                           std::function<void(const std::map<int, ConstBlock>&)> finish) {
-  Member& mine = member(comm);
+  Member& mine = open_member(comm);
   const std::pair key{mine.id, mine.num_collectives++};
   stream.run([this, key, send, &mine, finish = std::move(finish)] {
     std::unique_lock lock(hub_.mutex);
@@ -162,9 +173,28 @@ void FakeNccl::broadcast(Comm comm, const Block& block, int root, Stream& stream
   });
 }
 
+void FakeNccl::finalize(Comm comm) {
+  Member& mine = open_member(comm);
+  mine.finalized = true;
+  const std::lock_guard lock(hub_.mutex);
+  ++hub_.num_finalized;
+  mine.in_progress = hub_.finalize_hangs ? std::numeric_limits<int>::max() : 2;
+}
+
+void FakeNccl::destroy(Comm comm) {
+  Member& mine = member(comm);
+  if (!mine.finalized || mine.in_progress >= 0 || mine.destroyed || mine.aborted) {
+    throw std::logic_error("FakeNccl: destroy() of what has not come to its end");
+  }
+  mine.destroyed = true;
+  const std::lock_guard lock(hub_.mutex);
+  ++hub_.num_destroyed;
+}
+
 void FakeNccl::abort(std::span<const Comm> comms) noexcept {
   const std::lock_guard lock(hub_.mutex);
   for (const Comm comm : comms) member(comm).aborted = true;
+  hub_.num_aborted += static_cast<int>(comms.size());
   hub_.changed.notify_all();
 }
 

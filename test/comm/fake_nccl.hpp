@@ -32,6 +32,8 @@ class FakeNcclHub {
     int rank = 0;
     int size = 0;
     bool aborted = false;
+    bool finalized = false;
+    bool destroyed = false;
     int num_splits = 0;
     std::int64_t num_collectives = 0;
     std::map<int, std::int64_t> num_sent = {};
@@ -59,6 +61,13 @@ class FakeNcclHub {
   /// Colors and keys of members, by split.
   std::map<std::string, std::map<int, std::pair<int, int>>> splits;
   int num_ids = 0;
+  /// Communicators, over all ranks.
+  int num_made = 0;
+  int num_finalized = 0;
+  int num_destroyed = 0;
+  int num_aborted = 0;
+  /// finalize() never comes to its end.
+  bool finalize_hangs = false;
 };
 
 class FakeNccl : public NcclApi {
@@ -77,6 +86,8 @@ class FakeNccl : public NcclApi {
   void all_reduce_sum(Comm comm, const ConstBlock& send, const Block& receive,
                       Stream& stream) override;
   void broadcast(Comm comm, const Block& block, int root, Stream& stream) override;
+  void finalize(Comm comm) override;
+  void destroy(Comm comm) override;
   void abort(std::span<const Comm> comms) noexcept override;
 
   /// What a progress() soon throws; once.
@@ -85,6 +96,9 @@ class FakeNccl : public NcclApi {
  private:
   using Member = FakeNcclHub::Member;
   Member& member(Comm comm) { return *static_cast<Member*>(comm); }
+  /// Of a communicator that takes operations.
+  Member& open_member(Comm comm);
+  /// The hub is locked.
   Comm add(Member member);
   void collective(Comm comm, const ConstBlock& send, Stream& stream,
                   std::function<void(const std::map<int, ConstBlock>&)> finish);

@@ -41,6 +41,7 @@ class ForwardingCommunicator : public Communicator {
   }
   void check() override { inner_.check(); }
   void barrier() override { inner_.barrier(); }
+  void close() override { inner_.close(); }
   std::unique_ptr<Communicator> split(int color) override { return inner_.split(color); }
 
  private:

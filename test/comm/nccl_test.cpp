@@ -170,5 +170,85 @@ TEST(NcclFailure, OfAnotherRankEndsTheWaiting) {
   EXPECT_EQ(code, static_cast<int>(ExitCode::kData));
 }
 
+/// What has become of the communicators of a run.
+struct Ends {
+  int made = 0;
+  int finalized = 0;
+  int destroyed = 0;
+  int aborted = 0;
+  friend bool operator==(const Ends&, const Ends&) = default;
+};
+
+Ends ends_of(const FakeNcclHub& hub) {
+  return {hub.num_made, hub.num_finalized, hub.num_destroyed, hub.num_aborted};
+}
+
+TEST(NcclEnd, IsFinalizedAndDestroyedWhenAllGoesWell) {
+  FakeNcclHub hub;
+  const auto run = [&hub](Communicator& host, const World& world) {
+    FakeNccl nccl(hub);
+    const auto stream = std::make_shared<ThreadStream>(kDevice);
+    const auto communicator = make_nccl_communicator(nccl, host, stream, {.timeout_s = 60.0});
+    const auto part = communicator->split(world.rank % 2);
+    const Buffer mine = stream->allocate(4, DType::kFloat32);
+    const Buffer sum = stream->allocate(4, DType::kFloat32);
+    // Nobody waits for it: the end does.
+    Request request = part->all_reduce_sum(mine.block(), sum.block(), {});
+    communicator->close();
+    EXPECT_TRUE(request.done());
+    EXPECT_NO_THROW(communicator->close());
+    EXPECT_THROW(communicator->broadcast(mine.block(), 0, {}), std::logic_error);
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", {.num_ranks = 3, .timeout_s = 60.0}, run), 0);
+  EXPECT_EQ(ends_of(hub), (Ends{.made = 6, .finalized = 6, .destroyed = 6, .aborted = 0}));
+}
+
+/// Two ranks; `body` may throw what ends its rank.
+Ends ends_of_two(FakeNcclHub& hub, double host_timeout_s, double timeout_s,
+                 const std::function<void(Communicator&, FakeNccl&, int rank)>& body) {
+  const auto run = [&](Communicator& host, const World& world) {
+    FakeNccl nccl(hub);
+    const auto stream = std::make_shared<ThreadStream>(kDevice);
+    const auto communicator = make_nccl_communicator(nccl, host, stream, {.timeout_s = timeout_s});
+    body(*communicator, nccl, world.rank);
+    return 0;
+  };
+  const LaunchOptions options{
+      .num_ranks = 2, .timeout_s = host_timeout_s, .log_level = LogLevel::kOff};
+  EXPECT_EQ(launch("threads", options, run), static_cast<int>(ExitCode::kPeerLost));
+  return ends_of(hub);
+}
+
+TEST(NcclEnd, IsAnAbortWhenTheLibraryFails) {
+  FakeNcclHub hub;
+  const Ends ends =
+      ends_of_two(hub, 60.0, 60.0, [](Communicator& communicator, FakeNccl& nccl, int) {
+        nccl.set_error("remote process exited");
+        communicator.close();
+      });
+  EXPECT_EQ(ends.destroyed, 0);
+  EXPECT_EQ(ends.aborted, ends.made);
+}
+
+TEST(NcclEnd, IsAnAbortWhenARankDoesNotCome) {
+  FakeNcclHub hub;
+  const Ends ends =
+      ends_of_two(hub, 2.0, 60.0, [](Communicator& communicator, FakeNccl&, int rank) {
+        if (rank == 0) communicator.close();
+      });
+  EXPECT_EQ(ends, (Ends{.made = 2, .finalized = 0, .destroyed = 0, .aborted = 2}));
+}
+
+TEST(NcclEnd, IsAnAbortWhenItTakesTooLong) {
+  FakeNcclHub hub;
+  hub.finalize_hangs = true;
+  const Ends ends = ends_of_two(
+      hub, 60.0, 0.3, [](Communicator& communicator, FakeNccl&, int) { communicator.close(); });
+  EXPECT_GE(ends.finalized, 1);
+  EXPECT_EQ(ends.destroyed, 0);
+  EXPECT_EQ(ends.aborted, 2);
+}
+
 }  // namespace
 }  // namespace gossamer

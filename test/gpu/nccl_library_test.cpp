@@ -4,25 +4,17 @@
 
 #include "test/comm/conformance.hpp"
 #include "test/gpu/gpu_test.hpp"
+#include "test/gpu/nccl_or_null.hpp"
 
 #include <memory>
 #include <string>
 
-#include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "comm/launch.hpp"
 #include "comm/nccl_communicator.hpp"
 
 namespace gossamer {
 namespace {
-
-std::unique_ptr<NcclApi> nccl_or_null() {
-  try {
-    return load_nccl();
-  } catch (const ConfigError&) {
-    return nullptr;
-  }
-}
 
 TEST(NcclLibrary, KnowsItsVersionWhereThereIsOne) {
   const auto nccl = nccl_or_null();
@@ -45,7 +37,7 @@ TEST_F(NcclLibraryOnGpu, ConformsWithOneRankPerGpu) {
         test.body(*communicator);
         stream->synchronize();
         communicator->check();
-        communicator->barrier();
+        communicator->close();
         return 0;
       };
       EXPECT_EQ(launch("threads", {.num_ranks = num_ranks, .timeout_s = 60.0}, body), 0);

@@ -105,6 +105,7 @@ class TrainRun {
     if (arguments_.dry_run) {
       const double loss = trainer.train_step().item<double>();
       if (world.rank == 0) print_dry_run(config, trainer, loss);
+      trainer.close();
       return;
     }
     auto folder = jointly_slow(communicator, [&]() -> std::unique_ptr<RunFolder> {

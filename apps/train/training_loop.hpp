@@ -47,6 +47,8 @@ class TrainingLoop {
   /// When a signal has come to any rank, all ranks throw JointFailure after the same step. What a
   /// run fails with stands in the folder's status, too.
   void run(RunFolder* folder);
+  /// Collective: the last call of a training that has not failed; see Communicator::close().
+  void close() { device_.close(); }
 
   [[nodiscard]] const DecentralizedDataParallel<Classifier>& model() const { return model_; }
   [[nodiscard]] std::int64_t total_steps() const { return total_steps_; }

@@ -1,5 +1,5 @@
 #pragma once
-// MPI calls return codes; here they become exceptions. Communicators of gossamer return errors
+// Turns the codes that MPI calls return into exceptions. gossamer's communicators return errors
 // (MPI_ERRORS_RETURN) instead of aborting, so that the rank can say what it was doing.
 
 #include <string>
@@ -16,7 +16,7 @@ void mpi_check(int code, std::string_view call);
 
 MPI_Datatype mpi_type(DType dtype);
 
-/// The MPI library in use was built to take the memory of GPUs, and says so.
+/// Whether the MPI library in use says that it takes the memory of GPUs.
 bool mpi_takes_device_memory();
 
 /// The version text of the MPI library in use, one line.

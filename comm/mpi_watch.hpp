@@ -1,7 +1,7 @@
 #pragma once
 // Finds out which rank is lost when an operation does not end. Every worker answers probes between
-// its turns, even while its rank computes; a rank that is stopped or gone does not. So a rank whose
-// own peer merely waits for somebody else can still name the one that everybody waits for, and then
+// its turns, even while its rank computes; a rank that is stopped or gone does not answer. So a
+// rank can name the lost rank even where its own peer is merely waiting for that rank, too. It then
 // tells the others.
 //
 // Thread safety: one thread (the progress worker) uses it.
@@ -18,16 +18,16 @@ namespace gossamer {
 
 class MpiWatch {
  public:
-  /// `comm` carries nothing but this; it belongs to the caller and must outlive close().
+  /// Nothing else uses `comm`, which belongs to the caller and must outlive close().
   MpiWatch(MPI_Comm comm, int rank, int size);
   MpiWatch(const MpiWatch&) = delete;
   MpiWatch& operator=(const MpiWatch&) = delete;
   ~MpiWatch() = default;
 
-  /// Answers what has come. Throws CommError when another rank has given a rank up for lost.
+  /// Answers the probes that have come. Throws CommError when another rank reports a lost rank.
   void service();
-  /// Asks all ranks for a sign of life, waits up to two seconds, and tells those that answer which
-  /// ranks did not.
+  /// Probes all ranks and waits up to two seconds for answers. Tells the ranks that answered about
+  /// one that did not. Returns the silent ranks, or `peers` where all have answered.
   ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers);
   /// Withdraws the open receive; nothing may be called afterwards.
   void close();

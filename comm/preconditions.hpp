@@ -1,5 +1,5 @@
 #pragma once
-// What every backend demands of its callers. Broken preconditions are std::logic_errors.
+// The conditions that every backend sets on calls. A call that breaks one is a std::logic_error.
 
 #include <algorithm>
 #include <stdexcept>

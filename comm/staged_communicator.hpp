@@ -1,20 +1,20 @@
 #pragma once
-// Exchanges blocks of a device over a communicator that can reach host memory only: through staging
-// buffers on the host, in pieces, so that copying and sending overlap. For devices without NCCL,
-// for several ranks that share one device, and for machines where NCCL finds no way.
+// Exchanges blocks of a device over a communicator that reaches host memory only. Blocks travel
+// through staging buffers on the host, in pieces, so that copying and sending overlap. For devices
+// without NCCL, for several ranks that share one device, and for machines where NCCL finds no way.
 //
-// A piece is copied to the host when the operation's `ready` is done, sent, and what arrives is
-// copied to the device; the operation is over when the last copy is. Blocks on the host are passed
-// on as they are.
+// For each piece: when the operation's `ready` is done, the piece is copied to the host and sent;
+// the received piece is copied to the device. The operation is over after the last copy. Blocks on
+// the host are passed on as they are.
 //
-// An MPI that was built for GPUs (Communicator::takes_device_memory()) may be given the device's
-// memory itself for messages between two ranks. Sums and broadcasts are staged even then: Open
-// MPI's MPI_Iallreduce and MPI_Ibcast read the memory they are given on the host.
+// An MPI built for GPUs (Communicator::takes_device_memory()) may be given the device's memory
+// itself for messages between two ranks. Sums and broadcasts are staged even then: Open MPI's
+// MPI_Iallreduce and MPI_Ibcast read the memory they are given on the host.
 //
 // Sums and broadcasts of a rank alone stay on the device.
 //
-// Memory: staging buffers stay with the communicator and are used again; there are as many as were
-// needed at once. Thread safety and errors: communicator.hpp.
+// Memory: the communicator keeps its staging buffers and uses them again, as many as were ever
+// needed at the same time. Thread safety and errors: communicator.hpp.
 
 #include <memory>
 #include <string>
@@ -25,14 +25,14 @@
 namespace gossamer {
 
 struct StagingOptions {
-  /// Of one message.
+  /// Size of one message.
   std::int64_t piece_bytes = std::int64_t{4} << 20;
-  /// `host` takes the device's memory itself for messages between two ranks.
+  /// Messages between two ranks skip the staging: `host` takes the device's memory itself.
   bool direct_messages = false;
 };
 
-/// `host` outlives what is returned; `stream` does the copying. A rank of its own does not
-/// communicate with `host` by other ways at the same time.
+/// `host` outlives the communicator; `stream` does the copying. Meanwhile the rank does not use
+/// `host` in any other way.
 std::unique_ptr<Communicator> make_staged_communicator(Communicator& host,
                                                        std::shared_ptr<Stream> stream,
                                                        const StagingOptions& options = {});

@@ -1,12 +1,12 @@
 #pragma once
-// Where ranks that are threads of one process meet.
+// The meeting place of ranks that are threads of one process.
 //
-// A Meeting is one operation of one group: each member brings its blocks; when all have come, each
-// member does its own part (copy, sum) straight from the others' memory; when all are done, the
-// operation is over for everybody. Nothing is copied twice and nobody waits for a lock while
-// copying.
+// A Meeting is one operation of one group. Each member brings its blocks. When all members have
+// come, each member does its own part (copy, sum) straight from the others' memory. When all parts
+// are done, the operation is over for all. Nothing is copied twice, and no member holds a lock
+// while it copies.
 //
-// Thread safety: everything here is shared by the progress workers of all ranks.
+// Thread safety: the progress workers of all ranks share everything here.
 
 #include <atomic>
 #include <cstdint>
@@ -21,7 +21,8 @@
 
 namespace gossamer {
 
-/// Once one rank has failed, no rank of the run starts or ends an operation any more.
+/// Remembers the first rank that failed. From then on no rank of the run starts or ends an
+/// operation.
 class ThreadHub {
  public:
   /// The first failure counts; `rank` is the one that failed.
@@ -35,7 +36,7 @@ class ThreadHub {
 
 enum class MeetingKind : std::uint8_t { kExchange, kMessage, kAllReduce, kBroadcast, kGather };
 
-/// What one member brings. Blocks are the member's own memory.
+/// One member's blocks, which are that member's own memory, or its text.
 struct Contribution {
   ConstBlock send = {};
   Block receive = {};
@@ -59,8 +60,8 @@ struct Meeting {
 
 class ThreadGroup {
  public:
-  /// Which meeting: exchanges are known by the pair (low, high), messages by (from, to), what all
-  /// members do by (-1, -1); then the running number.
+  /// Names a meeting: its kind; two ranks, which are the pair (low, high) of an exchange, (from,
+  /// to) of a message, or (-1, -1) for operations of all members; then a running number.
   using Key = std::tuple<MeetingKind, int, int, std::int64_t>;
 
   ThreadGroup(std::shared_ptr<ThreadHub> hub, std::vector<int> world_ranks)
@@ -69,13 +70,13 @@ class ThreadGroup {
   [[nodiscard]] ThreadHub& hub() const { return *hub_; }
   [[nodiscard]] const std::vector<int>& world_ranks() const { return world_ranks_; }
 
-  /// Brings a contribution as member `place` of `size`. Throws CommError when it does not fit what
-  /// the members before brought (another operation, size or type).
+  /// Brings the contribution of member `place` of `size`. Throws CommError when earlier members
+  /// brought another operation, size or type.
   std::shared_ptr<Meeting> join(const Key& key, MeetingKind kind, std::size_t place,
                                 std::size_t size, Contribution contribution);
   /// Which members of a meeting have come.
   std::vector<bool> who_is_here(const Meeting& meeting);
-  /// The group of the members with one color of the `number`-th split; the first to ask makes it.
+  /// The group of one color of the `number`-th split. The first member to ask makes it.
   std::shared_ptr<ThreadGroup> subgroup(std::int64_t number, int color,
                                         std::vector<int> world_ranks);
 

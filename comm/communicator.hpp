@@ -100,10 +100,10 @@ class Communicator {
   /// A communicator of the members that give the same `color`, in rank order; nullptr for a
   /// negative color. All members call it.
   virtual std::unique_ptr<Communicator> split(int color) = 0;
-  /// Collective: gives the library's communicators back in good order, this one and those split
-  /// from it. The last call on any of them, on the normal way: after an error a rank leaves without
-  /// it, and the destructor gives everything up without communicating. Throws CommError. Does
-  /// nothing where the launch ends the communicator.
+  /// Collective, and the last call on this communicator and on those split from it: returns what
+  /// they hold in a library such as NCCL in good order. For the normal way only. After an error a
+  /// rank leaves without it; the destructor then gives everything up without communicating. Does
+  /// nothing where the launch ends the communicators. Throws CommError.
   virtual void close() {}
 };
 

@@ -43,7 +43,7 @@ class PeerLane : public Lane {
       if (sum->matches(block)) return;
       throw std::logic_error(concat("the block that bucket ", bucket,
                                     " sends was written while it was in flight; write parameters "
-                                    "between drain() and the next step only"));
+                                    "in the scope of write_parameters() only"));
     });
   }
 

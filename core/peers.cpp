@@ -5,10 +5,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "topology/check.hpp"
+
 namespace gossamer {
 
 Peers::Peers(Communicator& world, const Topology& topology)
     : world_(world), topology_(&topology), push_sum_(world.size()) {
+  check_topology(topology, world.size());
   if (topology.directed()) return;
   for (std::int64_t k = 0; k < topology.period().value_or(0); ++k) rounds_.push_back(take(k));
 }

@@ -313,6 +313,7 @@ void TrainingLoop::run(RunFolder* folder) {
   num_samples_ = 0;
   try {
     train(folder);
+    close();
   } catch (const std::exception& error) {
     progress_.end_line();
     if (folder != nullptr) write_failure(*folder, error);

@@ -7,24 +7,13 @@
 
 include(CMakePackageConfigHelpers)
 
-# The headers that a user's program includes, and the headers that these include. A test compiles
-# each of them alone (test/install).
-set(_headers
-  base/bfloat16.hpp base/buffer.hpp base/error.hpp base/host_device.hpp base/host_stream.hpp
-  base/log.hpp base/options.hpp base/relay_stream.hpp base/stream.hpp base/types.hpp
-  base/worker_pool.hpp
-  comm/communicator.hpp comm/launch.hpp comm/nccl_api.hpp comm/request.hpp
-  core/algorithm.hpp core/bucket.hpp core/bucket_plan.hpp core/gradient_policy.hpp
-  core/model_average.hpp core/parameter_memory.hpp core/pipeline.hpp core/pipeline_metrics.hpp
-  core/rank_device.hpp
-  optim/block_update.hpp optim/gradient_control.hpp optim/optimizer.hpp optim/registry.hpp
-  optim/schedule.hpp optim/simd.hpp
-  topology/registry.hpp topology/topology.hpp)
+# What a user's program includes. The headers that these include are found when they are installed,
+# so the list need not grow with them. A test compiles each installed header alone (test/install).
+set(_headers comm/launch.hpp core/rank_device.hpp optim/registry.hpp topology/registry.hpp)
 set(_targets gossamer_base gossamer_topology gossamer_comm gossamer_optim gossamer_core)
 if(GOSSAMER_TORCH)
   list(APPEND _targets gossamer_torch)
-  list(APPEND _headers core/torch/data_parallel.hpp core/torch/graphed_step.hpp
-       core/torch/step_graph.hpp core/torch/torch_stream.hpp)
+  list(APPEND _headers core/torch/data_parallel.hpp core/torch/graphed_step.hpp)
   install(TARGETS gossamer RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
   if(TARGET gossamer_torch_cuda)
     install(TARGETS gossamer_torch_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
@@ -32,14 +21,11 @@ if(GOSSAMER_TORCH)
 endif()
 install(TARGETS ${_targets} EXPORT gossamer-targets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 
-foreach(_header IN LISTS _headers)
-  install(CODE "
-    file(READ \"${CMAKE_SOURCE_DIR}/${_header}\" text)
-    string(REPLACE \"#include \\\"\" \"#include \\\"gossamer/\" text \"\${text}\")
-    set(to \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/gossamer/${_header}\")
-    message(STATUS \"Installing: \${to}\")
-    file(WRITE \"\$ENV{DESTDIR}\${to}\" \"\${text}\")")
-endforeach()
+install(CODE "
+  set(headers ${_headers})
+  set(source \"${CMAKE_SOURCE_DIR}\")
+  set(to \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/gossamer\")
+  include(\"${CMAKE_CURRENT_LIST_DIR}/InstallHeaders.cmake\")")
 
 set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/gossamer")
 install(EXPORT gossamer-targets NAMESPACE gossamer:: DESTINATION "${_package}")

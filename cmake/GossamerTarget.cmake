@@ -31,13 +31,26 @@ function(gossamer_library name)
   add_library(gossamer::${name} ALIAS gossamer_${name})
   set_target_properties(gossamer_${name} PROPERTIES EXPORT_NAME ${name})
   gossamer_target(gossamer_${name})
+  gossamer_gather(gossamer_${name})
   target_link_libraries(gossamer_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
 endfunction()
 
-# gossamer_precompile(TARGET): the target uses the headers of cmake/precompiled.hpp, which are
-# compiled once. The target must link LibTorch.
+# gossamer_gather(TARGET [FILES]): with GOSSAMER_UNITY the target's sources are compiled together, FILES
+# (default 16) at a time, so that the headers which they share are read once.
+function(gossamer_gather target)
+  if(GOSSAMER_UNITY)
+    set(files ${ARGN})
+    if(NOT files)
+      set(files 16)
+    endif()
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${files})
+  endif()
+endfunction()
+
+# gossamer_precompile(TARGET): without GOSSAMER_UNITY the target uses the headers of
+# cmake/precompiled.hpp, which are compiled once. The target must link LibTorch.
 function(gossamer_precompile target)
-  if(NOT GOSSAMER_PRECOMPILE)
+  if(GOSSAMER_UNITY)
     return()
   endif()
   # ccache needs -fpch-preprocess.

@@ -23,9 +23,9 @@ constexpr std::int64_t kMaxSize = 10'000'000;
 
 enum class Split : std::uint8_t { kTrain = 0, kValidation = 1 };
 /// What a stream of random numbers is drawn for; keeps images and labels independent.
-enum class Use : std::uint8_t { kImage = 1, kLabels = 2 };
+enum class GlyphUse : std::uint8_t { kImage = 1, kLabels = 2 };
 
-Random stream(std::uint64_t seed, Use use, Split split, std::int64_t index) {
+Random stream(std::uint64_t seed, GlyphUse use, Split split, std::int64_t index) {
   return Random(seed, static_cast<std::uint64_t>(use) << 60U |
                           static_cast<std::uint64_t>(split) << 56U |
                           static_cast<std::uint64_t>(index));
@@ -143,7 +143,7 @@ std::vector<std::int64_t> draw_labels(std::uint64_t seed, Split split, std::int6
   std::array<std::int64_t, static_cast<std::size_t>(kGlyphCount)> digits{};
   for (std::int64_t run = 0; run * kGlyphCount < size; ++run) {
     std::iota(digits.begin(), digits.end(), std::int64_t{0});
-    Random random = stream(seed, Use::kLabels, split, run);
+    Random random = stream(seed, GlyphUse::kLabels, split, run);
     random.shuffle(std::span<std::int64_t>(digits));
     const std::int64_t count = std::min(kGlyphCount, size - run * kGlyphCount);
     labels.insert(labels.end(), digits.begin(), digits.begin() + count);
@@ -177,7 +177,7 @@ class Glyphs : public DatasetEntry::Loader {
                    .values = std::vector<std::uint8_t>(static_cast<std::size_t>(size) * kPixels),
                    .labels = draw_labels(seed, split, size)};
     for (std::size_t i = 0; i < images.labels.size(); ++i) {
-      Random random = stream(seed, Use::kImage, split, static_cast<std::int64_t>(i));
+      Random random = stream(seed, GlyphUse::kImage, split, static_cast<std::int64_t>(i));
       render(font[static_cast<std::size_t>(images.labels[i])], static_cast<float>(noise_), random,
              std::span(images.values).subspan(i * kPixels, kPixels));
     }

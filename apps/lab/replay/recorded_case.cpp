@@ -15,7 +15,7 @@
 namespace gossamer::apps {
 namespace {
 
-using Json = nlohmann::json;
+using CaseJson = nlohmann::json;
 
 // Elements; blocks are rounded up to 128 bytes of float32.
 constexpr std::int64_t kRounding = 32;
@@ -27,8 +27,8 @@ class CaseFile {
     std::ifstream file(path_);
     if (!file) throw DataError(concat(path_, ": cannot be opened"));
     try {
-      json_ = Json::parse(file);
-    } catch (const Json::exception& error) {
+      json_ = CaseJson::parse(file);
+    } catch (const CaseJson::exception& error) {
       throw DataError(concat(path_, ": is not JSON: ", error.what()));
     }
     if (!json_.is_object()) throw DataError(concat(path_, ": is not a JSON object"));
@@ -42,11 +42,11 @@ class CaseFile {
   }
 
   template <class T>
-  [[nodiscard]] T get(const Json& object, std::string_view key) const {
+  [[nodiscard]] T get(const CaseJson& object, std::string_view key) const {
     if (!object.is_object() || !object.contains(key)) fail(key, "is missing");
     try {
       return object.at(key).get<T>();
-    } catch (const Json::exception&) {
+    } catch (const CaseJson::exception&) {
       fail(key, "has another type than it must have");
     }
   }
@@ -71,7 +71,7 @@ class CaseFile {
 
  private:
   std::string path_;
-  Json json_;
+  CaseJson json_;
 };
 
 class RecordedTopology : public Topology {
@@ -104,7 +104,7 @@ class RecordedSchedule : public Schedule {
 
 void read_parameters(const CaseFile& file, RecordedCase& result) {
   std::int64_t end = 0;
-  for (const Json& entry : file.get<std::vector<Json>>("params")) {
+  for (const CaseJson& entry : file.get<std::vector<CaseJson>>("params")) {
     ParameterInfo info{.name = file.get<std::string>(entry, "name"),
                        .shape = file.get<std::vector<std::int64_t>>(entry, "shape"),
                        .weight_decay = file.get<double>(entry, "weight_decay")};
@@ -130,9 +130,9 @@ void check_order(const CaseFile& file, const RecordedCase& result) {
                "must have as many entries as buckets");
 }
 
-Round read_round(const CaseFile& file, const Json& groups, int world_size, double factor) {
+Round read_round(const CaseFile& file, const CaseJson& groups, int world_size, double factor) {
   std::vector<Edge> edges;
-  for (const Json& group : groups) {
+  for (const CaseJson& group : groups) {
     auto ranks = file.get<std::vector<int>>(group, "ranks");
     std::ranges::sort(ranks);
     // The adaptive factor a of a record is the same as the weight 1 - a (1 - w).
@@ -151,10 +151,10 @@ Round read_round(const CaseFile& file, const Json& groups, int world_size, doubl
 std::shared_ptr<const Topology> read_topology(const CaseFile& file, const RecordedCase& result) {
   const auto factor = file.get_or<double>("adaptive_factor", 1.0);
   std::vector<Round> by_index;
-  for (const Json& groups : file.get<std::vector<Json>>("edges")) {
+  for (const CaseJson& groups : file.get<std::vector<CaseJson>>("edges")) {
     by_index.push_back(read_round(file, groups, result.world_size, factor));
   }
-  const auto mix_edge = file.get<std::vector<Json>>("mix_edge");
+  const auto mix_edge = file.get<std::vector<CaseJson>>("mix_edge");
   file.require(std::ssize(mix_edge) == result.steps, "mix_edge", "must have one entry per step");
   file.require(mix_edge.front().is_null(), "mix_edge", "must begin with null");
   std::vector<Round> rounds;
@@ -178,7 +178,7 @@ std::shared_ptr<const Schedule> read_schedule(const CaseFile& file, std::int64_t
 }
 
 void read_optimizer(const CaseFile& file, RecordedCase& result) {
-  auto options = file.get<Json>("optim");
+  auto options = file.get<CaseJson>("optim");
   file.require(options.is_object(), "optim", "is not an object");
   result.optimizer = file.get<std::string>(options, "type");
   // The decay that counts is each parameter's own.

@@ -1,16 +1,18 @@
 #pragma once
-// Where records of decent-dp may be found: GOSSAMER_SHARED names the parent of the folder.
+// Files that tests need and the project does not hold: records of decent-dp, data sets. Tests whose
+// files are not there are skipped.
 
 #include <cstdlib>
 #include <filesystem>
 
 namespace gossamer {
 
-/// May not exist; tests that need it are then skipped.
-inline std::filesystem::path golden_folder() {
+/// GOSSAMER_SHARED names it; otherwise it lies beside the project's folder. May not exist.
+inline std::filesystem::path shared_folder() {
   const char* shared = std::getenv("GOSSAMER_SHARED");
-  return std::filesystem::path(shared != nullptr ? shared : GOSSAMER_SOURCE_DIR "/../shared") /
-         "golden";
+  return shared != nullptr ? shared : GOSSAMER_SOURCE_DIR "/../shared";
 }
+
+inline std::filesystem::path golden_folder() { return shared_folder() / "golden"; }
 
 }  // namespace gossamer

@@ -1,8 +1,8 @@
 #include "test/apps/data/idx_writer.hpp"
+#include "test/golden_folder.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -233,21 +233,11 @@ TEST(Idx, ChecksItsKeysBeforeItTouchesAFile) {
   EXPECT_NO_THROW(configure_dataset("idx", Options::parse("path: nowhere")));
 }
 
-std::filesystem::path data_folder() {
-  const char* given = std::getenv("GOSSAMER_DATA");
-  if (given != nullptr) return given;
-#ifdef GOSSAMER_SOURCE_DIR
-  return std::filesystem::path(GOSSAMER_SOURCE_DIR "/../shared/data");
-#else
-  return {};
-#endif
-}
-
 TEST(Idx, ReadsTheTestSetOfMnist) {
-  const auto path = data_folder() / "mnist" / "t10k-images-idx3-ubyte.gz";
+  const auto path = shared_folder() / "data" / "mnist" / "t10k-images-idx3-ubyte.gz";
   if (!std::filesystem::exists(path)) {
-    GTEST_SKIP() << "MNIST is not here: set GOSSAMER_DATA to a folder with "
-                    "mnist/t10k-images-idx3-ubyte.gz and its labels";
+    GTEST_SKIP() << "no file data/mnist/t10k-images-idx3-ubyte.gz in " << shared_folder()
+                 << "; GOSSAMER_SHARED names that folder";
   }
   const Dataset data = load(path, ", train_range: [0, 8500], val_range: [8500, 10000]");
   EXPECT_EQ(data.train.size, 8500);

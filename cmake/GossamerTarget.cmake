@@ -35,22 +35,20 @@ function(gossamer_library name)
   target_link_libraries(gossamer_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
 endfunction()
 
-# gossamer_gather(TARGET [FILES]): with GOSSAMER_UNITY the target's sources are compiled together, FILES
-# (default 16) at a time, so that the headers which they share are read once.
+# gossamer_gather(TARGET): with GOSSAMER_UNITY the target's sources are compiled together, up to 16 at a
+# time, so that the headers which they share are read once.
 function(gossamer_gather target)
-  if(GOSSAMER_UNITY)
-    set(files ${ARGN})
-    if(NOT files)
-      set(files 16)
-    endif()
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${files})
+  if(GOSSAMER_UNITY AND NOT GOSSAMER_UNITY STREQUAL "LIBTORCH")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
   endif()
 endfunction()
 
-# gossamer_precompile(TARGET): without GOSSAMER_UNITY the target uses the headers of
-# cmake/precompiled.hpp, which are compiled once. The target must link LibTorch.
+# gossamer_precompile(TARGET): the target's sources include LibTorch, which it must link. They are
+# compiled together, or without GOSSAMER_UNITY with the headers of cmake/precompiled.hpp, which are
+# compiled once.
 function(gossamer_precompile target)
   if(GOSSAMER_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
     return()
   endif()
   # ccache needs -fpch-preprocess.

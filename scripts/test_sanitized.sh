@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # scripts/test_sanitized.sh asan|tsan [ctest arguments...]
 #
-# Builds the preset and runs its tests with strict sanitizers. asan: addresses, leaks, undefined
-# behaviour. tsan: data races. Neither has LibTorch in it; tsan has no MPI.
+# Builds the preset's tests and runs them with strict sanitizers. asan: addresses, leaks, undefined
+# behaviour. tsan: data races, with ranks that are threads (no MPI). LibTorch itself is not
+# instrumented; tests of the command line are left out.
 # Options of your own in ASAN_OPTIONS, UBSAN_OPTIONS, LSAN_OPTIONS, TSAN_OPTIONS come last and win.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -24,7 +25,12 @@ add UBSAN_OPTIONS print_stacktrace=1:halt_on_error=1
 # Open MPI has no frame pointers: only the slow unwinder sees its functions, which lsan.supp names.
 add ASAN_OPTIONS fast_unwind_on_malloc=0
 add LSAN_OPTIONS "suppressions=$root/scripts/lsan.supp:print_suppressions=0"
+add TSAN_OPTIONS "suppressions=$root/scripts/tsan.supp:print_suppressions=0"
 add TSAN_OPTIONS halt_on_error=1:second_deadlock_stack=1:history_size=7
+if [[ $preset == tsan ]]; then
+  # The thread sanitizer does not see how the threads of GCC's OpenMP wait for each other.
+  export OMP_NUM_THREADS=1
+fi
 
 # GCC 12's thread sanitizer does not start where the kernel spreads addresses over more bits than
 # it expects. Turning the spreading off for these processes takes no root.
@@ -35,7 +41,7 @@ else
   fixed=()
 fi
 
-"${fixed[@]}" scripts/build.sh "$preset"
+"${fixed[@]}" scripts/build.sh "$preset" --target gossamer_tests
 # shellcheck source=scripts/mpi_env.sh
 source scripts/mpi_env.sh
 exec "${fixed[@]}" ctest --preset "$preset" "$@"

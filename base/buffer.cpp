@@ -12,7 +12,8 @@ Buffer::Buffer(std::int64_t numel, DType dtype) {
   constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max() - kAlignment;
   if (numel > kMostBytes / size_of(dtype)) throw std::bad_alloc();
   const auto bytes = static_cast<std::size_t>(numel * size_of(dtype));
-  // calloc hands out fresh zero pages without touching them; the slack pays for the alignment.
+  // calloc() returns fresh zero pages without touching them. The extra bytes make room for the
+  // alignment.
   void* base = std::calloc(bytes + kAlignment, 1);
   if (base == nullptr) throw std::bad_alloc();
   owner_ = std::shared_ptr<void>(base, std::free);

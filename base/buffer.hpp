@@ -1,5 +1,7 @@
 #pragma once
-// Owning memory for blocks.
+// A Buffer owns the memory of one Block. Copies of a Buffer share the memory and the memory lives
+// until the last copy is gone, so an operation in flight can keep the memory alive by holding a
+// copy.
 
 #include <cstdint>
 #include <memory>
@@ -9,17 +11,17 @@
 
 namespace gossamer {
 
-/// Zero-filled host memory, aligned to 128 bytes (the size to which buckets round parameters).
-/// Pages are touched only when first written. Copies share the memory, so that an operation still
-/// in flight can keep it alive.
+/// Zero-filled host memory, aligned to kAlignment bytes, or memory of another kind with its owner.
+/// The system provides a page of host memory only when the page is first written.
 class Buffer {
  public:
+  /// Bytes; buckets round the size of every parameter up to a multiple of it.
   static constexpr std::int64_t kAlignment = 128;
 
   Buffer() = default;
-  /// Throws std::bad_alloc.
+  /// `numel` elements on the host. Throws std::bad_alloc, and std::logic_error for a negative size.
   Buffer(std::int64_t numel, DType dtype);
-  /// Memory of another kind, for as long as `owner` or a copy of it lives.
+  /// Memory of another kind. `block` is valid as long as `owner` or a copy of it lives.
   Buffer(std::shared_ptr<void> owner, const Block& block)
       : owner_(std::move(owner)), block_(block) {}
 

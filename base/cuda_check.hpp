@@ -1,5 +1,5 @@
 #pragma once
-// CUDA calls return codes; here they become exceptions.
+// Helpers around the CUDA runtime: error codes become exceptions, and a scope selects a device.
 
 #include <string_view>
 
@@ -7,11 +7,12 @@
 
 namespace gossamer {
 
-/// Throws DeviceError with CUDA's own text unless `code` is cudaSuccess.
+/// Throws DeviceError with `call` and CUDA's own text unless `code` is cudaSuccess.
 void cuda_check(cudaError_t code, std::string_view call);
 
-/// Makes a device this thread's own for as long as it lives; longer, where this process has not
-/// used the one before.
+/// Makes `device` the calling thread's current CUDA device. The destructor restores the previous
+/// device, except where this process has no context on the previous device: restoring would create
+/// one, so `device` then stays current.
 class CudaDeviceScope {
  public:
   explicit CudaDeviceScope(int device);

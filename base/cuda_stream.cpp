@@ -21,7 +21,7 @@ namespace {
 
 cudaStream_t as_stream(void* native) { return static_cast<cudaStream_t>(native); }
 
-/// One event handle. A moved-from one is empty.
+/// One CUDA event, recorded when it is made.
 class CudaEvent : public Event {
  public:
   CudaEvent(int device, cudaStream_t stream) : device_(device) {
@@ -71,7 +71,7 @@ std::shared_ptr<void> make_stream(bool high_priority) {
   return {stream, [](void* native) { cudaStreamDestroy(as_stream(native)); }};
 }
 
-/// Zero-filled host memory that the device reaches.
+/// Zero-filled, pinned host memory that the device can access.
 Buffer allocate_pinned(int device, std::int64_t numel, DType dtype) {
   const CudaDeviceScope scope(device);
   const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(numel * size_of(dtype), 1));
@@ -86,7 +86,8 @@ Buffer allocate_pinned(int device, std::int64_t numel, DType dtype) {
 using StreamWaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 using PrimaryCtxGetState = CUresult (*)(CUdevice, unsigned*, int*);
 
-/// A function of the driver; the program is not linked with the driver.
+/// Looks up a function of the driver at run time, because the program is not linked with the
+/// driver.
 template <class Function>
 Function driver_function(const char* name) {
   constexpr unsigned kVersion = 12000;
@@ -100,7 +101,7 @@ Function driver_function(const char* name) {
   return reinterpret_cast<Function>(function);
 }
 
-/// Something of this process uses the device already.
+/// True if this process has a context on the device already.
 bool has_context(int device) {
   const auto get_state = driver_function<PrimaryCtxGetState>("cuDevicePrimaryCtxGetState");
   unsigned flags = 0;
@@ -112,7 +113,7 @@ bool has_context(int device) {
 
 void cuda_check(cudaError_t code, std::string_view call) {
   if (code == cudaSuccess) return;
-  // Whoever asks next for the last error means another call.
+  // Clear CUDA's last error: the next caller of cudaGetLastError() means another call.
   static_cast<void>(cudaGetLastError());
   throw DeviceError(
       concat(call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")"));
@@ -126,9 +127,10 @@ CudaDeviceScope::CudaDeviceScope(int device) : device_(device) {
 CudaDeviceScope::~CudaDeviceScope() {
   if (before_ == device_) return;
   try {
-    // cudaSetDevice() would make one, of hundreds of megabytes: every rank's on the first GPU.
+    // cudaSetDevice() creates a context of hundreds of megabytes where there is none. Without the
+    // check, every rank would create one on the first GPU.
     if (has_context(before_)) cudaSetDevice(before_);
-  } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): the device stays this one
+  } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): the thread keeps this device
   }
 }
 
@@ -137,7 +139,7 @@ DeviceAllocator cuda_malloc_allocator(int device) {
     const CudaDeviceScope scope(device);
     const Block block{nullptr, numel, dtype, {DeviceType::kCuda, device}};
     void* data = nullptr;
-    // An empty block has an address too: null stands for a gradient that is not there.
+    // An empty block gets an address too, because a null gradient means that there is none.
     const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(block.bytes(), 1));
     cuda_check(cudaMalloc(&data, bytes), concat("cudaMalloc of ", bytes, " bytes"));
     std::shared_ptr<void> owner(data, [](void* address) { cudaFree(address); });
@@ -150,17 +152,17 @@ struct CudaStream::Failure {
   std::exception_ptr error;  // guarded by mutex
 };
 
-/// Words of host memory that the device waits for. A word is used again when the device has seen
+/// Words of host memory that the device waits for. A word is free again once the device has passed
 /// it.
 class CudaStream::Gates : public std::enable_shared_from_this<Gates> {
  public:
-  /// Of one allocation.
+  /// Words per allocation.
   static constexpr std::int64_t kWords = 1024;
   using Word = std::shared_ptr<std::uint32_t>;
 
   explicit Gates(std::function<Buffer()> allocate) : allocate_(std::move(allocate)) {}
 
-  /// A word that is 0.
+  /// Returns a free word, set to 0.
   Word take() {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
@@ -251,7 +253,7 @@ StreamHold CudaStream::hold() {
   try {
     keep(word);
   } catch (...) {
-    // Nobody else would.
+    // No caller has the release function yet, so release the device here.
     release(nullptr);
     throw;
   }
@@ -300,7 +302,8 @@ Buffer CudaStream::allocate_host(std::int64_t numel, DType dtype) {
 }
 
 void CudaStream::keep(std::shared_ptr<void> owner) {
-  // Not record(): the device is still at what it has been given when other work has failed.
+  // Not record(), which throws when host work has failed: the device still works then and needs
+  // `owner`.
   const CudaDeviceScope scope(options_.device);
   EventPtr event = std::make_shared<CudaEvent>(options_.device, as_stream(native_));
   {
@@ -311,8 +314,8 @@ void CudaStream::keep(std::shared_ptr<void> owner) {
 }
 
 void CudaStream::drop_done() {
-  // Declared before the lock, so that owners go after it: they may free memory, which waits for the
-  // device.
+  // Declared before the lock, so that the owners are destroyed after the lock is released. An owner
+  // may free memory, which waits for the device.
   std::deque<std::pair<EventPtr, std::shared_ptr<void>>> released;
   const std::lock_guard lock(mutex_);
   while (!kept_.empty() && kept_.front().first->done()) {

@@ -1,12 +1,14 @@
 #pragma once
-// A CUDA stream as a Stream; see stream.hpp.
+// A CUDA stream as a Stream; stream.hpp has the protocol.
 //
-// Work of run() is a host function of the stream (cudaLaunchHostFunc). What such work throws, or a
-// hold is given, does not end what is on the device already: it is thrown by the next check(), and
-// no further host work is called.
+// run() enqueues a host function (cudaLaunchHostFunc). When a host function throws, or a hold is
+// released with an error, the stream calls no further host functions, and the next check(),
+// record() or synchronize() throws the error. Kernels and copies that are on the device already
+// still run.
 //
-// hold() makes the device itself wait for a word of host memory (cuStreamWaitValue32), not a host
-// function: those of all streams of a process may share one thread.
+// hold() makes the device wait for a word of host memory (cuStreamWaitValue32). A host function
+// that blocks would not do: CUDA may run the host functions of all streams of a process on one
+// thread.
 
 #include <deque>
 #include <functional>
@@ -20,28 +22,29 @@
 
 namespace gossamer {
 
-/// Gives uninitialised memory of a device.
+/// Allocates `numel` uninitialised elements of a device's memory.
 using DeviceAllocator = std::function<Buffer(std::int64_t numel, DType dtype)>;
 
-/// cudaMalloc and cudaFree: for what stays until the end. Throws DeviceError.
+/// Allocates with cudaMalloc and frees with cudaFree. Freeing waits for the device, so this is for
+/// memory that stays until the end. The allocator throws DeviceError.
 DeviceAllocator cuda_malloc_allocator(int device);
 
 struct CudaStreamOptions {
   int device = 0;
-  /// The cudaStream_t to use, which outlives the stream (null is CUDA's default stream). Nothing:
-  /// one of its own, which does not wait for the default stream.
+  /// The cudaStream_t to use; it must outlive the CudaStream (null is CUDA's default stream).
+  /// Nothing: the CudaStream creates its own, which does not wait for the default stream.
   std::optional<void*> native = std::nullopt;
-  /// Work overtakes that of other streams, where the device has a choice.
+  /// The device prefers this stream's work to that of other streams, where it has a choice.
   bool high_priority = false;
-  /// Empty: cuda_malloc_allocator().
+  /// Where allocate() takes its memory from. Empty: cuda_malloc_allocator().
   DeviceAllocator allocate = {};
 };
 
 class CudaStream : public Stream {
  public:
-  /// Throws DeviceError.
+  /// Throws DeviceError when CUDA refuses the stream.
   explicit CudaStream(CudaStreamOptions options);
-  /// Waits for its work.
+  /// Waits for the work on the device; drops errors.
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -64,15 +67,16 @@ class CudaStream : public Stream {
   void check() override;
 
  private:
-  /// What host functions and holds share with the stream; they may outlive it.
+  /// The first error of a host function or a hold. Host functions and holds share it, because they
+  /// may outlive the stream.
   struct Failure;
   class Gates;
 
-  /// Lets owners go whose work is done.
+  /// Releases the owners given to keep() whose work is done.
   void drop_done();
 
   CudaStreamOptions options_;
-  /// The stream's own; null where it was given one.
+  /// The cudaStream_t that this object created; null where the caller gave one.
   std::shared_ptr<void> owned_;
   void* native_ = nullptr;
   std::shared_ptr<Failure> failure_;
@@ -81,10 +85,10 @@ class CudaStream : public Stream {
   std::deque<std::pair<EventPtr, std::shared_ptr<void>>> kept_;  // guarded by mutex_
 };
 
-/// `GPU-` and the digits of its UUID.
+/// `GPU-` and the digits of the device's UUID. Throws DeviceError.
 std::string cuda_uuid(int device);
 
-/// The GPUs that this process sees (CUDA_VISIBLE_DEVICES); 0 without a driver.
+/// The number of GPUs that this process sees (CUDA_VISIBLE_DEVICES); 0 without a driver.
 int num_cuda_devices();
 
 }  // namespace gossamer

@@ -1,6 +1,6 @@
 #pragma once
-// What can go wrong, one type per kind, and the exit code that main gives each of them. A broken
-// invariant of gossamer itself is a std::logic_error and ends with kInternal.
+// The exception types, one per kind of failure, and the exit code of the program for each. A broken
+// invariant of gossamer itself is a std::logic_error; it ends with kInternal.
 
 #include <cstdint>
 #include <exception>
@@ -27,40 +27,40 @@ enum class ExitCode : int {
   kTerminated = 143,
 };
 
-/// A configuration file, an override or a command line that cannot be used. The message reads
+/// A configuration file, an override or a command line cannot be used. The message reads
 /// `where: key: what is wrong, what is allowed`; `where` is `file:line:column` or `command line`.
 class ConfigError : public std::runtime_error {
  public:
   ConfigError(std::string_view where, std::string_view key, std::string_view what);
-  /// For values that came from code and have neither file nor key.
+  /// For a value that code has set: there is no file and no key to name.
   explicit ConfigError(const std::string& what) : std::runtime_error(what) {}
 };
 
-/// A data file that is missing, truncated or corrupt. Messages name file and offset (bytes).
+/// A data file is missing, truncated or corrupt. Messages name the file and the offset in bytes.
 class DataError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// A saved model or state that cannot be written or read.
+/// A saved model or state cannot be written or read.
 class CheckpointError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// The loss or a gradient stopped being a number.
+/// The loss or a gradient is not finite.
 class NonFiniteError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// A GPU or its driver that does not do what it is told.
+/// A GPU or its driver has failed. No exit code of its own: ends with kInternal.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// What an operation on the wire belongs to; -1 where it belongs to no bucket or round.
+/// Names an operation on the wire in messages. -1 where it belongs to no bucket or round.
 struct OpLabel {
   std::string_view what = "exchange";
   std::int64_t bucket = -1;
@@ -70,11 +70,11 @@ struct OpLabel {
 /// `exchange of bucket 2, round 7`.
 std::string to_string(const OpLabel& label);
 
-/// A peer that is lost, late beyond the timeout, or does not do what this rank does.
+/// A peer is lost, is late beyond the timeout, or runs another operation than this rank.
 class CommError : public std::runtime_error {
  public:
   struct Context {
-    /// -1 when unknown.
+    /// This rank; -1 when unknown.
     int rank = -1;
     /// World ranks that this rank was waiting for; empty when unknown.
     std::vector<int> peers = {};
@@ -90,7 +90,7 @@ class CommError : public std::runtime_error {
   std::string reason_;
 };
 
-/// The exit code that an error leads to.
+/// The exit code of the program that ends with `error`; kInternal for types not named above.
 ExitCode exit_code_of(const std::exception& error);
 
 }  // namespace gossamer

@@ -1,5 +1,6 @@
 #pragma once
-// Functions that the CUDA compiler has to make for both sides.
+// GOSSAMER_HOST_DEVICE marks a function that the CUDA compiler compiles for the host and for the
+// device. Other compilers see an empty macro.
 
 #ifdef __CUDACC__
 #define GOSSAMER_HOST_DEVICE __host__ __device__

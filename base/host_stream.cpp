@@ -43,7 +43,8 @@ class ThreadEvent : public Event {
   bool done_ = false;
 };
 
-/// Sets its event when it is called, or when it is dropped uncalled after an error.
+/// Work that sets its event when it is destroyed: after its turn, or when it is dropped after an
+/// error.
 class Signal {
  public:
   explicit Signal(std::shared_ptr<ThreadEvent> event) : event_(std::move(event)) {}
@@ -157,7 +158,7 @@ void ThreadStream::work_off() {
     } catch (...) {
       error = std::current_exception();
     }
-    // What the work owned goes before anybody learns that it is done.
+    // Destroy what the work owns before any thread can learn that the work is done.
     work = nullptr;
     std::deque<std::function<void()>> dropped;
     lock.lock();

@@ -1,5 +1,5 @@
 #pragma once
-// Streams whose work runs on processors; see stream.hpp.
+// Streams whose work runs on processors. stream.hpp has the protocol, its errors and thread safety.
 
 #include <condition_variable>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace gossamer {
 
-/// Work is done at once, by the caller.
+/// Does work at once, on the calling thread. Errors leave the call that gave the work.
 class InlineStream : public Stream {
  public:
   [[nodiscard]] Device device() const override { return {}; }
@@ -35,11 +35,12 @@ class InlineStream : public Stream {
   void check() override {}
 };
 
-/// Work is done by a thread. The memory is the host's, and may be said to be another device's.
+/// Does work on a thread of its own. The memory is the host's; blocks of allocate() carry the name
+/// of `device`, so that tests can let the stream stand for a GPU's.
 class ThreadStream : public Stream {
  public:
   explicit ThreadStream(Device device = {}) : device_(device), thread_([this] { work_off(); }) {}
-  /// Blocks until all work is done.
+  /// Blocks until all work is done; drops errors.
   ~ThreadStream() override;
   ThreadStream(const ThreadStream&) = delete;
   ThreadStream& operator=(const ThreadStream&) = delete;

@@ -1,6 +1,6 @@
 #pragma once
-// Log lines of one rank, on stderr. A Logger is a handle: copies write to the same place, any
-// thread may use any copy. spdlog stays behind this header, because LibTorch ships another fmt.
+// Log lines of one rank, on stderr. A Logger is a handle: copies write to the same place. Thread
+// safe. spdlog is hidden behind this header because LibTorch ships another version of fmt.
 
 #include <memory>
 #include <string>
@@ -11,7 +11,7 @@ namespace gossamer {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-/// The names that log_level accepts, mildest first.
+/// The names that log_level() accepts, mildest first.
 std::vector<std::string> log_level_names();
 /// Throws std::invalid_argument for a name that is not in log_level_names().
 LogLevel log_level(std::string_view name);
@@ -20,7 +20,7 @@ class Logger {
  public:
   /// Writes nothing.
   Logger();
-  /// `tag` stands in every line (`rank 2`); may be empty.
+  /// `tag` stands in every line (`rank 2`); it may be empty.
   Logger(LogLevel level, std::string_view tag);
 
   void debug(std::string_view message) const;

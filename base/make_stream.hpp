@@ -1,5 +1,5 @@
 #pragma once
-// Streams by the name of their device.
+// Makes streams from names of devices, and counts and identifies GPUs.
 
 #include <cstdint>
 #include <memory>
@@ -10,19 +10,21 @@
 
 namespace gossamer {
 
-/// `cpu`, `cuda` (the first GPU that this process sees) or `cuda:N`. Throws ConfigError.
+/// Reads `cpu`, `cuda` (the first GPU that this process sees) or `cuda:N`. Throws ConfigError for
+/// any other text; does not check that the device exists.
 Device parse_device(std::string_view text);
 
-/// The GPUs that this process sees; 0 where the program was built without CUDA.
+/// The number of GPUs that this process sees; 0 where the program was built without CUDA.
 int num_gpus();
 
-/// What a GPU is called everywhere (`GPU-...`, as nvidia-smi -L prints it); empty for processors.
+/// The UUID of a GPU (`GPU-...`, as nvidia-smi -L prints it). Unlike the index, the UUID is the
+/// same in every process. Empty for processors.
 std::string gpu_uuid(Device device);
 
 enum class StreamPriority : std::uint8_t { kNormal, kHigh };
 
-/// A stream of its own on a device. Throws ConfigError when this program was built without what the
-/// device needs, or when there is no such device.
+/// A new stream on a device; an InlineStream on processors. Throws ConfigError when this program
+/// was built without support for the device, or when there is no such device.
 std::unique_ptr<Stream> make_stream(Device device,
                                     StreamPriority priority = StreamPriority::kNormal);
 

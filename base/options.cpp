@@ -12,7 +12,7 @@
 namespace gossamer {
 namespace {
 
-/// As parse_whole(), with a plus sign allowed.
+/// Like parse_whole(), but allows a plus sign.
 template <class T>
 bool parse_signed(std::string_view text, T& value) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
@@ -45,7 +45,7 @@ bool within(double value, const NumberRule& rule) {
   return low && high;
 }
 
-/// Text as a YAML scalar that reads back as the same text.
+/// Writes text as a YAML scalar that reads back as the same text.
 std::string quote(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -82,7 +82,7 @@ std::string shown(const YamlNode& node) {
 
 struct Options::Shared {
   YamlNode root;
-  /// Mappings that stand for scalars; addresses stay.
+  /// Mappings that as_named() has made from scalars. A deque, so that their addresses never change.
   std::deque<YamlNode> made;
   std::vector<ResolvedValue> resolved;
 };
@@ -378,7 +378,7 @@ const std::vector<ResolvedValue>& Options::resolved() const { return shared_->re
 
 namespace {
 
-/// `a.b[0].c` is a, b, - (the item 0), c.
+/// Splits a path: `a.b[0].c` becomes `a`, `b`, `[0]` (the item 0) and `c`.
 std::vector<std::string> parts_of(const std::string& path) {
   std::vector<std::string> parts;
   std::istringstream stream(path);
@@ -390,7 +390,7 @@ std::vector<std::string> parts_of(const std::string& path) {
   return parts;
 }
 
-/// A line that opens a section, or an item of a list, whose own lines follow.
+/// The line that opens a section or an item of a list; the lines of the section follow.
 std::string opening(const std::string& part) {
   return part.starts_with('[') ? std::string("-") : part + ":";
 }

@@ -1,15 +1,16 @@
 #pragma once
-// A typed view of one section of the configuration. Reading is the schema: a key is known because
-// somebody asked for it, with its type, default and range. When all have read what they know,
-// reject_unknown() refuses the rest. Every value read is recorded with its dotted path, so that the
-// resolved configuration, defaults included, can be printed and compared between ranks.
+// Options is a typed view of one section of the configuration. The code that reads a key defines
+// it: the call gives the key's type, default and range. After all keys have been read,
+// reject_unknown() refuses every key of the file that no call has read. Options records every value
+// read with its dotted path. The program prints this resolved configuration, defaults included, and
+// compares it between ranks.
 //
 //   Options optimizer = root.section("optimizer");
 //   double lr = optimizer.number("lr", {.fallback = 1e-3, .min = 0});
 //   root.reject_unknown();
 //
-// Errors are ConfigErrors with place, key, what is wrong and what is allowed. Copies are views of
-// the same section. Not thread safe.
+// Errors: ConfigError, which says the place in the file, the key, what is wrong and what is
+// allowed. Copies are views of the same section. Not thread safe.
 
 #include <cstdint>
 #include <limits>
@@ -24,18 +25,19 @@ namespace gossamer {
 
 struct YamlNode;
 
-/// A key without a fallback must be given.
+/// Type and range of an integer. A key without a fallback must be given.
 struct IntegerRule {
   std::optional<std::int64_t> fallback = std::nullopt;
   std::int64_t min = std::numeric_limits<std::int64_t>::min();
   std::int64_t max = std::numeric_limits<std::int64_t>::max();
 };
 
+/// Type and range of a finite number. A key without a fallback must be given.
 struct NumberRule {
   std::optional<double> fallback = std::nullopt;
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  /// The bound itself is not allowed.
+  /// True: the bound itself is not allowed.
   bool above_min = false;
   bool below_max = false;
 };
@@ -59,8 +61,8 @@ class Options {
   std::int64_t integer(std::string_view key, const IntegerRule& rule) const;
   double number(std::string_view key, const NumberRule& rule) const;
   bool flag(std::string_view key, bool fallback) const;
-  /// Any scalar, as it is written (`run: 007` is the text `007`). Without a fallback the key must
-  /// be given.
+  /// Any scalar, as the file spells it (`run: 007` is the text `007`). Without a fallback the key
+  /// must be given.
   std::string text(std::string_view key, const std::optional<std::string>& fallback) const;
   /// One of `allowed`, in either spelling (`-` or `_`); returns the spelling of `allowed`.
   std::string choice(std::string_view key, const std::vector<std::string>& allowed,
@@ -74,24 +76,28 @@ class Options {
   std::optional<std::int64_t> optional_integer(std::string_view key, IntegerRule rule) const;
   std::optional<double> optional_number(std::string_view key, NumberRule rule) const;
 
-  /// The mapping under `key`; empty when the key is not given.
+  /// The section under `key`; an empty section when the key is not given.
   Options section(std::string_view key) const;
-  /// The same for something that has a name and perhaps options: a scalar `ring` stands for the
+  /// The section of a thing that has a name and perhaps options. A scalar `ring` stands for the
   /// mapping `{name: ring}`.
   Options named_section(std::string_view key) const;
-  /// The items of a list of such things. The key must be given; the list may not be empty.
+  /// The items of a list; each is a named_section(). The key must be given, and the list must not
+  /// be empty.
   std::vector<Options> named_sections(std::string_view key) const;
-  /// The key is given and not null.
+  /// True if the key is given and not null. Does not count as reading the key.
   [[nodiscard]] bool has(std::string_view key) const;
-  /// A ConfigError about `key`, at its place in the file.
+  /// Throws a ConfigError about `key`, at the key's place in the file.
   [[noreturn]] void fail(std::string_view key, std::string_view what) const;
 
-  /// Throws for the first key, in this section and all sections taken from it, that nobody read.
+  /// Throws ConfigError for the first key that no call has read, in this section and in all
+  /// sections taken from it.
   void reject_unknown() const;
-  /// For a section that nobody reads this time: reject_unknown() lets it pass.
+  /// Makes reject_unknown() ignore unread keys of this section. For a section that this run does
+  /// not use.
   void accept_unknown() const;
 
-  /// All values read so far from the whole tree, in the order of reading.
+  /// All values read so far, from the whole tree and not just this section, in the order of
+  /// reading.
   [[nodiscard]] const std::vector<ResolvedValue>& resolved() const;
 
  private:
@@ -101,7 +107,7 @@ class Options {
   Options(std::shared_ptr<Shared> shared, std::shared_ptr<Level> level);
 
   [[nodiscard]] std::string path(std::string_view key) const;
-  /// The node of a key that is given and not null; marks the key as known.
+  /// The node of `key`, or nullptr when the key is not given or null. Marks the key as known.
   [[nodiscard]] const YamlNode* look_up(std::string_view key) const;
   [[nodiscard]] const YamlNode& need_scalar(std::string_view key, const YamlNode& node,
                                             std::string_view allowed) const;
@@ -110,16 +116,17 @@ class Options {
   [[nodiscard]] std::int64_t read_integer(std::string_view key, const YamlNode& node,
                                           const IntegerRule& rule) const;
   void record(std::string_view key, std::string value) const;
-  /// The child called `name`, made from `node` when it is first asked for.
+  /// The section called `name`. The first call makes it from `node`; later calls return the same
+  /// one.
   [[nodiscard]] Options child(std::string_view name, const YamlNode* node) const;
-  /// `node` itself, or what a scalar stands for; see named_section().
+  /// `node` itself, or the mapping that a scalar stands for; see named_section().
   [[nodiscard]] const YamlNode* as_named(std::string_view key, const YamlNode& node) const;
 
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<Level> level_;
 };
 
-/// Nested YAML of dotted paths, in their order; equal sections must stand together.
+/// Writes the values as nested YAML, in their order. Values of one section must stand together.
 std::string to_yaml(const std::vector<ResolvedValue>& values);
 
 }  // namespace gossamer

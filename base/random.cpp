@@ -32,7 +32,8 @@ double Random::normal() {
 double Random::gamma(double shape) {
   if (!(shape > 0.0)) throw std::logic_error("Random::gamma: shape must be positive");
   if (shape < 1.0) {
-    // Two statements: the order in which a product's factors are drawn is the compiler's choice.
+    // Two statements fix the order of the draws; in one product the compiler could choose the
+    // order.
     const double larger = gamma(shape + 1.0);
     return larger * std::pow(1.0 - uniform(), 1.0 / shape);
   }

@@ -1,6 +1,7 @@
 #pragma once
-// Random numbers that depend on the seed alone: the same on every rank, machine and compiler
-// (the distributions of the standard library are not specified to that degree).
+// Random numbers that depend on the seed alone: they are the same on every rank, machine and
+// compiler. The standard library does not specify its distributions to that degree, so they are not
+// used here.
 
 #include <cstdint>
 #include <random>
@@ -16,18 +17,18 @@ class Random {
   explicit Random(std::uint64_t seed, std::uint64_t stream = 0);
 
   std::uint64_t bits() { return engine_(); }
-  /// In [0, 1).
+  /// A number in [0, 1), a multiple of 2^-53.
   double uniform();
-  /// In [low, high).
+  /// A number in [low, high).
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
   /// Mean 0, variance 1 (Box and Muller, 1958).
   double normal();
-  /// Gamma distribution with scale 1 (Marsaglia and Tsang, 2000); shape > 0.
+  /// Gamma distribution with scale 1 (Marsaglia and Tsang, 2000); shape > 0, or std::logic_error.
   double gamma(double shape);
-  /// In 0 .. bound-1, without bias; bound > 0.
+  /// An integer from 0 to bound - 1, all equally likely; bound > 0, or std::logic_error.
   std::int64_t below(std::int64_t bound);
 
-  /// Fisher and Yates shuffle.
+  /// Shuffles `items` in place (Fisher and Yates).
   template <class T>
   void shuffle(std::span<T> items) {
     for (std::size_t i = items.size(); i > 1; --i) {

@@ -1,6 +1,6 @@
 #pragma once
-// Registries are plain tables: constexpr arrays of rows that have a `name`. These are the look-ups
-// that all of them share.
+// Look-ups that all registries share. A registry is a plain table: a constexpr array of rows that
+// have a `name`. Names match in either spelling, `-` or `_`, and in any case.
 
 #include <string>
 #include <string_view>
@@ -11,15 +11,16 @@
 
 namespace gossamer {
 
-/// A row of a table that is only a name for something.
+/// A row that gives a value a name and has nothing else.
 template <class T>
 struct NamedValue {
   std::string_view name;
   T value;
 };
 
-/// A key that a row's factory reads. The summary ends with what Options allows there and the value
-/// without the key: `hidden layers; an integer from 0 to 1000, default 2`, or `must be given`.
+/// A key that a row's factory reads. The summary says what the key means, and ends as Options
+/// describes the key: `hidden layers; an integer from 0 to 1000, default 2`. A key without a
+/// default ends with `must be given` instead.
 struct OptionEntry {
   std::string_view name;
   std::string_view summary;

@@ -22,10 +22,10 @@ EventPtr RelayStream::record() {
 
 void RelayStream::synchronize() {
   try {
-    // It has waited for those before it.
+    // The current stream has waited for all streams before it.
     current_->synchronize();
   } catch (...) {
-    // Or has not, because of the error.
+    // After an error the current stream may not have waited, so wait for every stream.
     for (Stream* stream : used_) {
       const SynchronizedScope scope(*stream);
     }

@@ -1,12 +1,13 @@
 #pragma once
-// A stream that passes on what it is given to another one, which may change: LibTorch's current
-// stream, for example, which its user may switch at any time. Order holds across the change: what
-// is given afterwards waits for all that was given before.
+// A RelayStream passes all work on to another stream, and the other stream may change. LibTorch's
+// current stream is an example: the user may switch it at any time. Order holds across a change:
+// work given after it waits for all work given before.
 //
-// Work may have been given memory that the stream before will use again by itself (a caching
-// allocator's); whoever owns that memory has to see to it.
+// The RelayStream does not protect memory of a caching allocator. Such an allocator may reuse a
+// block as soon as the block's own stream is past it, while work on the new stream still needs the
+// block. The owner of such memory must prevent the reuse.
 //
-// Thread safety: one thread at a time, and those that it hands over to.
+// Thread safety: one thread at a time. A thread may hand the RelayStream over to another thread.
 
 #include <functional>
 #include <memory>
@@ -18,12 +19,12 @@ namespace gossamer {
 
 class RelayStream : public Stream {
  public:
-  /// `first` outlives this.
+  /// `first` must outlive this object.
   explicit RelayStream(Stream& first) : current_(&first), used_{&first} {}
 
-  /// Passes everything on to `next`, which is on the same device and outlives this. Nothing happens
-  /// if it does so already. Throws std::logic_error for another device, and what has ended the
-  /// stream before.
+  /// Passes all later work on to `next`, which must be on the same device and outlive this object.
+  /// Does nothing if `next` is the current stream. Throws std::logic_error for a stream on another
+  /// device, and the error of an earlier stream that has ended with one.
   void follow(Stream& next);
   [[nodiscard]] const Stream& current() const { return *current_; }
 
@@ -50,7 +51,7 @@ class RelayStream : public Stream {
 
  private:
   Stream* current_;
-  /// All that it has passed work on to; each may have ended with an error.
+  /// All streams that have received work; each may have ended with an error.
   std::vector<Stream*> used_;
 };
 

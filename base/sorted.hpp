@@ -1,11 +1,12 @@
 #pragma once
+// Sorting without duplicates.
 
 #include <algorithm>
 #include <vector>
 
 namespace gossamer {
 
-/// Orders the items and leaves one of each.
+/// Sorts `items` in place and removes duplicates.
 template <class T>
 void sort_unique(std::vector<T>& items) {
   std::ranges::sort(items);

@@ -1,22 +1,23 @@
 #pragma once
-// A queue of work on a device: what it is given runs in the order given, possibly long after the
-// call that gave it has returned. Everything that touches the memory of a model goes through one,
-// so that the same pipeline runs on processors and on GPUs.
+// A Stream is a queue of work on a device. It runs work in the order given, possibly long after the
+// call that gave the work has returned. All work on a model's memory goes through a Stream, so that
+// the same pipeline runs on processors and on GPUs.
 //
-// Three kinds:
-//   InlineStream   work is done when the call returns; this is how processors train;
-//   ThreadStream   a thread of this process works the queue off, and lags behind like a GPU does;
-//                  it stands for one in tests, where the thread sanitizer finds missing waits;
+// There are three kinds:
+//   InlineStream   does work before the call returns. Processors train with it.
+//   ThreadStream   a thread of this process does the work later, as a GPU does. In tests it stands
+//                  for a GPU, so that the thread sanitizer can find missing waits.
 //   CudaStream     a CUDA stream (base/cuda_stream.hpp).
 //
-// Order between streams, and between a stream and a host thread, comes from events alone. Whoever
-// has waited for an event sees everything that was written before it.
+// Order between streams, and between a stream and a host thread, comes from events alone. A thread
+// or a stream that has waited for an event sees everything written before that event.
 //
-// Ownership: work is given plain pointers; whoever gives it keeps the memory until the work is done
-// (in the order of the stream, or by synchronize()).
+// Ownership: work holds plain pointers. The caller that gives work keeps the memory alive until the
+// work is done: by order on the stream, by keep(), or by synchronize().
 //
-// Errors: work that throws ends the stream: what follows is dropped, and the next call of record(),
-// synchronize() or check() throws what it threw.
+// Errors: work that throws ends the stream. The stream drops all later work, and record(),
+// synchronize() and check() throw the error from then on. An immediate() stream differs: the call
+// that gives the work throws its error.
 //
 // Thread safety: any thread may call; the order of concurrent calls is not defined.
 
@@ -33,74 +34,79 @@ namespace gossamer {
 class Event {
  public:
   virtual ~Event() = default;
-  /// All work before the event is done, or was dropped after an error. Never blocks.
+  /// True when all work before the event is done, or was dropped after an error. Never blocks.
   [[nodiscard]] virtual bool done() const = 0;
   /// Blocks until done().
   virtual void wait() const = 0;
 };
 
-/// Null: there is nothing to wait for.
+/// Null means that there is nothing to wait for.
 using EventPtr = std::shared_ptr<const Event>;
 
-/// Null: no error.
+/// Releases a stream from hold(). A null `error` means success; any other error ends the stream.
 using StreamHold = std::function<void(std::exception_ptr error)>;
 
 class Stream {
  public:
   virtual ~Stream() = default;
 
-  /// Where the memory lies that its work may touch.
+  /// The device whose memory the stream's work may touch.
   [[nodiscard]] virtual Device device() const = 0;
-  /// Work is done when the call that gives it returns, and what it throws is thrown by that call.
+  /// True: a call that gives work returns when the work is done, and throws the work's error.
   [[nodiscard]] virtual bool immediate() const = 0;
-  /// run() may touch the memory of device().
+  /// True: functions given to run() may touch the memory of device().
   [[nodiscard]] virtual bool on_host() const = 0;
   /// The cudaStream_t of a CUDA stream; null elsewhere.
   [[nodiscard]] virtual void* native() const { return nullptr; }
 
-  /// Makes device() the calling thread's own, for libraries that do not ask which one to take.
+  /// Makes device() the calling thread's current device, for libraries that use the current one.
   virtual void enter() {}
 
-  /// Calls `work` on some host thread. On a CUDA stream it must be short and call neither CUDA nor
-  /// anything that waits: the device waits for it, and other streams' work may stand behind it.
+  /// Calls `work` on some host thread. On a CUDA stream `work` must be short and must neither call
+  /// CUDA nor wait for anything: the device waits for `work`, and so may other streams.
   virtual void run(std::function<void()> work) = 0;
-  /// What is given later waits until the function that is returned has been called, once, from any
-  /// thread; an error that it is given ends the stream. Not for streams whose work is done at once:
-  /// std::logic_error.
+  /// Stops all work given later until the caller calls the returned function: once, from any
+  /// thread. An error passed to that function ends the stream. Throws std::logic_error on an
+  /// immediate() stream.
   virtual StreamHold hold() = 0;
+  /// An event after all work given so far. Null where that work is done already. Throws the
+  /// stream's error.
   virtual EventPtr record() = 0;
-  /// What is given later waits for `event`.
+  /// Work given later waits for `event`; null does nothing.
   virtual void wait(EventPtr event) = 0;
-  /// As many bytes as both have; between device() and the host, in either direction, or within
-  /// one of them. Host memory should come from allocate_host(). Throws std::logic_error where the
-  /// blocks differ in size.
+  /// Copies `from` to `to`, within device(), within the host, or between the two in either
+  /// direction. Host memory should come from allocate_host(), which is fastest. Throws
+  /// std::logic_error where the blocks differ in size (bytes).
   virtual void copy(const Block& to, const ConstBlock& from) = 0;
 
+  /// Sets all bytes of `block` to 0.
   virtual void zero(const Block& block) = 0;
 
-  /// Memory of device(), zero for all work given later.
+  /// Memory of device() for `numel` elements; all work given later finds it zero.
   virtual Buffer allocate(std::int64_t numel, DType dtype) = 0;
-  /// Zero-filled host memory that copies to and from the device are fastest with.
+  /// Zero-filled host memory for `numel` elements. Copies between such memory and the device are
+  /// fastest.
   virtual Buffer allocate_host(std::int64_t numel, DType dtype) = 0;
 
-  /// Keeps `owner` alive until the work given so far is done or dropped, also after an error.
+  /// Keeps `owner` alive until the work given so far is done or was dropped after an error.
   virtual void keep(std::shared_ptr<void> owner) = 0;
-  /// Blocks until all work is done, or was dropped after an error: nothing touches memory any more,
-  /// also where it throws.
+  /// Blocks until all work is done or was dropped after an error, then throws the stream's error.
+  /// No work touches memory afterwards, even when this call throws.
   virtual void synchronize() = 0;
-  /// Never blocks.
+  /// Throws the stream's error, if there is one. Never blocks.
   virtual void check() = 0;
 };
 
-/// Whoever leaves the scope of one, by an error too, leaves no work of the stream behind.
+/// Synchronizes a stream when the scope ends, by return or by exception. After the scope, no work
+/// of the stream is left. The destructor drops the stream's error; check() throws it again.
 class SynchronizedScope {
  public:
-  /// `stream` outlives this.
+  /// `stream` must outlive this object.
   explicit SynchronizedScope(Stream& stream) : stream_(stream) {}
   ~SynchronizedScope() {
     try {
       stream_.synchronize();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): check() tells it again
+    } catch (...) {  // NOLINT(bugprone-empty-catch): check() throws it again
     }
   }
   SynchronizedScope(const SynchronizedScope&) = delete;

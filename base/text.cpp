@@ -62,7 +62,7 @@ std::string shortest(double value) {
 std::string human_bytes(double bytes) {
   constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB"};
   std::size_t unit = 0;
-  // What would be printed as 1000 goes on as 1 of the next unit.
+  // A value that would be printed as 1000 is printed as 1 of the next unit instead.
   while (bytes >= (unit == 0 ? 999.5 : 999.95) && unit + 1 < kUnits.size()) {
     bytes /= 1000.0;
     ++unit;

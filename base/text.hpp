@@ -1,5 +1,5 @@
 #pragma once
-// Small helpers for messages people read.
+// Helpers for the text of messages, and for reading names and numbers from text.
 
 #include <charconv>
 #include <span>
@@ -32,8 +32,8 @@ std::string join(const Range& range, std::string_view separator) {
   return out.str();
 }
 
-/// Reads a number that takes up the whole text. Returns false for anything else; what `value` holds
-/// then does not count.
+/// Reads a number that takes up the whole text. Returns false for any other text; `value` is then
+/// unspecified.
 template <class T>
 bool parse_whole(std::string_view text, T& value) {
   const char* const end = text.data() + text.size();
@@ -44,8 +44,8 @@ bool parse_whole(std::string_view text, T& value) {
 /// The registry spelling of a name: `Accum_AdamW` and `accum-adamw` are one name.
 std::string canonical_name(std::string_view name);
 
-/// The candidate with the smallest edit distance to `word`, or an empty string when none is close
-/// enough (more than a third of the word's letters, at least 2, differ).
+/// The candidate with the smallest edit distance to `word`. Empty when no candidate is close: a
+/// distance of more than 2 and of more than a third of the word's letters is too far.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 /// ` (did you mean X?)` for a close candidate, otherwise an empty string.

@@ -33,6 +33,7 @@ struct World {
   Placement placement = {};
 };
 
+/// Types of elements.
 enum class DType : std::uint8_t { kFloat32, kFloat64, kBFloat16, kInt64, kUInt8 };
 
 /// Bytes of one element.
@@ -51,7 +52,8 @@ constexpr std::int64_t size_of(DType dtype) {
   return 0;
 }
 
-/// What is kept, mixed and exchanged of parameters that a model computes with in `model`.
+/// The type in which parameters are kept, mixed and exchanged when the model computes in `model`:
+/// float32 for bfloat16, otherwise `model` itself.
 constexpr DType master_of(DType model) {
   return model == DType::kBFloat16 ? DType::kFloat32 : model;
 }
@@ -97,6 +99,7 @@ struct DTypeOf<std::uint8_t> {
 
 enum class DeviceType : std::uint8_t { kCpu, kCuda };
 
+/// A device; `index` counts the GPUs that this process sees, from 0.
 struct Device {
   DeviceType type = DeviceType::kCpu;
   int index = 0;
@@ -150,7 +153,7 @@ struct ConstBlock {
 
 inline bool is_on_host(const ConstBlock& block) { return block.device.type == DeviceType::kCpu; }
 
-/// The part of a block that begins at element `offset`.
+/// The `numel` elements of a block from element `offset` on; on the block's device.
 inline Block part_of(const Block& block, std::int64_t offset, std::int64_t numel) {
   return {static_cast<char*>(block.data) + offset * size_of(block.dtype), numel, block.dtype,
           block.device};

@@ -73,7 +73,7 @@ void WorkerPool::call(const std::function<void(int)>& part, int index) {
 PartRange part_range(std::int64_t numel, int num_parts, int index, std::int64_t grain) {
   const std::int64_t grains = (numel + grain - 1) / grain;
   const auto cut = [&](std::int64_t part) {
-    // Without overflow, and the same whoever asks.
+    // This form cannot overflow, and two neighbouring parts compute the same cut.
     const std::int64_t whole = grains / num_parts;
     const std::int64_t rest = grains % num_parts;
     return std::min(numel, (part * whole + std::min(part, rest)) * grain);

@@ -1,9 +1,9 @@
 #pragma once
-// A few threads that share one loop over memory. The caller works too, so a pool of one has no
-// thread of its own and costs nothing.
+// A WorkerPool shares one loop over memory among a few threads. The caller is one of them, so a
+// pool of one starts no thread and costs nothing. Idle threads sleep and never spin, because they
+// share their cores with other computation.
 //
-// Thread safety: one thread at a time calls run(). Idle threads sleep; they never spin, because
-// they share their cores with other computation.
+// Thread safety: one thread at a time may call run() or share().
 
 #include <condition_variable>
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace gossamer {
 
-/// Elements [first, last) of `numel` that belong to part `index` of `num_parts`: contiguous, of
-/// nearly equal size, cut at multiples of `grain`.
+/// Part `index` of `num_parts`: elements [first, last) of `numel`. Parts are contiguous, of nearly
+/// equal size, and cut at multiples of `grain` elements.
 struct PartRange {
   std::int64_t first = 0;
   std::int64_t last = 0;
@@ -25,17 +25,18 @@ PartRange part_range(std::int64_t numel, int num_parts, int index, std::int64_t 
 
 class WorkerPool {
  public:
-  /// `num_threads` counts the caller; at least 1, or std::logic_error.
+  /// `num_threads` counts the caller. Throws std::logic_error for fewer than 1.
   explicit WorkerPool(int num_threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
-  /// Runs part(0) ... part(num_threads() - 1), each once, and waits for all. Rethrows what one of
-  /// them threw.
+  /// Runs part(0) ... part(num_threads() - 1), each once, and waits for all. Rethrows one of the
+  /// errors that they threw.
   void run(const std::function<void(int)>& part);
-  /// The same for the part_range()s of `numel` elements, one for each thread.
+  /// Runs `work` once per thread, each time with the part_range() of `numel` elements for that
+  /// thread. Waits and throws as run() does.
   void share(std::int64_t numel, std::int64_t grain,
              const std::function<void(const PartRange&)>& work);
 

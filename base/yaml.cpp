@@ -98,7 +98,8 @@ class TreeBuilder : public YAML::EventHandler {
     level.has_key = true;
   }
 
-  /// Puts a finished or just opened node where the parser stands, and returns its place.
+  /// Puts a finished or just opened node at the parser's place in the tree, and returns its new
+  /// address.
   YamlNode& place(YamlNode node) {
     if (open_.empty()) return root_ = std::move(node);
     Level& level = open_.back();
@@ -140,8 +141,8 @@ YamlNode* YamlNode::find(std::string_view key) {
 
 YamlNode parse_yaml(std::string_view text, const std::string& source) {
   YamlNode root{YamlNode::Kind::kNull, concat(source, ":1:1")};
-  // Without the last line break: before one, yaml-cpp takes the end of the text for a missing
-  // closing quote, so that a quoted scalar would swallow the rest of the file without a word.
+  // Cut the last line break off. yaml-cpp takes the end of the text for a missing closing quote if
+  // a line break precedes it, and a quoted scalar would then silently swallow the rest of the file.
   std::istringstream stream{std::string(text.substr(0, text.find_last_not_of(" \t\r\n") + 1))};
   try {
     YAML::Parser parser(stream);

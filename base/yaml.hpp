@@ -1,8 +1,8 @@
 #pragma once
-// Configuration text as a plain tree in which every node knows where it stands. The tree is built
-// from yaml-cpp's parser events, because its own node type accepts duplicate keys and aliases
-// (a file of a few hundred bytes of aliases can fill the memory). Values are not interpreted here:
-// that is Options' work.
+// Parses configuration text into a tree of nodes that know their place in the file. The parser uses
+// yaml-cpp's events instead of yaml-cpp's own node type. That type accepts duplicate keys, and also
+// aliases, with which a file of a few hundred bytes can fill the memory. Options interprets the
+// values; this parser does not.
 
 #include <string>
 #include <string_view>
@@ -11,6 +11,8 @@
 
 namespace gossamer {
 
+/// One node. `items` are those of a sequence, `entries` those of a mapping in the order of the
+/// file.
 struct YamlNode {
   enum class Kind { kNull, kScalar, kSequence, kMapping };
   struct Key {
@@ -27,7 +29,7 @@ struct YamlNode {
   std::vector<YamlNode> items = {};
   std::vector<std::pair<Key, YamlNode>> entries = {};
 
-  /// The value of a mapping's key, or nullptr.
+  /// The value of `key` in a mapping, or nullptr.
   [[nodiscard]] const YamlNode* find(std::string_view key) const;
   [[nodiscard]] YamlNode* find(std::string_view key);
 };
@@ -37,15 +39,16 @@ struct YamlNode {
 /// 64 levels and a second document.
 YamlNode parse_yaml(std::string_view text, const std::string& source);
 
-/// Throws ConfigError when the file cannot be read; otherwise as parse_yaml.
+/// Parses a file as parse_yaml() does. Throws ConfigError also when the file cannot be read.
 YamlNode read_yaml_file(const std::string& path);
 
-/// Throws ConfigError for the first key of a mapping that is not among `known`; `prefix` stands
-/// before its name.
+/// Throws ConfigError for the first key of a mapping that is not among `known`. The message shows
+/// `prefix` before the key.
 void reject_unknown_keys(const YamlNode& mapping, std::string_view prefix,
                          const std::vector<std::string>& known);
 
-/// Sets `key.sub=value` in a tree; the value is YAML, typed as in a file. Throws ConfigError.
+/// Sets `key.sub=value` in a tree; the value is YAML with the same types as in a file. Throws
+/// ConfigError.
 void apply_override(YamlNode& root, std::string_view assignment);
 
 }  // namespace gossamer

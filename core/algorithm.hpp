@@ -1,31 +1,33 @@
 #pragma once
-// An algorithm decides what the ranks send to one another, and what an update of a bucket mixes in.
-// The pipeline owns everything that is the same for all algorithms: it counts gradients, clips
-// them, keeps the order of calls the same on all ranks, knows the learning rate, and runs the
-// sweep.
+// An algorithm decides what the ranks send to one another and what an update of a bucket mixes in.
+// The pipeline does everything that is the same for all algorithms: it counts and clips gradients,
+// keeps the order of calls the same on all ranks, knows the learning rate, and runs the sweep.
 //
-// The pipeline calls, for every step and in this order:
+// In every step the pipeline calls, in this order:
 //
-//   for each bucket, as soon as all its gradients and all buckets before it are there:
-//     gradients_ready(bucket)     the gradients of this rank are there; after the last bucket's
-//                                 comes gradients_complete()
-//     final_gradients(bucket)     last chance to put others in their place
-//     before_update(bucket)       what to mix in; then the pipeline runs the sweep
-//     after_update(bucket)        the parameters are those of the next step
+//   for each bucket, when all gradients of this bucket and of all buckets before it have arrived:
+//     gradients_ready(bucket)     this rank's gradients have arrived; after the last bucket the
+//                                 pipeline also calls gradients_complete()
+//     final_gradients(bucket)     the last chance to replace the gradients
+//     before_update(bucket)       returns what to mix in; then the pipeline runs the sweep
+//     after_update(bucket)        the bucket holds the parameters of the next step
 //   end_step()
 //
-// Buckets come in bucket order, the same on every rank. Where updates wait for the end of the
-// backward pass (updates_at_end(), or clipping by the global norm), the pipeline first calls
-// gradients_ready() for the buckets as they come, then the other three. With clipping by the global
-// norm it calls final_gradients() for all buckets before it calls before_update() for the first.
+// Buckets come in bucket order, the same on every rank. Two conditions defer updates to the end of
+// the backward pass: updates_at_end(), and GradientPolicy::defers() (as with clipping by the global
+// norm). The pipeline then calls gradients_ready() for the buckets as they come, and the other
+// three calls later. If GradientPolicy::defers(), it calls final_gradients() for all buckets before
+// it calls before_update() for the first bucket.
 //
-// State: an algorithm asks a bucket for named blocks (Bucket::add_state()), which the pipeline
-// saves and loads by parameter. Messages under way are not saved: after loading, the pipeline calls
-// after_update() again for every bucket, as the last step did. What after_update() sends must
-// therefore be parameters, or blocks of add_state() or of visit().
+// State: Bucket::add_state() gives an algorithm named blocks, which the pipeline saves and loads by
+// parameter. Messages under way are not saved. Instead, after loading, the pipeline repeats the
+// sends of the last step: it calls after_update() for every bucket, then end_step(). These calls
+// must therefore send only parameters, or blocks of add_state() or visit().
 //
 // A new algorithm is one file in core/algorithms and one row in its registry.cpp; docs/design.md
-// shows one step by step. Not thread safe.
+// shows one step by step.
+//
+// Errors: CommError from lanes. Not thread safe.
 
 #include <concepts>
 #include <functional>
@@ -48,18 +50,18 @@
 
 namespace gossamer {
 
-/// What an algorithm works with. The pipeline owns it, and it outlives the algorithm.
+/// What an algorithm works with. The pipeline owns all of it and outlives the algorithm.
 struct AlgorithmSetup {
   /// Buckets hold the initial parameters.
   std::span<Bucket> buckets;
   LaneFactory& lanes;
-  /// Steps that are over.
+  /// Counts the steps that are over; changes as training goes on.
   const Progress& progress;
   const Schedule& schedule;
-  /// All work on blocks goes here.
+  /// All work on blocks goes to this stream.
   Stream& stream;
   SimdPath simd = best_simd_path();
-  /// Shares the work of large blocks; null: the caller does it alone.
+  /// Threads that share the work on large blocks. Null: one thread does it.
   WorkerPool* pool = nullptr;
 };
 
@@ -67,41 +69,41 @@ class Algorithm {
  public:
   virtual ~Algorithm() = default;
 
-  /// Updates need the whole backward pass of all ranks.
+  /// True: updates wait for the end of the backward pass, because they need gradients of all ranks.
   [[nodiscard]] virtual bool updates_at_end() const { return false; }
-  /// Turns the gradients that are used into means; 1/n where they are sums over n ranks.
+  /// The factor that turns the used gradients into means: 1/n where they are sums over n ranks.
   [[nodiscard]] virtual double mean_factor() const { return 1.0; }
 
-  /// May start lanes that send the bucket's gradients.
+  /// All gradients of this rank for the bucket have arrived. May start lanes that send them.
   virtual void gradients_ready(Bucket& /*bucket*/) {}
-  /// gradients_ready() has been called for all buckets.
+  /// The pipeline has called gradients_ready() for all buckets.
   virtual void gradients_complete() {}
-  /// Waits for whatever takes the place of this rank's gradients, and puts it into the bucket
-  /// (Bucket::replace_gradient()). The pipeline inspects and clips what is then there.
+  /// Waits for the gradients that replace this rank's own, and puts them into the bucket
+  /// (Bucket::replace_gradient()). The pipeline then inspects and clips the bucket's gradients.
   virtual void final_gradients(Bucket& /*bucket*/) {}
-  /// Waits for lanes, and returns what has arrived.
+  /// Waits for lanes, and returns what to mix in.
   virtual Intake before_update(Bucket& /*bucket*/) { return {}; }
   /// Starts lanes that send the bucket's new parameters.
   virtual void after_update(Bucket& /*bucket*/) {}
   virtual void end_step() {}
 
-  /// The stream waits for all lanes; what has arrived is still mixed in by the next step.
+  /// Makes the stream wait for all lanes. The next step still mixes in what has arrived.
   virtual void drain() {}
-  /// After drain(): what has arrived is not mixed in, because somebody else has written the
-  /// parameters.
+  /// Drops what has arrived, because other code has written the parameters. Called after drain().
   virtual void forget() {}
-  /// Names the numbers and blocks that the algorithm has beside Bucket::add_state(). Called after
-  /// drain().
+  /// Shows the visitor the numbers and blocks of the algorithm that do not come from
+  /// Bucket::add_state(). Called after drain().
   virtual void visit(StateVisitor& /*visitor*/) {}
 
-  /// After a step with a gradient that was not finite, on a stream that lags behind: whether it was
-  /// this rank's own. Algorithms that use sums over ranks look at what this rank has added.
+  /// Called after a step with a gradient that was not finite, on a stream that lags behind. Returns
+  /// whether this rank's own gradient was not finite. Algorithms that use sums over ranks look at
+  /// what this rank has added to the sum.
   [[nodiscard]] virtual bool is_own_gradient(const Bucket& /*bucket*/, std::int64_t /*entry*/) {
     return true;
   }
 };
 
-/// Makes the algorithm of one rank. Collective: it may make lanes.
+/// Makes the algorithm of one rank. Collective, because it may make lanes.
 using AlgorithmFactory = std::function<std::unique_ptr<Algorithm>(const AlgorithmSetup& setup)>;
 
 /// One row of the table of algorithms (core/algorithms/registry.cpp).
@@ -110,24 +112,26 @@ struct AlgorithmEntry {
   std::string_view summary;
   /// The keys that `read` reads beside `name`.
   std::span<const OptionEntry> options = {};
-  /// Ranks send each other something.
+  /// True: the ranks send one another messages.
   bool communicates = true;
-  /// Lanes follow a topology, which must be given.
+  /// True: lanes follow a topology, so the configuration must name one.
   bool needs_topology = false;
-  /// Only topologies with a single round.
+  /// True: only topologies with a single round will do.
   bool needs_static = false;
-  /// Only topologies whose messages go in both directions.
+  /// True: only topologies whose messages go in both directions will do.
   bool needs_undirected = false;
-  /// All ranks hold the same parameters after every step.
+  /// True: all ranks hold the same parameters after every step.
   bool keeps_models_equal = false;
-  /// Reads the options, and makes nothing yet. Throws ConfigError with the place in the file.
+  /// Reads the options. The returned factory makes the algorithm later. Throws ConfigError with the
+  /// place in the file.
   AlgorithmFactory (*read)(const Options& options) = nullptr;
 };
 
 std::span<const AlgorithmEntry> algorithm_table();
 std::vector<std::string> algorithm_names();
 
-/// Why an algorithm cannot run on a topology (null: there is none), with advice; empty: it can.
+/// Says why an algorithm cannot run on a topology, with advice; empty if it can. A null topology
+/// means that there is none.
 std::string why_not(const AlgorithmEntry& entry, const Topology* topology);
 
 /// An algorithm with its options: `gossip`, or {"allreduce", Options::parse("delay: 1")}.

@@ -53,7 +53,8 @@ void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
   if (gradient.data == nullptr) {
     if (gradient.numel > 0)
       throw std::logic_error(concat("the gradient of ", slot.name, " is null"));
-    // Empty gradients may be null, which otherwise means that there is none.
+    // An empty gradient may have null data. Elsewhere null data means that there is no gradient, so
+    // give the empty gradient an address.
     gradient.data = slot.parameter.data;
   }
   if (is_updated_ || slot.gradient.data != nullptr) {

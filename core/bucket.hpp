@@ -1,12 +1,14 @@
 #pragma once
-// One bucket at work: a contiguous block of parameters, the states of its optimizer and algorithm,
-// and the gradients of the current step that have arrived. Where the model computes in bfloat16,
-// the block is the float32 master copy, and a second block has the rounded copy that the model
-// reads.
+// A Bucket is one bucket at work. It holds a contiguous block of parameters, the states of the
+// optimizer and the algorithm, and the gradients of the current step that have arrived. If the
+// model computes in bfloat16, the block is the float32 master copy, and a second block has the
+// rounded copy that the model reads.
 //
-// Protocol per step: offer() each gradient, then update() once. update() forgets the gradients;
-// their memory must stay until the stream has done the work. Invariant: update() writes the
-// parameters, and between steps whoever averages or loads; nobody else does. Not thread safe.
+// Protocol per step: offer() each gradient, update() once, then begin_step(). update() forgets the
+// gradients; their memory must stay until the stream has done the work. Invariant: in a step, only
+// update() writes the parameters. Between steps, averaging and loading may write them.
+//
+// Errors: std::logic_error for a broken protocol. Not thread safe.
 
 #include <cstdint>
 #include <memory>
@@ -28,13 +30,14 @@ namespace gossamer {
 
 class Bucket {
  public:
-  /// What a bucket works with.
+  /// The memory of a bucket.
   struct Memory {
     ParameterMemory model = {};
     /// Float64, one element per entry, on the stream's device: squared norms of the gradients.
     Block squares = {};
   };
-  /// Both references outlive the bucket.
+  /// `optimizer` and `stream` must outlive the bucket. Throws std::logic_error if the memory does
+  /// not fit the plan.
   Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInfo> parameters,
          Memory memory, const Optimizer& optimizer, Stream& stream);
 
@@ -46,39 +49,41 @@ class Bucket {
     return static_cast<std::int64_t>(slots_.size());
   }
   [[nodiscard]] const std::string& name(std::int64_t entry) const { return slot(entry).name; }
-  /// An entry's elements of a block that is laid out as the parameters are.
+  /// The elements of one entry, in a block that is laid out as the parameters are.
   template <class AnyBlock>
   [[nodiscard]] AnyBlock part(const AnyBlock& block, std::int64_t entry) const {
     return part_of(block, slot(entry).offset, slot(entry).parameter.numel);
   }
 
-  /// A zero-filled block laid out as the parameters are, which is saved and loaded with them under
-  /// the parameters' names and this one. For algorithms, when they are made.
+  /// Adds a zero-filled block that is laid out as the parameters are. visit() saves and loads it
+  /// with each parameter, under the parameter's name and `name`. Algorithms call this in their
+  /// constructors.
   Buffer add_state(std::string_view name);
 
-  /// The gradient of an entry has arrived; it is read until update(). Throws std::logic_error when
-  /// one is there already or has been used in this step.
+  /// Tells that the gradient of an entry has arrived. Its memory must stay until the work of
+  /// update() is done. Throws std::logic_error for another size or type, and for a second gradient
+  /// of the same entry in one step.
   void offer(std::int64_t entry, ConstBlock gradient);
-  /// No more gradients come in this step.
+  /// Tells that no more gradients come in this step.
   void close() { is_ready_ = true; }
-  /// All gradients are there, or close() was called.
+  /// True if all gradients have arrived or close() was called in this step.
   [[nodiscard]] bool is_ready() const { return is_ready_ || num_arrived_ == num_entries(); }
-  /// Null data where no gradient has arrived.
+  /// The gradient of an entry; null data if none has arrived.
   [[nodiscard]] ConstBlock gradient(std::int64_t entry) const { return slot(entry).gradient; }
-  /// Replaces the gradient of an entry by another one of the same size, of the model's type or the
-  /// bucket's; null data: none.
+  /// Replaces the gradient of an entry. The new one has the same size, and the type of the model or
+  /// of the bucket. Null data removes the gradient.
   void replace_gradient(std::int64_t entry, ConstBlock gradient);
-  /// replace_gradient() has been called in this step.
+  /// True if replace_gradient() was called in this step.
   [[nodiscard]] bool has_replaced_gradients() const { return has_replaced_; }
-  /// Of the gradients' squared norms; see Memory.
+  /// The memory of the gradients' squared norms; see Memory.
   [[nodiscard]] Block squares() const { return memory_.squares; }
-  /// Fills in squares() for the gradients that are there.
+  /// Enqueues the work that computes squares() for the gradients that have arrived.
   void take_squares(SimdPath simd, WorkerPool* pool);
-  /// What becomes of the gradients of this step, in the stream's memory; null: they are used as
-  /// they are. For algorithms, in before_update().
+  /// The factor for the gradients of this step, in the stream's memory; null: they are used as they
+  /// are. Algorithms read this in before_update().
   [[nodiscard]] const GradientDecision* decision() const { return decision_; }
   void set_decision(const GradientDecision* decision) { decision_ = decision; }
-  /// One segment per entry, with the gradients that are there now.
+  /// One segment per entry, with the gradients of this moment.
   [[nodiscard]] std::vector<Segment> segments() const;
 
   struct Update {
@@ -87,20 +92,21 @@ class Bucket {
     const GradientDecision* decision = nullptr;
     Intake intake = {};
     SimdPath simd = best_simd_path();
-    /// Shares the work; null: the caller does it alone.
+    /// Threads that share the work; null: one thread does it.
     WorkerPool* pool = nullptr;
   };
   /// Mixes all parameters and updates those that have a gradient.
   void update(const Update& update);
-  /// Makes the rounded copy what the parameters are, where there is one.
+  /// Enqueues the rounding of the parameters into the rounded copy, if there is one.
   void write_rounded();
   /// Makes the bucket ready for the gradients of the next step.
   void begin_step();
-  /// The last update() has turned out to be mixing alone: it does not count as a step.
+  /// Makes the last update() not count as a step of the optimizer, because it turned out to mix
+  /// only.
   void take_back_update();
 
-  /// Names parameters, states and numbers of updates, entry by entry. The stream's work is done
-  /// before and afterwards.
+  /// Shows the visitor parameters, states and numbers of updates, entry by entry. The stream's work
+  /// must be done before. After loading, the rounding of the parameters may still be under way.
   void visit(StateVisitor& visitor);
 
  private:
@@ -109,9 +115,9 @@ class Bucket {
     Block parameter;
     std::int64_t offset = 0;
     double weight_decay = 0.0;
-    /// Updates so far.
+    /// Updates of this parameter so far.
     std::int64_t num_updates = 0;
-    /// The last update() was one of them.
+    /// True if the last update() counted as an update of this parameter.
     bool counted = false;
     ConstBlock gradient = {};
   };
@@ -129,7 +135,7 @@ class Bucket {
   Memory memory_;
   const Optimizer& optimizer_;
   Stream& stream_;
-  /// The optimizer's first, then those of the algorithm.
+  /// The states of the optimizer, then those of the algorithm.
   std::vector<NamedState> states_;
   /// See SquaresInput.
   Buffer scratch_;
@@ -141,7 +147,7 @@ class Bucket {
   bool has_replaced_ = false;
 };
 
-/// Shows a visitor a block of the stream's memory.
+/// Shows a visitor a block of the stream's memory through host memory, and waits for the copies.
 void visit_block(StateVisitor& visitor, Stream& stream, const std::string& name,
                  const Block& block);
 

@@ -1,5 +1,5 @@
 #pragma once
-// One lane for each bucket.
+// One lane for each bucket of an algorithm. Not thread safe.
 
 #include <memory>
 #include <vector>
@@ -10,7 +10,8 @@ namespace gossamer {
 
 class BucketLanes {
  public:
-  /// `num_extra(bucket)`: elements that a message has beside the bucket's block.
+  /// Collective. `num_extra(bucket)` is the number of elements that a message has in addition to
+  /// the bucket's block; null: none.
   BucketLanes(const AlgorithmSetup& setup, LaneRounds rounds,
               std::int64_t (*num_extra)(const Bucket&) = nullptr) {
     for (const Bucket& bucket : setup.buckets) {

@@ -19,7 +19,8 @@ std::int64_t rounded(std::int64_t numel, DType dtype) {
   return (numel + unit - 1) / unit * unit;
 }
 
-/// Fills buckets of every dtype and device side by side; they close in the order they get full.
+/// Fills one open bucket per dtype and device, side by side. Buckets close in the order in which
+/// they get full.
 class Planner {
  public:
   Planner(std::span<const ParameterInfo> parameters, std::int64_t limit_bytes)
@@ -59,7 +60,7 @@ class Planner {
   std::vector<BucketSpec> closed_;
 };
 
-/// The text cut at its line breaks: one piece more than it has breaks.
+/// Cuts the text at its line breaks, into one piece more than there are breaks.
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines(1);
   for (const char c : text) {

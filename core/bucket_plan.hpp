@@ -1,6 +1,7 @@
 #pragma once
-// Which parameter lies where: parameters in the order in which their gradients arrive, cut into
-// buckets. Pure data, the same on every rank; agree() makes sure of that.
+// A bucket plan says which parameter lies where. It takes the parameters in the order in which
+// their gradients arrive and cuts that order into buckets. A plan is pure data and must be the same
+// on every rank; agree() checks this.
 
 #include <cstdint>
 #include <span>
@@ -16,8 +17,8 @@ namespace gossamer {
 struct ParameterInfo {
   std::string name;
   std::vector<std::int64_t> shape;
-  /// What the model computes with: float32, float64, or bfloat16, of which there is a float32
-  /// master copy.
+  /// The type that the model computes with: float32, float64 or bfloat16. A bfloat16 parameter has
+  /// a float32 master copy.
   DType dtype = DType::kFloat32;
   Device device = {};
   double weight_decay = 0.0;
@@ -33,9 +34,10 @@ struct BucketEntry {
 };
 
 struct BucketSpec {
-  /// Of what is kept, mixed and exchanged.
+  /// The type in which parameters are kept, mixed and exchanged.
   DType dtype = DType::kFloat32;
-  /// Of the model's parameters and their gradients; differs where `dtype` is a master copy's.
+  /// The type of the model's parameters and gradients. Differs from `dtype` where the bucket holds
+  /// master copies.
   DType model_dtype = DType::kFloat32;
   Device device = {};
   std::vector<BucketEntry> entries = {};
@@ -51,21 +53,22 @@ struct BucketPlan {
   [[nodiscard]] std::int64_t bytes() const;
 };
 
-/// Cuts `order` (indices of parameters, as their gradients arrived) into buckets: a bucket closes
+/// Cuts `order` (indices of parameters, as their gradients arrived) into buckets. A bucket closes
 /// with the parameter that makes its size reach `limit_bytes`. A bucket holds one dtype on one
-/// device. Parameters that are not in `order` follow in buckets of their own.
+/// device. Parameters that are not in `order` follow in buckets of their own. Throws
+/// std::logic_error for an index that is unknown or comes twice.
 BucketPlan plan_buckets(std::span<const ParameterInfo> parameters,
                         std::span<const std::int64_t> order, std::int64_t limit_bytes);
 
 /// A table for people: bucket, parameters, elements, bytes.
 std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> parameters);
 
-/// Collective. Every rank gives its own lines; unless all ranks give the same, all throw
-/// ConfigError, which says that the ranks differ in `what` and quotes the first line that differs
-/// and two ranks that disagree on it.
+/// Collective. Checks that all ranks give the same `lines`. Otherwise every rank throws
+/// ConfigError. The message says that the ranks differ in `what`, and quotes the first line that
+/// differs between rank 0 and another rank.
 void agree(Communicator& communicator, std::string_view what, const std::string& lines);
 
-/// One line per parameter: name, shape, dtype.
+/// One line per parameter: name, shape, dtype, device.
 std::string describe(std::span<const ParameterInfo> parameters);
 
 }  // namespace gossamer

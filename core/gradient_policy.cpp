@@ -49,7 +49,7 @@ GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,
     throw ConfigError(concat("the norm that gradients are clipped to is ", options.clip_norm,
                              ", allowed: a number > 0"));
   }
-  // Negative: there has been no step.
+  // A negative norm means that there has been no step.
   const Buffer none = stream.allocate_host(1, DType::kFloat64);
   none.block().as<double>()[0] = -1.0;
   stream.copy(last_norm_.block(), none.block());
@@ -135,7 +135,7 @@ void GradientPolicy::end_step(double mean_factor) {
     stream_.copy(part_of(report_.block(), num_entries, 1), part_of(flags_.block(), 1, 1));
   }
   reported_ = stream_.record();
-  // Elsewhere all of them are written anew in every step.
+  // On other streams every step writes all squares anew.
   if (stream_.immediate()) std::ranges::fill(squares_.block().as<double>(), 0.0);
 }
 

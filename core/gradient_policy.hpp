@@ -1,31 +1,35 @@
 #pragma once
-// What may become of gradients before they are used: scaling, clipping, and what happens when one
-// is not finite.
+// The gradient policy scales gradients, clips them, and decides what happens when one is not
+// finite.
 //
-// Clipping multiplies gradients by min(1, c / (N + 1e-6)), c the largest norm allowed, N the L2
-// norm of
-//   per_bucket      the bucket's own gradients, as decent-dp does; depends on the bucket size;
-//   global          all gradients of this rank (of the mean gradient under all-reduce), exactly:
-//                   no update can begin before the backward pass is over;
-//   delayed_global  the same, of the step before; keeps the overlap. The first step, which has no
-//                   step before it, is clipped as under global.
+// Clipping multiplies gradients by min(1, c / (N + 1e-6)). c is the largest norm allowed. N is the
+// L2 norm of different gradients in each mode:
+//   per_bucket      the bucket's own gradients, as in decent-dp. The result depends on the bucket
+//                   size.
+//   global          all gradients of this rank, or the mean gradient under all-reduce. This is
+//                   exact, but no update can begin before the backward pass is over.
+//   delayed_global  the same as global, but of the step before, so updates still overlap with the
+//                   backward pass. The first step has no step before it and is clipped as in
+//                   global.
 //
-// A gradient that is not finite ends the run (`abort`): it is found when it arrives, before its own
-// bucket's update and exchange, so no peer ever mixes with what would come of it. Or all ranks skip
-// the step together (`skip`): updates wait for the end of the backward pass, then one number is
-// all-reduced; a skipped step mixes and exchanges as usual, and neither the learning-rate schedule
-// nor the optimizers count it. Without communication each rank decides for itself.
+// A gradient that is not finite has one of two consequences:
+//   abort           The run ends. On processors the policy finds the gradient when it arrives,
+//                   before the update and exchange of its bucket, so it never reaches a peer.
+//   skip            All ranks skip the step together. Updates wait for the end of the backward
+//                   pass, and the ranks all-reduce one number. A skipped step mixes and exchanges
+//                   as usual; neither the learning-rate schedule nor the optimizers count it.
+//                   Without communication each rank decides for itself.
 //
-// Sums, factors and decisions are work on the model's stream and stay in its memory
-// (optim/gradient_control.hpp): the host need not know them for the step to go on. On processors,
-// whose work is done at once, a gradient that is not finite is known when it arrives. Elsewhere
-// the sweep leaves out what is not finite, and the host learns of it when the next step begins;
-// under all-reduce, which has summed it by then, the ranks ask each other whose it was.
+// Sums, factors and decisions are work on the model's stream and stay in the stream's memory
+// (optim/gradient_control.hpp). So a step goes on without the host knowing them. On a stream that
+// lags behind (a GPU's), the sweep leaves out gradients that are not finite, and the host learns of
+// them when the next step begins. Under all-reduce the gradients have been summed by then, and the
+// algorithm finds out whether the bad one was this rank's (Algorithm::is_own_gradient()).
 //
-// Cost: every gradient is read once more, on processors when it arrives, while it is still warm in
-// the cache. What defers updates keeps all gradients in memory until the backward pass is over and
-// hides neither updates nor the waiting for exchanges behind it; the exchanges themselves still
-// have a whole step.
+// Cost: every gradient is read once more; on processors this happens when it arrives and is still
+// in the cache. Deferred updates keep all gradients in memory until the backward pass is over.
+// Neither the updates nor the waiting for exchanges then overlap with the backward pass; the
+// exchanges themselves still have a whole step.
 //
 // Not thread safe.
 
@@ -54,81 +58,86 @@ NonFinite nonfinite(std::string_view name);
 
 struct GradientOptions {
   ClipMode clip_mode = ClipMode::kNone;
-  /// Positive unless nothing is clipped.
+  /// The largest norm allowed; must be positive unless the mode is kNone.
   double clip_norm = 1.0;
   NonFinite nonfinite = NonFinite::kAbort;
 };
 
-/// How a step ended.
+/// How a step has ended.
 struct StepReport {
-  /// It was left out: mixed, not updated.
+  /// True: the step was skipped, so parameters were mixed, not updated.
   bool skipped = false;
-  /// Place in the list of squares of the first gradient that was not finite; negative: none.
+  /// The index in squares() of the first gradient that was not finite; negative: none.
   std::int64_t nonfinite = -1;
 };
 
 class GradientPolicy {
  public:
-  /// `num_entries`: gradients of a step; `num_buckets`: groups of them. `stream` outlives this.
-  /// Throws ConfigError for a norm that is not positive.
+  /// `num_entries` is the number of gradients of a step, `num_buckets` the number of buckets that
+  /// they belong to. `stream` must outlive the policy. Throws ConfigError for a norm that is not
+  /// positive.
   GradientPolicy(const GradientOptions& options, Stream& stream, std::int64_t num_entries,
                  std::int64_t num_buckets);
 
-  /// Gradients are multiplied by this before anything else; 1 over the loss scale, where there is
-  /// one. Takes effect with the next gradient used.
+  /// Sets the factor that gradients are multiplied by before anything else: 1 over the loss scale,
+  /// if there is one. Takes effect with the next gradient used.
   void set_scale(double scale) { scale_ = scale; }
 
-  /// Updates of this step have to wait for the end of the backward pass.
+  /// True: updates of this step must wait for the end of the backward pass.
   [[nodiscard]] bool defers() const;
-  /// A gradient that is not finite ends the run.
+  /// True: a gradient that is not finite ends the run.
   [[nodiscard]] bool aborts() const { return options_.nonfinite == NonFinite::kAbort; }
-  /// The squared norm of every gradient of this step, float64 in the stream's memory; see
-  /// gradient_control.hpp. Whoever updates with a gradient fills in its place before.
+  /// The squared norms of the gradients of this step: num_entries float64 values in the stream's
+  /// memory (gradient_control.hpp). The pipeline must fill in a gradient's place before it updates
+  /// with that gradient.
   [[nodiscard]] Block squares() const { return squares_.block(); }
 
-  /// Once per step whose updates were deferred, when all squares are there: decides whether the
-  /// step is skipped, which all ranks of `communicator`, if given, do together.
+  /// Decides whether the step is skipped. Call this once per step with deferred updates, after
+  /// filling in all squares. The ranks of `communicator` decide together; with a null communicator
+  /// this rank decides alone.
   void settle(Communicator* communicator);
-  /// What becomes of the gradients of a bucket, whose squares are `squares`. `mean_factor`: what
-  /// makes a mean of them (1 / size where they are sums over ranks).
+  /// Enqueues the decision about the gradients of a bucket, and returns its place in the stream's
+  /// memory. `squares`: the squared norms of the bucket's gradients. `mean_factor`: the factor that
+  /// turns the gradients into means (1 / size where they are sums over ranks).
   const GradientDecision* decide(std::int64_t bucket, const ConstBlock& squares,
                                  double mean_factor = 1.0);
-  /// The same for gradients that the algorithm has scaled and clipped itself: only whether the step
-  /// counts.
+  /// Like decide(), but for gradients that the algorithm has scaled and clipped itself. The
+  /// decision only says whether the step counts.
   const GradientDecision* decide_unscaled(std::int64_t bucket, const ConstBlock& squares);
-  /// Names the norm that delayed_global keeps.
+  /// Shows the visitor the norm that delayed_global keeps from step to step.
   void visit(StateVisitor& visitor);
-  /// Ends a step.
+  /// Ends a step: keeps its norm for delayed_global, and starts copying its report to the host.
   void end_step(double mean_factor = 1.0);
-  /// How the last step ended, once for every end_step(). Waits until that is known.
+  /// How the last step has ended. Waits until the host knows it. Call this once for every
+  /// end_step().
   StepReport take_report();
 
  private:
   [[nodiscard]] DecisionRule rule(double mean_factor) const;
   GradientDecision* decide_by(const DecisionRule& rule, std::int64_t place,
                               const ConstBlock& squares);
-  /// Null where every rank's own squares decide.
+  /// The flag that all ranks share; null where the policy is to abort.
   [[nodiscard]] const double* flag() const;
 
   GradientOptions options_;
   Stream& stream_;
   double scale_ = 1.0;
   Buffer squares_;
-  /// Of each bucket, then unscaled ones of each bucket.
+  /// The decisions of all buckets, then the unscaled decisions of all buckets.
   Buffer decisions_;
   std::int64_t num_buckets_;
-  /// This rank's flag and the sum over all ranks, 2 numbers.
+  /// Two numbers: this rank's flag, and the sum of the flags of all ranks.
   Buffer flags_;
   Buffer last_norm_;
   bool has_last_norm_ = false;
   bool settled_ = false;
-  /// Copies on the host of the squares, and behind them of the flag.
+  /// Host copies of the squares, followed by the flag.
   Buffer report_;
   EventPtr reported_;
 };
 
-/// Waits for the stream: whether a block of a floating-point type holds something that is not
-/// finite.
+/// True if a block of a floating-point type holds an element that is not finite. Waits for the
+/// stream.
 bool holds_nonfinite(Stream& stream, const ConstBlock& block);
 
 }  // namespace gossamer

@@ -1,15 +1,17 @@
 #pragma once
 // A lane carries the messages of one bucket, one round at a time. An algorithm starts a round with
-// a block, and takes what has arrived before the next update. A lane does not know what the block
-// holds: parameters, gradients, or a state of the algorithm.
+// a block, and takes the result before the next update. A lane does not know what a block holds:
+// parameters, gradients, or a state of the algorithm.
 //
-// Protocol: start(k), wait(), take(), start(k + 1), ... on every rank with the same rounds, and the
-// lanes of a rank in the same order on every rank. Between start() and the end of wait() nobody may
-// write the block. A round that nobody takes is lost, without harm to later ones. forget() drops
-// what has arrived. Not thread safe.
+// Protocol: start(k), wait(), take(), start(k + 1), and so on. All ranks use the same rounds, and
+// start their lanes in the same order. No code may write the block between start() and the end of
+// wait(). The result of a round that is never taken is lost; later rounds are not affected.
+// forget() drops what has arrived.
 //
-// Two kinds exist: lanes over a Communicator (peer_lane.hpp), and lanes between the virtual ranks
-// of a simulation. Both come from a LaneFactory, so that an algorithm does not see the difference.
+// There are two kinds: lanes over a Communicator (peer_lane.hpp), and lanes between the virtual
+// ranks of a simulation. Both come from a LaneFactory, so an algorithm does not see the difference.
+//
+// Errors: CommError. Not thread safe.
 
 #include <cstdint>
 #include <memory>
@@ -23,24 +25,26 @@ namespace gossamer {
 class Lane {
  public:
   virtual ~Lane() = default;
-  /// Starts this rank's part of round k >= 0. `send` has as many elements as the lane's LaneSpec
-  /// says; the lane keeps its memory alive until the messages are over.
+  /// Starts this rank's part of round k >= 0. `send` must have LaneSpec::numel elements. The lane
+  /// keeps the memory of `send` alive until the messages are over.
   virtual void start(std::int64_t k, const Buffer& send) = 0;
-  /// What the stream is given later comes after the arrival of what start() has started. On a
-  /// stream whose work is done at once the caller waits. Returns at once if nothing is under way.
-  /// Throws CommError; in debug builds std::logic_error when the block was written meanwhile.
+  /// Makes the stream wait for the messages that start() has started: work given later runs after
+  /// they have arrived. On a stream whose work is done at once, the caller waits. Returns at once
+  /// if nothing is under way. Throws CommError; in debug builds also std::logic_error when the
+  /// block was written during the round.
   virtual void wait() = 0;
-  /// What has arrived, once; later calls give nothing to mix in. Valid until the next start().
+  /// What to mix in. Only the first call after wait() returns what has arrived; later calls return
+  /// an Intake that mixes in nothing. Valid until the next start().
   virtual Intake take() = 0;
-  /// What has arrived is not mixed in.
+  /// Drops what has arrived: take() then returns an Intake that mixes in nothing.
   virtual void forget() = 0;
 };
 
-/// Which ranks the rounds of a lane bring together.
+/// Which ranks exchange messages in the rounds of a lane.
 enum class LaneRounds : std::uint8_t {
-  /// The run's topology. take() mixes as its weights say.
+  /// The ranks that the run's topology joins. take() mixes with the topology's weights.
   kTopology,
-  /// All ranks in every round. take() gives their mean.
+  /// All ranks in every round. take() gives the mean of all ranks' blocks.
   kMean,
   /// All ranks in every round. take() gives keep = 0 and one inbox of weight 1: the sum of all
   /// ranks' blocks, this rank's included.
@@ -59,7 +63,8 @@ struct LaneSpec {
 class LaneFactory {
  public:
   virtual ~LaneFactory() = default;
-  /// The factory outlives the lane.
+  /// The factory must outlive the lane. Throws std::logic_error if the lane needs a topology and
+  /// there is none.
   virtual std::unique_ptr<Lane> make_lane(const LaneSpec& spec) = 0;
   [[nodiscard]] virtual int num_ranks() const = 0;
 };

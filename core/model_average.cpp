@@ -38,7 +38,7 @@ ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
   write_rounded();
   stream.copy(report.block(), squares.block());
   stream.synchronize();
-  // A device's stream goes on when an exchange is aborted: only the communicator knows.
+  // A GPU's stream goes on when an exchange is aborted, so ask the communicator for its error.
   communicator.check();
   double sum = 0.0;
   for (const double part : report.block().as<double>()) sum += part;

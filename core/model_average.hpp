@@ -1,5 +1,6 @@
 #pragma once
-// The average of all ranks' models, and how far apart they are.
+// Averages the models of all ranks, and measures how far each rank is from the average. Not thread
+// safe.
 
 #include <span>
 #include <vector>
@@ -10,21 +11,22 @@
 
 namespace gossamer {
 
-/// Replaces parameters by their mean over all ranks and remembers what they were; rounded copies
-/// follow. Nothing may be in flight on them. Costs one copy of them.
+/// Replaces the parameters of all ranks by their mean, and remembers each rank's own values.
+/// Rounded copies follow. No exchange of the parameters may be in flight. Needs memory for one more
+/// copy of the parameters.
 class ModelAverage {
  public:
-  /// Collective: all ranks give blocks of the same sizes; float32 or float64, on the device of
-  /// `stream`, which outlives this. Throws CommError.
+  /// Collective: all ranks pass blocks of the same sizes, float32 or float64, on the device of
+  /// `stream`. Waits for the stream. `stream` must outlive this object. Throws CommError.
   ModelAverage(Communicator& communicator, Stream& stream, std::vector<ParameterMemory> memory);
 
-  /// ||mean - x|| over all parameters, x this rank's own values.
+  /// |mean - x||, the L2 norm over all parameters, where x are this rank's own values.
   [[nodiscard]] double distance() const { return distance_; }
   /// Writes this rank's own values back, bit for bit, as work on the stream. Does not communicate.
   void restore();
 
  private:
-  /// Makes the rounded copies what the parameters are.
+  /// Enqueues the rounding of the parameters into the rounded copies.
   void write_rounded();
 
   Stream& stream_;
@@ -33,9 +35,9 @@ class ModelAverage {
   double distance_ = 0.0;
 };
 
-/// Collective: the sum over all ranks of each number, in rank order.
+/// Collective: the sum over all ranks of each number, added in rank order.
 std::vector<double> sum_over_ranks(Communicator& communicator, std::vector<double> numbers);
-/// Collective: every rank's number.
+/// Collective: the numbers of all ranks, in rank order.
 std::vector<double> gather_numbers(Communicator& communicator, double number);
 
 }  // namespace gossamer

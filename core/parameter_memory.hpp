@@ -7,15 +7,16 @@
 
 namespace gossamer {
 
-/// A bucket's parameters, on its stream's device.
+/// The memory of one bucket's parameters, on the stream's device; copies share it.
 struct ParameterMemory {
-  /// What is mixed, updated and exchanged.
+  /// The parameters that are mixed, updated and exchanged.
   Buffer parameters = {};
-  /// The same rounded to BucketSpec::model_dtype, which the model computes with; empty: it computes
-  /// with `parameters`.
+  /// The parameters rounded to BucketSpec::model_dtype, which the model computes with. Empty: the
+  /// model computes with `parameters`.
   Buffer rounded = {};
 };
 
+/// Zero-filled memory for a bucket.
 inline ParameterMemory allocate_parameters(const BucketSpec& spec, Stream& stream) {
   ParameterMemory memory{.parameters = stream.allocate(spec.numel, spec.dtype)};
   if (spec.has_master()) memory.rounded = stream.allocate(spec.numel, spec.model_dtype);

@@ -55,7 +55,7 @@ class PeerLane : public Lane {
   void forget() override { has_arrived_ = false; }
 
  private:
-  /// Makes sure that there are `count` inboxes.
+  /// Allocates inboxes until there are `count` of them.
   void reserve(std::size_t count) {
     while (inboxes_.size() < count) {
       inboxes_.push_back(setup_.stream.allocate(spec_.numel, spec_.dtype));
@@ -63,7 +63,7 @@ class PeerLane : public Lane {
   }
 
   [[nodiscard]] OpContext context_of(std::int64_t k) const {
-    // The worker may go on with an operation after this lane has gone.
+    // The operation may outlive this lane, so it holds the memory that it uses.
     std::shared_ptr<void> owner = sent_.owner();
     for (const Buffer& inbox : inboxes_) owner = both(std::move(owner), inbox.owner());
     return {.label = {.bucket = spec_.bucket, .round = k},
@@ -71,7 +71,7 @@ class PeerLane : public Lane {
             .ready = setup_.stream.record()};
   }
 
-  /// Exchanges `send` with the peers of a round into the inboxes from `first` on.
+  /// Exchanges `send` with the peers of a round, and receives into the inboxes from `first` on.
   Request exchange(const RankRound& round, ConstBlock send, std::size_t first, OpContext context) {
     const auto world_rank = [&round](int place) { return place * round.node_size; };
     switch (round.kind) {
@@ -107,8 +107,8 @@ class PeerLane : public Lane {
     return exchange(round, sent_.block(), 0, context_of(k));
   }
 
-  /// The ranks of a node sum, the first of them exchanges the sum with other nodes and mixes, and
-  /// the node gets the result.
+  /// A round in two levels: the ranks of a node sum their blocks; the first rank of the node
+  /// exchanges the sum with other nodes and mixes; then the ranks of the node get the result.
   Request start_two_levels(const RankRound& round, std::int64_t k) {
     const double mean = 1.0 / round.node_size;
     reserve(1);
@@ -128,12 +128,13 @@ class PeerLane : public Lane {
       between = exchange(round, inbox, 1, std::move(context));
     }
     if (round.take.empty()) {
-      // No other node is heard: the sum is all there is. The leader's must stay until it is sent.
+      // This node receives from no other node, so every rank mixes in the node's own sum. The
+      // leader waits for its send, because the inbox that it sends from must not change before.
       arriving_ = {{inbox, round.keep * mean}};
       return leads ? std::move(between) : std::move(sum);
     }
 
-    // The leader's inbox becomes what the node mixes to; the others get a copy.
+    // The leader mixes into its inbox; the other ranks of the node get a copy.
     arriving_ = {{inbox, 1.0}};
     OpContext context = context_of(k);
     context.after = leads ? between.state() : sum.state();
@@ -146,7 +147,8 @@ class PeerLane : public Lane {
                          heard = std::move(heard), simd = setup_.simd,
                          kept = context.owner]() -> EventPtr {
         enqueue_mix(*stream, inbox, keep, heard, simd);
-        // Should the operation fail, the stream may still be at it when its owner goes.
+        // If the operation fails, the stream may still use this memory when the operation's owner
+        // releases it.
         stream->keep(kept);
         return stream->record();
       };
@@ -157,7 +159,7 @@ class PeerLane : public Lane {
   const PeerLanes::Setup& setup_;
   Peers& peers_;
   LaneSpec spec_;
-  /// What is under way.
+  /// The block of the round under way.
   Buffer sent_;
   std::vector<Buffer> inboxes_;
   Request request_;

@@ -1,7 +1,7 @@
 #pragma once
-// Lanes over a Communicator: a round is an exchange with a peer, in a group, with several
-// neighbours, or in two levels. It sends straight from the block and receives into inboxes that the
-// lane owns.
+// Lanes over a Communicator. A round is an exchange with a peer, in a group, with several
+// neighbours, or in two levels (inside a node, then between nodes). A lane sends straight from the
+// block and receives into inboxes that it owns. Protocol, errors and thread safety: lane.hpp.
 
 #include <map>
 #include <memory>
@@ -16,23 +16,23 @@ namespace gossamer {
 class PeerLanes : public LaneFactory {
  public:
   struct Setup {
-    /// Whose work writes the blocks and reads the inboxes.
+    /// The stream whose work writes the blocks and reads the inboxes.
     Stream& stream;
     Communicator& communicator;
-    /// For LaneRounds::kTopology; may be null otherwise.
+    /// The topology of LaneRounds::kTopology; may be null if no lane needs it.
     std::shared_ptr<const Topology> topology;
-    /// Lanes add their waiting and their bytes.
+    /// Lanes add the time they wait and the bytes they send.
     PipelineMetrics& metrics;
     SimdPath simd = best_simd_path();
   };
-  /// What `setup` refers to outlives the factory.
+  /// All that `setup` refers to must outlive the factory.
   explicit PeerLanes(Setup setup) : setup_(std::move(setup)) {}
 
   std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override;
   [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
 
  private:
-  /// One for each kind of rounds, made with the first lane that needs it.
+  /// The Peers of a kind of rounds; made with the first lane that needs them.
   Peers& peers_of(LaneRounds rounds);
 
   Setup setup_;

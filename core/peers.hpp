@@ -1,14 +1,17 @@
 #pragma once
-// This rank's part in every round of a topology, and the sub-communicators of these rounds.
+// Peers knows this rank's part in every round of a topology, and owns the sub-communicators of
+// these rounds.
 //
-// A sub-communicator is built once for each distinct group of ranks, in the same order on every
-// rank. Pairs and neighbours talk over the world communicator, so only groups of three or more
-// ranks, short of everybody, need one of their own. Rounds of two levels need two for each node
-// size: one for the sums inside a node and one for the results, because a sum must not wait for the
-// result of an earlier bucket.
+// It builds one sub-communicator for each distinct group of ranks, in the same order on every rank.
+// Only groups of three or more ranks that are not the whole world need one: pairs and neighbours
+// talk over the world communicator. Rounds of two levels need two sub-communicators for each node
+// size: one for the sums inside a node and one for the results. With a single one, a sum would have
+// to wait for the result of an earlier bucket.
 //
-// Of a topology with a period all rounds are kept, of others the last one. In directed topologies
-// the weights are those of push-sum (push_sum.hpp), followed from round 0 on.
+// Peers keeps all rounds of a topology with a period, and the last round of any other topology. In
+// directed topologies the weights are those of push-sum (push_sum.hpp), followed from round 0 on.
+//
+// Errors: CommError; std::logic_error for a broken protocol. Not thread safe.
 
 #include <cstdint>
 #include <map>
@@ -23,22 +26,23 @@ namespace gossamer {
 
 class Peers {
  public:
-  /// Collective: builds the groups of one period. Both references must outlive the cache.
+  /// Collective: builds the groups of one period. Both references must outlive this object.
   Peers(Communicator& world, const Topology& topology);
-  /// Every round is the sum over all ranks: one inbox of weight 1, and keep = 0.
+  /// Makes every round the sum over all ranks: one inbox of weight 1, and keep = 0.
   explicit Peers(Communicator& world);
 
-  /// This rank's part in the k-th round. Collective while it brings groups not seen before (only
-  /// topologies without a period do). Where weights follow push-sum, k must not go back.
+  /// This rank's part in the k-th round; valid until the next call. Collective if the round has
+  /// groups that no earlier round had, which happens only in topologies without a period. In
+  /// directed topologies k must not decrease, or std::logic_error.
   const RankRound& round(std::int64_t k);
-  /// The communicator of a part of the kind kGroup.
+  /// The communicator of a round of the kind kGroup.
   [[nodiscard]] Communicator& group(const RankRound& round) const;
-  /// The ranks of this rank's node, for sums.
+  /// The communicator of this rank's node, for sums.
   [[nodiscard]] Communicator& node_sum(int node_size) const;
-  /// The same ranks, for results.
+  /// The communicator of the same ranks, for results.
   [[nodiscard]] Communicator& node_result(int node_size) const;
   [[nodiscard]] Communicator& world() const { return world_; }
-  /// Sub-communicators this rank has a part in.
+  /// The number of sub-communicators that this rank is a member of.
   [[nodiscard]] std::int64_t num_groups() const;
 
  private:
@@ -47,7 +51,7 @@ class Peers {
     std::unique_ptr<Communicator> result;
   };
 
-  /// Checks the k-th round and builds what it needs.
+  /// Checks the k-th round, builds its groups, and returns this rank's part.
   RankRound take(std::int64_t k);
   void build_groups(const Round& round);
   [[nodiscard]] std::vector<int> world_ranks_of(const std::vector<int>& places,
@@ -55,13 +59,13 @@ class Peers {
   [[nodiscard]] bool is_world(const std::vector<int>& ranks) const;
 
   Communicator& world_;
-  /// Null: the one round that rounds_ holds.
+  /// Null: every round is the one that rounds_ holds.
   const Topology* topology_;
   PushSum push_sum_;
   /// One period, or the last round asked for.
   std::vector<RankRound> rounds_;
   std::int64_t last_round_ = -1;
-  /// nullptr for groups of other ranks.
+  /// Maps world ranks to their communicator; nullptr for groups without this rank.
   std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;
   std::map<int, NodeComms> nodes_;
 };

@@ -113,7 +113,7 @@ void Pipeline::settle_gradients(Bucket& bucket) {
   }
   if (!bucket.has_replaced_gradients()) return;
   for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
-    // A sum over ranks has a norm of its own, and may overflow where no part did.
+    // A sum over ranks has its own norm, and may overflow where no rank's part did.
     if (!inspect(bucket, entry, bucket.gradient(entry))) {
       refuse(bucket, entry, progress_.num_steps + 1, false);
     }
@@ -199,7 +199,7 @@ void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t ste
 }
 
 void Pipeline::drain() {
-  // A step does not stand still for this wait.
+  // wait_s counts only waits that hold up a step; this one does not.
   const double waited = metrics_.wait_s;
   algorithm_->drain();
   metrics_.wait_s = waited;
@@ -220,14 +220,14 @@ void Pipeline::visit(StateVisitor& visitor) {
   std::int64_t has_sent = has_sent_ ? 1 : 0;
   visitor.number("run/has_sent", has_sent);
   policy_.visit(visitor);
-  // What has arrived belongs to the state before loading.
+  // What has arrived belongs to the state before loading, so drop it.
   if (visitor.loads()) algorithm_->forget();
   for (Bucket& bucket : buckets_) bucket.visit(visitor);
   algorithm_->visit(visitor);
   if (!visitor.loads()) return;
   has_sent_ = has_sent != 0;
   if (!has_sent_ || progress_.num_steps == 0) return;
-  // As the last step did.
+  // Repeat the exchanges of the last step, with the number of that step.
   --progress_.num_steps;
   for (Bucket& bucket : buckets_) algorithm_->after_update(bucket);
   algorithm_->end_step();

@@ -1,5 +1,5 @@
 #pragma once
-// Where a step's time goes, what it sends, and how far training has come.
+// Counters of training: where a step's time goes, what it sends, and how far training has come.
 
 #include <chrono>
 #include <cstdint>
@@ -8,27 +8,26 @@ namespace gossamer {
 
 /// Sums over all steps so far. Nothing in training depends on them.
 struct PipelineMetrics {
-  /// Seconds that steps stood still for messages.
+  /// Seconds that steps stood still to wait for messages.
   double wait_s = 0.0;
-  /// Seconds in the inspection of gradients, in mixing and in updates.
+  /// Seconds spent on inspecting gradients, mixing and updating.
   double update_s = 0.0;
-  /// Seconds in all of the pipeline: waiting, updates, the start of exchanges, and the rest.
+  /// Seconds spent in the whole pipeline: waiting, updates, the start of exchanges, and the rest.
   double pipeline_s = 0.0;
-  /// Bytes that this rank has to send at the least; see exchange_bytes().
+  /// The least number of bytes that this rank has had to send; see bytes_sent() (rank_round.hpp).
   double bytes_sent = 0.0;
 };
 
-/// How far training has come; part of the state that a checkpoint holds. The learning rate follows
-/// num_updates().
+/// How far training has come. A checkpoint holds it. The learning rate follows num_updates().
 struct Progress {
   std::int64_t num_steps = 0;
-  /// Steps that mixed and did not update, because a gradient was not finite.
+  /// Steps that mixed but did not update, because a gradient was not finite.
   std::int64_t num_skipped = 0;
 
   [[nodiscard]] std::int64_t num_updates() const { return num_steps - num_skipped; }
 };
 
-/// Adds the seconds of its life to a sum.
+/// Adds the seconds between its construction and destruction to a sum.
 class ScopedTimer {
  public:
   explicit ScopedTimer(double& seconds) : seconds_(seconds), start_(Clock::now()) {}
@@ -42,8 +41,8 @@ class ScopedTimer {
   Clock::time_point start_;
 };
 
-/// Adds the seconds of its life to update_s, but for the seconds that lanes meanwhile add to
-/// wait_s.
+/// Adds the seconds between its construction and destruction to update_s, minus the seconds that
+/// lanes add to wait_s in that time.
 class UpdateTimer {
  public:
   explicit UpdateTimer(PipelineMetrics& metrics)

@@ -1,6 +1,6 @@
 #pragma once
-// What a rank needs to train on a device: the stream of its model, and the communicator that
-// reaches the model's memory.
+// A RankDevice has what a rank needs to train on a device: the stream of its model, and a
+// communicator that reaches the model's memory. Not thread safe.
 
 #include <memory>
 
@@ -12,22 +12,22 @@ namespace gossamer {
 
 class RankDevice {
  public:
-  /// On processors: a stream whose work is done at once, and `host` itself. On a GPU: a stream of
-  /// its own there, and staging through host memory. `host` outlives this. Throws ConfigError when
-  /// there is no such device.
+  /// On processors: a stream whose work is done at once, and `host` itself as the communicator. On
+  /// a GPU: a new stream, and a communicator that stages blocks through host memory. `host` must
+  /// outlive this object. Throws ConfigError when there is no such device.
   RankDevice(Device device, Communicator& host);
-  /// How blocks of a device travel.
+  /// How the blocks of a device travel to other ranks.
   struct Wires {
-    /// By NCCL, if given; it outlives the device.
+    /// If given, blocks travel by NCCL; it must outlive this object.
     NcclApi* nccl = nullptr;
-    /// As Communicator::takes_device_memory() says: `host` takes them as they are. Otherwise, and
-    /// without NCCL, they go through host memory.
+    /// True: without NCCL, `host` takes blocks in device memory as they are (see
+    /// Communicator::takes_device_memory()). False: without NCCL, blocks go through host memory.
     bool direct = false;
-    /// Of NCCL's operations, in seconds.
+    /// Seconds that an operation of NCCL may take.
     double timeout_s = 300.0;
   };
-  /// With streams of the caller's choice on one device: `compute` has the model, `exchanges` moves
-  /// what is exchanged. `compute` and `host` outlive this. Collective with NCCL.
+  /// Uses two streams of the caller on one device: `compute` works on the model, `exchanges` moves
+  /// the blocks. `compute` and `host` must outlive this object. Collective with NCCL.
   RankDevice(Stream& compute, std::shared_ptr<Stream> exchanges, Communicator& host,
              const Wires& wires);
 

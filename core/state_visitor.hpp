@@ -1,11 +1,13 @@
 #pragma once
-// Whoever saves or loads the state of training implements a StateVisitor. The owners of state call
-// it once for each piece, by name and in the same order for saving and for loading.
+// A StateVisitor saves or loads the state of training. The owners of state call it once for each
+// piece, by name, and in the same order for saving and for loading.
 //
-// Names are per parameter, so that saved state does not depend on bucket sizes: `fc.weight` is the
-// parameter (of a bfloat16 model: its float32 master copy), `fc.weight/m` a state of the optimizer,
-// `fc.weight/tracker` a state of the algorithm, `fc.weight/updates` a number. Names that begin with
-// `run/` are numbers of the run.
+// Names are per parameter, so that saved state does not depend on bucket sizes:
+//   fc.weight           the parameter; of a bfloat16 model, the float32 master copy
+//   fc.weight/m         a state of the optimizer
+//   fc.weight/tracker   a state of the algorithm
+//   fc.weight/updates   a number
+//   run/...             a number of the whole run
 //
 // Errors: a visitor that loads throws CheckpointError for a name that it does not have, and for a
 // block of another size or type.
@@ -20,9 +22,9 @@ namespace gossamer {
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
-  /// True: the visitor writes into what it is given. False: it reads.
+  /// True: the visitor writes into the blocks and numbers. False: it reads them.
   [[nodiscard]] virtual bool loads() const = 0;
-  /// Host memory, valid during the call.
+  /// `block` is host memory and valid during the call only.
   virtual void block(const std::string& name, const Block& block) = 0;
   virtual void number(const std::string& name, double& value) = 0;
   virtual void number(const std::string& name, std::int64_t& value) = 0;

@@ -11,9 +11,9 @@
 namespace gossamer {
 namespace {
 
-// Elements. Waking the other threads takes longer than they save on less.
+// Elements. Below this size, waking the other threads takes longer than sharing the work saves.
 constexpr std::int64_t kLeastShared = 64 * 1024;
-// Parts begin at a multiple of this, so that no two threads write one cache line.
+// Elements. Parts begin at a multiple of this, so that no two threads write the same cache line.
 constexpr std::int64_t kGrain = 1024;
 
 /// The step of the elements [range.first, range.last) of the block.

@@ -1,6 +1,8 @@
 #pragma once
-// The step of a whole block of parameters, as work on a stream: mixing for all of it, the
-// optimizer's rule for the parameters that have a gradient.
+// The step of a whole block of parameters, as work on a stream. The work mixes every parameter of
+// the block, and applies the optimizer's rule to the parameters that have a gradient.
+//
+// Errors: std::logic_error for types that do not fit. Thread safety: that of the stream.
 
 #include <array>
 #include <cstdint>
@@ -20,19 +22,21 @@ struct Segment {
   /// Elements from the beginning of the block.
   std::int64_t offset = 0;
   std::int64_t numel = 0;
-  /// Null data: the parameter is mixed and not updated.
+  /// As many elements as the parameter. Null data: the parameter is mixed, not updated; a rule with
+  /// kEveryStep also calls its rest() (rule.hpp).
   ConstBlock gradient = {};
   /// 1 for the parameter's first update.
   std::int64_t step = 1;
   double weight_decay = 0.0;
 };
 
-/// All blocks have the same dtype, but for `rounded` and its gradients, and lie on the stream's
-/// device, and stay until the work is done.
+/// One step of a block. All memory lies on the stream's device and must stay until the work is
+/// done. All blocks have the dtype of `parameters`, except `rounded` and the gradients of a
+/// bfloat16 model.
 struct BlockUpdate {
   Block parameters = {};
-  /// As in ParameterUpdate, for the whole block; the gradients may also be float32 (their sum over
-  /// ranks), which takes one more pass.
+  /// As in ParameterUpdate, for the whole block. Here the gradients may also all be float32, as
+  /// their sum over ranks is; that costs one more pass over the block.
   Block rounded = {};
   /// The optimizer's num_states() blocks, each as large as `parameters`.
   std::array<void*, kMaxStates> states = {};
@@ -42,18 +46,20 @@ struct BlockUpdate {
   /// In rising order of offsets.
   std::vector<Segment> segments = {};
   double lr = 0.0;
-  /// What becomes of the gradients, in the stream's memory: written by work given earlier. Null:
-  /// they are used as they are.
+  /// The factor for the gradients, in the stream's memory; work given earlier has written it. Null:
+  /// the gradients are used as they are.
   const GradientDecision* decision = nullptr;
-  /// For streams on processors. The pool shares the work; null: one thread does it.
+  /// For streams on processors. The pool's threads share the work; null: one thread does it.
   SimdPath simd = best_simd_path();
   WorkerPool* pool = nullptr;
 };
 
-/// Gives the step to the stream. The optimizer outlives the work.
+/// Gives the step to the stream. The optimizer must outlive the work. Throws std::logic_error when
+/// the gradients' types do not fit the parameters'.
 void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate update);
 
-/// x <- keep * x + sum of weight * block over the inboxes, as work on the stream.
+/// x <- keep * x + sum of weight * block over the inboxes, as work on the stream. Does nothing
+/// without inboxes; `keep` must then be 1.
 void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
                  SimdPath simd = best_simd_path());
 

@@ -1,6 +1,7 @@
 #pragma once
-// What optim does on CUDA streams (optim/cuda). In a build without CUDA these throw
-// std::logic_error: there is no such stream then.
+// The work of optim on CUDA streams; optim/cuda has the kernels. Each function enqueues its work
+// and returns. In a build without CUDA there are no CUDA streams, and every function throws
+// std::logic_error. The headers of the enqueue_ functions document the arguments.
 
 #include <stdexcept>
 
@@ -12,8 +13,8 @@
 namespace gossamer {
 
 #ifdef GOSSAMER_HAVE_CUDA
-/// The step of a block by one optimizer's rule. optim/cuda/sweep.cu makes one for every rule: a
-/// linker that misses one means that a rule is not in its list.
+/// The step of a block by one optimizer's rule. optim/cuda/sweep.cu instantiates it once per rule:
+/// an undefined reference at link time means that a rule is missing there.
 template <class Rule>
 void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update);
 #else

@@ -1,6 +1,6 @@
 #pragma once
-// When gradients vanish, moments decay into denormal numbers, and x86 processors take a hundred
-// times as long for each operation on one.
+// Switches denormal numbers off for a thread. When gradients vanish, moments decay into denormal
+// numbers, and x86 processors need a hundred times as long for each operation on such a number.
 
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -8,7 +8,8 @@
 
 namespace gossamer {
 
-/// While it lives, this thread treats denormals as zero, where the processor can.
+/// While the object lives, its thread treats denormals as zero, if the processor can. The
+/// destructor restores the thread's setting.
 class FlushDenormals {
  public:
 #if defined(__SSE__)

@@ -14,11 +14,11 @@ namespace {
 constexpr std::int64_t kChunk = 64 * 1024;
 constexpr std::int64_t kLanes = 8;
 constexpr std::int64_t kChains = 4;
-// Bytes; without it a gradient that has left the inner caches takes twice as long.
+// Bytes. Without prefetching, a gradient that has left the inner caches takes twice as long.
 constexpr std::uintptr_t kPrefetchAhead = 2048;
 
-// Vectors of the compiler's own: it splits them where the processor's are shorter, so that lanes
-// and order are the same on every path.
+// Vectors of the compiler, not of the processor: the compiler splits them where the processor's are
+// shorter. So lanes and order of summation are the same on every path.
 using Doubles = double __attribute__((vector_size(kLanes * sizeof(double))));
 
 template <class T>
@@ -26,8 +26,8 @@ struct LanesOf {
   using Type __attribute__((vector_size(kLanes * sizeof(T)))) = T;
 };
 
-/// kLanes values from `from` on. By reference: no vector may be passed or returned by value where
-/// the caller's processor might not have it.
+/// Loads kLanes values from `from` on. The result goes through a reference, because no vector may
+/// be passed or returned by value where the caller's processor might not have it.
 template <class T>
 [[gnu::always_inline]] inline void load_wide(const T* from, Doubles& wide) {
   typename LanesOf<T>::Type lanes;

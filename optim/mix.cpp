@@ -7,7 +7,7 @@
 namespace gossamer {
 namespace {
 
-/// G as in SweepLoop.
+/// T and G as in SweepLoop.
 template <class T, class G>
 struct MixOne {
   const ParameterUpdate& update;
@@ -62,7 +62,7 @@ void mix_typed(const ParameterUpdate& update) {
 }  // namespace
 
 void mix(const ParameterUpdate& update) {
-  // What is not mixed stays as it is, rounded too.
+  // Without inboxes the parameter stays as it is, and so does its rounded copy.
   if (update.inboxes.empty()) return;
   switch (update.parameter.dtype) {
     case DType::kFloat32:

@@ -1,5 +1,5 @@
 #pragma once
-// What the optimizers of the Adam family share: their options and the coefficients of a step.
+// The options and the coefficients of a step that all optimizers of the Adam family share.
 
 #include <cmath>
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace gossamer {
 
-/// How weight decay enters: added to the gradient (Adam with L2), or taken from the parameter
-/// directly (AdamW; Loshchilov and Hutter, 2019).
+/// How weight decay enters. Coupled: it is added to the gradient (Adam with L2). Decoupled: it is
+/// taken from the parameter directly (AdamW; Loshchilov and Hutter, 2019).
 enum class Decay { kCoupled, kDecoupled };
 
 struct MomentOptions {
@@ -20,6 +20,7 @@ struct MomentOptions {
   double eps = 1e-8;
 };
 
+/// Reads `betas` and `eps`. Throws ConfigError.
 inline MomentOptions read_moment_options(const Options& options) {
   const auto [beta1, beta2] =
       options.number_pair("betas", {0.9, 0.999}, {.min = 0.0, .max = 1.0, .below_max = true});
@@ -27,6 +28,7 @@ inline MomentOptions read_moment_options(const Options& options) {
 }
 
 template <class T>
+/// The numbers of one step, computed once per parameter and step.
 struct MomentCoefficients {
   T beta1;
   T beta2;

@@ -1,4 +1,4 @@
-// Stands in for optim/cuda in builds without CUDA.
+// The functions of optim/cuda for builds without CUDA: all of them throw.
 
 #include "optim/cuda_kernels.hpp"
 

@@ -75,7 +75,7 @@ constexpr std::array kLinear = {
                 "default 0"},
 };
 
-/// Turns rules into optimizers: as they are, or inside EXTRA.
+/// Turn a rule into an optimizer: BuildPlain as it is, BuildExtra inside EXTRA.
 struct BuildPlain {
   template <class Rule>
   std::unique_ptr<Optimizer> operator()(const Rule& rule) const {

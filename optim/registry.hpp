@@ -1,7 +1,7 @@
 #pragma once
-// The tables of optimizers and learning-rate schedules. Adding an optimizer: write its file
-// in rules/, add a row in registry.cpp and a line in cuda/sweep.cu; a schedule: write its file,
-// declare its factory in registry.cpp, add a row there.
+// The tables of optimizers and learning-rate schedules. To add an optimizer, write its file in
+// rules/, add a row in registry.cpp and a line in cuda/sweep.cu. To add a schedule, write its file,
+// declare its factory in registry.cpp, and add a row there. Thread safe: the tables are constant.
 
 #include <memory>
 #include <span>
@@ -22,7 +22,7 @@ struct OptimizerEntry {
   /// The keys that `make` reads.
   std::span<const OptionEntry> options;
   std::unique_ptr<Optimizer> (*make)(const Options& options);
-  /// The same inside EXTRA (rules/extra.hpp); null where it cannot be.
+  /// Makes the optimizer inside EXTRA (rules/extra.hpp). Null: EXTRA cannot hold this optimizer.
   std::unique_ptr<Optimizer> (*make_in_extra)(const Options& options) = nullptr;
 };
 

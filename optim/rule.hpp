@@ -1,30 +1,31 @@
 #pragma once
-// What an optimizer does to one element. The sweeps turn it into loops: optim/sweep.hpp on
-// processors, optim/cuda on GPUs.
+// A rule is what an optimizer does to one element. The sweeps turn a rule into loops:
+// optim/sweep.hpp on processors, optim/cuda on GPUs.
 //
 // A rule is a small value with
 //
 //   static constexpr int kNumStates;                      // state values per element
 //   static constexpr std::array<std::string_view, kNumStates> kStateNames;
-//   static constexpr std::array kPhases = {...};          // the variants of apply that it has
-//   Phase phase(std::int64_t step) const;                 // which of them a step needs
+//   static constexpr std::array kPhases = {...};          // the variants of apply
+//   static constexpr StateMask reads(Phase);              // the states that a variant reads
+//   static constexpr StateMask writes(Phase);             // the states that a variant writes
+//   Phase phase(std::int64_t step) const;                 // the variant that a step needs
 //   std::int64_t cycle() const;                           // steps after which phases repeat
 //   template <class T> Coefficients<T> coefficients(const ParameterUpdate&) const;
 //   template <class T, Phase kPhase>
-//   GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>&, T& p, T g, std::array<T,
-//   kNumStates>& state);
+//   GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>&, T& p, T g,
+//                                          std::array<T, kNumStates>& state);
 //
-// where Coefficients is the rule's own template of numbers, computed in double once per parameter
-// and step. The sweep loads only the states that reads(phase) names and stores only those that
-// writes(phase) names.
+// Coefficients is the rule's own template of numbers. They are computed in double once per
+// parameter and step. apply() gets the mixed parameter p and the scaled gradient g. The sweep loads
+// only the states that reads() names, and stores only the states that writes() names.
 //
-// Two traits, resolved at compile time, so that rules without them keep their loops:
+// Two traits are resolved at compile time, so that rules without them pay nothing:
 //
-//   kSeesBefore   apply() has one more argument, the parameter before mixing (T before).
-//   kEveryStep    the rule also has rest<T, kPhase>(c, p, state, before), which the sweep calls
-//   where
-//                 the parameter has no gradient. The step does not count. In a step that is skipped
-//                 because a gradient was not finite, parameters are only mixed.
+//   kSeesBefore   apply() gets one more argument, the parameter before mixing (T before).
+//   kEveryStep    the rule also has rest<T, kPhase>(c, p, state, before). The sweep calls rest()
+//                 for a parameter without a gradient; such a step does not count. In a step that is
+//                 skipped because a gradient was not finite, parameters are only mixed.
 
 #include <array>
 #include <cstdint>
@@ -36,8 +37,8 @@
 
 namespace gossamer {
 
-/// Where a step stands in a cycle of accumulation. Rules without cycles use kFirst for a
-/// parameter's first step if that is special, and kMiddle otherwise.
+/// Where a step stands in a cycle of accumulation; a cycle of one step has kOnly. Rules without
+/// cycles use kFirst for a parameter's first step if that step is special, and kMiddle otherwise.
 enum class Phase : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 
 template <class Rule>
@@ -49,7 +50,7 @@ inline constexpr bool kEveryStep = requires {
   requires Rule::kEveryStep;
 };
 
-/// One element's step, with or without the parameter before mixing.
+/// The step of one element; passes `before` on to the rules that want it.
 template <class Rule, class T, Phase kPhase>
 GOSSAMER_HOST_DEVICE inline void apply_rule(const typename Rule::template Coefficients<T>& c, T& p,
                                             T g, std::array<T, Rule::kNumStates>& state,
@@ -61,12 +62,12 @@ GOSSAMER_HOST_DEVICE inline void apply_rule(const typename Rule::template Coeffi
   }
 }
 
-/// Bit i stands for state i.
+/// A set of states: bit i stands for state i.
 using StateMask = unsigned;
 
 constexpr StateMask all_states(int count) { return (1U << static_cast<unsigned>(count)) - 1U; }
 
-/// The Optimizer of a rule. sweep.hpp has its definition.
+/// Makes the Optimizer of a rule. sweep.hpp defines it.
 template <class Rule>
 std::unique_ptr<Optimizer> make_rule_optimizer(Rule rule);
 

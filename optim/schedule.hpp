@@ -1,5 +1,6 @@
 #pragma once
-// Learning rates as functions of the number of completed steps. Immutable, thread safe.
+// A schedule gives the learning rate as a function of the number of completed steps. Schedules are
+// immutable and thread safe.
 
 #include <cstdint>
 #include <memory>
@@ -13,11 +14,11 @@ class Schedule {
   [[nodiscard]] virtual double lr(std::int64_t completed_steps) const = 0;
 };
 
-/// What every schedule is given beside its own options.
+/// What every schedule gets in addition to its own options.
 struct ScheduleBase {
   /// The optimizer's learning rate.
   double lr = 1e-3;
-  /// Steps of the whole run, for defaults.
+  /// Steps of the whole run; some options have defaults that depend on it.
   std::int64_t total_steps = 1;
 };
 

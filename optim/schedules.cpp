@@ -1,5 +1,5 @@
-// The built-in schedules. `cosine_with_warmup` is decent-dp's formula; its cosine part is that of
-// Loshchilov and Hutter (2017), equation 5, without restarts.
+// The built-in schedules. `cosine_with_warmup` is decent-dp's formula. Its cosine part is equation
+// 5 of Loshchilov and Hutter (2017), without restarts.
 
 #include <algorithm>
 #include <cmath>

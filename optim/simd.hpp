@@ -1,7 +1,8 @@
 #pragma once
-// Which vector instructions a loop is compiled for, chosen when the program runs: one binary serves
-// every processor. All paths give the same bits where the file is compiled with -ffp-contract=off,
-// as this folder is: otherwise the wider ones would fuse multiplications with additions.
+// Compiles a loop for several sets of vector instructions and chooses one when the program runs, so
+// that one binary serves every processor. All paths give the same bits if the file is compiled with
+// -ffp-contract=off, as this folder is. Otherwise the wider paths would fuse multiplications with
+// additions.
 
 #include <array>
 #include <cstdint>
@@ -17,7 +18,7 @@ constexpr std::string_view name_of(SimdPath path) {
   return kNames[static_cast<std::size_t>(path)];
 }
 
-/// The processor has what the path needs.
+/// True if this processor has the instructions that the path needs.
 inline bool is_available(SimdPath path) {
 #if defined(__x86_64__) && defined(__GNUC__)
   if (path == SimdPath::kAvx2) return __builtin_cpu_supports("avx2") != 0;
@@ -43,8 +44,8 @@ inline SimdPath best_simd_path() {
   return is_available(SimdPath::kAvx2) ? SimdPath::kAvx2 : SimdPath::kBaseline;
 }
 
-/// Asks for `bytes` bytes that lie `ahead` bytes behind `place`. They may lie behind the end of an
-/// array; nothing happens then.
+/// Prefetches `bytes` bytes, from `ahead` bytes after `place` on. They may lie beyond the end of
+/// the array: the processor then ignores the prefetch.
 [[gnu::always_inline]] inline void prefetch(const void* place, std::uintptr_t ahead,
                                             std::uintptr_t bytes) {
   constexpr std::uintptr_t kCacheLine = 64;
@@ -57,8 +58,8 @@ inline SimdPath best_simd_path() {
 namespace internal {
 
 #if defined(__x86_64__) && defined(__GNUC__)
-// The body is inlined into each of these and vectorised for its instructions; that is why it has to
-// be a function object whose call operator is always_inline.
+// The body is inlined into each of these functions and vectorised for the function's instructions.
+// Therefore the body must be a function object whose call operator is always_inline.
 template <class Body>
 [[gnu::target("avx2")]] void run_avx2(const Body& body) {
   body();

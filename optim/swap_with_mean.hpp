@@ -1,5 +1,5 @@
 #pragma once
-// Puts the mean of all ranks' models in the place of a model, and keeps the model.
+// Replaces a model by the mean of all ranks' models, and keeps the model in the memory of the sum.
 
 #include "base/host_device.hpp"
 #include "base/stream.hpp"
@@ -7,19 +7,20 @@
 
 namespace gossamer {
 
+/// All memory lies on the stream's device and must stay until the work is done.
 struct SwapInput {
-  /// Float32 or float64. Becomes the mean.
+  /// This rank's model, float32 or float64. Becomes the mean.
   Block x = {};
-  /// The sum of `x` over `size` ranks. Becomes what `x` was.
+  /// The sum of `x` over `size` ranks, as many elements as `x`. Becomes the old value of `x`.
   Block sum = {};
   int size = 1;
-  /// Float64, swap_scratch_numel() elements; for streams that do not run on processors.
+  /// Float64, swap_scratch_numel() elements; only for streams that do not run on processors.
   Block scratch = {};
-  /// Set to the squared distance between the two.
+  /// Written: the squared L2 distance between the mean and the old `x`.
   double* squares = nullptr;
 };
 
-/// For one element; returns the squared distance.
+/// Swaps one element, and returns the squared distance between mean and model.
 template <class T>
 GOSSAMER_HOST_DEVICE double swap_with_mean(T& x, T& sum, T size) {
   const T own = x;
@@ -30,7 +31,9 @@ GOSSAMER_HOST_DEVICE double swap_with_mean(T& x, T& sum, T size) {
   return difference * difference;
 }
 
+/// Elements of scratch memory for a model of `numel` elements.
 std::int64_t swap_scratch_numel(std::int64_t numel);
+/// Enqueues the swap. Throws std::logic_error for other types.
 void enqueue_swap_with_mean(Stream& stream, const SwapInput& input);
 
 }  // namespace gossamer

@@ -1,6 +1,9 @@
 #pragma once
-// The one pass over memory on processors: turns a rule (rule.hpp) into the loops over a parameter,
-// with mixing and gradient scaling folded in. optim/cuda does the same for GPUs.
+// The sweep: the one pass over memory that a step needs on processors. It turns a rule (rule.hpp)
+// into loops over a parameter that mix, scale the gradient and update. optim/cuda has the sweep for
+// GPUs.
+//
+// Errors: std::logic_error for types that do not fit, and for a phase that the rule does not list.
 
 #include <array>
 #include <bit>
@@ -19,8 +22,8 @@ namespace gossamer {
 
 namespace internal {
 
-// Up to six arrays are walked at once, more than the hardware keeps ahead of by itself, above all
-// from page to page: asking for the lines to come is worth 8 to 12 % where memory is the limit.
+// The loops walk up to six arrays at once. The hardware cannot prefetch so many, least of all from
+// page to page. Prefetching by instruction saves 8 to 12 % of the time where memory is the limit.
 constexpr std::int64_t kPrefetchBytes = 256;
 constexpr std::uintptr_t kPrefetchAhead = 1024;
 
@@ -28,12 +31,13 @@ constexpr std::uintptr_t kPrefetchAhead = 1024;
   prefetch(block, kPrefetchAhead, kPrefetchBytes);
 }
 
-/// How many inboxes a loop is made for. One is by far the most frequent; it needs no detour.
+/// The number of inboxes that a loop is compiled for. One inbox is by far the most frequent case,
+/// and its loop needs no buffer.
 enum class Mixing : std::uint8_t { kNone, kOne, kMany };
 
 constexpr std::int64_t kMostInBlock = kPrefetchBytes / std::int64_t{sizeof(float)};
 
-/// Elements [first, last) of x, mixed, into `mixed`, which stays in the first-level cache.
+/// Writes elements [first, last) of the mixed x into `mixed`, which stays in the first-level cache.
 template <class T>
 [[gnu::always_inline]] inline void mix_block(const ParameterUpdate& update, std::int64_t first,
                                              std::int64_t last, T* mixed) {
@@ -51,8 +55,9 @@ template <class T>
   }
 }
 
-/// G: what gradients are, and what the model computes with. Where that is not T, the parameters are
-/// written twice. kRests: the parameter has no gradient; see kEveryStep.
+/// The loop over one parameter. T: the type of the parameters and states. G: the type of the
+/// gradients, with which the model computes; where G is not T, the loop also writes the rounded
+/// copy. kRests: the parameter has no gradient, and the loop calls rest() instead of apply().
 template <class Rule, class T, class G, Phase kPhase, Mixing kMix, bool kRests>
 struct SweepLoop {
   const ParameterUpdate& update;
@@ -62,7 +67,7 @@ struct SweepLoop {
     constexpr int kStates = Rule::kNumStates;
     constexpr StateMask kReads = Rule::reads(kPhase);
     constexpr StateMask kWrites = Rule::writes(kPhase);
-    // A copy, which the compiler can keep in registers: it need not fear stores through pointers.
+    // The compiler can keep a copy in registers: no store through a pointer can change it.
     const auto c = coefficients;
     T* const p = static_cast<T*>(update.parameter.data);
     const G* const g = static_cast<const G*>(update.gradient.data);
@@ -136,7 +141,7 @@ void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
 
 template <class Rule, class T, class G = T, bool kRests = false>
 void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
-  // One loop for any number of inboxes is enough where little depends on speed.
+  // These rules are not the fastest ones, so one loop for any number of inboxes is enough.
   if constexpr (kSeesBefore<Rule> || kEveryStep<Rule>) {
     return sweep_phase<Rule, T, G, Mixing::kMany, kRests>(rule, update);
   } else {
@@ -198,7 +203,7 @@ void sweep(const Rule& rule, const ParameterUpdate& update) {
   throw std::logic_error("sweep: gradients must be float32, float64 or bfloat16");
 }
 
-/// The Optimizer of a rule.
+/// The Optimizer that applies a rule.
 template <class Rule>
 class RuleOptimizer : public Optimizer {
  public:
@@ -210,7 +215,8 @@ class RuleOptimizer : public Optimizer {
   [[nodiscard]] std::int64_t least_bytes(std::int64_t step, DType model) const override {
     const Phase phase = rule_.phase(step);
     const DType master = master_of(model);
-    // Parameter in and out, inbox; gradient and what the model reads.
+    // Master type: the parameter read and written, the inbox, the states. Model type: the gradient,
+    // and the rounded copy where there is one.
     return size_of(master) *
                (3 + std::popcount(Rule::reads(phase)) + std::popcount(Rule::writes(phase))) +
            size_of(model) * (master == model ? 1 : 2);

@@ -1,7 +1,7 @@
 #pragma once
-// The estimate of the mean gradient that gradient tracking keeps
-// (core/algorithms/gradient_tracking.cpp), as a rule: the sweep then mixes, scales and clips for it
-// as for parameters.
+// The rule that updates the tracker of gradient tracking (core/algorithms/gradient_tracking.cpp):
+// an estimate of the mean gradient. As a rule, it lets the sweep mix the tracker, and scale and
+// clip the gradients, with the same code as for parameters.
 
 #include <memory>
 
@@ -9,8 +9,8 @@
 
 namespace gossamer {
 
-/// y <- (y mixed) + g - g_old, g_old <- g. Where there is no gradient, g = 0. Its one state is
-/// g_old.
+/// y <- (y mixed) + g - g_old, then g_old <- g; y is the tracker, in the place of the parameter. A
+/// missing gradient counts as g = 0. The one state is g_old, named `last_gradient`.
 std::unique_ptr<Optimizer> make_tracker();
 
 }  // namespace gossamer

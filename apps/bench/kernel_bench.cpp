@@ -42,7 +42,7 @@ struct ScaleLoop {
 
 /// A float32 buffer on the stream's device with numbers up to `bound`.
 Buffer filled(Stream& stream, std::int64_t numel, std::uint64_t number, double bound) {
-  // Cheap numbers: hundreds of millions are needed, and only their size matters.
+  // Hundreds of millions of numbers are needed, and only their size matters, so cheap ones will do.
   Random random(1, number);
   std::vector<float> pattern(4099);
   for (float& value : pattern) value = static_cast<float>(random.uniform(-bound, bound));
@@ -142,7 +142,7 @@ std::vector<double> KernelBench::update_cycle() {
 }
 
 double KernelBench::scale_all() {
-  // Up and down in turn, so that nothing grows or vanishes.
+  // Scale up and down in turn, so that the values neither grow nor vanish.
   const float factor = num_scalings_++ % 2 == 0 ? 1.0009765625F : 0.9990243902F;
   std::vector<double> seconds;
   for (const Bucket& bucket : buckets_) {
@@ -158,7 +158,8 @@ double KernelBench::scale_all() {
 }
 
 double KernelBench::copy_all() {
-  // As long as an update of all buckets, so that clocks and waiting at the end weigh as much.
+  // Repeat for about as long as an update of all buckets takes, so that clocks and the final wait
+  // have the same weight in both.
   constexpr int kRepeats = 8;
   const double seconds = seconds_of([&] {
     for (int i = 0; i < kRepeats; ++i) stream_->copy(copied_[1].block(), copied_[0].block());
@@ -171,7 +172,7 @@ double KernelBench::seconds_per_byte() { return stream_->on_host() ? scale_all()
 
 KernelFigures KernelBench::run() {
   KernelFigures figures{.numel = buckets_.front().spec().numel, .cycle = optimizer_->cycle()};
-  // Of the second cycle: a first step may differ from all others of its kind.
+  // Count the second cycle, because a parameter's very first step may differ from all later ones.
   for (std::int64_t step = figures.cycle + 1; step <= 2 * figures.cycle; ++step) {
     figures.least_bytes_per_element +=
         static_cast<double>(optimizer_->least_bytes(step, options_.model)) /

@@ -17,7 +17,7 @@ constexpr std::uint64_t kLabels = 2000;
 constexpr std::uint64_t kPatterns = 900;
 constexpr std::int64_t kNumClasses = 10;
 constexpr std::int64_t kVocabulary = 256;
-// Inputs have the variance of uniform noise; the pattern of the class is this much of it.
+// The share of the class's pattern in an input. Inputs have the variance of uniform noise.
 constexpr double kPatternShare = 0.15;
 
 std::uint64_t mix(std::uint64_t z) {
@@ -27,7 +27,7 @@ std::uint64_t mix(std::uint64_t z) {
   return z ^ z >> 31U;
 }
 
-/// h and u of the header, for one seed and stream.
+/// The functions h and u of the header, for one seed and stream.
 class NumberSequence {
  public:
   NumberSequence(std::uint64_t seed, std::uint64_t stream) : key_(mix((seed << 32U) + stream)) {}
@@ -37,14 +37,14 @@ class NumberSequence {
   [[nodiscard]] double uniform(std::int64_t i) const {
     return std::ldexp(static_cast<double>(bits(i) >> 40U), -24);
   }
-  /// In [-1, 1).
+  /// A number in [-1, 1).
   [[nodiscard]] double symmetric(std::int64_t i) const { return 2.0 * uniform(i) - 1.0; }
 
  private:
   std::uint64_t key_;
 };
 
-/// The bound of a parameter's initial values, or the one value that all elements have.
+/// The bound of a parameter's initial values, or the single value of all its elements.
 struct Initial {
   double bound = 0.0;
   double constant = 0.0;
@@ -116,7 +116,7 @@ std::shared_ptr<Classifier> ReferenceTask::make_model() const {
   std::int64_t fan_in = 1;
   for (const auto& entry : model->named_parameters()) {
     torch::Tensor parameter = entry.value();
-    // A bias has the fan-in of the matrix before it.
+    // A bias has the fan-in of the matrix that precedes it.
     if (parameter.dim() > 1) fan_in = parameter.size(1);
     const Initial initial = task_of(name_).initial(entry.key(), parameter, fan_in);
     const NumberSequence numbers(seed_, stream++);

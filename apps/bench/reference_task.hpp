@@ -1,7 +1,7 @@
 #pragma once
-// Models, initial values and data that any framework can make again: everything follows from a
-// seed through arithmetic on 64-bit integers, so that two programs that train the same model must
-// print the same losses. scripts/peer_step.py is the other side for PyTorch and decent-dp.
+// Models, initial values and data that any framework can reproduce. Everything follows from a seed
+// by arithmetic on 64-bit integers, so two programs that train the same model must print the same
+// losses. scripts/peer_step.py is the counterpart for PyTorch and decent-dp.
 //
 //   mix(z)             splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
 //                      Generators", OOPSLA 2014): one step from state z
@@ -9,8 +9,8 @@
 //   u(seed, stream, i) = the 24 leading bits of h as a fraction, in [0, 1)
 //   sym(b)             = float32(b * (2 u - 1)), b in double
 //
-// Element i (row-major) of parameter t (declared order) comes from stream 1 + t; the inputs of rank
-// r from stream 1000 + r, its labels from 2000 + r, the pattern of class c from 900 + c.
+// Element i (row-major) of parameter t (declared order) comes from stream 1 + t. The inputs of rank
+// r come from stream 1000 + r, its labels from 2000 + r, and the pattern of class c from 900 + c.
 
 #include <cstdint>
 #include <memory>
@@ -27,7 +27,7 @@ struct Batch {
   torch::Tensor labels;
 };
 
-/// One of the models and what belongs to it.
+/// One of the models, with its initial values and data.
 class ReferenceTask {
  public:
   /// `mlp` (784-1024-1024-1024-10), `resnet20` (3 x 32 x 32 images) or `gpt` (6 layers, 384 wide,
@@ -39,7 +39,7 @@ class ReferenceTask {
 
   /// A new model with the initial values.
   [[nodiscard]] std::shared_ptr<Classifier> make_model() const;
-  /// A pool of batches, to be used in turn.
+  /// A pool of batches of this rank; the steps use them in turn.
   [[nodiscard]] std::vector<Batch> make_batches(int rank, std::int64_t batch_size) const;
   [[nodiscard]] std::int64_t default_batch_size() const;
 

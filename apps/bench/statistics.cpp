@@ -29,12 +29,12 @@ std::pair<double, double> median_interval(std::vector<double> values) {
   std::ranges::sort(values);
   const auto n = static_cast<std::int64_t>(values.size());
   if (n > kMany) {
-    // Normal approximation; the exact terms would underflow.
+    // Use the normal approximation, because the exact terms would underflow.
     const double half = static_cast<double>(n) / 2.0;
     const auto first = static_cast<std::size_t>(half - 0.98 * std::sqrt(static_cast<double>(n)));
     return {values[first], values[values.size() - 1 - first]};
   }
-  // Largest k such that at most k of n values lie below the median with a chance of 2.5 %.
+  // The largest k such that the chance of at most k of n values below the median is within 2.5 %.
   double chance = std::pow(0.5, static_cast<double>(n));
   double below = 0.0;
   std::int64_t k = 0;

@@ -32,7 +32,7 @@ double seconds_between(Clock::time_point first, Clock::time_point last) {
   return std::chrono::duration<double>(last - first).count();
 }
 
-/// Seconds of one step's parts, by name.
+/// Seconds of the parts of one step, by name.
 using Row = std::map<std::string, double>;
 
 std::vector<double> column(const std::vector<Row>& rows, const std::string& name) {
@@ -41,7 +41,7 @@ std::vector<double> column(const std::vector<Row>& rows, const std::string& name
   return values;
 }
 
-/// One engine with its own model; all of them see the same batches.
+/// One engine with its own model. All engines see the same batches.
 class Engine {
  public:
   Engine(std::string name, const ReferenceTask& task, Communicator& communicator,
@@ -61,7 +61,7 @@ class Engine {
   }
   [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
   [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }
-  /// The median of each turn, in seconds.
+  /// The median step time of each turn, in seconds.
   [[nodiscard]] const std::vector<double>& turns() const { return turns_; }
 
   void keep_turn(const std::vector<Row>& rows) {
@@ -143,7 +143,7 @@ double mean_of(const std::vector<Json>& ranks, const char* section, const std::s
   return sum / static_cast<double>(ranks.size());
 }
 
-/// Element by element.
+/// The mean over ranks, element by element.
 std::vector<double> mean_list(const std::vector<Json>& ranks, const char* key) {
   std::vector<double> mean(ranks.front().at(key).size());
   for (const Json& rank : ranks) {
@@ -176,7 +176,7 @@ class StepBench {
       go(*engine, std::max<std::int64_t>(options_.warmup, 3), false);
     for (std::int64_t round = 0; round < rounds; ++round) {
       for (const auto& engine : engines_) go(*engine, block + (several ? 1 : 0), true);
-      // There and back, so that nobody is always the first.
+      // Reverse the order in every turn, so that no engine is always first.
       std::ranges::reverse(engines_);
     }
     if (rounds % 2 == 1) std::ranges::reverse(engines_);
@@ -196,7 +196,8 @@ class StepBench {
     std::vector<Row> rows;
     for (std::int64_t k = 0; k < count; ++k) {
       Row row = engine.step(pool_);
-      // A turn's first step finds nothing in flight; it does not count where turns are taken.
+      // The first step of a turn finds no exchange in flight, so it does not count if engines take
+      // turns.
       if (keep && (k > 0 || engines_.size() == 1)) rows.push_back(std::move(row));
     }
     engine.settle();
@@ -204,7 +205,7 @@ class StepBench {
     if (keep) engine.keep_turn(rows);
   }
 
-  /// What each rank has measured, on every rank.
+  /// Collective: the measurements of all ranks, on every rank.
   std::vector<Json> gather(const Engine& engine) {
     Json mine;
     for (const auto& [name, unused] : engine.rows().front()) {

@@ -1,8 +1,8 @@
 #pragma once
-// A training step, timed: models, data and figures as scripts/peer_step.py has them for decent-dp
-// and PyTorch, so that a line of one can be held against a line of the other.
+// Times training steps. Models, data and figures are those of scripts/peer_step.py for decent-dp
+// and PyTorch, so the output lines of the two programs can be compared.
 //
-// Engines: the algorithms of the library, and `compute`, which is forward and backward alone.
+// Engines are the algorithms of the library, and `compute`, which runs forward and backward alone.
 // Several engines take turns within the same processes, so that a slow drift of the machine cancels
 // out of the ratios between them.
 
@@ -20,11 +20,11 @@ struct StepBenchOptions {
   std::string model = "mlp";
   std::string topology = "ring";
   std::string optimizer = "accum-adamw";
-  /// Timed steps of each engine. With several engines: in `rounds` turns.
+  /// Timed steps of each engine. Several engines share them out over `rounds` turns.
   std::int64_t steps = 30;
   std::int64_t warmup = 5;
   std::int64_t rounds = 5;
-  /// Samples per rank; 0: what the model usually takes.
+  /// Samples per rank; 0: the model's default.
   std::int64_t batch_size = 0;
   double bucket_mb = 25.0;
   std::int64_t accum_iter = 4;
@@ -32,15 +32,15 @@ struct StepBenchOptions {
   double weight_decay = 0.1;
   std::uint64_t seed = 1234;
   int threads = 1;
-  /// Report the loss of every step, warm-up included: its mean over ranks.
+  /// Report the mean loss over ranks for every step, warm-up included.
   bool losses = false;
 };
 
 /// `gossip`, `allreduce`, `local`, `compute`.
 std::vector<std::string> step_engine_names();
 
-/// Collective. Returns the lines of JSON that rank 0 prints: one per engine, and one with ratios
-/// where there are several. Throws ConfigError.
+/// Collective. Returns the lines of JSON that rank 0 prints: one per engine and, with several
+/// engines, one with their ratios. Throws ConfigError.
 std::vector<std::string> run_step_bench(Communicator& communicator, const World& world,
                                         const StepBenchOptions& options);
 

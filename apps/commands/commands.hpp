@@ -1,5 +1,5 @@
 #pragma once
-// The subcommands. Each file adds one to the program; running it sets the exit code.
+// The subcommands of the program. Each function adds one subcommand; running it sets the exit code.
 
 #include <CLI/CLI.hpp>
 
@@ -9,13 +9,13 @@ void add_train_command(CLI::App& program, int& exit_code);
 void add_bench_command(CLI::App& program, int& exit_code);
 void add_replay_command(CLI::App& program, int& exit_code);
 void add_plan_command(CLI::App& program, int& exit_code);
-/// Part of `bench`.
+/// Adds `bench links`.
 void add_bench_links_command(CLI::App& bench, int& exit_code);
 void add_simulate_command(CLI::App& program, int& exit_code);
 void add_topology_command(CLI::App& program, int& exit_code);
 void add_list_command(CLI::App& program, int& exit_code);
 
-/// Of `bench`.
+/// Adds `bench topologies`.
 void add_study_command(CLI::App& bench, int& exit_code);
 
 }  // namespace gossamer::apps

@@ -27,7 +27,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kLineWidth = 100;
 
-/// The columns of a table: those that its rows have.
+/// The columns of a table, as far as its rows have the fields.
 template <class Entry>
 Json row_of_table(const Entry& entry) {
   Json row = {{"name", entry.name}, {"summary", entry.summary}};
@@ -60,7 +60,7 @@ Json rows_of_table(const Table& table) {
 
 struct Kind {
   std::string_view name;
-  /// Where a configuration names a plug-in of this kind.
+  /// The key under which a configuration names a plug-in of this kind.
   std::string_view key;
   Json (*rows)();
 };
@@ -81,8 +81,8 @@ const Kind& find_kind(std::string_view name) {
   return row_of(kKinds, "kind of plug-in called", name);
 }
 
-/// Words in lines of at most kLineWidth, of which all but the first begin with `indent` spaces.
-/// `column` is where the first line stands already.
+/// Prints words in lines of at most kLineWidth columns. All lines but the first begin with `indent`
+/// spaces; the first line already stands at `column`.
 void print_wrapped(std::ostream& out, const std::string& text, std::size_t column,
                    std::size_t indent) {
   std::istringstream words(text);

@@ -1,5 +1,5 @@
 #pragma once
-// The tables of plug-ins, as text and as JSON.
+// Prints the tables of plug-ins, as text and as JSON.
 
 #include <ostream>
 #include <string_view>
@@ -8,11 +8,11 @@
 
 namespace gossamer::apps {
 
-/// The rows of a kind (`topologies`, `optimizers`, ...): name, summary, what else its table says,
-/// options. Throws ConfigError for an unknown kind.
+/// The rows of a kind (`topologies`, `optimizers`, ...): name, summary, the other columns of the
+/// table, and options. Throws ConfigError for an unknown kind.
 nlohmann::ordered_json rows_of_kind(std::string_view kind);
 
-/// The same as a table for people, at most 100 columns wide.
+/// Prints the rows of a kind as a table for people, at most 100 columns wide.
 void print_kind(std::ostream& out, std::string_view kind);
 
 }  // namespace gossamer::apps

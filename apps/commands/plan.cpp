@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kAssumedComputeMs = 100.0;
 
-/// What stands in for a link's speed in the file.
+/// The options that replace a link's speed of the file.
 struct SpeedArguments {
   std::optional<double> latency_us = std::nullopt;
   std::optional<double> gbit = std::nullopt;
@@ -28,7 +28,7 @@ struct SpeedArguments {
 
 struct PlanArguments {
   double model_bytes = 0.0;
-  /// Instead of the model's bytes.
+  /// Bytes of each bucket; replaces the model's bytes.
   std::vector<double> bucket_bytes;
   double bucket_mb = 25.0;
   int world_size = 0;
@@ -73,7 +73,7 @@ std::vector<double> buckets_of(const PlanArguments& arguments) {
                          arguments.world_size);
 }
 
-/// What was assumed and not given, one sentence each.
+/// One sentence for each value that was assumed because the user did not give it.
 std::vector<std::string> assumptions(const PlanArguments& arguments, const Links& links) {
   std::vector<std::string> sentences;
   const bool some_given = arguments.within.gbit || arguments.between.gbit ||

@@ -1,5 +1,5 @@
 #pragma once
-// The command line's choice of a vector path.
+// Reads the vector path that the user has chosen on the command line.
 
 #include <string>
 
@@ -7,7 +7,8 @@
 
 namespace gossamer::apps {
 
-/// `auto` or the name of a path. Throws ConfigError for one that this processor does not have.
+/// `name` is `auto` or the name of a path. Throws ConfigError for a path that this processor does
+/// not have.
 SimdPath simd_path_of(const std::string& name);
 
 }  // namespace gossamer::apps

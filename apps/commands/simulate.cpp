@@ -26,7 +26,7 @@ namespace {
 
 struct SimulateArguments {
   std::string config;
-  /// `key=value`: from the command line's options, then as given.
+  /// Settings `key=value`: first those of the options, then those given as they are.
   std::vector<std::string> settings;
   int threads = 0;
   bool json = false;
@@ -80,7 +80,7 @@ nlohmann::ordered_json to_json(const SimulationConfig& config, const SimulationR
   return json;
 }
 
-/// Some of the points, evenly chosen from those that are there.
+/// A few points, evenly chosen.
 std::vector<SimulationPoint> few_of(const std::vector<SimulationPoint>& points) {
   constexpr std::size_t kLines = 16;
   if (points.size() <= kLines) return points;
@@ -134,7 +134,7 @@ void print(const SimulationConfig& config, const SimulationResult& result,
 void run(const SimulateArguments& arguments) {
   const SimulationConfig config = read_simulation(Options(tree_of(arguments)));
   const SimulationResult result = simulate(config, threads_of(arguments));
-  // Larger worlds would take longer to analyse than to simulate.
+  // Above this number of ranks, the analysis would take longer than the simulation.
   constexpr int kMostAnalysed = 4096;
   std::optional<double> gap;
   if (config.world.size <= kMostAnalysed) gap = spectral_gap(*config.topology, config.world.size);

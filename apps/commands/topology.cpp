@@ -57,7 +57,8 @@ World world_to_show(const ShowArguments& arguments) {
   return world_of(0, arguments.world_size, local);
 }
 
-/// `ring`, or a section in braces as `{alternate: [ring, torus]}`, with the options behind it.
+/// The section of `name`, which is `ring` or a section in braces such as `{alternate: [ring,
+/// torus]}`, with the options added.
 Options section_of(const std::string& name, const std::vector<std::string>& options) {
   YamlNode root;
   if (name.starts_with('{')) {
@@ -94,7 +95,7 @@ void show(const ShowArguments& arguments) {
             << describe_figures(figures);
 }
 
-/// Prints what is wrong, if anything. Returns whether all rules hold.
+/// Prints all violations of the rules. Returns true if there are none.
 bool check(const std::string& path, bool json) {
   TopologyFile file = read_topology_file(path);
   const int world_size = file.world_size;

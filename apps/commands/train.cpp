@@ -29,8 +29,8 @@ struct TrainArguments {
   bool overwrite = false;
 };
 
-/// The file with its overrides, or why it cannot be had. Errors are kept for later, because all
-/// ranks have to leave together.
+/// The file with its overrides, or the error of reading it. Errors are thrown later, because all
+/// ranks must leave together.
 struct Source {
   YamlNode tree;
   std::optional<ConfigError> error;
@@ -73,7 +73,7 @@ class TrainRun {
   TrainRun(const TrainArguments& arguments, const Source& source, const StopSignals* stop)
       : arguments_(arguments), source_(source), stop_(stop) {}
 
-  /// What every rank does.
+  /// The work of every rank.
   int operator()(Communicator& communicator, const World& world) {
     return leaving_together(world, [&] {
       run(communicator, world);

@@ -1,8 +1,9 @@
 #pragma once
-// Samples in memory, and the table of the data sets that can be had. Nothing here knows
-// LibTorch. Adding a data set: write its file, declare its function in registry.cpp, add a row
-// there. Configuring is for one thread (Options is); a loader and loaded data are safe to read from
-// any.
+// Samples in memory, and the table of the data sets. Nothing here depends on LibTorch. To add a
+// data set, write its file, declare its function in registry.cpp, and add a row there.
+//
+// Thread safety: one thread configures, because Options is not thread safe. Any thread may read a
+// loader and loaded data.
 
 #include <cstdint>
 #include <memory>
@@ -19,19 +20,19 @@ namespace gossamer::apps {
 
 enum class SampleKind : std::uint8_t { kImages, kTokens };
 
-/// `images`, `text`: for messages.
+/// `images` or `text`, for messages.
 constexpr std::string_view name_of(SampleKind kind) {
   return kind == SampleKind::kImages ? "images" : "text";
 }
 
-/// `size` samples. Immutable once built; ranks of one process share it.
+/// A set of `size` samples. Immutable once built; the ranks of one process share it.
 ///
-/// Images: grey, with one label each. Tokens: windows of a text; what is to be told at every place
-/// is the token that follows.
+/// Images are grey and have one label each. Tokens are windows of a text; at every place of a
+/// window the model must predict the token that follows.
 struct Samples {
   SampleKind kind = SampleKind::kImages;
   std::int64_t size = 0;
-  /// Pixels. Tokens: height 1, and the width is the length of a window.
+  /// Images: pixels. Tokens: the height is 1, and the width is the number of tokens in a window.
   std::int64_t height = 0;
   std::int64_t width = 0;
   std::int64_t num_classes = 0;
@@ -41,7 +42,8 @@ struct Samples {
   /// Images: [size], each in 0 .. num_classes-1. Tokens: empty.
   std::vector<std::int64_t> labels;
 
-  /// Image or window `index`, in 0 .. size-1; a window has one more token than its width.
+  /// Image or window `index`, in 0 .. size-1. A window has one token more than its width, because
+  /// the last place also needs the token that follows.
   [[nodiscard]] std::span<const std::uint8_t> sample(std::int64_t index) const {
     const auto stride = static_cast<std::size_t>(height * width);
     const std::size_t count = stride + (kind == SampleKind::kTokens ? 1 : 0);
@@ -59,11 +61,12 @@ struct DatasetEntry {
   std::string_view summary;
   /// The keys that `configure` reads.
   std::span<const OptionEntry> options;
-  /// Reads its own keys of the `data` section when the configuration is checked, so that nothing
-  /// touches a file before; returns what loads the data. Loading throws DataError.
+  /// The loader of a configured data set. configure() reads the keys of the `data` section when the
+  /// configuration is checked; only load() touches files. load() throws DataError.
   struct Loader {
     virtual ~Loader() = default;
-    /// The same data for the same configuration and seed; data sets from files ignore the seed.
+    /// Returns the same data for the same configuration and seed. Data sets from files ignore the
+    /// seed.
     [[nodiscard]] virtual Dataset load(std::uint64_t seed) const = 0;
   };
   std::unique_ptr<const Loader> (*configure)(const Options& data);

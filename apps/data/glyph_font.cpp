@@ -9,8 +9,8 @@
 namespace gossamer::apps {
 namespace {
 
-/// Part of an ellipse with axes along x and y. Angles in degrees, 0 to the right and, because y
-/// points down, 90 at the bottom: growing angles run clockwise on the page.
+/// Part of an ellipse with axes along x and y. Angles are in degrees. 0 points to the right and 90
+/// to the bottom, because y points down; so growing angles run clockwise on the page.
 struct Arc {
   double x;
   double y;
@@ -25,7 +25,7 @@ struct Glyph {
   std::span<const Arc> arcs;
 };
 
-/// One straight piece per so many degrees: at 28 pixels the corners cannot be seen.
+/// Degrees per straight piece. At 28 pixels the corners between pieces are invisible.
 constexpr double kDegreesPerPiece = 20;
 
 constexpr double kTop = 0.18;

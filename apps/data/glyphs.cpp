@@ -1,6 +1,7 @@
 // The data set `glyphs`: the digits of a stroke font, moved, turned, slanted and drawn with pens of
-// different width, with noise on every pixel. An image depends on (seed, split, index) alone, so a
-// larger set begins with the smaller one, and validation images never occur in training.
+// different width, with noise on every pixel. An image depends on (seed, split, index) alone. So a
+// larger set begins with the images of a smaller one, and validation images never occur in
+// training.
 
 #include <algorithm>
 #include <array>
@@ -34,7 +35,7 @@ Random stream(std::uint64_t seed, GlyphUse use, Split split, std::int64_t index)
 using Font = std::array<std::vector<GlyphSegment>, static_cast<std::size_t>(kGlyphCount)>;
 using DistanceMap = std::array<float, kPixels>;
 
-/// How one image differs from the font: p -> matrix (p - middle of the unit square) + middle of the
+/// The transformation of one image: p -> matrix (p - middle of the unit square) + middle of the
 /// image + shift, in pixels.
 struct Hand {
   double xx;
@@ -77,8 +78,8 @@ GlyphSegment place(const GlyphSegment& segment, const Hand& hand) {
           .y1 = y(segment.x1, segment.y1)};
 }
 
-/// Lowers `squares`, the squared distance of every pixel to the nearest stroke, where this segment
-/// is nearer. Only pixels within `reach` of it are looked at.
+/// Updates `squares`, the squared distance of every pixel to the nearest stroke, with one segment.
+/// Looks only at pixels within `reach` of the segment.
 void approach(const GlyphSegment& segment, double reach, DistanceMap& squares) {
   const auto clamp_pixel = [](double value) {
     return static_cast<std::int64_t>(std::clamp(value, 0.0, static_cast<double>(kSide)));
@@ -108,8 +109,8 @@ void approach(const GlyphSegment& segment, double reach, DistanceMap& squares) {
   }
 }
 
-/// Mean 0, variance 1, within +-3.5: the sum of four uniform numbers, which is close enough to a
-/// normal distribution here and many times faster than a true one.
+/// A random number with mean 0 and variance 1, within +-3.5. It is the sum of four uniform numbers:
+/// close enough to a normal distribution here, and many times faster.
 float rough_normal(Random& random) {
   const std::uint64_t bits = random.bits();
   const std::uint64_t sum =
@@ -122,7 +123,7 @@ float rough_normal(Random& random) {
 void render(const std::vector<GlyphSegment>& glyph, float noise, Random& random,
             std::span<std::uint8_t> pixels) {
   const Hand hand = draw_hand(random);
-  // The edge of a stroke fades over one pixel, half of it outside of the pen's radius.
+  // The edge of a stroke fades over one pixel; half of that pixel is outside the pen's radius.
   const auto reach = static_cast<float>(hand.pen_radius + 0.5);
   DistanceMap squares;
   squares.fill(reach * reach);
@@ -136,7 +137,7 @@ void render(const std::vector<GlyphSegment>& glyph, float noise, Random& random,
   }
 }
 
-/// Every run of ten images holds every digit once, in an order of its own.
+/// Draws labels: every run of ten images has every digit once, in a random order of its own.
 std::vector<std::int64_t> draw_labels(std::uint64_t seed, Split split, std::int64_t size) {
   std::vector<std::int64_t> labels;
   labels.reserve(static_cast<std::size_t>(size));

@@ -16,7 +16,7 @@ std::unique_ptr<const DatasetEntry::Loader> configure_idx(const Options& data);
 
 namespace {
 
-/// Images [first, last) of a file, and the key of the configuration that says so.
+/// Images [first, last) of a file, and the configuration key that sets this range.
 struct Range {
   std::string_view key;
   std::int64_t first = 0;
@@ -27,7 +27,7 @@ std::string to_string(const Range& range) {
   return concat(range.key, " [", range.first, ", ", range.last, ")");
 }
 
-/// An images file whose header is checked, with all labels in memory.
+/// An images file with a checked header, and all labels in memory.
 struct OpenPair {
   IdxFile images;
   std::vector<std::uint8_t> labels;
@@ -36,8 +36,8 @@ struct OpenPair {
   [[nodiscard]] std::int64_t num_classes() const { return *std::ranges::max_element(labels) + 1; }
 };
 
-/// Reads the labels first: they are small, and once their number is known to be true, the images
-/// file must agree with it.
+/// Reads the labels first, because they are small. Once the number of labels in the header has
+/// proved true, the images file must have the same number.
 OpenPair open_pair(const IdxPair& pair) {
   IdxFile labels_file(pair.labels, 1);
   std::vector<std::uint8_t> labels;
@@ -59,7 +59,7 @@ void check_range(const OpenPair& pair, const Range& range) {
                          pair.size(), ")"));
 }
 
-/// Reads the images of the ranges, which are disjoint and in the order of the file, and checks the
+/// Reads the images of the ranges, which must be disjoint and in the order of the file. Checks the
 /// rest of the file without keeping it.
 std::vector<Samples> read_ranges(OpenPair& pair, std::span<const Range> ranges) {
   std::vector<Samples> result;
@@ -126,7 +126,7 @@ class Idx : public DatasetEntry::Loader {
     check_range(validation, val_part[0]);
     Dataset result{.train = std::move(read_ranges(train, train_part)[0]),
                    .validation = std::move(read_ranges(validation, val_part)[0])};
-    // A model must have an output for every label, whichever file it occurs in.
+    // A model must have an output for every label of both files.
     const std::int64_t classes = std::max(result.train.num_classes, result.validation.num_classes);
     result.train.num_classes = classes;
     result.validation.num_classes = classes;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kMagicBytes = 4;
 constexpr std::int64_t kDimensionBytes = 4;
 constexpr std::uint8_t kUnsignedByte = 0x08;
-/// Far beyond any real file. A header with more than this is broken, not large.
+/// Limits far beyond any real file: a header that exceeds them is damaged.
 constexpr std::int64_t kMaxItems = 1'000'000'000;
 constexpr std::int64_t kMaxSide = 16'384;
 static_assert(kMaxItems <= std::numeric_limits<std::int64_t>::max() / kMaxSide / kMaxSide,
@@ -35,7 +35,7 @@ void IdxFile::read_header(std::int64_t dimensions) {
   const std::int64_t header_bytes = kMagicBytes + kDimensionBytes * dimensions;
   std::vector<std::uint8_t> header(static_cast<std::size_t>(header_bytes));
   const std::int64_t got = file_.read(header);
-  // What is there is judged first: a file of another kind may well be shorter.
+  // Check the type before the length: a file of another kind may be shorter than the header.
   check_type(std::span(header).first(static_cast<std::size_t>(std::min(got, kMagicBytes))),
              dimensions);
   if (got < header_bytes) {

@@ -1,11 +1,14 @@
 #pragma once
-// Reader of one IDX file, the format of MNIST: a header of big-endian numbers (two zero bytes, the
-// element type, the number of dimensions, then each dimension in four bytes), then the elements.
-// Here the elements are bytes and the first dimension counts the items, images or labels.
+// Reads one IDX file, the format of MNIST. The file begins with a header of big-endian numbers: two
+// zero bytes, the element type, the number of dimensions, then each dimension in four bytes. The
+// elements follow. Here elements are bytes, and the first dimension counts the items (images or
+// labels).
 //
-// Protocol: open, then append() or skip() all items in order, then finish(). Only the items that
-// append() has really seen in the file take memory; what the header claims is never allocated.
-// All errors are DataErrors with file and byte offset. Not thread safe.
+// Protocol: open the file, append() or skip() all items in order, then finish(). Memory is
+// allocated only for items that append() has really found in the file, never for what the header
+// claims.
+//
+// Errors: DataError with file and byte offset. Not thread safe.
 
 #include <cstdint>
 #include <filesystem>
@@ -18,8 +21,8 @@ namespace gossamer::apps {
 
 class IdxFile {
  public:
-  /// Opens the file and checks its header: 3 dimensions are images (items, rows, columns), 1 is
-  /// labels.
+  /// Opens the file and checks its header. 3 `dimensions` mean images (items, rows, columns), 1
+  /// means labels.
   IdxFile(const std::filesystem::path& path, std::int64_t dimensions);
 
   /// The dimensions, each > 0; their product fits into 64 bits.
@@ -27,11 +30,12 @@ class IdxFile {
   [[nodiscard]] std::int64_t items() const { return shape_.front(); }
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
 
-  /// Adds the bytes of the next `count` items to the end of `out`.
+  /// Appends the bytes of the next `count` items to `out`. Throws std::logic_error if fewer are
+  /// left.
   void append(std::int64_t count, std::vector<std::uint8_t>& out);
   void skip(std::int64_t count);
-  /// Throws when bytes follow the last item, or when the checksum of a gzip file does not hold.
-  /// Throws std::logic_error when items are left.
+  /// Throws DataError when bytes follow the last item, or when the checksum of a gzip file is
+  /// wrong. Throws std::logic_error when items are left.
   void finish();
 
  private:

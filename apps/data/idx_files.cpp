@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// `train-images-idx3-ubyte.gz` has the stem `train-`, the separator `-` and is packed.
+/// The parts of a name: `train-images-idx3-ubyte.gz` has the stem `train-`, the separator `-`, and
+/// is packed.
 struct ImagesName {
   std::string stem;
   char separator = '-';
@@ -43,7 +44,7 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-/// The labels next to an images file, best in the same spelling.
+/// The labels file next to an images file; the same spelling is preferred.
 fs::path find_labels(const fs::path& images, const ImagesName& name) {
   const char other_separator = name.separator == '-' ? '.' : '-';
   std::vector<std::string> candidates;
@@ -71,8 +72,8 @@ IdxPair pair_of(const fs::path& images) {
   return {.images = images, .labels = find_labels(images, *name)};
 }
 
-/// The images files of a folder by stem. Of several with one stem (an unpacked copy next to the
-/// packed file) the plain one is taken, which is faster to read.
+/// The images files of a folder by stem. If a file is there plain and packed, takes the plain one,
+/// which is faster to read.
 std::map<std::string, fs::path> list_images(const fs::path& folder) {
   using Candidate = std::tuple<bool, char, fs::path>;
   std::map<std::string, Candidate> best;
@@ -92,7 +93,7 @@ std::map<std::string, fs::path> list_images(const fs::path& folder) {
   return images;
 }
 
-/// The stem of the validation files that belong to `stem`, or nullptr.
+/// The stem of the validation files that belong to the training files with `stem`, or nullptr.
 const std::string* validation_stem(const std::map<std::string, fs::path>& images,
                                    const std::string& stem) {
   constexpr std::string_view kTrain = "train";

@@ -1,7 +1,7 @@
 #pragma once
-// Which files a data set in IDX format consists of, told by their names: images in
-// `*images-idx3-ubyte`, labels in `*labels-idx1-ubyte`, each plain or with `.gz`, and also in the
-// spelling `images.idx3-ubyte`. Only looks at names; opens nothing. Safe from any thread.
+// Finds the files of a data set in IDX format by their names. Images are in `*images-idx3-ubyte`,
+// labels in `*labels-idx1-ubyte`; each may end with `.gz`, and the spelling `images.idx3-ubyte`
+// also counts. The search looks at names only and opens no file. Safe from any thread.
 
 #include <filesystem>
 #include <optional>
@@ -15,14 +15,14 @@ struct IdxPair {
 
 struct IdxFiles {
   IdxPair train;
-  /// Nothing when one pair of files serves both, training and validation.
+  /// Nothing when one pair of files serves both training and validation.
   std::optional<IdxPair> validation;
 };
 
-/// `path` is an images file or a folder. In a folder `train-*` and `t10k-*` belong together, as do
-/// names that differ in `train` and `test` (EMNIST); a single pair is taken whatever its name.
-/// Throws DataError when files are missing, with the names looked for, and when the folder holds
-/// several data sets.
+/// `path` is an images file or a folder. In a folder, `train-*` and `t10k-*` belong together, and
+/// so do names that differ only in `train` and `test` (EMNIST). A single pair may have any name.
+/// Throws DataError when files are missing (the message lists the names it looked for), and when
+/// the folder holds several data sets.
 IdxFiles find_idx_files(const std::filesystem::path& path);
 
 }  // namespace gossamer::apps

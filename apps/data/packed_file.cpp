@@ -31,7 +31,7 @@ PackedFile::PackedFile(const std::filesystem::path& path) : path_(path), buffer_
                            ": there is no such file, or its folder may not be read; "
                            "check the path and its permissions"));
   }
-  // A folder would fail only later and obscurely, and a pipe would block for ever.
+  // A folder would fail later with an obscure message, and a pipe would block for ever.
   if (!std::filesystem::is_regular_file(status)) {
     throw DataError(concat(path.string(), ": is not a file; give the path of a file"));
   }
@@ -83,7 +83,8 @@ std::size_t PackedFile::read_gzip(std::span<std::uint8_t> out) {
     if (between_members_ && waiting_[0] != 0x1f) {
       fail_gzip(offset_ + static_cast<std::int64_t>(filled), "other bytes follow the packed data");
     }
-    // A gzip file may hold several members, one after the other; their data belongs together.
+    // A gzip file may hold several members, one after the other. Their data is one sequence of
+    // bytes.
     if (between_members_) inflateReset(inflate_.get());
     between_members_ = false;
 

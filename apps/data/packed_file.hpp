@@ -1,8 +1,10 @@
 #pragma once
-// The bytes of a file from front to back, unpacked on the way when it is a gzip file (told by its
-// first bytes, not by its name). Unlike zlib's gzread it refuses anything behind the packed data.
-// Holds a fixed 64 KiB, whatever the file claims. Read until read() returns less than was asked
-// for: only then has the checksum of a gzip file been compared. Not thread safe.
+// Reads the bytes of a file from front to back, and unpacks a gzip file on the way. The first bytes
+// of the file, not its name, tell whether it is a gzip file. Unlike zlib's gzread, PackedFile
+// refuses bytes after the packed data. It needs 64 KiB of memory, whatever the file claims.
+//
+// Protocol: read until read() returns less than was asked for. Only then has the checksum of a gzip
+// file been checked. Not thread safe.
 
 #include <cstdint>
 #include <filesystem>
@@ -21,15 +23,17 @@ class PackedFile {
   /// Throws DataError unless `path` is a file that can be read.
   explicit PackedFile(const std::filesystem::path& path);
 
-  /// Fills `out` from the front and returns how many bytes that took: fewer than its size only at
-  /// the end of the data. Throws DataError when packed data is truncated or corrupt.
+  /// Fills `out` from the front and returns the number of bytes written. The number is smaller than
+  /// the size of `out` only at the end of the data. Throws DataError when packed data is truncated
+  /// or corrupt.
   std::int64_t read(std::span<std::uint8_t> out);
 
-  /// How many bytes have been read, counted after unpacking.
+  /// Bytes read so far, counted after unpacking.
   [[nodiscard]] std::int64_t offset() const { return offset_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-  /// A DataError `FILE: byte OFFSET: what`, which also says when offsets count unpacked bytes.
+  /// Throws a DataError `FILE: byte OFFSET: what`. For a gzip file the message adds that offsets
+  /// count unpacked bytes.
   [[noreturn]] void fail(std::int64_t offset, std::string_view what) const;
 
  private:
@@ -46,7 +50,7 @@ class PackedFile {
   std::filesystem::path path_;
   std::ifstream file_;
   std::vector<std::uint8_t> buffer_;
-  /// What of buffer_ has been read from the file and not used yet.
+  /// The part of buffer_ that has been read from the file and not used yet.
   std::span<std::uint8_t> waiting_;
   /// Null for a plain file.
   std::unique_ptr<z_stream_s, EndInflate> inflate_;

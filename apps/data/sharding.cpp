@@ -16,10 +16,11 @@ namespace {
 
 using Shards = std::vector<std::vector<std::int64_t>>;
 
-/// Every mixture is a single label long before this; below it, logarithms would overflow.
+/// Mixtures consist of a single label even at larger values of alpha. Below this value, logarithms
+/// would overflow.
 constexpr double kMinAlpha = 1e-6;
 
-/// What a stream of random numbers is drawn for.
+/// The use of a stream of random numbers.
 enum class Use : std::uint8_t { kDeal = 1, kMixtures = 2, kBatches = 3 };
 
 Random stream(std::uint64_t seed, Use use, std::int64_t rank = 0, std::int64_t epoch = 0) {
@@ -42,7 +43,7 @@ Shards deal_evenly(std::int64_t num_samples, std::int64_t shard_size, int num_ra
   return shards;
 }
 
-/// The samples that are left, by label, each label's in random order.
+/// The samples left of each label, in random order.
 using Pools = std::vector<std::vector<std::int64_t>>;
 
 Pools make_pools(std::span<const std::int64_t> labels, Random& random) {
@@ -58,15 +59,16 @@ Pools make_pools(std::span<const std::int64_t> labels, Random& random) {
   return pools;
 }
 
-/// The logarithm of a Gamma(shape) number, which itself would be 0 in floating point for most draws
-/// with a shape of 0.01: Gamma(a) = Gamma(a + 1) * U^(1/a).
+/// The logarithm of a Gamma(shape) number: Gamma(a) = Gamma(a + 1) * U^(1/a). For a shape of 0.01
+/// most draws themselves would be 0 in floating point.
 double log_gamma_draw(double shape, Random& random) {
   const double log_larger = std::log(random.gamma(shape + 1.0));
   return log_larger + std::log(1.0 - random.uniform()) / shape;
 }
 
-/// What one rank draws its labels from: a Dirichlet mixture, kept as logarithms so that labels of
-/// tiny weight still have an order when the heavier ones have run out.
+/// The mixture of labels of one rank, drawn from a Dirichlet distribution. Weights are kept as
+/// logarithms, so that labels of tiny weight still have an order when the heavier ones have run
+/// out.
 class Mixture {
  public:
   Mixture(const Pools& pools, double alpha, std::size_t num_samples, Random& random) {
@@ -77,7 +79,7 @@ class Mixture {
     restrict_to(pools);
   }
 
-  /// Leaves out the labels that have run out; at least one must be left.
+  /// Removes the labels that have run out; at least one label must be left.
   void restrict_to(const Pools& pools) {
     double heaviest = -std::numeric_limits<double>::infinity();
     for (std::size_t k = 0; k < pools.size(); ++k) {
@@ -91,11 +93,11 @@ class Mixture {
     }
   }
 
-  /// The position of a label that has not run out.
+  /// Draws the index of a label that has not run out.
   [[nodiscard]] std::size_t draw(Random& random) const {
     const double point = random.uniform() * cumulative_.back();
-    // The first sum beyond the point belongs to a label with a weight > 0. Rounding may carry the
-    // point to the very end, where the first sum that reaches it does.
+    // The first sum above the point belongs to a label with a weight > 0. If rounding has carried
+    // the point to the very end, take the first sum that reaches the point instead.
     auto found = std::ranges::upper_bound(cumulative_, point);
     if (found == cumulative_.end()) found = std::ranges::lower_bound(cumulative_, point);
     return static_cast<std::size_t>(found - cumulative_.begin());
@@ -106,11 +108,11 @@ class Mixture {
   std::vector<double> cumulative_;
 };
 
-/// Ranks take turns, one sample each, and the rank that begins moves on by one every turn. If each
-/// rank filled its shard before the next one began, the last ranks would get what the others left
-/// over, whatever their mixtures say. Taking turns, a label runs out for all ranks at the same
-/// time, and only then do they fall back on the rest of their mixtures. Every turn takes exactly
-/// one sample per rank from pools that hold enough of them, so this ends, with equal shards.
+/// Ranks take turns and draw one sample per turn; the rank that begins changes with every turn. If
+/// one rank filled its shard before the next rank began, the last ranks would get only leftovers,
+/// whatever their mixtures. With turns, a label runs out for all ranks at the same time, and only
+/// then do they use the rest of their mixtures. Every turn takes exactly one sample per rank, and
+/// the pools hold enough samples. So the loop ends, with shards of equal size.
 Shards deal_by_mixture(std::span<const std::int64_t> labels, std::int64_t shard_size, int num_ranks,
                        std::uint64_t seed, double alpha) {
   Random random = stream(seed, Use::kMixtures);
@@ -182,8 +184,8 @@ std::span<const std::int64_t> BatchSampler::batch(std::int64_t step) {
 }
 
 void BatchSampler::shuffle(std::int64_t epoch) {
-  // From the same start every time, so that a resumed run finds the order without the epochs
-  // before.
+  // Shuffle from the same start every time, so that a resumed run finds the order without going
+  // through the earlier epochs.
   order_ = shard_;
   Random random = stream(seed_, Use::kBatches, rank_, epoch);
   random.shuffle(std::span<std::int64_t>(order_));

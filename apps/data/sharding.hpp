@@ -1,7 +1,7 @@
 #pragma once
-// Deals the training samples out to ranks, and hands each rank its batches. The same on every rank
-// for the same seed, so nothing needs to be exchanged. shard_samples is safe from any thread; a
-// BatchSampler belongs to one thread.
+// Deals the training samples out to ranks, and cuts each rank's share into batches. The result is
+// the same on every rank for the same seed, so ranks exchange nothing. Any thread may call
+// shard_samples(); a BatchSampler belongs to one thread.
 
 #include <cstdint>
 #include <optional>
@@ -12,20 +12,24 @@
 
 namespace gossamer::apps {
 
-/// Sample indices per rank: disjoint, all shards equally large, samples that do not divide evenly
-/// are left out. Without `dirichlet_alpha` the shards are independent and identically distributed.
-/// With it, every rank draws its own mixture of labels from Dirichlet(alpha * p), where p are the
-/// shares of the labels in the whole set (Hsu, Qi, Brown, 2019, arXiv:1909.06335): small values
-/// give ranks that see only few labels. The symmetric form Dirichlet(a, ..., a), which other
-/// programs use, is alpha = a * number of labels when the labels are balanced. A label that has run
-/// out is taken from the mixture of the ranks still drawing. Throws ConfigError when there are
-/// fewer samples than ranks, and unless alpha >= 1e-6.
+/// The sample indices of each rank. Shards are disjoint and equally large; samples that do not
+/// divide evenly are left out. Without `dirichlet_alpha` the shards are independent and identically
+/// distributed.
+///
+/// With `dirichlet_alpha`, every rank draws its own mixture of labels from Dirichlet(alpha * p),
+/// where p are the shares of the labels in the whole set (Hsu, Qi, Brown, 2019, arXiv:1909.06335).
+/// With a small alpha a rank sees only few labels. Other programs use the symmetric form
+/// Dirichlet(a, ..., a); for balanced labels it is the same with alpha = a * number of labels. When
+/// all samples of a label have been dealt out, the mixtures of the ranks still drawing go on
+/// without this label.
+///
+/// Throws ConfigError when there are fewer samples than ranks, and unless alpha >= 1e-6.
 std::vector<std::vector<std::int64_t>> shard_samples(std::span<const std::int64_t> labels,
                                                      int num_ranks, std::uint64_t seed,
                                                      std::optional<double> dirichlet_alpha);
 
 /// Batches of one rank's shard, shuffled anew in every epoch. All ranks have the same number of
-/// batches per epoch, because their shards are equally large; the incomplete last batch is left
+/// batches per epoch, because their shards are equally large. The incomplete last batch is left
 /// out, unless the shard is smaller than one batch.
 class BatchSampler {
  public:
@@ -35,8 +39,8 @@ class BatchSampler {
   /// Samples of a step: as asked for, or the whole shard where that is smaller.
   [[nodiscard]] std::int64_t batch_size() const { return batch_size_; }
   [[nodiscard]] std::int64_t batches_per_epoch() const;
-  /// The sample indices of the batch of step `step` (0, 1, ...); valid until the next call. Steps
-  /// may be asked for in any order, so a resumed run starts anywhere; a change of epoch costs a
+  /// The sample indices of the batch of step `step` (0, 1, ...); valid until the next call. The
+  /// steps may come in any order, so a resumed run can start anywhere. A change of epoch costs a
   /// shuffle.
   std::span<const std::int64_t> batch(std::int64_t step);
 

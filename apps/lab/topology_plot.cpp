@@ -29,7 +29,7 @@ constexpr double kMostNumbered = 64;
 struct Color {
   double red, green, blue;
 };
-// Paul Tol's "bright" scheme: told apart with any kind of colour vision.
+// Paul Tol's "bright" scheme: distinguishable with any kind of colour vision.
 constexpr std::array kColors = {Color{0.27, 0.47, 0.67}, Color{0.93, 0.40, 0.47},
                                 Color{0.13, 0.53, 0.20}, Color{0.67, 0.20, 0.47},
                                 Color{0.80, 0.73, 0.27}, Color{0.40, 0.80, 0.93}};
@@ -40,7 +40,7 @@ struct Point {
   double y = 0.0;
 };
 
-/// Owns a surface and the pen on it.
+/// Owns a surface and its drawing context.
 class Canvas {
  public:
   Canvas(double width, double height, const std::string& path)
@@ -93,7 +93,7 @@ class Canvas {
   std::unique_ptr<cairo_t, decltype(&cairo_destroy)> pen_;
 };
 
-/// One round in its square.
+/// Draws one round into its square.
 class Panel {
  public:
   Panel(const Canvas& canvas, Point corner, int num_ranks)

@@ -14,12 +14,12 @@
 namespace gossamer::apps {
 namespace {
 
-// Rounds shown of a topology that never repeats.
+// Rounds shown of a topology without a period.
 constexpr std::int64_t kSample = 8;
-// Ranks times rounds that figures of traffic look at, and that are written down as JSON.
+// Ranks times rounds: the limit for figures of traffic, and for rounds written as JSON.
 constexpr std::int64_t kMostLookedAt = std::int64_t{1} << 24;
 constexpr std::int64_t kMostWritten = std::int64_t{1} << 22;
-// Ranks that one line of text names.
+// The number of ranks that one line of text names.
 constexpr std::size_t kMostInLine = 200;
 
 nlohmann::ordered_json json_of(const Round& round, bool directed) {
@@ -35,7 +35,7 @@ nlohmann::ordered_json json_of(const Round& round, bool directed) {
     arcs.push_back({{"from", arc.from}, {"to", arc.to}, {"weight", arc.weight}});
   }
   for (const Edge& edge : round.edges) {
-    // Of a round in arcs, the ranks that sit out.
+    // In a round of arcs, edges of one rank are the ranks that sit out.
     const int rank = edge.ranks.front();
     arcs.push_back({{"from", rank}, {"to", rank}, {"weight", edge.weight}});
   }

@@ -1,5 +1,5 @@
-// A small convolutional network with batch normalisation (Ioffe and Szegedy, 2015): parameters that
-// are mixed, and running statistics that are not.
+// A small convolutional network with batch normalisation (Ioffe and Szegedy, 2015). Its parameters
+// are mixed; its running statistics are not.
 
 #include <torch/nn/functional/pooling.h>
 #include <torch/nn/modules/batchnorm.h>

@@ -1,5 +1,5 @@
 #pragma once
-// What the files of the models share.
+// Helpers that the files of the models share.
 
 #include <memory>
 #include <string_view>
@@ -21,13 +21,13 @@ class FactoryOf : public ModelFactory {
   ModelOptions options_;
 };
 
-/// Makes `Model(shape, options)`.
+/// A factory that makes `Model(shape, options)`.
 template <class Model, class ModelOptions>
 std::unique_ptr<const ModelFactory> make_factory(ModelOptions options) {
   return std::make_unique<FactoryOf<Model, ModelOptions>>(std::move(options));
 }
 
-/// Returns `shape`. Throws ConfigError where nothing is left of an image after it is halved twice.
+/// Returns `shape`. Throws ConfigError if halving the image twice leaves no pixel.
 const InputShape& need_two_halvings(const InputShape& shape, std::string_view model);
 
 }  // namespace gossamer::apps

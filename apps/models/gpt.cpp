@@ -1,6 +1,7 @@
-// A decoder-only transformer that tells the next token (Radford et al., "Language Models are
-// Unsupervised Multitask Learners", 2019): learned positions, normalisation before attention and
-// feed-forward part, GELU, no dropout. The output matrix is not tied to the embedding.
+// A decoder-only transformer that predicts the next token (Radford et al., "Language Models are
+// Unsupervised Multitask Learners", 2019). It has learned positions, normalisation before the
+// attention and the feed-forward part, GELU, and no dropout. The output matrix is not tied to the
+// embedding.
 
 #include <cmath>
 
@@ -114,8 +115,9 @@ class Gpt : public Classifier {
     return head_->forward(ln_->forward(layers_->forward(x))).flatten(0, 1);
   }
 
-  /// Matrices normal with 0.02; those that write into the residual stream smaller by the root of
-  /// their number, so that its variance does not grow with depth. Biases 0, norms 1.
+  /// Initial values: matrices are normal with a standard deviation of 0.02. Matrices that write
+  /// into the residual stream get less, by the root of their number, so that the stream's variance
+  /// does not grow with depth. Biases are 0, norms 1.
   void reset(Random& random) override {
     const torch::NoGradGuard no_grad;
     const double into_stream = kInitialScale / std::sqrt(2.0 * static_cast<double>(num_layers_));

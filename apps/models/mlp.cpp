@@ -1,4 +1,4 @@
-// A perceptron.
+// A multi-layer perceptron.
 
 #include <vector>
 

@@ -78,7 +78,7 @@ std::unique_ptr<const ModelFactory> configure_model(std::string_view name, const
 const ModelEntry& find_model(std::string_view name) { return row_of(kTable, "model", name); }
 
 const InputShape& need_two_halvings(const InputShape& shape, std::string_view model) {
-  // They must leave at least one pixel.
+  // Two halvings must leave at least one pixel.
   constexpr std::int64_t kMinSide = 4;
   if (shape.height >= kMinSide && shape.width >= kMinSide) return shape;
   throw ConfigError(concat("model.name: ", model, " needs images of at least ", kMinSide, " x ",

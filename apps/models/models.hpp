@@ -1,6 +1,6 @@
 #pragma once
-// The models of the trainer: classifiers of images and of tokens. A new one is one file and one row
-// in models.cpp.
+// The models of the trainer: classifiers of images and of tokens. To add a model, write its file
+// and add a row in models.cpp.
 
 #include <cstdint>
 #include <memory>
@@ -28,7 +28,8 @@ class Classifier : public torch::nn::Module {
   virtual void reset(Random& random);
 };
 
-/// Tokens: height 1, and the width is the length of a window.
+/// The shape of one sample. Images: pixels. Tokens: the height is 1, and the width is the number of
+/// tokens in a window.
 struct InputShape {
   std::int64_t height = 0;
   std::int64_t width = 0;
@@ -36,7 +37,7 @@ struct InputShape {
   std::int64_t channels = 1;
 };
 
-/// A model whose options have been read; makes it once the data is known.
+/// Holds the options of a model, and makes the model once the shape of the data is known.
 class ModelFactory {
  public:
   virtual ~ModelFactory() = default;
@@ -58,9 +59,9 @@ std::vector<std::string> model_names();
 const ModelEntry& find_model(std::string_view name);
 std::unique_ptr<const ModelFactory> configure_model(std::string_view name, const Options& model);
 
-/// Gives every linear and convolution layer new values, uniform within 1/sqrt(fan-in) as torch does
-/// (He et al., 2015), but drawn from `random` alone: torch's layers draw from a generator that all
-/// rank threads share, so what they drew depends on who came first.
+/// Gives every linear and convolution layer new values, uniform within 1/sqrt(fan-in) as in torch
+/// (He et al., 2015), but drawn from `random` alone. Torch's own layers draw from a generator that
+/// all rank threads share, so their values would depend on the order of the threads.
 void initialise(torch::nn::Module& module, Random& random);
 
 }  // namespace gossamer::apps

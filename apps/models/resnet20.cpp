@@ -1,7 +1,7 @@
 // The residual network for small images of He et al., "Deep Residual Learning for Image
 // Recognition", CVPR 2016, section 4.2: three stages of basic blocks with 1, 2 and 4 times `width`
-// channels. Shortcuts have no parameters (option A): where a stage halves the image they take every
-// second pixel and pad with channels of zeros.
+// channels. Shortcuts have no parameters (option A). Where a stage halves the image, the shortcut
+// takes every second pixel and pads with channels of zeros.
 
 #include <vector>
 

@@ -1,12 +1,12 @@
 // All ranks average their gradients in every step, as PyTorch's DistributedDataParallel does (Li et
-// al., "PyTorch Distributed", VLDB 2020). A bucket's gradients are packed into a flat block when
-// they are there; the blocks are summed over all ranks while the backward pass goes on, and updates
-// follow at its end. With `delay: 1` an update takes the mean gradient of the step before, so that
-// the sums have a whole step's time: x' = x - u(mean g of the step before).
+// al., "PyTorch Distributed", VLDB 2020). When the gradients of a bucket have arrived, they are
+// packed into a flat block. The blocks are summed over all ranks while the backward pass goes on,
+// and the updates follow at its end. With `delay: 1` an update uses the mean gradient of the step
+// before, so that the sums have a whole step's time: x' = x - u(mean g of the step before).
 //
-// Behind its gradients a block has a flag for each parameter: 1 where this rank has a gradient. A
-// parameter that no rank has used stays as it is. One that some ranks have used is updated on all
-// of them, so that the models stay equal.
+// After its gradients a block has one flag per parameter: 1 if this rank has a gradient. A
+// parameter that no rank has used stays as it is. A parameter that some ranks have used is updated
+// on all ranks, so that the models stay equal.
 
 #include "base/text.hpp"
 #include "core/bucket_lanes.hpp"
@@ -77,7 +77,7 @@ class AllReduce : public Algorithm {
       setup_.stream.copy(flags, flags_behind(bucket, block));
       setup_.stream.synchronize();
     }
-    // What was sent in the step before may be written again now.
+    // The sum of the step before has arrived, so the block that was sent may be overwritten.
     if (options_.delays) pack(bucket);
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
       const bool used = arrived && flag_of(flags, entry) > 0.0;
@@ -108,7 +108,7 @@ class AllReduce : public Algorithm {
   }
 
   [[nodiscard]] bool is_own_gradient(const Bucket& bucket, std::int64_t entry) override {
-    // It is still there: nothing is packed before the next step begins.
+    // The sent block is still the one of that step: packing begins only in the next step.
     return holds_nonfinite(setup_.stream, bucket.part(slot_of(bucket).sent.block(), entry));
   }
 

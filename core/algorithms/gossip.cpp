@@ -1,7 +1,7 @@
 // Decentralised training with overlap (Lian et al., "Can Decentralized Algorithms Outperform
-// Centralized Algorithms?", NeurIPS 2017; Wang et al., "From Promise to Practice", ICLR 2025):
-// x' = W x - u. The exchange of a bucket starts after its update and ends before the next one: it
-// has the rest of the backward pass and the whole next forward pass.
+// Centralized Algorithms?", NeurIPS 2017; Wang et al., "From Promise to Practice", ICLR 2025): x' =
+// W x - u. The exchange of a bucket starts after the bucket's update and ends before its next
+// update. So it has the rest of the backward pass and the whole next forward pass.
 
 #include "core/bucket_lanes.hpp"
 

@@ -1,17 +1,15 @@
 // Gradient tracking (Nedic, Olshevsky and Shi, "Achieving Geometric Convergence for Distributed
 // Optimization over Time-Varying Graphs", SIAM J. Optim. 2017; DIGing). Every rank keeps an
-// estimate y of the mean gradient of all ranks, and the optimizer uses y in the place of the
-// gradient:
+// estimate y of the mean gradient of all ranks. The optimizer uses y instead of the gradient:
 //
 //   y' = W y + g - g_old,   x' = W x - u(y')
 //
-// The sum of y over all ranks is the sum of their gradients at every step, so that on fixed data
-// all ranks reach the common optimum, which plain gossip misses by a distance that grows with the
-// learning rate. It sends twice as much as gossip.
+// In every step the sum of y over all ranks equals the sum of their gradients. So on fixed data all
+// ranks reach the common optimum; plain gossip misses it by a distance that grows with the learning
+// rate. Gradient tracking sends twice as much as gossip.
 //
 // Gradients are scaled and clipped before they are tracked. A skipped step mixes y and adds
-// nothing. A parameter without a gradient counts as one with a gradient of zero, because other
-// ranks may have one.
+// nothing. A missing gradient counts as a gradient of zero, because other ranks may have one.
 
 #include "core/bucket_lanes.hpp"
 #include "optim/block_update.hpp"
@@ -94,7 +92,7 @@ class GradientTracking : public Algorithm {
   BucketLanes tracker_lanes_;
   std::vector<Buffer> trackers_;
   std::vector<Buffer> last_gradients_;
-  /// Of buckets with master copies: the gradients of the step.
+  /// The gradients of the step in the master copies' type; only for buckets with master copies.
   std::vector<Buffer> widened_;
 };
 

@@ -1,4 +1,4 @@
-// Every rank trains alone: the baseline that shows what communication costs.
+// Every rank trains alone. This baseline shows what communication costs.
 
 #include "core/algorithm.hpp"
 

@@ -1,6 +1,6 @@
 // Every rank trains alone, and every few steps all ranks average their models. The average does not
-// become the model at once: it moves an anchor a, the model of the last average, with a momentum of
-// its own, and the moved anchor becomes the model of all ranks.
+// become the model at once. Instead it moves an anchor a, which is the model after the last
+// average, with a momentum of its own. The moved anchor then becomes the model of all ranks.
 //
 //   slowmo   u = momentum u + (a - mean x) / lr,   a = a - outer_lr lr u
 //            (Wang, Tantia, Ballas and Rabbat, "SlowMo", ICLR 2020)
@@ -8,9 +8,9 @@
 //            (Douillard et al., "DiLoCo", 2023; Nesterov's momentum on D)
 //
 // lr is the learning rate of the step whose models are averaged. With momentum 0 and an outer
-// learning rate of 1 both are local SGD. The average travels during the next forward and backward
-// pass. With `streaming: true` the buckets take turns, so that the traffic of an average spreads
-// over a whole cycle (Douillard et al., "Streaming DiLoCo", 2025).
+// learning rate of 1 both kinds are local SGD. The average travels during the next forward and
+// backward pass. With `streaming: true` the buckets take turns, which spreads the traffic of an
+// average over a whole cycle (Douillard et al., "Streaming DiLoCo", 2025).
 
 #include <algorithm>
 #include <utility>
@@ -75,7 +75,8 @@ class Outer : public Algorithm {
     return static_cast<std::size_t>(bucket.index());
   }
 
-  /// x <- keep * x + the inboxes whose weight is not 0, so that a plain average stays exact.
+  /// x <- keep * x + sum of weight * inbox. Leaves out inboxes of weight 0, so that a plain average
+  /// stays exact.
   void mix(const Block& x, double keep, const std::vector<Inbox>& inboxes) {
     std::vector<Inbox> used;
     for (const Inbox& inbox : inboxes) {
@@ -103,13 +104,14 @@ class Outer : public Algorithm {
     bucket.write_rounded();
   }
 
-  /// Below it SlowMo's momentum, which is divided by the learning rate, stays as it is.
+  /// SlowMo divides by outer_lr * lr. Unless this product is above kLeastRate, the average itself
+  /// becomes the anchor, and the momentum stays as it is.
   static constexpr double kLeastRate = 1e-12;
 
   OuterOptions options_;
   AlgorithmSetup setup_;
   BucketLanes lanes_;
-  /// Whether an average of the bucket is under way or has arrived.
+  /// One flag per bucket: an average is under way or has arrived.
   std::vector<bool> averages_;
   std::vector<Buffer> anchors_;
   std::vector<Buffer> momenta_;

@@ -30,10 +30,8 @@ constexpr std::array kOuterOptions = {
                 "8"},
     OptionEntry{"kind",
                 "how an average moves the common model; one of slowmo, diloco, default slowmo"},
-    OptionEntry{"lr",
-                "outer learning rate; a number > 0 and <= 1e+06, default 1: 0.7 for diloco"},
-    OptionEntry{"momentum",
-                "outer momentum; a number >= 0 and < 1, default 0.5: 0.9 for diloco"},
+    OptionEntry{"lr", "outer learning rate; a number > 0 and <= 1e+06, default 1: 0.7 for diloco"},
+    OptionEntry{"momentum", "outer momentum; a number >= 0 and < 1, default 0.5: 0.9 for diloco"},
     OptionEntry{"streaming", "buckets take turns within a cycle; true or false, default false"},
 };
 

@@ -1,4 +1,4 @@
-// Between float32 and bfloat16 on GPUs, four elements at a time.
+// Conversion between float32 and bfloat16 on GPUs, four elements at a time.
 
 #include "optim/cuda/launch.cuh"
 #include "optim/cuda/pack.hpp"
@@ -14,7 +14,7 @@ constexpr std::int64_t kLanesAtOnce = 4;
 __device__ void assign(float& to, BFloat16 from) { to = widened(from); }
 __device__ void assign(BFloat16& to, float from) { to = rounded_to_bfloat16(from); }
 
-/// kCount elements at a time; both addresses are multiples of as many.
+/// Converts kCount elements at a time; both addresses must be aligned to packs of kCount elements.
 template <class To, class From, std::int64_t kCount>
 __global__ void __launch_bounds__(kThreads)
     convert_kernel(To* to, const From* from, std::int64_t numel) {

@@ -1,5 +1,5 @@
 #pragma once
-// What the kernels' launches share.
+// Helpers for launching kernels.
 
 #include <cuda_runtime.h>
 
@@ -14,7 +14,8 @@ inline cudaStream_t native(const Stream& stream) {
 
 inline void check_launch(const char* what) { cuda_check(cudaGetLastError(), what); }
 
-/// Blocks of a grid that keeps the device busy, each of which works on many chunks.
+/// The number of thread blocks of a persistent grid: enough to keep the device busy, so that each
+/// block works on many chunks, and no more than there are chunks.
 inline unsigned persistent_blocks(const Stream& stream, std::int64_t num_chunks,
                                   int blocks_per_multiprocessor) {
   int count = 1;

@@ -1,6 +1,6 @@
 #pragma once
-// Elements that a thread of a GPU reads and writes in one access. Runs on processors too, for
-// tests.
+// A pack is a few elements that a GPU thread reads or writes in one access. The code runs on
+// processors too, so that tests can use it there.
 
 #include <array>
 #include <cstdint>
@@ -10,19 +10,20 @@
 
 namespace gossamer {
 
-/// kCount elements that lie together; a power of two, at most 16 bytes.
+/// kCount neighbouring elements. kCount is a power of two; a pack has at most 16 bytes.
 template <class T, std::int64_t kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   std::array<T, static_cast<std::size_t>(kCount)> lanes;
 };
 
-/// A pack of kCount elements may begin there.
+/// True if a pack of kCount elements may begin at `address`.
 template <std::int64_t kCount, class T>
 bool is_aligned(const T* address) {
   return reinterpret_cast<std::uintptr_t>(address) % alignof(Pack<T, kCount>) == 0;
 }
 
-// On GPUs one access; processors are not allowed to look at elements as something else.
+// GPUs make one access. C++ on processors forbids reading elements through a pointer to another
+// type, so the code there copies.
 template <class P, class T>
 GOSSAMER_HOST_DEVICE P load_pack(const T* from) {
 #ifdef __CUDA_ARCH__

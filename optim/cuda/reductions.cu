@@ -1,5 +1,5 @@
-// Sums on GPUs: squared norms of gradients, what follows from them, and the swap of a model with
-// the mean. Every sum is taken in float64 and in an order that depends on the sizes alone.
+// Sums on GPUs: squared norms of gradients, the decisions that follow from them, and the swap of a
+// model with the mean. Every sum is taken in float64, in an order that depends on the sizes alone.
 
 #include <cmath>
 #include <limits>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 8;
-// Of one launch: the table is the kernel's parameter.
+// Gradients per launch: the table is a kernel parameter, whose size is limited.
 constexpr int kMostGradients = 1024;
 
 struct GradientTable {
@@ -29,7 +29,7 @@ struct GradientTable {
 };
 static_assert(sizeof(GradientTable) <= 32764, "the most that a kernel's parameters may take");
 
-/// The sum over a block's threads, in thread 0. All threads call it.
+/// The sum of `value` over a block's threads. All threads must call it.
 __device__ double block_sum(double value) {
   __shared__ double sums[kThreads];
   sums[threadIdx.x] = value;
@@ -53,7 +53,7 @@ __device__ std::int64_t chunk_numel(std::int64_t numel, std::int64_t first) {
   return numel - first < kSquaresChunk ? numel - first : kSquaresChunk;
 }
 
-/// One partial sum per chunk. NaN where an element is not finite.
+/// Writes one partial sum per chunk; NaN where an element is not finite.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_chunks(const __grid_constant__ GradientTable table) {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Adds up the chunks of each gradient, a block for each.
+/// Adds up the chunks of each gradient; one thread block per gradient.
 __global__ void __launch_bounds__(kThreads)
     sum_gradients(const __grid_constant__ GradientTable table) {
   const auto entry = static_cast<std::int32_t>(blockIdx.x);

@@ -1,6 +1,6 @@
-// The sweep on GPUs: one pass over memory, with vector loads, by a persistent grid. Neither the
-// host nor the device waits for anything before a launch: gradients' factors are read from the
-// device's memory when the kernel runs.
+// The sweep on GPUs: one pass over memory with vector loads, by a persistent grid. A launch never
+// waits for the host or the device: the kernel reads the factor of the gradients from the device's
+// memory when it runs.
 
 #include "optim/cuda/launch.cuh"
 #include "optim/cuda/sweep_table.hpp"
@@ -12,8 +12,8 @@
 namespace gossamer {
 namespace {
 
-// At 256 threads this leaves 64 registers to a thread, with which no rule spills any in float32,
-// and keeps 96 KiB of loads in flight on every multiprocessor.
+// With 256 threads per block, each thread has 64 registers. No rule then spills registers in
+// float32, and 96 KiB of loads are in flight on every multiprocessor.
 constexpr int kBlocksPerMultiprocessor = 4;
 
 template <class Rule, class T, class G, Phase kPhase>
@@ -84,7 +84,8 @@ template <class Rule>
 void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update) {
   const CudaDeviceScope scope(stream.device().index);
   BlockUpdate rest = update;
-  // What does not fit into one table is mixed in before.
+  // Mix the inboxes that do not fit into one table in launches of their own, before the last
+  // launch.
   while (rest.inboxes.size() > kMaxInboxes) {
     BlockUpdate part = rest;
     part.inboxes.resize(kMaxInboxes);
@@ -101,7 +102,7 @@ void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inb
              {.parameters = x, .keep = keep, .inboxes = inboxes, .segments = {{.numel = x.numel}}});
 }
 
-// Every rule of optim/registry.cpp.
+// One line for every rule of optim/registry.cpp.
 template void cuda_sweep(const PlainRule&, Stream&, const BlockUpdate&);
 template void cuda_sweep(const MomentumRule<false>&, Stream&, const BlockUpdate&);
 template void cuda_sweep(const MomentumRule<true>&, Stream&, const BlockUpdate&);

@@ -1,13 +1,12 @@
 #pragma once
-// What one launch of the sweep kernel works on, and how the work is dealt out. A table travels as
-// the kernel's parameter (at most 32,764 bytes from CUDA 12.1 on), so nothing has to be copied to
-// the device before a launch, and the host never waits for one.
+// The table of one launch of the sweep kernel: what the launch works on, and how the work is dealt
+// out. The table is a kernel parameter (at most 32,764 bytes from CUDA 12.1 on), so a launch needs
+// no copy to the device and the host never waits.
 //
-// The segments of a block are cut into chunks; the thread blocks of a persistent grid take chunk
-// after chunk. A block finds a chunk's segment by bisection.
+// The segments of a block are cut into chunks. The thread blocks of a persistent grid take chunk
+// after chunk, and find the segment of a chunk by bisection.
 //
-// Everything here but the kernel itself runs on processors too: that is how it is tested where
-// there is no GPU.
+// All code here but the kernel itself also runs on processors, so that tests need no GPU.
 
 #include <algorithm>
 #include <array>
@@ -23,7 +22,7 @@
 namespace gossamer {
 
 inline constexpr int kSweepThreads = 256;
-/// Of the widest access.
+/// Bytes of the widest access.
 inline constexpr std::int64_t kVectorBytes = 16;
 /// Vectors of one chunk that a thread works on, one after the other.
 inline constexpr std::int64_t kVectorsPerThread = 4;
@@ -40,18 +39,18 @@ inline constexpr std::int64_t kChunk = kSweepThreads* kVectorsPerThread* kLanes<
 
 /// One parameter of a launch.
 struct SweepSegment {
-  /// Null: mixed only.
+  /// Null: the segment is only mixed, or rests (kEveryStep).
   const void* gradient = nullptr;
   std::int64_t offset = 0;
   std::int64_t numel = 0;
   std::int32_t first_chunk = 0;
   std::int16_t coefficients = 0;
-  /// kLanes elements may be read at once from all addresses.
+  /// True: kLanes elements may be accessed at once at all addresses of the segment.
   bool aligned = false;
 };
 
-/// G: what gradients are, and what the model computes with. Where that is not T, the parameters are
-/// written twice.
+/// T: the type of the parameters and states. G: the type of the gradients, with which the model
+/// computes; where G is not T, the kernel also writes the rounded copy.
 template <class Coefficients, class T, class G>
 struct SweepTable {
   T* parameters = nullptr;
@@ -67,10 +66,10 @@ struct SweepTable {
   std::array<Coefficients, kMaxCoefficients> coefficients;
   std::array<SweepSegment, kMaxSegments> segments;
 };
-/// Bytes; see above.
+/// Bytes that a kernel's parameters may take.
 inline constexpr std::size_t kMostParameterBytes = 32764;
 
-/// The place of the segment that a chunk belongs to.
+/// The index of the segment that a chunk belongs to.
 template <class Table>
 GOSSAMER_HOST_DEVICE int segment_of(const Table& table, std::int32_t chunk) {
   int low = 0;
@@ -82,8 +81,8 @@ GOSSAMER_HOST_DEVICE int segment_of(const Table& table, std::int32_t chunk) {
   return low;
 }
 
-/// One thread's share of a chunk. `kVector` elements at a time; all arithmetic is that of the sweep
-/// on processors, in the same order.
+/// One thread's share of a chunk. The arithmetic and its order are those of the sweep on
+/// processors.
 template <class Rule, class T, class G, Phase kPhase>
 struct SweepThread {
   using Coefficients = typename Rule::template Coefficients<T>;
@@ -94,7 +93,8 @@ struct SweepThread {
   bool applies;
   T scale;
 
-  /// Elements [first, first + count) of the segment, of which this is thread `thread`.
+  /// Works on this thread's elements among [first, first + count) of the segment; `thread` is the
+  /// thread's index in its block.
   GOSSAMER_HOST_DEVICE void run(std::int64_t first, std::int64_t count, int thread) const {
     const bool updates = applies && (segment.gradient != nullptr || kEveryStep<Rule>);
     if (!updates && table.num_inboxes == 0) return;
@@ -187,7 +187,7 @@ struct SweepThread {
   }
 };
 
-/// What mixes and does nothing else.
+/// The rule that mixes and does nothing else.
 struct NoRule {
   static constexpr int kNumStates = 0;
   static constexpr std::array<std::string_view, 0> kStateNames = {};
@@ -204,15 +204,16 @@ struct NoRule {
   GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>&, T&, T, std::array<T, 0>&) {}
 };
 
-/// Cuts the step of a block into launches: one for all segments of a phase, unless they do not fit
-/// into one table. Calls `launch(phase, table)` for each; the table is gone afterwards.
+/// Cuts the step of a block into launches. All segments of one phase share a launch, unless they do
+/// not fit into one table. Calls `launch(phase, table)` for each; the table is valid during that
+/// call.
 template <class Rule, class T, class G>
 class SweepLaunches {
  public:
   using Coefficients = typename Rule::template Coefficients<T>;
   using Table = SweepTable<Coefficients, T, G>;
 
-  /// At most kMaxInboxes inboxes.
+  /// The update must have at most kMaxInboxes inboxes. Both references must outlive the object.
   SweepLaunches(const Rule& rule, const BlockUpdate& update) : rule_(rule), update_(update) {
     table_.parameters = static_cast<T*>(update.parameters.data);
     table_.rounded = static_cast<G*>(update.rounded.data);

@@ -1,14 +1,14 @@
 #pragma once
 // AccumAdam and AccumAdamW (Wang et al., "From Promise to Practice: Realizing High-performance
-// Decentralized Training", ICLR 2025): Adam whose moments move once in accum_iter steps, by the
-// mean gradient of the cycle, while every step still updates the parameters with moments to which
-// its own gradient is added for that step only. Gossip needs this because mixing damps the
-// parameters' differences at every step, the moments' never.
+// Decentralized Training", ICLR 2025). The moments move once in accum_iter steps, by the mean
+// gradient of that cycle. Every step still updates the parameters: it adds its own gradient to the
+// moments for that step only. Gossip needs this because mixing damps the differences between the
+// ranks' parameters in every step, but never those between their moments.
 //
-// The moments are kept already multiplied by their betas, ready for the next use. In the first step
-// of a cycle the accumulator is overwritten instead of added to, so nobody has to zero it: least
-// traffic per element in float32, mixing included, is 28 bytes in the first, 32 in a middle, and
-// 36 in the last step of a cycle.
+// The moments are stored already multiplied by their betas, ready for the next use. The first step
+// of a cycle overwrites the accumulator instead of adding to it, so no pass has to zero it. Least
+// traffic per element in float32, mixing included: 28 bytes in the first, 32 in a middle, and 36 in
+// the last step of a cycle.
 
 #include "optim/moments.hpp"
 #include "optim/rule.hpp"

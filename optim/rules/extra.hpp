@@ -1,15 +1,16 @@
 #pragma once
 // EXTRA (Shi, Ling, Wu and Yin, "EXTRA: An Exact First-Order Algorithm for Decentralized Consensus
-// Optimization", SIAM J. Optim. 2015) around any rule. A rank also keeps y, what half a round of
-// mixing would have made of its parameters; the difference corrects the drift that gossip has on
-// data that differ between ranks:
+// Optimization", SIAM J. Optim. 2015) around any rule. Gossip drifts on data that differ between
+// ranks; EXTRA corrects the drift. A rank also keeps y, the result of half a round of mixing, and
+// the difference between its parameters and y is the correction:
 //
-//   h = (x + W x) / 2,   x' = rule(2 h - y),   y = y + x' - h;     first step: x' = rule(W x), y =
-//   x' + h - W x
+//   h = (x + W x) / 2
+//   first step:   x' = rule(W x),     y' = x' + h - W x
+//   later steps:  x' = rule(2 h - y), y' = y + x' - h
 //
-// In this form the sum of x' over all ranks is the sum of x minus that of the updates, for every
-// rule, learning rate and doubly stochastic W. With Adam the ranks agree where the updates cancel,
-// not where the gradients do. Theory covers a fixed symmetric W.
+// In this form the sum of x' over all ranks is the sum of x minus the sum of the updates, for every
+// rule, every learning rate and every doubly stochastic W. With Adam the ranks agree where the
+// updates cancel, not where the gradients cancel. The theory covers a fixed symmetric W.
 
 #include <array>
 #include <string_view>
@@ -57,7 +58,7 @@ struct ExtraRule {
                                          std::array<T, kInner + 1>& state, T before) {
     const T half = T(0.5) * (before + p);
     const T start = c.first != T(0) ? p : T(2) * half - state[kInner];
-    // What y was; in the first step, what makes `start` come out.
+    // The old y. The first step has none and uses the value for which 2 h - y gives `start`.
     const T y = c.first != T(0) ? T(2) * half - p : state[kInner];
     std::array<T, kInner> inner{};
     for (std::size_t k = 0; k < kInner; ++k) inner[k] = state[k];
@@ -70,7 +71,7 @@ struct ExtraRule {
   template <class T, Phase>
   GOSSAMER_HOST_DEVICE static void rest(const Coefficients<T>& c, T& p,
                                         std::array<T, kInner + 1>& state, T before) {
-    // Before its first step a parameter is only mixed.
+    // A parameter that has never been updated is only mixed.
     if (c.first != T(0)) return;
     const T half = T(0.5) * (before + p);
     p = T(2) * half - state[kInner];

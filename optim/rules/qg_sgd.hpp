@@ -1,13 +1,13 @@
 #pragma once
 // Gradient descent with quasi-global momentum (Lin, Karimireddy, Stich and Jaggi, "Quasi-Global
-// Momentum", ICML 2021). The momentum buffer follows what the parameters really did, mixing
-// included, in the place of this rank's own gradients:
+// Momentum", ICML 2021). The momentum buffer follows the real movement of the parameters, mixing
+// included, instead of this rank's own gradients:
 //
-//   d = momentum m + g,   x' = W x - lr d,   m = mu m + (1 - mu) (x - x') / lr
+//   d = momentum m + g,   x' = W x - lr d,   m' = mu m + (1 - mu) (x - x') / lr
 //
-// The buffer stays as it is where the learning rate is below kLeastRate (the ends of schedules),
-// and in skipped steps. The order of mixing and update is that of the pipeline; the paper mixes
-// after the update.
+// The buffer stays as it is in skipped steps, and in steps whose learning rate is below kLeastRate,
+// as at the end of a schedule. The paper mixes after the update; here mixing comes first, as
+// everywhere in the pipeline.
 
 #include <array>
 #include <memory>

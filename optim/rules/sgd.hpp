@@ -1,6 +1,7 @@
 #pragma once
-// Stochastic gradient descent with momentum (Polyak, 1964) and Nesterov's variant as PyTorch
-// defines it (Sutskever et al., 2013): the first step sets the buffer to the gradient itself.
+// Stochastic gradient descent: plain, with momentum (Polyak, 1964), and with Nesterov's variant as
+// PyTorch defines it (Sutskever et al., 2013). The first step sets the momentum buffer to the
+// gradient itself.
 
 #include <array>
 #include <memory>

@@ -1,5 +1,5 @@
 #pragma once
-// See optim/tracker.hpp.
+// The rule of optim/tracker.hpp: y <- y + g - g_old, g_old <- g.
 
 #include <array>
 #include <string_view>

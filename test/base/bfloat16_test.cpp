@@ -21,7 +21,8 @@ TEST(BFloat16, KeepsEveryValueThatItCanHold) {
 }
 
 TEST(BFloat16, RoundsToTheNearestAndTiesToEven) {
-  // Between each pair of neighbours: a little below the middle, the middle, a little above.
+  // For each pair of neighbours, test a value a little below the middle, the middle, and a little
+  // above.
   for (std::uint32_t bits = 0; bits < 0x7f80; ++bits) {
     const std::uint32_t middle = bits << 16U | 0x8000U;
     const auto below = rounded_to_bfloat16(std::bit_cast<float>(middle - 1));

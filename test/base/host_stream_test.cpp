@@ -23,7 +23,7 @@ struct Kind {
 
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
-/// A relay with its own streams, of which it has just changed from one to the other.
+/// A relay that owns two streams and has just changed from one to the other.
 class OwnRelay : public RelayStream {
  public:
   OwnRelay() : OwnRelay(std::make_shared<ThreadStream>()) { follow(second_); }

@@ -20,7 +20,7 @@ std::string written(const Logger& logger) {
   return testing::internal::GetCapturedStderr();
 }
 
-/// Which of the four messages are in a text, as letters.
+/// The messages that a text contains, one letter for each of the four.
 std::string messages_in(const std::string& text) {
   std::string found;
   for (const char* word : {"one", "two", "three", "four"}) {

@@ -1,4 +1,4 @@
-// Sections, unknown keys, and the resolved configuration.
+// Tests of sections, unknown keys, and the resolved configuration.
 
 #include "test/base/thrown.hpp"
 

@@ -16,8 +16,8 @@
 namespace gossamer {
 namespace {
 
-// The fixed values come from an independent implementation (MT19937-64 by its definition, seeded
-// with SplitMix64): old runs must stay repeatable.
+// The expected values come from an independent implementation: MT19937-64 by its definition, seeded
+// with SplitMix64. They must never change, so that old runs stay repeatable.
 TEST(Random, BitsAreTheDocumentedAlgorithm) {
   struct Case {
     std::uint64_t seed, stream, first, second;
@@ -130,7 +130,7 @@ TEST(Random, BelowIsUniformForSmallBounds) {
 }
 
 TEST(Random, BelowIsUnbiasedWhereARemainderWouldBe) {
-  // 2^64 is 2 2/3 times this bound: a bare remainder would hit the lower two thirds three times in
+  // 2^64 is 2 2/3 times this bound. A plain remainder would give the lower two thirds in three of
   // four draws.
   constexpr std::int64_t kThird = std::int64_t{1} << 61;
   Random random(11);

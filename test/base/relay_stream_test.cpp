@@ -17,7 +17,7 @@ TEST(RelayStream, KeepsTheOrderAcrossStreams) {
   ThreadStream first;
   ThreadStream second;
   RelayStream relay(first);
-  // Not guarded: the order of the streams is all that keeps the threads apart.
+  // No lock guards this: only the order of the streams keeps the threads apart.
   std::vector<int> order;
   std::atomic<bool> go = false;
   relay.run([&go] {
@@ -34,7 +34,7 @@ TEST(RelayStream, KeepsTheOrderAcrossStreams) {
   EXPECT_EQ(order, expected);
 }
 
-/// On its second stream; the first ends with an error as soon as `go` is true.
+/// A relay on its second stream. Its first stream ends with an error as soon as `go` is true.
 struct BrokenBehind {
   BrokenBehind() {
     relay.run([this] {

@@ -1,13 +1,13 @@
 #pragma once
-// What a call throws, as text.
+// Turns the exception of a call into text.
 
 #include <string>
 #include <string_view>
 
 namespace gossamer {
 
-/// The message of the Error that `call` throws; empty when it returns. Other exceptions pass, so
-/// that a test fails with their text.
+/// The message of the Error that `call` throws; empty if `call` returns. Other exceptions leave
+/// this function, so that the test fails with their text.
 template <class Error, class Call>
 std::string what_of(const Call& call) {
   try {

@@ -22,7 +22,7 @@ std::string error_of(std::string_view text) {
   return what_of<ConfigError>([&] { parse(text); });
 }
 
-/// The node at a dotted path; a null node's address is a failed test.
+/// The node at a dotted path. The test fails if there is no such node.
 const YamlNode& at(const YamlNode& root, std::string_view path) {
   const YamlNode* node = &root;
   while (!path.empty()) {
@@ -34,7 +34,7 @@ const YamlNode& at(const YamlNode& root, std::string_view path) {
   return *node;
 }
 
-/// A file in the temporary folder that goes with the object.
+/// A file in the temporary folder; the destructor removes the file.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string_view text)

@@ -1,5 +1,5 @@
-// What each algorithm and rule promises on problems whose answer is known: how near the ranks come
-// to the common optimum on data that differ, and which sums stay what they are.
+// Tests what each algorithm and rule promises, on problems with known answers: how near the ranks
+// come to the common optimum when their data differ, and which sums stay constant.
 
 #include "test/core/recursion.hpp"
 
@@ -72,8 +72,8 @@ apps::VirtualRanks ranks_of(const Method& method, const std::string& topology, d
        .schedule = make_schedule("constant", {.lr = lr})});
 }
 
-/// Root mean square distance of the ranks from the common optimum after 4000 steps from zero, mean
-/// over 5 draws of the problem.
+/// The root mean square distance of the ranks from the common optimum after 4000 steps from zero;
+/// mean over 5 draws of the problem.
 double floor_of(const Method& method, const std::string& topology) {
   double sum = 0.0;
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
@@ -90,7 +90,8 @@ double floor_of(const Method& method, const std::string& topology) {
 }
 
 const Method kGossip{};
-// The learning rate of momentum times 1 / (1 - momentum) is that of plain descent.
+// The learning rate of plain descent times (1 - momentum), because momentum multiplies the length
+// of steps by 1 / (1 - momentum).
 const Method kMomentum{.optimizer_options = "momentum: 0.9", .lr = 0.01};
 const Method kQuasiGlobal{.optimizer = "qg_sgd", .optimizer_options = "momentum: 0.9", .lr = 0.01};
 const Method kExtra{.optimizer = "extra"};
@@ -98,9 +99,9 @@ const Method kTracking{.algorithm = "gradient_tracking"};
 
 constexpr std::array kTopologies = {"static-ring", "ring", "one-peer-exp"};
 
-// Measured outside of this project in float64 with one draw (design of the recursions): gossip .84,
-// .71, .33; local momentum the same; quasi-global momentum .16, .12, .037. Draws differ by some 20
-// %.
+// Expected values, measured outside of this project in float64 with one draw of the problem: gossip
+// .84, .71, .33; local momentum the same; quasi-global momentum .16, .12, .037. Draws differ by
+// about 20 %.
 TEST(Floors, OfGossipAndLocalMomentumAreHigh) {
   const std::array expected = {0.84, 0.71, 0.33};
   for (std::size_t t = 0; t < kTopologies.size(); ++t) {
@@ -126,7 +127,7 @@ TEST(Floors, OfExtraAndGradientTrackingAreRounding) {
   }
 }
 
-/// Whether the ranks are near their start or better after 3000 steps.
+/// True if after 3000 steps the ranks are not much farther from the optimum than at the start.
 bool is_stable(const Method& method, const std::string& topology, double lr) {
   const Quadratics problem(1);
   apps::VirtualRanks ranks = ranks_of(method, topology, lr);
@@ -155,8 +156,8 @@ TEST(Stability, EndsWhereItWasMeasured) {
   EXPECT_EQ(largest(kTracking, "one-peer-exp"), 0.5);
 }
 
-// Gradient descent one step late on f = L x^2 / 2 is stable for lr L < 1, not 2: the roots of
-// z^2 - z + lr L.
+// Gradient descent with gradients one step late on f = L x^2 / 2 is stable for lr L < 1 instead of
+// 2, by the roots of z^2 - z + lr L.
 TEST(LateAllReduce, IsStableBelowHalfOfTheUsualLearningRate) {
   const auto distance_after = [](double lr, const char* options) {
     apps::VirtualRanks ranks =
@@ -187,7 +188,7 @@ TEST(LateAllReduce, UsesTheMeanGradientOfTheStepBefore) {
   for (const auto& ranks : trajectory) {
     for (const auto& values : ranks) EXPECT_EQ(values, ranks.front());
   }
-  // The first step has no mean gradient yet.
+  // In the first step there is no mean gradient of the step before.
   EXPECT_EQ(trajectory.front().front(), start_of(problem, 0));
   EXPECT_NE(trajectory[1].front(), trajectory.front().front());
 }
@@ -198,8 +199,8 @@ double sum_of(const Trajectory& trajectory, int step, std::size_t element) {
   return sum;
 }
 
-// EXTRA's invariant: the sum over ranks moves by the updates alone, for every rule and doubly
-// stochastic W. With equal gradients on all ranks that is the path of one rank alone.
+// EXTRA's invariant: only the updates move the sum over ranks, for every rule and doubly stochastic
+// W. With equal gradients on all ranks the sum follows the path of one rank alone.
 TEST(Extra, MovesTheSumByTheUpdatesAlone) {
   for (const char* topology : {"static-ring", "ring", "complete", "one-peer-exp"}) {
     for (const char* rule : {"sgd", "adamw", "accum_adam"}) {
@@ -250,7 +251,7 @@ TEST(Outer, IsLocalSgdWithoutMomentum) {
   }
 }
 
-// Every step, without momentum: each step begins with the mean of all models.
+// With an average in every step and no momentum, each step begins with the mean of all models.
 TEST(Outer, IsCompleteGossipWhenItAveragesEveryStep) {
   Problem problem;
   problem.num_ranks = 4;
@@ -262,7 +263,7 @@ TEST(Outer, IsCompleteGossipWhenItAveragesEveryStep) {
 }
 
 TEST(Outer, SpreadsBucketsOverACycleWhenItStreams) {
-  // Bytes of one step: with streaming no step sends all buckets.
+  // The most bytes that any step sends: with streaming no step sends all buckets.
   const auto most_bytes = [](const char* options) {
     double most = 0.0;
     run_ranks(2, [&](Communicator& communicator, const World& world) {
@@ -287,8 +288,8 @@ TEST(Outer, SpreadsBucketsOverACycleWhenItStreams) {
   EXPECT_EQ(most_bytes("every: 4, streaming: true"), 128.0);
 }
 
-// The sum of the trackers is that of the gradients: with a learning rate of 1 and descent without
-// momentum a step moves the sum of the models by minus the sum of the trackers.
+// The sum of the trackers equals the sum of the gradients. So plain descent with a learning rate of
+// 1 moves the sum of the models by minus the sum of the trackers.
 TEST(GradientTracking, KeepsTheSumOfTheGradients) {
   for (const char* topology : {"ring", "static-ring", "complete", "one-peer-exp"}) {
     Problem problem;
@@ -319,8 +320,8 @@ TEST(GradientTracking, KeepsTheSumOfTheGradients) {
 }
 
 TEST(QuasiGlobalMomentum, AloneIsHeavyBallWithASmallerBuffer) {
-  // One rank: m = g / (1 - momentum) of heavy ball in the steady state, so that both take the same
-  // steps there.
+  // With one rank, heavy ball has m = g / (1 - momentum) in the steady state, so both methods take
+  // the same steps there.
   const auto speed = [](const char* name, const char* options) {
     apps::VirtualRanks ranks({.topology = make_topology("ring", {}),
                               .dim = 1,

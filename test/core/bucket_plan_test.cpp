@@ -82,7 +82,7 @@ TEST(BucketPlan, KeepsTypesAndDevicesApart) {
   EXPECT_EQ(plan.buckets[1].dtype, DType::kFloat64);
   EXPECT_EQ(plan.buckets[2].device, (Device{DeviceType::kCuda, 0}));
   EXPECT_EQ(plan.buckets[3].device, (Device{DeviceType::kCuda, 1}));
-  // They fill up side by side, and those come first that are full first.
+  // Buckets fill up side by side, and full buckets come first.
   EXPECT_EQ(cut(plan_buckets(infos, declared_order(6), 512)),
             (std::vector<Indices>{{1, 3}, {0, 2}, {4}, {5}}));
 }
@@ -120,13 +120,13 @@ TEST(Agree, IsSilentWhenAllRanksSayTheSame) {
   }
 }
 
-/// What `agree` throws on each rank.
+/// The message that `agree` throws on each rank.
 std::vector<std::string> disagreement(const std::vector<std::string>& lines) {
   std::vector<std::string> errors(lines.size());
   run_ranks(static_cast<int>(lines.size()), [&](Communicator& communicator, const World& world) {
     const auto place = static_cast<std::size_t>(world.rank);
     errors[place] = what_of<ConfigError>([&] { agree(communicator, "the order", lines[place]); });
-    // Everybody has failed alike and nobody is left waiting.
+    // All ranks have failed alike, and none is left waiting.
     communicator.barrier();
   });
   return errors;

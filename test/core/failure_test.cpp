@@ -1,5 +1,6 @@
-// One rank fails, in whatever moment: the others are told so and end, and what all of them leave
-// behind (exchanges under way, work on streams) uses nothing that has gone. The sanitizers look.
+// Tests that one rank may fail at any moment. The other ranks learn of it and end. What the ranks
+// leave behind (exchanges under way, work on streams) must not use memory that is gone; the
+// sanitizers check this.
 
 #include "test/core/recursion.hpp"
 
@@ -30,7 +31,7 @@ enum class Moment : std::uint8_t { kBetweenGradients, kBeforeStepEnds, kAfterSte
 constexpr std::array kMoments = {Moment::kBetweenGradients, Moment::kBeforeStepEnds,
                                  Moment::kAfterStep, Moment::kBeforeAverage};
 
-/// A few steps and the mean model; `reach` is called at every moment of the last step.
+/// Makes a few steps and the mean model. Calls `reach` at every moment of the last step.
 template <class Reach>
 void train(ToyModel& model, Communicator& communicator, std::size_t num_values,
            const Reach& reach) {
@@ -96,7 +97,7 @@ TEST_P(Failure, OfARankEndsTheOthersAndLeavesNothingBehind) {
   }
 }
 
-/// Every algorithm everywhere; gossip with every kind of round.
+/// Every algorithm at every place, and gossip with every kind of round.
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const Where where : {Where::kHost, Where::kLagging, Where::kRelayed, Where::kDevice,

@@ -1,4 +1,4 @@
-// What clipping, scaling and non-finite gradients do to a step.
+// Tests how clipping, scaling and non-finite gradients affect a step.
 
 #include "core/gradient_policy.hpp"
 
@@ -122,16 +122,16 @@ Problem pairs_of(std::string algorithm, NonFinite nonfinite) {
   return problem;
 }
 
-/// Changes what a rank's gradients are in a step.
+/// Changes the gradients of a rank in a step.
 using Spoil = std::function<void(int rank, int step, std::vector<double>& gradient)>;
 
 struct Outcome {
-  /// What ranks have said of gradients that are not finite.
+  /// The messages of the ranks about gradients that are not finite.
   std::set<std::string> said;
   int code = 0;
 };
 
-/// Six steps with gradients of 1, or as many as there are before the ranks leave.
+/// Six steps with gradients of 1, or fewer if the ranks leave before.
 Outcome train_with(const Problem& problem, const Spoil& spoil) {
   FakeNcclHub hub;
   Outcome outcome;
@@ -148,7 +148,7 @@ Outcome train_with(const Problem& problem, const Spoil& spoil) {
       for (int step = 0; step < 6; ++step) {
         spoil(world.rank, step, gradient);
         model.step(gradient);
-        // What is not finite is neither applied nor sent.
+        // A gradient that is not finite is neither applied nor sent.
         model.stream().run([&model] {
           for (const double x : model.values_now()) EXPECT_TRUE(std::isfinite(x));
         });
@@ -201,7 +201,7 @@ TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
           expect_said(outcome, kRank2);
           continue;
         }
-        // The others see the sum alone.
+        // The other ranks see only the sum.
         EXPECT_EQ(outcome.code, static_cast<int>(ExitCode::kNonFinite));
         EXPECT_FALSE(outcome.said.empty());
         for (const std::string& text : outcome.said) {
@@ -228,7 +228,8 @@ TEST(Abort, TellsSumsThatOverflowFromGradientsThatAreNotFinite) {
   }
 }
 
-// The ranks leave while their workers still have links of a chain to start. The sanitizers look.
+// The ranks leave while their workers still have operations of a chain to start; the sanitizers
+// check that the workers use no memory that is gone.
 TEST(Abort, LeavesNothingBehindThatTheWorkerWouldUse) {
   Problem problem = pairs_of("gossip", NonFinite::kAbort);
   problem.node_size = 2;
@@ -264,7 +265,7 @@ TEST(Threads, DoNotChangeABit) {
     problem.rule.type = "accum_adamw";
     problem.rule.accum_iter = 2;
     problem.dtype = DType::kFloat32;
-    // Larger than what is worth sharing, and not a multiple of anything.
+    // Larger than the least size that threads share, and odd sizes.
     problem.sizes = {70'001, 3, 200'003};
     problem.bucket_bytes = 1 << 30;
     problem.num_steps = 4;

@@ -1,4 +1,5 @@
-// What is in flight between two steps: draining, forgetting, counting, checking.
+// Tests what is in flight between two steps: draining, forgetting, counting bytes, and checking for
+// writes.
 
 #include "test/core/recursion.hpp"
 #include "test/core/test_topologies.hpp"
@@ -22,7 +23,7 @@ Problem problem_of(std::string_view topology, int n, int node_size) {
           .topology = make_topology(topology, {.size = n, .node_size = node_size})};
 }
 
-/// Trains; between steps does what `between` says.
+/// Called between two steps.
 using Between = std::function<void(ToyModel& model, int step)>;
 
 Trajectory train(const Problem& problem, const Between& between) {
@@ -63,7 +64,7 @@ TEST(Drain, IsAllowedBeforeTheFirstStep) {
 }
 
 TEST(Drain, LetsTheParametersBeWritten) {
-  // The inbox stays valid: the next step mixes what was sent with what is there now.
+  // The inbox stays valid: the next step mixes the block that was sent with the present parameters.
   run_ranks(2, [](Communicator& communicator, const World& world) {
     Problem problem = problem_of("complete", 2, 2);
     problem.sizes = {4};
@@ -89,7 +90,7 @@ TEST(ForgetArrived, MakesTheNextStepMixNothing) {
 }
 
 TEST(ForgetArrived, LastsForOneStepAndLeavesTheRoundsAlone) {
-  // The exchange after step 3 is forgotten; the others keep the rounds they have without it.
+  // The exchange after step 3 is forgotten. The other exchanges keep their rounds.
   const Problem problem = problem_of("one-peer-exp", 4, 4);
   const Trajectory trajectory = train(problem, [](ToyModel& model, int step) {
     if (step != 3) return;
@@ -133,7 +134,7 @@ TEST(BytesSent, CountsPairsOnceAndGroupsAsAnAllReduce) {
 }
 
 TEST(BytesSent, FollowsTheRounds) {
-  // Rank 0 meets in turn: its node, a group of four, its node, a group of four.
+  // Rank 0 exchanges in turn with its node, a group of four, its node, a group of four.
   Problem problem = problem_of("alternating-exp-ring", 8, 2);
   problem.sizes = {16};
   EXPECT_EQ(bytes_sent(problem, 1), 128.0);
@@ -163,7 +164,7 @@ TEST(BytesSent, CountsGradientsInAnAllReduce) {
   problem.algorithm = "allreduce";
   problem.sizes = {16, 16};
   problem.bucket_bytes = 1 << 20;
-  // Behind the gradients goes one element for each parameter.
+  // After the gradients, a message has one element per parameter.
   EXPECT_EQ(bytes_sent(problem, 3), 3 * (256.0 + 2 * 8.0) * 2.0 * 3.0 / 4.0);
   problem = problem_of("complete", 2, 2);
   problem.algorithm = "allreduce";
@@ -197,8 +198,9 @@ TEST(Checksum, NoticesEveryByte) {
   EXPECT_EQ(checksum(ConstBlock()), checksum(ConstBlock()));
 }
 
-/// Rank 1 writes a parameter between its launch and its next update, before rank 0 has launched,
-/// so that nobody reads while it writes. Returns what rank 1 is told.
+/// Rank 1 writes a parameter between the start of its exchange and its next update, before rank 0
+/// has started its exchange, so that no thread reads while rank 1 writes. Returns the message that
+/// rank 1 gets.
 std::string write_in_flight(bool drain_first) {
   std::string told;
   std::latch written(1);
@@ -219,7 +221,7 @@ std::string write_in_flight(bool drain_first) {
     const auto drain = [&] { model.manager().drain(); };
     const std::string first = what_of<std::logic_error>(drain);
     if (world.rank == 1) told = first;
-    // Every bucket that was written is an error of its own.
+    // Every bucket that was written throws an error of its own.
     while (!what_of<std::logic_error>(drain).empty()) continue;
   });
   return told;

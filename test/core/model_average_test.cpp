@@ -32,7 +32,7 @@ std::vector<double> mean_of(int num_ranks, std::size_t count) {
   return mean;
 }
 
-/// Memory that belongs to the test.
+/// Memory owned by the test.
 template <class T>
 Buffer borrowed(std::vector<T>& values) {
   return {nullptr, block_of(std::span(values))};
@@ -120,7 +120,7 @@ TEST(ModelAverage, TakesRoundedCopiesAlong) {
 }
 
 TEST(ModelAverage, DoesNotDisturbTraining) {
-  // Averaging between steps, before the first too, and restoring leaves no trace.
+  // Averaging and restoring between steps, and before the first, must not change the training.
   for (const std::string& algorithm : algorithm_names()) {
     Problem problem;
     problem.num_ranks = 4;

@@ -16,7 +16,7 @@
 namespace gossamer {
 namespace {
 
-/// Passes everything on and remembers the colors of splits.
+/// Passes all calls on and remembers the colors of splits.
 class SpyCommunicator : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -123,7 +123,8 @@ TEST(Peers, RefusesGroupsOfOthers) {
 }
 
 TEST(Peers, BuildsGroupsThatAppearLater) {
-  // Without a period: nothing at first, {0, 1, 2} from round 2 on, {2, 3, 4} from round 5 on.
+  // A topology without a period: no group at first, {0, 1, 2} from round 2 on, {2, 3, 4} from round
+  // 5 on.
   const FunctionTopology topology([](std::int64_t k) {
     if (k < 2) return complete_round({averaging_edge({0, 1})}, 5);
     if (k < 5) return complete_round({averaging_edge({0, 1, 2})}, 5);
@@ -135,7 +136,7 @@ TEST(Peers, BuildsGroupsThatAppearLater) {
     Peers cache(spy, topology);
     EXPECT_TRUE(spy.colors.empty());
     for (std::int64_t k = 0; k < 10; ++k) {
-      // Every bucket asks.
+      // Every bucket asks for the round once.
       const RankRound expected = rank_round(topology.round(k), world.rank);
       for (int bucket = 0; bucket < 3; ++bucket) EXPECT_EQ(cache.round(k), expected);
       EXPECT_EQ(spy.colors.size(), k < 2 ? 0U : k < 5 ? 1U : 2U);

@@ -1,4 +1,4 @@
-// The protocol of the pipeline: which calls are allowed, what each leaves behind.
+// Tests the protocol of the pipeline: the calls that are allowed, and the state after each.
 
 #include "core/pipeline.hpp"
 
@@ -48,7 +48,7 @@ TEST(Gossip, MixesAParameterWithoutAGradient) {
     const Problem problem = plain_problem("complete", 2);
     ToyModel model = model_of(problem, communicator);
     model.write(constant(problem, world.rank));
-    // First step: nothing has been exchanged, nobody has a gradient.
+    // First step: no exchange has taken place, and no rank has a gradient.
     model.manager().finish_step();
     EXPECT_EQ(model.values(), constant(problem, world.rank));
     // Second step: parameter 0 is mixed and updated, parameter 1 only mixed.
@@ -61,8 +61,8 @@ TEST(Gossip, MixesAParameterWithoutAGradient) {
 }
 
 TEST(Gossip, CountsUpdatesPerParameterAndRank) {
-  // Adam's first update has the size of the learning rate, whatever the gradient; so has one that
-  // comes late, if and only if it is counted as the first.
+  // Adam's first update has the size of the learning rate, whatever the gradient. A parameter whose
+  // first update comes late shows the same, if and only if that update counts as its first.
   run_ranks(2, [](Communicator& communicator, const World& world) {
     Problem problem = plain_problem("complete", 2);
     problem.rule = {.type = "adam"};
@@ -128,7 +128,7 @@ TEST_P(EveryAlgorithmName, RefusesASecondGradientInOneStep) {
     one_bucket.bucket_bytes = 1 << 20;
     ToyModel waiting = model_of(one_bucket, communicator);
     waiting.offer(0, waiting.values());
-    // Its bucket still waits for others: the gradient may be replaced by nobody.
+    // The bucket still waits for other gradients, but this one must not be offered again.
     const auto again = [](ToyModel& model) {
       return what_of<std::logic_error>([&] { model.offer(0, model.values()); });
     };
@@ -196,7 +196,7 @@ TEST_P(EveryAlgorithmName, CallsAfterUpdateOncePerBucketAndStep) {
         calls.clear();
         train_step(problem, model, world.rank, step);
         EXPECT_EQ(calls, expected) << step;
-        // Incomplete buckets, too.
+        // The same holds for incomplete buckets.
         calls.clear();
         model.manager().finish_step();
         EXPECT_EQ(calls, expected) << step;
@@ -213,7 +213,7 @@ TEST_P(EveryAlgorithmName, MayBeDroppedWithExchangesInFlight) {
       Problem problem = EveryAlgorithmName::problem(n);
       problem.bucket_bytes = 1;
       problem.sizes = {20'000, 7, 30'000};
-      // The next model's exchanges follow those that the last one has left behind.
+      // The exchanges of the next model follow those that the last model has left behind.
       for (const int num_steps : {1, 2, 3}) {
         ToyModel model = model_of(problem, communicator);
         for (int step = 0; step < num_steps; ++step) {

@@ -1,5 +1,5 @@
 #pragma once
-// Multi-rank tests: ranks that are threads of the test.
+// Runs tests of several ranks; the ranks are threads of the test.
 
 #include "test/base/thrown.hpp"
 

@@ -1,5 +1,5 @@
 #pragma once
-// A small problem for many ranks, solved twice: by Pipelines over the threads backend, and by
+// Solves a small problem for many ranks twice: with Pipelines over the threads backend, and with
 // the recursion x(t+1) = W(t-1) x(t) - update(gradients of x(t)) in double with whole matrices.
 
 #include "test/core/ranks.hpp"
@@ -27,7 +27,7 @@ struct Problem {
   int num_ranks = 2;
   int node_size = 0;
   std::string algorithm = "gossip";
-  /// Its options, as YAML.
+  /// The options of the algorithm, as YAML.
   std::string algorithm_options = {};
   std::shared_ptr<const Topology> topology = {};
   reference::Rule rule = {.type = "sgd", .momentum = 0.9};
@@ -39,16 +39,16 @@ struct Problem {
   int num_steps = 12;
   /// All ranks start from rank 0's values instead of their own.
   bool same_start = false;
-  /// Ranks offer their gradients in orders of their own.
+  /// Each rank offers its gradients in an order of its own.
   bool shuffles = true;
   GradientOptions gradients = {};
   double gradient_scale = 1.0;
   /// Gradients are rounded to bfloat16, whatever type the model has.
   bool rounds_gradients = false;
   int num_threads = 1;
-  /// Whether a rank's gradients hold a NaN in a step.
+  /// True if a rank's gradients hold a NaN in a step.
   std::function<bool(int rank, int step)> breaks = [](int, int) { return false; };
-  /// Whether a rank has a gradient for a parameter in a step.
+  /// True if a rank has a gradient for a parameter in a step.
   std::function<bool(int rank, int step, std::int64_t parameter)> present =
       [](int, int, std::int64_t) { return true; };
 
@@ -129,7 +129,8 @@ ToyModel model_on(const Problem& problem, AnyDevice& device) {
   return model_of(problem, device.communicator(), std::move(config));
 }
 
-/// One step of one rank: the gradients it has, computed as work on the stream; then finish_step().
+/// One step of one rank: computes the rank's gradients as work on the stream, then calls
+/// finish_step().
 inline void train_step(const Problem& problem, ToyModel& model, int rank, int step) {
   std::vector<std::int64_t> order = declared_order(problem.sizes.size());
   if (problem.shuffles) {
@@ -181,9 +182,9 @@ inline Trajectory run_pipeline(const Problem& problem) {
   });
 }
 
-/// The same in double, all ranks at once, written from the recursions in the heads of the
-/// algorithms' files. Shares no code with the library but the topologies and the reading of
-/// options.
+/// Solves the problem in double, all ranks at once. Written from the recursions in the opening
+/// comments of the algorithms' files. Shares no code with the library except the topologies and the
+/// reading of options.
 class Recursion {
  public:
   explicit Recursion(const Problem& problem)
@@ -251,7 +252,8 @@ class Recursion {
     }
   }
 
-  /// Sums or means over the ranks, of the step before if the options say so.
+  /// Replaces the gradients by sums or means over the ranks; of the step before, if the options say
+  /// so.
   void reduce(Gradients& gradients, std::vector<bool>& skips) {
     average(gradients);
     if (!options_.flag("average", true)) {
@@ -271,7 +273,7 @@ class Recursion {
     std::swap(late_skips_, skips);
   }
 
-  /// y <- (y mixed) + g - (g of the last step that counted); the update takes y.
+  /// y <- (y mixed) + g - (g of the last step that counted). The update uses y as the gradient.
   void track(std::size_t rank, std::vector<std::vector<double>>& parts) {
     std::size_t begin = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -287,7 +289,7 @@ class Recursion {
     }
   }
 
-  /// SlowMo or DiLoCo with the models after `step` steps.
+  /// Moves the anchor by SlowMo or DiLoCo, with the models after `step` steps.
   void move_anchor(int step) {
     const std::int64_t every = options_.integer("every", {.fallback = 8});
     if (step == 0 || step % every != 0) return;
@@ -332,7 +334,7 @@ class Recursion {
     return gradients;
   }
 
-  /// Every rank gets the mean over all; a rank without a gradient counts as one of zeros.
+  /// Gives every rank the mean over all ranks. A missing gradient counts as one of zeros.
   void average(Gradients& gradients) const {
     for (std::size_t i = 0; i < problem_.sizes.size(); ++i) {
       std::vector<double> mean;
@@ -345,7 +347,7 @@ class Recursion {
     }
   }
 
-  /// What the library does to one rank's gradients, from the definition of each mode.
+  /// Clips one rank's gradients by the definition of each mode.
   void clip(std::size_t rank, std::vector<std::vector<double>>& parts) {
     if (problem_.gradients.clip_mode == ClipMode::kNone) return;
     const bool per_bucket = problem_.gradients.clip_mode == ClipMode::kPerBucket;
@@ -382,8 +384,8 @@ class Recursion {
     return mixing_matrix(topology.round(k), problem_.num_ranks, topology.directed());
   }
 
-  /// In directed topologies x_ holds z = x / s: s x <- A (s x), s <- A s (push-sum). Otherwise s
-  /// stays 1.
+  /// Mixes values. In directed topologies x_ holds z = x / s, with s x <- A (s x) and s <- A s
+  /// (push-sum). Otherwise s stays 1.
   [[nodiscard]] Vectors mixed(std::int64_t k, const Vectors& values) const {
     const auto n = static_cast<std::size_t>(problem_.num_ranks);
     const Eigen::MatrixXd w = mixing(k);
@@ -412,7 +414,7 @@ class Recursion {
   Problem problem_;
   Options options_;
   std::vector<std::size_t> bucket_of_;
-  /// Negative: there has been no step.
+  /// One norm per rank; negative: there has been no step.
   std::vector<double> last_norm_;
   Eigen::VectorXd push_weights_;
   std::vector<std::int64_t> num_updates_;
@@ -430,7 +432,7 @@ class Recursion {
   std::vector<std::vector<reference::Optimizer>> optimizers_;
 };
 
-/// The largest difference between two trajectories; infinite when one is not a number.
+/// The largest difference between two trajectories; infinite if a value is NaN.
 inline double largest_difference(const Trajectory& a, const Trajectory& b) {
   double largest = 0.0;
   for (std::size_t step = 0; step < b.size(); ++step) {

@@ -1,4 +1,4 @@
-// Every algorithm on every topology and world size against the recursion in double.
+// Tests every algorithm on every topology and world size against the recursion in double.
 
 #include "test/core/recursion.hpp"
 
@@ -23,7 +23,7 @@
 namespace gossamer {
 namespace {
 
-/// Topologies that only options make.
+/// Topologies that need options.
 constexpr std::array kMixtures = {
     std::pair{"base_3", "name: base-k, k: 3"},
     std::pair{"hierarchical_complete", "name: hierarchical, leaders: complete, leaders_every: 2"},
@@ -107,10 +107,11 @@ bool fits(const Setup& setup) {
 std::vector<Setup> all_setups() {
   std::vector<Setup> setups;
   for (int n = 1; n <= 8; ++n) {
-    // Slow there, and like the others.
+    // The sanitizers make these sizes slow, and they add no new case.
     if (kSanitized && (n == 5 || n >= 7)) continue;
     for (const auto& [algorithm, options] : kVariants) {
-      // Gossip runs on all topologies below; what sends like gossip runs on one of each kind here.
+      // Another test runs gossip on all topologies. An algorithm that sends like gossip runs here
+      // on one topology of each kind.
       if (std::string_view(algorithm) == "gossip") continue;
       setups.push_back({algorithm, "ring", n, n, options});
       if (std::string_view(algorithm) != "gradient_tracking") continue;
@@ -157,9 +158,9 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
 
   static constexpr std::array kMostPlaces = {Where::kLagging, Where::kDevice, Where::kNccl};
 
-  /// The order of work on a stream that lags behind is that of a stream that does not.
+  /// Expects the same trajectory on streams that lag behind as on a stream that does not.
   static void expect_same_where_streams_lag(Problem problem, std::span<const Where> places) {
-    // Every rank has four threads then.
+    // Every rank has four threads on these streams.
     if (problem.num_ranks > 4) return;
     problem.num_steps = 6;
     const Trajectory expected = run_pipeline(problem);
@@ -188,7 +189,7 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWithAccumAdamW) {
 
 TEST_P(EveryAlgorithm, FollowsTheRecursionWhereGradientsAreMissing) {
   Problem holes = problem();
-  // A pattern of its own for every rank; parameter 1 has no gradient anywhere in some steps.
+  // Every rank has a pattern of its own. In some steps no rank has a gradient for parameter 1.
   holes.present = [](int rank, int step, std::int64_t parameter) {
     if (parameter == 1 && step % 3 == 0) return false;
     return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
@@ -202,10 +203,10 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWhereGradientsAreMissing) {
 TEST_P(EveryAlgorithm, FollowsTheRecursionWithEveryWayOfClipping) {
   for (const ClipMode mode : {ClipMode::kPerBucket, ClipMode::kGlobal, ClipMode::kDelayedGlobal}) {
     Problem clipped = problem();
-    // Between the norms that occur: some gradients are clipped and some are not.
+    // A norm between those that occur, so that some gradients are clipped and some are not.
     clipped.gradients = {.clip_mode = mode, .clip_norm = 0.6};
     SCOPED_TRACE(clip_mode_names()[static_cast<std::size_t>(mode)]);
-    // Bucket sizes count under per_bucket, and depend on the type.
+    // Bucket sizes matter under per_bucket, and depend on the type.
     const Trajectory expected = Recursion(clipped).run();
     EXPECT_LE(largest_difference(run_pipeline(clipped), expected), 1e-12);
     clipped.dtype = DType::kFloat32;

@@ -1,4 +1,4 @@
-// Saved state: a run that is saved, destroyed and loaded goes on bit for bit.
+// Tests that a run that is saved, destroyed and loaded goes on bit for bit.
 
 #include "test/core/recursion.hpp"
 
@@ -19,7 +19,7 @@
 namespace gossamer {
 namespace {
 
-/// Saves into memory.
+/// State saved in memory.
 struct SavedState {
   std::map<std::string, std::vector<char>> blocks;
   std::map<std::string, double> reals;
@@ -131,7 +131,7 @@ Values train(const Case& c, bool reloads, std::int64_t bucket_bytes) {
         SavedState state;
         Saver saver(state);
         model->manager().visit(saver);
-        // Saving changes nothing: what is saved again is the same.
+        // Saving must change nothing: a second save gives the same state.
         SavedState again;
         Saver second(again);
         model->manager().visit(second);
@@ -182,7 +182,7 @@ TEST_P(EveryClipMode, LetsEveryAlgorithmAndOptimizerGoOnBitForBit) {
       c.problem.gradients = {.clip_mode = GetParam(), .clip_norm = 0.6};
       const Values expected = train(c, false, 0);
       EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
-      // What depends on the buckets themselves cannot go on with others.
+      // A result that depends on the buckets cannot go on unchanged with other buckets.
       const bool depends = GetParam() == ClipMode::kPerBucket ||
                            std::string_view(options).find("streaming") != std::string_view::npos;
       if (depends) continue;
@@ -235,7 +235,7 @@ TEST(SavedState, NamesWhatBelongsToAParameter) {
 }
 
 TEST(SavedState, RemembersThatNothingIsToBeMixed) {
-  // The mean model was kept before saving: the next step mixes nothing.
+  // The mean model was kept before saving, so the next step mixes nothing.
   const auto run = [](bool reloads) {
     Values values(2);
     run_ranks(2, [&](Communicator& communicator, const World& world) {

@@ -1,5 +1,5 @@
 #pragma once
-// Places for a rank's model whose work is done late, as a GPU's is, without a GPU.
+// Devices of a rank for tests. Their work is done late, as a GPU's is, but they need no GPU.
 
 #include "test/comm/fake_nccl.hpp"
 
@@ -19,11 +19,11 @@ namespace gossamer {
 /// Where the parameters are, and when work on them is done.
 enum class Where : std::uint8_t {
   kHost,     // at once
-  kLagging,  // on a thread that lags behind, in memory that communicators reach
-  kRelayed,  // the same on two threads in turn
-  kDevice,   // the same in memory that they do not reach: exchanges go through staging buffers
-  kDirect,   // the same, and the communicator reaches it after all
-  kNccl,     // the same, and NCCL's communicator reaches it, with a stand-in for NCCL's calls
+  kLagging,  // on a thread that lags behind, in memory that communicators can reach
+  kRelayed,  // as kLagging, on two threads in turn
+  kDevice,   // as kLagging, in memory out of their reach: exchanges use staging buffers
+  kDirect,   // as kDevice, but the communicator can reach the memory
+  kNccl,     // as kDevice, with NCCL's communicator over a stand-in for NCCL's calls
 };
 
 /// The places whose work lags behind.
@@ -35,7 +35,7 @@ inline const char* name_of(Where where) {
   return kNames[static_cast<std::size_t>(where)];
 }
 
-/// Gives its work to two threads in turn.
+/// A stream that gives its work to two threads in turn.
 class AlternatingStream : public RelayStream {
  public:
   AlternatingStream() : AlternatingStream(std::make_unique<ThreadStream>()) {}
@@ -69,7 +69,7 @@ class TestDevice {
   }
 
   [[nodiscard]] Communicator& communicator() { return *communicator_; }
-  /// Null: the bucket manager's own.
+  /// Null: the pipeline's own stream.
   [[nodiscard]] Stream* stream() { return compute_.get(); }
 
  private:

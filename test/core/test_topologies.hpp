@@ -1,5 +1,5 @@
 #pragma once
-// Topologies that the registry does not have: unequal weights, no period, idle ranks.
+// Topologies for tests that the registry does not have: unequal weights, no period, idle ranks.
 
 #include <functional>
 #include <numeric>
@@ -13,7 +13,7 @@
 
 namespace gossamer {
 
-/// Every round cuts the ranks anew into groups of 1, 2, 3, ... ranks, with weights of their own.
+/// Every round divides the ranks anew into groups of 1, 2, 3, ... ranks, each with its own weight.
 class RandomGroups : public Topology {
  public:
   RandomGroups(int world_size, std::uint64_t seed) : world_size_(world_size), seed_(seed) {}

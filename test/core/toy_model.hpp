@@ -1,6 +1,6 @@
 #pragma once
-// One rank's model without autograd: parameters in the buckets of a real Pipeline, gradients
-// given by the test. Values are doubles on the outside, flat in declared order.
+// A model of one rank without autograd. Its parameters are in the buckets of a real Pipeline; the
+// test gives the gradients. Outside, values are doubles, flat in declared order.
 
 #include <algorithm>
 #include <cstdint>
@@ -113,7 +113,7 @@ class ToyModel {
   [[nodiscard]] std::int64_t num_parameters() const {
     return static_cast<std::int64_t>(infos_.size());
   }
-  /// Where a parameter's elements begin among all values.
+  /// The index of a parameter's first element among all values.
   [[nodiscard]] std::int64_t offset(std::int64_t index) const {
     return offsets_[static_cast<std::size_t>(index)];
   }
@@ -123,8 +123,8 @@ class ToyModel {
     return values_now();
   }
 
-  /// For work on the stream. Throws std::logic_error where a model in bfloat16 is not what it is
-  /// the rounded copy of.
+  /// The values of this moment; call it as work on the stream. Throws std::logic_error if a
+  /// bfloat16 model is not the rounded copy of its parameters.
   [[nodiscard]] std::vector<double> values_now() const {
     std::vector<double> all;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {

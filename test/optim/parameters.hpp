@@ -1,6 +1,6 @@
 #pragma once
 // A parameter with gradient, inbox and state for the tests of optimizers. Its memory is fenced, so
-// that a loop that runs past an end is noticed without a sanitizer, too.
+// that a test notices a loop that runs past an end even without a sanitizer.
 
 #include "test/optim/reference.hpp"
 
@@ -67,8 +67,8 @@ std::vector<double> as_doubles(std::span<T> values) {
   return doubles;
 }
 
-/// The library's side of one parameter: memory, state and step count, as a bucket keeps them. G:
-/// what gradients are, and what the model computes with.
+/// The library's side of one parameter: memory, state and step count, as a bucket keeps them. G is
+/// the type of the gradients, with which the model computes.
 template <class T, class G = T>
 struct TestParameter {
   TestParameter(std::size_t numel, int num_states)
@@ -86,7 +86,7 @@ struct TestParameter {
   std::vector<Fenced<T>> states;
   std::int64_t num_updates = 0;
 
-  /// An update with gradient and without mixing; the caller changes what it wants.
+  /// The next update, with gradient and without mixing; the test changes it as needed.
   ParameterUpdate next_update() {
     ParameterUpdate update{.parameter = p.block(), .gradient = g.block(), .step = num_updates + 1};
     if (!std::is_same_v<T, G>) update.rounded = rounded.block();

@@ -1,6 +1,6 @@
 #pragma once
-// The optimizers once more, in double, one element after the other and written straight from their
-// definitions. Shares no code with the library; slow and plain on purpose.
+// The optimizers implemented a second time: in double, one element after the other, straight from
+// their definitions. Shares no code with the library; slow and plain on purpose.
 
 #include <cmath>
 #include <cstddef>
@@ -25,7 +25,7 @@ struct Rule {
   [[nodiscard]] bool accumulates() const { return type.starts_with("accum_"); }
   [[nodiscard]] bool decoupled() const { return type.ends_with("adamw"); }
 
-  /// The options that make the library's optimizer the same.
+  /// The options with which the library's optimizer does the same.
   [[nodiscard]] std::string yaml() const {
     std::ostringstream text;
     text.precision(17);

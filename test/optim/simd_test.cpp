@@ -1,4 +1,4 @@
-// Every instruction set the sweep is compiled for gives the same bits.
+// Tests that every instruction set that the sweep is compiled for gives the same bits.
 
 #include "optim/simd.hpp"
 
@@ -15,7 +15,7 @@ namespace {
 class Simd : public testing::TestWithParam<reference::Rule> {};
 INSTANTIATE_TEST_SUITE_P(Rules, Simd, testing::ValuesIn(rules_under_test()), rule_name);
 
-/// Parameters, and what the model reads of them. G as in TestParameter.
+/// The parameters and their rounded copy. G as in TestParameter.
 template <class T, class G>
 std::pair<std::vector<T>, std::vector<G>> train(const reference::Rule& rule, SimdPath path,
                                                 std::size_t numel, std::size_t num_inboxes) {

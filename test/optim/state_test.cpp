@@ -1,4 +1,4 @@
-// Which state is read, and when: what is not read need not be cleared by anybody.
+// Tests which state is read, and when: a caller need not clear a state that is not read.
 
 #include "test/optim/parameters.hpp"
 
@@ -98,8 +98,7 @@ TEST_P(Accumulation, KeepsTheMomentsOfTheReference) {
     for (std::size_t i = 0; i < p.size(); ++i) {
       EXPECT_NEAR(x.states[0].values()[i], theirs.m[i], 1e-13) << step;
       EXPECT_NEAR(x.states[1].values()[i], theirs.v[i], 1e-13) << step;
-      // At the end of a cycle the library leaves the sum where it is, for the next one to
-      // overwrite.
+      // At the end of a cycle the library leaves the sum as it is; the next cycle overwrites it.
       if (step % GetParam().accum_iter == 0) continue;
       EXPECT_NEAR(x.states[2].values()[i], theirs.sum[i], 1e-13) << step;
     }

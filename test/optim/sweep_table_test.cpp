@@ -1,5 +1,5 @@
-// The GPU's sweep, run on processors: what every thread of every block does, one after the other,
-// against the sweep of processors, bit for bit.
+// Tests the GPU's sweep on processors. The test runs the work of every thread of every block, one
+// after the other, and compares with the sweep of processors bit for bit.
 
 #include "optim/cuda/sweep_table.hpp"
 
@@ -56,9 +56,9 @@ int run_like_a_gpu(const Rule& rule, const BlockUpdate& update) {
 struct Layout {
   std::vector<std::int64_t> sizes;
   std::int64_t num_inboxes = 1;
-  /// Elements by which gradients lie beside where vectors may begin.
+  /// Offset in elements of the gradients from the places where vectors may begin.
   std::int64_t shift = 0;
-  /// Segment i has made i % this steps more than the first.
+  /// Segment i is i % num_step_counts steps ahead of the first segment.
   std::int64_t num_step_counts = 1;
   std::int64_t num_decays = 1;
   /// Every n-th segment has no gradient; 0: all have one.
@@ -73,7 +73,7 @@ class Side {
   Side(const Layout& layout, int num_states) : layout_(layout) {
     for (const std::int64_t size : layout.sizes) {
       offsets_.push_back(numel_);
-      // As buckets lay out parameters: at multiples of 128 bytes.
+      // Parameters begin at multiples of 128 bytes, as in buckets.
       const std::int64_t grain = Buffer::kAlignment / std::int64_t{sizeof(T)};
       numel_ += (size + grain - 1) / grain * grain;
     }

@@ -1,4 +1,4 @@
-// Every optimizer against the reference, step by step.
+// Tests every optimizer against the reference, step by step.
 
 #include "test/optim/parameters.hpp"
 
@@ -25,7 +25,7 @@ constexpr int kNumSteps = 30;
 template <class T>
 constexpr double kTolerance = sizeof(T) == 4 ? 2e-6 : 1e-12;
 
-/// What an update may take beside parameter and gradient.
+/// The arguments of an update other than parameter and gradient.
 struct Setting {
   std::size_t numel = 64;
   double keep = 1.0;
@@ -46,11 +46,11 @@ std::vector<Setting> settings() {
   std::vector<Setting> all;
   for (const std::size_t numel : {0U, 1U, 7U, 64U, 1000U}) all.push_back({.numel = numel});
   for (const double decay : {0.0, 0.01, 0.3}) {
-    // A pair that averages, a pair that does not, a group of four: w = 0.4, p = 0.2.
+    // A pair that averages; a pair that does not; a group of four with w = 0.4, p = 0.2.
     all.push_back({.keep = 0.5, .take = {0.5}, .weight_decay = decay});
     all.push_back({.keep = 0.7, .take = {0.3}, .weight_decay = decay});
     all.push_back({.keep = 0.2, .take = {0.2}, .weight_decay = decay});
-    // Several neighbours, and a node that takes what its leader has found.
+    // Several neighbours; a node that takes the result of its leader.
     all.push_back({.keep = 0.3, .take = {0.5, 0.2}, .weight_decay = decay});
     all.push_back({.keep = 0.1, .take = {0.2, 0.3, 0.1, 0.3}, .weight_decay = decay});
     all.push_back({.keep = 0.0, .take = {1.0}, .weight_decay = decay});
@@ -122,7 +122,7 @@ class Duel {
 
   double error() { return largest_error(ours_.p.values(), expected_); }
   [[nodiscard]] bool intact() const { return ours_.intact(); }
-  /// What the model reads is the parameter, rounded.
+  /// True if the rounded copy is the parameter, rounded.
   bool is_rounded() {
     const std::span<G> rounded = ours_.rounded.values();
     for (std::size_t i = 0; i < rounded.size(); ++i) {
@@ -219,7 +219,7 @@ TEST_P(EveryOptimizer, DoesNothingWithoutGradientAndInbox) {
   const std::vector<double> before = as_doubles(x.p.values());
   ParameterUpdate update = x.next_update();
   update.gradient = {};
-  // The weight counts only beside an inbox. Without a gradient the states may be missing, too.
+  // Without inboxes mix() ignores `keep`. Without a gradient the states may be missing, too.
   update.keep = 0.5;
   update.lr = 1.0;
   update.weight_decay = 0.5;

@@ -16,7 +16,7 @@
 namespace gossamer::apps {
 namespace {
 
-/// The traffic of a rank's k-th exchange; null: there is none.
+/// Gives the traffic of a rank's k-th exchange; null: there is none.
 using TrafficSource = std::function<const Traffic*(std::int64_t k)>;
 
 enum class Scheme : std::uint8_t { kGossip, kAllReduce };
@@ -26,10 +26,10 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 struct SimulationEvent {
   enum class Kind : std::uint8_t { kGradient, kUpdated, kTransferOver };
   double time = 0.0;
-  /// Equal times: first come, first served.
+  /// At equal times, events run in the order in which they were added.
   std::uint64_t order = 0;
   Kind kind = Kind::kGradient;
-  /// A rank, or an exchange in flight.
+  /// The index of a rank or of an exchange in flight.
   std::int64_t subject = 0;
   int transfer = 0;
   friend bool operator>(const SimulationEvent& a, const SimulationEvent& b) {
@@ -37,24 +37,24 @@ struct SimulationEvent {
   }
 };
 
-/// All ranks' exchange of one bucket in one round.
+/// The exchange of one bucket in one round, by all ranks.
 struct ModelledExchange {
   const Traffic* traffic = nullptr;
   std::int64_t key = 0;
   std::int64_t bucket = 0;
-  /// Of each transfer: members and transfers that it still waits for.
+  /// For each transfer, the number of members and transfers that it still waits for.
   std::vector<int> missing = {};
   std::size_t num_open = 0;
 };
 
-/// A link at work.
+/// The state of a link.
 struct LinkState {
   double bandwidth = 1.0;
-  /// Of each rank that pays.
+  /// Seconds per byte that each paying rank loses.
   double lost_s_per_byte = 0.0;
-  /// The link on whose account the loss goes.
+  /// The link whose lost_s counts the loss.
   int account = 0;
-  /// When it will have served all that has begun.
+  /// The time at which the link will have served all transfers that have begun.
   double free_s = 0.0;
   /// What each paying rank has lost so far.
   double lost_s = 0.0;
@@ -63,13 +63,14 @@ struct LinkState {
 struct RankState {
   std::int64_t step = 0;
   std::int64_t bucket = 0;
-  /// All-reduce: backward is over.
+  /// All-reduce only: backward is over, and the rank waits for its buckets.
   bool settling = false;
   bool blocked = false;
   double blocked_since_s = 0.0;
-  /// Of this step.
+  /// Seconds of forward and backward of this step.
   double compute_s = 0.0;
-  /// Where the bytes of its node are booked, and how much of both accounts it has paid.
+  /// node_account: the link whose lost_s counts the losses of the rank's node. paid_s: seconds of
+  /// its own account and of the node's that the rank has already lost.
   int node_account = 0;
   double paid_s = 0.0;
   double counted_from_s = 0.0;
@@ -138,7 +139,7 @@ class Simulation {
            total_bytes_;
   }
 
-  /// Seconds that transfers have taken from a rank since it was asked last.
+  /// Seconds that transfers have taken from a rank since the last call.
   double lost_s(std::int64_t index) {
     RankState& rank = ranks_[at(index)];
     const double total = links_[at(index)].lost_s + links_[at(rank.node_account)].lost_s;
@@ -220,7 +221,7 @@ class Simulation {
     for (const int transfer : traffic->starts[at(index)]) one_less(slot, transfer);
   }
 
-  /// The place of an exchange, which begins with the first rank that starts it.
+  /// The slot of an exchange; the first rank that starts the exchange creates it.
   std::int64_t slot_of(std::int64_t key, const Traffic* traffic) {
     const auto [found, is_new] = slots_.try_emplace(key, 0);
     if (!is_new) return found->second;
@@ -284,9 +285,10 @@ class Simulation {
   std::vector<LinkState> links_;
   double total_bytes_ = 0.0;
   std::vector<RankState> ranks_;
-  /// Of each rank. Apart, because one takes kilobytes and is needed once a step.
+  /// The random numbers of each rank. Outside of RankState, because one Random takes kilobytes and
+  /// is needed only once a step.
   std::vector<Random> random_;
-  /// Of each rank and bucket: transfers that the exchange in flight waits for.
+  /// For each rank and bucket, the number of transfers that the exchange in flight waits for.
   std::vector<int> waits_;
   std::unordered_map<std::int64_t, std::int64_t> slots_;
   std::vector<ModelledExchange> exchanges_;
@@ -332,7 +334,7 @@ std::vector<double> split_into_buckets(double model_bytes, double bucket_bytes, 
   }
   std::vector<double> sizes(static_cast<std::size_t>(count), bucket_bytes);
   sizes.back() = model_bytes - bucket_bytes * (count - 1.0);
-  // A division that was rounded up may leave less than a byte.
+  // A division that was rounded up may leave a last bucket of less than a byte.
   if (sizes.back() < 1.0) sizes.pop_back();
   return sizes;
 }

@@ -68,7 +68,7 @@ bool are_disjoint(const std::vector<RankPair>& pairs) {
 }
 
 LinkSpeed speed_of(double small_s, double large_s, std::int64_t bytes) {
-  // A machine that was busy meanwhile may have been slower with the small blocks.
+  // If the machine was busy meanwhile, small blocks may have taken longer than large ones.
   const double wire_s = large_s > small_s ? large_s - small_s : large_s;
   return {.latency_s = small_s, .bandwidth = static_cast<double>(bytes) / wire_s};
 }
@@ -188,7 +188,7 @@ LinkFigures run_link_bench(Communicator& communicator, const World& world,
     const LinkSpeed speed = speed_of(small_s[p], large_s[p], options.bytes);
     mine.push_back({speed.latency_s, speed.bandwidth});
   }
-  // A rank's own pairs, in their order.
+  // For each rank, the figures of the pairs whose first rank it is, in the order of the pairs.
   std::vector<Json> measured;
   for (const std::string& text : communicator.all_gather(mine.dump())) {
     measured.push_back(Json::parse(text));

@@ -41,7 +41,7 @@ Links read_links(const Options& section) {
   if (!links.within && !links.between) {
     section.fail("within", "is missing, and so is between; allowed: one of them or both");
   }
-  // Beside the speeds stands what they were measured on.
+  // The file of a measurement also lists the pairs; their keys are not for this function.
   section.section("pairs").accept_unknown();
   section.reject_unknown();
   return links;

@@ -19,16 +19,16 @@
 namespace gossamer::apps {
 namespace {
 
-// Work for a second or less per topology.
+// Limits that keep the work for each topology below about a second.
 constexpr std::int64_t kRankBuckets = 65'536;
 constexpr std::int64_t kRankBucketSteps = 100'000;
 constexpr std::int64_t kFewestSteps = 12;
 constexpr std::int64_t kMostSteps = 96;
-// Ranks whose rounds are followed one by one, to find out how many reach a target.
+// The largest world, in ranks, in which the rounds to the target are counted by following them.
 constexpr int kFollowedRanks = 32;
 constexpr double kNoGap = 1e-12;
 
-/// A topology with other than its default options.
+/// A topology with options that are not the defaults.
 struct Variant {
   std::string_view name;
   std::string_view option;
@@ -45,7 +45,7 @@ std::string gossip_yaml(std::string_view name, std::string_view option) {
   return text;
 }
 
-/// Steps that a topology is followed for: whole periods where they are short.
+/// Number of steps to follow a topology for: whole periods if these are short.
 std::int64_t num_steps(const StepModel& model, std::int64_t period) {
   const std::int64_t per_step = std::int64_t{model.world.size} * std::ssize(model.bucket_bytes);
   const std::int64_t steps = std::clamp(kRankBucketSteps / per_step, kFewestSteps, kMostSteps);
@@ -53,9 +53,9 @@ std::int64_t num_steps(const StepModel& model, std::int64_t period) {
   return (steps + period - 1) / period * period;
 }
 
-/// As rounds_to(), which takes many seconds where mixing is slow. In large worlds an exact mean is
-/// looked for instead, and where there is none the rounds follow from the spectral gap; for
-/// 64 ranks that is off by 5 % at most.
+/// Like rounds_to(), which takes many seconds where mixing is slow. In a large world this function
+/// looks for an exact mean instead. Where there is none, the rounds follow from the spectral gap;
+/// for 64 ranks this estimate is off by 5 % at most.
 std::optional<RoundCount> rounds_to_target(const Topology& topology, int world_size,
                                            double target) {
   if (world_size <= kFollowedRanks) return rounds_to(topology, world_size, target);
@@ -70,7 +70,7 @@ std::optional<RoundCount> rounds_to_target(const Topology& topology, int world_s
 
 PlanRow gossip_row(const PlanOptions& options, std::string_view name, std::string_view option) {
   const std::string yaml = gossip_yaml(name, option);
-  // Read as a training will read it.
+  // Read the configuration as training will read it.
   const Options root(parse_yaml(yaml, "plan"));
   const auto topology = read_topology(root.section("topology"), options.model.world);
   StepModel model = options.model;
@@ -87,7 +87,7 @@ PlanRow all_reduce_row(const PlanOptions& options) {
   StepModel model = options.model;
   model.num_steps = num_steps(model, 1);
   const StepPrediction step = predict_all_reduce(model);
-  // The ranks are equal after every step.
+  // One round is enough: the ranks are equal after every step.
   return {.yaml = "algorithm: allreduce\n",
           .label = "all-reduce",
           .step = step,
@@ -158,12 +158,12 @@ void check(const PlanOptions& options) {
   }
 }
 
-/// Orders rows by what they are ranked by; those that never reach the target come last.
+/// Sorts the rows by `rank_by`; rows that never reach the target come last.
 void rank(std::vector<PlanRow>& rows, RankBy rank_by) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::ranges::stable_sort(rows, {}, [&](const PlanRow& row) {
     const double target_s = row.target_s.value_or(kNever);
-    // Times that differ by less than a nanosecond are equal and fall to the other column.
+    // Treat times that differ by less than a nanosecond as equal; the other column then decides.
     const double step_s = std::round(1e9 * row.step.step_s);
     return rank_by == RankBy::kTarget ? std::tuple(std::round(1e9 * target_s), step_s)
                                       : std::tuple(step_s, target_s);

@@ -1,7 +1,8 @@
 #pragma once
-// Which topology for which cluster: every one that fits a world, and all-reduce, with the predicted
-// time of a step (iteration_model.hpp) and the rounds after which the ranks are within a given
-// factor of their mean (topology/spectrum.hpp), ranked by either or both together.
+// Plans which topology suits a cluster. The plan lists every topology that fits the world, and
+// all-reduce. Each has a predicted time of a step (iteration_model.hpp) and the number of rounds
+// until the ranks are within a given factor of their mean (topology/spectrum.hpp). The rows are
+// ranked by the time of a step, or by that time and the number of rounds together.
 
 #include <cstdint>
 #include <optional>
@@ -21,13 +22,13 @@ enum class RankBy : std::uint8_t {
   kStep,
 };
 
-/// The most ranks that are planned for.
+/// The largest world that a plan allows, in ranks.
 inline constexpr int kMostPlannedRanks = 4096;
 
 struct PlanOptions {
-  /// The numbers of steps are chosen here.
+  /// make_plan() chooses the numbers of steps itself.
   StepModel model = {};
-  /// Ranks are at the target when their distance from the mean has shrunk by this factor.
+  /// The ranks are at the target when their distance from the mean has shrunk by this factor.
   double target = 1e-3;
   RankBy rank_by = RankBy::kTarget;
 };
@@ -35,12 +36,13 @@ struct PlanOptions {
 struct PlanRow {
   /// The algorithm and topology sections of a configuration.
   std::string yaml = {};
-  /// The same in a few words: `base-k, k: 3`.
+  /// A short name: `base-k, k: 3`.
   std::string label = {};
   StepPrediction step = {};
-  /// Nothing: the target is never reached, or how many rounds it takes is not known.
+  /// Rounds to the target. Nothing: the target is never reached, or the number of rounds is
+  /// unknown.
   std::optional<RoundCount> rounds = std::nullopt;
-  /// Seconds; as `rounds`.
+  /// Seconds to the target; nothing where `rounds` is nothing.
   std::optional<double> target_s = std::nullopt;
 };
 
@@ -53,15 +55,16 @@ struct Plan {
   std::string recommendation = {};
 };
 
-/// The same for the same options. Throws ConfigError for a world, model or target that cannot be.
+/// The same options give the same plan. Throws ConfigError for an impossible world, model or
+/// target.
 Plan make_plan(const PlanOptions& options);
 
-/// The buckets of a model of `model_bytes`, merged where a large world could not follow them all.
-/// Throws ConfigError.
+/// The sizes in bytes of the buckets of a model of `model_bytes`. Merges buckets where the world is
+/// too large to follow them all. Throws ConfigError.
 std::vector<double> planned_buckets(double model_bytes, double bucket_bytes, int world_size);
 
 nlohmann::ordered_json to_json(const Plan& plan);
-/// A table and the recommendation with the configuration to paste.
+/// A table, and the recommendation with the configuration to paste.
 std::string to_text(const Plan& plan, const PlanOptions& options);
 
 }  // namespace gossamer::apps

@@ -12,7 +12,7 @@
 namespace gossamer::apps {
 namespace {
 
-/// A transfer without members, whose flows and latency are those of one message.
+/// Adds the flows and the latency of one message to `transfer`.
 void add_message(const LinkTable& links, int from, int to, double share, Transfer& transfer) {
   if (links.same_node(from, to)) {
     transfer.flows.push_back({links.out_of_rank(from), share});
@@ -46,7 +46,7 @@ std::vector<int> ranks_of_node(int node, int node_size) {
   return ranks;
 }
 
-/// The transfers between places (ranks, or nodes of two levels) with the places of each.
+/// The transfers between places (ranks, or nodes of a round in two levels), each with its places.
 std::vector<std::pair<Transfer, std::vector<int>>> between_places(const Round& round,
                                                                   const LinkTable& links) {
   std::vector<std::pair<Transfer, std::vector<int>>> found;
@@ -65,7 +65,8 @@ std::vector<std::pair<Transfer, std::vector<int>>> between_places(const Round& r
   return found;
 }
 
-/// What the first rank of a node sends to the others, along a binary tree in pieces.
+/// The transfer of the result from the first rank of a node to the others, along a binary tree in
+/// pieces.
 Transfer broadcast_transfer(const LinkTable& links, const std::vector<int>& ranks) {
   Transfer transfer;
   for (std::size_t i = 1; i < ranks.size(); ++i) {

@@ -1,16 +1,16 @@
 #pragma once
-// A round as the work of links: which transfers it is made of, who must be there before each one
-// begins, and which links carry how much of the bucket.
+// Describes a round as work of links: its transfers, the ranks that must be there before each
+// transfer begins, and the share of the bucket that each link carries.
 //
-// Links are queues: every rank has one out and one in for the ranks of its node, every node has
-// one out and one in for the other nodes. A transfer between nodes does not use the ranks' own
-// links.
+// Links are queues. Every rank has one link out to the ranks of its node and one in from them.
+// Every node has one link out to the other nodes and one in from them. A transfer between nodes
+// does not use the ranks' own links.
 // - Pair: both directions at once, the whole bucket in each.
 // - Group of n > 2: a ring in the order of ranks. Each member sends 2 (n-1) / n of the bucket to
-//   the next one, in 2 (n-1) steps that follow each other, so a latency for each (Patarasuk and
-//   Yuan, 2009). Within one node's stretch of the ring only one hop leaves the node.
+//   the next member, in 2 (n-1) steps that follow each other; each step adds one latency (Patarasuk
+//   and Yuan, 2009). Of the members on one node, only the last one's hop leaves the node.
 // - Message to a neighbour: the whole bucket in one direction.
-// - Two levels: a group in each node, then what the round says between the nodes' first ranks,
+// - Two levels: a group in each node, then the round's exchange between the nodes' first ranks,
 //   then the result from the first rank to the others of its node.
 
 #include <vector>
@@ -21,43 +21,43 @@
 
 namespace gossamer::apps {
 
-/// What a transfer puts on one link.
+/// The bytes that a transfer puts on one link.
 struct Flow {
   /// Index of the link; see LinkTable.
   int link = 0;
-  /// Bytes, as a multiple of the bucket's.
+  /// Bytes, as a multiple of the bucket's bytes.
   double share = 0.0;
 };
 
 struct Transfer {
-  /// Begins when all of these have started their exchange, and
+  /// The ranks that must have started their exchange before the transfer begins.
   std::vector<int> members = {};
-  /// as many transfers of this round are over.
+  /// The number of transfers of this round that must be over before this one begins.
   int num_before = 0;
-  /// Transfers that wait for this one.
+  /// The transfers that wait for this one.
   std::vector<int> next = {};
-  /// Ranks whose exchange is over only with this transfer.
+  /// The ranks whose exchange is not over before this transfer is.
   std::vector<int> waiters = {};
   std::vector<Flow> flows = {};
   double latency_s = 0.0;
-  /// Its links are busy during the latency too: the steps of a ring wait for each other, and
-  /// nothing else of its communicator runs meanwhile.
+  /// True: the links are busy during the latency too, because the steps of a ring wait for each
+  /// other and nothing else of the communicator runs meanwhile.
   bool holds_links = false;
 };
 
 /// The transfers of one round.
 struct Traffic {
   std::vector<Transfer> transfers = {};
-  /// Of each rank, the transfers that it is a member of.
+  /// For each rank, the transfers that it is a member of.
   std::vector<std::vector<int>> starts = {};
-  /// Of each rank, how many transfers its exchange waits for.
+  /// For each rank, the number of transfers that its exchange waits for.
   std::vector<int> num_waits = {};
 };
 
 /// The links of a world.
 class LinkTable {
  public:
-  /// Throws ConfigError when a speed is missing that this world needs.
+  /// Throws ConfigError when `links` lacks a speed that this world needs.
   LinkTable(const World& world, const Links& links);
 
   [[nodiscard]] int size() const { return 2 * world_.size + 2 * num_nodes_; }
@@ -65,7 +65,7 @@ class LinkTable {
   [[nodiscard]] bool same_node(int a, int b) const;
   [[nodiscard]] int out_of_rank(int rank) const { return rank; }
   [[nodiscard]] int into_rank(int rank) const { return world_.size + rank; }
-  /// Of the node that a rank is on.
+  /// The outgoing link of the node that a rank is on.
   [[nodiscard]] int out_of_node(int rank) const;
   [[nodiscard]] int into_node(int rank) const { return out_of_node(rank) + num_nodes_; }
   /// Ranks that pay for what a link carries: one, or a node's.
@@ -73,7 +73,7 @@ class LinkTable {
   /// The link whose payers a rank is one of, for each of its two kinds of links: its own, its
   /// node's. Incoming bytes are booked there too.
   [[nodiscard]] int account(int link) const;
-  /// Of one message.
+  /// Seconds of latency of one message.
   [[nodiscard]] double latency_s(int from, int to) const;
   [[nodiscard]] const World& world() const { return world_; }
 
@@ -86,9 +86,9 @@ class LinkTable {
   LinkSpeed between_ = {};
 };
 
-/// The transfers of a round that is right (verify.hpp).
+/// The transfers of a round, which must be valid (verify.hpp).
 Traffic traffic_of(const Round& round, const LinkTable& links);
-/// One group of all ranks.
+/// The traffic of one group of all ranks.
 Traffic all_reduce_traffic(const LinkTable& links);
 
 }  // namespace gossamer::apps

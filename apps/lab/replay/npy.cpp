@@ -105,7 +105,7 @@ NpyArray read_npy(const std::string& path) {
   }
   NpyArray array{.shape = shape_of(header, path), .values = {}};
   const std::uint64_t numel = numel_of(array.shape, path);
-  // Compared before memory is asked for: a damaged header may claim anything.
+  // Compare sizes before allocating memory: a damaged header may claim anything.
   const auto begin = static_cast<std::uint64_t>(file.tellg());
   const std::uint64_t size = std::filesystem::file_size(path) - begin;
   if (size != numel * sizeof(float)) {

@@ -1,6 +1,7 @@
 #pragma once
-// Arrays of float32 in numpy's .npy format, versions 1.0 and 2.0 (numpy.lib.format): a magic
-// number, a header that is a Python dictionary, the elements in C order, little endian.
+// Reads arrays of float32 in numpy's .npy format, versions 1.0 and 2.0 (numpy.lib.format). A file
+// has a magic number, a header that is a Python dictionary, then the elements in C order, little
+// endian.
 
 #include <cstdint>
 #include <initializer_list>
@@ -14,11 +15,11 @@ struct NpyArray {
   std::vector<std::int64_t> shape;
   std::vector<float> values;
 
-  /// The elements under fixed leading indices. Throws std::logic_error when there are none.
+  /// The elements under the given leading indices. Throws std::logic_error when there are none.
   [[nodiscard]] std::span<const float> row(std::initializer_list<std::int64_t> leading) const;
 };
 
-/// Throws DataError, which names the file and what is wrong with it.
+/// Throws DataError, which says what is wrong with which file.
 NpyArray read_npy(const std::string& path);
 
 }  // namespace gossamer::apps

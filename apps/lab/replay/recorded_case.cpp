@@ -17,10 +17,10 @@ namespace {
 
 using CaseJson = nlohmann::json;
 
-// Elements; blocks are rounded up to 128 bytes of float32.
+// Elements. Blocks are rounded up to 128 bytes of float32.
 constexpr std::int64_t kRounding = 32;
 
-/// The object of case.json, with errors that name file and key.
+/// The object of case.json. Errors name the file and the key.
 class CaseFile {
  public:
   explicit CaseFile(std::string path) : path_(std::move(path)) {
@@ -58,7 +58,7 @@ class CaseFile {
   [[nodiscard]] T get_or(std::string_view key, T fallback) const {
     return has(key) ? get<T>(key) : fallback;
   }
-  /// A key that is null counts as not given.
+  /// True if the key is given and not null.
   [[nodiscard]] bool has(std::string_view key) const {
     return json_.contains(key) && !json_.at(std::string(key)).is_null();
   }
@@ -93,7 +93,7 @@ class RecordedTopology : public Topology {
 class RecordedSchedule : public Schedule {
  public:
   explicit RecordedSchedule(std::vector<double> lrs) : lrs_(std::move(lrs)) {}
-  /// Asked for the step after the last one too, by whoever wants to show it.
+  /// Callers that show the next learning rate also ask for the step after the last one.
   [[nodiscard]] double lr(std::int64_t completed_steps) const override {
     return lrs_[std::min(static_cast<std::size_t>(completed_steps), lrs_.size() - 1)];
   }
@@ -135,7 +135,7 @@ Round read_round(const CaseFile& file, const CaseJson& groups, int world_size, d
   for (const CaseJson& group : groups) {
     auto ranks = file.get<std::vector<int>>(group, "ranks");
     std::ranges::sort(ranks);
-    // The adaptive factor a of a record is the same as the weight 1 - a (1 - w).
+    // A record's adaptive factor a has the same effect as the weight 1 - a (1 - w).
     const double weight = 1.0 - factor * (1.0 - file.get<double>(group, "weight"));
     edges.push_back({ranks, ranks.size() == 1 ? 1.0 : weight});
   }
@@ -181,7 +181,7 @@ void read_optimizer(const CaseFile& file, RecordedCase& result) {
   auto options = file.get<CaseJson>("optim");
   file.require(options.is_object(), "optim", "is not an object");
   result.optimizer = file.get<std::string>(options, "type");
-  // The decay that counts is each parameter's own.
+  // Each parameter has its own weight decay, so drop the optimizer's.
   for (const char* key : {"type", "weight_decay", "decay", "lr"}) options.erase(key);
   result.optimizer_options = options.dump();
 }

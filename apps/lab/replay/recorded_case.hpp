@@ -1,9 +1,9 @@
 #pragma once
-// A recorded run: initial parameters, the gradients of every step and rank, and the parameters that
-// came out. docs/replay.md describes the files and how to record a case.
+// A recorded run: the initial parameters, the gradients of every step and rank, and the resulting
+// parameters. docs/replay.md describes the files, and how to record a case.
 //
-// A case is checked when it is read: what replay() needs is there and fits together. Immutable
-// afterwards and safe to read from any thread.
+// read_recorded_case() checks that a case has all that replay() needs and is consistent. A case is
+// immutable afterwards and safe to read from any thread.
 
 #include <cstdint>
 #include <memory>
@@ -26,24 +26,25 @@ struct RecordedCase {
   std::int64_t steps = 0;
   std::int64_t micro_batches = 1;
   std::int64_t bucket_bytes = 0;
-  /// 0: gradients are not clipped. Otherwise per bucket.
+  /// The largest norm of a bucket's gradients; 0: gradients are not clipped.
   double clip_norm = 0.0;
-  /// The L2 distance from rank 0 to the mean; not all records have it.
+  /// The L2 distance of rank 0's model from the mean, if the record has it.
   std::optional<double> distance_to_center;
 
   std::string optimizer;
   std::string optimizer_options;
 
-  /// In declared order, and where each begins in the flat arrays.
+  /// The parameters in declared order; `offsets` says where each begins in the flat arrays, in
+  /// elements.
   std::vector<ParameterInfo> parameters;
   std::vector<std::int64_t> offsets;
-  /// Parameters in the order in which their gradients became ready.
+  /// Indices of parameters in the order in which their gradients became ready.
   std::vector<std::int64_t> order;
-  /// That order as it was cut, and the elements of each bucket's block.
+  /// `order` cut into buckets, and the number of elements of each bucket's block.
   std::vector<std::vector<std::int64_t>> buckets;
   std::vector<std::int64_t> bucket_block_numel;
 
-  /// Round k is that of the exchange launched after step k + 1.
+  /// Round k belongs to the exchange that starts after step k + 1.
   std::shared_ptr<const Topology> topology;
   std::shared_ptr<const Schedule> schedule;
 
@@ -53,11 +54,12 @@ struct RecordedCase {
   NpyArray final_avg;  // [total]
 };
 
-/// Throws DataError, which names the file, the key and what is wrong.
+/// Throws DataError, which says what is wrong with which key of which file.
 RecordedCase read_recorded_case(const std::string& folder);
 
-/// How a plan differs from the recorded buckets, as a sentence; empty when it does not. A record
-/// may have made a block larger by multiples of 128 bytes, so that no two blocks had the same size.
+/// Says in a sentence how a plan differs from the recorded buckets; empty when it does not. Blocks
+/// may differ by multiples of 128 bytes, because some records enlarge blocks until no two have the
+/// same size.
 std::string compare_buckets(const RecordedCase& recorded, const BucketPlan& plan);
 
 }  // namespace gossamer::apps

@@ -17,7 +17,7 @@
 namespace gossamer::apps {
 namespace {
 
-/// One rank of the run.
+/// Replays the run of one rank.
 class RankReplay {
  public:
   RankReplay(Communicator& communicator, const RecordedCase& recorded, const ReplayOptions& options,
@@ -73,7 +73,7 @@ class RankReplay {
 
   [[nodiscard]] Stream& stream() { return device_.stream(); }
 
-  /// Writes what belongs to a parameter, by way of the host's memory.
+  /// Writes the values of one parameter into a block, through host memory.
   void write(const Block& block, std::size_t parameter, std::span<const float> values) {
     const Block host = host_[parameter].block();
     stream().synchronize();
@@ -85,7 +85,7 @@ class RankReplay {
     return recorded_.parameters[parameter].numel();
   }
 
-  /// A parameter's part of a flat array.
+  /// The part of a flat array that belongs to one parameter.
   [[nodiscard]] std::span<const float> part(std::span<const float> flat,
                                             std::size_t parameter) const {
     return flat.subspan(static_cast<std::size_t>(recorded_.offsets[parameter]),
@@ -99,7 +99,7 @@ class RankReplay {
       for (std::int64_t b = 0; b < recorded_.micro_batches; ++b) {
         const std::int64_t row = (step - 1) * recorded_.micro_batches + b;
         const auto micro = part(recorded_.grads.row({row, rank_}), place);
-        // As autograd does: the first one is taken over, the others are added in float32.
+        // Add as autograd does: take the first gradient over, then add the others in float32.
         for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = b == 0 ? micro[i] : sum[i] + micro[i];
       }
       write(gradients_[place].block(), place, sum);
@@ -119,7 +119,7 @@ class RankReplay {
       for (std::size_t e = 0; e < wanted.size(); ++e) {
         const auto a = static_cast<double>(actual[e]);
         const auto w = static_cast<double>(wanted[e]);
-        // What is not a number differs from everything.
+        // A value that is not finite differs from everything.
         const double error = std::isfinite(a) && std::isfinite(w)
                                  ? std::abs(a - w)
                                  : std::numeric_limits<double>::infinity();
@@ -135,12 +135,12 @@ class RankReplay {
   int rank_;
   std::vector<Block> parameters_;
   std::vector<Buffer> gradients_;
-  /// A parameter's elements on the host.
+  /// Host memory for the elements of each parameter.
   std::vector<Buffer> host_;
   std::unique_ptr<Pipeline> manager_;
 };
 
-/// The largest of all ranks' deviations; the lowest rank's among equals.
+/// The largest deviation of all ranks; of equal ones, that of the lowest rank.
 Deviation largest_over_ranks(Communicator& communicator, const Deviation& mine) {
   const std::vector<std::string> all =
       communicator.all_gather(std::string(reinterpret_cast<const char*>(&mine), sizeof(Deviation)));
@@ -185,7 +185,8 @@ ReplayReport replay(Communicator& communicator, const RecordedCase& recorded,
   report.average = largest_over_ranks(communicator, report.average);
   report.distance_to_center = gather_numbers(communicator, report.distance_to_center)[0];
   if (recorded.distance_to_center) {
-    // Each of N elements may be off by the tolerance, twice: the mean and the rank's own.
+    // Each of the N elements may be off by the tolerance twice: in the mean and in the rank's own
+    // value.
     const double allowed =
         2.0 * options.tolerance * std::sqrt(static_cast<double>(recorded.init.values.size()));
     const double error = std::abs(report.distance_to_center - *recorded.distance_to_center);

@@ -13,7 +13,7 @@
 namespace gossamer::apps {
 namespace {
 
-// Streams of random numbers: problem, ranks, then ranks and steps.
+// Streams of random numbers: one for the problem, then one per rank, then one per rank and step.
 constexpr std::uint64_t kProblemStream = 1;
 constexpr std::uint64_t kRankStream = 1'000;
 constexpr std::uint64_t kStepStream = std::uint64_t{1} << 40;
@@ -185,7 +185,7 @@ class Logistic final : public SimulatedProblem {
     for (std::size_t d = 0; d < g.size(); ++d) g[d] += slope * point[d];
   }
 
-  /// Newton's method; the l2 term makes the loss strongly convex.
+  /// Finds the optimum with Newton's method; the l2 term makes the loss strongly convex.
   [[nodiscard]] std::vector<double> find_optimum() const {
     const auto dim = static_cast<Eigen::Index>(size_.dim);
     Eigen::VectorXd x = Eigen::VectorXd::Zero(dim);

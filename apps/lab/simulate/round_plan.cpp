@@ -69,11 +69,11 @@ std::vector<RowWork> RoundPlan::mix_places(const Round& round, const Level& leve
         finish(work);
       }
     } else if (level.scale != 1.0) {
-      // A node that meets none still turns its sum into a mean.
+      // A node without a partner still turns its sum into a mean.
       finish(begin(edge.ranks.front() + level.first_row, level.scale));
     }
   }
-  // Arcs are ordered by who hears.
+  // The arcs are ordered by their receiver.
   for (std::size_t a = 0; a < round.arcs.size();) {
     const int to = round.arcs[a].to;
     RowWork work = begin(to + level.first_row, 0.0);
@@ -104,7 +104,7 @@ void RoundPlan::mix_nodes(const Round& round) {
   std::vector<RowWork> group_sums;
   std::vector<RowWork> works = mix_places(round, nodes, group_sums);
   if (!group_sums.empty()) sums_.push_back(std::move(group_sums));
-  // Nodes mix into rows of their own: the sums are still being read.
+  // The results of nodes need rows of their own, because other nodes still read the sums.
   const std::int32_t first_result = num_rows_;
   num_rows_ += nodes.num_places;
   std::vector<RowWork> results;

@@ -1,11 +1,12 @@
 #pragma once
-// A round as work on rows: row i holds the values of rank i, further rows hold sums over groups and
-// nodes. All virtual ranks of one process go through it, with the mixing code of training
-// (optim/optimizer.hpp) and its order of operations: groups add in rank order, a node of a round of
-// two levels adds first, its leader mixes sums, every rank takes the result.
+// A RoundPlan describes a round as work on rows. Row i holds the values of rank i; further rows
+// hold sums over groups and nodes. All virtual ranks of one process follow the plan. They use the
+// mixing code of training (optim/optimizer.hpp) and its order of operations: a group adds in rank
+// order; in a round of two levels each node adds first, its leader mixes the sums, and every rank
+// takes the result.
 //
-// The work falls into layers; rows of one layer can be computed in any order, and nothing about a
-// row depends on who computes it.
+// The work falls into layers. The rows of one layer may be computed in any order and by any thread
+// with the same result. Immutable once made.
 
 #include <cstdint>
 #include <vector>
@@ -14,39 +15,39 @@
 
 namespace gossamer::apps {
 
-/// `weight` times the values of a row.
+/// A term of a sum: `weight` times the values of a row.
 struct RowTerm {
   std::int32_t row = 0;
   double weight = 0.0;
 };
 
-/// What becomes of one row. Ranks: x <- keep x + terms. Other rows: the sum of terms, the first of
-/// which counts `keep` times (1 for plain sums).
+/// The work on one row. Row of a rank: x <- keep x + terms. Any other row: the sum of its terms, of
+/// which the first counts `keep` times (1 for plain sums).
 struct RowWork {
   std::int32_t row = 0;
   double keep = 1.0;
-  /// Terms [first, last) of the plan.
+  /// The row's terms are terms() [first, last) of the plan.
   std::int32_t first = 0;
   std::int32_t last = 0;
 };
 
 class RoundPlan {
  public:
-  /// `round` as push_sum.hpp gives it where the topology is directed.
+  /// For a directed topology, `round` must have the weights that push_sum.hpp computes.
   RoundPlan(const Round& round, int world_size);
-  /// One sum over all ranks, which every rank takes in the place of its own values.
+  /// The plan of an all-reduce: every rank replaces its values by the sum over all ranks.
   static RoundPlan sum_of_all(int world_size);
 
-  /// Ranks and sums.
+  /// Rows of ranks and of sums.
   [[nodiscard]] std::int32_t num_rows() const { return num_rows_; }
   [[nodiscard]] const std::vector<RowTerm>& terms() const { return terms_; }
-  /// Sums, layer after layer; each reads rows of ranks and of layers before.
+  /// The work on sums, layer after layer. A layer reads the rows of ranks and of earlier layers.
   [[nodiscard]] const std::vector<std::vector<RowWork>>& sums() const { return sums_; }
-  /// One for every rank that mixes.
+  /// One piece of work for every rank that mixes.
   [[nodiscard]] const std::vector<RowWork>& ranks() const { return ranks_; }
 
  private:
-  /// The first row of what stands for places (ranks, or sums of nodes), and where work goes.
+  /// Where the rows of the places (ranks, or sums of nodes) begin, and the scale of their values.
   struct Level {
     std::int32_t first_row = 0;
     std::int32_t num_places = 0;

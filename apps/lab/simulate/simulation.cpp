@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kMostRanks = 1'000'000;
 constexpr std::int64_t kMostBytes = std::int64_t{16} << 30;
 constexpr std::uint64_t kStartStream = 2;
-// Distances below this part of the first one are rounding.
+// Distances below this fraction of the first one are rounding.
 constexpr double kRounding = 1e-12;
 
 void read_training(const Options& options, SimulationConfig& config) {
@@ -35,8 +35,9 @@ void read_training(const Options& options, SimulationConfig& config) {
 
 void check_memory(const Options& options, const SimulationConfig& config) {
   const int num_states = config.optimizer ? config.optimizer->num_states() : 0;
-  // Parameters, what is sent with as many sums at the most, gradients, states; of algorithms with a
-  // second lane and two states, twice as many. Beside them a rank has its bucket and its lanes.
+  // Blocks of `dim` elements per rank: the parameters, the sent block, at most as many sums, the
+  // gradients, and the states. An algorithm with a second lane and two states needs twice as many.
+  // A rank also has its bucket and lanes.
   const double blocks = (config.optimizer ? 2.0 : 1.0) * (4.0 + num_states);
   const double own_bytes = config.optimizer ? 2048.0 : 64.0;
   const double bytes = static_cast<double>(config.world.size) *
@@ -47,7 +48,8 @@ void check_memory(const Options& options, const SimulationConfig& config) {
                              human_bytes(static_cast<double>(kMostBytes))));
 }
 
-/// Whether a point is kept: all of the first 100, then about 50 for every factor of ten.
+/// True if the point of a round is kept: all of the first 100 rounds, then ever fewer, every 50th
+/// from round 2500 on, and the last round.
 bool keeps(std::int64_t round, std::int64_t last) {
   if (round <= 100 || round == last) return true;
   const std::int64_t stride = std::max<std::int64_t>(1, round / 50);
@@ -73,7 +75,8 @@ class Run {
       for (double& value : ranks_.parameters(rank)) value = random.normal();
     }
     const std::vector<double> start = ranks_.mean();
-    // Distances from the mean at the start: mixing keeps it, so its drift shows, too.
+    // Measure distances from the mean of the start: mixing preserves it, so a drift of the mean
+    // also shows.
     distances_ = {ranks_.distance_from(start)};
     result_.points.push_back({.consensus_distance = distances_.front()});
     for (std::int64_t k = 1; k <= config_.rounds; ++k) {

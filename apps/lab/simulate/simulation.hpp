@@ -1,5 +1,5 @@
 #pragma once
-// `gossamer simulate`: what a topology does to averages and to training, for thousands of ranks.
+// `gossamer simulate` shows how a topology affects averages and training, for thousands of ranks.
 //
 // A simulation is read from a section such as
 //
@@ -29,7 +29,7 @@
 namespace gossamer::apps {
 
 struct SimulationConfig {
-  /// Training steps; otherwise consensus alone.
+  /// True: simulate training steps. False: simulate mixing alone (consensus).
   bool trains = false;
   World world = {};
   std::int64_t rounds = 0;
@@ -43,33 +43,35 @@ struct SimulationConfig {
   std::shared_ptr<const SimulatedProblem> problem = {};
 };
 
-/// Throws ConfigError, also for what needs more than 16 GB.
+/// Throws ConfigError, also for a simulation that needs more than 16 GB.
 SimulationConfig read_simulation(const Options& options);
 
 struct SimulationPoint {
-  /// Rounds, or steps, so far.
+  /// Rounds or steps done so far.
   std::int64_t round = 0;
-  /// sqrt of the mean over ranks of ||x_i - mean||^2.
+  /// The square root of the mean over ranks of ||x_i - mean||^2.
   double consensus_distance = 0.0;
-  /// Training: loss of the mean model above the least there is, and sqrt of the mean over ranks of
-  /// ||x_i - optimum||^2.
+  /// Training only. excess_loss: the loss of the mean model minus the least possible loss.
+  /// distance_to_optimum: the square root of the mean over ranks of ||x_i - optimum||^2.
   double excess_loss = 0.0;
   double distance_to_optimum = 0.0;
 };
 
 struct SimulationResult {
-  /// The start, then every round of the first 100, then ever fewer; the last round is among them.
+  /// The start, every round up to round 100, then ever fewer; from round 2500 on every 50th. The
+  /// last round is always included.
   std::vector<SimulationPoint> points;
-  /// How far the mean has moved under mixing alone; rounding, and nothing else.
+  /// How far the mean has moved under mixing alone. Only rounding can move it.
   double mean_drift = 0.0;
-  /// Mixing alone: the factor per period (without one: per round) by which the distance from the
-  /// mean shrank over the second half of the rounds in which it was more than rounding; nothing
-  /// where these are too few.
+  /// Mixing alone: the factor by which the distance from the mean shrinks per period, or per round
+  /// if there is no period. Measured over the second half of the rounds in which the distance was
+  /// more than rounding; nothing where these rounds are too few.
   std::optional<double> measured_factor;
-  /// Rounds after which the distance is below 1e-12 and 1e-3 of the first one.
+  /// Rounds until the distance is below 1e-12 (exact_after) or 1e-3 (rounds_to_thousandth) of the
+  /// first one.
   std::optional<std::int64_t> exact_after;
   std::optional<std::int64_t> rounds_to_thousandth;
-  /// Training: the mean of a point's figures over the last quarter of the steps.
+  /// Training: the mean of each figure over the last quarter of the steps.
   SimulationPoint steady = {};
 };
 

@@ -10,7 +10,7 @@
 namespace gossamer::apps {
 namespace {
 
-// Plans of a longer period are made anew in every turn.
+// Ranks times rounds. The plans of a longer period are not kept, but made anew in every period.
 constexpr std::int64_t kMostPlannedRankRounds = std::int64_t{1} << 22;
 
 std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
@@ -124,7 +124,7 @@ Intake VirtualWire::take(int rank) {
   return intake;
 }
 
-/// One rank's end of the wires.
+/// The lanes of one rank.
 class VirtualNetwork::RankLanes : public LaneFactory {
  public:
   RankLanes(VirtualNetwork& network, int rank) : network_(network), rank_(rank) {}

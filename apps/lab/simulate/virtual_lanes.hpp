@@ -1,9 +1,13 @@
 #pragma once
-// Lanes between the virtual ranks of a simulation: no messages, rows of one array instead.
+// Lanes between the virtual ranks of a simulation. Instead of messages they use rows of one array.
+// A wire is one lane of all ranks together. Its rows hold the blocks that the ranks sent, then the
+// sums over groups and nodes.
 //
-// Protocol: all ranks start() the same round of a wire, then deliver(), then every rank takes. A
-// wire is one lane of all ranks together. Its rows hold what the ranks sent, then the sums over
-// groups and nodes. Ranks may start and take from several threads at once; deliver() stands alone.
+// Protocol: all ranks start() the same round of a wire, one thread calls deliver(), then every rank
+// calls take().
+//
+// Thread safety: several threads may call start() and take() at once, for different ranks. No other
+// call may run during deliver().
 
 #include <atomic>
 #include <cstdint>
@@ -19,27 +23,28 @@
 
 namespace gossamer::apps {
 
-/// One lane of all virtual ranks.
+/// A lane of all virtual ranks together.
 class VirtualWire {
  public:
-  /// `spec.dtype` is float64. `topology` may be null for rounds that do not follow it.
+  /// `spec.dtype` must be float64. `topology` may be null if the rounds do not follow it.
   VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology, int world_size);
 
-  /// Copies what a rank sends.
+  /// Starts round `k` for one rank, and copies the block that the rank sends.
   void start(int rank, std::int64_t k, const ConstBlock& send);
-  /// Makes the round's sums, if the ranks have started one.
+  /// Computes the sums of the round, if the ranks have started one.
   void deliver(WorkerPool& pool);
-  /// What has arrived at a rank, once; valid until the next start().
+  /// What to mix in at a rank. Only the first call returns what has arrived. Valid until the next
+  /// start().
   Intake take(int rank);
   void forget(int rank) { has_arrived_[static_cast<std::size_t>(rank)] = 0; }
-  /// Push-sum weights after the last round; 1 in topologies that are not directed.
+  /// The push-sum weights of the ranks after the last round; 1 in undirected topologies.
   [[nodiscard]] const std::vector<double>& weights() const { return push_sum_.weights(); }
   [[nodiscard]] LaneRounds rounds() const { return spec_.rounds; }
 
  private:
   [[nodiscard]] const RoundPlan& plan_of(std::int64_t k);
   void compute_sum(const RoundPlan& plan, const RowWork& work);
-  /// Fills `inboxes` with what the work of a row takes.
+  /// Fills `inboxes` with the inboxes of the work on one row.
   void inboxes_of(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes) const;
   [[nodiscard]] Block row(std::int64_t index) const;
 
@@ -52,10 +57,10 @@ class VirtualWire {
   std::int64_t round_ = -1;
   std::atomic<int> num_started_ = 0;
   Buffer rows_;
-  /// Of each rank in the current round; null: it sits the round out.
+  /// The work of each rank in the current round; null: the rank sits the round out.
   std::vector<const RowWork*> work_of_;
   std::vector<std::vector<Inbox>> inboxes_;
-  /// char, because threads write neighbours at the same time.
+  /// char and not bool, because threads write neighbouring elements at the same time.
   std::vector<char> has_arrived_;
 };
 
@@ -67,7 +72,8 @@ class VirtualNetwork {
   VirtualNetwork(const VirtualNetwork&) = delete;
   VirtualNetwork& operator=(const VirtualNetwork&) = delete;
 
-  /// Every rank makes the same lanes in the same order, one rank after the other.
+  /// The factory of one rank's lanes. Every rank must make the same lanes in the same order, one
+  /// rank after the other.
   LaneFactory& lanes_of(int rank);
   void deliver(WorkerPool& pool);
   /// See VirtualWire::weights().

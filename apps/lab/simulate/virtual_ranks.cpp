@@ -106,7 +106,7 @@ void VirtualRanks::step(const Gradient& gradient) {
     Bucket& bucket = buckets_[r];
     Algorithm& algorithm = *algorithms_[r];
     algorithm.final_gradients(bucket);
-    // What the gradient policy decides where nothing is clipped.
+    // The decision of a gradient policy that clips nothing.
     const GradientDecision decision{.factor = algorithm.mean_factor()};
     bucket.set_decision(&decision);
     const Intake intake = algorithm.before_update(bucket);
@@ -130,7 +130,7 @@ const std::vector<double>& VirtualRanks::weights() const {
 
 std::vector<double> VirtualRanks::mean() {
   std::vector<double> mean(static_cast<std::size_t>(config_.dim));
-  // Threads share the columns: every sum runs over the ranks in their order.
+  // Threads share the columns, so every sum runs over the ranks in their order.
   pool_.share(config_.dim, 8, [&](const PartRange& range) {
     for (int rank = 0; rank < config_.world_size; ++rank) {
       const std::span<const double> x = parameters(rank);

@@ -1,10 +1,11 @@
 #pragma once
-// Many workers in one process, without a model engine and without messages: their parameters are
-// rows of one array. They use the very code of training: its algorithms, its sweep and its
-// optimizers, in the order of its pipeline (core/algorithm.hpp), all ranks step by step together.
+// Many workers in one process, without a model engine and without messages. The parameters of all
+// ranks are rows of one array. Virtual ranks use the code of training itself: its algorithms, its
+// sweep and its optimizers, in the order of its pipeline (core/algorithm.hpp). All ranks go through
+// every step together.
 //
-// Results do not depend on the number of threads: every row is computed by one of them, sums over
-// ranks run in rank order. Not thread safe.
+// Results do not depend on the number of threads: one thread computes each row, and sums over ranks
+// run in rank order. Not thread safe.
 
 #include <cstdint>
 #include <functional>
@@ -30,36 +31,36 @@ class VirtualRanks {
     /// Parameters of a rank.
     std::int64_t dim = 1;
     AlgorithmChoice algorithm = {};
-    /// Null: the ranks only mix.
+    /// Null: the ranks only mix, and step() may not be called.
     std::shared_ptr<const Optimizer> optimizer = {};
-    /// Needed with an optimizer.
+    /// Must be given if there is an optimizer.
     std::shared_ptr<const Schedule> schedule = {};
     double weight_decay = 0.0;
     int num_threads = 1;
   };
-  /// Writes the gradient of a rank, [dim], at its parameters, [dim]. Called by several threads, for
-  /// different ranks.
+  /// Writes the gradient of a rank, [dim], at its parameters x, [dim]. Several threads call this at
+  /// once, for different ranks.
   using Gradient = std::function<void(int rank, std::span<const double> x, std::span<double> g)>;
 
-  /// Parameters are zero. Throws ConfigError when there is not enough memory for the ranks, or the
-  /// algorithm cannot run on the topology.
+  /// All parameters are zero at first. Throws ConfigError when there is not enough memory for the
+  /// ranks, or when the algorithm cannot run on the topology.
   explicit VirtualRanks(Config config);
 
   [[nodiscard]] std::span<double> parameters(int rank);
-  /// The next round of the topology: x <- W x.
+  /// Does the next round of the topology: x <- W x.
   void mix();
-  /// A training step of all ranks. The parameters before the first step are the initial ones.
+  /// Does a training step of all ranks. The parameters at the first call are the initial ones.
   void step(const Gradient& gradient);
 
-  /// The mean over ranks, [dim]; in directed topologies of s x (see push_sum.hpp), which is what
-  /// mixing keeps.
+  /// The mean over ranks, [dim]. In directed topologies it is the mean of s x (see push_sum.hpp),
+  /// which mixing preserves.
   [[nodiscard]] std::vector<double> mean();
-  /// sqrt of the mean over ranks of ||x_i - centre||^2.
+  /// The square root of the mean over ranks of ||x_i - centre||^2.
   [[nodiscard]] double distance_from(std::span<const double> centre);
 
  private:
   void for_all_ranks(const std::function<void(std::size_t)>& work);
-  /// Buckets and algorithms, made from the parameters of the moment.
+  /// Makes buckets and algorithms from the present parameters.
   void begin_training();
   [[nodiscard]] Block row_of(const Buffer& buffer, std::int64_t row) const;
   [[nodiscard]] const std::vector<double>& weights() const;
@@ -68,7 +69,7 @@ class VirtualRanks {
   WorkerPool pool_;
   Buffer x_;
   Buffer gradients_;
-  /// For mix().
+  /// The wire of mix().
   VirtualWire mixing_;
   std::int64_t num_rounds_ = 0;
 

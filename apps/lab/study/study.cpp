@@ -26,7 +26,7 @@
 namespace gossamer::apps {
 namespace {
 
-// They do not change what a run comes to.
+// Keys that do not change the result of a run.
 constexpr std::array<std::string_view, 5> kIrrelevant = {
     "run.output_dir", "run.threads", "log.level", "log.progress", "comm.timeout_s"};
 
@@ -35,7 +35,7 @@ std::string read_whole(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Takes the value at a dotted path out of a tree.
+/// Removes the value at a dotted path from a tree.
 void remove_path(YamlNode& tree, std::string_view path) {
   const std::size_t dot = path.find('.');
   if (dot == std::string_view::npos) {
@@ -45,7 +45,7 @@ void remove_path(YamlNode& tree, std::string_view path) {
   }
 }
 
-/// Whether two trees hold the same, wherever it stands.
+/// True if two trees hold the same values; their places in the files do not count.
 bool same_values(const YamlNode& a, const YamlNode& b) {
   const auto same_entry = [](const auto& left, const auto& right) {
     return left.first.name == right.first.name && same_values(left.second, right.second);
@@ -55,7 +55,7 @@ bool same_values(const YamlNode& a, const YamlNode& b) {
          std::ranges::equal(a.entries, b.entries, same_entry);
 }
 
-/// The record of kind `final`; nothing when the run has not come to it.
+/// The record of kind `final`; nothing if the run has not written it.
 std::optional<Json> final_record(const std::string& folder) {
   std::ifstream file(folder + "/metrics.jsonl");
   for (std::string line; std::getline(file, line);) {
@@ -65,15 +65,15 @@ std::optional<Json> final_record(const std::string& folder) {
   return std::nullopt;
 }
 
-/// The sections of a run as a part of the file that they come from, so that errors name keys as
-/// they stand there.
+/// Options over the sections of a run, below the key `base`, so that errors name keys as the
+/// study's file has them.
 Options as_base(const YamlNode& tree) {
   YamlNode root{.kind = YamlNode::Kind::kMapping, .where = tree.where};
   root.entries.push_back({{"base", tree.where}, tree});
   return Options(root).section("base");
 }
 
-/// The study's file, or why it cannot be had. Errors are kept for later, because all ranks have to
+/// The study's file, or the error of reading it. Errors are thrown later, because all ranks must
 /// leave together.
 struct Source {
   std::string config_path;
@@ -100,7 +100,7 @@ Source read_source(const std::string& config_path, const std::vector<std::string
   return source;
 }
 
-/// What one rank does.
+/// The work of one rank.
 class StudyRank {
  public:
   struct Shared {
@@ -124,7 +124,7 @@ class StudyRank {
     if (world_.rank == 0) greet(num_kept);
     for (std::size_t i = 0; i < runs.size(); ++i) {
       if (!finished[i]) train(static_cast<std::int64_t>(i) + 1, runs[i]);
-      // A folder that cannot be written is found out together, before the next run.
+      // All ranks learn together, before the next run, that a folder cannot be written.
       jointly(communicator_, [&] {
         if (world_.rank == 0) record(runs[i], finished[i]);
         return true;
@@ -138,7 +138,7 @@ class StudyRank {
     return read_run_config(Options(run.tree), world_, shared_.source.config_path);
   }
 
-  /// Finds what is wrong with any run before the first one starts.
+  /// Checks all runs before the first one starts.
   void check() {
     std::vector<std::string> lines;
     jointly(communicator_, [&] {
@@ -163,7 +163,7 @@ class StudyRank {
     logger_ = Logger(level_, world_.rank == 0 ? "" : concat("rank ", world_.rank));
   }
 
-  /// Rank 0 looks and tells, because others may not see its folder.
+  /// Rank 0 looks and tells the other ranks, because they may not see its folder.
   bool already_finished(const StudyRun& run) {
     const bool mine =
         world_.rank == 0 && is_finished(folder_of(run), read(run).resolved, world_.size);
@@ -248,7 +248,7 @@ class StudyRank {
   Logger logger_;
   LogLevel level_ = LogLevel::kInfo;
   std::string mode_ = "auto";
-  /// On rank 0.
+  /// Only on rank 0.
   std::optional<StudyProgress> progress_;
 };
 
@@ -257,7 +257,7 @@ class StudyRank {
 bool is_finished(const std::string& folder, const std::vector<ResolvedValue>& config, int workers) {
   const Json status = Json::parse(read_whole(folder + "/status.json"), nullptr, false);
   if (!status.is_object() || status.value("state", "") != "done") return false;
-  // The configuration does not say how many workers there are.
+  // The configuration does not contain the number of workers.
   const std::optional<Json> end = final_record(folder);
   if (!end || end->value("world_size", 0) != workers) return false;
   try {
@@ -269,7 +269,7 @@ bool is_finished(const std::string& folder, const std::vector<ResolvedValue>& co
     }
     return same_values(had, wanted);
   } catch (const ConfigError&) {
-    // Torn or edited by hand.
+    // The file was cut off or edited by hand.
     return false;
   }
 }

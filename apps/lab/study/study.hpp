@@ -1,10 +1,11 @@
 #pragma once
-// Runs a study: all its runs one after the other, each through the code of `gossamer train` into a
-// folder of its own below the study's. A run that has finished with the very same configuration is
-// kept, so a study that was stopped goes on where it was; a run that was under way begins anew.
+// Runs a study: all its runs, one after the other. Each run goes through the code of `gossamer
+// train` and has a folder of its own below the study's folder. A finished run with exactly the same
+// configuration is kept, so a study that was stopped continues where it was. A run that was under
+// way begins anew.
 //
-// Beside the runs' folders rank 0 writes results.csv (one row per run) and table.md (mean and
-// deviation over seeds), anew after every run. scripts/plot_study.py draws from them.
+// After every run, rank 0 writes results.csv (one row per run) and table.md (mean and deviation
+// over seeds) beside the runs' folders. scripts/plot_study.py draws from them.
 
 #include <cstdint>
 #include <string>
@@ -19,9 +20,9 @@ namespace gossamer::apps {
 struct StudyOutcome {
   int exit_code = 0;
   std::string folder;
-  /// In the order of the study. Empty in processes without rank 0.
+  /// The rows in the order of the study. Empty in processes without rank 0.
   std::vector<StudyRow> rows;
-  /// Runs that had finished before.
+  /// The number of runs that had finished before.
   std::int64_t num_kept = 0;
 };
 
@@ -31,8 +32,9 @@ struct StudyOutcome {
 StudyOutcome run_study(const std::string& config_path, const std::vector<std::string>& overrides,
                        const StopSignals* stop = nullptr);
 
-/// Whether `folder` holds a run that is done and had this configuration and as many workers; where
-/// it lies, how much it says and how long it waits for peers do not matter.
+/// True if `folder` holds a finished run with this configuration and this number of workers. Keys
+/// that do not change the result are ignored: the output folder, the number of threads, how much is
+/// logged, and the timeout for peers.
 bool is_finished(const std::string& folder, const std::vector<ResolvedValue>& config, int workers);
 
 }  // namespace gossamer::apps

@@ -27,7 +27,7 @@ const std::vector<std::string> kStudyKeys = {"workers",    "steps",           "e
                                              "topologies", "algorithms",      "optimizers",
                                              "seeds",      "dirichlet_alpha", "output_dir"};
 
-/// A key of the base that the study sets, and the place for it.
+/// A key of the base that the study sets, and the key to use instead.
 struct Moved {
   std::string_view section;
   std::string_view key;  // empty: the section itself
@@ -49,7 +49,7 @@ void check_base(const YamlNode& base) {
   for (const Moved& moved : kMoved) {
     const YamlNode* node = base.find(moved.section);
     if (node != nullptr && !moved.key.empty()) {
-      // The study writes into it, so read_run_config() would not see what was there.
+      // The study overwrites this section, so read_run_config() would not see the mistake.
       if (node->kind != Kind::kMapping && node->kind != Kind::kNull) {
         throw ConfigError(node->where, concat("base.", moved.section),
                           "is no section, allowed: a section of key: value lines");
@@ -63,7 +63,7 @@ void check_base(const YamlNode& base) {
   }
 }
 
-/// The value under a key, made when it is not there.
+/// The value under a key; creates it if the key is missing.
 YamlNode& entry(YamlNode& mapping, std::string_view key, const std::string& where) {
   if (mapping.kind != Kind::kMapping) mapping = {.kind = Kind::kMapping, .where = where};
   if (YamlNode* found = mapping.find(key)) return *found;
@@ -80,7 +80,7 @@ YamlNode text_node(std::string text, const std::string& where) {
   return {.kind = Kind::kScalar, .where = where, .scalar = std::move(text), .quoted = true};
 }
 
-/// What a node says, as a part of a folder's name: `{name: base-k, k: 3}` is `base-k-k-3`.
+/// The text of a node for a folder's name: `{name: base-k, k: 3}` becomes `base-k-k-3`.
 std::string label_of(const YamlNode& node) {
   std::vector<std::string> parts;
   if (node.kind == Kind::kScalar) parts.push_back(node.scalar);
@@ -96,13 +96,13 @@ std::string label_of(const YamlNode& node) {
   return label;
 }
 
-/// An item of a list: what it is called, and what it says.
+/// An item of a list: its label and its node.
 struct Item {
   std::string label;
   YamlNode node;
 };
 
-/// An item without its key `label`, called so or by what it says.
+/// Takes the key `label` out of an item and names the item by it; without that key, by label_of().
 Item labelled(const YamlNode& node, const std::string& key) {
   Item item{"", node};
   if (node.find("label") != nullptr) {
@@ -148,7 +148,7 @@ void check_distinct(const std::vector<Item>& items, std::string_view key) {
   }
 }
 
-/// Topologies and optimizers.
+/// Reads the list of topologies, algorithms or optimizers.
 std::vector<Item> read_named(const YamlNode& study, std::string_view key) {
   const YamlNode& list = need_list(study, key, "names or sections");
   std::vector<Item> items;
@@ -165,7 +165,7 @@ std::vector<Item> read_named(const YamlNode& study, std::string_view key) {
   return items;
 }
 
-/// One item of a list as the only key of a section, for Options to read.
+/// A section with one item of a list as its only key, for Options to read.
 Options item_options(const YamlNode& item, const std::string& key) {
   YamlNode section{.kind = Kind::kMapping, .where = item.where};
   section.entries.push_back({{key, item.where}, item});
@@ -216,7 +216,7 @@ std::vector<Heterogeneity> read_heterogeneity(const YamlNode& study) {
   return all;
 }
 
-/// One way of communicating: an algorithm, and the topology that it follows, if it needs one.
+/// One way of communicating: an algorithm, and its topology if it needs one.
 struct Setup {
   std::string label;
   YamlNode algorithm;
@@ -227,13 +227,13 @@ struct Setup {
 const AlgorithmEntry* algorithm_of(const YamlNode& item) {
   const YamlNode* name = item.kind == Kind::kMapping ? item.find("name") : &item;
   if (name == nullptr || name->kind != Kind::kScalar) return nullptr;
-  // As it is often written.
+  // A frequent spelling.
   if (canonical_name(name->scalar) == "all-reduce") return find_row(algorithm_table(), "allreduce");
   return find_row(algorithm_table(), name->scalar);
 }
 
-/// Every algorithm on every topology that it needs. Without `algorithms` there is gossip alone. An
-/// algorithm without a topology may also stand among the topologies.
+/// Combines every algorithm that needs a topology with every topology. Without `algorithms` the
+/// only one is gossip. An algorithm that needs no topology may also be listed among the topologies.
 std::vector<Setup> read_setups(const YamlNode& study) {
   const std::vector<Item> topologies = read_named(study, "topologies");
   const bool has_algorithms = study.find("algorithms") != nullptr;
@@ -278,7 +278,7 @@ void set_communication(YamlNode& tree, const Setup& setup) {
   }
 }
 
-/// The item's keys go over those of the base.
+/// Sets the optimizer of a run: the item's keys override those of the base.
 void set_optimizer(YamlNode& tree, const YamlNode& item) {
   YamlNode& optimizer = entry(tree, "optimizer", item.where);
   if (item.kind == Kind::kScalar) {
@@ -288,7 +288,7 @@ void set_optimizer(YamlNode& tree, const YamlNode& item) {
   for (const auto& [key, value] : item.entries) entry(optimizer, key.name, key.where) = value;
 }
 
-/// The base with what all runs of the study share.
+/// The base plus all values that the runs of the study share.
 YamlNode shared_tree(const YamlNode& study, const YamlNode& base) {
   YamlNode tree = base;
   for (const std::string_view key : {"steps", "epochs"}) {

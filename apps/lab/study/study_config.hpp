@@ -1,5 +1,5 @@
 #pragma once
-// A study: one training configuration, and lists of what is to be compared. It is written as
+// A study is one training configuration and lists of what to compare. The file reads
 //
 //   base:                     an ordinary training configuration, without what the study sets
 //     model: {name: cnn}
@@ -12,8 +12,9 @@
 //     seeds: [1, 2, 3]
 //     dirichlet_alpha: [null, 0.5]
 //
-// and stands for one run of every combination. A run is an ordinary training configuration again:
-// its folder's config.yaml runs with `gossamer train`. Nothing here knows LibTorch.
+// The study has one run for every combination of the lists' items. Each run is an ordinary training
+// configuration again: `gossamer train` runs the config.yaml of its folder. Nothing here depends on
+// LibTorch.
 
 #include <cstdint>
 #include <optional>
@@ -27,32 +28,31 @@ namespace gossamer::apps {
 struct StudyRun {
   /// The run's folder below the study's: `ring__accum_adamw__alpha0.5__seed1`.
   std::string name = {};
-  /// As the items of the lists are called: `allreduce`, `base-k-k-3`, or the item's `label`.
+  /// The names of the lists' items: `allreduce`, `base-k-k-3`, or the item's `label`.
   std::string topology = {};
   std::string optimizer = {};
   /// Nothing: every worker has the same mixture of labels.
   std::optional<double> dirichlet_alpha = {};
   std::int64_t seed = 1;
-  /// What read_run_config() takes.
+  /// The training configuration, as read_run_config() takes it.
   YamlNode tree = {};
 };
 
 struct StudyConfig {
   std::string output_dir;
   int workers = 1;
-  /// Where `workers` stands in the file.
+  /// The place of `workers` in the file, for messages.
   std::string workers_where;
   YamlNode base;
-  /// All runs of the first seed come first, so that a study that is cut short has something to
-  /// compare.
+  /// The runs, ordered by seed first: a study that is cut short can then still compare.
   std::vector<StudyRun> runs;
 };
 
-/// The most workers of a study; they share one machine.
+/// The largest number of workers of a study; all of them share one machine.
 inline constexpr int kMaxStudyWorkers = 32;
 
-/// `config_path` names the study when study.output_dir is not given. What the runs' own sections
-/// hold is checked by read_run_config(). Throws ConfigError.
+/// The name of the file `config_path` names the study if study.output_dir is not given. Throws
+/// ConfigError. read_run_config() checks the runs' own sections later.
 StudyConfig read_study_config(const YamlNode& root, const std::string& config_path);
 
 /// `even` or `alpha0.5`.

@@ -1,6 +1,6 @@
 #pragma once
-// What a person sees of a running study: one bar over all its runs on a terminal; elsewhere a line
-// when a run ends, and now and then one in between.
+// Shows the progress of a running study. On a terminal it draws one bar over all runs. Elsewhere it
+// prints a line when a run ends, and now and then one in between.
 
 #include <chrono>
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace gossamer::apps {
 
 class StudyProgress {
  public:
-  /// `mode` as ProgressLine takes it. `num_runs`: all; `num_to_do`: those that have not finished
-  /// yet.
+  /// `mode` as in ProgressLine. `num_runs` counts all runs, `num_to_do` the runs that have not
+  /// finished yet.
   struct Setup {
     std::string mode;
     Logger logger;
@@ -23,19 +23,19 @@ class StudyProgress {
   };
   explicit StudyProgress(const Setup& setup);
 
-  /// A run begins, the `number`-th of all, from 1 on.
+  /// Tells that a run begins. `number` counts all runs, from 1.
   void begin(std::int64_t number, const std::string& name);
-  /// The run's own news.
+  /// Shows the state of the current run.
   void show(const ProgressState& state);
   void end(const StudyRow& row);
-  /// Ends the bar's line, so that what follows starts on a new one.
+  /// Ends the line of the bar, so that later output starts on a new line.
   void end_line() { progress_.end_line(); }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Until all runs are done, if the rest takes as long as what was done; `part` of the current run
-  /// is done, 0 to 1.
+  /// Time until all runs are done, if the rest goes as fast as the part done so far. `part` of the
+  /// current run is done, 0 to 1.
   [[nodiscard]] std::string time_left(double part) const;
 
   ProgressLine progress_;

@@ -44,7 +44,7 @@ std::string distance(const Moments& moments) {
   return concat(scientific(moments.mean), kPlusMinus, scientific(moments.deviation));
 }
 
-/// The table as cells, its header first.
+/// The cells of the table, header first.
 std::vector<std::vector<std::string>> cells_of(const std::vector<StudyGroup>& groups) {
   std::vector<std::vector<std::string>> lines = {{"labels", "topology", "optimizer", "seeds",
                                                   "mean model, %", "worst local, %",
@@ -58,7 +58,7 @@ std::vector<std::vector<std::string>> cells_of(const std::vector<StudyGroup>& gr
   return lines;
 }
 
-/// Columns that a text takes; the only letter beyond ASCII is one column wide.
+/// The width of a text in columns. Its only letter beyond ASCII is one column wide.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(std::ranges::count_if(
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));

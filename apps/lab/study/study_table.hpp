@@ -1,6 +1,6 @@
 #pragma once
-// What the runs of a study ended with: one row per run, and groups over seeds with mean and
-// standard deviation. Pure data; nothing here knows LibTorch.
+// The results of a study: one row per run, and groups over seeds with mean and standard deviation.
+// Pure data; nothing here depends on LibTorch.
 
 #include <cstdint>
 #include <limits>
@@ -26,26 +26,26 @@ struct StudyRow {
   double accuracy_worst_local = 0.0;
   double loss_mean_model = 0.0;
   double consensus_distance = 0.0;
-  /// By one worker, at the least; the mean over workers.
+  /// The least number of bytes that a worker sends per step; mean over workers.
   double bytes_per_step = 0.0;
   /// Seconds in training steps.
   double train_s = 0.0;
 };
 
-/// The row of a run from its record of kind `final`. A number that is null there was not finite,
-/// and becomes NaN.
+/// Makes the row of a run from its record of kind `final`. A number that is null in the record was
+/// not finite, and becomes NaN.
 StudyRow make_row(const StudyRun& run, const Json& final_record);
 
 struct Moments {
   double mean = 0.0;
-  /// Of a sample: divided by n - 1. NaN for one value.
+  /// The standard deviation of a sample (divided by n - 1); NaN for one value.
   double deviation = std::numeric_limits<double>::quiet_NaN();
 };
 
-/// Of one value at least.
+/// Mean and deviation of at least one value.
 Moments moments_of(const std::vector<double>& values);
 
-/// Runs that differ in their seed alone.
+/// A group of runs that differ only in their seed.
 struct StudyGroup {
   std::string topology = {};
   std::string optimizer = {};
@@ -57,12 +57,12 @@ struct StudyGroup {
   Moments bytes_per_step = {};
 };
 
-/// Groups in the order in which their first rows come.
+/// Groups the rows. The order is that of the groups' first rows.
 std::vector<StudyGroup> group_over_seeds(const std::vector<StudyRow>& rows);
 
-/// A header line, then one line per row, in full precision. Labels need no quotes.
+/// A header line, then one line per row. Numbers have full precision. Labels need no quotes.
 std::string to_csv(const std::vector<StudyRow>& rows);
-/// Columns for a terminal.
+/// A table with aligned columns, for a terminal.
 std::string to_text(const std::vector<StudyGroup>& groups);
 std::string to_markdown(const std::vector<StudyGroup>& groups);
 Json to_json(const std::vector<StudyRow>& rows);

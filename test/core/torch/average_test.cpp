@@ -1,4 +1,4 @@
-// global_average() and the life of the wrapper.
+// Tests global_average() and the lifetime of the wrapper.
 
 #include "test/core/torch/scenario.hpp"
 
@@ -37,7 +37,7 @@ torch::Tensor sum_of(Communicator& communicator, const torch::Tensor& tensor) {
                        torch::kFloat64);
 }
 
-/// Float64 models of their own on every rank, `steps` steps on.
+/// Every rank has its own float64 model, trained for `steps` steps.
 std::unique_ptr<Wrapper> make_wrapper(Communicator& communicator, Scenario scenario, int steps) {
   scenario.num_ranks = communicator.size();
   auto model = std::make_unique<Wrapper>(scenario.make_model(communicator.rank()), communicator,
@@ -76,7 +76,7 @@ TEST(GlobalAverage, IsTheMeanOfAllRanksAndGivesTheLocalModelBack) {
   }
 }
 
-/// As train_on_ranks, with an average before the first step and after every other one.
+/// Trains like train_on_ranks, with an average before the first step and after every second one.
 Trajectory train_with_scopes(const Scenario& scenario) {
   Trajectory trajectory(static_cast<std::size_t>(scenario.num_steps),
                         std::vector<Values>(static_cast<std::size_t>(scenario.num_ranks)));
@@ -142,7 +142,8 @@ TEST(GlobalAverage, KeepsTheMeanOnRequestAndMixesNothingInTheNextStep) {
 }
 
 TEST(GlobalAverage, GoesOnWithTheNextRoundAfterKeep) {
-  // Four ranks, rounds 0-1 2-3 and 0-2 1-3. Learning rate 0: whatever moves has been mixed.
+  // Four ranks; the rounds are 0-1 2-3 and 0-2 1-3. The learning rate is 0, so only mixing moves
+  // parameters.
   on_ranks(4, [](Communicator& communicator) {
     const Scenario scenario{.num_ranks = 4, .topology = "one-peer-exp", .lr = 0.0};
     const int rank = communicator.rank();
@@ -218,7 +219,7 @@ TEST(GlobalAverage, AveragesFloatBuffersWhenAsked) {
     {
       const AverageScope scope = model.global_average();
       expect_shift(2, 1 + 2 * rank);
-      // The distance is one of parameters alone, and they are equal here.
+      // The distance compares parameters only, and they are equal here.
       EXPECT_LT(scope.consensus_distance(), 1e-14);
     }
     expect_shift(1 + 2 * rank, 1 + 2 * rank);
@@ -284,7 +285,7 @@ TEST(Wrapper, MayGoWhileAnExchangeIsInFlight) {
         Wrapper model(bag, communicator, scenario.options());
         for (int step = 0; step < 2; ++step) make_step(model, scenario, rank, step);
       }
-      // An ordinary model again: gradients stay, nothing is updated.
+      // The model is an ordinary one again: gradients stay, and nothing is updated.
       const Values before = copy_values(*bag);
       mlp_loss(*bag, rank, 2).backward();
       mlp_loss(*bag, rank, 3).backward();

@@ -1,5 +1,5 @@
-// Models with parameters in bfloat16: what a step too small for bfloat16 adds is not lost, because
-// a float32 master copy keeps it.
+// Tests models with parameters in bfloat16. A step that is too small for bfloat16 is not lost,
+// because a float32 master copy keeps it.
 
 #include "test/core/torch/scenario.hpp"
 
@@ -16,7 +16,7 @@
 namespace gossamer {
 namespace {
 
-/// Matrices of a type, and a bias that is always float32.
+/// A model with matrices of a given type and a bias that is always float32.
 std::shared_ptr<Bag> make_bag(int rank, torch::Dtype type) {
   auto model = std::make_shared<Bag>();
   // Exact in bfloat16, so that both types start from the same numbers.
@@ -65,7 +65,7 @@ TEST(BFloat16Model, IsTheRoundedMasterCopyInEveryStep) {
       }
     }
     expect_equal(actual, expected);
-    // The steps are smaller than what bfloat16 tells apart, and add up nevertheless.
+    // The steps are too small to show in bfloat16 one by one, but they add up.
     EXPECT_FALSE(torch::equal(actual.back()[0].at("u"), actual.front()[0].at("u")));
   }
 }

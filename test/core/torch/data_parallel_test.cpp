@@ -1,4 +1,5 @@
-// Training with DecentralizedDataParallel against training by hand, and the protocol of a step.
+// Tests training with DecentralizedDataParallel against training by hand, and the protocol of a
+// step.
 
 #include "core/torch/data_parallel.hpp"
 
@@ -166,7 +167,7 @@ TEST(Step, MakesStaleGraphsAnError) {
 }
 
 TEST(Step, OfABackwardThatFailedIsNotForgottenInSilence) {
-  // A graph that breaks half way, as a second backward through freed buffers does.
+  // This graph breaks half way, as a second backward through freed buffers does.
   on_ranks(1, [](Communicator& communicator) {
     Scenario scenario;
     scenario.num_ranks = 1;
@@ -223,7 +224,7 @@ TEST(AccumulateGrad, LeavesTheParametersAloneUntilTheLast) {
 }
 
 TEST(FinishStep, MakesAStepWhereNoBackwardReachesAParameter) {
-  // Rank 1 has nothing to do in odd steps; by hand that is a loss without parameters.
+  // Rank 1 has no gradients in odd steps. Training by hand has a loss without parameters there.
   Scenario scenario{.num_ranks = 2, .optimizer = "adamw", .num_steps = 6};
   Trajectory trajectory(6, std::vector<Values>(2));
   on_ranks(2, [&](Communicator& communicator) {
@@ -294,7 +295,7 @@ TEST(Metrics, CountStepsAndBytes) {
     int num_ranks;
     std::string algorithm;
     std::string topology;
-    /// Times the bytes of the model.
+    /// Bytes sent, as a multiple of the model's bytes.
     double factor;
   };
   const std::vector<Case> cases = {{1, "gossip", "ring", 0.0}, {2, "gossip", "ring", 1.0},

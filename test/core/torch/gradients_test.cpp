@@ -1,4 +1,5 @@
-// Gradients that are scaled, clipped, not finite, detached, or that come from a retained graph.
+// Tests gradients that are scaled, clipped, not finite, detached, or that come from a retained
+// graph.
 
 #include "test/core/torch/scenario.hpp"
 
@@ -36,7 +37,8 @@ TEST(GradientScale, UndoesTheScaleOfTheLoss) {
   const Scenario scenario{.num_ranks = 1};
   const auto plain = values_after(
       scenario, {}, [](auto& model, int step) { mlp_loss(model.module(), 0, step).backward(); });
-  // A power of two, and set before the first backward as well as between two: the same bits.
+  // The scale is a power of two, so the bits must be the same whether it is set before the first
+  // backward or between two.
   const auto scaled = values_after(scenario, {}, [](auto& model, int step) {
     const double scale = step < 3 ? 1024.0 : 65536.0;
     model.set_gradient_scale(1.0 / scale);
@@ -69,7 +71,7 @@ TEST(GradientClipping, IsTorchsWhenGlobal) {
   }
 }
 
-/// w1 gets a gradient that is not a number in step 2 of rank 1.
+/// A loss that gives w1 a NaN gradient in step 2 of rank 1.
 torch::Tensor poisoned_loss(Bag& model, int rank, int step) {
   const torch::Tensor loss = mlp_loss(model, rank, step);
   return rank == 1 && step == 2 ? loss + (model["w1"] * kNan).sum() : loss;
@@ -113,7 +115,7 @@ TEST(NonFiniteGradient, SkipsTheStepOnAllRanks) {
         EXPECT_FALSE(p.grad().defined());
       }
       EXPECT_EQ(model.progress().num_skipped, step < 2 ? 0 : 1);
-      // The skipped step mixed: both ranks of a complete pair are equal after it.
+      // The skipped step has mixed: both ranks of a complete pair are equal after it.
       if (step == 2) {
         const Values own = copy_values(model.module());
         const AverageScope mean = model.global_average();
@@ -166,7 +168,7 @@ TEST(DetachedParameters, AreMixedNotUpdatedAndNamed) {
 }
 
 TEST(RetainedGraph, AddsUpWhileAccumulating) {
-  // Two walks of one graph are twice the gradient; no update comes between them.
+  // Two backward passes through one graph give twice the gradient; no update comes between them.
   const Scenario scenario{.num_ranks = 1, .num_steps = 3};
   const auto twice = values_after(scenario, {}, [](auto& model, int step) {
     const torch::Tensor loss = mlp_loss(model.module(), 0, step);

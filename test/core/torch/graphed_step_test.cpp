@@ -1,5 +1,5 @@
-// Recorded steps against steps that run as usual. A stand-in for the graph computes where a GPU
-// would play back, into the tensors that were recorded.
+// Tests recorded steps against ordinary steps. A stand-in for the graph computes again, where a GPU
+// would replay, into the tensors that were recorded.
 
 #include "core/torch/graphed_step.hpp"
 
@@ -25,7 +25,7 @@ class FakeGraph : public StepGraph {
     work_ = work;
     const torch::NoGradGuard no_grad;
     for (const at::Tensor& result : compute()) {
-      // Nothing of what is recorded has run: no value may be used before a replay.
+      // Recording runs no work, so no test may use a value before a replay.
       results_.push_back(result.defined() ? torch::full_like(result, 1e30) : at::Tensor());
     }
     return results_;
@@ -170,7 +170,8 @@ TEST(GraphedStep, GoesOnAsUsualWhereRecordingHasFailed) {
     int calls = 0;
     GraphedStep graphed(model.core(), std::make_unique<FakeGraph>(),
                         [&](const std::vector<at::Tensor>& batch) {
-                          // Leaves gradients behind when it is recorded for the first time.
+                          // This loss leaves gradients behind when it is recorded for the first
+                          // time.
                           const torch::Tensor loss = loss_of(model.module(), batch[0]);
                           if (++calls == 4) {
                             loss.backward();
@@ -195,7 +196,8 @@ TEST(GraphedStep, GoesOnAsUsualWhereRecordingHasFailed) {
 TEST(GraphedStep, RecordsTheShapeThatComesTwice) {
   Training training = training_of(torch::kFloat32);
   training.rows = [](int step) { return step == 3 || step == 5 ? 7 : 4; };
-  // Steps 0 to 2 run as usual; 3, 4, 5 and 6 come after another shape; 7 is recorded.
+  // Steps 0 to 2 run as usual. Steps 3 to 6 also do, because they follow another shape. Step 7 is
+  // recorded.
   expect_as_usual(training, 1);
 }
 

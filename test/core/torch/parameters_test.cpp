@@ -1,4 +1,4 @@
-// Models of every kind: which tensors are trained, mixed, broadcast or left alone.
+// Tests models of every kind: which tensors are trained, mixed, broadcast or left alone.
 
 #include "core/torch/parameters.hpp"
 
@@ -16,7 +16,8 @@
 namespace gossamer {
 namespace {
 
-/// With every algorithm, one bucket per parameter and all in one.
+/// Compares with training by hand for every algorithm, with one bucket per parameter and with one
+/// bucket for all.
 void expect_as_by_hand_everywhere(Scenario scenario) {
   for (const std::string& algorithm : algorithm_names()) {
     for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{1} << 20U}) {
@@ -62,7 +63,7 @@ TEST(Parameters, MayBeTied) {
     return torch::linear(torch::tanh(x), model["decoder"], model["bias"]).square().sum();
   };
   const Trajectory trajectory = train_on_ranks(scenario);
-  // By hand torch's optimizer would see the tensor twice, so the twin has it once.
+  // Torch's optimizer would see the tensor twice, so the twin trained by hand has it once.
   Scenario twin = scenario;
   twin.make_model = [](int rank) {
     auto model = std::make_shared<Bag>();
@@ -125,7 +126,7 @@ TEST(Parameters, MayBeUsedForTheFirstTimeInALaterStep) {
 }
 
 TEST(Parameters, MayGetTheirGradientsInAnotherOrderLater) {
-  // Ranks differ in their orders after the first step: exchanges must still find each other.
+  // The ranks' orders differ after the first step, but exchanges must still match.
   Scenario scenario = three_ranks();
   scenario.make_model = [](int rank) {
     auto model = std::make_shared<Bag>();
@@ -183,7 +184,7 @@ TEST(Parameters, MayBeEmptyOrSingleNumbers) {
   expect_as_by_hand_everywhere(scenario);
 }
 
-/// A convolution whose weight lies in memory as the test says.
+/// A convolution whose weight has the memory layout that the test asks for.
 std::shared_ptr<Bag> make_conv(double phase, bool channels_last) {
   auto model = std::make_shared<Bag>();
   torch::Tensor weight = wave({4, 3, 3, 3}, phase);
@@ -220,7 +221,7 @@ TEST(Parameters, TakeGradientsOfAnyLayout) {
     return [preset](Bag& model, int rank, int step) {
       const torch::Tensor w = model["w1"];
       if (preset && !w.grad().defined()) {
-        // Autograd adds into a gradient that is there and keeps its layout.
+        // Autograd adds into an existing gradient and keeps its layout.
         w.mutable_grad() = torch::zeros({3, 5}, torch::kFloat64).t();
       }
       // A transposed gradient, an expanded one, and one of ordinary layout.
@@ -263,7 +264,7 @@ std::shared_ptr<Bag> make_with_rest(int rank) {
 }
 
 TEST(Parameters, MayBeUsedByTorchScript) {
-  // Its executor profiles the first runs, then computes another graph than before.
+  // TorchScript's executor profiles the first runs, then computes another graph than before.
   static const char* const kSource = R"(
 def loss(x, y, w1, b1, w2, b2):
     h = torch.tanh(torch.matmul(x, w1.t()) + b1)
@@ -325,7 +326,7 @@ TEST(Buffers, ThatForwardWritesAreNotMixed) {
 }
 
 TEST(Parameters, AreTheTensorsOfTheModuleBeforeAndAfter) {
-  // Who holds a parameter (an optimizer, a test) still holds it after it has moved into a bucket.
+  // A holder of a parameter (an optimizer, a test) still holds it after it has moved into a bucket.
   on_ranks(2, [](Communicator& communicator) {
     const Scenario scenario;
     auto bag = make_mlp(0);

@@ -1,5 +1,5 @@
-// Models that cannot be trained, and ranks that do not agree: every rank learns it, with the same
-// words.
+// Tests models that cannot be trained and ranks that do not agree: every rank gets an error with
+// the same words.
 
 #include "test/core/torch/scenario.hpp"
 
@@ -30,7 +30,7 @@ std::string refusal(int num_ranks, const MakeModel& make_model) {
   return texts[0];
 }
 
-/// The same for models that are found out by their first backward.
+/// The text of the ConfigError for models whose mistake shows in their first backward.
 std::string refusal_in_backward(int num_ranks, const MakeModel& make_model,
                                 const std::function<torch::Tensor(Bag&, int rank)>& loss) {
   const auto texts = config_errors(num_ranks, [&](Communicator& communicator) {
@@ -126,7 +126,7 @@ TEST(Refusal, OfAnotherOrderOfGradientsNamesTheFirstDifference) {
   const std::string text = refusal_in_backward(
       3, [](int) { return make_mlp(0); },
       [](Bag& bag, int rank) {
-        // What was computed last gets its gradient first.
+        // The value computed last gets its gradient first.
         const torch::Tensor b2 = bag["b2"].square().sum();
         const torch::Tensor first = rank == 1 ? bag["b1"].exp().sum() : bag["w1"].exp().sum();
         const torch::Tensor second = rank == 1 ? bag["w1"].exp().sum() : bag["b1"].exp().sum();

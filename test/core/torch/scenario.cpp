@@ -71,7 +71,7 @@ void mix(const Models& models, const Round& round) {
   }
 }
 
-/// Every model gets the mean of all gradients; a rank without one counts as zero.
+/// Gives every model the mean of all gradients. A missing gradient counts as zero.
 void average_gradients(const Models& models) {
   const torch::NoGradGuard no_grad;
   for (std::size_t p = 0; p < trainable(*models[0]).size(); ++p) {

@@ -1,6 +1,7 @@
 #pragma once
-// Trains one model twice, once with DecentralizedDataParallel on rank threads, and once by hand:
-// plain tensors, mixing written out as weighted sums, torch's own optimizers, one thread.
+// Trains one model twice: once with DecentralizedDataParallel on rank threads, and once by hand. By
+// hand means plain tensors, mixing written out as weighted sums, torch's own optimizers, and one
+// thread.
 
 #include <cstdint>
 #include <functional>
@@ -20,7 +21,7 @@ namespace gossamer {
 /// Numbers between -1 and 1 that depend on `phase` alone; no generator is involved.
 torch::Tensor wave(at::IntArrayRef shape, double phase, torch::Dtype type = torch::kFloat64);
 
-/// A module whose parameters and buffers are what the test says.
+/// A module with the parameters and buffers that the test adds.
 class Bag : public torch::nn::Module {
  public:
   torch::Tensor add(const std::string& name, torch::Tensor tensor, bool requires_grad = true) {
@@ -33,15 +34,15 @@ class Bag : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& input);
 };
 
-/// Two layers, 3 -> 5 -> 2, with the parameters w1, b1, w2, b2, which `phase` decides. Bag::forward
-/// computes it.
+/// Two layers, 3 -> 5 -> 2, with the parameters w1, b1, w2 and b2. `phase` determines their values.
+/// Bag::forward() computes the model.
 std::shared_ptr<Bag> make_mlp(double phase, torch::Dtype type = torch::kFloat64);
 /// The loss of such a model on the batch of a rank and step.
 torch::Tensor mlp_loss(Bag& model, int rank, int step);
 
 /// Runs `body` on rank threads; what one of them throws fails the test.
 void on_ranks(int num_ranks, const std::function<void(Communicator&)>& body);
-/// The same for a body that ends with a ConfigError on every rank: its texts, by rank.
+/// Runs a body that must end with a ConfigError on every rank. Returns the messages, by rank.
 std::vector<std::string> config_errors(int num_ranks,
                                        const std::function<void(Communicator&)>& body);
 
@@ -75,10 +76,10 @@ struct Scenario {
   [[nodiscard]] std::string text() const;
 };
 
-/// Everything a model holds, by name.
+/// All parameters and buffers of a model, by name.
 using Values = std::map<std::string, torch::Tensor>;
 Values copy_values(const torch::nn::Module& model);
-/// values[step][rank], as after that step.
+/// values[step][rank], the values after that step.
 using Trajectory = std::vector<std::vector<Values>>;
 
 /// One backward per micro-batch.
@@ -86,12 +87,13 @@ void make_step(DecentralizedDataParallel<Bag>& model, const Scenario& scenario, 
 Trajectory train_on_ranks(const Scenario& scenario);
 Trajectory train_by_hand(const Scenario& scenario);
 
-/// Of float64: both runs round differently, the mistakes looked for are a million times larger.
+/// The tolerance for float64. The two runs round differently; the mistakes that the tests look for
+/// are a million times larger.
 constexpr double kTolerance = 1e-12;
 
 /// Checks every tensor of every rank and step; the largest difference allowed is `tolerance`.
 void expect_near(const Trajectory& actual, const Trajectory& expected, double tolerance);
-/// train_on_ranks against train_by_hand.
+/// Compares train_on_ranks() with train_by_hand().
 void expect_as_by_hand(const Scenario& scenario, double tolerance = kTolerance);
 void expect_equal(const Trajectory& actual, const Trajectory& expected);
 void expect_equal(const Values& actual, const Values& expected);

@@ -40,10 +40,10 @@ constexpr std::array kAccumAdam = {
 };
 
 constexpr std::array kQuasiGlobal = {
-    OptionEntry{"momentum", "weight of the buffer in a step; a number >= 0 and < 1, default 0.9"},
+    OptionEntry{"beta", "weight of the buffer in a step; a number >= 0 and < 1, default 0.9"},
     OptionEntry{"mu",
                 "weight of the old buffer in the new one; a number >= 0 and < 1, default 0.9: that "
-                "of momentum"},
+                "of beta"},
 };
 constexpr std::array kExtra = {
     OptionEntry{"rule", "the optimizer inside, a name or a section; default sgd"},

@@ -42,7 +42,7 @@ template <class T>
 [[gnu::always_inline]] inline void mix_block(const ParameterUpdate& update, std::int64_t first,
                                              std::int64_t last, T* mixed) {
   const T* const p = static_cast<const T*>(update.parameter.data) + first;
-  const T keep = static_cast<T>(update.keep);
+  const T keep = update.inboxes.empty() ? T{1} : static_cast<T>(update.keep);
   const std::int64_t count = last - first;
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < count; ++i) mixed[i] = keep * p[i];

@@ -158,7 +158,8 @@ std::string reason_of(const DeviceChoice& choice, const std::vector<std::string>
 }  // namespace
 
 TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
-    : device_(jointly(setup.host, [&] { return device_of_rank(choice, setup.world.placement, num_gpus()); })),
+    : device_(jointly(setup.host,
+                      [&] { return device_of_rank(choice, setup.world.placement, num_gpus()); })),
       host_(setup.host) {
   bool shares = false;
   if (choice.name != "cpu" && setup.world.size > 1) {

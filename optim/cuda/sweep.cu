@@ -7,7 +7,10 @@
 #include "optim/cuda_kernels.hpp"
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"
+#include "optim/rules/extra.hpp"
+#include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
+#include "optim/rules/tracker.hpp"
 
 namespace gossamer {
 namespace {
@@ -87,6 +90,9 @@ void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update) {
   // Mix the inboxes that do not fit into one table in launches of their own, before the last
   // launch.
   while (rest.inboxes.size() > kMaxInboxes) {
+    if (kSeesBefore<Rule> || kEveryStep<Rule>) {
+      throw std::logic_error("cuda_sweep: this rule takes at most 16 inboxes");
+    }
     BlockUpdate part = rest;
     part.inboxes.resize(kMaxInboxes);
     for (Segment& segment : part.segments) segment.gradient = {};
@@ -110,5 +116,17 @@ template void cuda_sweep(const AdamRule<Decay::kCoupled>&, Stream&, const BlockU
 template void cuda_sweep(const AdamRule<Decay::kDecoupled>&, Stream&, const BlockUpdate&);
 template void cuda_sweep(const AccumAdamRule<Decay::kCoupled>&, Stream&, const BlockUpdate&);
 template void cuda_sweep(const AccumAdamRule<Decay::kDecoupled>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const QuasiGlobalRule&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const TrackerRule&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const ExtraRule<PlainRule>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const ExtraRule<MomentumRule<false>>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const ExtraRule<MomentumRule<true>>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const ExtraRule<AdamRule<Decay::kCoupled>>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const ExtraRule<AdamRule<Decay::kDecoupled>>&, Stream&,
+                         const BlockUpdate&);
+template void cuda_sweep(const ExtraRule<AccumAdamRule<Decay::kCoupled>>&, Stream&,
+                         const BlockUpdate&);
+template void cuda_sweep(const ExtraRule<AccumAdamRule<Decay::kDecoupled>>&, Stream&,
+                         const BlockUpdate&);
 
 }  // namespace gossamer

@@ -3,7 +3,7 @@
 // Momentum", ICML 2021). The momentum buffer follows the real movement of the parameters, mixing
 // included, instead of this rank's own gradients:
 //
-//   d = momentum m + g,   x' = W x - lr d,   m' = mu m + (1 - mu) (x - x') / lr
+//   d = beta m + g,   x' = W x - lr d,   m' = mu m + (1 - mu) (x - x') / lr
 //
 // The buffer stays as it is in skipped steps, and in steps whose learning rate is below kLeastRate,
 // as at the end of a schedule. The paper mixes after the update; here mixing comes first, as
@@ -66,7 +66,7 @@ struct QuasiGlobalRule {
 template <class Build>
 std::unique_ptr<Optimizer> build_qg_sgd(const Options& options, const Build& build) {
   const NumberRule range{.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true};
-  QuasiGlobalRule rule{.momentum = options.number("momentum", range)};
+  QuasiGlobalRule rule{.momentum = options.number("beta", range)};
   rule.mu =
       options.number("mu", {.fallback = rule.momentum, .min = 0.0, .max = 1.0, .below_max = true});
   return build(rule);

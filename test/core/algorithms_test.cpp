@@ -93,7 +93,7 @@ const Method kGossip{};
 // The learning rate of plain descent times (1 - momentum), because momentum multiplies the length
 // of steps by 1 / (1 - momentum).
 const Method kMomentum{.optimizer_options = "momentum: 0.9", .lr = 0.01};
-const Method kQuasiGlobal{.optimizer = "qg_sgd", .optimizer_options = "momentum: 0.9", .lr = 0.01};
+const Method kQuasiGlobal{.optimizer = "qg_sgd", .optimizer_options = "beta: 0.9", .lr = 0.01};
 const Method kExtra{.optimizer = "extra"};
 const Method kTracking{.algorithm = "gradient_tracking"};
 
@@ -337,7 +337,7 @@ TEST(QuasiGlobalMomentum, AloneIsHeavyBallWithASmallerBuffer) {
     return before - after;
   };
   EXPECT_NEAR(speed("sgd", "momentum: 0.9"), 0.1, 1e-9);
-  EXPECT_NEAR(speed("qg_sgd", "momentum: 0.9"), 0.1, 1e-9);
+  EXPECT_NEAR(speed("qg_sgd", "beta: 0.9"), 0.1, 1e-9);
 }
 
 TEST(WhyNot, SaysWhatToDoInstead) {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -235,6 +236,7 @@ class Recursion {
       skips[rank] = problem_.breaks(static_cast<int>(rank), step);
     }
     if (problem_.algorithm == "allreduce") reduce(gradients, skips);
+    before_ = x_;
     const bool tracks = problem_.algorithm == "gradient_tracking";
     if ((tracks || problem_.algorithm == "gossip") && step > 0) {
       if (tracks) y_ = mixed(step - 1, y_);
@@ -372,9 +374,7 @@ class Recursion {
     std::size_t begin = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const std::size_t end = begin + static_cast<std::size_t>(problem_.sizes[i]);
-      if (parts[i].size() == end - begin && begin < end) {
-        apply(rank, i, begin, end, parts[i], lr);
-      }
+      if (begin < end) apply(rank, i, {begin, end}, parts[i], lr);
       begin = end;
     }
   }
@@ -402,13 +402,25 @@ class Recursion {
     return result;
   }
 
-  void apply(std::size_t rank, std::size_t parameter, std::size_t begin, std::size_t end,
+  /// A step of one parameter, whose elements are [range.first, range.second). An empty gradient:
+  /// there is none.
+  void apply(std::size_t rank, std::size_t parameter, std::pair<std::size_t, std::size_t> range,
              const std::vector<double>& gradient, double lr) {
-    const auto from = x_[rank].begin();
-    std::vector<double> p(from + static_cast<std::ptrdiff_t>(begin),
-                          from + static_cast<std::ptrdiff_t>(end));
-    optimizers_[rank][parameter].step(p, gradient, lr, problem_.weight_decay);
-    std::ranges::copy(p, from + static_cast<std::ptrdiff_t>(begin));
+    const auto part = [range](std::vector<double>& all) {
+      return std::span(all).subspan(range.first, range.second - range.first);
+    };
+    const auto copy = [](std::span<double> values) {
+      return std::vector<double>(values.begin(), values.end());
+    };
+    std::vector<double> p = copy(part(x_[rank]));
+    const std::vector<double> before = copy(part(before_[rank]));
+    reference::Optimizer& optimizer = optimizers_[rank][parameter];
+    if (gradient.empty()) {
+      optimizer.rest(p, before);
+    } else {
+      optimizer.step(p, gradient, lr, problem_.weight_decay, before);
+    }
+    std::ranges::copy(p, part(x_[rank]).begin());
   }
 
   Problem problem_;
@@ -419,6 +431,8 @@ class Recursion {
   Eigen::VectorXd push_weights_;
   std::vector<std::int64_t> num_updates_;
   Vectors x_;
+  /// The parameters before mixing.
+  Vectors before_;
   Vectors zeros_;
   /// Gradient tracking.
   Vectors y_;

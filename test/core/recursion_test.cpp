@@ -187,6 +187,25 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWithAccumAdamW) {
   expect_recursion(adaptive);
 }
 
+TEST_P(EveryAlgorithm, FollowsTheRecursionWithRulesThatSeeMixing) {
+  for (const char* inner : {"", "sgd", "accum_adamw"}) {
+    Problem sees = problem();
+    sees.rule.type = *inner == 0 ? "qg_sgd" : "extra";
+    sees.rule.inner = inner;
+    sees.rule.momentum = 0.9;
+    sees.rule.eps = 1e-3;
+    sees.rule.accum_iter = 3;
+    sees.lr = 0.02;
+    sees.num_steps = 8;
+    sees.present = [](int rank, int step, std::int64_t parameter) {
+      return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
+    };
+    SCOPED_TRACE(sees.rule.type);
+    EXPECT_LE(largest_difference(run_pipeline(sees), Recursion(sees).run()), 1e-12);
+    expect_same_where_streams_lag(sees, std::array{Where::kLagging});
+  }
+}
+
 TEST_P(EveryAlgorithm, FollowsTheRecursionWhereGradientsAreMissing) {
   Problem holes = problem();
   // Every rank has a pattern of its own. In some steps no rank has a gradient for parameter 1.

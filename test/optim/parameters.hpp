@@ -118,6 +118,12 @@ inline std::vector<reference::Rule> rules_under_test() {
     }
     rules.push_back({.type = type, .beta1 = 0.7, .beta2 = 0.9, .eps = 1e-4, .accum_iter = 3});
   }
+  rules.push_back({.type = "qg_sgd", .momentum = 0.9});
+  rules.push_back({.type = "qg_sgd", .momentum = 0.5});
+  for (const char* inner : {"sgd", "adam", "adamw", "accum_adam", "accum_adamw"}) {
+    rules.push_back(
+        {.type = "extra", .momentum = 0.9, .eps = 1e-3, .accum_iter = 3, .inner = inner});
+  }
   return rules;
 }
 

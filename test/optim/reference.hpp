@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -21,14 +22,30 @@ struct Rule {
   double beta2 = 0.999;
   double eps = 1e-8;
   std::int64_t accum_iter = 1;
+  /// Of `extra`: the type of the rule inside, which has the other options.
+  std::string inner = {};
 
   [[nodiscard]] bool accumulates() const { return type.starts_with("accum_"); }
   [[nodiscard]] bool decoupled() const { return type.ends_with("adamw"); }
+
+  [[nodiscard]] Rule inner_rule() const {
+    Rule rule = *this;
+    rule.type = inner;
+    return rule;
+  }
 
   /// The options with which the library's optimizer does the same.
   [[nodiscard]] std::string yaml() const {
     std::ostringstream text;
     text.precision(17);
+    if (type == "extra") {
+      text << "rule: {name: " << inner << ", " << inner_rule().yaml() << "}";
+      return text.str();
+    }
+    if (type == "qg_sgd") {
+      text << "beta: " << momentum;
+      return text.str();
+    }
     if (type == "sgd") {
       text << "momentum: " << momentum << ", nesterov: " << (nesterov ? "true" : "false");
       return text.str();
@@ -43,10 +60,22 @@ struct Rule {
 class Optimizer {
  public:
   Optimizer(Rule rule, std::size_t numel)
-      : rule_(std::move(rule)), m(numel), v(numel), sum(numel), buffer(numel) {}
+      : rule_(std::move(rule)), m(numel), v(numel), sum(numel), buffer(numel) {
+    if (rule_.type == "extra") inner_ = std::make_shared<Optimizer>(rule_.inner_rule(), numel);
+  }
 
-  void step(std::vector<double>& p, const std::vector<double>& g, double lr, double decay) {
+  /// `p` is mixed already; `before` is the parameter before mixing.
+  void step(std::vector<double>& p, const std::vector<double>& g, double lr, double decay,
+            const std::vector<double>& before) {
+    if (rule_.type == "extra") return extra(p, g, lr, decay, before);
     ++s_;
+    if (rule_.type == "qg_sgd") {
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        p[i] -= lr * (rule_.momentum * buffer[i] + g[i] + decay * p[i]);
+        buffer[i] = rule_.momentum * buffer[i] + (1.0 - rule_.momentum) * (before[i] - p[i]) / lr;
+      }
+      return;
+    }
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (rule_.type == "sgd") {
         sgd(i, p[i], g[i], lr, decay);
@@ -58,7 +87,35 @@ class Optimizer {
     }
   }
 
+  /// Without mixing.
+  void step(std::vector<double>& p, const std::vector<double>& g, double lr, double decay) {
+    step(p, g, lr, decay, std::vector<double>(p));
+  }
+
+  /// A step without a gradient.
+  void rest(std::vector<double>& p, const std::vector<double>& before) {
+    if (rule_.type != "extra" || s_ == 0) return;
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      const double half = 0.5 * (before[i] + p[i]);
+      p[i] = 2.0 * half - buffer[i];
+      buffer[i] += p[i] - half;
+    }
+  }
+
  private:
+  /// x' = rule((x + Wx) - y), y' = y + x' - (x + Wx) / 2; in the first step y = x.
+  void extra(std::vector<double>& p, const std::vector<double>& g, double lr, double decay,
+             const std::vector<double>& before) {
+    if (++s_ == 1) buffer = before;
+    std::vector<double> half(p.size());
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      half[i] = 0.5 * (before[i] + p[i]);
+      p[i] = 2.0 * half[i] - buffer[i];
+    }
+    inner_->step(p, g, lr, decay);
+    for (std::size_t i = 0; i < p.size(); ++i) buffer[i] += p[i] - half[i];
+  }
+
   void sgd(std::size_t i, double& p, double g, double lr, double decay) {
     g += decay * p;
     buffer[i] = s_ == 1 ? g : rule_.momentum * buffer[i] + g;
@@ -101,11 +158,12 @@ class Optimizer {
 
   Rule rule_;
   std::int64_t s_ = 0;
+  std::shared_ptr<Optimizer> inner_;
 
  public:
   /// The Adam family: moments, and the mean gradient of the cycle so far.
   std::vector<double> m, v, sum;
-  /// Gradient descent.
+  /// Gradient descent, and what EXTRA keeps.
   std::vector<double> buffer;
 };
 

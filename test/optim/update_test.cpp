@@ -106,8 +106,13 @@ class Duel {
       draw(random_, inboxes_[k].values());
       inboxes.push_back({inboxes_[k].block(), setting_.take[k]});
     }
+    const std::vector<double> before = expected_;
     mix_expected();
-    if (has_gradient) update_expected(lr);
+    if (has_gradient) {
+      update_expected(lr, before);
+    } else {
+      theirs_.rest(expected_, before);
+    }
 
     ParameterUpdate update = ours_.next_update();
     update.lr = lr;
@@ -141,10 +146,10 @@ class Duel {
     }
   }
 
-  void update_expected(double lr) {
+  void update_expected(double lr, const std::vector<double>& before) {
     std::vector<double> gradient = as_doubles(ours_.g.values());
     for (double& g : gradient) g *= setting_.gradient_scale;
-    theirs_.step(expected_, gradient, lr, setting_.weight_decay);
+    theirs_.step(expected_, gradient, lr, setting_.weight_decay, before);
   }
 
   Setting setting_;

@@ -89,11 +89,17 @@ TEST(ConfigFile, PointsIntoLists) {
   EXPECT_EQ(resolved(config.resolved, "data.val_range"), "null");
 }
 
-TEST(ConfigFile, RefusesAlgorithmsAtTheTopLevel) {
+TEST(ConfigFile, TakesAnAlgorithmByNameOrAsASection) {
+  EXPECT_EQ(refusal("algorithm: {name: gossip}\n"), "");
+  EXPECT_EQ(refusal("algorithm: {name: allreduce, delay: 1}\n"), "");
   EXPECT_EQ(refusal("algorithm: gosip\n"),
-            "conf.yaml:1:12: algorithm: gosip is unknown (did you mean gossip?), allowed: one of "
-            "gossip, allreduce, local");
-  expect_parts(refusal("algorithm: {name: gossip}\n"), {"conf.yaml:1:12: algorithm: is a mapping"});
+            "conf.yaml:1:12: algorithm.name: gosip is unknown (did you mean gossip?), allowed: one "
+            "of gossip, allreduce, local, gradient_tracking, outer");
+  EXPECT_EQ(refusal("algorithm: {name: allreduce, delay: 2}\n"),
+            "conf.yaml:1:37: algorithm.delay: is 2, allowed: an integer from 0 to 1");
+  expect_parts(refusal("algorithm: {name: gossip, delay: 1}\n"), {"algorithm.delay: unknown key"});
+  expect_parts(refusal("algorithm: gradient_tracking\ntopology: {name: static-exp}\n"),
+               {"conf.yaml:2:18: topology.name: ", "take one-peer-exp or ring"});
 }
 
 TEST(ConfigFile, RefusesTopologiesThatDoNotFitTheWorld) {
@@ -251,7 +257,7 @@ std::vector<std::vector<std::string>> all_choices() {
   add("model.name", model_names());
   add("data.name", dataset_names());
   add("topology.name", topology_names());
-  add("algorithm", algorithm_names());
+  add("algorithm.name", algorithm_names());
   add("optimizer.name", optimizer_names());
   add("lr_schedule.name", schedule_names());
   for (auto& choice : choices) {

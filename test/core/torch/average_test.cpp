@@ -51,7 +51,7 @@ void expect_near(const torch::Tensor& actual, const torch::Tensor& expected) {
 }
 
 TEST(GlobalAverage, IsTheMeanOfAllRanksAndGivesTheLocalModelBack) {
-  for (const std::string& algorithm : algorithm_names()) {
+  for (const std::string& algorithm : followed_algorithms()) {
     for (const int num_ranks : {1, 2, 3, 4}) {
       for (const int steps : {0, 1, 5}) {
         SCOPED_TRACE(concat(algorithm, ", ", num_ranks, " ranks, after step ", steps));
@@ -98,7 +98,7 @@ Trajectory train_with_scopes(const Scenario& scenario) {
 }
 
 TEST(GlobalAverage, LeavesTheTrainingAsItIs) {
-  for (const std::string& algorithm : algorithm_names()) {
+  for (const std::string& algorithm : followed_algorithms()) {
     for (const int num_ranks : {1, 3, 4}) {
       Scenario scenario{.num_ranks = num_ranks,
                         .algorithm = algorithm,

@@ -50,7 +50,7 @@ Scenario scenario_of(torch::Dtype type) {
 }
 
 TEST(BFloat16Model, IsTheRoundedMasterCopyInEveryStep) {
-  for (const std::string& algorithm : algorithm_names()) {
+  for (const std::string& algorithm : followed_algorithms()) {
     SCOPED_TRACE(algorithm);
     Scenario wide = scenario_of(torch::kFloat32);
     Scenario narrow = scenario_of(torch::kBFloat16);

@@ -107,7 +107,7 @@ TEST(Step, IsMadeByTheFirstBackwardToo) {
 }
 
 TEST(Step, LeavesNoGradients) {
-  for (const std::string& algorithm : algorithm_names()) {
+  for (const std::string& algorithm : followed_algorithms()) {
     on_ranks(2, [&](Communicator& communicator) {
       const Scenario scenario{.algorithm = algorithm};
       DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
@@ -186,7 +186,7 @@ TEST(Step, OfABackwardThatFailedIsNotForgottenInSilence) {
 }
 
 TEST(AccumulateGrad, SumsTheMicroBatches) {
-  for (const std::string& algorithm : algorithm_names()) {
+  for (const std::string& algorithm : followed_algorithms()) {
     for (const int count : {2, 3}) {
       expect_as_by_hand(
           {.num_ranks = 3, .algorithm = algorithm, .num_steps = 4, .num_micro_batches = count});

@@ -136,7 +136,7 @@ void expect_as_usual(Training training, int num_replays) {
 }
 
 TEST(GraphedStep, TrainsAsUsual) {
-  for (const std::string& algorithm : algorithm_names()) {
+  for (const std::string& algorithm : followed_algorithms()) {
     for (const torch::Dtype type : {torch::kFloat32, torch::kBFloat16}) {
       SCOPED_TRACE(algorithm);
       Training training = training_of(type);

@@ -19,7 +19,7 @@ namespace {
 /// Compares with training by hand for every algorithm, with one bucket per parameter and with one
 /// bucket for all.
 void expect_as_by_hand_everywhere(Scenario scenario) {
-  for (const std::string& algorithm : algorithm_names()) {
+  for (const std::string& algorithm : followed_algorithms()) {
     for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{1} << 20U}) {
       scenario.algorithm = algorithm;
       scenario.bucket_bytes = bytes;

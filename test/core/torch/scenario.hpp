@@ -18,6 +18,10 @@
 
 namespace gossamer {
 
+/// The algorithms that the training by hand follows. test/core/recursion_test.cpp has the others:
+/// LibTorch's side of the pipeline does not depend on the algorithm.
+inline std::vector<std::string> followed_algorithms() { return {"gossip", "allreduce", "local"}; }
+
 /// Numbers between -1 and 1 that depend on `phase` alone; no generator is involved.
 torch::Tensor wave(at::IntArrayRef shape, double phase, torch::Dtype type = torch::kFloat64);
 

@@ -24,7 +24,7 @@ namespace {
 using Wrapper = DecentralizedDataParallel<Bag>;
 
 TEST(MicroBatches, AreAveragedOnRequest) {
-  for (const std::string& algorithm : algorithm_names()) {
+  for (const std::string& algorithm : followed_algorithms()) {
     for (const int count : {1, 3}) {
       Scenario scenario{
           .num_ranks = 3, .algorithm = algorithm, .num_steps = 4, .num_micro_batches = count};

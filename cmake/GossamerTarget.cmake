@@ -11,7 +11,9 @@ if(GOSSAMER_WERROR)
 endif()
 if(GOSSAMER_SANITIZE)
   target_compile_options(gossamer_flags INTERFACE -fsanitize=${GOSSAMER_SANITIZE}
-                         -fno-sanitize-recover=all -fno-omit-frame-pointer)
+                         -fno-sanitize-recover=all -fno-omit-frame-pointer
+                         # GCC 12 sees them in the standard library, where there are none.
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(gossamer_flags INTERFACE -fsanitize=${GOSSAMER_SANITIZE})
 endif()
 

@@ -11,7 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "base/options.hpp"
 #include "base/text.hpp"
+#include "core/algorithm.hpp"
 
 namespace gossamer::apps {
 namespace {

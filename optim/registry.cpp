@@ -46,7 +46,8 @@ constexpr std::array kQuasiGlobal = {
                 "of beta"},
 };
 constexpr std::array kExtra = {
-    OptionEntry{"rule", "the optimizer inside, a name or a section; default sgd"},
+    OptionEntry{"rule",
+                "the optimizer inside; a name, or a section of key: value lines, default sgd"},
 };
 
 constexpr OptionEntry kWarmupSteps = {"t_warmup",

@@ -23,7 +23,9 @@
 // Two traits are resolved at compile time, so that rules without them pay nothing:
 //
 //   kSeesBefore   apply() gets one more argument, the parameter before mixing (T before).
-//   kEveryStep    the rule also has rest<T, kPhase>(c, p, state, before). The sweep calls rest()
+//   kEveryStep    the rule also has rest<T, kPhase>(c, p, state, before), which reads and writes
+//   the
+//                 states of kRestStates alone. The sweep calls rest()
 //                 for a parameter without a gradient; such a step does not count. In a step that is
 //                 skipped because a gradient was not finite, parameters are only mixed.
 
@@ -49,6 +51,16 @@ template <class Rule>
 inline constexpr bool kEveryStep = requires {
   requires Rule::kEveryStep;
 };
+
+/// The states that rest() reads and writes.
+template <class Rule>
+constexpr unsigned rest_states() {
+  if constexpr (kEveryStep<Rule>) {
+    return Rule::kRestStates;
+  } else {
+    return 0U;
+  }
+}
 
 /// The step of one element; passes `before` on to the rules that want it.
 template <class Rule, class T, Phase kPhase>

@@ -65,8 +65,8 @@ struct SweepLoop {
 
   [[gnu::always_inline]] void operator()() const {
     constexpr int kStates = Rule::kNumStates;
-    constexpr StateMask kReads = Rule::reads(kPhase);
-    constexpr StateMask kWrites = Rule::writes(kPhase);
+    constexpr StateMask kReads = kRests ? rest_states<Rule>() : Rule::reads(kPhase);
+    constexpr StateMask kWrites = kRests ? rest_states<Rule>() : Rule::writes(kPhase);
     // The compiler can keep a copy in registers: no store through a pointer can change it.
     const auto c = coefficients;
     T* const p = static_cast<T*>(update.parameter.data);

@@ -72,7 +72,7 @@ constexpr std::array kPhases = {
     OptionEntry{"topology", "of a phase; a name, or a section of key: value lines, must be given"},
     OptionEntry{"until",
                 "the first round of the next phase, more than that of the phase before; an integer "
-                ">= 1, must be given but in the last phase"},
+                "from 1 to 1099511627775, must be given but in the last phase"},
 };
 
 constexpr std::array kTable = {

@@ -148,7 +148,7 @@ struct SweepThread {
   template <std::int64_t kCount>
   GOSSAMER_HOST_DEVICE void update(std::int64_t index) const {
     constexpr std::size_t kStates = Rule::kNumStates;
-    constexpr StateMask kReads = Rule::reads(kPhase);
+    constexpr StateMask kReads = Rule::reads(kPhase) | rest_states<Rule>();
     constexpr StateMask kWrites = Rule::writes(kPhase);
     const Coefficients& c = table.coefficients[static_cast<std::size_t>(segment.coefficients)];
     const std::int64_t place = segment.offset + index;
@@ -182,7 +182,8 @@ struct SweepThread {
     }
     write<kCount>(place, x);
     for (std::size_t k = 0; k < kStates; ++k) {
-      if (kWrites >> k & 1U) store_pack(table.states[k] + place, states[k]);
+      const StateMask writes = rests ? rest_states<Rule>() : kWrites;
+      if (writes >> k & 1U) store_pack(table.states[k] + place, states[k]);
     }
   }
 };

@@ -26,6 +26,7 @@ struct ExtraRule {
   static constexpr auto kPhases = Inner::kPhases;
   static constexpr bool kSeesBefore = true;
   static constexpr bool kEveryStep = true;
+  static constexpr StateMask kRestStates = 1U << kInner;
   static_assert(!gossamer::kSeesBefore<Inner>, "the inner rule would not see what was mixed");
 
   static constexpr std::array<std::string_view, kInner + 1> kStateNames = [] {

@@ -13,6 +13,7 @@ struct TrackerRule {
   static constexpr std::array<std::string_view, 1> kStateNames = {"last_gradient"};
   static constexpr std::array kPhases = {Phase::kMiddle};
   static constexpr bool kEveryStep = true;
+  static constexpr StateMask kRestStates = 1U;
   template <class T>
   struct Coefficients {};
 

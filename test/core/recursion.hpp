@@ -243,7 +243,11 @@ class Recursion {
       x_ = mixed(step - 1, x_);
       push_weights_ = mixing(step - 1) * push_weights_;
     }
-    if (problem_.algorithm == "outer") move_anchor(step);
+    if (problem_.algorithm == "outer") {
+      move_anchor(step);
+      // The rules see the moved model alone.
+      before_ = x_;
+    }
     const bool any = std::ranges::count(skips, true) > 0;
     for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
       const bool alone = problem_.algorithm == "local";

@@ -19,7 +19,7 @@ std::int64_t rounded(std::int64_t numel, DType dtype) {
   return (numel + unit - 1) / unit * unit;
 }
 
-/// Fills one open bucket per dtype and device, side by side. Buckets close in the order in which
+/// Fills one open bucket per dtype, side by side. Buckets close in the order in which
 /// they get full.
 class Planner {
  public:
@@ -46,12 +46,11 @@ class Planner {
 
  private:
   BucketSpec& open_bucket(const ParameterInfo& info) {
-    const auto fitting = std::ranges::find_if(open_, [&info](const BucketSpec& bucket) {
-      return bucket.model_dtype == info.dtype && bucket.device == info.device;
-    });
+    const auto fitting = std::ranges::find_if(
+        open_, [&info](const BucketSpec& bucket) { return bucket.model_dtype == info.dtype; });
     if (fitting != open_.end()) return *fitting;
-    return open_.emplace_back(BucketSpec{
-        .dtype = master_of(info.dtype), .model_dtype = info.dtype, .device = info.device});
+    return open_.emplace_back(
+        BucketSpec{.dtype = master_of(info.dtype), .model_dtype = info.dtype});
   }
 
   std::span<const ParameterInfo> parameters_;
@@ -129,8 +128,7 @@ std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> para
 std::string describe(std::span<const ParameterInfo> parameters) {
   std::ostringstream out;
   for (const ParameterInfo& info : parameters) {
-    out << info.name << " [" << join(info.shape, ", ") << "] " << name_of(info.dtype) << " on "
-        << to_string(info.device) << "\n";
+    out << info.name << " [" << join(info.shape, ", ") << "] " << name_of(info.dtype) << "\n";
   }
   return out.str();
 }

@@ -20,7 +20,6 @@ struct ParameterInfo {
   /// The type that the model computes with: float32, float64 or bfloat16. A bfloat16 parameter has
   /// a float32 master copy.
   DType dtype = DType::kFloat32;
-  Device device = {};
   double weight_decay = 0.0;
 
   [[nodiscard]] std::int64_t numel() const;
@@ -39,7 +38,6 @@ struct BucketSpec {
   /// The type of the model's parameters and gradients. Differs from `dtype` where the bucket holds
   /// master copies.
   DType model_dtype = DType::kFloat32;
-  Device device = {};
   std::vector<BucketEntry> entries = {};
   /// Elements of the block: the sum of the parameters' sizes, each rounded up to 128 bytes.
   std::int64_t numel = 0;
@@ -54,8 +52,8 @@ struct BucketPlan {
 };
 
 /// Cuts `order` (indices of parameters, as their gradients arrived) into buckets. A bucket closes
-/// with the parameter that makes its size reach `limit_bytes`. A bucket holds one dtype on one
-/// device. Parameters that are not in `order` follow in buckets of their own. Throws
+/// with the parameter that makes its size reach `limit_bytes`. A bucket holds one dtype.
+/// Parameters that are not in `order` follow in buckets of their own. Throws
 /// std::logic_error for an index that is unknown or comes twice.
 BucketPlan plan_buckets(std::span<const ParameterInfo> parameters,
                         std::span<const std::int64_t> order, std::int64_t limit_bytes);
@@ -68,7 +66,7 @@ std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> para
 /// differs between rank 0 and another rank.
 void agree(Communicator& communicator, std::string_view what, const std::string& lines);
 
-/// One line per parameter: name, shape, dtype, device.
+/// One line per parameter: name, shape, dtype.
 std::string describe(std::span<const ParameterInfo> parameters);
 
 }  // namespace gossamer

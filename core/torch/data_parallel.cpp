@@ -95,7 +95,7 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
                "when two checkpointed parts use it; call set_accumulate_grad(true) before ",
                "backward() and finish_step() after it"));
   }
-  if (state.manager) {
+  if (state.pipeline) {
     // Autograd may run every part of a model on a stream of its own.
     state.offer(parameter, state.stream().native());
   } else {
@@ -120,7 +120,7 @@ std::vector<torch::Tensor> DataParallelCore::take_gradients() {
 
 void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
   State& state = *state_;
-  if (!state.manager) throw std::logic_error("step_with() before the first backward()");
+  if (!state.pipeline) throw std::logic_error("step_with() before the first backward()");
   state.check_no_scope("step_with()");
   state.check_whole();
   state.begin_step();
@@ -141,7 +141,7 @@ void DataParallelCore::finish_step() {
   state.check_no_scope("finish_step()");
   state.check_whole();
   state.begin_step();
-  if (!state.manager && state.arrival_order.empty()) state.take_declared_order();
+  if (!state.pipeline && state.arrival_order.empty()) state.take_declared_order();
   state.end_step();
 }
 
@@ -163,24 +163,24 @@ WriteScope DataParallelCore::write_parameters() {
 }
 
 const PipelineMetrics& DataParallelCore::metrics() const {
-  return state_->manager ? state_->manager->metrics() : state_->no_metrics;
+  return state_->pipeline ? state_->pipeline->metrics() : state_->no_metrics;
 }
 
 const Progress& DataParallelCore::progress() const {
-  return state_->manager ? state_->manager->progress() : state_->no_progress;
+  return state_->pipeline ? state_->pipeline->progress() : state_->no_progress;
 }
 
 double DataParallelCore::lr() const {
-  return state_->manager ? state_->manager->lr() : state_->options.schedule->lr(0);
+  return state_->pipeline ? state_->pipeline->lr() : state_->options.schedule->lr(0);
 }
 
 double DataParallelCore::last_lr() const {
-  return state_->manager ? state_->manager->last_lr() : state_->options.schedule->lr(0);
+  return state_->pipeline ? state_->pipeline->last_lr() : state_->options.schedule->lr(0);
 }
 
 void DataParallelCore::set_gradient_scale(double scale) {
   state_->gradient_scale = scale;
-  if (state_->manager) state_->manager->set_gradient_scale(scale);
+  if (state_->pipeline) state_->pipeline->set_gradient_scale(scale);
 }
 
 const BucketPlan& DataParallelCore::plan() const { return state_->plan; }
@@ -219,7 +219,7 @@ AverageScope::AverageScope(AverageScope&& other) noexcept
 
 void AverageScope::keep() {
   if (!core_) return;
-  if (core_->state_->manager) core_->state_->manager->forget_arrived();
+  if (core_->state_->pipeline) core_->state_->pipeline->forget_arrived();
   core_->state_->averaging = false;
   core_.reset();
 }

@@ -81,7 +81,7 @@ void DataParallelCore::State::offer(std::int64_t parameter, const void* native) 
 
 void DataParallelCore::State::offer(std::int64_t parameter, const torch::Tensor& grad) {
   offered[static_cast<std::size_t>(parameter)] = true;
-  manager->gradient_ready(parameter, block_of_tensor(grad));
+  pipeline->gradient_ready(parameter, block_of_tensor(grad));
 }
 
 /// Parameters whose gradient came in an earlier micro-batch only fire no hook in the last one.
@@ -130,7 +130,7 @@ void DataParallelCore::State::start_pipeline() {
   for (const BucketSpec& spec : plan.buckets) {
     memory.push_back(move_into_block(spec, tensors.trainable, stream()));
   }
-  manager = std::make_unique<Pipeline>(
+  pipeline = std::make_unique<Pipeline>(
       communicator,
       Pipeline::Config{.algorithm = options.algorithm,
                        .topology = options.topology,
@@ -141,7 +141,7 @@ void DataParallelCore::State::start_pipeline() {
                        .num_threads = options.num_threads,
                        .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
       infos, plan, std::move(memory));
-  manager->set_gradient_scale(gradient_scale);
+  pipeline->set_gradient_scale(gradient_scale);
   note_homes();
   for (std::size_t i = 0; i < versions.size(); ++i) note_version(i);
 }
@@ -180,7 +180,7 @@ void DataParallelCore::State::end_step() {
   offer_rest();
   warn_of_untrained();
   offered.assign(offered.size(), false);
-  manager->finish_step();
+  pipeline->finish_step();
   num_passes = 0;
   const std::int64_t every = options.average_buffers_every;
   if (every > 0 && ++num_steps % every == 0) average_buffers();
@@ -192,7 +192,7 @@ void DataParallelCore::State::average_buffers() {
 }
 
 std::vector<ParameterMemory> DataParallelCore::State::parameter_memory() {
-  if (manager) return manager->memory();
+  if (pipeline) return pipeline->memory();
   return averaged_memory(tensors.trainable, stream());
 }
 

@@ -33,10 +33,10 @@ struct DataParallelCore::State {
   BucketPlan plan;
   InlineStream inline_stream;
   /// Made by the first backward. Declared after the stream, which it waits for when it goes.
-  std::unique_ptr<Pipeline> manager;
+  std::unique_ptr<Pipeline> pipeline;
   /// Parameters in the order in which gradients arrived, of the first backward.
   std::vector<std::int64_t> arrival_order;
-  /// Which parameters the manager has been given in this step.
+  /// Which parameters the pipeline has been given in this step.
   std::vector<bool> offered;
   /// The native handles of the streams on which their gradients were made.
   std::vector<const void*> made_on;

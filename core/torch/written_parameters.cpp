@@ -66,7 +66,7 @@ bool DataParallelCore::State::is_written(std::size_t parameter) const {
 
 void DataParallelCore::State::drain() {
   static_cast<void>(stream());
-  if (!manager) return;
+  if (!pipeline) return;
   const bool in_flight = !quiet && communicator.size() > 1;
   for (std::size_t i = 0; in_flight && i < homes.size(); ++i) {
     if (!is_home(i) || !is_written(i)) continue;
@@ -75,7 +75,7 @@ void DataParallelCore::State::drain() {
                " was written while its exchange may have been in flight, so that a peer may have ",
                "got half of it; write parameters in the scope of write_parameters()"));
   }
-  manager->drain();
+  pipeline->drain();
   quiet = true;
 }
 
@@ -83,13 +83,13 @@ void DataParallelCore::State::adopt_written() {
   std::vector<bool> written(homes.size());
   std::vector<std::string> names;
   for (std::size_t i = 0; i < homes.size(); ++i) {
-    written[i] = !is_home(i) || (manager && is_written(i));
+    written[i] = !is_home(i) || (pipeline && is_written(i));
     if (written[i]) names.push_back(infos[i].name);
   }
   const bool announced = std::exchange(was_open, false);
   if (names.empty() && !announced) return;
   drain();
-  if (manager) manager->forget_arrived();
+  if (pipeline) pipeline->forget_arrived();
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < homes.size(); ++i) {
     torch::Tensor parameter = tensors.trainable[i].tensor;
@@ -98,7 +98,7 @@ void DataParallelCore::State::adopt_written() {
     homes[i].copy_(parameter.detach().clone());
     parameter.set_data(homes[i]);
   }
-  if (!manager) return;
+  if (!pipeline) return;
   write_masters(written, announced);
   if (announced || std::exchange(warned_of_writing, true)) return;
   options.logger.warning(
@@ -108,7 +108,7 @@ void DataParallelCore::State::adopt_written() {
 
 /// `everywhere`: parameters that show no sign of writing are compared with their master copies.
 void DataParallelCore::State::write_masters(const std::vector<bool>& written, bool everywhere) {
-  for (const Bucket& bucket : manager->buckets()) {
+  for (const Bucket& bucket : pipeline->buckets()) {
     const Block rounded = bucket.model_memory().rounded.block();
     for (const BucketEntry& entry : bucket.spec().entries) {
       const auto place = static_cast<std::size_t>(entry.parameter);
@@ -162,7 +162,7 @@ WriteScope::WriteScope(std::shared_ptr<DataParallelCore> core) : core_(std::move
   DataParallelCore::State& state = *core_->state_;
   state.adopt_written();
   state.drain();
-  if (state.manager) state.manager->forget_arrived();
+  if (state.pipeline) state.pipeline->forget_arrived();
   state.writing = true;
 }
 

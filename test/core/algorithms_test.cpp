@@ -276,11 +276,11 @@ TEST(Outer, SpreadsBucketsOverACycleWhenItStreams) {
       double before = 0.0;
       for (int step = 0; step < 8; ++step) {
         train_step(problem, model, world.rank, step);
-        const double sent = model.manager().metrics().bytes_sent;
+        const double sent = model.pipeline().metrics().bytes_sent;
         if (world.rank == 0) most = std::max(most, sent - before);
         before = sent;
       }
-      model.manager().drain();
+      model.pipeline().drain();
     });
     return most;
   };

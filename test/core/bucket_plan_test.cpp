@@ -71,20 +71,16 @@ TEST(BucketPlan, FollowsTheOrderOfArrival) {
   EXPECT_EQ(cut(plan_buckets(infos, Indices{2, 0, 1}, 256)), (std::vector<Indices>{{2, 0}, {1}}));
 }
 
-TEST(BucketPlan, KeepsTypesAndDevicesApart) {
+TEST(BucketPlan, KeepsTypesApart) {
   std::vector<ParameterInfo> infos = parameters_of_sizes({32, 32, 32, 32, 32, 32}, DType::kFloat32);
   infos[1].dtype = DType::kFloat64;
   infos[3].dtype = DType::kFloat64;
-  infos[4].device = {DeviceType::kCuda, 0};
-  infos[5].device = {DeviceType::kCuda, 1};
   const BucketPlan plan = plan_buckets(infos, declared_order(6), 1 << 20);
-  EXPECT_EQ(cut(plan), (std::vector<Indices>{{0, 2}, {1, 3}, {4}, {5}}));
+  EXPECT_EQ(cut(plan), (std::vector<Indices>{{0, 2, 4, 5}, {1, 3}}));
   EXPECT_EQ(plan.buckets[1].dtype, DType::kFloat64);
-  EXPECT_EQ(plan.buckets[2].device, (Device{DeviceType::kCuda, 0}));
-  EXPECT_EQ(plan.buckets[3].device, (Device{DeviceType::kCuda, 1}));
   // Buckets fill up side by side, and full buckets come first.
   EXPECT_EQ(cut(plan_buckets(infos, declared_order(6), 512)),
-            (std::vector<Indices>{{1, 3}, {0, 2}, {4}, {5}}));
+            (std::vector<Indices>{{1, 3}, {0, 2, 4, 5}}));
 }
 
 TEST(BucketPlan, PutsUnseenParametersIntoLastBuckets) {
@@ -108,7 +104,7 @@ TEST(BucketPlan, DescribesItself) {
   const std::string table = describe(plan_buckets(infos, Indices{1, 0}, 1), infos);
   EXPECT_TRUE(contains(table, "bucket 0: 32 float32 elements, 128 B, 1 parameters: p1")) << table;
   EXPECT_TRUE(contains(table, "bucket 1:")) << table;
-  EXPECT_EQ(describe(infos), "p0 [32] float32 on cpu\np1 [2, 4] float32 on cpu\n");
+  EXPECT_EQ(describe(infos), "p0 [32] float32\np1 [2, 4] float32\n");
 }
 
 TEST(Agree, IsSilentWhenAllRanksSayTheSame) {

@@ -42,12 +42,12 @@ void train(ToyModel& model, Communicator& communicator, std::size_t num_values,
       model.offer(i, gradient);
     }
     if (step == kLastStep) reach(Moment::kBeforeStepEnds);
-    model.manager().finish_step();
+    model.pipeline().finish_step();
   }
   reach(Moment::kAfterStep);
-  model.manager().drain();
+  model.pipeline().drain();
   reach(Moment::kBeforeAverage);
-  const ModelAverage average(communicator, model.stream(), model.manager().memory());
+  const ModelAverage average(communicator, model.stream(), model.pipeline().memory());
 }
 
 using Case = std::tuple<Where, std::string, std::string>;

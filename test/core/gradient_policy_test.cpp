@@ -153,7 +153,7 @@ Outcome train_with(const Problem& problem, const Spoil& spoil) {
           for (const double x : model.values_now()) EXPECT_TRUE(std::isfinite(x));
         });
       }
-      model.manager().drain();
+      model.pipeline().drain();
     } catch (const NonFiniteError& error) {
       const std::lock_guard lock(mutex);
       outcome.said.insert(error.what());
@@ -245,14 +245,14 @@ TEST(Skip, LeavesTheStepOutOnAllRanksAndGoesOnMixing) {
     run_ranks(4, [&](Communicator& communicator, const World& world) {
       ToyModel model = model_of(problem, communicator);
       for (int step = 0; step < 8; ++step) {
-        const double lr = model.manager().lr();
+        const double lr = model.pipeline().lr();
         train_step(problem, model, world.rank, step);
         const bool skipped = step == 3 && (algorithm != "local" || world.rank == 2);
-        EXPECT_EQ(model.manager().lr() == lr, skipped) << algorithm << ", step " << step;
+        EXPECT_EQ(model.pipeline().lr() == lr, skipped) << algorithm << ", step " << step;
       }
-      model.manager().drain();
-      EXPECT_EQ(model.manager().progress().num_steps, 8);
-      EXPECT_EQ(model.manager().progress().num_skipped,
+      model.pipeline().drain();
+      EXPECT_EQ(model.pipeline().progress().num_steps, 8);
+      EXPECT_EQ(model.pipeline().progress().num_skipped,
                 algorithm != "local" || world.rank == 2 ? 1 : 0);
     });
   }

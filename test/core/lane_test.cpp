@@ -38,7 +38,7 @@ Trajectory train(const Problem& problem, const Between& between) {
           trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(world.rank)] =
               model.values();
         }
-        model.manager().drain();
+        model.pipeline().drain();
       },
       problem.node_size);
   return trajectory;
@@ -47,8 +47,8 @@ Trajectory train(const Problem& problem, const Between& between) {
 TEST(Drain, KeepsWhatHasArrived) {
   const Problem problem = problem_of("alternating-exp-ring", 8, 2);
   const Trajectory drained = train(problem, [](ToyModel& model, int) {
-    model.manager().drain();
-    model.manager().drain();
+    model.pipeline().drain();
+    model.pipeline().drain();
   });
   EXPECT_EQ(drained, run_pipeline(problem));
 }
@@ -57,8 +57,8 @@ TEST(Drain, IsAllowedBeforeTheFirstStep) {
   run_ranks(2, [](Communicator& communicator, const World&) {
     const Problem problem = problem_of("ring", 2, 2);
     ToyModel model = model_of(problem, communicator);
-    model.manager().drain();
-    model.manager().forget_arrived();
+    model.pipeline().drain();
+    model.pipeline().forget_arrived();
     EXPECT_EQ(model.values(), start_of(problem, communicator.rank()));
   });
 }
@@ -70,20 +70,20 @@ TEST(Drain, LetsTheParametersBeWritten) {
     problem.sizes = {4};
     ToyModel model = model_of(problem, communicator);
     model.write(std::vector<double>(4, world.rank));
-    model.manager().finish_step();
-    model.manager().drain();
+    model.pipeline().finish_step();
+    model.pipeline().drain();
     model.write(std::vector<double>(4, 10.0));
-    model.manager().finish_step();
+    model.pipeline().finish_step();
     EXPECT_EQ(model.values(), std::vector<double>(4, world.rank == 0 ? 5.5 : 5.0));
-    model.manager().drain();
+    model.pipeline().drain();
   });
 }
 
 TEST(ForgetArrived, MakesTheNextStepMixNothing) {
   Problem problem = problem_of("complete", 4, 4);
   const Trajectory forgetful = train(problem, [](ToyModel& model, int) {
-    model.manager().drain();
-    model.manager().forget_arrived();
+    model.pipeline().drain();
+    model.pipeline().forget_arrived();
   });
   problem.algorithm = "local";
   EXPECT_EQ(forgetful, run_pipeline(problem));
@@ -94,8 +94,8 @@ TEST(ForgetArrived, LastsForOneStepAndLeavesTheRoundsAlone) {
   const Problem problem = problem_of("one-peer-exp", 4, 4);
   const Trajectory trajectory = train(problem, [](ToyModel& model, int step) {
     if (step != 3) return;
-    model.manager().drain();
-    model.manager().forget_arrived();
+    model.pipeline().drain();
+    model.pipeline().forget_arrived();
   });
   Problem skipping = problem;
   const auto inner = problem.topology;
@@ -112,8 +112,8 @@ double bytes_sent(const Problem& problem, int num_steps) {
       [&](Communicator& communicator, const World& world) {
         ToyModel model = model_of(problem, communicator);
         for (int step = 0; step < num_steps; ++step) train_step(problem, model, world.rank, step);
-        model.manager().drain();
-        if (world.rank == 0) bytes = model.manager().metrics().bytes_sent;
+        model.pipeline().drain();
+        if (world.rank == 0) bytes = model.pipeline().metrics().bytes_sent;
       },
       problem.node_size);
   return bytes;
@@ -177,10 +177,10 @@ TEST(Metrics, TimeUpdatesAndWaits) {
     const Problem problem = problem_of("complete", 2, 2);
     ToyModel model = model_of(problem, communicator);
     for (int step = 0; step < 20; ++step) train_step(problem, model, world.rank, step);
-    model.manager().drain();
-    EXPECT_GT(model.manager().metrics().update_s, 0.0);
-    EXPECT_GT(model.manager().metrics().wait_s, 0.0);
-    EXPECT_EQ(model.manager().progress().num_steps, 20);
+    model.pipeline().drain();
+    EXPECT_GT(model.pipeline().metrics().update_s, 0.0);
+    EXPECT_GT(model.pipeline().metrics().wait_s, 0.0);
+    EXPECT_EQ(model.pipeline().progress().num_steps, 20);
   });
 }
 
@@ -211,14 +211,14 @@ std::string write_in_flight(bool drain_first) {
     ToyModel model = model_of(problem, communicator);
     if (world.rank == 0) {
       if (!drain_first) written.wait();
-      model.manager().finish_step();
+      model.pipeline().finish_step();
     } else {
-      model.manager().finish_step();
-      if (drain_first) model.manager().drain();
+      model.pipeline().finish_step();
+      if (drain_first) model.pipeline().drain();
       model.write(std::vector<double>(54, 0.25));
       written.count_down();
     }
-    const auto drain = [&] { model.manager().drain(); };
+    const auto drain = [&] { model.pipeline().drain(); };
     const std::string first = what_of<std::logic_error>(drain);
     if (world.rank == 1) told = first;
     // Every bucket that was written throws an error of its own.

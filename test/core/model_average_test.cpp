@@ -131,15 +131,15 @@ TEST(ModelAverage, DoesNotDisturbTraining) {
     run_ranks(4, [&](Communicator& communicator, const World& world) {
       ToyModel model = model_of(problem, communicator);
       for (int step = 0; step < problem.num_steps; ++step) {
-        model.manager().drain();
+        model.pipeline().drain();
         InlineStream stream;
-        ModelAverage average(communicator, stream, model.manager().memory());
+        ModelAverage average(communicator, stream, model.pipeline().memory());
         average.restore();
         train_step(problem, model, world.rank, step);
         averaging[static_cast<std::size_t>(step)][static_cast<std::size_t>(world.rank)] =
             model.values();
       }
-      model.manager().drain();
+      model.pipeline().drain();
     });
     EXPECT_EQ(averaging, run_pipeline(problem)) << algorithm;
   }

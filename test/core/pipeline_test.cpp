@@ -49,14 +49,14 @@ TEST(Gossip, MixesAParameterWithoutAGradient) {
     ToyModel model = model_of(problem, communicator);
     model.write(constant(problem, world.rank));
     // First step: no exchange has taken place, and no rank has a gradient.
-    model.manager().finish_step();
+    model.pipeline().finish_step();
     EXPECT_EQ(model.values(), constant(problem, world.rank));
     // Second step: parameter 0 is mixed and updated, parameter 1 only mixed.
     model.offer(0, constant(problem, 1.0));
-    model.manager().finish_step();
+    model.pipeline().finish_step();
     const double updated = 0.5 - FixedSchedule(1.0).lr(1);
     EXPECT_EQ(model.values(), (std::vector<double>{updated, updated, updated, 0.5, 0.5}));
-    model.manager().drain();
+    model.pipeline().drain();
   });
 }
 
@@ -70,12 +70,12 @@ TEST(Gossip, CountsUpdatesPerParameterAndRank) {
     model.write(constant(problem, 0.0));
     for (int step = 0; step < 5; ++step) {
       if (step == 4 && world.rank == 1) model.offer(1, constant(problem, 7.0));
-      model.manager().finish_step();
+      model.pipeline().finish_step();
     }
     const double lr = FixedSchedule(1.0).lr(4);
     const double expected = world.rank == 1 ? -lr : 0.0;
     for (const double x : read_block(model.parameter(1))) EXPECT_NEAR(x, expected, 1e-7);
-    model.manager().drain();
+    model.pipeline().drain();
   });
 }
 
@@ -87,7 +87,7 @@ TEST(AllReduce, UpdatesEverywhereWhatSomeRanksUse) {
     ToyModel model = model_of(problem, communicator);
     model.write(constant(problem, 1.0));
     if (world.rank == 2) model.offer(0, constant(problem, 8.0));
-    model.manager().finish_step();
+    model.pipeline().finish_step();
     // Parameter 0: mean gradient 2, decay 0.5. Parameter 1, used nowhere: no decay either.
     EXPECT_EQ(model.values(), (std::vector<double>{-1.5, -1.5, -1.5, 1.0, 1.0}));
   });
@@ -140,7 +140,7 @@ TEST_P(EveryAlgorithmName, RefusesASecondGradientInOneStep) {
     ToyModel updated = model_of(small_buckets, communicator);
     updated.offer(0, updated.values());
     EXPECT_TRUE(contains(again(updated), "second gradient")) << "after the bucket's update";
-    updated.manager().finish_step();
+    updated.pipeline().finish_step();
     EXPECT_EQ(again(updated), "") << "in the next step";
   });
 }
@@ -150,12 +150,12 @@ TEST_P(EveryAlgorithmName, RefusesGradientsThatDoNotFit) {
     ToyModel model = model_of(problem(1), communicator);
     std::vector<double> longer(8);
     std::vector<float> other_type(7);
-    Pipeline& manager = model.manager();
-    EXPECT_THROW(manager.gradient_ready(0, block_of(std::span(longer))), std::logic_error);
-    EXPECT_THROW(manager.gradient_ready(0, block_of(std::span(other_type))), std::logic_error);
-    EXPECT_THROW(manager.gradient_ready(0, {nullptr, 7, DType::kFloat64}), std::logic_error);
-    EXPECT_THROW(manager.gradient_ready(6, {}), std::logic_error);
-    EXPECT_THROW(manager.gradient_ready(-1, {}), std::logic_error);
+    Pipeline& pipeline = model.pipeline();
+    EXPECT_THROW(pipeline.gradient_ready(0, block_of(std::span(longer))), std::logic_error);
+    EXPECT_THROW(pipeline.gradient_ready(0, block_of(std::span(other_type))), std::logic_error);
+    EXPECT_THROW(pipeline.gradient_ready(0, {nullptr, 7, DType::kFloat64}), std::logic_error);
+    EXPECT_THROW(pipeline.gradient_ready(6, {}), std::logic_error);
+    EXPECT_THROW(pipeline.gradient_ready(-1, {}), std::logic_error);
   });
 }
 
@@ -167,14 +167,14 @@ TEST_P(EveryAlgorithmName, TakesEmptyGradientsWithoutMemory) {
       empty.bucket_bytes = limit;
       ToyModel model = model_of(empty, communicator);
       for (int step = 0; step < 3; ++step) {
-        model.manager().gradient_ready(0, {nullptr, 0, DType::kFloat64});
-        EXPECT_THROW(model.manager().gradient_ready(0, {nullptr, 0, DType::kFloat64}),
+        model.pipeline().gradient_ready(0, {nullptr, 0, DType::kFloat64});
+        EXPECT_THROW(model.pipeline().gradient_ready(0, {nullptr, 0, DType::kFloat64}),
                      std::logic_error);
         model.offer(1, model.values());
         if (step != 1) model.offer(2, model.values());
-        model.manager().finish_step();
+        model.pipeline().finish_step();
       }
-      model.manager().drain();
+      model.pipeline().drain();
     }
   });
 }
@@ -188,7 +188,7 @@ TEST_P(EveryAlgorithmName, CallsAfterUpdateOncePerBucketAndStep) {
       config.after_update = [&](const BucketSpec& spec) { ++calls[spec.entries[0].parameter]; };
       ToyModel model = model_of(problem, communicator, config);
       std::map<std::int64_t, int> expected;
-      for (const Bucket& bucket : model.manager().buckets()) {
+      for (const Bucket& bucket : model.pipeline().buckets()) {
         expected[bucket.spec().entries[0].parameter] = 1;
       }
       ASSERT_GE(expected.size(), 3U);
@@ -198,10 +198,10 @@ TEST_P(EveryAlgorithmName, CallsAfterUpdateOncePerBucketAndStep) {
         EXPECT_EQ(calls, expected) << step;
         // The same holds for incomplete buckets.
         calls.clear();
-        model.manager().finish_step();
+        model.pipeline().finish_step();
         EXPECT_EQ(calls, expected) << step;
       }
-      model.manager().drain();
+      model.pipeline().drain();
       EXPECT_EQ(calls, expected);
     });
   }
@@ -228,8 +228,8 @@ TEST_P(EveryAlgorithmName, TellsTheLearningRateOfTheNextStep) {
   run_ranks(1, [](Communicator& communicator, const World&) {
     ToyModel model = model_of(problem(1), communicator);
     for (int step = 0; step < 4; ++step) {
-      EXPECT_EQ(model.manager().progress().num_steps, step);
-      EXPECT_EQ(model.manager().lr(), FixedSchedule(0.05).lr(step));
+      EXPECT_EQ(model.pipeline().progress().num_steps, step);
+      EXPECT_EQ(model.pipeline().lr(), FixedSchedule(0.05).lr(step));
       train_step(problem(1), model, 0, step);
     }
   });
@@ -245,7 +245,7 @@ TEST_P(EveryAlgorithmName, ExchangesNothingAlone) {
     run_ranks(1, [&](Communicator& communicator, const World&) {
       ToyModel model = model_of(problem, communicator);
       for (int step = 0; step < 3; ++step) train_step(problem, model, 0, step);
-      EXPECT_EQ(model.manager().metrics().bytes_sent, 0.0) << name;
+      EXPECT_EQ(model.pipeline().metrics().bytes_sent, 0.0) << name;
     });
   }
 }
@@ -279,7 +279,7 @@ TEST(Pipeline, RefusesMemoryThatDoesNotFitThePlan) {
     const auto infos = parameters_of_sizes(problem.sizes, DType::kFloat32);
     const BucketPlan plan = plan_buckets(infos, declared_order(infos.size()), 1);
     const auto build = [&](std::vector<ParameterMemory> memory) {
-      const Pipeline manager(communicator, config_of(problem), infos, plan, std::move(memory));
+      const Pipeline pipeline(communicator, config_of(problem), infos, plan, std::move(memory));
     };
     InlineStream stream;
     EXPECT_NO_THROW(build(memory_of(plan, stream)));

@@ -148,11 +148,11 @@ inline void train_step(const Problem& problem, ToyModel& model, int rank, int st
     }
     if (problem.breaks(rank, step)) gradient->back() = std::numeric_limits<double>::quiet_NaN();
   });
-  model.manager().set_gradient_scale(problem.gradient_scale);
+  model.pipeline().set_gradient_scale(problem.gradient_scale);
   for (const std::int64_t parameter : order) {
     if (problem.present(rank, step, parameter)) model.offer(parameter, gradient);
   }
-  model.manager().finish_step();
+  model.pipeline().finish_step();
 }
 
 /// `make_device(communicator)`: a rank's device, as TestDevice.
@@ -170,7 +170,7 @@ Trajectory run_pipeline_on(const Problem& problem, const MakeDevice& make_device
               trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(world.rank)];
           model.stream().run([&model, &values] { values = model.values_now(); });
         }
-        model.manager().drain();
+        model.pipeline().drain();
       },
       problem.node_size);
   return trajectory;

@@ -130,22 +130,22 @@ Values train(const Case& c, bool reloads, std::int64_t bucket_bytes) {
       if (reloads && step == kSavedAfter) {
         SavedState state;
         Saver saver(state);
-        model->manager().visit(saver);
+        model->pipeline().visit(saver);
         // Saving must change nothing: a second save gives the same state.
         SavedState again;
         Saver second(again);
-        model->manager().visit(second);
+        model->pipeline().visit(second);
         EXPECT_EQ(state.blocks, again.blocks);
         problem.bucket_bytes = bucket_bytes;
         model = std::unique_ptr<ToyModel>(
             new ToyModel(model_of(problem, device.communicator(), config)));
         Loader loader(state);
-        model->manager().visit(loader);
+        model->pipeline().visit(loader);
         EXPECT_EQ(loader.num_blocks, state.blocks.size());
       }
       train_step(problem, *model, world.rank, step);
     }
-    model->manager().drain();
+    model->pipeline().drain();
     values[static_cast<std::size_t>(world.rank)] = model->values();
   });
   return values;
@@ -224,7 +224,7 @@ TEST(SavedState, NamesWhatBelongsToAParameter) {
     ToyModel model = model_of(c.problem, communicator, c.config());
     SavedState state;
     Saver saver(state);
-    model.manager().visit(saver);
+    model.pipeline().visit(saver);
     std::set<std::string> names;
     for (const auto& [name, bytes] : state.blocks) names.insert(name);
     EXPECT_EQ(names,
@@ -246,19 +246,19 @@ TEST(SavedState, RemembersThatNothingIsToBeMixed) {
       auto model =
           std::unique_ptr<ToyModel>(new ToyModel(model_of(c.problem, communicator, c.config())));
       train_step(c.problem, *model, world.rank, 0);
-      model->manager().drain();
-      model->manager().forget_arrived();
+      model->pipeline().drain();
+      model->pipeline().forget_arrived();
       if (reloads) {
         SavedState state;
         Saver saver(state);
-        model->manager().visit(saver);
+        model->pipeline().visit(saver);
         model =
             std::unique_ptr<ToyModel>(new ToyModel(model_of(c.problem, communicator, c.config())));
         Loader loader(state);
-        model->manager().visit(loader);
+        model->pipeline().visit(loader);
       }
       train_step(c.problem, *model, world.rank, 1);
-      model->manager().drain();
+      model->pipeline().drain();
       values[static_cast<std::size_t>(world.rank)] = model->values();
     });
     return values;

@@ -98,14 +98,14 @@ class ToyModel {
       gradients_.push_back(stream_->allocate(info.numel(), info.dtype));
     }
     write(initial);
-    manager_ = std::make_unique<Pipeline>(communicator, std::move(config), infos_, plan,
-                                          std::move(memory));
+    pipeline_ = std::make_unique<Pipeline>(communicator, std::move(config), infos_, plan,
+                                           std::move(memory));
   }
 
   ToyModel(const ToyModel&) = delete;
   ToyModel& operator=(const ToyModel&) = delete;
 
-  [[nodiscard]] Pipeline& manager() { return *manager_; }
+  [[nodiscard]] Pipeline& pipeline() { return *pipeline_; }
   [[nodiscard]] Stream& stream() { return *stream_; }
   [[nodiscard]] Block parameter(std::int64_t index) const {
     return parameters_[static_cast<std::size_t>(index)];
@@ -156,7 +156,7 @@ class ToyModel {
     stream_->run([this, index, gradient, all = std::move(flat_gradient)] {
       write_block(gradient, part(*all, index));
     });
-    manager_->gradient_ready(index, gradient);
+    pipeline_->gradient_ready(index, gradient);
   }
   void offer(std::int64_t index, std::span<const double> flat_gradient) {
     offer(index,
@@ -166,7 +166,7 @@ class ToyModel {
   /// A whole step with a gradient for every parameter, in declared order.
   void step(std::span<const double> flat_gradient) {
     for (std::int64_t i = 0; i < num_parameters(); ++i) offer(i, flat_gradient);
-    manager_->finish_step();
+    pipeline_->finish_step();
   }
 
  private:
@@ -185,7 +185,7 @@ class ToyModel {
   /// Null data: there is none.
   std::vector<Block> rounded_;
   std::vector<Buffer> gradients_;
-  std::unique_ptr<Pipeline> manager_;
+  std::unique_ptr<Pipeline> pipeline_;
 };
 
 }  // namespace gossamer

@@ -151,7 +151,7 @@ TEST_F(TorchOnGpu, FollowsTheCurrentStream) {
 TEST_F(TorchOnGpu, RefusesAModelThatMovesThereAfterItWasWrapped) {
   for (const int steps : {0, 1}) {
     const auto body = [&](Communicator& host, const World&) {
-      const torch::nn::Sequential model = make_model({});
+      torch::nn::Sequential model = make_model({});
       DecentralizedDataParallel<torch::nn::SequentialImpl> wrapper(
           model.ptr(), host,
           {.topology = make_topology("ring", {.size = 1, .node_size = 1}),

@@ -39,8 +39,8 @@ class RankReplay {
     }
     Pipeline::Config config = config_of(recorded, options);
     config.stream = &stream();
-    manager_ = std::make_unique<Pipeline>(device_.communicator(), std::move(config),
-                                          recorded.parameters, plan, std::move(memory));
+    pipeline_ = std::make_unique<Pipeline>(device_.communicator(), std::move(config),
+                                           recorded.parameters, plan, std::move(memory));
   }
 
   void run(ReplayReport& report) {
@@ -48,8 +48,8 @@ class RankReplay {
       train_step(step);
       compare(recorded_.expected.row({step - 1, rank_}), step, report.steps);
     }
-    manager_->drain();
-    ModelAverage average(device_.communicator(), stream(), manager_->memory());
+    pipeline_->drain();
+    ModelAverage average(device_.communicator(), stream(), pipeline_->memory());
     compare(recorded_.final_avg.values, 0, report.average);
     report.distance_to_center = average.distance();
     average.restore();
@@ -103,9 +103,9 @@ class RankReplay {
         for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = b == 0 ? micro[i] : sum[i] + micro[i];
       }
       write(gradients_[place].block(), place, sum);
-      manager_->gradient_ready(parameter, gradients_[place].block());
+      pipeline_->gradient_ready(parameter, gradients_[place].block());
     }
-    manager_->finish_step();
+    pipeline_->finish_step();
   }
 
   void compare(std::span<const float> expected, std::int64_t step, Deviation& largest) {
@@ -137,7 +137,7 @@ class RankReplay {
   std::vector<Buffer> gradients_;
   /// Host memory for the elements of each parameter.
   std::vector<Buffer> host_;
-  std::unique_ptr<Pipeline> manager_;
+  std::unique_ptr<Pipeline> pipeline_;
 };
 
 /// The largest deviation of all ranks; of equal ones, that of the lowest rank.

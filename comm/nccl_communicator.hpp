@@ -11,11 +11,11 @@
 // The end: close() finalizes and destroys all NCCL communicators of the rank. A rank that leaves
 // without close(), as after an error, aborts them.
 //
-// Failures: a watchdog thread asks NCCL for errors and the host's communicator for failed ranks
-// (NCCL does not notice a rank that has left in good order), and it measures how long the oldest
-// operation has taken. When an operation fails or exceeds the timeout, the watchdog aborts all NCCL
-// communicators of the rank, so that nobody goes on waiting. Every later call and wait throws the
-// same CommError, with rank, peers, bucket and round.
+// Failures: a watchdog thread asks NCCL for errors. It also asks the host's communicator for failed
+// ranks, because NCCL does not notice a rank that has left in good order. And it measures how long
+// the oldest operation has taken. When an operation fails or exceeds the timeout, the watchdog
+// aborts all NCCL communicators of the rank, so that nobody goes on waiting. Every later call and
+// wait throws the same CommError, with rank, peers, bucket and round.
 //
 // Thread safety: communicator.hpp; the watchdog is a thread of its own.
 

@@ -1,7 +1,8 @@
 #pragma once
 // The pipeline of a training step. Gradients arrive one by one. When the last gradient of a bucket
-// has arrived, the pipeline asks the algorithm what to mix in, runs the sweep (mixing, clipping and
-// the optimizer's rule in one pass over memory), and lets the algorithm start the next exchange.
+// has arrived, the pipeline asks the algorithm for the blocks to mix in. Then it runs the sweep:
+// mixing, clipping and the optimizer's rule in one pass over memory. Afterwards the algorithm
+// starts the next exchange.
 //
 // Protocol per step: call gradient_ready() for every parameter that has a gradient, in any order,
 // then finish_step(). finish_step() also handles the incomplete buckets: a parameter without a

@@ -3,11 +3,11 @@
 //
 // In a directed graph a rank can make sure that the parts it gives away and keeps sum to one. It
 // cannot make sure of the parts that it hears. x <- A x then keeps the sum over all ranks, but it
-// pulls ranks that hear much above the mean and the others below. Push-sum (Kempe, Dobra and
-// Gehrke, "Gossip-based computation of aggregate information", FOCS 2003; Assran et al.,
-// "Stochastic gradient push for distributed deep learning", ICML 2019) gives every rank a weight s,
-// 1 at first, and mixes the weights in the same way, s <- A s. Then z = x / s converges to the mean
-// on every rank.
+// pulls ranks that hear much above the mean and the others below. Push-sum gives every rank a
+// weight s, which is 1 at first. It mixes the weights in the same way, s <- A s. Then z = x / s
+// converges to the mean on every rank. Sources: Kempe, Dobra and Gehrke, "Gossip-based computation
+// of aggregate information", FOCS 2003; Assran et al., "Stochastic gradient push for distributed
+// deep learning", ICML 2019.
 //
 // gossamer's ranks hold z, the model that computes, and not x. A and s are known to all ranks, so
 //

@@ -3,11 +3,15 @@
 // by arithmetic on 64-bit integers, so two programs that train the same model must print the same
 // losses. scripts/peer_step.py is the counterpart for PyTorch and decent-dp.
 //
-//   mix(z)             splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-//                      Generators", OOPSLA 2014): one step from state z
+// mix(z) is one step of splitmix64 from state z (Steele, Lea and Flood, "Fast Splittable
+// Pseudorandom Number Generators", OOPSLA 2014). Three functions build on it:
+//
 //   h(seed, stream, i) = mix(mix(seed * 2^32 + stream) + i)
-//   u(seed, stream, i) = the 24 leading bits of h as a fraction, in [0, 1)
-//   sym(b)             = float32(b * (2 u - 1)), b in double
+//   u(seed, stream, i) = (h >> 40) / 2^24
+//   sym(b)             = float32(b * (2 u - 1))
+//
+// So u is a fraction in [0, 1) made of the 24 leading bits of h. sym() computes in double and
+// rounds at the end.
 //
 // Element i (row-major) of parameter t (declared order) comes from stream 1 + t. The inputs of rank
 // r come from stream 1000 + r, its labels from 2000 + r, and the pattern of class c from 900 + c.

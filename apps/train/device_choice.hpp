@@ -48,17 +48,21 @@ struct RankPlace {
   std::string process = {};
 };
 
-/// Whether ranks share GPUs. A launcher may show every rank one GPU of its own, so numbers of GPUs
-/// say nothing about that. Throws ConfigError where they share and were not told to, are threads of
-/// one process (autograd has one thread for a GPU, on which one rank's backward pass would wait for
-/// the other's), or some ranks have a GPU and others have not.
+/// Whether ranks share GPUs. The numbers of the GPUs do not tell, because a launcher may show every
+/// rank one GPU of its own. Throws ConfigError in three cases:
+/// - ranks share a GPU, and the configuration does not allow it;
+/// - the ranks that share a GPU are threads of one process. Autograd has one thread for each GPU,
+/// so
+///   one rank's backward pass would wait for that of the other rank;
+/// - some ranks have a GPU, and other ranks have none.
 bool share_gpus(const DeviceChoice& choice, const std::vector<RankPlace>& places);
 
 enum class WireKind : std::uint8_t { kNccl, kMpi, kHost };
 
-/// What `exchange` (of DeviceChoice) comes to where the ranks have `nccl` (`NCCL` and a version,
-/// the same on all ranks, or why there is none) and `mpi` (`MPI that reaches GPUs`, or that there
-/// is none). Throws ConfigError when they do not have what is asked for.
+/// Chooses the way of exchanging for `exchange` of DeviceChoice. `nccl` has one text per rank:
+/// `NCCL` and its version, or the reason why the rank has no NCCL. Ranks with different versions
+/// have no NCCL together. `mpi` has one text per rank: `MPI that reaches GPUs`, or that there is
+/// none. Throws ConfigError when the ranks do not have the way that `exchange` asks for.
 WireKind choose_wires(std::string_view exchange, const std::vector<std::string>& nccl,
                       const std::vector<std::string>& mpi);
 

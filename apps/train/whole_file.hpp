@@ -17,8 +17,8 @@ class WholeFile {
   WholeFile& operator=(const WholeFile&) = delete;
 
   void write(const void* bytes, std::size_t count);
-  /// Gives the file its name. With `sync` that happens after the disk has all of it, so that a
-  /// machine that goes down leaves the old file or the new one.
+  /// Gives the file its name. With `sync` the disk first gets the whole file. A machine that goes
+  /// down then leaves either the old file or the new file.
   void keep(bool sync);
 
  private:

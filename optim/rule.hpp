@@ -32,7 +32,9 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "base/host_device.hpp"
 #include "optim/optimizer.hpp"
@@ -51,6 +53,23 @@ template <class Rule>
 inline constexpr bool kEveryStep = requires {
   requires Rule::kEveryStep;
 };
+
+/// Calls body.operator()<kPhase>() for the phase of kPhases that `phase` is. Code for other phases
+/// is not made. Throws std::logic_error if kPhases does not hold `phase`.
+template <class Rule, class Body>
+void with_phase(Phase phase, const Body& body) {
+  const auto try_one = [&]<Phase kPhase>() {
+    if (phase != kPhase) return false;
+    body.template operator()<kPhase>();
+    return true;
+  };
+  const auto try_all = [&]<std::size_t... kPlaces>(std::index_sequence<kPlaces...>) {
+    return (try_one.template operator()<Rule::kPhases[kPlaces]>() || ...);
+  };
+  if (!try_all(std::make_index_sequence<Rule::kPhases.size()>())) {
+    throw std::logic_error("kPhases of a rule does not hold the phase that the rule asks for");
+  }
+}
 
 /// The states that rest() reads and writes.
 template <class Rule>

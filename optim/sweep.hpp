@@ -124,19 +124,9 @@ struct SweepLoop {
 template <class Rule, class T, class G, Mixing kMix, bool kRests>
 void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
   const auto c = rule.template coefficients<T>(update);
-  const Phase phase = rule.phase(update.step);
-  const auto try_phase = [&]<std::size_t kPlace>() {
-    constexpr Phase kPhase = Rule::kPhases[kPlace];
-    if (phase != kPhase) return false;
+  with_phase<Rule>(rule.phase(update.step), [&]<Phase kPhase>() {
     run_on(update.simd, SweepLoop<Rule, T, G, kPhase, kMix, kRests>{update, c});
-    return true;
-  };
-  const auto try_all = [&]<std::size_t... kPlaces>(std::index_sequence<kPlaces...>) {
-    return (try_phase.template operator()<kPlaces>() || ...);
-  };
-  if (!try_all(std::make_index_sequence<Rule::kPhases.size()>())) {
-    throw std::logic_error("sweep: kPhases does not hold the rule's phase");
-  }
+  });
 }
 
 template <class Rule, class T, class G = T, bool kRests = false>

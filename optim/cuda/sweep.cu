@@ -39,20 +39,9 @@ void launch_table(const Stream& stream, Phase phase,
                   const typename SweepLaunches<Rule, T, G>::Table& table) {
   const unsigned blocks = persistent_blocks(stream, table.num_chunks, kBlocksPerMultiprocessor);
   const cudaStream_t queue = native(stream);
-  switch (phase) {
-    case Phase::kFirst:
-      sweep_kernel<Rule, T, G, Phase::kFirst><<<blocks, kSweepThreads, 0, queue>>>(table);
-      break;
-    case Phase::kMiddle:
-      sweep_kernel<Rule, T, G, Phase::kMiddle><<<blocks, kSweepThreads, 0, queue>>>(table);
-      break;
-    case Phase::kLast:
-      sweep_kernel<Rule, T, G, Phase::kLast><<<blocks, kSweepThreads, 0, queue>>>(table);
-      break;
-    case Phase::kOnly:
-      sweep_kernel<Rule, T, G, Phase::kOnly><<<blocks, kSweepThreads, 0, queue>>>(table);
-      break;
-  }
+  with_phase<Rule>(phase, [&]<Phase kPhase>() {
+    sweep_kernel<Rule, T, G, kPhase><<<blocks, kSweepThreads, 0, queue>>>(table);
+  });
   check_launch("a sweep");
 }
 

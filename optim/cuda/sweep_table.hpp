@@ -191,6 +191,7 @@ struct SweepThread {
 /// The rule that mixes and does nothing else.
 struct NoRule {
   static constexpr int kNumStates = 0;
+  static constexpr std::array kPhases = {Phase::kMiddle};
   static constexpr std::array<std::string_view, 0> kStateNames = {};
   template <class T>
   struct Coefficients {};
@@ -232,7 +233,7 @@ class SweepLaunches {
 
   template <class Launch>
   void run(const Launch& launch) {
-    for (const Phase phase : {Phase::kFirst, Phase::kMiddle, Phase::kLast, Phase::kOnly}) {
+    for (const Phase phase : Rule::kPhases) {
       begin_table();
       for (const Segment& segment : update_.segments) {
         if (segment.numel == 0 || rule_.phase(segment.step) != phase) continue;

@@ -2,9 +2,9 @@
 // One lane for each bucket of an algorithm. Not thread safe.
 
 #include <memory>
-#include <vector>
 
 #include "core/algorithm.hpp"
+#include "core/per_bucket.hpp"
 
 namespace gossamer {
 
@@ -15,7 +15,7 @@ class BucketLanes {
   BucketLanes(const AlgorithmSetup& setup, LaneRounds rounds,
               std::int64_t (*num_extra)(const Bucket&) = nullptr) {
     for (const Bucket& bucket : setup.buckets) {
-      lanes_.push_back(setup.lanes.make_lane(
+      lanes_.add(setup.lanes.make_lane(
           {.rounds = rounds,
            .bucket = bucket.index(),
            .numel = bucket.spec().numel + (num_extra == nullptr ? 0 : num_extra(bucket)),
@@ -23,9 +23,7 @@ class BucketLanes {
     }
   }
 
-  Lane& operator[](const Bucket& bucket) {
-    return *lanes_[static_cast<std::size_t>(bucket.index())];
-  }
+  Lane& operator[](const Bucket& bucket) { return *lanes_[bucket]; }
 
   void wait() {
     for (const auto& lane : lanes_) lane->wait();
@@ -35,7 +33,7 @@ class BucketLanes {
   }
 
  private:
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  PerBucket<std::unique_ptr<Lane>> lanes_;
 };
 
 }  // namespace gossamer

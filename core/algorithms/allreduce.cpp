@@ -46,9 +46,9 @@ class AllReduce : public Algorithm {
     for (const Bucket& bucket : setup.buckets) {
       const DType dtype = bucket.spec().dtype;
       const std::int64_t num_flags = bucket.num_entries();
-      slots_.push_back({.sent = setup.stream.allocate(bucket.spec().numel + num_flags, dtype),
-                        .own_flags = setup.stream.allocate_host(num_flags, dtype),
-                        .flags = setup.stream.allocate_host(num_flags, dtype)});
+      slots_.add({.sent = setup.stream.allocate(bucket.spec().numel + num_flags, dtype),
+                  .own_flags = setup.stream.allocate_host(num_flags, dtype),
+                  .flags = setup.stream.allocate_host(num_flags, dtype)});
     }
   }
 
@@ -72,7 +72,7 @@ class AllReduce : public Algorithm {
     const Intake sum = lanes_[bucket].take();
     const bool arrived = !sum.inboxes.empty();
     const ConstBlock block = arrived ? sum.inboxes.front().block : ConstBlock();
-    const Block flags = slot_of(bucket).flags.block();
+    const Block flags = slots_[bucket].flags.block();
     if (arrived) {
       setup_.stream.copy(flags, flags_behind(bucket, block));
       setup_.stream.synchronize();
@@ -97,7 +97,7 @@ class AllReduce : public Algorithm {
   void visit(StateVisitor& visitor) override {
     if (!options_.delays) return;
     for (Bucket& bucket : setup_.buckets) {
-      const Block sent = slot_of(bucket).sent.block();
+      const Block sent = slots_[bucket].sent.block();
       const Block flags = flags_behind(bucket, sent);
       for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
         const std::string name = concat(bucket.name(entry), "/sent_gradient");
@@ -109,7 +109,7 @@ class AllReduce : public Algorithm {
 
   [[nodiscard]] bool is_own_gradient(const Bucket& bucket, std::int64_t entry) override {
     // The sent block is still the one of that step: packing begins only in the next step.
-    return holds_nonfinite(setup_.stream, bucket.part(slot_of(bucket).sent.block(), entry));
+    return holds_nonfinite(setup_.stream, bucket.part(slots_[bucket].sent.block(), entry));
   }
 
  private:
@@ -119,22 +119,20 @@ class AllReduce : public Algorithm {
     Buffer flags;
   };
 
-  Slot& slot_of(const Bucket& bucket) { return slots_[static_cast<std::size_t>(bucket.index())]; }
-
   template <class AnyBlock>
   static AnyBlock flags_behind(const Bucket& bucket, const AnyBlock& block) {
     return part_of(block, bucket.spec().numel, bucket.num_entries());
   }
 
   void start(const Bucket& bucket) {
-    lanes_[bucket].start(setup_.progress.num_steps, slot_of(bucket).sent);
+    lanes_[bucket].start(setup_.progress.num_steps, slots_[bucket].sent);
   }
   void start_all() {
     for (const Bucket& bucket : setup_.buckets) start(bucket);
   }
 
   void pack(const Bucket& bucket) {
-    const Slot& slot = slot_of(bucket);
+    const Slot& slot = slots_[bucket];
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
       const ConstBlock gradient = bucket.gradient(entry);
       const Block target = bucket.part(slot.sent.block(), entry);
@@ -151,7 +149,7 @@ class AllReduce : public Algorithm {
   AllReduceOptions options_;
   AlgorithmSetup setup_;
   BucketLanes lanes_;
-  std::vector<Slot> slots_;
+  PerBucket<Slot> slots_;
 };
 
 }  // namespace

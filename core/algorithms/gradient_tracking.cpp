@@ -27,21 +27,21 @@ class GradientTracking : public Algorithm {
         parameter_lanes_(setup, LaneRounds::kTopology),
         tracker_lanes_(setup, LaneRounds::kTopology) {
     for (Bucket& bucket : setup.buckets) {
-      trackers_.push_back(bucket.add_state("tracker"));
-      last_gradients_.push_back(bucket.add_state("last_gradient"));
       const BucketSpec& spec = bucket.spec();
-      widened_.push_back(spec.has_master() ? setup.stream.allocate(spec.numel, spec.dtype)
-                                           : Buffer());
+      slots_.add({.tracker = bucket.add_state("tracker"),
+                  .last_gradient = bucket.add_state("last_gradient"),
+                  .widened = spec.has_master() ? setup.stream.allocate(spec.numel, spec.dtype)
+                                               : Buffer()});
     }
   }
 
   Intake before_update(Bucket& bucket) override {
-    const auto b = static_cast<std::size_t>(bucket.index());
+    const Slot& slot = slots_[bucket];
     tracker_lanes_[bucket].wait();
     parameter_lanes_[bucket].wait();
     const Intake arrived = tracker_lanes_[bucket].take();
-    if (bucket.spec().has_master()) widen_gradients(bucket, widened_[b].block());
-    const Block tracker = trackers_[b].block();
+    if (bucket.spec().has_master()) widen_gradients(bucket, slot.widened.block());
+    const Block tracker = slot.tracker.block();
     BlockUpdate update{.parameters = tracker,
                        .keep = arrived.keep,
                        .inboxes = {arrived.inboxes.begin(), arrived.inboxes.end()},
@@ -49,7 +49,7 @@ class GradientTracking : public Algorithm {
                        .decision = bucket.decision(),
                        .simd = setup_.simd,
                        .pool = setup_.pool};
-    update.states[0] = last_gradients_[b].block().data;
+    update.states[0] = slot.last_gradient.block().data;
     enqueue_update(setup_.stream, *tracker_, std::move(update));
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
       bucket.replace_gradient(entry, bucket.part(tracker, entry));
@@ -62,7 +62,7 @@ class GradientTracking : public Algorithm {
   void after_update(Bucket& bucket) override {
     const std::int64_t k = setup_.progress.num_steps;
     parameter_lanes_[bucket].start(k, bucket.parameters());
-    tracker_lanes_[bucket].start(k, trackers_[static_cast<std::size_t>(bucket.index())]);
+    tracker_lanes_[bucket].start(k, slots_[bucket].tracker);
   }
 
   void drain() override {
@@ -76,6 +76,13 @@ class GradientTracking : public Algorithm {
   }
 
  private:
+  struct Slot {
+    Buffer tracker;
+    Buffer last_gradient;
+    /// The gradients of the step in the master copies' type; only for buckets with master copies.
+    Buffer widened;
+  };
+
   /// Trackers have the type of the master copies, whatever type the model's gradients have.
   void widen_gradients(Bucket& bucket, const Block& widened) {
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
@@ -90,10 +97,7 @@ class GradientTracking : public Algorithm {
   std::unique_ptr<Optimizer> tracker_;
   BucketLanes parameter_lanes_;
   BucketLanes tracker_lanes_;
-  std::vector<Buffer> trackers_;
-  std::vector<Buffer> last_gradients_;
-  /// The gradients of the step in the master copies' type; only for buckets with master copies.
-  std::vector<Buffer> widened_;
+  PerBucket<Slot> slots_;
 };
 
 }  // namespace

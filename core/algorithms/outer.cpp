@@ -32,13 +32,10 @@ struct OuterOptions {
 class Outer : public Algorithm {
  public:
   Outer(const OuterOptions& options, const AlgorithmSetup& setup)
-      : options_(options),
-        setup_(setup),
-        lanes_(setup, LaneRounds::kMean),
-        averages_(setup.buckets.size()) {
+      : options_(options), setup_(setup), lanes_(setup, LaneRounds::kMean) {
     for (Bucket& bucket : setup.buckets) {
-      anchors_.push_back(bucket.add_state("anchor"));
-      momenta_.push_back(bucket.add_state("outer_momentum"));
+      slots_.add(
+          {.anchor = bucket.add_state("anchor"), .momentum = bucket.add_state("outer_momentum")});
     }
     forget();
   }
@@ -46,8 +43,7 @@ class Outer : public Algorithm {
   Intake before_update(Bucket& bucket) override {
     lanes_[bucket].wait();
     const Intake mean = lanes_[bucket].take();
-    if (averages_[index_of(bucket)]) move_anchor(bucket, mean);
-    averages_[index_of(bucket)] = false;
+    if (std::exchange(slots_[bucket].averages, false)) move_anchor(bucket, mean);
     return {};
   }
 
@@ -57,23 +53,26 @@ class Outer : public Algorithm {
     const std::int64_t turn = options_.streams ? bucket.index() * options_.every / num_buckets : 0;
     if ((step + 1 + turn) % options_.every != 0) return;
     lanes_[bucket].start(step, bucket.parameters());
-    averages_[index_of(bucket)] = true;
+    slots_[bucket].averages = true;
   }
 
   void drain() override { lanes_.wait(); }
 
   void forget() override {
     lanes_.forget();
-    averages_.assign(averages_.size(), false);
     for (const Bucket& bucket : setup_.buckets) {
-      setup_.stream.copy(anchors_[index_of(bucket)].block(), bucket.parameters().block());
+      slots_[bucket].averages = false;
+      setup_.stream.copy(slots_[bucket].anchor.block(), bucket.parameters().block());
     }
   }
 
  private:
-  static std::size_t index_of(const Bucket& bucket) {
-    return static_cast<std::size_t>(bucket.index());
-  }
+  struct Slot {
+    Buffer anchor;
+    Buffer momentum;
+    /// An average of the bucket is under way, or has arrived.
+    bool averages = false;
+  };
 
   /// x <- keep * x + sum of weight * inbox. Leaves out inboxes of weight 0, so that a plain average
   /// stays exact.
@@ -87,8 +86,8 @@ class Outer : public Algorithm {
 
   void move_anchor(Bucket& bucket, const Intake& mean) {
     const Block x = bucket.parameters().block();
-    const Block anchor = anchors_[index_of(bucket)].block();
-    const Block momentum = momenta_[index_of(bucket)].block();
+    const Block anchor = slots_[bucket].anchor.block();
+    const Block momentum = slots_[bucket].momentum.block();
     const double b = options_.momentum;
     mix(x, mean.keep, {mean.inboxes.begin(), mean.inboxes.end()});
     const double inner_lr =
@@ -111,10 +110,7 @@ class Outer : public Algorithm {
   OuterOptions options_;
   AlgorithmSetup setup_;
   BucketLanes lanes_;
-  /// One flag per bucket: an average is under way or has arrived.
-  std::vector<bool> averages_;
-  std::vector<Buffer> anchors_;
-  std::vector<Buffer> momenta_;
+  PerBucket<Slot> slots_;
 };
 
 }  // namespace

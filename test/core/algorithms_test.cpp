@@ -1,7 +1,7 @@
 // Tests what each algorithm and rule promises, on problems with known answers: how near the ranks
 // come to the common optimum when their data differ, and which sums stay constant.
 
-#include "test/core/recursion.hpp"
+#include "test/core/problem.hpp"
 
 #include <cmath>
 #include <string>

@@ -2,7 +2,7 @@
 // leave behind (exchanges under way, work on streams) must not use memory that is gone; the
 // sanitizers check this.
 
-#include "test/core/recursion.hpp"
+#include "test/core/problem.hpp"
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,7 @@
 
 #include "core/gradient_policy.hpp"
 
-#include "test/core/recursion.hpp"
+#include "test/core/problem.hpp"
 
 #include <array>
 #include <cmath>

@@ -1,7 +1,7 @@
 #include "core/model_average.hpp"
 
+#include "test/core/problem.hpp"
 #include "test/core/ranks.hpp"
-#include "test/core/recursion.hpp"
 
 #include <bit>
 #include <cmath>

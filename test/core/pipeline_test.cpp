@@ -2,7 +2,7 @@
 
 #include "core/pipeline.hpp"
 
-#include "test/core/recursion.hpp"
+#include "test/core/problem.hpp"
 #include "test/core/test_topologies.hpp"
 
 #include <atomic>

@@ -2,6 +2,7 @@
 
 #include "test/core/recursion.hpp"
 
+#include "test/core/algorithm_variants.hpp"
 #include "test/core/test_topologies.hpp"
 #include "test/topology/irregular.hpp"
 
@@ -39,19 +40,6 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
-
-/// Every algorithm, and options that change what it computes.
-constexpr std::array kVariants = {
-    std::pair{"gossip", ""},
-    std::pair{"allreduce", ""},
-    std::pair{"allreduce", "overlap: false"},
-    std::pair{"allreduce", "delay: 1"},
-    std::pair{"allreduce", "delay: 1, overlap: false, average: false"},
-    std::pair{"local", ""},
-    std::pair{"gradient_tracking", ""},
-    std::pair{"outer", "every: 3"},
-    std::pair{"outer", "every: 2, kind: diloco, lr: 0.8, momentum: 0.6"},
-};
 
 struct Setup {
   std::string algorithm;
@@ -111,7 +99,7 @@ std::vector<Setup> all_setups() {
     if (kSanitized && (n == 5 || n >= 7)) continue;
     // Under sanitizers six ranks are for three nodes of two and two nodes of three alone.
     const bool only_nodes = kSanitized && n == 6;
-    for (const auto& [algorithm, options] : kVariants) {
+    for (const auto& [algorithm, options] : kAlgorithmVariants) {
       if (only_nodes) break;
       // Another test runs gossip on all topologies. An algorithm that sends like gossip runs here
       // on one topology of each kind.
@@ -136,8 +124,9 @@ std::vector<Setup> all_setups() {
 
 TEST(Variants, HoldEveryAlgorithm) {
   for (const std::string& name : algorithm_names()) {
-    EXPECT_TRUE(std::ranges::any_of(kVariants, [&](const auto& row) { return row.first == name; }))
-        << name;
+    EXPECT_TRUE(std::ranges::any_of(kAlgorithmVariants, [&](const auto& row) {
+      return row.first == name;
+    })) << name;
   }
 }
 

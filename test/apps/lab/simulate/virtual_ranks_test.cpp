@@ -2,7 +2,8 @@
 
 #include "apps/lab/simulate/virtual_ranks.hpp"
 
-#include "test/core/recursion.hpp"
+#include "test/core/algorithm_variants.hpp"
+#include "test/core/problem.hpp"
 #include "test/topology/irregular.hpp"
 
 #include <cmath>
@@ -138,18 +139,17 @@ TEST(VirtualRanks, StepAsThePipelineDoes) {
 }
 
 TEST(VirtualRanks, FollowEveryAlgorithm) {
-  for (const AlgorithmEntry& entry : algorithm_table()) {
+  for (const auto& [algorithm, options] : kAlgorithmVariants) {
+    const AlgorithmEntry& entry = AlgorithmChoice(algorithm).entry();
     for (const SimulatedWorld& c : worlds()) {
       if (c.world.size > 9 || !why_not(entry, c.build().get()).empty()) continue;
       for (const char* rule : {"sgd", "adamw"}) {
         Problem problem = problem_on(c);
-        problem.algorithm = std::string(entry.name);
+        problem.algorithm = algorithm;
+        problem.algorithm_options = options;
         problem.rule.type = rule;
-        if (entry.name == "outer") problem.algorithm_options = "every: 3";
-        expect_the_pipelines_bits(problem, concat(entry.name, " with ", rule, " on ", c.yaml));
-        if (entry.name != "allreduce") continue;
-        problem.algorithm_options = "delay: 1, overlap: false";
-        expect_the_pipelines_bits(problem, concat("late all-reduce on ", c.yaml));
+        expect_the_pipelines_bits(
+            problem, concat(algorithm, " {", options, "} with ", rule, " on ", c.yaml));
       }
     }
   }

@@ -275,6 +275,11 @@ def draw(runs, names, output):
         for i, (colour, name) in enumerate(zip(colours, names))
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
+    save(figure, output)
+
+
+def save(figure, output):
+    """Writes a picture, or says why it cannot."""
     try:
         figure.savefig(output, dpi=150)
     except (OSError, ValueError) as error:

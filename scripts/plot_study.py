@@ -15,7 +15,7 @@ import math
 from pathlib import Path
 
 # Finds a Python with matplotlib, or says what to type.
-from plot import COLOURS, MARKERS, read_run, say_and_exit, series, set_style
+from plot import COLOURS, MARKERS, read_run, save, say_and_exit, series, set_style
 
 import numpy as np  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
@@ -165,17 +165,14 @@ def draw(rows, groups, output):
         line[2].set_title("Consensus distance")
     handles = list(looks.handles())
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 8), frameon=False)
-    try:
-        figure.savefig(output, dpi=150)
-    except (OSError, ValueError) as error:
-        say_and_exit(f"{output} cannot be written: {error}. Choose another file with -o.")
+    save(figure, output)
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("study", type=Path, metavar="SWEEP", help="the folder of a study")
+    parser.add_argument("study", type=Path, metavar="STUDY", help="the folder of a study")
     parser.add_argument("-o", "--output", type=Path, metavar="PNG", help="the picture to write")
     arguments = parser.parse_args()
     rows = read_rows(arguments.study)

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "base/buffer.hpp"
 #include "base/types.hpp"
@@ -57,6 +58,8 @@ struct LaneSpec {
   /// Elements of the blocks that are sent.
   std::int64_t numel = 0;
   DType dtype = DType::kFloat32;
+  /// The name of the blocks in messages to the user.
+  std::string_view content = "parameters";
 };
 
 /// Makes the lanes of one rank. Collective: every rank makes the same lanes in the same order.

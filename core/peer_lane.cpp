@@ -39,11 +39,11 @@ class PeerLane : public Lane {
     const ScopedTimer timer(setup_.metrics.wait_s);
     request_.wait_on(setup_.stream);
     if (!setup_.stream.on_host()) return;
-    setup_.stream.run([sum = checksum_, block = sent_.block(), bucket = spec_.bucket] {
+    setup_.stream.run([sum = checksum_, block = sent_.block(), spec = spec_] {
       if (sum->matches(block)) return;
-      throw std::logic_error(concat("the block that bucket ", bucket,
-                                    " sends was written while it was in flight; write parameters "
-                                    "in the scope of write_parameters() only"));
+      throw std::logic_error(concat("the ", spec.content, " of bucket ", spec.bucket,
+                                    " were written while their exchange was in flight; write "
+                                    "parameters in the scope of write_parameters() only"));
     });
   }
 
@@ -66,7 +66,8 @@ class PeerLane : public Lane {
     // The operation may outlive this lane, so it holds the memory that it uses.
     std::shared_ptr<void> owner = sent_.owner();
     for (const Buffer& inbox : inboxes_) owner = both(std::move(owner), inbox.owner());
-    return {.label = {.bucket = spec_.bucket, .round = k},
+    const bool sums = spec_.rounds == LaneRounds::kSum;
+    return {.label = {.what = sums ? "all-reduce" : "exchange", .bucket = spec_.bucket, .round = k},
             .owner = std::move(owner),
             .ready = setup_.stream.record()};
   }

@@ -42,7 +42,8 @@ class AllReduce : public Algorithm {
   AllReduce(const AllReduceOptions& options, const AlgorithmSetup& setup)
       : options_(options),
         setup_(setup),
-        lanes_(setup, LaneRounds::kSum, [](const Bucket& bucket) { return bucket.num_entries(); }) {
+        lanes_(setup, LaneRounds::kSum, "gradients",
+               [](const Bucket& bucket) { return bucket.num_entries(); }) {
     for (const Bucket& bucket : setup.buckets) {
       const DType dtype = bucket.spec().dtype;
       const std::int64_t num_flags = bucket.num_entries();

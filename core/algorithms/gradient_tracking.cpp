@@ -25,7 +25,7 @@ class GradientTracking : public Algorithm {
       : setup_(setup),
         tracker_(make_tracker()),
         parameter_lanes_(setup, LaneRounds::kTopology),
-        tracker_lanes_(setup, LaneRounds::kTopology) {
+        tracker_lanes_(setup, LaneRounds::kTopology, "trackers") {
     for (Bucket& bucket : setup.buckets) {
       const BucketSpec& spec = bucket.spec();
       slots_.add({.tracker = bucket.add_state("tracker"),

@@ -344,10 +344,7 @@ const YamlNode* Options::as_named(std::string_view key, const YamlNode& node) co
         node.where, path(key),
         concat("is ", kind_name(node), ", allowed: a name, or a section of key: value lines"));
   }
-  YamlNode& made =
-      shared_->made.emplace_back(YamlNode{.kind = YamlNode::Kind::kMapping, .where = node.where});
-  made.entries.emplace_back(YamlNode::Key{"name", node.where}, node);
-  return &made;
+  return &shared_->made.emplace_back(named_mapping(node));
 }
 
 Options Options::named_section(std::string_view key) const {

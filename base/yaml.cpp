@@ -170,6 +170,12 @@ YamlNode read_yaml_file(const std::string& path) {
   return parse_yaml(std::string(std::istreambuf_iterator<char>(file), {}), path);
 }
 
+YamlNode named_mapping(YamlNode name) {
+  YamlNode mapping{.kind = YamlNode::Kind::kMapping, .where = name.where};
+  mapping.entries.emplace_back(YamlNode::Key{"name", name.where}, std::move(name));
+  return mapping;
+}
+
 void apply_override(YamlNode& root, std::string_view assignment) {
   const std::string source = "command line";
   const std::size_t equals = assignment.find('=');
@@ -188,6 +194,11 @@ void apply_override(YamlNode& root, std::string_view assignment) {
   for (std::string part; std::getline(parts, part, '.');) {
     if (part.empty()) throw ConfigError(source, path, "a part of the key is empty");
     if (node->kind == YamlNode::Kind::kNull) node->kind = YamlNode::Kind::kMapping;
+    if (node->kind == YamlNode::Kind::kScalar) {
+      *node = named_mapping(std::move(*node));
+      // Errors about the kind of the new mapping are errors of this override.
+      node->where = source;
+    }
     if (node->kind != YamlNode::Kind::kMapping) {
       throw ConfigError(source, path, concat("has no sub-keys: it is set at ", node->where));
     }

@@ -47,8 +47,11 @@ YamlNode read_yaml_file(const std::string& path);
 void reject_unknown_keys(const YamlNode& mapping, std::string_view prefix,
                          const std::vector<std::string>& known);
 
-/// Sets `key.sub=value` in a tree; the value is YAML with the same types as in a file. Throws
-/// ConfigError.
+/// The mapping {name: NAME} that a lone `NAME` stands for.
+YamlNode named_mapping(YamlNode name);
+
+/// Sets `key.sub=value` in a tree; the value is YAML with the same types as in a file. If the tree
+/// has `key: NAME`, this becomes `key: {name: NAME, sub: value}`. Throws ConfigError.
 void apply_override(YamlNode& root, std::string_view assignment);
 
 }  // namespace gossamer

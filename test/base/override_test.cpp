@@ -80,9 +80,18 @@ TEST(Override, RefusesEmptyPartsOfAKey) {
   }
 }
 
+TEST(Override, AddsOptionsToALoneName) {
+  YamlNode root = parse_yaml("algorithm: allreduce\n", "f.yaml");
+  apply_override(root, "algorithm.delay=1");
+  const Options section = Options(std::move(root)).named_section("algorithm");
+  EXPECT_EQ(section.text("name", std::nullopt), "allreduce");
+  EXPECT_EQ(section.integer("delay", {}), 1);
+}
+
 TEST(Override, RefusesSubKeysOfValues) {
-  EXPECT_EQ(error_of("top.sub=1"),
-            "command line: top.sub: has no sub-keys: it is set at f.yaml:4:6");
+  const Options root = with({"top.sub=1"});
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.integer("top", {}); }),
+            "command line: top: is a mapping, allowed: an integer");
   EXPECT_EQ(error_of("list.0=1"), "command line: list.0: has no sub-keys: it is set at f.yaml:5:7");
 }
 

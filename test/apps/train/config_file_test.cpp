@@ -131,7 +131,8 @@ TEST(Overrides, AreRefusedWhenMalformed) {
   }
   expect_parts(refusal("", {"optimizer.lr=[1"}), {"command line: optimizer.lr: "});
   expect_parts(refusal("", {"optimizer.lr=3: 4: 5"}), {"command line: optimizer.lr: "});
-  expect_parts(refusal("algorithm: gossip\n", {"algorithm.name=local"}), {"command line: "});
+  expect_parts(refusal("algorithm: allreduce\n", {"algorithm.delay=2"}),
+               {"command line: algorithm.delay: 2 is out of range"});
   expect_parts(refusal("", {"optimizer=3"}), {"command line: optimizer: is text"});
 }
 

@@ -16,6 +16,7 @@
 #include "apps/bench/reference_task.hpp"
 #include "apps/bench/statistics.hpp"
 #include "base/text.hpp"
+#include "base/yaml.hpp"
 #include "core/torch/data_parallel.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
@@ -41,20 +42,20 @@ std::vector<double> column(const std::vector<Row>& rows, const std::string& name
   return values;
 }
 
-/// One engine with its own model. All engines see the same batches.
+/// One engine at work, with its own model. All engines see the same batches.
 class Engine {
  public:
-  Engine(std::string name, const ReferenceTask& task, Communicator& communicator,
+  Engine(const StepEngine& engine, const ReferenceTask& task, Communicator& communicator,
          const World& world, const StepBenchOptions& options)
-      : name_(std::move(name)), net_(task.make_model()) {
+      : engine_(engine), net_(task.make_model()) {
     net_->train();
     for (const torch::Tensor& parameter : net_->parameters()) num_parameters_ += parameter.numel();
-    if (name_ != kCompute) {
+    if (engine.algorithm()) {
       wrapper_.emplace(net_, communicator, wrapper_options(world, options));
     }
   }
 
-  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const StepEngine& engine() const { return engine_; }
   [[nodiscard]] std::int64_t num_parameters() const { return num_parameters_; }
   [[nodiscard]] std::int64_t num_buckets() const {
     return wrapper_ ? std::ssize(wrapper_->plan().buckets) : 0;
@@ -99,11 +100,9 @@ class Engine {
 
  private:
   DataParallelOptions wrapper_options(const World& world, const StepBenchOptions& options) const {
-    const AlgorithmChoice algorithm(name_);
     return {
-        .algorithm = algorithm,
-        .topology =
-            algorithm.entry().needs_topology ? make_topology(options.topology, world) : nullptr,
+        .algorithm = *engine_.algorithm(),
+        .topology = engine_.needs_topology() ? make_topology(options.topology, world) : nullptr,
         .optimizer = make_optimizer(
             options.optimizer, Options::parse(options_yaml(options.optimizer, options.accum_iter))),
         .schedule = make_schedule("constant", {.lr = options.lr}),
@@ -117,7 +116,7 @@ class Engine {
     return wrapper_ ? wrapper_->metrics() : PipelineMetrics();
   }
 
-  std::string name_;
+  StepEngine engine_;
   std::shared_ptr<Classifier> net_;
   std::int64_t num_parameters_ = 0;
   std::optional<DecentralizedDataParallel<Classifier>> wrapper_;
@@ -163,8 +162,8 @@ class StepBench {
         task_(options.model, options.seed),
         batch_size_(options.batch_size > 0 ? options.batch_size : task_.default_batch_size()),
         pool_(task_.make_batches(world.rank, batch_size_)) {
-    for (const std::string& name : options.engines) {
-      engines_.push_back(std::make_unique<Engine>(name, task_, communicator, world, options));
+    for (const StepEngine& engine : options.engines) {
+      engines_.push_back(std::make_unique<Engine>(engine, task_, communicator, world, options));
     }
   }
 
@@ -229,14 +228,14 @@ class StepBench {
     const double step_ms = mean_of(ranks, "median_ms", "total");
     std::vector<double> losses = mean_list(ranks, "losses");
     for (double& loss : losses) loss = rounded(loss, 6);
-    const bool computes = engine.name() == kCompute;
+    const bool computes = !engine.engine().algorithm();
     const double samples = static_cast<double>(world_.size) * static_cast<double>(batch_size_);
     Json json = {
-        {"engine", engine.name()},
+        {"engine", engine.engine().text()},
         {"model", options_.model},
         {"params", engine.num_parameters()},
         {"world", world_.size},
-        {"topology", engine.name() == "gossip" ? Json(options_.topology) : Json()},
+        {"topology", engine.engine().needs_topology() ? Json(options_.topology) : Json()},
         {"optim", computes ? Json() : Json(options_.optimizer)},
         {"optim_impl", "gossamer"},
         {"accum_iter", accumulates(options_.optimizer) ? Json(options_.accum_iter) : Json()},
@@ -274,7 +273,7 @@ class StepBench {
           quotients.push_back(turns[a][t] / turns[b][t]);
         }
         const auto [low, high] = median_interval(quotients);
-        all[concat(engines_[a]->name(), "/", engines_[b]->name())] = {
+        all[concat(engines_[a]->engine().text(), "/", engines_[b]->engine().text())] = {
             {"step_time_ratio", rounded(median(quotients), 4)},
             {"ci95", {rounded(low, 4), rounded(high, 4)}},
             {"min", rounded(*std::ranges::min_element(quotients), 4)},
@@ -299,10 +298,30 @@ class StepBench {
 
 }  // namespace
 
-std::vector<std::string> step_engine_names() {
+StepEngine::StepEngine(std::string_view text) : text_(text) {
+  const Options section =
+      Options(parse_yaml(concat("engine: ", text), "--engine")).named_section("engine");
   std::vector<std::string> names = algorithm_names();
   names.emplace_back(kCompute);
-  return names;
+  const std::string name = section.choice("name", names, std::nullopt);
+  if (name != kCompute) algorithm_.emplace(name, section);
+  section.reject_unknown();
+}
+
+std::vector<StepEngine> read_step_engines(std::string_view text) {
+  std::vector<StepEngine> engines;
+  std::size_t begin = 0;
+  int depth = 0;
+  for (std::size_t at = 0; at <= text.size(); ++at) {
+    if (at < text.size()) {
+      if (text[at] == '{') ++depth;
+      if (text[at] == '}') --depth;
+      if (text[at] != ',' || depth > 0) continue;
+    }
+    engines.emplace_back(text.substr(begin, at - begin));
+    begin = at + 1;
+  }
+  return engines;
 }
 
 std::vector<std::string> run_step_bench(Communicator& communicator, const World& world,

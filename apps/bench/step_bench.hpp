@@ -7,16 +7,40 @@
 // out of the ratios between them.
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/types.hpp"
 #include "comm/communicator.hpp"
+#include "core/algorithm.hpp"
 
 namespace gossamer::apps {
 
+class StepEngine {
+ public:
+  /// `text` is a name, or a section: `{name: allreduce, delay: 1}`. Throws ConfigError.
+  explicit StepEngine(std::string_view text);
+
+  /// As written by the user.
+  [[nodiscard]] const std::string& text() const { return text_; }
+  /// Empty: forward and backward alone.
+  [[nodiscard]] const std::optional<AlgorithmChoice>& algorithm() const { return algorithm_; }
+  [[nodiscard]] bool needs_topology() const {
+    return algorithm_ && algorithm_->entry().needs_topology;
+  }
+
+ private:
+  std::string text_;
+  std::optional<AlgorithmChoice> algorithm_;
+};
+
+/// Reads engines with commas between them. Throws ConfigError.
+std::vector<StepEngine> read_step_engines(std::string_view text);
+
 struct StepBenchOptions {
-  std::vector<std::string> engines = {"gossip"};
+  std::vector<StepEngine> engines = read_step_engines("gossip");
   std::string model = "mlp";
   std::string topology = "ring";
   std::string optimizer = "accum-adamw";
@@ -35,9 +59,6 @@ struct StepBenchOptions {
   /// Report the mean loss over ranks for every step, warm-up included.
   bool losses = false;
 };
-
-/// `gossip`, `allreduce`, `local`, `compute`.
-std::vector<std::string> step_engine_names();
 
 /// Collective. Returns the lines of JSON that rank 0 prints: one per engine and, with several
 /// engines, one with their ratios. Throws ConfigError.

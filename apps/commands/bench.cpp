@@ -74,8 +74,9 @@ void bench_kernel(KernelArguments arguments) {
             << " ms: " << figures.least_bytes_per_element << " bytes per element at "
             << figures.yardstick_gb_per_s << " GB/s (" << (on_host ? "scaling in place" : "copying")
             << ")"
-            << "\n  ratio               " << figures.ratio_to_least << " (95 % of medians within "
-            << figures.ratio_interval.first << " .. " << figures.ratio_interval.second << ")\n";
+            << "\n  ratio               " << figures.ratio_to_least
+            << " (95 % interval of the median " << figures.ratio_interval.first << " .. "
+            << figures.ratio_interval.second << ")\n";
 }
 
 void add_kernel_command(CLI::App& parent, int& exit_code) {
@@ -117,11 +118,13 @@ void add_kernel_command(CLI::App& parent, int& exit_code) {
 
 struct StepArguments {
   StepBenchOptions options;
+  std::string engines = "gossip";
   std::string backend = "auto";
   int num_ranks = 0;
 };
 
-int bench_step(const StepArguments& arguments) {
+int bench_step(StepArguments& arguments) {
+  arguments.options.engines = read_step_engines(arguments.engines);
   const std::string backend =
       arguments.backend == "auto" ? std::string(default_backend()) : arguments.backend;
   at::set_num_threads(arguments.options.threads);
@@ -145,15 +148,16 @@ void add_step_command(CLI::App& parent, int& exit_code) {
       parent.add_subcommand("step", "A training step of a model, timed; one JSON object a line");
   const auto count = [](std::int64_t min) { return CLI::Range(min, std::int64_t{1'000'000'000}); };
   command
-      ->add_option("--engine", options.engines,
-                   "gossip, allreduce, local, compute (forward and backward alone), or several "
-                   "with commas: they take turns")
-      ->delimiter(',')
-      ->check(CLI::IsMember(step_engine_names()));
+      ->add_option("--engine", arguments->engines,
+                   "An algorithm (see gossamer list algorithms) with its options, as gossip or "
+                   "{name: allreduce, delay: 1}; or compute, forward and backward alone. Several "
+                   "with commas take turns")
+      ->capture_default_str();
   command->add_option("--model", options.model, "mlp, resnet20, gpt")
       ->check(CLI::IsMember(ReferenceTask::model_names()))
       ->capture_default_str();
-  command->add_option("--topology", options.topology, "Topology of gossip")->capture_default_str();
+  command->add_option("--topology", options.topology, "Topology, for the algorithms that need one")
+      ->capture_default_str();
   command->add_option("--optim", options.optimizer, "The optimizer")->capture_default_str();
   command->add_option("--steps", options.steps, "Timed steps of each engine")
       ->check(count(1))

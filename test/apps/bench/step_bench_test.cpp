@@ -108,7 +108,7 @@ TEST(StepBench, ReportsTheKeysOfItsPeers) {
 }
 
 TEST(StepBench, LetsEnginesTakeTurnsOnTheSameProblem) {
-  const auto lines = lines_of(1, {.engines = {"gossip", "local", "compute"},
+  const auto lines = lines_of(1, {.engines = read_step_engines("gossip,local,compute"),
                                   .steps = 4,
                                   .warmup = 3,
                                   .rounds = 2,

@@ -1,0 +1,77 @@
+#include "core/packed_gradients.hpp"
+
+#include "base/text.hpp"
+#include "core/gradient_policy.hpp"
+#include "optim/convert.hpp"
+
+namespace gossamer {
+namespace {
+
+double flag_of(const Block& flags, std::int64_t entry) {
+  const auto place = static_cast<std::size_t>(entry);
+  return flags.dtype == DType::kFloat64 ? flags.as<double>()[place]
+                                        : static_cast<double>(flags.as<float>()[place]);
+}
+
+void set_flag(const Block& flags, std::int64_t entry, bool value) {
+  const auto place = static_cast<std::size_t>(entry);
+  if (flags.dtype == DType::kFloat64) {
+    flags.as<double>()[place] = value ? 1.0 : 0.0;
+  } else {
+    flags.as<float>()[place] = value ? 1.0F : 0.0F;
+  }
+}
+
+template <class AnyBlock>
+AnyBlock flags_behind(const Bucket& bucket, const AnyBlock& block) {
+  return part_of(block, bucket.spec().numel, bucket.num_entries());
+}
+
+}  // namespace
+
+PackedGradients::PackedGradients(const Bucket& bucket, Stream& stream)
+    : stream_(&stream),
+      block_(stream.allocate(bucket.spec().numel + num_flags(bucket), bucket.spec().dtype)),
+      own_flags_(stream.allocate_host(num_flags(bucket), bucket.spec().dtype)),
+      sum_flags_(stream.allocate_host(num_flags(bucket), bucket.spec().dtype)) {}
+
+void PackedGradients::pack(const Bucket& bucket) {
+  for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+    const ConstBlock gradient = bucket.gradient(entry);
+    const Block target = bucket.part(block_.block(), entry);
+    set_flag(own_flags_.block(), entry, gradient.data != nullptr);
+    if (gradient.data == nullptr) {
+      stream_->zero(target);
+    } else {
+      enqueue_convert(*stream_, target, gradient);
+    }
+  }
+  stream_->copy(flags_behind(bucket, block_.block()), own_flags_.block());
+}
+
+void PackedGradients::unpack(Bucket& bucket, ConstBlock sum) {
+  const Block flags = sum_flags_.block();
+  if (sum.data != nullptr) {
+    stream_->copy(flags, flags_behind(bucket, sum));
+    stream_->synchronize();
+  }
+  for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+    const bool used = sum.data != nullptr && flag_of(flags, entry) > 0.0;
+    bucket.replace_gradient(entry, used ? bucket.part(sum, entry) : ConstBlock());
+  }
+}
+
+void PackedGradients::visit(StateVisitor& visitor, const Bucket& bucket) {
+  const Block flags = flags_behind(bucket, block_.block());
+  for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+    const std::string name = concat(bucket.name(entry), "/sent_gradient");
+    visit_block(visitor, *stream_, name, bucket.part(block_.block(), entry));
+    visit_block(visitor, *stream_, concat(name, "_flag"), part_of(flags, entry, 1));
+  }
+}
+
+bool PackedGradients::holds_nonfinite(const Bucket& bucket, std::int64_t entry) const {
+  return gossamer::holds_nonfinite(*stream_, bucket.part(block_.block(), entry));
+}
+
+}  // namespace gossamer

@@ -2,6 +2,7 @@
 // come to the common optimum when their data differ, and which sums stay constant.
 
 #include "test/core/problem.hpp"
+#include "test/sanitized.hpp"
 
 #include <cmath>
 #include <string>
@@ -73,10 +74,11 @@ apps::VirtualRanks ranks_of(const Method& method, const std::string& topology, d
 }
 
 /// The root mean square distance of the ranks from the common optimum after 4000 steps from zero;
-/// mean over 5 draws of the problem.
+/// mean over several draws of the problem.
 double floor_of(const Method& method, const std::string& topology) {
+  constexpr int kNumDraws = kSanitized ? 1 : 5;
   double sum = 0.0;
-  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+  for (std::uint64_t seed = 1; seed <= kNumDraws; ++seed) {
     const Quadratics problem(seed);
     apps::VirtualRanks ranks = ranks_of(method, topology, method.lr);
     for (int step = 0; step < 4000; ++step) {
@@ -84,7 +86,7 @@ double floor_of(const Method& method, const std::string& topology) {
         problem.gradient(rank, x, g);
       });
     }
-    sum += ranks.distance_from(problem.optimum()) / 5.0;
+    sum += ranks.distance_from(problem.optimum()) / kNumDraws;
   }
   return sum;
 }
@@ -149,9 +151,10 @@ TEST(Stability, EndsWhereItWasMeasured) {
     return best;
   };
   EXPECT_EQ(largest(kExtra, "static-ring"), 0.9);
+  EXPECT_EQ(largest(kTracking, "static-ring"), 0.2);
+  if (kSanitized) return;
   EXPECT_EQ(largest(kExtra, "ring"), 1.3);
   EXPECT_EQ(largest(kExtra, "one-peer-exp"), 1.3);
-  EXPECT_EQ(largest(kTracking, "static-ring"), 0.2);
   EXPECT_EQ(largest(kTracking, "ring"), 0.5);
   EXPECT_EQ(largest(kTracking, "one-peer-exp"), 0.5);
 }

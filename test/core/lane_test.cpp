@@ -1,7 +1,7 @@
 // Tests what is in flight between two steps: draining, forgetting, counting bytes, and checking for
 // writes.
 
-#include "test/core/recursion.hpp"
+#include "test/core/expected.hpp"
 #include "test/core/test_topologies.hpp"
 
 #include <latch>
@@ -101,7 +101,7 @@ TEST(ForgetArrived, LastsForOneStepAndLeavesTheRoundsAlone) {
   const auto inner = problem.topology;
   skipping.topology = std::make_shared<FunctionTopology>(
       [inner](std::int64_t k) { return k == 3 ? complete_round({}, 4) : inner->round(k); });
-  EXPECT_LE(largest_difference(trajectory, Recursion(skipping).run()), 1e-12);
+  EXPECT_LE(largest_difference(trajectory, expected_trajectory(skipping)), 1e-12);
 }
 
 /// Bytes that rank 0 has sent after `num_steps` steps.

@@ -1,9 +1,9 @@
 // Tests every algorithm on every topology and world size against the recursion in double.
 
-#include "test/core/recursion.hpp"
-
 #include "test/core/algorithm_variants.hpp"
+#include "test/core/expected.hpp"
 #include "test/core/test_topologies.hpp"
+#include "test/sanitized.hpp"
 #include "test/topology/irregular.hpp"
 
 #include <array>
@@ -34,12 +34,6 @@ constexpr std::array kMixtures = {
     std::pair{"phased", "phases: [{until: 3, topology: complete}, {topology: static-ring}]"},
     std::pair{"rare", "every: {base: ring, period: 3}"},
 };
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 struct Setup {
   std::string algorithm;
@@ -141,7 +135,7 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
   }
 
   static void expect_recursion(Problem problem) {
-    const Trajectory expected = Recursion(problem).run();
+    const Trajectory expected = expected_trajectory(problem);
     problem.dtype = DType::kFloat64;
     EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
     problem.dtype = DType::kFloat32;
@@ -194,7 +188,7 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWithRulesThatSeeMixing) {
       return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
     };
     SCOPED_TRACE(sees.rule.type);
-    EXPECT_LE(largest_difference(run_pipeline(sees), Recursion(sees).run()), 1e-12);
+    EXPECT_LE(largest_difference(run_pipeline(sees), expected_trajectory(sees)), 1e-12);
     expect_same_where_streams_lag(sees, std::array{Where::kLagging});
   }
 }
@@ -219,14 +213,14 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWithEveryWayOfClipping) {
     clipped.gradients = {.clip_mode = mode, .clip_norm = 0.6};
     SCOPED_TRACE(clip_mode_names()[static_cast<std::size_t>(mode)]);
     // Bucket sizes matter under per_bucket, and depend on the type.
-    const Trajectory expected = Recursion(clipped).run();
+    const Trajectory expected = expected_trajectory(clipped);
     EXPECT_LE(largest_difference(run_pipeline(clipped), expected), 1e-12);
     clipped.dtype = DType::kFloat32;
-    const Trajectory expected32 = Recursion(clipped).run();
+    const Trajectory expected32 = expected_trajectory(clipped);
     EXPECT_LE(largest_difference(run_pipeline(clipped), expected32), 1e-5);
     expect_same_where_streams_lag(clipped, kMostPlaces);
     Problem free = problem();
-    EXPECT_GE(largest_difference(Recursion(free).run(), expected), 1e-3);
+    EXPECT_GE(largest_difference(expected_trajectory(free), expected), 1e-3);
   }
 }
 

@@ -2,7 +2,7 @@
 // host memory.
 
 #include "test/comm/conformance.hpp"
-#include "test/core/recursion.hpp"
+#include "test/core/expected.hpp"
 #include "test/gpu/gpu_test.hpp"
 
 #include <memory>
@@ -71,7 +71,7 @@ TEST_F(Pipeline, FollowsTheRecursion) {
         if (nonfinite == NonFinite::kSkip) {
           problem.breaks = [](int rank, int step) { return step == 3 && rank == 1; };
         }
-        EXPECT_LE(largest_difference(run_on_gpu(problem), Recursion(problem).run()), 1e-5)
+        EXPECT_LE(largest_difference(run_on_gpu(problem), expected_trajectory(problem)), 1e-5)
             << topology << ", " << clip_mode_names()[static_cast<std::size_t>(mode)];
       }
     }
@@ -83,7 +83,7 @@ TEST_F(Pipeline, AveragesGradients) {
   problem.num_ranks = 3;
   problem.algorithm = "allreduce";
   problem.dtype = DType::kFloat32;
-  EXPECT_LE(largest_difference(run_on_gpu(problem), Recursion(problem).run()), 1e-5);
+  EXPECT_LE(largest_difference(run_on_gpu(problem), expected_trajectory(problem)), 1e-5);
 }
 
 TEST_F(Pipeline, EndsWhenAGradientIsNotFinite) {

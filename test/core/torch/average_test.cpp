@@ -51,12 +51,12 @@ void expect_near(const torch::Tensor& actual, const torch::Tensor& expected) {
 }
 
 TEST(GlobalAverage, IsTheMeanOfAllRanksAndGivesTheLocalModelBack) {
-  for (const std::string& algorithm : followed_algorithms()) {
+  for (const Scenario& scenario : with_every_algorithm({})) {
     for (const int num_ranks : {1, 2, 3, 4}) {
       for (const int steps : {0, 1, 5}) {
-        SCOPED_TRACE(concat(algorithm, ", ", num_ranks, " ranks, after step ", steps));
+        SCOPED_TRACE(concat(scenario.algorithm, ", ", num_ranks, " ranks, after step ", steps));
         on_ranks(num_ranks, [&](Communicator& communicator) {
-          const auto model = make_wrapper(communicator, {.algorithm = algorithm}, steps);
+          const auto model = make_wrapper(communicator, scenario, steps);
           model->drain();
           const Values own = copy_values(model->module());
           const torch::Tensor x = flat(model->module());
@@ -65,7 +65,7 @@ TEST(GlobalAverage, IsTheMeanOfAllRanksAndGivesTheLocalModelBack) {
             const AverageScope scope = model->global_average();
             expect_near(flat(model->module()), mean);
             EXPECT_NEAR(scope.consensus_distance(), (mean - x).norm().item<double>(), 1e-12);
-            if (algorithm == "gossip" && num_ranks > 2 && steps > 0) {
+            if (scenario.algorithm == "gossip" && num_ranks > 2 && steps > 0) {
               EXPECT_GT(scope.consensus_distance(), 1e-3);
             }
           }
@@ -98,14 +98,11 @@ Trajectory train_with_scopes(const Scenario& scenario) {
 }
 
 TEST(GlobalAverage, LeavesTheTrainingAsItIs) {
-  for (const std::string& algorithm : followed_algorithms()) {
+  for (Scenario scenario : with_every_algorithm({.optimizer = "accum_adamw", .num_steps = 10})) {
+    scenario.make_model = [](int rank) { return make_mlp(rank, torch::kFloat32); };
     for (const int num_ranks : {1, 3, 4}) {
-      Scenario scenario{.num_ranks = num_ranks,
-                        .algorithm = algorithm,
-                        .topology = num_ranks == 4 ? "one-peer-exp" : "ring",
-                        .optimizer = "accum_adamw",
-                        .num_steps = 10};
-      scenario.make_model = [](int rank) { return make_mlp(rank, torch::kFloat32); };
+      scenario.num_ranks = num_ranks;
+      scenario.topology = num_ranks == 4 ? "one-peer-exp" : "ring";
       SCOPED_TRACE(scenario.text());
       expect_equal(train_with_scopes(scenario), train_on_ranks(scenario));
     }

@@ -95,12 +95,11 @@ void expect_as_usual(const std::function<torch::Tensor(const Parts&, const torch
   const auto plain = [](const Parts& parts, const torch::Tensor& x) {
     return parts.third(parts.second(parts.first(x)));
   };
-  for (const std::string& algorithm : followed_algorithms()) {
+  for (Scenario actual : with_every_algorithm(three_layers(run))) {
     for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{1} << 20U}) {
-      Scenario actual = three_layers(run);
-      Scenario usual = three_layers(plain);
-      actual.algorithm = usual.algorithm = algorithm;
-      actual.bucket_bytes = usual.bucket_bytes = bytes;
+      actual.bucket_bytes = bytes;
+      Scenario usual = actual;
+      usual.loss = three_layers(plain).loss;
       SCOPED_TRACE(actual.text());
       const Trajectory trajectory = train_on_ranks(actual);
       expect_near(trajectory, train_on_ranks(usual), kTolerance);

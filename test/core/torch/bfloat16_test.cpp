@@ -50,11 +50,10 @@ Scenario scenario_of(torch::Dtype type) {
 }
 
 TEST(BFloat16Model, IsTheRoundedMasterCopyInEveryStep) {
-  for (const std::string& algorithm : followed_algorithms()) {
-    SCOPED_TRACE(algorithm);
-    Scenario wide = scenario_of(torch::kFloat32);
-    Scenario narrow = scenario_of(torch::kBFloat16);
-    wide.algorithm = narrow.algorithm = algorithm;
+  for (const Scenario& wide : with_every_algorithm(scenario_of(torch::kFloat32))) {
+    SCOPED_TRACE(wide.text());
+    Scenario narrow = wide;
+    narrow.make_model = scenario_of(torch::kBFloat16).make_model;
     Trajectory expected = train_on_ranks(wide);
     const Trajectory actual = train_on_ranks(narrow);
     for (std::size_t step = 0; step < expected.size(); ++step) {

@@ -32,7 +32,7 @@ TEST(GossipTrajectory, IsThatOfMixingByHandOnEveryTopology) {
   }
 }
 
-TEST(GossipTrajectory, IsThatOfTorchsOptimizers) {
+TEST(GossipTrajectory, IsThatOfTheOptimizerAndItsOptions) {
   for (const char* const topology : {"ring", "complete"}) {
     Scenario scenario{.num_ranks = 3, .topology = topology, .weight_decay = 0.05};
     expect_as_by_hand(scenario);
@@ -107,9 +107,8 @@ TEST(Step, IsMadeByTheFirstBackwardToo) {
 }
 
 TEST(Step, LeavesNoGradients) {
-  for (const std::string& algorithm : followed_algorithms()) {
+  for (const Scenario& scenario : with_every_algorithm({})) {
     on_ranks(2, [&](Communicator& communicator) {
-      const Scenario scenario{.algorithm = algorithm};
       DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
       for (int step = 0; step < 3; ++step) {
         make_step(model, scenario, communicator.rank(), step);
@@ -186,10 +185,10 @@ TEST(Step, OfABackwardThatFailedIsNotForgottenInSilence) {
 }
 
 TEST(AccumulateGrad, SumsTheMicroBatches) {
-  for (const std::string& algorithm : followed_algorithms()) {
+  for (Scenario scenario : with_every_algorithm({.num_ranks = 3, .num_steps = 4})) {
     for (const int count : {2, 3}) {
-      expect_as_by_hand(
-          {.num_ranks = 3, .algorithm = algorithm, .num_steps = 4, .num_micro_batches = count});
+      scenario.num_micro_batches = count;
+      expect_as_by_hand(scenario);
     }
   }
 }

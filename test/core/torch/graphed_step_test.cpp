@@ -136,11 +136,11 @@ void expect_as_usual(Training training, int num_replays) {
 }
 
 TEST(GraphedStep, TrainsAsUsual) {
-  for (const std::string& algorithm : followed_algorithms()) {
-    for (const torch::Dtype type : {torch::kFloat32, torch::kBFloat16}) {
-      SCOPED_TRACE(algorithm);
-      Training training = training_of(type);
-      training.scenario.algorithm = algorithm;
+  for (const torch::Dtype type : {torch::kFloat32, torch::kBFloat16}) {
+    Training training = training_of(type);
+    for (const Scenario& scenario : with_every_algorithm(training.scenario)) {
+      SCOPED_TRACE(scenario.text());
+      training.scenario = scenario;
       expect_as_usual(training, 5);
     }
   }

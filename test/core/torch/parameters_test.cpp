@@ -18,12 +18,11 @@ namespace {
 
 /// Compares with training by hand for every algorithm, with one bucket per parameter and with one
 /// bucket for all.
-void expect_as_by_hand_everywhere(Scenario scenario) {
-  for (const std::string& algorithm : followed_algorithms()) {
+void expect_as_by_hand_everywhere(const Scenario& scenario) {
+  for (Scenario each : with_every_algorithm(scenario)) {
     for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{1} << 20U}) {
-      scenario.algorithm = algorithm;
-      scenario.bucket_bytes = bytes;
-      expect_as_by_hand(scenario);
+      each.bucket_bytes = bytes;
+      expect_as_by_hand(each);
     }
   }
 }
@@ -63,7 +62,7 @@ TEST(Parameters, MayBeTied) {
     return torch::linear(torch::tanh(x), model["decoder"], model["bias"]).square().sum();
   };
   const Trajectory trajectory = train_on_ranks(scenario);
-  // Torch's optimizer would see the tensor twice, so the twin trained by hand has it once.
+  // The training by hand would see the tensor twice, so its twin has it once.
   Scenario twin = scenario;
   twin.make_model = [](int rank) {
     auto model = std::make_shared<Bag>();

@@ -1,13 +1,13 @@
 #include "test/core/torch/scenario.hpp"
 
+#include "test/core/recursion.hpp"
+
 #include <cmath>
 #include <exception>
 #include <utility>
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -17,9 +17,6 @@
 namespace gossamer {
 namespace {
 
-using Models = std::vector<std::shared_ptr<Bag>>;
-using Optimizers = std::vector<std::unique_ptr<torch::optim::Optimizer>>;
-
 std::vector<torch::Tensor> trainable(const Bag& model) {
   std::vector<torch::Tensor> tensors;
   for (const torch::Tensor& parameter : model.parameters()) {
@@ -28,69 +25,41 @@ std::vector<torch::Tensor> trainable(const Bag& model) {
   return tensors;
 }
 
-std::unique_ptr<torch::optim::OptimizerOptions> torch_options(const Scenario& scenario,
-                                                              double weight_decay) {
-  if (scenario.optimizer == "adamw") {
-    auto options = std::make_unique<torch::optim::AdamWOptions>(scenario.lr);
-    options->weight_decay(weight_decay);
-    return options;
-  }
-  auto options = std::make_unique<torch::optim::SGDOptions>(scenario.lr);
-  options->momentum(scenario.momentum).nesterov(scenario.nesterov).weight_decay(weight_decay);
-  return options;
-}
-
-std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const Scenario& scenario,
-                                                         const Bag& model) {
-  std::vector<torch::optim::OptimizerParamGroup> groups;
+/// All trainable parameters in one row.
+std::vector<double> values_of(const Bag& model) {
+  std::vector<double> values;
   for (const torch::Tensor& parameter : trainable(model)) {
-    const bool decays = scenario.decay_bias_and_norm || parameter.dim() > 1;
-    groups.emplace_back(std::vector{parameter},
-                        torch_options(scenario, decays ? scenario.weight_decay : 0.0));
+    const torch::Tensor flat = parameter.detach().to(torch::kFloat64).flatten();
+    values.insert(values.end(), flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
   }
-  if (scenario.optimizer == "adamw") {
-    return std::make_unique<torch::optim::AdamW>(groups, torch::optim::AdamWOptions(scenario.lr));
-  }
-  return std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions(scenario.lr));
-}
-
-/// x_to <- sum over its arcs of weight * x_from; an edge is an arc from each member to each.
-void mix(const Models& models, const Round& round) {
-  const torch::NoGradGuard no_grad;
-  const Round flat = flat_round(round, static_cast<int>(models.size()));
-  std::vector<Arc> arcs = flat.arcs;
-  for (const Edge& edge : flat.edges) append_arcs(edge, arcs);
-  for (std::size_t p = 0; p < trainable(*models[0]).size(); ++p) {
-    std::vector<torch::Tensor> before;
-    for (const auto& model : models) before.push_back(trainable(*model)[p].clone());
-    for (const auto& model : models) trainable(*model)[p].zero_();
-    for (const Arc& arc : arcs) {
-      trainable(*models[static_cast<std::size_t>(arc.to)])[p] +=
-          arc.weight * before[static_cast<std::size_t>(arc.from)];
-    }
-  }
-}
-
-/// Gives every model the mean of all gradients. A missing gradient counts as zero.
-void average_gradients(const Models& models) {
-  const torch::NoGradGuard no_grad;
-  for (std::size_t p = 0; p < trainable(*models[0]).size(); ++p) {
-    torch::Tensor sum;
-    for (const auto& model : models) {
-      const torch::Tensor grad = trainable(*model)[p].grad();
-      if (grad.defined()) sum = sum.defined() ? sum + grad : grad;
-    }
-    if (!sum.defined()) continue;
-    for (const auto& model : models) {
-      trainable(*model)[p].mutable_grad() = sum / static_cast<double>(models.size());
-    }
-  }
-}
-
-std::vector<Values> copy_all(const Models& models) {
-  std::vector<Values> values;
-  for (const auto& model : models) values.push_back(copy_values(*model));
   return values;
+}
+
+void set_values(const Bag& model, std::vector<double> values) {
+  const torch::NoGradGuard no_grad;
+  double* begin = values.data();
+  for (torch::Tensor& parameter : trainable(model)) {
+    parameter.copy_(torch::from_blob(begin, parameter.sizes(), torch::kFloat64));
+    begin += parameter.numel();
+  }
+}
+
+/// Runs the backward passes of a step with the parameters `x`.
+Recursion::Gradients gradients_of(const Scenario& scenario, Bag& model,
+                                  const std::vector<double>& x, int rank, int step) {
+  set_values(model, x);
+  for (int micro = 0; micro < scenario.num_micro_batches; ++micro) {
+    scenario.loss(model, rank, step * scenario.num_micro_batches + micro).backward();
+  }
+  Recursion::Gradients gradients;
+  for (torch::Tensor& parameter : trainable(model)) {
+    auto& values = gradients.emplace_back();
+    if (!parameter.grad().defined()) continue;
+    const torch::Tensor flat = parameter.grad().to(torch::kFloat64).flatten();
+    values.assign(flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
+    parameter.mutable_grad().reset();
+  }
+  return gradients;
 }
 
 }  // namespace
@@ -156,16 +125,27 @@ std::vector<std::string> config_errors(int num_ranks,
   return texts;
 }
 
+std::vector<Scenario> with_every_algorithm(const Scenario& scenario) {
+  std::vector<Scenario> scenarios;
+  for (const std::string& name : algorithm_names()) {
+    scenarios.push_back(scenario);
+    scenarios.back().algorithm = name;
+    if (name == "outer") scenarios.back().algorithm_options = "every: 2";
+  }
+  return scenarios;
+}
+
 World Scenario::world(int rank) const {
   return world_of(rank, num_ranks, node_size > 0 ? node_size : num_ranks);
 }
 
 DataParallelOptions Scenario::options() const {
+  const AlgorithmChoice choice(algorithm, Options::parse(algorithm_options));
   const std::string sgd =
       concat("momentum: ", momentum, ", nesterov: ", nesterov ? "true" : "false");
   return {
-      .algorithm = algorithm,
-      .topology = algorithm == "gossip" ? make_topology(topology, world()) : nullptr,
+      .algorithm = choice,
+      .topology = choice.entry().needs_topology ? make_topology(topology, world()) : nullptr,
       .optimizer = make_optimizer(optimizer, optimizer == "sgd" ? Options::parse(sgd) : Options()),
       .schedule = make_schedule("constant", {.lr = lr}),
       .weight_decay = weight_decay,
@@ -175,8 +155,8 @@ DataParallelOptions Scenario::options() const {
 }
 
 std::string Scenario::text() const {
-  return concat(algorithm, " on ", topology, ", ", num_ranks, " ranks, ", optimizer,
-                ", buckets of ", bucket_bytes, " bytes");
+  return concat(algorithm, " {", algorithm_options, "} on ", topology, ", ", num_ranks, " ranks, ",
+                optimizer, ", buckets of ", bucket_bytes, " bytes");
 }
 
 Values copy_values(const torch::nn::Module& model) {
@@ -216,31 +196,37 @@ Trajectory train_on_ranks(const Scenario& scenario) {
 }
 
 Trajectory train_by_hand(const Scenario& scenario) {
-  const std::unique_ptr<Topology> topology = make_topology(scenario.topology, scenario.world());
-  Models models;
-  Optimizers optimizers;
+  std::vector<std::shared_ptr<Bag>> models;
+  Recursion::Setup setup{
+      .algorithm = scenario.algorithm,
+      .algorithm_options = scenario.algorithm_options,
+      .topology = make_topology(scenario.topology, scenario.world()),
+      .rule = {.type = scenario.optimizer,
+               .momentum = scenario.momentum,
+               .nesterov = scenario.nesterov},
+      .lr = [&scenario](std::int64_t) { return scenario.lr; },
+      .gradients =
+          [&](const std::vector<double>& x, int rank, int step) {
+            return gradients_of(scenario, *models[static_cast<std::size_t>(rank)], x, rank, step);
+          }};
   for (int rank = 0; rank < scenario.num_ranks; ++rank) {
     models.push_back(scenario.make_model(0));
-    optimizers.push_back(torch_optimizer(scenario, *models.back()));
+    setup.start.push_back(values_of(*models.back()));
   }
+  for (const torch::Tensor& parameter : trainable(*models.front())) {
+    const bool decays = scenario.decay_bias_and_norm || parameter.dim() > 1;
+    setup.parameters.push_back(
+        {.numel = parameter.numel(), .weight_decay = decays ? scenario.weight_decay : 0.0});
+  }
+  Recursion recursion(std::move(setup));
   Trajectory trajectory;
   for (int step = 0; step < scenario.num_steps; ++step) {
-    for (int rank = 0; rank < scenario.num_ranks; ++rank) {
-      for (int micro = 0; micro < scenario.num_micro_batches; ++micro) {
-        scenario
-            .loss(*models[static_cast<std::size_t>(rank)], rank,
-                  step * scenario.num_micro_batches + micro)
-            .backward();
-      }
+    const Recursion::Vectors& vectors = recursion.advance();
+    auto& ranks = trajectory.emplace_back();
+    for (std::size_t rank = 0; rank < models.size(); ++rank) {
+      set_values(*models[rank], vectors[rank]);
+      ranks.push_back(copy_values(*models[rank]));
     }
-    // Round k starts after step k's update and arrives before the update of step k + 1.
-    if (scenario.algorithm == "gossip" && step > 0) mix(models, topology->round(step - 1));
-    if (scenario.algorithm == "allreduce") average_gradients(models);
-    for (const auto& optimizer : optimizers) {
-      optimizer->step();
-      optimizer->zero_grad();
-    }
-    trajectory.push_back(copy_all(models));
   }
   return trajectory;
 }

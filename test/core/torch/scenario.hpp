@@ -1,7 +1,7 @@
 #pragma once
 // Trains one model twice: once with DecentralizedDataParallel on rank threads, and once by hand. By
-// hand means plain tensors, mixing written out as weighted sums, torch's own optimizers, and one
-// thread.
+// hand means that one thread computes the gradients of all ranks with plain tensors, and the oracle
+// (test/core/recursion.hpp) does the rest.
 
 #include <cstdint>
 #include <functional>
@@ -17,10 +17,6 @@
 #include "core/torch/data_parallel.hpp"
 
 namespace gossamer {
-
-/// The algorithms that the training by hand follows. test/core/recursion_test.cpp has the others:
-/// LibTorch's side of the pipeline does not depend on the algorithm.
-inline std::vector<std::string> followed_algorithms() { return {"gossip", "allreduce", "local"}; }
 
 /// Numbers between -1 and 1 that depend on `phase` alone; no generator is involved.
 torch::Tensor wave(at::IntArrayRef shape, double phase, torch::Dtype type = torch::kFloat64);
@@ -53,10 +49,11 @@ std::vector<std::string> config_errors(int num_ranks,
 struct Scenario {
   int num_ranks = 2;
   std::string algorithm = "gossip";
+  /// As YAML.
+  std::string algorithm_options = {};
   std::string topology = "ring";
   /// Ranks per node, for topologies that ask; 0: all.
   int node_size = 0;
-  /// `sgd` or `adamw` where the run is compared with one by hand.
   std::string optimizer = "sgd";
   double momentum = 0.0;
   bool nesterov = false;
@@ -79,6 +76,9 @@ struct Scenario {
   [[nodiscard]] DataParallelOptions options() const;
   [[nodiscard]] std::string text() const;
 };
+
+/// The scenario with each algorithm of the table, with options that show in a few steps.
+std::vector<Scenario> with_every_algorithm(const Scenario& scenario);
 
 /// All parameters and buffers of a model, by name.
 using Values = std::map<std::string, torch::Tensor>;

@@ -2,6 +2,7 @@
 
 #include "test/core/torch/scenario.hpp"
 
+#include <mutex>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,10 @@ namespace {
 using Wrapper = DecentralizedDataParallel<Bag>;
 
 void load(const std::shared_ptr<torch::nn::Module>& into, const std::shared_ptr<Bag>& from) {
+  // One thread at a time, so that the thread sanitizer sees the order in which LibTorch's archives
+  // use what they share.
+  static std::mutex mutex;
+  const std::scoped_lock lock(mutex);
   std::stringstream file;
   torch::save(from, file);
   torch::load(into, file);

@@ -1,6 +1,7 @@
 // Every topology for every number of ranks: consistent rounds, or an error that helps.
 
 #include "test/base/thrown.hpp"
+#include "test/sanitized.hpp"
 #include "test/topology/worlds.hpp"
 
 #include <algorithm>
@@ -27,9 +28,7 @@ std::vector<int> world_sizes() {
   for (int size = 1; size <= 33; ++size) sizes.push_back(size);
   sizes.insert(sizes.end(), {64, 100, 128});
   // Sanitizers note every allocation, and large worlds are nothing but allocations.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  sizes.insert(sizes.end(), {1000, 1024, 4096});
-#endif
+  if (!kSanitized) sizes.insert(sizes.end(), {1000, 1024, 4096});
   return sizes;
 }
 

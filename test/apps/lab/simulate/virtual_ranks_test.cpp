@@ -4,6 +4,7 @@
 
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
+#include "test/sanitized.hpp"
 #include "test/topology/irregular.hpp"
 
 #include <cmath>
@@ -139,10 +140,11 @@ TEST(VirtualRanks, StepAsThePipelineDoes) {
 }
 
 TEST(VirtualRanks, FollowEveryAlgorithm) {
+  const int most_ranks = kSanitized ? 4 : 9;
   for (const auto& [algorithm, options] : kAlgorithmVariants) {
     const AlgorithmEntry& entry = AlgorithmChoice(algorithm).entry();
     for (const SimulatedWorld& c : worlds()) {
-      if (c.world.size > 9 || !why_not(entry, c.build().get()).empty()) continue;
+      if (c.world.size > most_ranks || !why_not(entry, c.build().get()).empty()) continue;
       for (const char* rule : {"sgd", "adamw"}) {
         Problem problem = problem_on(c);
         problem.algorithm = algorithm;

@@ -1,5 +1,7 @@
 #include "apps/version.hpp"
 
+#include <string_view>
+
 #include <torch/version.h>
 
 #include "apps/allocator.hpp"
@@ -19,12 +21,20 @@ std::string mpi_version() {
 #endif
 }
 
+std::string_view nccl_text() {
+#ifdef GOSSAMER_HAVE_CUDA
+  return "loaded when a GPU is asked for";
+#else
+  return "not in this build (no CUDA)";
+#endif
+}
+
 }  // namespace
 
 std::string version_text() {
   return concat("gossamer ", GOSSAMER_VERSION, "\n", "LibTorch ", TORCH_VERSION, "\n", "MPI      ",
-                mpi_version(), "\n", "NCCL     not built in (this build computes on the CPU)\n",
-                "compiler ", GOSSAMER_COMPILER, "\n", "memory   ", allocator_name());
+                mpi_version(), "\n", "NCCL     ", nccl_text(), "\n", "compiler ", GOSSAMER_COMPILER,
+                "\n", "memory   ", allocator_name());
 }
 
 }  // namespace gossamer::apps

@@ -5,7 +5,7 @@
 
 namespace gossamer::apps {
 
-/// Several lines: gossamer, LibTorch, MPI, NCCL, compiler.
+/// One line each: gossamer, LibTorch, MPI, NCCL, compiler, allocator.
 std::string version_text();
 
 }  // namespace gossamer::apps

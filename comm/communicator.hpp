@@ -100,10 +100,10 @@ class Communicator {
   /// A communicator of the members that give the same `color`, in rank order; nullptr for a
   /// negative color. All members call it.
   virtual std::unique_ptr<Communicator> split(int color) = 0;
-  /// Collective, and the last call on this communicator and on those split from it: returns what
-  /// they hold in a library such as NCCL in good order. For the normal way only. After an error a
-  /// rank leaves without it; the destructor then gives everything up without communicating. Does
-  /// nothing where the launch ends the communicators. Throws CommError.
+  /// Collective. Releases, in good order, what this communicator and those split from it hold in a
+  /// library such as NCCL. No other call on them may follow. Only for a rank that leaves without an
+  /// error. After an error a rank leaves without this call, and the destructor gives everything up
+  /// without communicating. Does nothing where the launch ends the communicators. Throws CommError.
   virtual void close() {}
 };
 

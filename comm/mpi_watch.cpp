@@ -73,8 +73,9 @@ void MpiWatch::handle(int from, const Message& message) {
       answered_[static_cast<std::size_t>(from)] = true;
       return;
     case Kind::kLost:
-      throw CommError({rank_, {static_cast<int>(message.about)}, {.what = "communication"}},
-                      concat("it shows no sign of life, as rank ", from, " has found out"));
+      throw CommError(
+          {rank_, {static_cast<int>(message.about)}, {.what = "communication"}},
+          concat("that rank shows no sign of life; rank ", from, " has found this out"));
   }
 }
 
@@ -95,8 +96,8 @@ ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
   } while (!silent.empty() && std::chrono::steady_clock::now() < end);
   if (silent.empty()) {
     return {peers,
-            "it is alive but has not come to this point; if that is normal (a long "
-            "evaluation, a slow disk), give comm.timeout_s more seconds"};
+            "all ranks are alive, but the named peers have not come to this point; if that is "
+            "normal (a long evaluation, a slow disk), set a larger comm.timeout_s"};
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_ && answered_[static_cast<std::size_t>(rank)]) {

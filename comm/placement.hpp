@@ -1,6 +1,6 @@
 #pragma once
-// Where ranks run, worked out from a list of hosts: hosts[r] is a number that all ranks on the host
-// of rank r have in common, and no rank of another host.
+// Where ranks run, worked out from a list of hosts: hosts[r] is a number for the host of rank r.
+// Two ranks have the same number exactly if they run on the same host.
 
 #include <span>
 

@@ -1,7 +1,7 @@
 #pragma once
 // Finds writes to a block that is on its way to other ranks, in builds with GOSSAMER_CHECK_BLOCKS
-// (the debug preset). In other builds take() does nothing and matches() returns true. Not thread
-// safe.
+// (the presets debug and asan). In other builds take() does nothing and matches() returns true. Not
+// thread safe.
 
 #include <cstdint>
 

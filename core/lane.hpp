@@ -31,8 +31,9 @@ class Lane {
   virtual void start(std::int64_t k, const Buffer& send) = 0;
   /// Makes the stream wait for the messages that start() has started: work given later runs after
   /// they have arrived. On a stream whose work is done at once, the caller waits. Returns at once
-  /// if nothing is under way. Throws CommError; in debug builds also std::logic_error when the
-  /// block was written during the round.
+  /// if nothing is under way. Throws CommError; in builds with GOSSAMER_CHECK_BLOCKS also
+  /// std::logic_error when the block was written during the round. On a stream that lags behind the
+  /// std::logic_error comes later.
   virtual void wait() = 0;
   /// What to mix in. Only the first call after wait() returns what has arrived; later calls return
   /// an Intake that mixes in nothing. Valid until the next start().

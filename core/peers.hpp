@@ -8,8 +8,9 @@
 // size: one for the sums inside a node and one for the results. With a single one, a sum would have
 // to wait for the result of an earlier bucket.
 //
-// Peers keeps all rounds of a topology with a period, and the last round of any other topology. In
-// directed topologies the weights are those of push-sum (push_sum.hpp), followed from round 0 on.
+// Peers keeps all rounds of an undirected topology with a period, and the last round of any other
+// topology. In directed topologies the weights are those of push-sum (push_sum.hpp), followed from
+// round 0 on.
 //
 // Errors: CommError; std::logic_error for a broken protocol. Not thread safe.
 
@@ -26,14 +27,15 @@ namespace gossamer {
 
 class Peers {
  public:
-  /// Collective: builds the groups of one period. Both references must outlive this object.
+  /// Collective: builds the groups of one period, except for directed topologies. Both references
+  /// must outlive this object.
   Peers(Communicator& world, const Topology& topology);
   /// Makes every round the sum over all ranks: one inbox of weight 1, and keep = 0.
   explicit Peers(Communicator& world);
 
   /// This rank's part in the k-th round; valid until the next call. Collective if the round has
-  /// groups that no earlier round had, which happens only in topologies without a period. In
-  /// directed topologies k must not decrease, or std::logic_error.
+  /// groups that no earlier round had. This happens only in topologies without a period and in
+  /// directed topologies. In directed topologies k must not decrease, or std::logic_error.
   const RankRound& round(std::int64_t k);
   /// The communicator of a round of the kind kGroup.
   [[nodiscard]] Communicator& group(const RankRound& round) const;

@@ -194,8 +194,8 @@ void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t ste
                                   : concat("step ", step, ": the sum of all ranks' gradients of ",
                                            name, " is not finite, though this rank's own is");
   throw NonFiniteError(concat(what,
-                              "; try a smaller learning rate, clipping, or leave such steps out "
-                              "with train.nonfinite: skip"));
+                              "; try a smaller learning rate or clipping (train.grad_clip), or "
+                              "skip such steps with train.nonfinite: skip"));
 }
 
 void Pipeline::drain() {

@@ -71,7 +71,7 @@ std::unique_ptr<Topology> make_phases(const World& world, const Options& section
     const Options& part = parts[p];
     phases.push_back({first, read_part(part.named_section("topology"), world)});
     if (p + 1 == parts.size()) {
-      if (part.has("until")) part.fail("until", "the last phase goes on, allowed: nothing");
+      if (part.has("until")) part.fail("until", "the last phase has no end; leave this key out");
       break;
     }
     first = part.integer("until", {.min = first + 1, .max = kManyRounds - 1});

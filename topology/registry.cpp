@@ -95,8 +95,8 @@ constexpr std::array kTable = {
                   .fits = one_peer_exp_fits,
                   .make = make_one_peer_exp},
     TopologyEntry{.name = "alternating-exp-ring",
-                  .summary = "half of the nodes average in pairs at distances 1, 2, 4, ..., the "
-                             "others inside the node, in turn",
+                  .summary = "in turn, half of the nodes average with a node at distance 1, 2, 4, "
+                             "..., and the others average inside",
                   .options = {},
                   .sizes = "1, 2, 4, 8, ... nodes with equally many ranks on each",
                   .fits = alternating_exp_ring_fits,
@@ -115,8 +115,8 @@ constexpr std::array kTable = {
                   .fits = always_fits,
                   .make = make_random_matching},
     TopologyEntry{.name = "hierarchical",
-                  .summary = "nodes average inside in every round and mix along another topology, "
-                             "one rank of each talking",
+                  .summary = "the ranks of a node average in every round; nodes mix along another "
+                             "topology, through one rank each",
                   .options = kHierarchical,
                   .sizes = "equally many ranks on every node",
                   .fits = hierarchical_fits,

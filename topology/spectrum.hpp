@@ -3,9 +3,9 @@
 // matrix. M(k) = W(k-1) ... W(0) is the product of the first k rounds, with the weights of push-sum
 // for directed topologies.
 //
-// Up to 64 or 128 ranks matrices are formed. Beyond that everything is done with products of sparse
-// rounds and vectors, in memory proportional to the ranks of one period's rounds. Where even that
-// is too much (a ring of 100,001 ranks has 100,001 rounds), the functions return nothing.
+// For up to 128 ranks (for norms: up to 64) the functions form dense matrices. Beyond that they
+// multiply sparse rounds with vectors, in memory proportional to the ranks of one period's rounds.
+// Where even that is too much (a ring of 100,001 ranks has 100,001 rounds), they return nothing.
 
 #include <cstdint>
 #include <optional>

@@ -152,8 +152,8 @@ void print_kind(std::ostream& out, std::string_view kind) {
 void add_list_command(CLI::App& program, int& exit_code) {
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  CLI::App* command =
-      program.add_subcommand("list", "What a configuration can name, with options and defaults");
+  CLI::App* command = program.add_subcommand(
+      "list", "Show all names that a configuration can have, with options and defaults");
   command->add_option("kind", *kind,
                       concat("One of ", join(names_of(kKinds), ", "), "; all when not given"));
   command->add_flag("--json", *json, "As JSON: an object with an array for every kind");

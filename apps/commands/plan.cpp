@@ -170,7 +170,8 @@ void add_model_options(CLI::App& command, PlanArguments& arguments) {
                   "Milliseconds of forward and backward of a step")
       ->check(CLI::Range(0.0, 1e9));
   command
-      .add_option("--backward-share", arguments.backward_share, "The part of it that is backward")
+      .add_option("--backward-share", arguments.backward_share,
+                  "Share of the time of --compute-ms that the backward pass takes")
       ->check(CLI::Range(0.0, 1.0));
   command
       .add_option("--straggler-cv", arguments.straggler_cv,
@@ -183,8 +184,8 @@ void add_model_options(CLI::App& command, PlanArguments& arguments) {
 
 void add_plan_command(CLI::App& program, int& exit_code) {
   auto arguments = std::make_shared<PlanArguments>();
-  CLI::App* command =
-      program.add_subcommand("plan", "Which topology for which cluster: predicted times, ranked");
+  CLI::App* command = program.add_subcommand(
+      "plan", "Predict the time of a step for every topology that fits a cluster, and rank them");
   add_model_options(*command, *arguments);
   add_cluster_options(*command, *arguments);
   command
@@ -197,7 +198,8 @@ void add_plan_command(CLI::App& program, int& exit_code) {
                    "target: the time until the target; step: the time of a step")
       ->check(CLI::IsMember({"target", "step"}))
       ->capture_default_str();
-  command->add_option("--seed", arguments->seed, "Of the stragglers")->capture_default_str();
+  command->add_option("--seed", arguments->seed, "Seed of the stragglers' random delays")
+      ->capture_default_str();
   command->add_flag("--json", arguments->json, "As JSON");
   command->footer(
       "Examples:\n"

@@ -194,7 +194,8 @@ void add_replay_command(CLI::App& program, int& exit_code) {
       ->check(CLI::Range(1, 1024));
   command->add_flag("--json", arguments->json, "One JSON object on stdout");
   command->footer(
-      "Exit code 0: within the tolerance; 1: not.\n"
+      "Exit code 0: within the tolerance; 1: a difference is too large, or the buckets or the\n"
+      "distance from rank 0 to the mean differ from the record.\n"
       "Examples:\n"
       "  gossamer replay cases/accum_adamw_ring_n4\n"
       "  mpirun -n 4 gossamer replay cases/accum_adamw_ring_n4 --simd avx2 --json");

@@ -63,10 +63,11 @@ void add_study_command(CLI::App& bench, int& exit_code) {
       ->type_name("key.sub=value");
   command->add_flag("--json", arguments->json, "One JSON object on stdout instead of the table");
   command->footer(
-      "Runs that have finished are kept: stopped, the same command goes on where it was.\n"
+      "Finished runs are kept. After a stop, the same command continues where the study was.\n"
       "Examples:\n"
       "  gossamer bench topologies configs/study_glyphs.yaml\n"
-      "  gossamer bench topologies configs/study_mnist.yaml base.data.path=/where/the/files/are\n"
+      "  gossamer bench topologies configs/study_mnist.yaml "
+      "base.data.path=/where/it/is/t10k-images-idx3-ubyte.gz\n"
       "Plots: scripts/plot_study.py runs/study_glyphs");
   command->callback([arguments, &exit_code] { exit_code = bench_topologies(*arguments); });
 }

@@ -181,8 +181,8 @@ void add_check(CLI::App& command, int& exit_code) {
   check_command->add_option("file", *path, "The YAML or JSON file")->required();
   check_command->add_flag("--json", *json, "As JSON");
   check_command->footer(
-      "The exit code is 0 if all rules hold, 1 if one is broken, 2 if the file says something\n"
-      "that no topology means.\n\nExample:\n  gossamer topology check mine.yaml");
+      "The exit code is 0 if all rules hold, 1 if one is broken, 2 if the file cannot be read as\n"
+      "a topology.\n\nExample:\n  gossamer topology check mine.yaml");
   check_command->callback([path, json, &exit_code] {
     exit_code = static_cast<int>(check(*path, *json) ? ExitCode::kDone : ExitCode::kCheckFailed);
   });

@@ -148,8 +148,8 @@ class Idx : public DatasetEntry::Loader {
     if (train.first < validation.last && validation.first < train.last) {
       throw DataError(concat(files.images.string(), ": ", to_string(train), " and ",
                              to_string(validation),
-                             " overlap: images of training must not be validated on; give both "
-                             "ranges, apart from each other"));
+                             " overlap; training and validation must not share images: give "
+                             "data.train_range and data.val_range without common images"));
     }
     const bool train_first = train.first < validation.first;
     const std::array parts = {train_first ? train : validation, train_first ? validation : train};

@@ -38,7 +38,8 @@ class Text : public DatasetEntry::Loader {
     if (train.first < validation.second && validation.first < train.second) {
       throw DataError(concat(path_, ": train_range [", train.first, ", ", train.second,
                              ") and val_range [", validation.first, ", ", validation.second,
-                             ") overlap: text of training must not be validated on"));
+                             ") overlap; training and validation must not share text: choose "
+                             "ranges without common bytes"));
     }
     return {.train = read(file, size, "train_range", train),
             .validation = read(file, size, "val_range", validation)};

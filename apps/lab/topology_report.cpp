@@ -42,6 +42,11 @@ nlohmann::ordered_json json_of(const Round& round, bool directed) {
   return {{"arcs", std::move(arcs)}, {"directed", directed}};
 }
 
+/// `1 round`, `4 rounds`.
+std::string count_of_rounds(std::int64_t rounds) {
+  return concat(rounds, rounds == 1 ? " round" : " rounds");
+}
+
 void describe(const Round& round, std::ostream& out) {
   if (round.node_size > 1) out << " nodes of " << round.node_size << ":";
   std::size_t named = 0;
@@ -154,7 +159,8 @@ std::string describe_figures(const TopologyFigures& figures) {
       << models(figures.bytes_per_step) << " times the model; at most "
       << models(figures.max_bytes_per_step) << ")\n";
   if (figures.speed.exact_after) {
-    out << "  all ranks have the exact mean after " << *figures.speed.exact_after << " rounds\n";
+    out << "  all ranks have the exact mean after " << count_of_rounds(*figures.speed.exact_after)
+        << "\n";
   }
   if (figures.speed.spectral_gap)
     out << "  spectral gap of a period: " << *figures.speed.spectral_gap << "\n";
@@ -163,7 +169,7 @@ std::string describe_figures(const TopologyFigures& figures) {
         << *figures.speed.consensus_rate << " of itself per round\n";
   }
   const auto& count = figures.speed.rounds_to_thousandth;
-  out << (count ? concat("  to a thousandth after ", count->rounds, " rounds",
+  out << (count ? concat("  to a thousandth after ", count_of_rounds(count->rounds),
                          count->estimated ? " (estimated)" : "")
                 : std::string("  how long it takes to a thousandth is not known: the ranks never "
                               "agree, or there are too many rounds to follow"))

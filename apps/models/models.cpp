@@ -45,7 +45,7 @@ constexpr std::array kTable = {
     ModelEntry{"cnn", "two convolutions with batch normalisation, then a linear layer", kCnn,
                configure_cnn},
     ModelEntry{"resnet20", "a residual network for small images", kResnet20, configure_resnet20},
-    ModelEntry{"gpt", "a transformer that tells the next token of a text", kGpt, configure_gpt,
+    ModelEntry{"gpt", "a transformer that predicts the next token of a text", kGpt, configure_gpt,
                SampleKind::kTokens},
 };
 

@@ -1,6 +1,9 @@
 #pragma once
-// Work that may fail on one rank alone (a file that only one host has). All ranks learn of it and
-// leave together, and one of them says why.
+// Work that may fail on one rank alone, for example because only one host has a file. All ranks
+// learn of the failure and leave together, and rank 0 prints the reason.
+//
+// Thread safety: each rank calls from the thread that uses its communicator. Errors: JointFailure
+// for failed work, CommError.
 
 #include <exception>
 #include <functional>
@@ -14,7 +17,7 @@
 
 namespace gossamer::apps {
 
-/// Thrown on every rank when one has failed, or when all end for one reason.
+/// Thrown on every rank when one rank has failed, or when all ranks end for one reason.
 class JointFailure : public std::exception {
  public:
   JointFailure(std::string text, ExitCode code) : text_(std::move(text)), code_(code) {}
@@ -26,21 +29,22 @@ class JointFailure : public std::exception {
   ExitCode code_;
 };
 
-/// The exit code that an error leads to, JointFailure included.
+/// The exit code of a run that ends with `error`. A JointFailure has its own code.
 ExitCode exit_code_at_end(const std::exception& error);
-/// A signal has ended the run.
+/// True if a signal has ended the run.
 bool is_stop(const std::exception& error);
 
-/// Collective. `error` is what this rank failed with, if it did. Throws JointFailure with the first
-/// rank's error; names the rank unless rank 0 has failed.
+/// Collective. `error` is the error of this rank; null: it has none. Throws JointFailure with the
+/// error of the first rank that has one. The message names the rank, unless it is rank 0.
 void agree_on_success(Communicator& communicator, const std::exception* error);
-/// Collective. The same for work that goes on elsewhere. Ranks whose work has ended meet the others
-/// again and again until all have ended, so nobody waits for long without a sign of life.
+/// Collective. Like agree_on_success(), for work that runs on another thread. All ranks meet again
+/// and again until the work of every rank has ended, so that a slow rank does not look like a lost
+/// one.
 void agree_on_end(Communicator& communicator, const std::shared_future<void>& work);
 
-/// Collective. Runs `work`, which must not communicate, and returns its result unless it failed
-/// anywhere; then throws JointFailure everywhere. For work that is quick: a rank that waits longer
-/// than comm.timeout_s for the others gives up.
+/// Collective. Runs `work`, which must not communicate, and returns its result. If it fails on any
+/// rank, every rank throws JointFailure. Only for quick work: a rank that waits longer than
+/// comm.timeout_s for the others gives up.
 template <class Work>
 auto jointly(Communicator& communicator, const Work& work) {
   std::optional<decltype(work())> result;
@@ -54,8 +58,8 @@ auto jointly(Communicator& communicator, const Work& work) {
   return std::move(*result);
 }
 
-/// Collective. As jointly(), and `work` may take as long as it likes, on a slow disk for example.
-/// It runs on a thread of its own.
+/// Collective. Like jointly(), but `work` may take any time, for example on a slow disk. It runs on
+/// a thread of its own.
 template <class Work>
 auto jointly_slow(Communicator& communicator, const Work& work) {
   std::optional<decltype(work())> result;
@@ -64,10 +68,10 @@ auto jointly_slow(Communicator& communicator, const Work& work) {
   return std::move(*result);
 }
 
-/// Runs one rank's `body`, which returns an exit code. Errors that every rank has alike
-/// (JointFailure, ConfigError: after the start-up those come from comparisons between ranks, or
-/// from what all were given) are said once, by rank 0, and turned into their exit code; all ranks
-/// then leave in the ordinary way.
+/// Runs one rank's `body`, which returns an exit code. A JointFailure occurs on all ranks together,
+/// and after the start-up so does a ConfigError, because all ranks compare or read the same values.
+/// For these two errors rank 0 prints the message, every rank returns the exit code, and all ranks
+/// leave in the ordinary way. Other errors pass through.
 int leaving_together(const World& world, const std::function<int()>& body);
 
 }  // namespace gossamer::apps

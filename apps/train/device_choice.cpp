@@ -61,7 +61,7 @@ WireKind choose_wires(std::string_view exchange, const std::vector<std::string>&
                       const std::vector<std::string>& mpi) {
   const auto refuse = [exchange](const std::vector<std::string>& texts, std::size_t rank) {
     throw ConfigError(concat("device.exchange: ", exchange, ", but rank ", rank, " has ",
-                             texts[rank], rank > 0 ? concat(", and rank 0 ", texts[0]) : "",
+                             texts[rank], rank > 0 ? concat(", and rank 0 has ", texts[0]) : "",
                              ", allowed: auto, nccl, mpi, host"));
   };
   if (exchange == "host") return WireKind::kHost;

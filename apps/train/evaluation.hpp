@@ -1,5 +1,6 @@
 #pragma once
-// How good a model is on the validation samples.
+// Measures how well a model does on samples that it was not trained on. Also makes LibTorch batches
+// of samples, for training as well. The functions keep no state; a model belongs to one thread.
 
 #include <cstdint>
 #include <span>
@@ -11,16 +12,18 @@
 namespace gossamer::apps {
 
 InputShape shape_of(const Samples& samples);
-/// Images: [count, 1, height, width], float32 in [-1, 1]. Tokens: [count, length], int64.
+/// The inputs of the samples with these indices, on the host. Images: [count, 1, height, width],
+/// float32 in [-1, 1]. Tokens: [count, length], int64.
 torch::Tensor input_batch(const Samples& samples, std::span<const std::int64_t> indices);
-/// Images: [count], int64. Tokens: [count * length], the token after each.
+/// The right answers, on the host. Images: [count], int64. Tokens: [count * length], int64, the
+/// token that follows each token.
 torch::Tensor label_batch(const Samples& samples, std::span<const std::int64_t> indices);
 
-/// The batch on `place`. On a GPU the caller does not wait for the copy, nor for what the device
-/// has still to do before it.
+/// The batch on `place`. On a GPU the caller waits neither for the copy nor for the work that the
+/// device has to do before it.
 torch::Tensor to_device(const torch::Tensor& batch, c10::Device place);
 
-/// Over answers: one per image, one per token.
+/// Sums over answers: one answer per image, one per token.
 struct Score {
   double num_correct = 0.0;
   double loss_sum = 0.0;
@@ -30,12 +33,13 @@ struct Score {
   [[nodiscard]] double loss() const { return loss_sum / num_samples; }
 };
 
-/// Scores every `stride`-th sample from `first` on, in evaluation mode without gradients; the mode
-/// the model was in comes back.
+/// Scores every `stride`-th sample from `first` on, in evaluation mode and without gradients.
+/// Afterwards the model is in the mode in which it was before.
 Score score(Classifier& model, const Samples& samples, std::int64_t first = 0,
             std::int64_t stride = 1);
 
-/// Collective, for a model that is the same on all ranks: each scores its share of the samples.
+/// Collective. Scores all samples with a model that is the same on all ranks: each rank scores its
+/// share.
 Score score_together(Communicator& communicator, Classifier& model, const Samples& samples);
 
 }  // namespace gossamer::apps

@@ -1,23 +1,24 @@
 #pragma once
-// Who may write a folder.
+// A FolderLock lets one process at a time write a folder. Not thread safe.
 
 #include <string>
 
 namespace gossamer::apps {
 
-/// Tries to take the lock of a folder, the file `.lock` in it. The kernel gives the lock back when
-/// its holder dies, so a lock that can be taken says that nobody writes the folder.
+/// Tries to take the lock of a folder: the file `.lock` in it. The kernel releases the lock when
+/// its holder dies. If the lock can be taken, nobody writes the folder.
 class FolderLock {
  public:
-  /// Throws CheckpointError when the file cannot be made.
+  /// Takes the lock if it is free. Throws CheckpointError if the file cannot be made.
   explicit FolderLock(const std::string& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
-  /// This object has the lock. False when another one has it, and on file systems without locks.
+  /// True if this object has the lock. False if another one has it, and on file systems without
+  /// locks.
   [[nodiscard]] bool held() const { return held_; }
-  /// `process 123 on some-host`: who has it instead. Empty when nobody does.
+  /// The other holder, as `process 123 on some-host`. Empty if there is none.
   [[nodiscard]] const std::string& holder() const { return holder_; }
 
  private:

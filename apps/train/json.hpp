@@ -1,4 +1,5 @@
 #pragma once
+// Helpers for JSON output.
 
 #include <optional>
 
@@ -6,7 +7,7 @@
 
 namespace gossamer::apps {
 
-/// What may be missing is null in JSON.
+/// The value as JSON; null if there is none.
 template <class T>
 nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);

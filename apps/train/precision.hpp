@@ -1,5 +1,5 @@
 #pragma once
-// With what precision a model computes.
+// The precision in which a model computes and keeps its parameters. Not thread safe.
 
 #include <cstdint>
 #include <string>
@@ -18,9 +18,9 @@ namespace gossamer::apps {
 
 enum class Precision : std::uint8_t {
   kFloat32,
-  /// LibTorch's autocast computes in bfloat16 where it says so; parameters are float32.
+  /// LibTorch's autocast picks the operations that compute in bfloat16. Parameters are float32.
   kBf16,
-  /// The same, and matrices are bfloat16 parameters with float32 master copies.
+  /// Like kBf16, and matrices are bfloat16 parameters with float32 master copies.
   kBf16Parameters,
 };
 
@@ -29,12 +29,13 @@ std::vector<std::string> precision_names();
 /// Throws ConfigError for an unknown name.
 Precision precision(std::string_view name);
 
-/// Makes a model's parameters what `precision` wants: under kBf16Parameters those of two dimensions
-/// or more become bfloat16. Biases and the parameters of normalisations stay: they are few, and
-/// what rounding would do to them is not worth the bytes.
+/// Gives a model's parameters the types of `precision`. Under kBf16Parameters all parameters of two
+/// or more dimensions become bfloat16. Biases and the parameters of normalisation layers stay
+/// float32: they are few, so rounding them would save little memory.
 void set_parameter_types(torch::nn::Module& model, Precision precision);
 
-/// While it lives, LibTorch computes in this thread as `precision` wants.
+/// While this object lives, LibTorch computes in this thread and on devices of this type with
+/// `precision`; kFloat32 changes nothing. The destructor restores the former settings.
 class AutocastScope {
  public:
   AutocastScope(Device device, Precision precision);

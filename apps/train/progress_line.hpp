@@ -1,6 +1,6 @@
 #pragma once
-// What a person sees of a running training: one line that is written over on a terminal, plain log
-// lines elsewhere.
+// The progress of a running training for a person: one line on stderr that is overwritten (a bar),
+// or plain log lines. Not thread safe.
 
 #include <cstdint>
 #include <optional>
@@ -13,11 +13,13 @@ namespace gossamer::apps {
 struct ProgressState {
   std::int64_t step = 0;
   std::int64_t total_steps = 0;
+  /// Mean since the last record, over all ranks.
   double loss = 0.0;
   double lr = 0.0;
+  /// All ranks together.
   double samples_per_s = 0.0;
   double seconds_left = 0.0;
-  /// The last one measured.
+  /// The last value measured.
   std::optional<double> consensus_distance;
 };
 
@@ -27,12 +29,12 @@ std::string format_duration(double seconds);
 
 class ProgressLine {
  public:
-  /// `mode`: `bar`, `lines`, or `auto`: a bar when stderr is a terminal.
+  /// `mode` is `bar`, `lines` or `auto`: a bar if stderr is a terminal.
   ProgressLine(const std::string& mode, Logger logger);
 
   void show(const ProgressState& state) { show_line(to_string(state)); }
   void show_line(const std::string& line);
-  /// Ends the bar's line, so that what follows starts on a new one.
+  /// Ends the bar's line, so that later output starts on a new line.
   void end_line();
   [[nodiscard]] bool is_bar() const { return bar_; }
 

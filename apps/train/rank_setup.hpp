@@ -1,6 +1,5 @@
 #pragma once
-// What a rank sets up before its TrainingLoop, whoever starts the training: `gossamer train` or a
-// study.
+// The set-up of a rank before its TrainingLoop. `gossamer train` and the study share it.
 
 #include <cstdint>
 #include <memory>
@@ -13,9 +12,9 @@
 
 namespace gossamer::apps {
 
-/// The data, loaded by the first rank of this process that asks and shared by all its ranks. All
-/// runs that ask one after the other must have the same `data` section; another seed loads anew.
-/// Safe from any thread.
+/// The data of all ranks of this process. The first rank that asks loads them. Runs that ask one
+/// after the other must have the same `data` section; another seed loads the data anew. Any thread
+/// may call.
 class SharedData {
  public:
   /// Throws DataError.
@@ -27,19 +26,19 @@ class SharedData {
   std::uint64_t seed_ = 0;               // guarded by mutex_
 };
 
-/// Collective: the data of this rank. Loading may take as long as it likes. Throws JointFailure
-/// when it fails anywhere, and ConfigError when ranks have found data of other sizes.
+/// Collective. Returns the data of this rank. Loading may take any time. Throws JointFailure if it
+/// fails on any rank, and ConfigError if the ranks have found data of different sizes.
 std::shared_ptr<const Dataset> load_together(Communicator& communicator, SharedData& data,
                                              const RunConfig& config);
 
-/// One `path: value` a line: what ranks compare.
+/// One line `path: value` for each value, for the comparison between ranks.
 std::string lines_of(const std::vector<ResolvedValue>& values);
 
-/// The share of a rank in the cores of its host, at least 1.
+/// The number of threads of a rank: its share of the `num_cores` cores of its host, at least 1.
 std::int64_t compute_threads(const Placement& placement, std::int64_t num_cores);
 
-/// Sets LibTorch's threads for this rank: as the configuration says (run.threads), or this rank's
-/// share of the cores of its host.
+/// Sets LibTorch's number of threads for this rank: the value of run.threads, or if that is 0 this
+/// rank's share of the cores of its host.
 void set_compute_threads(const RunConfig& config, const World& world);
 
 }  // namespace gossamer::apps

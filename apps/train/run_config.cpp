@@ -103,8 +103,8 @@ LaunchConfig read_launch_config(const Options& root) {
   if (config.backend == "auto") config.backend = default_backend();
   if (config.backend == "threads" && under_mpi_launcher()) {
     comm.fail("backend",
-              "threads under mpirun would be a run of its own in every process, allowed: mpi, or "
-              "--ranks N without mpirun");
+              "with threads, every process that mpirun has started would train a run of its own, "
+              "allowed: mpi, or --ranks N without mpirun");
   }
   config.options.timeout_s =
       comm.number("timeout_s", {.fallback = 300.0, .min = 0.0, .max = 1e9, .above_min = true});

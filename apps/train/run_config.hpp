@@ -1,6 +1,7 @@
 #pragma once
-// A run's configuration, read and checked. All keys of the YAML file are read here or by the
-// plug-in that they belong to; anything else in the file is refused.
+// A run's configuration, read and checked. read_run_config() and the plug-ins read all keys of the
+// YAML file; a key that nobody reads is an error. Errors: ConfigError with the place and the key.
+// Not thread safe.
 
 #include <cstdint>
 #include <memory>
@@ -19,23 +20,24 @@
 
 namespace gossamer::apps {
 
-/// What is needed before any rank runs: the `comm` section and the log level.
+/// The settings that are needed before any rank runs: the `comm` section and the log level.
 struct LaunchConfig {
   std::string backend;
   LaunchOptions options;
 };
 
+/// Replaces the backend `auto` by the one that is used.
 LaunchConfig read_launch_config(const Options& root);
 
 struct RunConfig {
   std::uint64_t seed = 0;
-  /// If set, it counts and `epochs` does not.
+  /// If set, `epochs` does not count.
   std::optional<std::int64_t> steps;
   std::int64_t epochs = 1;
   std::string output_dir;
-  /// `output_dir` is the user's choice, and does not follow from the file's name.
+  /// True: the user has given `output_dir`. False: it follows from the name of the file.
   bool output_dir_given = false;
-  /// Compute threads per rank; 0: the machine's cores shared out evenly.
+  /// Compute threads per rank. 0: the ranks of a host share its cores evenly.
   std::int64_t threads = 0;
 
   DeviceChoice device;
@@ -44,10 +46,12 @@ struct RunConfig {
 
   std::unique_ptr<const ModelFactory> model;
   std::unique_ptr<const DatasetEntry::Loader> data;
+  /// Samples per rank and step.
   std::int64_t batch_size = 0;
   std::optional<double> dirichlet_alpha;
 
   AlgorithmChoice algorithm;
+  /// Null if the algorithm needs no topology.
   std::shared_ptr<const Topology> topology;
   std::shared_ptr<const Optimizer> optimizer;
   double lr = 0.0;
@@ -60,17 +64,19 @@ struct RunConfig {
 
   LogLevel log_level = LogLevel::kInfo;
   std::string progress;
+  /// In steps, like the next two; 0: never.
   std::int64_t log_every = 0;
   std::int64_t consensus_every = 0;
   std::int64_t eval_every = 0;
 
-  /// Every value, defaults included.
+  /// All values, defaults included.
   std::vector<ResolvedValue> resolved;
 
   [[nodiscard]] std::shared_ptr<const Schedule> make_schedule(std::int64_t total_steps) const;
 };
 
-/// `config_path` names the run when run.output_dir is not given. Throws ConfigError.
+/// Reads the whole configuration. The name of the file `config_path` names the run if
+/// run.output_dir is not given.
 RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path);
 
 }  // namespace gossamer::apps

@@ -127,7 +127,8 @@ void RunFolder::correct_status() {
   Json status = read_status(path_);
   if (!lock_->held() || !status.is_object() || status.value("state", "") != "running") return;
   status["state"] = "died";
-  status["message"] = "the run ended without saying why: killed, perhaps, or the machine went down";
+  status["message"] =
+      "the run ended without a message; perhaps it was killed, or the machine went down";
   write_file(status_path(), status.dump(2) + "\n", kFolderKey);
   remarks_.push_back(
       concat("the run that was in ", path_, " died after step ", status.value("step", 0)));

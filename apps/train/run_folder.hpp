@@ -1,7 +1,9 @@
 #pragma once
-// The folder of a run: config.yaml (resolved), metrics.jsonl (one JSON object a line), status.json
-// (what the run is doing), model.safetensors (the mean model at the end), and .lock, which the run
-// holds while it lives. Rank 0 alone writes it.
+// The folder of a run. It has config.yaml (all values), metrics.jsonl (one JSON object per line),
+// status.json (the state of the run), model.safetensors (the mean model at the end), and .lock,
+// which the run holds while it lives. Only rank 0 writes the folder.
+//
+// Not thread safe. Errors: CheckpointError.
 
 #include <cstdint>
 #include <fstream>
@@ -20,54 +22,55 @@ namespace gossamer::apps {
 
 using Json = nlohmann::ordered_json;
 
-/// Writes a file whole or not at all; see WholeFile. The error of one that cannot be written tells
-/// to set `folder_key`. Throws CheckpointError.
+/// Writes a file whole or not at all, with `sync` as in WholeFile::keep(). Throws CheckpointError
+/// with the advice to set `folder_key`.
 void write_file(const std::string& path, const std::string& text, std::string_view folder_key,
                 bool sync = true);
 
-/// What happens when the folder holds a finished run.
+/// What happens if the folder holds a finished run.
 enum class IfFinished : std::uint8_t {
-  /// An error says what to type.
+  /// CheckpointError, with the words to type.
   kRefuse,
-  /// The new run takes its place.
+  /// The new run replaces the finished one.
   kReplace,
-  /// The new run goes into path-2, path-3 and so on, and so it does while another run writes the
-  /// folder.
+  /// The new run goes into path-2, path-3 and so on; also if another run writes the folder.
   kNextNumber,
 };
 
-/// Throws what RunFolder would refuse the folder with, as far as can be said without its lock.
+/// Throws the error with which RunFolder would refuse the folder. Checks only what needs no lock:
+/// whether the folder holds a finished run.
 void check_run_folder(const std::string& path, IfFinished if_finished);
 
-/// A run that has not finished is always replaced. What an earlier run has left stays until the new
-/// one has something to write, so a run that fails at once costs nothing.
+/// Replaces any run that has not finished. The files of an earlier run stay until the new run has
+/// its first record or model to write, so a run that fails at once destroys nothing.
 class RunFolder {
  public:
-  /// Makes the folder and takes its lock. Throws CheckpointError, also while another run has it.
+  /// Makes the folder and takes its lock. Throws CheckpointError, also if another run has the lock
+  /// and `if_finished` is not kNextNumber.
   RunFolder(const std::string& path, std::vector<ResolvedValue> config, IfFinished if_finished);
 
   /// Appends one line. Numbers that are not finite become null.
   void write_metrics(const Json& record);
-  /// The tensors are on the host.
+  /// The tensors must be on the host.
   void write_model(const std::vector<NamedTensor>& tensors);
-  /// Says nothing while an earlier run's files are here. With `sync` it survives a machine that
-  /// goes down.
+  /// Writes status.json; does nothing while the folder still holds the files of an earlier run.
+  /// With `sync` the file survives a crash of the machine.
   void write_status(const Json& status, bool sync) const;
 
   [[nodiscard]] std::string model_path() const { return path_ + "/model.safetensors"; }
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// A run was here before.
+  /// True if the folder held the files of an earlier run.
   [[nodiscard]] bool replaces_earlier_run() const { return replaces_; }
-  /// What the user should know about the folder, a sentence each.
+  /// Sentences about the folder for the user.
   [[nodiscard]] const std::vector<std::string>& remarks() const { return remarks_; }
 
  private:
-  /// Takes the lock of path_. Returns why it cannot be had; empty: it could.
+  /// Takes the lock of path_. Returns the reason if that is impossible, otherwise an empty text.
   std::string try_claim(bool replace);
   void claim_next_number();
-  /// A run whose status says `running` although nobody holds the lock has died.
+  /// Changes the state of a dead run to `died`: it is `running` although nobody holds the lock.
   void correct_status();
-  /// Removes what an earlier run has left, and writes the configuration.
+  /// Removes the files of an earlier run, and writes the configuration. Only the first call does.
   void begin();
   [[nodiscard]] std::string status_path() const { return path_ + "/status.json"; }
   [[nodiscard]] std::string metrics_path() const { return path_ + "/metrics.jsonl"; }

@@ -1,6 +1,6 @@
 #pragma once
-// Models as safetensors files: a JSON header of names, types, shapes and offsets, then the raw
-// values. Reading one runs no code, and Python reads it with safetensors.torch.load_file.
+// Writes models as safetensors files: a JSON header with names, types, shapes and offsets, then the
+// raw values. Reading such a file runs no code. Python reads it with safetensors.torch.load_file.
 // Format: https://github.com/huggingface/safetensors.
 
 #include <string>
@@ -10,8 +10,9 @@
 
 namespace gossamer::apps {
 
-/// Writes the tensors in row-major order. The name never holds half a model (WholeFile). Tensors
-/// are on the host. Throws CheckpointError.
+/// Writes the tensors, which must be on the host, in row-major order. A file with this name is
+/// never half written (WholeFile). Throws CheckpointError if the file cannot be written, or if a
+/// tensor is not float32, float64, bfloat16 or int64.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 
 }  // namespace gossamer::apps

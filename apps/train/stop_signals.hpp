@@ -1,5 +1,5 @@
 #pragma once
-// SIGINT and SIGTERM end a run between two steps.
+// Catches SIGINT and SIGTERM, so that a run can end between two steps.
 
 #include <atomic>
 #include <csignal>
@@ -7,19 +7,19 @@
 
 namespace gossamer::apps {
 
-/// Takes SIGINT and SIGTERM while it lives. The first signal is remembered for those who ask; the
-/// second one ends the process at once. A signal that the process was told to ignore (nohup, jobs
-/// in the background) stays ignored.
+/// Catches SIGINT and SIGTERM while this object lives. It keeps the first signal for caught(); the
+/// second signal ends the process at once. A signal that the process was told to ignore (nohup,
+/// jobs in the background) stays ignored.
 class StopSignals {
  public:
   /// Blocks the signals for this thread and for the threads that it starts from now on, so that
-  /// only this object's own thread receives them. Other threads must not run yet.
+  /// only this object's own thread receives them. Construct it before any other thread runs.
   StopSignals();
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// The signal that has come; 0: none. Any thread may call it.
+  /// The number of the signal that has come; 0: none. Any thread may call.
   [[nodiscard]] int caught() const { return caught_.load(); }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// The table at the end of a run.
+// The figures at the end of a run: a record of metrics.jsonl, and a table on stdout.
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace gossamer::apps {
 
-/// Times are means over ranks, in milliseconds per step.
+/// Fields that end in `_ms` are means over ranks, per step. Accuracies are between 0 and 1.
 struct Summary {
   int world_size = 1;
   std::int64_t steps = 0;
@@ -18,21 +18,22 @@ struct Summary {
   double loss_mean_model = 0.0;
   /// Root mean square over ranks.
   double consensus_distance = 0.0;
-  /// Seconds in training steps, without logging and evaluation.
+  /// Seconds in training steps, without logging and evaluation; mean over ranks.
   double train_s = 0.0;
+  /// All ranks together.
   double samples_per_s = 0.0;
   double forward_ms = 0.0;
   /// Without waiting and update, which happen inside the backward pass.
   double backward_ms = 0.0;
   double wait_ms = 0.0;
   double update_ms = 0.0;
-  /// By one rank, at the least; see PipelineMetrics.
+  /// The least number of bytes that a rank has to send, mean over ranks; see PipelineMetrics.
   double bytes_sent_per_step = 0.0;
 };
 
-/// The record of kind `final`.
+/// The record of the kind `final`.
 Json to_json(const Summary& summary);
-/// To stdout.
+/// Prints the table to stdout. `folder` is the folder of the run.
 void print_summary(const Summary& summary, const std::string& folder);
 
 }  // namespace gossamer::apps

@@ -79,10 +79,11 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
       progress_(config.progress, setup.logger) {
   model_.train();
   if (setup.world.rank == 0 && sampler_.batch_size() < config.batch_size) {
-    setup.logger.warning(concat("data.batch_size is ", config.batch_size, ", and each of the ",
+    setup.logger.warning(concat("data.batch_size is ", config.batch_size, ", but each of the ",
                                 setup.world.size, " ranks has only ", sampler_.batch_size(),
-                                " samples, which is what a step takes; use more data, fewer ranks "
-                                "or smaller batches"));
+                                " samples, so a step takes ", sampler_.batch_size(),
+                                " per rank; use more data, fewer ranks or a smaller "
+                                "data.batch_size"));
   }
   if (!config.device.graph || setup.dry_run) return;
   graphed_.emplace(

@@ -1,6 +1,9 @@
 #pragma once
-// The training loop of one rank. All ranks run the same one, step for step; rank 0 also writes the
-// run's folder and talks to the person.
+// The training loop of one rank. All ranks run the same loop, step for step. Rank 0 also writes the
+// run's folder and the output for the user.
+//
+// Errors: JointFailure and ConfigError on all ranks together (see leaving_together()), CommError,
+// NonFiniteError, CheckpointError. Thread safety: the rank's own thread only.
 
 #include <chrono>
 #include <cstdint>
@@ -28,26 +31,27 @@ class TrainingLoop {
     World world;
     Logger logger;
     std::shared_ptr<const Dataset> data;
-    /// Trace and plan only; see DataParallelOptions.
+    /// True: trace and plan only; see DataParallelOptions.
     bool dry_run = false;
-    /// On rank 0: hears of every record of a step. Where it is set, nothing goes to the terminal,
-    /// neither the progress nor the table at the end.
+    /// On rank 0: called with every record of a step. If it is set, the loop writes neither the
+    /// progress nor the table at the end to the terminal.
     std::function<void(const ProgressState&)> observer = nullptr;
-    /// Signals that end the run. All ranks have it or none; it outlives the loop.
+    /// Signals that end the run; null: none. Must be set on all ranks or on none, and outlive the
+    /// loop.
     const StopSignals* stop = nullptr;
   };
 
-  /// Collective. `config` must outlive this.
+  /// Collective. `config` must outlive this object.
   TrainingLoop(const RunConfig& config, const Setup& setup);
 
-  /// Collective: one forward and backward on one batch; returns the loss of this rank, one number
-  /// on the model's device.
+  /// Collective. Makes one step: forward and backward on the next batch. Returns the loss of this
+  /// rank, one number on the model's device.
   torch::Tensor train_step();
-  /// Collective: trains to the end, evaluates, and fills the folder (nullptr except on rank 0).
-  /// When a signal has come to any rank, all ranks throw JointFailure after the same step. What a
-  /// run fails with stands in the folder's status, too.
+  /// Collective. Trains to the end, evaluates, and fills the folder; `folder` is null except on
+  /// rank 0. If a signal has come to any rank, all ranks throw JointFailure after the same step. If
+  /// a run fails, status.json has the error, too.
   void run(RunFolder* folder);
-  /// Collective: the last call of a training that has not failed; see Communicator::close().
+  /// Collective. The last call after a training that has not failed; see Communicator::close().
   void close() { device_.close(); }
 
   [[nodiscard]] const DecentralizedDataParallel<Classifier>& model() const { return model_; }
@@ -56,6 +60,7 @@ class TrainingLoop {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// Accuracies are between 0 and 1.
   struct Evaluation {
     Score mean_model;
     double worst_local = 0.0;
@@ -68,33 +73,39 @@ class TrainingLoop {
     double loss = 0.0;
     /// Steps whose loss is finite.
     std::int64_t num_losses = 0;
-    /// Not in the sum yet: one number each, on a device where reading it waits for the step.
+    /// Losses that the sum does not have yet, one number each. They are on a device where reading a
+    /// number waits for its step.
     std::vector<torch::Tensor> unread = {};
     /// Samples that this rank has used.
     std::int64_t samples = 0;
-    /// Without logging and evaluation.
+    /// Seconds in steps, without logging and evaluation.
     double seconds = 0.0;
   };
 
-  /// The loss of one batch.
+  /// Returns the loss of one batch.
   torch::Tensor forward(const torch::Tensor& inputs, const torch::Tensor& labels);
+  /// True if `every` divides the number of steps so far, and at the last step; never for 0.
   [[nodiscard]] bool is_due(std::int64_t every) const;
+  /// Seconds since run() began.
   [[nodiscard]] double elapsed_s() const;
-  /// Collective: root mean square over ranks of ||mean - x_i||.
+  /// Collective. Returns the root mean square over ranks of ||mean - x_i||.
   double measure_consensus();
+  /// Collective.
   double root_mean_square(double distance);
-  /// Collective. Calls `with_mean` while the model is the mean of all.
+  /// Collective. Calls `with_mean` while the model is the mean of all ranks' models.
   Evaluation evaluate(const std::function<void()>& with_mean = nullptr);
-  /// Collective: writes the model as it is into the folder.
+  /// Collective. Writes the model as it is into the folder.
   void save(RunFolder* folder);
-  /// Makes a step and counts it.
+  /// Makes a step, and adds its time and loss to the window.
   void advance();
+  /// Collective. Writes the record of the window, and starts a new window.
   void write_step(RunFolder* folder);
   /// Adds the window's unread losses to its sum.
   void read_losses();
   void write_evaluation(RunFolder* folder, const Evaluation& evaluation) const;
   void train(RunFolder* folder);
-  /// Collective, now and then: ends the run when a signal has come to any rank.
+  /// Collective in some steps, the same on all ranks. Throws JointFailure if a signal has come to
+  /// any rank.
   void stop_if_asked();
   void finish(RunFolder* folder);
   void write_end(RunFolder& folder, const Evaluation& evaluation, const Summary& summary,
@@ -111,21 +122,23 @@ class TrainingLoop {
   DecentralizedDataParallel<Classifier> model_;
   std::optional<GraphedStep> graphed_;
   ProgressLine progress_;
+  /// Steps so far.
   std::int64_t step_ = 0;
   /// Samples that this rank has used.
   std::int64_t num_samples_ = 0;
   Window window_;
   Clock::time_point begin_ = Clock::now();
-  /// Training alone: steps, without logging and evaluation.
+  /// Seconds in steps, without logging and evaluation.
   double train_s_ = 0.0;
   double forward_s_ = 0.0;
   double backward_s_ = 0.0;
-  /// The learning rate of the last step made.
+  /// The learning rate of the last step.
   double lr_ = 0.0;
   std::optional<double> last_consensus_;
-  /// When ranks ask each other for signals: the last time, the next step, and steps in between. All
-  /// ranks have the same steps.
+  /// The time at which the ranks last asked each other for signals.
   Clock::time_point last_asked_ = begin_;
+  /// The step in which they ask again, and the steps from one question to the next; the same on all
+  /// ranks.
   std::int64_t ask_at_ = 0;
   std::int64_t ask_every_ = 1;
 };

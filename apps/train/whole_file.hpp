@@ -1,13 +1,14 @@
 #pragma once
-// Files that appear whole or not at all.
+// A WholeFile is a file that appears whole or not at all. Not thread safe. Errors: CheckpointError
+// with the path.
 
 #include <cstddef>
 #include <string>
 
 namespace gossamer::apps {
 
-/// A file under a temporary name until keep() gives it its own. Until then a file that was there
-/// before stays as it is. Errors throw CheckpointError.
+/// Writes a file under a temporary name until keep() gives it its own name. An earlier file of that
+/// name stays as it is until then.
 class WholeFile {
  public:
   explicit WholeFile(std::string path);
@@ -16,9 +17,10 @@ class WholeFile {
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;
 
+  /// Appends `count` bytes.
   void write(const void* bytes, std::size_t count);
-  /// Gives the file its name. With `sync` the disk first gets the whole file. A machine that goes
-  /// down then leaves either the old file or the new file.
+  /// Gives the file its name. With `sync` the whole file is on the disk before it gets its name.
+  /// After a crash of the machine there is then either the old file or the new one.
   void keep(bool sync);
 
  private:

@@ -1,30 +1,37 @@
 #pragma once
-// A model trained by gossip. DecentralizedDataParallel wraps any torch::nn::Module; every rank
-// builds the same one and trains it with an ordinary loop of forward() and backward():
+// DecentralizedDataParallel trains any torch::nn::Module together with other ranks. Every rank
+// builds the same module and trains it with an ordinary loop of forward() and backward():
 //
 //   gossamer::DecentralizedDataParallel model(net, communicator, {.topology = ..., ...});
 //   auto loss = criterion(model.forward(x), y);
 //   loss.backward();      // updates the parameters, bucket by bucket, and starts the exchanges
 //
-// There is no optimizer step and no zero_grad(): when backward() returns, parameters are updated
-// and gradients are gone (a parameter's grad() is undefined). Exchanges then run until the same
-// bucket's next update; meanwhile the parameters may be read and must not be written. To write
-// them, open the scope of write_parameters(). Call drain() before leaving.
-//
-// The first backward traces the order in which gradients arrive, compares it between ranks, cuts
-// buckets and moves the parameters into contiguous blocks; tensors that shared memory with the
-// parameters before (p.data() kept by the caller) do not follow. A parameter that is given other
-// memory later (torch::load, vector_to_parameters, set_data) is moved back by the next step, with
-// its new values.
-//
-// Parameters in bfloat16 have float32 master copies there, which are what is mixed, updated and
-// exchanged; the parameters are their rounded copies and follow every update. Types may be mixed
-// within a model. What is written to such a parameter becomes its master copy at the next step or
-// average.
+// Protocol: backward() makes the whole step, so the loop calls neither an optimizer nor
+// zero_grad(). When backward() returns, the parameters are updated and the gradients are gone (a
+// parameter's grad() is undefined). The exchange of a bucket then runs until the bucket's next
+// update. Meanwhile the caller may read the parameters and must not write them. To write them, open
+// the scope of write_parameters(). Call drain() before leaving.
 //
 // Collective calls, made by every rank at the same step: the constructor, backward(),
-// finish_step(), drain(), global_average(), write_parameters(). Thread safety: the rank's own
-// thread only.
+// finish_step(), drain(), global_average(), write_parameters().
+//
+// Memory: the first backward() traces the order in which gradients arrive, compares it between the
+// ranks, cuts buckets, and moves the parameters into contiguous blocks. A tensor that shared memory
+// with a parameter before (such as a p.data() that the caller has kept) stays with the old memory.
+// If a parameter is given other memory later (torch::load, vector_to_parameters, set_data), the
+// next step moves it back into its block, with its new values.
+//
+// For a parameter in bfloat16 the block holds a float32 master copy. The pipeline mixes, updates
+// and exchanges the master copy. After every update the parameter is the rounded master copy. If
+// the caller writes such a parameter, the next step or average copies the new value into the master
+// copy. A model may have parameters of several types.
+//
+// Errors: CommError from exchanges; NonFiniteError for gradients (see gradient_policy.hpp);
+// ConfigError for a model that cannot be trained, and for parameters and gradients of a wrong kind;
+// std::logic_error for a broken protocol. After a backward() that has failed half way, further
+// steps throw std::logic_error.
+//
+// Thread safety: only the rank's own thread may call.
 
 #include <cstdint>
 #include <functional>
@@ -45,42 +52,45 @@
 namespace gossamer {
 
 struct DataParallelOptions {
-  /// By name, as "allreduce", or with options: {"allreduce", Options::parse("delay: 1")}.
+  /// A name, as "allreduce", or a name with options: {"allreduce", Options::parse("delay: 1")}.
   AlgorithmChoice algorithm = {};
-  /// Needed by algorithms that send to the peers of a topology, such as gossip.
+  /// Must be given for algorithms that send to the peers of a topology, such as gossip.
   std::shared_ptr<const Topology> topology = {};
+  /// Must be given, like `schedule`.
   std::shared_ptr<const Optimizer> optimizer = {};
   std::shared_ptr<const Schedule> schedule = {};
   double weight_decay = 0.0;
-  /// Biases and the parameters of normalisation layers are decayed as well.
+  /// True: biases and the parameters of normalisation layers are decayed as well.
   bool decay_bias_and_norm = false;
-  /// Clipping, and what happens when a gradient is not finite.
+  /// Clipping, and the consequence of a gradient that is not finite.
   GradientOptions gradients = {};
-  /// The stream on which LibTorch computes with the model, whose device has all of its parameters;
-  /// the communicator must reach its memory (RankDevice). It follows LibTorch's current stream of
-  /// the threads that run backward passes. Outlives the wrapper. Null: the model is on processors.
+  /// The stream on which LibTorch computes with the model. All parameters are on the stream's
+  /// device, and the communicator must reach the memory of that device (RankDevice). The stream
+  /// follows LibTorch's current stream in the threads that run backward passes. It must outlive the
+  /// wrapper. Null: the model is on processors.
   TorchStream* stream = nullptr;
-  /// Threads that share mixing and updates; those of autograd are LibTorch's own affair.
+  /// Number of threads that share mixing and updates. LibTorch decides on autograd's threads.
   int num_threads = 1;
   /// Bytes at which a bucket closes.
   std::int64_t bucket_bytes = std::int64_t{25} * 1024 * 1024;
-  /// A step uses the mean of the gradients that set_accumulate_grad() has collected, not their sum:
-  /// they are divided by this rank's number of backward passes in the step.
+  /// True: a step divides the gradients that set_accumulate_grad() has collected by this rank's
+  /// number of backward passes in the step. False: the step uses their sum.
   bool mean_over_micro_batches = false;
-  /// Floating-point buffers become their mean over all ranks after every so many steps, which waits
-  /// for the slowest rank; 0: never. Averages of the model (global_average()) are apart from this.
+  /// After every so many steps each floating-point buffer becomes its mean over all ranks, and all
+  /// ranks wait for the slowest one. 0: never. This option does not affect global_average().
   std::int64_t average_buffers_every = 0;
-  /// Trace and plan, but never update: parameters stay, nothing is exchanged.
+  /// True: backward() traces and plans, but never updates, sends or mixes parameters.
   bool dry_run = false;
+  /// Takes the wrapper's warnings.
   Logger logger = {};
 };
 
 class DataParallelCore;
 
-/// The mean model, for as long as this lives; then the rank's own model is back, bit for bit,
-/// unless keep() was called. What was written to parameters or averaged buffers inside the scope is
-/// then lost as well. A training backward inside the scope is an error. The destructor does not
-/// communicate.
+/// While this object lives, the model is the mean of all ranks' models. The destructor restores
+/// this rank's own model, bit for bit, unless keep() was called. Writes to parameters or averaged
+/// buffers inside the scope are then lost. A training backward() inside the scope throws
+/// std::logic_error. The destructor does not communicate.
 class AverageScope {
  public:
   AverageScope(AverageScope&& other) noexcept;
@@ -89,9 +99,10 @@ class AverageScope {
   AverageScope& operator=(const AverageScope&) = delete;
   ~AverageScope();
 
-  /// ||mean - x|| over the trainable parameters, x this rank's own.
+  /// ||mean - x||, the L2 norm over the trainable parameters, where x are this rank's own values.
   [[nodiscard]] double consensus_distance() const { return distance_; }
-  /// The mean stays the model of this rank; the next step mixes nothing. Every rank must call it.
+  /// Makes the mean this rank's model for good; the next step mixes nothing. Every rank must call
+  /// it.
   void keep();
 
  private:
@@ -101,17 +112,17 @@ class AverageScope {
   std::shared_ptr<DataParallelCore> core_;
   std::unique_ptr<ModelAverage> parameters_;
   std::unique_ptr<ModelAverage> buffers_;
-  /// Parameters and averaged buffers, each with a tensor that stays at the memory it had.
+  /// Each parameter and averaged buffer, with a second tensor that keeps its memory at the start.
   std::vector<std::pair<torch::Tensor, torch::Tensor>> homes_;
   double distance_ = 0.0;
 };
 
-/// For as long as this lives, the caller may write the parameters in any way: in place under
-/// torch::NoGradGuard, with torch::load, with vector_to_parameters. Types, shapes and devices stay
-/// (ConfigError from the next call that uses the parameters). Training goes on from what was
-/// written: what the peers had sent before is dropped, and the next step mixes nothing. The state
-/// of the optimizer stays. A training backward inside the scope is an error. The destructor does
-/// not communicate.
+/// While this object lives, the caller may write the parameters in any way: in place under
+/// torch::NoGradGuard, with torch::load, with vector_to_parameters. Types, shapes and devices must
+/// stay; otherwise the next call that uses the parameters throws ConfigError. Training continues
+/// from the written parameters. Blocks that peers sent before are dropped, and the next step mixes
+/// nothing. The state of the optimizer stays. A training backward() inside the scope throws
+/// std::logic_error. The destructor does not communicate.
 class WriteScope {
  public:
   WriteScope(WriteScope&& other) noexcept;
@@ -127,10 +138,11 @@ class WriteScope {
   std::shared_ptr<DataParallelCore> core_;
 };
 
-/// The part that does not depend on the module's type.
+/// The part of DecentralizedDataParallel that does not depend on the module's type. The functions
+/// without a comment are documented there.
 class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
  public:
-  /// Collective; see DecentralizedDataParallel.
+  /// Collective. Like the constructor of DecentralizedDataParallel.
   static std::shared_ptr<DataParallelCore> create(std::shared_ptr<torch::nn::Module> module,
                                                   Communicator& communicator,
                                                   DataParallelOptions options);
@@ -151,18 +163,22 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   [[nodiscard]] const BucketPlan& plan() const;
   [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const;
 
-  /// For GraphedStep. While on, backward() leaves gradients where they are and makes no step.
+  /// For GraphedStep. While recording is on, backward() leaves gradients where they are and makes
+  /// no step.
   void set_recording(bool recording);
-  /// The gradients of the trainable parameters, in declared order and the parameters' layouts,
-  /// which have none afterwards; undefined: there is none.
+  /// Takes the gradients out of the trainable parameters. Returns them in declared order, each in
+  /// the layout of its parameter; an undefined tensor stands for a missing gradient.
   [[nodiscard]] std::vector<torch::Tensor> take_gradients();
-  /// What was written to the parameters since the last step becomes the model. Backward passes do
-  /// this by themselves; a recorded one reads the parameters where they were before.
+  /// Adopts the values that other code has written to the parameters since the last step. A
+  /// backward pass does this by itself. A replayed pass does not: it reads the parameters at the
+  /// recorded addresses, so call this before a replay.
   void adopt_written();
-  /// A step with gradients as take_gradients() returns them. They stay as they are.
+  /// Makes a step with gradients in the form of take_gradients(), and does not change them. Throws
+  /// std::logic_error before the first step.
   void step_with(std::span<const torch::Tensor> gradients);
 
-  /// For the hooks: the gradient of a trainable parameter has been accumulated.
+  /// For the hooks: the gradient of a trainable parameter has been accumulated. `parameter` is its
+  /// declared index.
   void on_gradient(std::int64_t parameter);
 
  private:
@@ -177,9 +193,10 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
 template <class ModuleType>
 class DecentralizedDataParallel {
  public:
-  /// Collective. Compares the models of all ranks and copies rank 0's parameters and buffers to
-  /// all. The communicator must outlive this object. Throws ConfigError when the models differ,
-  /// nothing can be trained, or a parameter has a type or layout that cannot be.
+  /// Collective. Compares the models of all ranks, and copies rank 0's parameters and buffers to
+  /// all. The communicator must outlive this object. Throws ConfigError if the models differ,
+  /// nothing can be trained, a parameter has a type or layout that is not allowed or belongs to
+  /// another wrapper, or the optimizer or the schedule is missing.
   DecentralizedDataParallel(std::shared_ptr<ModuleType> module, Communicator& communicator,
                             DataParallelOptions options)
       : module_(std::move(module)),
@@ -195,45 +212,47 @@ class DecentralizedDataParallel {
   [[nodiscard]] std::vector<torch::Tensor> parameters() const { return module_->parameters(); }
   [[nodiscard]] ModuleType& module() { return *module_; }
 
-  /// While on, backward() only adds to the gradients; the first backward() after it is off again
-  /// makes the step, with the sum of all (DataParallelOptions::mean_over_micro_batches: the mean).
+  /// While on, backward() only adds to the gradients. After it is switched off, the next backward()
+  /// makes the step with the sum of all gradients, or with their mean
+  /// (DataParallelOptions::mean_over_micro_batches).
   void set_accumulate_grad(bool accumulate) { core_->set_accumulate_grad(accumulate); }
-  /// Makes a step without a backward(), for a rank on which none reaches a parameter, or which has
-  /// no batch left while others have: gradients accumulated before are used, everything is mixed.
-  /// backward() ends its step by itself.
+  /// Makes a step without a backward(). For a rank that has no batch left while others have one, or
+  /// whose backward() reaches no parameter. The step uses the gradients accumulated before, and
+  /// mixes all parameters. backward() ends its step by itself.
   void finish_step() { core_->finish_step(); }
-  /// Waits for the exchanges in flight: before leaving. Their results are mixed in by the next
-  /// step, if there is one. To write parameters, use write_parameters().
+  /// Waits for the exchanges in flight. Call it before leaving. The next step, if there is one,
+  /// mixes in their results. To write parameters, use write_parameters().
   void drain() { core_->drain(); }
-  /// Collective, between steps, before the first one too. See WriteScope. The next step notices a
-  /// write outside of such a scope, unless it went through data(). After drain(), or if the
-  /// parameter was given other memory, the step goes on as after a scope that this rank alone has
-  /// opened, and logs a warning once. Otherwise a peer may have got half of what was written, and
-  /// the step throws std::logic_error.
+  /// Collective, between two steps or before the first one; see WriteScope. The next step notices a
+  /// write outside of such a scope, unless the write went through data(). If the write came after
+  /// drain(), or if the parameter was given other memory, the step continues as if this rank alone
+  /// had opened a scope, and logs a warning once. Otherwise a peer may have received half of the
+  /// write, and the step throws std::logic_error.
   [[nodiscard]] WriteScope write_parameters() { return core_->write_parameters(); }
-  /// Collective, between steps, before the first one too. See AverageScope.
+  /// Collective, between two steps or before the first one; see AverageScope. With
+  /// `average_buffers` the scope also has the mean of the floating-point buffers.
   [[nodiscard]] AverageScope global_average(bool average_buffers = true) {
     return core_->global_average(average_buffers);
   }
 
-  /// Gradients are multiplied by this before clipping and update, from the next step on: 1/S for a
-  /// loss that was multiplied by S. With GradientOptions::nonfinite = kSkip this is all a gradient
-  /// scaler needs: progress().num_skipped tells whether the last step was left out, on every rank
-  /// alike, and S must shrink.
+  /// Sets the factor that gradients are multiplied by before clipping and update, from the next
+  /// step on: 1/S for a loss that was multiplied by S. With GradientOptions::nonfinite = kSkip a
+  /// gradient scaler needs nothing else: if progress().num_skipped has grown, all ranks have
+  /// skipped the last step, and S must shrink.
   void set_gradient_scale(double scale) { core_->set_gradient_scale(scale); }
 
   /// For GraphedStep.
   [[nodiscard]] const std::shared_ptr<DataParallelCore>& core() const { return core_; }
 
-  /// Sums over the steps so far.
+  /// Sums over the steps so far. Waits until it is known how the last step ended.
   [[nodiscard]] const PipelineMetrics& metrics() const { return core_->metrics(); }
-  /// Steps so far.
+  /// Numbers of steps so far. Waits like metrics().
   [[nodiscard]] const Progress& progress() const { return core_->progress(); }
-  /// The learning rate of the next step.
+  /// The learning rate of the next step. Waits like metrics().
   [[nodiscard]] double lr() const { return core_->lr(); }
-  /// That of the last step. Unlike lr(), which has to know how that ended, it never waits.
+  /// The learning rate of the last step. Never waits, unlike lr().
   [[nodiscard]] double last_lr() const { return core_->last_lr(); }
-  /// Empty before the first backward().
+  /// The buckets; empty before the first step.
   [[nodiscard]] const BucketPlan& plan() const { return core_->plan(); }
   /// The trainable parameters, in declared order.
   [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const {

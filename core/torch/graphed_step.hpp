@@ -1,16 +1,19 @@
 #pragma once
-// Training steps whose forward and backward passes are recorded once and played back. The first
-// steps run as usual: they trace the order of gradients and warm LibTorch up. Then one is recorded;
-// from there on a step copies its inputs, replays, and hands the recorded gradients to the
-// pipeline, which mixes and updates as after any backward pass: learning rate, step counts and
-// inboxes change from step to step, so the sweeps are launched one by one, a few for every bucket.
-// Exchanges have the whole next step, as always.
+// GraphedStep makes training steps whose forward and backward passes are recorded once and then
+// replayed.
 //
-// What may be recorded: a forward pass that does the same for every batch of one shape and never
-// reads a value from the device. After the first steps, the first shape that comes twice in a row
-// is recorded; inputs of another one run as usual. Where recording fails, what it threw is thrown.
+// The first three steps run as usual: they trace the order of gradients and warm LibTorch up. Then
+// one step is recorded. From then on a step copies its inputs, replays the recorded work, and gives
+// the recorded gradients to the pipeline, which mixes and updates as after any backward pass. The
+// sweeps are not recorded, because learning rate, step counts and inboxes change from step to step;
+// they are a few launches for every bucket. Exchanges have the whole next step, as in other steps.
 //
-// Thread safety: the rank's own thread only.
+// The forward pass must do the same work for every batch of one shape, and must never read a value
+// from the device. After the first steps, GraphedStep records the first shape that comes twice in a
+// row. Batches of another shape run as usual.
+//
+// Errors: those of backward() (data_parallel.hpp), and those of StepGraph::capture() in the step
+// that is recorded. Thread safety: only the rank's own thread may call.
 
 #include <cstdint>
 #include <functional>
@@ -24,17 +27,17 @@ namespace gossamer {
 
 class GraphedStep {
  public:
-  /// Of one batch; returns the loss, one number.
+  /// Computes the loss of one batch, a tensor of one number.
   using Forward = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 
-  /// `core`: of the wrapper whose module `forward` calls.
+  /// `core` belongs to the wrapper whose module `forward` calls.
   GraphedStep(std::shared_ptr<DataParallelCore> core, std::unique_ptr<StepGraph> graph,
               Forward forward);
 
-  /// Collective: forward, backward, update. Returns the loss on the model's device. Gradients must
-  /// not be accumulated over several backward passes.
+  /// Collective. Makes one step: forward, backward, update. Returns the loss, one number on the
+  /// model's device. Gradients must not be accumulated over several backward passes.
   at::Tensor step(const std::vector<at::Tensor>& inputs);
-  /// Whether a step is recorded yet.
+  /// True once a step has been recorded.
   [[nodiscard]] bool recorded() const { return !results_.empty(); }
 
  private:
@@ -44,10 +47,11 @@ class GraphedStep {
   std::unique_ptr<StepGraph> graph_;
   Forward forward_;
   std::int64_t num_steps_ = 0;
-  /// Of the step before, until one is recorded.
+  /// The inputs of the step before; empty once a step has been recorded.
   std::vector<at::Tensor> last_inputs_;
-  /// What the recorded step reads, and what it writes: the loss, then the gradients.
+  /// The tensors that the recorded step reads.
   std::vector<at::Tensor> inputs_;
+  /// The tensors that the recorded step writes: the loss, then the gradients in declared order.
   std::vector<at::Tensor> results_;
 };
 

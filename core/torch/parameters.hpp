@@ -1,5 +1,6 @@
 #pragma once
-// Between tensors and blocks: which parameters a module has, and moving them into flat memory.
+// The way from a module's tensors to blocks: lists the tensors, describes the parameters, and moves
+// them into flat memory. The functions keep no state; a module belongs to one thread.
 
 #include <span>
 #include <string>
@@ -18,11 +19,12 @@ struct NamedTensor {
   torch::Tensor tensor;
 };
 
-/// What a module holds, each tensor once even if it is registered under several names (tied
-/// weights).
+/// The tensors of a module. Each tensor stands here once, even if it is registered under several
+/// names (tied weights).
 struct ModuleTensors {
+  /// All tensors that require a gradient, in declared order.
   std::vector<NamedTensor> trainable;
-  /// Parameters that require no gradient: equal on all ranks once they are broadcast.
+  /// Parameters that require no gradient. They are equal on all ranks after the broadcast.
   std::vector<NamedTensor> frozen;
   std::vector<NamedTensor> buffers;
 };
@@ -31,39 +33,43 @@ ModuleTensors collect_tensors(const torch::nn::Module& module);
 
 struct DecayRule {
   double weight_decay = 0.0;
+  /// True: biases and the parameters of normalisation layers are decayed as well.
   bool decay_bias_and_norm = false;
 };
 
-/// Descriptions of the trainable parameters. Biases and parameters of at most one dimension (all of
-/// torch's normalisation layers have such) get no weight decay unless the rule says so. Throws
-/// ConfigError for a parameter that is not float32, float64 or bfloat16, not on `device`, not
-/// strided, or whose memory has gaps.
+/// Describes the trainable parameters, in their order. Biases and parameters of at most one
+/// dimension (torch's normalisation layers have no others) get no weight decay unless the rule says
+/// so. Throws ConfigError for a parameter that is not float32, float64 or bfloat16, not on
+/// `device`, not strided, or whose memory has gaps or overlaps.
 std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
                                                const DecayRule& rule, Device device = {});
 
-/// One line per tensor: name, shape, strides, dtype, whether it is trained.
+/// One line per tensor: whether it is trained, name, shape, strides, type.
 std::string describe(const ModuleTensors& tensors);
 
-/// Collective: copies rank 0's values to all ranks. The tensors may be used on `stream` afterwards.
+/// Collective: copies rank 0's values to all ranks, and waits for the copies. Work on `stream` may
+/// use the tensors afterwards. Throws CommError.
 void broadcast_tensors(Communicator& communicator, Stream& stream, const ModuleTensors& tensors);
 
-/// Whether parameters may have the tensor's type: float32, float64 or bfloat16.
+/// True for the types that parameters may have: float32, float64, bfloat16.
 bool is_trained_type(const torch::Tensor& tensor);
 
-/// The memory of tensors that are dense and have a type that is trained, for a ModelAverage. Those
-/// in bfloat16 get a float32 copy, which is what is averaged.
+/// The memory of the tensors, for a ModelAverage; it keeps the tensors alive. All tensors must be
+/// dense and of a type that parameters may have. A tensor in bfloat16 gets a float32 copy, and the
+/// ModelAverage averages this copy.
 std::vector<ParameterMemory> averaged_memory(std::span<const NamedTensor> tensors, Stream& stream);
 
-/// Replaces a parameter's gradient by one in the parameter's layout, if it has another. Throws
-/// ConfigError for one that is sparse or has another type.
+/// Replaces a gradient in another layout than the parameter's by a copy in the parameter's layout.
+/// Throws ConfigError for a gradient that is sparse or has another type than the parameter.
 void adopt_layout(const NamedTensor& parameter, torch::Tensor& grad);
 
-/// The memory of a dense tensor, in the order in which it lies there. Throws std::logic_error for
-/// another dtype than float32, float64 and bfloat16.
+/// The memory of a dense tensor, in the order of the memory. The tensor must outlive the block.
+/// Throws std::logic_error for types other than float32, float64 and bfloat16.
 Block block_of_tensor(const torch::Tensor& tensor);
 
-/// Moves the parameters of a bucket into new memory of the stream's device, where they are; values,
-/// strides and hooks stay. Where there is a master copy, the parameters lie in the rounded one.
+/// Moves the parameters of a bucket into new memory on the stream's device, which is also theirs.
+/// Values, strides and hooks stay. In a bucket with master copies, the parameters lie in the
+/// rounded block. The parameters share the memory's ownership.
 ParameterMemory move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable,
                                 Stream& stream);
 

@@ -1,10 +1,11 @@
 #pragma once
-// What a device is given, recorded once and given to it again and again: a CUDA graph. Launching
-// one takes a single call where a step of a small model takes hundreds, which the host may not be
-// able to make as fast as the device works them off.
+// A CUDA graph: work for a device, recorded once and launched again and again. Launching a graph
+// takes one call. Without a graph, a step of a small model takes hundreds of calls, and the device
+// may finish its work faster than the host can make these calls.
 //
-// Recorded work reads and writes the same addresses every time, so what changes from step to step
-// must be copied into tensors that stay.
+// Protocol: one capture(), then any number of replay(). Recorded work reads and writes the same
+// addresses every time. Values that change from step to step must therefore be copied into tensors
+// that stay. Not thread safe.
 
 #include <functional>
 #include <memory>
@@ -18,20 +19,22 @@ namespace gossamer {
 
 class StepGraph {
  public:
+  /// Gives work to LibTorch, and returns the tensors that the work fills; some may be undefined.
   using Work = std::function<std::vector<at::Tensor>()>;
 
   virtual ~StepGraph() = default;
-  /// Records what `work` gives LibTorch in this thread and in autograd's; nothing of it runs. The
-  /// tensors that `work` returns, or undefined ones, are filled by every replay(). Once,
-  /// unless it has thrown. Throws what `work` throws, and LibTorch's errors for what cannot be
-  /// recorded: copies that the host waits for, and shapes that depend on values.
+  /// Records the work that `work` gives to LibTorch in this thread and in autograd's threads,
+  /// without running it. Returns the tensors of `work`; every replay() fills them. After a call
+  /// that has not thrown, no other call may follow. Throws the errors of `work`, and LibTorch's
+  /// errors for work that cannot be recorded: copies that the host waits for, and shapes that
+  /// depend on values.
   virtual std::vector<at::Tensor> capture(const Work& work) = 0;
-  /// Gives the device what was recorded, behind all that LibTorch has been given in this thread.
+  /// Launches the recorded work. It runs after all work that this thread has given to LibTorch.
   virtual void replay() = 0;
 };
 
-/// For a GPU. Throws ConfigError for processors, and where libgossamer_torch_cuda.so, which belongs
-/// to builds with CUDA, cannot be loaded.
+/// Makes a graph for a GPU. Throws ConfigError for processors, and if libgossamer_torch_cuda.so
+/// cannot be loaded; only builds with CUDA have this library.
 std::unique_ptr<StepGraph> make_step_graph(Device device);
 
 }  // namespace gossamer

@@ -1,8 +1,11 @@
 #pragma once
-// LibTorch's streams and memory as a Stream: work on a model's memory goes to the stream on which
-// LibTorch itself computes, in its order, and memory comes from its caching allocator.
+// A TorchStream gives work to the stream on which LibTorch itself computes. Work on a model's
+// memory then runs in LibTorch's order, and its memory comes from LibTorch's caching allocator.
 //
-// The program is not linked with LibTorch's CUDA library: it is loaded when a GPU is asked for.
+// The program is not linked with LibTorch's CUDA library. It loads the library when a GPU is asked
+// for.
+//
+// Thread safety: one thread at a time, as for every RelayStream.
 
 #include <map>
 #include <memory>
@@ -15,35 +18,39 @@
 
 namespace gossamer {
 
-/// Loads LibTorch's CUDA library and makes `device` this thread's own, both needed before the
-/// thread's first use of LibTorch on that GPU. Nothing for processors. Throws ConfigError when this
-/// program was built without CUDA, the library cannot be loaded, or there is no such GPU.
+/// Loads LibTorch's CUDA library, and makes `device` the current device of this thread. A thread
+/// needs both before it first uses LibTorch on that GPU. Does nothing for processors. Throws
+/// ConfigError if this program was built without CUDA, the library cannot be loaded, or there is no
+/// such GPU.
 void use_torch_device(Device device);
 
-/// The stream on which LibTorch computes. Its users may switch it at any time, thread by thread, so
-/// whoever comes back from them calls follow_current() before giving work.
+/// The stream on which LibTorch computes. The caller's code may switch LibTorch's current stream at
+/// any time, for each thread. After such code has run, call follow_current() before you give work
+/// to this stream.
 class TorchStream : public RelayStream {
  public:
-  /// Passes on what it is given to the stream on which LibTorch computes on `device` in this
-  /// thread, now. On processors work is done at once. Throws as use_torch_device().
+  /// Passes work on to the stream on which LibTorch computes on `device` in this thread now. On
+  /// processors the work is done at once. Throws like use_torch_device().
   explicit TorchStream(Device device);
 
-  /// From now on to the one that is current in the calling thread.
+  /// Passes all later work on to LibTorch's current stream of the calling thread.
   void follow_current();
-  /// LibTorch does not give the tensor's memory to others before the work is done that this stream
-  /// has been given so far.
+  /// Makes LibTorch's allocator keep the tensor's memory until the work that this stream has been
+  /// given so far is done.
   void keep_for_current(const at::Tensor& tensor);
 
  private:
   TorchStream(Device device, std::shared_ptr<Stream> first);
 
   Device device_;
-  /// By their native handles.
+  /// All streams followed so far, by their native handles.
   std::map<void*, std::shared_ptr<Stream>> streams_;
 };
 
+/// The device in LibTorch's type.
 c10::Device torch_device(Device device);
-/// Throws ConfigError for a device that is neither a processor nor a GPU of CUDA.
+/// The device in the project's type. Throws ConfigError for a device that is neither a processor
+/// nor a CUDA GPU.
 Device device_of(const c10::Device& device);
 
 }  // namespace gossamer

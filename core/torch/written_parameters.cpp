@@ -152,8 +152,8 @@ void DataParallelCore::State::warn_of_untrained() {
   if (names.empty()) return;
   warned_of_untrained = true;
   options.logger.warning(
-      concat("parameters require gradients that did not, or were not there, when the model was ",
-             "wrapped: ", list_of(std::move(names)),
+      concat("these parameters require gradients now, but did not require them or did not exist ",
+             "when the model was wrapped: ", list_of(std::move(names)),
              "; they are neither updated nor mixed and keep their gradients; wrap the model again ",
              "to train them"));
 }

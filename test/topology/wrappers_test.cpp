@@ -96,7 +96,7 @@ TEST(Wrappers, SayWhatIsWrongAndWhere) {
   EXPECT_TRUE(contains(refusal("phases: [{topology: ring}, {topology: ring}]"),
                        "phases[0].until: is missing"));
   EXPECT_TRUE(contains(refusal("phases: [{until: 3, topology: ring}]"),
-                       "phases[0].until: the last phase goes on"));
+                       "phases[0].until: the last phase has no end"));
   EXPECT_TRUE(contains(refusal("phases: [{until: 3, topology: ring}, {until: 3, topology: ring}, "
                                "{topology: ring}]"),
                        "phases[1].until: 3 is out of range"));

@@ -116,13 +116,12 @@ void require_regular_hosts(Communicator& communicator, const World& world) {
   for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
     if (sizes[rank] == std::to_string(world.node_size)) continue;
     throw ConfigError("command line", "--local-size",
-                      concat("is not given, and hosts do not tell which links are within a node: "
-                             "rank ",
-                             rank, " shares its host with ", sizes[rank],
-                             " rank(s), itself included, and the hosts have different numbers of "
-                             "ranks or the ranks are not numbered host by host, allowed: equally "
-                             "many ranks on each host, host by host (mpirun --map-by slot), or "
-                             "--local-size"));
+                      concat("is needed here: the host of rank ", rank, " has ", sizes[rank],
+                             sizes[rank] == "1" ? " rank" : " ranks",
+                             ", and either other hosts have more or fewer, or ranks are not "
+                             "numbered host by host, so nodes cannot be told from hosts; give "
+                             "--local-size, or start equally many ranks on each host, host by "
+                             "host (mpirun --map-by slot)"));
   }
 }
 

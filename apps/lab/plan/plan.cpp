@@ -121,10 +121,11 @@ std::string recommend(const Plan& plan, const PlanOptions& options) {
   const std::string target = shortest(options.target);
   std::string text;
   if (options.rank_by == RankBy::kTarget && best.target_s) {
-    text = concat("Take ", best.label, ": it brings the ranks within ", target,
-                  " of their mean first, after ", milliseconds(*best.target_s), " ms (",
-                  best.rounds->rounds, best.rounds->rounds == 1 ? " step of " : " steps of ",
-                  milliseconds(best.step.step_s), " ms)");
+    text =
+        concat("Take ", best.label, ": it is the first to shrink the ranks' distance from their ",
+               "mean to ", target, " of its start, after ", milliseconds(*best.target_s), " ms (",
+               best.rounds->rounds, best.rounds->rounds == 1 ? " step of " : " steps of ",
+               milliseconds(best.step.step_s), " ms)");
     if (shortest_row->step.step_s < 0.995 * best.step.step_s) {
       text += concat("; the shortest steps are those of ", shortest_row->label, ", ",
                      milliseconds(shortest_row->step.step_s), " ms");
@@ -134,8 +135,8 @@ std::string recommend(const Plan& plan, const PlanOptions& options) {
   text = concat("Take ", best.label, ": its steps are the shortest, ",
                 milliseconds(best.step.step_s), " ms");
   if (best.target_s) {
-    text += concat(", and the ranks are within ", target, " of their mean after ",
-                   milliseconds(*best.target_s), " ms");
+    text += concat(", and the ranks' distance from their mean has shrunk to ", target,
+                   " of its start after ", milliseconds(*best.target_s), " ms");
   }
   return text + ".";
 }
@@ -231,8 +232,7 @@ std::string to_text(const Plan& plan, const PlanOptions& options) {
     }
     return text + "\n";
   };
-  std::string text = line("topology", {"ms per step", "of it wait",
-                                       concat("to ", shortest(options.target)), "ms to that"});
+  std::string text = line("topology", {"ms per step", "ms waiting", "rounds", "ms to target"});
   for (const PlanRow& row : plan.rows) {
     const std::string rounds =
         row.rounds ? concat(row.rounds->estimated ? "about " : "", row.rounds->rounds) : "unknown";
@@ -240,8 +240,8 @@ std::string to_text(const Plan& plan, const PlanOptions& options) {
                              row.target_s ? milliseconds(*row.target_s) : "unknown"});
   }
   return concat(text, "Without communication a step takes ", milliseconds(plan.local_s),
-                " ms. Column 4: rounds until the ranks' distance from their mean has shrunk to ",
-                shortest(options.target), ".\n\n", plan.recommendation, "\n\n",
+                " ms.\nrounds: until the ranks' distance from their mean has shrunk to ",
+                shortest(options.target), " of its start\n\n", plan.recommendation, "\n\n",
                 plan.rows.front().yaml);
 }
 

@@ -61,7 +61,7 @@ std::vector<std::int64_t> shape_of(std::string_view header, const std::string& p
     list.remove_prefix(digit);
     std::int64_t size = 0;
     const auto [stop, error] = std::from_chars(list.data(), list.data() + list.size(), size);
-    if (error != std::errc() || size < 0) fail(path, "has a shape that is none in its header");
+    if (error != std::errc() || size < 0) fail(path, "has no valid shape in its header");
     shape.push_back(size);
     list.remove_prefix(static_cast<std::size_t>(stop - list.data()));
   }

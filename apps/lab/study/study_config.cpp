@@ -118,9 +118,9 @@ Item labelled(const YamlNode& node, const std::string& key) {
   }
   if (item.label.empty() || item.label.size() > kMaxLabel) {
     throw ConfigError(node.where, key,
-                      concat("makes no good name for a folder, allowed: beside its own keys "
-                             "`label: NAME` of 1 to ",
-                             kMaxLabel, " letters"));
+                      concat("gives an empty or too long folder name; add `label: NAME` to the "
+                             "item, with 1 to ",
+                             kMaxLabel, " characters"));
   }
   return item;
 }
@@ -157,7 +157,8 @@ std::vector<Item> read_named(const YamlNode& study, std::string_view key) {
     const std::string name = concat("study.", key, "[", i, "]");
     if (node.kind != Kind::kScalar && node.kind != Kind::kMapping) {
       throw ConfigError(node.where, name,
-                        "is neither, allowed: a name, or a section of key: value lines");
+                        "is neither a name nor a section, allowed: a name, or a section of key: "
+                        "value lines");
     }
     items.push_back(labelled(node, name));
   }

@@ -106,6 +106,10 @@ TEST(TopologyReport, DescribesFiguresForPeople) {
   const std::string exact = say("name: base-k", 6);
   EXPECT_NE(exact.find("all ranks have the exact mean after 4 rounds"), std::string::npos) << exact;
   EXPECT_NE(exact.find("to a thousandth after 4 rounds\n"), std::string::npos) << exact;
+  const std::string complete = say("name: complete", 4);
+  EXPECT_NE(complete.find("all ranks have the exact mean after 1 round\n"), std::string::npos)
+      << complete;
+  EXPECT_NE(complete.find("to a thousandth after 1 round\n"), std::string::npos) << complete;
   const std::string ring = say("name: ring", 8);
   EXPECT_NE(ring.find("shrinks to 0.707107 of itself per round"), std::string::npos) << ring;
   EXPECT_NE(ring.find("a rank sends 2.0 MB of a model of 2.0 MB"), std::string::npos) << ring;

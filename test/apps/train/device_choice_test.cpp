@@ -166,13 +166,14 @@ TEST(ChooseWires, SaysWhichRankDoesNotHaveWhatIsAskedFor) {
     return std::string();
   };
   EXPECT_EQ(text("nccl", kOddNccl),
-            "device.exchange: nccl, but rank 1 has NCCL 2.20.1, and rank 0 NCCL 2.28.9, allowed: "
-            "auto, nccl, mpi, host");
+            "device.exchange: nccl, but rank 1 has NCCL 2.20.1, and rank 0 has NCCL 2.28.9, "
+            "allowed: auto, nccl, mpi, host");
   EXPECT_EQ(text("nccl", kNoNccl),
             "device.exchange: nccl, but rank 0 has no NCCL: x, allowed: auto, nccl, mpi, host");
-  EXPECT_EQ(text("mpi", kSameNccl),
-            "device.exchange: mpi, but rank 1 has no MPI that reaches GPUs, and rank 0 MPI that "
-            "reaches GPUs, allowed: auto, nccl, mpi, host");
+  EXPECT_EQ(
+      text("mpi", kSameNccl),
+      "device.exchange: mpi, but rank 1 has no MPI that reaches GPUs, and rank 0 has MPI that "
+      "reaches GPUs, allowed: auto, nccl, mpi, host");
 }
 
 }  // namespace

@@ -283,7 +283,7 @@ TEST(TrainingLoop, SaysWhenABatchIsLargerThanWhatARankHas) {
   std::string small = kMlp;
   small.replace(small.find("300"), 3, "20");
   EXPECT_NE(
-      said_with(small).find("data.batch_size is 10, and each of the 3 ranks has only 6 samples"),
+      said_with(small).find("data.batch_size is 10, but each of the 3 ranks has only 6 samples"),
       std::string::npos);
   EXPECT_EQ(said_with(kMlp), "");
 }

@@ -53,7 +53,7 @@ TEST(LinkBench, RefusesHostsThatAreNoNodes) {
       ADD_FAILURE() << "no error";
     } catch (const ConfigError& error) {
       EXPECT_TRUE(contains(error.what(), "--local-size: ")) << error.what();
-      EXPECT_TRUE(contains(error.what(), "rank 0 shares its host with 3 rank(s)")) << error.what();
+      EXPECT_TRUE(contains(error.what(), "the host of rank 0 has 3 ranks")) << error.what();
     }
   };
   run_ranks(4, body);

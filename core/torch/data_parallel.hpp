@@ -47,6 +47,7 @@
 #include "comm/communicator.hpp"
 #include "core/model_average.hpp"
 #include "core/pipeline.hpp"
+#include "core/state_visitor.hpp"
 #include "core/torch/torch_stream.hpp"
 
 namespace gossamer {
@@ -155,6 +156,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   void drain();
   [[nodiscard]] AverageScope global_average(bool average_buffers);
   [[nodiscard]] WriteScope write_parameters();
+  void visit(StateVisitor& visitor);
   [[nodiscard]] const PipelineMetrics& metrics() const;
   [[nodiscard]] const Progress& progress() const;
   [[nodiscard]] double lr() const;
@@ -234,6 +236,17 @@ class DecentralizedDataParallel {
   [[nodiscard]] AverageScope global_average(bool average_buffers = true) {
     return core_->global_average(average_buffers);
   }
+
+  /// Collective, between two steps: shows the visitor all state of training, parameters, frozen
+  /// parameters and buffers included. Waits for the exchanges in flight; the next step still mixes
+  /// in their results. StateSnapshot and StateLoader (core/checkpoint/state_file.hpp) save to a
+  /// file and load from a file.
+  ///
+  /// Loading repeats the exchanges that were in flight at saving, and training then continues bit
+  /// for bit. The wrapper may be new or trained. Its ranks, model, algorithm and optimizer must be
+  /// those of the saved one; its buckets may differ. Throws std::logic_error when saving before the
+  /// first step, and CheckpointError when the state does not fit.
+  void visit(StateVisitor& visitor) { core_->visit(visitor); }
 
   /// Sets the factor that gradients are multiplied by before clipping and update, from the next
   /// step on: 1/S for a loss that was multiplied by S. With GradientOptions::nonfinite = kSkip a

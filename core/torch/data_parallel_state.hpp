@@ -1,6 +1,7 @@
 #pragma once
 // The state of a wrapped model, and the parts of a step. Only the .cpp files of DataParallelCore
-// include this header: data_parallel.cpp, data_parallel_state.cpp, written_parameters.cpp.
+// include this header: data_parallel.cpp, data_parallel_state.cpp, saved_state.cpp,
+// written_parameters.cpp.
 
 #include <cstdint>
 #include <memory>
@@ -106,6 +107,11 @@ struct DataParallelCore::State {
   void after_update(const BucketSpec& spec);
   /// Collective: replaces the floating-point buffers by their means.
   void average_buffers();
+
+  // In saved_state.cpp.
+
+  /// Collective when it loads into a wrapper without buckets: cuts them, and makes the pipeline.
+  void visit_arrival_order(StateVisitor& visitor);
 
   // In written_parameters.cpp.
 

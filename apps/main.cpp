@@ -65,6 +65,7 @@ int run(int argc, char** argv) {
   add_replay_command(program, exit_code);
   add_simulate_command(program, exit_code);
   add_topology_command(program, exit_code);
+  add_checkpoint_command(program, exit_code);
   add_list_command(program, exit_code);
   add_plan_command(program, exit_code);
   try {

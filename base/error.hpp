@@ -11,7 +11,7 @@
 
 namespace gossamer {
 
-/// Exit codes of the program; part of its interface. The README lists those in use.
+/// Exit codes of the program; part of its interface.
 enum class ExitCode : int {
   kDone = 0,
   kCheckFailed = 1,
@@ -20,7 +20,7 @@ enum class ExitCode : int {
   kCheckpoint = 4,
   kInternal = 70,
   kPeerLost = 74,
-  /// Reserved for runs that stop with a checkpoint.
+  /// A signal has ended the run, and its checkpoint is saved.
   kPreempted = 75,
   kNonFinite = 76,
   // 128 and the number of the signal, as shells have it: SIGINT, SIGTERM.

@@ -13,6 +13,7 @@ void add_plan_command(CLI::App& program, int& exit_code);
 void add_bench_links_command(CLI::App& bench, int& exit_code);
 void add_simulate_command(CLI::App& program, int& exit_code);
 void add_topology_command(CLI::App& program, int& exit_code);
+void add_checkpoint_command(CLI::App& program, int& exit_code);
 void add_list_command(CLI::App& program, int& exit_code);
 
 /// Adds `bench topologies`.

@@ -11,7 +11,9 @@
 #include "apps/commands/commands.hpp"
 #include "apps/lab/topology_report.hpp"
 #include "apps/train/agreement.hpp"
+#include "apps/train/checkpointer.hpp"
 #include "apps/train/rank_setup.hpp"
+#include "apps/train/resume.hpp"
 #include "apps/train/run_config.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/training_loop.hpp"
@@ -21,12 +23,16 @@
 namespace gossamer::apps {
 namespace {
 
+constexpr std::string_view kAuto = "auto";
+
 struct TrainArguments {
   std::string config_path;
   std::vector<std::string> overrides;
   int num_ranks = 0;
   bool dry_run = false;
   bool overwrite = false;
+  /// Empty, `auto`, or the folder of a run.
+  std::string resume;
 };
 
 /// The file with its overrides, or the error of reading it. Errors are thrown later, because all
@@ -42,7 +48,13 @@ Source read_source(const TrainArguments& arguments) {
   source.launch.backend = default_backend();
   source.launch.options.num_ranks = arguments.num_ranks;
   try {
-    source.tree = read_yaml_file(arguments.config_path);
+    const bool named = !arguments.resume.empty() && arguments.resume != kAuto;
+    if (arguments.config_path.empty() && !named) {
+      throw ConfigError("command line", "config", "is missing; give CONFIG.yaml, or --resume RUN");
+    }
+    source.tree = read_yaml_file(arguments.config_path.empty() ? arguments.resume + "/config.yaml"
+                                                               : arguments.config_path);
+    if (named) apply_override(source.tree, "run.output_dir=" + Json(arguments.resume).dump());
     for (const std::string& text : arguments.overrides) apply_override(source.tree, text);
     LaunchConfig launch = read_launch_config(Options(source.tree));
     launch.options.num_ranks = arguments.num_ranks;
@@ -87,7 +99,7 @@ class TrainRun {
       if (source_.error) throw ConfigError(*source_.error);
       RunConfig read = read_run_config(Options(source_.tree), world, arguments_.config_path);
       // Before anything that takes long.
-      if (world.rank == 0 && !arguments_.dry_run) {
+      if (world.rank == 0 && !arguments_.dry_run && arguments_.resume.empty()) {
         check_run_folder(read.output_dir, if_finished(read));
       }
       return read;
@@ -101,19 +113,44 @@ class TrainRun {
                                   .logger = logger,
                                   .data = data,
                                   .dry_run = arguments_.dry_run,
-                                  .stop = stop_});
+                                  .stop = stop_,
+                                  .saves_checkpoints = true});
     if (arguments_.dry_run) {
       const double loss = trainer.train_step().item<double>();
       if (world.rank == 0) print_dry_run(config, trainer, loss);
       trainer.close();
       return;
     }
+    std::string checkpoint = jointly_slow(communicator, [&] {
+      return world.rank == 0 ? find_checkpoint(config, world, logger) : "";
+    });
+    checkpoint = communicator.all_gather(checkpoint).front();
     auto folder = jointly_slow(communicator, [&]() -> std::unique_ptr<RunFolder> {
       if (world.rank != 0) return nullptr;
-      return std::make_unique<RunFolder>(config.output_dir, config.resolved, if_finished(config));
+      return std::make_unique<RunFolder>(
+          config.output_dir, config.resolved,
+          checkpoint.empty() ? if_finished(config) : IfFinished::kContinue);
     });
-    if (folder) greet(config, *folder, world, trainer, logger);
-    trainer.run(folder.get());
+    if (folder) greet(config, *folder, world, trainer, logger, checkpoint);
+    trainer.run(folder.get(), checkpoint);
+  }
+
+  /// The checkpoint to continue from; empty: none. Throws CheckpointError.
+  [[nodiscard]] std::string find_checkpoint(const RunConfig& config, const World& world,
+                                            const Logger& logger) const {
+    if (arguments_.resume.empty()) return "";
+    const std::string folder = checkpoint_folder(config.output_dir);
+    std::string path = newest_checkpoint(folder, [&logger](const std::string& error) {
+      logger.warning(concat(error, "; this checkpoint is left out"));
+    });
+    if (path.empty()) {
+      if (arguments_.resume == kAuto) return "";
+      throw CheckpointError(concat(folder, " holds no checkpoint to continue from"));
+    }
+    for (const std::string& change : check_resumable(read_manifest(path), config, world, path)) {
+      logger.warning(concat("other than in the checkpoint: ", change));
+    }
+    return path;
   }
 
   [[nodiscard]] IfFinished if_finished(const RunConfig& config) const {
@@ -123,9 +160,12 @@ class TrainRun {
   }
 
   static void greet(const RunConfig& config, const RunFolder& folder, const World& world,
-                    const TrainingLoop& trainer, const Logger& logger) {
+                    const TrainingLoop& trainer, const Logger& logger,
+                    const std::string& checkpoint) {
     for (const std::string& remark : folder.remarks()) logger.warning(remark);
-    if (folder.replaces_earlier_run()) {
+    if (!checkpoint.empty()) {
+      logger.info(concat("continues from ", checkpoint));
+    } else if (folder.replaces_earlier_run()) {
       logger.warning(concat("the run that was in ", folder.path(),
                             " is replaced when this one has its first record"));
     }
@@ -156,7 +196,6 @@ void add_train_command(CLI::App& program, int& exit_code) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = program.add_subcommand("train", "Train a model as a YAML file says");
   command->add_option("config", arguments->config_path, "The run's configuration")
-      ->required()
       ->type_name("CONFIG.yaml");
   command->add_option("overrides", arguments->overrides, "Values that replace those of the file")
       ->type_name("key.sub=value");
@@ -169,12 +208,26 @@ void add_train_command(CLI::App& program, int& exit_code) {
                     "topology's rounds and the buckets");
   command->add_flag("--overwrite", arguments->overwrite,
                     "Replace the finished run that run.output_dir holds");
+  command
+      ->add_option("--resume", arguments->resume,
+                   "Continue from the newest checkpoint: of the run in a folder, by its own "
+                   "configuration unless one is given; or `auto`, of the run in run.output_dir if "
+                   "there is one")
+      ->type_name("RUN|auto");
   command->footer(
       "Examples:\n"
       "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"
       "  gossamer train configs/quickstart.yaml --ranks 4 topology.name=one-peer-exp "
-      "run.steps=100");
-  command->callback([arguments, &exit_code] { exit_code = train(*arguments); });
+      "run.steps=100\n"
+      "  gossamer train --resume runs/quickstart --ranks 4");
+  command->callback([arguments, &exit_code] {
+    // After --resume RUN the first word may be an override.
+    if (arguments->config_path.find('=') != std::string::npos) {
+      arguments->overrides.insert(arguments->overrides.begin(),
+                                  std::exchange(arguments->config_path, ""));
+    }
+    exit_code = train(*arguments);
+  });
 }
 
 }  // namespace gossamer::apps

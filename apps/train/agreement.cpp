@@ -54,7 +54,8 @@ ExitCode exit_code_at_end(const std::exception& error) {
 
 bool is_stop(const std::exception& error) {
   const ExitCode code = exit_code_at_end(error);
-  return code == ExitCode::kInterrupted || code == ExitCode::kTerminated;
+  return code == ExitCode::kInterrupted || code == ExitCode::kTerminated ||
+         code == ExitCode::kPreempted;
 }
 
 void agree_on_success(Communicator& communicator, const std::exception* error) {

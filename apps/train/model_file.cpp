@@ -1,20 +1,16 @@
-#include "apps/train/safetensors.hpp"
+#include "apps/train/model_file.hpp"
 
-#include <array>
-#include <bit>
-#include <cstdint>
+#include <filesystem>
+#include <utility>
 
-#include <nlohmann/json.hpp>
 #include <torch/types.h>
 
-#include "apps/train/whole_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/checkpoint/safetensors.hpp"
 
 namespace gossamer::apps {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "safetensors files are little endian");
 
 std::string type_name(torch::ScalarType type) {
   switch (type) {
@@ -24,38 +20,48 @@ std::string type_name(torch::ScalarType type) {
       return "F64";
     case torch::kBFloat16:
       return "BF16";
+    case torch::kFloat16:
+      return "F16";
     case torch::kInt64:
       return "I64";
+    case torch::kInt32:
+      return "I32";
+    case torch::kUInt8:
+      return "U8";
+    case torch::kBool:
+      return "BOOL";
     default:
-      throw CheckpointError(
-          concat("a model with ", torch::toString(type),
-                 " values cannot be saved, allowed: float32, float64, bfloat16, int64"));
+      throw CheckpointError(concat("a model with ", torch::toString(type),
+                                   " values cannot be saved, allowed: float32, float64, bfloat16, "
+                                   "float16, int64, int32, uint8, bool"));
   }
 }
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  std::int64_t end = 0;
+std::vector<NamedTensor> copy_to_host(const torch::nn::Module& module) {
+  std::vector<NamedTensor> tensors;
+  const auto add = [&tensors](const auto& entry) {
+    tensors.push_back({entry.key(), entry.value().detach().to(torch::kCPU, /*non_blocking=*/false,
+                                                              /*copy=*/true)});
+  };
+  for (const auto& entry : module.named_parameters()) add(entry);
+  for (const auto& entry : module.named_buffers()) add(entry);
+  return tensors;
+}
+
+FileDigest write_model_file(const std::string& path, const std::vector<NamedTensor>& tensors) {
+  std::vector<torch::Tensor> values;
+  std::vector<TensorView> views;
   for (const auto& [name, tensor] : tensors) {
-    const std::int64_t begin = end;
-    end += static_cast<std::int64_t>(tensor.nbytes());
-    header[name] = {{"dtype", type_name(tensor.scalar_type())},
-                    {"shape", tensor.sizes().vec()},
-                    {"data_offsets", std::array{begin, end}}};
+    values.push_back(tensor.detach().contiguous());
+    views.push_back({.name = name,
+                     .dtype = type_name(tensor.scalar_type()),
+                     .shape = tensor.sizes().vec(),
+                     .data = values.back().data_ptr(),
+                     .num_bytes = static_cast<std::int64_t>(values.back().nbytes())});
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // values begin at a multiple of 8 bytes
-  WholeFile file(path);
-  const auto length = static_cast<std::uint64_t>(text.size());
-  file.write(&length, sizeof length);
-  file.write(text.data(), text.size());
-  for (const auto& [name, tensor] : tensors) {
-    const torch::Tensor values = tensor.detach().contiguous();
-    file.write(values.data_ptr(), values.nbytes());
-  }
-  file.keep(/*sync=*/true);
+  return write_safetensors(path, std::move(views));
 }
 
 }  // namespace gossamer::apps

@@ -1,18 +1,19 @@
 #pragma once
-// Writes models as safetensors files: a JSON header with names, types, shapes and offsets, then the
-// raw values. Reading such a file runs no code. Python reads it with safetensors.torch.load_file.
-// Format: https://github.com/huggingface/safetensors.
+// Models as safetensors files. Python reads them with safetensors.torch.load_file().
 
 #include <string>
 #include <vector>
 
+#include "core/checkpoint/sha256.hpp"
 #include "core/torch/parameters.hpp"
 
 namespace gossamer::apps {
 
-/// Writes the tensors, which must be on the host, in row-major order. A file with this name is
-/// never half written (WholeFile). Throws CheckpointError if the file cannot be written, or if a
-/// tensor is not float32, float64, bfloat16 or int64.
-void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
+/// Copies of a module's parameters and buffers on the host.
+std::vector<NamedTensor> copy_to_host(const torch::nn::Module& module);
+
+/// Writes tensors that are on the host. The path holds the whole file or none (WholeFile). Returns
+/// size and SHA-256 of the file. Throws CheckpointError, also for a type that the format lacks.
+FileDigest write_model_file(const std::string& path, const std::vector<NamedTensor>& tensors);
 
 }  // namespace gossamer::apps

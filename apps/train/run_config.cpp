@@ -11,6 +11,29 @@ namespace {
 
 constexpr std::int64_t kMaxCount = 1'000'000'000;
 
+/// Reads `never`, `500` (steps) or `15 minutes`.
+void read_checkpoints(const Options& run, RunConfig::Checkpoints& checkpoints) {
+  constexpr std::string_view kKey = "checkpoint_every";
+  constexpr std::string_view kUnit = " minutes";
+  checkpoints.given = run.has(kKey);
+  checkpoints.keep = run.integer("keep", {.fallback = 3, .min = 1, .max = kMaxCount});
+  const std::string text = run.text(kKey, "15 minutes");
+  if (text == "never") return;
+  bool good = false;
+  if (text.ends_with(kUnit)) {
+    const std::string number = text.substr(0, text.size() - kUnit.size());
+    good = parse_whole(number, checkpoints.every_minutes) && checkpoints.every_minutes > 0.0 &&
+           checkpoints.every_minutes <= 1e6;
+  } else {
+    good = parse_whole(text, checkpoints.every_steps) && checkpoints.every_steps > 0 &&
+           checkpoints.every_steps <= kMaxCount;
+  }
+  if (!good) {
+    run.fail(kKey, concat(text, " is none, allowed: a number of steps, as 500; a time, as ",
+                          "15 minutes; or never"));
+  }
+}
+
 void read_run(const Options& run, const std::string& config_path, RunConfig& config) {
   config.seed = static_cast<std::uint64_t>(run.integer("seed", {.fallback = 1, .min = 0}));
   // Steps win, so that a file that counts in epochs can be shortened on the command line.
@@ -21,6 +44,7 @@ void read_run(const Options& run, const std::string& config_path, RunConfig& con
   config.output_dir_given = run.has("output_dir");
   if (config.output_dir.empty()) run.fail("output_dir", "is empty, allowed: the path of a folder");
   config.threads = run.integer("threads", {.fallback = 0, .min = 0, .max = 4096});
+  read_checkpoints(run, config.checkpoints);
 }
 
 void read_model_and_data(const Options& root, RunConfig& config) {

@@ -40,6 +40,18 @@ struct RunConfig {
   /// Compute threads per rank. 0: the ranks of a host share its cores evenly.
   std::int64_t threads = 0;
 
+  struct Checkpoints {
+    /// At most one of the two is positive; neither: checkpoints are off.
+    std::int64_t every_steps = 0;
+    double every_minutes = 0.0;
+    /// True: the user has chosen one.
+    bool given = false;
+    /// Number of checkpoints that stay.
+    std::int64_t keep = 3;
+    [[nodiscard]] bool enabled() const { return every_steps > 0 || every_minutes > 0.0; }
+  };
+  Checkpoints checkpoints;
+
   DeviceChoice device;
   /// Seconds that an exchange may take.
   double comm_timeout_s = 0.0;

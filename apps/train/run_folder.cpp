@@ -4,10 +4,11 @@
 #include <iterator>
 #include <utility>
 
-#include "apps/train/safetensors.hpp"
-#include "apps/train/whole_file.hpp"
+#include "apps/train/model_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/whole_file.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -16,6 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFolderKey = "run.output_dir";
 constexpr std::string_view kFinished = "holds a finished run";
+constexpr std::string_view kUnfinished = "holds checkpoints of a run that has not finished";
 
 /// null when there is none that can be read.
 Json read_status(const std::string& folder) {
@@ -27,6 +29,12 @@ bool holds_finished_run(const std::string& folder) {
   if (fs::exists(folder + "/model.safetensors")) return true;
   const Json status = read_status(folder);
   return status.is_object() && status.value("state", "") == "done";
+}
+
+/// Why a new run must not replace what is in a folder; empty if it may.
+std::string why_keep(const std::string& folder) {
+  if (holds_finished_run(folder)) return std::string(kFinished);
+  return list_checkpoints(checkpoint_folder(folder)).empty() ? "" : std::string(kUnfinished);
 }
 
 std::string without_slash_at_end(std::string path) {
@@ -42,10 +50,11 @@ std::string next_free(const std::string& path) {
 }
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  const bool finished = why == kFinished;
-  throw CheckpointError(concat(path, " ", why, ". To ", finished ? "keep it" : "leave it alone",
+  const bool may_go = why == kFinished || why == kUnfinished;
+  throw CheckpointError(concat(path, " ", why, ". To ", may_go ? "keep it" : "leave it alone",
                                ", type ", kFolderKey, "=", next_free(path),
-                               finished ? "; to replace it, type --overwrite" : ""));
+                               why == kUnfinished ? "; to continue it, type --resume auto" : "",
+                               may_go ? "; to replace it, type --overwrite" : ""));
 }
 
 }  // namespace
@@ -63,17 +72,18 @@ void write_file(const std::string& path, const std::string& text, std::string_vi
 
 void check_run_folder(const std::string& path, IfFinished if_finished) {
   const std::string folder = without_slash_at_end(path);
-  if (if_finished == IfFinished::kRefuse && holds_finished_run(folder)) {
-    refuse(folder, std::string(kFinished));
-  }
+  if (if_finished != IfFinished::kRefuse) return;
+  if (const std::string why = why_keep(folder); !why.empty()) refuse(folder, why);
 }
+
+std::string checkpoint_folder(const std::string& run) { return run + "/checkpoints"; }
 
 RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
                      IfFinished if_finished)
     : path_(without_slash_at_end(path)), config_(std::move(config)) {
   if (if_finished == IfFinished::kNextNumber) {
     claim_next_number();
-  } else if (const auto why = try_claim(if_finished == IfFinished::kReplace); !why.empty()) {
+  } else if (const auto why = try_claim(if_finished != IfFinished::kRefuse); !why.empty()) {
     refuse(path_, why);
   }
   if (!lock_->held()) {
@@ -89,7 +99,7 @@ RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
 }
 
 std::string RunFolder::try_claim(bool replace) {
-  if (!replace && holds_finished_run(path_)) return std::string(kFinished);
+  if (const std::string why = why_keep(path_); !replace && !why.empty()) return why;
   std::error_code failure;
   fs::create_directories(path_, failure);
   if (failure) {
@@ -101,7 +111,7 @@ std::string RunFolder::try_claim(bool replace) {
     return concat("belongs to another run that is under way (", lock->holder(), ")");
   }
   // Once more: a run may have ended in between.
-  if (!replace && holds_finished_run(path_)) return std::string(kFinished);
+  if (const std::string why = why_keep(path_); !replace && !why.empty()) return why;
   lock_ = std::move(lock);
   return "";
 }
@@ -139,9 +149,28 @@ void RunFolder::begin() {
   std::error_code failure;
   fs::remove(status_path(), failure);
   fs::remove(model_path(), failure);
+  fs::remove_all(checkpoint_folder(path_), failure);
   write_file(path_ + "/config.yaml", to_yaml(config_), kFolderKey);
   metrics_.open(metrics_path(), std::ios::trunc);
   if (!metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
+}
+
+void RunFolder::resume(std::int64_t metrics_bytes) {
+  begun_ = true;
+  std::error_code failure;
+  const auto size = static_cast<std::int64_t>(fs::file_size(metrics_path(), failure));
+  if (!failure && size > metrics_bytes) {
+    // Records of steps that are made again.
+    fs::resize_file(metrics_path(), static_cast<std::uintmax_t>(metrics_bytes), failure);
+  }
+  write_file(path_ + "/config.yaml", to_yaml(config_), kFolderKey);
+  metrics_.open(metrics_path(), std::ios::app);
+  if (failure || !metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
+}
+
+std::int64_t RunFolder::metrics_bytes() const {
+  std::error_code failure;
+  return static_cast<std::int64_t>(fs::file_size(metrics_path(), failure));
 }
 
 void RunFolder::write_metrics(const Json& record) {
@@ -154,7 +183,7 @@ void RunFolder::write_metrics(const Json& record) {
 
 void RunFolder::write_model(const std::vector<NamedTensor>& tensors) {
   begin();
-  write_safetensors(model_path(), tensors);
+  write_model_file(model_path(), tensors);
 }
 
 void RunFolder::write_status(const Json& status, bool sync) const {

@@ -35,19 +35,34 @@ enum class IfFinished : std::uint8_t {
   kReplace,
   /// The new run goes into path-2, path-3 and so on; also if another run writes the folder.
   kNextNumber,
+  /// The run in the folder continues, finished or not; see RunFolder::resume().
+  kContinue,
 };
+
+/// The folder of a run's checkpoints.
+std::string checkpoint_folder(const std::string& run);
 
 /// Throws the error with which RunFolder would refuse the folder. Checks only what needs no lock:
 /// whether the folder holds a finished run.
 void check_run_folder(const std::string& path, IfFinished if_finished);
 
-/// Replaces any run that has not finished. The files of an earlier run stay until the new run has
-/// its first record or model to write, so a run that fails at once destroys nothing.
+/// Replaces a run that has not finished, unless the run has checkpoints. The files of an earlier
+/// run stay until the new run has its first record or model to write, so a run that fails at once
+/// destroys nothing.
 class RunFolder {
  public:
   /// Makes the folder and takes its lock. Throws CheckpointError, also if another run has the lock
   /// and `if_finished` is not kNextNumber.
   RunFolder(const std::string& path, std::vector<ResolvedValue> config, IfFinished if_finished);
+
+  /// Removes the files of an earlier run, and writes the configuration. Only the first call does.
+  /// The other functions that write call it.
+  void begin();
+  /// Continues the run that is in the folder: metrics.jsonl keeps its first `metrics_bytes` bytes.
+  /// Call it before the first write.
+  void resume(std::int64_t metrics_bytes);
+  /// Size of metrics.jsonl.
+  [[nodiscard]] std::int64_t metrics_bytes() const;
 
   /// Appends one line. Numbers that are not finite become null.
   void write_metrics(const Json& record);
@@ -70,8 +85,6 @@ class RunFolder {
   void claim_next_number();
   /// Changes the state of a dead run to `died`: it is `running` although nobody holds the lock.
   void correct_status();
-  /// Removes the files of an earlier run, and writes the configuration. Only the first call does.
-  void begin();
   [[nodiscard]] std::string status_path() const { return path_ + "/status.json"; }
   [[nodiscard]] std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
 

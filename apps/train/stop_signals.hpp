@@ -1,5 +1,5 @@
 #pragma once
-// Catches SIGINT and SIGTERM, so that a run can end between two steps.
+// Catches SIGINT, SIGTERM and SIGUSR1, so that a run can end between two steps.
 
 #include <atomic>
 #include <csignal>
@@ -7,9 +7,9 @@
 
 namespace gossamer::apps {
 
-/// Catches SIGINT and SIGTERM while this object lives. It keeps the first signal for caught(); the
-/// second signal ends the process at once. A signal that the process was told to ignore (nohup,
-/// jobs in the background) stays ignored.
+/// Catches SIGINT, SIGTERM and SIGUSR1 while this object lives. It keeps the first signal for
+/// caught(); the second signal ends the process at once. A signal that the process was told to
+/// ignore (nohup, jobs in the background) stays ignored.
 class StopSignals {
  public:
   /// Blocks the signals for this thread and for the threads that it starts from now on, so that

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <utility>
 
 #include <ATen/Parallel.h>
 #include <torch/nn/functional/loss.h>
 
 #include "apps/train/agreement.hpp"
+#include "apps/train/model_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/block_checksum.hpp"
@@ -22,8 +22,6 @@ namespace {
 constexpr std::uint64_t kModelStream = 1;
 // Losses that wait on a GPU until somebody wants to know them.
 constexpr std::int64_t kMostUnread = 1000;
-// How often ranks ask each other for signals. Launchers kill what goes on for long after one.
-constexpr double kAskEveryUs = 250e3;
 
 std::shared_ptr<Classifier> make_classifier(const RunConfig& config, const Samples& samples,
                                             Device device) {
@@ -171,14 +169,7 @@ TrainingLoop::Evaluation TrainingLoop::evaluate(const std::function<void()>& wit
 
 void TrainingLoop::save(RunFolder* folder) {
   std::vector<NamedTensor> tensors;
-  if (folder != nullptr) {
-    for (const auto& entry : classifier_->named_parameters()) {
-      tensors.push_back({entry.key(), entry.value().cpu()});
-    }
-    for (const auto& entry : classifier_->named_buffers()) {
-      tensors.push_back({entry.key(), entry.value().cpu()});
-    }
-  }
+  if (folder != nullptr) tensors = copy_to_host(*classifier_);
   jointly_slow(setup_.communicator, [&] {
     if (folder != nullptr) folder->write_model(tensors);
     return true;
@@ -269,12 +260,16 @@ void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluat
                          {"elapsed_s", elapsed_s()}});
 }
 
-Json TrainingLoop::status(std::string_view state) const {
-  return {
+Json TrainingLoop::status(std::string_view state) {
+  Json status = {
       {"state", state}, {"step", step_}, {"total_steps", total_steps_}, {"elapsed_s", elapsed_s()}};
+  if (checkpointer_ && !checkpointer_->newest().empty()) {
+    status["last_checkpoint"] = checkpointer_->newest();
+  }
+  return status;
 }
 
-void TrainingLoop::write_failure(const RunFolder& folder, const std::exception& error) const {
+void TrainingLoop::write_failure(const RunFolder& folder, const std::exception& error) {
   Json end = status(is_stop(error) ? "stopped" : "failed");
   end["message"] = error.what();
   end["exit_code"] = static_cast<int>(exit_code_at_end(error));
@@ -285,34 +280,16 @@ void TrainingLoop::write_failure(const RunFolder& folder, const std::exception& 
   }
 }
 
-void TrainingLoop::stop_if_asked() {
-  if (setup_.stop == nullptr || step_ < ask_at_) return;
-  const int caught = setup_.stop->caught();
-  const auto now = Clock::now();
-  const std::chrono::duration<double, std::micro> since = now - std::exchange(last_asked_, now);
-  // Whole numbers, so that all ranks have the same sums.
-  const std::vector<double> sums = sum_over_ranks(
-      setup_.communicator,
-      {caught == SIGTERM ? 1.0 : 0.0, caught == SIGINT ? 1.0 : 0.0, std::round(since.count())});
-  if (sums[0] + sums[1] > 0.0) {
-    model_.drain();
-    const bool terminated = sums[0] > 0.0;
-    throw JointFailure(concat("stopped by ", terminated ? "SIGTERM" : "SIGINT", " after step ",
-                              step_, " of ", total_steps_),
-                       terminated ? ExitCode::kTerminated : ExitCode::kInterrupted);
-  }
-  const double step_us = sums[2] / setup_.world.size / static_cast<double>(ask_every_);
-  const double wanted = kAskEveryUs / std::max(step_us, 1.0);
-  ask_every_ = std::clamp(static_cast<std::int64_t>(wanted), std::int64_t{1}, 2 * ask_every_);
-  ask_at_ = step_ + ask_every_;
-}
-
-void TrainingLoop::run(RunFolder* folder) {
+void TrainingLoop::run(RunFolder* folder, const std::string& checkpoint) {
   begin_ = Clock::now();
-  last_asked_ = begin_;
   window_ = {};
   num_samples_ = 0;
   try {
+    open_checkpoints(folder);
+    if (!checkpoint.empty()) {
+      restore(checkpoint, folder);
+      restored_step_ = step_;
+    }
     train(folder);
     close();
   } catch (const std::exception& error) {
@@ -325,18 +302,23 @@ void TrainingLoop::run(RunFolder* folder) {
 void TrainingLoop::train(RunFolder* folder) {
   if (folder != nullptr) folder->write_status(status("running"), /*sync=*/false);
   while (step_ < total_steps_) {
-    stop_if_asked();
+    meet(folder);
+    if (checkpoint_is_due()) {
+      checkpointer_->finish();
+      start_checkpoint(folder);
+    }
     advance();
     if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
     if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
     if (is_due(config_.eval_every) && step_ < total_steps_) write_evaluation(folder, evaluate());
   }
+  close_checkpoints(folder);
   finish(folder);
 }
 
 void TrainingLoop::finish(RunFolder* folder) {
   model_.drain();
-  const PipelineMetrics& metrics = model_.metrics();
+  const PipelineMetrics metrics = total_metrics();
   std::vector<double> sums =
       sum_over_ranks(setup_.communicator, {forward_s_, backward_s_ - metrics.pipeline_s,
                                            metrics.wait_s, metrics.update_s, metrics.bytes_sent,
@@ -376,8 +358,7 @@ void TrainingLoop::finish(RunFolder* folder) {
 }
 
 void TrainingLoop::write_end(RunFolder& folder, const Evaluation& evaluation,
-                             const Summary& summary,
-                             const std::vector<std::string>& checksums) const {
+                             const Summary& summary, const std::vector<std::string>& checksums) {
   write_evaluation(&folder, evaluation);
   Json record = to_json(summary);
   record["parameter_checksums"] = checksums;

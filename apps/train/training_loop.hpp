@@ -13,7 +13,9 @@
 
 #include "apps/data/dataset.hpp"
 #include "apps/data/sharding.hpp"
+#include "apps/train/checkpointer.hpp"
 #include "apps/train/evaluation.hpp"
+#include "apps/train/meetings.hpp"
 #include "apps/train/progress_line.hpp"
 #include "apps/train/run_config.hpp"
 #include "apps/train/run_folder.hpp"
@@ -39,6 +41,8 @@ class TrainingLoop {
     /// Signals that end the run; null: none. Must be set on all ranks or on none, and outlive the
     /// loop.
     const StopSignals* stop = nullptr;
+    /// True: save checkpoints as the configuration says. Needs `stop`.
+    bool saves_checkpoints = false;
   };
 
   /// Collective. `config` must outlive this object.
@@ -48,9 +52,10 @@ class TrainingLoop {
   /// rank, one number on the model's device.
   torch::Tensor train_step();
   /// Collective. Trains to the end, evaluates, and fills the folder; `folder` is null except on
-  /// rank 0. If a signal has come to any rank, all ranks throw JointFailure after the same step. If
-  /// a run fails, status.json has the error, too.
-  void run(RunFolder* folder);
+  /// rank 0. If `checkpoint` is not empty, continues from this folder. If a signal has come to any
+  /// rank, all ranks save a checkpoint and throw JointFailure after the same step. If a run fails,
+  /// status.json has the error, too.
+  void run(RunFolder* folder, const std::string& checkpoint = "");
   /// Collective. The last call after a training that has not failed; see Communicator::close().
   void close() { device_.close(); }
 
@@ -104,14 +109,35 @@ class TrainingLoop {
   void read_losses();
   void write_evaluation(RunFolder* folder, const Evaluation& evaluation) const;
   void train(RunFolder* folder);
-  /// Collective in some steps, the same on all ranks. Throws JointFailure if a signal has come to
-  /// any rank.
-  void stop_if_asked();
   void finish(RunFolder* folder);
   void write_end(RunFolder& folder, const Evaluation& evaluation, const Summary& summary,
-                 const std::vector<std::string>& checksums) const;
-  [[nodiscard]] Json status(std::string_view state) const;
-  void write_failure(const RunFolder& folder, const std::exception& error) const;
+                 const std::vector<std::string>& checksums);
+  [[nodiscard]] Json status(std::string_view state);
+  void write_failure(const RunFolder& folder, const std::exception& error);
+
+  // In training_state.cpp.
+
+  /// Collective.
+  void open_checkpoints(const RunFolder* folder);
+  /// Shows the visitor all state of the run. Collective, as the visit of the model.
+  void visit(StateVisitor& visitor, RunFolder* folder);
+  /// The model's metrics, with those of the run before it was resumed.
+  [[nodiscard]] PipelineMetrics total_metrics() const;
+  /// Collective. Loads a checkpoint.
+  void restore(const std::string& checkpoint, RunFolder* folder);
+  /// Collective. Begins a checkpoint, which is then written in the background.
+  void start_checkpoint(RunFolder* folder);
+  /// Collective. Saves a checkpoint and waits for it. Returns the error; empty if there is none.
+  std::string save_checkpoint(RunFolder* folder);
+  /// True if run.checkpoint_every asks for a checkpoint before this step.
+  [[nodiscard]] bool checkpoint_is_due() const;
+  /// Collective in some steps, the same on all ranks: shares news of signals and checkpoints, and
+  /// acts upon them.
+  void meet(RunFolder* folder);
+  /// Collective. Ends the run after a signal: saves a checkpoint, and throws JointFailure.
+  [[noreturn]] void stop(const Meetings::News& news, RunFolder* folder);
+  /// Collective. Saves the last checkpoint, and waits until nothing is being written.
+  void close_checkpoints(RunFolder* folder);
 
   const RunConfig& config_;
   Setup setup_;
@@ -135,12 +161,16 @@ class TrainingLoop {
   /// The learning rate of the last step.
   double lr_ = 0.0;
   std::optional<double> last_consensus_;
-  /// The time at which the ranks last asked each other for signals.
-  Clock::time_point last_asked_ = begin_;
-  /// The step in which they ask again, and the steps from one question to the next; the same on all
-  /// ranks.
-  std::int64_t ask_at_ = 0;
-  std::int64_t ask_every_ = 1;
+  /// Present while run() trains, if the loop hears signals.
+  std::optional<Meetings> meetings_;
+  /// Present while run() trains, if the loop saves checkpoints.
+  std::optional<Checkpointer> checkpointer_;
+  /// The time at which the last checkpoint began.
+  Clock::time_point last_checkpoint_ = begin_;
+  /// The step of the checkpoint from which the run continues; -1: none.
+  std::int64_t restored_step_ = -1;
+  /// Metrics of the run before it was resumed.
+  PipelineMetrics earlier_metrics_;
 };
 
 }  // namespace gossamer::apps

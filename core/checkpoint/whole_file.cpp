@@ -1,4 +1,4 @@
-#include "apps/train/whole_file.hpp"
+#include "core/checkpoint/whole_file.hpp"
 
 #include <cerrno>
 #include <cstdio>
@@ -12,20 +12,14 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 
-namespace gossamer::apps {
-namespace {
+namespace gossamer {
 
-/// The new name is on the disk once its folder is. Folders that cannot be opened or synchronised
-/// are the file system's own business.
-void sync_folder_of(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
+void sync_folder(const std::string& folder) {
   const int file = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (file < 0) return;
   fsync(file);
   close(file);
 }
-
-}  // namespace
 
 WholeFile::WholeFile(std::string path)
     : path_(std::move(path)),
@@ -56,7 +50,7 @@ void WholeFile::keep(bool sync) {
   if (close(std::exchange(file_, -1)) != 0) fail(errno);
   if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail(errno);
   partial_.clear();
-  if (sync) sync_folder_of(path_);
+  if (sync) sync_folder(std::filesystem::path(path_).parent_path().string());
 }
 
 void WholeFile::fail(int error) const {
@@ -64,4 +58,4 @@ void WholeFile::fail(int error) const {
       concat(path_, " cannot be written: ", std::generic_category().message(error)));
 }
 
-}  // namespace gossamer::apps
+}  // namespace gossamer

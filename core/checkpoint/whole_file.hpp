@@ -5,7 +5,11 @@
 #include <cstddef>
 #include <string>
 
-namespace gossamer::apps {
+namespace gossamer {
+
+/// Makes the names in a folder survive a machine that goes down. Does nothing where the file system
+/// cannot do it.
+void sync_folder(const std::string& folder);
 
 /// Writes a file under a temporary name until keep() gives it its own name. An earlier file of that
 /// name stays as it is until then.
@@ -31,4 +35,4 @@ class WholeFile {
   int file_ = -1;
 };
 
-}  // namespace gossamer::apps
+}  // namespace gossamer

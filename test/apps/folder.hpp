@@ -61,13 +61,13 @@ std::vector<T> values_at(const std::string& bytes, std::size_t begin, std::size_
   return values;
 }
 
-struct SafetensorsFile {
+struct ParsedSafetensors {
   nlohmann::ordered_json header;
   std::string values;
 };
 
 /// By the format's specification: 8 bytes of little endian length, the header, the values.
-inline SafetensorsFile parse_safetensors(const std::string& bytes) {
+inline ParsedSafetensors parse_safetensors(const std::string& bytes) {
   std::size_t length = 0;
   for (std::size_t i = 0; i < 8; ++i) {
     length |= static_cast<std::size_t>(static_cast<std::uint8_t>(bytes.at(i))) << 8 * i;

@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -129,16 +130,23 @@ class Signals(CliCase):
         _, errors = job.communicate(timeout=K_PATIENCE_S)
         self.assertEqual(job.returncode, code, errors)
         step = self.status()["step"]
-        self.expect_once(f"stopped by {name} after step {step} of 1000000000\n", errors)
+        saved = "; the checkpoint is saved; add --resume auto to continue" if code == 75 else ""
+        self.expect_once(f"stopped by {name} after step {step} of 1000000000{saved}\n", errors)
         status = self.status()
         self.assertEqual([status["state"], status["exit_code"]], ["stopped", code])
+        self.assertEqual(status.get("last_checkpoint"),
+                         f"out/checkpoints/step-{step:09}" if code == 75 else None)
         self.assertFalse((self.folder / "out" / "model.safetensors").exists())
+        shutil.rmtree(self.folder / "out")
 
     def test_end_a_run_in_an_orderly_way(self):
         self.write("long.yaml", K_LONG)
-        for name, code in [("SIGINT", 130), ("SIGTERM", 143)]:
-            with self.subTest(name):
-                job = self.start([self.program, "train", "long.yaml", "--ranks", "2"])
+        for name, every, code in [("SIGINT", "never", 130), ("SIGTERM", "never", 143),
+                                  ("SIGUSR1", "never", 75), ("SIGINT", "1 minutes", 75),
+                                  ("SIGTERM", "1 minutes", 75), ("SIGUSR1", "1 minutes", 75)]:
+            with self.subTest(f"{name}, {every}"):
+                job = self.start([self.program, "train", "long.yaml", "--ranks", "2",
+                                  f"run.checkpoint_every={every}"])
                 job.send_signal(getattr(signal, name))
                 self.check_end(job, name, code)
 
@@ -162,11 +170,11 @@ study: {workers: 2, steps: 1000000000, topologies: [ring], optimizers: [sgd], ou
 
     @needs_mpi
     def test_of_one_rank_end_all(self):
-        for name, code in [("SIGINT", 130), ("SIGTERM", 143)]:
+        for name in ["SIGINT", "SIGTERM", "SIGUSR1"]:
             with self.subTest(name):
                 job, pids = self.start_mpi(3)
                 os.kill(pids[1], getattr(signal, name))
-                self.check_end(job, name, code)
+                self.check_end(job, name, 75)
 
     @needs_mpi
     def test_for_mpirun_end_all_ranks(self):

@@ -31,7 +31,7 @@ struct Outcome {
   /// The parameters of each rank at the end, then its floating point buffers.
   std::vector<Tensors> local;
   std::vector<nlohmann::json> records;
-  SafetensorsFile saved;
+  ParsedSafetensors saved;
   std::shared_ptr<const Dataset> data;
 
   [[nodiscard]] nlohmann::json final_record() const { return records.back(); }

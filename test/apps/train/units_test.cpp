@@ -15,15 +15,15 @@
 #include <torch/types.h>
 
 #include "apps/train/agreement.hpp"
+#include "apps/train/model_file.hpp"
 #include "apps/train/progress_line.hpp"
-#include "apps/train/safetensors.hpp"
 #include "base/text.hpp"
 #include "comm/launch.hpp"
 
 namespace gossamer::apps {
 namespace {
 
-TEST(Safetensors, HoldNamesTypesShapesAndValues) {
+TEST(ModelFile, HoldsNamesTypesShapesAndValues) {
   const Folder folder;
   const torch::Tensor grid = torch::arange(6, torch::kFloat32).reshape({2, 3});
   const std::vector<NamedTensor> tensors = {
@@ -35,40 +35,43 @@ TEST(Safetensors, HoldNamesTypesShapesAndValues) {
                        .reshape({1, 4, 2, 2})
                        .contiguous(at::MemoryFormat::ChannelsLast)
                        .requires_grad_()}};
-  write_safetensors(folder.file("model.safetensors"), tensors);
+  write_model_file(folder.file("model.safetensors"), tensors);
   EXPECT_EQ(folder.list(), std::vector<std::string>{"model.safetensors"});
 
-  const SafetensorsFile file = parse_safetensors(read_file(folder.file("model.safetensors")));
+  const ParsedSafetensors file = parse_safetensors(read_file(folder.file("model.safetensors")));
   ASSERT_EQ(file.header.size(), tensors.size());
   std::size_t end = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const auto& entry = file.header.at(name);
+  for (const auto& [name, entry] : file.header.items()) {
     EXPECT_EQ(entry.size(), 3U);
-    EXPECT_EQ(entry.at("shape").get<std::vector<std::int64_t>>(), tensor.sizes().vec());
     EXPECT_EQ(entry.at("data_offsets")[0].get<std::size_t>(), end) << "no gaps are allowed";
     end = entry.at("data_offsets")[1].get<std::size_t>();
   }
   EXPECT_EQ(end, file.values.size());
+  for (const auto& [name, tensor] : tensors) {
+    EXPECT_EQ(file.header.at(name).at("shape").get<std::vector<std::int64_t>>(),
+              tensor.sizes().vec());
+  }
   EXPECT_EQ(file.header["layer.weight"]["dtype"], "F32");
   EXPECT_EQ(file.header["layer.\"bias\""]["dtype"], "F64");
   EXPECT_EQ(file.header["count"]["dtype"], "I64");
-  EXPECT_EQ(values_at<float>(file.values, 0, 24), (std::vector<float>{0, 3, 1, 4, 2, 5}));
-  EXPECT_EQ(values_at<double>(file.values, 24, 40), (std::vector<double>{1.5, -2.5}));
-  EXPECT_EQ(values_at<std::int64_t>(file.values, 40, 48), std::vector{std::int64_t{1} << 40U});
+  // The wide elements come first.
+  EXPECT_EQ(values_at<double>(file.values, 0, 16), (std::vector<double>{1.5, -2.5}));
+  EXPECT_EQ(values_at<std::int64_t>(file.values, 16, 24), std::vector{std::int64_t{1} << 40U});
+  EXPECT_EQ(values_at<float>(file.values, 24, 48), (std::vector<float>{0, 3, 1, 4, 2, 5}));
   EXPECT_EQ(values_at<float>(file.values, 48, 112)[5], 5.0F);
 }
 
-TEST(Safetensors, ReplaceAFileWholeOrNotAtAll) {
+TEST(ModelFile, ReplacesAFileWholeOrNotAtAll) {
   const Folder folder;
   const std::string path = folder.file("model.safetensors");
-  write_safetensors(path, {});
+  write_model_file(path, {});
   EXPECT_EQ(parse_safetensors(read_file(path)).header.size(), 0U);
-  write_safetensors(path, {{"a", torch::zeros({2})}});
+  write_model_file(path, {{"a", torch::zeros({2})}});
   const std::string before = read_file(path);
-  EXPECT_THROW(write_safetensors(path, {{"a", torch::zeros({3}, torch::kFloat16)}}),
+  EXPECT_THROW(write_model_file(path, {{"a", torch::zeros({3}, torch::kComplexFloat)}}),
                CheckpointError);
   EXPECT_EQ(read_file(path), before);
-  EXPECT_THROW(write_safetensors(folder.file("no/such/folder"), {}), CheckpointError);
+  EXPECT_THROW(write_model_file(folder.file("no/such/folder"), {}), CheckpointError);
 }
 
 /// What each rank's jointly() ends with: `text|code`, or the number it returned.

@@ -1,0 +1,190 @@
+#include "apps/train/checkpointer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/train/agreement.hpp"
+#include "apps/train/model_file.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/whole_file.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kStaging = ".staging-";
+constexpr std::string_view kReplaced = ".replaced-";
+
+void rename_folder(const std::string& from, const std::string& to) {
+  std::error_code failure;
+  fs::rename(from, to, failure);
+  if (failure) {
+    throw CheckpointError(concat(from, " cannot be renamed to ", to, ": ", failure.message()));
+  }
+}
+
+/// Gives a complete staging folder its name, and removes old checkpoints. Returns the name.
+std::string complete(const std::string& folder, const std::string& staging,
+                     const Manifest& manifest, std::int64_t keep) {
+  const std::string path = concat(folder, "/", checkpoint_name(manifest.step));
+  write_manifest(staging, manifest);
+  try {
+    verify_checkpoint(staging);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(concat(error.what(),
+                                 "; all ranks must see the same folder, and the disk "
+                                 "must give back what was written"));
+  }
+  // A checkpoint of the same step may be there if the run was resumed from an older one.
+  const std::string replaced = concat(folder, "/", kReplaced, checkpoint_name(manifest.step));
+  if (fs::exists(path)) rename_folder(path, replaced);
+  rename_folder(staging, path);
+  sync_folder(folder);
+  fs::remove_all(replaced);
+  const std::vector<std::string> all = list_checkpoints(folder);
+  const auto place = std::ranges::find(all, path) - all.begin();
+  for (std::int64_t i = 0; i < std::ssize(all); ++i) {
+    // Later ones were left out when the run was resumed: they do not verify.
+    if (i <= place - keep || i > place) fs::remove_all(all[static_cast<std::size_t>(i)]);
+  }
+  return path;
+}
+
+}  // namespace
+
+Checkpointer::Checkpointer(Setup setup) : setup_(std::move(setup)) {
+  if (setup_.world.rank != 0) return;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(setup_.folder, failure)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kStaging) || name.starts_with(kReplaced)) fs::remove_all(entry, failure);
+  }
+}
+
+std::string Checkpointer::staging() const {
+  return concat(setup_.folder, "/", kStaging, checkpoint_name(*step_));
+}
+
+void Checkpointer::start(std::int64_t step, const std::function<void(StateVisitor&)>& visit,
+                         std::vector<NamedTensor> model) {
+  collect();
+  step_ = step;
+  snapshot_.clear();
+  visit(snapshot_);
+  model_ = std::move(model);
+  written_ = std::async(std::launch::async, [this] { return write(); });
+}
+
+Checkpointer::Files Checkpointer::write() const {
+  const std::string folder = staging();
+  std::error_code failure;
+  fs::create_directories(folder, failure);
+  if (failure) throw CheckpointError(concat(folder, " cannot be made: ", failure.message()));
+  Files files;
+  const std::string name = rank_file_name(setup_.world.rank);
+  files[name] = snapshot_.write(concat(folder, "/", name));
+  if (setup_.world.rank == 0) {
+    files[kMeanModelName] = write_model_file(concat(folder, "/", kMeanModelName), model_);
+  }
+  return files;
+}
+
+bool Checkpointer::is_written() const {
+  return written_.valid() &&
+         written_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+void Checkpointer::finish() {
+  if (!under_way()) return;
+  // Others may have to wait for a slow disk.
+  jointly_slow(setup_.communicator, [this] {
+    written_.wait();
+    return true;
+  });
+  nlohmann::json mine = nlohmann::json::object();
+  try {
+    for (const auto& [name, digest] : written_.get()) {
+      mine["files"][name] = {digest.num_bytes, digest.sha256};
+    }
+  } catch (const CheckpointError& error) {
+    mine["error"] = concat("rank ", setup_.world.rank, ": ", error.what());
+  }
+  Manifest manifest{.step = *step_, .world_size = setup_.world.size, .run = setup_.run};
+  error_.clear();
+  for (const std::string& text : setup_.communicator.all_gather(mine.dump())) {
+    const nlohmann::json part = nlohmann::json::parse(text);
+    if (part.contains("error") && error_.empty()) error_ = part["error"];
+    if (!part.contains("files")) continue;
+    for (const auto& [name, digest] : part["files"].items()) {
+      manifest.files[name] = {.num_bytes = digest[0], .sha256 = digest[1]};
+    }
+  }
+  const std::string folder = staging();
+  step_.reset();
+  if (setup_.world.rank != 0) return;
+  completed_ = std::async(std::launch::async, [this, manifest, folder, error = error_] {
+    try {
+      if (!error.empty()) throw CheckpointError(error);
+      return complete(setup_.folder, folder, manifest, setup_.keep);
+    } catch (const std::exception&) {
+      std::error_code ignored;
+      fs::remove_all(folder, ignored);
+      throw;
+    }
+  });
+}
+
+void Checkpointer::collect() {
+  if (!completed_.valid()) return;
+  error_.clear();
+  try {
+    newest_ = completed_.get();
+    setup_.logger.info(concat("saved ", newest_));
+  } catch (const std::exception& error) {
+    error_ = error.what();
+    setup_.logger.warning(concat(
+        "a checkpoint could not be saved: ", error_, "; ",
+        newest_.empty() ? "there is none of this run so far" : concat("the newest is ", newest_)));
+  }
+}
+
+std::string Checkpointer::wait() {
+  finish();
+  jointly_slow(setup_.communicator, [this] {
+    if (completed_.valid()) completed_.wait();
+    return true;
+  });
+  collect();
+  return setup_.communicator.all_gather(error_).front();
+}
+
+const std::string& Checkpointer::newest() {
+  if (completed_.valid() &&
+      completed_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    collect();
+  }
+  return newest_;
+}
+
+std::string newest_checkpoint(const std::string& folder,
+                              const std::function<void(const std::string& error)>& skipped) {
+  std::vector<std::string> all = list_checkpoints(folder);
+  for (auto path = all.rbegin(); path != all.rend(); ++path) {
+    try {
+      verify_checkpoint(*path);
+      return *path;
+    } catch (const CheckpointError& error) {
+      skipped(error.what());
+    }
+  }
+  return "";
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,98 @@
+#pragma once
+// Saves checkpoints of a run in the background. A checkpoint is a folder (core/checkpoint): the
+// state of every rank, the mean model, and a manifest.
+//
+// Protocol, the same on all ranks: start() copies the state. A thread of each rank then writes the
+// rank's part into a staging folder while training goes on. When all ranks have written
+// (is_written(), which Meetings sum up), finish() lets rank 0 write the manifest, read everything
+// back, give the folder its name, and remove old checkpoints. A process that dies at any moment
+// leaves the earlier checkpoints as they are.
+//
+// All ranks must see the folder. A checkpoint that cannot be saved costs a warning, or the run if
+// Setup::errors_end_run. Errors: CheckpointError, CommError. Not thread safe.
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/types.hpp"
+#include "comm/communicator.hpp"
+#include "core/checkpoint/state_file.hpp"
+#include "core/torch/parameters.hpp"
+
+namespace gossamer::apps {
+
+class Checkpointer {
+ public:
+  struct Setup {
+    Communicator& communicator;
+    World world = {};
+    Logger logger = {};
+    /// The folder of all checkpoints of the run.
+    std::string folder = {};
+    /// Number of checkpoints that stay.
+    std::int64_t keep = 3;
+    bool errors_end_run = false;
+    /// The configuration, for the manifest.
+    std::map<std::string, std::string> run = {};
+  };
+
+  /// On rank 0 removes what a run that died has left in staging.
+  explicit Checkpointer(Setup setup);
+  /// Waits for this rank's files.
+  ~Checkpointer() = default;
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  /// A checkpoint is being written; the same on all ranks.
+  [[nodiscard]] bool under_way() const { return step_.has_value(); }
+  /// The step of the checkpoint under way.
+  [[nodiscard]] std::int64_t step() const { return step_.value(); }
+  /// Begins a checkpoint after `step` steps. `visit` shows the rank's state to the visitor. `model`
+  /// is the mean model on the host, on rank 0.
+  void start(std::int64_t step, const std::function<void(StateVisitor&)>& visit,
+             std::vector<NamedTensor> model);
+  /// This rank's part of the checkpoint under way is on the disk, or has failed.
+  [[nodiscard]] bool is_written() const;
+  /// Collective: ends the checkpoint under way. Waits for parts that are not written yet. Rank 0
+  /// goes on in the background.
+  void finish();
+  /// Collective: waits until nothing is left to do. Returns the error of the last checkpoint; empty
+  /// if it has been saved.
+  std::string wait();
+  /// The newest checkpoint that has been saved by this object; known on rank 0.
+  [[nodiscard]] const std::string& newest();
+
+ private:
+  using Files = std::map<std::string, FileDigest>;
+
+  [[nodiscard]] std::string staging() const;
+  /// Writes this rank's files into the staging folder.
+  [[nodiscard]] Files write() const;
+  /// On rank 0: takes the result of the background work, and logs it.
+  void collect();
+
+  Setup setup_;
+  StateSnapshot snapshot_;
+  std::vector<NamedTensor> model_;
+  /// The step of the checkpoint under way.
+  std::optional<std::int64_t> step_;
+  /// The error of the last checkpoint.
+  std::string error_;
+  std::string newest_;
+  /// Declared last: their destructors wait for work on the members above.
+  std::future<Files> written_;
+  std::future<std::string> completed_;
+};
+
+/// The newest checkpoint in a folder that verifies; empty if there is none. Calls `skipped` with
+/// the error of every newer one.
+std::string newest_checkpoint(const std::string& folder,
+                              const std::function<void(const std::string& error)>& skipped);
+
+}  // namespace gossamer::apps

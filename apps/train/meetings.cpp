@@ -1,0 +1,50 @@
+#include "apps/train/meetings.hpp"
+
+#include <algorithm>
+
+namespace gossamer::apps {
+namespace {
+
+// Launchers kill a job some seconds after a signal.
+constexpr std::int64_t kMicroseconds = 250'000;
+
+}  // namespace
+
+Meetings::Meetings(Communicator& communicator) : communicator_(communicator.split(0)) {}
+
+std::optional<Meetings::News> Meetings::meet(std::int64_t step, const News& own) {
+  const auto now = Clock::now();
+  const auto since = std::chrono::duration_cast<std::chrono::microseconds>(now - last_time_);
+  const std::int64_t step_us = since.count() / std::max<std::int64_t>(step - last_step_, 1);
+  last_time_ = now;
+  last_step_ = step;
+  std::optional<News> news;
+  if (numbers_) {
+    request_.wait();
+    const auto& sum = numbers_->sum;
+    news = {.terminate = sum[0],
+            .interrupt = sum[1],
+            .preempt = sum[2],
+            .written = sum[3],
+            .checkpoint_due = sum[4]};
+    const std::int64_t mean_us = std::max<std::int64_t>(sum[5] / communicator_->size(), 1);
+    every_ = std::clamp<std::int64_t>(kMicroseconds / mean_us, 1, 2 * every_);
+  }
+  numbers_ = std::make_shared<Numbers>();
+  numbers_->own = {own.terminate, own.interrupt,      own.preempt,
+                   own.written,   own.checkpoint_due, step_us};
+  const auto block = [](std::array<std::int64_t, kNumNumbers>& values) {
+    return Block{.data = values.data(), .numel = kNumNumbers, .dtype = DType::kInt64};
+  };
+  request_ = communicator_->all_reduce_sum(block(numbers_->own), block(numbers_->sum),
+                                           {.label = {.what = "meeting"}, .owner = numbers_});
+  next_ = step + every_;
+  return news;
+}
+
+void Meetings::leave() {
+  if (numbers_) request_.wait();
+  numbers_.reset();
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,59 @@
+#include "apps/train/resume.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <span>
+#include <string_view>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+// State of another model, algorithm, topology or optimizer would be loaded into the wrong place.
+constexpr std::array<std::string_view, 6> kFixed = {
+    "model.", "algorithm.", "topology.", "optimizer.name", "data.name", "device.precision"};
+// These have nothing to do with what is computed.
+constexpr std::array<std::string_view, 4> kFree = {"run.", "log.", "comm.", "buckets."};
+
+bool begins_with_one_of(const std::string& key, std::span<const std::string_view> beginnings) {
+  return std::ranges::any_of(beginnings,
+                             [&](std::string_view text) { return key.starts_with(text); });
+}
+
+}  // namespace
+
+std::vector<std::string> check_resumable(const Manifest& manifest, const RunConfig& config,
+                                         const World& world, const std::string& path) {
+  if (manifest.world_size != world.size) {
+    throw CheckpointError(concat(path, " is of ", manifest.world_size, " ranks, and this run has ",
+                                 world.size, "; start as many ranks as before"));
+  }
+  std::map<std::string, std::string> now;
+  for (const ResolvedValue& value : config.resolved) now[value.path] = value.value;
+  std::map<std::string, std::string> all = manifest.run;
+  all.insert(now.begin(), now.end());
+  const auto value_in = [](const std::map<std::string, std::string>& values,
+                           const std::string& key) {
+    const auto found = values.find(key);
+    return found == values.end() ? std::string("nothing") : found->second;
+  };
+  std::vector<std::string> changes;
+  for (const auto& [key, unused] : all) {
+    const std::string before = value_in(manifest.run, key);
+    const std::string after = value_in(now, key);
+    // run.seed decides on the data and their order.
+    if (before == after || (begins_with_one_of(key, kFree) && key != "run.seed")) continue;
+    if (begins_with_one_of(key, kFixed)) {
+      throw CheckpointError(concat(path, " was saved with ", key, " = ", before,
+                                   ", and this run has ", after,
+                                   "; a run cannot continue with that, so take the same value"));
+    }
+    changes.push_back(concat(key, " was ", before, " and is ", after));
+  }
+  return changes;
+}
+
+}  // namespace gossamer::apps

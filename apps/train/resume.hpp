@@ -1,0 +1,19 @@
+#pragma once
+// Whether a run can continue from a checkpoint.
+
+#include <string>
+#include <vector>
+
+#include "apps/train/run_config.hpp"
+#include "base/types.hpp"
+#include "core/checkpoint/manifest.hpp"
+
+namespace gossamer::apps {
+
+/// Compares a checkpoint with the run that is to continue from it. Throws CheckpointError if the
+/// number of ranks, the model, the algorithm, the topology, the optimizer's kind or the type of the
+/// parameters differ. Returns the other differences, one sentence each.
+std::vector<std::string> check_resumable(const Manifest& manifest, const RunConfig& config,
+                                         const World& world, const std::string& path);
+
+}  // namespace gossamer::apps

@@ -1,0 +1,182 @@
+// The part of the training loop that deals with checkpoints and signals.
+
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+#include "apps/train/agreement.hpp"
+#include "apps/train/model_file.hpp"
+#include "apps/train/training_loop.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/state_file.hpp"
+
+namespace gossamer::apps {
+
+void TrainingLoop::open_checkpoints(const RunFolder* folder) {
+  if (setup_.stop == nullptr) return;
+  meetings_.emplace(setup_.communicator);
+  if (!setup_.saves_checkpoints) return;
+  const std::string path =
+      setup_.communicator.all_gather(folder == nullptr ? "" : folder->path()).front();
+  std::map<std::string, std::string> values;
+  for (const ResolvedValue& value : config_.resolved) values[value.path] = value.value;
+  checkpointer_.emplace(
+      Checkpointer::Setup{.communicator = setup_.communicator,
+                          .world = setup_.world,
+                          .logger = setup_.world.rank == 0 ? setup_.logger : Logger(),
+                          .folder = checkpoint_folder(path),
+                          .keep = config_.checkpoints.keep,
+                          .run = std::move(values)});
+  last_checkpoint_ = Clock::now();
+}
+
+void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
+  model_.visit(visitor);
+  visitor.number("train/step", step_);
+  visitor.number("train/samples", num_samples_);
+  visitor.number("train/window_loss", window_.loss);
+  visitor.number("train/window_losses", window_.num_losses);
+  visitor.number("train/window_samples", window_.samples);
+  visitor.number("train/lr", lr_);
+
+  // Nothing that is computed depends on these. Most differ from run to run.
+  std::int64_t has_consensus = last_consensus_ ? 1 : 0;
+  double consensus = last_consensus_.value_or(0.0);
+  visitor.number("record/has_consensus", has_consensus);
+  visitor.number("record/consensus", consensus);
+  if (has_consensus != 0) last_consensus_ = consensus;
+  double elapsed = elapsed_s();
+  visitor.number("record/elapsed_s", elapsed);
+  visitor.number("record/window_s", window_.seconds);
+  visitor.number("record/train_s", train_s_);
+  visitor.number("record/forward_s", forward_s_);
+  visitor.number("record/backward_s", backward_s_);
+  PipelineMetrics metrics = total_metrics();
+  visitor.number("record/wait_s", metrics.wait_s);
+  visitor.number("record/update_s", metrics.update_s);
+  visitor.number("record/pipeline_s", metrics.pipeline_s);
+  visitor.number("record/bytes_sent", metrics.bytes_sent);
+  std::int64_t metrics_bytes = folder == nullptr ? 0 : folder->metrics_bytes();
+  visitor.number("record/metrics_bytes", metrics_bytes);
+  if (!visitor.loads()) return;
+  earlier_metrics_ = metrics;
+  begin_ = Clock::now() -
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(elapsed));
+  if (folder != nullptr) folder->resume(metrics_bytes);
+}
+
+PipelineMetrics TrainingLoop::total_metrics() const {
+  PipelineMetrics total = model_.metrics();
+  total.wait_s += earlier_metrics_.wait_s;
+  total.update_s += earlier_metrics_.update_s;
+  total.pipeline_s += earlier_metrics_.pipeline_s;
+  total.bytes_sent += earlier_metrics_.bytes_sent;
+  return total;
+}
+
+void TrainingLoop::restore(const std::string& checkpoint, RunFolder* folder) {
+  const auto file = jointly(setup_.communicator, [&] {
+    return std::make_unique<SafetensorsFile>(
+        concat(checkpoint, "/", rank_file_name(setup_.world.rank)));
+  });
+  StateLoader loader(*file);
+  visit(loader, folder);
+  jointly(setup_.communicator, [&] {
+    loader.check_all_loaded();
+    return true;
+  });
+}
+
+void TrainingLoop::start_checkpoint(RunFolder* folder) {
+  last_checkpoint_ = Clock::now();
+  // Before any rank can write a file there.
+  if (folder != nullptr) folder->begin();
+  read_losses();
+  std::vector<NamedTensor> model;
+  {
+    const AverageScope scope = model_.global_average();
+    if (setup_.world.rank == 0) model = copy_to_host(*classifier_);
+  }
+  checkpointer_->start(
+      step_, [&](StateVisitor& visitor) { visit(visitor, folder); }, std::move(model));
+}
+
+std::string TrainingLoop::save_checkpoint(RunFolder* folder) {
+  // An earlier one may be under way.
+  checkpointer_->wait();
+  start_checkpoint(folder);
+  return checkpointer_->wait();
+}
+
+bool TrainingLoop::checkpoint_is_due() const {
+  const std::int64_t every = config_.checkpoints.every_steps;
+  return checkpointer_ && every > 0 && step_ > 0 && step_ % every == 0 && step_ != restored_step_;
+}
+
+void TrainingLoop::meet(RunFolder* folder) {
+  if (!meetings_ || !meetings_->is_due(step_)) return;
+  const int caught = setup_.stop->caught();
+  const bool saves = checkpointer_.has_value();
+  const bool writes = saves && checkpointer_->under_way();
+  const double minutes = config_.checkpoints.every_minutes;
+  const std::chrono::duration<double, std::ratio<60>> since = Clock::now() - last_checkpoint_;
+  const auto news = meetings_->meet(
+      step_, {.terminate = caught == SIGTERM ? 1 : 0,
+              .interrupt = caught == SIGINT ? 1 : 0,
+              .preempt = caught == SIGUSR1 ? 1 : 0,
+              .written = writes && checkpointer_->is_written() ? checkpointer_->step() : 0,
+              .checkpoint_due = setup_.world.rank == 0 && saves && !writes && step_ > 0 &&
+                                        minutes > 0.0 && since.count() >= minutes
+                                    ? 1
+                                    : 0});
+  if (!news) return;
+  // Sums may be older than the checkpoint that is under way now.
+  if (writes && news->written == setup_.world.size * checkpointer_->step()) {
+    checkpointer_->finish();
+  }
+  if (news->num_signals() > 0) stop(*news, folder);
+  if (news->checkpoint_due > 0 && saves && !checkpointer_->under_way()) start_checkpoint(folder);
+}
+
+void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
+  meetings_->leave();
+  const auto code = news.terminate > 0   ? ExitCode::kTerminated
+                    : news.interrupt > 0 ? ExitCode::kInterrupted
+                                         : ExitCode::kPreempted;
+  const std::string text = concat("stopped by ",
+                                  news.terminate > 0   ? "SIGTERM"
+                                  : news.interrupt > 0 ? "SIGINT"
+                                                       : "SIGUSR1",
+                                  " after step ", step_, " of ", total_steps_);
+  const bool saves = checkpointer_ && (news.preempt > 0 || config_.checkpoints.enabled());
+  if (step_ == 0 || !saves) {
+    if (checkpointer_) checkpointer_->wait();
+    model_.drain();
+    throw JointFailure(text, code);
+  }
+  const std::string error = save_checkpoint(folder);
+  model_.drain();
+  if (!error.empty()) {
+    throw JointFailure(concat(text, "; a checkpoint could not be saved: ", error),
+                       ExitCode::kCheckpoint);
+  }
+  throw JointFailure(concat(text, "; the checkpoint is saved; add --resume auto to continue"),
+                     ExitCode::kPreempted);
+}
+
+void TrainingLoop::close_checkpoints(RunFolder* folder) {
+  if (!meetings_) return;
+  meetings_->leave();
+  if (!checkpointer_) return;
+  checkpointer_->wait();
+  // The end of a long run, so that it can be made longer.
+  const bool has_some = setup_.communicator.all_gather(checkpointer_->newest()).front() != "";
+  if ((config_.checkpoints.given || has_some) && config_.checkpoints.enabled() &&
+      step_ != restored_step_) {
+    save_checkpoint(folder);
+  }
+}
+
+}  // namespace gossamer::apps

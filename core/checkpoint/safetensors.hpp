@@ -1,0 +1,83 @@
+#pragma once
+// Files in the safetensors format: 8 bytes with the size of the header, a JSON header with the
+// name, type, shape and place of each tensor, then the raw little-endian values. Reading such a
+// file runs no code. Python reads it with safetensors.torch.load_file().
+// Format: https://github.com/huggingface/safetensors, "Format".
+//
+// The reader trusts nothing. It refuses a header that is too large or nested, a key or a name that
+// comes twice, sizes that overflow, places that overlap, leave a gap or lie outside of the file,
+// and bytes behind the last tensor. It allocates no more than a small multiple of the header.
+//
+// Errors: CheckpointError with the path. Thread safety: a file may be read by any thread.
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/open_file.hpp"
+#include "core/checkpoint/sha256.hpp"
+
+namespace gossamer {
+
+/// A tensor in a file.
+struct TensorEntry {
+  std::string name = {};
+  /// As the format spells it: F32, F64, BF16, F16, I64, U8, BOOL, ...
+  std::string dtype = {};
+  std::vector<std::int64_t> shape = {};
+  /// Place of the values: bytes from the end of the header on.
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  [[nodiscard]] std::int64_t num_bytes() const { return end - begin; }
+};
+
+/// Bytes of one element. Throws CheckpointError for a type that the format does not have.
+std::int64_t bytes_of_element(std::string_view dtype);
+
+class SafetensorsFile {
+ public:
+  /// The largest header that is read, in bytes.
+  static constexpr std::int64_t kMostHeaderBytes = std::int64_t{32} << 20U;
+
+  /// Reads the header and checks it.
+  explicit SafetensorsFile(std::string path);
+
+  [[nodiscard]] const std::string& path() const { return file_.path(); }
+  /// In the order of their values in the file.
+  [[nodiscard]] std::span<const TensorEntry> tensors() const { return tensors_; }
+  /// Null if there is none of this name.
+  [[nodiscard]] const TensorEntry* find(std::string_view name) const;
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  /// Copies the values of a tensor; `to` has room for num_bytes().
+  void read(const TensorEntry& tensor, void* to) const;
+
+ private:
+  void check_places() const;
+
+  OpenFile file_;
+  std::int64_t data_begin_ = 0;
+  std::vector<TensorEntry> tensors_;
+  /// Index of each tensor, by name.
+  std::map<std::string, std::size_t, std::less<>> places_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// A tensor that is to be written. The values are contiguous and in row-major order.
+struct TensorView {
+  std::string name = {};
+  std::string dtype = {};
+  std::vector<std::int64_t> shape = {};
+  const void* data = nullptr;
+  std::int64_t num_bytes = 0;
+};
+
+/// Writes the tensors, those with wide elements first. The path holds the whole file or none
+/// (WholeFile).
+FileDigest write_safetensors(const std::string& path, std::vector<TensorView> tensors,
+                             const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace gossamer

@@ -1,0 +1,121 @@
+#include "core/checkpoint/state_file.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+std::string_view dtype_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "F32";
+    case DType::kFloat64:
+      return "F64";
+    case DType::kBFloat16:
+      return "BF16";
+    case DType::kInt64:
+      return "I64";
+    case DType::kUInt8:
+      return "U8";
+  }
+  return "";
+}
+
+}  // namespace
+
+void StateSnapshot::add(const std::string& name, std::string_view dtype,
+                        std::vector<std::int64_t> shape, const void* data, std::int64_t num_bytes) {
+  if (num_pieces_ == pieces_.size()) pieces_.emplace_back();
+  Piece& piece = pieces_[num_pieces_++];
+  if (piece.capacity < num_bytes) {
+    piece.bytes = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(num_bytes));
+    piece.capacity = num_bytes;
+  }
+  piece.name = name;
+  piece.dtype = dtype;
+  piece.shape = std::move(shape);
+  piece.num_bytes = num_bytes;
+  if (num_bytes > 0) std::memcpy(piece.bytes.get(), data, static_cast<std::size_t>(num_bytes));
+}
+
+void StateSnapshot::block(const std::string& name, const Block& block) {
+  add(name, dtype_of(block.dtype), {block.numel}, block.data, block.bytes());
+}
+
+void StateSnapshot::number(const std::string& name, double& value) {
+  add(name, "F64", {}, &value, sizeof value);
+}
+
+void StateSnapshot::number(const std::string& name, std::int64_t& value) {
+  add(name, "I64", {}, &value, sizeof value);
+}
+
+std::int64_t StateSnapshot::num_bytes() const {
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < num_pieces_; ++i) sum += pieces_[i].num_bytes;
+  return sum;
+}
+
+FileDigest StateSnapshot::write(const std::string& path,
+                                const std::map<std::string, std::string>& metadata) const {
+  std::vector<TensorView> tensors;
+  std::set<std::string_view> names;
+  for (std::size_t i = 0; i < num_pieces_; ++i) {
+    const Piece& piece = pieces_[i];
+    if (!names.insert(piece.name).second) {
+      throw CheckpointError(concat("two pieces of the state have the name ", piece.name,
+                                   "; rename a parameter or a buffer of the model"));
+    }
+    tensors.push_back({.name = piece.name,
+                       .dtype = piece.dtype,
+                       .shape = piece.shape,
+                       .data = piece.bytes.get(),
+                       .num_bytes = piece.num_bytes});
+  }
+  return write_safetensors(path, std::move(tensors), metadata);
+}
+
+void StateLoader::read(const std::string& name, std::string_view dtype, std::size_t num_dimensions,
+                       std::int64_t num_bytes, void* to) {
+  const TensorEntry* tensor = file_.find(name);
+  if (tensor == nullptr) {
+    throw CheckpointError(concat(file_.path(), " has no ", name,
+                                 "; the model, the algorithm or the optimizer is another one than "
+                                 "at saving"));
+  }
+  if (tensor->dtype != dtype || tensor->shape.size() != num_dimensions ||
+      tensor->num_bytes() != num_bytes) {
+    throw CheckpointError(concat(file_.path(), ": ", name, " has ", tensor->num_bytes(),
+                                 " bytes of ", tensor->dtype, ", and this run needs ", num_bytes,
+                                 " bytes of ", dtype));
+  }
+  file_.read(*tensor, to);
+  loaded_.insert(name);
+}
+
+void StateLoader::block(const std::string& name, const Block& block) {
+  read(name, dtype_of(block.dtype), 1, block.bytes(), block.data);
+}
+
+void StateLoader::number(const std::string& name, double& value) {
+  read(name, "F64", 0, sizeof value, &value);
+}
+
+void StateLoader::number(const std::string& name, std::int64_t& value) {
+  read(name, "I64", 0, sizeof value, &value);
+}
+
+void StateLoader::check_all_loaded() const {
+  for (const TensorEntry& tensor : file_.tensors()) {
+    if (loaded_.contains(tensor.name)) continue;
+    throw CheckpointError(concat(file_.path(), " has ", tensor.name,
+                                 ", which this run does not know; the model, the algorithm or the "
+                                 "optimizer is another one than at saving"));
+  }
+}
+
+}  // namespace gossamer

@@ -1,0 +1,76 @@
+#pragma once
+// Saves the state that a StateVisitor sees into a safetensors file, and loads it back. Blocks
+// become tensors of one dimension, numbers become tensors without dimensions (F64 or I64). The
+// values of a parameter stand in the order of its memory.
+//
+// Not thread safe; write() may run on another thread while nobody changes the snapshot.
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/safetensors.hpp"
+#include "core/state_visitor.hpp"
+
+namespace gossamer {
+
+/// A copy of the state in memory. Training may go on while write() saves the copy.
+class StateSnapshot : public StateVisitor {
+ public:
+  [[nodiscard]] bool loads() const override { return false; }
+  void block(const std::string& name, const Block& block) override;
+  void number(const std::string& name, double& value) override;
+  void number(const std::string& name, std::int64_t& value) override;
+
+  /// Forgets the state, and keeps the memory for the next one.
+  void clear() { num_pieces_ = 0; }
+  [[nodiscard]] std::int64_t num_bytes() const;
+  /// Writes the file. Throws CheckpointError, also if a name comes twice.
+  FileDigest write(const std::string& path,
+                   const std::map<std::string, std::string>& metadata = {}) const;
+
+ private:
+  struct Piece {
+    std::string name;
+    std::string dtype;
+    std::vector<std::int64_t> shape;
+    std::unique_ptr<std::byte[]> bytes;
+    std::int64_t num_bytes = 0;
+    std::int64_t capacity = 0;
+  };
+
+  void add(const std::string& name, std::string_view dtype, std::vector<std::int64_t> shape,
+           const void* data, std::int64_t num_bytes);
+
+  /// The first num_pieces_ belong to the state; the others are memory for the next one.
+  std::vector<Piece> pieces_;
+  std::size_t num_pieces_ = 0;
+};
+
+/// Loads state from a file.
+class StateLoader : public StateVisitor {
+ public:
+  /// `file` must outlive the loader.
+  explicit StateLoader(const SafetensorsFile& file) : file_(file) {}
+
+  [[nodiscard]] bool loads() const override { return true; }
+  /// Throws CheckpointError if the file has no tensor of this name, type and size.
+  void block(const std::string& name, const Block& block) override;
+  void number(const std::string& name, double& value) override;
+  void number(const std::string& name, std::int64_t& value) override;
+
+  /// Throws CheckpointError if the file has a tensor that nobody has asked for.
+  void check_all_loaded() const;
+
+ private:
+  void read(const std::string& name, std::string_view dtype, std::size_t num_dimensions,
+            std::int64_t num_bytes, void* to);
+
+  const SafetensorsFile& file_;
+  std::set<std::string> loaded_;
+};
+
+}  // namespace gossamer

@@ -1,0 +1,204 @@
+// A run that is saved and resumed goes on bit for bit.
+
+#include "apps/train/resume.hpp"
+
+#include "test/apps/folder.hpp"
+#include "test/apps/train/config_text.hpp"
+#include "test/core/algorithm_variants.hpp"
+#include "test/sanitized.hpp"
+
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "apps/train/checkpointer.hpp"
+#include "apps/train/stop_signals.hpp"
+#include "apps/train/training_loop.hpp"
+#include "base/text.hpp"
+#include "comm/launch.hpp"
+#include "core/checkpoint/compare.hpp"
+#include "optim/registry.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+struct RunCase {
+  std::string algorithm = "{name: gossip}";
+  std::string topology = "{name: ring}";
+  std::string optimizer = "{name: accum_adamw}";
+  std::string rest = "";
+  int num_ranks = 3;
+
+  [[nodiscard]] std::string yaml(int steps, double bucket_mb = 25.0) const {
+    return concat("run: {seed: 3, steps: ", steps,
+                  ", checkpoint_every: 4, keep: 9}\nmodel: {name: cnn, width: 2}\ndata: {name: "
+                  "glyphs, train_size: 120, val_size: 30, batch_size: 4}\nlog: {every: 3, "
+                  "consensus_every: 5, level: warning}\nalgorithm: ",
+                  algorithm, "\ntopology: ", topology, "\noptimizer: ", optimizer,
+                  "\nbuckets: {size_mb: ", shortest(bucket_mb), "}\n", rest);
+  }
+};
+
+/// The newest checkpoint of a run.
+std::string newest(const std::string& path) {
+  return newest_checkpoint(checkpoint_folder(path), [](const std::string&) {});
+}
+
+/// Trains into a folder; from its newest checkpoint if `resumes`. Returns the exit code.
+int train(const std::string& yaml, int num_ranks, const std::string& path, bool resumes) {
+  const StopSignals stop;
+  const auto data = std::make_shared<const Dataset>(read_text(yaml).data->load(1));
+  const std::string checkpoint = resumes ? newest(path) : "";
+  EXPECT_EQ(checkpoint.empty(), !resumes);
+  return launch(
+      "threads", {.num_ranks = num_ranks, .timeout_s = 60},
+      [&](Communicator& communicator, const World& world) {
+        const RunConfig config = read_text(yaml, {}, world);
+        if (resumes) {
+          EXPECT_TRUE(
+              check_resumable(read_manifest(checkpoint), config, world, checkpoint).empty());
+        }
+        TrainingLoop loop(config, {.communicator = communicator,
+                                   .world = world,
+                                   .logger = {},
+                                   .data = data,
+                                   .observer = [](const ProgressState&) {},
+                                   .stop = &stop,
+                                   .saves_checkpoints = true});
+        std::unique_ptr<RunFolder> out;
+        if (world.rank == 0) {
+          out = std::make_unique<RunFolder>(path, config.resolved,
+                                            resumes ? IfFinished::kContinue : IfFinished::kRefuse);
+        }
+        loop.run(out.get(), checkpoint);
+        return 0;
+      });
+}
+
+std::string hash_of(const std::string& path) {
+  const Manifest manifest = read_manifest(newest(path));
+  return concat(hash_of_state(newest(path), manifest), " after step ", manifest.step);
+}
+
+/// Steps and losses of a run's records.
+std::vector<std::string> records_of(const std::string& path) {
+  std::vector<std::string> records;
+  std::istringstream lines(read_file(path + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const Json record = Json::parse(line);
+    records.push_back(concat(record["kind"].get<std::string>(), " ", record["step"].dump(), " ",
+                             record.value("loss", Json()).dump()));
+  }
+  return records;
+}
+
+/// 11 steps, against 11 steps of which the last ones are lost and made again from step 4 or 8.
+void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0) {
+  SCOPED_TRACE(run.yaml(11));
+  const Folder folder;
+  const std::string whole = folder.file("whole");
+  const std::string torn = folder.file("torn");
+  ASSERT_EQ(train(run.yaml(11), run.num_ranks, whole, false), 0);
+  for (const int step : {4, 8}) {
+    fs::remove_all(torn);
+    fs::copy(whole, torn, fs::copy_options::recursive);
+    for (int later = step + 1; later <= 11; ++later) {
+      fs::remove_all(checkpoint_folder(torn) + "/" + checkpoint_name(later));
+    }
+    ASSERT_EQ(train(run.yaml(11, bucket_mb), run.num_ranks, torn, true), 0);
+    EXPECT_EQ(hash_of(torn), hash_of(whole)) << "from step " << step;
+    for (const StateDifference& difference :
+         differences_of(newest(torn), newest(whole), run.num_ranks)) {
+      ADD_FAILURE() << "rank " << difference.rank << ", " << difference.name << " "
+                    << difference.text;
+    }
+    EXPECT_EQ(records_of(torn), records_of(whole));
+  }
+}
+
+TEST(Resume, GoesOnBitForBitForEveryAlgorithm) {
+  for (const auto& [name, options] : kAlgorithmVariants) {
+    expect_resumed_bit_for_bit({.algorithm = concat("{name: ", name, ", ", options, "}")});
+  }
+}
+
+TEST(Resume, GoesOnBitForBitForEveryOptimizer) {
+  for (const std::string& name : optimizer_names()) {
+    if (name == "extra") continue;
+    expect_resumed_bit_for_bit({.optimizer = concat("{name: ", name, "}")});
+  }
+  expect_resumed_bit_for_bit({.topology = "{name: static-ring}",
+                              .optimizer = "{name: extra, rule: {name: adamw}, lr: 1e-3}"});
+}
+
+TEST(Resume, GoesOnBitForBitForEveryTopology) {
+  if (kSanitized) GTEST_SKIP() << "the algorithms' tests reach the same code";
+  for (const TopologyEntry& entry : topology_table()) {
+    if (entry.needs_options || !entry.fits({.size = 4, .node_size = 4})) continue;
+    expect_resumed_bit_for_bit({.topology = concat("{name: ", entry.name, "}"), .num_ranks = 4});
+  }
+}
+
+TEST(Resume, GoesOnBitForBitWithOtherBuckets) {
+  expect_resumed_bit_for_bit({.num_ranks = 2}, 1e-4);
+}
+
+TEST(Resume, GoesOnBitForBitWithClippingSchedulesAndBFloat16) {
+  expect_resumed_bit_for_bit({.rest = "train: {grad_clip: delayed_global, grad_clip_norm: 0.1}\n"
+                                      "lr_schedule: {name: cosine_with_warmup}\n"});
+  expect_resumed_bit_for_bit({.rest = "device: {precision: bf16_parameters}\n"});
+}
+
+TEST(Resume, IsRefusedWhereTheRunIsAnotherOne) {
+  const RunCase run;
+  const RunConfig config = read_text(run.yaml(11), {}, {.size = 3, .node_size = 3});
+  Manifest manifest{.step = 4, .world_size = 3};
+  for (const ResolvedValue& value : config.resolved) manifest.run[value.path] = value.value;
+  const World world{.size = 3, .node_size = 3};
+  EXPECT_TRUE(check_resumable(manifest, config, world, "x").empty());
+  EXPECT_THROW(check_resumable(manifest, config, {.size = 2, .node_size = 2}, "x"),
+               CheckpointError);
+  Manifest other = manifest;
+  other.run["optimizer.lr"] = "0.5";
+  other.run["run.steps"] = "99";
+  EXPECT_EQ(check_resumable(other, config, world, "x"),
+            std::vector<std::string>{"optimizer.lr was 0.5 and is 0.001"});
+  other.run["topology.name"] = "\"complete\"";
+  EXPECT_THROW(check_resumable(other, config, world, "x"), CheckpointError);
+}
+
+TEST(Checkpointer, KeepsTheNewestOnes) {
+  const Folder folder;
+  RunCase run;
+  std::string yaml = run.yaml(21);
+  yaml.replace(yaml.find("keep: 9"), 7, "keep: 2");
+  ASSERT_EQ(train(yaml, 2, folder.file("out"), false), 0);
+  const std::vector<std::string> all = list_checkpoints(checkpoint_folder(folder.file("out")));
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_TRUE(all[0].ends_with("step-000000020")) << all[0];
+  EXPECT_TRUE(all[1].ends_with("step-000000021")) << all[1];
+}
+
+TEST(Checkpointer, TakesTheNewestThatVerifies) {
+  const Folder folder;
+  const std::string out = folder.file("out");
+  ASSERT_EQ(train(RunCase().yaml(11), 3, out, false), 0);
+  const std::string last = list_checkpoints(checkpoint_folder(out)).back();
+  std::ofstream(last + "/" + rank_file_name(1), std::ios::app) << "x";
+  std::vector<std::string> errors;
+  const auto note = [&](const std::string& error) { errors.push_back(error); };
+  EXPECT_TRUE(newest_checkpoint(checkpoint_folder(out), note).ends_with("step-000000008"));
+  ASSERT_EQ(errors.size(), 1U);
+  const std::string before = hash_of(out);
+  ASSERT_EQ(train(RunCase().yaml(11), 3, out, true), 0);
+  EXPECT_TRUE(newest_checkpoint(checkpoint_folder(out), note).ends_with("step-000000011"));
+  EXPECT_EQ(errors.size(), 1U) << "the broken one has been replaced";
+}
+
+}  // namespace
+}  // namespace gossamer::apps

@@ -8,8 +8,8 @@
 // back, give the folder its name, and remove old checkpoints. A process that dies at any moment
 // leaves the earlier checkpoints as they are.
 //
-// All ranks must see the folder. A checkpoint that cannot be saved costs a warning, or the run if
-// Setup::errors_end_run. Errors: CheckpointError, CommError. Not thread safe.
+// All ranks must see the folder. A checkpoint that cannot be saved costs a warning. Errors:
+// CommError. Not thread safe.
 
 #include <cstdint>
 #include <functional>
@@ -37,7 +37,6 @@ class Checkpointer {
     std::string folder = {};
     /// Number of checkpoints that stay.
     std::int64_t keep = 3;
-    bool errors_end_run = false;
     /// The configuration, for the manifest.
     std::map<std::string, std::string> run = {};
   };

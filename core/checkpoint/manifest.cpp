@@ -17,8 +17,6 @@
 namespace gossamer {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kMostBytes = std::int64_t{4} << 20U;
 constexpr int kMostDepth = 3;
@@ -28,23 +26,26 @@ constexpr std::string_view kPrefix = "step-";
   throw CheckpointError(concat(path, " is not a valid manifest: ", why));
 }
 
-/// Parses an object of at most kMostDepth levels without duplicate keys.
-Json parse(const std::string& text, const std::string& path) {
+/// Parses an object of at most kMostDepth levels without duplicate keys. The result is sorted by
+/// key, because a hostile manifest may have very many.
+nlohmann::json parse(const std::string& text, const std::string& path) {
   std::vector<std::set<std::string>> keys(kMostDepth + 2);
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
+  const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
     const auto level = static_cast<std::size_t>(depth);
-    if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
+    if (event == nlohmann::json::parse_event_t::object_start ||
+        event == nlohmann::json::parse_event_t::array_start) {
       if (depth >= kMostDepth) refuse(path, "it is nested too deeply");
       keys[level + 1].clear();
     }
-    if (event == Json::parse_event_t::key && !keys[level].insert(value.get<std::string>()).second) {
+    if (event == nlohmann::json::parse_event_t::key &&
+        !keys[level].insert(value.get<std::string>()).second) {
       refuse(path, concat("the key ", value.get<std::string>(), " comes twice"));
     }
     return true;
   };
   try {
-    return Json::parse(text, watch);
-  } catch (const Json::exception&) {
+    return nlohmann::json::parse(text, watch);
+  } catch (const nlohmann::json::exception&) {
     refuse(path, "it is not JSON");
   }
 }
@@ -62,14 +63,14 @@ bool is_digest(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-std::int64_t count_of(const Json& json, const char* key, std::int64_t most) {
-  const Json& value = json.at(key);
+std::int64_t count_of(const nlohmann::json& json, const char* key, std::int64_t most) {
+  const nlohmann::json& value = json.at(key);
   const std::int64_t number = value.is_number_integer() ? value.get<std::int64_t>() : -1;
   if (number < 0 || number > most) throw std::out_of_range(concat(key, " is out of range"));
   return number;
 }
 
-Manifest manifest_of(const Json& json) {
+Manifest manifest_of(const nlohmann::json& json) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   if (count_of(json, "version", kMost) != kVersion) {
     throw std::out_of_range("it has another version than this program reads");
@@ -78,7 +79,8 @@ Manifest manifest_of(const Json& json) {
                     .world_size = static_cast<int>(count_of(json, "world_size", 1 << 20U)),
                     .run = json.at("run").get<std::map<std::string, std::string>>()};
   for (const auto& [name, file] : json.at("files").items()) {
-    if (!is_file_name(name)) throw std::out_of_range(concat(Json(name).dump(), " is no file name"));
+    if (!is_file_name(name))
+      throw std::out_of_range(concat(nlohmann::json(name).dump(), " is no file name"));
     FileDigest& entry = manifest.files[name];
     entry = {.num_bytes = count_of(file, "bytes", kMost), .sha256 = file.at("sha256")};
     if (!is_digest(entry.sha256)) throw std::out_of_range(concat(name, " has no SHA-256"));
@@ -102,10 +104,11 @@ std::string rank_file_name(int rank) { return concat("rank-", padded(rank, 5), "
 std::string checkpoint_name(std::int64_t step) { return concat(kPrefix, padded(step, 9)); }
 
 void write_manifest(const std::string& folder, const Manifest& manifest) {
-  Json json = {{"version", kVersion},
-               {"step", manifest.step},
-               {"world_size", manifest.world_size},
-               {"run", manifest.run}};
+  nlohmann::ordered_json json = {{"version", kVersion},
+                                 {"step", manifest.step},
+                                 {"world_size", manifest.world_size},
+                                 {"run", manifest.run},
+                                 {"files", nlohmann::ordered_json::object()}};
   for (const auto& [name, file] : manifest.files) {
     json["files"][name] = {{"bytes", file.num_bytes}, {"sha256", file.sha256}};
   }
@@ -117,10 +120,10 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
 
 Manifest read_manifest(const std::string& folder) {
   const OpenFile file(concat(folder, "/", kManifestName));
-  const Json json = parse(file.text(kMostBytes), file.path());
+  const nlohmann::json json = parse(file.text(kMostBytes), file.path());
   try {
     return manifest_of(json);
-  } catch (const Json::exception&) {
+  } catch (const nlohmann::json::exception&) {
     refuse(file.path(), "a key is missing or has a wrong type");
   } catch (const std::out_of_range& error) {
     refuse(file.path(), error.what());

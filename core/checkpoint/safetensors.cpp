@@ -19,8 +19,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little endian");
 
-using Json = nlohmann::ordered_json;
-
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr std::int64_t kLengthBytes = 8;
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
@@ -169,7 +167,7 @@ std::optional<std::int64_t> num_bytes_of(const std::vector<std::int64_t>& shape,
 
 std::string text_of_header(std::span<const TensorView> tensors,
                            const std::map<std::string, std::string>& metadata) {
-  Json header = Json::object();
+  auto header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
   std::int64_t end = 0;
   for (const TensorView& tensor : tensors) {

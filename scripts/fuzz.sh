@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# scripts/fuzz.sh [SECONDS]
+#
+# Fuzzes the readers of checkpoints with clang's libFuzzer, under the sanitizers of addresses and
+# undefined behaviour; one minute unless SECONDS is given. Needs clang++ (or CLANGXX) with libFuzzer.
+# Inputs that fail are left in build/fuzz.
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+cd -- "$root"
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
+  exit 0
+fi
+
+mkdir -p build/fuzz/corpus
+# The least valid inputs to start from: a file with one tensor, and a manifest.
+header='{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"__metadata__":{"k":"v"}}'
+printf "\\x$(printf %02x ${#header})\\0\\0\\0\\0\\0\\0\\0%sabcd" "$header" >build/fuzz/corpus/tensor
+printf '{"version":1,"step":7,"world_size":0,"run":{"a":"b"},"files":{"x":{"bytes":1,"sha256":"%064d"}}}' 0 \
+  >build/fuzz/corpus/manifest
+"${CLANGXX:-clang++}" -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I . \
+  test/fuzz/checkpoint_fuzz.cpp core/checkpoint/manifest.cpp core/checkpoint/open_file.cpp \
+  core/checkpoint/safetensors.cpp core/checkpoint/sha256.cpp core/checkpoint/whole_file.cpp base/error.cpp \
+  base/text.cpp -lcrypto -o build/fuzz/checkpoint_fuzz
+exec build/fuzz/checkpoint_fuzz -max_total_time="${1:-60}" -rss_limit_mb=500 -timeout=1 \
+  -artifact_prefix=build/fuzz/ build/fuzz/corpus

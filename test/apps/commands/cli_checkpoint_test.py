@@ -5,6 +5,7 @@ run it: cli_case.py."""
 import hashlib
 import json
 import os
+import pathlib
 import random
 import resource
 import signal
@@ -64,7 +65,7 @@ class Checkpoints(CliCase):
 
     @needs_mpi
     def test_of_a_preempted_job_are_continued_under_mpirun(self):
-        self.write("run.yaml", K_RUN.replace("steps: 6000", "steps: 20000"))
+        self.write("run.yaml", K_RUN.replace("steps: 6000", "steps: 10000"))
         self.mpirun(3, "train", "run.yaml", "run.output_dir=whole")
         job = self.start([cli_case.K_MPIEXEC, "-n", "3", self.program, "train", "run.yaml"])
         pids = {rank: pid for pid, rank in processes_of(self.folder.resolve()).items()}
@@ -74,6 +75,32 @@ class Checkpoints(CliCase):
         self.mpirun(3, "train", "--resume", "out")
         self.assertEqual(self.hash_of("out"), self.hash_of("whole"))
         self.assertEqual(self.records("out"), self.records("whole"))
+
+    def test_let_a_slurm_job_submit_itself_again(self):
+        """A fake scheduler: srun ends the first job with SIGTERM, scontrol notes its arguments."""
+        self.write("run.yaml", K_RUN.replace("steps: 6000", "steps: 40000"))
+        self.gossamer("train", "run.yaml", "run.output_dir=whole")
+        bin_folder = self.folder / "bin"
+        bin_folder.mkdir()
+        for name, text in [
+                ("srun", '"$@" & job=$!\n'
+                         'if [ ! -e queue ]; then\n'
+                         '  until grep -q running out/status.json 2>/dev/null; do sleep 0.05; done\n'
+                         '  kill -TERM $job\n'
+                         'fi\n'
+                         'wait $job\n'),
+                ("scontrol", 'echo "$@" >>queue\n')]:
+            (bin_folder / name).write_text("#!/bin/sh\n" + text)
+            (bin_folder / name).chmod(0o755)
+        script = pathlib.Path(__file__).parents[3] / "scripts" / "launch" / "slurm.sbatch"
+        environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}",
+                       "GOSSAMER": self.program, "SLURM_JOB_ID": "17"}
+        codes = [subprocess.run(["bash", script, "run.yaml"], cwd=self.folder, env=environment,
+                                capture_output=True, timeout=K_PATIENCE_S).returncode
+                 for _ in range(2)]
+        self.assertEqual(codes, [75, 0])
+        self.assertEqual((self.folder / "queue").read_text(), "requeue 17\n")
+        self.assertEqual(self.hash_of("out"), self.hash_of("whole"))
 
     def test_protect_a_run_that_is_not_finished(self):
         self.write("run.yaml", K_RUN)

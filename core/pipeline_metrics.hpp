@@ -16,6 +16,14 @@ struct PipelineMetrics {
   double pipeline_s = 0.0;
   /// The least number of bytes that this rank has had to send; see bytes_sent() (rank_round.hpp).
   double bytes_sent = 0.0;
+
+  PipelineMetrics& operator+=(const PipelineMetrics& other) {
+    wait_s += other.wait_s;
+    update_s += other.update_s;
+    pipeline_s += other.pipeline_s;
+    bytes_sent += other.bytes_sent;
+    return *this;
+  }
 };
 
 /// How far training has come. A checkpoint holds it. The learning rate follows num_updates().

@@ -50,10 +50,7 @@ pack() {
     "    scripts/build_gpu.sh --deps ${1} --test"
 }
 
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
-  exit 0
-fi
+show_help "$@"
 if [[ ${1:-} == pack ]]; then
   pack "${2:-build/gpu-deps}"
   exit 0

@@ -8,10 +8,9 @@ set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 cd -- "$root"
 
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
-  exit 0
-fi
+# shellcheck source=scripts/lib.sh
+source "$root/scripts/lib.sh"
+show_help "$@"
 
 mkdir -p build/fuzz/corpus
 # The least valid inputs to start from: a file with one tensor, and a manifest.

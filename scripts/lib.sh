@@ -9,6 +9,15 @@ die() {
   exit 1
 }
 
+# show_help "$@": if the first argument asks for help, prints the opening comment of the script that
+# calls, and ends it.
+show_help() {
+  if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+    sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[1]}"
+    exit 0
+  fi
+}
+
 has() { command -v "$1" >/dev/null 2>&1; }
 
 # at_least 3.25 3.31.6: is the second version the same as the first, or newer?

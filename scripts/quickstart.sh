@@ -9,10 +9,7 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/scripts/lib.sh"
 cd -- "$root"
 
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
-  exit 0
-fi
+show_help "$@"
 
 scripts/setup.sh
 scripts/build.sh release --target gossamer

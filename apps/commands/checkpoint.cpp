@@ -22,16 +22,27 @@ namespace {
 
 constexpr int kMostDifferences = 20;
 
+struct Found {
+  std::string folder;
+  /// True: the search has verified it.
+  bool verified = false;
+};
+
 /// `path` itself if it is a checkpoint, otherwise the newest checkpoint of the run in this folder.
-std::string find_checkpoint(const std::string& path) {
+Found find_checkpoint(const std::string& path) {
   std::error_code failure;
-  if (std::filesystem::exists(concat(path, "/", kManifestName), failure)) return path;
+  if (std::filesystem::exists(concat(path, "/", kManifestName), failure)) return {path};
   const std::string newest = newest_checkpoint(
       checkpoint_folder(path),
       [](const std::string& error) { std::cerr << error << "; this checkpoint is left out\n"; });
-  if (!newest.empty()) return newest;
+  if (!newest.empty()) return {newest, true};
   throw CheckpointError(concat(path, " is neither a checkpoint nor the folder of a run that has ",
                                "one; a checkpoint holds ", kManifestName));
+}
+
+/// Reading all files once is enough.
+Manifest verified_manifest(const Found& found) {
+  return found.verified ? read_manifest(found.folder) : verify_checkpoint(found.folder);
 }
 
 std::int64_t total_bytes(const Manifest& manifest) {
@@ -41,14 +52,14 @@ std::int64_t total_bytes(const Manifest& manifest) {
 }
 
 void verify(const std::string& path) {
-  const std::string folder = find_checkpoint(path);
-  const Manifest manifest = verify_checkpoint(folder);
-  std::cout << folder << ": " << manifest.files.size() << " files, " << total_bytes(manifest)
+  const Found found = find_checkpoint(path);
+  const Manifest manifest = verified_manifest(found);
+  std::cout << found.folder << ": " << manifest.files.size() << " files, " << total_bytes(manifest)
             << " bytes, as the manifest says\n";
 }
 
 void show(const std::string& path, bool json) {
-  const std::string folder = find_checkpoint(path);
+  const std::string folder = find_checkpoint(path).folder;
   const Manifest manifest = read_manifest(folder);
   const SafetensorsFile file(concat(folder, "/", rank_file_name(0)));
   if (json) {
@@ -78,13 +89,14 @@ void show(const std::string& path, bool json) {
 }
 
 void hash(const std::string& path) {
-  const std::string folder = find_checkpoint(path);
-  std::cout << hash_of_state(folder, verify_checkpoint(folder)) << "  " << folder << "\n";
+  const Found found = find_checkpoint(path);
+  std::cout << hash_of_state(found.folder, verified_manifest(found)) << "  " << found.folder
+            << "\n";
 }
 
 ExitCode diff(const std::string& first, const std::string& second) {
-  const std::string a = find_checkpoint(first);
-  const std::string b = find_checkpoint(second);
+  const std::string a = find_checkpoint(first).folder;
+  const std::string b = find_checkpoint(second).folder;
   const Manifest one = read_manifest(a);
   const Manifest two = read_manifest(b);
   if (one.world_size != two.world_size) {
@@ -113,8 +125,9 @@ struct ExportArguments {
 };
 
 void export_model(const ExportArguments& arguments) {
-  const std::string folder = find_checkpoint(arguments.path);
-  const Manifest manifest = verify_checkpoint(folder);
+  const Found found = find_checkpoint(arguments.path);
+  const std::string& folder = found.folder;
+  const Manifest manifest = verified_manifest(found);
   const SafetensorsFile model(concat(folder, "/", kMeanModelName));
   if (arguments.rank >= manifest.world_size) {
     throw ConfigError(

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <span>
 #include <string_view>
 
@@ -25,14 +24,19 @@ bool begins_with_one_of(const std::string& key, std::span<const std::string_view
 
 }  // namespace
 
+std::map<std::string, std::string> values_for_manifest(const RunConfig& config) {
+  std::map<std::string, std::string> values;
+  for (const ResolvedValue& value : config.resolved) values[value.path] = value.value;
+  return values;
+}
+
 std::vector<std::string> check_resumable(const Manifest& manifest, const RunConfig& config,
                                          const World& world, const std::string& path) {
   if (manifest.world_size != world.size) {
     throw CheckpointError(concat(path, " is of ", manifest.world_size, " ranks, and this run has ",
                                  world.size, "; start as many ranks as before"));
   }
-  std::map<std::string, std::string> now;
-  for (const ResolvedValue& value : config.resolved) now[value.path] = value.value;
+  const std::map<std::string, std::string> now = values_for_manifest(config);
   std::map<std::string, std::string> all = manifest.run;
   all.insert(now.begin(), now.end());
   const auto value_in = [](const std::map<std::string, std::string>& values,

@@ -1,6 +1,7 @@
 #pragma once
 // Whether a run can continue from a checkpoint.
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,9 @@
 #include "core/checkpoint/manifest.hpp"
 
 namespace gossamer::apps {
+
+/// The configuration as Manifest::run holds it.
+std::map<std::string, std::string> values_for_manifest(const RunConfig& config);
 
 /// Compares a checkpoint with the run that is to continue from it. Throws CheckpointError if the
 /// number of ranks, the model, the algorithm, the topology, the optimizer's kind or the type of the

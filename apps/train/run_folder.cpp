@@ -62,9 +62,7 @@ std::string next_free(const std::string& path) {
 void write_file(const std::string& path, const std::string& text, std::string_view folder_key,
                 bool sync) {
   try {
-    WholeFile file(path);
-    file.write(text.data(), text.size());
-    file.keep(sync);
+    write_whole_file(path, text, sync);
   } catch (const CheckpointError& error) {
     throw CheckpointError(concat(error.what(), ". Another folder: ", folder_key, "=PATH"));
   }

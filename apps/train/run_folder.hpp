@@ -1,7 +1,12 @@
 #pragma once
-// The folder of a run. It has config.yaml (all values), metrics.jsonl (one JSON object per line),
-// status.json (the state of the run), model.safetensors (the mean model at the end), and .lock,
-// which the run holds while it lives. Only rank 0 writes the folder.
+// The folder of a run:
+//   config.yaml         all values of the configuration
+//   metrics.jsonl       one JSON object per line
+//   status.json         the state of the run
+//   model.safetensors   the mean model at the end
+//   checkpoints/        see Checkpointer
+//   .lock               the run holds this lock while it lives
+// Only rank 0 writes the folder, except for checkpoints.
 //
 // Not thread safe. Errors: CheckpointError.
 

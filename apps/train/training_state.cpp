@@ -6,6 +6,7 @@
 
 #include "apps/train/agreement.hpp"
 #include "apps/train/model_file.hpp"
+#include "apps/train/resume.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -20,15 +21,13 @@ void TrainingLoop::open_checkpoints(const RunFolder* folder) {
   if (!setup_.saves_checkpoints) return;
   const std::string path =
       setup_.communicator.all_gather(folder == nullptr ? "" : folder->path()).front();
-  std::map<std::string, std::string> values;
-  for (const ResolvedValue& value : config_.resolved) values[value.path] = value.value;
   checkpointer_.emplace(
       Checkpointer::Setup{.communicator = setup_.communicator,
                           .world = setup_.world,
                           .logger = setup_.world.rank == 0 ? setup_.logger : Logger(),
                           .folder = checkpoint_folder(path),
                           .keep = config_.checkpoints.keep,
-                          .run = std::move(values)});
+                          .run = values_for_manifest(config_)});
   last_checkpoint_ = Clock::now();
 }
 
@@ -68,11 +67,8 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
 }
 
 PipelineMetrics TrainingLoop::total_metrics() const {
-  PipelineMetrics total = model_.metrics();
-  total.wait_s += earlier_metrics_.wait_s;
-  total.update_s += earlier_metrics_.update_s;
-  total.pipeline_s += earlier_metrics_.pipeline_s;
-  total.bytes_sent += earlier_metrics_.bytes_sent;
+  PipelineMetrics total = earlier_metrics_;
+  total += model_.metrics();
   return total;
 }
 
@@ -142,14 +138,10 @@ void TrainingLoop::meet(RunFolder* folder) {
 
 void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
   meetings_->leave();
-  const auto code = news.terminate > 0   ? ExitCode::kTerminated
-                    : news.interrupt > 0 ? ExitCode::kInterrupted
-                                         : ExitCode::kPreempted;
-  const std::string text = concat("stopped by ",
-                                  news.terminate > 0   ? "SIGTERM"
-                                  : news.interrupt > 0 ? "SIGINT"
-                                                       : "SIGUSR1",
-                                  " after step ", step_, " of ", total_steps_);
+  const auto [name, code] = news.terminate > 0   ? std::pair("SIGTERM", ExitCode::kTerminated)
+                            : news.interrupt > 0 ? std::pair("SIGINT", ExitCode::kInterrupted)
+                                                 : std::pair("SIGUSR1", ExitCode::kPreempted);
+  const std::string text = concat("stopped by ", name, " after step ", step_, " of ", total_steps_);
   const bool saves = checkpointer_ && (news.preempt > 0 || config_.checkpoints.enabled());
   if (step_ == 0 || !saves) {
     if (checkpointer_) checkpointer_->wait();

@@ -1,10 +1,9 @@
 #include "core/checkpoint/compare.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <set>
+#include <utility>
 
 #include "base/text.hpp"
 #include "core/checkpoint/safetensors.hpp"
@@ -21,9 +20,7 @@ std::vector<char> bytes_of(const SafetensorsFile& file, const TensorEntry& tenso
 }
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
-  std::vector<std::string> sizes;
-  for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
-  return concat("[", join(sizes, ", "), "]");
+  return concat("[", join(shape, ", "), "]");
 }
 
 template <class T>

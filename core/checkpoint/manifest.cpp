@@ -112,10 +112,7 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
   for (const auto& [name, file] : manifest.files) {
     json["files"][name] = {{"bytes", file.num_bytes}, {"sha256", file.sha256}};
   }
-  const std::string text = json.dump(2) + "\n";
-  WholeFile file(concat(folder, "/", kManifestName));
-  file.write(text.data(), text.size());
-  file.keep(/*sync=*/true);
+  write_whole_file(concat(folder, "/", kManifestName), json.dump(2) + "\n", /*sync=*/true);
 }
 
 Manifest read_manifest(const std::string& folder) {

@@ -46,11 +46,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   [[nodiscard]] const std::string& error() const { return error_; }
 
   bool start_object(std::size_t) override {
-    if (depth_ == 2 || in_list_ || (depth_ == 1 && name_.empty() && !has_name_)) {
-      return fail("is nested too deeply");
-    }
-    ++depth_;
-    if (depth_ == 2) {
+    if (depth_ == 2) return fail("is nested too deeply");
+    if (++depth_ == 2) {
       seen_ = 0;
       if (name_ != kMetadata) tensors_.push_back({.name = name_});
     }
@@ -88,7 +85,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       metadata_.emplace(key_, value);
       return true;
     }
-    if (depth_ != 2 || field_ != kDtype || in_list_) return fail("has text in a wrong place");
+    if (depth_ != 2 || field_ != kDtype) return fail("has text in a wrong place");
     tensors_.back().dtype = value;
     return true;
   }
@@ -167,8 +164,9 @@ std::optional<std::int64_t> num_bytes_of(const std::vector<std::int64_t>& shape,
 
 std::string text_of_header(std::span<const TensorView> tensors,
                            const std::map<std::string, std::string>& metadata) {
-  auto header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
+  // Appends without looking for the name, which would take quadratic time.
+  nlohmann::ordered_json::object_t header;
+  if (!metadata.empty()) header.emplace_back(kMetadata, metadata);
   std::int64_t end = 0;
   for (const TensorView& tensor : tensors) {
     if (num_bytes_of(tensor.shape, bytes_of_element(tensor.dtype)) != tensor.num_bytes) {
@@ -176,10 +174,12 @@ std::string text_of_header(std::span<const TensorView> tensors,
     }
     const std::int64_t begin = end;
     end += tensor.num_bytes;
-    header[tensor.name] = {
-        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", std::array{begin, end}}};
+    header.emplace_back(tensor.name,
+                        nlohmann::ordered_json{{"dtype", tensor.dtype},
+                                               {"shape", tensor.shape},
+                                               {"data_offsets", std::array{begin, end}}});
   }
-  std::string text = header.dump();
+  std::string text = nlohmann::ordered_json(std::move(header)).dump();
   // The values begin at a multiple of 8 bytes.
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;

@@ -4,9 +4,10 @@
 // file runs no code. Python reads it with safetensors.torch.load_file().
 // Format: https://github.com/huggingface/safetensors, "Format".
 //
-// The reader trusts nothing. It refuses a header that is too large or nested, a key or a name that
-// comes twice, sizes that overflow, places that overlap, leave a gap or lie outside of the file,
-// and bytes behind the last tensor. It allocates no more than a small multiple of the header.
+// The reader trusts nothing. It refuses a header that is too large or nested, and a key or a name
+// that comes twice. It refuses sizes that overflow. The places of the tensors must follow one
+// another without a gap, and must end where the file ends. The reader allocates no more than a
+// small multiple of the header.
 //
 // Errors: CheckpointError with the path. Thread safety: a file may be read by any thread.
 

@@ -58,4 +58,10 @@ void WholeFile::fail(int error) const {
       concat(path_, " cannot be written: ", std::generic_category().message(error)));
 }
 
+void write_whole_file(const std::string& path, std::string_view text, bool sync) {
+  WholeFile file(path);
+  file.write(text.data(), text.size());
+  file.keep(sync);
+}
+
 }  // namespace gossamer

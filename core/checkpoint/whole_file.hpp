@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace gossamer {
 
@@ -34,5 +35,8 @@ class WholeFile {
   std::string partial_;
   int file_ = -1;
 };
+
+/// Writes a file of text, with `sync` as in keep().
+void write_whole_file(const std::string& path, std::string_view text, bool sync);
 
 }  // namespace gossamer

@@ -197,8 +197,8 @@ class DecentralizedDataParallel {
  public:
   /// Collective. Compares the models of all ranks, and copies rank 0's parameters and buffers to
   /// all. The communicator must outlive this object. Throws ConfigError if the models differ,
-  /// nothing can be trained, a parameter has a type or layout that is not allowed or belongs to
-  /// another wrapper, or the optimizer or the schedule is missing.
+  /// nothing can be trained, or the optimizer or the schedule is missing. Also throws it for a
+  /// parameter of another wrapper, and for one whose type or layout is not allowed.
   DecentralizedDataParallel(std::shared_ptr<ModuleType> module, Communicator& communicator,
                             DataParallelOptions options)
       : module_(std::move(module)),

@@ -19,10 +19,8 @@ bool is_bias_or_norm(const NamedTensor& parameter) {
          parameter.name.ends_with(".bias");
 }
 
-DType dtype_of(const torch::Tensor& tensor) {
-  if (tensor.scalar_type() == torch::kFloat32) return DType::kFloat32;
-  if (tensor.scalar_type() == torch::kFloat64) return DType::kFloat64;
-  if (tensor.scalar_type() == torch::kBFloat16) return DType::kBFloat16;
+DType trained_dtype(const torch::Tensor& tensor) {
+  if (is_trained_type(tensor)) return dtype_of(tensor.scalar_type()).value();
   throw std::logic_error(concat("no block of ", torch::toString(tensor.scalar_type())));
 }
 
@@ -55,6 +53,23 @@ torch::Tensor unexpanded(torch::Tensor tensor) {
 
 }  // namespace
 
+std::optional<DType> dtype_of(torch::ScalarType type) {
+  switch (type) {
+    case torch::kFloat32:
+      return DType::kFloat32;
+    case torch::kFloat64:
+      return DType::kFloat64;
+    case torch::kBFloat16:
+      return DType::kBFloat16;
+    case torch::kInt64:
+      return DType::kInt64;
+    case torch::kUInt8:
+      return DType::kUInt8;
+    default:
+      return std::nullopt;
+  }
+}
+
 ModuleTensors collect_tensors(const torch::nn::Module& module) {
   ModuleTensors tensors;
   std::unordered_set<const void*> seen;
@@ -76,7 +91,7 @@ std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trai
     const bool decays = rule.decay_bias_and_norm || !is_bias_or_norm(parameter);
     infos.push_back({.name = parameter.name,
                      .shape = parameter.tensor.sizes().vec(),
-                     .dtype = dtype_of(parameter.tensor),
+                     .dtype = trained_dtype(parameter.tensor),
                      .weight_decay = decays ? rule.weight_decay : 0.0});
   }
   return infos;
@@ -158,7 +173,7 @@ void adopt_layout(const NamedTensor& parameter, torch::Tensor& grad) {
 }
 
 Block block_of_tensor(const torch::Tensor& tensor) {
-  return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor), device_of(tensor.device())};
+  return {tensor.data_ptr(), tensor.numel(), trained_dtype(tensor), device_of(tensor.device())};
 }
 
 ParameterMemory move_into_block(const BucketSpec& spec, std::span<const NamedTensor> trainable,

@@ -2,6 +2,7 @@
 // The way from a module's tensors to blocks: lists the tensors, describes the parameters, and moves
 // them into flat memory. The functions keep no state; a module belongs to one thread.
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,6 +51,9 @@ std::string describe(const ModuleTensors& tensors);
 /// Collective: copies rank 0's values to all ranks, and waits for the copies. Work on `stream` may
 /// use the tensors afterwards. Throws CommError.
 void broadcast_tensors(Communicator& communicator, Stream& stream, const ModuleTensors& tensors);
+
+/// The type of a block with values of a type of LibTorch; empty if blocks do not have it.
+std::optional<DType> dtype_of(torch::ScalarType type);
 
 /// True for the types that parameters may have: float32, float64, bfloat16.
 bool is_trained_type(const torch::Tensor& tensor);

@@ -10,29 +10,12 @@
 namespace gossamer {
 namespace {
 
-/// The type under which a tensor's values are saved; empty: as bytes.
-std::optional<DType> saved_type(torch::ScalarType type) {
-  switch (type) {
-    case torch::kFloat32:
-      return DType::kFloat32;
-    case torch::kFloat64:
-      return DType::kFloat64;
-    case torch::kBFloat16:
-      return DType::kBFloat16;
-    case torch::kInt64:
-      return DType::kInt64;
-    case torch::kUInt8:
-      return DType::kUInt8;
-    default:
-      return std::nullopt;
-  }
-}
-
-/// Shows the visitor a tensor that belongs to no bucket. The values are saved in row-major order.
+/// Shows the visitor a tensor that belongs to no bucket. The values are saved in row-major order;
+/// as bytes, if blocks do not have the tensor's type.
 void visit_tensor(StateVisitor& visitor, const NamedTensor& entry) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor values = entry.tensor.detach().to(torch::kCPU).contiguous();
-  const std::optional<DType> type = saved_type(values.scalar_type());
+  const std::optional<DType> type = dtype_of(values.scalar_type());
   visitor.block(entry.name,
                 {.data = values.data_ptr(),
                  .numel = type ? values.numel() : static_cast<std::int64_t>(values.nbytes()),

@@ -54,6 +54,10 @@ inline std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
 template <class T>
 std::vector<T> values_at(const std::string& bytes, std::size_t begin, std::size_t end) {
   std::vector<T> values((end - begin) / sizeof(T));

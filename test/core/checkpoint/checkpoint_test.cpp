@@ -4,7 +4,6 @@
 #include "test/base/thrown.hpp"
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,11 +21,8 @@ namespace {
 
 using apps::Folder;
 using apps::read_file;
+using apps::write_bytes;
 namespace fs = std::filesystem;
-
-void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 /// A piece of state: some numbers and a block.
 struct State {

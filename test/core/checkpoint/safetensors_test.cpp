@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,11 +20,8 @@ namespace {
 
 using apps::Folder;
 using apps::read_file;
+using apps::write_bytes;
 namespace fs = std::filesystem;
-
-void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 /// A file with this header and `num_values` bytes of values.
 std::string file_of(const std::string& header, std::size_t num_values) {

@@ -71,7 +71,7 @@ Initial initial_of_gpt(std::string_view name, const torch::Tensor& parameter, st
 
 struct TaskEntry {
   std::string_view name;
-  InputShape shape;
+  SampleShape shape;
   std::string_view options;
   std::int64_t batch_size;
   Initial (*initial)(std::string_view name, const torch::Tensor& parameter, std::int64_t fan_in);
@@ -79,17 +79,17 @@ struct TaskEntry {
 
 constexpr std::array kTasks = {
     TaskEntry{"mlp",
-              {.height = 28, .width = 28, .num_classes = kNumClasses},
+              {.height = 28, .width = 28, .num_outputs = kNumClasses},
               "hidden: 1024, layers: 3",
               64,
               initial_of_mlp},
     TaskEntry{"resnet20",
-              {.height = 32, .width = 32, .num_classes = kNumClasses, .channels = 3},
+              {.height = 32, .width = 32, .num_outputs = kNumClasses, .channels = 3},
               "",
               32,
               initial_of_resnet20},
     TaskEntry{"gpt",
-              {.height = 1, .width = 128, .num_classes = kVocabulary},
+              {.height = 1, .width = 128, .num_outputs = kVocabulary},
               "layers: 6, d_model: 384, heads: 6",
               4,
               initial_of_gpt},
@@ -109,7 +109,7 @@ std::vector<std::string> ReferenceTask::model_names() { return names_of(kTasks);
 
 std::int64_t ReferenceTask::default_batch_size() const { return task_of(name_).batch_size; }
 
-std::shared_ptr<Classifier> ReferenceTask::make_model() const {
+std::shared_ptr<Model> ReferenceTask::make_model() const {
   auto model = configure_model(name_, Options::parse(options_))->make(shape_);
   const torch::NoGradGuard no_grad;
   std::uint64_t stream = 1;
@@ -138,7 +138,7 @@ Batch ReferenceTask::image_batch(int rank, std::int64_t first, std::int64_t coun
   Batch batch{torch::empty({count, shape_.channels, shape_.height, shape_.width}, torch::kFloat32),
               torch::empty({count}, torch::kInt64)};
   auto* pixels = batch.inputs.data_ptr<float>();
-  auto* labels = batch.labels.data_ptr<std::int64_t>();
+  auto* labels = batch.targets.data_ptr<std::int64_t>();
   for (std::int64_t sample = first; sample < first + count; ++sample) {
     const std::uint64_t label = classes.bits(sample) % kNumClasses;
     const NumberSequence pattern(seed_, kPatterns + label);
@@ -157,7 +157,7 @@ Batch ReferenceTask::token_batch(int rank, std::int64_t first, std::int64_t coun
   Batch batch{torch::empty({count, length}, torch::kInt64),
               torch::empty({count * length}, torch::kInt64)};
   auto* tokens = batch.inputs.data_ptr<std::int64_t>();
-  auto* next_tokens = batch.labels.data_ptr<std::int64_t>();
+  auto* next_tokens = batch.targets.data_ptr<std::int64_t>();
   for (std::int64_t sample = first; sample < first + count; ++sample) {
     std::uint64_t token = numbers.bits(sample * kTokenStride) % kVocabulary;
     for (std::int64_t j = 0; j < length; ++j) {
@@ -170,7 +170,7 @@ Batch ReferenceTask::token_batch(int rank, std::int64_t first, std::int64_t coun
 }
 
 std::vector<Batch> ReferenceTask::make_batches(int rank, std::int64_t batch_size) const {
-  const bool images = find_model(name_).takes == SampleKind::kImages;
+  const bool images = find_model(name_).takes == SampleKind::kArrays;
   std::vector<Batch> batches;
   for (std::int64_t b = 0; b < kPool; ++b) {
     batches.push_back(images ? image_batch(rank, b * batch_size, batch_size)

@@ -26,11 +26,6 @@
 
 namespace gossamer::apps {
 
-struct Batch {
-  torch::Tensor inputs;
-  torch::Tensor labels;
-};
-
 /// One of the models, with its initial values and data.
 class ReferenceTask {
  public:
@@ -42,7 +37,7 @@ class ReferenceTask {
   static std::vector<std::string> model_names();
 
   /// A new model with the initial values.
-  [[nodiscard]] std::shared_ptr<Classifier> make_model() const;
+  [[nodiscard]] std::shared_ptr<Model> make_model() const;
   /// A pool of batches of this rank; the steps use them in turn.
   [[nodiscard]] std::vector<Batch> make_batches(int rank, std::int64_t batch_size) const;
   [[nodiscard]] std::int64_t default_batch_size() const;
@@ -53,7 +48,7 @@ class ReferenceTask {
 
   std::string name_;
   std::uint64_t seed_;
-  InputShape shape_;
+  SampleShape shape_;
   std::string options_;
 };
 

@@ -75,7 +75,7 @@ class Engine {
     const PipelineMetrics before = metrics();
     const auto begin = Clock::now();
     torch::Tensor loss =
-        torch::nn::functional::cross_entropy(net_->forward(batch.inputs), batch.labels);
+        torch::nn::functional::cross_entropy(net_->forward(batch.inputs), batch.targets);
     const auto middle = Clock::now();
     loss.backward();
     if (!wrapper_) net_->zero_grad(/*set_to_none=*/true);
@@ -117,9 +117,9 @@ class Engine {
   }
 
   StepEngine engine_;
-  std::shared_ptr<Classifier> net_;
+  std::shared_ptr<Model> net_;
   std::int64_t num_parameters_ = 0;
-  std::optional<DecentralizedDataParallel<Classifier>> wrapper_;
+  std::optional<DecentralizedDataParallel<Model>> wrapper_;
   std::vector<double> losses_;
   std::vector<Row> rows_;
   std::vector<double> turns_;

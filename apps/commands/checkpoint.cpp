@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "apps/commands/commands.hpp"
+#include "apps/models/torchscript.hpp"
 #include "apps/train/checkpointer.hpp"
+#include "apps/train/model_file.hpp"
 #include "apps/train/run_folder.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -122,7 +124,18 @@ struct ExportArguments {
   std::string output;
   /// -1: the mean model.
   int rank = -1;
+  /// A TorchScript file that gets the values; empty: none.
+  std::string torchscript;
 };
+
+/// Puts the values of the safetensors file `path` into the module of a TorchScript file. The module
+/// takes the place of the safetensors file.
+void put_into_module(const std::string& torchscript, const std::string& path) {
+  const std::shared_ptr<Model> model = load_torchscript(torchscript, {});
+  static_cast<void>(load_model_file(path, *model, /*partial=*/false));
+  model->eval();
+  save_torchscript(*model, path);
+}
 
 void export_model(const ExportArguments& arguments) {
   const Found found = find_checkpoint(arguments.path);
@@ -154,6 +167,7 @@ void export_model(const ExportArguments& arguments) {
                      .num_bytes = tensor->num_bytes()});
   }
   write_safetensors(arguments.output, std::move(views));
+  if (!arguments.torchscript.empty()) put_into_module(arguments.torchscript, arguments.output);
   std::cout << arguments.output << ": the "
             << (arguments.rank < 0 ? std::string("mean model")
                                    : concat("model of rank ", arguments.rank))
@@ -226,6 +240,11 @@ void add_checkpoint_command(CLI::App& program, int& exit_code) {
   export_command->add_option("-o,--output", arguments->output, "The file to write")->required();
   export_command->add_option("--rank", arguments->rank, "The rank; without it the mean model")
       ->check(CLI::NonNegativeNumber);
+  export_command
+      ->add_option("--torchscript", arguments->torchscript,
+                   "Write a TorchScript module: the module of this file, with the model's values. "
+                   "The file holds code; take it only from people you trust")
+      ->type_name("FILE.pt");
   export_command->callback([arguments, done] {
     export_model(*arguments);
     done();

@@ -11,6 +11,7 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/data/dataset.hpp"
+#include "apps/models/losses.hpp"
 #include "apps/models/models.hpp"
 #include "base/error.hpp"
 #include "base/registry.hpp"
@@ -27,6 +28,16 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kLineWidth = 100;
 
+template <class Taken>
+std::string names_of_taken(const Taken& takes) {
+  return std::string(name_of(takes));
+}
+
+std::string names_of_taken(const std::optional<SampleKind>& takes) {
+  return takes ? std::string(name_of(*takes))
+               : concat(name_of(SampleKind::kArrays), " or ", name_of(SampleKind::kTokens));
+}
+
 /// The columns of a table, as far as its rows have the fields.
 template <class Entry>
 Json row_of_table(const Entry& entry) {
@@ -40,7 +51,7 @@ Json row_of_table(const Entry& entry) {
     row["communicates"] = entry.communicates;
     row["keeps_models_equal"] = entry.keeps_models_equal;
   }
-  if constexpr (requires { entry.takes; }) row["takes"] = name_of(entry.takes);
+  if constexpr (requires { entry.takes; }) row["takes"] = names_of_taken(entry.takes);
   if constexpr (requires { entry.gives; }) row["gives"] = name_of(entry.gives);
   row["options"] = Json::array();
   if constexpr (requires { entry.options; }) {
@@ -73,6 +84,7 @@ constexpr std::array kKinds = {
     Kind{"schedules", "lr_schedule.name", [] { return rows_of_table(schedule_table()); }},
     Kind{"algorithms", "algorithm", [] { return rows_of_table(algorithm_table()); }},
     Kind{"models", "model.name", [] { return rows_of_table(model_table()); }},
+    Kind{"losses", "train.loss", [] { return rows_of_table(loss_table()); }},
     Kind{"data", "data.name", [] { return rows_of_table(dataset_table()); }},
     Kind{"backends", "comm.backend", [] { return rows_of_table(backend_table()); }},
 };

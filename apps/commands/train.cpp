@@ -33,6 +33,8 @@ struct TrainArguments {
   bool overwrite = false;
   /// Empty, `auto`, or the folder of a run.
   std::string resume;
+  /// Empty or `average`.
+  std::string reshape;
 };
 
 /// The file with its overrides, or the error of reading it. Errors are thrown later, because all
@@ -107,24 +109,33 @@ class TrainRun {
     agree(communicator, "their configuration", lines_of(config.resolved));
     const Logger logger(config.log_level, world.size > 1 ? concat("rank ", world.rank) : "");
     set_compute_threads(config, world);
+    seed_generator(config.seed, world, source_.launch.backend);
+    if (world.rank == 0) warn(config, logger);
     const auto data = load_together(communicator, data_, config);
+    std::vector<std::string> faults;
+    std::string checkpoint;
+    if (!arguments_.dry_run && !arguments_.resume.empty()) {
+      checkpoint = jointly_slow(communicator, [&] {
+        return world.rank == 0 ? find_checkpoint(config, world, logger, faults) : "";
+      });
+      checkpoint = communicator.all_gather(checkpoint).front();
+    }
     TrainingLoop trainer(config, {.communicator = communicator,
                                   .world = world,
                                   .logger = logger,
                                   .data = data,
                                   .dry_run = arguments_.dry_run,
                                   .stop = stop_,
-                                  .saves_checkpoints = true});
+                                  .saves_checkpoints = true,
+                                  .resumes = !checkpoint.empty(),
+                                  .reshapes = !checkpoint.empty() && !arguments_.reshape.empty(),
+                                  .faults = faults});
     if (arguments_.dry_run) {
       const double loss = trainer.train_step().item<double>();
       if (world.rank == 0) print_dry_run(config, trainer, loss);
       trainer.close();
       return;
     }
-    std::string checkpoint = jointly_slow(communicator, [&] {
-      return world.rank == 0 ? find_checkpoint(config, world, logger) : "";
-    });
-    checkpoint = communicator.all_gather(checkpoint).front();
     auto folder = jointly_slow(communicator, [&]() -> std::unique_ptr<RunFolder> {
       if (world.rank != 0) return nullptr;
       return std::make_unique<RunFolder>(
@@ -137,17 +148,19 @@ class TrainRun {
 
   /// The checkpoint to continue from; empty: none. Throws CheckpointError.
   [[nodiscard]] std::string find_checkpoint(const RunConfig& config, const World& world,
-                                            const Logger& logger) const {
-    if (arguments_.resume.empty()) return "";
+                                            const Logger& logger,
+                                            std::vector<std::string>& faults) const {
     const std::string folder = checkpoint_folder(config.output_dir);
-    std::string path = newest_checkpoint(folder, [&logger](const std::string& error) {
-      logger.warning(concat(error, "; this checkpoint is left out"));
+    std::string path = newest_checkpoint(folder, [&](const std::string& error) {
+      faults.push_back(concat(error, "; this checkpoint is left out"));
+      logger.warning(faults.back());
     });
     if (path.empty()) {
       if (arguments_.resume == kAuto) return "";
       throw CheckpointError(concat(folder, " holds no checkpoint to continue from"));
     }
-    for (const std::string& change : check_resumable(read_manifest(path), config, world, path)) {
+    for (const std::string& change :
+         check_resumable(read_manifest(path), config, world, path, !arguments_.reshape.empty())) {
       logger.warning(concat("other than in the checkpoint: ", change));
     }
     return path;
@@ -157,6 +170,11 @@ class TrainRun {
     if (arguments_.overwrite) return IfFinished::kReplace;
     // Nobody has asked for this very folder where its name follows from the file's.
     return config.output_dir_given ? IfFinished::kRefuse : IfFinished::kNextNumber;
+  }
+
+  static void warn(const RunConfig& config, const Logger& logger) {
+    const std::string warning = config.model->warning();
+    if (!warning.empty()) logger.warning(warning);
   }
 
   static void greet(const RunConfig& config, const RunFolder& folder, const World& world,
@@ -214,12 +232,20 @@ void add_train_command(CLI::App& program, int& exit_code) {
                    "configuration unless one is given; or `auto`, of the run in run.output_dir if "
                    "there is one")
       ->type_name("RUN|auto");
+  command
+      ->add_option("--reshape", arguments->reshape,
+                   "With --resume: continue with another number of ranks or another topology; all "
+                   "ranks begin with the mean of the saved states")
+      ->check(CLI::IsMember({"average"}))
+      ->type_name("average")
+      ->needs("--resume");
   command->footer(
       "Examples:\n"
       "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"
       "  gossamer train configs/quickstart.yaml --ranks 4 topology.name=one-peer-exp "
       "run.steps=100\n"
-      "  gossamer train --resume runs/quickstart --ranks 4");
+      "  gossamer train --resume runs/quickstart --ranks 4\n"
+      "  gossamer train --resume runs/quickstart --reshape average --ranks 2");
   command->callback([arguments, &exit_code] {
     // After --resume RUN the first word may be an override.
     if (arguments->config_path.find('=') != std::string::npos) {

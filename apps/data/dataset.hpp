@@ -1,6 +1,6 @@
 #pragma once
-// Samples in memory, and the table of the data sets. Nothing here depends on LibTorch. To add a
-// data set, write its file, declare its function in registry.cpp, and add a row there.
+// Samples, and the table of the data sets. Nothing here depends on LibTorch. To add a data set,
+// write its file, declare its function in registry.cpp, and add a row there.
 //
 // Thread safety: one thread configures, because Options is not thread safe. Any thread may read a
 // loader and loaded data.
@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/options.hpp"
@@ -18,42 +17,76 @@
 
 namespace gossamer::apps {
 
-enum class SampleKind : std::uint8_t { kImages, kTokens };
+enum class SampleKind : std::uint8_t { kArrays, kTokens };
 
-/// `images` or `text`, for messages.
+/// `arrays` or `tokens`, for messages.
 constexpr std::string_view name_of(SampleKind kind) {
-  return kind == SampleKind::kImages ? "images" : "text";
+  return kind == SampleKind::kArrays ? "arrays" : "tokens";
 }
 
-/// A set of `size` samples. Immutable once built; the ranks of one process share it.
-///
-/// Images are grey and have one label each. Tokens are windows of a text; at every place of a
-/// window the model must predict the token that follows.
-struct Samples {
-  SampleKind kind = SampleKind::kImages;
-  std::int64_t size = 0;
-  /// Images: pixels. Tokens: the height is 1, and the width is the number of tokens in a window.
+/// The right answers of the samples: one class each, or numbers.
+enum class TargetKind : std::uint8_t { kClasses, kNumbers };
+
+/// `classes` or `numbers`, for messages.
+constexpr std::string_view name_of(TargetKind kind) {
+  return kind == TargetKind::kClasses ? "classes" : "numbers";
+}
+
+/// The shape of one sample. Images: pixels. A row of a table: channels and height are 1. Tokens:
+/// the height is 1, and the width is the number of tokens in a window.
+struct SampleShape {
   std::int64_t height = 0;
   std::int64_t width = 0;
-  std::int64_t num_classes = 0;
-  /// Images: [size, height, width], 0 = background, 255 = ink. Tokens: size * width + 1; window i
-  /// begins at i * width.
-  std::vector<std::uint8_t> values;
-  /// Images: [size], each in 0 .. num_classes-1. Tokens: empty.
-  std::vector<std::int64_t> labels;
+  /// The number of classes (tokens: of different tokens), or of numbers that are to be predicted.
+  std::int64_t num_outputs = 0;
+  std::int64_t channels = 1;
 
-  /// Image or window `index`, in 0 .. size-1. A window has one token more than its width, because
-  /// the last place also needs the token that follows.
-  [[nodiscard]] std::span<const std::uint8_t> sample(std::int64_t index) const {
-    const auto stride = static_cast<std::size_t>(height * width);
-    const std::size_t count = stride + (kind == SampleKind::kTokens ? 1 : 0);
-    return std::span(values).subspan(static_cast<std::size_t>(index) * stride, count);
-  }
+  [[nodiscard]] std::int64_t numel() const { return channels * height * width; }
+  friend bool operator==(const SampleShape&, const SampleShape&) = default;
 };
 
+/// A set of samples, immutable; the ranks of one process share it. Samples are arrays of numbers
+/// (images, rows of a table), each with a class or with numbers as its target; or windows of a
+/// text, where at every place the model must predict the token that follows.
+///
+/// A class of its own for every way to keep samples: ArraySamples in memory, TokenSamples in mapped
+/// files. The functions that copy may read files. They throw DataError for a file that turns out to
+/// be wrong, and std::logic_error for the other kind of sample.
+class Samples {
+ public:
+  virtual ~Samples() = default;
+  Samples(const Samples&) = delete;
+  Samples& operator=(const Samples&) = delete;
+
+  [[nodiscard]] SampleKind kind() const { return kind_; }
+  [[nodiscard]] TargetKind target() const { return target_; }
+  [[nodiscard]] const SampleShape& shape() const { return shape_; }
+  [[nodiscard]] std::int64_t size() const { return size_; }
+
+  /// The class of every sample, in 0 .. num_outputs-1; empty for tokens and for numbers.
+  [[nodiscard]] virtual std::span<const std::int64_t> labels() const { return {}; }
+  /// Arrays: writes the shape().numel() numbers of sample `index`.
+  virtual void copy_array(std::int64_t index, std::span<float> out) const;
+  /// Arrays with numbers as targets: writes the num_outputs numbers of sample `index`.
+  virtual void copy_numbers(std::int64_t index, std::span<float> out) const;
+  /// Tokens: writes width + 1 tokens, because the last place also needs the token that follows.
+  virtual void copy_tokens(std::int64_t index, std::span<std::int64_t> out) const;
+
+ protected:
+  Samples(SampleKind kind, TargetKind target, const SampleShape& shape, std::int64_t size)
+      : kind_(kind), target_(target), shape_(shape), size_(size) {}
+
+ private:
+  SampleKind kind_;
+  TargetKind target_;
+  SampleShape shape_;
+  std::int64_t size_;
+};
+
+/// Both parts have the same shape and kind.
 struct Dataset {
-  Samples train;
-  Samples validation;
+  std::shared_ptr<const Samples> train;
+  std::shared_ptr<const Samples> validation;
 };
 
 struct DatasetEntry {
@@ -70,7 +103,7 @@ struct DatasetEntry {
     [[nodiscard]] virtual Dataset load(std::uint64_t seed) const = 0;
   };
   std::unique_ptr<const Loader> (*configure)(const Options& data);
-  SampleKind gives = SampleKind::kImages;
+  SampleKind gives = SampleKind::kArrays;
 };
 
 std::span<const DatasetEntry> dataset_table();

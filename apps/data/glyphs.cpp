@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "apps/data/array_samples.hpp"
 #include "apps/data/dataset.hpp"
 #include "apps/data/glyph_font.hpp"
 #include "base/random.hpp"
@@ -169,20 +170,18 @@ class Glyphs : public DatasetEntry::Loader {
   }
 
  private:
-  [[nodiscard]] Samples draw(const Font& font, std::uint64_t seed, Split split,
-                             std::int64_t size) const {
-    Samples images{.size = size,
-                   .height = kSide,
-                   .width = kSide,
-                   .num_classes = kGlyphCount,
-                   .values = std::vector<std::uint8_t>(static_cast<std::size_t>(size) * kPixels),
-                   .labels = draw_labels(seed, split, size)};
-    for (std::size_t i = 0; i < images.labels.size(); ++i) {
+  [[nodiscard]] std::shared_ptr<const Samples> draw(const Font& font, std::uint64_t seed,
+                                                    Split split, std::int64_t size) const {
+    std::vector<std::uint8_t> pixels(static_cast<std::size_t>(size) * kPixels);
+    std::vector<std::int64_t> labels = draw_labels(seed, split, size);
+    for (std::size_t i = 0; i < labels.size(); ++i) {
       Random random = stream(seed, GlyphUse::kImage, split, static_cast<std::int64_t>(i));
-      render(font[static_cast<std::size_t>(images.labels[i])], static_cast<float>(noise_), random,
-             std::span(images.values).subspan(i * kPixels, kPixels));
+      render(font[static_cast<std::size_t>(labels[i])], static_cast<float>(noise_), random,
+             std::span(pixels).subspan(i * kPixels, kPixels));
     }
-    return images;
+    return std::make_shared<const ArraySamples>(
+        SampleShape{.height = kSide, .width = kSide, .num_outputs = kGlyphCount}, size,
+        ArraySamples::Content{.values = std::move(pixels), .labels = std::move(labels)});
   }
 
   std::int64_t train_size_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 
+#include "apps/data/array_samples.hpp"
 #include "apps/data/dataset.hpp"
 #include "apps/data/idx_file.hpp"
 #include "apps/data/idx_files.hpp"
@@ -59,21 +60,28 @@ void check_range(const OpenPair& pair, const Range& range) {
                          pair.size(), ")"));
 }
 
+using Images = std::shared_ptr<const Samples>;
+
 /// Reads the images of the ranges, which must be disjoint and in the order of the file. Checks the
-/// rest of the file without keeping it.
-std::vector<Samples> read_ranges(OpenPair& pair, std::span<const Range> ranges) {
-  std::vector<Samples> result;
+/// rest of the file without keeping it. A model has `num_classes` outputs.
+std::vector<Images> read_ranges(OpenPair& pair, std::span<const Range> ranges,
+                                std::int64_t num_classes) {
+  std::vector<Images> result;
   std::int64_t position = 0;
   for (const Range& range : ranges) {
-    Samples& part = result.emplace_back();
-    part.size = range.last - range.first;
-    part.height = pair.images.shape()[1];
-    part.width = pair.images.shape()[2];
-    part.num_classes = pair.num_classes();
+    const std::int64_t size = range.last - range.first;
+    std::vector<std::uint8_t> pixels;
     pair.images.skip(range.first - position);
-    pair.images.append(part.size, part.values);
-    part.values.shrink_to_fit();
-    part.labels.assign(pair.labels.begin() + range.first, pair.labels.begin() + range.last);
+    pair.images.append(size, pixels);
+    pixels.shrink_to_fit();
+    result.push_back(std::make_shared<const ArraySamples>(
+        SampleShape{.height = pair.images.shape()[1],
+                    .width = pair.images.shape()[2],
+                    .num_outputs = num_classes},
+        size,
+        ArraySamples::Content{
+            .values = std::move(pixels),
+            .labels = {pair.labels.begin() + range.first, pair.labels.begin() + range.last}}));
     position = range.last;
   }
   pair.images.skip(pair.size() - position);
@@ -124,13 +132,10 @@ class Idx : public DatasetEntry::Loader {
     const std::array val_part = {val_range(0, validation.size())};
     check_range(train, train_part[0]);
     check_range(validation, val_part[0]);
-    Dataset result{.train = std::move(read_ranges(train, train_part)[0]),
-                   .validation = std::move(read_ranges(validation, val_part)[0])};
     // A model must have an output for every label of both files.
-    const std::int64_t classes = std::max(result.train.num_classes, result.validation.num_classes);
-    result.train.num_classes = classes;
-    result.validation.num_classes = classes;
-    return result;
+    const std::int64_t classes = std::max(train.num_classes(), validation.num_classes());
+    return {.train = read_ranges(train, train_part, classes)[0],
+            .validation = read_ranges(validation, val_part, classes)[0]};
   }
 
   [[nodiscard]] Dataset load_one(const IdxPair& files) const {
@@ -153,9 +158,8 @@ class Idx : public DatasetEntry::Loader {
     }
     const bool train_first = train.first < validation.first;
     const std::array parts = {train_first ? train : validation, train_first ? validation : train};
-    std::vector<Samples> images = read_ranges(pair, parts);
-    return {.train = std::move(images[train_first ? 0 : 1]),
-            .validation = std::move(images[train_first ? 1 : 0])};
+    const std::vector<Images> images = read_ranges(pair, parts, pair.num_classes());
+    return {.train = images[train_first ? 0 : 1], .validation = images[train_first ? 1 : 0]};
   }
 
   std::string path_;

@@ -1,13 +1,17 @@
 #include <array>
+#include <stdexcept>
 
 #include "apps/data/dataset.hpp"
 
 namespace gossamer::apps {
 
 // Adding a data set: write its file, declare its function here, add a row.
+std::unique_ptr<const DatasetEntry::Loader> configure_arrays(const Options& data);
+std::unique_ptr<const DatasetEntry::Loader> configure_cifar10(const Options& data);
 std::unique_ptr<const DatasetEntry::Loader> configure_glyphs(const Options& data);
 std::unique_ptr<const DatasetEntry::Loader> configure_idx(const Options& data);
 std::unique_ptr<const DatasetEntry::Loader> configure_text(const Options& data);
+std::unique_ptr<const DatasetEntry::Loader> configure_tokens(const Options& data);
 
 namespace {
 
@@ -38,6 +42,25 @@ constexpr std::array kText = {
                 "bytes that validate; [first, last) with 0 <= first < last, default null: the last "
                 "1/10"},
 };
+constexpr std::array kCifar10 = {
+    OptionEntry{"path",
+                "the folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin; text, must "
+                "be given"},
+};
+constexpr std::array kTokens = {
+    OptionEntry{"path",
+                "a folder with train*.bin and val*.bin, or one file, whose last tenth validates; "
+                "text, must be given"},
+    OptionEntry{"context", "tokens in a window; an integer from 1 to 65536, default 128"},
+    OptionEntry{"vocab_size",
+                "number of different tokens; an integer from 1 to 10000000, default 50257"},
+};
+constexpr std::array kArrays = {
+    OptionEntry{"path",
+                "a folder with train_inputs.npy, train_targets.npy, val_inputs.npy and "
+                "val_targets.npy, or a safetensors file with tensors of these names; without the "
+                "last two the last tenth validates; text, must be given"},
+};
 
 constexpr std::array kTable = {
     DatasetEntry{.name = "glyphs",
@@ -53,9 +76,34 @@ constexpr std::array kTable = {
                  .options = kText,
                  .configure = configure_text,
                  .gives = SampleKind::kTokens},
+    DatasetEntry{.name = "cifar10",
+                 .summary = "the binary files of CIFAR-10",
+                 .options = kCifar10,
+                 .configure = configure_cifar10},
+    DatasetEntry{.name = "tokens",
+                 .summary = "files of tokens as nanoGPT or llm.c write them; mapped, not loaded",
+                 .options = kTokens,
+                 .configure = configure_tokens,
+                 .gives = SampleKind::kTokens},
+    DatasetEntry{.name = "arrays",
+                 .summary = "your own images or tables, from .npy files or a safetensors file",
+                 .options = kArrays,
+                 .configure = configure_arrays},
 };
 
 }  // namespace
+
+void Samples::copy_array(std::int64_t /*index*/, std::span<float> /*out*/) const {
+  throw std::logic_error("Samples::copy_array: these samples are no arrays");
+}
+
+void Samples::copy_numbers(std::int64_t /*index*/, std::span<float> /*out*/) const {
+  throw std::logic_error("Samples::copy_numbers: these samples have no numbers as targets");
+}
+
+void Samples::copy_tokens(std::int64_t /*index*/, std::span<std::int64_t> /*out*/) const {
+  throw std::logic_error("Samples::copy_tokens: these samples are no tokens");
+}
 
 std::span<const DatasetEntry> dataset_table() { return kTable; }
 

@@ -2,10 +2,10 @@
 
 #include "base/text.hpp"
 
-#include <filesystem>
-#include <fstream>
+#include <optional>
 
 #include "apps/data/dataset.hpp"
+#include "apps/data/token_samples.hpp"
 #include "base/error.hpp"
 
 namespace gossamer::apps {
@@ -27,11 +27,8 @@ class Text : public DatasetEntry::Loader {
   }
 
   [[nodiscard]] Dataset load(std::uint64_t /*seed*/) const override {
-    std::ifstream file(path_, std::ios::binary);
-    std::error_code error;
-    const std::uintmax_t found = std::filesystem::file_size(path_, error);
-    if (!file || error) throw DataError(concat(path_, ": cannot be opened as a file"));
-    const auto size = static_cast<std::int64_t>(found);
+    const auto file = std::make_shared<const MappedFile>(path_);
+    const auto size = std::ssize(file->bytes());
     const std::int64_t split = size * 9 / 10;
     const auto train = train_range_.value_or(std::pair(std::int64_t{0}, split));
     const auto validation = val_range_.value_or(std::pair(split, size));
@@ -41,37 +38,23 @@ class Text : public DatasetEntry::Loader {
                              ") overlap; training and validation must not share text: choose "
                              "ranges without common bytes"));
     }
-    return {.train = read(file, size, "train_range", train),
-            .validation = read(file, size, "val_range", validation)};
+    return {.train = windows(file, "train_range", train),
+            .validation = windows(file, "val_range", validation)};
   }
 
  private:
   using Range = std::pair<std::int64_t, std::int64_t>;
 
-  Samples read(std::ifstream& file, std::int64_t size, std::string_view key, Range range) const {
-    const std::int64_t bytes = range.second - range.first;
-    if (range.second > size) {
-      throw DataError(concat(path_, ": has ", size, " bytes, but ", key, " [", range.first, ", ",
-                             range.second, ") reaches beyond them"));
+  [[nodiscard]] std::shared_ptr<const Samples> windows(
+      const std::shared_ptr<const MappedFile>& file, std::string_view key, Range range) const {
+    if (range.second > std::ssize(file->bytes())) {
+      throw DataError(concat(path_, ": has ", file->bytes().size(), " bytes, but ", key, " [",
+                             range.first, ", ", range.second, ") reaches beyond them"));
     }
-    const std::int64_t windows = (bytes - 1) / context_;
-    if (windows < 1) {
-      throw DataError(concat(path_, ": ", key, " has ", bytes, " bytes, a window needs ",
-                             context_ + 1, " (data.context and the byte that follows)"));
-    }
-    Samples samples{.kind = SampleKind::kTokens,
-                    .size = windows,
-                    .height = 1,
-                    .width = context_,
-                    .num_classes = kNumBytes,
-                    .values = {},
-                    .labels = {}};
-    samples.values.resize(static_cast<std::size_t>(windows * context_ + 1));
-    file.seekg(range.first);
-    if (!file.read(reinterpret_cast<char*>(samples.values.data()), std::ssize(samples.values))) {
-      throw DataError(concat(path_, ": byte ", range.first, ": cannot be read"));
-    }
-    return samples;
+    return std::make_shared<const TokenSamples>(
+        context_, kNumBytes,
+        std::vector{TokenRun{
+            .file = file, .begin = range.first, .num_tokens = range.second - range.first}});
   }
 
   std::string path_;

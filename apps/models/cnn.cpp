@@ -15,9 +15,9 @@ torch::nn::Conv2d make_conv(std::int64_t in, std::int64_t out) {
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false));
 }
 
-class Cnn : public Classifier {
+class Cnn : public Model {
  public:
-  Cnn(const InputShape& shape, std::int64_t width)
+  Cnn(const SampleShape& shape, std::int64_t width)
       : conv1_(
             register_module("conv1", make_conv(need_two_halvings(shape, "cnn").channels, width))),
         norm1_(register_module("norm1", torch::nn::BatchNorm2d(width))),
@@ -25,7 +25,7 @@ class Cnn : public Classifier {
         norm2_(register_module("norm2", torch::nn::BatchNorm2d(2 * width))),
         output_(register_module(
             "output", torch::nn::Linear(2 * width * (shape.height / 4) * (shape.width / 4),
-                                        shape.num_classes))) {}
+                                        shape.num_outputs))) {}
 
   torch::Tensor forward(torch::Tensor images) override {
     torch::Tensor x = torch::relu(norm1_->forward(conv1_->forward(images)));

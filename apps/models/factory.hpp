@@ -9,25 +9,25 @@
 
 namespace gossamer::apps {
 
-template <class Model, class ModelOptions>
+template <class Net, class ModelOptions>
 class FactoryOf : public ModelFactory {
  public:
   explicit FactoryOf(ModelOptions options) : options_(std::move(options)) {}
-  [[nodiscard]] std::shared_ptr<Classifier> make(const InputShape& shape) const override {
-    return std::make_shared<Model>(shape, options_);
+  [[nodiscard]] std::shared_ptr<Model> make(const SampleShape& shape) const override {
+    return std::make_shared<Net>(shape, options_);
   }
 
  private:
   ModelOptions options_;
 };
 
-/// A factory that makes `Model(shape, options)`.
-template <class Model, class ModelOptions>
+/// A factory that makes `Net(shape, options)`.
+template <class Net, class ModelOptions>
 std::unique_ptr<const ModelFactory> make_factory(ModelOptions options) {
-  return std::make_unique<FactoryOf<Model, ModelOptions>>(std::move(options));
+  return std::make_unique<FactoryOf<Net, ModelOptions>>(std::move(options));
 }
 
 /// Returns `shape`. Throws ConfigError if halving the image twice leaves no pixel.
-const InputShape& need_two_halvings(const InputShape& shape, std::string_view model);
+const SampleShape& need_two_halvings(const SampleShape& shape, std::string_view model);
 
 }  // namespace gossamer::apps

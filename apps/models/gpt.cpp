@@ -1,10 +1,13 @@
 // A decoder-only transformer that predicts the next token (Radford et al., "Language Models are
 // Unsupervised Multitask Learners", 2019). It has learned positions, normalisation before the
-// attention and the feed-forward part, GELU, and no dropout. The output matrix is not tied to the
-// embedding.
+// attention and the feed-forward part, GELU, and no dropout. The size 124m is that of GPT-2, and
+// like GPT-2 uses the embedding as output matrix; the others have an output matrix of their own.
 
+#include <array>
 #include <cmath>
+#include <string_view>
 
+#include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -13,6 +16,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "apps/models/factory.hpp"
+#include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -24,6 +28,22 @@ struct GptOptions {
   std::int64_t layers = 0;
   std::int64_t width = 0;
   std::int64_t heads = 0;
+  /// True: the embedding is the output matrix, too.
+  bool tied = false;
+};
+
+struct GptSize {
+  std::string_view name;
+  GptOptions options;
+};
+
+constexpr std::array kSizes = {
+    GptSize{"tiny", {.layers = 2, .width = 64, .heads = 2}},
+    GptSize{"mini", {.layers = 4, .width = 128, .heads = 4}},
+    GptSize{"small", {.layers = 6, .width = 192, .heads = 6}},
+    GptSize{"base", {.layers = 6, .width = 384, .heads = 6}},
+    GptSize{"medium", {.layers = 8, .width = 512, .heads = 8}},
+    GptSize{"124m", {.layers = 12, .width = 768, .heads = 12, .tied = true}},
 };
 
 torch::nn::LayerNorm make_norm(std::int64_t width) {
@@ -92,27 +112,29 @@ class LayerImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Layer);
 
-class Gpt : public Classifier {
+class Gpt : public Model {
  public:
-  Gpt(const InputShape& shape, const GptOptions& options)
+  Gpt(const SampleShape& shape, const GptOptions& options)
       : num_layers_(options.layers),
-        wte_(register_module("wte", torch::nn::Embedding(shape.num_classes, options.width))),
+        wte_(register_module("wte", torch::nn::Embedding(shape.num_outputs, options.width))),
         wpe_(register_module("wpe", torch::nn::Embedding(shape.width, options.width))) {
     for (std::int64_t k = 0; k < options.layers; ++k) {
       layers_->push_back(Layer(options.width, options.heads));
     }
     register_module("layers", layers_);
     ln_ = register_module("ln", make_norm(options.width));
+    if (options.tied) return;
     head_ = register_module(
         "head",
-        torch::nn::Linear(torch::nn::LinearOptions(options.width, shape.num_classes).bias(false)));
+        torch::nn::Linear(torch::nn::LinearOptions(options.width, shape.num_outputs).bias(false)));
   }
 
-  /// tokens: [batch, length] int64; returns [batch * length, num_classes].
+  /// tokens: [batch, length] int64; returns [batch * length, num_outputs].
   torch::Tensor forward(torch::Tensor tokens) override {
     const torch::Tensor places = torch::arange(tokens.size(1), tokens.options());
     const torch::Tensor x = wte_->forward(tokens) + wpe_->forward(places);
-    return head_->forward(ln_->forward(layers_->forward(x))).flatten(0, 1);
+    const torch::Tensor y = ln_->forward(layers_->forward(x));
+    return (head_ ? head_->forward(y) : at::linear(y, wte_->weight)).flatten(0, 1);
   }
 
   /// Initial values: matrices are normal with a standard deviation of 0.02. Matrices that write
@@ -127,11 +149,8 @@ class Gpt : public Classifier {
         parameter.fill_(entry.key().ends_with("weight") ? 1.0 : 0.0);
         continue;
       }
-      const double scale = entry.key().ends_with("proj.weight") ? into_stream : kInitialScale;
-      float* values = parameter.data_ptr<float>();
-      for (std::int64_t i = 0; i < parameter.numel(); ++i) {
-        values[i] = static_cast<float>(scale * random.normal());
-      }
+      draw_normal(parameter, entry.key().ends_with("proj.weight") ? into_stream : kInitialScale,
+                  random);
     }
   }
 
@@ -147,12 +166,17 @@ class Gpt : public Classifier {
 }  // namespace
 
 std::unique_ptr<const ModelFactory> configure_gpt(const Options& model) {
-  const GptOptions options{
-      .layers = model.integer("layers", {.fallback = 6, .min = 1, .max = 1'000}),
-      .width = model.integer("d_model", {.fallback = 384, .min = 1, .max = 100'000}),
-      .heads = model.integer("heads", {.fallback = 6, .min = 1, .max = 10'000})};
+  GptOptions options =
+      row_of(kSizes, "size", model.choice("size", names_of(kSizes), "base")).options;
+  const auto replace = [&model](std::string_view key, std::int64_t most, std::int64_t& value) {
+    value = model.optional_integer(key, {.min = 1, .max = most}).value_or(value);
+  };
+  replace("layers", 1'000, options.layers);
+  replace("d_model", 100'000, options.width);
+  replace("heads", 10'000, options.heads);
   if (options.width % options.heads != 0) {
-    model.fail("heads", "does not divide model.d_model, allowed: a divisor of it");
+    model.fail("heads", concat("is ", options.heads, ", which does not divide model.d_model, ",
+                               options.width, ", allowed: a divisor of it"));
   }
   return make_factory<Gpt>(options);
 }

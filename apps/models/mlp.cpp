@@ -16,16 +16,16 @@ struct MlpOptions {
   std::int64_t layers = 0;
 };
 
-class Mlp : public Classifier {
+class Mlp : public Model {
  public:
-  Mlp(const InputShape& shape, const MlpOptions& options) {
+  Mlp(const SampleShape& shape, const MlpOptions& options) {
     std::int64_t inputs = shape.channels * shape.height * shape.width;
     for (std::int64_t layer = 1; layer <= options.layers; ++layer) {
       hidden_.push_back(
           register_module(concat("hidden", layer), torch::nn::Linear(inputs, options.hidden)));
       inputs = options.hidden;
     }
-    output_ = register_module("output", torch::nn::Linear(inputs, shape.num_classes));
+    output_ = register_module("output", torch::nn::Linear(inputs, shape.num_outputs));
   }
 
   torch::Tensor forward(torch::Tensor images) override {

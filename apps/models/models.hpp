@@ -1,9 +1,10 @@
 #pragma once
-// The models of the trainer: classifiers of images and of tokens. To add a model, write its file
-// and add a row in models.cpp.
+// The models of the trainer. A model turns inputs into outputs; the loss (losses.hpp) says what the
+// outputs mean. To add a model, write its file and add a row in models.cpp.
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,30 +20,33 @@
 
 namespace gossamer::apps {
 
-class Classifier : public torch::nn::Module {
+/// Inputs of a model, and the right answers.
+struct Batch {
+  /// Arrays: [count, channels, height, width], float32; pixels are in [-1, 1]. Tokens:
+  /// [count, length], int64.
+  torch::Tensor inputs;
+  /// Classes: [count], int64. Numbers: [count, num_outputs], float32. Tokens: [count * length],
+  /// int64, the token that follows each token.
+  torch::Tensor targets;
+};
+
+class Model : public torch::nn::Module {
  public:
-  /// Images: [batch, channels, height, width] float32; returns [batch, num_classes] logits.
-  /// Tokens: [batch, length] int64; returns [batch * length, num_classes].
+  /// Takes the inputs of a batch. Returns [answers, num_outputs]: one answer per array, or one per
+  /// token.
   virtual torch::Tensor forward(torch::Tensor inputs) = 0;
   /// Gives every parameter its initial value, drawn from `random` alone; see initialise().
   virtual void reset(Random& random);
-};
-
-/// The shape of one sample. Images: pixels. Tokens: the height is 1, and the width is the number of
-/// tokens in a window.
-struct InputShape {
-  std::int64_t height = 0;
-  std::int64_t width = 0;
-  std::int64_t num_classes = 0;
-  std::int64_t channels = 1;
 };
 
 /// Holds the options of a model, and makes the model once the shape of the data is known.
 class ModelFactory {
  public:
   virtual ~ModelFactory() = default;
-  /// Throws ConfigError for a shape the model cannot take.
-  [[nodiscard]] virtual std::shared_ptr<Classifier> make(const InputShape& shape) const = 0;
+  /// Throws ConfigError for a shape that the model cannot take, and DataError for a file.
+  [[nodiscard]] virtual std::shared_ptr<Model> make(const SampleShape& shape) const = 0;
+  /// A sentence that the user must read before training; empty: there is none.
+  [[nodiscard]] virtual std::string warning() const { return ""; }
 };
 
 struct ModelEntry {
@@ -51,13 +55,20 @@ struct ModelEntry {
   /// The keys that `configure` reads.
   std::span<const OptionEntry> options;
   std::unique_ptr<const ModelFactory> (*configure)(const Options& model);
-  SampleKind takes = SampleKind::kImages;
+  /// Nothing: the model may take any samples.
+  std::optional<SampleKind> takes = SampleKind::kArrays;
 };
 
 std::span<const ModelEntry> model_table();
 std::vector<std::string> model_names();
 const ModelEntry& find_model(std::string_view name);
 std::unique_ptr<const ModelFactory> configure_model(std::string_view name, const Options& model);
+
+/// Gives a parameter values that are uniform between -bound and bound; does nothing if it is
+/// undefined.
+void draw_uniform(const torch::Tensor& parameter, double bound, Random& random);
+/// Gives a parameter values of a normal distribution around 0.
+void draw_normal(const torch::Tensor& parameter, double deviation, Random& random);
 
 /// Gives every linear and convolution layer new values, uniform within 1/sqrt(fan-in) as in torch
 /// (He et al., 2015), but drawn from `random` alone. Torch's own layers draw from a generator that

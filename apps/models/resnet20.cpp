@@ -56,9 +56,9 @@ class BasicBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(BasicBlock);
 
-class ResNet : public Classifier {
+class ResNet : public Model {
  public:
-  ResNet(const InputShape& shape, const ResNetOptions& options)
+  ResNet(const SampleShape& shape, const ResNetOptions& options)
       : conv_(register_module(
             "conv", make_conv(need_two_halvings(shape, "resnet20").channels, options.width, 1))),
         bn_(register_module("bn", torch::nn::BatchNorm2d(options.width))) {
@@ -71,7 +71,7 @@ class ResNet : public Classifier {
       }
     }
     register_module("blocks", blocks_);
-    fc_ = register_module("fc", torch::nn::Linear(in, shape.num_classes));
+    fc_ = register_module("fc", torch::nn::Linear(in, shape.num_outputs));
   }
 
   torch::Tensor forward(torch::Tensor images) override {

@@ -19,7 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kStaging = ".staging-";
 constexpr std::string_view kReplaced = ".replaced-";
 
 void rename_folder(const std::string& from, const std::string& to) {
@@ -149,6 +148,7 @@ void Checkpointer::collect() {
     setup_.logger.info(concat("saved ", newest_));
   } catch (const std::exception& error) {
     error_ = error.what();
+    errors_.push_back(error_);
     setup_.logger.warning(concat(
         "a checkpoint could not be saved: ", error_, "; ",
         newest_.empty() ? "there is none of this run so far" : concat("the newest is ", newest_)));
@@ -165,12 +165,21 @@ std::string Checkpointer::wait() {
   return setup_.communicator.all_gather(error_).front();
 }
 
-const std::string& Checkpointer::newest() {
+void Checkpointer::collect_if_ready() {
   if (completed_.valid() &&
       completed_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
     collect();
   }
+}
+
+const std::string& Checkpointer::newest() {
+  collect_if_ready();
   return newest_;
+}
+
+const std::vector<std::string>& Checkpointer::errors() {
+  collect_if_ready();
+  return errors_;
 }
 
 std::string newest_checkpoint(const std::string& folder,

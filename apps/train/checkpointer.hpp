@@ -29,6 +29,9 @@ namespace gossamer::apps {
 
 class Checkpointer {
  public:
+  /// The beginning of the names of files and folders that are not complete.
+  static constexpr std::string_view kStaging = ".staging-";
+
   struct Setup {
     Communicator& communicator;
     World world = {};
@@ -66,6 +69,8 @@ class Checkpointer {
   std::string wait();
   /// The newest checkpoint that has been saved by this object; known on rank 0.
   [[nodiscard]] const std::string& newest();
+  /// The errors of all checkpoints of this object that could not be saved; known on rank 0.
+  [[nodiscard]] const std::vector<std::string>& errors();
 
  private:
   using Files = std::map<std::string, FileDigest>;
@@ -75,6 +80,8 @@ class Checkpointer {
   [[nodiscard]] Files write() const;
   /// On rank 0: takes the result of the background work, and logs it.
   void collect();
+  /// Like collect(), if the work has ended.
+  void collect_if_ready();
 
   Setup setup_;
   StateSnapshot snapshot_;
@@ -83,6 +90,7 @@ class Checkpointer {
   std::optional<std::int64_t> step_;
   /// The error of the last checkpoint.
   std::string error_;
+  std::vector<std::string> errors_;
   std::string newest_;
   /// Declared last: their destructors wait for work on the members above.
   std::future<Files> written_;

@@ -26,13 +26,14 @@ std::optional<Meetings::News> Meetings::meet(std::int64_t step, const News& own)
             .interrupt = sum[1],
             .preempt = sum[2],
             .written = sum[3],
-            .checkpoint_due = sum[4]};
-    const std::int64_t mean_us = std::max<std::int64_t>(sum[5] / communicator_->size(), 1);
+            .checkpoint_due = sum[4],
+            .checkpoint_failed = sum[5]};
+    const std::int64_t mean_us = std::max<std::int64_t>(sum[6] / communicator_->size(), 1);
     every_ = std::clamp<std::int64_t>(kMicroseconds / mean_us, 1, 2 * every_);
   }
   numbers_ = std::make_shared<Numbers>();
-  numbers_->own = {own.terminate, own.interrupt,      own.preempt,
-                   own.written,   own.checkpoint_due, step_us};
+  numbers_->own = {own.terminate,      own.interrupt,         own.preempt, own.written,
+                   own.checkpoint_due, own.checkpoint_failed, step_us};
   const auto block = [](std::array<std::int64_t, kNumNumbers>& values) {
     return Block{.data = values.data(), .numel = kNumNumbers, .dtype = DType::kInt64};
   };

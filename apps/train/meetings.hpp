@@ -29,6 +29,8 @@ class Meetings {
     std::int64_t written = 0;
     /// Rank 0's clock says that a checkpoint is due.
     std::int64_t checkpoint_due = 0;
+    /// A checkpoint could not be saved, and the run must end for that.
+    std::int64_t checkpoint_failed = 0;
 
     [[nodiscard]] std::int64_t num_signals() const { return terminate + interrupt + preempt; }
   };
@@ -47,7 +49,7 @@ class Meetings {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::size_t kNumNumbers = 6;
+  static constexpr std::size_t kNumNumbers = 7;
 
   std::unique_ptr<Communicator> communicator_;
   /// The blocks of the sum that is under way. The operation owns them, too.

@@ -1,6 +1,9 @@
 #include "apps/train/model_file.hpp"
 
-#include <filesystem>
+#include <algorithm>
+#include <array>
+#include <set>
+#include <span>
 #include <utility>
 
 #include <torch/types.h>
@@ -12,41 +15,67 @@
 namespace gossamer::apps {
 namespace {
 
+struct TypeName {
+  torch::ScalarType type;
+  std::string_view name;
+};
+constexpr std::array kTypes = {
+    TypeName{torch::kFloat32, "F32"},   TypeName{torch::kFloat64, "F64"},
+    TypeName{torch::kBFloat16, "BF16"}, TypeName{torch::kFloat16, "F16"},
+    TypeName{torch::kInt64, "I64"},     TypeName{torch::kInt32, "I32"},
+    TypeName{torch::kUInt8, "U8"},      TypeName{torch::kBool, "BOOL"},
+};
+constexpr std::string_view kAllowed =
+    "allowed: float32, float64, bfloat16, float16, int64, int32, uint8, bool";
+
 std::string type_name(torch::ScalarType type) {
-  switch (type) {
-    case torch::kFloat32:
-      return "F32";
-    case torch::kFloat64:
-      return "F64";
-    case torch::kBFloat16:
-      return "BF16";
-    case torch::kFloat16:
-      return "F16";
-    case torch::kInt64:
-      return "I64";
-    case torch::kInt32:
-      return "I32";
-    case torch::kUInt8:
-      return "U8";
-    case torch::kBool:
-      return "BOOL";
-    default:
-      throw CheckpointError(concat("a model with ", torch::toString(type),
-                                   " values cannot be saved, allowed: float32, float64, bfloat16, "
-                                   "float16, int64, int32, uint8, bool"));
+  for (const TypeName& row : kTypes) {
+    if (row.type == type) return std::string(row.name);
   }
+  throw CheckpointError(
+      concat("a model with ", torch::toString(type), " values cannot be saved, ", kAllowed));
+}
+
+torch::Tensor read_tensor(const SafetensorsFile& file, const TensorEntry& entry) {
+  const auto row = std::ranges::find(kTypes, entry.dtype, &TypeName::name);
+  if (row == kTypes.end()) {
+    throw CheckpointError(concat(file.path(), ": ", entry.name, " has the type ", entry.dtype,
+                                 ", which cannot be loaded, ", kAllowed));
+  }
+  torch::Tensor values = torch::empty(entry.shape, row->type);
+  file.read(entry, values.data_ptr());
+  return values;
+}
+
+/// Parameters and buffers, without copies.
+std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& entry : module.named_parameters()) {
+    tensors.push_back({entry.key(), entry.value().detach()});
+  }
+  for (const auto& entry : module.named_buffers()) {
+    tensors.push_back({entry.key(), entry.value()});
+  }
+  return tensors;
+}
+
+/// A clause with the first of the names; empty if there are none.
+std::string clause(std::string_view beginning, const std::vector<std::string>& names) {
+  constexpr std::size_t kMostNames = 8;
+  if (names.empty()) return "";
+  const bool all = names.size() <= kMostNames;
+  const std::span<const std::string> first(names.data(), all ? names.size() : kMostNames);
+  return concat("; ", beginning, " ", join(first, ", "),
+                all ? "" : concat(" and ", names.size() - kMostNames, " more"));
 }
 
 }  // namespace
 
 std::vector<NamedTensor> copy_to_host(const torch::nn::Module& module) {
-  std::vector<NamedTensor> tensors;
-  const auto add = [&tensors](const auto& entry) {
-    tensors.push_back({entry.key(), entry.value().detach().to(torch::kCPU, /*non_blocking=*/false,
-                                                              /*copy=*/true)});
-  };
-  for (const auto& entry : module.named_parameters()) add(entry);
-  for (const auto& entry : module.named_buffers()) add(entry);
+  std::vector<NamedTensor> tensors = tensors_of(module);
+  for (NamedTensor& entry : tensors) {
+    entry.tensor = entry.tensor.to(torch::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  }
   return tensors;
 }
 
@@ -62,6 +91,43 @@ FileDigest write_model_file(const std::string& path, const std::vector<NamedTens
                      .num_bytes = static_cast<std::int64_t>(values.back().nbytes())});
   }
   return write_safetensors(path, std::move(views));
+}
+
+std::string load_model_file(const std::string& path, torch::nn::Module& module, bool partial) {
+  const SafetensorsFile file(path);
+  std::vector<std::pair<NamedTensor, const TensorEntry*>> fitting;
+  std::vector<std::string> missing;
+  std::vector<std::string> other_shapes;
+  std::vector<std::string> unused;
+  std::set<std::string> names;
+  for (const NamedTensor& own : tensors_of(module)) {
+    names.insert(own.name);
+    const TensorEntry* entry = file.find(own.name);
+    if (entry == nullptr) {
+      missing.push_back(own.name);
+    } else if (own.tensor.sizes() != c10::IntArrayRef(entry->shape)) {
+      other_shapes.push_back(concat(own.name, " ([", join(entry->shape, ", "), "], not [",
+                                    join(own.tensor.sizes(), ", "), "])"));
+    } else {
+      fitting.emplace_back(own, entry);
+    }
+  }
+  for (const TensorEntry& entry : file.tensors()) {
+    if (!names.contains(entry.name)) unused.push_back(entry.name);
+  }
+  const std::string difference =
+      concat(clause("the file lacks", missing), clause("other shapes have", other_shapes),
+             clause("the model has no", unused));
+  if (!difference.empty() && !partial) {
+    throw CheckpointError(concat(path, " does not fit the model", difference,
+                                 ". To load only the values that fit, set model.init_partial: "
+                                 "true"));
+  }
+  if (fitting.empty()) throw CheckpointError(concat(path, " has no value that fits the model"));
+  const torch::NoGradGuard no_grad;
+  for (auto& [own, entry] : fitting) own.tensor.copy_(read_tensor(file, *entry));
+  if (difference.empty()) return "";
+  return concat(path, " fits only a part of the model", difference);
 }
 
 }  // namespace gossamer::apps

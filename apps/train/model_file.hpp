@@ -16,4 +16,10 @@ std::vector<NamedTensor> copy_to_host(const torch::nn::Module& module);
 /// size and SHA-256 of the file. Throws CheckpointError, also for a type that the format lacks.
 FileDigest write_model_file(const std::string& path, const std::vector<NamedTensor>& tensors);
 
+/// Loads the values of a safetensors file into the parameters and buffers of the same names, of any
+/// types. Compares names and shapes first. Throws CheckpointError that tells the difference, unless
+/// `partial`; then loads the values that fit, and returns the difference as a sentence. Returns an
+/// empty text if there is no difference.
+std::string load_model_file(const std::string& path, torch::nn::Module& module, bool partial);
+
 }  // namespace gossamer::apps

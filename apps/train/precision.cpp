@@ -12,6 +12,7 @@ namespace {
 constexpr std::array kPrecisions = {
     NamedValue{"float32", Precision::kFloat32},
     NamedValue{"bf16", Precision::kBf16},
+    NamedValue{"fp16", Precision::kFp16},
     NamedValue{"bf16_parameters", Precision::kBf16Parameters},
 };
 
@@ -35,7 +36,8 @@ AutocastScope::AutocastScope(Device device, Precision precision)
   if (!on_) return;
   was_on_ = at::autocast::is_autocast_enabled(type_);
   dtype_before_ = at::autocast::get_autocast_dtype(type_);
-  at::autocast::set_autocast_dtype(type_, at::kBFloat16);
+  at::autocast::set_autocast_dtype(type_,
+                                   precision == Precision::kFp16 ? at::kHalf : at::kBFloat16);
   at::autocast::set_autocast_enabled(type_, true);
 }
 

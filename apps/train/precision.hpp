@@ -20,11 +20,14 @@ enum class Precision : std::uint8_t {
   kFloat32,
   /// LibTorch's autocast picks the operations that compute in bfloat16. Parameters are float32.
   kBf16,
+  /// Like kBf16, with float16. Gradients of small losses would become 0, so the loss is scaled (see
+  /// LossScaler).
+  kFp16,
   /// Like kBf16, and matrices are bfloat16 parameters with float32 master copies.
   kBf16Parameters,
 };
 
-/// `float32`, `bf16`, `bf16_parameters`.
+/// `float32`, `bf16`, `fp16`, `bf16_parameters`.
 std::vector<std::string> precision_names();
 /// Throws ConfigError for an unknown name.
 Precision precision(std::string_view name);

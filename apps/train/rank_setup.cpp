@@ -4,6 +4,7 @@
 #include <thread>
 
 #include <ATen/Parallel.h>
+#include <torch/utils.h>
 
 #include "apps/train/agreement.hpp"
 #include "base/text.hpp"
@@ -13,8 +14,10 @@ namespace gossamer::apps {
 namespace {
 
 std::string sizes_of(const Samples& samples) {
-  return concat(samples.size, " samples of ", samples.height, " x ", samples.width, ", ",
-                samples.num_classes, " classes");
+  const SampleShape& shape = samples.shape();
+  return concat(samples.size(), " samples of ", shape.channels, " x ", shape.height, " x ",
+                shape.width, ", ", shape.num_outputs,
+                samples.target() == TargetKind::kClasses ? " classes" : " numbers to predict");
 }
 
 }  // namespace
@@ -32,8 +35,8 @@ std::shared_ptr<const Dataset> load_together(Communicator& communicator, SharedD
                                              const RunConfig& config) {
   auto loaded = jointly_slow(communicator, [&] { return data.get(config); });
   agree(communicator, "their data",
-        concat("training: ", sizes_of(loaded->train),
-               "\nvalidation: ", sizes_of(loaded->validation)));
+        concat("training: ", sizes_of(*loaded->train),
+               "\nvalidation: ", sizes_of(*loaded->validation)));
   return loaded;
 }
 
@@ -45,6 +48,13 @@ std::string lines_of(const std::vector<ResolvedValue>& values) {
 
 std::int64_t compute_threads(const Placement& placement, std::int64_t num_cores) {
   return std::max<std::int64_t>(1, num_cores / placement.local_world_size);
+}
+
+void seed_generator(std::uint64_t seed, const World& world, std::string_view backend) {
+  const bool shared = backend == "threads";
+  if (shared && world.rank != 0) return;
+  // The generator is for models alone, so its numbers may begin anywhere.
+  torch::manual_seed(seed + 1'000'003 * static_cast<std::uint64_t>(world.rank));
 }
 
 void set_compute_threads(const RunConfig& config, const World& world) {

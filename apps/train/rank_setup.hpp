@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/data/dataset.hpp"
@@ -40,5 +41,10 @@ std::int64_t compute_threads(const Placement& placement, std::int64_t num_cores)
 /// Sets LibTorch's number of threads for this rank: the value of run.threads, or if that is 0 this
 /// rank's share of the cores of its host.
 void set_compute_threads(const RunConfig& config, const World& world);
+
+/// Seeds LibTorch's generator of random numbers, each process with its own numbers. Ranks that are
+/// threads of one process share a generator, so with several of them a model that draws from it,
+/// for dropout, does not repeat.
+void seed_generator(std::uint64_t seed, const World& world, std::string_view backend);
 
 }  // namespace gossamer::apps

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "apps/models/losses.hpp"
 #include "base/text.hpp"
 #include "core/algorithm.hpp"
 
@@ -17,6 +18,7 @@ void read_checkpoints(const Options& run, RunConfig::Checkpoints& checkpoints) {
   constexpr std::string_view kUnit = " minutes";
   checkpoints.given = run.has(kKey);
   checkpoints.keep = run.integer("keep", {.fallback = 3, .min = 1, .max = kMaxCount});
+  checkpoints.must_succeed = run.choice("checkpoint_failure", {"warn", "end"}, "warn") == "end";
   const std::string text = run.text(kKey, "15 minutes");
   if (text == "never") return;
   bool good = false;
@@ -47,27 +49,42 @@ void read_run(const Options& run, const std::string& config_path, RunConfig& con
   read_checkpoints(run, config.checkpoints);
 }
 
+void check_takes(const Options& model, const std::string& model_name, const std::string& data_name,
+                 SampleKind gives) {
+  const auto fits = [gives](const ModelEntry& entry) {
+    return entry.takes.value_or(gives) == gives;
+  };
+  if (fits(find_model(model_name))) return;
+  std::vector<std::string> fitting;
+  for (const ModelEntry& entry : model_table()) {
+    if (fits(entry)) fitting.emplace_back(entry.name);
+  }
+  model.fail("name", concat(model_name, " does not take ", name_of(gives), ", which data.name ",
+                            data_name, " gives, allowed: ", join(fitting, ", ")));
+}
+
 void read_model_and_data(const Options& root, RunConfig& config) {
   const Options model = root.section("model");
   const std::string model_name = model.choice("name", model_names(), "mlp");
   config.model = configure_model(model_name, model);
+  config.model_init = model.text("init", "");
+  config.model_init_partial = model.flag("init_partial", false);
   const Options data = root.section("data");
   const std::string name = data.choice("name", dataset_names(), "glyphs");
   config.data = configure_dataset(name, data);
   const SampleKind gives = find_dataset(name).gives;
-  if (find_model(model_name).takes != gives) {
-    std::vector<std::string> fitting;
-    for (const ModelEntry& entry : model_table()) {
-      if (entry.takes == gives) fitting.emplace_back(entry.name);
-    }
-    model.fail("name", concat(model_name, " does not take ", name_of(gives), ", which data.name ",
-                              name, " gives, allowed: ", join(fitting, ", ")));
-  }
+  check_takes(model, model_name, name, gives);
   config.batch_size = data.integer("batch_size", {.fallback = 32, .min = 1, .max = 1'000'000});
+  config.prefetch = data.integer("prefetch", {.fallback = 2, .min = 0, .max = 1'000});
   config.dirichlet_alpha = data.optional_number("dirichlet_alpha", {.min = 1e-6, .max = 1e6});
-  if (config.dirichlet_alpha && gives == SampleKind::kTokens) {
+  config.augmentation.crop = data.integer("crop", {.fallback = 0, .min = 0, .max = 10'000});
+  config.augmentation.flip = data.flag("flip", false);
+  if (gives == SampleKind::kArrays) return;
+  if (config.dirichlet_alpha) {
     data.fail("dirichlet_alpha", "deals samples out by label, and text has none, allowed: null");
   }
+  if (config.augmentation.crop > 0) data.fail("crop", "is for images, allowed for text: 0");
+  if (config.augmentation.flip) data.fail("flip", "is for images, allowed for text: false");
 }
 
 void read_communication(const Options& root, const World& world, RunConfig& config) {
@@ -97,11 +114,30 @@ void read_optimizer(const Options& root, RunConfig& config) {
   static_cast<void>(config.make_schedule(1));
 }
 
-void read_gradients(const Options& train, RunConfig& config) {
-  config.gradients.nonfinite = nonfinite(train.choice("nonfinite", nonfinite_names(), "abort"));
+void read_train(const Options& train, RunConfig& config) {
+  const bool scales = config.device.precision == Precision::kFp16;
+  const bool given = train.has("nonfinite");
+  config.gradients.nonfinite =
+      nonfinite(train.choice("nonfinite", nonfinite_names(), scales ? "skip" : "abort"));
+  if (scales && given && config.gradients.nonfinite != NonFinite::kSkip) {
+    train.fail("nonfinite",
+               "is abort, but with device.precision: fp16 the loss is scaled until gradients "
+               "overflow now and then, allowed: skip");
+  }
   config.gradients.clip_mode = clip_mode(train.choice("grad_clip", clip_mode_names(), "none"));
   config.gradients.clip_norm =
       train.number("grad_clip_norm", {.fallback = 1.0, .min = 0.0, .above_min = true});
+  config.loss = train.choice("loss", loss_names(), "auto");
+  config.accumulate = train.integer("accumulate", {.fallback = 1, .min = 1, .max = 1'000'000});
+  if (config.accumulate > 1 && config.device.graph) {
+    train.fail("accumulate", "is more than 1, which device.graph cannot do, allowed: 1");
+  }
+  config.ema =
+      train.optional_number("ema", {.min = 0.0, .max = 1.0, .above_min = true, .below_max = true});
+  config.patience = train.integer("patience", {.fallback = 0, .min = 0, .max = kMaxCount});
+  if (config.patience > 0 && config.eval_every == 0) {
+    train.fail("patience", "counts evaluations, and log.eval_every is 0, allowed: 0");
+  }
 }
 
 void read_log(const Options& log, RunConfig& config) {
@@ -150,13 +186,13 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
   read_model_and_data(root, config);
   read_communication(root, world, config);
   read_optimizer(root, config);
-  read_gradients(root.section("train"), config);
   config.bucket_bytes = static_cast<std::int64_t>(
       1024.0 * 1024.0 *
       root.section("buckets").number(
           "size_mb", {.fallback = 25.0, .min = 0.0, .max = 1e6, .above_min = true}));
   config.comm_timeout_s = read_launch_config(root).options.timeout_s;
   read_log(root.section("log"), config);
+  read_train(root.section("train"), config);
   root.reject_unknown();
   config.resolved = root.resolved();
   return config;

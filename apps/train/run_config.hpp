@@ -10,6 +10,7 @@
 
 #include "apps/data/dataset.hpp"
 #include "apps/models/models.hpp"
+#include "apps/train/batches.hpp"
 #include "apps/train/device_choice.hpp"
 #include "base/options.hpp"
 #include "comm/launch.hpp"
@@ -48,6 +49,8 @@ struct RunConfig {
     bool given = false;
     /// Number of checkpoints that stay.
     std::int64_t keep = 3;
+    /// True: a checkpoint that cannot be saved ends the run.
+    bool must_succeed = false;
     [[nodiscard]] bool enabled() const { return every_steps > 0 || every_minutes > 0.0; }
   };
   Checkpoints checkpoints;
@@ -57,10 +60,17 @@ struct RunConfig {
   double comm_timeout_s = 0.0;
 
   std::unique_ptr<const ModelFactory> model;
+  /// A safetensors file with the initial values; empty: none.
+  std::string model_init;
+  /// True: values that the file lacks stay as the model has them.
+  bool model_init_partial = false;
   std::unique_ptr<const DatasetEntry::Loader> data;
   /// Samples per rank and step.
   std::int64_t batch_size = 0;
   std::optional<double> dirichlet_alpha;
+  Augmentation augmentation;
+  /// Batches that are made ahead of time.
+  std::int64_t prefetch = 0;
 
   AlgorithmChoice algorithm;
   /// Null if the algorithm needs no topology.
@@ -72,6 +82,14 @@ struct RunConfig {
   std::string schedule_name;
   Options schedule_options;
   GradientOptions gradients;
+  /// A name of loss_names().
+  std::string loss;
+  /// Batches of a step.
+  std::int64_t accumulate = 1;
+  /// The factor of the old values in the moving average of the mean model.
+  std::optional<double> ema;
+  /// Evaluations without a better loss after which the run ends; 0: it never does.
+  std::int64_t patience = 0;
   std::int64_t bucket_bytes = 0;
 
   LogLevel log_level = LogLevel::kInfo;

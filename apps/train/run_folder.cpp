@@ -146,7 +146,9 @@ void RunFolder::begin() {
   if (std::exchange(begun_, true)) return;
   std::error_code failure;
   fs::remove(status_path(), failure);
-  fs::remove(model_path(), failure);
+  for (const std::string_view name : {kModel, kBestModel, kEmaModel}) {
+    fs::remove(concat(path_, "/", name), failure);
+  }
   fs::remove_all(checkpoint_folder(path_), failure);
   write_file(path_ + "/config.yaml", to_yaml(config_), kFolderKey);
   metrics_.open(metrics_path(), std::ios::trunc);
@@ -179,9 +181,9 @@ void RunFolder::write_metrics(const Json& record) {
   }
 }
 
-void RunFolder::write_model(const std::vector<NamedTensor>& tensors) {
+void RunFolder::write_model(std::string_view name, const std::vector<NamedTensor>& tensors) {
   begin();
-  write_model_file(model_path(), tensors);
+  write_model_file(concat(path_, "/", name), tensors);
 }
 
 void RunFolder::write_status(const Json& status, bool sync) const {

@@ -4,6 +4,8 @@
 //   metrics.jsonl       one JSON object per line
 //   status.json         the state of the run
 //   model.safetensors   the mean model at the end
+//   model_best.safetensors   with log.eval_every: the mean model of the least loss
+//   model_ema.safetensors    with train.ema: the moving average of the mean model
 //   checkpoints/        see Checkpointer
 //   .lock               the run holds this lock while it lives
 // Only rank 0 writes the folder, except for checkpoints.
@@ -21,6 +23,7 @@
 
 #include "apps/train/folder_lock.hpp"
 #include "base/options.hpp"
+#include "base/text.hpp"
 #include "core/torch/parameters.hpp"
 
 namespace gossamer::apps {
@@ -56,6 +59,10 @@ void check_run_folder(const std::string& path, IfFinished if_finished);
 /// destroys nothing.
 class RunFolder {
  public:
+  static constexpr std::string_view kModel = "model.safetensors";
+  static constexpr std::string_view kBestModel = "model_best.safetensors";
+  static constexpr std::string_view kEmaModel = "model_ema.safetensors";
+
   /// Makes the folder and takes its lock. Throws CheckpointError, also if another run has the lock
   /// and `if_finished` is not kNextNumber.
   RunFolder(const std::string& path, std::vector<ResolvedValue> config, IfFinished if_finished);
@@ -71,13 +78,13 @@ class RunFolder {
 
   /// Appends one line. Numbers that are not finite become null.
   void write_metrics(const Json& record);
-  /// The tensors must be on the host.
-  void write_model(const std::vector<NamedTensor>& tensors);
+  /// Writes a file of the folder. The tensors must be on the host.
+  void write_model(std::string_view name, const std::vector<NamedTensor>& tensors);
   /// Writes status.json; does nothing while the folder still holds the files of an earlier run.
   /// With `sync` the file survives a crash of the machine.
   void write_status(const Json& status, bool sync) const;
 
-  [[nodiscard]] std::string model_path() const { return path_ + "/model.safetensors"; }
+  [[nodiscard]] std::string model_path() const { return concat(path_, "/", kModel); }
   [[nodiscard]] const std::string& path() const { return path_; }
   /// True if the folder held the files of an earlier run.
   [[nodiscard]] bool replaces_earlier_run() const { return replaces_; }

@@ -7,21 +7,16 @@
 namespace gossamer::apps {
 
 Json to_json(const Summary& summary) {
-  return {{"kind", "final"},
-          {"step", summary.steps},
-          {"world_size", summary.world_size},
-          {"accuracy_mean_model", summary.accuracy_mean_model},
-          {"accuracy_worst_local", summary.accuracy_worst_local},
-          {"accuracy_mean_local", summary.accuracy_mean_local},
-          {"loss_mean_model", summary.loss_mean_model},
-          {"consensus_distance", summary.consensus_distance},
-          {"bytes_sent_per_step", summary.bytes_sent_per_step},
-          {"train_s", summary.train_s},
-          {"samples_per_s", summary.samples_per_s},
-          {"forward_ms", summary.forward_ms},
-          {"backward_ms", summary.backward_ms},
-          {"wait_ms", summary.wait_ms},
-          {"update_ms", summary.update_ms}};
+  Json json = {{"kind", "final"}, {"step", summary.steps}, {"world_size", summary.world_size}};
+  json.update(to_json(summary.evaluation));
+  json.update({{"bytes_sent_per_step", summary.bytes_sent_per_step},
+               {"train_s", summary.train_s},
+               {"samples_per_s", summary.samples_per_s},
+               {"forward_ms", summary.forward_ms},
+               {"backward_ms", summary.backward_ms},
+               {"wait_ms", summary.wait_ms},
+               {"update_ms", summary.update_ms}});
+  return json;
 }
 
 void print_summary(const Summary& summary, const std::string& folder) {
@@ -31,9 +26,18 @@ void print_summary(const Summary& summary, const std::string& folder) {
   std::printf("\n");
   std::printf("  ranks                        %12d\n", summary.world_size);
   std::printf("  steps                        %12lld\n", static_cast<long long>(summary.steps));
-  std::printf("  accuracy, mean model         %11.2f %%\n", 100.0 * summary.accuracy_mean_model);
-  std::printf("  accuracy, worst local model  %11.2f %%\n", 100.0 * summary.accuracy_worst_local);
-  std::printf("  consensus distance           %12.4g\n", summary.consensus_distance);
+  const Evaluation& evaluation = summary.evaluation;
+  if (evaluation.mean_model.has_accuracy) {
+    std::printf("  accuracy, mean model         %11.2f %%\n",
+                100.0 * evaluation.mean_model.accuracy());
+    std::printf("  accuracy, worst local model  %11.2f %%\n",
+                100.0 * evaluation.accuracy_worst_local);
+  }
+  std::printf("  loss, mean model             %12.4g\n", evaluation.mean_model.loss());
+  if (evaluation.ema) {
+    std::printf("  loss, moving average         %12.4g\n", evaluation.ema->loss());
+  }
+  std::printf("  consensus distance           %12.4g\n", evaluation.consensus_distance);
   std::printf("  samples per second           %12.0f\n", summary.samples_per_s);
   std::printf("  bytes sent per step and rank %12s\n",
               human_bytes(summary.bytes_sent_per_step).c_str());

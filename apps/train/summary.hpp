@@ -4,20 +4,16 @@
 #include <cstdint>
 #include <string>
 
+#include "apps/train/evaluation.hpp"
 #include "apps/train/run_folder.hpp"
 
 namespace gossamer::apps {
 
-/// Fields that end in `_ms` are means over ranks, per step. Accuracies are between 0 and 1.
+/// Fields that end in `_ms` are means over ranks, per step.
 struct Summary {
   int world_size = 1;
   std::int64_t steps = 0;
-  double accuracy_mean_model = 0.0;
-  double accuracy_worst_local = 0.0;
-  double accuracy_mean_local = 0.0;
-  double loss_mean_model = 0.0;
-  /// Root mean square over ranks.
-  double consensus_distance = 0.0;
+  Evaluation evaluation;
   /// Seconds in training steps, without logging and evaluation; mean over ranks.
   double train_s = 0.0;
   /// All ranks together.

@@ -5,14 +5,11 @@
 #include <utility>
 
 #include <ATen/Parallel.h>
-#include <torch/nn/functional/loss.h>
 
 #include "apps/train/agreement.hpp"
 #include "apps/train/model_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/block_checksum.hpp"
-#include "core/torch/parameters.hpp"
 #include "core/torch/torch_stream.hpp"
 
 namespace gossamer::apps {
@@ -23,25 +20,55 @@ constexpr std::uint64_t kModelStream = 1;
 // Losses that wait on a GPU until somebody wants to know them.
 constexpr std::int64_t kMostUnread = 1000;
 
-std::shared_ptr<Classifier> make_classifier(const RunConfig& config, const Samples& samples,
-                                            Device device) {
-  auto model = config.model->make(shape_of(samples));
+std::shared_ptr<Model> make_net(const RunConfig& config, const TrainingLoop::Setup& setup) {
+  auto net = config.model->make(setup.data->train->shape());
   Random random(config.seed, kModelStream);
-  model->reset(random);
-  model->to(torch_device(device));
-  set_parameter_types(*model, config.device.precision);
-  return model;
+  net->reset(random);
+  // The wrapper copies the values of rank 0 to the other ranks.
+  if (setup.world.rank != 0 || setup.resumes || config.model_init.empty()) return net;
+  const std::string difference =
+      load_model_file(config.model_init, *net, config.model_init_partial);
+  if (!difference.empty()) setup.logger.warning(difference);
+  return net;
 }
 
-BatchSampler make_sampler(const RunConfig& config, const TrainingLoop::Setup& setup) {
-  const Samples& train = setup.data->train;
-  // Text has no labels to deal out by: all windows are alike.
+std::shared_ptr<Model> place_net(std::shared_ptr<Model> net, const RunConfig& config,
+                                 Device device) {
+  net->to(torch_device(device));
+  set_parameter_types(*net, config.device.precision);
+  return net;
+}
+
+BatchLoader::Setup make_batches(const RunConfig& config, const TrainingLoop::Setup& setup) {
+  const Samples& train = *setup.data->train;
+  // Samples without a class are all alike.
   const std::vector<std::int64_t> alike(
-      train.kind == SampleKind::kTokens ? static_cast<std::size_t>(train.size) : 0);
-  auto shards = shard_samples(train.kind == SampleKind::kTokens ? alike : train.labels,
-                              setup.world.size, config.seed, config.dirichlet_alpha);
-  return {std::move(shards[static_cast<std::size_t>(setup.world.rank)]), config.batch_size,
-          config.seed, setup.world.rank};
+      train.labels().empty() ? static_cast<std::size_t>(train.size()) : 0);
+  if (config.dirichlet_alpha && train.labels().empty()) {
+    throw ConfigError(
+        "data.dirichlet_alpha: deals samples out by class, and these data have numbers as "
+        "targets, allowed: null");
+  }
+  auto shards = shard_samples(train.labels().empty() ? alike : train.labels(), setup.world.size,
+                              config.seed, config.dirichlet_alpha);
+  return {.samples = setup.data->train,
+          .sampler = {std::move(shards[static_cast<std::size_t>(setup.world.rank)]),
+                      config.batch_size, config.seed, setup.world.rank},
+          .augmentation = config.augmentation,
+          .seed = config.seed,
+          .rank = setup.world.rank,
+          .prefetch = config.prefetch};
+}
+
+/// Steps of the whole run.
+std::int64_t count_steps(const RunConfig& config, const BatchLoader& batches) {
+  if (config.steps) return *config.steps;
+  const std::int64_t all = config.epochs * batches.batches_per_epoch();
+  if (all < config.accumulate) {
+    throw ConfigError(concat("train.accumulate: is ", config.accumulate, ", but a rank has only ",
+                             all, " batches in run.epochs, allowed: 1 to ", all));
+  }
+  return all / config.accumulate;
 }
 
 DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::Setup& setup,
@@ -56,6 +83,7 @@ DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::S
           .stream = &stream,
           .num_threads = at::get_num_threads(),
           .bucket_bytes = config.bucket_bytes,
+          .mean_over_micro_batches = true,
           .dry_run = setup.dry_run,
           .logger = setup.world.rank == 0 ? setup.logger : Logger()};
 }
@@ -65,34 +93,39 @@ DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::S
 TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
     : config_(config),
       setup_(setup),
-      sampler_(make_sampler(config, setup)),
-      total_steps_(config.steps.value_or(config.epochs * sampler_.batches_per_epoch())),
+      loss_(loss_for(config.loss, setup.data->train->target())),
+      batches_(make_batches(config, setup)),
+      total_steps_(count_steps(config, batches_)),
       device_(config.device, {.host = setup.communicator,
                               .world = setup.world,
                               .logger = setup.logger,
                               .timeout_s = config.comm_timeout_s}),
-      classifier_(make_classifier(config, setup.data->train, device_.device())),
-      model_(classifier_, device_.communicator(),
+      net_(place_net(jointly_slow(setup.communicator, [&] { return make_net(config, setup); }),
+                     config, device_.device())),
+      model_(net_, device_.communicator(),
              model_options(config, setup, total_steps_, device_.stream())),
       progress_(config.progress, setup.logger) {
   model_.train();
-  if (setup.world.rank == 0 && sampler_.batch_size() < config.batch_size) {
+  if (setup.world.rank == 0 && batches_.batch_size() < config.batch_size) {
     setup.logger.warning(concat("data.batch_size is ", config.batch_size, ", but each of the ",
-                                setup.world.size, " ranks has only ", sampler_.batch_size(),
-                                " samples, so a step takes ", sampler_.batch_size(),
+                                setup.world.size, " ranks has only ", batches_.batch_size(),
+                                " samples, so a step takes ", batches_.batch_size(),
                                 " per rank; use more data, fewer ranks or a smaller "
                                 "data.batch_size"));
   }
+  if (config.device.precision == Precision::kFp16) scaler_.emplace();
+  if (config.ema) ema_.emplace(*net_, *config.ema);
   if (!config.device.graph || setup.dry_run) return;
-  graphed_.emplace(
-      model_.core(), make_step_graph(device_.device()),
-      [this](const std::vector<torch::Tensor>& batch) { return forward(batch[0], batch[1]); });
+  graphed_.emplace(model_.core(), make_step_graph(device_.device()),
+                   [this](const std::vector<torch::Tensor>& batch) {
+                     return forward({.inputs = batch[0], .targets = batch[1]});
+                   });
 }
 
-torch::Tensor TrainingLoop::forward(const torch::Tensor& inputs, const torch::Tensor& labels) {
+torch::Tensor TrainingLoop::forward(const Batch& batch) {
   const ScopedTimer timer(forward_s_);
   const AutocastScope autocast(device_.device(), config_.device.precision);
-  return torch::nn::functional::cross_entropy(model_.forward(inputs), labels);
+  return loss_.of(model_.forward(batch.inputs), batch.targets, /*sum=*/false);
 }
 
 bool TrainingLoop::is_due(std::int64_t every) const {
@@ -103,77 +136,53 @@ double TrainingLoop::elapsed_s() const {
   return std::chrono::duration<double>(Clock::now() - begin_).count();
 }
 
-torch::Tensor TrainingLoop::train_step() {
-  const auto indices = sampler_.batch(step_);
-  num_samples_ += std::ssize(indices);
-  window_.samples += std::ssize(indices);
+Batch TrainingLoop::next_batch(std::int64_t part) {
+  const Batch batch = batches_.take(step_ * config_.accumulate + part);
+  num_samples_ += batch.inputs.size(0);
+  window_.samples += batch.inputs.size(0);
   const c10::Device place = torch_device(device_.device());
-  const torch::Tensor inputs = to_device(input_batch(setup_.data->train, indices), place);
-  const torch::Tensor labels = to_device(label_batch(setup_.data->train, indices), place);
+  return {.inputs = to_device(batch.inputs, place), .targets = to_device(batch.targets, place)};
+}
+
+void TrainingLoop::check_finite(const torch::Tensor& loss) {
+  // On a GPU, where reading the loss would wait for it, the sweep leaves out what is not finite.
+  if (!device_.stream().immediate() || config_.gradients.nonfinite != NonFinite::kAbort) return;
+  const double value = loss.item<double>();
+  if (std::isfinite(value)) return;
+  throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", step_ + 1, ": the loss is ",
+                              value, "; try a smaller optimizer.lr"));
+}
+
+torch::Tensor TrainingLoop::forward_and_backward() {
+  torch::Tensor sum;
+  for (std::int64_t part = 0; part < config_.accumulate; ++part) {
+    const torch::Tensor loss = forward(next_batch(part));
+    // Before backward, so that no peer gets to mix with what would come of it.
+    check_finite(loss);
+    sum = part == 0 ? loss.detach() : sum + loss.detach();
+    model_.set_accumulate_grad(part + 1 < config_.accumulate);
+    const ScopedTimer timer(backward_s_);
+    (scaler_ ? loss * scaler_->scale() : loss).backward();
+  }
+  return config_.accumulate == 1 ? sum : sum / config_.accumulate;
+}
+
+torch::Tensor TrainingLoop::train_step() {
+  torch::Tensor loss;
   if (graphed_) {
+    const Batch batch = next_batch(0);
     const ScopedTimer timer(backward_s_);
-    torch::Tensor loss = graphed_->step({inputs, labels});
-    lr_ = model_.last_lr();
-    ++step_;
-    return loss;
+    loss = graphed_->step({batch.inputs, batch.targets});
+  } else {
+    if (scaler_) model_.set_gradient_scale(1.0 / scaler_->scale());
+    const std::int64_t skipped = scaler_ ? model_.progress().num_skipped : 0;
+    loss = forward_and_backward();
+    if (scaler_) scaler_->update(model_.progress().num_skipped > skipped);
   }
-  const torch::Tensor loss = forward(inputs, labels);
-  if (device_.stream().immediate() && config_.gradients.nonfinite == NonFinite::kAbort) {
-    // Before backward, so that no peer gets to mix with what would come of it. On a GPU, where
-    // reading the loss would wait for it, the sweep leaves out what is not finite.
-    const double value = loss.item<double>();
-    if (!std::isfinite(value)) {
-      throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", step_ + 1,
-                                  ": the loss is ", value, "; try a smaller optimizer.lr"));
-    }
-  }
-  {
-    const ScopedTimer timer(backward_s_);
-    loss.backward();
-  }
+  if (ema_ && !setup_.dry_run) ema_->update();
   lr_ = model_.last_lr();
   ++step_;
-  return loss.detach();
-}
-
-double TrainingLoop::root_mean_square(double distance) {
-  const std::vector<double> sum = sum_over_ranks(setup_.communicator, {distance * distance});
-  return std::sqrt(sum[0] / setup_.world.size);
-}
-
-double TrainingLoop::measure_consensus() {
-  const AverageScope scope = model_.global_average(false);
-  return root_mean_square(scope.consensus_distance());
-}
-
-TrainingLoop::Evaluation TrainingLoop::evaluate(const std::function<void()>& with_mean) {
-  // A scope for each model: autocast keeps the parameters it has cast until its end.
-  const auto in_precision = [this](const auto& score_model) {
-    const AutocastScope autocast(device_.device(), config_.device.precision);
-    return score_model();
-  };
-  const double mine =
-      in_precision([this] { return score(*classifier_, setup_.data->validation).accuracy(); });
-  const std::vector<double> all = gather_numbers(setup_.communicator, mine);
-  const AverageScope scope = model_.global_average();
-  Evaluation result;
-  result.worst_local = *std::ranges::min_element(all);
-  for (const double accuracy : all) result.mean_local += accuracy / setup_.world.size;
-  result.consensus_distance = root_mean_square(scope.consensus_distance());
-  result.mean_model = in_precision([this] {
-    return score_together(setup_.communicator, *classifier_, setup_.data->validation);
-  });
-  if (with_mean) with_mean();
-  return result;
-}
-
-void TrainingLoop::save(RunFolder* folder) {
-  std::vector<NamedTensor> tensors;
-  if (folder != nullptr) tensors = copy_to_host(*classifier_);
-  jointly_slow(setup_.communicator, [&] {
-    if (folder != nullptr) folder->write_model(tensors);
-    return true;
-  });
+  return loss;
 }
 
 void TrainingLoop::advance() {
@@ -201,82 +210,6 @@ void TrainingLoop::read_losses() {
     if (!std::isfinite(loss)) continue;
     window_.loss += loss;
     ++window_.num_losses;
-  }
-}
-
-void TrainingLoop::write_step(RunFolder* folder) {
-  {
-    // On a GPU this waits for the window's steps, which its time must count.
-    const ScopedTimer timer(window_.seconds);
-    const ScopedTimer total(train_s_);
-    read_losses();
-  }
-  const std::vector<double> sums =
-      sum_over_ranks(setup_.communicator, {window_.loss, static_cast<double>(window_.num_losses),
-                                           static_cast<double>(window_.samples)});
-  if (folder == nullptr) {
-    window_ = {};
-    return;
-  }
-  const ProgressState state{.step = step_,
-                            .total_steps = total_steps_,
-                            .loss = sums[0] / sums[1],
-                            .lr = lr_,
-                            .samples_per_s = sums[2] / window_.seconds,
-                            .seconds_left = elapsed_s() / static_cast<double>(step_) *
-                                            static_cast<double>(total_steps_ - step_),
-                            .consensus_distance = last_consensus_};
-  Json record = {
-      {"kind", "step"},
-      {"step", state.step},
-      {"epoch", static_cast<double>(step_) / static_cast<double>(sampler_.batches_per_epoch())},
-      {"loss", state.loss},
-      {"lr", state.lr}};
-  if (config_.gradients.nonfinite == NonFinite::kSkip) {
-    record["skipped_steps"] = model_.progress().num_skipped;
-  }
-  if (is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
-  record["samples_per_s"] = state.samples_per_s;
-  record["elapsed_s"] = elapsed_s();
-  folder->write_metrics(record);
-  folder->write_status(status("running"), /*sync=*/false);
-  if (setup_.observer) {
-    setup_.observer(state);
-  } else {
-    progress_.show(state);
-  }
-  window_ = {};
-}
-
-void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluation) const {
-  if (folder == nullptr) return;
-  folder->write_metrics({{"kind", "eval"},
-                         {"step", step_},
-                         {"accuracy_mean_model", evaluation.mean_model.accuracy()},
-                         {"loss_mean_model", evaluation.mean_model.loss()},
-                         {"accuracy_worst_local", evaluation.worst_local},
-                         {"accuracy_mean_local", evaluation.mean_local},
-                         {"consensus_distance", evaluation.consensus_distance},
-                         {"elapsed_s", elapsed_s()}});
-}
-
-Json TrainingLoop::status(std::string_view state) {
-  Json status = {
-      {"state", state}, {"step", step_}, {"total_steps", total_steps_}, {"elapsed_s", elapsed_s()}};
-  if (checkpointer_ && !checkpointer_->newest().empty()) {
-    status["last_checkpoint"] = checkpointer_->newest();
-  }
-  return status;
-}
-
-void TrainingLoop::write_failure(const RunFolder& folder, const std::exception& error) {
-  Json end = status(is_stop(error) ? "stopped" : "failed");
-  end["message"] = error.what();
-  end["exit_code"] = static_cast<int>(exit_code_at_end(error));
-  try {
-    folder.write_status(end, /*sync=*/true);
-  } catch (const CheckpointError& second) {
-    setup_.logger.warning(second.what());
   }
 }
 
@@ -310,60 +243,17 @@ void TrainingLoop::train(RunFolder* folder) {
     advance();
     if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
     if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
-    if (is_due(config_.eval_every) && step_ < total_steps_) write_evaluation(folder, evaluate());
+    if (is_due(config_.eval_every) && step_ < total_steps_ && evaluate_and_keep_best(folder)) {
+      if (setup_.world.rank == 0) {
+        setup_.logger.info(concat("ends after step ", step_, " of ", total_steps_,
+                                  ": the loss of the mean model was least after step ", best_step_,
+                                  ", ", num_worse_, " evaluations ago (train.patience)"));
+      }
+      break;
+    }
   }
   close_checkpoints(folder);
   finish(folder);
-}
-
-void TrainingLoop::finish(RunFolder* folder) {
-  model_.drain();
-  const PipelineMetrics metrics = total_metrics();
-  std::vector<double> sums =
-      sum_over_ranks(setup_.communicator, {forward_s_, backward_s_ - metrics.pipeline_s,
-                                           metrics.wait_s, metrics.update_s, metrics.bytes_sent,
-                                           train_s_, static_cast<double>(num_samples_)});
-  const double num_samples = sums[6];
-  // Means over ranks, per step.
-  for (double& sum : sums) sum /= setup_.world.size * static_cast<double>(total_steps_);
-  const double train_s = sums[5] * static_cast<double>(total_steps_);
-  std::uint64_t sum = 0;
-  for (const torch::Tensor& parameter : model_.parameters()) {
-    sum = sum * 31 + checksum(block_of_tensor(parameter.cpu()));
-  }
-  const std::vector<std::string> checksums = setup_.communicator.all_gather(concat(std::hex, sum));
-
-  const Evaluation evaluation = evaluate([&] { save(folder); });
-  const Summary summary{.world_size = setup_.world.size,
-                        .steps = total_steps_,
-                        .accuracy_mean_model = evaluation.mean_model.accuracy(),
-                        .accuracy_worst_local = evaluation.worst_local,
-                        .accuracy_mean_local = evaluation.mean_local,
-                        .loss_mean_model = evaluation.mean_model.loss(),
-                        .consensus_distance = evaluation.consensus_distance,
-                        .train_s = train_s,
-                        .samples_per_s = num_samples / train_s,
-                        .forward_ms = 1e3 * sums[0],
-                        .backward_ms = 1e3 * sums[1],
-                        .wait_ms = 1e3 * sums[2],
-                        .update_ms = 1e3 * sums[3],
-                        .bytes_sent_per_step = sums[4]};
-  jointly_slow(setup_.communicator, [&] {
-    if (folder != nullptr) write_end(*folder, evaluation, summary, checksums);
-    return true;
-  });
-  if (folder == nullptr) return;
-  progress_.end_line();
-  if (!setup_.observer) print_summary(summary, folder->path());
-}
-
-void TrainingLoop::write_end(RunFolder& folder, const Evaluation& evaluation,
-                             const Summary& summary, const std::vector<std::string>& checksums) {
-  write_evaluation(&folder, evaluation);
-  Json record = to_json(summary);
-  record["parameter_checksums"] = checksums;
-  folder.write_metrics(record);
-  folder.write_status(status("done"), /*sync=*/true);
 }
 
 }  // namespace gossamer::apps

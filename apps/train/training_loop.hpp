@@ -12,10 +12,12 @@
 #include <optional>
 
 #include "apps/data/dataset.hpp"
-#include "apps/data/sharding.hpp"
+#include "apps/train/batch_loader.hpp"
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/evaluation.hpp"
+#include "apps/train/loss_scaler.hpp"
 #include "apps/train/meetings.hpp"
+#include "apps/train/model_ema.hpp"
 #include "apps/train/progress_line.hpp"
 #include "apps/train/run_config.hpp"
 #include "apps/train/run_folder.hpp"
@@ -43,12 +45,18 @@ class TrainingLoop {
     const StopSignals* stop = nullptr;
     /// True: save checkpoints as the configuration says. Needs `stop`.
     bool saves_checkpoints = false;
+    /// True: run() continues from a checkpoint, so initial values do not matter.
+    bool resumes = false;
+    /// True: all ranks continue from the mean of the states of the checkpoint's ranks.
+    bool reshapes = false;
+    /// Things that went wrong before the loop, for status.json.
+    std::vector<std::string> faults = {};
   };
 
   /// Collective. `config` must outlive this object.
   TrainingLoop(const RunConfig& config, const Setup& setup);
 
-  /// Collective. Makes one step: forward and backward on the next batch. Returns the loss of this
+  /// Collective. Makes one step: forward and backward on the next batches. Returns the loss of this
   /// rank, one number on the model's device.
   torch::Tensor train_step();
   /// Collective. Trains to the end, evaluates, and fills the folder; `folder` is null except on
@@ -59,19 +67,11 @@ class TrainingLoop {
   /// Collective. The last call after a training that has not failed; see Communicator::close().
   void close() { device_.close(); }
 
-  [[nodiscard]] const DecentralizedDataParallel<Classifier>& model() const { return model_; }
+  [[nodiscard]] const DecentralizedDataParallel<Model>& model() const { return model_; }
   [[nodiscard]] std::int64_t total_steps() const { return total_steps_; }
 
  private:
   using Clock = std::chrono::steady_clock;
-
-  /// Accuracies are between 0 and 1.
-  struct Evaluation {
-    Score mean_model;
-    double worst_local = 0.0;
-    double mean_local = 0.0;
-    double consensus_distance = 0.0;
-  };
 
   /// Sums since the last record.
   struct Window {
@@ -88,29 +88,44 @@ class TrainingLoop {
   };
 
   /// Returns the loss of one batch.
-  torch::Tensor forward(const torch::Tensor& inputs, const torch::Tensor& labels);
+  torch::Tensor forward(const Batch& batch);
+  /// The next batch, on the model's device.
+  Batch next_batch(std::int64_t part);
+  /// Forward and backward passes of the step's batches. Returns the mean loss.
+  torch::Tensor forward_and_backward();
+  /// Throws NonFiniteError, if this is what the run does with such a loss and the host knows it.
+  void check_finite(const torch::Tensor& loss);
   /// True if `every` divides the number of steps so far, and at the last step; never for 0.
   [[nodiscard]] bool is_due(std::int64_t every) const;
   /// Seconds since run() began.
   [[nodiscard]] double elapsed_s() const;
+  /// Makes a step, and adds its time and loss to the window.
+  void advance();
+  /// Adds the window's unread losses to its sum.
+  void read_losses();
+  void train(RunFolder* folder);
+
+  // In training_records.cpp.
+
   /// Collective. Returns the root mean square over ranks of ||mean - x_i||.
   double measure_consensus();
   /// Collective.
   double root_mean_square(double distance);
-  /// Collective. Calls `with_mean` while the model is the mean of all ranks' models.
-  Evaluation evaluate(const std::function<void()>& with_mean = nullptr);
-  /// Collective. Writes the model as it is into the folder.
-  void save(RunFolder* folder);
-  /// Makes a step, and adds its time and loss to the window.
-  void advance();
+  /// Collective. Calls `with_mean` while the model is the mean of all ranks' models, and `with_ema`
+  /// while it is the moving average, if there is one.
+  Evaluation evaluate(const std::function<void(const Evaluation&)>& with_mean,
+                      const std::function<void()>& with_ema = nullptr);
+  /// Collective. Writes the model as it is into the folder, under this name.
+  void save(RunFolder* folder, std::string_view name);
+  /// Collective. Saves the model as it is, if its loss is the least so far.
+  void keep_best(RunFolder* folder, const Evaluation& evaluation);
+  /// Collective. Evaluates, keeps the best model, and returns true if the run should end.
+  bool evaluate_and_keep_best(RunFolder* folder);
   /// Collective. Writes the record of the window, and starts a new window.
   void write_step(RunFolder* folder);
-  /// Adds the window's unread losses to its sum.
-  void read_losses();
   void write_evaluation(RunFolder* folder, const Evaluation& evaluation) const;
-  void train(RunFolder* folder);
   void finish(RunFolder* folder);
-  void write_end(RunFolder& folder, const Evaluation& evaluation, const Summary& summary,
+  void write_end(RunFolder& folder, const Summary& summary,
                  const std::vector<std::string>& checksums);
   [[nodiscard]] Json status(std::string_view state);
   void write_failure(const RunFolder& folder, const std::exception& error);
@@ -119,6 +134,8 @@ class TrainingLoop {
 
   /// Collective.
   void open_checkpoints(const RunFolder* folder);
+  /// Shows the visitor the state of LibTorch's generator of random numbers.
+  void visit_generator(StateVisitor& visitor) const;
   /// Shows the visitor all state of the run. Collective, as the visit of the model.
   void visit(StateVisitor& visitor, RunFolder* folder);
   /// The model's metrics, with those of the run before it was resumed.
@@ -136,17 +153,24 @@ class TrainingLoop {
   void meet(RunFolder* folder);
   /// Collective. Ends the run after a signal: saves a checkpoint, and throws JointFailure.
   [[noreturn]] void stop(const Meetings::News& news, RunFolder* folder);
+  /// Collective. Throws JointFailure if a checkpoint could not be saved and this ends the run.
+  void end_if_checkpoint_failed();
   /// Collective. Saves the last checkpoint, and waits until nothing is being written.
   void close_checkpoints(RunFolder* folder);
 
   const RunConfig& config_;
   Setup setup_;
-  BatchSampler sampler_;
+  const LossEntry& loss_;
+  BatchLoader batches_;
   std::int64_t total_steps_;
   TrainingDevice device_;
-  std::shared_ptr<Classifier> classifier_;
-  DecentralizedDataParallel<Classifier> model_;
+  std::shared_ptr<Model> net_;
+  DecentralizedDataParallel<Model> model_;
   std::optional<GraphedStep> graphed_;
+  /// Present with device.precision: fp16.
+  std::optional<LossScaler> scaler_;
+  /// Present with train.ema.
+  std::optional<ModelEma> ema_;
   ProgressLine progress_;
   /// Steps so far.
   std::int64_t step_ = 0;
@@ -161,6 +185,13 @@ class TrainingLoop {
   /// The learning rate of the last step.
   double lr_ = 0.0;
   std::optional<double> last_consensus_;
+  /// The least loss of the mean model at an evaluation, and the step of this evaluation; 0: none.
+  double best_loss_ = 0.0;
+  std::int64_t best_step_ = 0;
+  /// Evaluations since the best.
+  std::int64_t num_worse_ = 0;
+  /// Steps left out because of a gradient that was not finite, as of the last record.
+  std::int64_t num_skipped_ = 0;
   /// Present while run() trains, if the loop hears signals.
   std::optional<Meetings> meetings_;
   /// Present while run() trains, if the loop saves checkpoints.

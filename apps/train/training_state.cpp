@@ -2,7 +2,11 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <mutex>
 #include <utility>
+
+#include <ATen/CPUGeneratorImpl.h>
 
 #include "apps/train/agreement.hpp"
 #include "apps/train/model_file.hpp"
@@ -10,6 +14,7 @@
 #include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/checkpoint/average.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/state_file.hpp"
 
@@ -31,6 +36,18 @@ void TrainingLoop::open_checkpoints(const RunFolder* folder) {
   last_checkpoint_ = Clock::now();
 }
 
+void TrainingLoop::visit_generator(StateVisitor& visitor) const {
+  // Ranks of one process share the generator. The models of this program draw nothing from it, but
+  // those of others may, for dropout.
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  torch::Tensor state = generator.get_state();
+  visitor.block("random/torch",
+                {.data = state.data_ptr(), .numel = state.numel(), .dtype = DType::kUInt8});
+  // After a change of the number of ranks each keeps the state with which it has begun.
+  if (visitor.loads() && !setup_.reshapes) generator.set_state(state);
+}
+
 void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   model_.visit(visitor);
   visitor.number("train/step", step_);
@@ -39,6 +56,12 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   visitor.number("train/window_losses", window_.num_losses);
   visitor.number("train/window_samples", window_.samples);
   visitor.number("train/lr", lr_);
+  visitor.number("train/best_loss", best_loss_);
+  visitor.number("train/best_step", best_step_);
+  visitor.number("train/num_worse", num_worse_);
+  visit_generator(visitor);
+  if (scaler_) scaler_->visit(visitor);
+  if (ema_) ema_->visit(visitor);
 
   // Nothing that is computed depends on these. Most differ from run to run.
   std::int64_t has_consensus = last_consensus_ ? 1 : 0;
@@ -73,9 +96,19 @@ PipelineMetrics TrainingLoop::total_metrics() const {
 }
 
 void TrainingLoop::restore(const std::string& checkpoint, RunFolder* folder) {
+  // Names that begin so are removed if the run dies here.
+  const std::string average = concat(checkpoint, "/../", Checkpointer::kStaging, "average");
+  if (setup_.reshapes) {
+    jointly_slow(setup_.communicator, [&] {
+      if (setup_.world.rank == 0) {
+        write_average(checkpoint, read_manifest(checkpoint).world_size, average);
+      }
+      return true;
+    });
+  }
   const auto file = jointly(setup_.communicator, [&] {
     return std::make_unique<SafetensorsFile>(
-        concat(checkpoint, "/", rank_file_name(setup_.world.rank)));
+        setup_.reshapes ? average : concat(checkpoint, "/", rank_file_name(setup_.world.rank)));
   });
   StateLoader loader(*file);
   visit(loader, folder);
@@ -83,6 +116,8 @@ void TrainingLoop::restore(const std::string& checkpoint, RunFolder* folder) {
     loader.check_all_loaded();
     return true;
   });
+  std::error_code ignored;
+  if (setup_.reshapes && setup_.world.rank == 0) std::filesystem::remove(average, ignored);
 }
 
 void TrainingLoop::start_checkpoint(RunFolder* folder) {
@@ -93,7 +128,7 @@ void TrainingLoop::start_checkpoint(RunFolder* folder) {
   std::vector<NamedTensor> model;
   {
     const AverageScope scope = model_.global_average();
-    if (setup_.world.rank == 0) model = copy_to_host(*classifier_);
+    if (setup_.world.rank == 0) model = copy_to_host(*net_);
   }
   checkpointer_->start(
       step_, [&](StateVisitor& visitor) { visit(visitor, folder); }, std::move(model));
@@ -119,20 +154,28 @@ void TrainingLoop::meet(RunFolder* folder) {
   const double minutes = config_.checkpoints.every_minutes;
   const std::chrono::duration<double, std::ratio<60>> since = Clock::now() - last_checkpoint_;
   const auto news = meetings_->meet(
-      step_, {.terminate = caught == SIGTERM ? 1 : 0,
-              .interrupt = caught == SIGINT ? 1 : 0,
-              .preempt = caught == SIGUSR1 ? 1 : 0,
-              .written = writes && checkpointer_->is_written() ? checkpointer_->step() : 0,
-              .checkpoint_due = setup_.world.rank == 0 && saves && !writes && step_ > 0 &&
-                                        minutes > 0.0 && since.count() >= minutes
-                                    ? 1
-                                    : 0});
+      step_,
+      {.terminate = caught == SIGTERM ? 1 : 0,
+       .interrupt = caught == SIGINT ? 1 : 0,
+       .preempt = caught == SIGUSR1 ? 1 : 0,
+       .written = writes && checkpointer_->is_written() ? checkpointer_->step() : 0,
+       .checkpoint_due = setup_.world.rank == 0 && saves && !writes && step_ > 0 && minutes > 0.0 &&
+                                 since.count() >= minutes
+                             ? 1
+                             : 0,
+       .checkpoint_failed =
+           saves && config_.checkpoints.must_succeed && !checkpointer_->errors().empty() ? 1 : 0});
   if (!news) return;
   // Sums may be older than the checkpoint that is under way now.
   if (writes && news->written == setup_.world.size * checkpointer_->step()) {
     checkpointer_->finish();
   }
   if (news->num_signals() > 0) stop(*news, folder);
+  if (news->checkpoint_failed > 0) {
+    meetings_->leave();
+    checkpointer_->wait();
+    end_if_checkpoint_failed();
+  }
   if (news->checkpoint_due > 0 && saves && !checkpointer_->under_way()) start_checkpoint(folder);
 }
 
@@ -158,6 +201,19 @@ void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
                      ExitCode::kPreempted);
 }
 
+void TrainingLoop::end_if_checkpoint_failed() {
+  if (!config_.checkpoints.must_succeed) return;
+  const auto& errors = checkpointer_->errors();
+  const std::string error =
+      setup_.communicator.all_gather(errors.empty() ? "" : errors.front()).front();
+  if (error.empty()) return;
+  model_.drain();
+  throw JointFailure(
+      concat("a checkpoint could not be saved: ", error,
+             "; run.checkpoint_failure: end lets that end the run after step ", step_),
+      ExitCode::kCheckpoint);
+}
+
 void TrainingLoop::close_checkpoints(RunFolder* folder) {
   if (!meetings_) return;
   meetings_->leave();
@@ -169,6 +225,7 @@ void TrainingLoop::close_checkpoints(RunFolder* folder) {
       step_ != restored_step_) {
     save_checkpoint(folder);
   }
+  end_if_checkpoint_failed();
 }
 
 }  // namespace gossamer::apps

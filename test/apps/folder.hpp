@@ -2,6 +2,7 @@
 // A folder for a test's files, and readers of what the trainer writes.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -20,7 +21,7 @@ namespace gossamer::apps {
 
 namespace fs = std::filesystem;
 
-/// A folder of this test's own, gone at its end.
+/// A folder of its own, gone at its end.
 class Folder {
  public:
   Folder() : path_(fs::path(testing::TempDir()) / make_name()) {
@@ -43,8 +44,10 @@ class Folder {
 
  private:
   static std::string make_name() {
+    static std::atomic<int> count = 0;
     const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    return concat("gossamer_", info->test_suite_name(), "_", info->name(), "_", getpid());
+    return concat("gossamer_", info->test_suite_name(), "_", info->name(), "_", getpid(), "_",
+                  ++count);
   }
   fs::path path_;
 };

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/lab/replay/npy.hpp"
+#include "apps/data/npy.hpp"
 #include "base/options.hpp"
 #include "core/bucket_plan.hpp"
 #include "optim/schedule.hpp"

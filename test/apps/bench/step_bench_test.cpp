@@ -26,7 +26,7 @@ double first_loss(const std::string& model, int rank) {
   const auto net = task.make_model();
   const Batch batch = task.make_batches(rank, task.default_batch_size()).front();
   const torch::NoGradGuard no_grad;
-  return torch::nn::functional::cross_entropy(net->forward(batch.inputs), batch.labels)
+  return torch::nn::functional::cross_entropy(net->forward(batch.inputs), batch.targets)
       .item<double>();
 }
 
@@ -60,7 +60,7 @@ TEST(ReferenceTask, CutsItsBatchesFromOneStream) {
     const auto large = task.make_batches(3, 4);
     ASSERT_EQ(small.size(), 8U);
     EXPECT_TRUE(torch::equal(torch::cat({small[0].inputs, small[1].inputs}), large[0].inputs));
-    EXPECT_TRUE(torch::equal(torch::cat({small[2].labels, small[3].labels}), large[1].labels));
+    EXPECT_TRUE(torch::equal(torch::cat({small[2].targets, small[3].targets}), large[1].targets));
     EXPECT_FALSE(torch::equal(small[0].inputs, small[1].inputs));
   }
 }
@@ -68,7 +68,7 @@ TEST(ReferenceTask, CutsItsBatchesFromOneStream) {
 TEST(ReferenceTask, DrawsTextThatFollowsItsRule) {
   const Batch batch = ReferenceTask("gpt", 5).make_batches(0, 2).front();
   EXPECT_EQ(batch.inputs.sizes(), (std::vector<std::int64_t>{2, 128}));
-  const torch::Tensor next = batch.labels.view({2, 128});
+  const torch::Tensor next = batch.targets.view({2, 128});
   EXPECT_TRUE(torch::equal(batch.inputs.slice(1, 1), next.slice(1, 0, 127)));
   const torch::Tensor coin = (next - 5 * batch.inputs - 7).remainder(256);
   EXPECT_TRUE(((coin == 0) | (coin == 1)).all().item<bool>());

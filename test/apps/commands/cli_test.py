@@ -11,7 +11,8 @@ from cli_case import K_MPIEXEC, CliCase, needs_mpi, without_times
 
 K_FINAL_FIELDS = {
     "kind", "step", "world_size", "accuracy_mean_model", "accuracy_worst_local",
-    "accuracy_mean_local", "loss_mean_model", "consensus_distance", "bytes_sent_per_step",
+    "accuracy_mean_local", "loss_mean_model", "loss_worst_local", "loss_mean_local",
+    "consensus_distance", "bytes_sent_per_step",
     "train_s", "samples_per_s", "forward_ms", "backward_ms", "wait_ms", "update_ms",
     "parameter_checksums"}
 
@@ -93,8 +94,8 @@ class CommandLine(CliCase):
 
 
 class List(CliCase):
-    K_KINDS = ["topologies", "wrappers", "optimizers", "schedules", "algorithms", "models", "data",
-               "backends"]
+    K_KINDS = ["topologies", "wrappers", "optimizers", "schedules", "algorithms", "models",
+               "losses", "data", "backends"]
 
     def test_is_json_alone_on_stdout(self):
         done = self.gossamer("list", "--json")
@@ -224,7 +225,8 @@ class Train(CliCase):
     def check_folder(self, ranks):
         out = self.folder / "out"
         self.assertEqual(sorted(path.name for path in out.iterdir()),
-                         [".lock", "config.yaml", "metrics.jsonl", "model.safetensors", "status.json"])
+                         [".lock", "config.yaml", "metrics.jsonl", "model.safetensors", "model_best.safetensors",
+                          "status.json"])
         status = json.loads((out / "status.json").read_text())
         self.assertEqual([status["state"], status["step"], status["total_steps"]], ["done", 8, 8])
         records = self.records()

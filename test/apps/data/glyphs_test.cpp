@@ -1,3 +1,4 @@
+#include "test/apps/data/array_view.hpp"
 #include "test/base/thrown.hpp"
 
 #include <algorithm>
@@ -14,9 +15,9 @@
 namespace gossamer::apps {
 namespace {
 
-Dataset load(const std::string& keys, std::uint64_t seed) {
+ArrayViews load(const std::string& keys, std::uint64_t seed) {
   const Options options = Options::parse(keys);
-  Dataset data = configure_dataset("glyphs", options)->load(seed);
+  ArrayViews data(configure_dataset("glyphs", options)->load(seed));
   options.reject_unknown();
   return data;
 }
@@ -28,7 +29,8 @@ double mean_of(std::span<const std::uint8_t> pixels) {
 }
 
 TEST(DatasetRegistry, KnowsAllDataSetsInEitherSpelling) {
-  EXPECT_EQ(dataset_names(), (std::vector<std::string>{"glyphs", "idx", "text"}));
+  EXPECT_EQ(dataset_names(),
+            (std::vector<std::string>{"glyphs", "idx", "text", "cifar10", "tokens", "arrays"}));
   EXPECT_NE(configure_dataset("GLYPHS", Options()), nullptr);
 }
 
@@ -58,21 +60,21 @@ TEST(GlyphFont, RefusesWhatIsNoDigit) {
 }
 
 TEST(Glyphs, HasTheDefaultSizes) {
-  const Dataset data = load("", 1);
+  const ArrayViews data = load("", 1);
   EXPECT_EQ(data.train.size, 8192);
   EXPECT_EQ(data.validation.size, 2048);
-  for (const Samples* images : {&data.train, &data.validation}) {
+  for (const ArrayView* images : {&data.train, &data.validation}) {
     EXPECT_EQ(images->height, 28);
     EXPECT_EQ(images->width, 28);
-    EXPECT_EQ(images->num_classes, 10);
+    EXPECT_EQ(images->num_outputs, 10);
     EXPECT_EQ(std::ssize(images->labels), images->size);
     EXPECT_EQ(std::ssize(images->values), images->size * 784);
   }
 }
 
 TEST(Glyphs, DependsOnTheSeedAlone) {
-  const Dataset a = load("train_size: 300, val_size: 100", 7);
-  const Dataset b = load("train_size: 300, val_size: 100", 7);
+  const ArrayViews a = load("train_size: 300, val_size: 100", 7);
+  const ArrayViews b = load("train_size: 300, val_size: 100", 7);
   EXPECT_EQ(a.train.values, b.train.values);
   EXPECT_EQ(a.train.labels, b.train.labels);
   EXPECT_EQ(a.validation.values, b.validation.values);
@@ -80,8 +82,8 @@ TEST(Glyphs, DependsOnTheSeedAlone) {
 }
 
 TEST(Glyphs, LargerSetBeginsWithTheSmallerOne) {
-  const Dataset large = load("train_size: 205, val_size: 55", 3);
-  const Dataset small = load("train_size: 37, val_size: 13", 3);
+  const ArrayViews large = load("train_size: 205, val_size: 55", 3);
+  const ArrayViews small = load("train_size: 37, val_size: 13", 3);
   EXPECT_TRUE(
       std::equal(small.train.values.begin(), small.train.values.end(), large.train.values.begin()));
   EXPECT_TRUE(
@@ -93,8 +95,8 @@ TEST(Glyphs, LargerSetBeginsWithTheSmallerOne) {
 }
 
 TEST(Glyphs, DiffersBetweenSeedsAndBetweenSplits) {
-  const Dataset a = load("train_size: 100, val_size: 100", 1);
-  const Dataset b = load("train_size: 100, val_size: 100", 2);
+  const ArrayViews a = load("train_size: 100, val_size: 100", 1);
+  const ArrayViews b = load("train_size: 100, val_size: 100", 2);
   EXPECT_NE(a.train.labels, b.train.labels);
   EXPECT_NE(a.train.labels, a.validation.labels);
   for (std::int64_t i = 0; i < 100; ++i) {
@@ -104,7 +106,7 @@ TEST(Glyphs, DiffersBetweenSeedsAndBetweenSplits) {
 }
 
 TEST(Glyphs, HoldsEveryDigitEquallyOftenInNoFixedOrder) {
-  const Dataset data = load("train_size: 1000, val_size: 1", 5);
+  const ArrayViews data = load("train_size: 1000, val_size: 1", 5);
   std::array<int, 10> counts{};
   for (const std::int64_t label : data.train.labels) ++counts.at(static_cast<std::size_t>(label));
   for (const int count : counts) EXPECT_EQ(count, 100);
@@ -114,7 +116,7 @@ TEST(Glyphs, HoldsEveryDigitEquallyOftenInNoFixedOrder) {
 }
 
 TEST(Glyphs, WithoutNoiseIsInkOnAnEmptyPage) {
-  const Dataset data = load("train_size: 500, val_size: 1, noise: 0", 1);
+  const ArrayViews data = load("train_size: 500, val_size: 1, noise: 0", 1);
   for (std::int64_t i = 0; i < data.train.size; ++i) {
     const auto image = data.train.sample(i);
     const double mean = mean_of(image) / 255.0;
@@ -128,8 +130,8 @@ TEST(Glyphs, WithoutNoiseIsInkOnAnEmptyPage) {
 }
 
 TEST(Glyphs, NoiseHasTheDeviationAskedFor) {
-  const Dataset clean = load("train_size: 200, val_size: 1, noise: 0", 1);
-  const Dataset noisy = load("train_size: 200, val_size: 1, noise: 0.1", 1);
+  const ArrayViews clean = load("train_size: 200, val_size: 1, noise: 0", 1);
+  const ArrayViews noisy = load("train_size: 200, val_size: 1, noise: 0.1", 1);
   // Below 0 the noise is cut off, so that only half of its square is seen on an empty page.
   double squares = 0;
   double count = 0;
@@ -142,7 +144,7 @@ TEST(Glyphs, NoiseHasTheDeviationAskedFor) {
 }
 
 /// The share of validation images whose nearest mean image of training has their label.
-double nearest_mean_accuracy(const Dataset& data) {
+double nearest_mean_accuracy(const ArrayViews& data) {
   std::vector<std::vector<double>> means(10, std::vector<double>(784));
   for (std::int64_t i = 0; i < data.train.size; ++i) {
     const auto label = static_cast<std::size_t>(data.train.labels[static_cast<std::size_t>(i)]);

@@ -25,20 +25,26 @@ Dataset load(const std::string& path, const std::string& more) {
   return configure_dataset("text", Options::parse(yaml))->load(1);
 }
 
+std::vector<std::int64_t> window(const Samples& samples, std::int64_t index) {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(samples.shape().width + 1));
+  samples.copy_tokens(index, tokens);
+  return tokens;
+}
+
 TEST(Text, CutsAFileIntoWindows) {
   const Folder folder;
   const Dataset data = load(write_text(folder), "context: 7");
-  EXPECT_EQ(data.train.kind, SampleKind::kTokens);
-  EXPECT_EQ(data.train.num_classes, 256);
+  EXPECT_EQ(data.train->kind(), SampleKind::kTokens);
+  EXPECT_EQ(data.train->shape().num_outputs, 256);
   // 90 bytes train: a window is 7 bytes and the one that follows.
-  EXPECT_EQ(data.train.size, 12);
-  EXPECT_EQ(data.validation.size, 1);
-  EXPECT_EQ(data.validation.sample(0)[0], 90);
-  for (std::int64_t i = 0; i < data.train.size; ++i) {
-    const auto window = data.train.sample(i);
-    ASSERT_EQ(window.size(), 8U);
-    for (std::size_t j = 0; j < window.size(); ++j) {
-      EXPECT_EQ(window[j], 7 * static_cast<std::size_t>(i) + j);
+  EXPECT_EQ(data.train->size(), 12);
+  EXPECT_EQ(data.validation->size(), 1);
+  EXPECT_EQ(window(*data.validation, 0)[0], 90);
+  for (std::int64_t i = 0; i < data.train->size(); ++i) {
+    const std::vector<std::int64_t> tokens = window(*data.train, i);
+    ASSERT_EQ(tokens.size(), 8U);
+    for (std::int64_t j = 0; j < 8; ++j) {
+      EXPECT_EQ(tokens[static_cast<std::size_t>(j)], 7 * i + j);
     }
   }
 }
@@ -47,10 +53,10 @@ TEST(Text, TakesRangesOfBytes) {
   const Folder folder;
   const Dataset data =
       load(write_text(folder), "context: 4, train_range: [50, 80], val_range: [0, 9]");
-  EXPECT_EQ(data.train.size, 7);
-  EXPECT_EQ(data.train.sample(0)[0], 50);
-  EXPECT_EQ(data.validation.size, 2);
-  EXPECT_EQ(data.validation.sample(1)[4], 8);
+  EXPECT_EQ(data.train->size(), 7);
+  EXPECT_EQ(window(*data.train, 0)[0], 50);
+  EXPECT_EQ(data.validation->size(), 2);
+  EXPECT_EQ(window(*data.validation, 1)[4], 8);
 }
 
 TEST(Text, SaysWhatIsWrong) {

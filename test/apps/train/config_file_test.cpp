@@ -265,13 +265,16 @@ std::vector<std::vector<std::string>> all_choices() {
     if (choice[0] == "topology.name=from-file") {
       choice.push_back("topology.path=" + topology_file());
     }
-    if (choice[0] == "data.name=idx") choice.emplace_back("data.path=x");
-    if (choice[0] == "data.name=text") {
-      choice.insert(choice.end(), {"data.path=x", "model.name=gpt"});
+    if (choice[0].starts_with("data.name=") && choice[0] != "data.name=glyphs") {
+      choice.emplace_back("data.path=x");
+    }
+    if (choice[0] == "data.name=text" || choice[0] == "data.name=tokens") {
+      choice.emplace_back("model.name=gpt");
     }
     if (choice[0] == "model.name=gpt") {
       choice.insert(choice.end(), {"data.name=text", "data.path=x"});
     }
+    if (choice[0] == "model.name=torchscript") choice.emplace_back("model.path=x");
   }
   return choices;
 }

@@ -7,7 +7,10 @@
 #include "test/core/algorithm_variants.hpp"
 #include "test/sanitized.hpp"
 
+#include <cmath>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -15,12 +18,14 @@
 
 #include <gtest/gtest.h>
 
+#include "apps/train/agreement.hpp"
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/text.hpp"
 #include "comm/launch.hpp"
 #include "core/checkpoint/compare.hpp"
+#include "core/checkpoint/safetensors.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 
@@ -50,7 +55,11 @@ std::string newest(const std::string& path) {
 }
 
 /// Trains into a folder; from its newest checkpoint if `resumes`. Returns the exit code.
-int train(const std::string& yaml, int num_ranks, const std::string& path, bool resumes) {
+/// `reshapes`: from the mean of the states of its ranks.
+int train_into(
+    const std::string& yaml, int num_ranks, const std::string& path, bool resumes,
+    bool reshapes = false,
+    const std::function<void(const ProgressState&)>& observer = [](const ProgressState&) {}) {
   const StopSignals stop;
   const auto data = std::make_shared<const Dataset>(read_text(yaml).data->load(1));
   const std::string checkpoint = resumes ? newest(path) : "";
@@ -61,22 +70,27 @@ int train(const std::string& yaml, int num_ranks, const std::string& path, bool 
         const RunConfig config = read_text(yaml, {}, world);
         if (resumes) {
           EXPECT_TRUE(
-              check_resumable(read_manifest(checkpoint), config, world, checkpoint).empty());
+              check_resumable(read_manifest(checkpoint), config, world, checkpoint, reshapes)
+                  .size() <= (reshapes ? 1U : 0U));
         }
         TrainingLoop loop(config, {.communicator = communicator,
                                    .world = world,
                                    .logger = {},
                                    .data = data,
-                                   .observer = [](const ProgressState&) {},
+                                   .observer = observer,
                                    .stop = &stop,
-                                   .saves_checkpoints = true});
+                                   .saves_checkpoints = true,
+                                   .resumes = resumes,
+                                   .reshapes = reshapes});
         std::unique_ptr<RunFolder> out;
         if (world.rank == 0) {
           out = std::make_unique<RunFolder>(path, config.resolved,
                                             resumes ? IfFinished::kContinue : IfFinished::kRefuse);
         }
-        loop.run(out.get(), checkpoint);
-        return 0;
+        return leaving_together(world, [&] {
+          loop.run(out.get(), checkpoint);
+          return 0;
+        });
       });
 }
 
@@ -103,14 +117,14 @@ void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0) {
   const Folder folder;
   const std::string whole = folder.file("whole");
   const std::string torn = folder.file("torn");
-  ASSERT_EQ(train(run.yaml(11), run.num_ranks, whole, false), 0);
+  ASSERT_EQ(train_into(run.yaml(11), run.num_ranks, whole, false), 0);
   for (const int step : {4, 8}) {
     fs::remove_all(torn);
     fs::copy(whole, torn, fs::copy_options::recursive);
     for (int later = step + 1; later <= 11; ++later) {
       fs::remove_all(checkpoint_folder(torn) + "/" + checkpoint_name(later));
     }
-    ASSERT_EQ(train(run.yaml(11, bucket_mb), run.num_ranks, torn, true), 0);
+    ASSERT_EQ(train_into(run.yaml(11, bucket_mb), run.num_ranks, torn, true), 0);
     EXPECT_EQ(hash_of(torn), hash_of(whole)) << "from step " << step;
     for (const StateDifference& difference :
          differences_of(newest(torn), newest(whole), run.num_ranks)) {
@@ -154,6 +168,82 @@ TEST(Resume, GoesOnBitForBitWithClippingSchedulesAndBFloat16) {
   expect_resumed_bit_for_bit({.rest = "device: {precision: bf16_parameters}\n"});
 }
 
+TEST(Resume, GoesOnBitForBitWithScaledLossesMicroBatchesAndAverages) {
+  expect_resumed_bit_for_bit({.rest = "device: {precision: fp16}\ntrain: {ema: 0.9}\n"});
+  expect_resumed_bit_for_bit({.rest = "train: {accumulate: 3}\n"});
+}
+
+/// The values of a safetensors file, by name.
+std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
+  const SafetensorsFile file(path);
+  std::map<std::string, std::vector<float>> values;
+  for (const TensorEntry& tensor : file.tensors()) {
+    if (tensor.dtype != "F32") continue;
+    auto& to = values[tensor.name];
+    to.resize(static_cast<std::size_t>(tensor.num_bytes()) / sizeof(float));
+    file.read(tensor, to.data());
+  }
+  return values;
+}
+
+TEST(Resume, GoesOnFromTheMeanWithOtherRanksAndAnotherTopology) {
+  for (const auto& [name, options] : kAlgorithmVariants) {
+    const RunCase run{.algorithm = concat("{name: ", name, ", ", options, "}")};
+    SCOPED_TRACE(run.algorithm);
+    for (const int num_ranks : {2, 4}) {
+      if (kSanitized && num_ranks == 4) continue;
+      const Folder folder;
+      const std::string out = folder.file("out");
+      ASSERT_EQ(train_into(run.yaml(11), 3, out, false), 0);
+      const auto mean = floats_of(newest(out) + "/" + std::string(kMeanModelName));
+      // No step is left to make, so the model at the end is the mean.
+      fs::remove(out + "/model.safetensors");
+      RunCase other = run;
+      if (num_ranks == 4) other.topology = "{name: one-peer-exp}";
+      if (std::string_view(name) == "gradient_tracking" || num_ranks == 2)
+        other.topology = "{name: ring}";
+      ASSERT_EQ(train_into(other.yaml(11), num_ranks, out, true, true), 0);
+      const auto end = floats_of(out + "/model.safetensors");
+      ASSERT_EQ(end.size(), mean.size());
+      for (const auto& [tensor, values] : mean) {
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          ASSERT_NEAR(end.at(tensor)[i], values[i], 1e-6 * (1 + std::abs(values[i]))) << tensor;
+        }
+      }
+      // And training goes on from there, and can be resumed again.
+      ASSERT_EQ(train_into(other.yaml(14), num_ranks, out, true, true), 0);
+      EXPECT_EQ(read_manifest(newest(out)).world_size, num_ranks);
+      EXPECT_EQ(read_manifest(newest(out)).step, 14);
+      ASSERT_EQ(train_into(other.yaml(17), num_ranks, out, true), 0);
+      EXPECT_EQ(read_manifest(newest(out)).step, 17);
+      for (const auto& entry : fs::directory_iterator(checkpoint_folder(out))) {
+        EXPECT_TRUE(entry.path().filename().string().starts_with("step-")) << entry.path();
+      }
+    }
+  }
+}
+
+TEST(Checkpoints, ThatFailEndTheRunIfAskedTo) {
+  for (const bool ends : {false, true}) {
+    const Folder folder;
+    RunCase run;
+    std::string yaml = run.yaml(40);
+    if (ends) yaml.replace(yaml.find("keep: 9"), 7, "keep: 9, checkpoint_failure: end");
+    yaml.replace(yaml.find("level: warning"), 14, "level: off");
+    // Before the first checkpoint a file appears where its folder ought to be.
+    const auto spoil = [&](const ProgressState& state) {
+      if (state.step == 3) write_bytes(checkpoint_folder(folder.file("out")), "x");
+    };
+    EXPECT_EQ(train_into(yaml, 2, folder.file("out"), false, false, spoil),
+              ends ? static_cast<int>(ExitCode::kCheckpoint) : 0);
+    const Json status = Json::parse(read_file(folder.file("out/status.json")));
+    EXPECT_EQ(status["state"], ends ? "failed" : "done");
+    EXPECT_EQ(status["exit_code"], ends ? 4 : 0);
+    ASSERT_FALSE(status["faults"].empty());
+    EXPECT_TRUE(status["faults"][0].get<std::string>().starts_with("a checkpoint could not"));
+  }
+}
+
 TEST(Resume, IsRefusedWhereTheRunIsAnotherOne) {
   const RunCase run;
   const RunConfig config = read_text(run.yaml(11), {}, {.size = 3, .node_size = 3});
@@ -163,6 +253,7 @@ TEST(Resume, IsRefusedWhereTheRunIsAnotherOne) {
   EXPECT_TRUE(check_resumable(manifest, config, world, "x").empty());
   EXPECT_THROW(check_resumable(manifest, config, {.size = 2, .node_size = 2}, "x"),
                CheckpointError);
+  EXPECT_TRUE(check_resumable(manifest, config, {.size = 2, .node_size = 2}, "x", true).empty());
   Manifest other = manifest;
   other.run["optimizer.lr"] = "0.5";
   other.run["run.steps"] = "99";
@@ -170,6 +261,12 @@ TEST(Resume, IsRefusedWhereTheRunIsAnotherOne) {
             std::vector<std::string>{"optimizer.lr was 0.5 and is 0.001"});
   other.run["topology.name"] = "\"complete\"";
   EXPECT_THROW(check_resumable(other, config, world, "x"), CheckpointError);
+  EXPECT_EQ(check_resumable(other, config, world, "x", true).size(), 2U);
+  other.run["model.width"] = "77";
+  EXPECT_THROW(check_resumable(other, config, world, "x", true), CheckpointError);
+  Manifest file = manifest;
+  file.run["model.init"] = "\"elsewhere\"";
+  EXPECT_TRUE(check_resumable(file, config, world, "x").empty());
 }
 
 TEST(Checkpointer, KeepsTheNewestOnes) {
@@ -177,7 +274,7 @@ TEST(Checkpointer, KeepsTheNewestOnes) {
   RunCase run;
   std::string yaml = run.yaml(21);
   yaml.replace(yaml.find("keep: 9"), 7, "keep: 2");
-  ASSERT_EQ(train(yaml, 2, folder.file("out"), false), 0);
+  ASSERT_EQ(train_into(yaml, 2, folder.file("out"), false), 0);
   const std::vector<std::string> all = list_checkpoints(checkpoint_folder(folder.file("out")));
   ASSERT_EQ(all.size(), 2U);
   EXPECT_TRUE(all[0].ends_with("step-000000020")) << all[0];
@@ -187,7 +284,7 @@ TEST(Checkpointer, KeepsTheNewestOnes) {
 TEST(Checkpointer, TakesTheNewestThatVerifies) {
   const Folder folder;
   const std::string out = folder.file("out");
-  ASSERT_EQ(train(RunCase().yaml(11), 3, out, false), 0);
+  ASSERT_EQ(train_into(RunCase().yaml(11), 3, out, false), 0);
   const std::string last = list_checkpoints(checkpoint_folder(out)).back();
   std::ofstream(last + "/" + rank_file_name(1), std::ios::app) << "x";
   std::vector<std::string> errors;
@@ -195,7 +292,7 @@ TEST(Checkpointer, TakesTheNewestThatVerifies) {
   EXPECT_TRUE(newest_checkpoint(checkpoint_folder(out), note).ends_with("step-000000008"));
   ASSERT_EQ(errors.size(), 1U);
   const std::string before = hash_of(out);
-  ASSERT_EQ(train(RunCase().yaml(11), 3, out, true), 0);
+  ASSERT_EQ(train_into(RunCase().yaml(11), 3, out, true), 0);
   EXPECT_TRUE(newest_checkpoint(checkpoint_folder(out), note).ends_with("step-000000011"));
   EXPECT_EQ(errors.size(), 1U) << "the broken one has been replaced";
 }

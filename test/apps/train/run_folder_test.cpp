@@ -18,7 +18,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-std::string refusal(const std::string& path, IfFinished if_finished) {
+std::string refusal_of_folder(const std::string& path, IfFinished if_finished) {
   try {
     const RunFolder run(path, {}, if_finished);
   } catch (const CheckpointError& error) {
@@ -30,7 +30,7 @@ std::string refusal(const std::string& path, IfFinished if_finished) {
 void finish_run(const std::string& path, const std::string& seed) {
   RunFolder run(path, {{"run.seed", seed}}, IfFinished::kReplace);
   run.write_metrics({{"seed", seed}});
-  run.write_model({});
+  run.write_model(RunFolder::kModel, {});
   run.write_status({{"state", "done"}}, true);
 }
 
@@ -51,7 +51,7 @@ TEST(RunFolder, HoldsConfigurationMetricsModelAndStatus) {
     EXPECT_EQ(Json::parse(read_file(path + "/status.json")),
               Json({{"state", "running"}, {"sync", sync}}));
   }
-  run.write_model({{"a", torch::zeros({2})}});
+  run.write_model(RunFolder::kModel, {{"a", torch::zeros({2})}});
   EXPECT_EQ(parse_safetensors(read_file(run.model_path())).header.size(), 1U);
 }
 
@@ -74,7 +74,7 @@ TEST(RunFolder, KeepsAnEarlierRunUntilItHasSomething) {
   EXPECT_FALSE(fs::exists(path + "/status.json")) << "the earlier run's status";
   EXPECT_FALSE(fs::exists(run.model_path()));
   EXPECT_EQ(read_file(path + "/notes.txt"), "the user's own");
-  run.write_model({});
+  run.write_model(RunFolder::kModel, {});
   EXPECT_TRUE(fs::exists(run.model_path()));
 }
 
@@ -85,8 +85,8 @@ TEST(RunFolder, RefusesToReplaceAFinishedRunUnlessTold) {
   const std::string wanted = path +
                              " holds a finished run. To keep it, type run.output_dir=" + path +
                              "-2; to replace it, type --overwrite";
-  EXPECT_EQ(refusal(path, IfFinished::kRefuse), wanted);
-  EXPECT_EQ(refusal(path + "/", IfFinished::kRefuse), wanted);
+  EXPECT_EQ(refusal_of_folder(path, IfFinished::kRefuse), wanted);
+  EXPECT_EQ(refusal_of_folder(path + "/", IfFinished::kRefuse), wanted);
   EXPECT_THROW(check_run_folder(path, IfFinished::kRefuse), CheckpointError);
   check_run_folder(path, IfFinished::kReplace);
   check_run_folder(path, IfFinished::kNextNumber);
@@ -94,10 +94,10 @@ TEST(RunFolder, RefusesToReplaceAFinishedRunUnlessTold) {
   // A model without a status is a finished run as well.
   fs::remove(path + "/status.json");
   fs::create_directory(path + "-2");
-  EXPECT_NE(refusal(path, IfFinished::kRefuse).find("run.output_dir=" + path + "-3;"),
+  EXPECT_NE(refusal_of_folder(path, IfFinished::kRefuse).find("run.output_dir=" + path + "-3;"),
             std::string::npos);
   fs::remove(path + "/model.safetensors");
-  EXPECT_EQ(refusal(path, IfFinished::kRefuse), "");
+  EXPECT_EQ(refusal_of_folder(path, IfFinished::kRefuse), "");
 }
 
 TEST(RunFolder, TakesTheNextNumber) {
@@ -120,16 +120,16 @@ TEST(RunFolder, BelongsToOneRunAtATime) {
   {
     const RunFolder run(path, {}, IfFinished::kRefuse);
     for (const IfFinished each : {IfFinished::kRefuse, IfFinished::kReplace}) {
-      EXPECT_EQ(refusal(path, each)
+      EXPECT_EQ(refusal_of_folder(path, each)
                     .find(concat(path,
                                  " belongs to another run that is under way "
                                  "(process ",
                                  getpid(), " on ")),
                 0U)
-          << refusal(path, each);
+          << refusal_of_folder(path, each);
     }
   }
-  EXPECT_EQ(refusal(path, IfFinished::kRefuse), "");
+  EXPECT_EQ(refusal_of_folder(path, IfFinished::kRefuse), "");
 }
 
 TEST(RunFolder, CorrectsTheStatusOfARunThatDied) {
@@ -150,7 +150,7 @@ TEST(RunFolder, SaysWhenItCannotBeMade) {
   const Folder folder;
   std::ofstream(folder.file("taken")) << "a file";
   for (const char* const path : {"taken", "taken/below"}) {
-    const std::string message = refusal(folder.file(path), IfFinished::kRefuse);
+    const std::string message = refusal_of_folder(folder.file(path), IfFinished::kRefuse);
     EXPECT_NE(message.find(folder.file(path)), std::string::npos);
     EXPECT_NE(message.find("run.output_dir"), std::string::npos);
   }

@@ -4,6 +4,7 @@
 
 #include "test/apps/folder.hpp"
 #include "test/apps/train/config_text.hpp"
+#include "test/apps/train/train_run.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -18,80 +19,11 @@
 namespace gossamer::apps {
 namespace {
 
-using Tensors = std::vector<torch::Tensor>;
-
-const std::string kMlp =
-    "run: {steps: 12}\n"
-    "model: {name: mlp, hidden: 8}\n"
-    "data: {name: glyphs, train_size: 300, val_size: 70, batch_size: 10, dirichlet_alpha: 0.5}\n"
-    "optimizer: {lr: 0.01}\n"
-    "log: {level: off, every: 3}\n";
-
-struct Outcome {
-  /// The parameters of each rank at the end, then its floating point buffers.
-  std::vector<Tensors> local;
-  std::vector<nlohmann::json> records;
-  ParsedSafetensors saved;
-  std::shared_ptr<const Dataset> data;
-
-  [[nodiscard]] nlohmann::json final_record() const { return records.back(); }
-  [[nodiscard]] Tensors mean() const {
-    Tensors mean;
-    for (std::size_t p = 0; p < local[0].size(); ++p) {
-      torch::Tensor sum = local[0][p].to(torch::kFloat64);
-      for (std::size_t rank = 1; rank < local.size(); ++rank) sum = sum + local[rank][p];
-      mean.push_back((sum / static_cast<double>(local.size())).to(torch::kFloat32));
-    }
-    return mean;
-  }
-};
-
-Tensors values_of(const TrainingLoop& trainer) {
-  Tensors values;
-  DecentralizedDataParallel<Classifier> model = trainer.model();
-  for (const torch::Tensor& p : model.parameters()) values.push_back(p.detach().clone());
-  for (const torch::Tensor& buffer : model.module().buffers()) {
-    if (buffer.is_floating_point()) values.push_back(buffer.clone());
-  }
-  return values;
-}
-
-Outcome train(const std::string& yaml, int num_ranks) {
-  const Folder folder;
-  Outcome run;
-  run.local.resize(static_cast<std::size_t>(num_ranks));
-  run.data = std::make_shared<const Dataset>(read_text(yaml).data->load(1));
-  const LaunchOptions options{.num_ranks = num_ranks, .timeout_s = 60};
-  EXPECT_EQ(
-      launch("threads", options,
-             [&](Communicator& communicator, const World& world) {
-               const RunConfig config = read_text(yaml, {}, world);
-               TrainingLoop trainer(
-                   config,
-                   {.communicator = communicator, .world = world, .logger = {}, .data = run.data});
-               std::unique_ptr<RunFolder> out;
-               if (world.rank == 0) {
-                 out = std::make_unique<RunFolder>(folder.file("out"), config.resolved,
-                                                   IfFinished::kRefuse);
-               }
-               trainer.run(out.get());
-               run.local[static_cast<std::size_t>(world.rank)] = values_of(trainer);
-               return 0;
-             }),
-      0);
-  std::istringstream lines(read_file(folder.file("out/metrics.jsonl")));
-  for (std::string line; std::getline(lines, line);) {
-    run.records.push_back(nlohmann::json::parse(line));
-  }
-  run.saved = parse_safetensors(read_file(folder.file("out/model.safetensors")));
-  return run;
-}
-
 Score score_of(const std::string& yaml, const Tensors& parameters, const Samples& images) {
-  const auto model = read_text(yaml).model->make({images.height, images.width, images.num_classes});
+  const auto model = read_text(yaml).model->make(images.shape());
   const torch::NoGradGuard no_grad;
   for (std::size_t p = 0; p < parameters.size(); ++p) model->parameters()[p].copy_(parameters[p]);
-  return score(*model, images);
+  return score(*model, images, loss_for("auto", TargetKind::kClasses));
 }
 
 TEST(TrainingLoop, SavesTheMeanModelWithItsBuffers) {
@@ -118,14 +50,14 @@ TEST(TrainingLoop, SavesTheMeanModelWithItsBuffers) {
 
 TEST(TrainingLoop, ReportsTheMeanAndTheLocalModels) {
   const Outcome run = train(kMlp, 3);
-  const Score mean = score_of(kMlp, run.mean(), run.data->validation);
+  const Score mean = score_of(kMlp, run.mean(), *run.data->validation);
   const auto record = run.final_record();
   EXPECT_NEAR(record["accuracy_mean_model"], mean.accuracy(), 1e-9);
   EXPECT_NEAR(record["loss_mean_model"], mean.loss(), 1e-5);
   std::vector<double> accuracies;
   double squares = 0.0;
   for (const Tensors& local : run.local) {
-    accuracies.push_back(score_of(kMlp, local, run.data->validation).accuracy());
+    accuracies.push_back(score_of(kMlp, local, *run.data->validation).accuracy());
     for (std::size_t p = 0; p < local.size(); ++p) {
       squares += (local[p] - run.mean()[p]).square().sum().item<double>();
     }

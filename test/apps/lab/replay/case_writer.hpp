@@ -1,6 +1,7 @@
 #pragma once
 // Records a case as docs/replay.md says, from the formulas in double: what replay() must repeat.
 
+#include "test/apps/data/npy_writer.hpp"
 #include "test/apps/folder.hpp"
 #include "test/optim/reference.hpp"
 
@@ -14,24 +15,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/lab/replay/npy.hpp"
 #include "base/random.hpp"
 
 namespace gossamer::apps {
-
-/// Version 1.0; the header ends at a multiple of 64 bytes, so that the elements are aligned.
-inline void write_npy(const std::string& path, const NpyArray& array) {
-  constexpr std::string_view kStart("\x93NUMPY\x01\x00", 8);
-  std::string header = concat("{'descr': '<f4', 'fortran_order': False, 'shape': (",
-                              join(array.shape, ", "), array.shape.size() == 1 ? "," : "", "), }");
-  header.append(64 - (kStart.size() + 2 + header.size() + 1) % 64, ' ');
-  header += '\n';
-  std::ofstream file(path, std::ios::binary);
-  file << kStart << static_cast<char>(header.size() % 256) << static_cast<char>(header.size() / 256)
-       << header;
-  file.write(reinterpret_cast<const char*>(array.values.data()),
-             static_cast<std::streamsize>(array.values.size() * sizeof(float)));
-}
 
 inline reference::Rule default_rule() {
   return {.type = "accum_adamw", .beta1 = 0.8, .eps = 1e-6, .accum_iter = 3};

@@ -261,45 +261,5 @@ TEST(RecordedCase, SaysWhatIsWrong) {
   EXPECT_THROW(read_recorded_case(folder.file("elsewhere")), DataError);
 }
 
-TEST(Npy, ReadsWhatItWrites) {
-  const Folder folder;
-  for (const std::vector<std::int64_t>& shape :
-       {std::vector<std::int64_t>{}, {3}, {2, 3}, {0, 4}, {1, 2, 3}}) {
-    NpyArray array{.shape = shape, .values = {}};
-    std::int64_t numel = 1;
-    for (const std::int64_t size : shape) numel *= size;
-    for (std::int64_t i = 0; i < numel; ++i) array.values.push_back(static_cast<float>(i) / 3.0F);
-    write_npy(folder.file("a.npy"), array);
-    const NpyArray back = read_npy(folder.file("a.npy"));
-    EXPECT_EQ(back.shape, array.shape);
-    EXPECT_EQ(back.values, array.values);
-    EXPECT_EQ(fs::file_size(folder.file("a.npy")) % 4, 0U);
-  }
-}
-
-TEST(Npy, RefusesEverythingElse) {
-  const Folder folder;
-  write_npy(folder.file("a.npy"), {{2, 3}, std::vector<float>(6)});
-  const std::string good = read_file(folder.file("a.npy"));
-  const auto error_of = [&](const std::string& bytes) {
-    std::ofstream(folder.file("b.npy"), std::ios::binary) << bytes;
-    return what_of<DataError>([&] { read_npy(folder.file("b.npy")); });
-  };
-  EXPECT_EQ(error_of(good), "");
-  for (std::size_t length = 0; length < good.size(); ++length) {
-    EXPECT_NE(error_of(good.substr(0, length)), "") << length;
-  }
-  EXPECT_NE(error_of(good + "x"), "");
-  const auto replaced = [&](const std::string& what, const std::string& with) {
-    std::string bytes = good;
-    return error_of(bytes.replace(bytes.find(what), what.size(), with));
-  };
-  EXPECT_TRUE(contains(replaced("'<f4'", "'<f8'"), "float32"));
-  EXPECT_TRUE(contains(replaced("False", "True "), "C order"));
-  EXPECT_TRUE(contains(replaced("(2, 3)", "(9, 9)"), "cut off or damaged"));
-  EXPECT_TRUE(contains(replaced("NUMPY", "numpy"), "is not a .npy file"));
-  EXPECT_NE(replaced("(2, 3)", "(2,-3)"), "");
-}
-
 }  // namespace
 }  // namespace gossamer::apps

@@ -1,13 +1,16 @@
 #pragma once
-// Reads arrays of float32 in numpy's .npy format, versions 1.0 and 2.0 (numpy.lib.format). A file
-// has a magic number, a header that is a Python dictionary, then the elements in C order, little
-// endian.
+// Reads arrays in numpy's .npy format, versions 1.0 and 2.0 (numpy.lib.format). A file has a magic
+// number, a header that is a Python dictionary, then the elements in C order, little endian.
+//
+// Errors: DataError, which says what is wrong with which file.
 
 #include <cstdint>
 #include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "apps/data/raw_array.hpp"
 
 namespace gossamer::apps {
 
@@ -19,7 +22,9 @@ struct NpyArray {
   [[nodiscard]] std::span<const float> row(std::initializer_list<std::int64_t> leading) const;
 };
 
-/// Throws DataError, which says what is wrong with which file.
+/// Reads an array of any type that RawArray has.
+RawArray read_raw_npy(const std::string& path);
+/// Reads an array of float32.
 NpyArray read_npy(const std::string& path);
 
 }  // namespace gossamer::apps

@@ -1,15 +1,17 @@
-#include "apps/lab/replay/npy.hpp"
+#include "apps/data/npy.hpp"
 
+#include <array>
 #include <bit>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/checkpoint/safetensors.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -67,16 +69,19 @@ std::vector<std::int64_t> shape_of(std::string_view header, const std::string& p
   }
 }
 
-std::uint64_t numel_of(const std::vector<std::int64_t>& shape, const std::string& path) {
-  std::uint64_t numel = 1;
-  for (const std::int64_t size : shape) {
-    const auto factor = static_cast<std::uint64_t>(size);
-    if (factor != 0 && numel > (std::uint64_t{1} << 60U) / factor) {
-      fail(path, "claims more elements than memory could hold");
-    }
-    numel *= factor;
+/// The type as RawArray spells it; empty if it has none.
+std::string dtype_of(std::string_view header) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kTypes = {{
+      {"'<f4'", "F32"},
+      {"'<f8'", "F64"},
+      {"'|u1'", "U8"},
+      {"'<i4'", "I32"},
+      {"'<i8'", "I64"},
+  }};
+  for (const auto& [numpy, name] : kTypes) {
+    if (header.find(numpy) != header.npos) return std::string(name);
   }
-  return numel;
+  return "";
 }
 
 }  // namespace
@@ -96,28 +101,38 @@ std::span<const float> NpyArray::row(std::initializer_list<std::int64_t> leading
                                    static_cast<std::size_t>(length));
 }
 
-NpyArray read_npy(const std::string& path) {
+RawArray read_raw_npy(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) fail(path, "cannot be opened");
   const std::string header = read_header(file, path);
-  if (header.find("'<f4'") == header.npos || header.find("'fortran_order': False") == header.npos) {
-    fail(path, "is not float32 in C order; save numpy.ascontiguousarray(a, dtype='<f4')");
+  RawArray array{.place = path, .dtype = dtype_of(header)};
+  if (array.dtype.empty() || header.find("'fortran_order': False") == header.npos) {
+    fail(path, concat("is not an array in C order of a type that can be read, allowed: float32, ",
+                      "float64, uint8, int32, int64, as numpy.ascontiguousarray(a, dtype='<f4')"));
   }
-  NpyArray array{.shape = shape_of(header, path), .values = {}};
-  const std::uint64_t numel = numel_of(array.shape, path);
+  array.shape = shape_of(header, path);
   // Compare sizes before allocating memory: a damaged header may claim anything.
-  const auto begin = static_cast<std::uint64_t>(file.tellg());
-  const std::uint64_t size = std::filesystem::file_size(path) - begin;
-  if (size != numel * sizeof(float)) {
-    fail(path, concat("byte ", begin, ": ", numel, " elements need ", numel * sizeof(float),
-                      " bytes, ", size, " follow; the file was cut off or damaged"));
+  const auto begin = static_cast<std::int64_t>(file.tellg());
+  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path)) - begin;
+  const std::int64_t needed = array.checked_num_bytes();
+  if (size != needed) {
+    fail(path,
+         concat("byte ", begin, ": ", needed / bytes_of_element(array.dtype), " elements need ",
+                needed, " bytes, ", size, " follow; the file was cut off or damaged"));
   }
-  array.values.resize(numel);
-  if (!file.read(reinterpret_cast<char*>(array.values.data()),
-                 static_cast<std::streamsize>(numel * sizeof(float)))) {
+  array.bytes.resize(static_cast<std::size_t>(size));
+  if (!file.read(reinterpret_cast<char*>(array.bytes.data()), size)) {
     fail(path, "cannot be read to its end");
   }
   return array;
+}
+
+NpyArray read_npy(const std::string& path) {
+  RawArray raw = read_raw_npy(path);
+  if (raw.dtype != "F32") {
+    fail(path, "is not float32 in C order; save numpy.ascontiguousarray(a, dtype='<f4')");
+  }
+  return {.shape = raw.shape, .values = raw.floats()};
 }
 
 }  // namespace gossamer::apps

@@ -1,0 +1,146 @@
+// A model from a file that torch.jit.save() has written in Python: your own model. The file holds
+// code as well as values, and LibTorch runs the code. docs/own-models.md has an example.
+
+#include "apps/models/torchscript.hpp"
+
+#include <exception>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include <torch/script.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/checkpoint/whole_file.hpp"
+
+namespace gossamer::apps {
+
+std::unique_ptr<const ModelFactory> configure_torchscript(const Options& model);
+
+namespace {
+
+/// The first line of LibTorch's message; the others tell where in LibTorch it was thrown.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+using Known = std::map<const void*, torch::Tensor>;
+
+/// Registers the parameters and buffers of a module under the names that they have in the file.
+/// They stay the module's own tensors.
+void mirror(torch::jit::Module module, torch::nn::Module& into, Known& known) {
+  for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
+    // A file keeps tied parameters as two tensors with one memory.
+    const auto [place, is_new] = known.emplace(entry.value.data_ptr(), entry.value);
+    if (is_new) {
+      into.register_parameter(entry.name, entry.value, entry.value.requires_grad());
+    } else if (place->second.sizes() == entry.value.sizes()) {
+      module.setattr(entry.name, place->second);
+    } else {
+      throw ConfigError(concat("model.path: parameter ", entry.name,
+                               " shares its memory with one of another shape; copy it before the "
+                               "export"));
+    }
+  }
+  for (const auto& entry : module.named_buffers(/*recurse=*/false)) {
+    into.register_buffer(entry.name, entry.value);
+  }
+  for (const auto& entry : module.named_children()) {
+    const auto child = std::make_shared<torch::nn::Module>();
+    mirror(entry.value, *child, known);
+    if (!child->parameters().empty() || !child->buffers().empty()) {
+      into.register_module(entry.name, child);
+    }
+  }
+}
+
+class TorchScriptModel : public Model {
+ public:
+  TorchScriptModel(std::string path, const SampleShape& shape)
+      : path_(std::move(path)), num_outputs_(shape.num_outputs) {
+    try {
+      module_ = torch::jit::load(path_, torch::kCPU);
+    } catch (const std::exception& error) {
+      throw DataError(concat(path_, ": cannot be loaded as a TorchScript module: ",
+                             first_line(error), "; write it with torch.jit.save()"));
+    }
+    Known known;
+    mirror(module_, *this, known);
+  }
+
+  torch::Tensor forward(torch::Tensor inputs) override {
+    torch::jit::IValue result = module_.forward({std::move(inputs)});
+    if (!result.isTensor()) {
+      throw ConfigError(concat("model.path: ", path_,
+                               ": forward() returns no tensor; it must "
+                               "return the outputs alone"));
+    }
+    torch::Tensor outputs = result.toTensor();
+    if (outputs.dim() > 2) outputs = outputs.flatten(0, -2);
+    if (outputs.dim() == 1 && num_outputs_ == 1) outputs = outputs.unsqueeze(1);
+    if (outputs.dim() != 2 || outputs.size(1) != num_outputs_) {
+      throw ConfigError(concat("model.path: ", path_, ": forward() returns the shape [",
+                               join(result.toTensor().sizes(), ", "),
+                               "], and the data need a last dimension of ", num_outputs_));
+    }
+    return outputs;
+  }
+
+  /// The values in the file stay.
+  void reset(Random& /*random*/) override {}
+
+  [[nodiscard]] const torch::jit::Module& module() const { return module_; }
+
+  void train(bool on) override {
+    Model::train(on);
+    module_.train(on);
+  }
+
+ private:
+  std::string path_;
+  std::int64_t num_outputs_;
+  torch::jit::Module module_;
+};
+
+class TorchScriptFactory : public ModelFactory {
+ public:
+  explicit TorchScriptFactory(std::string path) : path_(std::move(path)) {}
+
+  [[nodiscard]] std::shared_ptr<Model> make(const SampleShape& shape) const override {
+    return load_torchscript(path_, shape);
+  }
+
+  [[nodiscard]] std::string warning() const override {
+    return concat(path_,
+                  " holds code, which this program runs; take such files only from people "
+                  "whom you would let run programs here");
+  }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+std::shared_ptr<Model> load_torchscript(const std::string& path, const SampleShape& shape) {
+  return std::make_shared<TorchScriptModel>(path, shape);
+}
+
+void save_torchscript(const Model& model, const std::string& path) {
+  const auto* script = dynamic_cast<const TorchScriptModel*>(&model);
+  if (script == nullptr) throw std::logic_error("save_torchscript: this is no TorchScript model");
+  std::ostringstream bytes;
+  script->module().save(bytes);
+  write_whole_file(path, bytes.str(), /*sync=*/true);
+}
+
+std::unique_ptr<const ModelFactory> configure_torchscript(const Options& model) {
+  const std::string path = model.text("path", std::nullopt);
+  if (path.empty()) model.fail("path", "is empty, allowed: the path of a TorchScript file");
+  return std::make_unique<const TorchScriptFactory>(path);
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,32 @@
+#pragma once
+// The factor by which a loss is multiplied before its backward pass in float16, so that small
+// gradients do not become 0 (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section
+// 3.2, with the dynamic choice that torch.amp.GradScaler makes).
+//
+// Protocol: multiply each loss by scale(), and tell update() after each step whether the step was
+// skipped. All ranks skip the same steps, so they have the same scale. Not thread safe.
+
+#include <cstdint>
+
+#include "core/state_visitor.hpp"
+
+namespace gossamer::apps {
+
+class LossScaler {
+ public:
+  /// A power of two.
+  [[nodiscard]] double scale() const { return scale_; }
+  /// Halves the scale if a gradient was not finite; doubles it after kInterval good steps.
+  void update(bool skipped);
+  void visit(StateVisitor& visitor);
+
+  static constexpr double kFirst = 65536.0;
+  static constexpr std::int64_t kInterval = 2000;
+
+ private:
+  double scale_ = kFirst;
+  /// Steps since the last change.
+  std::int64_t num_good_ = 0;
+};
+
+}  // namespace gossamer::apps

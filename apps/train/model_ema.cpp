@@ -1,0 +1,46 @@
+#include "apps/train/model_ema.hpp"
+
+#include <torch/nn/module.h>
+
+#include "base/text.hpp"
+
+namespace gossamer::apps {
+
+ModelEma::ModelEma(const torch::nn::Module& module, double decay)
+    : decay_(decay), parameters_(collect_tensors(module).trainable) {
+  for (const NamedTensor& parameter : parameters_) {
+    averages_.push_back(parameter.tensor.detach().to(torch::kFloat32, /*non_blocking=*/false,
+                                                     /*copy=*/true,
+                                                     torch::MemoryFormat::Contiguous));
+  }
+}
+
+void ModelEma::update() {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t p = 0; p < averages_.size(); ++p) {
+    averages_[p].lerp_(parameters_[p].tensor.detach().to(torch::kFloat32), 1.0 - decay_);
+  }
+}
+
+void ModelEma::use(Communicator& communicator) const {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t p = 0; p < averages_.size(); ++p) {
+    // The communicator of the host reaches host memory alone.
+    torch::Tensor own = averages_[p].to(torch::kCPU);
+    torch::Tensor sum = torch::empty_like(own);
+    communicator
+        .all_reduce_sum(block_of_tensor(own), block_of_tensor(sum), {.label = {.what = "average"}})
+        .wait();
+    parameters_[p].tensor.detach().copy_(sum / communicator.size());
+  }
+}
+
+void ModelEma::visit(StateVisitor& visitor) {
+  for (std::size_t p = 0; p < averages_.size(); ++p) {
+    torch::Tensor values = averages_[p].to(torch::kCPU);
+    visitor.block(concat("ema/", parameters_[p].name), block_of_tensor(values));
+    if (visitor.loads()) averages_[p].copy_(values);
+  }
+}
+
+}  // namespace gossamer::apps

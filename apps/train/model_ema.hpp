@@ -1,0 +1,36 @@
+#pragma once
+// The exponential moving average of the mean model: a_t = d a_(t-1) + (1 - d) mean(x_t).
+//
+// Each rank averages its own model, without communication. The mean over ranks of these averages is
+// the average of the mean model, because both are linear. use() makes this mean.
+//
+// Not thread safe. Errors: CommError.
+
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "core/state_visitor.hpp"
+#include "core/torch/parameters.hpp"
+
+namespace gossamer::apps {
+
+class ModelEma {
+ public:
+  /// The average begins with the module's values. It covers the parameters that are trained.
+  /// `decay` is d.
+  ModelEma(const torch::nn::Module& module, double decay);
+
+  /// Call it after every step.
+  void update();
+  /// Collective. Writes the average of the mean model into the module's parameters.
+  void use(Communicator& communicator) const;
+  void visit(StateVisitor& visitor);
+
+ private:
+  double decay_;
+  std::vector<NamedTensor> parameters_;
+  /// float32, on the parameters' device.
+  std::vector<torch::Tensor> averages_;
+};
+
+}  // namespace gossamer::apps

@@ -1,0 +1,222 @@
+// The part of the training loop that evaluates and writes records.
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "apps/train/agreement.hpp"
+#include "apps/train/model_file.hpp"
+#include "apps/train/training_loop.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/block_checksum.hpp"
+#include "core/torch/parameters.hpp"
+
+namespace gossamer::apps {
+
+double TrainingLoop::root_mean_square(double distance) {
+  const std::vector<double> sum = sum_over_ranks(setup_.communicator, {distance * distance});
+  return std::sqrt(sum[0] / setup_.world.size);
+}
+
+double TrainingLoop::measure_consensus() {
+  const AverageScope scope = model_.global_average(false);
+  return root_mean_square(scope.consensus_distance());
+}
+
+Evaluation TrainingLoop::evaluate(const std::function<void(const Evaluation&)>& with_mean,
+                                  const std::function<void()>& with_ema) {
+  // A scope for each model: autocast keeps the parameters it has cast until its end.
+  const auto in_precision = [this](const auto& score_model) {
+    const AutocastScope autocast(device_.device(), config_.device.precision);
+    return score_model();
+  };
+  const auto together = [&] {
+    return in_precision([this] {
+      return score_together(setup_.communicator, *net_, *setup_.data->validation, loss_);
+    });
+  };
+  const Score mine = in_precision([this] { return score(*net_, *setup_.data->validation, loss_); });
+  const std::vector<double> accuracies = gather_numbers(setup_.communicator, mine.accuracy());
+  const std::vector<double> losses = gather_numbers(setup_.communicator, mine.loss());
+  const AverageScope scope = model_.global_average();
+  Evaluation result;
+  result.accuracy_worst_local = *std::ranges::min_element(accuracies);
+  result.loss_worst_local = *std::ranges::max_element(losses);
+  for (const double accuracy : accuracies) {
+    result.accuracy_mean_local += accuracy / setup_.world.size;
+  }
+  for (const double loss : losses) result.loss_mean_local += loss / setup_.world.size;
+  result.consensus_distance = root_mean_square(scope.consensus_distance());
+  result.mean_model = together();
+  with_mean(result);
+  if (!ema_) return result;
+  // The scope gives the model its own values back.
+  ema_->use(setup_.communicator);
+  result.ema = together();
+  if (with_ema) with_ema();
+  return result;
+}
+
+void TrainingLoop::save(RunFolder* folder, std::string_view name) {
+  std::vector<NamedTensor> tensors;
+  if (folder != nullptr) tensors = copy_to_host(*net_);
+  jointly_slow(setup_.communicator, [&] {
+    if (folder != nullptr) folder->write_model(name, tensors);
+    return true;
+  });
+}
+
+void TrainingLoop::keep_best(RunFolder* folder, const Evaluation& evaluation) {
+  if (config_.eval_every == 0) return;
+  // The same on all ranks: they have added the same sums.
+  const double loss = evaluation.mean_model.loss();
+  ++num_worse_;
+  if (best_step_ > 0 && !(loss < best_loss_)) return;
+  best_loss_ = loss;
+  best_step_ = step_;
+  num_worse_ = 0;
+  save(folder, RunFolder::kBestModel);
+}
+
+bool TrainingLoop::evaluate_and_keep_best(RunFolder* folder) {
+  write_evaluation(folder,
+                   evaluate([&](const Evaluation& evaluation) { keep_best(folder, evaluation); }));
+  return config_.patience > 0 && num_worse_ >= config_.patience;
+}
+
+void TrainingLoop::write_step(RunFolder* folder) {
+  {
+    // On a GPU this waits for the window's steps, which its time must count.
+    const ScopedTimer timer(window_.seconds);
+    const ScopedTimer total(train_s_);
+    read_losses();
+  }
+  const std::vector<double> sums =
+      sum_over_ranks(setup_.communicator, {window_.loss, static_cast<double>(window_.num_losses),
+                                           static_cast<double>(window_.samples)});
+  if (folder == nullptr) {
+    window_ = {};
+    return;
+  }
+  const ProgressState state{.step = step_,
+                            .total_steps = total_steps_,
+                            .loss = sums[0] / sums[1],
+                            .lr = lr_,
+                            .samples_per_s = sums[2] / window_.seconds,
+                            .seconds_left = elapsed_s() / static_cast<double>(step_) *
+                                            static_cast<double>(total_steps_ - step_),
+                            .consensus_distance = last_consensus_};
+  Json record = {{"kind", "step"},
+                 {"step", state.step},
+                 {"epoch", static_cast<double>(step_ * config_.accumulate) /
+                               static_cast<double>(batches_.batches_per_epoch())},
+                 {"loss", state.loss},
+                 {"lr", state.lr}};
+  if (config_.gradients.nonfinite == NonFinite::kSkip) {
+    num_skipped_ = model_.progress().num_skipped;
+    record["skipped_steps"] = num_skipped_;
+  }
+  if (is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
+  record["samples_per_s"] = state.samples_per_s;
+  record["elapsed_s"] = elapsed_s();
+  folder->write_metrics(record);
+  folder->write_status(status("running"), /*sync=*/false);
+  if (setup_.observer) {
+    setup_.observer(state);
+  } else {
+    progress_.show(state);
+  }
+  window_ = {};
+}
+
+void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluation) const {
+  if (folder == nullptr) return;
+  Json record = {{"kind", "eval"}, {"step", step_}};
+  record.update(to_json(evaluation));
+  record["elapsed_s"] = elapsed_s();
+  folder->write_metrics(record);
+}
+
+Json TrainingLoop::status(std::string_view state) {
+  Json status = {
+      {"state", state}, {"step", step_}, {"total_steps", total_steps_}, {"elapsed_s", elapsed_s()}};
+  std::vector<std::string> faults = setup_.faults;
+  if (checkpointer_) {
+    if (!checkpointer_->newest().empty()) status["last_checkpoint"] = checkpointer_->newest();
+    for (const std::string& error : checkpointer_->errors()) {
+      faults.push_back("a checkpoint could not be saved: " + error);
+    }
+  }
+  if (num_skipped_ > 0) {
+    faults.push_back(concat(num_skipped_, " steps were left out: a gradient was not finite"));
+  }
+  status["faults"] = faults;
+  return status;
+}
+
+void TrainingLoop::write_failure(const RunFolder& folder, const std::exception& error) {
+  Json end = status(is_stop(error) ? "stopped" : "failed");
+  end["message"] = error.what();
+  end["exit_code"] = static_cast<int>(exit_code_at_end(error));
+  try {
+    folder.write_status(end, /*sync=*/true);
+  } catch (const CheckpointError& second) {
+    setup_.logger.warning(second.what());
+  }
+}
+
+void TrainingLoop::finish(RunFolder* folder) {
+  model_.drain();
+  const PipelineMetrics metrics = total_metrics();
+  std::vector<double> sums =
+      sum_over_ranks(setup_.communicator, {forward_s_, backward_s_ - metrics.pipeline_s,
+                                           metrics.wait_s, metrics.update_s, metrics.bytes_sent,
+                                           train_s_, static_cast<double>(num_samples_)});
+  const double num_samples = sums[6];
+  // Means over ranks, per step.
+  for (double& sum : sums) sum /= setup_.world.size * static_cast<double>(step_);
+  const double train_s = sums[5] * static_cast<double>(step_);
+  std::uint64_t sum = 0;
+  for (const torch::Tensor& parameter : model_.parameters()) {
+    sum = sum * 31 + checksum(block_of_tensor(parameter.cpu()));
+  }
+  const std::vector<std::string> checksums = setup_.communicator.all_gather(concat(std::hex, sum));
+
+  const Evaluation evaluation = evaluate(
+      [&](const Evaluation& last) {
+        save(folder, RunFolder::kModel);
+        keep_best(folder, last);
+      },
+      [&] { save(folder, RunFolder::kEmaModel); });
+  const Summary summary{.world_size = setup_.world.size,
+                        .steps = step_,
+                        .evaluation = evaluation,
+                        .train_s = train_s,
+                        .samples_per_s = num_samples / train_s,
+                        .forward_ms = 1e3 * sums[0],
+                        .backward_ms = 1e3 * sums[1],
+                        .wait_ms = 1e3 * sums[2],
+                        .update_ms = 1e3 * sums[3],
+                        .bytes_sent_per_step = sums[4]};
+  jointly_slow(setup_.communicator, [&] {
+    if (folder != nullptr) write_end(*folder, summary, checksums);
+    return true;
+  });
+  if (folder == nullptr) return;
+  progress_.end_line();
+  if (!setup_.observer) print_summary(summary, folder->path());
+}
+
+void TrainingLoop::write_end(RunFolder& folder, const Summary& summary,
+                             const std::vector<std::string>& checksums) {
+  write_evaluation(&folder, summary.evaluation);
+  Json record = to_json(summary);
+  record["parameter_checksums"] = checksums;
+  folder.write_metrics(record);
+  Json end = status("done");
+  end["exit_code"] = static_cast<int>(ExitCode::kDone);
+  folder.write_status(end, /*sync=*/true);
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,114 @@
+// Models from TorchScript files.
+
+#include "test/apps/folder.hpp"
+#include "test/apps/train/train_run.hpp"
+#include "test/base/thrown.hpp"
+
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <torch/script.h>
+
+#include "apps/models/models.hpp"
+#include "base/error.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+/// inputs [n, ...] of 784 numbers -> tied matrices, a scale, and a part of its own with a buffer.
+void write_module(const std::string& path) {
+  torch::manual_seed(4);
+  torch::jit::Module part("Part");
+  part.register_parameter("bias", torch::zeros({10}), false);
+  part.register_buffer("count", torch::zeros({1}));
+  part.register_attribute("training", c10::BoolType::get(), true);
+  part.define(R"(
+    def forward(self, x):
+        if self.training:
+            self.count += 1
+        return x + self.bias
+  )");
+  torch::jit::Module module("Net");
+  const torch::Tensor shared = 0.05 * torch::randn({10, 784});
+  shared.set_requires_grad(true);
+  module.register_parameter("weight", shared, false);
+  module.register_parameter("again", shared, false);
+  module.register_parameter("frozen", torch::ones({1}).set_requires_grad(false), false);
+  module.register_module("part", part);
+  module.register_attribute("training", c10::BoolType::get(), true);
+  module.define(R"(
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.part.forward(x.matmul(self.weight.t()) + x.matmul(self.again.t())) * self.frozen
+  )");
+  module.save(path);
+}
+
+std::shared_ptr<Model> make(const std::string& path, std::int64_t num_outputs = 10) {
+  return configure_model("torchscript", Options::parse(concat("path: \"", path, "\"")))
+      ->make({.height = 28, .width = 28, .num_outputs = num_outputs});
+}
+
+TEST(TorchScript, HasTheParametersOfTheFile) {
+  const Folder folder;
+  const std::string path = folder.file("net.pt");
+  write_module(path);
+  const auto model = make(path);
+  const auto parameters = model->named_parameters();
+  EXPECT_EQ(parameters.keys(), (std::vector<std::string>{"weight", "frozen", "part.bias"}))
+      << "tied parameters are one";
+  EXPECT_TRUE(parameters["weight"].requires_grad());
+  EXPECT_FALSE(parameters["frozen"].requires_grad());
+  EXPECT_EQ(model->named_buffers().keys(), std::vector<std::string>{"part.count"});
+  Random random(1);
+  const torch::Tensor before = parameters["weight"].clone();
+  model->reset(random);
+  EXPECT_TRUE(torch::equal(parameters["weight"], before)) << "the file has the initial values";
+  // A write to the tensor reaches the program in the file, tied or not.
+  const torch::Tensor ones = torch::ones({2, 1, 28, 28});
+  {
+    const torch::NoGradGuard no_grad;
+    parameters["weight"].fill_(0.5);
+  }
+  EXPECT_FLOAT_EQ(model->forward(ones)[0][0].item<float>(), 784.0F);
+  EXPECT_EQ(model->named_buffers()["part.count"].item<float>(), 1.0F);
+  model->eval();
+  model->forward(ones);
+  EXPECT_EQ(model->named_buffers()["part.count"].item<float>(), 1.0F) << "evaluation";
+  EXPECT_TRUE(
+      contains(configure_model("torchscript", Options::parse("path: x"))->warning(), "holds code"));
+}
+
+TEST(TorchScript, SaysWhatIsWrong) {
+  const Folder folder;
+  const std::string path = folder.file("net.pt");
+  EXPECT_TRUE(contains(what_of<DataError>([&] { make(path); }), path));
+  write_bytes(path, "this is no archive");
+  EXPECT_TRUE(contains(what_of<DataError>([&] { make(path); }), "torch.jit.save"));
+  write_module(path);
+  const auto model = make(path, 7);
+  EXPECT_TRUE(contains(what_of<ConfigError>([&] {
+                         model->forward(torch::ones({2, 1, 28, 28}));
+                       }),
+                       "need a last dimension of 7"));
+}
+
+TEST(TorchScript, TrainsLikeAnyModel) {
+  const Folder folder;
+  const std::string path = folder.file("net.pt");
+  write_module(path);
+  const Outcome run =
+      train(concat("run: {steps: 40}\nmodel: {name: torchscript, path: \"", path,
+                   "\"}\ndata: {name: glyphs, train_size: 600, val_size: 100, batch_size: 20}\n"
+                   "optimizer: {lr: 0.01}\nlog: {level: off, every: 10}\n"),
+            2);
+  EXPECT_GT(run.final_record()["accuracy_mean_model"], 0.5);
+  EXPECT_LT(run.records[3]["loss"], 0.6 * run.records[0]["loss"].get<double>());
+  EXPECT_TRUE(run.saved.header.contains("weight"));
+  EXPECT_TRUE(run.saved.header.contains("part.bias"));
+  EXPECT_FALSE(run.saved.header.contains("again"));
+}
+
+}  // namespace
+}  // namespace gossamer::apps

@@ -1,0 +1,97 @@
+#pragma once
+// Trains with several ranks in this process, and keeps what comes of it.
+
+#include "test/apps/folder.hpp"
+#include "test/apps/train/config_text.hpp"
+
+#include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "apps/train/training_loop.hpp"
+
+namespace gossamer::apps {
+
+using Tensors = std::vector<torch::Tensor>;
+
+inline const std::string kMlp =
+    "run: {steps: 12}\n"
+    "model: {name: mlp, hidden: 8}\n"
+    "data: {name: glyphs, train_size: 300, val_size: 70, batch_size: 10, dirichlet_alpha: 0.5}\n"
+    "optimizer: {lr: 0.01}\n"
+    "log: {level: off, every: 3}\n";
+
+struct Outcome {
+  /// The parameters of each rank at the end, then its floating point buffers.
+  std::vector<Tensors> local;
+  std::vector<nlohmann::json> records;
+  ParsedSafetensors saved;
+  /// The other files of models: best, moving average.
+  ParsedSafetensors best;
+  ParsedSafetensors ema;
+  std::shared_ptr<const Dataset> data;
+
+  [[nodiscard]] nlohmann::json final_record() const { return records.back(); }
+  [[nodiscard]] Tensors mean() const {
+    Tensors mean;
+    for (std::size_t p = 0; p < local[0].size(); ++p) {
+      torch::Tensor sum = local[0][p].to(torch::kFloat64);
+      for (std::size_t rank = 1; rank < local.size(); ++rank) sum = sum + local[rank][p];
+      mean.push_back((sum / static_cast<double>(local.size())).to(torch::kFloat32));
+    }
+    return mean;
+  }
+};
+
+inline Tensors values_of(const TrainingLoop& trainer) {
+  Tensors values;
+  DecentralizedDataParallel<Model> model = trainer.model();
+  for (const torch::Tensor& p : model.parameters()) values.push_back(p.detach().clone());
+  for (const torch::Tensor& buffer : model.module().buffers()) {
+    if (buffer.is_floating_point()) values.push_back(buffer.clone());
+  }
+  return values;
+}
+
+inline Outcome train(const std::string& yaml, int num_ranks) {
+  const Folder folder;
+  Outcome run;
+  run.local.resize(static_cast<std::size_t>(num_ranks));
+  run.data = std::make_shared<const Dataset>(read_text(yaml).data->load(1));
+  const LaunchOptions options{.num_ranks = num_ranks, .timeout_s = 60};
+  EXPECT_EQ(
+      launch("threads", options,
+             [&](Communicator& communicator, const World& world) {
+               const RunConfig config = read_text(yaml, {}, world);
+               TrainingLoop trainer(
+                   config,
+                   {.communicator = communicator, .world = world, .logger = {}, .data = run.data});
+               std::unique_ptr<RunFolder> out;
+               if (world.rank == 0) {
+                 out = std::make_unique<RunFolder>(folder.file("out"), config.resolved,
+                                                   IfFinished::kRefuse);
+               }
+               trainer.run(out.get());
+               run.local[static_cast<std::size_t>(world.rank)] = values_of(trainer);
+               return 0;
+             }),
+      0);
+  std::istringstream lines(read_file(folder.file("out/metrics.jsonl")));
+  for (std::string line; std::getline(lines, line);) {
+    run.records.push_back(nlohmann::json::parse(line));
+  }
+  const auto parse = [&](std::string_view name) {
+    const std::string path = folder.file(concat("out/", name));
+    return fs::exists(path) ? parse_safetensors(read_file(path)) : ParsedSafetensors();
+  };
+  run.saved = parse(RunFolder::kModel);
+  run.best = parse(RunFolder::kBestModel);
+  run.ema = parse(RunFolder::kEmaModel);
+  return run;
+}
+
+}  // namespace gossamer::apps

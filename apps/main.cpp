@@ -66,6 +66,8 @@ int run(int argc, char** argv) {
   add_simulate_command(program, exit_code);
   add_topology_command(program, exit_code);
   add_checkpoint_command(program, exit_code);
+  add_report_command(program, exit_code);
+  add_watch_command(program, exit_code);
   add_list_command(program, exit_code);
   add_plan_command(program, exit_code);
   try {

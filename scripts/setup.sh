@@ -3,7 +3,8 @@
 #
 # Installs what building, testing and running needs, and only what is missing:
 #   - Debian packages, through apt (as root, or with sudo that asks for no password);
-#   - .venv in the project's folder, with the packages of scripts/requirements.txt;
+#   - .venv in the project's folder, with the packages of scripts/requirements.txt, and with --dev
+#     those of scripts/requirements-dev.txt;
 #   - LibTorch, inside .venv (scripts/requirements-libtorch.txt).
 # --dev adds clang-format, clang-tidy and git; --gpu the NVIDIA libraries that LibTorch needs on GPUs
 # (scripts/requirements-gpu.txt).
@@ -287,6 +288,9 @@ install_packages
 check_tools
 if make_venv; then
   install_pins "$root/scripts/requirements.txt" "the Python packages" || true
+  if [[ $dev == yes ]]; then
+    install_pins "$root/scripts/requirements-dev.txt" "the packages of tests" || true
+  fi
   install_libtorch
   if [[ $gpu == yes ]] && ! users_libtorch >/dev/null; then
     install_pins "$root/scripts/requirements-gpu.txt" "NVIDIA's libraries" " (2.3 GB)" || true

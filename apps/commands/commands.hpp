@@ -14,6 +14,8 @@ void add_bench_links_command(CLI::App& bench, int& exit_code);
 void add_simulate_command(CLI::App& program, int& exit_code);
 void add_topology_command(CLI::App& program, int& exit_code);
 void add_checkpoint_command(CLI::App& program, int& exit_code);
+void add_report_command(CLI::App& program, int& exit_code);
+void add_watch_command(CLI::App& program, int& exit_code);
 void add_list_command(CLI::App& program, int& exit_code);
 
 /// Adds `bench topologies`.

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "apps/commands/commands.hpp"
+#include "apps/lab/report/report.hpp"
 #include "apps/lab/topology_report.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/checkpointer.hpp"
+#include "apps/train/environment.hpp"
 #include "apps/train/rank_setup.hpp"
 #include "apps/train/resume.hpp"
 #include "apps/train/run_config.hpp"
@@ -19,6 +21,7 @@
 #include "apps/train/training_loop.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
+#include "core/checkpoint/whole_file.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -35,6 +38,8 @@ struct TrainArguments {
   std::string resume;
   /// Empty or `average`.
   std::string reshape;
+  /// The versions of the libraries, one line each.
+  std::string versions;
 };
 
 /// The file with its overrides, or the error of reading it. Errors are thrown later, because all
@@ -136,14 +141,26 @@ class TrainRun {
       trainer.close();
       return;
     }
+    const Json environment = describe_environment(communicator, world, arguments_.versions);
     auto folder = jointly_slow(communicator, [&]() -> std::unique_ptr<RunFolder> {
       if (world.rank != 0) return nullptr;
       return std::make_unique<RunFolder>(
           config.output_dir, config.resolved,
-          checkpoint.empty() ? if_finished(config) : IfFinished::kContinue);
+          checkpoint.empty() ? if_finished(config) : IfFinished::kContinue, environment);
     });
     if (folder) greet(config, *folder, world, trainer, logger, checkpoint);
     trainer.run(folder.get(), checkpoint);
+    if (folder && config.report) write_report(folder->path(), logger);
+  }
+
+  /// The run is done and saved, so a page that cannot be written costs a warning.
+  static void write_report(const std::string& path, const Logger& logger) {
+    try {
+      write_whole_file(concat(path, "/", kReportName), html_report({read_run(path)}),
+                       /*sync=*/false);
+    } catch (const std::exception& error) {
+      logger.warning(concat("the report could not be written: ", error.what()));
+    }
   }
 
   /// The checkpoint to continue from; empty: none. Throws CheckpointError.
@@ -246,7 +263,8 @@ void add_train_command(CLI::App& program, int& exit_code) {
       "run.steps=100\n"
       "  gossamer train --resume runs/quickstart --ranks 4\n"
       "  gossamer train --resume runs/quickstart --reshape average --ranks 2");
-  command->callback([arguments, &exit_code] {
+  command->callback([arguments, &program, &exit_code] {
+    arguments->versions = program.version();
     // After --resume RUN the first word may be an override.
     if (arguments->config_path.find('=') != std::string::npos) {
       arguments->overrides.insert(arguments->overrides.begin(),

@@ -150,6 +150,8 @@ void read_log(const Options& log, RunConfig& config) {
   config.log_every = every("every", 10);
   config.consensus_every = every("consensus_every", 0);
   config.eval_every = every("eval_every", 0);
+  config.tensorboard = log.flag("tensorboard", false);
+  config.report = log.flag("report", true);
 }
 
 }  // namespace

@@ -94,6 +94,9 @@ struct RunConfig {
 
   LogLevel log_level = LogLevel::kInfo;
   std::string progress;
+  bool tensorboard = false;
+  /// A page is written at the end.
+  bool report = true;
   /// In steps, like the next two; 0: never.
   std::int64_t log_every = 0;
   std::int64_t consensus_every = 0;

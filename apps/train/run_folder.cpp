@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kFolderKey = "run.output_dir";
+constexpr std::string_view kEvents = "events.out.tfevents.";
 constexpr std::string_view kFinished = "holds a finished run";
 constexpr std::string_view kUnfinished = "holds checkpoints of a run that has not finished";
 
@@ -77,8 +78,10 @@ void check_run_folder(const std::string& path, IfFinished if_finished) {
 std::string checkpoint_folder(const std::string& run) { return run + "/checkpoints"; }
 
 RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
-                     IfFinished if_finished)
-    : path_(without_slash_at_end(path)), config_(std::move(config)) {
+                     IfFinished if_finished, Json environment)
+    : path_(without_slash_at_end(path)),
+      config_(std::move(config)),
+      environment_(std::move(environment)) {
   if (if_finished == IfFinished::kNextNumber) {
     claim_next_number();
   } else if (const auto why = try_claim(if_finished != IfFinished::kRefuse); !why.empty()) {
@@ -150,20 +153,31 @@ void RunFolder::begin() {
     fs::remove(concat(path_, "/", name), failure);
   }
   fs::remove_all(checkpoint_folder(path_), failure);
-  write_file(path_ + "/config.yaml", to_yaml(config_), kFolderKey);
+  fs::remove(concat(path_, "/", kReportName), failure);
+  for (const auto& entry : fs::directory_iterator(path_, failure)) {
+    if (entry.path().filename().string().starts_with(kEvents)) fs::remove(entry.path(), failure);
+  }
+  write_configuration();
   metrics_.open(metrics_path(), std::ios::trunc);
   if (!metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
 }
 
-void RunFolder::resume(std::int64_t metrics_bytes) {
+void RunFolder::write_configuration() const {
+  write_file(path_ + "/config.yaml", to_yaml(config_), kFolderKey);
+  if (environment_.is_null()) return;
+  write_file(path_ + "/environment.json", environment_.dump(2) + "\n", kFolderKey);
+}
+
+void RunFolder::resume(std::int64_t metrics_bytes, std::int64_t step) {
   begun_ = true;
+  first_step_ = step;
   std::error_code failure;
   const auto size = static_cast<std::int64_t>(fs::file_size(metrics_path(), failure));
   if (!failure && size > metrics_bytes) {
     // Records of steps that are made again.
     fs::resize_file(metrics_path(), static_cast<std::uintmax_t>(metrics_bytes), failure);
   }
-  write_file(path_ + "/config.yaml", to_yaml(config_), kFolderKey);
+  write_configuration();
   metrics_.open(metrics_path(), std::ios::app);
   if (failure || !metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
 }
@@ -179,6 +193,25 @@ void RunFolder::write_metrics(const Json& record) {
   if (!metrics_) {
     throw CheckpointError(concat(metrics_path(), " cannot be written; is the disk full?"));
   }
+  if (tensorboard_) write_event(record);
+}
+
+void RunFolder::write_event(const Json& record) {
+  const std::string kind = record.value("kind", "");
+  if (kind != "step" && kind != "eval") return;
+  EventFile::Values values;
+  for (const auto& [key, value] : record.items()) {
+    if (key == "step") continue;
+    if (value.is_number()) {
+      values.emplace_back(concat(kind == "step" ? "train/" : "eval/", key), value.get<double>());
+    }
+    for (std::size_t rank = 0; value.is_array() && rank < value.size(); ++rank) {
+      if (!value[rank].is_number()) continue;
+      values.emplace_back(concat(key, "/", rank), value[rank].get<double>());
+    }
+  }
+  if (!events_) events_.emplace(path_, first_step_);
+  events_->write(record.value("step", std::int64_t{0}), values);
 }
 
 void RunFolder::write_model(std::string_view name, const std::vector<NamedTensor>& tensors) {

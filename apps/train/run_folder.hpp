@@ -3,6 +3,9 @@
 //   config.yaml         all values of the configuration
 //   metrics.jsonl       one JSON object per line
 //   status.json         the state of the run
+//   environment.json    versions and hosts
+//   events.out.tfevents.*    with log.tensorboard: the records for TensorBoard
+//   report.html         the run on one page
 //   model.safetensors   the mean model at the end
 //   model_best.safetensors   with log.eval_every: the mean model of the least loss
 //   model_ema.safetensors    with train.ema: the moving average of the mean model
@@ -15,12 +18,15 @@
 #include <cstdint>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "apps/train/event_file.hpp"
 #include "apps/train/folder_lock.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
@@ -47,6 +53,9 @@ enum class IfFinished : std::uint8_t {
   kContinue,
 };
 
+/// The page about a run.
+inline constexpr std::string_view kReportName = "report.html";
+
 /// The folder of a run's checkpoints.
 std::string checkpoint_folder(const std::string& run);
 
@@ -64,15 +73,19 @@ class RunFolder {
   static constexpr std::string_view kEmaModel = "model_ema.safetensors";
 
   /// Makes the folder and takes its lock. Throws CheckpointError, also if another run has the lock
-  /// and `if_finished` is not kNextNumber.
-  RunFolder(const std::string& path, std::vector<ResolvedValue> config, IfFinished if_finished);
+  /// and `if_finished` is not kNextNumber. `environment` is the content of environment.json; null:
+  /// there is no such file.
+  RunFolder(const std::string& path, std::vector<ResolvedValue> config, IfFinished if_finished,
+            Json environment = nullptr);
 
   /// Removes the files of an earlier run, and writes the configuration. Only the first call does.
   /// The other functions that write call it.
   void begin();
   /// Continues the run that is in the folder: metrics.jsonl keeps its first `metrics_bytes` bytes.
-  /// Call it before the first write.
-  void resume(std::int64_t metrics_bytes);
+  /// `step` is its last step. Call it before the first write.
+  void resume(std::int64_t metrics_bytes, std::int64_t step);
+  /// Records also go into an event file of TensorBoard. Call it before the first write.
+  void use_tensorboard() { tensorboard_ = true; }
   /// Size of metrics.jsonl.
   [[nodiscard]] std::int64_t metrics_bytes() const;
 
@@ -97,6 +110,9 @@ class RunFolder {
   void claim_next_number();
   /// Changes the state of a dead run to `died`: it is `running` although nobody holds the lock.
   void correct_status();
+  void write_configuration() const;
+  /// Appends the numbers of a record to the event file.
+  void write_event(const Json& record);
   [[nodiscard]] std::string status_path() const { return path_ + "/status.json"; }
   [[nodiscard]] std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
 
@@ -107,6 +123,11 @@ class RunFolder {
   bool replaces_ = false;
   bool begun_ = false;
   std::ofstream metrics_;
+  Json environment_;
+  bool tensorboard_ = false;
+  /// The step after which the run has been resumed.
+  std::int64_t first_step_ = 0;
+  std::optional<EventFile> events_;
 };
 
 }  // namespace gossamer::apps

@@ -15,7 +15,12 @@ Json to_json(const Summary& summary) {
                {"forward_ms", summary.forward_ms},
                {"backward_ms", summary.backward_ms},
                {"wait_ms", summary.wait_ms},
-               {"update_ms", summary.update_ms}});
+               {"update_ms", summary.update_ms},
+               {"rank_step_ms", summary.rank_step_ms},
+               {"rank_forward_ms", summary.rank_forward_ms},
+               {"rank_backward_ms", summary.rank_backward_ms},
+               {"rank_wait_ms", summary.rank_wait_ms},
+               {"rank_update_ms", summary.rank_update_ms}});
   return json;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "apps/train/evaluation.hpp"
 #include "apps/train/run_folder.hpp"
@@ -25,6 +26,12 @@ struct Summary {
   double update_ms = 0.0;
   /// The least number of bytes that a rank has to send, mean over ranks; see PipelineMetrics.
   double bytes_sent_per_step = 0.0;
+  /// The same times of each rank, in rank order, and the time of the whole step.
+  std::vector<double> rank_step_ms = {};
+  std::vector<double> rank_forward_ms = {};
+  std::vector<double> rank_backward_ms = {};
+  std::vector<double> rank_wait_ms = {};
+  std::vector<double> rank_update_ms = {};
 };
 
 /// The record of the kind `final`.

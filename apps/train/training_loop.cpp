@@ -182,6 +182,7 @@ torch::Tensor TrainingLoop::train_step() {
   if (ema_ && !setup_.dry_run) ema_->update();
   lr_ = model_.last_lr();
   ++step_;
+  ++window_.steps;
   return loss;
 }
 
@@ -217,6 +218,7 @@ void TrainingLoop::run(RunFolder* folder, const std::string& checkpoint) {
   begin_ = Clock::now();
   window_ = {};
   num_samples_ = 0;
+  if (folder != nullptr && config_.tensorboard) folder->use_tensorboard();
   try {
     open_checkpoints(folder);
     if (!checkpoint.empty()) {

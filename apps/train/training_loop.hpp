@@ -83,6 +83,7 @@ class TrainingLoop {
     std::vector<torch::Tensor> unread = {};
     /// Samples that this rank has used.
     std::int64_t samples = 0;
+    std::int64_t steps = 0;
     /// Seconds in steps, without logging and evaluation.
     double seconds = 0.0;
   };
@@ -184,6 +185,8 @@ class TrainingLoop {
   double backward_s_ = 0.0;
   /// The learning rate of the last step.
   double lr_ = 0.0;
+  /// Seconds of waiting for peers, as of the last record.
+  double last_wait_s_ = 0.0;
   std::optional<double> last_consensus_;
   /// The least loss of the mean model at an evaluation, and the step of this evaluation; 0: none.
   double best_loss_ = 0.0;

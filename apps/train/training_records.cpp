@@ -13,6 +13,38 @@
 #include "core/torch/parameters.hpp"
 
 namespace gossamer::apps {
+namespace {
+
+/// Collective. The rows of all ranks, in rank order. All rows have the same length.
+std::vector<std::vector<double>> gather_rows(Communicator& communicator,
+                                             const std::vector<double>& row) {
+  const auto rank = static_cast<std::size_t>(communicator.rank());
+  const auto size = static_cast<std::size_t>(communicator.size());
+  std::vector<double> all(size * row.size());
+  std::ranges::copy(row, all.begin() + static_cast<std::ptrdiff_t>(rank * row.size()));
+  all = sum_over_ranks(communicator, std::move(all));
+  std::vector<std::vector<double>> rows;
+  for (auto begin = all.begin(); begin != all.end(); begin += std::ssize(row)) {
+    rows.emplace_back(begin, begin + std::ssize(row));
+  }
+  return rows;
+}
+
+/// One number of each row, times `factor`.
+std::vector<double> column(const std::vector<std::vector<double>>& rows, std::size_t index,
+                           double factor = 1.0) {
+  std::vector<double> numbers;
+  for (const auto& row : rows) numbers.push_back(factor * row[index]);
+  return numbers;
+}
+
+double sum_of(const std::vector<double>& numbers) {
+  double sum = 0.0;
+  for (const double number : numbers) sum += number;
+  return sum;
+}
+
+}  // namespace
 
 double TrainingLoop::root_mean_square(double distance) {
   const std::vector<double> sum = sum_over_ranks(setup_.communicator, {distance * distance});
@@ -92,18 +124,28 @@ void TrainingLoop::write_step(RunFolder* folder) {
     const ScopedTimer total(train_s_);
     read_losses();
   }
-  const std::vector<double> sums =
-      sum_over_ranks(setup_.communicator, {window_.loss, static_cast<double>(window_.num_losses),
-                                           static_cast<double>(window_.samples)});
+  const double wait_s = total_metrics().wait_s;
+  const auto rows =
+      gather_rows(setup_.communicator, {window_.loss, static_cast<double>(window_.num_losses),
+                                        static_cast<double>(window_.samples), window_.seconds,
+                                        wait_s - last_wait_s_, static_cast<double>(window_.steps)});
+  last_wait_s_ = wait_s;
   if (folder == nullptr) {
     window_ = {};
     return;
   }
+  const auto steps = static_cast<double>(window_.steps);
+  std::vector<double> rank_losses;
+  std::vector<double> rank_rates;
+  for (const auto& row : rows) {
+    rank_losses.push_back(row[0] / row[1]);
+    rank_rates.push_back(row[2] / row[3]);
+  }
   const ProgressState state{.step = step_,
                             .total_steps = total_steps_,
-                            .loss = sums[0] / sums[1],
+                            .loss = sum_of(column(rows, 0)) / sum_of(column(rows, 1)),
                             .lr = lr_,
-                            .samples_per_s = sums[2] / window_.seconds,
+                            .samples_per_s = sum_of(column(rows, 2)) / window_.seconds,
                             .seconds_left = elapsed_s() / static_cast<double>(step_) *
                                             static_cast<double>(total_steps_ - step_),
                             .consensus_distance = last_consensus_};
@@ -120,6 +162,9 @@ void TrainingLoop::write_step(RunFolder* folder) {
   if (is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
   record["samples_per_s"] = state.samples_per_s;
   record["elapsed_s"] = elapsed_s();
+  record["rank_loss"] = rank_losses;
+  record["rank_samples_per_s"] = rank_rates;
+  record["rank_wait_ms"] = column(rows, 4, 1e3 / steps);
   folder->write_metrics(record);
   folder->write_status(status("running"), /*sync=*/false);
   if (setup_.observer) {
@@ -169,14 +214,15 @@ void TrainingLoop::write_failure(const RunFolder& folder, const std::exception& 
 void TrainingLoop::finish(RunFolder* folder) {
   model_.drain();
   const PipelineMetrics metrics = total_metrics();
-  std::vector<double> sums =
-      sum_over_ranks(setup_.communicator, {forward_s_, backward_s_ - metrics.pipeline_s,
-                                           metrics.wait_s, metrics.update_s, metrics.bytes_sent,
-                                           train_s_, static_cast<double>(num_samples_)});
-  const double num_samples = sums[6];
-  // Means over ranks, per step.
-  for (double& sum : sums) sum /= setup_.world.size * static_cast<double>(step_);
-  const double train_s = sums[5] * static_cast<double>(step_);
+  const auto rows =
+      gather_rows(setup_.communicator,
+                  {forward_s_, backward_s_ - metrics.pipeline_s, metrics.wait_s, metrics.update_s,
+                   metrics.bytes_sent, train_s_, static_cast<double>(num_samples_)});
+  const double steps = static_cast<double>(step_);
+  const auto mean = [&](std::size_t index) {
+    return sum_of(column(rows, index)) / setup_.world.size;
+  };
+  const double train_s = mean(5);
   std::uint64_t sum = 0;
   for (const torch::Tensor& parameter : model_.parameters()) {
     sum = sum * 31 + checksum(block_of_tensor(parameter.cpu()));
@@ -193,12 +239,17 @@ void TrainingLoop::finish(RunFolder* folder) {
                         .steps = step_,
                         .evaluation = evaluation,
                         .train_s = train_s,
-                        .samples_per_s = num_samples / train_s,
-                        .forward_ms = 1e3 * sums[0],
-                        .backward_ms = 1e3 * sums[1],
-                        .wait_ms = 1e3 * sums[2],
-                        .update_ms = 1e3 * sums[3],
-                        .bytes_sent_per_step = sums[4]};
+                        .samples_per_s = sum_of(column(rows, 6)) / train_s,
+                        .forward_ms = 1e3 * mean(0) / steps,
+                        .backward_ms = 1e3 * mean(1) / steps,
+                        .wait_ms = 1e3 * mean(2) / steps,
+                        .update_ms = 1e3 * mean(3) / steps,
+                        .bytes_sent_per_step = mean(4) / steps,
+                        .rank_step_ms = column(rows, 5, 1e3 / steps),
+                        .rank_forward_ms = column(rows, 0, 1e3 / steps),
+                        .rank_backward_ms = column(rows, 1, 1e3 / steps),
+                        .rank_wait_ms = column(rows, 2, 1e3 / steps),
+                        .rank_update_ms = column(rows, 3, 1e3 / steps)};
   jointly_slow(setup_.communicator, [&] {
     if (folder != nullptr) write_end(*folder, summary, checksums);
     return true;

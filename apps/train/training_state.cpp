@@ -55,6 +55,7 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   visitor.number("train/window_loss", window_.loss);
   visitor.number("train/window_losses", window_.num_losses);
   visitor.number("train/window_samples", window_.samples);
+  visitor.number("train/window_steps", window_.steps);
   visitor.number("train/lr", lr_);
   visitor.number("train/best_loss", best_loss_);
   visitor.number("train/best_step", best_step_);
@@ -80,13 +81,14 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   visitor.number("record/update_s", metrics.update_s);
   visitor.number("record/pipeline_s", metrics.pipeline_s);
   visitor.number("record/bytes_sent", metrics.bytes_sent);
+  visitor.number("record/last_wait_s", last_wait_s_);
   std::int64_t metrics_bytes = folder == nullptr ? 0 : folder->metrics_bytes();
   visitor.number("record/metrics_bytes", metrics_bytes);
   if (!visitor.loads()) return;
   earlier_metrics_ = metrics;
   begin_ = Clock::now() -
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(elapsed));
-  if (folder != nullptr) folder->resume(metrics_bytes);
+  if (folder != nullptr) folder->resume(metrics_bytes, step_);
 }
 
 PipelineMetrics TrainingLoop::total_metrics() const {

@@ -14,7 +14,8 @@ K_FINAL_FIELDS = {
     "accuracy_mean_local", "loss_mean_model", "loss_worst_local", "loss_mean_local",
     "consensus_distance", "bytes_sent_per_step",
     "train_s", "samples_per_s", "forward_ms", "backward_ms", "wait_ms", "update_ms",
-    "parameter_checksums"}
+    "parameter_checksums", "rank_step_ms", "rank_forward_ms", "rank_backward_ms", "rank_wait_ms",
+    "rank_update_ms"}
 
 
 class Help(CliCase):
@@ -225,8 +226,8 @@ class Train(CliCase):
     def check_folder(self, ranks):
         out = self.folder / "out"
         self.assertEqual(sorted(path.name for path in out.iterdir()),
-                         [".lock", "config.yaml", "metrics.jsonl", "model.safetensors", "model_best.safetensors",
-                          "status.json"])
+                         [".lock", "config.yaml", "environment.json", "metrics.jsonl", "model.safetensors",
+                          "model_best.safetensors", "report.html", "status.json"])
         status = json.loads((out / "status.json").read_text())
         self.assertEqual([status["state"], status["step"], status["total_steps"]], ["done", 8, 8])
         records = self.records()

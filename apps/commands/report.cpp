@@ -1,0 +1,175 @@
+// gossamer report RUN [RUN ...] and gossamer watch RUN
+
+#include "apps/lab/report/report.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include "apps/commands/commands.hpp"
+#include "apps/lab/report/chart.hpp"
+#include "apps/lab/report/run_record.hpp"
+#include "apps/train/progress_line.hpp"
+#include "apps/train/run_folder.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/checkpoint/whole_file.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+struct ReportArguments {
+  std::vector<std::string> paths;
+  std::string output;
+  std::string csv;
+};
+
+void report(const ReportArguments& arguments) {
+  const auto read = [&](auto... most_steps) {
+    std::vector<RunRecord> runs;
+    for (const std::string& path : arguments.paths) runs.push_back(read_run(path, most_steps...));
+    return runs;
+  };
+  if (!arguments.csv.empty()) {
+    const std::vector<RunRecord> runs = read(std::numeric_limits<std::size_t>::max() - 1);
+    const std::string csv = csv_report(runs);
+    if (arguments.csv == "-") {
+      std::cout << csv << std::flush;
+    } else {
+      write_whole_file(arguments.csv, csv, /*sync=*/false);
+      std::cout << arguments.csv << ": the records of " << runs.size() << " runs\n";
+    }
+    if (arguments.output.empty()) return;
+  }
+  const std::vector<RunRecord> runs = read();
+  std::string output = arguments.output;
+  if (output.empty()) {
+    output = runs.size() == 1 ? concat(runs.front().path, "/", kReportName) : kReportName;
+  }
+  write_whole_file(output, html_report(runs), /*sync=*/false);
+  std::cout << output << ": open it in a browser\n";
+}
+
+/// What a terminal shows of a run.
+std::string view_of(const RunRecord& run) {
+  constexpr std::size_t kMostRanks = 64;
+  const auto text = [](const auto& json, const char* key) {
+    return json.is_object() && json.contains(key) ? json[key].dump() : std::string("?");
+  };
+  const std::string state = run.status.is_object() ? run.status.value("state", "?") : "?";
+  std::string view = concat(run.path, "  ", state, "  step ", text(run.status, "step"), " of ",
+                            text(run.status, "total_steps"));
+  if (run.steps.empty()) return view + "\n  no record so far\n";
+  const auto& last = run.steps.back();
+  view +=
+      concat("  after ", format_duration(number_in(last, "elapsed_s")), "\n\n  loss ",
+             short_number(number_in(last, "loss")), "   lr ", short_number(number_in(last, "lr")),
+             "   samples/s ", short_number(number_in(last, "samples_per_s")));
+  for (auto record = run.steps.rbegin(); record != run.steps.rend(); ++record) {
+    if (!record->contains("consensus_distance")) continue;
+    view +=
+        concat("   consensus distance ", short_number(number_in(*record, "consensus_distance")));
+    break;
+  }
+  if (!run.evaluations.empty()) {
+    const auto& evaluation = run.evaluations.back();
+    view += concat("\n  evaluation after step ", text(evaluation, "step"), ": loss ",
+                   short_number(number_in(evaluation, "loss_mean_model")));
+    if (evaluation.contains("accuracy_mean_model")) {
+      view += concat(", accuracy ",
+                     short_number(100.0 * number_in(evaluation, "accuracy_mean_model")), " %");
+    }
+  }
+  view += "\n\n  rank        loss   samples/s   waiting ms/step\n";
+  if (!last.contains("rank_loss")) return view;
+  const auto number = [&last](const char* key, std::size_t rank) {
+    const auto& value = last[key][rank];
+    return value.is_number() ? short_number(value.template get<double>()) : std::string("-");
+  };
+  const std::size_t count = last["rank_loss"].size();
+  for (std::size_t rank = 0; rank < std::min(count, kMostRanks); ++rank) {
+    char line[128];
+    std::snprintf(line, sizeof line, "  %4zu  %10s  %10s  %16s\n", rank,
+                  number("rank_loss", rank).c_str(), number("rank_samples_per_s", rank).c_str(),
+                  number("rank_wait_ms", rank).c_str());
+    view += line;
+  }
+  if (count > kMostRanks) view += concat("  ... and ", count - kMostRanks, " more\n");
+  return view;
+}
+
+struct WatchArguments {
+  std::string path;
+  double every_s = 1.0;
+  bool once = false;
+};
+
+void watch(const WatchArguments& arguments) {
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  for (;;) {
+    const RunRecord run = read_run(arguments.path);
+    // Home, then the view, each line to its end, then whatever an earlier view has left below.
+    std::string view = view_of(run);
+    if (terminal && !arguments.once) {
+      for (std::size_t i = view.find('\n'); i != view.npos; i = view.find('\n', i + 4)) {
+        view.insert(i, "\033[K");
+      }
+      view = concat("\033[H", view, "\033[J");
+    }
+    std::cout << view << std::flush;
+    const bool runs = run.status.is_object() && run.status.value("state", "") == "running";
+    if (arguments.once || !runs) return;
+    std::this_thread::sleep_for(std::chrono::duration<double>(arguments.every_s));
+  }
+}
+
+}  // namespace
+
+void add_report_command(CLI::App& program, int& exit_code) {
+  CLI::App* command =
+      program.add_subcommand("report", "Write a page about a run, or a comparison of several runs");
+  auto arguments = std::make_shared<ReportArguments>();
+  command->add_option("runs", arguments->paths, "Folders of runs")->required()->type_name("RUN");
+  command
+      ->add_option("-o,--output", arguments->output,
+                   "The page; by default report.html in the folder of the run, or of several runs "
+                   "in this folder")
+      ->type_name("FILE.html");
+  command
+      ->add_option("--csv", arguments->csv,
+                   "Write the records as a table; - is the standard output")
+      ->type_name("FILE.csv");
+  command->footer(
+      "Examples:\n  gossamer report runs/quickstart\n"
+      "  gossamer report runs/ring runs/allreduce -o comparison.html");
+  command->callback([arguments, &exit_code] {
+    report(*arguments);
+    exit_code = static_cast<int>(ExitCode::kDone);
+  });
+}
+
+void add_watch_command(CLI::App& program, int& exit_code) {
+  CLI::App* command =
+      program.add_subcommand("watch", "Show a run that is under way, every rank of it");
+  auto arguments = std::make_shared<WatchArguments>();
+  command->add_option("run", arguments->path, "The folder of the run")
+      ->required()
+      ->type_name("RUN");
+  command->add_option("--every", arguments->every_s, "Seconds between two views")
+      ->check(CLI::Range(0.1, 3600.0));
+  command->add_flag("--once", arguments->once, "Show it once");
+  command->footer("Example:\n  gossamer watch runs/quickstart");
+  command->callback([arguments, &exit_code] {
+    watch(*arguments);
+    exit_code = static_cast<int>(ExitCode::kDone);
+  });
+}
+
+}  // namespace gossamer::apps

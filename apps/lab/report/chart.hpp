@@ -1,0 +1,53 @@
+#pragma once
+// Charts as SVG text that stands inside an HTML page: no scripts, no files. No state; any thread
+// may call.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gossamer::apps {
+
+/// The text with the characters that mean something in HTML replaced.
+std::string escaped(const std::string& text);
+/// The colour of the k-th series, as `#rrggbb`. Colours repeat after some series.
+std::string series_color(std::size_t k);
+/// Four significant digits; all digits before the point from 1000 to a million.
+std::string short_number(double value);
+
+struct LineChart {
+  struct Series {
+    std::string name;
+    /// x and y; points that are not finite are left out.
+    std::vector<std::pair<double, double>> points;
+    /// The index of the colour.
+    std::size_t color = 0;
+    bool dashed = false;
+  };
+  std::string title;
+  std::string x_label;
+  std::vector<Series> series;
+  /// True: powers of ten stand at equal distances on the y axis; values <= 0 are left out.
+  bool logarithmic = false;
+};
+
+/// The chart; empty if no series has a point.
+std::string line_chart(const LineChart& chart);
+
+struct StackedBars {
+  std::string title;
+  /// The names of the parts, in the order of the colours.
+  std::vector<std::string> parts;
+  struct Bar {
+    std::string name;
+    std::vector<double> values;
+  };
+  std::vector<Bar> bars;
+  /// The unit of the values.
+  std::string unit;
+};
+
+/// The bars, one below the other; empty if there are none.
+std::string stacked_bars(const StackedBars& chart);
+
+}  // namespace gossamer::apps

@@ -1,0 +1,43 @@
+#pragma once
+// What the folder of a run says about the run, for reports and for `gossamer watch`. Reads the
+// folder of a run that is under way, too.
+//
+// Errors: CheckpointError for a folder that is no run's, and for files that cannot be read. No
+// state; any thread may call.
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace gossamer::apps {
+
+struct RunRecord {
+  /// The last part of the path, for headings.
+  std::string name;
+  std::string path;
+  /// Dotted path -> value.
+  std::map<std::string, std::string> config;
+  /// status.json and environment.json; null if there is none.
+  nlohmann::ordered_json status;
+  nlohmann::ordered_json environment;
+  /// The lines of metrics.jsonl by their kind: step, eval, final.
+  std::vector<nlohmann::ordered_json> steps;
+  std::vector<nlohmann::ordered_json> evaluations;
+  /// Null before the end of the run.
+  nlohmann::ordered_json final_record;
+
+  /// A value of the configuration; empty if there is none.
+  [[nodiscard]] std::string value(const std::string& key) const;
+};
+
+/// Reads the folder of a run. Keeps about `most_steps` of the records of steps, evenly chosen, and
+/// the last one.
+RunRecord read_run(const std::string& path, std::size_t most_steps = 2000);
+
+/// A number of a record; NaN if there is none.
+double number_in(const nlohmann::ordered_json& record, const std::string& key);
+
+}  // namespace gossamer::apps

@@ -1,0 +1,134 @@
+// Pages and tables about runs.
+
+#include "apps/lab/report/report.hpp"
+
+#include "test/apps/folder.hpp"
+#include "test/base/thrown.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "apps/lab/report/chart.hpp"
+#include "base/error.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+/// A run of 50 steps with two ranks.
+std::string write_run(const Folder& folder, const std::string& name, int num_steps = 50) {
+  const std::string path = folder.file(name);
+  fs::create_directories(path);
+  write_bytes(path + "/config.yaml",
+              concat("run:\n  seed: 1\n  output_dir: ", name,
+                     "\nalgorithm:\n  name: gossip\ntopology:\n  name: ring\noptimizer:\n  name: "
+                     "sgd\n  lr: 0.5\n  betas: [0.9, 0.99]\n"));
+  write_bytes(path + "/status.json",
+              R"({"state": "done", "step": 50, "total_steps": 50, "faults": ["a <fault>"]})");
+  write_bytes(path + "/environment.json",
+              R"({"started": "2026-01-01T00:00:00Z", "world_size": 2, "node_size": 2,
+                  "versions": {"LibTorch": "2.11.0"},
+                  "hosts": [{"name": "h", "processor": "Some & processor", "cores": 2,
+                             "memory_gb": 8.0, "ranks": [0, 1]}]})");
+  std::string lines;
+  for (int step = 1; step <= num_steps; ++step) {
+    lines += concat(R"({"kind":"step","step":)", step, R"(,"loss":)", 100.0 / step,
+                    R"(,"lr":0.5,"elapsed_s":)", step,
+                    R"(,"rank_loss":[1.0,2.0],"rank_wait_ms":[0.5,null]})", "\n");
+  }
+  lines += R"({"kind":"eval","step":50,"loss_mean_model":0.25,"accuracy_mean_model":0.875})";
+  lines += "\n";
+  lines += R"({"kind":"final","step":50,"loss_mean_model":0.25,"accuracy_mean_model":0.875,)"
+           R"("consensus_distance":0.5,"bytes_sent_per_step":2048.0,"samples_per_s":1234.5,)"
+           R"("rank_step_ms":[10.0,12.0],"rank_forward_ms":[4.0,4.0],"rank_backward_ms":[3.0,3.0],)"
+           R"("rank_wait_ms":[1.0,3.0],"rank_update_ms":[1.0,1.0]})";
+  lines += "\n{\"kind\":\"step\",\"st";  // cut off
+  write_bytes(path + "/metrics.jsonl", lines);
+  return path;
+}
+
+TEST(ReadRun, KeepsSomeStepsOfALongRunAndTheLast) {
+  const Folder folder;
+  const RunRecord whole = read_run(write_run(folder, "a"));
+  EXPECT_EQ(whole.name, "a");
+  EXPECT_EQ(whole.steps.size(), 50U);
+  EXPECT_EQ(whole.evaluations.size(), 1U);
+  EXPECT_EQ(whole.value("optimizer.lr"), "0.5");
+  EXPECT_EQ(whole.value("optimizer.betas[1]"), "0.99");
+  EXPECT_EQ(whole.value("no.such"), "");
+  const RunRecord thinned = read_run(folder.file("a"), 10);
+  EXPECT_LE(thinned.steps.size(), 11U);
+  EXPECT_GE(thinned.steps.size(), 8U);
+  EXPECT_EQ(thinned.steps.front()["step"], 1);
+  EXPECT_EQ(read_run(folder.file("a") + "/").name, "a");
+  EXPECT_TRUE(contains(what_of<CheckpointError>([&] { read_run(folder.file("b")); }),
+                       "is not the folder of a run"));
+}
+
+TEST(HtmlReport, StandsAlone) {
+  const Folder folder;
+  const std::string html = html_report({read_run(write_run(folder, "first"))});
+  EXPECT_TRUE(html.starts_with("<!DOCTYPE html>"));
+  // No scripts, no other files: images are part of the page.
+  for (const std::string outside : {"<script", "src=\"http", "href=", "url(", "@import"}) {
+    EXPECT_EQ(html.find(outside), std::string::npos) << outside;
+  }
+  for (const std::string part :
+       {"Training loss over steps", "Time of a step on every rank: first", "87.5 %", "gossip",
+        "optimizer.lr", "Some &amp; processor", "2.11.0", "a &lt;fault&gt;", "2026-01-01"}) {
+    EXPECT_TRUE(contains(html, part)) << part;
+  }
+  const bool has_drawing = contains(html, "data:image/svg+xml;base64,PD94");
+  EXPECT_TRUE(has_drawing || contains(html, "There is no drawing"));
+}
+
+TEST(HtmlReport, ComparesRuns) {
+  const Folder folder;
+  const std::string one = write_run(folder, "one");
+  const std::string two = write_run(folder, "two");
+  std::string config = read_file(two + "/config.yaml");
+  config.replace(config.find("lr: 0.5"), 7, "lr: 0.7");
+  write_bytes(two + "/config.yaml", config);
+  const std::string html = html_report({read_run(one), read_run(two)});
+  const std::string differences = html.substr(html.find("Differences of the configurations"), 600);
+  EXPECT_TRUE(contains(differences, "<td>0.5</td><td>0.7</td>")) << differences;
+  EXPECT_TRUE(contains(html, series_color(1)));
+}
+
+TEST(HtmlReport, IsThereForARunWithoutRecords) {
+  const Folder folder;
+  fs::create_directories(folder.file("new"));
+  write_bytes(folder.file("new/config.yaml"), "run:\n  seed: 1\n");
+  EXPECT_TRUE(contains(html_report({read_run(folder.file("new"))}), "<h1>new</h1>"));
+}
+
+TEST(CsvReport, HasOneLineForEveryRecord) {
+  const Folder folder;
+  const std::string csv = csv_report({read_run(write_run(folder, "r,1", 3))});
+  EXPECT_TRUE(
+      csv.starts_with("run,kind,step,loss,lr,elapsed_s,loss_mean_model,"
+                      "accuracy_mean_model,"))
+      << csv;
+  EXPECT_TRUE(contains(csv, "\n\"r,1\",step,2,50,0.5,2,,,")) << csv;
+  EXPECT_TRUE(contains(csv, "\n\"r,1\",eval,50,,,,0.25,0.875,")) << csv;
+  EXPECT_EQ(std::ranges::count(csv, '\n'), 1 + 3 + 1 + 1);
+}
+
+TEST(LineChart, LeavesOutWhatCannotBeDrawn) {
+  LineChart chart{.title = "a < b",
+                  .x_label = "x",
+                  .series = {{.name = "s", .points = {{1.0, 0.0}, {2.0, NAN}, {3.0, 10.0}}}},
+                  .logarithmic = true};
+  EXPECT_EQ(std::ranges::count(line_chart(chart), 'M'), 1);
+  EXPECT_TRUE(contains(line_chart(chart), "a &lt; b"));
+  chart.series[0].points = {{1.0, -1.0}};
+  EXPECT_EQ(line_chart(chart), "");
+  EXPECT_EQ(short_number(12345.6), "12346");
+  EXPECT_EQ(short_number(0.000123456), "0.0001235");
+}
+
+}  // namespace
+}  // namespace gossamer::apps

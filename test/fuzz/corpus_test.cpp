@@ -1,0 +1,99 @@
+// A short run of the fuzz target on changed copies of valid files, with the same numbers every
+// time. scripts/fuzz.sh looks longer, and where the code leads it.
+
+#include "test/sanitized.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t count);
+
+namespace gossamer {
+namespace {
+
+std::string tensor_file() {
+  const std::string header =
+      R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+      R"("b":{"dtype":"I64","shape":[2,1],"data_offsets":[4,20]},"__metadata__":{"k":"v"}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  return file + header + std::string(20, 'x');
+}
+
+std::string manifest_file() {
+  return R"({"version":1,"step":7,"world_size":0,"run":{"a":"b"},"files":{"x":{"bytes":1,"sha256":")" +
+         std::string(64, '0') + R"("}}})";
+}
+
+/// Pieces that break naive readers.
+const std::vector<std::string> kPieces = {"\"",
+                                          "{",
+                                          "}",
+                                          "[",
+                                          "]",
+                                          ",",
+                                          ":",
+                                          "-1",
+                                          "1e999",
+                                          "../",
+                                          "\\u0000",
+                                          "4294967296",
+                                          "null",
+                                          "\\",
+                                          "\"a\":{}",
+                                          "NaN",
+                                          "true",
+                                          "[[[",
+                                          "data_offsets",
+                                          "9223372036854775807",
+                                          "18446744073709551615"};
+
+std::string changed(std::string text, Random& random) {
+  const auto place = [&] {
+    return static_cast<std::size_t>(random.below(static_cast<std::int64_t>(text.size()) + 1));
+  };
+  for (std::int64_t change = random.below(4); change >= 0; --change) {
+    switch (random.below(5)) {
+      case 0:
+        text.resize(place());
+        break;
+      case 1:
+        if (!text.empty()) {
+          text[place() % text.size()] ^= static_cast<char>(1 << random.below(8));
+        }
+        break;
+      case 2:
+        text.insert(place(), kPieces[static_cast<std::size_t>(
+                                 random.below(static_cast<std::int64_t>(kPieces.size())))]);
+        break;
+      case 3:
+        text.erase(place(), static_cast<std::size_t>(random.below(9)));
+        break;
+      default: {
+        const std::size_t begin = place();
+        text.insert(place(), text.substr(begin, static_cast<std::size_t>(random.below(40))));
+      }
+    }
+  }
+  return text;
+}
+
+TEST(CheckpointFuzz, SurvivesChangesOfValidFiles) {
+  Random random(20'261'122);
+  const int num_inputs = kSanitized ? 1500 : 6000;
+  for (int i = 0; i < num_inputs; ++i) {
+    const std::string input = changed(i % 2 == 0 ? tensor_file() : manifest_file(), random);
+    // The target aborts, or a sanitizer does, if a reader trusts the input.
+    EXPECT_EQ(
+        LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size()),
+        0);
+  }
+}
+
+}  // namespace
+}  // namespace gossamer

@@ -1,5 +1,5 @@
 #pragma once
-// What arrays in memory hold, as plain vectors.
+// What samples hold, as plain vectors.
 
 #include <cstdint>
 #include <span>
@@ -37,5 +37,12 @@ struct ArrayViews {
   ArrayView train;
   ArrayView validation;
 };
+
+/// The tokens of a window, and the one that follows.
+inline std::vector<std::int64_t> window(const Samples& samples, std::int64_t index) {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(samples.shape().width + 1));
+  samples.copy_tokens(index, tokens);
+  return tokens;
+}
 
 }  // namespace gossamer::apps

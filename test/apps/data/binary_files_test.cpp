@@ -1,5 +1,6 @@
 // The data sets `tokens` and `cifar10`: binary files with sizes that must fit.
 
+#include "test/apps/data/array_view.hpp"
 #include "test/apps/folder.hpp"
 #include "test/base/thrown.hpp"
 
@@ -37,12 +38,6 @@ std::string header(std::int32_t magic, std::int32_t version, std::int32_t count)
   const std::int32_t fields[] = {magic, version, count};
   std::memcpy(bytes.data(), fields, sizeof(fields));
   return bytes;
-}
-
-std::vector<std::int64_t> window(const Samples& samples, std::int64_t index) {
-  std::vector<std::int64_t> out(static_cast<std::size_t>(samples.shape().width + 1));
-  samples.copy_tokens(index, out);
-  return out;
 }
 
 TEST(Tokens, ReadsFilesWithoutAHeader) {

@@ -1,3 +1,4 @@
+#include "test/apps/data/array_view.hpp"
 #include "test/apps/folder.hpp"
 
 #include <fstream>
@@ -23,12 +24,6 @@ std::string write_text(const Folder& folder) {
 Dataset load(const std::string& path, const std::string& more) {
   const std::string yaml = concat("path: ", path, ", ", more);
   return configure_dataset("text", Options::parse(yaml))->load(1);
-}
-
-std::vector<std::int64_t> window(const Samples& samples, std::int64_t index) {
-  std::vector<std::int64_t> tokens(static_cast<std::size_t>(samples.shape().width + 1));
-  samples.copy_tokens(index, tokens);
-  return tokens;
 }
 
 TEST(Text, CutsAFileIntoWindows) {

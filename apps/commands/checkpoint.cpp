@@ -128,13 +128,24 @@ struct ExportArguments {
   std::string torchscript;
 };
 
-/// Puts the values of the safetensors file `path` into the module of a TorchScript file. The module
-/// takes the place of the safetensors file.
-void put_into_module(const std::string& torchscript, const std::string& path) {
+/// Writes the module of a TorchScript file with these values.
+void write_module(const std::string& torchscript, const std::string& output,
+                  std::vector<TensorView> values) {
+  // The output may be the file of the module, so the module comes first.
   const std::shared_ptr<Model> model = load_torchscript(torchscript, {});
-  static_cast<void>(load_model_file(path, *model, /*partial=*/false));
+  const std::string between = output + ".values";
+  write_safetensors(between, std::move(values));
+  std::error_code ignored;
+  try {
+    static_cast<void>(load_model_file(between, *model, /*partial=*/false,
+                                      "Take the module with which the run was trained."));
+  } catch (const CheckpointError&) {
+    std::filesystem::remove(between, ignored);
+    throw;
+  }
+  std::filesystem::remove(between, ignored);
   model->eval();
-  save_torchscript(*model, path);
+  save_torchscript(*model, output);
 }
 
 void export_model(const ExportArguments& arguments) {
@@ -166,8 +177,11 @@ void export_model(const ExportArguments& arguments) {
                      .data = values.back().data(),
                      .num_bytes = tensor->num_bytes()});
   }
-  write_safetensors(arguments.output, std::move(views));
-  if (!arguments.torchscript.empty()) put_into_module(arguments.torchscript, arguments.output);
+  if (arguments.torchscript.empty()) {
+    write_safetensors(arguments.output, std::move(views));
+  } else {
+    write_module(arguments.torchscript, arguments.output, std::move(views));
+  }
   std::cout << arguments.output << ": the "
             << (arguments.rank < 0 ? std::string("mean model")
                                    : concat("model of rank ", arguments.rank))

@@ -60,12 +60,10 @@ void report(const ReportArguments& arguments) {
 /// What a terminal shows of a run.
 std::string view_of(const RunRecord& run) {
   constexpr std::size_t kMostRanks = 64;
-  const auto text = [](const auto& json, const char* key) {
-    return json.is_object() && json.contains(key) ? json[key].dump() : std::string("?");
-  };
-  const std::string state = run.status.is_object() ? run.status.value("state", "?") : "?";
-  std::string view = concat(run.path, "  ", state, "  step ", text(run.status, "step"), " of ",
-                            text(run.status, "total_steps"));
+  if (run.status.is_null()) return concat(run.path, "  starting\n");
+  std::string view =
+      concat(run.path, "  ", text_in(run.status, "state"), "  step ", text_in(run.status, "step"),
+             " of ", text_in(run.status, "total_steps"));
   if (run.steps.empty()) return view + "\n  no record so far\n";
   const auto& last = run.steps.back();
   view +=
@@ -80,7 +78,7 @@ std::string view_of(const RunRecord& run) {
   }
   if (!run.evaluations.empty()) {
     const auto& evaluation = run.evaluations.back();
-    view += concat("\n  evaluation after step ", text(evaluation, "step"), ": loss ",
+    view += concat("\n  evaluation after step ", text_in(evaluation, "step"), ": loss ",
                    short_number(number_in(evaluation, "loss_mean_model")));
     if (evaluation.contains("accuracy_mean_model")) {
       view += concat(", accuracy ",
@@ -88,12 +86,10 @@ std::string view_of(const RunRecord& run) {
     }
   }
   view += "\n\n  rank        loss   samples/s   waiting ms/step\n";
-  if (!last.contains("rank_loss")) return view;
   const auto number = [&last](const char* key, std::size_t rank) {
-    const auto& value = last[key][rank];
-    return value.is_number() ? short_number(value.template get<double>()) : std::string("-");
+    return short_number(number_in(last, key, rank));
   };
-  const std::size_t count = last["rank_loss"].size();
+  const std::size_t count = size_in(last, "rank_loss");
   for (std::size_t rank = 0; rank < std::min(count, kMostRanks); ++rank) {
     char line[128];
     std::snprintf(line, sizeof line, "  %4zu  %10s  %10s  %16s\n", rank,
@@ -124,7 +120,8 @@ void watch(const WatchArguments& arguments) {
       view = concat("\033[H", view, "\033[J");
     }
     std::cout << view << std::flush;
-    const bool runs = run.status.is_object() && run.status.value("state", "") == "running";
+    // A run that is starting has no status yet.
+    const bool runs = run.status.is_null() || text_in(run.status, "state") == "running";
     if (arguments.once || !runs) return;
     std::this_thread::sleep_for(std::chrono::duration<double>(arguments.every_s));
   }

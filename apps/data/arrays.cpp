@@ -44,6 +44,7 @@ class ArrayFiles {
     if (entry == nullptr) throw DataError(concat(path_, ": holds no tensor ", name));
     RawArray array{
         .place = concat(path_, ": ", name), .dtype = entry->dtype, .shape = entry->shape};
+    static_cast<void>(array.checked_num_bytes());
     array.bytes.resize(static_cast<std::size_t>(entry->num_bytes()));
     try {
       file_->read(*entry, array.bytes.data());

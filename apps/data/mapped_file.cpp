@@ -1,5 +1,7 @@
 #include "apps/data/mapped_file.hpp"
 
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -22,11 +24,14 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
     memory =
         ::mmap(nullptr, static_cast<std::size_t>(about.st_size), PROT_READ, MAP_SHARED, file, 0);
   }
+  const int reason = errno;
   // The mapping stays without the descriptor.
   if (file >= 0) ::close(file);
-  if (!good || memory == MAP_FAILED) {
-    throw DataError(concat(path_, ": cannot be opened as a file"));
+  if (file < 0 || memory == MAP_FAILED) {
+    throw DataError(
+        concat(path_, ": cannot be opened as a file: ", std::generic_category().message(reason)));
   }
+  if (!good) throw DataError(concat(path_, ": cannot be opened as a file: it is no regular file"));
   bytes_ = {static_cast<const std::uint8_t*>(memory), static_cast<std::size_t>(about.st_size)};
 }
 

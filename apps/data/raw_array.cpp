@@ -45,13 +45,16 @@ bool convert_integers(const RawArray& array, std::vector<To>& out) {
 std::int64_t RawArray::checked_num_bytes() const {
   constexpr std::int64_t kMost = std::int64_t{1} << 62U;
   std::int64_t count = bytes_of_element(dtype);
+  bool is_empty = false;
+  // An array without elements must not claim huge rows either.
   for (const std::int64_t size : shape) {
+    is_empty = is_empty || size == 0;
     if (size != 0 && count > kMost / size) {
       throw DataError(concat(place, ": claims more elements than memory could hold"));
     }
-    count *= size;
+    count *= size == 0 ? 1 : size;
   }
-  return count;
+  return is_empty ? 0 : count;
 }
 
 std::int64_t RawArray::row_numel() const {

@@ -48,9 +48,10 @@ constexpr std::array kCifar10 = {
                 "be given"},
 };
 constexpr std::array kTokens = {
-    OptionEntry{"path",
-                "a folder with train*.bin and val*.bin, or one file, whose last tenth validates; "
-                "text, must be given"},
+    OptionEntry{
+        "path",
+        "a folder with .bin files whose names contain train or val, or one file, whose last "
+        "tenth validates; text, must be given"},
     OptionEntry{"context", "tokens in a window; an integer from 1 to 65536, default 128"},
     OptionEntry{"vocab_size",
                 "number of different tokens; an integer from 1 to 10000000, default 50257"},

@@ -32,6 +32,8 @@ constexpr std::array kHeaders = {
     Header{.magic = 20240801, .version = 7, .bytes_per_token = 4},
 };
 constexpr std::int64_t kHeaderBytes = 256 * 4;
+constexpr std::string_view kTrain = "train";
+constexpr std::string_view kValidation = "val";
 
 std::int32_t integer_at(const MappedFile& file, std::size_t place) {
   std::int32_t value = 0;
@@ -79,7 +81,12 @@ std::vector<TokenRun> open_runs(const std::string& folder, std::string_view word
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(folder, failure)) {
     const std::string name = entry.path().filename().string();
-    if (name.ends_with(".bin") && name.find(word) != name.npos) paths.push_back(entry.path());
+    if (!name.ends_with(".bin") || name.find(word) == name.npos) continue;
+    if (name.find(kTrain) != name.npos && name.find(kValidation) != name.npos) {
+      throw DataError(concat(entry.path().string(), ": the name contains `", kTrain, "` and `",
+                             kValidation, "`, so it is unclear what the file is for; rename it"));
+    }
+    paths.push_back(entry.path());
   }
   if (failure) throw DataError(concat(folder, ": ", failure.message()));
   if (paths.empty()) {
@@ -114,8 +121,8 @@ class Tokens : public DatasetEntry::Loader {
 
   [[nodiscard]] Dataset load(std::uint64_t /*seed*/) const override {
     if (fs::is_directory(path_)) {
-      return {.train = windows(open_runs(path_, "train")),
-              .validation = windows(open_runs(path_, "val"))};
+      return {.train = windows(open_runs(path_, kTrain)),
+              .validation = windows(open_runs(path_, kValidation))};
     }
     const auto [train, validation] = split(open_run(path_));
     return {.train = windows({train}), .validation = windows({validation})};

@@ -1,6 +1,7 @@
 #include "apps/models/losses.hpp"
 
 #include <array>
+#include <utility>
 
 #include <torch/nn/functional/loss.h>
 
@@ -85,7 +86,8 @@ constexpr std::array kLosses = {
     LossEntry{"smooth_l1", "numbers; squared differences below 1, absolute ones above",
               TargetKind::kNumbers, smooth_l1, nullptr},
     LossEntry{"binary_cross_entropy", "numbers from 0 to 1, one for each label; outputs are logits",
-              TargetKind::kNumbers, binary_cross_entropy, num_right_signs},
+              TargetKind::kNumbers, binary_cross_entropy, num_right_signs,
+              /*needs_fractions=*/true},
 };
 
 }  // namespace
@@ -108,6 +110,22 @@ const LossEntry& loss_for(std::string_view name, TargetKind targets) {
   }
   throw ConfigError(concat("train.loss: ", name, " does not take ", name_of(targets),
                            ", which the data have as targets, allowed: ", join(fitting, ", ")));
+}
+
+void check_targets(const LossEntry& loss, const Dataset& data) {
+  if (!loss.needs_fractions) return;
+  for (const auto& [samples, name] :
+       {std::pair(data.train.get(), "training"), std::pair(data.validation.get(), "validation")}) {
+    std::vector<float> numbers(static_cast<std::size_t>(samples->shape().num_outputs));
+    for (std::int64_t i = 0; i < samples->size(); ++i) {
+      samples->copy_numbers(i, numbers);
+      for (const float number : numbers) {
+        if (number >= 0.0F && number <= 1.0F) continue;
+        throw DataError(concat("the target of ", name, " sample ", i, " is ", number,
+                               ", and train.loss: ", loss.name, " needs numbers from 0 to 1"));
+      }
+    }
+  }
 }
 
 }  // namespace gossamer::apps

@@ -24,6 +24,8 @@ struct LossEntry {
   torch::Tensor (*of)(const torch::Tensor& outputs, const torch::Tensor& targets, bool sum);
   /// The number of right answers; null: there is no right and wrong.
   torch::Tensor (*num_correct)(const torch::Tensor& outputs, const torch::Tensor& targets);
+  /// True: the numbers that are the targets must be from 0 to 1.
+  bool needs_fractions = false;
 };
 
 std::span<const LossEntry> loss_table();
@@ -32,5 +34,8 @@ std::vector<std::string> loss_names();
 /// The loss of this name, or for `auto` the usual one for these targets. Throws ConfigError for a
 /// loss that does not take them.
 const LossEntry& loss_for(std::string_view name, TargetKind targets);
+
+/// Throws DataError for a target that the loss cannot take.
+void check_targets(const LossEntry& loss, const Dataset& data);
 
 }  // namespace gossamer::apps

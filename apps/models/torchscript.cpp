@@ -27,22 +27,31 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
+/// The last line of a message, where TorchScript says what went wrong.
+std::string last_line(const std::exception& error) {
+  std::string text = error.what();
+  text.erase(text.find_last_not_of(" \n") + 1);
+  return text.substr(text.find_last_of('\n') + 1);
+}
+
 using Known = std::map<const void*, torch::Tensor>;
 
 /// Registers the parameters and buffers of a module under the names that they have in the file.
 /// They stay the module's own tensors.
 void mirror(torch::jit::Module module, torch::nn::Module& into, Known& known) {
   for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
-    // A file keeps tied parameters as two tensors with one memory.
-    const auto [place, is_new] = known.emplace(entry.value.data_ptr(), entry.value);
-    if (is_new) {
+    // A file keeps tied parameters as two tensors with one memory. Empty ones have none.
+    const auto place = entry.value.numel() == 0 ? known.end() : known.find(entry.value.data_ptr());
+    if (place == known.end()) {
+      known.emplace(entry.value.data_ptr(), entry.value);
       into.register_parameter(entry.name, entry.value, entry.value.requires_grad());
-    } else if (place->second.sizes() == entry.value.sizes()) {
+    } else if (place->second.sizes() == entry.value.sizes() &&
+               place->second.strides() == entry.value.strides()) {
       module.setattr(entry.name, place->second);
     } else {
       throw ConfigError(concat("model.path: parameter ", entry.name,
-                               " shares its memory with one of another shape; copy it before the "
-                               "export"));
+                               " shares its memory with one of another shape or order; copy it "
+                               "before the export"));
     }
   }
   for (const auto& entry : module.named_buffers(/*recurse=*/false)) {
@@ -72,7 +81,9 @@ class TorchScriptModel : public Model {
   }
 
   torch::Tensor forward(torch::Tensor inputs) override {
-    torch::jit::IValue result = module_.forward({std::move(inputs)});
+    const std::vector<std::int64_t> shape = inputs.sizes().vec();
+    const std::int64_t num_answers = inputs.dim() == 2 ? inputs.numel() : inputs.size(0);
+    const torch::jit::IValue result = run(std::move(inputs), shape);
     if (!result.isTensor()) {
       throw ConfigError(concat("model.path: ", path_,
                                ": forward() returns no tensor; it must "
@@ -81,10 +92,11 @@ class TorchScriptModel : public Model {
     torch::Tensor outputs = result.toTensor();
     if (outputs.dim() > 2) outputs = outputs.flatten(0, -2);
     if (outputs.dim() == 1 && num_outputs_ == 1) outputs = outputs.unsqueeze(1);
-    if (outputs.dim() != 2 || outputs.size(1) != num_outputs_) {
-      throw ConfigError(concat("model.path: ", path_, ": forward() returns the shape [",
-                               join(result.toTensor().sizes(), ", "),
-                               "], and the data need a last dimension of ", num_outputs_));
+    if (outputs.dim() != 2 || outputs.size(0) != num_answers || outputs.size(1) != num_outputs_) {
+      throw ConfigError(concat("model.path: ", path_, ": for inputs of the shape [",
+                               join(shape, ", "), "] forward() returns the shape [",
+                               join(result.toTensor().sizes(), ", "), "], and the data need ",
+                               num_answers, " answers with a last dimension of ", num_outputs_));
     }
     return outputs;
   }
@@ -100,6 +112,19 @@ class TorchScriptModel : public Model {
   }
 
  private:
+  torch::jit::IValue run(torch::Tensor inputs, const std::vector<std::int64_t>& shape) {
+    try {
+      return module_.forward({std::move(inputs)});
+    } catch (const c10::OutOfMemoryError&) {
+      // It may hit this rank alone.
+      throw;
+    } catch (const std::exception& error) {
+      throw ConfigError(concat("model.path: ", path_,
+                               ": forward() failed for inputs of the shape [", join(shape, ", "),
+                               "]: ", last_line(error)));
+    }
+  }
+
   std::string path_;
   std::int64_t num_outputs_;
   torch::jit::Module module_;

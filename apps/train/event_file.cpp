@@ -114,6 +114,7 @@ EventFile::EventFile(const std::string& folder, std::int64_t first_step) {
     path_ = concat(folder, "/events.out.tfevents.", seconds, ".", host_name(), ".", number);
   }
   file_.open(path_, std::ios::binary);
+  if (!file_) throw CheckpointError(concat(path_, " cannot be made; may you write that folder?"));
   write_record(event().bytes(kEventFileVersion, "brain.Event:2").text());
   if (first_step == 0) return;
   write_record(event()

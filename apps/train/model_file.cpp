@@ -93,7 +93,14 @@ FileDigest write_model_file(const std::string& path, const std::vector<NamedTens
   return write_safetensors(path, std::move(views));
 }
 
-std::string load_model_file(const std::string& path, torch::nn::Module& module, bool partial) {
+void check_savable(const torch::nn::Module& module) {
+  for (const NamedTensor& entry : tensors_of(module)) {
+    static_cast<void>(type_name(entry.tensor.scalar_type()));
+  }
+}
+
+std::string load_model_file(const std::string& path, torch::nn::Module& module, bool partial,
+                            std::string_view advice) {
   const SafetensorsFile file(path);
   std::vector<std::pair<NamedTensor, const TensorEntry*>> fitting;
   std::vector<std::string> missing;
@@ -119,9 +126,7 @@ std::string load_model_file(const std::string& path, torch::nn::Module& module, 
       concat(clause("the file lacks", missing), clause("other shapes have", other_shapes),
              clause("the model has no", unused));
   if (!difference.empty() && !partial) {
-    throw CheckpointError(concat(path, " does not fit the model", difference,
-                                 ". To load only the values that fit, set model.init_partial: "
-                                 "true"));
+    throw CheckpointError(concat(path, " does not fit the model", difference, ". ", advice));
   }
   if (fitting.empty()) throw CheckpointError(concat(path, " has no value that fits the model"));
   const torch::NoGradGuard no_grad;

@@ -2,6 +2,7 @@
 // Models as safetensors files. Python reads them with safetensors.torch.load_file().
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/checkpoint/sha256.hpp"
@@ -17,9 +18,13 @@ std::vector<NamedTensor> copy_to_host(const torch::nn::Module& module);
 FileDigest write_model_file(const std::string& path, const std::vector<NamedTensor>& tensors);
 
 /// Loads the values of a safetensors file into the parameters and buffers of the same names, of any
-/// types. Compares names and shapes first. Throws CheckpointError that tells the difference, unless
-/// `partial`; then loads the values that fit, and returns the difference as a sentence. Returns an
-/// empty text if there is no difference.
-std::string load_model_file(const std::string& path, torch::nn::Module& module, bool partial);
+/// types. Compares names and shapes first. Throws CheckpointError that tells the difference and
+/// ends with `advice`, unless `partial`; then loads the values that fit, and returns the difference
+/// as a sentence. Returns an empty text if there is no difference.
+std::string load_model_file(const std::string& path, torch::nn::Module& module, bool partial,
+                            std::string_view advice);
+
+/// Throws CheckpointError for a parameter or buffer of a type that the format lacks.
+void check_savable(const torch::nn::Module& module);
 
 }  // namespace gossamer::apps

@@ -124,6 +124,11 @@ void read_train(const Options& train, RunConfig& config) {
                "is abort, but with device.precision: fp16 the loss is scaled until gradients "
                "overflow now and then, allowed: skip");
   }
+  if (scales && config.device.graph) {
+    train.fail("nonfinite",
+               "device.precision: fp16 scales the loss, which device.graph cannot do; "
+               "allowed: device.graph: false");
+  }
   config.gradients.clip_mode = clip_mode(train.choice("grad_clip", clip_mode_names(), "none"));
   config.gradients.clip_norm =
       train.number("grad_clip_norm", {.fallback = 1.0, .min = 0.0, .above_min = true});

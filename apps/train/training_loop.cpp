@@ -24,10 +24,14 @@ std::shared_ptr<Model> make_net(const RunConfig& config, const TrainingLoop::Set
   auto net = config.model->make(setup.data->train->shape());
   Random random(config.seed, kModelStream);
   net->reset(random);
+  // Not only at the end of the run, when it would be too late.
+  check_savable(*net);
+  check_targets(loss_for(config.loss, setup.data->train->target()), *setup.data);
   // The wrapper copies the values of rank 0 to the other ranks.
   if (setup.world.rank != 0 || setup.resumes || config.model_init.empty()) return net;
   const std::string difference =
-      load_model_file(config.model_init, *net, config.model_init_partial);
+      load_model_file(config.model_init, *net, config.model_init_partial,
+                      "To load only the values that fit, set model.init_partial: true.");
   if (!difference.empty()) setup.logger.warning(difference);
   return net;
 }
@@ -236,7 +240,7 @@ void TrainingLoop::run(RunFolder* folder, const std::string& checkpoint) {
 
 void TrainingLoop::train(RunFolder* folder) {
   if (folder != nullptr) folder->write_status(status("running"), /*sync=*/false);
-  while (step_ < total_steps_) {
+  while (step_ < total_steps_ && !is_out_of_patience()) {
     meet(folder);
     if (checkpoint_is_due()) {
       checkpointer_->finish();
@@ -245,16 +249,14 @@ void TrainingLoop::train(RunFolder* folder) {
     advance();
     if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
     if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
-    if (is_due(config_.eval_every) && step_ < total_steps_ && evaluate_and_keep_best(folder)) {
-      if (setup_.world.rank == 0) {
-        setup_.logger.info(concat("ends after step ", step_, " of ", total_steps_,
-                                  ": the loss of the mean model was least after step ", best_step_,
-                                  ", ", num_worse_, " evaluations ago (train.patience)"));
-      }
-      break;
-    }
+    if (is_due(config_.eval_every) && step_ < total_steps_) evaluate_and_keep_best(folder);
   }
-  close_checkpoints(folder);
+  if (is_out_of_patience() && setup_.world.rank == 0) {
+    setup_.logger.info(concat("ends after step ", step_, " of ", total_steps_,
+                              ": the loss of the mean model was least after step ", best_step_,
+                              ", ", num_worse_, " evaluations ago (train.patience)"));
+  }
+  if (meetings_) meetings_->leave();
   finish(folder);
 }
 

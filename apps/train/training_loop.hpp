@@ -120,11 +120,15 @@ class TrainingLoop {
   void save(RunFolder* folder, std::string_view name);
   /// Collective. Saves the model as it is, if its loss is the least so far.
   void keep_best(RunFolder* folder, const Evaluation& evaluation);
-  /// Collective. Evaluates, keeps the best model, and returns true if the run should end.
-  bool evaluate_and_keep_best(RunFolder* folder);
+  /// Collective. Evaluates, writes the record, and keeps the best model.
+  void evaluate_and_keep_best(RunFolder* folder);
+  /// True if train.patience ends the run; the same on all ranks.
+  [[nodiscard]] bool is_out_of_patience() const {
+    return config_.patience > 0 && num_worse_ >= config_.patience;
+  }
   /// Collective. Writes the record of the window, and starts a new window.
   void write_step(RunFolder* folder);
-  void write_evaluation(RunFolder* folder, const Evaluation& evaluation) const;
+  void write_evaluation(RunFolder* folder, const Evaluation& evaluation);
   void finish(RunFolder* folder);
   void write_end(RunFolder& folder, const Summary& summary,
                  const std::vector<std::string>& checksums);
@@ -193,6 +197,8 @@ class TrainingLoop {
   std::int64_t best_step_ = 0;
   /// Evaluations since the best.
   std::int64_t num_worse_ = 0;
+  /// The step of the last record of an evaluation; -1: none.
+  std::int64_t evaluated_step_ = -1;
   /// Steps left out because of a gradient that was not finite, as of the last record.
   std::int64_t num_skipped_ = 0;
   /// Present while run() trains, if the loop hears signals.

@@ -104,17 +104,16 @@ void TrainingLoop::keep_best(RunFolder* folder, const Evaluation& evaluation) {
   // The same on all ranks: they have added the same sums.
   const double loss = evaluation.mean_model.loss();
   ++num_worse_;
-  if (best_step_ > 0 && !(loss < best_loss_)) return;
+  if (!std::isfinite(loss) || (best_step_ > 0 && !(loss < best_loss_))) return;
   best_loss_ = loss;
   best_step_ = step_;
   num_worse_ = 0;
   save(folder, RunFolder::kBestModel);
 }
 
-bool TrainingLoop::evaluate_and_keep_best(RunFolder* folder) {
+void TrainingLoop::evaluate_and_keep_best(RunFolder* folder) {
   write_evaluation(folder,
                    evaluate([&](const Evaluation& evaluation) { keep_best(folder, evaluation); }));
-  return config_.patience > 0 && num_worse_ >= config_.patience;
 }
 
 void TrainingLoop::write_step(RunFolder* folder) {
@@ -175,7 +174,8 @@ void TrainingLoop::write_step(RunFolder* folder) {
   window_ = {};
 }
 
-void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluation) const {
+void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluation) {
+  evaluated_step_ = step_;
   if (folder == nullptr) return;
   Json record = {{"kind", "eval"}, {"step", step_}};
   record.update(to_json(evaluation));
@@ -232,9 +232,17 @@ void TrainingLoop::finish(RunFolder* folder) {
   const Evaluation evaluation = evaluate(
       [&](const Evaluation& last) {
         save(folder, RunFolder::kModel);
-        keep_best(folder, last);
+        if (evaluated_step_ != step_) keep_best(folder, last);
       },
       [&] { save(folder, RunFolder::kEmaModel); });
+  if (evaluated_step_ != step_) {
+    jointly_slow(setup_.communicator, [&] {
+      write_evaluation(folder, evaluation);
+      return true;
+    });
+  }
+  // With the evaluation, so that a longer run can follow.
+  close_checkpoints(folder);
   const Summary summary{.world_size = setup_.world.size,
                         .steps = step_,
                         .evaluation = evaluation,
@@ -261,7 +269,6 @@ void TrainingLoop::finish(RunFolder* folder) {
 
 void TrainingLoop::write_end(RunFolder& folder, const Summary& summary,
                              const std::vector<std::string>& checksums) {
-  write_evaluation(&folder, summary.evaluation);
   Json record = to_json(summary);
   record["parameter_checksums"] = checksums;
   folder.write_metrics(record);

@@ -60,6 +60,7 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   visitor.number("train/best_loss", best_loss_);
   visitor.number("train/best_step", best_step_);
   visitor.number("train/num_worse", num_worse_);
+  visitor.number("train/evaluated_step", evaluated_step_);
   visit_generator(visitor);
   if (scaler_) scaler_->visit(visitor);
   if (ema_) ema_->visit(visitor);
@@ -217,8 +218,6 @@ void TrainingLoop::end_if_checkpoint_failed() {
 }
 
 void TrainingLoop::close_checkpoints(RunFolder* folder) {
-  if (!meetings_) return;
-  meetings_->leave();
   if (!checkpointer_) return;
   checkpointer_->wait();
   // The end of a long run, so that it can be made longer.

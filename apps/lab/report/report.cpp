@@ -7,6 +7,7 @@
 #include <iterator>
 #include <set>
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "apps/lab/report/chart.hpp"
@@ -54,11 +55,6 @@ const nlohmann::ordered_json& last_evaluation(const RunRecord& run) {
   return run.evaluations.empty() ? kNone : run.evaluations.back();
 }
 
-std::string text_in(const nlohmann::ordered_json& record, const std::string& key) {
-  if (!record.is_object() || !record.contains(key)) return "–";
-  return record[key].is_string() ? record[key].get<std::string>() : record[key].dump();
-}
-
 std::string summary_table(const Runs& runs) {
   std::string html = "<table><tr>";
   for (const char* const heading :
@@ -93,7 +89,7 @@ std::string faults_of(const Runs& runs) {
     }
     if (run.status.is_object() && run.status.contains("faults")) {
       for (const auto& fault : run.status["faults"]) {
-        if (fault.is_string()) texts.push_back(fault.get<std::string>());
+        texts.push_back(fault.is_string() ? fault.get<std::string>() : fault.dump());
       }
     }
     for (const std::string& text : texts) {
@@ -160,9 +156,7 @@ std::string charts_of(const Runs& runs) {
 /// The losses of every rank, where there are several and not too many to see.
 std::string rank_charts(const RunRecord& run) {
   constexpr std::size_t kMostRanks = 16;
-  const auto ranks = run.steps.empty() || !run.steps.back().contains("rank_loss")
-                         ? 0
-                         : run.steps.back()["rank_loss"].size();
+  const std::size_t ranks = run.steps.empty() ? 0 : size_in(run.steps.back(), "rank_loss");
   if (ranks < 2 || ranks > kMostRanks) return "";
   std::string html;
   for (const auto& [title, key] :
@@ -172,11 +166,7 @@ std::string rank_charts(const RunRecord& run) {
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       LineChart::Series series{.name = concat("rank ", rank), .points = {}, .color = rank};
       for (const auto& record : run.steps) {
-        if (!record.contains(key) || record[key].size() != ranks) continue;
-        const auto& value = record[key][rank];
-        if (value.is_number()) {
-          series.points.emplace_back(number_in(record, "step"), value.get<double>());
-        }
+        series.points.emplace_back(number_in(record, "step"), number_in(record, key, rank));
       }
       chart.series.push_back(std::move(series));
     }
@@ -188,18 +178,17 @@ std::string rank_charts(const RunRecord& run) {
 std::string time_of_ranks(const RunRecord& run) {
   constexpr std::size_t kMostBars = 64;
   const auto& end = run.final_record;
-  if (!end.is_object() || !end.contains("rank_step_ms")) return "";
   StackedBars chart{.title = concat("Time of a step on every rank: ", run.name),
                     .parts = {"forward", "backward", "waiting for peers", "mix and update",
                               "batches and the rest"},
                     .bars = {},
                     .unit = "ms"};
-  for (std::size_t rank = 0; rank < std::min(end["rank_step_ms"].size(), kMostBars); ++rank) {
+  for (std::size_t rank = 0; rank < std::min(size_in(end, "rank_step_ms"), kMostBars); ++rank) {
     std::vector<double> values;
-    double rest = end["rank_step_ms"][rank].get<double>();
+    double rest = number_in(end, "rank_step_ms", rank);
     for (const char* const key :
          {"rank_forward_ms", "rank_backward_ms", "rank_wait_ms", "rank_update_ms"}) {
-      values.push_back(end[key][rank].get<double>());
+      values.push_back(number_in(end, key, rank));
       rest -= values.back();
     }
     values.push_back(rest);
@@ -225,27 +214,47 @@ std::string in_base64(const std::string& bytes) {
   return text;
 }
 
+/// A file of its own in the folder for such files; removed at the end.
+class TemporaryFile {
+ public:
+  TemporaryFile()
+      : path_((std::filesystem::temp_directory_path() / "gossamer_XXXXXX.svg").string()) {
+    const int file = ::mkstemps(path_.data(), 4);
+    if (file < 0) throw CheckpointError(concat(path_, " cannot be made"));
+    ::close(file);
+  }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 /// A drawing of the rounds; a sentence if there is none.
 std::string topology_of(const RunRecord& run) {
-  const int size = run.environment.is_object() ? run.environment.value("world_size", 0) : 0;
-  if (size < 2 || run.value("topology.name").empty()) return "";
-  const std::string path =
-      (std::filesystem::temp_directory_path() / concat("gossamer_report_", getpid(), ".svg"))
-          .string();
+  constexpr double kMostDrawn = 512.0;
+  const double size = number_in(run.environment, "world_size");
+  if (!(size >= 2.0 && size <= kMostDrawn) || run.value("topology.name").empty()) return "";
+  const double node_size = number_in(run.environment, "node_size");
+  const World world{.size = static_cast<int>(size),
+                    .node_size = static_cast<int>(node_size >= 1.0 ? node_size : size)};
   std::string html = concat("<h3>", escaped(run.name), "</h3>");
   try {
-    const World world{.size = size, .node_size = run.environment.value("node_size", size)};
+    const TemporaryFile file;
     const Options config(read_yaml_file(run.path + "/config.yaml"));
-    plot_topology(*read_topology(config.section("topology"), world, "ring"), world, path);
-    std::ifstream file(path, std::ios::binary);
-    const std::string svg(std::istreambuf_iterator<char>(file), {});
+    plot_topology(*read_topology(config.section("topology"), world, "ring"), world, file.path());
+    std::ifstream drawing(file.path(), std::ios::binary);
+    const std::string svg(std::istreambuf_iterator<char>(drawing), {});
     html += concat("<p><img alt=\"rounds of the topology\" src=\"data:image/svg+xml;base64,",
                    in_base64(svg), "\"></p>\n");
-  } catch (const ConfigError& error) {
+  } catch (const std::exception& error) {
     html += concat("<p>There is no drawing: ", escaped(error.what()), "</p>\n");
   }
-  std::error_code ignored;
-  std::filesystem::remove(path, ignored);
   return html;
 }
 
@@ -343,7 +352,7 @@ std::string csv_report(const Runs& runs) {
     for (std::size_t i = name.find('"'); i != name.npos; i = name.find('"', i + 2)) {
       name.insert(i, 1, '"');
     }
-    csv += concat("\"", name, "\",", record.value("kind", ""));
+    csv += concat("\"", name, "\",", text_in(record, "kind"));
     for (const std::string& key : columns) {
       csv += ",";
       if (record.contains(key) && record[key].is_number()) csv += record[key].dump();

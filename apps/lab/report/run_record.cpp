@@ -17,6 +17,7 @@ using ReportJson = nlohmann::ordered_json;
 
 // The beginning of a line, so that long files need not be parsed whole.
 constexpr std::string_view kStepLine = R"({"kind":"step")";
+constexpr std::string_view kConsensusKey = "\"consensus_distance\"";
 
 /// The values of a tree, by dotted paths. A list is one value.
 void flatten(const YamlNode& node, const std::string& path,
@@ -42,13 +43,30 @@ void flatten(const YamlNode& node, const std::string& path,
   }
 }
 
-std::size_t count_steps(const std::string& metrics) {
+/// Numbers of records of steps: with a consensus distance, and without. The two are thinned apart,
+/// or the few with a distance could all be left out.
+struct StepCounts {
+  std::size_t with = 0;
+  std::size_t without = 0;
+};
+
+std::size_t& count_of(const std::string& line, StepCounts& counts) {
+  return line.find(kConsensusKey) == line.npos ? counts.without : counts.with;
+}
+
+StepCounts count_steps(const std::string& metrics) {
   std::ifstream file(metrics);
-  std::size_t count = 0;
+  StepCounts counts;
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(kStepLine)) ++count;
+    if (line.starts_with(kStepLine)) ++count_of(line, counts);
   }
-  return count;
+  return counts;
+}
+
+bool keeps(const std::string& line, StepCounts counts, std::size_t most, StepCounts& seen) {
+  const std::size_t count = count_of(line, counts);
+  const std::size_t index = count_of(line, seen)++;
+  return index % (count / most + 1) == 0 || index + 1 == count;
 }
 
 ReportJson read_json(const fs::path& path) {
@@ -79,17 +97,15 @@ RunRecord read_run(const std::string& path, std::size_t most_steps) {
   run.status = read_json(folder / "status.json");
   run.environment = read_json(folder / "environment.json");
   const std::string metrics = (folder / "metrics.jsonl").string();
-  const std::size_t num_steps = count_steps(metrics);
-  const std::size_t stride = num_steps / most_steps + 1;
-  std::size_t step = 0;
+  const StepCounts counts = count_steps(metrics);
+  StepCounts seen;
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);) {
-    const bool of_step = line.starts_with(kStepLine);
-    if (of_step && step++ % stride != 0 && step != num_steps) continue;
+    if (line.starts_with(kStepLine) && !keeps(line, counts, most_steps, seen)) continue;
     ReportJson record = ReportJson::parse(line, nullptr, /*allow_exceptions=*/false);
     // The last line of a run that is under way may be cut off.
     if (!record.is_object()) continue;
-    const std::string kind = record.value("kind", "");
+    const std::string kind = text_in(record, "kind");
     if (kind == "step") {
       run.steps.push_back(std::move(record));
     } else if (kind == "eval") {
@@ -106,6 +122,23 @@ double number_in(const ReportJson& record, const std::string& key) {
     return record[key].get<double>();
   }
   return std::numeric_limits<double>::quiet_NaN();
+}
+
+double number_in(const ReportJson& record, const std::string& key, std::size_t index) {
+  if (index < size_in(record, key) && record[key][index].is_number()) {
+    return record[key][index].get<double>();
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+std::size_t size_in(const ReportJson& record, const std::string& key) {
+  const bool has = record.is_object() && record.contains(key) && record[key].is_array();
+  return has ? record[key].size() : 0;
+}
+
+std::string text_in(const ReportJson& record, const std::string& key) {
+  if (!record.is_object() || !record.contains(key)) return "";
+  return record[key].is_string() ? record[key].get<std::string>() : record[key].dump();
 }
 
 }  // namespace gossamer::apps

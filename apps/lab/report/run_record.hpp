@@ -37,7 +37,15 @@ struct RunRecord {
 /// the last one.
 RunRecord read_run(const std::string& path, std::size_t most_steps = 2000);
 
+// Whatever a file holds, these functions return something.
+
 /// A number of a record; NaN if there is none.
 double number_in(const nlohmann::ordered_json& record, const std::string& key);
+/// A number of a list in a record; NaN if there is none.
+double number_in(const nlohmann::ordered_json& record, const std::string& key, std::size_t index);
+/// The length of a list in a record; 0 if there is none.
+std::size_t size_in(const nlohmann::ordered_json& record, const std::string& key);
+/// A text of a record, other values as JSON; empty if there is none.
+std::string text_in(const nlohmann::ordered_json& record, const std::string& key);
 
 }  // namespace gossamer::apps

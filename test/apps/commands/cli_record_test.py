@@ -43,6 +43,30 @@ class Records(CliCase):
             # That of step 8 was the end of the first run, whose end is no longer in metrics.jsonl.
             self.assertEqual([event.step for event in events.Scalars(tag)], [4, 8, 12], tag)
 
+    def test_of_an_end_are_kept_by_a_run_that_goes_on(self):
+        """An evaluation at the end of a run is one of the longer run, too."""
+        run = ["train", "tiny.yaml", "--ranks", "2", "run.checkpoint_every=4"]
+        self.gossamer(*run, "run.steps=16", "run.output_dir=whole")
+        self.gossamer(*run)
+        self.gossamer(*run, "run.steps=16", "--resume", "auto")
+
+        def evaluations(folder):
+            return [(record["step"], record["loss_mean_model"])
+                    for record in self.records(folder, "eval")]
+        self.assertEqual(evaluations("out"), evaluations("whole"))
+        self.assertEqual([step for step, _ in evaluations("out")], [4, 8, 12, 16])
+
+    def test_of_a_run_out_of_patience_stay(self):
+        run = ["train", "tiny.yaml", "optimizer.lr=3", "optimizer.name=sgd", "train.patience=1",
+               "train.nonfinite=skip", "run.steps=80", "run.checkpoint_every=4"]
+        done = self.gossamer(*run)
+        self.assertIn("(train.patience)", done.stderr)
+        steps = [record["step"] for record in self.records("out", "eval")]
+        self.assertLess(steps[-1], 80)
+        self.assertEqual(len(set(steps)), len(steps))
+        self.gossamer(*run, "--resume", "auto")
+        self.assertEqual([record["step"] for record in self.records("out", "eval")], steps)
+
     def test_become_a_page_and_a_table(self):
         self.gossamer("train", "tiny.yaml", "--ranks", "2", "run.output_dir=a")
         self.gossamer("train", "tiny.yaml", "run.output_dir=b", "log.report=false",

@@ -132,6 +132,9 @@ TEST(Arrays, SaysWhatIsWrong) {
   write_npy<float>(folder.file("train_inputs.npy"), "<f4", {4, 2},
                    {0, 1, 2, 3, 4, 5, std::nanf(""), 7});
   EXPECT_TRUE(contains(error_of(path), "element 6: is nan"));
+  write_npy<float>(folder.file("train_inputs.npy"), "<f4",
+                   {0, std::int64_t{1} << 61U, std::int64_t{1} << 61U}, {});
+  EXPECT_TRUE(contains(error_of(path), "more elements than memory"));
   write_npy<float>(folder.file("train_inputs.npy"), "<f4", {4}, {0, 1, 2, 3});
   EXPECT_TRUE(contains(error_of(path), "allowed: [samples, features]"));
 }

@@ -93,6 +93,9 @@ TEST(Tokens, SaysWhatIsWrong) {
   EXPECT_TRUE(contains(what_of<DataError>([&] { load("tokens", folder.file("nothing.bin")); }),
                        "nothing.bin"));
   EXPECT_TRUE(contains(what_of<DataError>([&] { load("tokens", folder.file("")); }), "`train`"));
+  write_bytes(folder.file("retrieval_train.bin"), tokens<std::uint16_t>(0, 100));
+  EXPECT_TRUE(contains(what_of<DataError>([&] { load("tokens", folder.file("")); }),
+                       "it is unclear what the file is for"));
   write_bytes(path, tokens<std::uint16_t>(0, 100));
   const Dataset data = load("tokens", path, ", context: 4, vocab_size: 40");
   EXPECT_EQ(window(*data.train, 0).back(), 4);

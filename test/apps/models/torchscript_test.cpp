@@ -92,7 +92,39 @@ TEST(TorchScript, SaysWhatIsWrong) {
   EXPECT_TRUE(contains(what_of<ConfigError>([&] {
                          model->forward(torch::ones({2, 1, 28, 28}));
                        }),
-                       "need a last dimension of 7"));
+                       "with a last dimension of 7"));
+}
+
+TEST(TorchScript, RefusesOutputsThatAreNoAnswers) {
+  const Folder folder;
+  const std::string path = folder.file("net.pt");
+  const auto forward = [&](const std::string& body) {
+    torch::jit::Module module("Net");
+    module.register_parameter("weight", torch::ones({784, 10}), false);
+    module.define(concat("def forward(self, x):\n    ", body, "\n"));
+    module.save(path);
+    const auto model = make(path);
+    return what_of<ConfigError>([&] { model->forward(torch::ones({2, 1, 28, 28})); });
+  };
+  EXPECT_EQ(forward("return x.flatten(1).matmul(self.weight)"), "");
+  EXPECT_TRUE(contains(forward("return x.flatten(1).matmul(self.weight).mean(0, keepdim=True)"),
+                       "the data need 2 answers"));
+  EXPECT_TRUE(contains(forward("return x.flatten(1), x"), "returns no tensor"));
+  const std::string failed = forward("return x.matmul(self.weight)");
+  EXPECT_TRUE(contains(failed, "failed for inputs of the shape [2, 1, 28, 28]")) << failed;
+  EXPECT_EQ(failed.find('\n'), std::string::npos);
+}
+
+TEST(TorchScript, RefusesAMatrixThatIsTiedToItsTranspose) {
+  const Folder folder;
+  torch::jit::Module module("Net");
+  const torch::Tensor square = torch::ones({10, 10});
+  module.register_parameter("encode", square, false);
+  module.register_parameter("decode", square.t(), false);
+  module.define("def forward(self, x):\n    return x\n");
+  module.save(folder.file("net.pt"));
+  EXPECT_TRUE(
+      contains(what_of<ConfigError>([&] { make(folder.file("net.pt")); }), "shares its memory"));
 }
 
 TEST(TorchScript, TrainsLikeAnyModel) {

@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "apps/data/array_samples.hpp"
 #include "apps/models/losses.hpp"
 #include "apps/train/loss_scaler.hpp"
 #include "apps/train/model_ema.hpp"
@@ -86,6 +87,20 @@ TEST(Tasks, FitNumbers) {
   EXPECT_NEAR(weight[0][1].item<double>(), -2.0, 0.05);
 }
 
+TEST(Tasks, CheckTargetsThatMustBeFractions) {
+  const auto data_with = [](float number) {
+    const auto samples = std::make_shared<const ArraySamples>(
+        SampleShape{.height = 1, .width = 1, .num_outputs = 1}, 2,
+        ArraySamples::Content{.values = std::vector<float>{1, 2}, .numbers = {0.5F, number}});
+    return Dataset{.train = samples, .validation = samples};
+  };
+  const LossEntry& fractions = loss_for("binary_cross_entropy", TargetKind::kNumbers);
+  EXPECT_NO_THROW(check_targets(fractions, data_with(1.0F)));
+  EXPECT_TRUE(contains(what_of<DataError>([&] { check_targets(fractions, data_with(-1.0F)); }),
+                       "training sample 1 is -1"));
+  EXPECT_NO_THROW(check_targets(loss_for("mse", TargetKind::kNumbers), data_with(-1.0F)));
+}
+
 TEST(Tasks, RefuseALossThatDoesNotFitTheData) {
   const auto body = [](Communicator& communicator, const World& world) {
     const RunConfig config = read_text(kMlp + "train: {loss: mse}\n", {}, world);
@@ -155,6 +170,8 @@ TEST(Fp16, LeavesOutStepsUntilTheScaleFits) {
   EXPECT_LT(run.final_record()["loss_mean_model"], 100.0) << "2700 at the start";
   EXPECT_TRUE(contains(refusal(kMlp + "device: {precision: fp16}\ntrain: {nonfinite: abort}\n"),
                        "allowed: skip"));
+  EXPECT_TRUE(
+      contains(refusal(kMlp + "device: {precision: fp16, graph: true}\n"), "device.graph: false"));
 }
 
 TEST(Ema, AveragesTheMeanModelOfAllSteps) {
@@ -238,18 +255,18 @@ TEST(LoadModelFile, ComparesNamesAndShapes) {
   const auto from = model(5);
   write_model_file(path, copy_to_host(*from));
   const auto same = model(5);
-  EXPECT_EQ(load_model_file(path, *same, false), "");
+  EXPECT_EQ(load_model_file(path, *same, false, "Advice."), "");
   for (std::size_t p = 0; p < from->parameters().size(); ++p) {
     EXPECT_TRUE(torch::equal(from->parameters()[p], same->parameters()[p]));
     EXPECT_TRUE(same->parameters()[p].requires_grad());
   }
   const auto wider = model(6);
-  const std::string what =
-      what_of<CheckpointError>([&] { static_cast<void>(load_model_file(path, *wider, false)); });
+  const std::string what = what_of<CheckpointError>(
+      [&] { static_cast<void>(load_model_file(path, *wider, false, "Advice.")); });
   EXPECT_TRUE(contains(what, "hidden1.weight ([5, 16], not [6, 16])")) << what;
-  EXPECT_TRUE(contains(what, "model.init_partial: true")) << what;
+  EXPECT_TRUE(contains(what, "Advice.")) << what;
   const torch::Tensor before = wider->named_parameters()["hidden1.weight"].clone();
-  const std::string difference = load_model_file(path, *wider, true);
+  const std::string difference = load_model_file(path, *wider, true, "");
   EXPECT_TRUE(contains(difference, "hidden1.weight")) << difference;
   EXPECT_TRUE(torch::equal(wider->named_parameters()["hidden1.weight"], before));
   EXPECT_TRUE(torch::equal(wider->named_parameters()["output.bias"],
@@ -258,10 +275,10 @@ TEST(LoadModelFile, ComparesNamesAndShapes) {
   write_model_file(
       path, {{"output.bias", torch::ones({3}, torch::kBFloat16)}, {"head", torch::zeros({2})}});
   const std::string other =
-      what_of<CheckpointError>([&] { static_cast<void>(load_model_file(path, *same, false)); });
+      what_of<CheckpointError>([&] { static_cast<void>(load_model_file(path, *same, false, "")); });
   EXPECT_TRUE(contains(other, "lacks hidden1.weight, hidden1.bias, output.weight")) << other;
   EXPECT_TRUE(contains(other, "the model has no head")) << other;
-  static_cast<void>(load_model_file(path, *same, true));
+  static_cast<void>(load_model_file(path, *same, true, ""));
   EXPECT_TRUE(torch::equal(same->named_parameters()["output.bias"], torch::ones({3})));
 }
 

@@ -98,6 +98,43 @@ TEST(HtmlReport, ComparesRuns) {
   EXPECT_TRUE(contains(html, series_color(1)));
 }
 
+TEST(ReadRun, KeepsTheConsensusDistancesOfALongRun) {
+  const Folder folder;
+  const std::string path = write_run(folder, "a", 0);
+  std::string lines;
+  for (int step = 1; step <= 400; ++step) {
+    lines += concat(R"({"kind":"step","step":)", step,
+                    step % 10 == 0 ? R"(,"consensus_distance":0.5)" : "", "}\n");
+  }
+  write_bytes(path + "/metrics.jsonl", lines);
+  const RunRecord run = read_run(path, 100);
+  EXPECT_LT(run.steps.size(), 180U);
+  EXPECT_EQ(
+      std::ranges::count_if(
+          run.steps, [](const auto& record) { return record.contains("consensus_distance"); }),
+      40);
+}
+
+TEST(HtmlReport, SurvivesFilesOfOtherTypes) {
+  const Folder folder;
+  const std::string path = write_run(folder, "odd");
+  for (const std::string line :
+       {R"({"kind":5})", R"({"kind":"step","step":"x","rank_loss":"y"})",
+        R"({"kind":"step","step":1,"loss":[1],"rank_loss":[1,2],"rank_wait_ms":[1]})",
+        R"({"kind":"final","rank_step_ms":[null,"a"],"rank_forward_ms":[]})",
+        R"({"kind":"eval","loss_mean_model":null})", "[1, 2]", "7", "{"}) {
+    write_bytes(path + "/metrics.jsonl", line + "\n");
+    for (const std::string other :
+         {R"({"state": 1, "faults": 3, "message": []})",
+          R"({"world_size": "4", "versions": [1], "hosts": {"a": 1}, "started": null})", "[]"}) {
+      write_bytes(path + "/status.json", other);
+      write_bytes(path + "/environment.json", other);
+      EXPECT_FALSE(html_report({read_run(path)}).empty());
+      EXPECT_FALSE(csv_report({read_run(path)}).empty());
+    }
+  }
+}
+
 TEST(HtmlReport, IsThereForARunWithoutRecords) {
   const Folder folder;
   fs::create_directories(folder.file("new"));

@@ -118,7 +118,7 @@ void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0) {
   const std::string whole = folder.file("whole");
   const std::string torn = folder.file("torn");
   ASSERT_EQ(train_into(run.yaml(11), run.num_ranks, whole, false), 0);
-  for (const int step : {4, 8}) {
+  for (const int step : kSanitized ? std::vector{8} : std::vector{4, 8}) {
     fs::remove_all(torn);
     fs::copy(whole, torn, fs::copy_options::recursive);
     for (int later = step + 1; later <= 11; ++later) {

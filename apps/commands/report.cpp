@@ -32,13 +32,13 @@ struct ReportArguments {
 };
 
 void report(const ReportArguments& arguments) {
-  const auto read = [&](auto... most_steps) {
+  const auto read = [&](std::size_t most_steps) {
     std::vector<RunRecord> runs;
-    for (const std::string& path : arguments.paths) runs.push_back(read_run(path, most_steps...));
+    for (const std::string& path : arguments.paths) runs.push_back(read_run(path, most_steps));
     return runs;
   };
   if (!arguments.csv.empty()) {
-    const std::vector<RunRecord> runs = read(std::numeric_limits<std::size_t>::max() - 1);
+    const std::vector<RunRecord> runs = read(std::numeric_limits<std::size_t>::max());
     const std::string csv = csv_report(runs);
     if (arguments.csv == "-") {
       std::cout << csv << std::flush;
@@ -48,7 +48,7 @@ void report(const ReportArguments& arguments) {
     }
     if (arguments.output.empty()) return;
   }
-  const std::vector<RunRecord> runs = read();
+  const std::vector<RunRecord> runs = read(kMostSteps);
   std::string output = arguments.output;
   if (output.empty()) {
     output = runs.size() == 1 ? concat(runs.front().path, "/", kReportName) : kReportName;

@@ -69,11 +69,20 @@ constexpr std::array kTable = {
                configure_torchscript, std::nullopt},
 };
 
+/// Gives a parameter the values that `draw` returns, one call for each element in order.
+template <class Draw>
+void fill(const torch::Tensor& parameter, const Draw& draw) {
+  torch::Tensor values = parameter.detach();
+  float* data = values.data_ptr<float>();
+  for (std::int64_t i = 0; i < values.numel(); ++i) data[i] = static_cast<float>(draw());
+}
+
 void initialise_layer(const torch::Tensor& weight, const torch::Tensor& bias, Random& random) {
   const auto fan_in = static_cast<double>(weight.numel() / weight.size(0));
   const double bound = 1.0 / std::sqrt(fan_in);
-  draw_uniform(weight, bound, random);
-  draw_uniform(bias, bound, random);
+  const auto draw = [&] { return random.uniform(-bound, bound); };
+  fill(weight, draw);
+  if (bias.defined()) fill(bias, draw);
 }
 
 }  // namespace
@@ -96,21 +105,8 @@ const SampleShape& need_two_halvings(const SampleShape& shape, std::string_view 
                            kMinSide, " pixels, these have ", shape.height, " x ", shape.width));
 }
 
-void draw_uniform(const torch::Tensor& parameter, double bound, Random& random) {
-  if (!parameter.defined()) return;
-  auto values = parameter.detach();
-  float* data = values.data_ptr<float>();
-  for (std::int64_t i = 0; i < values.numel(); ++i) {
-    data[i] = static_cast<float>(random.uniform(-bound, bound));
-  }
-}
-
 void draw_normal(const torch::Tensor& parameter, double deviation, Random& random) {
-  auto values = parameter.detach();
-  float* data = values.data_ptr<float>();
-  for (std::int64_t i = 0; i < values.numel(); ++i) {
-    data[i] = static_cast<float>(deviation * random.normal());
-  }
+  fill(parameter, [&] { return deviation * random.normal(); });
 }
 
 void Model::reset(Random& random) { initialise(*this, random); }

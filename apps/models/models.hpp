@@ -64,9 +64,6 @@ std::vector<std::string> model_names();
 const ModelEntry& find_model(std::string_view name);
 std::unique_ptr<const ModelFactory> configure_model(std::string_view name, const Options& model);
 
-/// Gives a parameter values that are uniform between -bound and bound; does nothing if it is
-/// undefined.
-void draw_uniform(const torch::Tensor& parameter, double bound, Random& random);
 /// Gives a parameter values of a normal distribution around 0.
 void draw_normal(const torch::Tensor& parameter, double deviation, Random& random);
 

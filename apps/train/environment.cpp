@@ -29,12 +29,10 @@ std::string value_in(const std::string& path, std::string_view key) {
 }
 
 Json this_host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
   std::istringstream memory(value_in("/proc/meminfo", "MemTotal"));
   double kilobytes = 0.0;
   memory >> kilobytes;
-  return {{"name", name.data()},
+  return {{"name", host_name()},
           {"processor", value_in("/proc/cpuinfo", "model name")},
           {"cores", std::thread::hardware_concurrency()},
           {"memory_gb", std::round(kilobytes / 1e5) / 10.0}};
@@ -61,6 +59,11 @@ Json versions_of(const std::string& lines) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "host";
+}
 
 Json describe_environment(Communicator& communicator, const World& world,
                           const std::string& versions) {

@@ -9,6 +9,9 @@
 
 namespace gossamer::apps {
 
+/// The name of this machine.
+std::string host_name();
+
 /// Collective. `versions` has one line for each library: its name, spaces, its version. Returns
 /// {started, world_size, node_size, versions: {...}, hosts: [{name, processor, cores, memory_gb,
 /// ranks}]}.

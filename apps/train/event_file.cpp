@@ -6,8 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include <unistd.h>
-
+#include "apps/train/environment.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 
@@ -76,11 +75,6 @@ std::string bytes_of(Integer value) {
   std::string bytes(sizeof value, '\0');
   std::memcpy(bytes.data(), &value, sizeof value);
   return bytes;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "host";
 }
 
 }  // namespace

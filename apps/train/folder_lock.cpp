@@ -8,17 +8,14 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "apps/train/environment.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {
 
-std::string this_process() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return concat("process ", getpid(), " on ", host.data());
-}
+std::string this_process() { return concat("process ", getpid(), " on ", host_name()); }
 
 std::string first_line(int file) {
   std::array<char, 512> text{};

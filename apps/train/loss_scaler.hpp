@@ -1,7 +1,7 @@
 #pragma once
-// The factor by which a loss is multiplied before its backward pass in float16, so that small
-// gradients do not become 0 (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section
-// 3.2, with the dynamic choice that torch.amp.GradScaler makes).
+// Scales the loss before a backward pass in float16. Without the scale small gradients would become
+// 0. Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2. The scale
+// changes during the run by the rules of torch.amp.GradScaler.
 //
 // Protocol: multiply each loss by scale(), and tell update() after each step whether the step was
 // skipped. All ranks skip the same steps, so they have the same scale. Not thread safe.

@@ -26,7 +26,6 @@ std::shared_ptr<Model> make_net(const RunConfig& config, const TrainingLoop::Set
   net->reset(random);
   // Not only at the end of the run, when it would be too late.
   check_savable(*net);
-  check_targets(loss_for(config.loss, setup.data->train->target()), *setup.data);
   // The wrapper copies the values of rank 0 to the other ranks.
   if (setup.world.rank != 0 || setup.resumes || config.model_init.empty()) return net;
   const std::string difference =
@@ -46,15 +45,15 @@ std::shared_ptr<Model> place_net(std::shared_ptr<Model> net, const RunConfig& co
 BatchLoader::Setup make_batches(const RunConfig& config, const TrainingLoop::Setup& setup) {
   const Samples& train = *setup.data->train;
   // Samples without a class are all alike.
-  const std::vector<std::int64_t> alike(
-      train.labels().empty() ? static_cast<std::size_t>(train.size()) : 0);
-  if (config.dirichlet_alpha && train.labels().empty()) {
+  const bool has_labels = !train.labels().empty();
+  const std::vector<std::int64_t> alike(has_labels ? 0 : static_cast<std::size_t>(train.size()));
+  if (config.dirichlet_alpha && !has_labels) {
     throw ConfigError(
         "data.dirichlet_alpha: deals samples out by class, and these data have numbers as "
         "targets, allowed: null");
   }
-  auto shards = shard_samples(train.labels().empty() ? alike : train.labels(), setup.world.size,
-                              config.seed, config.dirichlet_alpha);
+  auto shards = shard_samples(has_labels ? train.labels() : alike, setup.world.size, config.seed,
+                              config.dirichlet_alpha);
   return {.samples = setup.data->train,
           .sampler = {std::move(shards[static_cast<std::size_t>(setup.world.rank)]),
                       config.batch_size, config.seed, setup.world.rank},
@@ -104,7 +103,11 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
                               .world = setup.world,
                               .logger = setup.logger,
                               .timeout_s = config.comm_timeout_s}),
-      net_(place_net(jointly_slow(setup.communicator, [&] { return make_net(config, setup); }),
+      net_(place_net(jointly_slow(setup.communicator,
+                                  [&] {
+                                    check_targets(loss_, *setup.data);
+                                    return make_net(config, setup);
+                                  }),
                      config, device_.device())),
       model_(net_, device_.communicator(),
              model_options(config, setup, total_steps_, device_.stream())),

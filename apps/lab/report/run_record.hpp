@@ -33,9 +33,12 @@ struct RunRecord {
   [[nodiscard]] std::string value(const std::string& key) const;
 };
 
+/// Records of steps that a chart can show.
+inline constexpr std::size_t kMostSteps = 2000;
+
 /// Reads the folder of a run. Keeps about `most_steps` of the records of steps, evenly chosen, and
 /// the last one.
-RunRecord read_run(const std::string& path, std::size_t most_steps = 2000);
+RunRecord read_run(const std::string& path, std::size_t most_steps = kMostSteps);
 
 // Whatever a file holds, these functions return something.
 

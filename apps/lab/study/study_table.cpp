@@ -7,20 +7,13 @@
 #include <cstdio>
 #include <string_view>
 
+#include "apps/lab/report/run_record.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {
 
 constexpr std::string_view kPlusMinus = " \u00b1 ";
-
-double number_of(const Json& record, std::string_view key) {
-  const auto found = record.find(key);
-  if (found == record.end() || !found->is_number()) {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
-  return found->get<double>();
-}
 
 std::string fixed(double value, int digits) {
   std::array<char, 64> text{};
@@ -81,12 +74,12 @@ StudyRow make_row(const StudyRun& run, const Json& final_record) {
           .seed = run.seed,
           .workers = final_record.value("world_size", 0),
           .steps = final_record.value("step", std::int64_t{0}),
-          .accuracy_mean_model = number_of(final_record, "accuracy_mean_model"),
-          .accuracy_worst_local = number_of(final_record, "accuracy_worst_local"),
-          .loss_mean_model = number_of(final_record, "loss_mean_model"),
-          .consensus_distance = number_of(final_record, "consensus_distance"),
-          .bytes_per_step = number_of(final_record, "bytes_sent_per_step"),
-          .train_s = number_of(final_record, "train_s")};
+          .accuracy_mean_model = number_in(final_record, "accuracy_mean_model"),
+          .accuracy_worst_local = number_in(final_record, "accuracy_worst_local"),
+          .loss_mean_model = number_in(final_record, "loss_mean_model"),
+          .consensus_distance = number_in(final_record, "consensus_distance"),
+          .bytes_per_step = number_in(final_record, "bytes_sent_per_step"),
+          .train_s = number_in(final_record, "train_s")};
 }
 
 Moments moments_of(const std::vector<double>& values) {

@@ -102,17 +102,7 @@ TEST(Tasks, CheckTargetsThatMustBeFractions) {
 }
 
 TEST(Tasks, RefuseALossThatDoesNotFitTheData) {
-  const auto body = [](Communicator& communicator, const World& world) {
-    const RunConfig config = read_text(kMlp + "train: {loss: mse}\n", {}, world);
-    const TrainingLoop trainer(config,
-                               {.communicator = communicator,
-                                .world = world,
-                                .logger = {},
-                                .data = std::make_shared<const Dataset>(config.data->load(1))});
-    return 0;
-  };
-  EXPECT_EQ(launch("threads", {.num_ranks = 1, .log_level = LogLevel::kOff}, body),
-            static_cast<int>(ExitCode::kConfig));
+  EXPECT_EQ(exit_code_of_loop(kMlp + "train: {loss: mse}\n"), static_cast<int>(ExitCode::kConfig));
 }
 
 TEST(Accumulate, AddsUpToLargerBatches) {

@@ -94,4 +94,18 @@ inline Outcome train(const std::string& yaml, int num_ranks) {
   return run;
 }
 
+/// The exit code of a training whose loop cannot be made.
+inline int exit_code_of_loop(const std::string& yaml) {
+  const auto body = [&yaml](Communicator& communicator, const World& world) {
+    const RunConfig config = read_text(yaml, {}, world);
+    const TrainingLoop trainer(config,
+                               {.communicator = communicator,
+                                .world = world,
+                                .logger = {},
+                                .data = std::make_shared<const Dataset>(config.data->load(1))});
+    return 0;
+  };
+  return launch("threads", {.num_ranks = 1, .log_level = LogLevel::kOff}, body);
+}
+
 }  // namespace gossamer::apps

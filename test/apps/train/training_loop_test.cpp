@@ -167,17 +167,8 @@ TEST(TrainingLoop, LearnsATextByItsBytes) {
 }
 
 TEST(TrainingLoop, RecordsNoGraphsOnProcessors) {
-  const LaunchOptions options{.num_ranks = 1, .log_level = LogLevel::kOff};
-  const auto body = [](Communicator& communicator, const World& world) {
-    const RunConfig config = read_text(kMlp + "device: {graph: true}\n", {}, world);
-    const TrainingLoop trainer(config,
-                               {.communicator = communicator,
-                                .world = world,
-                                .logger = {},
-                                .data = std::make_shared<const Dataset>(config.data->load(1))});
-    return 0;
-  };
-  EXPECT_EQ(launch("threads", options, body), static_cast<int>(ExitCode::kConfig));
+  EXPECT_EQ(exit_code_of_loop(kMlp + "device: {graph: true}\n"),
+            static_cast<int>(ExitCode::kConfig));
 }
 
 TEST(TrainingLoop, CountsEpochsInBatchesOfTheShard) {

@@ -7,8 +7,14 @@
 // the operation is over; a block that is only sent may be read. The operation keeps its `owner`
 // alive until then.
 //
+// An exchange may have to wait until the messages of earlier exchanges of the same communicator
+// have left. So the orders in which the members submit exchanges must not form a cycle, as they
+// would if rank 0 exchanged with 1 and then 2, rank 1 with 2 and then 0, and rank 2 with 0 and
+// then 1. Members that go through the same rounds in the same order meet this condition.
+//
 // Chains: an operation submitted with `after` starts when that other operation is over. Later
-// operations of the same communicator do not overtake it. So two chains that must not wait for each
+// exchanges of the same communicator do not overtake an exchange, nor later collective operations a
+// collective one. So two chains that must not wait for each
 // other's last links need different communicators for these links.
 //
 // Work on the blocks before and between operations goes to stream(). An operation waits for such

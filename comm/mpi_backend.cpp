@@ -79,14 +79,13 @@ class MpiCommunicator : public Communicator {
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     require_peer("exchange", peer, rank(), size());
     require_alike("exchange", send, receive);
-    return submit(make_mpi_exchange(group_, send, {peer}, {{peer, receive}}), std::move(context));
+    return submit_exchange(send, {peer}, {{peer, receive}}, std::move(context));
   }
 
   Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
                                   std::vector<Incoming> incoming, OpContext context) override {
     require_neighbors(send, peers, incoming, rank(), size());
-    return submit(make_mpi_exchange(group_, send, std::move(peers), std::move(incoming)),
-                  std::move(context));
+    return submit_exchange(send, std::move(peers), std::move(incoming), std::move(context));
   }
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
@@ -135,6 +134,16 @@ class MpiCommunicator : public Communicator {
  private:
   Request submit(std::unique_ptr<Operation> operation, OpContext context) {
     return context_->worker->submit(std::move(operation), std::move(context), group_.get());
+  }
+
+  /// Exchanges have a channel of their own, so that no collective operation waits for a peer's
+  /// message.
+  Request submit_exchange(ConstBlock send, std::vector<int> peers, std::vector<Incoming> incoming,
+                          OpContext context) {
+    const void* channel = &group_->world_ranks;
+    return context_->worker->submit(
+        make_mpi_exchange(group_, send, std::move(peers), std::move(incoming)), std::move(context),
+        channel);
   }
 
   std::vector<std::string> gather(std::string text, OpLabel label) {

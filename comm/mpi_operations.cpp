@@ -13,10 +13,6 @@ namespace {
 
 // MPI counts are ints.
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
-// Exchanges go in pieces that are all under way at once. In one piece each bucket's hand-shake
-// would queue up behind the data of the bucket before it and leave the wire idle meanwhile; see
-// docs/design.md for figures.
-constexpr std::int64_t kPieceBytes = std::int64_t{256} * 1024;
 constexpr int kExchangeTag = 1;
 
 /// Calls fn(first, count) for consecutive pieces of at most `largest` elements; once for an empty
@@ -38,12 +34,14 @@ const std::byte* at(const ConstBlock& block, std::int64_t first) {
   return static_cast<const std::byte*>(block.data) + first * size_of(block.dtype);
 }
 
-/// Owns the MPI requests of one operation.
-class MpiOperation : public Operation {
+/// MPI requests that are tested together.
+class MpiRequests {
  public:
-  explicit MpiOperation(std::shared_ptr<const MpiGroup> group) : group_(std::move(group)) {}
+  MPI_Request* add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+  void clear() { requests_.clear(); }
 
-  bool test() override {
+  /// Whether all are over. Never blocks. Throws CommError.
+  bool test() {
     int done = 0;
     statuses_.resize(requests_.size());
     const int code =
@@ -52,6 +50,25 @@ class MpiOperation : public Operation {
     mpi_check(code, "MPI_Testall");
     return done != 0;
   }
+
+ private:
+  /// MPI_ERR_IN_STATUS says nothing by itself: the reason stands in one of the statuses.
+  void throw_first_error() const {
+    for (const MPI_Status& status : statuses_) {
+      if (status.MPI_ERROR != MPI_ERR_PENDING) mpi_check(status.MPI_ERROR, "MPI_Testall");
+    }
+  }
+
+  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Status> statuses_;
+};
+
+/// A collective operation: all members of a group call the same function of MPI.
+class MpiCollective : public Operation {
+ public:
+  explicit MpiCollective(std::shared_ptr<const MpiGroup> group) : group_(std::move(group)) {}
+
+  bool test() override { return requests_.test(); }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     // MPI does not tell which member of a collective is late.
@@ -63,68 +80,83 @@ class MpiOperation : public Operation {
   }
 
  protected:
-  MPI_Request* new_request() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+  MPI_Request* new_request() { return requests_.add(); }
   [[nodiscard]] const MpiGroup& group() const { return *group_; }
   void forget_requests() { requests_.clear(); }
 
  private:
-  /// MPI_ERR_IN_STATUS says nothing by itself: the reason stands in one of the statuses.
-  void throw_first_error() const {
-    for (const MPI_Status& status : statuses_) {
-      if (status.MPI_ERROR != MPI_ERR_PENDING) mpi_check(status.MPI_ERROR, "MPI_Testall");
-    }
-  }
-
   std::shared_ptr<const MpiGroup> group_;
-  std::vector<MPI_Request> requests_;
-  std::vector<MPI_Status> statuses_;
+  MpiRequests requests_;
 };
 
 /// One message to each of `peers`, one from each of `incoming`.
-class MpiExchange : public MpiOperation {
+///
+/// MPI announces a large message, and sends it when the receiver has allowed that. On one TCP
+/// connection, an allowance queues up behind the data that go the same way. Two rules keep the wire
+/// busy in both directions:
+///
+/// - All sends come before the first receive. So a rank's announcement always precedes its
+///   allowance, and both sides have allowed the other's message before either side's data flow.
+/// - The next exchange starts when the data of this one have left. So its announcement does not
+///   wait behind them, and two exchanges do not share the link.
+///
+/// docs/design.md has the figures.
+class MpiExchange : public Operation {
  public:
   MpiExchange(std::shared_ptr<const MpiGroup> group, ConstBlock send, std::vector<int> peers,
               std::vector<Incoming> incoming)
-      : MpiOperation(std::move(group)),
+      : group_(std::move(group)),
         send_(send),
         peers_(std::move(peers)),
         incoming_(std::move(incoming)) {}
 
   void start() override {
     const MPI_Datatype type = mpi_type(send_.dtype);
-    const std::int64_t piece = kPieceBytes / size_of(send_.dtype);
-    for_each_piece(send_.numel, piece, [&](std::int64_t first, int count) {
-      for (const Incoming& from : incoming_) {
-        mpi_check(MPI_Irecv(at(from.block, first), count, type, from.peer, kExchangeTag,
-                            group().comm, new_request()),
-                  "MPI_Irecv");
-      }
-      for (const int peer : peers_) {
-        mpi_check(MPI_Isend(at(send_, first), count, type, peer, kExchangeTag, group().comm,
-                            new_request()),
+    for (const int peer : peers_) {
+      for_each_piece(send_.numel, kMaxCount, [&](std::int64_t first, int count) {
+        mpi_check(MPI_Isend(at(send_, first), count, type, peer, kExchangeTag, group_->comm,
+                            sends_.add()),
                   "MPI_Isend");
-      }
-    });
+      });
+    }
+    for (const Incoming& from : incoming_) {
+      for_each_piece(send_.numel, kMaxCount, [&](std::int64_t first, int count) {
+        mpi_check(MPI_Irecv(at(from.block, first), count, type, from.peer, kExchangeTag,
+                            group_->comm, receives_.add()),
+                  "MPI_Irecv");
+      });
+    }
   }
+
+  bool test() override {
+    has_sent_ = sends_.test();
+    return receives_.test() && has_sent_;
+  }
+
+  [[nodiscard]] bool lets_next_start() const override { return has_sent_; }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     std::vector<int> ranks = peers_;
     for (const Incoming& from : incoming_) ranks.push_back(from.peer);
-    for (int& rank : ranks) rank = group().world_ranks[static_cast<std::size_t>(rank)];
+    for (int& rank : ranks) rank = group_->world_ranks[static_cast<std::size_t>(rank)];
     sort_unique(ranks);
     return ranks;
   }
 
  private:
+  std::shared_ptr<const MpiGroup> group_;
   ConstBlock send_;
   std::vector<int> peers_;
   std::vector<Incoming> incoming_;
+  MpiRequests sends_;
+  MpiRequests receives_;
+  bool has_sent_ = false;
 };
 
-class MpiAllReduce : public MpiOperation {
+class MpiAllReduce : public MpiCollective {
  public:
   MpiAllReduce(std::shared_ptr<const MpiGroup> group, ConstBlock send, Block receive)
-      : MpiOperation(std::move(group)), send_(send), receive_(receive) {}
+      : MpiCollective(std::move(group)), send_(send), receive_(receive) {}
 
   void start() override {
     const MPI_Datatype type = mpi_type(send_.dtype);
@@ -140,10 +172,10 @@ class MpiAllReduce : public MpiOperation {
   Block receive_;
 };
 
-class MpiBroadcast : public MpiOperation {
+class MpiBroadcast : public MpiCollective {
  public:
   MpiBroadcast(std::shared_ptr<const MpiGroup> group, Block block, int root)
-      : MpiOperation(std::move(group)), block_(block), root_(root) {}
+      : MpiCollective(std::move(group)), block_(block), root_(root) {}
 
   void start() override {
     const MPI_Datatype type = mpi_type(block_.dtype);
@@ -158,18 +190,18 @@ class MpiBroadcast : public MpiOperation {
   int root_;
 };
 
-class MpiBarrier : public MpiOperation {
+class MpiBarrier : public MpiCollective {
  public:
-  using MpiOperation::MpiOperation;
+  using MpiCollective::MpiCollective;
   void start() override { mpi_check(MPI_Ibarrier(group().comm, new_request()), "MPI_Ibarrier"); }
 };
 
 /// Two steps: all lengths, then all texts.
-class MpiGather : public MpiOperation {
+class MpiGather : public MpiCollective {
  public:
   MpiGather(std::shared_ptr<const MpiGroup> group, std::string text,
             std::shared_ptr<std::vector<std::string>> texts)
-      : MpiOperation(std::move(group)),
+      : MpiCollective(std::move(group)),
         text_(std::move(text)),
         lengths_(this->group().world_ranks.size()),
         texts_(std::move(texts)) {}
@@ -182,7 +214,7 @@ class MpiGather : public MpiOperation {
   }
 
   bool test() override {
-    if (!MpiOperation::test()) return false;
+    if (!MpiCollective::test()) return false;
     if (!have_lengths_) {
       have_lengths_ = true;
       start_texts();

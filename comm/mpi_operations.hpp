@@ -1,6 +1,6 @@
 #pragma once
 // The operations of the MPI backend: nonblocking calls that the progress worker starts and tests.
-// Blocks go in several calls: exchanges in pieces of 256 KiB, collectives of 2^30 elements.
+// Blocks of more than 2^30 elements go in several calls.
 
 #include <functional>
 #include <memory>

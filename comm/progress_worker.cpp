@@ -128,7 +128,7 @@ void ProgressWorker::start_submitted() {
   for (auto next = starting_.begin(); next != starting_.end();) {
     const bool ready =
         !holds(unprepared, next->channel) && explained(*next, [&next] { return is_ready(*next); });
-    if (ready && !holds(held_up, next->channel)) {
+    if (ready && !holds(held_up, next->channel) && !is_held_up(next->channel)) {
       active_.push_back(std::move(*next));
       next = starting_.erase(next);
       explained(active_.back(), [this] { active_.back().operation->start(); });
@@ -140,6 +140,13 @@ void ProgressWorker::start_submitted() {
     }
     ++next;
   }
+}
+
+bool ProgressWorker::is_held_up(const void* channel) const {
+  return channel != nullptr && std::ranges::any_of(active_, [channel](const Active& entry) {
+           return entry.channel == channel && entry.operation &&
+                  !entry.operation->lets_next_start();
+         });
 }
 
 bool ProgressWorker::is_ready(Active& entry) {

@@ -4,9 +4,10 @@
 // backends have the same timing, watchdog and error paths.
 //
 // Protocol: submit() hands over an Operation. The worker starts operations in the order submitted.
-// An operation that has to wait (OpContext::after, ready, prepare) holds up only later operations
-// of its own channel. The worker tests the started operations in turn and ends their Requests.
-// After a turn without progress it sleeps; it never spins.
+// An operation that has to wait (OpContext::after, ready, prepare), or that does not let the next
+// one start, holds up only later operations of its own channel. The worker tests the started
+// operations in turn and ends their Requests. After a turn without progress it sleeps; it never
+// spins.
 //
 // Failures: an operation that throws, or that waits longer than the timeout, fails all operations
 // that the worker holds (in flight and still queued) and all later ones with the same error. A
@@ -42,6 +43,9 @@ class Operation {
   virtual void start() = 0;
   /// Moves it on without blocking; true when it is over.
   virtual bool test() = 0;
+  /// Asked after start(): whether the next operation of the same channel may start before this one
+  /// is over.
+  [[nodiscard]] virtual bool lets_next_start() const { return true; }
   /// World ranks that have not done their part yet, as far as this rank can tell. Before start():
   /// all others that take part.
   [[nodiscard]] virtual std::vector<int> waiting_for() const = 0;
@@ -101,6 +105,8 @@ class ProgressWorker {
   /// Returns false when it is time to end.
   bool take_submitted();
   void start_submitted();
+  /// Whether an operation under way keeps later ones of its channel from starting.
+  [[nodiscard]] bool is_held_up(const void* channel) const;
   /// Whether nothing of its own keeps it from starting. Throws when `after` has failed.
   static bool is_ready(Active& entry);
   bool test_active();

@@ -74,6 +74,39 @@ TEST(ProgressWorker, StartsAChainLinkByLink) {
   EXPECT_EQ(log, (std::vector<std::string>{"1", "2"}));
 }
 
+TEST(ProgressWorker, StartsTheNextOperationOfAChannelWhenTheOneBeforeLetsIt) {
+  Script script;
+  script.holds_next = 1U;
+  ProgressWorker worker({});
+  const int left = 0;
+  const int right = 0;
+  std::vector<Request> requests;
+  requests.push_back(worker.submit(scripted(script, 0), {}, &left));
+  requests.push_back(worker.submit(scripted(script, 1), {}, &left));
+  requests.push_back(worker.submit(scripted(script, 2), {}, &right));
+  requests.push_back(worker.submit(scripted(script, 3), {}));
+  expect_started(script, {0, 2, 3});
+  script.holds_next = 0U;
+  expect_started(script, {0, 2, 3, 1});
+  EXPECT_FALSE(requests[0].done());
+  script.may_end = 15U;
+  for (Request& request : requests) request.wait();
+}
+
+TEST(ProgressWorker, StartsTheNextOperationWhenOneThatHeldItUpIsOver) {
+  Script script;
+  script.holds_next = 1U;
+  ProgressWorker worker({});
+  const int channel = 0;
+  Request first = worker.submit(scripted(script, 0), {}, &channel);
+  Request second = worker.submit(scripted(script, 1), {}, &channel);
+  expect_started(script, {0});
+  script.may_end = 3U;
+  first.wait();
+  second.wait();
+  expect_started(script, {0, 1});
+}
+
 TEST(ProgressWorker, LetsNothingOvertakeAChainInItsChannel) {
   Script script;
   ProgressWorker worker({});

@@ -20,7 +20,8 @@ struct Script {
   std::vector<int> started;
   std::atomic<int> num_tests = 0;
   std::atomic<int> num_destroyed = 0;
-  std::atomic<unsigned> may_end = 0;  // bit i: operation i
+  std::atomic<unsigned> may_end = 0;     // bit i: operation i
+  std::atomic<unsigned> holds_next = 0;  // bit i: operation i
 };
 
 class ScriptedOperation : public Operation {
@@ -34,6 +35,9 @@ class ScriptedOperation : public Operation {
   bool test() override {
     ++script_.num_tests;
     return (script_.may_end.load() >> static_cast<unsigned>(number_) & 1U) != 0;
+  }
+  [[nodiscard]] bool lets_next_start() const override {
+    return (script_.holds_next.load() >> static_cast<unsigned>(number_) & 1U) == 0;
   }
   [[nodiscard]] std::vector<int> waiting_for() const override { return {number_}; }
 

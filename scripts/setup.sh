@@ -6,8 +6,8 @@
 #   - .venv in the project's folder, with the packages of scripts/requirements.txt, and with --dev
 #     those of scripts/requirements-dev.txt;
 #   - LibTorch, inside .venv (scripts/requirements-libtorch.txt).
-# --dev adds clang-format, clang-tidy and git; --gpu the NVIDIA libraries that LibTorch needs on GPUs
-# (scripts/requirements-gpu.txt).
+# --dev adds clang-format, clang-tidy, git, and iproute2 for scripts/hosts.sh; --gpu adds the NVIDIA
+# libraries that LibTorch needs on GPUs (scripts/requirements-gpu.txt).
 #
 # Your own tools count: a LibTorch named by LIBTORCH_ROOT or CMAKE_PREFIX_PATH, an MPI named by
 # MPI_HOME or with mpicxx on PATH, and cmake, g++, ninja, ccache on PATH. PYTHON names the Python
@@ -124,6 +124,7 @@ find_missing_packages() {
     has clang-format-14 || has clang-format || wanted+=(clang-format)
     has clang-tidy || wanted+=(clang-tidy)
     has git || wanted+=(git)
+    has ip || wanted+=(iproute2)
   fi
 
   missing=()

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# scripts/hosts.sh [--hosts N] [--rate RATE] COMMAND...
+#
+# Tries programs on a slow network with one machine. Makes N hosts (4 when not given) that are joined
+# by a switch, limits what each host sends and receives to RATE (500mbit when not given), and runs
+# COMMAND on the first host. Everything is gone when COMMAND ends.
+#
+#   scripts/hosts.sh mpirun PROGRAM...          runs PROGRAM under mpirun, one rank on each host
+#   scripts/hosts.sh --rate 100mbit mpirun build/release/gossamer bench step --engine gossip,allreduce
+#   scripts/hosts.sh bash                       a shell; in it, `scripts/hosts.sh mpirun PROGRAM...`
+#                                               may be called several times
+#
+# The hosts are Linux network namespaces with host names of their own. RATE is written as tc(8)
+# writes it. Hosts share the machine's processors and files. Open MPI 4 and 5 and MPICH are
+# understood; MPIEXEC names the launcher. Needs ip and tc (Debian's iproute2), and root or a kernel
+# that lets users make namespaces. Exit code 77: this machine cannot make such hosts.
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/lib.sh
+source "$root/scripts/lib.sh"
+show_help "$@"
+
+script=$root/scripts/hosts.sh
+
+# Runs a command on one of the hosts, under its name.
+on_host() {
+  exec nsenter --net="/run/netns/$1" unshare --uts bash -c 'hostname "$0" && exec "$@"' "$@"
+}
+
+# ---- inside: hosts exist -----------------------------------------------------------------------
+
+# Sets up the namespace this script runs in as the switch.
+make_hosts() {
+  mount -t tmpfs tmpfs /run
+  mkdir /run/netns
+  ip link set lo up
+  ip link add switch type bridge
+  ip link set switch up
+  echo '127.0.0.1 localhost' >/run/etc_hosts
+  local i
+  for ((i = 0; i < num_hosts; ++i)); do
+    ip netns add "host$i"
+    ip link add "port$i" type veth peer name eth0 netns "host$i"
+    ip link set "port$i" master switch up
+    ip -n "host$i" link set lo up
+    ip -n "host$i" addr add "10.77.0.$((i + 1))/24" dev eth0
+    ip -n "host$i" link set eth0 up
+    # Behind a port of the switch begins what its host receives.
+    tc -n "host$i" qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
+    tc qdisc add dev "port$i" root tbf rate "$rate" burst 256kb latency 50ms
+    echo "10.77.0.$((i + 1)) host$i" >>/run/etc_hosts
+  done
+  mount --bind /run/etc_hosts /etc/hosts
+  # A launcher calls this in place of ssh: agent [options] HOST COMMAND, which is text for a shell.
+  cat >/run/agent <<END
+#!/usr/bin/env bash
+while [[ \$1 == -* ]]; do shift; done
+host=\$1
+shift
+exec nsenter --net="/run/netns/\$host" unshare --uts bash -c 'hostname "\$0" && eval "\$*"' "\$host" "\$@"
+END
+  chmod +x /run/agent
+}
+
+# mpirun_on_hosts PROGRAM ARGUMENTS...
+mpirun_on_hosts() {
+  local launcher=${MPIEXEC:-mpirun} hosts
+  hosts=$(seq -s, -f 'host%g' 0 $((GOSSAMER_HOSTS - 1)))
+  # shellcheck source=scripts/mpi_env.sh
+  source "$root/scripts/mpi_env.sh"
+  if "$launcher" --version 2>&1 | grep -qi 'hydra\|mpich'; then
+    on_host host0 "$launcher" -launcher ssh -launcher-exec /run/agent -iface eth0 -ppn 1 \
+      -hosts "$hosts" -n "$GOSSAMER_HOSTS" "$@"
+  fi
+  # For Open MPI 4 (OMPI_MCA_plm..., oob) and the launcher of Open MPI 5 (PRTE_MCA_...).
+  export OMPI_MCA_plm=rsh OMPI_MCA_plm_rsh_agent=/run/agent OMPI_MCA_plm_rsh_no_tree_spawn=1
+  export OMPI_MCA_oob_tcp_if_include=eth0 OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self
+  export OMPI_MCA_btl_tcp_if_include=eth0
+  export PRTE_MCA_plm=ssh PRTE_MCA_plm_ssh_agent=/run/agent PRTE_MCA_plm_ssh_no_tree_spawn=1
+  export PRTE_MCA_prte_if_include=eth0
+  on_host host0 "$launcher" --host "${hosts//,/:1,}:1" --map-by ppr:1:node -n "$GOSSAMER_HOSTS" "$@"
+}
+
+if [[ ${1:-} == --inside ]]; then
+  num_hosts=$2 rate=$3
+  shift 3
+  make_hosts || exit 77
+  export GOSSAMER_HOSTS=$num_hosts
+  [[ $1 != mpirun ]] || exec "$script" "$@"
+  on_host host0 "$@"
+fi
+if [[ -n ${GOSSAMER_HOSTS:-} ]]; then
+  [[ ${1:-} == mpirun && $# -gt 1 ]] || die "hosts.sh: here, between hosts, type: $script mpirun PROGRAM..."
+  shift
+  mpirun_on_hosts "$@"
+fi
+
+# ---- outside -----------------------------------------------------------------------------------
+
+num_hosts=4 rate=500mbit
+while [[ ${1:-} == --* ]]; do
+  [[ $# -gt 1 ]] || die "hosts.sh: $1 needs a value"
+  case $1 in
+    --hosts) num_hosts=$2 ;;
+    --rate) rate=$2 ;;
+    *) die "hosts.sh: unknown option $1, allowed: --hosts, --rate, --help" ;;
+  esac
+  shift 2
+done
+[[ $num_hosts =~ ^[0-9]+$ ]] && ((num_hosts >= 1 && num_hosts <= 200)) ||
+  die "hosts.sh: --hosts $num_hosts, allowed: 1 to 200"
+(($# > 0)) || die "hosts.sh: which command? See scripts/hosts.sh --help"
+[[ $1 != mpirun || $# -gt 1 ]] || die "hosts.sh: mpirun of which program?"
+has ip && has tc || {
+  complain "hosts.sh: ip and tc are missing. Type: apt-get install iproute2"
+  exit 77
+}
+
+# A process namespace of its own ends whatever COMMAND leaves behind.
+namespaces=(unshare --mount --net --uts --pid --fork --kill-child --mount-proc)
+[[ $(id -u) == 0 ]] || namespaces+=(--map-root-user)
+"${namespaces[@]}" true 2>/dev/null || {
+  complain "hosts.sh: this machine does not allow namespaces to $(id -un); try as root"
+  exit 77
+}
+exec "${namespaces[@]}" "$script" --inside "$num_hosts" "$rate" "$@"

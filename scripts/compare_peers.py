@@ -18,27 +18,62 @@ K_RECORD = K_ROOT / "build/compare_peers.jsonl"
 K_CASES = {
     "mlp": ("mlp", 25, 40),
     "mlp-3mb": ("mlp", 3, 40),
+    "mlp-1mb": ("mlp", 1, 40),
     "gpt": ("gpt", 25, 10),
     "resnet20": ("resnet20", 25, 15),
 }
-K_PEERS = ["decent-dp", "ddp"]
-K_OURS = ["gossip", "compute"]
+K_PEERS = ["decent-dp", "ddp", "ddp-bf16"]
 
 
-def command_of(engine, case, ranks):
+class Machine:
+    """Ranks on this machine."""
+
+    engines = ["decent-dp", "ddp", "gossip", "compute"]
+    # The steps of a turn are alike, so their median leaves out what else the machine has done.
+    time = "step_ms"
+    tables_memory = True
+
+    def __init__(self, ranks):
+        self.ranks = ranks
+
+    def __str__(self):
+        return f"{self.ranks} ranks"
+
+    def command(self, engine, arguments):
+        if engine in K_PEERS:
+            return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node",
+                    str(self.ranks), "--log-dir", str(K_ROOT / "build/peers_log"),
+                    str(K_ROOT / "scripts/peer_step.py"), *arguments]
+        return [os.environ.get("MPIEXEC", "mpirun"), "-n", str(self.ranks), str(K_GOSSAMER),
+                "bench", "step", *arguments]
+
+
+class Hosts:
+    """One rank on each of several hosts with a slow network (scripts/hosts.sh)."""
+
+    engines = ["decent-dp", "ddp", "ddp-bf16", "gossip", "allreduce", "compute"]
+    # Ranks have another peer in every other step, and such steps take unequal times.
+    time = "mean_ms"
+    tables_memory = False
+
+    def __init__(self, hosts, rate):
+        self.ranks, self.rate = hosts, rate
+
+    def __str__(self):
+        return f"{self.ranks} hosts with {self.rate} each, 1 rank on each"
+
+    def command(self, engine, arguments):
+        program = ([sys.executable, str(K_ROOT / "scripts/peer_step.py")] if engine in K_PEERS
+                   else [str(K_GOSSAMER), "bench", "step"])
+        return [str(K_ROOT / "scripts/hosts.sh"), "--hosts", str(self.ranks), "--rate", self.rate,
+                "mpirun", *program, *arguments]
+
+
+def measure(place, engine, case, topology):
     model, bucket_mb, steps = K_CASES[case]
-    shared = ["--engine", engine, "--model", model, "--bucket-mb", str(bucket_mb),
-              "--steps", str(steps), "--topology", "ring", "--threads", "1"]
-    if engine in K_OURS:
-        return [os.environ.get("MPIEXEC", "mpirun"), "-n", str(ranks), str(K_GOSSAMER), "bench",
-                "step", *shared]
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
-            "--log-dir", str(K_ROOT / "build/peers_log"),
-            str(K_ROOT / "scripts/peer_step.py"), *shared]
-
-
-def measure(engine, case, ranks):
-    done = subprocess.run(command_of(engine, case, ranks), capture_output=True, text=True,
+    arguments = ["--engine", engine, "--model", model, "--bucket-mb", str(bucket_mb),
+                 "--steps", str(steps), "--topology", topology, "--threads", "1"]
+    done = subprocess.run(place.command(engine, arguments), capture_output=True, text=True,
                           env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
@@ -58,35 +93,42 @@ def interval(values):
     return values[first], values[count - 1 - first]
 
 
-def ratio(rows, above, below):
-    quotients = [a["step_ms"] / b["step_ms"] for a, b in zip(rows[above], rows[below])]
+def ratio(rows, above, below, time):
+    quotients = [a[time] / b[time] for a, b in zip(rows[above], rows[below])]
     low, high = interval(quotients)
     return f"{statistics.median(quotients):.2f} [{low:.2f}, {high:.2f}]"
 
 
-def run_case(case, ranks, turns, record):
-    engines = K_PEERS + K_OURS
-    rows = {engine: [] for engine in engines}
-    for turn in range(turns):
+def run_case(place, case, args, record):
+    rows = {engine: [] for engine in place.engines}
+    for turn in range(args.turns):
         # There and back, so that nobody is always the first.
-        for engine in engines if turn % 2 == 0 else engines[::-1]:
-            row = measure(engine, case, ranks)
+        for engine in place.engines if turn % 2 == 0 else place.engines[::-1]:
+            row = measure(place, engine, case, args.topology)
             rows[engine].append(row)
-            record.write(json.dumps({"case": case, "turn": turn, **row}) + "\n")
+            record.write(json.dumps({"case": case, "turn": turn, "place": str(place), **row}) + "\n")
             record.flush()
-        print(f"{case}: turn {turn + 1} of {turns}", file=sys.stderr)
+        print(f"{case}: turn {turn + 1} of {args.turns}", file=sys.stderr)
     return rows
 
 
-def line_of(case, rows):
-    cells = [case]
-    cells += [f"{statistics.median([row['step_ms'] for row in rows[engine]]):.1f}"
-              for engine in K_PEERS + K_OURS]
-    cells += [ratio(rows, "decent-dp", "gossip"), ratio(rows, "ddp", "gossip"),
-              ratio(rows, "gossip", "compute")]
-    cells += [str(round(statistics.median([max(row["peak_rss_mb"]) for row in rows[engine]])))
-              for engine in ["decent-dp", "gossip"]]
-    return "| " + " | ".join(cells) + " |"
+def table(place, rows_of_cases):
+    """Milliseconds of every engine, then how many times as long as gossip each other one takes."""
+    others = [engine for engine in place.engines if engine not in ("gossip", "compute")]
+    memory = ["decent-dp", "gossip"] if place.tables_memory else []
+    heads = ["case", *place.engines, *(f"{other} / gossip" for other in others),
+             "gossip / compute", *(f"memory {engine}" for engine in memory)]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for case, rows in rows_of_cases.items():
+        cells = [case]
+        cells += [f"{statistics.median(row[place.time] for row in rows[engine]):.1f}"
+                  for engine in place.engines]
+        cells += [ratio(rows, other, "gossip", place.time) for other in others]
+        cells += [ratio(rows, "gossip", "compute", place.time)]
+        cells += [str(round(statistics.median(max(row["peak_rss_mb"]) for row in rows[engine])))
+                  for engine in memory]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def processor():
@@ -103,24 +145,25 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--cases", default=",".join(K_CASES))
+    parser.add_argument("--hosts", type=int, default=0)
+    parser.add_argument("--rate", default="500mbit")
+    parser.add_argument("--topology", default="ring")
+    parser.add_argument("--cases", default="mlp,mlp-3mb,gpt,resnet20")
     args = parser.parse_args()
     cases = args.cases.split(",")
     for case in cases:
         if case not in K_CASES:
             parser.error(f"there is no case {case}, allowed: {', '.join(K_CASES)}")
+    place = Hosts(args.hosts, args.rate) if args.hosts else Machine(args.ranks)
     K_RECORD.parent.mkdir(exist_ok=True)
-    lines = []
-    with open(K_RECORD, "w", encoding="utf-8") as record:
-        for case in cases:
-            lines.append(line_of(case, run_case(case, args.ranks, args.turns, record)))
-    print(f"{datetime.date.today()}, {processor()}, {os.cpu_count()} cores, {args.ranks} ranks, "
-          f"1 thread each, {args.turns} turns; ms per step, medians; ratios with the 95 % interval "
-          "of their median; peak memory of a process in MB\n")
-    print("| model | decent-dp | DDP | gossamer | forward + backward alone | decent-dp / gossamer "
-          "| DDP / gossamer | gossamer / alone | memory decent-dp | memory gossamer |")
-    print("|---" * 10 + "|")
-    print("\n".join(lines))
+    with open(K_RECORD, "a", encoding="utf-8") as record:
+        rows = {case: run_case(place, case, args, record) for case in cases}
+    unit = {"step_ms": "median ms", "mean_ms": "mean ms"}[place.time]
+    print(f"{datetime.date.today()}, {processor()}, {os.cpu_count()} cores, {place}, "
+          f"{args.topology}, 1 thread each, {args.turns} turns; {unit} per step, medians of the "
+          "turns; ratios with the 95 % interval of their median"
+          + ("; peak memory of a process in MB" if place.tables_memory else "") + "\n")
+    print(table(place, rows))
 
 
 if __name__ == "__main__":

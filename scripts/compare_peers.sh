@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# scripts/compare_peers.sh [--turns N] [--ranks N] [--cases mlp,mlp-3mb,gpt,resnet20]
+# scripts/compare_peers.sh [--turns N] [--cases CASES] [--topology NAME] [--ranks N]
+# scripts/compare_peers.sh [--turns N] [--cases CASES] [--topology NAME] --hosts N [--rate 500mbit]
 #
-# A training step of gossamer against decent-dp and PyTorch's DistributedDataParallel on this
-# machine: the same models, initial values, data, buckets and threads, in turns. Prints a table
-# with ratios and keeps every measurement in build/compare_peers.jsonl. With ten turns it takes
-# about 15 minutes; let nothing else run meanwhile.
+# A training step of gossamer against decent-dp and PyTorch's DistributedDataParallel: the same
+# models, initial values, data, buckets and threads, in turns. The first form has all ranks on this
+# machine. The second form has one rank on each of N hosts with a slow network (scripts/hosts.sh), and
+# adds DistributedDataParallel with gradients sent as bfloat16, and gossamer's all-reduce.
+#
+# CASES are some of mlp, mlp-3mb, mlp-1mb (sizes of buckets), gpt and resnet20, with commas. The script
+# prints a table with ratios and appends every measurement to build/compare_peers.jsonl. With ten
+# turns it takes about 15 minutes; let nothing else run meanwhile.
 #
 # The peers get a venv of their own, build/peers (6 GB: PyTorch brings its GPU libraries along), at
 # the first call. PEERS_PYTHON names a Python that has torch, decent-dp and numpy already.
@@ -14,14 +19,7 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/scripts/lib.sh"
 cd -- "$root"
 
-for argument in "$@"; do
-  case $argument in
-    -h | --help)
-      sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
-      exit 0
-      ;;
-  esac
-done
+show_help "$@"
 
 python=${PEERS_PYTHON:-}
 if [[ -z $python ]]; then

@@ -3,8 +3,10 @@
 
     torchrun --nproc-per-node 2 scripts/peer_step.py --engine decent-dp --model mlp
     torchrun --nproc-per-node 2 scripts/peer_step.py --engine ddp --model gpt --losses
+    scripts/hosts.sh mpirun PYTHON scripts/peer_step.py --engine ddp-bf16
 
-Engines: decent-dp (PyPI), ddp (PyTorch's DistributedDataParallel), local (no communication). gloo on the CPU.
+Engines: decent-dp (PyPI), ddp (PyTorch's DistributedDataParallel), ddp-bf16 (the same, with gradients sent as bfloat16),
+local (no communication). gloo on the CPU.
 Models, initial values and data follow from a seed as apps/bench/reference_task.hpp says, so the losses must be those of
 gossamer's `local` (local), `gossip` (decent-dp). Prints one JSON line with the keys of `gossamer bench step`.
 Needs torch, decent-dp, numpy: scripts/compare_peers.sh installs them into a venv of its own.
@@ -220,6 +222,9 @@ class Plain:
             self.net = nn.parallel.DistributedDataParallel(
                 self.model, bucket_cap_mb=args.bucket_mb, broadcast_buffers=False,
                 gradient_as_bucket_view=True)
+            if args.engine == "ddp-bf16":
+                from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+                self.net.register_comm_hook(None, default_hooks.bf16_compress_hook)
         self.optimizer = make_optimizer(self.model.parameters(), args)
         self.net.train()
 
@@ -252,7 +257,9 @@ class DecentDp:
 
 
 def make_engine(args):
-    return DecentDp(args) if args.engine == "decent-dp" else Plain(args, args.engine == "ddp")
+    if args.engine == "decent-dp":
+        return DecentDp(args)
+    return Plain(args, distributed=args.engine != "local")
 
 
 # ---- measurement -------------------------------------------------------------------------------
@@ -276,7 +283,8 @@ def measure(args, rank):
             rows.append((end - begin, middle - begin, end - middle))
     engine.settle()
     total, forward, backward = (1e3 * np.array(column) for column in zip(*rows))
-    return {"step_ms": float(np.median(total)), "p10_ms": float(np.percentile(total, 10)),
+    return {"step_ms": float(np.median(total)), "mean_ms": float(np.mean(total)),
+            "p10_ms": float(np.percentile(total, 10)),
             "p90_ms": float(np.percentile(total, 90)), "forward": float(np.median(forward)),
             "backward_and_update": float(np.median(backward)),
             "params": sum(p.numel() for p in engine.model.parameters()), "batch_size": batch_size,
@@ -284,10 +292,21 @@ def measure(args, rank):
             "losses": [float(loss) for loss in losses]}
 
 
+def join_group():
+    """Under mpirun, ranks find each other through the first host; under torchrun as it says."""
+    if "OMPI_COMM_WORLD_RANK" in os.environ:
+        os.environ["RANK"] = os.environ["OMPI_COMM_WORLD_RANK"]
+        os.environ["WORLD_SIZE"] = os.environ["OMPI_COMM_WORLD_SIZE"]
+        os.environ.setdefault("MASTER_ADDR", "host0")
+        os.environ.setdefault("MASTER_PORT", "29500")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0")
+    dist.init_process_group("gloo")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=["decent-dp", "ddp", "local"], default="decent-dp")
+    parser.add_argument("--engine", choices=["decent-dp", "ddp", "ddp-bf16", "local"], default="decent-dp")
     parser.add_argument("--model", choices=list(MODELS), default="mlp")
     parser.add_argument("--topology", default="ring")
     parser.add_argument("--optim", choices=["adamw", "accum-adamw", "accum-adam"],
@@ -303,19 +322,20 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--losses", action="store_true")
     args = parser.parse_args()
-    dist.init_process_group("gloo")
+    join_group()
     rank, world = dist.get_rank(), dist.get_world_size()
     ranks = [None] * world
     dist.all_gather_object(ranks, measure(args, rank))
     if rank == 0:
         mean = {key: statistics.mean(r[key] for r in ranks)
-                for key in ["step_ms", "p10_ms", "p90_ms", "forward", "backward_and_update"]}
+                for key in ["step_ms", "mean_ms", "p10_ms", "p90_ms", "forward",
+                            "backward_and_update"]}
         line = {"engine": args.engine, "model": args.model, "params": ranks[0]["params"],
                 "world": world, "topology": args.topology if args.engine == "decent-dp" else None,
                 "optim": args.optim, "optim_impl": "torch" if args.optim == "adamw" else "decent-dp",
                 "accum_iter": args.accum_iter, "batch_size": ranks[0]["batch_size"],
                 "bucket_mb": args.bucket_mb, "threads": args.threads, "timed_steps": args.steps,
-                **{key: round(mean[key], 3) for key in ["step_ms", "p10_ms", "p90_ms"]},
+                **{key: round(mean[key], 3) for key in ["step_ms", "mean_ms", "p10_ms", "p90_ms"]},
                 "samples_per_s": round(world * ranks[0]["batch_size"] * 1e3 / mean["step_ms"], 1),
                 "peak_rss_mb": [round(r["rss"]) for r in ranks],
                 "breakdown_ms": {key: round(mean[key], 3)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <stdexcept>
 
 namespace gossamer::apps {
@@ -11,6 +12,11 @@ namespace {
 constexpr std::int64_t kMany = 500;
 
 }  // namespace
+
+double mean(const std::vector<double>& values) {
+  if (values.empty()) throw std::logic_error("mean: of nothing");
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
 
 double quantile(std::vector<double> values, double share) {
   if (values.empty()) throw std::logic_error("quantile: of nothing");

@@ -6,6 +6,8 @@
 
 namespace gossamer::apps {
 
+/// The mean of a list that must not be empty.
+double mean(const std::vector<double>& values);
 /// The median of a list that must not be empty; the mean of the middle two for an even number.
 double median(std::vector<double> values);
 /// The quantile `share`, in [0, 1]; linear between the nearest two values, as numpy's default.

@@ -90,10 +90,10 @@ TEST(StepBench, ReportsTheKeysOfItsPeers) {
   ASSERT_EQ(lines.size(), 1U);
   const nlohmann::json& line = lines[0];
   for (const char* key :
-       {"engine",       "model",      "params",     "world",         "topology",    "optim",
-        "optim_impl",   "accum_iter", "batch_size", "bucket_mb",     "threads",     "timed_steps",
-        "step_ms",      "p10_ms",     "p90_ms",     "samples_per_s", "peak_rss_mb", "rss_shared",
-        "breakdown_ms", "buckets",    "loss_first", "loss_last",     "losses"}) {
+       {"engine",     "model",        "params",     "world",      "topology",      "optim",
+        "optim_impl", "accum_iter",   "batch_size", "bucket_mb",  "threads",       "timed_steps",
+        "step_ms",    "mean_ms",      "p10_ms",     "p90_ms",     "samples_per_s", "peak_rss_mb",
+        "rss_shared", "breakdown_ms", "buckets",    "loss_first", "loss_last",     "losses"}) {
     EXPECT_TRUE(line.contains(key)) << key;
   }
   EXPECT_EQ(line["world"], 2);

@@ -101,6 +101,9 @@ class Communicator {
   /// Throws if communication is known to have ended: an operation has failed, or another rank has.
   /// Never blocks. Any thread may call it.
   virtual void check() = 0;
+  /// Seconds of processor time that the progress worker of this rank has used so far. The worker
+  /// does the work of all communicators of the rank, and takes this time from the computation.
+  [[nodiscard]] virtual double worker_cpu_s() = 0;
   /// Blocks until all members have come here.
   virtual void barrier() = 0;
   /// A communicator of the members that give the same `color`, in rank order; nullptr for a

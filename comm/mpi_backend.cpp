@@ -107,6 +107,7 @@ class MpiCommunicator : public Communicator {
   }
 
   void check() override { context_->worker->check(); }
+  [[nodiscard]] double worker_cpu_s() override { return context_->worker->cpu_s(); }
 
   std::unique_ptr<Communicator> split(int color) override {
     // MPI_Comm_split has no nonblocking form. Gathering first brings all members here under the

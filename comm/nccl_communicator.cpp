@@ -79,6 +79,7 @@ class NcclCommunicator : public Communicator {
   }
   void barrier() override { host_.barrier(); }
   void check() override { context_->check(); }
+  [[nodiscard]] double worker_cpu_s() override { return host_.worker_cpu_s(); }
 
   std::unique_ptr<Communicator> split(int color) override {
     finish_operations();

@@ -1,8 +1,12 @@
 #include "comm/progress_worker.hpp"
 
 #include <algorithm>
+#include <ctime>
 #include <iterator>
+#include <stdexcept>
 #include <utility>
+
+#include <pthread.h>
 
 #include "base/text.hpp"
 
@@ -67,6 +71,16 @@ void ProgressWorker::drain() {
 void ProgressWorker::check() {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
+}
+
+double ProgressWorker::cpu_s() {
+  clockid_t clock{};
+  timespec used{};
+  if (pthread_getcpuclockid(thread_.native_handle(), &clock) != 0 ||
+      clock_gettime(clock, &used) != 0) {
+    throw std::logic_error("ProgressWorker: the processor time of the worker cannot be read");
+  }
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
 void ProgressWorker::run() {

@@ -18,7 +18,8 @@
 // Stopping the worker fails the operations that it still holds. A caller never waits for ever: a
 // worker that hangs in a call lets waiting callers go after timeout_s + margin_s (WorkerPulse).
 //
-// Thread safety: submit(), drain() and check() from any thread; hooks run on the worker.
+// Thread safety: submit(), drain(), check() and cpu_s() from any thread, until stop(); hooks run on
+// the worker.
 
 #include <chrono>
 #include <condition_variable>
@@ -84,6 +85,8 @@ class ProgressWorker {
   void drain();
   /// Throws the error that the worker failed with. Never blocks.
   void check();
+  /// Seconds of processor time that the worker has used so far.
+  [[nodiscard]] double cpu_s();
   /// Ends the thread, fails everything that the worker still holds, and everything submitted later.
   /// Called by the destructor.
   void stop();

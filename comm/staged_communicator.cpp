@@ -124,6 +124,7 @@ class StagedCommunicator : public Communicator {
   }
   void barrier() override { host_.barrier(); }
   void check() override { host_.check(); }
+  [[nodiscard]] double worker_cpu_s() override { return host_.worker_cpu_s(); }
   std::unique_ptr<Communicator> split(int color) override {
     std::unique_ptr<Communicator> part = host_.split(color);
     if (part == nullptr) return nullptr;

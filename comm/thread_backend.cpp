@@ -231,6 +231,8 @@ class ThreadCommunicator : public Communicator {
     throw CommError({.rank = own_world_rank(*this), .peers = {failed}}, "that rank has failed");
   }
 
+  [[nodiscard]] double worker_cpu_s() override { return worker_->cpu_s(); }
+
   std::unique_ptr<Communicator> split(int color) override {
     const std::int64_t number = num_splits_++;
     const std::vector<std::string> colors = gather(std::to_string(color), {.what = "split"});

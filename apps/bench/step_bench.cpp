@@ -47,7 +47,7 @@ class Engine {
  public:
   Engine(const StepEngine& engine, const ReferenceTask& task, Communicator& communicator,
          const World& world, const StepBenchOptions& options)
-      : engine_(engine), net_(task.make_model()) {
+      : engine_(engine), communicator_(communicator), net_(task.make_model()) {
     net_->train();
     for (const torch::Tensor& parameter : net_->parameters()) num_parameters_ += parameter.numel();
     if (engine.algorithm()) {
@@ -73,6 +73,7 @@ class Engine {
   Row step(const std::vector<Batch>& pool) {
     const Batch& batch = pool[losses_.size() % pool.size()];
     const PipelineMetrics before = metrics();
+    const double cpu_before = communicator_.worker_cpu_s();
     const auto begin = Clock::now();
     torch::Tensor loss =
         torch::nn::functional::cross_entropy(net_->forward(batch.inputs), batch.targets);
@@ -90,6 +91,7 @@ class Engine {
       row["hooks"] = hooks;
       row["comm_wait"] = metrics().wait_s - before.wait_s;
       row["mix_update_launch"] = hooks - row["comm_wait"];
+      row["comm_cpu"] = communicator_.worker_cpu_s() - cpu_before;
     }
     return row;
   }
@@ -117,6 +119,7 @@ class Engine {
   }
 
   StepEngine engine_;
+  Communicator& communicator_;
   std::shared_ptr<Model> net_;
   std::int64_t num_parameters_ = 0;
   std::optional<DecentralizedDataParallel<Model>> wrapper_;

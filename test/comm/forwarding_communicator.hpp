@@ -40,6 +40,7 @@ class ForwardingCommunicator : public Communicator {
     return inner_.all_gather(std::move(text));
   }
   void check() override { inner_.check(); }
+  [[nodiscard]] double worker_cpu_s() override { return inner_.worker_cpu_s(); }
   void barrier() override { inner_.barrier(); }
   void close() override { inner_.close(); }
   std::unique_ptr<Communicator> split(int color) override { return inner_.split(color); }

@@ -93,6 +93,19 @@ TEST(ProgressWorker, StartsTheNextOperationOfAChannelWhenTheOneBeforeLetsIt) {
   for (Request& request : requests) request.wait();
 }
 
+TEST(ProgressWorker, CountsTheProcessorTimeItUses) {
+  Script script;
+  ProgressWorker worker({});
+  const Request request = worker.submit(scripted(script, 0), {});
+  while (script.num_tests < 10) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const double first = worker.cpu_s();
+  const int tests = script.num_tests;
+  while (script.num_tests < tests + 10) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GT(first, 0.0);
+  EXPECT_GT(worker.cpu_s(), first);
+  script.may_end = 1U;
+}
+
 TEST(ProgressWorker, StartsTheNextOperationWhenOneThatHeldItUpIsOver) {
   Script script;
   script.holds_next = 1U;

@@ -102,7 +102,8 @@ TEST(StepBench, ReportsTheKeysOfItsPeers) {
   EXPECT_EQ(line["losses"].size(), 5U) << "warm-up included";
   EXPECT_EQ(line["losses"].front(), line["loss_first"]);
   EXPECT_EQ(line["peak_rss_mb"].size(), 2U);
-  for (const char* part : {"forward", "backward", "hooks", "comm_wait", "mix_update_launch"}) {
+  for (const char* part :
+       {"forward", "backward", "hooks", "comm_wait", "mix_update_launch", "comm_cpu"}) {
     EXPECT_TRUE(line["breakdown_ms"].contains(part)) << part;
   }
 }

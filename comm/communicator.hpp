@@ -7,15 +7,15 @@
 // the operation is over; a block that is only sent may be read. The operation keeps its `owner`
 // alive until then.
 //
-// An exchange may have to wait until the messages of earlier exchanges of the same communicator
-// have left. So the orders in which the members submit exchanges must not form a cycle, as they
-// would if rank 0 exchanged with 1 and then 2, rank 1 with 2 and then 0, and rank 2 with 0 and
-// then 1. Members that go through the same rounds in the same order meet this condition.
+// An operation may have to wait for earlier ones of the same communicator: an exchange, for
+// example, until the messages of the exchanges before it have left. So the orders in which the
+// members submit must not form a cycle, as they would if rank 0 exchanged with 1 and then 2, rank 1
+// with 2 and then 0, and rank 2 with 0 and then 1. Members that go through the same rounds in the
+// same order meet this condition.
 //
 // Chains: an operation submitted with `after` starts when that other operation is over. Later
-// exchanges of the same communicator do not overtake an exchange, nor later collective operations a
-// collective one. So two chains that must not wait for each
-// other's last links need different communicators for these links.
+// operations of the same communicator may have to wait for it as well. So two chains that must not
+// wait for each other's last links need different communicators for these links.
 //
 // Work on the blocks before and between operations goes to stream(). An operation waits for such
 // work through an event (OpContext::ready, or the event that prepare() returns).
@@ -101,8 +101,8 @@ class Communicator {
   /// Throws if communication is known to have ended: an operation has failed, or another rank has.
   /// Never blocks. Any thread may call it.
   virtual void check() = 0;
-  /// Seconds of processor time that the progress worker of this rank has used so far. The worker
-  /// does the work of all communicators of the rank, and takes this time from the computation.
+  /// Seconds of processor time that the progress worker of this rank has used so far, for all
+  /// communicators of the rank. Where no core is free, the computation lacks this time.
   [[nodiscard]] virtual double worker_cpu_s() = 0;
   /// Blocks until all members have come here.
   virtual void barrier() = 0;

@@ -220,6 +220,10 @@ void shut_down(MpiContext& context) {
 int launch_mpi(const LaunchOptions& options, const RankBody& body) {
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  // MPICH asks one of these, and not the communicator of the requests, when MPI_Testall has failed.
+  for (const MPI_Comm comm : {MPI_COMM_WORLD, MPI_COMM_SELF}) {
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  }
   int rank = 0;
   int size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

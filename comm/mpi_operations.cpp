@@ -130,14 +130,18 @@ class MpiExchange : public Operation {
 
   bool test() override {
     has_sent_ = sends_.test();
-    return receives_.test() && has_sent_;
+    has_received_ = receives_.test();
+    return has_sent_ && has_received_;
   }
 
   [[nodiscard]] bool lets_next_start() const override { return has_sent_; }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
-    std::vector<int> ranks = peers_;
-    for (const Incoming& from : incoming_) ranks.push_back(from.peer);
+    std::vector<int> ranks;
+    if (!has_sent_) ranks = peers_;
+    if (!has_received_) {
+      for (const Incoming& from : incoming_) ranks.push_back(from.peer);
+    }
     for (int& rank : ranks) rank = group_->world_ranks[static_cast<std::size_t>(rank)];
     sort_unique(ranks);
     return ranks;
@@ -151,6 +155,7 @@ class MpiExchange : public Operation {
   MpiRequests sends_;
   MpiRequests receives_;
   bool has_sent_ = false;
+  bool has_received_ = false;
 };
 
 class MpiAllReduce : public MpiCollective {

@@ -156,10 +156,13 @@ void ProgressWorker::start_submitted() {
   }
 }
 
+bool ProgressWorker::is_holding(const Active& entry) {
+  return entry.operation && !entry.operation->lets_next_start();
+}
+
 bool ProgressWorker::is_held_up(const void* channel) const {
   return channel != nullptr && std::ranges::any_of(active_, [channel](const Active& entry) {
-           return entry.channel == channel && entry.operation &&
-                  !entry.operation->lets_next_start();
+           return entry.channel == channel && is_holding(entry);
          });
 }
 
@@ -190,15 +193,20 @@ bool ProgressWorker::test(Active& entry) {
 
 bool ProgressWorker::test_active() {
   std::size_t ended = 0;
+  bool lets_others_start = false;
   for (Active& entry : active_) {
-    if (!explained(entry, [&entry] { return test(entry); })) continue;
+    const bool held = is_holding(entry);
+    if (!explained(entry, [&entry] { return test(entry); })) {
+      if (held && !is_holding(entry)) lets_others_start = true;
+      continue;
+    }
     // Owners may free memory; they must be gone before anybody learns that the operation is over.
     entry.context = {.label = entry.context.label};
     entry.under_way.reset();
     entry.completion.complete();
     ++ended;
   }
-  if (ended == 0) return false;
+  if (ended == 0) return lets_others_start;
   std::erase_if(active_, [](const Active& entry) { return entry.completion.ended(); });
   {
     const std::lock_guard lock(mutex_);

@@ -18,8 +18,7 @@
 // Stopping the worker fails the operations that it still holds. A caller never waits for ever: a
 // worker that hangs in a call lets waiting callers go after timeout_s + margin_s (WorkerPulse).
 //
-// Thread safety: submit(), drain(), check() and cpu_s() from any thread, until stop(); hooks run on
-// the worker.
+// Thread safety: submit(), drain(), check() and cpu_s() from any thread; hooks run on the worker.
 
 #include <chrono>
 #include <condition_variable>
@@ -85,7 +84,7 @@ class ProgressWorker {
   void drain();
   /// Throws the error that the worker failed with. Never blocks.
   void check();
-  /// Seconds of processor time that the worker has used so far.
+  /// Seconds of processor time that the worker has used so far. Not after stop().
   [[nodiscard]] double cpu_s();
   /// Ends the thread, fails everything that the worker still holds, and everything submitted later.
   /// Called by the destructor.
@@ -109,9 +108,11 @@ class ProgressWorker {
   bool take_submitted();
   void start_submitted();
   /// Whether an operation under way keeps later ones of its channel from starting.
+  static bool is_holding(const Active& entry);
   [[nodiscard]] bool is_held_up(const void* channel) const;
   /// Whether nothing of its own keeps it from starting. Throws when `after` has failed.
   static bool is_ready(Active& entry);
+  /// Returns whether an operation has ended, or lets the next one start from now on.
   bool test_active();
   /// Moves an operation on; true when it is over.
   static bool test(Active& entry);

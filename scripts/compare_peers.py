@@ -52,7 +52,8 @@ class Hosts:
     """One rank on each of several hosts with a slow network (scripts/hosts.sh)."""
 
     engines = ["decent-dp", "ddp", "ddp-bf16", "gossip", "allreduce", "compute"]
-    # Ranks have another peer in every other step, and such steps take unequal times.
+    # On a ring the peer changes in every step, and steps with one peer take longer than those with
+    # the other. The median would show one kind alone.
     time = "mean_ms"
     tables_memory = False
 
@@ -106,18 +107,22 @@ def run_case(place, case, args, record):
         for engine in place.engines if turn % 2 == 0 else place.engines[::-1]:
             row = measure(place, engine, case, args.topology)
             rows[engine].append(row)
-            record.write(json.dumps({"case": case, "turn": turn, "place": str(place), **row}) + "\n")
+            record.write(json.dumps({"started": args.started, "place": str(place), "case": case,
+                                     "turn": turn, "asked_topology": args.topology, **row}) + "\n")
             record.flush()
         print(f"{case}: turn {turn + 1} of {args.turns}", file=sys.stderr)
     return rows
 
 
 def table(place, rows_of_cases):
-    """Milliseconds of every engine, then how many times as long as gossip each other one takes."""
+    """Milliseconds of every engine, then ratios of them."""
+    names = {"ddp": "DDP", "ddp-bf16": "DDP, bf16", "gossip": "gossamer",
+             "allreduce": "gossamer, all-reduce", "compute": "forward + backward alone"}
     others = [engine for engine in place.engines if engine not in ("gossip", "compute")]
     memory = ["decent-dp", "gossip"] if place.tables_memory else []
-    heads = ["case", *place.engines, *(f"{other} / gossip" for other in others),
-             "gossip / compute", *(f"memory {engine}" for engine in memory)]
+    heads = ["model", *(names.get(engine, engine) for engine in place.engines),
+             *(f"{names.get(other, other)} / gossamer" for other in others), "gossamer / alone",
+             *(f"memory {names.get(engine, engine)}" for engine in memory)]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for case, rows in rows_of_cases.items():
         cells = [case]
@@ -144,17 +149,22 @@ def processor():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--hosts", type=int, default=0)
-    parser.add_argument("--rate", default="500mbit")
+    parser.add_argument("--ranks", type=int)
+    parser.add_argument("--hosts", type=int)
+    parser.add_argument("--rate")
     parser.add_argument("--topology", default="ring")
     parser.add_argument("--cases", default="mlp,mlp-3mb,gpt,resnet20")
     args = parser.parse_args()
+    args.started = datetime.datetime.now().isoformat(timespec="seconds")
     cases = args.cases.split(",")
     for case in cases:
         if case not in K_CASES:
             parser.error(f"there is no case {case}, allowed: {', '.join(K_CASES)}")
-    place = Hosts(args.hosts, args.rate) if args.hosts else Machine(args.ranks)
+    if args.rate and not args.hosts:
+        parser.error("--rate needs --hosts")
+    if args.ranks and args.hosts:
+        parser.error("--hosts has one rank on each host; leave out --ranks")
+    place = Hosts(args.hosts, args.rate or "500mbit") if args.hosts else Machine(args.ranks or 2)
     K_RECORD.parent.mkdir(exist_ok=True)
     with open(K_RECORD, "a", encoding="utf-8") as record:
         rows = {case: run_case(place, case, args, record) for case in cases}

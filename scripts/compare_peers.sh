@@ -8,8 +8,8 @@
 # adds DistributedDataParallel with gradients sent as bfloat16, and gossamer's all-reduce.
 #
 # CASES are some of mlp, mlp-3mb, mlp-1mb (sizes of buckets), gpt and resnet20, with commas. The script
-# prints a table with ratios and appends every measurement to build/compare_peers.jsonl. With ten
-# turns it takes about 15 minutes; let nothing else run meanwhile.
+# prints a table with ratios and appends every measurement to build/compare_peers.jsonl. A turn of a
+# case takes about 25 seconds in the first form, and 90 in the second; let nothing else run meanwhile.
 #
 # The peers get a venv of their own, build/peers (6 GB: PyTorch brings its GPU libraries along), at
 # the first call. PEERS_PYTHON names a Python that has torch, decent-dp and numpy already.
@@ -19,7 +19,7 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/scripts/lib.sh"
 cd -- "$root"
 
-show_help "$@"
+for argument in "$@"; do show_help "$argument"; done
 
 python=${PEERS_PYTHON:-}
 if [[ -z $python ]]; then

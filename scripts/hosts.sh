@@ -5,15 +5,16 @@
 # by a switch, limits what each host sends and receives to RATE (500mbit when not given), and runs
 # COMMAND on the first host. Everything is gone when COMMAND ends.
 #
-#   scripts/hosts.sh mpirun PROGRAM...          runs PROGRAM under mpirun, one rank on each host
+#   scripts/hosts.sh mpirun PROGRAM...          runs PROGRAM with one rank on each host
 #   scripts/hosts.sh --rate 100mbit mpirun build/release/gossamer bench step --engine gossip,allreduce
 #   scripts/hosts.sh bash                       a shell; in it, `scripts/hosts.sh mpirun PROGRAM...`
 #                                               may be called several times
 #
-# The hosts are Linux network namespaces with host names of their own. RATE is written as tc(8)
-# writes it. Hosts share the machine's processors and files. Open MPI 4 and 5 and MPICH are
-# understood; MPIEXEC names the launcher. Needs ip and tc (Debian's iproute2), and root or a kernel
-# that lets users make namespaces. Exit code 77: this machine cannot make such hosts.
+# The hosts are Linux network namespaces with host names of their own. They share the machine's
+# processors and files. RATE is a number with kbit, mbit or gbit. `mpirun` takes no options of its
+# own here. MPIEXEC names the launcher; Open MPI 4 and 5 and MPICH work. Needs ip and tc (Debian's
+# iproute2), and root or a kernel that lets users make namespaces. Exit code 77: this machine cannot
+# make such hosts. Ctrl-C and SIGTERM kill everything at once.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
@@ -21,6 +22,8 @@ source "$root/scripts/lib.sh"
 show_help "$@"
 
 script=$root/scripts/hosts.sh
+# Debian keeps tc where an ordinary user's PATH does not look.
+PATH=$PATH:/usr/sbin:/sbin
 
 # Runs a command on one of the hosts, under its name.
 on_host() {
@@ -45,7 +48,7 @@ make_hosts() {
     ip -n "host$i" link set lo up
     ip -n "host$i" addr add "10.77.0.$((i + 1))/24" dev eth0
     ip -n "host$i" link set eth0 up
-    # Behind a port of the switch begins what its host receives.
+    # What leaves a port of the switch is what its host receives.
     tc -n "host$i" qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
     tc qdisc add dev "port$i" root tbf rate "$rate" burst 256kb latency 50ms
     echo "10.77.0.$((i + 1)) host$i" >>/run/etc_hosts
@@ -64,11 +67,12 @@ END
 
 # mpirun_on_hosts PROGRAM ARGUMENTS...
 mpirun_on_hosts() {
-  local launcher=${MPIEXEC:-mpirun} hosts
+  local launcher=${MPIEXEC:-mpirun} hosts version
   hosts=$(seq -s, -f 'host%g' 0 $((GOSSAMER_HOSTS - 1)))
   # shellcheck source=scripts/mpi_env.sh
   source "$root/scripts/mpi_env.sh"
-  if "$launcher" --version 2>&1 | grep -qi 'hydra\|mpich'; then
+  version=$("$launcher" --version 2>&1 || true)
+  if [[ ${version,,} == *hydra* || ${version,,} == *mpich* ]]; then
     on_host host0 "$launcher" -launcher ssh -launcher-exec /run/agent -iface eth0 -ppn 1 \
       -hosts "$hosts" -n "$GOSSAMER_HOSTS" "$@"
   fi
@@ -84,13 +88,21 @@ mpirun_on_hosts() {
 if [[ ${1:-} == --inside ]]; then
   num_hosts=$2 rate=$3
   shift 3
-  make_hosts || exit 77
+  set -E
+  trap 'complain "hosts.sh: this machine cannot make hosts: $BASH_COMMAND"; exit 77' ERR
+  make_hosts
+  trap - ERR
   export GOSSAMER_HOSTS=$num_hosts
-  [[ $1 != mpirun ]] || exec "$script" "$@"
-  on_host host0 "$@"
+  if [[ $1 == mpirun ]]; then
+    "$script" "$@"
+  else
+    (on_host host0 "$@")
+  fi
+  exit
 fi
 if [[ -n ${GOSSAMER_HOSTS:-} ]]; then
-  [[ ${1:-} == mpirun && $# -gt 1 ]] || die "hosts.sh: here, between hosts, type: $script mpirun PROGRAM..."
+  [[ ${1:-} == mpirun && -n ${2:-} && $2 != -* ]] ||
+    die "hosts.sh: on a host, type: $script mpirun PROGRAM..."
   shift
   mpirun_on_hosts "$@"
 fi
@@ -99,28 +111,36 @@ fi
 
 num_hosts=4 rate=500mbit
 while [[ ${1:-} == --* ]]; do
-  [[ $# -gt 1 ]] || die "hosts.sh: $1 needs a value"
   case $1 in
+    --hosts | --rate) [[ -n ${2:-} ]] || die "hosts.sh: $1 needs a value" ;;&
     --hosts) num_hosts=$2 ;;
     --rate) rate=$2 ;;
-    *) die "hosts.sh: unknown option $1, allowed: --hosts, --rate, --help" ;;
+    *) die "hosts.sh: unknown option $1, allowed: --hosts, --rate; --help alone explains them" ;;
   esac
   shift 2
 done
-[[ $num_hosts =~ ^[0-9]+$ ]] && ((num_hosts >= 1 && num_hosts <= 200)) ||
-  die "hosts.sh: --hosts $num_hosts, allowed: 1 to 200"
+[[ $num_hosts =~ ^[1-9][0-9]?$ ]] || die "hosts.sh: --hosts $num_hosts, allowed: 1 to 99"
+[[ $rate =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ ]] ||
+  die "hosts.sh: --rate $rate, allowed: a number with kbit, mbit or gbit, as 500mbit"
 (($# > 0)) || die "hosts.sh: which command? See scripts/hosts.sh --help"
-[[ $1 != mpirun || $# -gt 1 ]] || die "hosts.sh: mpirun of which program?"
-has ip && has tc || {
-  complain "hosts.sh: ip and tc are missing. Type: apt-get install iproute2"
+if [[ $1 == mpirun ]]; then
+  [[ -n ${2:-} && $2 != -* ]] || die "hosts.sh: after mpirun comes a program; options are not for it"
+fi
+if ! has ip || ! has tc; then
+  complain "hosts.sh: ip or tc is missing. Type: apt-get install iproute2"
   exit 77
-}
+fi
 
 # A process namespace of its own ends whatever COMMAND leaves behind.
 namespaces=(unshare --mount --net --uts --pid --fork --kill-child --mount-proc)
 [[ $(id -u) == 0 ]] || namespaces+=(--map-root-user)
-"${namespaces[@]}" true 2>/dev/null || {
-  complain "hosts.sh: this machine does not allow namespaces to $(id -un); try as root"
+if ! refusal=$("${namespaces[@]}" true 2>&1); then
+  complain "hosts.sh: this machine does not let $(id -un) make namespaces: $refusal"
   exit 77
-}
-exec "${namespaces[@]}" "$script" --inside "$num_hosts" "$rate" "$@"
+fi
+# unshare itself does not react to signals. The end of unshare ends everything inside.
+"${namespaces[@]}" "$script" --inside "$num_hosts" "$rate" "$@" <&0 &
+job=$!
+trap 'kill -KILL "$job"; exit 130' INT
+trap 'kill -KILL "$job"; exit 143' TERM HUP
+wait "$job"

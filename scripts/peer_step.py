@@ -3,7 +3,7 @@
 
     torchrun --nproc-per-node 2 scripts/peer_step.py --engine decent-dp --model mlp
     torchrun --nproc-per-node 2 scripts/peer_step.py --engine ddp --model gpt --losses
-    scripts/hosts.sh mpirun PYTHON scripts/peer_step.py --engine ddp-bf16
+    scripts/hosts.sh mpirun build/peers/bin/python scripts/peer_step.py --engine ddp-bf16
 
 Engines: decent-dp (PyPI), ddp (PyTorch's DistributedDataParallel), ddp-bf16 (the same, with gradients sent as bfloat16),
 local (no communication). gloo on the CPU.
@@ -293,13 +293,16 @@ def measure(args, rank):
 
 
 def join_group():
-    """Under mpirun, ranks find each other through the first host; under torchrun as it says."""
-    if "OMPI_COMM_WORLD_RANK" in os.environ:
-        os.environ["RANK"] = os.environ["OMPI_COMM_WORLD_RANK"]
-        os.environ["WORLD_SIZE"] = os.environ["OMPI_COMM_WORLD_SIZE"]
-        os.environ.setdefault("MASTER_ADDR", "host0")
+    """Torchrun says where the ranks find each other. Under mpirun they meet on the first host of
+    scripts/hosts.sh, or on this machine."""
+    for rank, world in [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]:
+        if "RANK" in os.environ or rank not in os.environ:
+            continue
+        os.environ["RANK"], os.environ["WORLD_SIZE"] = os.environ[rank], os.environ[world]
+        hosts = "GOSSAMER_HOSTS" in os.environ
+        os.environ.setdefault("MASTER_ADDR", "host0" if hosts else "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0" if hosts else "lo")
     dist.init_process_group("gloo")
 
 

@@ -3,9 +3,11 @@
 
     scripts/plot.py runs/ring                        writes runs/ring/plot.png
     scripts/plot.py runs/ring runs/one-peer -o a.png
+    scripts/plot.py runs/ring runs/one-peer --against time --validation loss
 
 A run is a folder with the metrics.jsonl that `gossamer train` writes. With several runs and no -o,
-the picture is ./runs_plot.png.
+the picture is ./runs_plot.png. Time is the number of steps times the run's mean time of a training
+step, without evaluations; it needs finished runs.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import json
 import math
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 
@@ -62,7 +65,7 @@ def read_run(folder):
         say_and_exit(
             f"{folder} has no metrics.jsonl. Is it the folder of a run, and has the run begun to train?"
         )
-    kinds = {"step": [], "eval": []}
+    kinds = {"step": [], "eval": [], "final": []}
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for index, line in enumerate(lines):
         if not line.strip():
@@ -152,22 +155,25 @@ def draw_loss(axes, runs, colours):
     return drawn
 
 
-def draw_accuracy(axes, runs, colours):
+def draw_validation(axes, runs, colours, what):
+    """Draws the `what` of evaluations: accuracy or loss."""
     drawn = False
-    lowest, highest = 1.0, 0.0
+    lowest, highest = math.inf, -math.inf
+    scale = 100 if what == "accuracy" else 1
     for index, (run, colour) in enumerate(zip(runs, colours)):
         for key, style, width in (
-            ("accuracy_mean_model", "-", 1.8),
-            ("accuracy_worst_local", "--", 1.3),
+            (f"{what}_mean_model", "-", 1.8),
+            (f"{what}_worst_local", "--", 1.3),
         ):
             steps, values = series(run["eval"], key)
             if not steps:
                 continue
             drawn = True
+            values = [scale * value for value in values]
             lowest, highest = min(lowest, *values), max(highest, *values)
             axes.plot(
                 steps,
-                [100 * value for value in values],
+                values,
                 style,
                 color=colour,
                 linewidth=width,
@@ -175,17 +181,18 @@ def draw_accuracy(axes, runs, colours):
                 markersize=4 if len(steps) <= 30 else 0,
                 markerfacecolor=colour if style == "-" else "white",
             )
-    axes.set_title("Validation accuracy")
-    axes.set_ylabel("%")
+    axes.set_title(f"Validation {what}")
+    axes.set_ylabel("%" if what == "accuracy" else "loss")
     if drawn:
-        room = max(1.0, 5 * (highest - lowest))
-        axes.set_ylim(max(0.0, 100 * lowest - room), min(100.0 + room / 4, 100 * highest + room))
+        room = max(0.01 * scale, 0.05 * (highest - lowest))
+        top = highest + room if what == "loss" else min(100.0 + room / 4, highest + room)
+        axes.set_ylim(max(0.0, lowest - room), top)
         axes.legend(
             handles=[
                 Line2D([], [], color="#444444", linewidth=1.8, label="mean model"),
                 Line2D([], [], color="#444444", linewidth=1.3, linestyle="--", label="worst rank's own"),
             ],
-            loc="lower right",
+            loc="lower right" if what == "accuracy" else "upper right",
             frameon=True,
             framealpha=0.85,
             edgecolor="none",
@@ -228,6 +235,17 @@ def draw_consensus(axes, runs, colours):
     return drawn
 
 
+def measure_against_time(run, name):
+    """Replaces the steps of a run's records by seconds in training steps."""
+    final = run["final"][-1] if run["final"] else {}
+    seconds = number(final, "train_s") / number(final, "step")
+    if not math.isfinite(seconds):
+        say_and_exit(f"{name} has not ended, so its time per step is unknown. Leave out --against time.")
+    for kind in ("step", "eval"):
+        for record in run[kind]:
+            record["step"] *= seconds
+
+
 def step_range(runs):
     steps = [record["step"] for run in runs for kind in ("step", "eval") for record in run[kind]]
     return min(steps), max(steps)
@@ -250,7 +268,7 @@ def set_style():
     )
 
 
-def draw(runs, names, output):
+def draw(runs, names, output, *, against="steps", validation="accuracy"):
     colours = [COLOURS[i % len(COLOURS)] for i in range(len(runs))]
     set_style()
     longest = max(len(name) for name in names)
@@ -260,13 +278,14 @@ def draw(runs, names, output):
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
     first, last = step_range(runs)
     absent = ("no loss recorded", "no evaluation yet", "not measured yet")
-    for axes, paint, text in zip(panels, (draw_loss, draw_accuracy, draw_consensus), absent):
+    paints = (draw_loss, partial(draw_validation, what=validation), draw_consensus)
+    for axes, paint, text in zip(panels, paints, absent):
         if not paint(axes, runs, colours):
             axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#777777")
             axes.set_yticks([])
             axes.set_ylabel("")
             axes.grid(False)
-        axes.set_xlabel("step")
+        axes.set_xlabel("step" if against == "steps" else "seconds of training")
         room = 0.03 * (last - first) or 1
         axes.set_xlim(first - room, last + room)
         axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
@@ -292,13 +311,21 @@ def main():
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
     parser.add_argument("-o", "--output", type=Path, metavar="PNG", help="the picture to write")
+    parser.add_argument("--against", choices=["steps", "time"], default="steps",
+                        help="the horizontal axis (default: steps)")
+    parser.add_argument("--validation", choices=["accuracy", "loss"], default="accuracy",
+                        help="the picture in the middle (default: accuracy)")
     arguments = parser.parse_args()
 
     runs = [read_run(folder) for folder in arguments.runs]
+    names = short_names(arguments.runs)
+    if arguments.against == "time":
+        for run, name in zip(runs, names):
+            measure_against_time(run, name)
     output = arguments.output
     if output is None:
         output = arguments.runs[0] / "plot.png" if len(runs) == 1 else Path("runs_plot.png")
-    draw(runs, short_names(arguments.runs), output)
+    draw(runs, names, output, against=arguments.against, validation=arguments.validation)
     print(f"wrote {output}")
 
 

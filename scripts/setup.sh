@@ -124,7 +124,7 @@ find_missing_packages() {
     has clang-format-14 || has clang-format || wanted+=(clang-format)
     has clang-tidy || wanted+=(clang-tidy)
     has git || wanted+=(git)
-    has ip || wanted+=(iproute2)
+    [[ -x $(PATH=$PATH:/usr/sbin:/sbin command -v tc) ]] || wanted+=(iproute2)
   fi
 
   missing=()

@@ -17,7 +17,7 @@
 namespace gossamer {
 namespace {
 
-// Empty, one, odd, a power of two and its neighbour, and more than one piece of an MPI exchange.
+// Empty, one, odd, a power of two and its neighbour, and more than MPI sends without asking.
 constexpr std::array<std::int64_t, 7> kSizes = {0, 1, 2, 31, 1024, 1025, 70'001};
 
 template <class T>

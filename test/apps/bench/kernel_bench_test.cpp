@@ -95,6 +95,8 @@ TEST(KernelBench, RefusesWhatCannotBe) {
 }
 
 TEST(Statistics, AreThoseOfNumpy) {
+  EXPECT_EQ(mean({4.0, 1.0, 4.0}), 3.0);
+  EXPECT_THROW(mean({}), std::logic_error);
   EXPECT_EQ(median({3.0, 1.0, 2.0}), 2.0);
   EXPECT_EQ(median({4.0, 1.0, 2.0, 3.0}), 2.5);
   EXPECT_DOUBLE_EQ(quantile({10.0, 20.0, 30.0, 40.0, 50.0}, 0.1), 14.0);

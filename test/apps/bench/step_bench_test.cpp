@@ -102,6 +102,9 @@ TEST(StepBench, ReportsTheKeysOfItsPeers) {
   EXPECT_EQ(line["losses"].size(), 5U) << "warm-up included";
   EXPECT_EQ(line["losses"].front(), line["loss_first"]);
   EXPECT_EQ(line["peak_rss_mb"].size(), 2U);
+  // The mean of two steps is their median.
+  EXPECT_NEAR(line["mean_ms"].get<double>(), line["step_ms"].get<double>(), 0.002);
+  EXPECT_GT(line["breakdown_ms"]["comm_cpu"], 0.0);
   for (const char* part :
        {"forward", "backward", "hooks", "comm_wait", "mix_update_launch", "comm_cpu"}) {
     EXPECT_TRUE(line["breakdown_ms"].contains(part)) << part;

@@ -7,11 +7,11 @@
 // the operation is over; a block that is only sent may be read. The operation keeps its `owner`
 // alive until then.
 //
-// An operation may have to wait for earlier ones of the same communicator: an exchange, for
-// example, until the messages of the exchanges before it have left. So the orders in which the
-// members submit must not form a cycle, as they would if rank 0 exchanged with 1 and then 2, rank 1
-// with 2 and then 0, and rank 2 with 0 and then 1. Members that go through the same rounds in the
-// same order meet this condition.
+// An operation may have to wait for earlier ones of the same communicator. An exchange, for
+// example, waits until the messages of the exchanges before it have left. Members that go through
+// the same rounds in the same order never wait for each other in a circle. Other orders can hang.
+// An example with three ranks: rank 0 exchanges with 1, then with 2. Rank 1 exchanges with 2, then
+// with 0. Rank 2 exchanges with 0, then with 1. All three wait for ever.
 //
 // Chains: an operation submitted with `after` starts when that other operation is over. Later
 // operations of the same communicator may have to wait for it as well. So two chains that must not

@@ -129,8 +129,8 @@ class MpiExchange : public Operation {
   }
 
   bool test() override {
-    has_sent_ = sends_.test();
-    has_received_ = receives_.test();
+    has_sent_ = has_sent_ || sends_.test();
+    has_received_ = has_received_ || receives_.test();
     return has_sent_ && has_received_;
   }
 

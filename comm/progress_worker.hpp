@@ -107,8 +107,9 @@ class ProgressWorker {
   /// Returns false when it is time to end.
   bool take_submitted();
   void start_submitted();
-  /// Whether an operation under way keeps later ones of its channel from starting.
+  /// Whether this operation, which is under way, keeps later ones of its channel from starting.
   static bool is_holding(const Active& entry);
+  /// Whether any operation under way keeps those of this channel from starting.
   [[nodiscard]] bool is_held_up(const void* channel) const;
   /// Whether nothing of its own keeps it from starting. Throws when `after` has failed.
   static bool is_ready(Active& entry);

@@ -25,9 +25,8 @@ script=$root/scripts/hosts.sh
 # Debian keeps tc where an ordinary user's PATH does not look.
 PATH=$PATH:/usr/sbin:/sbin
 
-# Runs a command on one of the hosts, under its name.
-on_host() {
-  exec nsenter --net="/run/netns/$1" unshare --uts bash -c 'hostname "$0" && exec "$@"' "$@"
+need_program() {
+  [[ -n ${1:-} && $1 != -* ]] || die "hosts.sh: after mpirun comes a program, and no option of mpirun"
 }
 
 # ---- inside: hosts exist -----------------------------------------------------------------------
@@ -65,6 +64,9 @@ END
   chmod +x /run/agent
 }
 
+# Runs a command on the first host.
+on_first_host() { /run/agent host0 exec "${@@Q}"; }
+
 # mpirun_on_hosts PROGRAM ARGUMENTS...
 mpirun_on_hosts() {
   local launcher=${MPIEXEC:-mpirun} hosts version
@@ -73,8 +75,9 @@ mpirun_on_hosts() {
   source "$root/scripts/mpi_env.sh"
   version=$("$launcher" --version 2>&1 || true)
   if [[ ${version,,} == *hydra* || ${version,,} == *mpich* ]]; then
-    on_host host0 "$launcher" -launcher ssh -launcher-exec /run/agent -iface eth0 -ppn 1 \
+    on_first_host "$launcher" -launcher ssh -launcher-exec /run/agent -iface eth0 -ppn 1 \
       -hosts "$hosts" -n "$GOSSAMER_HOSTS" "$@"
+    return
   fi
   # For Open MPI 4 (OMPI_MCA_plm..., oob) and the launcher of Open MPI 5 (PRTE_MCA_...).
   export OMPI_MCA_plm=rsh OMPI_MCA_plm_rsh_agent=/run/agent OMPI_MCA_plm_rsh_no_tree_spawn=1
@@ -82,7 +85,7 @@ mpirun_on_hosts() {
   export OMPI_MCA_btl_tcp_if_include=eth0
   export PRTE_MCA_plm=ssh PRTE_MCA_plm_ssh_agent=/run/agent PRTE_MCA_plm_ssh_no_tree_spawn=1
   export PRTE_MCA_prte_if_include=eth0
-  on_host host0 "$launcher" --host "${hosts//,/:1,}:1" --map-by ppr:1:node -n "$GOSSAMER_HOSTS" "$@"
+  on_first_host "$launcher" --host "${hosts//,/:1,}:1" --map-by ppr:1:node -n "$GOSSAMER_HOSTS" "$@"
 }
 
 if [[ ${1:-} == --inside ]]; then
@@ -94,17 +97,17 @@ if [[ ${1:-} == --inside ]]; then
   trap - ERR
   export GOSSAMER_HOSTS=$num_hosts
   if [[ $1 == mpirun ]]; then
-    "$script" "$@"
+    mpirun_on_hosts "${@:2}"
   else
-    (on_host host0 "$@")
+    on_first_host "$@"
   fi
   exit
 fi
 if [[ -n ${GOSSAMER_HOSTS:-} ]]; then
-  [[ ${1:-} == mpirun && -n ${2:-} && $2 != -* ]] ||
-    die "hosts.sh: on a host, type: $script mpirun PROGRAM..."
-  shift
-  mpirun_on_hosts "$@"
+  [[ ${1:-} == mpirun ]] || die "hosts.sh: on a host, type: $script mpirun PROGRAM..."
+  need_program "${2:-}"
+  mpirun_on_hosts "${@:2}"
+  exit
 fi
 
 # ---- outside -----------------------------------------------------------------------------------
@@ -123,9 +126,7 @@ done
 [[ $rate =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ ]] ||
   die "hosts.sh: --rate $rate, allowed: a number with kbit, mbit or gbit, as 500mbit"
 (($# > 0)) || die "hosts.sh: which command? See scripts/hosts.sh --help"
-if [[ $1 == mpirun ]]; then
-  [[ -n ${2:-} && $2 != -* ]] || die "hosts.sh: after mpirun comes a program; options are not for it"
-fi
+[[ $1 != mpirun ]] || need_program "${2:-}"
 if ! has ip || ! has tc; then
   complain "hosts.sh: ip or tc is missing. Type: apt-get install iproute2"
   exit 77

@@ -6,7 +6,11 @@ namespace gossamer {
 
 std::vector<std::string> algorithm_names() { return names_of(algorithm_table()); }
 
-std::string why_not(const AlgorithmEntry& entry, const Topology* topology) {
+std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const Codec* codec) {
+  if (codec != nullptr && !entry.takes_codec) {
+    return concat("the algorithm ", entry.name, " sends no encoded blocks; take codec fp32, or ",
+                  "the algorithm gossip");
+  }
   if (!entry.needs_topology) return "";
   if (topology == nullptr) {
     return concat("the algorithm ", entry.name,
@@ -16,6 +20,11 @@ std::string why_not(const AlgorithmEntry& entry, const Topology* topology) {
     return concat("the algorithm ", entry.name, " needs a topology whose messages go in both ",
                   "directions, and ", topology->name(),
                   " is directed; take one-peer-exp or ring, or algorithm=gossip");
+  }
+  if (codec != nullptr && topology->directed()) {
+    return concat("the codec ", codec->name(), " needs a topology whose messages go in both ",
+                  "directions, and ", topology->name(),
+                  " is directed; take one-peer-exp or ring, or codec fp32");
   }
   if (entry.needs_static && topology->period() != 1) {
     return concat(

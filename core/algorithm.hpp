@@ -120,6 +120,8 @@ struct AlgorithmEntry {
   bool needs_static = false;
   /// True: only topologies whose messages go in both directions will do.
   bool needs_undirected = false;
+  /// True: the ranks may send encoded blocks (optim/codec.hpp).
+  bool takes_codec = false;
   /// True: all ranks hold the same parameters after every step.
   bool keeps_models_equal = false;
   /// Reads the options. The returned factory makes the algorithm later. Throws ConfigError with the
@@ -130,9 +132,10 @@ struct AlgorithmEntry {
 std::span<const AlgorithmEntry> algorithm_table();
 std::vector<std::string> algorithm_names();
 
-/// Says why an algorithm cannot run on a topology, with advice; empty if it can. A null topology
-/// means that there is none.
-std::string why_not(const AlgorithmEntry& entry, const Topology* topology);
+/// Says why an algorithm cannot run on a topology, or not with a codec, with advice; empty if it
+/// can. A null topology or codec means that there is none.
+std::string why_not(const AlgorithmEntry& entry, const Topology* topology,
+                    const Codec* codec = nullptr);
 
 /// An algorithm with its options: `gossip`, or {"allreduce", Options::parse("delay: 1")}.
 class AlgorithmChoice {

@@ -95,6 +95,7 @@ void Bucket::update(const Update& update) {
                    .rounded = memory_.model.rounded.block(),
                    .keep = update.intake.keep,
                    .inboxes = {update.intake.inboxes.begin(), update.intake.inboxes.end()},
+                   .coding = update.intake.coding,
                    .segments = segments(),
                    .lr = update.lr * update.intake.update_scale,
                    .decision = update.decision,

@@ -1,5 +1,7 @@
 #include "core/peer_lane.hpp"
 
+#include <functional>
+#include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -17,21 +19,32 @@ namespace {
 class PeerLane : public Lane {
  public:
   PeerLane(const PeerLanes::Setup& setup, Peers& peers, const LaneSpec& spec)
-      : setup_(setup), peers_(peers), spec_(spec) {}
+      : setup_(setup),
+        peers_(peers),
+        spec_(spec),
+        codec_(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr) {
+    if (codec_ != nullptr) own_ = allocate_encoded();
+  }
 
   void start(std::int64_t k, const Buffer& send) override {
     const RankRound& round = peers_.round(k);
     update_scale_ = round.update_scale;
     has_arrived_ = false;
+    const bool is_encoded = std::exchange(own_is_new_, false);
     if (round.kind == RankRound::Kind::kIdle && round.node_size == 1) return;
     sent_ = send;
+    decodes_ = is_coded(round) && round.node_size == 1;
+    if (decodes_ && !is_encoded) {
+      enqueue_encode(setup_.stream, *codec_, own_.block(), send.block(), setup_.simd);
+    }
     if (setup_.stream.on_host()) {
       setup_.stream.run([sum = checksum_, block = send.block()] { sum->take(block); });
     }
     request_ = round.node_size > 1 ? start_two_levels(round, k) : start_one_level(round, k);
     has_arrived_ = true;
-    setup_.metrics.bytes_sent +=
-        gossamer::bytes_sent(round, peers_.world().rank(), send.block().bytes());
+    setup_.metrics.bytes_sent += gossamer::bytes_sent(
+        round, peers_.world().rank(),
+        {send.block().bytes(), is_coded(round) ? own_.block().bytes() : send.block().bytes()});
   }
 
   void wait() override {
@@ -48,48 +61,73 @@ class PeerLane : public Lane {
   }
 
   Intake take() override {
-    if (!std::exchange(has_arrived_, false)) return {.update_scale = update_scale_};
-    return {.keep = keep_, .inboxes = arriving_, .update_scale = update_scale_};
+    Intake intake{.update_scale = update_scale_};
+    if (decodes_) {
+      // The next round is likely to be of the same kind.
+      intake.coding = {.codec = codec_, .own = own_.block(), .encodes = true};
+      own_is_new_ = true;
+    }
+    if (!std::exchange(has_arrived_, false)) return intake;
+    intake.keep = keep_;
+    intake.inboxes = arriving_;
+    intake.coding.decodes = decodes_;
+    return intake;
   }
 
   void forget() override { has_arrived_ = false; }
 
  private:
-  /// Allocates inboxes until there are `count` of them.
-  void reserve(std::size_t count) {
-    while (inboxes_.size() < count) {
-      inboxes_.push_back(setup_.stream.allocate(spec_.numel, spec_.dtype));
+  /// Whether the messages to the peers of a round are encoded.
+  [[nodiscard]] bool is_coded(const RankRound& round) const {
+    return codec_ != nullptr && round.kind != RankRound::Kind::kGroup;
+  }
+
+  Buffer allocate_encoded() {
+    return setup_.stream.allocate(encoded_bytes(*codec_, spec_.numel), DType::kUInt8);
+  }
+
+  /// Allocates inboxes until there are `count` of them. Returns the inboxes for plain blocks, or
+  /// those for encoded ones.
+  std::vector<Buffer>& reserve(std::size_t count, bool coded) {
+    std::vector<Buffer>& inboxes = coded ? encoded_inboxes_ : inboxes_;
+    while (inboxes.size() < count) {
+      inboxes.push_back(coded ? allocate_encoded()
+                              : setup_.stream.allocate(spec_.numel, spec_.dtype));
     }
+    return inboxes;
   }
 
   [[nodiscard]] OpContext context_of(std::int64_t k) const {
     // The operation may outlive this lane, so it holds the memory that it uses.
     std::shared_ptr<void> owner = sent_.owner();
     for (const Buffer& inbox : inboxes_) owner = both(std::move(owner), inbox.owner());
+    for (const Buffer& inbox : encoded_inboxes_) owner = both(std::move(owner), inbox.owner());
+    if (codec_ != nullptr) owner = both(std::move(owner), own_.owner());
     const bool sums = spec_.rounds == LaneRounds::kSum;
     return {.label = {.what = sums ? "all-reduce" : "exchange", .bucket = spec_.bucket, .round = k},
             .owner = std::move(owner),
             .ready = setup_.stream.record()};
   }
 
-  /// Exchanges `send` with the peers of a round, and receives into the inboxes from `first` on.
-  Request exchange(const RankRound& round, ConstBlock send, std::size_t first, OpContext context) {
+  /// Exchanges `send` with the peers of a round, and receives into `inboxes`.
+  Request exchange(const RankRound& round, ConstBlock send, std::span<const Buffer> inboxes,
+                   OpContext context) {
     const auto world_rank = [&round](int place) { return place * round.node_size; };
     switch (round.kind) {
       case RankRound::Kind::kIdle:
         break;
       case RankRound::Kind::kPair:
         return peers_.world().exchange(world_rank(round.send_to.front()), send,
-                                       inboxes_[first].block(), std::move(context));
+                                       inboxes.front().block(), std::move(context));
       case RankRound::Kind::kGroup:
-        return peers_.group(round).all_reduce_sum(send, inboxes_[first].block(),
+        return peers_.group(round).all_reduce_sum(send, inboxes.front().block(),
                                                   std::move(context));
       case RankRound::Kind::kNeighbors: {
         std::vector<int> peers = round.send_to;
         for (int& peer : peers) peer = world_rank(peer);
         std::vector<Incoming> incoming;
         for (std::size_t i = 0; i < round.receive_from.size(); ++i) {
-          incoming.push_back({world_rank(round.receive_from[i]), inboxes_[first + i].block()});
+          incoming.push_back({world_rank(round.receive_from[i]), inboxes[i].block()});
         }
         return peers_.world().exchange_with_neighbors(send, std::move(peers), std::move(incoming),
                                                       std::move(context));
@@ -99,21 +137,20 @@ class PeerLane : public Lane {
   }
 
   Request start_one_level(const RankRound& round, std::int64_t k) {
-    keep_ = round.keep;
+    keep_ = decodes_ ? 1.0 : round.keep;
     arriving_.clear();
-    reserve(round.take.size());
+    const std::vector<Buffer>& inboxes = reserve(round.take.size(), decodes_);
     for (std::size_t i = 0; i < round.take.size(); ++i) {
-      arriving_.push_back({inboxes_[i].block(), round.take[i]});
+      arriving_.push_back({inboxes[i].block(), round.take[i]});
     }
-    return exchange(round, sent_.block(), 0, context_of(k));
+    return exchange(round, decodes_ ? own_.block() : sent_.block(), inboxes, context_of(k));
   }
 
   /// A round in two levels: the ranks of a node sum their blocks; the first rank of the node
   /// exchanges the sum with other nodes and mixes; then the ranks of the node get the result.
   Request start_two_levels(const RankRound& round, std::int64_t k) {
     const double mean = 1.0 / round.node_size;
-    reserve(1);
-    const Block inbox = inboxes_.front().block();
+    const Block inbox = reserve(1, false).front().block();
     Request sum =
         peers_.node_sum(round.node_size).all_reduce_sum(sent_.block(), inbox, context_of(k));
     keep_ = 0.0;
@@ -122,12 +159,7 @@ class PeerLane : public Lane {
 
     const bool leads = peers_.world().rank() % round.node_size == 0;
     Request between;
-    if (leads) {
-      reserve(1 + round.take.size());
-      OpContext context = context_of(k);
-      context.after = sum.state();
-      between = exchange(round, inbox, 1, std::move(context));
-    }
+    if (leads) between = start_between_nodes(round, k, inbox, sum.state());
     if (round.take.empty()) {
       // This node receives from no other node, so every rank mixes in the node's own sum. The
       // leader waits for its send, because the inbox that it sends from must not change before.
@@ -139,30 +171,73 @@ class PeerLane : public Lane {
     arriving_ = {{inbox, 1.0}};
     OpContext context = context_of(k);
     context.after = leads ? between.state() : sum.state();
-    if (leads) {
-      std::vector<Inbox> heard;
-      for (std::size_t i = 0; i < round.take.size(); ++i) {
-        heard.push_back({inboxes_[1 + i].block(), round.take[i] * mean});
-      }
-      context.prepare = [stream = peers_.world().stream(), inbox, keep = round.keep * mean,
-                         heard = std::move(heard), simd = setup_.simd,
-                         kept = context.owner]() -> EventPtr {
-        enqueue_mix(*stream, inbox, keep, heard, simd);
-        // If the operation fails, the stream may still use this memory when the operation's owner
-        // releases it.
+    if (leads) context.prepare = mixing_of_nodes(round, inbox, context.owner);
+    return peers_.node_result(round.node_size).broadcast(inbox, 0, std::move(context));
+  }
+
+  /// The leader's exchange of its node's sum, which starts after `sum`.
+  Request start_between_nodes(const RankRound& round, std::int64_t k, const Block& inbox,
+                              std::shared_ptr<RequestState> sum) {
+    const bool coded = is_coded(round);
+    // The first plain inbox holds the node's sum.
+    const std::size_t first = coded ? 0 : 1;
+    const std::vector<Buffer>& inboxes = reserve(first + round.take.size(), coded);
+    OpContext context = context_of(k);
+    context.after = std::move(sum);
+    if (coded) {
+      context.prepare = [stream = peers_.world().stream(), codec = codec_, own = own_.block(),
+                         inbox, simd = setup_.simd, kept = context.owner]() -> EventPtr {
+        enqueue_encode(*stream, *codec, own, inbox, simd);
         stream->keep(kept);
         return stream->record();
       };
     }
-    return peers_.node_result(round.node_size).broadcast(inbox, 0, std::move(context));
+    return exchange(round, coded ? own_.block() : inbox, std::span(inboxes).subspan(first),
+                    std::move(context));
+  }
+
+  /// The work with which a leader mixes the sums of other nodes into its own node's.
+  [[nodiscard]] std::function<EventPtr()> mixing_of_nodes(const RankRound& round,
+                                                          const Block& inbox,
+                                                          std::shared_ptr<void> owner) const {
+    const double mean = 1.0 / round.node_size;
+    const bool coded = is_coded(round);
+    std::vector<Inbox> heard;
+    for (std::size_t i = 0; i < round.take.size(); ++i) {
+      const Buffer& from = coded ? encoded_inboxes_[i] : inboxes_[1 + i];
+      heard.push_back({from.block(), round.take[i] * mean});
+    }
+    return [stream = peers_.world().stream(), inbox, keep = (coded ? 1.0 : round.keep) * mean,
+            heard = std::move(heard),
+            coding = Coding{.codec = coded ? codec_ : nullptr, .own = own_.block()},
+            simd = setup_.simd, kept = std::move(owner)]() -> EventPtr {
+      if (coding.codec != nullptr) {
+        enqueue_coded_mix(*stream, inbox, keep, heard, coding, simd);
+      } else {
+        enqueue_mix(*stream, inbox, keep, heard, simd);
+      }
+      // If the operation fails, the stream may still use this memory when the operation's owner
+      // releases it.
+      stream->keep(kept);
+      return stream->record();
+    };
   }
 
   const PeerLanes::Setup& setup_;
   Peers& peers_;
   LaneSpec spec_;
+  /// Null: blocks are sent as they are.
+  const Codec* codec_;
   /// The block of the round under way.
   Buffer sent_;
+  /// Its encoded form; in rounds of two levels, that of the node's sum.
+  Buffer own_;
+  /// True: the update that uses the last Intake encodes the next block.
+  bool own_is_new_ = false;
+  /// True: the blocks of the last round are encoded, and this rank's update decodes them.
+  bool decodes_ = false;
   std::vector<Buffer> inboxes_;
+  std::vector<Buffer> encoded_inboxes_;
   Request request_;
   double keep_ = 1.0;
   std::vector<Inbox> arriving_;
@@ -170,6 +245,11 @@ class PeerLane : public Lane {
   double update_scale_ = 1.0;
   std::shared_ptr<BlockChecksum> checksum_ = std::make_shared<BlockChecksum>();
 };
+
+/// The most members of a group that exchange encoded blocks.
+std::int64_t most_neighbors(const PeerLanes::Setup& setup) {
+  return setup.codec == nullptr ? 0 : most_coded_members(*setup.codec);
+}
 
 }  // namespace
 
@@ -181,7 +261,7 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
   switch (rounds) {
     case LaneRounds::kTopology:
       if (!setup_.topology) throw std::logic_error("PeerLanes: a lane needs a topology");
-      peers = std::make_unique<Peers>(world, *setup_.topology);
+      peers = std::make_unique<Peers>(world, *setup_.topology, most_neighbors(setup_));
       break;
     case LaneRounds::kMean:
       complete_ = make_topology("complete", {.size = size, .node_size = size});

@@ -21,6 +21,9 @@ class PeerLanes : public LaneFactory {
     Communicator& communicator;
     /// The topology of LaneRounds::kTopology; may be null if no lane needs it.
     std::shared_ptr<const Topology> topology;
+    /// What lanes of LaneRounds::kTopology send in place of their blocks; null: the blocks. Needs
+    /// an undirected topology and a stream on processors.
+    const Codec* codec = nullptr;
     /// Lanes add the time they wait and the bytes they send.
     PipelineMetrics& metrics;
     SimdPath simd = best_simd_path();

@@ -14,8 +14,12 @@ namespace {
 Pipeline::Config checked(Pipeline::Config config) {
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
-  const std::string reason = why_not(config.algorithm.entry(), config.topology.get());
+  const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), config.codec);
   if (!reason.empty()) throw ConfigError(reason);
+  if (config.codec != nullptr && config.stream != nullptr && !config.stream->on_host()) {
+    throw ConfigError(concat("the codec ", config.codec->name(),
+                             " works on processors only; on GPUs take codec fp32"));
+  }
   return config;
 }
 
@@ -40,6 +44,7 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
   lanes_ = std::make_unique<PeerLanes>(PeerLanes::Setup{.stream = stream_,
                                                         .communicator = communicator,
                                                         .topology = config_.topology,
+                                                        .codec = config_.codec,
                                                         .metrics = metrics_,
                                                         .simd = config_.simd});
   algorithm_ = config_.algorithm.make({.buckets = buckets_,

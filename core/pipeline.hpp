@@ -42,6 +42,8 @@ class Pipeline {
   struct Config {
     AlgorithmChoice algorithm = {};
     std::shared_ptr<const Topology> topology = {};
+    /// What the ranks send in place of their blocks (find_codec()); null: the blocks.
+    const Codec* codec = nullptr;
     std::shared_ptr<const Optimizer> optimizer = {};
     std::shared_ptr<const Schedule> schedule = {};
     GradientOptions gradients = {};

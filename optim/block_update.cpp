@@ -1,6 +1,8 @@
 #include "optim/block_update.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -16,18 +18,43 @@ constexpr std::int64_t kLeastShared = 64 * 1024;
 // Elements. Parts begin at a multiple of this, so that no two threads write the same cache line.
 constexpr std::int64_t kGrain = 1024;
 
-/// The step of the elements [range.first, range.last) of the block.
-void update_range(const Optimizer& optimizer, const BlockUpdate& update,
-                  const GradientDecision& decision, PartRange range) {
-  const FlushDenormals flush;
-  std::vector<Inbox> inboxes = update.inboxes;
-  for (const Segment& segment : update.segments) {
-    const std::int64_t first = std::max(range.first, segment.offset);
-    const std::int64_t last = std::min(range.last, segment.offset + segment.numel);
-    if (first >= last) continue;
-    const std::int64_t numel = last - first;
+// Elements. A coded block is decoded, updated and encoded in parts that stay in the cache.
+constexpr std::int64_t kCodedPart = 4096;
+
+/// Memory on the stack for the mixed-in part of one part of a coded block.
+struct Differences {
+  alignas(64) std::array<double, kCodedPart> memory;
+
+  /// Returns sum of weight * (decoded(inbox) - decoded(own)) over the elements from `first` on, as
+  /// `numel` elements of the type `dtype`.
+  Block sum(const std::vector<Inbox>& inboxes, const Coding& coding, PartRange range, DType dtype,
+            SimdPath simd) {
+    const std::int64_t numel = range.last - range.first;
+    const Block result{memory.data(), numel, dtype, {}};
+    std::memset(result.data, 0, static_cast<std::size_t>(result.bytes()));
+    const ConstBlock own = encoded_part(*coding.codec, coding.own, range.first, numel);
+    for (const Inbox& inbox : inboxes) {
+      const ConstBlock heard = encoded_part(*coding.codec, inbox.block, range.first, numel);
+      coding.codec->add_difference(result, {heard, inbox.weight}, own, simd);
+    }
+    return result;
+  }
+};
+
+/// What a piece of a segment's step shares with the other pieces.
+struct SegmentStep {
+  const Optimizer& optimizer;
+  const BlockUpdate& update;
+  const GradientDecision& decision;
+  const Segment& segment;
+
+  /// The step of the elements [range.first, range.last) of the block, which all belong to the
+  /// segment. `inboxes` hold plain values of these elements.
+  void run(PartRange range, double keep, std::span<const Inbox> inboxes) const {
+    const std::int64_t first = range.first;
+    const std::int64_t numel = range.last - range.first;
     ParameterUpdate step{.parameter = part_of(update.parameters, first, numel),
-                         .keep = update.keep,
+                         .keep = keep,
                          .inboxes = inboxes,
                          .step = segment.step,
                          .lr = update.lr,
@@ -38,9 +65,6 @@ void update_range(const Optimizer& optimizer, const BlockUpdate& update,
     if (segment.gradient.data != nullptr) {
       step.gradient = part_of(segment.gradient, first - segment.offset, numel);
     }
-    for (std::size_t k = 0; k < inboxes.size(); ++k) {
-      inboxes[k].block = part_of(update.inboxes[k].block, first, numel);
-    }
     const std::int64_t skipped = first * size_of(update.parameters.dtype);
     for (std::size_t k = 0; k < static_cast<std::size_t>(optimizer.num_states()); ++k) {
       step.states[k] = static_cast<std::byte*>(update.states[k]) + skipped;
@@ -49,6 +73,51 @@ void update_range(const Optimizer& optimizer, const BlockUpdate& update,
       optimizer.update(step);
     } else {
       mix(step);
+    }
+  }
+
+  /// The same for a block whose inboxes are encoded, or which is to be encoded.
+  void run_coded(PartRange whole) const {
+    const Coding& coding = update.coding;
+    const DType dtype = update.parameters.dtype;
+    Differences differences;
+    for (std::int64_t first = whole.first; first < whole.last; first += kCodedPart) {
+      const PartRange part{first, std::min(first + kCodedPart, whole.last)};
+      const std::int64_t numel = part.last - part.first;
+      if (coding.decodes) {
+        const Block sum = differences.sum(update.inboxes, coding, part, dtype, update.simd);
+        run(part, update.keep, std::array{Inbox{sum, 1.0}});
+      } else {
+        run(part, update.keep, plain_inboxes(part));
+      }
+      if (!coding.encodes) continue;
+      coding.codec->encode(encoded_part(*coding.codec, coding.own, first, numel),
+                           part_of(update.parameters, first, numel), update.simd);
+    }
+  }
+
+  [[nodiscard]] std::vector<Inbox> plain_inboxes(PartRange part) const {
+    std::vector<Inbox> inboxes = update.inboxes;
+    for (Inbox& inbox : inboxes) {
+      inbox.block = part_of(inbox.block, part.first, part.last - part.first);
+    }
+    return inboxes;
+  }
+};
+
+/// The step of the elements [range.first, range.last) of the block.
+void update_range(const Optimizer& optimizer, const BlockUpdate& update,
+                  const GradientDecision& decision, PartRange range) {
+  const FlushDenormals flush;
+  for (const Segment& segment : update.segments) {
+    const PartRange part{std::max(range.first, segment.offset),
+                         std::min(range.last, segment.offset + segment.numel)};
+    if (part.first >= part.last) continue;
+    const SegmentStep step{optimizer, update, decision, segment};
+    if (update.coding.codec != nullptr) {
+      step.run_coded(part);
+    } else {
+      step.run(part, update.keep, step.plain_inboxes(part));
     }
   }
 }
@@ -86,7 +155,10 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
     enqueue_update(stream, optimizer, std::move(update));
     return enqueue_convert(stream, rounded, parameters);
   }
-  if (!stream.on_host()) return optimizer.update_on_device(stream, update);
+  if (!stream.on_host()) {
+    if (update.coding.codec != nullptr) throw std::logic_error("enqueue_update: a codec on a GPU");
+    return optimizer.update_on_device(stream, update);
+  }
   stream.run([&optimizer, update = std::move(update)] { update_now(optimizer, update); });
 }
 
@@ -95,6 +167,25 @@ void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox>
   if (inboxes.empty()) return;
   if (!stream.on_host()) return cuda_mix(stream, x, keep, inboxes);
   stream.run([x, keep, inboxes = std::move(inboxes), simd] { mix(x, keep, inboxes, simd); });
+}
+
+void enqueue_coded_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
+                       const Coding& coding, SimdPath simd) {
+  if (!stream.on_host()) throw std::logic_error("enqueue_coded_mix: a codec on a GPU");
+  stream.run([x, keep, inboxes = std::move(inboxes), coding, simd] {
+    Differences differences;
+    for (std::int64_t first = 0; first < x.numel; first += kCodedPart) {
+      const PartRange part{first, std::min(first + kCodedPart, x.numel)};
+      const Block sum = differences.sum(inboxes, coding, part, x.dtype, simd);
+      mix(part_of(x, first, part.last - first), keep, std::array{Inbox{sum, 1.0}}, simd);
+    }
+  });
+}
+
+void enqueue_encode(Stream& stream, const Codec& codec, const Block& own, const ConstBlock& x,
+                    SimdPath simd) {
+  if (!stream.on_host()) throw std::logic_error("enqueue_encode: a codec on a GPU");
+  stream.run([&codec, own, x, simd] { codec.encode(own, x, simd); });
 }
 
 }  // namespace gossamer

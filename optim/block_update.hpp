@@ -12,6 +12,7 @@
 #include "base/stream.hpp"
 #include "base/types.hpp"
 #include "base/worker_pool.hpp"
+#include "optim/codec.hpp"
 #include "optim/gradient_control.hpp"
 #include "optim/optimizer.hpp"
 
@@ -43,6 +44,9 @@ struct BlockUpdate {
   /// As in ParameterUpdate, for the whole block.
   double keep = 1.0;
   std::vector<Inbox> inboxes = {};
+  /// Whether the inboxes hold encoded blocks, and where the pass writes the encoded parameters. On
+  /// processors only.
+  Coding coding = {};
   /// In rising order of offsets.
   std::vector<Segment> segments = {};
   double lr = 0.0;
@@ -62,5 +66,14 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
 /// without inboxes; `keep` must then be 1.
 void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
                  SimdPath simd = best_simd_path());
+
+/// x <- keep * x + sum of weight * (decoded(inbox) - decoded(coding.own)), as work on the stream.
+/// The codec must outlive the work. Does not encode.
+void enqueue_coded_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
+                       const Coding& coding, SimdPath simd = best_simd_path());
+
+/// own <- encoded(x), as work on the stream. The codec must outlive the work.
+void enqueue_encode(Stream& stream, const Codec& codec, const Block& own, const ConstBlock& x,
+                    SimdPath simd = best_simd_path());
 
 }  // namespace gossamer

@@ -23,8 +23,8 @@ inline bool is_available(SimdPath path) {
 #if defined(__x86_64__) && defined(__GNUC__)
   if (path == SimdPath::kAvx2) return __builtin_cpu_supports("avx2") != 0;
   if (path == SimdPath::kAvx512) {
-    return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-           __builtin_cpu_supports("avx512dq") != 0;
+    return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+           __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
   }
 #endif
   return path == SimdPath::kBaseline;
@@ -66,7 +66,7 @@ template <class Body>
 }
 
 template <class Body>
-[[gnu::target("avx512f,avx512vl,avx512dq,prefer-vector-width=512")]] void run_avx512(
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")]] void run_avx512(
     const Body& body) {
   body();
 }

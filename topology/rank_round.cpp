@@ -59,16 +59,16 @@ double exchange_bytes(std::int64_t bytes, std::size_t num_ranks) {
   return 2.0 * (n - 1.0) / n * static_cast<double>(bytes);
 }
 
-double bytes_sent(const RankRound& round, int rank, std::int64_t bytes) {
+double bytes_sent(const RankRound& round, int rank, const BlockBytes& bytes) {
   const double between =
       round.kind == RankRound::Kind::kGroup
-          ? exchange_bytes(bytes, round.group.size())
-          : static_cast<double>(bytes) * static_cast<double>(round.send_to.size());
+          ? exchange_bytes(bytes.plain, round.group.size())
+          : static_cast<double>(bytes.encoded) * static_cast<double>(round.send_to.size());
   if (round.node_size == 1) return between;
-  const double inside = exchange_bytes(bytes, static_cast<std::size_t>(round.node_size));
+  const double inside = exchange_bytes(bytes.plain, static_cast<std::size_t>(round.node_size));
   const bool leads = rank % round.node_size == 0;
   if (!leads || round.kind == RankRound::Kind::kIdle) return inside;
-  return inside + between + static_cast<double>(bytes);
+  return inside + between + static_cast<double>(bytes.plain);
 }
 
 std::int64_t degree(const RankRound& round) {

@@ -46,10 +46,22 @@ RankRound rank_round(const Round& round, int rank);
 /// "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 double exchange_bytes(std::int64_t bytes, std::size_t num_ranks);
 
+/// The bytes of a block.
+struct BlockBytes {
+  std::int64_t plain = 0;
+  /// In messages to peers and neighbours; less than `plain` under a codec. Sums are always plain.
+  std::int64_t encoded = 0;
+
+  // NOLINTNEXTLINE(google-explicit-constructor): without a codec there is one number
+  BlockBytes(std::int64_t bytes) : plain(bytes), encoded(bytes) {}
+  BlockBytes(std::int64_t plain_bytes, std::int64_t encoded_bytes)
+      : plain(plain_bytes), encoded(encoded_bytes) {}
+};
+
 /// Bytes that `rank` sends in its part of a round, for a block of `bytes`. In rounds of two levels
 /// every rank sends its share of the sum inside the node; the node's first rank also exchanges with
 /// other nodes and sends the result once.
-double bytes_sent(const RankRound& round, int rank, std::int64_t bytes);
+double bytes_sent(const RankRound& round, int rank, const BlockBytes& bytes);
 
 /// The number of ranks (in two levels: nodes) that a rank talks to in a round: the other members of
 /// its group, or the peers it sends to or hears from, whichever are more.

@@ -100,6 +100,20 @@ Round two_level_round(Round nodes, int node_size) {
   return nodes;
 }
 
+Round with_arcs_for_groups(Round round, std::int64_t most) {
+  const auto becomes_arcs = [most](const Edge& edge) {
+    return edge.ranks.size() > 2 && std::ssize(edge.ranks) <= most;
+  };
+  for (const Edge& edge : round.edges) {
+    if (becomes_arcs(edge)) append_arcs(edge, round.arcs);
+  }
+  std::erase_if(round.edges, becomes_arcs);
+  // All ranks are there already, so this only orders the arcs.
+  Round ordered = fill_round(std::move(round.edges), 0, std::move(round.arcs));
+  ordered.node_size = round.node_size;
+  return ordered;
+}
+
 Round flat_round(const Round& round, int world_size) {
   const int size = round.node_size;
   const auto averages = [](const Edge& edge) {

@@ -105,6 +105,7 @@ class Engine {
     return {
         .algorithm = *engine_.algorithm(),
         .topology = engine_.needs_topology() ? make_topology(options.topology, world) : nullptr,
+        .codec = engine_.takes_codec() ? find_codec(options.codec) : nullptr,
         .optimizer = make_optimizer(
             options.optimizer, Options::parse(options_yaml(options.optimizer, options.accum_iter))),
         .schedule = make_schedule("constant", {.lr = options.lr}),
@@ -240,6 +241,7 @@ class StepBench {
         {"params", engine.num_parameters()},
         {"world", world_.size},
         {"topology", engine.engine().needs_topology() ? Json(options_.topology) : Json()},
+        {"codec", engine.engine().takes_codec() ? Json(options_.codec) : Json()},
         {"optim", computes ? Json() : Json(options_.optimizer)},
         {"optim_impl", "gossamer"},
         {"accum_iter", accumulates(options_.optimizer) ? Json(options_.accum_iter) : Json()},

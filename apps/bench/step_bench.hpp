@@ -30,6 +30,7 @@ class StepEngine {
   [[nodiscard]] bool needs_topology() const {
     return algorithm_ && algorithm_->entry().needs_topology;
   }
+  [[nodiscard]] bool takes_codec() const { return algorithm_ && algorithm_->entry().takes_codec; }
 
  private:
   std::string text_;
@@ -43,6 +44,8 @@ struct StepBenchOptions {
   std::vector<StepEngine> engines = read_step_engines("gossip");
   std::string model = "mlp";
   std::string topology = "ring";
+  /// For the algorithms that can send encoded blocks.
+  std::string codec = "fp32";
   std::string optimizer = "accum-adamw";
   /// Timed steps of each engine. Several engines share them out over `rounds` turns.
   std::int64_t steps = 30;

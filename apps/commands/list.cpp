@@ -18,6 +18,7 @@
 #include "base/text.hpp"
 #include "comm/launch.hpp"
 #include "core/algorithm.hpp"
+#include "optim/codec.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 
@@ -49,6 +50,7 @@ Json row_of_table(const Entry& entry) {
     row["needs_undirected_topology"] = entry.needs_undirected;
     row["needs_static_topology"] = entry.needs_static;
     row["communicates"] = entry.communicates;
+    row["takes_codec"] = entry.takes_codec;
     row["keeps_models_equal"] = entry.keeps_models_equal;
   }
   if constexpr (requires { entry.takes; }) row["takes"] = names_of_taken(entry.takes);
@@ -83,6 +85,7 @@ constexpr std::array kKinds = {
     Kind{"optimizers", "optimizer.name", [] { return rows_of_table(optimizer_table()); }},
     Kind{"schedules", "lr_schedule.name", [] { return rows_of_table(schedule_table()); }},
     Kind{"algorithms", "algorithm", [] { return rows_of_table(algorithm_table()); }},
+    Kind{"codecs", "comm.codec", [] { return rows_of_table(codec_table()); }},
     Kind{"models", "model.name", [] { return rows_of_table(model_table()); }},
     Kind{"losses", "train.loss", [] { return rows_of_table(loss_table()); }},
     Kind{"data", "data.name", [] { return rows_of_table(dataset_table()); }},

@@ -171,6 +171,8 @@ void add_kind(CLI::App& parent, const std::string& kind, const std::string& help
   CLI::App* command = parent.add_subcommand(kind, help);
   add_setting(*command, arguments, "--topology", "topology",
               "Its name, or a section: '{name: base-k, k: 2}'");
+  add_setting(*command, arguments, "--codec", "codec",
+              "What the ranks send in place of their values: see gossamer list codecs");
   add_setting(*command, arguments, "--world-size", "world_size", "Number of virtual ranks");
   add_setting(*command, arguments, "--local-world-size", "local_world_size",
               "Ranks on each node; all of them when not given");

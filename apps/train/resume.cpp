@@ -54,8 +54,9 @@ std::vector<std::string> check_resumable(const Manifest& manifest, const RunConf
   for (const auto& [key, unused] : all) {
     const std::string before = value_in(manifest.run, key);
     const std::string after = value_in(now, key);
-    // run.seed decides on the data and their order.
-    if (before == after || (begins_with_one_of(key, kFree) && key != "run.seed")) continue;
+    // run.seed decides on the data and their order, comm.codec on the values that ranks mix.
+    const bool is_free = begins_with_one_of(key, kFree) && key != "run.seed" && key != "comm.codec";
+    if (before == after || is_free) continue;
     const bool is_of_topology = key.starts_with(kTopology);
     if (begins_with_one_of(key, kFixed) && !(is_of_topology && reshapes)) {
       throw CheckpointError(

@@ -100,6 +100,15 @@ void read_communication(const Options& root, const World& world, RunConfig& conf
   if (!reason.empty()) topology.fail("name", reason);
 }
 
+/// Needs the algorithm and the topology.
+void take_launch_config(const Options& root, RunConfig& config) {
+  const LaunchConfig launch = read_launch_config(root);
+  config.comm_timeout_s = launch.options.timeout_s;
+  config.codec = launch.codec;
+  const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), config.codec);
+  if (!reason.empty()) root.section("comm").fail("codec", reason);
+}
+
 void read_optimizer(const Options& root, RunConfig& config) {
   const Options optimizer = root.section("optimizer");
   const std::string name = optimizer.choice("name", optimizer_names(), "accum_adamw");
@@ -177,6 +186,7 @@ LaunchConfig read_launch_config(const Options& root) {
       comm.number("timeout_s", {.fallback = 300.0, .min = 0.0, .max = 1e9, .above_min = true});
   config.options.node_size =
       static_cast<int>(comm.integer("local_size", {.fallback = 0, .min = 0, .max = 1'000'000}));
+  config.codec = find_codec(comm.choice("codec", codec_names(), "fp32"));
   const Options log = root.section("log");
   config.options.log_level = log_level(log.choice("level", log_level_names(), "info"));
   return config;
@@ -197,7 +207,7 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
       1024.0 * 1024.0 *
       root.section("buckets").number(
           "size_mb", {.fallback = 25.0, .min = 0.0, .max = 1e6, .above_min = true}));
-  config.comm_timeout_s = read_launch_config(root).options.timeout_s;
+  take_launch_config(root, config);
   read_log(root.section("log"), config);
   read_train(root.section("train"), config);
   root.reject_unknown();

@@ -21,10 +21,12 @@
 
 namespace gossamer::apps {
 
-/// The settings that are needed before any rank runs: the `comm` section and the log level.
+/// The `comm` section and the log level. Most of it is needed before any rank runs.
 struct LaunchConfig {
   std::string backend;
   LaunchOptions options;
+  /// What the ranks send in place of their parameters; null: the parameters.
+  const Codec* codec = nullptr;
 };
 
 /// Replaces the backend `auto` by the one that is used.
@@ -58,6 +60,8 @@ struct RunConfig {
   DeviceChoice device;
   /// Seconds that an exchange may take.
   double comm_timeout_s = 0.0;
+  /// As in LaunchConfig.
+  const Codec* codec = nullptr;
 
   std::unique_ptr<const ModelFactory> model;
   /// A safetensors file with the initial values; empty: none.

@@ -78,6 +78,7 @@ DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::S
                                   std::int64_t total_steps, TorchStream& stream) {
   return {.algorithm = config.algorithm,
           .topology = config.topology,
+          .codec = config.codec,
           .optimizer = config.optimizer,
           .schedule = config.make_schedule(total_steps),
           .weight_decay = config.weight_decay,

@@ -134,6 +134,7 @@ void DataParallelCore::State::start_pipeline() {
       communicator,
       Pipeline::Config{.algorithm = options.algorithm,
                        .topology = options.topology,
+                       .codec = options.codec,
                        .optimizer = options.optimizer,
                        .schedule = options.schedule,
                        .gradients = options.gradients,

@@ -30,6 +30,7 @@ inline Trajectory expected_trajectory(const Problem& problem) {
       .algorithm = problem.algorithm,
       .algorithm_options = problem.algorithm_options,
       .topology = problem.topology,
+      .codec = problem.codec,
       .rule = problem.rule,
       .lr = [lr = problem.lr](std::int64_t updates) { return FixedSchedule(lr).lr(updates); },
       .clipping = problem.gradients,

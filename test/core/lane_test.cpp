@@ -159,6 +159,24 @@ TEST(BytesSent, CountsBothLevels) {
   EXPECT_DOUBLE_EQ(bytes_sent(problem, 2), 2 * (128.0 * 4.0 / 3.0 + 128.0 + 128.0));
 }
 
+TEST(BytesSent, CountsEncodedBlocks) {
+  // Pairs send half; groups of three send half to each other; groups of four sum plain blocks.
+  const double block = 128.0;  // padded
+  for (const char* codec : {"bf16", "fp16"}) {
+    const auto sent_in = [codec](std::string_view topology, int n, int node_size) {
+      Problem problem = problem_of(topology, n, node_size);
+      problem.sizes = {16};
+      problem.dtype = DType::kFloat32;
+      problem.codec = codec;
+      return bytes_sent(problem, 3);
+    };
+    EXPECT_EQ(sent_in("ring", 2, 2), 3 * block / 2);
+    EXPECT_EQ(sent_in("complete", 3, 3), 3 * 2 * block / 2);
+    EXPECT_EQ(sent_in("complete", 4, 4), 3 * block * 2.0 * 3.0 / 4.0);
+    EXPECT_DOUBLE_EQ(sent_in("hierarchical", 6, 3), 3 * (block * 4.0 / 3.0 + block / 2 + block));
+  }
+}
+
 TEST(BytesSent, CountsGradientsInAnAllReduce) {
   Problem problem = problem_of("complete", 4, 4);
   problem.algorithm = "allreduce";

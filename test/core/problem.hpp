@@ -30,6 +30,7 @@ struct Problem {
   /// The options of the algorithm, as YAML.
   std::string algorithm_options = {};
   std::shared_ptr<const Topology> topology = {};
+  std::string codec = "fp32";
   reference::Rule rule = {.type = "sgd", .momentum = 0.9};
   double lr = 0.05;
   double weight_decay = 0.02;
@@ -103,6 +104,7 @@ class FixedSchedule : public Schedule {
 inline Pipeline::Config config_of(const Problem& problem) {
   return {.algorithm = {problem.algorithm, Options::parse(problem.algorithm_options)},
           .topology = problem.topology,
+          .codec = find_codec(problem.codec),
           .optimizer = make_optimizer(problem.rule.type, Options::parse(problem.rule.yaml())),
           .schedule = std::make_shared<FixedSchedule>(problem.lr),
           .gradients = problem.gradients,

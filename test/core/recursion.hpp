@@ -3,6 +3,7 @@
 // matrices, all ranks at once. Written from the opening comments of the algorithms' files. Shares
 // no code with the library except the topologies and the reading of options.
 
+#include "test/core/coded_mixing.hpp"
 #include "test/optim/reference.hpp"
 
 #include <algorithm>
@@ -40,6 +41,8 @@ class Recursion {
     /// The options of the algorithm, as YAML.
     std::string algorithm_options = {};
     std::shared_ptr<const Topology> topology = {};
+    /// fp32: blocks are sent as they are.
+    std::string codec = "fp32";
     reference::Rule rule = {};
     /// The learning rate after a number of updates.
     std::function<double(std::int64_t num_updates)> lr = {};
@@ -230,6 +233,9 @@ class Recursion {
   /// Mixes values. In directed topologies x_ holds z = x / s, with s x <- A (s x) and s <- A s
   /// (push-sum). Otherwise s stays 1.
   [[nodiscard]] Vectors mixed(std::int64_t k, const Vectors& values) const {
+    if (setup_.codec != "fp32") {
+      return CodedMixing(setup_.codec).mixed(setup_.topology->round(k), values);
+    }
     const std::size_t n = x_.size();
     const Eigen::MatrixXd w = mixing(k);
     const Eigen::VectorXd after = w * push_weights_;

@@ -41,6 +41,7 @@ struct Setup {
   int num_ranks = 1;
   int node_size = 1;
   std::string options = {};
+  std::string codec = "fp32";
 
   [[nodiscard]] World world() const { return {.size = num_ranks, .node_size = node_size}; }
   [[nodiscard]] std::shared_ptr<const Topology> build() const {
@@ -55,13 +56,14 @@ struct Setup {
 
 void PrintTo(const Setup& setup, std::ostream* out) {
   *out << concat(setup.algorithm, " {", setup.options, "} on ", setup.topology, ", ",
-                 setup.num_ranks, " ranks, ", setup.node_size, " per node");
+                 setup.num_ranks, " ranks, ", setup.node_size, " per node, ", setup.codec);
 }
 
 std::string setup_name(const testing::TestParamInfo<Setup>& info) {
   std::string name = concat(info.param.algorithm, "_", info.param.topology, "_n",
                             info.param.num_ranks, "_local", info.param.node_size);
   if (!info.param.options.empty()) name += concat("_", info.param.options);
+  if (info.param.codec != "fp32") name += concat("_", info.param.codec);
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 }
@@ -131,7 +133,8 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
             .node_size = GetParam().node_size,
             .algorithm = GetParam().algorithm,
             .algorithm_options = GetParam().options,
-            .topology = GetParam().build()};
+            .topology = GetParam().build(),
+            .codec = GetParam().codec};
   }
 
   static void expect_recursion(Problem problem) {
@@ -267,6 +270,90 @@ TEST_P(EveryAlgorithm, RepeatsBitForBitWhateverTheBuckets) {
   const Trajectory expected = run_pipeline(one);
   EXPECT_EQ(run_pipeline(one), expected);
   EXPECT_EQ(run_pipeline(many), expected);
+}
+
+/// The setups of algorithms and topologies that take a codec.
+std::vector<Setup> coded_setups() {
+  std::vector<Setup> setups;
+  for (Setup setup : all_setups()) {
+    // Pairs, small groups, large groups, and nodes; larger worlds add no new case.
+    if (setup.num_ranks < 2 || setup.num_ranks == 5 || setup.num_ranks > 6) continue;
+    for (const CodecEntry& entry : codec_table()) {
+      if (entry.codec == nullptr) continue;
+      const AlgorithmEntry& algorithm = AlgorithmChoice(setup.algorithm).entry();
+      if (!why_not(algorithm, setup.build().get(), &entry.codec()).empty()) continue;
+      if (!algorithm.communicates || !algorithm.takes_codec) continue;
+      setup.codec = entry.name;
+      setups.push_back(setup);
+    }
+  }
+  return setups;
+}
+
+/// Whether any message of the rounds is encoded: those of groups of more than three are not.
+bool encodes(const Topology& topology, int num_rounds) {
+  for (int k = 0; k + 1 < num_rounds; ++k) {
+    const Round round = topology.round(k);
+    const bool small = std::ranges::any_of(round.edges, [](const Edge& edge) {
+      return edge.ranks.size() == 2 || edge.ranks.size() == 3;
+    });
+    if (small || !round.arcs.empty()) return true;
+  }
+  return false;
+}
+
+class EveryCodedAlgorithm : public EveryAlgorithm {};
+INSTANTIATE_TEST_SUITE_P(Setups, EveryCodedAlgorithm, testing::ValuesIn(coded_setups()),
+                         setup_name);
+
+TEST_P(EveryCodedAlgorithm, FollowsTheRecursion) {
+  Problem coded = problem();
+  EXPECT_LE(largest_difference(run_pipeline(coded), expected_trajectory(coded)), 1e-12);
+  coded.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
+  coded.lr = 0.02;
+  coded.present = [](int rank, int step, std::int64_t parameter) {
+    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
+  };
+  coded.gradients = {.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 0.6};
+  EXPECT_LE(largest_difference(run_pipeline(coded), expected_trajectory(coded)), 1e-12);
+  Problem plain = coded;
+  plain.codec = "fp32";
+  EXPECT_EQ(largest_difference(expected_trajectory(plain), expected_trajectory(coded)) > 1e-5,
+            encodes(*coded.topology, coded.num_steps));
+}
+
+TEST_P(EveryCodedAlgorithm, KeepsTheMean) {
+  Problem still = problem();
+  still.dtype = DType::kFloat32;
+  still.rule = {.type = "sgd"};
+  still.lr = 0.0;
+  still.weight_decay = 0.0;
+  const Trajectory trajectory = run_pipeline(still);
+  const auto mean = [](const std::vector<std::vector<double>>& ranks, std::size_t e) {
+    double sum = 0.0;
+    for (const auto& x : ranks) sum += x[e];
+    return sum / static_cast<double>(ranks.size());
+  };
+  for (std::size_t e = 0; e < still.num_values(); ++e) {
+    // Relative to the size of the parameters, which is 1.
+    EXPECT_NEAR(mean(trajectory.back(), e), mean(trajectory.front(), e), 1e-6) << e;
+  }
+}
+
+TEST_P(EveryCodedAlgorithm, GivesTheSameBitsWhereverStreamsLagAndWhateverTheBuckets) {
+  Problem coded = problem();
+  coded.dtype = DType::kFloat32;
+  expect_same_where_streams_lag(coded, std::array{Where::kLagging, Where::kRelayed});
+  coded.bucket_bytes = 1;
+  const Trajectory expected = run_pipeline(coded);
+  coded.bucket_bytes = 1 << 20;
+  coded.num_threads = 2;
+  EXPECT_EQ(run_pipeline(coded), expected);
+  // The model's own copy in bfloat16 does not matter.
+  coded.rounds_gradients = true;
+  const Trajectory rounded = run_pipeline(coded);
+  coded.dtype = DType::kBFloat16;
+  EXPECT_EQ(run_pipeline(coded), rounded);
 }
 
 }  // namespace

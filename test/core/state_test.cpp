@@ -205,6 +205,20 @@ TEST(SavedState, IsTheSameWhereStreamsLag) {
   }
 }
 
+TEST(SavedState, IsTheSameForEveryCodec) {
+  for (const std::string& codec : codec_names()) {
+    for (const char* algorithm : {"gossip", "gradient_tracking"}) {
+      SCOPED_TRACE(concat(codec, ", ", algorithm));
+      Case c = case_of(algorithm, "");
+      c.optimizer = "accum_adamw";
+      c.problem.codec = codec;
+      const Values expected = train(c, false, 0);
+      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
+      EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
+    }
+  }
+}
+
 TEST(SavedState, HoldsMasterCopiesAndSkippedSteps) {
   Case c = case_of("gossip", "");
   c.optimizer = "adamw";

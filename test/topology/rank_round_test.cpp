@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/text.hpp"
 #include "topology/mixing.hpp"
 
 namespace gossamer {
@@ -125,6 +126,29 @@ TEST(FlatRound, IsTheSameRound) {
   Round mixed = complete_round({averaging_edge({3, 4, 5})}, 7, irregular_round(3, 2).arcs);
   expect_flat(mixed, 7);
   EXPECT_TRUE(flat_round(two_level_round({.edges = {averaging_edge({0, 1})}}, 2), 4).arcs.empty());
+}
+
+TEST(WithArcsForGroups, KeepsTheMatrixAndReplacesOnlySmallGroups) {
+  for (const TopologyCase& c : topology_cases(true)) {
+    const auto topology = c.build();
+    for (std::int64_t k = 0; k < std::min<std::int64_t>(topology->period().value_or(6), 6); ++k) {
+      const Round round = topology->round(k);
+      for (const std::int64_t most : {0, 2, 3, 5, 100}) {
+        SCOPED_TRACE(concat(to_string(c), ", round ", k, ", ", most));
+        const Round changed = with_arcs_for_groups(round, most);
+        check_round(changed, c.world.size, topology->directed());
+        EXPECT_LE((mixing_matrix(changed, c.world.size, topology->directed()) -
+                   mixing_matrix(round, c.world.size, topology->directed()))
+                      .cwiseAbs()
+                      .maxCoeff(),
+                  1e-15);
+        for (const Edge& edge : changed.edges) {
+          EXPECT_TRUE(edge.ranks.size() <= 2 || std::ssize(edge.ranks) > most);
+        }
+        EXPECT_TRUE(most > 2 || changed == round);
+      }
+    }
+  }
 }
 
 }  // namespace

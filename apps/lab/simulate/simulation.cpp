@@ -64,6 +64,7 @@ class Run {
                 .world_size = config.world.size,
                 .dim = config.dim,
                 .algorithm = config.algorithm,
+                .codec = config.codec,
                 .optimizer = config.optimizer,
                 .schedule = make_schedule("constant", {.lr = config.lr}),
                 .weight_decay = config.weight_decay,
@@ -183,6 +184,9 @@ SimulationConfig read_simulation(const Options& options) {
     read_training(options, config);
     check_memory(options, config);
   }
+  config.codec = find_codec(options.choice("codec", codec_names(), "fp32"));
+  const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), config.codec);
+  if (!reason.empty()) options.fail("codec", reason);
   options.reject_unknown();
   return config;
 }

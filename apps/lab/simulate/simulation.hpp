@@ -10,6 +10,7 @@
 //   dim: 64                    # parameters of a rank
 //   seed: 0
 //   topology: {name: ring}
+//   codec: fp32                # fp32, bf16, fp16: what the ranks send in place of their values
 //   algorithm: gossip                                 # sgd only, as in training
 //   optimizer: {name: sgd, lr: 0.05}                  # sgd only, as in training
 //   problem: {name: quadratic, heterogeneity: 1.0}    # sgd only, see problems.hpp
@@ -36,6 +37,8 @@ struct SimulationConfig {
   std::int64_t dim = 0;
   std::uint64_t seed = 0;
   std::shared_ptr<const Topology> topology = {};
+  /// Null: the ranks send their values as they are.
+  const Codec* codec = nullptr;
   AlgorithmChoice algorithm = {};
   std::shared_ptr<const Optimizer> optimizer = {};
   double lr = 0.0;

@@ -1,9 +1,13 @@
 #include "apps/lab/simulate/virtual_lanes.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "base/error.hpp"
+#include "base/text.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/registry.hpp"
 
@@ -23,16 +27,19 @@ std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
 }  // namespace
 
 VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology,
-                         int world_size)
+                         int world_size, const Codec* codec)
     : spec_(spec),
       topology_(topology_of(spec, std::move(topology), world_size)),
       world_size_(world_size),
+      codec_(spec.rounds == LaneRounds::kTopology ? codec : nullptr),
       push_sum_(world_size),
       rows_(world_size * spec.numel, DType::kFloat64),
       work_of_(static_cast<std::size_t>(world_size)),
       inboxes_(static_cast<std::size_t>(world_size)),
       has_arrived_(static_cast<std::size_t>(world_size)) {
   if (spec.dtype != DType::kFloat64) throw std::logic_error("VirtualWire: only float64");
+  if (codec_ == nullptr) return;
+  encoded_rows_ = Buffer(encoded_bytes(*codec_, world_size * spec.numel), DType::kUInt8);
 }
 
 Block VirtualWire::row(std::int64_t index) const {
@@ -40,8 +47,21 @@ Block VirtualWire::row(std::int64_t index) const {
   return {values, spec_.numel, DType::kFloat64, Device()};
 }
 
+Block VirtualWire::encoded_row(std::int64_t rank) const {
+  return encoded_part(*codec_, encoded_rows_.block(), rank * spec_.numel, spec_.numel);
+}
+
+bool VirtualWire::is_coded(const RowWork& work) const {
+  if (codec_ == nullptr) return false;
+  const auto terms = std::span(plan_->terms())
+                         .subspan(static_cast<std::size_t>(work.first),
+                                  static_cast<std::size_t>(work.last - work.first));
+  return std::ranges::all_of(terms, [this](const RowTerm& t) { return t.row < world_size_; });
+}
+
 void VirtualWire::start(int rank, std::int64_t k, const ConstBlock& send) {
   if (num_started_.fetch_add(1) == 0) round_ = k;
+  if (codec_ != nullptr) codec_->encode(encoded_row(rank), send, best_simd_path());
   std::memcpy(row(rank).data, send.data, static_cast<std::size_t>(send.bytes()));
   has_arrived_[static_cast<std::size_t>(rank)] = 1;
 }
@@ -58,7 +78,13 @@ const RoundPlan& VirtualWire::plan_of(std::int64_t k) {
   if (!keeps) plans_.clear();
   while (turn >= std::ssize(plans_)) {
     const std::int64_t round = keeps ? std::ssize(plans_) : k;
-    plans_.emplace_back(next_round(*topology_, round, push_sum_), world_size_);
+    const std::int64_t most = codec_ == nullptr ? 0 : most_coded_members(*codec_);
+    const Round next = with_arcs_for_groups(next_round(*topology_, round, push_sum_), most);
+    if (codec_ != nullptr && next.node_size > 1) {
+      throw ConfigError(concat("the simulator has no codec for rounds of two levels, as in ",
+                               topology_->name(), "; take codec fp32, or local_world_size: 1"));
+    }
+    plans_.emplace_back(next, world_size_);
   }
   return plans_[static_cast<std::size_t>(turn)];
 }
@@ -121,6 +147,13 @@ Intake VirtualWire::take(int rank) {
   inboxes_of(*plan_, *work, inboxes_[place]);
   intake.keep = work->keep;
   intake.inboxes = inboxes_[place];
+  if (!is_coded(*work)) return intake;
+  for (std::size_t i = 0; i < inboxes_[place].size(); ++i) {
+    const std::size_t term = static_cast<std::size_t>(work->first) + i;
+    inboxes_[place][i].block = encoded_row(plan_->terms()[term].row);
+  }
+  intake.keep = 1.0;
+  intake.coding = {.codec = codec_, .own = encoded_row(rank), .decodes = true};
   return intake;
 }
 
@@ -131,8 +164,8 @@ class VirtualNetwork::RankLanes : public LaneFactory {
 
   std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override {
     if (num_lanes_ == network_.wires_.size()) {
-      network_.wires_.push_back(
-          std::make_unique<VirtualWire>(spec, network_.topology_, network_.world_size_));
+      network_.wires_.push_back(std::make_unique<VirtualWire>(
+          spec, network_.topology_, network_.world_size_, network_.codec_));
     }
     return std::make_unique<VirtualLane>(*network_.wires_[num_lanes_++], rank_);
   }
@@ -157,9 +190,11 @@ class VirtualNetwork::RankLanes : public LaneFactory {
   std::size_t num_lanes_ = 0;
 };
 
-VirtualNetwork::VirtualNetwork(std::shared_ptr<const Topology> topology, int world_size)
+VirtualNetwork::VirtualNetwork(std::shared_ptr<const Topology> topology, int world_size,
+                               const Codec* codec)
     : topology_(std::move(topology)),
       world_size_(world_size),
+      codec_(codec),
       ones_(static_cast<std::size_t>(world_size), 1.0) {
   for (int rank = 0; rank < world_size; ++rank) {
     ranks_.push_back(std::make_unique<RankLanes>(*this, rank));

@@ -26,8 +26,10 @@ namespace gossamer::apps {
 /// A lane of all virtual ranks together.
 class VirtualWire {
  public:
-  /// `spec.dtype` must be float64. `topology` may be null if the rounds do not follow it.
-  VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology, int world_size);
+  /// `spec.dtype` must be float64. `topology` may be null if the rounds do not follow it. `codec`
+  /// encodes the messages of rounds that follow the topology; null: they are plain.
+  VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology, int world_size,
+              const Codec* codec = nullptr);
 
   /// Starts round `k` for one rank, and copies the block that the rank sends.
   void start(int rank, std::int64_t k, const ConstBlock& send);
@@ -47,16 +49,22 @@ class VirtualWire {
   /// Fills `inboxes` with the inboxes of the work on one row.
   void inboxes_of(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes) const;
   [[nodiscard]] Block row(std::int64_t index) const;
+  [[nodiscard]] Block encoded_row(std::int64_t rank) const;
+  /// Whether the messages of a rank's round are encoded: if it hears from single ranks, not sums.
+  [[nodiscard]] bool is_coded(const RowWork& work) const;
 
   LaneSpec spec_;
   std::shared_ptr<const Topology> topology_;
   int world_size_;
+  const Codec* codec_;
   PushSum push_sum_;
   std::vector<RoundPlan> plans_;
   const RoundPlan* plan_ = nullptr;
   std::int64_t round_ = -1;
   std::atomic<int> num_started_ = 0;
   Buffer rows_;
+  /// The encoded blocks of the ranks.
+  Buffer encoded_rows_;
   /// The work of each rank in the current round; null: the rank sits the round out.
   std::vector<const RowWork*> work_of_;
   std::vector<std::vector<Inbox>> inboxes_;
@@ -67,7 +75,9 @@ class VirtualWire {
 /// The wires of a simulation.
 class VirtualNetwork {
  public:
-  VirtualNetwork(std::shared_ptr<const Topology> topology, int world_size);
+  /// Parameters as in VirtualWire.
+  VirtualNetwork(std::shared_ptr<const Topology> topology, int world_size,
+                 const Codec* codec = nullptr);
   ~VirtualNetwork();
   VirtualNetwork(const VirtualNetwork&) = delete;
   VirtualNetwork& operator=(const VirtualNetwork&) = delete;
@@ -85,6 +95,7 @@ class VirtualNetwork {
 
   std::shared_ptr<const Topology> topology_;
   int world_size_;
+  const Codec* codec_;
   std::vector<std::unique_ptr<VirtualWire>> wires_;
   std::vector<std::unique_ptr<RankLanes>> ranks_;
   std::vector<double> ones_;

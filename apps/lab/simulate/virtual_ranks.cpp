@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "optim/block_update.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -20,8 +21,8 @@ VirtualRanks::VirtualRanks(Config config)
     : config_(std::move(config)),
       pool_(config_.num_threads),
       mixing_(mixing_spec(config_.optimizer ? 0 : config_.dim), config_.topology,
-              config_.world_size),
-      network_(config_.topology, config_.world_size) {
+              config_.world_size, config_.codec),
+      network_(config_.topology, config_.world_size, config_.codec) {
   const std::int64_t numel = config_.world_size * config_.dim;
   try {
     x_ = Buffer(numel, DType::kFloat64);
@@ -32,7 +33,8 @@ VirtualRanks::VirtualRanks(Config config)
   }
   if (!config_.optimizer) return;
   if (!config_.schedule) throw std::logic_error("VirtualRanks: training needs a schedule");
-  const std::string reason = why_not(config_.algorithm.entry(), config_.topology.get());
+  const std::string reason =
+      why_not(config_.algorithm.entry(), config_.topology.get(), config_.codec);
   if (!reason.empty()) throw ConfigError(reason);
 }
 
@@ -61,7 +63,13 @@ void VirtualRanks::mix() {
   for_all_ranks([this](std::size_t r) {
     const auto rank = static_cast<int>(r);
     const Intake arrived = mixing_.take(rank);
-    gossamer::mix(row_of(x_, rank), arrived.keep, arrived.inboxes);
+    const Block x = row_of(x_, rank);
+    if (arrived.coding.decodes) {
+      enqueue_coded_mix(stream_, x, arrived.keep, {arrived.inboxes.begin(), arrived.inboxes.end()},
+                        arrived.coding);
+    } else {
+      gossamer::mix(x, arrived.keep, arrived.inboxes);
+    }
   });
 }
 

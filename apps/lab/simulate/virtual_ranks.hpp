@@ -31,6 +31,8 @@ class VirtualRanks {
     /// Parameters of a rank.
     std::int64_t dim = 1;
     AlgorithmChoice algorithm = {};
+    /// What the ranks send in place of their values; null: the values.
+    const Codec* codec = nullptr;
     /// Null: the ranks only mix, and step() may not be called.
     std::shared_ptr<const Optimizer> optimizer = {};
     /// Must be given if there is an optimizer.

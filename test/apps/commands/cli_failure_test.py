@@ -28,6 +28,11 @@ class Errors(CliCase):
         (K_TINY, ["comm.timeout_s=0"], "command line: comm.timeout_s: 0 is out of range"),
         (K_TINY, ["comm.backend=smoke"], "command line: comm.backend: smoke is unknown"),
         (K_TINY, ["optimizer.lr"], "command line: optimizer.lr: not an override, allowed: "),
+        (K_TINY, ["comm.codec=bf61"], "command line: comm.codec: bf61 is unknown (did you mean bf16?)"),
+        (K_TINY, ["comm.codec=bf16", "algorithm=allreduce"],
+         "command line: comm.codec: the algorithm allreduce sends no encoded blocks; take codec fp32"),
+        (K_TINY, ["comm.codec=bf16", "topology.name=directed-one-peer-exp"],
+         "command line: comm.codec: the codec bf16 needs a topology whose messages go in both"),
         (K_TINY, ["comm.local_size=2"], "comm.local_size: 2 does not divide the 3 ranks"),
     ]
 

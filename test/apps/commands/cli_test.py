@@ -95,7 +95,7 @@ class CommandLine(CliCase):
 
 
 class List(CliCase):
-    K_KINDS = ["topologies", "wrappers", "optimizers", "schedules", "algorithms", "models",
+    K_KINDS = ["topologies", "wrappers", "optimizers", "schedules", "algorithms", "codecs", "models",
                "losses", "data", "backends"]
 
     def test_is_json_alone_on_stdout(self):

@@ -99,6 +99,7 @@ void expect_the_pipelines_bits(const Problem& problem, const std::string& where)
        .world_size = problem.num_ranks,
        .dim = static_cast<std::int64_t>(problem.num_values()),
        .algorithm = {problem.algorithm, Options::parse(problem.algorithm_options)},
+       .codec = find_codec(problem.codec),
        .optimizer = make_optimizer(problem.rule.type, Options::parse(problem.rule.yaml())),
        .schedule = std::make_shared<FixedSchedule>(problem.lr),
        .weight_decay = problem.weight_decay,
@@ -155,6 +156,61 @@ TEST(VirtualRanks, FollowEveryAlgorithm) {
       }
     }
   }
+}
+
+/// The worlds in which virtual ranks can encode their messages.
+std::vector<SimulatedWorld> coded_worlds() {
+  std::vector<SimulatedWorld> all = worlds();
+  std::erase_if(all, [](const SimulatedWorld& c) {
+    const auto topology = c.build();
+    return topology->directed() || topology->round(0).node_size > 1 ||
+           topology->round(1).node_size > 1;
+  });
+  return all;
+}
+
+TEST(VirtualRanks, EncodeAsThePipelineDoes) {
+  for (const SimulatedWorld& c : coded_worlds()) {
+    if (c.world.size > (kSanitized ? 4 : 9)) continue;
+    for (const char* codec : {"bf16", "fp16"}) {
+      for (const char* algorithm : {"gossip", "gradient_tracking"}) {
+        Problem problem = problem_on(c);
+        problem.codec = codec;
+        problem.algorithm = algorithm;
+        expect_the_pipelines_bits(problem, concat(codec, ", ", algorithm, " on ", c.yaml));
+      }
+    }
+  }
+}
+
+TEST(VirtualRanks, AgreeUpToTheCodecsPrecisionAndKeepTheMean) {
+  for (const SimulatedWorld& c : coded_worlds()) {
+    for (const auto& [codec, precision] : {std::pair{"bf16", 0x1p-8}, {"fp16", 0x1p-11}}) {
+      VirtualRanks ranks({.topology = c.build(),
+                          .world_size = c.world.size,
+                          .dim = kDim,
+                          .codec = find_codec(codec)});
+      fill(ranks, c.world.size);
+      const std::vector<double> before = ranks.mean();
+      for (int k = 0; k < 300; ++k) ranks.mix();
+      const std::vector<double> after = ranks.mean();
+      for (std::size_t d = 0; d < before.size(); ++d) {
+        EXPECT_NEAR(after[d], before[d], 1e-13) << c.yaml;
+        for (int rank = 0; rank < c.world.size; ++rank) {
+          EXPECT_NEAR(ranks.parameters(rank)[d], after[d], 2.0 * precision)
+              << codec << " " << c.yaml;
+        }
+      }
+    }
+  }
+}
+
+TEST(VirtualRanks, EncodeNoRoundsOfTwoLevels) {
+  VirtualRanks ranks({.topology = make_topology("hierarchical", {.size = 4, .node_size = 2}),
+                      .world_size = 4,
+                      .dim = kDim,
+                      .codec = find_codec("bf16")});
+  EXPECT_THROW(ranks.mix(), ConfigError);
 }
 
 TEST(VirtualRanks, MeanIsWhatMixingKeeps) {

@@ -1,0 +1,56 @@
+// IEEE 754 binary16, rounded to nearest, ties to even. It has 11 significant bits, so ranks agree
+// up to about 2^-12 |x|. Values beyond its largest finite one, 65504, become that one: an infinity
+// would turn the difference of two blocks into NaN. NaN stays NaN.
+
+#include <bit>
+
+#include "optim/codecs/small_float.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr std::uint32_t kSign = 0x8000'0000U;
+/// 65504 and 2^-14, the largest and the smallest normal value, as float32 bits.
+constexpr std::uint32_t kLargest = 0x477f'e000U;
+constexpr std::uint32_t kSmallestNormal = 0x3880'0000U;
+constexpr std::uint32_t kInfinity = 0x7f80'0000U;
+constexpr std::uint32_t kHalf = 0x3f00'0000U;
+/// The difference between the two exponents' biases, at the place of float32's exponent.
+constexpr std::uint32_t kBias = 112U << 23U;
+
+struct Fp16Format {
+  static constexpr std::string_view kName = "fp16";
+
+  [[gnu::always_inline]] static std::uint16_t encode(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t size = bits & ~kSign;
+    const std::uint32_t finite = size < kLargest ? size : kLargest;
+    const std::uint32_t normal = (finite - kBias + 0xfffU + (finite >> 13U & 1U)) >> 13U;
+    // 0.5 has the last bit of its fraction at 2^-24, the spacing of the values below 2^-14. So
+    // this addition rounds as it should.
+    const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(finite) + 0.5F);
+    const std::uint32_t rounded = finite < kSmallestNormal ? small - kHalf : normal;
+    const std::uint32_t result = size > kInfinity ? 0x7e00U : rounded;
+    return static_cast<std::uint16_t>((bits & kSign) >> 16U | result);
+  }
+
+  [[gnu::always_inline]] static float decode(std::uint16_t half) {
+    const std::uint32_t sign = (half & 0x8000U) << 16U;
+    const std::uint32_t size = half & 0x7fffU;
+    const std::uint32_t normal = (size << 13U) + kBias;
+    const float small = std::bit_cast<float>(kHalf | size) - 0.5F;
+    const std::uint32_t finite = size < 0x400U ? std::bit_cast<std::uint32_t>(small) : normal;
+    // encode() writes no infinity, so a full exponent is NaN.
+    const std::uint32_t result = size >= 0x7c00U ? 0x7fc0'0000U : finite;
+    return std::bit_cast<float>(sign | result);
+  }
+};
+
+}  // namespace
+
+const Codec& fp16_codec() {
+  static const internal::SmallFloatCodec<Fp16Format> kCodec;
+  return kCodec;
+}
+
+}  // namespace gossamer

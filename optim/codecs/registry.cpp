@@ -1,0 +1,43 @@
+// The table of codecs: one row for each file of this folder, and one for sending blocks as they
+// are.
+
+#include "base/registry.hpp"
+
+#include <array>
+
+#include "optim/codec.hpp"
+
+namespace gossamer {
+
+const Codec& bf16_codec();
+const Codec& fp16_codec();
+
+namespace {
+
+constexpr std::array kCodecs = {
+    CodecEntry{.name = "fp32", .summary = "blocks as they are"},
+    CodecEntry{.name = "bf16",
+               .summary = "half the bytes: 8 significant bits, the range of float32",
+               .codec = bf16_codec},
+    CodecEntry{.name = "fp16",
+               .summary = "half the bytes: 11 significant bits, values up to 65504",
+               .codec = fp16_codec},
+};
+
+}  // namespace
+
+std::span<const CodecEntry> codec_table() { return kCodecs; }
+std::vector<std::string> codec_names() { return names_of(kCodecs); }
+
+const Codec* find_codec(std::string_view name) {
+  const CodecEntry& entry = row_of(kCodecs, "codec", name);
+  return entry.codec == nullptr ? nullptr : &entry.codec();
+}
+
+std::int64_t most_coded_members(const Codec& codec) {
+  // (n - 1) * encoded < 2 (n - 1) / n * plain
+  const std::int64_t plain = 2 * size_of(DType::kFloat32);
+  return (plain - 1) / codec.bytes_per_element();
+}
+
+}  // namespace gossamer

@@ -1,0 +1,95 @@
+#pragma once
+// A codec that rounds every element to a floating-point type of 16 bits.
+//
+// `Format` is a type with a constexpr name `kName` and two always-inline functions:
+//   static std::uint16_t encode(float value);
+//   static float decode(std::uint16_t bits);
+
+#include <cstdint>
+#include <stdexcept>
+#include <string_view>
+
+#include "optim/codec.hpp"
+#include "optim/simd.hpp"
+
+namespace gossamer::internal {
+
+template <class Format, class T>
+struct EncodeLoop {
+  const T* from;
+  std::uint16_t* to;
+  std::int64_t numel;
+
+  [[gnu::always_inline]] void operator()() const {
+    const T* const x = from;
+    std::uint16_t* const bits = to;
+    const std::int64_t count = numel;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) bits[i] = Format::encode(static_cast<float>(x[i]));
+  }
+};
+
+template <class Format, class T>
+struct DifferenceLoop {
+  T* x;
+  double weight;
+  const std::uint16_t* heard;
+  const std::uint16_t* own;
+  std::int64_t numel;
+
+  [[gnu::always_inline]] void operator()() const {
+    T* const sum = x;
+    const std::uint16_t* const theirs = heard;
+    const std::uint16_t* const ours = own;
+    const T take = static_cast<T>(weight);
+    const std::int64_t count = numel;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) {
+      const T difference =
+          static_cast<T>(Format::decode(theirs[i])) - static_cast<T>(Format::decode(ours[i]));
+      sum[i] += take * difference;
+    }
+  }
+};
+
+template <class Format>
+class SmallFloatCodec : public Codec {
+ public:
+  [[nodiscard]] std::string_view name() const override { return Format::kName; }
+  [[nodiscard]] std::int64_t bytes_per_element() const override { return sizeof(std::uint16_t); }
+
+  void encode(const Block& to, const ConstBlock& x, SimdPath simd) const override {
+    require(to.numel == encoded_bytes(*this, x.numel) && to.dtype == DType::kUInt8);
+    auto* const bits = static_cast<std::uint16_t*>(to.data);
+    if (x.dtype == DType::kFloat32) {
+      const auto* const values = static_cast<const float*>(x.data);
+      return run_on(simd, EncodeLoop<Format, float>{values, bits, x.numel});
+    }
+    require(x.dtype == DType::kFloat64);
+    const auto* const values = static_cast<const double*>(x.data);
+    run_on(simd, EncodeLoop<Format, double>{values, bits, x.numel});
+  }
+
+  void add_difference(const Block& x, const Inbox& heard, const ConstBlock& own,
+                      SimdPath simd) const override {
+    const std::int64_t bytes = encoded_bytes(*this, x.numel);
+    require(heard.block.numel == bytes && own.numel == bytes &&
+            heard.block.dtype == DType::kUInt8 && own.dtype == DType::kUInt8);
+    const auto* const theirs = static_cast<const std::uint16_t*>(heard.block.data);
+    const auto* const ours = static_cast<const std::uint16_t*>(own.data);
+    if (x.dtype == DType::kFloat32) {
+      return run_on(simd, DifferenceLoop<Format, float>{static_cast<float*>(x.data), heard.weight,
+                                                        theirs, ours, x.numel});
+    }
+    require(x.dtype == DType::kFloat64);
+    run_on(simd, DifferenceLoop<Format, double>{static_cast<double*>(x.data), heard.weight, theirs,
+                                                ours, x.numel});
+  }
+
+ private:
+  static void require(bool fits) {
+    if (!fits) throw std::logic_error("codec: a block has another size or type");
+  }
+};
+
+}  // namespace gossamer::internal

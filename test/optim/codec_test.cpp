@@ -1,0 +1,286 @@
+// Tests every codec against a reference in double, and updates whose inboxes are encoded.
+
+#include "test/optim/parameters.hpp"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/buffer.hpp"
+#include "base/error.hpp"
+#include "base/host_stream.hpp"
+#include "base/text.hpp"
+#include "optim/block_update.hpp"
+
+namespace gossamer {
+namespace {
+
+/// A floating-point type: significant bits, the exponent of its smallest normal number, and its
+/// largest finite number.
+struct SmallFloat {
+  int num_bits;
+  int least_exponent;
+  double largest;
+
+  /// The nearest number of the type, ties to even; beyond the largest number, the largest.
+  [[nodiscard]] double nearest(double x) const {
+    if (x == 0.0) return x;
+    const int exponent = std::max(std::ilogb(x), least_exponent);
+    const double spacing = std::ldexp(1.0, exponent - num_bits + 1);
+    const double rounded = std::nearbyint(x / spacing) * spacing;
+    return std::clamp(rounded, -largest, largest);
+  }
+};
+
+SmallFloat float_of(std::string_view codec) {
+  if (codec == "bf16") return {8, -126, std::ldexp(255.0, 120)};
+  if (codec == "fp16") return {11, -14, 65504.0};
+  throw std::logic_error("the tests do not know this codec");
+}
+
+class EveryCodec : public testing::TestWithParam<std::string> {
+ protected:
+  const Codec& codec_ = *find_codec(GetParam());
+  const SmallFloat float_ = float_of(GetParam());
+
+  [[nodiscard]] Buffer encoded(const Block& x, SimdPath simd = best_simd_path()) const {
+    Buffer wire(encoded_bytes(codec_, x.numel), DType::kUInt8);
+    codec_.encode(wire.block(), x, simd);
+    return wire;
+  }
+  /// What other ranks understand of `values`.
+  template <class T>
+  std::vector<T> sent(std::vector<T> values) const {
+    const Buffer wire = encoded(block_of(std::span(values)));
+    const Buffer zeros(wire.block().numel, DType::kUInt8);
+    std::ranges::fill(values, T{});
+    codec_.add_difference(block_of(std::span(values)), {wire.block(), 1.0}, zeros.block(),
+                          best_simd_path());
+    return values;
+  }
+};
+
+std::vector<std::string> lossy_codecs() {
+  std::vector<std::string> names;
+  for (const CodecEntry& entry : codec_table()) {
+    if (entry.codec != nullptr) names.emplace_back(entry.name);
+  }
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Names, EveryCodec, testing::ValuesIn(lossy_codecs()),
+                         [](const auto& tested) { return tested.param; });
+
+/// Numbers of all sizes, ties, and the ends of the range of binary16.
+std::vector<float> many_numbers() {
+  Random random(5, 0);
+  std::vector<float> numbers = {0.0F,     -0.0F,         1.0F,          -1.0F,         65504.0F,
+                                65519.0F, 65520.0F,      -70000.0F,     6.1035156e-5F, 6.0e-5F,
+                                5.96e-8F, 2.9802322e-8F, 2.9802326e-8F, -3.0e-8F,      1e-20F};
+  for (int exponent = -30; exponent < 20; ++exponent) {
+    const float size = std::ldexp(1.0F, exponent);
+    for (int i = 0; i < 40; ++i)
+      numbers.push_back(size * static_cast<float>(random.uniform(-2, 2)));
+    // Ties of 8 and of 11 significant bits.
+    for (const int bits : {8, 11}) {
+      for (const double step : {0.5, 1.5}) {
+        numbers.push_back(static_cast<float>(size * (1.0 + step * std::ldexp(1.0, 1 - bits))));
+      }
+    }
+  }
+  return numbers;
+}
+
+TEST_P(EveryCodec, RoundsToTheNearestNumber) {
+  const std::vector<float> numbers = many_numbers();
+  const std::vector<float> found = sent(numbers);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    EXPECT_EQ(static_cast<double>(found[i]), float_.nearest(static_cast<double>(numbers[i])))
+        << numbers[i];
+  }
+}
+
+TEST_P(EveryCodec, KeepsItsOwnNumbers) {
+  std::vector<float> numbers = sent(many_numbers());
+  EXPECT_EQ(sent(numbers), numbers);
+}
+
+TEST_P(EveryCodec, RoundsDoublesAsFloats) {
+  const std::vector<float> numbers = many_numbers();
+  const std::vector<float> found = sent(numbers);
+  EXPECT_EQ(sent(std::vector<double>(numbers.begin(), numbers.end())),
+            std::vector<double>(found.begin(), found.end()));
+}
+
+TEST_P(EveryCodec, PassesOnThatANumberIsNone) {
+  const float none = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> found = sent(std::vector<float>{1.0F, none, -none, 2.0F});
+  EXPECT_EQ(found[0], 1.0F);
+  EXPECT_TRUE(std::isnan(found[1]));
+  EXPECT_TRUE(std::isnan(found[2]));
+  EXPECT_EQ(found[3], 2.0F);
+}
+
+TEST_P(EveryCodec, GivesTheSameBitsOnEveryPathAndForEveryPart) {
+  Random random(7, 0);
+  for (const std::int64_t numel : {0, 1, 3, 16, 31, 64, 257}) {
+    const auto count = static_cast<std::size_t>(numel);
+    std::vector<float> x(count);
+    std::vector<float> other(count);
+    draw(random, std::span(x));
+    draw(random, std::span(other));
+    const Buffer wire = encoded(block_of(std::span(x)), SimdPath::kBaseline);
+    const Buffer heard = encoded(block_of(std::span(other)), SimdPath::kBaseline);
+    const auto bytes = wire.block().as<std::uint8_t>();
+    std::vector<float> expected = x;
+    codec_.add_difference(block_of(std::span(expected)), {heard.block(), 0.3}, wire.block(),
+                          SimdPath::kBaseline);
+    for (const SimdPath path : available_simd_paths()) {
+      SCOPED_TRACE(concat(name_of(path), ", ", numel));
+      const Buffer again = encoded(block_of(std::span(x)), path);
+      EXPECT_TRUE(std::ranges::equal(again.block().as<std::uint8_t>(), bytes));
+      // In two parts.
+      std::vector<float> mixed = x;
+      const std::int64_t cut = numel / 3;
+      for (const auto& [first, size] : {std::pair{std::int64_t{0}, cut}, {cut, numel - cut}}) {
+        codec_.add_difference(part_of(block_of(std::span(mixed)), first, size),
+                              {encoded_part(codec_, heard.block(), first, size), 0.3},
+                              encoded_part(codec_, wire.block(), first, size), path);
+      }
+      EXPECT_EQ(mixed, expected);
+    }
+  }
+}
+
+TEST_P(EveryCodec, NeedsBlocksThatFit) {
+  std::vector<float> x(8);
+  std::vector<std::int64_t> integers(8);
+  const Buffer wire(encoded_bytes(codec_, 8), DType::kUInt8);
+  const Buffer shorter(encoded_bytes(codec_, 7), DType::kUInt8);
+  const Block block = block_of(std::span(x));
+  const SimdPath simd = best_simd_path();
+  EXPECT_THROW(codec_.encode(shorter.block(), block, simd), std::logic_error);
+  EXPECT_THROW(codec_.encode(block, block, simd), std::logic_error);
+  EXPECT_THROW(codec_.encode(wire.block(), block_of(std::span(integers)), simd), std::logic_error);
+  EXPECT_THROW(codec_.add_difference(block, {shorter.block(), 1.0}, wire.block(), simd),
+               std::logic_error);
+  EXPECT_THROW(codec_.add_difference(block, {wire.block(), 1.0}, shorter.block(), simd),
+               std::logic_error);
+  EXPECT_THROW(
+      codec_.add_difference(block_of(std::span(integers)), {wire.block(), 1.0}, wire.block(), simd),
+      std::logic_error);
+}
+
+TEST(Codecs, AreFoundByName) {
+  EXPECT_EQ(find_codec("fp32"), nullptr);
+  EXPECT_EQ(find_codec("BF16")->name(), "bf16");
+  EXPECT_THROW(find_codec("bf17"), ConfigError);
+}
+
+TEST(Codecs, GroupsAreEncodedWhereThatSendsLess) {
+  for (const CodecEntry& entry : codec_table()) {
+    if (entry.codec == nullptr) continue;
+    const auto most = most_coded_members(entry.codec());
+    const double ratio = static_cast<double>(entry.codec().bytes_per_element()) / 4.0;
+    for (std::int64_t n = 2; n < 20; ++n) {
+      const double members = static_cast<double>(n);
+      const bool is_less = ratio * (members - 1.0) < 2.0 * (members - 1.0) / members;
+      EXPECT_EQ(is_less, n <= most) << entry.name << ", " << n;
+    }
+  }
+}
+
+/// A block of three parameters, with gaps between them, for two ways to make the same step.
+struct CodedStep {
+  static constexpr std::int64_t kNumel = 10'000;
+  explicit CodedStep(std::uint64_t seed)
+      : x(kNumel, DType::kFloat32), g(kNumel, DType::kFloat32), m(kNumel, DType::kFloat32) {
+    Random random(seed, 1);
+    for (const Buffer& buffer : {x, g, m}) draw(random, buffer.block().as<float>());
+  }
+
+  [[nodiscard]] BlockUpdate update() const {
+    BlockUpdate update{.parameters = x.block(), .lr = 0.1};
+    update.states[0] = m.block().data;
+    update.segments = {
+        {.offset = 0, .numel = 5, .gradient = part_of(g.block(), 0, 5), .step = 2},
+        {.offset = 32, .numel = 4100, .step = 2},
+        {.offset = 4160, .numel = 5800, .gradient = part_of(g.block(), 4160, 5800), .step = 2}};
+    return update;
+  }
+  [[nodiscard]] bool equals(const CodedStep& other) const {
+    return std::ranges::equal(x.block().as<float>(), other.x.block().as<float>()) &&
+           std::ranges::equal(m.block().as<float>(), other.m.block().as<float>());
+  }
+
+  Buffer x;
+  Buffer g;
+  Buffer m;
+};
+
+TEST_P(EveryCodec, MixesUpdatesAndEncodesInOnePass) {
+  const auto optimizer = make_optimizer("sgd", Options::parse("momentum: 0.9"));
+  const std::vector<float> weights = {0.25F, 0.5F};
+  WorkerPool pool(3);
+  for (WorkerPool* threads : {static_cast<WorkerPool*>(nullptr), &pool}) {
+    CodedStep coded(3);
+    CodedStep plain(3);
+    const Buffer own = encoded(coded.x.block());
+    BlockUpdate update = coded.update();
+    BlockUpdate reference = plain.update();
+    const Buffer difference(CodedStep::kNumel, DType::kFloat32);
+    std::vector<Buffer> heard;
+    for (const float weight : weights) {
+      CodedStep peer(4 + heard.size());
+      heard.push_back(encoded(peer.x.block()));
+      update.inboxes.push_back({heard.back().block(), weight});
+      codec_.add_difference(difference.block(), update.inboxes.back(), own.block(),
+                            best_simd_path());
+    }
+    reference.inboxes = {{difference.block(), 1.0}};
+    update.coding = {.codec = &codec_, .own = own.block(), .decodes = true, .encodes = true};
+    update.pool = threads;
+    InlineStream stream;
+    enqueue_update(stream, *optimizer, update);
+    enqueue_update(stream, *optimizer, reference);
+    EXPECT_TRUE(coded.equals(plain));
+    const Buffer expected = encoded(plain.x.block());
+    for (const Segment& segment : update.segments) {
+      const auto bytes = [&](const Buffer& buffer) {
+        return encoded_part(codec_, buffer.block(), segment.offset, segment.numel)
+            .template as<std::uint8_t>();
+      };
+      EXPECT_TRUE(std::ranges::equal(bytes(own), bytes(expected))) << segment.offset;
+    }
+    // Mixing alone gives the same.
+    CodedStep mixed(3);
+    const Buffer sent = encoded(mixed.x.block());
+    enqueue_coded_mix(stream, mixed.x.block(), 0.75, update.inboxes,
+                      {.codec = &codec_, .own = sent.block()});
+    CodedStep expected_mix(3);
+    mix(expected_mix.x.block(), 0.75, reference.inboxes);
+    EXPECT_TRUE(mixed.equals(expected_mix));
+  }
+}
+
+TEST_P(EveryCodec, KeepsTheMeanOfAPair) {
+  std::vector<double> mine = {30.01, -29.97, 1e-3, 5.5};
+  std::vector<double> theirs = {30.07, -30.11, 2e-3, 5.25};
+  const Buffer own = encoded(block_of(std::span(mine)));
+  const Buffer other = encoded(block_of(std::span(theirs)));
+  std::vector<double> sums;
+  for (std::size_t i = 0; i < mine.size(); ++i) sums.push_back(mine[i] + theirs[i]);
+  InlineStream stream;
+  enqueue_coded_mix(stream, block_of(std::span(mine)), 1.0, {{other.block(), 0.5}},
+                    {.codec = &codec_, .own = own.block()});
+  enqueue_coded_mix(stream, block_of(std::span(theirs)), 1.0, {{own.block(), 0.5}},
+                    {.codec = &codec_, .own = other.block()});
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    EXPECT_NEAR(mine[i] + theirs[i], sums[i], 1e-14 * std::abs(sums[i])) << i;
+  }
+}
+
+}  // namespace
+}  // namespace gossamer

@@ -9,10 +9,12 @@
 #   scripts/hosts.sh --rate 100mbit mpirun build/release/gossamer bench step --engine gossip,allreduce
 #   scripts/hosts.sh bash                       a shell; in it, `scripts/hosts.sh mpirun PROGRAM...`
 #                                               may be called several times
+#   scripts/hosts.sh link 2 down                in that shell: unplugs host 2; `up` plugs it in again
 #
 # The hosts are Linux network namespaces with host names of their own. They share the machine's
-# processors and files. RATE is a number with kbit, mbit or gbit. `mpirun` takes no options of its
-# own here. MPIEXEC names the launcher; Open MPI 4 and 5 and MPICH work. Needs ip and tc (Debian's
+# processors and files. RATE is a number with kbit, mbit or gbit. `hosts.sh mpirun` starts
+# scripts/launch/mpirun.sh, and takes no options of mpirun. MPIEXEC names the launcher; Open MPI 4 and
+# 5 and MPICH work. Needs ip and tc (Debian's
 # iproute2), and root or a kernel that lets users make namespaces. Exit code 77: this machine cannot
 # make such hosts. Ctrl-C and SIGTERM kill everything at once.
 set -euo pipefail
@@ -75,7 +77,7 @@ mpirun_on_hosts() {
   source "$root/scripts/mpi_env.sh"
   version=$("$launcher" --version 2>&1 || true)
   if [[ ${version,,} == *hydra* || ${version,,} == *mpich* ]]; then
-    on_first_host "$launcher" -launcher ssh -launcher-exec /run/agent -iface eth0 -ppn 1 \
+    on_first_host "$root/scripts/launch/mpirun.sh" -launcher ssh -launcher-exec /run/agent -iface eth0 -ppn 1 \
       -hosts "$hosts" -n "$GOSSAMER_HOSTS" "$@"
     return
   fi
@@ -85,7 +87,7 @@ mpirun_on_hosts() {
   export OMPI_MCA_btl_tcp_if_include=eth0
   export PRTE_MCA_plm=ssh PRTE_MCA_plm_ssh_agent=/run/agent PRTE_MCA_plm_ssh_no_tree_spawn=1
   export PRTE_MCA_prte_if_include=eth0
-  on_first_host "$launcher" --host "${hosts//,/:1,}:1" --map-by ppr:1:node -n "$GOSSAMER_HOSTS" "$@"
+  on_first_host "$root/scripts/launch/mpirun.sh" --host "${hosts//,/:1,}:1" --map-by ppr:1:node -n "$GOSSAMER_HOSTS" "$@"
 }
 
 if [[ ${1:-} == --inside ]]; then
@@ -104,7 +106,12 @@ if [[ ${1:-} == --inside ]]; then
   exit
 fi
 if [[ -n ${GOSSAMER_HOSTS:-} ]]; then
-  [[ ${1:-} == mpirun ]] || die "hosts.sh: on a host, type: $script mpirun PROGRAM..."
+  if [[ ${1:-} == link ]]; then
+    [[ ${2:-} =~ ^[0-9]+$ && -e /run/netns/host$2 && ${3:-} =~ ^(up|down)$ ]] ||
+      die "hosts.sh: type: $script link HOST up|down, HOST from 0 to $((GOSSAMER_HOSTS - 1))"
+    exec nsenter --net="/run/netns/host$2" ip link set eth0 "$3"
+  fi
+  [[ ${1:-} == mpirun ]] || die "hosts.sh: on a host, type: $script mpirun PROGRAM... or link HOST up|down"
   need_program "${2:-}"
   mpirun_on_hosts "${@:2}"
   exit
@@ -127,6 +134,7 @@ done
   die "hosts.sh: --rate $rate, allowed: a number with kbit, mbit or gbit, as 500mbit"
 (($# > 0)) || die "hosts.sh: which command? See scripts/hosts.sh --help"
 [[ $1 != mpirun ]] || need_program "${2:-}"
+[[ $1 != link ]] || die "hosts.sh: link works on a host, in the shell of: $script bash"
 if ! has ip || ! has tc; then
   complain "hosts.sh: ip or tc is missing. Type: apt-get install iproute2"
   exit 77

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "apps/bench/kernel_bench.hpp"
 #include "apps/bench/reference_task.hpp"
 #include "apps/bench/statistics.hpp"
+#include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
 #include "core/torch/data_parallel.hpp"
@@ -47,7 +49,10 @@ class Engine {
  public:
   Engine(const StepEngine& engine, const ReferenceTask& task, Communicator& communicator,
          const World& world, const StepBenchOptions& options)
-      : engine_(engine), communicator_(communicator), net_(task.make_model()) {
+      : engine_(engine),
+        communicator_(communicator),
+        net_(task.make_model()),
+        extra_time_(world.rank == options.slow_rank ? options.slowdown - 1.0 : 0.0) {
     net_->train();
     for (const torch::Tensor& parameter : net_->parameters()) num_parameters_ += parameter.numel();
     if (engine.algorithm()) {
@@ -77,13 +82,15 @@ class Engine {
     const auto begin = Clock::now();
     torch::Tensor loss =
         torch::nn::functional::cross_entropy(net_->forward(batch.inputs), batch.targets);
+    const double forward = seconds_between(begin, Clock::now());
+    std::this_thread::sleep_for(std::chrono::duration<double>(extra_time_ * compute_s_));
     const auto middle = Clock::now();
     loss.backward();
     if (!wrapper_) net_->zero_grad(/*set_to_none=*/true);
     const auto end = Clock::now();
     losses_.push_back(loss.item<double>());
     Row row = {{"total", seconds_between(begin, end)},
-               {"forward", seconds_between(begin, middle)},
+               {"forward", forward},
                {"backward", seconds_between(middle, end)}};
     if (wrapper_) {
       const double hooks = metrics().pipeline_s - before.pipeline_s;
@@ -93,6 +100,7 @@ class Engine {
       row["mix_update_launch"] = hooks - row["comm_wait"];
       row["comm_cpu"] = communicator_.worker_cpu_s() - cpu_before;
     }
+    compute_s_ = row["forward"] + row["backward"];
     return row;
   }
 
@@ -123,6 +131,10 @@ class Engine {
   Communicator& communicator_;
   std::shared_ptr<Model> net_;
   std::int64_t num_parameters_ = 0;
+  /// The time that a slow rank sleeps, as a multiple of the time in which it computes.
+  double extra_time_;
+  /// Of the last step, without hooks and sleep.
+  double compute_s_ = 0.0;
   std::optional<DecentralizedDataParallel<Model>> wrapper_;
   std::vector<double> losses_;
   std::vector<Row> rows_;
@@ -166,6 +178,14 @@ class StepBench {
         task_(options.model, options.seed),
         batch_size_(options.batch_size > 0 ? options.batch_size : task_.default_batch_size()),
         pool_(task_.make_batches(world.rank, batch_size_)) {
+    if (options.slow_rank >= world.size) {
+      throw ConfigError(concat("--slow-rank ", options.slow_rank, ": there are ", world.size,
+                               " ranks, allowed: 0 to ", world.size - 1));
+    }
+    const bool any_encodes = std::ranges::any_of(options.engines, &StepEngine::takes_codec);
+    if (find_codec(options.codec) != nullptr && !any_encodes) {
+      throw ConfigError(concat("--codec ", options.codec, ": no engine sends encoded blocks"));
+    }
     for (const StepEngine& engine : options.engines) {
       engines_.push_back(std::make_unique<Engine>(engine, task_, communicator, world, options));
     }
@@ -242,6 +262,8 @@ class StepBench {
         {"world", world_.size},
         {"topology", engine.engine().needs_topology() ? Json(options_.topology) : Json()},
         {"codec", engine.engine().takes_codec() ? Json(options_.codec) : Json()},
+        {"slow_rank", options_.slow_rank < 0 ? Json() : Json(options_.slow_rank)},
+        {"slowdown", options_.slow_rank < 0 ? Json() : Json(options_.slowdown)},
         {"optim", computes ? Json() : Json(options_.optimizer)},
         {"optim_impl", "gossamer"},
         {"accum_iter", accumulates(options_.optimizer) ? Json(options_.accum_iter) : Json()},

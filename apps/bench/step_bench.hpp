@@ -59,6 +59,9 @@ struct StepBenchOptions {
   double weight_decay = 0.1;
   std::uint64_t seed = 1234;
   int threads = 1;
+  /// This rank computes `slowdown` times slower: it sleeps in every step. Negative: no rank does.
+  int slow_rank = -1;
+  double slowdown = 4.0;
   /// Report the mean loss over ranks for every step, warm-up included.
   bool losses = false;
 };

@@ -141,6 +141,16 @@ int bench_step(StepArguments& arguments) {
   });
 }
 
+void add_slow_rank(CLI::App& command, StepBenchOptions& options) {
+  CLI::Option* rank =
+      command.add_option("--slow-rank", options.slow_rank, "This rank computes slower: it sleeps")
+          ->check(CLI::Range(0, 1'000'000));
+  command.add_option("--slowdown", options.slowdown, "How many times slower")
+      ->check(CLI::Range(1.0, 1000.0))
+      ->needs(rank)
+      ->capture_default_str();
+}
+
 void add_step_command(CLI::App& parent, int& exit_code) {
   auto arguments = std::make_shared<StepArguments>();
   StepBenchOptions& options = arguments->options;
@@ -190,6 +200,7 @@ void add_step_command(CLI::App& parent, int& exit_code) {
   command->add_option("--threads", options.threads, "Compute threads per rank")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  add_slow_rank(*command, options);
   command->add_flag("--losses", options.losses, "Report every step's loss, warm-up included");
   std::vector<std::string> backends = backend_names();
   backends.insert(backends.begin(), "auto");

@@ -8,9 +8,9 @@
 // wait(). The result of a round that is never taken is lost; later rounds are not affected.
 // forget() drops what has arrived.
 //
-// Codecs: under a codec, lanes of LaneRounds::kTopology send encoded blocks. The pass that uses the
-// Intake of take() then also encodes the block that it has written (Coding), and the next start()
-// must send this block. A start() without a take() before it encodes by itself.
+// Codecs: under a codec, lanes of LaneRounds::kTopology send encoded blocks to peers and
+// neighbours. If Intake::coding.encodes is set, the pass that uses the Intake must encode the block
+// that it has written, and the next start() must send this block. Otherwise start() encodes.
 //
 // There are two kinds: lanes over a Communicator (peer_lane.hpp), and lanes between the virtual
 // ranks of a simulation. Both come from a LaneFactory, so an algorithm does not see the difference.

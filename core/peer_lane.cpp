@@ -22,9 +22,7 @@ class PeerLane : public Lane {
       : setup_(setup),
         peers_(peers),
         spec_(spec),
-        codec_(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr) {
-    if (codec_ != nullptr) own_ = allocate_encoded();
-  }
+        codec_(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr) {}
 
   void start(std::int64_t k, const Buffer& send) override {
     const RankRound& round = peers_.round(k);
@@ -35,6 +33,7 @@ class PeerLane : public Lane {
     sent_ = send;
     decodes_ = is_coded(round) && round.node_size == 1;
     if (decodes_ && !is_encoded) {
+      if (own_.block().data == nullptr) own_ = allocate_encoded();
       enqueue_encode(setup_.stream, *codec_, own_.block(), send.block(), setup_.simd);
     }
     if (setup_.stream.on_host()) {
@@ -42,9 +41,10 @@ class PeerLane : public Lane {
     }
     request_ = round.node_size > 1 ? start_two_levels(round, k) : start_one_level(round, k);
     has_arrived_ = true;
+    const std::int64_t plain = send.block().bytes();
     setup_.metrics.bytes_sent += gossamer::bytes_sent(
         round, peers_.world().rank(),
-        {send.block().bytes(), is_coded(round) ? own_.block().bytes() : send.block().bytes()});
+        {plain, is_coded(round) ? encoded_bytes(*codec_, spec_.numel) : plain});
   }
 
   void wait() override {
@@ -74,7 +74,10 @@ class PeerLane : public Lane {
     return intake;
   }
 
-  void forget() override { has_arrived_ = false; }
+  void forget() override {
+    has_arrived_ = false;
+    own_is_new_ = false;
+  }
 
  private:
   /// Whether the messages to the peers of a round are encoded.
@@ -179,6 +182,7 @@ class PeerLane : public Lane {
   Request start_between_nodes(const RankRound& round, std::int64_t k, const Block& inbox,
                               std::shared_ptr<RequestState> sum) {
     const bool coded = is_coded(round);
+    if (coded && own_.block().data == nullptr) own_ = allocate_encoded();
     // The first plain inbox holds the node's sum.
     const std::size_t first = coded ? 0 : 1;
     const std::vector<Buffer>& inboxes = reserve(first + round.take.size(), coded);
@@ -247,7 +251,7 @@ class PeerLane : public Lane {
 };
 
 /// The most members of a group that exchange encoded blocks.
-std::int64_t most_neighbors(const PeerLanes::Setup& setup) {
+std::int64_t most_members(const PeerLanes::Setup& setup) {
   return setup.codec == nullptr ? 0 : most_coded_members(*setup.codec);
 }
 
@@ -261,7 +265,7 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
   switch (rounds) {
     case LaneRounds::kTopology:
       if (!setup_.topology) throw std::logic_error("PeerLanes: a lane needs a topology");
-      peers = std::make_unique<Peers>(world, *setup_.topology, most_neighbors(setup_));
+      peers = std::make_unique<Peers>(world, *setup_.topology, most_members(setup_));
       break;
     case LaneRounds::kMean:
       complete_ = make_topology("complete", {.size = size, .node_size = size});

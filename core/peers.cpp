@@ -9,11 +9,8 @@
 
 namespace gossamer {
 
-Peers::Peers(Communicator& world, const Topology& topology, std::int64_t most_neighbors)
-    : world_(world),
-      topology_(&topology),
-      most_neighbors_(most_neighbors),
-      push_sum_(world.size()) {
+Peers::Peers(Communicator& world, const Topology& topology, std::int64_t most_members)
+    : world_(world), topology_(&topology), most_members_(most_members), push_sum_(world.size()) {
   check_topology(topology, world.size());
   if (topology.directed()) return;
   for (std::int64_t k = 0; k < topology.period().value_or(0); ++k) rounds_.push_back(take(k));
@@ -43,7 +40,7 @@ const RankRound& Peers::round(std::int64_t k) {
 }
 
 RankRound Peers::take(std::int64_t k) {
-  const Round round = with_arcs_for_groups(next_round(*topology_, k, push_sum_), most_neighbors_);
+  const Round round = with_arcs_for_groups(next_round(*topology_, k, push_sum_), most_members_);
   build_groups(round);
   RankRound mine = rank_round(round, world_.rank());
   mine.update_scale = 1.0 / push_sum_.weights()[static_cast<std::size_t>(world_.rank())];

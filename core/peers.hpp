@@ -28,9 +28,9 @@ namespace gossamer {
 class Peers {
  public:
   /// Collective: builds the groups of one period, except for directed topologies. Both references
-  /// must outlive this object. Groups of up to `most_neighbors` ranks exchange their blocks as
-  /// neighbours, and larger groups sum them.
-  Peers(Communicator& world, const Topology& topology, std::int64_t most_neighbors = 0);
+  /// must outlive this object. In groups of 3 to `most_members` ranks every member exchanges its
+  /// block with every other member; larger groups sum them.
+  Peers(Communicator& world, const Topology& topology, std::int64_t most_members = 0);
   /// Makes every round the sum over all ranks: one inbox of weight 1, and keep = 0.
   explicit Peers(Communicator& world);
 
@@ -64,7 +64,7 @@ class Peers {
   Communicator& world_;
   /// Null: every round is the one that rounds_ holds.
   const Topology* topology_;
-  std::int64_t most_neighbors_ = 0;
+  std::int64_t most_members_ = 0;
   PushSum push_sum_;
   /// One period, or the last round asked for.
   std::vector<RankRound> rounds_;

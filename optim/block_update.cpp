@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -21,9 +22,17 @@ constexpr std::int64_t kGrain = 1024;
 // Elements. A coded block is decoded, updated and encoded in parts that stay in the cache.
 constexpr std::int64_t kCodedPart = 4096;
 
+/// Calls work(part) for the parts of a range that are decoded, updated and encoded one by one.
+template <class Work>
+void for_coded_parts(PartRange range, const Work& work) {
+  for (std::int64_t first = range.first; first < range.last; first += kCodedPart) {
+    work(PartRange{first, std::min(first + kCodedPart, range.last)});
+  }
+}
+
 /// Memory on the stack for the mixed-in part of one part of a coded block.
 struct Differences {
-  alignas(64) std::array<double, kCodedPart> memory;
+  alignas(64) std::array<std::byte, kCodedPart * sizeof(double)> memory;
 
   /// Returns sum of weight * (decoded(inbox) - decoded(own)) over the elements from `first` on, as
   /// `numel` elements of the type `dtype`.
@@ -81,19 +90,18 @@ struct SegmentStep {
     const Coding& coding = update.coding;
     const DType dtype = update.parameters.dtype;
     Differences differences;
-    for (std::int64_t first = whole.first; first < whole.last; first += kCodedPart) {
-      const PartRange part{first, std::min(first + kCodedPart, whole.last)};
-      const std::int64_t numel = part.last - part.first;
+    for_coded_parts(whole, [&](PartRange part) {
       if (coding.decodes) {
         const Block sum = differences.sum(update.inboxes, coding, part, dtype, update.simd);
         run(part, update.keep, std::array{Inbox{sum, 1.0}});
       } else {
         run(part, update.keep, plain_inboxes(part));
       }
-      if (!coding.encodes) continue;
-      coding.codec->encode(encoded_part(*coding.codec, coding.own, first, numel),
-                           part_of(update.parameters, first, numel), update.simd);
-    }
+      if (!coding.encodes) return;
+      const std::int64_t numel = part.last - part.first;
+      coding.codec->encode(encoded_part(*coding.codec, coding.own, part.first, numel),
+                           part_of(update.parameters, part.first, numel), update.simd);
+    });
   }
 
   [[nodiscard]] std::vector<Inbox> plain_inboxes(PartRange part) const {
@@ -174,11 +182,10 @@ void enqueue_coded_mix(Stream& stream, const Block& x, double keep, std::vector<
   if (!stream.on_host()) throw std::logic_error("enqueue_coded_mix: a codec on a GPU");
   stream.run([x, keep, inboxes = std::move(inboxes), coding, simd] {
     Differences differences;
-    for (std::int64_t first = 0; first < x.numel; first += kCodedPart) {
-      const PartRange part{first, std::min(first + kCodedPart, x.numel)};
+    for_coded_parts({0, x.numel}, [&](PartRange part) {
       const Block sum = differences.sum(inboxes, coding, part, x.dtype, simd);
-      mix(part_of(x, first, part.last - first), keep, std::array{Inbox{sum, 1.0}}, simd);
-    }
+      mix(part_of(x, part.first, part.last - part.first), keep, std::array{Inbox{sum, 1.0}}, simd);
+    });
   });
 }
 

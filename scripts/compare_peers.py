@@ -23,6 +23,8 @@ K_CASES = {
     "resnet20": ("resnet20", 25, 15),
 }
 K_PEERS = ["decent-dp", "ddp", "ddp-bf16"]
+# Engines of gossamer with a codec: engine and codec for `bench step`.
+K_CODECS = {"gossip-bf16": ("gossip", "bf16")}
 
 
 class Machine:
@@ -51,7 +53,7 @@ class Machine:
 class Hosts:
     """One rank on each of several hosts with a slow network (scripts/hosts.sh)."""
 
-    engines = ["decent-dp", "ddp", "ddp-bf16", "gossip", "allreduce", "compute"]
+    engines = ["decent-dp", "ddp", "ddp-bf16", "gossip", "gossip-bf16", "allreduce", "compute"]
     # On a ring the peer changes in every step, and steps with one peer take longer than those with
     # the other. The median would show one kind alone.
     time = "mean_ms"
@@ -72,7 +74,9 @@ class Hosts:
 
 def measure(place, engine, case, topology):
     model, bucket_mb, steps = K_CASES[case]
-    arguments = ["--engine", engine, "--model", model, "--bucket-mb", str(bucket_mb),
+    name, codec = K_CODECS.get(engine, (engine, ""))
+    arguments = ["--engine", name, *(["--codec", codec] if codec else []), "--model", model,
+                 "--bucket-mb", str(bucket_mb),
                  "--steps", str(steps), "--topology", topology, "--threads", "1"]
     done = subprocess.run(place.command(engine, arguments), capture_output=True, text=True,
                           env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
@@ -108,7 +112,8 @@ def run_case(place, case, args, record):
             row = measure(place, engine, case, args.topology)
             rows[engine].append(row)
             record.write(json.dumps({"started": args.started, "place": str(place), "case": case,
-                                     "turn": turn, "asked_topology": args.topology, **row}) + "\n")
+                                     "turn": turn, "asked_topology": args.topology,
+                                     "asked_engine": engine, **row}) + "\n")
             record.flush()
         print(f"{case}: turn {turn + 1} of {args.turns}", file=sys.stderr)
     return rows
@@ -117,6 +122,7 @@ def run_case(place, case, args, record):
 def table(place, rows_of_cases):
     """Milliseconds of every engine, then ratios of them."""
     names = {"ddp": "DDP", "ddp-bf16": "DDP, bf16", "gossip": "gossamer",
+             "gossip-bf16": "gossamer, bf16",
              "allreduce": "gossamer, all-reduce", "compute": "forward + backward alone"}
     others = [engine for engine in place.engines if engine not in ("gossip", "compute")]
     memory = ["decent-dp", "gossip"] if place.tables_memory else []

@@ -101,6 +101,7 @@ Round two_level_round(Round nodes, int node_size) {
 }
 
 Round with_arcs_for_groups(Round round, std::int64_t most) {
+  if (most < 3) return round;
   const auto becomes_arcs = [most](const Edge& edge) {
     return edge.ranks.size() > 2 && std::ssize(edge.ranks) <= most;
   };

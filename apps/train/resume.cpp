@@ -48,7 +48,9 @@ std::vector<std::string> check_resumable(const Manifest& manifest, const RunConf
   const auto value_in = [](const std::map<std::string, std::string>& values,
                            const std::string& key) {
     const auto found = values.find(key);
-    return found == values.end() ? std::string("nothing") : found->second;
+    if (found != values.end()) return found->second;
+    // Older versions had no codec.
+    return std::string(key == "comm.codec" ? "fp32" : "nothing");
   };
   std::vector<std::string> changes;
   for (const auto& [key, unused] : all) {

@@ -1,5 +1,6 @@
 // bfloat16: the upper half of a float32, rounded to nearest. It has the range of float32 and 8
-// significant bits, so ranks agree up to about 2^-9 |x|.
+// significant bits, so two values that are sent alike differ by at most 2^-7 |x|. Values
+// above 3.39e38 become infinite, as in a model in bfloat16.
 
 #include "base/bfloat16.hpp"
 #include "optim/codecs/small_float.hpp"

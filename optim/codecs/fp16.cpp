@@ -1,6 +1,7 @@
-// IEEE 754 binary16, rounded to nearest, ties to even. It has 11 significant bits, so ranks agree
-// up to about 2^-12 |x|. Values beyond its largest finite one, 65504, become that one: an infinity
-// would turn the difference of two blocks into NaN. NaN stays NaN.
+// IEEE 754 binary16, rounded to nearest, ties to even. It has 11 significant bits, so two values
+// that are sent alike differ by at most 2^-10 |x|, or by 2^-24 where |x| is below 2^-14. Values
+// above 65504, the largest finite one, become 65504: an infinity would turn the difference of two
+// blocks into NaN. NaN stays NaN.
 
 #include <bit>
 
@@ -26,8 +27,8 @@ struct Fp16Format {
     const std::uint32_t size = bits & ~kSign;
     const std::uint32_t finite = size < kLargest ? size : kLargest;
     const std::uint32_t normal = (finite - kBias + 0xfffU + (finite >> 13U & 1U)) >> 13U;
-    // 0.5 has the last bit of its fraction at 2^-24, the spacing of the values below 2^-14. So
-    // this addition rounds as it should.
+    // The values below 2^-14 are multiples of 2^-24. The last bit of 0.5 stands for 2^-24, so
+    // adding 0.5 rounds to such a multiple.
     const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(finite) + 0.5F);
     const std::uint32_t rounded = finite < kSmallestNormal ? small - kHalf : normal;
     const std::uint32_t result = size > kInfinity ? 0x7e00U : rounded;

@@ -79,6 +79,26 @@ TEST(Drain, LetsTheParametersBeWritten) {
   });
 }
 
+TEST(Drain, LetsTheParametersBeWrittenUnderACodec) {
+  // The next step adds the differences between the blocks that were sent.
+  run_ranks(2, [](Communicator& communicator, const World& world) {
+    Problem problem = problem_of("complete", 2, 2);
+    problem.sizes = {4};
+    problem.codec = "bf16";
+    ToyModel model = model_of(problem, communicator);
+    model.write(std::vector<double>(4, world.rank));
+    model.pipeline().finish_step();
+    model.pipeline().drain();
+    model.write(std::vector<double>(4, 10.0));
+    model.pipeline().finish_step();
+    EXPECT_EQ(model.values(), std::vector<double>(4, world.rank == 0 ? 10.5 : 9.5));
+    // The exchange under way sends what this step has written, 10.5 and 9.5.
+    model.pipeline().finish_step();
+    EXPECT_EQ(model.values(), std::vector<double>(4, 10.0));
+    model.pipeline().drain();
+  });
+}
+
 TEST(ForgetArrived, MakesTheNextStepMixNothing) {
   Problem problem = problem_of("complete", 4, 4);
   const Trajectory forgetful = train(problem, [](ToyModel& model, int) {
@@ -91,17 +111,20 @@ TEST(ForgetArrived, MakesTheNextStepMixNothing) {
 
 TEST(ForgetArrived, LastsForOneStepAndLeavesTheRoundsAlone) {
   // The exchange after step 3 is forgotten. The other exchanges keep their rounds.
-  const Problem problem = problem_of("one-peer-exp", 4, 4);
-  const Trajectory trajectory = train(problem, [](ToyModel& model, int step) {
-    if (step != 3) return;
-    model.pipeline().drain();
-    model.pipeline().forget_arrived();
-  });
-  Problem skipping = problem;
-  const auto inner = problem.topology;
-  skipping.topology = std::make_shared<FunctionTopology>(
-      [inner](std::int64_t k) { return k == 3 ? complete_round({}, 4) : inner->round(k); });
-  EXPECT_LE(largest_difference(trajectory, expected_trajectory(skipping)), 1e-12);
+  for (const std::string& codec : codec_names()) {
+    Problem problem = problem_of("one-peer-exp", 4, 4);
+    problem.codec = codec;
+    const Trajectory trajectory = train(problem, [](ToyModel& model, int step) {
+      if (step != 3) return;
+      model.pipeline().drain();
+      model.pipeline().forget_arrived();
+    });
+    Problem skipping = problem;
+    const auto inner = problem.topology;
+    skipping.topology = std::make_shared<FunctionTopology>(
+        [inner](std::int64_t k) { return k == 3 ? complete_round({}, 4) : inner->round(k); });
+    EXPECT_LE(largest_difference(trajectory, expected_trajectory(skipping)), 1e-12) << codec;
+  }
 }
 
 /// Bytes that rank 0 has sent after `num_steps` steps.

@@ -322,6 +322,22 @@ TEST_P(EveryCodedAlgorithm, FollowsTheRecursion) {
             encodes(*coded.topology, coded.num_steps));
 }
 
+TEST_P(EveryCodedAlgorithm, FollowsTheRecursionWithRulesThatSeeMixingAndSkippedSteps) {
+  for (const char* rule : {"qg_sgd", "extra"}) {
+    Problem sees = problem();
+    sees.rule = {.type = rule, .momentum = 0.9};
+    if (sees.rule.type == "extra") sees.rule.inner = "sgd";
+    sees.lr = 0.02;
+    sees.num_steps = 8;
+    sees.gradients = {.nonfinite = NonFinite::kSkip};
+    sees.breaks = [n = sees.num_ranks](int rank, int step) {
+      return step % 4 == 1 && rank == step % n;
+    };
+    SCOPED_TRACE(rule);
+    EXPECT_LE(largest_difference(run_pipeline(sees), expected_trajectory(sees)), 1e-12);
+  }
+}
+
 TEST_P(EveryCodedAlgorithm, KeepsTheMean) {
   Problem still = problem();
   still.dtype = DType::kFloat32;

@@ -38,7 +38,11 @@ void check_memory(const Options& options, const SimulationConfig& config) {
   // Blocks of `dim` elements per rank: the parameters, the sent block, at most as many sums, the
   // gradients, and the states. An algorithm with a second lane and two states needs twice as many.
   // A rank also has its bucket and lanes.
-  const double blocks = (config.optimizer ? 2.0 : 1.0) * (4.0 + num_states);
+  const double encoded =
+      config.codec == nullptr
+          ? 0.0
+          : static_cast<double>(config.codec->bytes_per_element()) / sizeof(double);
+  const double blocks = (config.optimizer ? 2.0 : 1.0) * (4.0 + encoded + num_states);
   const double own_bytes = config.optimizer ? 2048.0 : 64.0;
   const double bytes = static_cast<double>(config.world.size) *
                        (blocks * static_cast<double>(config.dim) * sizeof(double) + own_bytes);
@@ -46,6 +50,16 @@ void check_memory(const Options& options, const SimulationConfig& config) {
   options.fail("dim", concat(config.world.size, " ranks with ", config.dim, " parameters need ",
                              human_bytes(bytes), ", allowed: up to ",
                              human_bytes(static_cast<double>(kMostBytes))));
+}
+
+/// True if one of the first rounds has two levels.
+bool has_two_levels(const Topology& topology) {
+  constexpr std::int64_t kMostRounds = 64;
+  for (std::int64_t k = 0; k < std::min(topology.period().value_or(kMostRounds), kMostRounds);
+       ++k) {
+    if (topology.round(k).node_size > 1) return true;
+  }
+  return false;
 }
 
 /// True if the point of a round is kept: all of the first 100 rounds, then ever fewer, every 50th
@@ -178,15 +192,20 @@ SimulationConfig read_simulation(const Options& options) {
   config.rounds = options.integer("rounds", {.fallback = 1000, .min = 1, .max = 100'000'000});
   config.dim = options.integer("dim", {.fallback = 64, .min = 1, .max = std::int64_t{1} << 30});
   config.seed = static_cast<std::uint64_t>(options.integer("seed", {.fallback = 0, .min = 0}));
+  config.codec = find_codec(options.choice("codec", codec_names(), "fp32"));
   check_memory(options, config);
   config.topology = read_topology(options.named_section("topology"), config.world, "ring");
   if (config.trains) {
     read_training(options, config);
     check_memory(options, config);
   }
-  config.codec = find_codec(options.choice("codec", codec_names(), "fp32"));
   const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), config.codec);
   if (!reason.empty()) options.fail("codec", reason);
+  if (config.codec != nullptr && has_two_levels(*config.topology)) {
+    options.fail("codec",
+                 concat("the simulator encodes no rounds of two levels, which ",
+                        config.topology->name(), " has, allowed: fp32, or local_world_size: 1"));
+  }
   options.reject_unknown();
   return config;
 }

@@ -81,8 +81,8 @@ const RoundPlan& VirtualWire::plan_of(std::int64_t k) {
     const std::int64_t most = codec_ == nullptr ? 0 : most_coded_members(*codec_);
     const Round next = with_arcs_for_groups(next_round(*topology_, round, push_sum_), most);
     if (codec_ != nullptr && next.node_size > 1) {
-      throw ConfigError(concat("the simulator has no codec for rounds of two levels, as in ",
-                               topology_->name(), "; take codec fp32, or local_world_size: 1"));
+      throw ConfigError(concat("the simulator encodes no rounds of two levels, which ",
+                               topology_->name(), " has; take codec fp32"));
     }
     plans_.emplace_back(next, world_size_);
   }

@@ -38,6 +38,7 @@
 #include "base/error.hpp"
 #include "base/stream.hpp"
 #include "base/types.hpp"
+#include "comm/op_trace.hpp"
 #include "comm/request.hpp"
 
 namespace gossamer {
@@ -65,6 +66,9 @@ struct OpContext {
   /// Called on the progress worker when everything has arrived and been sent. The operation is over
   /// after the event that it returns. For backends on top of others.
   std::function<EventPtr()> finish = {};
+  /// Records the operation on a timeline. Operations of NCCL run outside of the progress worker,
+  /// and are not recorded.
+  OpTrace trace = {};
 };
 
 /// A message to receive: the member that sends it, and the block that takes it.

@@ -46,6 +46,7 @@ void ProgressWorker::stop() {
 Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext context,
                                const void* channel) {
   auto state = std::make_shared<RequestState>(pulse_, context.label);
+  context.trace.submitted();
   {
     const std::lock_guard lock(mutex_);
     if (failure_) {
@@ -145,7 +146,7 @@ void ProgressWorker::start_submitted() {
     if (ready && !holds(held_up, next->channel) && !is_held_up(next->channel)) {
       active_.push_back(std::move(*next));
       next = starting_.erase(next);
-      explained(active_.back(), [this] { active_.back().operation->start(); });
+      explained(active_.back(), [this] { start(active_.back()); });
       continue;
     }
     if (next->channel != nullptr) {
@@ -154,6 +155,12 @@ void ProgressWorker::start_submitted() {
     }
     ++next;
   }
+}
+
+void ProgressWorker::start(Active& entry) {
+  OpTrace& trace = entry.context.trace;
+  if (trace.records()) trace.started(entry.context.label, entry.operation->waiting_for());
+  entry.operation->start();
 }
 
 bool ProgressWorker::is_holding(const Active& entry) {
@@ -200,6 +207,7 @@ bool ProgressWorker::test_active() {
       if (held && !is_holding(entry)) lets_others_start = true;
       continue;
     }
+    entry.context.trace.over(entry.context.label);
     // Owners may free memory; they must be gone before anybody learns that the operation is over.
     entry.context = {.label = entry.context.label};
     entry.under_way.reset();

@@ -107,6 +107,7 @@ class ProgressWorker {
   /// Returns false when it is time to end.
   bool take_submitted();
   void start_submitted();
+  static void start(Active& entry);
   /// Whether this operation, which is under way, keeps later ones of its channel from starting.
   static bool is_holding(const Active& entry);
   /// Whether any operation under way keeps those of this channel from starting.

@@ -181,6 +181,7 @@ class StagedCommunicator : public Communicator {
     std::int64_t first = 0;
     do {
       const Piece piece{first, std::min(largest, numel - first)};
+      context.trace.set_bytes(piece.numel * size_of(dtype));
       requests.push_back(submit(piece));
       // Once, before the first piece: the others of this channel start behind it.
       context.prepare = nullptr;

@@ -26,6 +26,7 @@ class PeerLane : public Lane {
 
   void start(std::int64_t k, const Buffer& send) override {
     const RankRound& round = peers_.round(k);
+    round_ = k;
     update_scale_ = round.update_scale;
     has_arrived_ = false;
     const bool is_encoded = std::exchange(own_is_new_, false);
@@ -50,6 +51,8 @@ class PeerLane : public Lane {
   void wait() override {
     if (!request_.pending()) return;
     const ScopedTimer timer(setup_.metrics.wait_s);
+    const TimelineScope scope(setup_.timeline.get(),
+                              {.what = "wait", .bucket = spec_.bucket, .round = round_});
     request_.wait_on(setup_.stream);
     if (!setup_.stream.on_host()) return;
     setup_.stream.run([sum = checksum_, block = sent_.block(), spec = spec_] {
@@ -109,13 +112,15 @@ class PeerLane : public Lane {
     const bool sums = spec_.rounds == LaneRounds::kSum;
     return {.label = {.what = sums ? "all-reduce" : "exchange", .bucket = spec_.bucket, .round = k},
             .owner = std::move(owner),
-            .ready = setup_.stream.record()};
+            .ready = setup_.stream.record(),
+            .trace = OpTrace(setup_.timeline, sent_.block().bytes())};
   }
 
   /// Exchanges `send` with the peers of a round, and receives into `inboxes`.
   Request exchange(const RankRound& round, ConstBlock send, std::span<const Buffer> inboxes,
                    OpContext context) {
     const auto world_rank = [&round](int place) { return place * round.node_size; };
+    context.trace.set_bytes(send.bytes());
     switch (round.kind) {
       case RankRound::Kind::kIdle:
         break;
@@ -247,6 +252,8 @@ class PeerLane : public Lane {
   std::vector<Inbox> arriving_;
   bool has_arrived_ = false;
   double update_scale_ = 1.0;
+  /// The last round that was started.
+  std::int64_t round_ = -1;
   std::shared_ptr<BlockChecksum> checksum_ = std::make_shared<BlockChecksum>();
 };
 

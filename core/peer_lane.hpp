@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/timeline.hpp"
 #include "core/lane.hpp"
 #include "core/peers.hpp"
 #include "core/pipeline_metrics.hpp"
@@ -27,6 +28,8 @@ class PeerLanes : public LaneFactory {
     /// Lanes add the time they wait and the bytes they send.
     PipelineMetrics& metrics;
     SimdPath simd = best_simd_path();
+    /// Lanes record waits and messages; null: nothing is recorded.
+    std::shared_ptr<Timeline> timeline = {};
   };
   /// All that `setup` refers to must outlive the factory.
   explicit PeerLanes(Setup setup) : setup_(std::move(setup)) {}

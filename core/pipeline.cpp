@@ -46,7 +46,8 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
                                                         .topology = config_.topology,
                                                         .codec = config_.codec,
                                                         .metrics = metrics_,
-                                                        .simd = config_.simd});
+                                                        .simd = config_.simd,
+                                                        .timeline = config_.timeline});
   algorithm_ = config_.algorithm.make({.buckets = buckets_,
                                        .lanes = *lanes_,
                                        .progress = progress_,
@@ -131,6 +132,7 @@ void Pipeline::update(Bucket& bucket) {
     bucket.set_decision(
         policy_.decide(bucket.index(), bucket.squares(), algorithm_->mean_factor()));
     const Intake intake = algorithm_->before_update(bucket);
+    const TimelineScope scope(config_.timeline.get(), {.what = "update", .bucket = bucket.index()});
     bucket.update({.lr = config_.schedule->lr(progress_.num_updates()),
                    .decision = intake.gradients_are_scaled
                                    ? policy_.decide_unscaled(bucket.index(), bucket.squares())

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "base/host_stream.hpp"
+#include "base/timeline.hpp"
 #include "core/algorithm.hpp"
 #include "core/bucket.hpp"
 #include "core/gradient_policy.hpp"
@@ -53,6 +54,9 @@ class Pipeline {
     SimdPath simd = best_simd_path();
     /// Number of threads that share mixing and updates, the caller included.
     int num_threads = 1;
+    /// Where waits, updates and messages are recorded; null: nowhere. On a GPU, waits and updates
+    /// are recorded as the host sees them: as long as it takes to give the work to the stream.
+    std::shared_ptr<Timeline> timeline = {};
     /// Called after every update of a bucket, with the bucket's spec.
     std::function<void(const BucketSpec&)> after_update = {};
   };

@@ -44,6 +44,7 @@
 #include <torch/nn/module.h>
 
 #include "base/log.hpp"
+#include "base/timeline.hpp"
 #include "comm/communicator.hpp"
 #include "core/model_average.hpp"
 #include "core/pipeline.hpp"
@@ -84,6 +85,8 @@ struct DataParallelOptions {
   std::int64_t average_buffers_every = 0;
   /// True: backward() traces and plans, but never updates, sends or mixes parameters.
   bool dry_run = false;
+  /// Records waits, updates and messages; null: nothing is recorded.
+  std::shared_ptr<Timeline> timeline = {};
   /// Takes the wrapper's warnings.
   Logger logger = {};
 };

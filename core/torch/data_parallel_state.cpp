@@ -140,6 +140,7 @@ void DataParallelCore::State::start_pipeline() {
                        .gradients = options.gradients,
                        .stream = &stream(),
                        .num_threads = options.num_threads,
+                       .timeline = options.timeline,
                        .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
       infos, plan, std::move(memory));
   pipeline->set_gradient_scale(gradient_scale);

@@ -243,5 +243,49 @@ TEST(Request, MoveEmptiesItsSource) {
   second.wait();
 }
 
+TEST(ProgressWorker, RecordsHowLongAnOperationIsQueuedAndHowLongItTakes) {
+  Script script;
+  script.holds_next = 0b01;
+  const auto timeline = std::make_shared<Timeline>();
+  timeline->begin_step(5);
+  {
+    ProgressWorker worker({});
+    std::vector<Request> requests;
+    for (const int number : {0, 1}) {
+      requests.push_back(worker.submit(scripted(script, number),
+                                       {.label = {.what = "exchange", .bucket = number, .round = 9},
+                                        .trace = OpTrace(timeline, 100 + number)},
+                                       &script));
+    }
+    expect_started(script, {0});
+    // Nobody looks at this one, and paused time does not count.
+    requests.push_back(worker.submit(scripted(script, 2), {}));
+    timeline->pause();
+    const OpTrace paused(timeline, 1);
+    EXPECT_FALSE(paused.records());
+    script.may_end = 0b111;
+    for (Request& request : requests) request.wait();
+  }
+  const auto spans = timeline->spans();
+  ASSERT_EQ(spans.size(), 4U);
+  // Ends come in this order: 0 starts, 0 is over, 1 starts, 1 is over.
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const auto number = static_cast<std::int64_t>(i / 2);
+    EXPECT_EQ(spans[i].label.what, i % 2 == 0 ? "queued" : "exchange");
+    EXPECT_EQ(spans[i].label.bucket, number);
+    EXPECT_EQ(spans[i].label.round, 9);
+    EXPECT_EQ(spans[i].step, 5);
+    EXPECT_EQ(spans[i].bytes, 100 + number);
+    EXPECT_EQ(spans[i].num_peers, 1);
+    EXPECT_EQ(spans[i].peers[0], number);
+    EXPECT_EQ(spans[i].row, TimelineSpan::Row::kWire);
+  }
+  EXPECT_EQ(spans[0].end_ns, spans[1].start_ns);
+  // The second one has waited until the first was over.
+  EXPECT_LT(spans[2].start_ns, spans[1].end_ns);
+  EXPECT_GE(spans[2].end_ns, spans[1].end_ns);
+  EXPECT_EQ(spans[2].end_ns, spans[3].start_ns);
+}
+
 }  // namespace
 }  // namespace gossamer

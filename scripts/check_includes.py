@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-LIBRARY = ["core/torch", "core/checkpoint", "core", "topology", "comm", "optim", "base"]
+LIBRARY = ["core/torch", "core/timeline", "core/checkpoint", "core", "topology", "comm", "optim", "base"]
 # Each folder with the folders it may include besides itself. The longest name that fits counts.
 BELOW = {
     "base": [],
@@ -29,6 +29,7 @@ BELOW = {
     "core": ["topology", "comm", "optim", "base"],
     "core/algorithms": ["core", "topology", "comm", "optim", "base"],
     "core/checkpoint": ["core", "topology", "comm", "optim", "base"],
+    "core/timeline": ["core/checkpoint", "core", "topology", "comm", "optim", "base"],
     "core/torch": ["core", "topology", "comm", "optim", "base"],
     "apps/data": ["core/checkpoint", "base"],
     "apps/models": ["apps/data"] + LIBRARY,

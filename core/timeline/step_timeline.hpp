@@ -1,0 +1,76 @@
+#pragma once
+// A StepTimeline records some steps of a training on all ranks, and writes them to one file.
+//
+// Protocol: make it on every rank, give timeline() to what records, call before_step() before every
+// step, and finish() after the last one. Twice the ranks wait for what is in flight and compare
+// their clocks: two steps before the first recorded step, and after the last one. Then rank 0
+// gathers the spans and writes the file. All other calls of before_step() return at once.
+//
+// If a rank fails, there is no file. Not thread safe. Errors: CommError; on rank 0 CheckpointError
+// if the file cannot be written.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/timeline.hpp"
+#include "comm/clock_offset.hpp"
+#include "comm/communicator.hpp"
+
+namespace gossamer {
+
+/// Which steps are recorded: `begin` steps are left out, and after step `end` the recording is
+/// over.
+struct TimelineSteps {
+  std::int64_t begin = 10;
+  std::int64_t end = 30;
+};
+
+/// Reads `BEGIN:END`; null unless 0 <= BEGIN < END.
+std::optional<TimelineSteps> parse_timeline_steps(std::string_view text);
+/// The default for a run of `total` steps: 10:30, or the second half of a shorter run.
+TimelineSteps default_timeline_steps(std::int64_t total);
+
+class StepTimeline {
+ public:
+  struct Config {
+    /// Rank 0 writes this file, and makes its folder.
+    std::string path;
+    TimelineSteps steps = {};
+    /// May differ between ranks in offset and rate.
+    NanosecondClock clock = steady_ns;
+    /// Spans that a rank has memory for. With many ranks it is less, so that the file stays below
+    /// 1 GiB.
+    std::size_t capacity = Timeline::kDefaultCapacity;
+  };
+
+  /// `communicator` must outlive this object.
+  StepTimeline(Communicator& communicator, Config config);
+
+  [[nodiscard]] const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
+  /// For a run whose number of steps turns out late. Only before the first before_step().
+  void set_steps(const TimelineSteps& steps) { config_.steps = steps; }
+
+  /// Collective in some steps. The spans of the step get the number `step` >= 0. `drain` waits for
+  /// the exchanges in flight. Returns a sentence for the user on rank 0 when the file has been
+  /// written, else an empty text.
+  std::string before_step(std::int64_t step, const std::function<void()>& drain);
+  /// Collective. Like before_step(), after the last step.
+  std::string finish(const std::function<void()>& drain);
+
+ private:
+  std::string write(const std::function<void()>& drain);
+
+  Communicator& communicator_;
+  Config config_;
+  std::shared_ptr<Timeline> timeline_;
+  /// Steps that have begun.
+  std::int64_t num_steps_ = 0;
+  std::optional<ClockReading> first_clock_;
+  bool is_written_ = false;
+};
+
+}  // namespace gossamer

@@ -44,15 +44,21 @@ std::vector<double> column(const std::vector<Row>& rows, const std::string& name
   return values;
 }
 
+std::int64_t num_warmup(const StepBenchOptions& options) {
+  return std::max<std::int64_t>(options.warmup, 3);
+}
+
 /// One engine at work, with its own model. All engines see the same batches.
 class Engine {
  public:
+  /// `records`: the timeline is about this engine.
   Engine(const StepEngine& engine, const ReferenceTask& task, Communicator& communicator,
-         const World& world, const StepBenchOptions& options)
+         const World& world, const StepBenchOptions& options, bool records)
       : engine_(engine),
         communicator_(communicator),
         net_(task.make_model()),
         extra_time_(world.rank == options.slow_rank ? options.slowdown - 1.0 : 0.0) {
+    if (records) open_timeline(options);
     net_->train();
     for (const torch::Tensor& parameter : net_->parameters()) num_parameters_ += parameter.numel();
     if (engine.algorithm()) {
@@ -77,20 +83,20 @@ class Engine {
 
   Row step(const std::vector<Batch>& pool) {
     const Batch& batch = pool[losses_.size() % pool.size()];
+    follow_timeline();
     const PipelineMetrics before = metrics();
     const double cpu_before = communicator_.worker_cpu_s();
+    const TimelineScope scope(timeline_.get(), {.what = "step"});
     const auto begin = Clock::now();
-    torch::Tensor loss =
-        torch::nn::functional::cross_entropy(net_->forward(batch.inputs), batch.targets);
-    const double forward = seconds_between(begin, Clock::now());
+    torch::Tensor loss = forward(batch);
+    const double forward_s = seconds_between(begin, Clock::now());
     std::this_thread::sleep_for(std::chrono::duration<double>(extra_time_ * compute_s_));
     const auto middle = Clock::now();
-    loss.backward();
-    if (!wrapper_) net_->zero_grad(/*set_to_none=*/true);
+    backward(loss);
     const auto end = Clock::now();
     losses_.push_back(loss.item<double>());
     Row row = {{"total", seconds_between(begin, end)},
-               {"forward", forward},
+               {"forward", forward_s},
                {"backward", seconds_between(middle, end)}};
     if (wrapper_) {
       const double hooks = metrics().pipeline_s - before.pipeline_s;
@@ -108,7 +114,41 @@ class Engine {
     if (wrapper_) wrapper_->drain();
   }
 
+  /// Collective. Writes the timeline, if there is one and it has not been written.
+  void finish_timeline() {
+    if (!step_timeline_) return;
+    const std::string text = step_timeline_->finish([this] { settle(); });
+    if (!text.empty()) timeline_text_ = text;
+  }
+  /// A sentence about the timeline; empty except on rank 0.
+  [[nodiscard]] const std::string& timeline_text() const { return timeline_text_; }
+
  private:
+  void open_timeline(const StepBenchOptions& options) {
+    step_timeline_.emplace(communicator_, StepTimeline::Config{.path = options.timeline});
+    step_timeline_->set_steps(options.timeline_steps.value_or(
+        default_timeline_steps(num_warmup(options) + options.steps)));
+    timeline_ = step_timeline_->timeline();
+  }
+
+  void follow_timeline() {
+    if (!step_timeline_) return;
+    const std::int64_t step = std::ssize(losses_) + 1;
+    const std::string text = step_timeline_->before_step(step, [this] { settle(); });
+    if (!text.empty()) timeline_text_ = text;
+  }
+
+  torch::Tensor forward(const Batch& batch) {
+    const TimelineScope scope(timeline_.get(), {.what = "forward"});
+    return torch::nn::functional::cross_entropy(net_->forward(batch.inputs), batch.targets);
+  }
+
+  void backward(const torch::Tensor& loss) {
+    const TimelineScope scope(timeline_.get(), {.what = "backward"});
+    loss.backward();
+    if (!wrapper_) net_->zero_grad(/*set_to_none=*/true);
+  }
+
   DataParallelOptions wrapper_options(const World& world, const StepBenchOptions& options) const {
     return {
         .algorithm = *engine_.algorithm(),
@@ -120,7 +160,8 @@ class Engine {
         .weight_decay = options.weight_decay,
         .decay_bias_and_norm = true,
         .num_threads = options.threads,
-        .bucket_bytes = static_cast<std::int64_t>(options.bucket_mb * 1024.0 * 1024.0)};
+        .bucket_bytes = static_cast<std::int64_t>(options.bucket_mb * 1024.0 * 1024.0),
+        .timeline = timeline_};
   }
 
   [[nodiscard]] PipelineMetrics metrics() const {
@@ -130,6 +171,10 @@ class Engine {
   StepEngine engine_;
   Communicator& communicator_;
   std::shared_ptr<Model> net_;
+  std::optional<StepTimeline> step_timeline_;
+  /// Null: nothing is recorded.
+  std::shared_ptr<Timeline> timeline_;
+  std::string timeline_text_;
   std::int64_t num_parameters_ = 0;
   /// The time that a slow rank sleeps, as a multiple of the time in which it computes.
   double extra_time_;
@@ -187,7 +232,9 @@ class StepBench {
       throw ConfigError(concat("--codec ", options.codec, ": no engine sends encoded blocks"));
     }
     for (const StepEngine& engine : options.engines) {
-      engines_.push_back(std::make_unique<Engine>(engine, task_, communicator, world, options));
+      const bool records = engines_.empty() && !options.timeline.empty();
+      engines_.push_back(
+          std::make_unique<Engine>(engine, task_, communicator, world, options, records));
     }
   }
 
@@ -195,14 +242,14 @@ class StepBench {
     const bool several = engines_.size() > 1;
     const std::int64_t rounds = several ? options_.rounds : 1;
     const std::int64_t block = std::max<std::int64_t>(2, options_.steps / rounds);
-    for (const auto& engine : engines_)
-      go(*engine, std::max<std::int64_t>(options_.warmup, 3), false);
+    for (const auto& engine : engines_) go(*engine, num_warmup(options_), false);
     for (std::int64_t round = 0; round < rounds; ++round) {
       for (const auto& engine : engines_) go(*engine, block + (several ? 1 : 0), true);
       // Reverse the order in every turn, so that no engine is always first.
       std::ranges::reverse(engines_);
     }
     if (rounds % 2 == 1) std::ranges::reverse(engines_);
+    for (const auto& engine : engines_) engine->finish_timeline();
     std::vector<std::string> lines;
     std::vector<std::vector<double>> turns;
     for (const auto& engine : engines_) {
@@ -289,6 +336,7 @@ class StepBench {
     json["loss_first"] = losses.front();
     json["loss_last"] = losses.back();
     if (options_.losses) json["losses"] = losses;
+    if (!engine.timeline_text().empty()) json["timeline"] = engine.timeline_text();
     return json;
   }
 

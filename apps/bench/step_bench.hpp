@@ -15,6 +15,7 @@
 #include "base/types.hpp"
 #include "comm/communicator.hpp"
 #include "core/algorithm.hpp"
+#include "core/timeline/step_timeline.hpp"
 
 namespace gossamer::apps {
 
@@ -64,6 +65,10 @@ struct StepBenchOptions {
   double slowdown = 4.0;
   /// Report the mean loss over ranks for every step, warm-up included.
   bool losses = false;
+  /// The file for the timeline of all ranks; empty: none. It is about the first engine.
+  std::string timeline = {};
+  /// Its steps, warm-up included; if not set, default_timeline_steps().
+  std::optional<TimelineSteps> timeline_steps = {};
 };
 
 /// Collective. Returns the lines of JSON that rank 0 prints: one per engine and, with several

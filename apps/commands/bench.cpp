@@ -13,6 +13,7 @@
 #include "apps/bench/step_bench.hpp"
 #include "apps/commands/commands.hpp"
 #include "apps/commands/simd_option.hpp"
+#include "apps/commands/timeline_options.hpp"
 #include "apps/train/agreement.hpp"
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
@@ -121,9 +122,11 @@ struct StepArguments {
   std::string engines = "gossip";
   std::string backend = "auto";
   int num_ranks = 0;
+  std::string timeline_steps;
 };
 
 int bench_step(StepArguments& arguments) {
+  arguments.options.timeline_steps = parse_timeline_steps(arguments.timeline_steps);
   arguments.options.engines = read_step_engines(arguments.engines);
   const std::string backend =
       arguments.backend == "auto" ? std::string(default_backend()) : arguments.backend;
@@ -202,6 +205,7 @@ void add_step_command(CLI::App& parent, int& exit_code) {
       ->capture_default_str();
   add_slow_rank(*command, options);
   command->add_flag("--losses", options.losses, "Report every step's loss, warm-up included");
+  add_timeline_options(*command, options.timeline, arguments->timeline_steps);
   std::vector<std::string> backends = backend_names();
   backends.insert(backends.begin(), "auto");
   command->add_option("--backend", arguments->backend, "auto: mpi under mpirun, otherwise threads")

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/commands/commands.hpp"
+#include "apps/commands/timeline_options.hpp"
 #include "apps/lab/report/report.hpp"
 #include "apps/lab/topology_report.hpp"
 #include "apps/train/agreement.hpp"
@@ -38,6 +39,9 @@ struct TrainArguments {
   std::string resume;
   /// Empty or `average`.
   std::string reshape;
+  /// Empty: the configuration says it.
+  std::string timeline;
+  std::string timeline_steps;
   /// The versions of the libraries, one line each.
   std::string versions;
 };
@@ -63,6 +67,13 @@ Source read_source(const TrainArguments& arguments) {
                                                                : arguments.config_path);
     if (named) apply_override(source.tree, "run.output_dir=" + Json(arguments.resume).dump());
     for (const std::string& text : arguments.overrides) apply_override(source.tree, text);
+    if (!arguments.timeline.empty()) {
+      apply_override(source.tree, "log.timeline=" + Json(arguments.timeline).dump());
+    }
+    if (const auto steps = parse_timeline_steps(arguments.timeline_steps)) {
+      apply_override(source.tree,
+                     concat("log.timeline_steps=[", steps->begin, ", ", steps->end, "]"));
+    }
     LaunchConfig launch = read_launch_config(Options(source.tree));
     launch.options.num_ranks = arguments.num_ranks;
     source.launch = std::move(launch);
@@ -256,6 +267,7 @@ void add_train_command(CLI::App& program, int& exit_code) {
       ->check(CLI::IsMember({"average"}))
       ->type_name("average")
       ->needs("--resume");
+  add_timeline_options(*command, arguments->timeline, arguments->timeline_steps);
   command->footer(
       "Examples:\n"
       "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"

@@ -165,6 +165,10 @@ void read_log(const Options& log, RunConfig& config) {
   config.consensus_every = every("consensus_every", 0);
   config.eval_every = every("eval_every", 0);
   config.tensorboard = log.flag("tensorboard", false);
+  config.timeline = log.text("timeline", "");
+  if (const auto steps = log.range("timeline_steps")) {
+    config.timeline_steps = {.begin = steps->first, .end = steps->second};
+  }
   config.report = log.flag("report", true);
 }
 

@@ -16,6 +16,7 @@
 #include "comm/launch.hpp"
 #include "core/algorithm.hpp"
 #include "core/gradient_policy.hpp"
+#include "core/timeline/step_timeline.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 
@@ -99,6 +100,10 @@ struct RunConfig {
   LogLevel log_level = LogLevel::kInfo;
   std::string progress;
   bool tensorboard = false;
+  /// The file for the timeline of all ranks; empty: none.
+  std::string timeline;
+  /// Its steps; if not set, default_timeline_steps().
+  std::optional<TimelineSteps> timeline_steps;
   /// A page is written at the end.
   bool report = true;
   /// In steps, like the next two; 0: never.

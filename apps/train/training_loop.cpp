@@ -75,7 +75,8 @@ std::int64_t count_steps(const RunConfig& config, const BatchLoader& batches) {
 }
 
 DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::Setup& setup,
-                                  std::int64_t total_steps, TorchStream& stream) {
+                                  std::int64_t total_steps, TorchStream& stream,
+                                  std::shared_ptr<Timeline> timeline) {
   return {.algorithm = config.algorithm,
           .topology = config.topology,
           .codec = config.codec,
@@ -89,7 +90,14 @@ DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::S
           .bucket_bytes = config.bucket_bytes,
           .mean_over_micro_batches = true,
           .dry_run = setup.dry_run,
+          .timeline = std::move(timeline),
           .logger = setup.world.rank == 0 ? setup.logger : Logger()};
+}
+
+std::optional<StepTimeline> make_timeline(const RunConfig& config,
+                                          const TrainingLoop::Setup& setup) {
+  if (config.timeline.empty() || setup.dry_run) return std::nullopt;
+  return StepTimeline(setup.communicator, {.path = config.timeline});
 }
 
 }  // namespace
@@ -104,6 +112,8 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
                               .world = setup.world,
                               .logger = setup.logger,
                               .timeout_s = config.comm_timeout_s}),
+      step_timeline_(make_timeline(config, setup)),
+      timeline_(step_timeline_ ? step_timeline_->timeline() : nullptr),
       net_(place_net(jointly_slow(setup.communicator,
                                   [&] {
                                     check_targets(loss_, *setup.data);
@@ -111,7 +121,7 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
                                   }),
                      config, device_.device())),
       model_(net_, device_.communicator(),
-             model_options(config, setup, total_steps_, device_.stream())),
+             model_options(config, setup, total_steps_, device_.stream(), timeline_)),
       progress_(config.progress, setup.logger) {
   model_.train();
   if (setup.world.rank == 0 && batches_.batch_size() < config.batch_size) {
@@ -132,6 +142,7 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
 
 torch::Tensor TrainingLoop::forward(const Batch& batch) {
   const ScopedTimer timer(forward_s_);
+  const TimelineScope scope(timeline_.get(), {.what = "forward"});
   const AutocastScope autocast(device_.device(), config_.device.precision);
   return loss_.of(model_.forward(batch.inputs), batch.targets, /*sum=*/false);
 }
@@ -145,6 +156,7 @@ double TrainingLoop::elapsed_s() const {
 }
 
 Batch TrainingLoop::next_batch(std::int64_t part) {
+  const TimelineScope scope(timeline_.get(), {.what = "batch"});
   const Batch batch = batches_.take(step_ * config_.accumulate + part);
   num_samples_ += batch.inputs.size(0);
   window_.samples += batch.inputs.size(0);
@@ -170,6 +182,7 @@ torch::Tensor TrainingLoop::forward_and_backward() {
     sum = part == 0 ? loss.detach() : sum + loss.detach();
     model_.set_accumulate_grad(part + 1 < config_.accumulate);
     const ScopedTimer timer(backward_s_);
+    const TimelineScope scope(timeline_.get(), {.what = "backward"});
     (scaler_ ? loss * scaler_->scale() : loss).backward();
   }
   return config_.accumulate == 1 ? sum : sum / config_.accumulate;
@@ -180,6 +193,7 @@ torch::Tensor TrainingLoop::train_step() {
   if (graphed_) {
     const Batch batch = next_batch(0);
     const ScopedTimer timer(backward_s_);
+    const TimelineScope scope(timeline_.get(), {.what = "graph"});
     loss = graphed_->step({batch.inputs, batch.targets});
   } else {
     if (scaler_) model_.set_gradient_scale(1.0 / scaler_->scale());
@@ -201,6 +215,7 @@ void TrainingLoop::advance() {
   {
     const ScopedTimer timer(window_.seconds);
     const ScopedTimer total(train_s_);
+    const TimelineScope scope(timeline_.get(), {.what = "step"});
     window_.unread.push_back(train_step());
     if (device_.stream().immediate() || std::ssize(window_.unread) >= kMostUnread) read_losses();
   }
@@ -244,17 +259,23 @@ void TrainingLoop::run(RunFolder* folder, const std::string& checkpoint) {
 
 void TrainingLoop::train(RunFolder* folder) {
   if (folder != nullptr) folder->write_status(status("running"), /*sync=*/false);
+  if (step_timeline_) {
+    step_timeline_->set_steps(
+        config_.timeline_steps.value_or(default_timeline_steps(total_steps_ - step_)));
+  }
   while (step_ < total_steps_ && !is_out_of_patience()) {
     meet(folder);
     if (checkpoint_is_due()) {
       checkpointer_->finish();
       start_checkpoint(folder);
     }
+    follow_timeline(/*is_over=*/false);
     advance();
     if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
     if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
     if (is_due(config_.eval_every) && step_ < total_steps_) evaluate_and_keep_best(folder);
   }
+  follow_timeline(/*is_over=*/true);
   if (is_out_of_patience() && setup_.world.rank == 0) {
     setup_.logger.info(concat("ends after step ", step_, " of ", total_steps_,
                               ": the loss of the mean model was least after step ", best_step_,

@@ -23,6 +23,7 @@
 #include "apps/train/run_folder.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/summary.hpp"
+#include "core/timeline/step_timeline.hpp"
 #include "core/torch/data_parallel.hpp"
 #include "core/torch/graphed_step.hpp"
 
@@ -129,6 +130,9 @@ class TrainingLoop {
   /// Collective. Writes the record of the window, and starts a new window.
   void write_step(RunFolder* folder);
   void write_evaluation(RunFolder* folder, const Evaluation& evaluation);
+  /// Collective in some steps: starts and ends the recording of steps, if there is a timeline.
+  /// Called before every step, and with `is_over` after the last one.
+  void follow_timeline(bool is_over);
   void finish(RunFolder* folder);
   void write_end(RunFolder& folder, const Summary& summary,
                  const std::vector<std::string>& checksums);
@@ -169,6 +173,10 @@ class TrainingLoop {
   BatchLoader batches_;
   std::int64_t total_steps_;
   TrainingDevice device_;
+  /// Present with log.timeline.
+  std::optional<StepTimeline> step_timeline_;
+  /// Null without log.timeline.
+  std::shared_ptr<Timeline> timeline_;
   std::shared_ptr<Model> net_;
   DecentralizedDataParallel<Model> model_;
   std::optional<GraphedStep> graphed_;

@@ -183,6 +183,19 @@ void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluat
   folder->write_metrics(record);
 }
 
+void TrainingLoop::follow_timeline(bool is_over) {
+  if (!step_timeline_) return;
+  const auto drain = [this] { model_.drain(); };
+  try {
+    const std::string text =
+        is_over ? step_timeline_->finish(drain) : step_timeline_->before_step(step_ + 1, drain);
+    if (!text.empty()) setup_.logger.info(text);
+  } catch (const CheckpointError& error) {
+    // The run itself is fine.
+    setup_.logger.warning(concat("the timeline could not be written: ", error.what()));
+  }
+}
+
 Json TrainingLoop::status(std::string_view state) {
   Json status = {
       {"state", state}, {"step", step_}, {"total_steps", total_steps_}, {"elapsed_s", elapsed_s()}};

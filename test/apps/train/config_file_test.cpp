@@ -31,7 +31,8 @@ void expect_parts(const std::string& text, const std::vector<std::string>& parts
 TEST(ConfigFile, RefusesUnknownKeysWithASuggestion) {
   EXPECT_EQ(refusal("log:\n  evry: 3\n"),
             "conf.yaml:2:3: log.evry: unknown key (did you mean every?), allowed: level, "
-            "progress, every, consensus_every, eval_every, tensorboard, report");
+            "progress, every, consensus_every, eval_every, tensorboard, timeline, "
+            "timeline_steps, report");
   expect_parts(refusal("optimizr:\n  lr: 1\n"),
                {"conf.yaml:1:1: optimizr: unknown key (did you mean optimizer?), allowed: run, "});
   expect_parts(refusal("seed: 3\n"),

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "apps/commands/commands.hpp"
 #include "apps/lab/report/chart.hpp"
 #include "apps/lab/report/run_record.hpp"
+#include "apps/lab/report/timeline_picture.hpp"
 #include "apps/train/progress_line.hpp"
 #include "apps/train/run_folder.hpp"
 #include "base/error.hpp"
@@ -31,7 +33,23 @@ struct ReportArguments {
   std::string csv;
 };
 
+/// Draws the file of a timeline.
+void draw_timeline(const std::string& path, std::string output) {
+  const std::string svg = timeline_svg(read_trace(path), "Timeline of a few steps");
+  if (svg.empty()) {
+    throw CheckpointError(concat(path,
+                                 " is not a timeline; --timeline of gossamer train and of "
+                                 "gossamer bench step writes one"));
+  }
+  if (output.empty()) output = std::filesystem::path(path).replace_extension(".svg").string();
+  write_whole_file(output, svg, /*sync=*/false);
+  std::cout << output << ": open it in a browser\n";
+}
+
 void report(const ReportArguments& arguments) {
+  if (arguments.paths.size() == 1 && std::filesystem::is_regular_file(arguments.paths.front())) {
+    return draw_timeline(arguments.paths.front(), arguments.output);
+  }
   const auto read = [&](std::size_t most_steps) {
     std::vector<RunRecord> runs;
     for (const std::string& path : arguments.paths) runs.push_back(read_run(path, most_steps));
@@ -133,19 +151,24 @@ void add_report_command(CLI::App& program, int& exit_code) {
   CLI::App* command =
       program.add_subcommand("report", "Write a page about a run, or a comparison of several runs");
   auto arguments = std::make_shared<ReportArguments>();
-  command->add_option("runs", arguments->paths, "Folders of runs")->required()->type_name("RUN");
+  command
+      ->add_option("runs", arguments->paths,
+                   "Folders of runs; or one file of a timeline, which becomes a picture")
+      ->required()
+      ->type_name("RUN");
   command
       ->add_option("-o,--output", arguments->output,
                    "The page; by default report.html in the folder of the run, or of several runs "
-                   "in this folder")
-      ->type_name("FILE.html");
+                   "in this folder. Of a timeline: the picture, by default beside it")
+      ->type_name("FILE");
   command
       ->add_option("--csv", arguments->csv,
                    "Write the records as a table; - is the standard output")
       ->type_name("FILE.csv");
   command->footer(
       "Examples:\n  gossamer report runs/quickstart\n"
-      "  gossamer report runs/ring runs/allreduce -o comparison.html");
+      "  gossamer report runs/ring runs/allreduce -o comparison.html\n"
+      "  gossamer report trace.json -o timeline.svg");
   command->callback([arguments, &exit_code] {
     report(*arguments);
     exit_code = static_cast<int>(ExitCode::kDone);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "apps/lab/report/chart.hpp"
+#include "apps/lab/report/timeline_picture.hpp"
 #include "apps/lab/topology_plot.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"
@@ -197,6 +198,10 @@ std::string time_of_ranks(const RunRecord& run) {
   return stacked_bars(chart);
 }
 
+std::string timeline_of(const RunRecord& run) {
+  return timeline_figure(run.timeline, concat("Timeline of a few steps: ", run.name));
+}
+
 std::string in_base64(const std::string& bytes) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -323,10 +328,10 @@ std::string html_report(const Runs& runs) {
                 "</title>\n<style>", kStyle, "</style></head><body>\n<h1>", title, "</h1>\n",
                 summary_table(runs), faults_of(runs), "<h2>Curves</h2>\n", charts_of(runs),
                 "<h2>Ranks</h2>\n<div class=\"charts\">\n", for_each(runs, time_of_ranks),
-                for_each(runs, rank_charts), "</div>\n<h2>Topology</h2>\n<div class=\"topology\">",
-                for_each(runs, topology_of), "</div>\n", configuration_of(runs),
-                "<h2>Versions and machines</h2>\n", for_each(runs, environment_of),
-                "</body></html>\n");
+                for_each(runs, rank_charts), "</div>\n", for_each(runs, timeline_of),
+                "<h2>Topology</h2>\n<div class=\"topology\">", for_each(runs, topology_of),
+                "</div>\n", configuration_of(runs), "<h2>Versions and machines</h2>\n",
+                for_each(runs, environment_of), "</body></html>\n");
 }
 
 std::string csv_report(const Runs& runs) {

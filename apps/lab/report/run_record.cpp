@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 
+#include "apps/lab/report/timeline_picture.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
@@ -99,6 +100,12 @@ RunRecord read_run(const std::string& path, std::size_t most_steps) {
   const std::string metrics = (folder / "metrics.jsonl").string();
   const StepCounts counts = count_steps(metrics);
   StepCounts seen;
+  const fs::path timeline = run.value("log.timeline");
+  if (!timeline.empty()) {
+    run.timeline = read_trace(timeline.string());
+    // The run may have been moved.
+    if (run.timeline.is_null()) run.timeline = read_trace((folder / timeline.filename()).string());
+  }
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with(kStepLine) && !keeps(line, counts, most_steps, seen)) continue;

@@ -57,6 +57,17 @@ class Timeline(CliCase):
     def test_of_a_training_has_all_ranks_under_mpirun(self):
         self.check_train(mpi=True)
 
+    def test_becomes_a_picture(self):
+        self.launch(2, "tiny.yaml", "--timeline", "trace.json")
+        self.assertIn("Timeline of a few steps: out", (self.folder / "out/report.html").read_text())
+        done = self.gossamer("report", "trace.json")
+        self.expect_once("trace.svg: open it in a browser", done.stdout)
+        picture = (self.folder / "trace.svg").read_text()
+        for part in [">rank 0<", ">rank 1<", ">step 6<", ">step 8<", ">exchange<"]:
+            self.assertIn(part, picture)
+        done = self.gossamer("report", "tiny.yaml", "-o", "x.svg", code=4)
+        self.expect_once("tiny.yaml is not a timeline", done.stderr)
+
     def test_has_the_steps_that_were_asked_for(self):
         self.launch(2, "tiny.yaml", "--timeline", "trace.json", "--timeline-steps", "1:3")
         self.check(self.read(), 2, range(2, 4))

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/lab/report/chart.hpp"
+#include "apps/lab/report/timeline_picture.hpp"
 #include "base/error.hpp"
 
 namespace gossamer::apps {
@@ -165,6 +166,83 @@ TEST(LineChart, LeavesOutWhatCannotBeDrawn) {
   EXPECT_EQ(line_chart(chart), "");
   EXPECT_EQ(short_number(12345.6), "12346");
   EXPECT_EQ(short_number(0.000123456), "0.0001235");
+}
+
+/// A trace of two ranks with steps 1 to 5 of 10 ms each, and one message of each rank and step.
+std::string made_up_trace() {
+  std::string events;
+  const auto add = [&](int rank, int thread, const std::string& kind, int step, int begin_us) {
+    events += concat(events.empty() ? "" : ",", R"({"name":")", kind, R"(","cat":")", kind,
+                     R"(","ph":"X","ts":)", 10'000 * step + begin_us, R"(,"dur":)",
+                     kind == "step" ? 10'000 : 2'000, R"(,"pid":)", rank, R"(,"tid":)", thread,
+                     R"(,"args":{"step":)", step, R"(,"bucket":7,"peers":[)", 1 - rank,
+                     R"(],"bytes":4000000}})");
+  };
+  for (const int rank : {0, 1}) {
+    for (int step = 1; step <= 5; ++step) {
+      add(rank, 0, "step", step, 0);
+      add(rank, 0, "forward", step, 0);
+      add(rank, 0, "wait", step, 5'000);
+      add(rank, 0, "of its own", step, 8'000);
+      add(rank, 1, "queued", step, 6'000);
+      add(rank, 1, "exchange", step, 7'000);
+    }
+  }
+  return concat(R"({"traceEvents":[{"name":"process_name","ph":"M","pid":0,"args":{}},)", events,
+                "]}");
+}
+
+std::ptrdiff_t count_of(const std::string& text, const std::string& part) {
+  std::ptrdiff_t count = 0;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(TimelinePicture, ShowsThreeStepsOfAllRanks) {
+  const std::string svg = timeline_svg(nlohmann::json::parse(made_up_trace()), "a < b");
+  EXPECT_TRUE(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  for (const std::string part : {"a &lt; b", ">rank 0<", ">rank 1<", ">step 2<", ">step 4<",
+                                 "exchange, bucket 7, with [1], 4.0 MB: 2 ms", ">forward<",
+                                 ">waiting for peers<", ">exchange<", ">other<", " ms<"}) {
+    EXPECT_TRUE(contains(svg, part)) << part;
+  }
+  // The first step lacks the messages of the step before.
+  for (const std::string part : {">step 1<", ">step 5<", "queued", ">all-reduce<"}) {
+    EXPECT_FALSE(contains(svg, part)) << part;
+  }
+  // Three steps of two ranks with four bars each, the background, and four kinds in the legend.
+  EXPECT_EQ(count_of(svg, "<rect"), 3 * 2 * 4 + 1 + 4);
+}
+
+TEST(TimelinePicture, IsEmptyForOtherFiles) {
+  const Folder folder;
+  for (const std::string text :
+       {"", "{", "[]", "{}", R"({"traceEvents": 3})", R"({"traceEvents": []})",
+        R"({"traceEvents": [1]})", R"({"traceEvents": [{"ph": "X", "ts": "a"}]})",
+        R"({"traceEvents": [{"ph": "X", "cat": "step"}]})",
+        R"({"traceEvents": [{"ph": "X", "cat": "forward", "ts": 1, "dur": 1}]})"}) {
+    write_bytes(folder.file("trace.json"), text);
+    EXPECT_EQ(timeline_svg(read_trace(folder.file("trace.json")), "t"), "") << text;
+    EXPECT_EQ(timeline_figure(read_trace(folder.file("trace.json")), "t"), "") << text;
+  }
+  EXPECT_TRUE(read_trace(folder.file("none")).is_null());
+}
+
+TEST(HtmlReport, ShowsTheTimelineOfARun) {
+  const Folder folder;
+  const std::string path = write_run(folder, "first");
+  const std::string title = "Timeline of a few steps: first";
+  write_bytes(folder.file("trace.json"), made_up_trace());
+  // A trace that this run has not made.
+  EXPECT_FALSE(contains(html_report({read_run(path)}), title));
+  write_bytes(path + "/config.yaml",
+              concat(read_file(path + "/config.yaml"), "log:\n  timeline: \"",
+                     folder.file("trace.json"), "\"\n"));
+  EXPECT_TRUE(contains(html_report({read_run(path)}), title));
+  fs::rename(folder.file("trace.json"), path + "/trace.json");
+  EXPECT_TRUE(contains(html_report({read_run(path)}), title));
+  fs::remove(path + "/trace.json");
+  EXPECT_FALSE(contains(html_report({read_run(path)}), title));
 }
 
 }  // namespace

@@ -35,6 +35,8 @@ class PeerLane : public Lane {
     decodes_ = is_coded(round) && round.node_size == 1;
     if (decodes_ && !is_encoded) {
       if (own_.block().data == nullptr) own_ = allocate_encoded();
+      const TimelineScope scope(setup_.timeline.get(),
+                                {.what = "encode", .bucket = spec_.bucket, .round = k});
       enqueue_encode(setup_.stream, *codec_, own_.block(), send.block(), setup_.simd);
     }
     if (setup_.stream.on_host()) {

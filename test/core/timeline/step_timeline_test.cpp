@@ -134,19 +134,28 @@ TEST(StepTimeline, HasEveryRankStepAndBucket) {
 }
 
 TEST(StepTimeline, KnowsThePeersAndBytesOfARing) {
-  const Folder folder;
-  const Problem problem = ring_of_four();
-  const auto buckets = bucket_bytes(problem);
-  const Recorded recorded =
-      record(problem, {.path = folder.file("trace.json"), .steps = {.begin = 2, .end = 6}});
-  for (const TraceFile& span : spans_of(recorded.file, "exchange")) {
-    const int rank = span["pid"].get<int>();
-    const std::int64_t round = span["args"]["round"].get<std::int64_t>();
-    // Round 0 pairs (0, 1) and (2, 3), round 1 pairs (1, 2) and (3, 0), and so on.
-    const int step = (rank + static_cast<int>(round)) % 2 == 0 ? 1 : kRanks - 1;
-    EXPECT_EQ(span["args"]["peers"], TraceFile::array({(rank + step) % kRanks})) << span;
-    EXPECT_EQ(span["args"]["bytes"], buckets.at(span["args"]["bucket"].get<std::size_t>()));
-    EXPECT_EQ(span["args"]["step"].get<std::int64_t>(), round + 1);
+  for (const char* const codec : {"fp32", "bf16"}) {
+    SCOPED_TRACE(codec);
+    const Folder folder;
+    Problem problem = ring_of_four();
+    problem.codec = codec;
+    const std::int64_t plain = size_of(problem.dtype);
+    const std::int64_t sent =
+        problem.codec == "fp32" ? plain : find_codec(codec)->bytes_per_element();
+    const auto buckets = bucket_bytes(problem);
+    const Recorded recorded =
+        record(problem, {.path = folder.file("trace.json"), .steps = {.begin = 2, .end = 6}});
+    EXPECT_EQ(spans_of(recorded.file, "exchange").size(), 4 * kRanks * buckets.size());
+    for (const TraceFile& span : spans_of(recorded.file, "exchange")) {
+      const int rank = span["pid"].get<int>();
+      const std::int64_t round = span["args"]["round"].get<std::int64_t>();
+      const auto bucket = span["args"]["bucket"].get<std::size_t>();
+      // Round 0 pairs (0, 1) and (2, 3), round 1 pairs (1, 2) and (3, 0), and so on.
+      const int step = (rank + static_cast<int>(round)) % 2 == 0 ? 1 : kRanks - 1;
+      EXPECT_EQ(span["args"]["peers"], TraceFile::array({(rank + step) % kRanks})) << span;
+      EXPECT_EQ(span["args"]["bytes"], buckets.at(bucket) / plain * sent);
+      EXPECT_EQ(span["args"]["step"].get<std::int64_t>(), round + 1);
+    }
   }
 }
 

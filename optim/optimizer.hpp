@@ -72,6 +72,19 @@ void mix(const Block& x, double keep, std::span<const Inbox> inboxes,
 /// Mixes an update's parameter and its rounded copy, and ignores its gradient.
 void mix(const ParameterUpdate& update);
 
+/// Bytes per element of one pass over memory.
+struct PassTraffic {
+  /// Only read.
+  std::int64_t read = 0;
+  /// Read, and written in the same place.
+  std::int64_t changed = 0;
+  /// Only written.
+  std::int64_t written = 0;
+
+  /// All that is moved; what is changed counts twice.
+  [[nodiscard]] std::int64_t bytes() const { return read + 2 * changed + written; }
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -81,10 +94,10 @@ class Optimizer {
   [[nodiscard]] int num_states() const { return static_cast<int>(state_names().size()); }
   /// The number of steps after which the kinds of update repeat; 1 where all steps are alike.
   [[nodiscard]] virtual std::int64_t cycle() const = 0;
-  /// The least bytes per element that a pass over memory must move in a parameter's `step`-th
-  /// update, with mixing of one inbox: everything read is read once, everything new is written
-  /// once. `model` is the type that the model computes with; bfloat16 has a master copy.
-  [[nodiscard]] virtual std::int64_t least_bytes(std::int64_t step, DType model) const = 0;
+  /// What a pass over memory must move at least in a parameter's `step`-th update, with mixing of
+  /// one inbox: everything read is read once, everything new is written once. `model` is the type
+  /// that the model computes with; bfloat16 has a master copy.
+  [[nodiscard]] virtual PassTraffic least_traffic(std::int64_t step, DType model) const = 0;
   /// Mixes and updates one parameter, at once. Thread safe for distinct parameters.
   virtual void update(const ParameterUpdate& update) const = 0;
   /// Enqueues the step of a whole block on a stream that does not run on processors;

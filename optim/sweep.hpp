@@ -202,14 +202,17 @@ class RuleOptimizer : public Optimizer {
     return Rule::kStateNames;
   }
   [[nodiscard]] std::int64_t cycle() const override { return rule_.cycle(); }
-  [[nodiscard]] std::int64_t least_bytes(std::int64_t step, DType model) const override {
+  [[nodiscard]] PassTraffic least_traffic(std::int64_t step, DType model) const override {
     const Phase phase = rule_.phase(step);
+    const StateMask reads = Rule::reads(phase);
+    const StateMask writes = Rule::writes(phase);
     const DType master = master_of(model);
-    // Master type: the parameter read and written, the inbox, the states. Model type: the gradient,
-    // and the rounded copy where there is one.
-    return size_of(master) *
-               (3 + std::popcount(Rule::reads(phase)) + std::popcount(Rule::writes(phase))) +
-           size_of(model) * (master == model ? 1 : 2);
+    const auto states = [master](StateMask mask) { return size_of(master) * std::popcount(mask); };
+    // Master type: the inbox, the parameter, the states. Model type: the gradient, and the rounded
+    // copy where there is one.
+    return {.read = size_of(master) + states(reads & ~writes) + size_of(model),
+            .changed = size_of(master) + states(reads & writes),
+            .written = states(writes & ~reads) + (master == model ? 0 : size_of(model))};
   }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
   void update_on_device(Stream& stream, const BlockUpdate& update) const override {

@@ -18,27 +18,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kGrain = 1024;
-
 template <class Work>
 double seconds_of(const Work& work) {
   const auto begin = Clock::now();
   work();
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
-
-/// x <- factor * x.
-struct ScaleLoop {
-  float* values;
-  std::int64_t numel;
-  float factor;
-  [[gnu::always_inline]] void operator()() const {
-    float* const x = values;
-    const float c = factor;
-#pragma GCC ivdep
-    for (std::int64_t i = 0; i < numel; ++i) x[i] *= c;
-  }
-};
 
 /// A float32 buffer on the stream's device with numbers up to `bound`.
 Buffer filled(Stream& stream, std::int64_t numel, std::uint64_t number, double bound) {
@@ -68,6 +53,15 @@ Buffer converted(Stream& stream, Buffer from, DType dtype) {
   return to;
 }
 
+/// Of a bucket.
+std::int64_t num_elements(const KernelBenchOptions& options) {
+  const double numel = options.bucket_mib * 1024.0 * 1024.0 / sizeof(float);
+  if (!(numel >= 1.0 && numel <= 1e12) || options.buckets < 1 || options.cycles < 1) {
+    throw ConfigError("buckets, their size and the number of cycles must be more than 0");
+  }
+  return static_cast<std::int64_t>(numel);
+}
+
 }  // namespace
 
 bool accumulates(std::string_view optimizer) {
@@ -82,12 +76,9 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
     : options_(options),
       optimizer_(make_optimizer(options.optimizer, Options::parse(options.optimizer_options))),
       pool_(options.threads),
-      stream_(make_stream(options.device)) {
-  const double numel_wanted = options.bucket_mib * 1024.0 * 1024.0 / sizeof(float);
-  if (!(numel_wanted >= 1.0 && numel_wanted <= 1e12) || options.buckets < 1 || options.cycles < 1) {
-    throw ConfigError("buckets, their size and the number of cycles must be more than 0");
-  }
-  const auto numel = static_cast<std::int64_t>(numel_wanted);
+      stream_(make_stream(options.device)),
+      yardstick_(num_elements(options), pool_, options.simd) {
+  const std::int64_t numel = num_elements(options);
   const std::vector<ParameterInfo> parameters = {
       {.name = "parameter", .shape = {numel}, .dtype = options.model, .weight_decay = 0.1}};
   const std::vector<std::int64_t> order = {0};
@@ -141,22 +132,6 @@ std::vector<double> KernelBench::update_cycle() {
   return seconds;
 }
 
-double KernelBench::scale_all() {
-  // Scale up and down in turn, so that the values neither grow nor vanish.
-  const float factor = num_scalings_++ % 2 == 0 ? 1.0009765625F : 0.9990243902F;
-  std::vector<double> seconds;
-  for (const Bucket& bucket : buckets_) {
-    auto* const values = static_cast<float*>(bucket.parameters().block().data);
-    const std::int64_t numel = bucket.parameters().block().numel;
-    const auto scale = [&](const PartRange& range) {
-      run_on(options_.simd, ScaleLoop{values + range.first, range.last - range.first, factor});
-    };
-    seconds.push_back(seconds_of([&] { pool_.share(numel, kGrain, scale); }));
-  }
-  return median(seconds) /
-         (2.0 * static_cast<double>(buckets_.front().parameters().block().bytes()));
-}
-
 double KernelBench::copy_all() {
   // Repeat for about as long as an update of all buckets takes, so that clocks and the final wait
   // have the same weight in both.
@@ -168,32 +143,41 @@ double KernelBench::copy_all() {
   return seconds / (2.0 * kRepeats * static_cast<double>(options_.copy_bytes));
 }
 
-double KernelBench::seconds_per_byte() { return stream_->on_host() ? scale_all() : copy_all(); }
+double KernelBench::least_seconds_per_element() {
+  // The second cycle counts, because a parameter's very first step may differ from all later ones.
+  const std::int64_t cycle = optimizer_->cycle();
+  const double byte_s = stream_->on_host() ? 0.0 : copy_all();
+  double seconds = 0.0;
+  for (std::int64_t step = cycle + 1; step <= 2 * cycle; ++step) {
+    const PassTraffic traffic = optimizer_->least_traffic(step, options_.model);
+    seconds += stream_->on_host() ? yardstick_.seconds_per_element(traffic)
+                                  : byte_s * static_cast<double>(traffic.bytes());
+  }
+  return seconds / static_cast<double>(cycle);
+}
 
 KernelFigures KernelBench::run() {
   KernelFigures figures{.numel = buckets_.front().spec().numel, .cycle = optimizer_->cycle()};
-  // Count the second cycle, because a parameter's very first step may differ from all later ones.
   for (std::int64_t step = figures.cycle + 1; step <= 2 * figures.cycle; ++step) {
     figures.least_bytes_per_element +=
-        static_cast<double>(optimizer_->least_bytes(step, options_.model)) /
+        static_cast<double>(optimizer_->least_traffic(step, options_.model).bytes()) /
         static_cast<double>(figures.cycle);
   }
   update_cycle();
-  seconds_per_byte();
-  const double bytes = figures.least_bytes_per_element * static_cast<double>(figures.numel);
+  least_seconds_per_element();
+  const auto numel = static_cast<double>(figures.numel);
   std::vector<double> updates;
   std::vector<double> yardsticks;
   std::vector<double> ratios;
   for (int k = 0; k < options_.cycles; ++k) {
     const std::vector<double> update_s = update_cycle();
     updates.insert(updates.end(), update_s.begin(), update_s.end());
-    yardsticks.push_back(seconds_per_byte());
-    ratios.push_back(median(update_s) / (yardsticks.back() * bytes));
+    yardsticks.push_back(least_seconds_per_element() * numel);
+    ratios.push_back(median(update_s) / yardsticks.back());
   }
-  const double byte_s = median(yardsticks);
   figures.ms = 1e3 * median(updates);
-  figures.least_ms = 1e3 * byte_s * bytes;
-  figures.yardstick_gb_per_s = 1e-9 / byte_s;
+  figures.least_ms = 1e3 * median(yardsticks);
+  figures.yardstick_gb_per_s = 1e-6 * figures.least_bytes_per_element * numel / figures.least_ms;
   figures.ratio_to_least = figures.ms / figures.least_ms;
   figures.ratio_interval = median_interval(ratios);
   return figures;

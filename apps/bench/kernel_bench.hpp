@@ -1,9 +1,9 @@
 #pragma once
 // Measures how fast a bucket is mixed and updated, and compares this with the least time that
 // memory allows. The least time is the optimizer's least bytes per element (everything read once,
-// everything new written once) at a bandwidth measured in the same run. That yardstick is, on
-// processors, scaling the same parameters in place (x <- c x: 2 accesses per element, no
-// write-allocate); on GPUs, copying a buffer of 1 GiB.
+// everything new written once) at a bandwidth measured in the same run. On processors that
+// yardstick is a pass over as many arrays as the optimizer's pass reads, changes and writes
+// (yardstick.hpp); on GPUs it is copying a buffer of 1 GiB.
 //
 // The bench updates several buckets in turn, so that no bucket is still in the cache when its turn
 // comes again. Updates and the yardstick alternate, so that both see the same machine. On GPUs the
@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/bench/yardstick.hpp"
 #include "base/stream.hpp"
 #include "core/bucket.hpp"
 
@@ -76,9 +77,9 @@ class KernelBench {
   void update(std::size_t bucket);
   /// Seconds per update of each bucket, mean over one cycle.
   std::vector<double> update_cycle();
-  /// Seconds that the yardstick takes to move one byte.
-  double seconds_per_byte();
-  double scale_all();
+  /// Seconds that the yardstick takes for one element of an update, mean over one cycle.
+  double least_seconds_per_element();
+  /// Seconds that a copy takes for one byte.
   double copy_all();
 
   KernelBenchOptions options_;
@@ -89,8 +90,8 @@ class KernelBench {
   std::vector<Buffer> gradients_;
   std::vector<Buffer> inboxes_;
   std::vector<Buffer> copied_;
+  Yardstick yardstick_;
   std::int64_t num_updates_ = 0;
-  std::int64_t num_scalings_ = 0;
 };
 
 }  // namespace gossamer::apps

@@ -55,7 +55,7 @@ void bench_kernel(KernelArguments arguments) {
         {"ms", figures.ms},
         {"least_ms", figures.least_ms},
         {"least_bytes_per_element", figures.least_bytes_per_element},
-        {options.device == Device{} ? "scale_GBps" : "copy_GBps", figures.yardstick_gb_per_s},
+        {options.device == Device{} ? "pass_GBps" : "copy_GBps", figures.yardstick_gb_per_s},
         {"ratio_to_least", figures.ratio_to_least},
         {"ratio_ci95", {figures.ratio_interval.first, figures.ratio_interval.second}}};
     std::cout << json.dump() << std::endl;
@@ -73,8 +73,8 @@ void bench_kernel(KernelArguments arguments) {
   std::cout << "\n  one bucket          " << figures.ms << " ms"
             << "\n  the least           " << figures.least_ms
             << " ms: " << figures.least_bytes_per_element << " bytes per element at "
-            << figures.yardstick_gb_per_s << " GB/s (" << (on_host ? "scaling in place" : "copying")
-            << ")"
+            << figures.yardstick_gb_per_s << " GB/s ("
+            << (on_host ? "a pass over as many arrays" : "copying") << ")"
             << "\n  ratio               " << figures.ratio_to_least
             << " (95 % interval of the median " << figures.ratio_interval.first << " .. "
             << figures.ratio_interval.second << ")\n";

@@ -74,6 +74,37 @@ TEST_P(KernelBenchOf, UpdatesEveryElementOfEveryBucket) {
   }
 }
 
+TEST(KernelBench, KnowsWhatAPassReadsChangesAndWrites) {
+  const auto traffic_of = [](const std::string& name, std::int64_t step, DType model) {
+    const PassTraffic traffic =
+        make_optimizer(name, Options::parse(options_yaml(name, 4)))->least_traffic(step, model);
+    return std::vector{traffic.read, traffic.changed, traffic.written};
+  };
+  using Bytes = std::vector<std::int64_t>;
+  // Gradient and inbox are read; p, m and v change.
+  EXPECT_EQ(traffic_of("adamw", 5, DType::kFloat32), (Bytes{8, 12, 0}));
+  // The gradient has 2 bytes, and the rounded copy is written.
+  EXPECT_EQ(traffic_of("adamw", 5, DType::kBFloat16), (Bytes{6, 12, 2}));
+  // The first step of a cycle writes the accumulator and reads m and v; the next ones change it.
+  EXPECT_EQ(traffic_of("accum_adamw", 5, DType::kFloat32), (Bytes{16, 4, 4}));
+  EXPECT_EQ(traffic_of("accum_adamw", 6, DType::kFloat32), (Bytes{16, 8, 0}));
+  // The last one reads it, and changes m and v.
+  EXPECT_EQ(traffic_of("accum_adamw", 8, DType::kFloat32), (Bytes{12, 12, 0}));
+}
+
+TEST(Yardstick, MeasuresPassesOfEveryShape) {
+  WorkerPool pool(2);
+  for (const std::int64_t numel : {1, 63, 5000}) {
+    Yardstick yardstick(numel, pool, best_simd_path());
+    for (const PassTraffic& traffic : {PassTraffic{8, 12, 0}, PassTraffic{6, 12, 2},
+                                       PassTraffic{0, 4, 0}, PassTraffic{4, 0, 8}}) {
+      const double seconds = yardstick.seconds_per_element(traffic);
+      EXPECT_TRUE(std::isfinite(seconds));
+      EXPECT_GT(seconds, 0.0);
+    }
+  }
+}
+
 TEST(KernelBench, GivesFiguresThatBelongTogether) {
   const KernelFigures figures = KernelBench(small("accum_adamw")).run();
   EXPECT_GT(figures.ms, 0.0);

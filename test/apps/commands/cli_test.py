@@ -141,7 +141,7 @@ class Bench(CliCase):
                              "--buckets", "2", "--cycles", "2", "--json")
         report = json.loads(done.stdout)
         self.assertEqual(report["least_bytes_per_element"], 32)
-        for key in ["ms", "least_ms", "scale_GBps", "ratio_to_least"]:
+        for key in ["ms", "least_ms", "pass_GBps", "ratio_to_least"]:
             self.assertGreater(report[key], 0)
         self.assertIn("ratio", self.gossamer("bench", "kernel", "--bucket-mib", "0.5", "--buckets",
                                              "2", "--cycles", "1").stdout)

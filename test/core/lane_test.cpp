@@ -7,6 +7,7 @@
 #include <latch>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -64,39 +65,27 @@ TEST(Drain, IsAllowedBeforeTheFirstStep) {
 }
 
 TEST(Drain, LetsTheParametersBeWritten) {
-  // The inbox stays valid: the next step mixes the block that was sent with the present parameters.
-  run_ranks(2, [](Communicator& communicator, const World& world) {
-    Problem problem = problem_of("complete", 2, 2);
-    problem.sizes = {4};
-    ToyModel model = model_of(problem, communicator);
-    model.write(std::vector<double>(4, world.rank));
-    model.pipeline().finish_step();
-    model.pipeline().drain();
-    model.write(std::vector<double>(4, 10.0));
-    model.pipeline().finish_step();
-    EXPECT_EQ(model.values(), std::vector<double>(4, world.rank == 0 ? 5.5 : 5.0));
-    model.pipeline().drain();
-  });
-}
-
-TEST(Drain, LetsTheParametersBeWrittenUnderACodec) {
-  // The next step adds the differences between the blocks that were sent.
-  run_ranks(2, [](Communicator& communicator, const World& world) {
-    Problem problem = problem_of("complete", 2, 2);
-    problem.sizes = {4};
-    problem.codec = "bf16";
-    ToyModel model = model_of(problem, communicator);
-    model.write(std::vector<double>(4, world.rank));
-    model.pipeline().finish_step();
-    model.pipeline().drain();
-    model.write(std::vector<double>(4, 10.0));
-    model.pipeline().finish_step();
-    EXPECT_EQ(model.values(), std::vector<double>(4, world.rank == 0 ? 10.5 : 9.5));
-    // The exchange under way sends what this step has written, 10.5 and 9.5.
-    model.pipeline().finish_step();
-    EXPECT_EQ(model.values(), std::vector<double>(4, 10.0));
-    model.pipeline().drain();
-  });
+  // The inbox stays valid. Without a codec the next step mixes the block that was sent with the
+  // present parameters; with one it adds the difference between the blocks that were sent.
+  for (const auto& [codec, rank_0, rank_1] :
+       {std::tuple{"fp32", 5.5, 5.0}, {"bf16", 10.5, 9.5}, {"fp16", 10.5, 9.5}}) {
+    run_ranks(2, [&](Communicator& communicator, const World& world) {
+      Problem problem = problem_of("complete", 2, 2);
+      problem.sizes = {4};
+      problem.codec = codec;
+      ToyModel model = model_of(problem, communicator);
+      model.write(std::vector<double>(4, world.rank));
+      model.pipeline().finish_step();
+      model.pipeline().drain();
+      model.write(std::vector<double>(4, 10.0));
+      model.pipeline().finish_step();
+      EXPECT_EQ(model.values(), std::vector<double>(4, world.rank == 0 ? rank_0 : rank_1)) << codec;
+      // The exchange under way sends what this step has written.
+      model.pipeline().finish_step();
+      EXPECT_EQ(model.values(), std::vector<double>(4, (rank_0 + rank_1) / 2.0)) << codec;
+      model.pipeline().drain();
+    });
+  }
 }
 
 TEST(ForgetArrived, MakesTheNextStepMixNothing) {

@@ -5,7 +5,7 @@
 //
 // Protocol: begin_step() starts the recording of a step, and pause() ends the recording. A scope
 // that begins while nothing is recorded stays unrecorded. So does a scope without a timeline, which
-// costs one test of a pointer. To record a new kind of work, write one line at its beginning:
+// costs a few nanoseconds. To record a new kind of work, write one line at its beginning:
 //
 //   const TimelineScope scope(timeline, {.what = "encode", .bucket = b, .round = k});
 //
@@ -43,7 +43,7 @@ struct TimelineSpan {
   Row row = Row::kCompute;
   /// The step in which the span began; on the wire, the step that submitted the operation.
   std::int64_t step = -1;
-  /// On the wire: the size of the message that each peer gets. Else 0.
+  /// On the wire: the size of the block that the operation carries, encoded or plain. Else 0.
   std::int64_t bytes = 0;
   /// World ranks of the others that took part; the first kMostPeers of them.
   std::array<std::int32_t, kMostPeers> peers = {};
@@ -59,7 +59,7 @@ struct TimelineSpan {
 
 class Timeline {
  public:
-  /// Enough for 20 steps with 800 buckets.
+  /// Enough for 20 steps of gossip with 800 buckets.
   static constexpr std::size_t kDefaultCapacity = std::size_t{1} << 16U;
 
   /// `capacity`: the number of spans that there is memory for.

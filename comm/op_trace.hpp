@@ -3,7 +3,7 @@
 // operation itself until the worker sees that it is over.
 //
 // Protocol: submitted(), started(), over(), in this order; the operation's label names the second
-// span. A failed operation is not recorded. Thread safety: one thread at a time.
+// span. An operation that fails leaves its `queued` alone. Thread safety: one thread at a time.
 
 #include <memory>
 #include <span>

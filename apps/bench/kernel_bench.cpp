@@ -77,7 +77,7 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
       optimizer_(make_optimizer(options.optimizer, Options::parse(options.optimizer_options))),
       pool_(options.threads),
       stream_(make_stream(options.device)),
-      yardstick_(num_elements(options), pool_, options.simd) {
+      yardstick_(num_elements(options), options.buckets, pool_, options.simd) {
   const std::int64_t numel = num_elements(options);
   const std::vector<ParameterInfo> parameters = {
       {.name = "parameter", .shape = {numel}, .dtype = options.model, .weight_decay = 0.1}};

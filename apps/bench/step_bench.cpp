@@ -1,190 +1,26 @@
 #include "apps/bench/step_bench.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <map>
 #include <memory>
-#include <optional>
-#include <thread>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
-#include <torch/nn/functional/loss.h>
 
-#include "apps/bench/kernel_bench.hpp"
+#include "apps/bench/bench_engine.hpp"
 #include "apps/bench/reference_task.hpp"
 #include "apps/bench/statistics.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
-#include "core/torch/data_parallel.hpp"
-#include "optim/registry.hpp"
-#include "topology/registry.hpp"
 
 namespace gossamer::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kCompute = "compute";
-
-double seconds_between(Clock::time_point first, Clock::time_point last) {
-  return std::chrono::duration<double>(last - first).count();
-}
-
-/// Seconds of the parts of one step, by name.
-using Row = std::map<std::string, double>;
-
-std::vector<double> column(const std::vector<Row>& rows, const std::string& name) {
-  std::vector<double> values;
-  for (const Row& row : rows) values.push_back(row.at(name));
-  return values;
-}
-
-std::int64_t num_warmup(const StepBenchOptions& options) {
-  return std::max<std::int64_t>(options.warmup, 3);
-}
-
-/// One engine at work, with its own model. All engines see the same batches.
-class Engine {
- public:
-  /// `records`: the timeline is about this engine.
-  Engine(const StepEngine& engine, const ReferenceTask& task, Communicator& communicator,
-         const World& world, const StepBenchOptions& options, bool records)
-      : engine_(engine),
-        communicator_(communicator),
-        net_(task.make_model()),
-        extra_time_(world.rank == options.slow_rank ? options.slowdown - 1.0 : 0.0) {
-    if (records) open_timeline(options);
-    net_->train();
-    for (const torch::Tensor& parameter : net_->parameters()) num_parameters_ += parameter.numel();
-    if (engine.algorithm()) {
-      wrapper_.emplace(net_, communicator, wrapper_options(world, options));
-    }
-  }
-
-  [[nodiscard]] const StepEngine& engine() const { return engine_; }
-  [[nodiscard]] std::int64_t num_parameters() const { return num_parameters_; }
-  [[nodiscard]] std::int64_t num_buckets() const {
-    return wrapper_ ? std::ssize(wrapper_->plan().buckets) : 0;
-  }
-  [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
-  [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }
-  /// The median step time of each turn, in seconds.
-  [[nodiscard]] const std::vector<double>& turns() const { return turns_; }
-
-  void keep_turn(const std::vector<Row>& rows) {
-    turns_.push_back(median(column(rows, "total")));
-    rows_.insert(rows_.end(), rows.begin(), rows.end());
-  }
-
-  Row step(const std::vector<Batch>& pool) {
-    const Batch& batch = pool[losses_.size() % pool.size()];
-    follow_timeline();
-    const PipelineMetrics before = metrics();
-    const double cpu_before = communicator_.worker_cpu_s();
-    const TimelineScope scope(timeline_.get(), {.what = "step"});
-    const auto begin = Clock::now();
-    torch::Tensor loss = forward(batch);
-    const double forward_s = seconds_between(begin, Clock::now());
-    std::this_thread::sleep_for(std::chrono::duration<double>(extra_time_ * compute_s_));
-    const auto middle = Clock::now();
-    backward(loss);
-    const auto end = Clock::now();
-    losses_.push_back(loss.item<double>());
-    Row row = {{"total", seconds_between(begin, end)},
-               {"forward", forward_s},
-               {"backward", seconds_between(middle, end)}};
-    if (wrapper_) {
-      const double hooks = metrics().pipeline_s - before.pipeline_s;
-      row["backward"] -= hooks;
-      row["hooks"] = hooks;
-      row["comm_wait"] = metrics().wait_s - before.wait_s;
-      row["mix_update_launch"] = hooks - row["comm_wait"];
-      row["comm_cpu"] = communicator_.worker_cpu_s() - cpu_before;
-    }
-    compute_s_ = row["forward"] + row["backward"];
-    return row;
-  }
-
-  void settle() {
-    if (wrapper_) wrapper_->drain();
-  }
-
-  /// Collective. Writes the timeline, if there is one and it has not been written.
-  void finish_timeline() {
-    if (!step_timeline_) return;
-    const std::string text = step_timeline_->finish([this] { settle(); });
-    if (!text.empty()) timeline_text_ = text;
-  }
-  /// A sentence about the timeline; empty except on rank 0.
-  [[nodiscard]] const std::string& timeline_text() const { return timeline_text_; }
-
- private:
-  void open_timeline(const StepBenchOptions& options) {
-    step_timeline_.emplace(communicator_, StepTimeline::Config{.path = options.timeline});
-    step_timeline_->set_steps(options.timeline_steps.value_or(
-        default_timeline_steps(num_warmup(options) + options.steps)));
-    timeline_ = step_timeline_->timeline();
-  }
-
-  void follow_timeline() {
-    if (!step_timeline_) return;
-    const std::int64_t step = std::ssize(losses_) + 1;
-    const std::string text = step_timeline_->before_step(step, [this] { settle(); });
-    if (!text.empty()) timeline_text_ = text;
-  }
-
-  torch::Tensor forward(const Batch& batch) {
-    const TimelineScope scope(timeline_.get(), {.what = "forward"});
-    return torch::nn::functional::cross_entropy(net_->forward(batch.inputs), batch.targets);
-  }
-
-  void backward(const torch::Tensor& loss) {
-    const TimelineScope scope(timeline_.get(), {.what = "backward"});
-    loss.backward();
-    if (!wrapper_) net_->zero_grad(/*set_to_none=*/true);
-  }
-
-  DataParallelOptions wrapper_options(const World& world, const StepBenchOptions& options) const {
-    return {
-        .algorithm = *engine_.algorithm(),
-        .topology = engine_.needs_topology() ? make_topology(options.topology, world) : nullptr,
-        .codec = engine_.takes_codec() ? find_codec(options.codec) : nullptr,
-        .optimizer = make_optimizer(
-            options.optimizer, Options::parse(options_yaml(options.optimizer, options.accum_iter))),
-        .schedule = make_schedule("constant", {.lr = options.lr}),
-        .weight_decay = options.weight_decay,
-        .decay_bias_and_norm = true,
-        .num_threads = options.threads,
-        .bucket_bytes = static_cast<std::int64_t>(options.bucket_mb * 1024.0 * 1024.0),
-        .timeline = timeline_};
-  }
-
-  [[nodiscard]] PipelineMetrics metrics() const {
-    return wrapper_ ? wrapper_->metrics() : PipelineMetrics();
-  }
-
-  StepEngine engine_;
-  Communicator& communicator_;
-  std::shared_ptr<Model> net_;
-  std::optional<StepTimeline> step_timeline_;
-  /// Null: nothing is recorded.
-  std::shared_ptr<Timeline> timeline_;
-  std::string timeline_text_;
-  std::int64_t num_parameters_ = 0;
-  /// The time that a slow rank sleeps, as a multiple of the time in which it computes.
-  double extra_time_;
-  /// Of the last step, without hooks and sleep.
-  double compute_s_ = 0.0;
-  std::optional<DecentralizedDataParallel<Model>> wrapper_;
-  std::vector<double> losses_;
-  std::vector<Row> rows_;
-  std::vector<double> turns_;
-};
 
 double peak_rss_mib() {
   rusage usage{};
@@ -234,7 +70,7 @@ class StepBench {
     for (const StepEngine& engine : options.engines) {
       const bool records = engines_.empty() && !options.timeline.empty();
       engines_.push_back(
-          std::make_unique<Engine>(engine, task_, communicator, world, options, records));
+          std::make_unique<BenchEngine>(engine, task_, communicator, world, options, records));
     }
   }
 
@@ -262,7 +98,7 @@ class StepBench {
   }
 
  private:
-  void go(Engine& engine, std::int64_t count, bool keep) {
+  void go(BenchEngine& engine, std::int64_t count, bool keep) {
     std::vector<Row> rows;
     for (std::int64_t k = 0; k < count; ++k) {
       Row row = engine.step(pool_);
@@ -276,7 +112,7 @@ class StepBench {
   }
 
   /// Collective: the measurements of all ranks, on every rank.
-  std::vector<Json> gather(const Engine& engine) {
+  std::vector<Json> gather(const BenchEngine& engine) {
     Json mine;
     for (const auto& [name, unused] : engine.rows().front()) {
       mine["median_ms"][name] = 1e3 * median(column(engine.rows(), name));
@@ -296,7 +132,7 @@ class StepBench {
     return ranks;
   }
 
-  Json describe(const Engine& engine, const std::vector<Json>& ranks) {
+  Json describe(const BenchEngine& engine, const std::vector<Json>& ranks) {
     const double step_ms = mean_of(ranks, "median_ms", "total");
     std::vector<double> losses = mean_list(ranks, "losses");
     for (double& loss : losses) loss = rounded(loss, 6);
@@ -370,7 +206,7 @@ class StepBench {
   ReferenceTask task_;
   std::int64_t batch_size_;
   std::vector<Batch> pool_;
-  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<std::unique_ptr<BenchEngine>> engines_;
 };
 
 }  // namespace

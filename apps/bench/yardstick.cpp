@@ -14,7 +14,6 @@ namespace {
 constexpr std::uintptr_t kAheadBytes = 1024;
 constexpr std::int64_t kYardGrain = 1024;
 constexpr std::int64_t kYardBlock = 64;
-constexpr int kRepeats = 6;
 
 std::size_t arrays_of(std::int64_t bytes) { return static_cast<std::size_t>((bytes + 3) / 4); }
 
@@ -68,8 +67,8 @@ struct PassLoop {
 
 }  // namespace
 
-Yardstick::Yardstick(std::int64_t numel, WorkerPool& pool, SimdPath simd)
-    : numel_(numel), pool_(pool), simd_(simd) {}
+Yardstick::Yardstick(std::int64_t numel, int num_sets, WorkerPool& pool, SimdPath simd)
+    : numel_(numel), pool_(pool), simd_(simd), sets_(static_cast<std::size_t>(num_sets)) {}
 
 void Yardstick::reserve(std::vector<Buffer>& buffers, std::size_t count) const {
   while (buffers.size() < count) {
@@ -87,8 +86,7 @@ double Yardstick::time_pass(Arrays& arrays, std::size_t num_read, std::size_t nu
   const auto read = starts_of(std::span(arrays.read).first(num_read));
   const auto changed = starts_of(std::span(arrays.changed).first(num_changed));
   const auto written = starts_of(std::span(arrays.written).first(num_written));
-  // Up and down in turn, so that the values neither grow nor vanish.
-  const float factor = num_passes_++ % 4 < 2 ? 1.0009765625F : 0.9990243902F;
+  const float factor = factor_;
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   pool_.share(numel_, kYardGrain, [&](const PartRange& range) {
@@ -102,8 +100,7 @@ double Yardstick::seconds_per_element(const PassTraffic& traffic) {
   const std::size_t num_changed = arrays_of(traffic.changed);
   const std::size_t num_written = arrays_of(traffic.written);
   std::vector<double> seconds;
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    Arrays& arrays = sets_[static_cast<std::size_t>(repeat) % sets_.size()];
+  for (Arrays& arrays : sets_) {
     seconds.push_back(time_pass(arrays, num_read, num_changed, num_written));
   }
   const PassTraffic measured{.read = 4 * static_cast<std::int64_t>(num_read),

@@ -18,15 +18,21 @@ namespace gossamer::apps {
 
 class Yardstick {
  public:
-  /// `numel`: elements of a float32 array. `pool` must outlive this object.
-  Yardstick(std::int64_t numel, WorkerPool& pool, SimdPath simd);
+  /// `numel`: elements of a float32 array. `num_sets`: sets of arrays that take turns, so that
+  /// caches do not keep them. `pool` must outlive this object.
+  Yardstick(std::int64_t numel, int num_sets, WorkerPool& pool, SimdPath simd);
 
-  /// Seconds for one pass of this kind over one element, if it has these bytes. Sizes that are no
-  /// multiple of 4 bytes are measured with the next larger number of arrays, and scaled.
+  /// Seconds that a pass takes for one element with these bytes: the median of one pass over each
+  /// set. Sizes that are no multiple of 4 bytes are measured with the next larger number of arrays,
+  /// and scaled.
   double seconds_per_element(const PassTraffic& traffic);
+  /// For tests: the arrays that passes have only written, of one set.
+  [[nodiscard]] const std::vector<Buffer>& written(std::size_t set) const {
+    return sets_[set].written;
+  }
 
  private:
-  /// One of the two sets of arrays; they take turns, so that caches do not keep them.
+  /// One set.
   struct Arrays {
     std::vector<Buffer> read;
     std::vector<Buffer> changed;
@@ -40,8 +46,9 @@ class Yardstick {
   std::int64_t numel_;
   WorkerPool& pool_;
   SimdPath simd_;
-  std::vector<Arrays> sets_ = std::vector<Arrays>(2);
-  std::int64_t num_passes_ = 0;
+  std::vector<Arrays> sets_;
+  /// What is changed is multiplied by this. The compiler must not know that it is 1.
+  volatile float factor_ = 1.0F;
 };
 
 }  // namespace gossamer::apps

@@ -206,6 +206,7 @@ void add_step_command(CLI::App& parent, int& exit_code) {
   add_slow_rank(*command, options);
   command->add_flag("--losses", options.losses, "Report every step's loss, warm-up included");
   add_timeline_options(*command, options.timeline, arguments->timeline_steps);
+  command->get_option("--timeline-steps")->needs(command->get_option("--timeline"));
   std::vector<std::string> backends = backend_names();
   backends.insert(backends.begin(), "auto");
   command->add_option("--backend", arguments->backend, "auto: mpi under mpirun, otherwise threads")

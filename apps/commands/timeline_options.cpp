@@ -23,7 +23,7 @@ void add_timeline_options(CLI::App& command, std::string& path, std::string& ste
       .add_option(
           "--timeline-steps", steps,
           "The steps of the timeline: 10:30 leaves 10 steps out, and records until 30 steps "
-          "are done. Default 10:30, or the second half of a shorter run")
+          "are done. Default 10:30, or fewer in a shorter run")
       ->check(check_steps)
       ->type_name("BEGIN:END");
 }

@@ -168,6 +168,9 @@ void read_log(const Options& log, RunConfig& config) {
   config.timeline = log.text("timeline", "");
   if (const auto steps = log.range("timeline_steps")) {
     config.timeline_steps = {.begin = steps->first, .end = steps->second};
+    if (config.timeline.empty()) {
+      log.fail("timeline_steps", "is given without log.timeline, allowed: null, or both");
+    }
   }
   config.report = log.flag("report", true);
 }

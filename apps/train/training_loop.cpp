@@ -97,7 +97,7 @@ DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::S
 std::optional<StepTimeline> make_timeline(const RunConfig& config,
                                           const TrainingLoop::Setup& setup) {
   if (config.timeline.empty() || setup.dry_run) return std::nullopt;
-  return StepTimeline(setup.communicator, {.path = config.timeline});
+  return StepTimeline(setup.communicator, {.path = config.timeline, .about = config.output_dir});
 }
 
 }  // namespace

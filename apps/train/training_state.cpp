@@ -192,10 +192,12 @@ void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
   if (step_ == 0 || !saves) {
     if (checkpointer_) checkpointer_->wait();
     model_.drain();
+    follow_timeline(/*is_over=*/true);
     throw JointFailure(text, code);
   }
   const std::string error = save_checkpoint(folder);
   model_.drain();
+  follow_timeline(/*is_over=*/true);
   if (!error.empty()) {
     throw JointFailure(concat(text, "; a checkpoint could not be saved: ", error),
                        ExitCode::kCheckpoint);

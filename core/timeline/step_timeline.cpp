@@ -52,6 +52,8 @@ std::string StepTimeline::before_step(std::int64_t step, const std::function<voi
   if (!first_clock_ && num_steps_ + kLeadSteps >= config_.steps.begin) {
     drain();
     first_clock_ = read_clock_offset(communicator_, config_.clock);
+    std::error_code ignored;
+    if (communicator_.rank() == 0) std::filesystem::remove(config_.path, ignored);
   }
   if (num_steps_ >= config_.steps.begin) timeline_->begin_step(step);
   ++num_steps_;
@@ -76,7 +78,7 @@ std::string StepTimeline::write(const std::function<void()>& drain) {
   const std::vector<std::string> ranks =
       communicator_.all_gather(rank_trace(rank, *timeline_, clock));
   if (communicator_.rank() != 0) return "";
-  const MergedTrace trace = merge_traces(ranks);
+  const MergedTrace trace = merge_traces(ranks, config_.about);
   // If this fails, so does the file itself, with a better message.
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(config_.path).parent_path(), ignored);

@@ -37,8 +37,11 @@ TimelineSteps default_timeline_steps(std::int64_t total);
 class StepTimeline {
  public:
   struct Config {
-    /// Rank 0 writes this file, and makes its folder.
+    /// Rank 0 writes this file, and makes its folder. It removes an older file when the recording
+    /// begins.
     std::string path;
+    /// Names the run in the file.
+    std::string about = {};
     TimelineSteps steps = {};
     /// May differ between ranks in offset and rate.
     NanosecondClock clock = steady_ns;

@@ -15,7 +15,7 @@ namespace {
 using TraceJson = nlohmann::ordered_json;
 using Row = TimelineSpan::Row;
 
-/// A row of the picture: a bucket, and its how manieth thread.
+/// A row of the picture: a bucket, and the number of its thread.
 using WireRow = std::pair<std::int64_t, std::size_t>;
 
 /// The row of each span of the wire: the first of its bucket that is free. `spans` begin in order.
@@ -79,7 +79,8 @@ std::string rank_trace(int rank, const Timeline& timeline, const ClockMap& clock
     span.end_ns = clock.time_of_rank_0(span.end_ns);
     (span.row == Row::kWire ? wire : computing).push_back(span);
   }
-  std::ranges::sort(wire, {}, &TimelineSpan::start_ns);
+  std::ranges::sort(wire, {},
+                    [](const TimelineSpan& span) { return std::pair(span.start_ns, span.end_ns); });
   const std::vector<WireRow> rows = wire_rows(wire);
   std::map<WireRow, int> threads;
   for (const WireRow& row : rows) threads[row] = 0;
@@ -105,7 +106,7 @@ std::string rank_trace(int rank, const Timeline& timeline, const ClockMap& clock
       .dump();
 }
 
-MergedTrace merge_traces(const std::vector<std::string>& ranks) {
+MergedTrace merge_traces(const std::vector<std::string>& ranks, const std::string& about_run) {
   std::vector<TraceJson> events;
   TraceJson clocks = TraceJson::array();
   MergedTrace merged;
@@ -130,7 +131,8 @@ MergedTrace merge_traces(const std::vector<std::string>& ranks) {
     }
     lines += concat(lines.empty() ? "\n" : ",\n", event.dump());
   }
-  const TraceJson about = {{"dropped_spans", merged.num_dropped},
+  const TraceJson about = {{"about", about_run},
+                           {"dropped_spans", merged.num_dropped},
                            {"clock_at_begin_and_end_of_each_rank", std::move(clocks)}};
   merged.json = concat(R"({"displayTimeUnit":"ms","otherData":)", about.dump(),
                        R"(,"traceEvents":[)", lines, "\n]}\n");

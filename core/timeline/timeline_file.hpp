@@ -30,6 +30,7 @@ struct MergedTrace {
 };
 
 /// Puts together what rank_trace() has returned on each rank. Times begin with the first span.
-MergedTrace merge_traces(const std::vector<std::string>& ranks);
+/// `about` stands in the file as otherData.about.
+MergedTrace merge_traces(const std::vector<std::string>& ranks, const std::string& about);
 
 }  // namespace gossamer

@@ -19,6 +19,7 @@ show_help "$@"
 
 grace=${GOSSAMER_GRACE_S:-30}
 [[ $grace =~ ^[0-9]+$ ]] || die "launch/mpirun.sh: GOSSAMER_GRACE_S is $grace, allowed: whole seconds"
+grace=$((10#$grace))
 
 # A process group of its own: a Ctrl-C then reaches mpirun once, through the trap.
 set -m

@@ -43,7 +43,7 @@ TEST(ClockOffset, IsMeasuredToWithinHalfARoundTrip) {
     EXPECT_LE(std::abs(reading.offset_ns - offset_of(rank)), reading.round_trip_ns / 2 + 1)
         << "rank " << rank << ", round trip " << reading.round_trip_ns << " ns";
     // Far below the offsets, or the line above says nothing.
-    EXPECT_LT(reading.round_trip_ns, 30'000'000);
+    EXPECT_LT(reading.round_trip_ns, kSecond / 2);
   });
 }
 
@@ -59,14 +59,14 @@ TEST(ClockOffset, TakesTheShortestTrip) {
     int num_calls = 0;
     const auto clock = [&] {
       const std::int64_t now = steady_ns();
-      if (communicator.rank() == 0 && num_calls++ < 3) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      if (communicator.rank() == 0 && (++num_calls <= 3 || num_calls == 8)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
       }
       return now + communicator.rank() * kSecond;
     };
     const ClockReading reading = read_clock_offset(communicator, clock, 8);
     if (communicator.rank() == 0) return;
-    EXPECT_LT(reading.round_trip_ns, 50'000'000);
+    EXPECT_LT(reading.round_trip_ns, 300'000'000);
     EXPECT_LE(std::abs(reading.offset_ns + kSecond), reading.round_trip_ns / 2 + 1);
   });
 }

@@ -199,7 +199,15 @@ std::string time_of_ranks(const RunRecord& run) {
 }
 
 std::string timeline_of(const RunRecord& run) {
-  return timeline_figure(run.timeline, concat("Timeline of a few steps: ", run.name));
+  for (const std::string& path : run.timeline_paths) {
+    const nlohmann::json trace = read_trace(path);
+    // Another run may have written a file of this name.
+    const bool is_of_run = trace.is_object() &&
+                           trace.value("otherData", nlohmann::json::object()).value("about", "") ==
+                               run.value("run.output_dir");
+    if (is_of_run) return timeline_figure(trace, concat("Timeline of a few steps: ", run.name));
+  }
+  return "";
 }
 
 std::string in_base64(const std::string& bytes) {

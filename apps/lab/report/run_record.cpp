@@ -5,7 +5,6 @@
 #include <iterator>
 #include <limits>
 
-#include "apps/lab/report/timeline_picture.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
@@ -101,10 +100,9 @@ RunRecord read_run(const std::string& path, std::size_t most_steps) {
   const StepCounts counts = count_steps(metrics);
   StepCounts seen;
   const fs::path timeline = run.value("log.timeline");
-  if (!timeline.empty()) {
-    run.timeline = read_trace(timeline.string());
+  if (timeline.has_filename()) {
     // The run may have been moved.
-    if (run.timeline.is_null()) run.timeline = read_trace((folder / timeline.filename()).string());
+    run.timeline_paths = {(folder / timeline.filename()).string(), timeline.string()};
   }
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);) {

@@ -28,8 +28,8 @@ struct RunRecord {
   std::vector<nlohmann::ordered_json> evaluations;
   /// Null before the end of the run.
   nlohmann::ordered_json final_record;
-  /// The file of log.timeline; null if there is none. It may be in the folder of the run, too.
-  nlohmann::json timeline;
+  /// Where the file of log.timeline may be; empty if there is none. read_timeline() reads it.
+  std::vector<std::string> timeline_paths;
 
   /// A value of the configuration; empty if there is none.
   [[nodiscard]] std::string value(const std::string& key) const;

@@ -4,12 +4,14 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "apps/lab/report/chart.hpp"
@@ -57,7 +59,7 @@ constexpr std::array kKinds = {
     KindRow{"wait", "waiting for peers", "#228833"},
     KindRow{"update", "mix and update", "#aa3377"},
     KindRow{"encode", "encode", "#bb5500"},
-    KindRow{"decode", "decode", "#ddaa77"},
+    KindRow{"sleep", "sleep (bench step --slow-rank)", "#dddddd"},
     KindRow{"exchange", "exchange", "#66ccee"},
     KindRow{"all-reduce", "all-reduce", "#66ccee"},
 };
@@ -119,7 +121,8 @@ std::map<int, RankBars> read_bars(const TraceFile& trace) {
     // With many buckets many messages queue up at once.
     if (kind == "queued") continue;
     if (kind == "step") {
-      rank.steps[event["args"].value("step", std::int64_t{0})] = {begin, end};
+      const TraceFile about = event.value("args", TraceFile::object());
+      rank.steps[about.value("step", std::int64_t{0})] = {begin, end};
       continue;
     }
     rank.bars.push_back({.kind = place_of(kind),
@@ -157,6 +160,8 @@ class Picture {
     }
   }
 
+  /// False: the steps take no time, so there is nothing to draw.
+  [[nodiscard]] bool has_length() const { return end_us_ > begin_us_; }
   /// The parts below the title; `height` is then known.
   std::string draw() {
     std::string svg;
@@ -297,6 +302,7 @@ Drawing draw(const TraceFile& trace) {
     const auto steps = steps_to_show(ranks);
     if (steps.empty()) return {};
     Picture picture(ranks, steps.front(), steps.back());
+    if (!picture.has_length()) return {};
     std::string svg = picture.draw();
     return {std::move(svg), picture.height(), picture.kinds()};
   } catch (const TraceFile::exception&) {
@@ -317,6 +323,8 @@ constexpr std::string_view kOwnStyle =
 }  // namespace
 
 nlohmann::json read_trace(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return nullptr;
   std::ifstream file(path, std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   TraceFile trace = TraceFile::parse(text, nullptr, /*allow_exceptions=*/false);

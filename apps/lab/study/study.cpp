@@ -27,8 +27,9 @@ namespace gossamer::apps {
 namespace {
 
 // Keys that do not change the result of a run.
-constexpr std::array<std::string_view, 5> kIrrelevant = {
-    "run.output_dir", "run.threads", "log.level", "log.progress", "comm.timeout_s"};
+constexpr std::array<std::string_view, 7> kIrrelevant = {
+    "run.output_dir", "run.threads",  "log.level",         "log.progress",
+    "comm.timeout_s", "log.timeline", "log.timeline_steps"};
 
 std::string read_whole(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -92,15 +92,22 @@ TEST(KernelBench, KnowsWhatAPassReadsChangesAndWrites) {
   EXPECT_EQ(traffic_of("accum_adamw", 8, DType::kFloat32), (Bytes{12, 12, 0}));
 }
 
-TEST(Yardstick, MeasuresPassesOfEveryShape) {
+TEST(Yardstick, TouchesEveryElementOfEveryArray) {
   WorkerPool pool(2);
   for (const std::int64_t numel : {1, 63, 5000}) {
-    Yardstick yardstick(numel, pool, best_simd_path());
-    for (const PassTraffic& traffic : {PassTraffic{8, 12, 0}, PassTraffic{6, 12, 2},
-                                       PassTraffic{0, 4, 0}, PassTraffic{4, 0, 8}}) {
-      const double seconds = yardstick.seconds_per_element(traffic);
-      EXPECT_TRUE(std::isfinite(seconds));
-      EXPECT_GT(seconds, 0.0);
+    for (const SimdPath path : available_simd_paths()) {
+      Yardstick yardstick(numel, 3, pool, path);
+      // All arrays begin with ones: 2 are read, 3 are changed, and 2 get the sum.
+      EXPECT_GT(yardstick.seconds_per_element({8, 12, 8}), 0.0);
+      // 6 bytes are measured as two arrays of 4.
+      EXPECT_GT(yardstick.seconds_per_element({6, 12, 6}), 0.0);
+      for (std::size_t set = 0; set < 3; ++set) {
+        ASSERT_EQ(yardstick.written(set).size(), 2U);
+        for (const Buffer& array : yardstick.written(set)) {
+          const auto values = array.block().as<float>();
+          EXPECT_EQ(std::ranges::count(values, 5.0F), numel) << name_of(path);
+        }
+      }
     }
   }
 }

@@ -99,6 +99,10 @@ class Timeline(CliCase):
                 self.assertIn("allowed: BEGIN:END", done.stderr)
         done = self.gossamer("train", "tiny.yaml", "log.timeline_steps=[4, 2]", code=2)
         self.assertIn("log.timeline_steps: holds nothing", done.stderr)
+        done = self.gossamer("train", "tiny.yaml", "log.timeline_steps=[2, 4]", code=2)
+        self.assertIn("log.timeline_steps: is given without log.timeline", done.stderr)
+        done = self.gossamer("bench", "step", "--timeline-steps", "2:4", code=2)
+        self.assertIn("--timeline-steps requires --timeline", done.stderr)
 
     def test_that_cannot_be_written_does_not_end_the_run(self):
         self.write("file", "")

@@ -220,6 +220,7 @@ TEST(TimelinePicture, IsEmptyForOtherFiles) {
        {"", "{", "[]", "{}", R"({"traceEvents": 3})", R"({"traceEvents": []})",
         R"({"traceEvents": [1]})", R"({"traceEvents": [{"ph": "X", "ts": "a"}]})",
         R"({"traceEvents": [{"ph": "X", "cat": "step"}]})",
+        R"({"traceEvents": [{"ph": "X", "cat": "step", "ts": 5, "dur": 0, "args": {"step": 1}}]})",
         R"({"traceEvents": [{"ph": "X", "cat": "forward", "ts": 1, "dur": 1}]})"}) {
     write_bytes(folder.file("trace.json"), text);
     EXPECT_EQ(timeline_svg(read_trace(folder.file("trace.json")), "t"), "") << text;
@@ -232,13 +233,21 @@ TEST(HtmlReport, ShowsTheTimelineOfARun) {
   const Folder folder;
   const std::string path = write_run(folder, "first");
   const std::string title = "Timeline of a few steps: first";
-  write_bytes(folder.file("trace.json"), made_up_trace());
+  nlohmann::json trace = nlohmann::json::parse(made_up_trace());
+  trace["otherData"]["about"] = "first";
+  write_bytes(folder.file("trace.json"), trace.dump());
   // A trace that this run has not made.
   EXPECT_FALSE(contains(html_report({read_run(path)}), title));
   write_bytes(path + "/config.yaml",
               concat(read_file(path + "/config.yaml"), "log:\n  timeline: \"",
                      folder.file("trace.json"), "\"\n"));
   EXPECT_TRUE(contains(html_report({read_run(path)}), title));
+  // Another run has written a file of this name.
+  trace["otherData"]["about"] = "second";
+  write_bytes(folder.file("trace.json"), trace.dump());
+  EXPECT_FALSE(contains(html_report({read_run(path)}), title));
+  trace["otherData"]["about"] = "first";
+  write_bytes(folder.file("trace.json"), trace.dump());
   fs::rename(folder.file("trace.json"), path + "/trace.json");
   EXPECT_TRUE(contains(html_report({read_run(path)}), title));
   fs::remove(path + "/trace.json");

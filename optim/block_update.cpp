@@ -56,6 +56,8 @@ struct SegmentStep {
   const BlockUpdate& update;
   const GradientDecision& decision;
   const Segment& segment;
+  /// As many as update.inboxes; kept from segment to segment.
+  std::vector<Inbox>& scratch;
 
   /// The step of the elements [range.first, range.last) of the block, which all belong to the
   /// segment. `inboxes` hold plain values of these elements.
@@ -104,12 +106,12 @@ struct SegmentStep {
     });
   }
 
-  [[nodiscard]] std::vector<Inbox> plain_inboxes(PartRange part) const {
-    std::vector<Inbox> inboxes = update.inboxes;
-    for (Inbox& inbox : inboxes) {
-      inbox.block = part_of(inbox.block, part.first, part.last - part.first);
+  /// The inboxes' elements of a part; valid until the next call.
+  [[nodiscard]] std::span<const Inbox> plain_inboxes(PartRange part) const {
+    for (std::size_t k = 0; k < scratch.size(); ++k) {
+      scratch[k].block = part_of(update.inboxes[k].block, part.first, part.last - part.first);
     }
-    return inboxes;
+    return scratch;
   }
 };
 
@@ -117,11 +119,12 @@ struct SegmentStep {
 void update_range(const Optimizer& optimizer, const BlockUpdate& update,
                   const GradientDecision& decision, PartRange range) {
   const FlushDenormals flush;
+  std::vector<Inbox> inboxes = update.inboxes;
   for (const Segment& segment : update.segments) {
     const PartRange part{std::max(range.first, segment.offset),
                          std::min(range.last, segment.offset + segment.numel)};
     if (part.first >= part.last) continue;
-    const SegmentStep step{optimizer, update, decision, segment};
+    const SegmentStep step{optimizer, update, decision, segment, inboxes};
     if (update.coding.codec != nullptr) {
       step.run_coded(part);
     } else {

@@ -6,14 +6,14 @@
 #include <span>
 
 #include "apps/bench/statistics.hpp"
+#include "optim/sweep.hpp"
 
 namespace gossamer::apps {
 namespace {
 
-// As in the sweep (optim/sweep.hpp).
-constexpr std::uintptr_t kAheadBytes = 1024;
 constexpr std::int64_t kYardGrain = 1024;
-constexpr std::int64_t kYardBlock = 64;
+// The yardstick asks for memory ahead as the sweep does, in blocks of the same size.
+constexpr std::int64_t kYardBlock = internal::kMostInBlock;
 
 std::size_t arrays_of(std::int64_t bytes) { return static_cast<std::size_t>((bytes + 3) / 4); }
 
@@ -40,13 +40,13 @@ struct PassLoop {
       sum.fill(0.0F);
       for (float* const array : read) {
         const float* const from = array + first;
-        prefetch(from, kAheadBytes, kYardBlock * sizeof(float));
+        internal::prefetch_after(from);
 #pragma GCC ivdep
         for (std::int64_t i = 0; i < count; ++i) sum[static_cast<std::size_t>(i)] += from[i];
       }
       for (float* const array : changed) {
         float* const x = array + first;
-        prefetch(x, kAheadBytes, kYardBlock * sizeof(float));
+        internal::prefetch_after(x);
 #pragma GCC ivdep
         for (std::int64_t i = 0; i < count; ++i) {
           sum[static_cast<std::size_t>(i)] += x[i];
@@ -55,7 +55,7 @@ struct PassLoop {
       }
       for (float* const array : written) {
         float* const to = array + first;
-        prefetch(to, kAheadBytes, kYardBlock * sizeof(float));
+        internal::prefetch_after(to);
 #pragma GCC ivdep
         for (std::int64_t i = 0; i < count; ++i) to[i] = sum[static_cast<std::size_t>(i)];
       }

@@ -2,6 +2,7 @@
 // Starts the ranks of a run on a backend: as threads of this process, or as processes that a
 // launcher (mpirun, mpiexec, srun) has already started.
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -23,6 +24,10 @@ struct LaunchOptions {
   int node_size = 0;
   /// Seconds that an operation may wait for its peers.
   double timeout_s = 300.0;
+  /// Under MPI, blocks of at least so many bytes are summed round a ring of messages, and smaller
+  /// ones by MPI. Negative: whatever measured best, which is 256 KiB in groups on several hosts,
+  /// and no ring on one host.
+  std::int64_t least_ring_bytes = -1;
   LogLevel log_level = LogLevel::kInfo;
 };
 

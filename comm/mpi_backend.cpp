@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <optional>
 #include <ranges>
 #include <span>
@@ -22,6 +23,9 @@ namespace {
 
 /// Before a rank takes the job down, the others have this long to write their own last line.
 constexpr auto kLastWords = std::chrono::milliseconds(500);
+
+/// From this size on the ring is at least as fast as MPI_Iallreduce between hosts (docs/design.md).
+constexpr std::int64_t kLeastRingBytes = std::int64_t{1} << 18U;
 
 /// One communicator handle. Freeing one is a collective call, so it happens in release() and never
 /// in a destructor; MPI_Finalize reclaims what was not released.
@@ -49,6 +53,10 @@ class MpiComm {
 /// What the communicators of one process share: the worker and every handle, in order of creation,
 /// which is the same on all members.
 struct MpiContext {
+  /// The host of every world rank, as a number.
+  std::vector<int> hosts;
+  /// LaunchOptions::least_ring_bytes.
+  std::int64_t least_ring_bytes = -1;
   std::vector<MpiComm> comms;
   std::optional<MpiWatch> watch;
   std::optional<ProgressWorker> worker;
@@ -61,6 +69,14 @@ struct MpiContext {
     MPI_Comm copy = MPI_COMM_NULL;
     mpi_check(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
     return adopt(copy);
+  }
+  /// MpiGroup::least_ring_bytes of a group.
+  [[nodiscard]] std::int64_t ring_bytes_of(const std::vector<int>& world_ranks) const {
+    if (least_ring_bytes >= 0) return least_ring_bytes;
+    const auto host = [this](int rank) { return hosts[static_cast<std::size_t>(rank)]; };
+    const bool on_one_host = std::ranges::all_of(
+        world_ranks, [&](int rank) { return host(rank) == host(world_ranks.front()); });
+    return on_one_host ? std::numeric_limits<std::int64_t>::max() : kLeastRingBytes;
   }
 };
 
@@ -90,7 +106,10 @@ class MpiCommunicator : public Communicator {
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     require_sum(send, receive);
-    return submit(make_mpi_all_reduce(group_, send, receive), std::move(context));
+    return submit(sums_in_ring(send, receive)
+                      ? make_mpi_ring_sum(group_, send, receive, num_ring_sums_++)
+                      : make_mpi_all_reduce(group_, send, receive),
+                  std::move(context));
   }
 
   Request broadcast(Block block, int root, OpContext context) override {
@@ -129,12 +148,18 @@ class MpiCommunicator : public Communicator {
         part->world_ranks.push_back(world_ranks()[member]);
       }
     }
+    part->least_ring_bytes = context_->ring_bytes_of(part->world_ranks);
     return std::make_unique<MpiCommunicator>(context_, std::move(part));
   }
 
  private:
   Request submit(std::unique_ptr<Operation> operation, OpContext context) {
     return context_->worker->submit(std::move(operation), std::move(context), group_.get());
+  }
+
+  [[nodiscard]] bool sums_in_ring(const ConstBlock& send, const Block& receive) const {
+    return size() > 1 && send.bytes() >= group_->least_ring_bytes && is_on_host(send) &&
+           is_on_host(receive);
   }
 
   /// Exchanges have a channel of their own, so that no collective operation waits for a peer's
@@ -156,6 +181,7 @@ class MpiCommunicator : public Communicator {
   std::shared_ptr<MpiContext> context_;
   std::shared_ptr<const MpiGroup> group_;
   std::shared_ptr<Stream> stream_ = std::make_shared<InlineStream>();
+  std::int64_t num_ring_sums_ = 0;
 };
 
 /// For every rank, the lowest rank on its host.
@@ -235,13 +261,15 @@ int launch_mpi(const LaunchOptions& options, const RankBody& body) {
       throw CommError({.rank = rank, .label = {.what = "start"}},
                       "this MPI offers no thread support; gossamer needs MPI_THREAD_SERIALIZED");
     }
-    const std::vector<int> hosts = hosts_of_ranks(rank, size);
+    context->hosts = hosts_of_ranks(rank, size);
+    context->least_ring_bytes = options.least_ring_bytes;
     context->watch.emplace(context->duplicate(MPI_COMM_WORLD), rank, size);
     MpiWatch& watch = *context->watch;
     auto group = std::make_shared<MpiGroup>();
     group->comm = context->duplicate(MPI_COMM_WORLD);
     group->rank = rank;
     for (int member = 0; member < size; ++member) group->world_ranks.push_back(member);
+    group->least_ring_bytes = context->ring_bytes_of(group->world_ranks);
     context->worker.emplace(ProgressWorker::Config{
         .rank = rank,
         .timeout_s = options.timeout_s,
@@ -256,7 +284,7 @@ int launch_mpi(const LaunchOptions& options, const RankBody& body) {
       return static_cast<int>(ExitCode::kConfig);
     }
     MpiCommunicator communicator(context, std::move(group));
-    const int code = body(communicator, world_on(hosts, rank, options, logger));
+    const int code = body(communicator, world_on(context->hosts, rank, options, logger));
     context->worker->drain();
     communicator.barrier();
     shut_down(*context);

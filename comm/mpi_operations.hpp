@@ -2,7 +2,9 @@
 // The operations of the MPI backend: nonblocking calls that the progress worker starts and tests.
 // Blocks of more than 2^30 elements go in several calls.
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +21,8 @@ struct MpiGroup {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   std::vector<int> world_ranks;
+  /// Sums of at least so many bytes go round a ring; see LaunchOptions::least_ring_bytes.
+  std::int64_t least_ring_bytes = std::numeric_limits<std::int64_t>::max();
 };
 
 std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, ConstBlock send,
@@ -26,6 +30,11 @@ std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> gro
                                              std::vector<Incoming> incoming);
 std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> group,
                                                ConstBlock send, Block receive);
+/// The sum by messages from neighbour to neighbour (mpi_ring_sum.cpp). For host memory and groups
+/// of two or more. Operations of the same group that are in flight together need different
+/// `number`s, the same ones on all members.
+std::unique_ptr<Operation> make_mpi_ring_sum(std::shared_ptr<const MpiGroup> group, ConstBlock send,
+                                             Block receive, std::int64_t number);
 std::unique_ptr<Operation> make_mpi_broadcast(std::shared_ptr<const MpiGroup> group, Block block,
                                               int root);
 std::unique_ptr<Operation> make_mpi_barrier(std::shared_ptr<const MpiGroup> group);

@@ -12,6 +12,7 @@
 #include "base/host_stream.hpp"
 #include "base/sorted.hpp"
 #include "base/text.hpp"
+#include "comm/add_block.hpp"
 #include "comm/preconditions.hpp"
 #include "comm/progress_worker.hpp"
 #include "comm/thread_group.hpp"
@@ -19,36 +20,15 @@
 namespace gossamer {
 namespace {
 
-template <class T>
-void add_all(const std::vector<Contribution>& members, Block receive) {
-  const std::span<T> sum = receive.as<T>();
-  std::ranges::copy(members.front().send.as<T>(), sum.begin());
-  for (std::size_t m = 1; m < members.size(); ++m) {
-    const T* term = members[m].send.as<T>().data();
-    T* out = sum.data();
-    for (std::size_t i = 0; i < sum.size(); ++i) out[i] += term[i];
-  }
-}
-
-void sum_in_rank_order(const std::vector<Contribution>& members, Block receive) {
-  switch (receive.dtype) {
-    case DType::kFloat32:
-      return add_all<float>(members, receive);
-    case DType::kFloat64:
-      return add_all<double>(members, receive);
-    case DType::kInt64:
-      return add_all<std::int64_t>(members, receive);
-    case DType::kBFloat16:
-    case DType::kUInt8:
-      break;
-  }
-  throw std::logic_error("all_reduce_sum: an element type that cannot be summed");
-}
-
 void copy_block(const ConstBlock& from, const Block& to) {
   if (from.bytes() > 0 && from.data != to.data) {
     std::memcpy(to.data, from.data, static_cast<std::size_t>(from.bytes()));
   }
+}
+
+void sum_in_rank_order(const std::vector<Contribution>& members, const Block& receive) {
+  copy_block(members.front().send, receive);
+  for (std::size_t m = 1; m < members.size(); ++m) add_block(receive, members[m].send);
 }
 
 /// One member's side of a meeting.

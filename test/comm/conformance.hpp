@@ -2,6 +2,8 @@
 // What every backend must do, as functions that all ranks of a run call together. The threads
 // backend runs them under GoogleTest for several numbers of ranks, MPI under mpirun.
 
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <stdexcept>
@@ -19,6 +21,18 @@ struct ConformanceCase {
 };
 
 std::span<const ConformanceCase> conformance_cases();
+
+// Cases that conformance_sums.cpp defines.
+
+/// Sums of values that are exact in every type, on communicators of any size.
+void sums_over_all(Communicator& communicator);
+/// Floating point sums that depend on the order of adding are the same on all ranks, every time.
+void repeats_sums_bit_for_bit(Communicator& communicator);
+/// Large and small sums together, each with a sum of the sum behind it, waited for in any order.
+void keeps_many_sums_in_flight(Communicator& communicator);
+
+// Empty, one, odd, a power of two and its neighbour, and more than MPI sends without asking.
+inline constexpr std::array<std::int64_t, 7> kSizes = {0, 1, 2, 31, 1024, 1025, 70'001};
 
 /// Throws unless `condition` holds.
 template <class... Args>

@@ -109,6 +109,37 @@ void last_rank_has_another_size(Communicator& ring) {
   ring.barrier();
 }
 
+/// Sums of three megabytes, which take many messages.
+void sum_rounds(Communicator& ring, int first, int last) {
+  std::vector<float> mine(750'000, 1.0F);
+  std::vector<float> sum(mine.size());
+  for (int round = first; round < last; ++round) {
+    ring.all_reduce_sum(block_of(std::span(mine)), block_of(std::span(sum)),
+                        {.label = {.what = "all-reduce", .bucket = 0, .round = round}})
+        .wait();
+    if (sum.back() != 3.0F) throw std::logic_error("wrong data");
+  }
+}
+
+void last_rank_is_late_for_a_sum(Communicator& ring) {
+  sum_rounds(ring, 0, 5);
+  if (ring.rank() == 2) std::this_thread::sleep_for(kForever);
+  sum_rounds(ring, 5, 10);
+}
+
+/// Rank 2 stops somewhere in a sum.
+void last_rank_stops_in_a_sum(Communicator& ring) {
+  std::thread stopping;
+  if (ring.rank() == 2) {
+    stopping = std::thread([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      stop_until_somebody_continues();
+    });
+  }
+  sum_rounds(ring, 0, 100'000);
+  if (stopping.joinable()) stopping.join();
+}
+
 void nobody_does_anything(Communicator&) {}
 
 struct Mode {
@@ -117,6 +148,8 @@ struct Mode {
   LaunchOptions options = {.timeout_s = 2.0};
 };
 
+const LaunchOptions kRing = {.timeout_s = 1.0, .least_ring_bytes = 0};
+
 const std::array kModes = {
     Mode{"stops", last_rank_stops},
     Mode{"pauses", last_rank_pauses},
@@ -124,6 +157,8 @@ const std::array kModes = {
     Mode{"throws", last_rank_throws, {.timeout_s = 60.0}},
     Mode{"throws-in-flight", last_rank_throws_in_flight, {.timeout_s = 60.0}},
     Mode{"has-another-size", last_rank_has_another_size, {.timeout_s = 60.0}},
+    Mode{"is-late-for-a-sum", last_rank_is_late_for_a_sum, kRing},
+    Mode{"stops-in-a-sum", last_rank_stops_in_a_sum, kRing},
     Mode{"wrong-ranks", nobody_does_anything, {.num_ranks = 4}},
     Mode{"wrong-nodes", nobody_does_anything, {.node_size = 2}},
 };

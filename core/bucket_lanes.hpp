@@ -1,9 +1,14 @@
 #pragma once
 // One lane for each bucket of an algorithm. Not thread safe.
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 
+#include "base/text.hpp"
 #include "core/algorithm.hpp"
 #include "core/per_bucket.hpp"
 
@@ -15,7 +20,8 @@ class BucketLanes {
   /// the number of elements that a message has in addition to the bucket's block; null: none.
   BucketLanes(const AlgorithmSetup& setup, LaneRounds rounds,
               std::string_view content = "parameters",
-              std::int64_t (*num_extra)(const Bucket&) = nullptr) {
+              std::int64_t (*num_extra)(const Bucket&) = nullptr)
+      : content_(content) {
     for (const Bucket& bucket : setup.buckets) {
       lanes_.add(setup.lanes.make_lane(
           {.rounds = rounds,
@@ -28,14 +34,36 @@ class BucketLanes {
 
   Lane& operator[](const Bucket& bucket) { return *lanes_[bucket]; }
 
-  void wait() {
-    for (const auto& lane : lanes_) lane->wait();
+  void drain() {
+    for (const auto& lane : lanes_) lane->drain();
+  }
+  /// For Algorithm::visit(). A lane's state is shown once for each parameter of its bucket, because
+  /// saved state does not depend on buckets. A run that goes on with another codec finds no grids,
+  /// or drops them.
+  void visit(StateVisitor& visitor, std::span<const Bucket> buckets) {
+    for (const Bucket& bucket : buckets) {
+      const std::optional<GridState> own = lanes_[bucket]->state();
+      if (!own && !visitor.loads()) continue;
+      std::optional<GridState> found;
+      for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+        const std::string prefix = concat(bucket.name(entry), "/", content_, "_");
+        const std::string grid = concat(prefix, "grid");
+        if (visitor.loads() && !visitor.holds(grid)) continue;
+        GridState state = own.value_or(GridState());
+        visitor.number(grid, state.grid);
+        visitor.number(concat(prefix, "vote"), state.vote);
+        visitor.number(concat(prefix, "largest_difference"), state.largest);
+        found = found ? found->together(state) : state;
+      }
+      if (own && visitor.loads()) lanes_[bucket]->restore(found.value_or(GridState()));
+    }
   }
   void forget() {
     for (const auto& lane : lanes_) lane->forget();
   }
 
  private:
+  std::string_view content_;
   PerBucket<std::unique_ptr<Lane>> lanes_;
 };
 

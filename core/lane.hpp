@@ -17,8 +17,10 @@
 //
 // Errors: CommError. Not thread safe.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "base/buffer.hpp"
@@ -26,6 +28,26 @@
 #include "core/intake.hpp"
 
 namespace gossamer {
+
+/// What a GridLane must know to go on after loading (grid_lane.hpp).
+struct GridState {
+  /// In place of an exponent: plain blocks.
+  static constexpr std::int64_t kPlain = -1000;
+  /// The grid of the window: its exponent, or kPlain.
+  std::int64_t grid = kPlain;
+  /// What this rank has voted for at the beginning of the window.
+  std::int64_t vote = kPlain;
+  /// The largest difference that this rank has seen in the window.
+  double largest = 0.0;
+
+  /// For a block whose parts have been in lanes of their own: safe for both parts.
+  [[nodiscard]] GridState together(const GridState& other) const {
+    const bool is_plain = grid == kPlain || other.grid == kPlain;
+    return {.grid = is_plain ? kPlain : std::max(grid, other.grid),
+            .vote = std::max(vote, other.vote),
+            .largest = std::max(largest, other.largest)};
+  }
+};
 
 class Lane {
  public:
@@ -39,11 +61,28 @@ class Lane {
   /// std::logic_error when the block was written during the round. On a stream that lags behind the
   /// std::logic_error comes later.
   virtual void wait() = 0;
+  /// wait(), also for messages that the lane has sent by itself.
+  virtual void drain() { wait(); }
   /// What to mix in. Only the first call after wait() returns what has arrived; later calls return
   /// an Intake that mixes in nothing. Valid until the next start().
   virtual Intake take() = 0;
   /// Drops what has arrived: take() then returns an Intake that mixes in nothing.
   virtual void forget() = 0;
+  /// What the lane must know to go on after loading; null: nothing. Called after drain(), when
+  /// the stream's work is done.
+  [[nodiscard]] virtual std::optional<GridState> state() const { return std::nullopt; }
+  /// Called after drain(). The next start() repeats the last round before `state` was asked for.
+  virtual void restore(const GridState& /*state*/) {}
+};
+
+/// A lane for a codec with needs_grid(). Whoever makes it sets the grids (grid_lane.hpp).
+class CodedLane : public Lane {
+ public:
+  /// Sets the grid of the next start(), and of the encoding before it. Without a grid the next
+  /// start() sends a plain block. The update that mixes in the next round adds its differences to
+  /// `stats`.
+  virtual void set_grid(const std::optional<Grid>& grid,
+                        std::shared_ptr<DifferenceStats> stats) = 0;
 };
 
 /// Which ranks exchange messages in the rounds of a lane.

@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
 #include "core/block_checksum.hpp"
+#include "core/grid_lane.hpp"
 #include "optim/block_update.hpp"
 #include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
@@ -16,28 +17,41 @@
 namespace gossamer {
 namespace {
 
-class PeerLane : public Lane {
+class PeerLane : public CodedLane {
  public:
   PeerLane(const PeerLanes::Setup& setup, Peers& peers, const LaneSpec& spec)
       : setup_(setup),
         peers_(peers),
         spec_(spec),
-        codec_(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr) {}
+        codec_(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr) {
+    if (codec_ != nullptr && !codec_->needs_grid()) next_grid_ = Grid();
+  }
+
+  [[nodiscard]] bool needs_grid() const { return codec_ != nullptr && codec_->needs_grid(); }
+
+  void set_grid(const std::optional<Grid>& grid, std::shared_ptr<DifferenceStats> stats) override {
+    next_grid_ = grid;
+    stats_ = std::move(stats);
+  }
 
   void start(std::int64_t k, const Buffer& send) override {
     const RankRound& round = peers_.round(k);
     round_ = k;
     update_scale_ = round.update_scale;
     has_arrived_ = false;
-    const bool is_encoded = std::exchange(own_is_new_, false);
+    const bool is_encoded = std::exchange(encoded_grid_, std::nullopt) == next_grid_;
     if (round.kind == RankRound::Kind::kIdle && round.node_size == 1) return;
     sent_ = send;
     decodes_ = is_coded(round) && round.node_size == 1;
+    // Sums hold more than one other rank's values.
+    measures_ = stats_ != nullptr && round.kind != RankRound::Kind::kGroup && round.node_size == 1;
+    if (decodes_) grid_ = *next_grid_;
     if (decodes_ && !is_encoded) {
       if (own_.block().data == nullptr) own_ = allocate_encoded();
       const TimelineScope scope(setup_.timeline.get(),
                                 {.what = "encode", .bucket = spec_.bucket, .round = k});
-      enqueue_encode(setup_.stream, *codec_, own_.block(), send.block(), setup_.simd);
+      enqueue_encode(setup_.stream, {.codec = codec_, .own = own_.block(), .next_grid = grid_},
+                     send.block(), setup_.simd);
     }
     if (setup_.stream.on_host()) {
       setup_.stream.run([sum = checksum_, block = send.block()] { sum->take(block); });
@@ -67,27 +81,39 @@ class PeerLane : public Lane {
 
   Intake take() override {
     Intake intake{.update_scale = update_scale_};
-    if (decodes_) {
+    if (decodes_ && next_grid_) {
       // The next round is likely to be of the same kind.
-      intake.coding = {.codec = codec_, .own = own_.block(), .encodes = true};
-      own_is_new_ = true;
+      intake.coding = {.codec = codec_,
+                       .own = own_.block(),
+                       .encodes = true,
+                       .grid = grid_,
+                       .next_grid = *next_grid_};
+      encoded_grid_ = next_grid_;
     }
     if (!std::exchange(has_arrived_, false)) return intake;
     intake.keep = keep_;
     intake.inboxes = arriving_;
+    if (!decodes_ && !measures_) return intake;
+    intake.coding.codec = codec_;
+    intake.coding.own = own_.block();
+    intake.coding.grid = grid_;
     intake.coding.decodes = decodes_;
+    if (measures_) intake.coding.stats = stats_;
     return intake;
   }
 
   void forget() override {
     has_arrived_ = false;
-    own_is_new_ = false;
+    encoded_grid_.reset();
   }
 
  private:
   /// Whether the messages to the peers of a round are encoded.
   [[nodiscard]] bool is_coded(const RankRound& round) const {
-    return codec_ != nullptr && round.kind != RankRound::Kind::kGroup;
+    if (codec_ == nullptr || !next_grid_ || round.kind == RankRound::Kind::kGroup) return false;
+    // The leader of a node mixes on another thread, so the ranks could not agree on what it
+    // measures.
+    return round.node_size == 1 || !needs_grid();
   }
 
   Buffer allocate_encoded() {
@@ -198,7 +224,7 @@ class PeerLane : public Lane {
     if (coded) {
       context.prepare = [stream = peers_.world().stream(), codec = codec_, own = own_.block(),
                          inbox, simd = setup_.simd, kept = context.owner]() -> EventPtr {
-        enqueue_encode(*stream, *codec, own, inbox, simd);
+        enqueue_encode(*stream, {.codec = codec, .own = own}, inbox, simd);
         stream->keep(kept);
         return stream->record();
       };
@@ -220,13 +246,9 @@ class PeerLane : public Lane {
     }
     return [stream = peers_.world().stream(), inbox, keep = (coded ? 1.0 : round.keep) * mean,
             heard = std::move(heard),
-            coding = Coding{.codec = coded ? codec_ : nullptr, .own = own_.block()},
+            coding = Coding{.codec = codec_, .own = own_.block(), .decodes = coded},
             simd = setup_.simd, kept = std::move(owner)]() -> EventPtr {
-      if (coding.codec != nullptr) {
-        enqueue_coded_mix(*stream, inbox, keep, heard, coding, simd);
-      } else {
-        enqueue_mix(*stream, inbox, keep, heard, simd);
-      }
+      enqueue_mix(*stream, inbox, keep, heard, coding, simd);
       // If the operation fails, the stream may still use this memory when the operation's owner
       // releases it.
       stream->keep(kept);
@@ -243,8 +265,16 @@ class PeerLane : public Lane {
   Buffer sent_;
   /// Its encoded form; in rounds of two levels, that of the node's sum.
   Buffer own_;
-  /// True: the update that uses the last Intake encodes the next block.
-  bool own_is_new_ = false;
+  /// Of the round under way, and of the next one. Null: the next block is sent as it is.
+  Grid grid_ = {};
+  std::optional<Grid> next_grid_;
+  /// The grid with which the update that uses the last Intake encodes the next block; null: it does
+  /// not encode.
+  std::optional<Grid> encoded_grid_;
+  /// May be null.
+  std::shared_ptr<DifferenceStats> stats_;
+  /// True: the update adds the differences of the round under way to stats_.
+  bool measures_ = false;
   /// True: the blocks of the last round are encoded, and this rank's update decodes them.
   bool decodes_ = false;
   std::vector<Buffer> inboxes_;
@@ -288,7 +318,14 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
 }
 
 std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
-  return std::make_unique<PeerLane>(setup_, peers_of(spec.rounds), spec);
+  auto lane = std::make_unique<PeerLane>(setup_, peers_of(spec.rounds), spec);
+  if (!lane->needs_grid()) return lane;
+  return std::make_unique<GridLane>(
+      GridLane::Parts{.blocks = std::move(lane),
+                      .votes = make_lane(GridLane::ballot_spec(spec)),
+                      .stream = setup_.stream,
+                      .num_wide = setup_.metrics.num_wide_differences},
+      spec);
 }
 
 }  // namespace gossamer

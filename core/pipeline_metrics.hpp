@@ -16,12 +16,16 @@ struct PipelineMetrics {
   double pipeline_s = 0.0;
   /// The least number of bytes that this rank has had to send; see bytes_sent() (rank_round.hpp).
   double bytes_sent = 0.0;
+  /// Differences between this rank and its peers in the upper half of the range of their grid
+  /// (DifferenceRange::num_wide). Counted every GridLane::kWindow rounds.
+  std::int64_t num_wide_differences = 0;
 
   PipelineMetrics& operator+=(const PipelineMetrics& other) {
     wait_s += other.wait_s;
     update_s += other.update_s;
     pipeline_s += other.pipeline_s;
     bytes_sent += other.bytes_sent;
+    num_wide_differences += other.num_wide_differences;
     return *this;
   }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <stdexcept>
@@ -30,13 +31,35 @@ void for_coded_parts(PartRange range, const Work& work) {
   }
 }
 
+/// The largest difference between an element of `x` and of `heard`, which have the same type and
+/// size. Elements that are not numbers do not count.
+template <class T>
+float largest_difference(std::span<const T> x, std::span<const T> heard) {
+  T largest{0};
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const T difference = std::abs(x[i] - heard[i]);
+    largest = difference > largest ? difference : largest;
+  }
+  return static_cast<float>(largest);
+}
+
+/// Adds the differences between a part of a block and the plain inboxes of this part.
+void measure(const ConstBlock& x, std::span<const Inbox> inboxes, DifferenceStats& stats) {
+  for (const Inbox& inbox : inboxes) {
+    stats.add(x.dtype == DType::kFloat64
+                  ? largest_difference(x.as<double>(), inbox.block.as<double>())
+                  : largest_difference(x.as<float>(), inbox.block.as<float>()),
+              0);
+  }
+}
+
 /// Memory on the stack for the mixed-in part of one part of a coded block.
 struct Differences {
   alignas(64) std::array<std::byte, kCodedPart * sizeof(double)> memory;
 
   /// Returns sum of weight * (decoded(inbox) - decoded(own)) over the elements from `first` on, as
   /// `numel` elements of the type `dtype`.
-  Block sum(const std::vector<Inbox>& inboxes, const Coding& coding, PartRange range, DType dtype,
+  Block sum(std::span<const Inbox> inboxes, const Coding& coding, PartRange range, DType dtype,
             SimdPath simd) {
     const std::int64_t numel = range.last - range.first;
     const Block result{memory.data(), numel, dtype, {}};
@@ -44,7 +67,12 @@ struct Differences {
     const ConstBlock own = encoded_part(*coding.codec, coding.own, range.first, numel);
     for (const Inbox& inbox : inboxes) {
       const ConstBlock heard = encoded_part(*coding.codec, inbox.block, range.first, numel);
-      coding.codec->add_difference(result, {heard, inbox.weight}, own, simd);
+      const Grid grid = coding.grid.from(range.first);
+      const DifferenceRange found =
+          coding.codec->add_difference(result, {heard, inbox.weight}, own, grid, simd);
+      if (!coding.stats) continue;
+      coding.stats->add(std::ldexp(static_cast<float>(found.largest_steps), grid.exponent),
+                        found.num_wide);
     }
     return result;
   }
@@ -97,12 +125,18 @@ struct SegmentStep {
         const Block sum = differences.sum(update.inboxes, coding, part, dtype, update.simd);
         run(part, update.keep, std::array{Inbox{sum, 1.0}});
       } else {
-        run(part, update.keep, plain_inboxes(part));
+        const std::span<const Inbox> inboxes = plain_inboxes(part);
+        const std::int64_t numel = part.last - part.first;
+        if (coding.stats) {
+          measure(part_of(update.parameters, part.first, numel), inboxes, *coding.stats);
+        }
+        run(part, update.keep, inboxes);
       }
       if (!coding.encodes) return;
       const std::int64_t numel = part.last - part.first;
       coding.codec->encode(encoded_part(*coding.codec, coding.own, part.first, numel),
-                           part_of(update.parameters, part.first, numel), update.simd);
+                           part_of(update.parameters, part.first, numel),
+                           coding.next_grid.from(part.first), update.simd);
     });
   }
 
@@ -173,29 +207,35 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
   stream.run([&optimizer, update = std::move(update)] { update_now(optimizer, update); });
 }
 
-void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
-                 SimdPath simd) {
+void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const Coding& coding,
+         SimdPath simd) {
   if (inboxes.empty()) return;
-  if (!stream.on_host()) return cuda_mix(stream, x, keep, inboxes);
-  stream.run([x, keep, inboxes = std::move(inboxes), simd] { mix(x, keep, inboxes, simd); });
-}
-
-void enqueue_coded_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
-                       const Coding& coding, SimdPath simd) {
-  if (!stream.on_host()) throw std::logic_error("enqueue_coded_mix: a codec on a GPU");
-  stream.run([x, keep, inboxes = std::move(inboxes), coding, simd] {
-    Differences differences;
-    for_coded_parts({0, x.numel}, [&](PartRange part) {
-      const Block sum = differences.sum(inboxes, coding, part, x.dtype, simd);
-      mix(part_of(x, part.first, part.last - part.first), keep, std::array{Inbox{sum, 1.0}}, simd);
-    });
+  if (!coding.decodes) {
+    if (coding.stats) measure(x, inboxes, *coding.stats);
+    return mix(x, keep, inboxes, simd);
+  }
+  Differences differences;
+  for_coded_parts({0, x.numel}, [&](PartRange part) {
+    const Block sum = differences.sum(inboxes, coding, part, x.dtype, simd);
+    mix(part_of(x, part.first, part.last - part.first), keep, std::array{Inbox{sum, 1.0}}, simd);
   });
 }
 
-void enqueue_encode(Stream& stream, const Codec& codec, const Block& own, const ConstBlock& x,
-                    SimdPath simd) {
+void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
+                 const Coding& coding, SimdPath simd) {
+  if (inboxes.empty()) return;
+  if (!stream.on_host()) {
+    if (coding.codec != nullptr) throw std::logic_error("enqueue_mix: a codec on a GPU");
+    return cuda_mix(stream, x, keep, inboxes);
+  }
+  stream.run([x, keep, inboxes = std::move(inboxes), coding, simd] {
+    mix(x, keep, inboxes, coding, simd);
+  });
+}
+
+void enqueue_encode(Stream& stream, const Coding& coding, const ConstBlock& x, SimdPath simd) {
   if (!stream.on_host()) throw std::logic_error("enqueue_encode: a codec on a GPU");
-  stream.run([&codec, own, x, simd] { codec.encode(own, x, simd); });
+  stream.run([coding, x, simd] { coding.codec->encode(coding.own, x, coding.next_grid, simd); });
 }
 
 }  // namespace gossamer

@@ -62,18 +62,20 @@ struct BlockUpdate {
 /// the gradients' types do not fit the parameters'.
 void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate update);
 
-/// x <- keep * x + sum of weight * block over the inboxes, as work on the stream. Does nothing
-/// without inboxes; `keep` must then be 1.
+/// x <- keep * x + sum of weight * block over the inboxes. If coding.decodes is set: sum of weight
+/// * (decoded(block) - decoded(coding.own)) instead. Does nothing without inboxes; `keep` must then
+/// be
+/// 1. Does not encode.
+void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const Coding& coding,
+         SimdPath simd);
+
+/// The same as work on the stream. The codec must outlive the work.
 void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
-                 SimdPath simd = best_simd_path());
+                 const Coding& coding = {}, SimdPath simd = best_simd_path());
 
-/// x <- keep * x + sum of weight * (decoded(inbox) - decoded(coding.own)), as work on the stream.
-/// The codec must outlive the work. Does not encode.
-void enqueue_coded_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
-                       const Coding& coding, SimdPath simd = best_simd_path());
-
-/// own <- encoded(x), as work on the stream. The codec must outlive the work.
-void enqueue_encode(Stream& stream, const Codec& codec, const Block& own, const ConstBlock& x,
+/// coding.own <- encoded(x) with coding.next_grid, as work on the stream. The codec must outlive
+/// the work.
+void enqueue_encode(Stream& stream, const Coding& coding, const ConstBlock& x,
                     SimdPath simd = best_simd_path());
 
 }  // namespace gossamer

@@ -13,7 +13,9 @@
 // A new codec is one file in optim/codecs and one row in its registry.cpp. Codecs are constants,
 // immutable and thread safe. They run on processors only.
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +27,29 @@
 
 namespace gossamer {
 
+/// The grid of a codec with needs_grid(): values are sent as steps of 2^exponent. All ranks use the
+/// same grid in a round. Other codecs ignore it.
+struct Grid {
+  int exponent = 0;
+  /// The number of the round; decides on the codec's pseudo-random numbers.
+  std::uint64_t seed = 0;
+  /// The place of the first element in its whole block.
+  std::int64_t first = 0;
+
+  friend bool operator==(const Grid&, const Grid&) = default;
+  /// The same grid for the part of a block from element `offset` on.
+  [[nodiscard]] Grid from(std::int64_t offset) const { return {exponent, seed, first + offset}; }
+};
+
+/// How far the differences of some elements went, for codecs with needs_grid().
+struct DifferenceRange {
+  /// In steps of the grid, at most 128.
+  std::int32_t largest_steps = 0;
+  /// Number of differences in the upper half of the range. Larger ones than the range look like
+  /// smaller ones, so a number above 0 says that the grid is too fine, or soon will be.
+  std::int64_t num_wide = 0;
+};
+
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -32,12 +57,38 @@ class Codec {
   [[nodiscard]] virtual std::string_view name() const = 0;
   /// Bytes of one encoded element.
   [[nodiscard]] virtual std::int64_t bytes_per_element() const = 0;
+  /// True: the ranks must agree on a Grid for every round.
+  [[nodiscard]] virtual bool needs_grid() const { return false; }
   /// to <- encoded(x). `x` is float32 or float64. `to` has the type uint8 and x.numel *
   /// bytes_per_element() elements. Throws std::logic_error for other types and sizes.
-  virtual void encode(const Block& to, const ConstBlock& x, SimdPath simd) const = 0;
-  /// x += weight * (decoded(heard) - decoded(own)). Types and sizes as in encode().
-  virtual void add_difference(const Block& x, const Inbox& heard, const ConstBlock& own,
-                              SimdPath simd) const = 0;
+  virtual void encode(const Block& to, const ConstBlock& x, const Grid& grid,
+                      SimdPath simd) const = 0;
+  /// x += weight * (decoded(heard) - decoded(own)). Types and sizes as in encode(). `grid` is the
+  /// one that both blocks were encoded with.
+  virtual DifferenceRange add_difference(const Block& x, const Inbox& heard, const ConstBlock& own,
+                                         const Grid& grid, SimdPath simd) const = 0;
+};
+
+/// What the updates of a block have seen of the differences between this rank and others. Several
+/// threads may add.
+class DifferenceStats {
+ public:
+  /// `difference` >= 0.
+  void add(float difference, std::int64_t num_wide) {
+    float seen = largest_.load(std::memory_order_relaxed);
+    while (difference > seen && !largest_.compare_exchange_weak(seen, difference)) {
+    }
+    if (num_wide > 0) num_wide_.fetch_add(num_wide, std::memory_order_relaxed);
+  }
+  [[nodiscard]] float largest() const { return largest_.load(); }
+  /// largest(), which starts again from 0.
+  float take_largest() { return largest_.exchange(0.0F); }
+  /// The sum of DifferenceRange::num_wide, which starts again from 0.
+  std::int64_t take_num_wide() { return num_wide_.exchange(0); }
+
+ private:
+  std::atomic<float> largest_ = 0.0F;
+  std::atomic<std::int64_t> num_wide_ = 0;
 };
 
 /// How encoded blocks take part in an update. The memory belongs to a lane.
@@ -51,12 +102,22 @@ struct Coding {
   bool decodes = false;
   /// The pass ends with own <- encoded(x), for the next round.
   bool encodes = false;
+  /// Of `own` as it is, and of `own` as the pass writes it.
+  Grid grid = {};
+  Grid next_grid = {};
+  /// Takes the differences between the block and its inboxes; null: nobody asks.
+  std::shared_ptr<DifferenceStats> stats = {};
 };
 
 /// The number of uint8 elements of an encoded block of `numel` elements.
 inline std::int64_t encoded_bytes(const Codec& codec, std::int64_t numel) {
   return numel * codec.bytes_per_element();
 }
+
+/// Throws std::logic_error unless `encoded` can be the encoded form of `numel` elements.
+void require_encoded(const Codec& codec, const ConstBlock& encoded, std::int64_t numel);
+/// Throws std::logic_error unless both are the same.
+void require_dtype(DType found, DType wanted);
 
 /// The encoded form of the elements [first, first + numel) of a block.
 template <class AnyBlock>

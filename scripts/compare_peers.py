@@ -24,7 +24,7 @@ K_CASES = {
 }
 K_PEERS = ["decent-dp", "ddp", "ddp-bf16"]
 # Engines of gossamer with a codec: engine and codec for `bench step`.
-K_CODECS = {"gossip-bf16": ("gossip", "bf16")}
+K_CODECS = {"gossip-bf16": ("gossip", "bf16"), "gossip-int8": ("gossip", "int8")}
 
 
 class Machine:
@@ -53,7 +53,8 @@ class Machine:
 class Hosts:
     """One rank on each of several hosts with a slow network (scripts/hosts.sh)."""
 
-    engines = ["decent-dp", "ddp", "ddp-bf16", "gossip", "gossip-bf16", "allreduce", "compute"]
+    engines = ["decent-dp", "ddp", "ddp-bf16", "gossip", "gossip-bf16", "gossip-int8", "allreduce",
+               "compute"]
     # On a ring the peer changes in every step, and steps with one peer take longer than those with
     # the other. The median would show one kind alone.
     time = "mean_ms"
@@ -122,7 +123,7 @@ def run_case(place, case, args, record):
 def table(place, rows_of_cases):
     """Milliseconds of every engine, then ratios of them."""
     names = {"ddp": "DDP", "ddp-bf16": "DDP, bf16", "gossip": "gossamer",
-             "gossip-bf16": "gossamer, bf16",
+             "gossip-bf16": "gossamer, bf16", "gossip-int8": "gossamer, int8",
              "allreduce": "gossamer, all-reduce", "compute": "forward + backward alone"}
     others = [engine for engine in place.engines if engine not in ("gossip", "compute")]
     memory = ["decent-dp", "gossip"] if place.tables_memory else []

@@ -10,6 +10,7 @@ Json to_json(const Summary& summary) {
   Json json = {{"kind", "final"}, {"step", summary.steps}, {"world_size", summary.world_size}};
   json.update(to_json(summary.evaluation));
   json.update({{"bytes_sent_per_step", summary.bytes_sent_per_step},
+               {"wide_differences", summary.num_wide_differences},
                {"train_s", summary.train_s},
                {"samples_per_s", summary.samples_per_s},
                {"forward_ms", summary.forward_ms},
@@ -46,6 +47,10 @@ void print_summary(const Summary& summary, const std::string& folder) {
   std::printf("  samples per second           %12.0f\n", summary.samples_per_s);
   std::printf("  bytes sent per step and rank %12s\n",
               human_bytes(summary.bytes_sent_per_step).c_str());
+  if (summary.num_wide_differences > 0) {
+    std::printf("  wide differences (codec)     %12lld\n",
+                static_cast<long long>(summary.num_wide_differences));
+  }
   std::printf("  time per step                %9.2f ms\n", step_ms);
   std::printf("    forward                    %9.2f ms\n", summary.forward_ms);
   std::printf("    backward                   %9.2f ms\n", summary.backward_ms);

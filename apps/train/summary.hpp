@@ -26,6 +26,8 @@ struct Summary {
   double update_ms = 0.0;
   /// The least number of bytes that a rank has to send, mean over ranks; see PipelineMetrics.
   double bytes_sent_per_step = 0.0;
+  /// All ranks together; see PipelineMetrics.
+  std::int64_t num_wide_differences = 0;
   /// The same times of each rank, in rank order, and the time of the whole step.
   std::vector<double> rank_step_ms = {};
   std::vector<double> rank_forward_ms = {};

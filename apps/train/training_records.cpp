@@ -230,7 +230,8 @@ void TrainingLoop::finish(RunFolder* folder) {
   const auto rows =
       gather_rows(setup_.communicator,
                   {forward_s_, backward_s_ - metrics.pipeline_s, metrics.wait_s, metrics.update_s,
-                   metrics.bytes_sent, train_s_, static_cast<double>(num_samples_)});
+                   metrics.bytes_sent, train_s_, static_cast<double>(num_samples_),
+                   static_cast<double>(metrics.num_wide_differences)});
   const double steps = static_cast<double>(step_);
   const auto mean = [&](std::size_t index) {
     return sum_of(column(rows, index)) / setup_.world.size;
@@ -266,6 +267,7 @@ void TrainingLoop::finish(RunFolder* folder) {
                         .wait_ms = 1e3 * mean(2) / steps,
                         .update_ms = 1e3 * mean(3) / steps,
                         .bytes_sent_per_step = mean(4) / steps,
+                        .num_wide_differences = std::llround(sum_of(column(rows, 7))),
                         .rank_step_ms = column(rows, 5, 1e3 / steps),
                         .rank_forward_ms = column(rows, 0, 1e3 / steps),
                         .rank_backward_ms = column(rows, 1, 1e3 / steps),

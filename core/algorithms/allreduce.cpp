@@ -55,7 +55,7 @@ class AllReduce : public Algorithm {
   void end_step() override {
     if (options_.delays && !options_.overlaps) start_all();
   }
-  void drain() override { lanes_.wait(); }
+  void drain() override { lanes_.drain(); }
   void forget() override { lanes_.forget(); }
   void visit(StateVisitor& visitor) override {
     if (!options_.delays) return;

@@ -11,20 +11,21 @@ namespace {
 class Gossip : public Algorithm {
  public:
   explicit Gossip(const AlgorithmSetup& setup)
-      : progress_(setup.progress), lanes_(setup, LaneRounds::kTopology) {}
+      : setup_(setup), lanes_(setup, LaneRounds::kTopology) {}
 
   Intake before_update(Bucket& bucket) override {
     lanes_[bucket].wait();
     return lanes_[bucket].take();
   }
   void after_update(Bucket& bucket) override {
-    lanes_[bucket].start(progress_.num_steps, bucket.parameters());
+    lanes_[bucket].start(setup_.progress.num_steps, bucket.parameters());
   }
-  void drain() override { lanes_.wait(); }
+  void drain() override { lanes_.drain(); }
   void forget() override { lanes_.forget(); }
+  void visit(StateVisitor& visitor) override { lanes_.visit(visitor, setup_.buckets); }
 
  private:
-  const Progress& progress_;
+  AlgorithmSetup setup_;
   BucketLanes lanes_;
 };
 

@@ -67,13 +67,17 @@ class GradientTracking : public Algorithm {
   }
 
   void drain() override {
-    parameter_lanes_.wait();
-    tracker_lanes_.wait();
+    parameter_lanes_.drain();
+    tracker_lanes_.drain();
   }
   // All ranks forget together, so that the sum of the trackers stays what it was.
   void forget() override {
     parameter_lanes_.forget();
     tracker_lanes_.forget();
+  }
+  void visit(StateVisitor& visitor) override {
+    parameter_lanes_.visit(visitor, setup_.buckets);
+    tracker_lanes_.visit(visitor, setup_.buckets);
   }
 
  private:

@@ -21,6 +21,7 @@ namespace gossamer {
 class StateSnapshot : public StateVisitor {
  public:
   [[nodiscard]] bool loads() const override { return false; }
+  [[nodiscard]] bool holds(const std::string& /*name*/) const override { return false; }
   void block(const std::string& name, const Block& block) override;
   void number(const std::string& name, double& value) override;
   void number(const std::string& name, std::int64_t& value) override;
@@ -57,6 +58,9 @@ class StateLoader : public StateVisitor {
   explicit StateLoader(const SafetensorsFile& file) : file_(file) {}
 
   [[nodiscard]] bool loads() const override { return true; }
+  [[nodiscard]] bool holds(const std::string& name) const override {
+    return file_.find(name) != nullptr;
+  }
   /// Throws CheckpointError if the file has no tensor of this name, type and size.
   void block(const std::string& name, const Block& block) override;
   void number(const std::string& name, double& value) override;

@@ -4,13 +4,16 @@
 #include "base/registry.hpp"
 
 #include <array>
+#include <stdexcept>
 
+#include "base/text.hpp"
 #include "optim/codec.hpp"
 
 namespace gossamer {
 
 const Codec& bf16_codec();
 const Codec& fp16_codec();
+const Codec& int8_codec();
 
 namespace {
 
@@ -22,6 +25,10 @@ constexpr std::array kCodecs = {
     CodecEntry{.name = "fp16",
                .summary = "half the bytes: 11 significant bits, values up to 65504",
                .codec = fp16_codec},
+    CodecEntry{.name = "int8",
+               .summary = "a quarter of the bytes: differences in 8 bits, on a grid that all ranks "
+                          "agree on",
+               .codec = int8_codec},
 };
 
 }  // namespace
@@ -32,6 +39,19 @@ std::vector<std::string> codec_names() { return names_of(kCodecs); }
 const Codec* find_codec(std::string_view name) {
   const CodecEntry& entry = row_of(kCodecs, "codec", name);
   return entry.codec == nullptr ? nullptr : &entry.codec();
+}
+
+void require_encoded(const Codec& codec, const ConstBlock& encoded, std::int64_t numel) {
+  require_dtype(encoded.dtype, DType::kUInt8);
+  if (encoded.numel == encoded_bytes(codec, numel)) return;
+  throw std::logic_error(
+      concat("codec ", codec.name(), ": ", encoded.numel, " bytes for ", numel, " elements"));
+}
+
+void require_dtype(DType found, DType wanted) {
+  if (found == wanted) return;
+  throw std::logic_error(
+      concat("codec: a block of ", name_of(found), " instead of ", name_of(wanted)));
 }
 
 std::int64_t most_coded_members(const Codec& codec) {

@@ -6,7 +6,6 @@
 //   static float decode(std::uint16_t bits);
 
 #include <cstdint>
-#include <stdexcept>
 #include <string_view>
 
 #include "optim/codec.hpp"
@@ -58,37 +57,34 @@ class SmallFloatCodec : public Codec {
   [[nodiscard]] std::string_view name() const override { return Format::kName; }
   [[nodiscard]] std::int64_t bytes_per_element() const override { return sizeof(std::uint16_t); }
 
-  void encode(const Block& to, const ConstBlock& x, SimdPath simd) const override {
-    require(to.numel == encoded_bytes(*this, x.numel) && to.dtype == DType::kUInt8);
+  void encode(const Block& to, const ConstBlock& x, const Grid& /*grid*/,
+              SimdPath simd) const override {
+    require_encoded(*this, to, x.numel);
     auto* const bits = static_cast<std::uint16_t*>(to.data);
     if (x.dtype == DType::kFloat32) {
       const auto* const values = static_cast<const float*>(x.data);
       return run_on(simd, EncodeLoop<Format, float>{values, bits, x.numel});
     }
-    require(x.dtype == DType::kFloat64);
+    require_dtype(x.dtype, DType::kFloat64);
     const auto* const values = static_cast<const double*>(x.data);
     run_on(simd, EncodeLoop<Format, double>{values, bits, x.numel});
   }
 
-  void add_difference(const Block& x, const Inbox& heard, const ConstBlock& own,
-                      SimdPath simd) const override {
-    const std::int64_t bytes = encoded_bytes(*this, x.numel);
-    require(heard.block.numel == bytes && own.numel == bytes &&
-            heard.block.dtype == DType::kUInt8 && own.dtype == DType::kUInt8);
+  DifferenceRange add_difference(const Block& x, const Inbox& heard, const ConstBlock& own,
+                                 const Grid& /*grid*/, SimdPath simd) const override {
+    require_encoded(*this, heard.block, x.numel);
+    require_encoded(*this, own, x.numel);
     const auto* const theirs = static_cast<const std::uint16_t*>(heard.block.data);
     const auto* const ours = static_cast<const std::uint16_t*>(own.data);
     if (x.dtype == DType::kFloat32) {
-      return run_on(simd, DifferenceLoop<Format, float>{static_cast<float*>(x.data), heard.weight,
-                                                        theirs, ours, x.numel});
+      run_on(simd, DifferenceLoop<Format, float>{static_cast<float*>(x.data), heard.weight, theirs,
+                                                 ours, x.numel});
+      return {};
     }
-    require(x.dtype == DType::kFloat64);
+    require_dtype(x.dtype, DType::kFloat64);
     run_on(simd, DifferenceLoop<Format, double>{static_cast<double*>(x.data), heard.weight, theirs,
                                                 ours, x.numel});
-  }
-
- private:
-  static void require(bool fits) {
-    if (!fits) throw std::logic_error("codec: a block has another size or type");
+    return {};
   }
 };
 

@@ -19,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.hpp"
+#include "core/grid_lane.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {
@@ -281,7 +282,7 @@ std::vector<Setup> coded_setups() {
     const bool nodes = setup.num_ranks == 6 && setup.node_size == 2;
     if (setup.num_ranks < 2 || (setup.num_ranks > 4 && !nodes)) continue;
     for (const CodecEntry& entry : codec_table()) {
-      if (entry.codec == nullptr) continue;
+      if (entry.codec == nullptr || entry.codec().needs_grid()) continue;
       // A codec does not see topologies, so one of them runs on all.
       if (entry.name != "bf16" && setup.topology != "ring") continue;
       const AlgorithmEntry& algorithm = AlgorithmChoice(setup.algorithm).entry();
@@ -342,8 +343,7 @@ TEST_P(EveryCodedAlgorithm, FollowsTheRecursionWithRulesThatSeeMixingAndSkippedS
   }
 }
 
-TEST_P(EveryCodedAlgorithm, KeepsTheMean) {
-  Problem still = problem();
+void expect_the_same_mean(Problem still) {
   still.dtype = DType::kFloat32;
   still.rule = {.type = "sgd"};
   still.lr = 0.0;
@@ -360,6 +360,8 @@ TEST_P(EveryCodedAlgorithm, KeepsTheMean) {
   }
 }
 
+TEST_P(EveryCodedAlgorithm, KeepsTheMean) { expect_the_same_mean(problem()); }
+
 TEST_P(EveryCodedAlgorithm, GivesTheSameBitsWhereverStreamsLagAndWhateverTheBuckets) {
   Problem coded = problem();
   coded.dtype = DType::kFloat32;
@@ -374,6 +376,55 @@ TEST_P(EveryCodedAlgorithm, GivesTheSameBitsWhereverStreamsLagAndWhateverTheBuck
   const Trajectory rounded = run_pipeline(coded);
   coded.dtype = DType::kBFloat16;
   EXPECT_EQ(run_pipeline(coded), rounded);
+}
+
+/// The setups for codecs that need a grid, on one topology for each kind of round.
+std::vector<Setup> grid_setups() {
+  std::vector<Setup> setups;
+  for (Setup setup : all_setups()) {
+    const bool nodes = setup.topology == "hierarchical" && setup.num_ranks == 6;
+    const bool pairs = setup.topology == "ring" || setup.topology == "one-peer-exp";
+    const bool groups = setup.topology == "complete" || setup.topology == "static-ring";
+    if (setup.num_ranks < 2 || (!nodes && (setup.num_ranks > 4 || (!pairs && !groups)))) continue;
+    const AlgorithmEntry& algorithm = AlgorithmChoice(setup.algorithm).entry();
+    if (!algorithm.communicates || !algorithm.takes_codec) continue;
+    setup.codec = "int8";
+    setups.push_back(setup);
+  }
+  return setups;
+}
+
+class EveryAlgorithmOnAGrid : public EveryAlgorithm {
+ protected:
+  /// Long enough for a window with a grid that was measured in another window with a grid.
+  static Problem problem() {
+    Problem problem = EveryAlgorithm::problem();
+    problem.num_steps = 5 * static_cast<int>(GridLane::kWindow);
+    return problem;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Setups, EveryAlgorithmOnAGrid, testing::ValuesIn(grid_setups()),
+                         setup_name);
+
+TEST_P(EveryAlgorithmOnAGrid, KeepsTheMean) { expect_the_same_mean(problem()); }
+
+TEST_P(EveryAlgorithmOnAGrid, StaysNearPlainMixing) {
+  Problem coded = problem();
+  Problem plain = coded;
+  plain.codec = "fp32";
+  const double difference = largest_difference(run_pipeline(coded), run_pipeline(plain));
+  // The ranks are up to 2 apart. Sums in nodes are sent as they are.
+  EXPECT_LT(difference, 0.1);
+  EXPECT_EQ(difference > 1e-5, coded.topology->round(0).node_size == 1);
+}
+
+TEST_P(EveryAlgorithmOnAGrid, GivesTheSameBitsWhereverStreamsLag) {
+  Problem coded = problem();
+  coded.dtype = DType::kFloat32;
+  expect_same_where_streams_lag(coded, std::array{Where::kLagging, Where::kRelayed});
+  const Trajectory expected = run_pipeline(coded);
+  coded.num_threads = 2;
+  EXPECT_EQ(run_pipeline(coded), expected);
 }
 
 }  // namespace

@@ -44,33 +44,53 @@ SmallFloat float_of(std::string_view codec) {
 class EveryCodec : public testing::TestWithParam<std::string> {
  protected:
   const Codec& codec_ = *find_codec(GetParam());
-  const SmallFloat float_ = float_of(GetParam());
+  /// For codecs that need one: room for differences of up to 15.
+  const Grid grid_ = {.exponent = -3, .seed = 11};
 
   [[nodiscard]] Buffer encoded(const Block& x, SimdPath simd = best_simd_path()) const {
     Buffer wire(encoded_bytes(codec_, x.numel), DType::kUInt8);
-    codec_.encode(wire.block(), x, simd);
+    codec_.encode(wire.block(), x, grid_, simd);
     return wire;
   }
+  /// How an update mixes encoded blocks, and encodes the result.
+  [[nodiscard]] Coding coding_of(const Buffer& own) const {
+    return {.codec = &codec_,
+            .own = own.block(),
+            .decodes = true,
+            .encodes = true,
+            .grid = grid_,
+            .next_grid = {.exponent = -5, .seed = 12}};
+  }
+};
+
+/// Codecs that send every value as a small floating-point number.
+class EverySmallFloat : public EveryCodec {
+ protected:
+  const SmallFloat float_ = float_of(GetParam());
+
   /// What other ranks understand of `values`.
   template <class T>
   std::vector<T> sent(std::vector<T> values) const {
     const Buffer wire = encoded(block_of(std::span(values)));
     const Buffer zeros(wire.block().numel, DType::kUInt8);
     std::ranges::fill(values, T{});
-    codec_.add_difference(block_of(std::span(values)), {wire.block(), 1.0}, zeros.block(),
+    codec_.add_difference(block_of(std::span(values)), {wire.block(), 1.0}, zeros.block(), grid_,
                           best_simd_path());
     return values;
   }
 };
 
-std::vector<std::string> lossy_codecs() {
+std::vector<std::string> lossy_codecs(bool with_grids) {
   std::vector<std::string> names;
   for (const CodecEntry& entry : codec_table()) {
-    if (entry.codec != nullptr) names.emplace_back(entry.name);
+    if (entry.codec == nullptr || (entry.codec().needs_grid() && !with_grids)) continue;
+    names.emplace_back(entry.name);
   }
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(Names, EveryCodec, testing::ValuesIn(lossy_codecs()),
+INSTANTIATE_TEST_SUITE_P(Names, EveryCodec, testing::ValuesIn(lossy_codecs(true)),
+                         [](const auto& tested) { return tested.param; });
+INSTANTIATE_TEST_SUITE_P(Names, EverySmallFloat, testing::ValuesIn(lossy_codecs(false)),
                          [](const auto& tested) { return tested.param; });
 
 /// Numbers of all sizes, ties, and the ends of the range of binary16.
@@ -93,7 +113,7 @@ std::vector<float> many_numbers() {
   return numbers;
 }
 
-TEST_P(EveryCodec, RoundsToTheNearestNumber) {
+TEST_P(EverySmallFloat, RoundsToTheNearestNumber) {
   const std::vector<float> numbers = many_numbers();
   const std::vector<float> found = sent(numbers);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -102,19 +122,19 @@ TEST_P(EveryCodec, RoundsToTheNearestNumber) {
   }
 }
 
-TEST_P(EveryCodec, KeepsItsOwnNumbers) {
+TEST_P(EverySmallFloat, KeepsItsOwnNumbers) {
   std::vector<float> numbers = sent(many_numbers());
   EXPECT_EQ(sent(numbers), numbers);
 }
 
-TEST_P(EveryCodec, RoundsDoublesAsFloats) {
+TEST_P(EverySmallFloat, RoundsDoublesAsFloats) {
   const std::vector<float> numbers = many_numbers();
   const std::vector<float> found = sent(numbers);
   EXPECT_EQ(sent(std::vector<double>(numbers.begin(), numbers.end())),
             std::vector<double>(found.begin(), found.end()));
 }
 
-TEST_P(EveryCodec, KeepsNaN) {
+TEST_P(EverySmallFloat, KeepsNaN) {
   const float none = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> found = sent(std::vector<float>{1.0F, none, -none, 2.0F});
   EXPECT_EQ(found[0], 1.0F);
@@ -135,7 +155,7 @@ TEST_P(EveryCodec, GivesTheSameBitsOnEveryPathAndForEveryPart) {
     const Buffer heard = encoded(block_of(std::span(other)), SimdPath::kBaseline);
     const auto bytes = wire.block().as<std::uint8_t>();
     std::vector<float> expected = x;
-    codec_.add_difference(block_of(std::span(expected)), {heard.block(), 0.3}, wire.block(),
+    codec_.add_difference(block_of(std::span(expected)), {heard.block(), 0.3}, wire.block(), grid_,
                           SimdPath::kBaseline);
     for (const SimdPath path : available_simd_paths()) {
       SCOPED_TRACE(concat(name_of(path), ", ", numel));
@@ -145,10 +165,13 @@ TEST_P(EveryCodec, GivesTheSameBitsOnEveryPathAndForEveryPart) {
       std::vector<float> mixed = x;
       const std::int64_t cut = numel / 3;
       for (const auto& [first, size] : {std::pair{std::int64_t{0}, cut}, {cut, numel - cut}}) {
-        codec_.add_difference(part_of(block_of(std::span(mixed)), first, size),
-                              {encoded_part(codec_, heard.block(), first, size), 0.3},
-                              encoded_part(codec_, wire.block(), first, size), path);
+        const Block part = part_of(block_of(std::span(mixed)), first, size);
+        const Block own = encoded_part(codec_, again.block(), first, size);
+        codec_.encode(own, part, grid_.from(first), path);
+        codec_.add_difference(part, {encoded_part(codec_, heard.block(), first, size), 0.3}, own,
+                              grid_.from(first), path);
       }
+      EXPECT_TRUE(std::ranges::equal(again.block().as<std::uint8_t>(), bytes));
       EXPECT_EQ(mixed, expected);
     }
   }
@@ -161,16 +184,17 @@ TEST_P(EveryCodec, NeedsBlocksThatFit) {
   const Buffer shorter(encoded_bytes(codec_, 7), DType::kUInt8);
   const Block block = block_of(std::span(x));
   const SimdPath simd = best_simd_path();
-  EXPECT_THROW(codec_.encode(shorter.block(), block, simd), std::logic_error);
-  EXPECT_THROW(codec_.encode(block, block, simd), std::logic_error);
-  EXPECT_THROW(codec_.encode(wire.block(), block_of(std::span(integers)), simd), std::logic_error);
-  EXPECT_THROW(codec_.add_difference(block, {shorter.block(), 1.0}, wire.block(), simd),
+  EXPECT_THROW(codec_.encode(shorter.block(), block, grid_, simd), std::logic_error);
+  EXPECT_THROW(codec_.encode(block, block, grid_, simd), std::logic_error);
+  EXPECT_THROW(codec_.encode(wire.block(), block_of(std::span(integers)), grid_, simd),
                std::logic_error);
-  EXPECT_THROW(codec_.add_difference(block, {wire.block(), 1.0}, shorter.block(), simd),
+  EXPECT_THROW(codec_.add_difference(block, {shorter.block(), 1.0}, wire.block(), grid_, simd),
                std::logic_error);
-  EXPECT_THROW(
-      codec_.add_difference(block_of(std::span(integers)), {wire.block(), 1.0}, wire.block(), simd),
-      std::logic_error);
+  EXPECT_THROW(codec_.add_difference(block, {wire.block(), 1.0}, shorter.block(), grid_, simd),
+               std::logic_error);
+  EXPECT_THROW(codec_.add_difference(block_of(std::span(integers)), {wire.block(), 1.0},
+                                     wire.block(), grid_, simd),
+               std::logic_error);
 }
 
 TEST(Codecs, AreFoundByName) {
@@ -236,17 +260,18 @@ TEST_P(EveryCodec, MixesUpdatesAndEncodesInOnePass) {
       CodedStep peer(4 + heard.size());
       heard.push_back(encoded(peer.x.block()));
       update.inboxes.push_back({heard.back().block(), weight});
-      codec_.add_difference(difference.block(), update.inboxes.back(), own.block(),
+      codec_.add_difference(difference.block(), update.inboxes.back(), own.block(), grid_,
                             best_simd_path());
     }
     reference.inboxes = {{difference.block(), 1.0}};
-    update.coding = {.codec = &codec_, .own = own.block(), .decodes = true, .encodes = true};
+    update.coding = coding_of(own);
     update.pool = threads;
     InlineStream stream;
     enqueue_update(stream, *optimizer, update);
     enqueue_update(stream, *optimizer, reference);
     EXPECT_TRUE(coded.equals(plain));
-    const Buffer expected = encoded(plain.x.block());
+    const Buffer expected(encoded_bytes(codec_, CodedStep::kNumel), DType::kUInt8);
+    codec_.encode(expected.block(), plain.x.block(), update.coding.next_grid, best_simd_path());
     for (const Segment& segment : update.segments) {
       const auto bytes = [&](const Buffer& buffer) {
         return encoded_part(codec_, buffer.block(), segment.offset, segment.numel)
@@ -257,12 +282,40 @@ TEST_P(EveryCodec, MixesUpdatesAndEncodesInOnePass) {
     // Mixing alone gives the same.
     CodedStep mixed(3);
     const Buffer sent = encoded(mixed.x.block());
-    enqueue_coded_mix(stream, mixed.x.block(), 0.75, update.inboxes,
-                      {.codec = &codec_, .own = sent.block()});
+    enqueue_mix(stream, mixed.x.block(), 0.75, update.inboxes, coding_of(sent));
     CodedStep expected_mix(3);
     mix(expected_mix.x.block(), 0.75, reference.inboxes);
     EXPECT_TRUE(mixed.equals(expected_mix));
   }
+}
+
+TEST(Coding, MeasuresPlainInboxes) {
+  std::vector<double> x(5000, 1.0);
+  std::vector<double> heard(5000, 1.25);
+  heard[4321] = -2.0;
+  heard[1] = std::numeric_limits<double>::quiet_NaN();
+  const auto stats = std::make_shared<DifferenceStats>();
+  const Coding coding{.codec = find_codec("int8"), .stats = stats};
+  const std::vector<Inbox> inboxes = {{block_of(std::span(x)), 0.25},
+                                      {block_of(std::span(heard)), 0.25}};
+  InlineStream stream;
+  std::vector<double> mixed = x;
+  enqueue_mix(stream, block_of(std::span(mixed)), 0.5, inboxes, coding);
+  EXPECT_EQ(stats->take_largest(), 3.0F);
+  EXPECT_EQ(stats->largest(), 0.0F);
+  EXPECT_EQ(mixed[4321], 0.5 + 0.25 - 0.5);
+
+  // The same in an update.
+  mixed = x;
+  const auto optimizer = make_optimizer("sgd", Options());
+  enqueue_update(stream, *optimizer,
+                 {.parameters = block_of(std::span(mixed)),
+                  .keep = 0.5,
+                  .inboxes = inboxes,
+                  .coding = coding,
+                  .segments = {{.offset = 0, .numel = 5000, .step = 1}}});
+  EXPECT_EQ(stats->take_largest(), 3.0F);
+  EXPECT_EQ(mixed[4321], 0.5 + 0.25 - 0.5);
 }
 
 TEST_P(EveryCodec, KeepsTheMeanOfAPair) {
@@ -273,10 +326,8 @@ TEST_P(EveryCodec, KeepsTheMeanOfAPair) {
   std::vector<double> sums;
   for (std::size_t i = 0; i < mine.size(); ++i) sums.push_back(mine[i] + theirs[i]);
   InlineStream stream;
-  enqueue_coded_mix(stream, block_of(std::span(mine)), 1.0, {{other.block(), 0.5}},
-                    {.codec = &codec_, .own = own.block()});
-  enqueue_coded_mix(stream, block_of(std::span(theirs)), 1.0, {{own.block(), 0.5}},
-                    {.codec = &codec_, .own = other.block()});
+  enqueue_mix(stream, block_of(std::span(mine)), 1.0, {{other.block(), 0.5}}, coding_of(own));
+  enqueue_mix(stream, block_of(std::span(theirs)), 1.0, {{own.block(), 0.5}}, coding_of(other));
   for (std::size_t i = 0; i < mine.size(); ++i) {
     EXPECT_NEAR(mine[i] + theirs[i], sums[i], 1e-14 * std::abs(sums[i])) << i;
   }

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/host_stream.hpp"
 #include "base/text.hpp"
+#include "core/grid_lane.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/registry.hpp"
 
@@ -51,17 +53,20 @@ Block VirtualWire::encoded_row(std::int64_t rank) const {
   return encoded_part(*codec_, encoded_rows_.block(), rank * spec_.numel, spec_.numel);
 }
 
-bool VirtualWire::is_coded(const RowWork& work) const {
-  if (codec_ == nullptr) return false;
+bool VirtualWire::hears_ranks(const RowWork& work) const {
   const auto terms = std::span(plan_->terms())
                          .subspan(static_cast<std::size_t>(work.first),
                                   static_cast<std::size_t>(work.last - work.first));
   return std::ranges::all_of(terms, [this](const RowTerm& t) { return t.row < world_size_; });
 }
 
-void VirtualWire::start(int rank, std::int64_t k, const ConstBlock& send) {
-  if (num_started_.fetch_add(1) == 0) round_ = k;
-  if (codec_ != nullptr) codec_->encode(encoded_row(rank), send, best_simd_path());
+void VirtualWire::start(int rank, std::int64_t k, const ConstBlock& send,
+                        const std::optional<Grid>& grid) {
+  if (num_started_.fetch_add(1) == 0) {
+    round_ = k;
+    is_encoded_ = grid.has_value();
+  }
+  if (grid) codec_->encode(encoded_row(rank), send, *grid, best_simd_path());
   std::memcpy(row(rank).data, send.data, static_cast<std::size_t>(send.bytes()));
   has_arrived_[static_cast<std::size_t>(rank)] = 1;
 }
@@ -147,13 +152,14 @@ Intake VirtualWire::take(int rank) {
   inboxes_of(*plan_, *work, inboxes_[place]);
   intake.keep = work->keep;
   intake.inboxes = inboxes_[place];
-  if (!is_coded(*work)) return intake;
+  if (codec_ == nullptr || !hears_ranks(*work)) return intake;
+  intake.coding = {.codec = codec_, .own = encoded_row(rank), .decodes = is_encoded_};
+  if (!is_encoded_) return intake;
   for (std::size_t i = 0; i < inboxes_[place].size(); ++i) {
     const std::size_t term = static_cast<std::size_t>(work->first) + i;
     inboxes_[place][i].block = encoded_row(plan_->terms()[term].row);
   }
   intake.keep = 1.0;
-  intake.coding = {.codec = codec_, .own = encoded_row(rank), .decodes = true};
   return intake;
 }
 
@@ -167,27 +173,56 @@ class VirtualNetwork::RankLanes : public LaneFactory {
       network_.wires_.push_back(std::make_unique<VirtualWire>(
           spec, network_.topology_, network_.world_size_, network_.codec_));
     }
-    return std::make_unique<VirtualLane>(*network_.wires_[num_lanes_++], rank_);
+    VirtualWire& wire = *network_.wires_[num_lanes_++];
+    auto lane = std::make_unique<VirtualLane>(wire, rank_);
+    if (wire.codec() == nullptr || !wire.codec()->needs_grid()) return lane;
+    return std::make_unique<GridLane>(
+        GridLane::Parts{.blocks = std::move(lane),
+                        .votes = make_lane(GridLane::ballot_spec(spec)),
+                        .stream = stream_,
+                        .num_wide = num_wide_differences_},
+        spec);
   }
   [[nodiscard]] int num_ranks() const override { return network_.world_size_; }
 
  private:
-  class VirtualLane : public Lane {
+  class VirtualLane : public CodedLane {
    public:
-    VirtualLane(VirtualWire& wire, int rank) : wire_(wire), rank_(rank) {}
-    void start(std::int64_t k, const Buffer& send) override { wire_.start(rank_, k, send.block()); }
+    VirtualLane(VirtualWire& wire, int rank) : wire_(wire), rank_(rank) {
+      if (wire.codec() != nullptr && !wire.codec()->needs_grid()) next_grid_ = Grid();
+    }
+    void set_grid(const std::optional<Grid>& grid,
+                  std::shared_ptr<DifferenceStats> stats) override {
+      next_grid_ = grid;
+      stats_ = std::move(stats);
+    }
+    void start(std::int64_t k, const Buffer& send) override {
+      grid_ = next_grid_.value_or(Grid());
+      wire_.start(rank_, k, send.block(), next_grid_);
+    }
     void wait() override {}
-    Intake take() override { return wire_.take(rank_); }
+    Intake take() override {
+      Intake intake = wire_.take(rank_);
+      intake.coding.grid = grid_;
+      if (intake.coding.codec != nullptr) intake.coding.stats = stats_;
+      return intake;
+    }
     void forget() override { wire_.forget(rank_); }
 
    private:
     VirtualWire& wire_;
     int rank_;
+    std::optional<Grid> next_grid_;
+    /// Of the round under way.
+    Grid grid_;
+    std::shared_ptr<DifferenceStats> stats_;
   };
 
   VirtualNetwork& network_;
   int rank_;
   std::size_t num_lanes_ = 0;
+  InlineStream stream_;
+  std::int64_t num_wide_differences_ = 0;
 };
 
 VirtualNetwork::VirtualNetwork(std::shared_ptr<const Topology> topology, int world_size,

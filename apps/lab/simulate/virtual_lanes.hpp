@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "apps/lab/simulate/round_plan.hpp"
@@ -31,8 +32,9 @@ class VirtualWire {
   VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology, int world_size,
               const Codec* codec = nullptr);
 
-  /// Starts round `k` for one rank, and copies the block that the rank sends.
-  void start(int rank, std::int64_t k, const ConstBlock& send);
+  /// Starts round `k` for one rank, and copies the block that the rank sends. Without a grid, the
+  /// block is not encoded.
+  void start(int rank, std::int64_t k, const ConstBlock& send, const std::optional<Grid>& grid);
   /// Computes the sums of the round, if the ranks have started one.
   void deliver(WorkerPool& pool);
   /// What to mix in at a rank. Only the first call returns what has arrived. Valid until the next
@@ -42,6 +44,8 @@ class VirtualWire {
   /// The push-sum weights of the ranks after the last round; 1 in undirected topologies.
   [[nodiscard]] const std::vector<double>& weights() const { return push_sum_.weights(); }
   [[nodiscard]] LaneRounds rounds() const { return spec_.rounds; }
+  /// Null: messages are plain.
+  [[nodiscard]] const Codec* codec() const { return codec_; }
 
  private:
   [[nodiscard]] const RoundPlan& plan_of(std::int64_t k);
@@ -50,8 +54,8 @@ class VirtualWire {
   void inboxes_of(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes) const;
   [[nodiscard]] Block row(std::int64_t index) const;
   [[nodiscard]] Block encoded_row(std::int64_t rank) const;
-  /// Whether the messages of a rank's round are encoded: if it hears from single ranks, not sums.
-  [[nodiscard]] bool is_coded(const RowWork& work) const;
+  /// Whether a rank hears from single ranks in its round, and from no sums.
+  [[nodiscard]] bool hears_ranks(const RowWork& work) const;
 
   LaneSpec spec_;
   std::shared_ptr<const Topology> topology_;
@@ -61,6 +65,8 @@ class VirtualWire {
   std::vector<RoundPlan> plans_;
   const RoundPlan* plan_ = nullptr;
   std::int64_t round_ = -1;
+  /// Whether the ranks have encoded the blocks of the round.
+  bool is_encoded_ = false;
   std::atomic<int> num_started_ = 0;
   Buffer rows_;
   /// The encoded blocks of the ranks.

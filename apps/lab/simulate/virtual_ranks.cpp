@@ -20,8 +20,8 @@ LaneSpec mixing_spec(std::int64_t dim) { return {.numel = dim, .dtype = DType::k
 VirtualRanks::VirtualRanks(Config config)
     : config_(std::move(config)),
       pool_(config_.num_threads),
-      mixing_(mixing_spec(config_.optimizer ? 0 : config_.dim), config_.topology,
-              config_.world_size, config_.codec),
+      mixing_(mixing_spec(config_.optimizer || config_.codec != nullptr ? 0 : config_.dim),
+              config_.topology, config_.world_size),
       network_(config_.topology, config_.world_size, config_.codec) {
   const std::int64_t numel = config_.world_size * config_.dim;
   try {
@@ -54,22 +54,36 @@ void VirtualRanks::for_all_ranks(const std::function<void(std::size_t)>& work) {
 }
 
 void VirtualRanks::mix() {
+  if (config_.codec != nullptr) return mix_through_lanes();
   for_all_ranks([this](std::size_t r) {
     const auto rank = static_cast<int>(r);
-    mixing_.start(rank, num_rounds_, row_of(x_, rank));
+    mixing_.start(rank, num_rounds_, row_of(x_, rank), {});
   });
   mixing_.deliver(pool_);
   ++num_rounds_;
   for_all_ranks([this](std::size_t r) {
     const auto rank = static_cast<int>(r);
     const Intake arrived = mixing_.take(rank);
-    const Block x = row_of(x_, rank);
-    if (arrived.coding.decodes) {
-      enqueue_coded_mix(stream_, x, arrived.keep, {arrived.inboxes.begin(), arrived.inboxes.end()},
-                        arrived.coding);
-    } else {
-      gossamer::mix(x, arrived.keep, arrived.inboxes);
+    gossamer::mix(row_of(x_, rank), arrived.keep, arrived.inboxes);
+  });
+}
+
+void VirtualRanks::mix_through_lanes() {
+  if (mixing_lanes_.empty()) {
+    for (int rank = 0; rank < config_.world_size; ++rank) {
+      mixing_lanes_.push_back(network_.lanes_of(rank).make_lane(mixing_spec(config_.dim)));
     }
+  }
+  for_all_ranks([this](std::size_t r) {
+    const Block x = row_of(x_, static_cast<std::int64_t>(r));
+    mixing_lanes_[r]->start(num_rounds_, Buffer(x_.owner(), x));
+  });
+  network_.deliver(pool_);
+  ++num_rounds_;
+  for_all_ranks([this](std::size_t r) {
+    const Intake arrived = mixing_lanes_[r]->take();
+    gossamer::mix(row_of(x_, static_cast<std::int64_t>(r)), arrived.keep, arrived.inboxes,
+                  arrived.coding, best_simd_path());
   });
 }
 

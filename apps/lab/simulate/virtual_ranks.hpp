@@ -61,6 +61,8 @@ class VirtualRanks {
   [[nodiscard]] double distance_from(std::span<const double> centre);
 
  private:
+  /// mix() under a codec.
+  void mix_through_lanes();
   void for_all_ranks(const std::function<void(std::size_t)>& work);
   /// Makes buckets and algorithms from the present parameters.
   void begin_training();
@@ -71,12 +73,14 @@ class VirtualRanks {
   WorkerPool pool_;
   Buffer x_;
   Buffer gradients_;
-  /// The wire of mix().
+  /// The wire of mix() without a codec: cheaper than a lane for each rank.
   VirtualWire mixing_;
   std::int64_t num_rounds_ = 0;
 
   InlineStream stream_;
   VirtualNetwork network_;
+  /// The lanes of mix() under a codec.
+  std::vector<std::unique_ptr<Lane>> mixing_lanes_;
   Progress progress_;
   std::vector<Bucket> buckets_;
   std::vector<std::unique_ptr<Algorithm>> algorithms_;

@@ -173,6 +173,12 @@ TEST(Resume, GoesOnBitForBitWithScaledLossesMicroBatchesAndAverages) {
   expect_resumed_bit_for_bit({.rest = "train: {accumulate: 3}\n"});
 }
 
+TEST(Resume, GoesOnBitForBitWithGrids) {
+  for (const char* algorithm : {"gossip", "gradient_tracking"}) {
+    expect_resumed_bit_for_bit({.algorithm = algorithm, .rest = "comm: {codec: int8}\n"});
+  }
+}
+
 /// The values of a safetensors file, by name.
 std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
   const SafetensorsFile file(path);

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.hpp"
+#include "core/grid_lane.hpp"
 #include "topology/mixing.hpp"
 #include "topology/registry.hpp"
 
@@ -172,10 +173,16 @@ std::vector<SimulatedWorld> coded_worlds() {
 TEST(VirtualRanks, EncodeAsThePipelineDoes) {
   for (const SimulatedWorld& c : coded_worlds()) {
     if (c.world.size > (kSanitized ? 4 : 9)) continue;
-    for (const char* codec : {"bf16", "fp16"}) {
+    for (const char* codec : {"bf16", "fp16", "int8"}) {
       for (const char* algorithm : {"gossip", "gradient_tracking"}) {
         Problem problem = problem_on(c);
         problem.codec = codec;
+        if (problem.codec == "int8") {
+          problem.num_steps = 5 * static_cast<int>(GridLane::kWindow);
+          // Every bucket has a grid of its own, and virtual ranks have one bucket without gaps.
+          problem.sizes = {86};
+          problem.bucket_bytes = 1 << 20;
+        }
         problem.algorithm = algorithm;
         expect_the_pipelines_bits(problem, concat(codec, ", ", algorithm, " on ", c.yaml));
       }
@@ -185,7 +192,8 @@ TEST(VirtualRanks, EncodeAsThePipelineDoes) {
 
 TEST(VirtualRanks, AgreeUpToTheCodecsPrecisionAndKeepTheMean) {
   for (const SimulatedWorld& c : coded_worlds()) {
-    for (const auto& [codec, precision] : {std::pair{"bf16", 0x1p-8}, {"fp16", 0x1p-11}}) {
+    for (const auto& [codec, precision] :
+         {std::pair{"bf16", 0x1p-8}, {"fp16", 0x1p-11}, {"int8", 1e-5}}) {
       VirtualRanks ranks({.topology = c.build(),
                           .world_size = c.world.size,
                           .dim = kDim,

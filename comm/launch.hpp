@@ -24,9 +24,8 @@ struct LaunchOptions {
   int node_size = 0;
   /// Seconds that an operation may wait for its peers.
   double timeout_s = 300.0;
-  /// Under MPI, blocks of at least so many bytes are summed round a ring of messages, and smaller
-  /// ones by MPI. Negative: whatever measured best, which is 256 KiB in groups on several hosts,
-  /// and no ring on one host.
+  /// Under MPI, blocks of this many bytes or more are summed round a ring of messages, and smaller
+  /// ones by MPI. Negative: see least_ring_bytes() in placement.hpp. Must be equal on all ranks.
   std::int64_t least_ring_bytes = -1;
   LogLevel log_level = LogLevel::kInfo;
 };

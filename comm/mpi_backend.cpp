@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <optional>
 #include <ranges>
 #include <span>
@@ -23,9 +22,6 @@ namespace {
 
 /// Before a rank takes the job down, the others have this long to write their own last line.
 constexpr auto kLastWords = std::chrono::milliseconds(500);
-
-/// From this size on the ring is at least as fast as MPI_Iallreduce between hosts (docs/design.md).
-constexpr std::int64_t kLeastRingBytes = std::int64_t{1} << 18U;
 
 /// One communicator handle. Freeing one is a collective call, so it happens in release() and never
 /// in a destructor; MPI_Finalize reclaims what was not released.
@@ -72,11 +68,8 @@ struct MpiContext {
   }
   /// MpiGroup::least_ring_bytes of a group.
   [[nodiscard]] std::int64_t ring_bytes_of(const std::vector<int>& world_ranks) const {
-    if (least_ring_bytes >= 0) return least_ring_bytes;
-    const auto host = [this](int rank) { return hosts[static_cast<std::size_t>(rank)]; };
-    const bool on_one_host = std::ranges::all_of(
-        world_ranks, [&](int rank) { return host(rank) == host(world_ranks.front()); });
-    return on_one_host ? std::numeric_limits<std::int64_t>::max() : kLeastRingBytes;
+    return least_ring_bytes >= 0 ? least_ring_bytes
+                                 : gossamer::least_ring_bytes(hosts, world_ranks);
   }
 };
 

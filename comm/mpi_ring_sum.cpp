@@ -4,8 +4,8 @@
 // The block has n shards, one for each rank, and a shard has pieces. In n - 1 passes every shard
 // collects its sum. A rank sends its own values of its own shard first. Then it adds its own values
 // to each piece that arrives, and sends the piece on. In n - 1 more passes each finished shard goes
-// round, and everybody keeps a copy. A shard's sum begins at its own rank and follows the ring, so
-// it depends on the group and the size alone, and all ranks have the same bits.
+// round, and everybody keeps a copy. A shard's sum begins at its own rank and follows the ring. So
+// the order of adding depends on the group and the size alone, and all ranks have the same bits.
 //
 // What keeps the wire busy (docs/design.md has the figures):
 //
@@ -19,7 +19,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.hpp"
 #include "base/sorted.hpp"
+#include "base/text.hpp"
 #include "comm/add_block.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_operations.hpp"
@@ -70,7 +72,7 @@ class MpiRingSum : public Operation {
   }
 
   /// Only the last shard is still to be sent. The next operation's pieces fill the wire when this
-  /// one's become few, and do not go in front of them.
+  /// one's become few. While all ranks keep pace, they do not go in front of them.
   [[nodiscard]] bool lets_next_start() const override {
     return num_sent_ + shard_pieces_ >= num_pieces_;
   }
@@ -152,19 +154,31 @@ class MpiRingSum : public Operation {
 
   /// Adds to the next piece, if it has arrived, and passes it on. Returns whether it has arrived.
   bool take_next() {
-    if (num_received_ == num_posted_ || !is_over(receives_, num_received_)) return false;
+    if (num_received_ == num_posted_) return false;
+    MPI_Status status;
+    if (!is_over(receives_, num_received_, &status)) return false;
     const std::int64_t i = num_received_++;
     const Place place = place_of(i);
+    require_size(status, place.numel);
     if (i < (size_ - 1) * shard_pieces_) add_block(part(receive_, place), part(send_, place));
     if (i + shard_pieces_ < num_pieces_) send(i + shard_pieces_, part(receive_, place));
     return true;
   }
 
-  static bool is_over(std::vector<MPI_Request>& requests, std::int64_t i) {
+  static bool is_over(std::vector<MPI_Request>& requests, std::int64_t i,
+                      MPI_Status* status = MPI_STATUS_IGNORE) {
     int done = 0;
-    mpi_check(MPI_Test(&requests[static_cast<std::size_t>(i)], &done, MPI_STATUS_IGNORE),
-              "MPI_Test");
+    mpi_check(MPI_Test(&requests[static_cast<std::size_t>(i)], &done, status), "MPI_Test");
     return done != 0;
+  }
+
+  /// MPI takes a message that is shorter than the receive.
+  void require_size(const MPI_Status& status, std::int64_t numel) const {
+    int found = 0;
+    mpi_check(MPI_Get_count(&status, mpi_type(send_.dtype), &found), "MPI_Get_count");
+    if (found == numel) return;
+    throw CommError({.label = {.what = "all-reduce"}},
+                    concat("rank ", world_rank(-1), " sums a block of another size"));
   }
 
   std::shared_ptr<const MpiGroup> group_;

@@ -1,6 +1,7 @@
 #include "comm/placement.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace gossamer {
 
@@ -18,6 +19,16 @@ int node_size_of(std::span<const int> hosts) {
     if (placement_of(hosts, rank) != Placement{rank % size, size}) return 1;
   }
   return size;
+}
+
+std::int64_t least_ring_bytes(std::span<const int> hosts, std::span<const int> ranks) {
+  constexpr std::int64_t kShard = std::int64_t{64} << 10U;
+  constexpr std::int64_t kBlock = std::int64_t{256} << 10U;
+  const auto host_of = [&](int rank) { return hosts[static_cast<std::size_t>(rank)]; };
+  const bool on_one_host =
+      std::ranges::all_of(ranks, [&](int rank) { return host_of(rank) == host_of(ranks.front()); });
+  if (on_one_host) return std::numeric_limits<std::int64_t>::max();
+  return std::max(kBlock, kShard * std::ssize(ranks));
 }
 
 }  // namespace gossamer

@@ -30,7 +30,11 @@ std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const
     return concat(
         "the algorithm ", entry.name, " needs a topology with a single round, and ",
         topology->name(),
-        " changes from round to round; take static-ring or static-exp, or algorithm=gossip");
+        " changes from round to round; take static-ring or complete, or algorithm=gossip");
+  }
+  if (entry.needs_static && topology->round(0).node_size > 1) {
+    return concat("the algorithm ", entry.name, " needs a topology of one level, and ",
+                  topology->name(), " has two; take static-ring or complete, or algorithm=gossip");
   }
   return "";
 }

@@ -116,10 +116,12 @@ struct AlgorithmEntry {
   bool communicates = true;
   /// True: lanes follow a topology, so the configuration must name one.
   bool needs_topology = false;
-  /// True: only topologies with a single round will do.
+  /// True: only topologies with a single round will do, and none with rounds of two levels.
   bool needs_static = false;
   /// True: only topologies whose messages go in both directions will do.
   bool needs_undirected = false;
+  /// True: blocks must be in the memory of processors.
+  bool processors_only = false;
   /// True: the ranks may send encoded blocks (optim/codec.hpp).
   bool takes_codec = false;
   /// True: all ranks hold the same parameters after every step.

@@ -1,6 +1,7 @@
 #pragma once
 // One lane for each bucket of an algorithm. Not thread safe.
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,21 +17,29 @@ namespace gossamer {
 
 class BucketLanes {
  public:
-  /// Collective. `content`: as in LaneSpec; text that outlives the lanes. `num_extra(bucket)` is
-  /// the number of elements that a message has in addition to the bucket's block; null: none.
+  BucketLanes() = default;
+  /// Collective. `spec_of(bucket)` says what the bucket's lane carries.
+  template <std::invocable<const Bucket&> SpecOf>
+  BucketLanes(const AlgorithmSetup& setup, const SpecOf& spec_of) {
+    for (const Bucket& bucket : setup.buckets) {
+      const LaneSpec spec = spec_of(bucket);
+      content_ = spec.content;
+      lanes_.add(setup.lanes.make_lane(spec));
+    }
+  }
+  /// Lanes for blocks of the buckets' sizes. `content`: as in LaneSpec. `num_extra(bucket)` is the
+  /// number of elements that a message has in addition to the bucket's block; null: none.
   BucketLanes(const AlgorithmSetup& setup, LaneRounds rounds,
               std::string_view content = "parameters",
               std::int64_t (*num_extra)(const Bucket&) = nullptr)
-      : content_(content) {
-    for (const Bucket& bucket : setup.buckets) {
-      lanes_.add(setup.lanes.make_lane(
-          {.rounds = rounds,
-           .bucket = bucket.index(),
-           .numel = bucket.spec().numel + (num_extra == nullptr ? 0 : num_extra(bucket)),
-           .dtype = bucket.spec().dtype,
-           .content = content}));
-    }
-  }
+      : BucketLanes(setup, [&](const Bucket& bucket) {
+          return LaneSpec{
+              .rounds = rounds,
+              .bucket = bucket.index(),
+              .numel = bucket.spec().numel + (num_extra == nullptr ? 0 : num_extra(bucket)),
+              .dtype = bucket.spec().dtype,
+              .content = content};
+        }) {}
 
   Lane& operator[](const Bucket& bucket) { return *lanes_[bucket]; }
 
@@ -47,10 +56,10 @@ class BucketLanes {
       std::optional<GridState> found;
       for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
         const std::string prefix = concat(bucket.name(entry), "/", content_, "_");
-        const std::string grid = concat(prefix, "grid");
-        if (visitor.loads() && !visitor.holds(grid)) continue;
+        const std::string exponent = concat(prefix, "grid");
+        if (visitor.loads() && !visitor.holds(exponent)) continue;
         GridState state = own.value_or(GridState());
-        visitor.number(grid, state.grid);
+        visitor.number(exponent, state.exponent);
         visitor.number(concat(prefix, "vote"), state.vote);
         visitor.number(concat(prefix, "largest_difference"), state.largest);
         found = found ? found->together(state) : state;

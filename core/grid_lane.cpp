@@ -2,44 +2,44 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {
 
-// A ballot has one element for every exponent, and a last one, which vetoes all grids.
-constexpr std::int64_t kLeastExponent = -60;
-constexpr std::int64_t kMostExponent = 40;
-constexpr std::int64_t kVeto = kMostExponent + 1;
-constexpr std::int64_t kBallotSize = kVeto - kLeastExponent + 1;
+// A ballot has one element for every exponent, and a last one for vetoes.
+constexpr std::int64_t kBallotSize = GridState::kVeto - GridState::kLeastExponent + 1;
 /// Room for differences to grow between a measurement and its use, as a factor.
 constexpr double kHeadroom = 4.0;
 constexpr double kMostSteps = 127.0;
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-/// The vote for a largest difference that was measured in a window with `grid`.
-std::int64_t vote_for(double largest, std::int64_t grid) {
-  if (largest == 0.0) return GridState::kPlain;
-  const bool has_left_range =
-      grid != GridState::kPlain && largest >= std::ldexp(kMostSteps, static_cast<int>(grid));
+std::int64_t vote_for(double largest) {
+  if (largest == 0.0) return GridState::kNone;
   const double finest = std::ceil(std::log2(kHeadroom * largest / kMostSteps));
-  if (has_left_range || !(finest <= static_cast<double>(kMostExponent))) return kVeto;
-  return std::max(static_cast<std::int64_t>(finest), kLeastExponent);
+  if (!(finest <= static_cast<double>(GridState::kMostExponent))) return GridState::kVeto;
+  return std::max(static_cast<std::int64_t>(finest), GridState::kLeastExponent);
 }
 
 template <class T>
 void mark_vote(std::span<T> ballot, std::int64_t vote) {
   std::ranges::fill(ballot, T{0});
-  if (vote != GridState::kPlain) ballot[static_cast<std::size_t>(vote - kLeastExponent)] = T{1};
+  if (vote == GridState::kNone) return;
+  ballot[static_cast<std::size_t>(vote - GridState::kLeastExponent)] = T{1};
 }
 
-/// The coarsest grid of all votes; none where a rank has vetoed.
+/// A veto, else the coarsest grid of all votes; kNone if nobody has an opinion.
 template <class T>
 std::int64_t result_of(std::span<const T> sum) {
-  std::int64_t result = GridState::kPlain;
+  std::int64_t result = GridState::kNone;
   for (std::size_t i = 0; i < sum.size(); ++i) {
-    if (sum[i] > T{0}) result = static_cast<std::int64_t>(i) + kLeastExponent;
+    if (sum[i] > T{0}) result = static_cast<std::int64_t>(i) + GridState::kLeastExponent;
   }
-  return result == kVeto ? GridState::kPlain : result;
+  return result;
 }
 
 }  // namespace
@@ -74,46 +74,52 @@ Intake GridLane::take() {
 void GridLane::drain() {
   parts_.blocks->drain();
   parts_.votes->drain();
+  parts_.num_wide += stats_->take_num_wide();
 }
 
 void GridLane::forget() {
   parts_.blocks->forget();
-  grid_ = GridState::kPlain;
-  votes_count_ = false;
-  static_cast<void>(stats_->take_largest());
+  distrust();
+}
+
+void GridLane::distrust() {
+  parts_.stream.run([stats = stats_] { stats->add(kInfinite, 0); });
 }
 
 void GridLane::prepare(std::int64_t k) {
   if (k / kWindow != window_) {
     window_ = k / kWindow;
-    const std::int64_t measured_with = grid_;
     count_votes();
-    vote(measured_with);
+    vote();
     parts_.num_wide += stats_->take_num_wide();
   }
   std::optional<Grid> grid;
-  if (grid_ != GridState::kPlain) {
-    grid = Grid{.exponent = static_cast<int>(grid_), .seed = static_cast<std::uint64_t>(k)};
+  if (exponent_ != GridState::kNone) {
+    grid = Grid{.exponent = static_cast<int>(exponent_), .seed = static_cast<std::uint64_t>(k)};
   }
   parts_.blocks->set_grid(grid, stats_);
 }
 
 void GridLane::count_votes() {
-  grid_ = GridState::kPlain;
-  const bool count = std::exchange(votes_count_, true);
   if (!std::exchange(votes_are_under_way_, false)) return;
   parts_.votes->wait();
   const Intake sum = parts_.votes->take();
   parts_.stream.synchronize();
-  if (!count || sum.inboxes.empty()) return;
+  if (sum.inboxes.empty()) return;
   const ConstBlock votes = sum.inboxes.front().block;
-  grid_ =
+  const std::int64_t result =
       votes.dtype == DType::kFloat64 ? result_of(votes.as<double>()) : result_of(votes.as<float>());
+  if (result == GridState::kNone) return;
+  if (result != GridState::kVeto) {
+    exponent_ = result;
+  } else if (std::exchange(exponent_, GridState::kNone) != GridState::kNone) {
+    distrust();
+  }
 }
 
-void GridLane::vote(std::int64_t measured_with) {
-  parts_.stream.run([stats = stats_, vote = vote_, measured_with] {
-    *vote = vote_for(static_cast<double>(stats->take_largest()), measured_with);
+void GridLane::vote() {
+  parts_.stream.run([stats = stats_, vote = vote_] {
+    *vote = vote_for(static_cast<double>(stats->take_largest()));
   });
   send_ballot();
 }
@@ -128,18 +134,22 @@ void GridLane::send_ballot() {
 }
 
 std::optional<GridState> GridLane::state() const {
-  return GridState{.grid = grid_,
-                   .vote = votes_count_ ? *vote_ : kVeto,
-                   .largest = static_cast<double>(stats_->largest())};
+  return GridState{
+      .exponent = exponent_, .vote = *vote_, .largest = static_cast<double>(stats_->largest())};
 }
 
 void GridLane::restore(const GridState& state) {
-  grid_ = state.grid;
+  if (!state.is_valid()) {
+    throw CheckpointError(concat("a grid of exponent ", state.exponent, ", a vote for ", state.vote,
+                                 " and a largest difference of ", state.largest,
+                                 " cannot be; the checkpoint is damaged"));
+  }
+  exponent_ = state.exponent;
   *vote_ = state.vote;
   votes_are_under_way_ = false;
-  votes_count_ = true;
   static_cast<void>(stats_->take_largest());
-  stats_->add(static_cast<float>(state.largest), 0);
+  stats_->add(rounded_to_float(state.largest), 0);
+  parts_.blocks->set_grid(std::nullopt, stats_);
   is_restored_ = true;
 }
 

@@ -9,14 +9,20 @@
 //                   the votes travel
 //   window w + 2    all ranks use the coarsest grid that one of them has voted for
 //
-// A window has no grid, and its rounds send plain blocks, if the votes name none: in the first two
-// windows, after a window in which all ranks were equal, and after one in which a difference may
-// have left the range of its grid. So the ranks never decode with a grid that they have not
-// measured. forget() gives up the grid and the votes under way, because other code may have moved
-// the ranks apart.
+// The update of a window's last round comes after the vote, so it belongs to the next measurement.
+//
+// Rounds without a grid send plain blocks: those of the first two windows, and those after a veto.
+// A rank vetoes all grids when a difference has reached the end of its range, when a difference is
+// not a number, and after forget(), because other code may have moved the ranks apart. Until a veto
+// takes effect the ranks still measure with the refused grid, so they all veto once more. A
+// difference far beyond the range may look small and go unnoticed. The mean of all ranks stays
+// exact even then.
+//
+// A rank that has measured nothing, or only equal values, has no opinion. If nobody has one, the
+// grid stays, so exchanges may be rare.
 //
 // Every decision follows from the number of the round and the sum of the votes, so all ranks decide
-// alike.
+// alike, even if one rank alone calls forget().
 //
 // Protocol and errors: lane.hpp. Not thread safe.
 
@@ -60,22 +66,20 @@ class GridLane : public Lane {
  private:
   /// Decides on the grid of round k. Where a window begins, counts the votes and votes anew.
   void prepare(std::int64_t k);
-  /// Sets the grid.
   void count_votes();
-  /// `measured_with`: the grid of the window that has ended.
-  void vote(std::int64_t measured_with);
+  void vote();
   void send_ballot();
+  /// The next vote is a veto.
+  void distrust();
 
   Parts parts_;
   Buffer ballot_;
   std::shared_ptr<DifferenceStats> stats_ = std::make_shared<DifferenceStats>();
   /// What this rank has voted for; work on the stream writes it.
-  std::shared_ptr<std::int64_t> vote_ = std::make_shared<std::int64_t>(GridState::kPlain);
+  std::shared_ptr<std::int64_t> vote_ = std::make_shared<std::int64_t>(GridState::kNone);
   bool votes_are_under_way_ = false;
-  /// False: the votes under way count for nothing.
-  bool votes_count_ = true;
-  /// An exponent, or GridState::kPlain.
-  std::int64_t grid_ = GridState::kPlain;
+  /// Of the window's grid, or GridState::kNone.
+  std::int64_t exponent_ = GridState::kNone;
   std::int64_t last_round_ = -1;
   std::int64_t window_ = 0;
   bool is_restored_ = false;

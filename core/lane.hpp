@@ -31,19 +31,32 @@ namespace gossamer {
 
 /// What a GridLane must know to go on after loading (grid_lane.hpp).
 struct GridState {
-  /// In place of an exponent: plain blocks.
-  static constexpr std::int64_t kPlain = -1000;
-  /// The grid of the window: its exponent, or kPlain.
-  std::int64_t grid = kPlain;
-  /// What this rank has voted for at the beginning of the window.
-  std::int64_t vote = kPlain;
-  /// The largest difference that this rank has seen in the window.
+  /// Less than all exponents. No grid: blocks are sent as they are. As a vote: no opinion.
+  static constexpr std::int64_t kNone = -1000;
+  static constexpr std::int64_t kLeastExponent = -60;
+  static constexpr std::int64_t kMostExponent = 40;
+  /// A vote against all grids.
+  static constexpr std::int64_t kVeto = kMostExponent + 1;
+
+  /// The exponent of the window's grid, or kNone.
+  std::int64_t exponent = kNone;
+  /// What this rank has voted for at the beginning of the window: an exponent, kNone or kVeto.
+  std::int64_t vote = kNone;
+  /// The largest difference that this rank has seen in the window. Infinite: one has left the range
+  /// of its grid, or is not known.
   double largest = 0.0;
 
+  [[nodiscard]] bool is_valid() const {
+    const auto is_exponent = [](std::int64_t value) {
+      return value >= kLeastExponent && value <= kMostExponent;
+    };
+    return (exponent == kNone || is_exponent(exponent)) &&
+           (vote == kNone || vote == kVeto || is_exponent(vote)) && largest >= 0.0;
+  }
   /// For a block whose parts have been in lanes of their own: safe for both parts.
   [[nodiscard]] GridState together(const GridState& other) const {
-    const bool is_plain = grid == kPlain || other.grid == kPlain;
-    return {.grid = is_plain ? kPlain : std::max(grid, other.grid),
+    const bool is_plain = exponent == kNone || other.exponent == kNone;
+    return {.exponent = is_plain ? kNone : std::max(exponent, other.exponent),
             .vote = std::max(vote, other.vote),
             .largest = std::max(largest, other.largest)};
   }
@@ -72,6 +85,7 @@ class Lane {
   /// the stream's work is done.
   [[nodiscard]] virtual std::optional<GridState> state() const { return std::nullopt; }
   /// Called after drain(). The next start() repeats the last round before `state` was asked for.
+  /// Throws CheckpointError for impossible numbers.
   virtual void restore(const GridState& /*state*/) {}
 };
 
@@ -89,6 +103,9 @@ class CodedLane : public Lane {
 enum class LaneRounds : std::uint8_t {
   /// The ranks that the run's topology joins. take() mixes with the topology's weights.
   kTopology,
+  /// The same, but blocks are neither summed on the way nor encoded: take() gives one inbox for
+  /// each rank that this one hears from.
+  kTopologyUnsummed,
   /// All ranks in every round. take() gives the mean of all ranks' blocks.
   kMean,
   /// All ranks in every round. take() gives keep = 0 and one inbox of weight 1: the sum of all
@@ -102,7 +119,7 @@ struct LaneSpec {
   /// Elements of the blocks that are sent.
   std::int64_t numel = 0;
   DType dtype = DType::kFloat32;
-  /// The name of the blocks in messages to the user.
+  /// The name of the blocks in messages to the user; text that outlives the lane.
   std::string_view content = "parameters";
 };
 

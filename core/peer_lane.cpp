@@ -289,9 +289,11 @@ class PeerLane : public CodedLane {
   std::shared_ptr<BlockChecksum> checksum_ = std::make_shared<BlockChecksum>();
 };
 
-/// The most members of a group that exchange encoded blocks.
-std::int64_t most_members(const PeerLanes::Setup& setup) {
-  return setup.codec == nullptr ? 0 : most_coded_members(*setup.codec);
+/// The largest groups whose members exchange encoded blocks.
+MostMembers most_members(const PeerLanes::Setup& setup) {
+  if (setup.codec == nullptr) return {};
+  const std::int64_t most = most_coded_members(*setup.codec);
+  return {.ranks = most, .nodes = setup.codec->needs_grid() ? 0 : most};
 }
 
 }  // namespace
@@ -305,6 +307,10 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
     case LaneRounds::kTopology:
       if (!setup_.topology) throw std::logic_error("PeerLanes: a lane needs a topology");
       peers = std::make_unique<Peers>(world, *setup_.topology, most_members(setup_));
+      break;
+    case LaneRounds::kTopologyUnsummed:
+      if (!setup_.topology) throw std::logic_error("PeerLanes: a lane needs a topology");
+      peers = std::make_unique<Peers>(world, *setup_.topology, MostMembers{.ranks = size});
       break;
     case LaneRounds::kMean:
       complete_ = make_topology("complete", {.size = size, .node_size = size});

@@ -9,7 +9,7 @@
 
 namespace gossamer {
 
-Peers::Peers(Communicator& world, const Topology& topology, std::int64_t most_members)
+Peers::Peers(Communicator& world, const Topology& topology, MostMembers most_members)
     : world_(world), topology_(&topology), most_members_(most_members), push_sum_(world.size()) {
   check_topology(topology, world.size());
   if (topology.directed()) return;
@@ -40,7 +40,9 @@ const RankRound& Peers::round(std::int64_t k) {
 }
 
 RankRound Peers::take(std::int64_t k) {
-  const Round round = with_arcs_for_groups(next_round(*topology_, k, push_sum_), most_members_);
+  Round round = next_round(*topology_, k, push_sum_);
+  const std::int64_t most = round.node_size > 1 ? most_members_.nodes : most_members_.ranks;
+  round = with_arcs_for_groups(std::move(round), most);
   build_groups(round);
   RankRound mine = rank_round(round, world_.rank());
   mine.update_scale = 1.0 / push_sum_.weights()[static_cast<std::size_t>(world_.rank())];

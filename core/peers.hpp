@@ -25,12 +25,19 @@
 
 namespace gossamer {
 
+/// The largest groups of three or more whose members all exchange their blocks with one another;
+/// larger groups sum them.
+struct MostMembers {
+  std::int64_t ranks = 0;
+  /// In rounds of two levels, where the members are nodes.
+  std::int64_t nodes = 0;
+};
+
 class Peers {
  public:
   /// Collective: builds the groups of one period, except for directed topologies. Both references
-  /// must outlive this object. In groups of 3 to `most_members` ranks every member exchanges its
-  /// block with every other member; larger groups sum them.
-  Peers(Communicator& world, const Topology& topology, std::int64_t most_members = 0);
+  /// must outlive this object.
+  Peers(Communicator& world, const Topology& topology, MostMembers most_members = {});
   /// Makes every round the sum over all ranks: one inbox of weight 1, and keep = 0.
   explicit Peers(Communicator& world);
 
@@ -64,7 +71,7 @@ class Peers {
   Communicator& world_;
   /// Null: every round is the one that rounds_ holds.
   const Topology* topology_;
-  std::int64_t most_members_ = 0;
+  MostMembers most_members_ = {};
   PushSum push_sum_;
   /// One period, or the last round asked for.
   std::vector<RankRound> rounds_;

@@ -16,9 +16,14 @@ Pipeline::Config checked(Pipeline::Config config) {
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
   const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), config.codec);
   if (!reason.empty()) throw ConfigError(reason);
-  if (config.codec != nullptr && config.stream != nullptr && !config.stream->on_host()) {
+  const bool on_host = config.stream == nullptr || config.stream->on_host();
+  if (config.codec != nullptr && !on_host) {
     throw ConfigError(concat("the codec ", config.codec->name(),
                              " works on processors only; on GPUs take codec fp32"));
+  }
+  if (config.algorithm.entry().processors_only && !on_host) {
+    throw ConfigError(concat("the algorithm ", config.algorithm.name(),
+                             " works on processors only; on GPUs take gossip"));
   }
   return config;
 }
@@ -233,12 +238,16 @@ void Pipeline::visit(StateVisitor& visitor) {
   algorithm_->visit(visitor);
   if (!visitor.loads()) return;
   has_sent_ = has_sent != 0;
-  if (!has_sent_ || progress_.num_steps == 0) return;
-  // Repeat the exchanges of the last step, with the number of that step.
+  if (progress_.num_steps == 0) return;
+  // Repeat the exchanges of the last step, with the number of that step. A rank that has forgotten
+  // them takes part as well, because another rank may not have forgotten.
   --progress_.num_steps;
   for (Bucket& bucket : buckets_) algorithm_->after_update(bucket);
   algorithm_->end_step();
   ++progress_.num_steps;
+  if (has_sent_) return;
+  drain();
+  algorithm_->forget();
 }
 
 const PipelineMetrics& Pipeline::metrics() {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -22,6 +23,8 @@ constexpr std::int64_t kGrain = 1024;
 
 // Elements. A coded block is decoded, updated and encoded in parts that stay in the cache.
 constexpr std::int64_t kCodedPart = 4096;
+// The largest difference on a grid, in steps.
+constexpr std::int32_t kMostSteps = 127;
 
 /// Calls work(part) for the parts of a range that are decoded, updated and encoded one by one.
 template <class Work>
@@ -32,15 +35,16 @@ void for_coded_parts(PartRange range, const Work& work) {
 }
 
 /// The largest difference between an element of `x` and of `heard`, which have the same type and
-/// size. Elements that are not numbers do not count.
+/// size. Infinite where an element is not a number.
 template <class T>
 float largest_difference(std::span<const T> x, std::span<const T> heard) {
   T largest{0};
   for (std::size_t i = 0; i < x.size(); ++i) {
     const T difference = std::abs(x[i] - heard[i]);
+    if (std::isnan(difference)) return std::numeric_limits<float>::infinity();
     largest = difference > largest ? difference : largest;
   }
-  return static_cast<float>(largest);
+  return rounded_to_float(static_cast<double>(largest));
 }
 
 /// Adds the differences between a part of a block and the plain inboxes of this part.
@@ -71,8 +75,12 @@ struct Differences {
       const DifferenceRange found =
           coding.codec->add_difference(result, {heard, inbox.weight}, own, grid, simd);
       if (!coding.stats) continue;
-      coding.stats->add(std::ldexp(static_cast<float>(found.largest_steps), grid.exponent),
-                        found.num_wide);
+      // At the end of the range nobody knows how large the difference is.
+      const float largest =
+          found.largest_steps >= kMostSteps
+              ? std::numeric_limits<float>::infinity()
+              : std::ldexp(static_cast<float>(found.largest_steps), grid.exponent);
+      coding.stats->add(largest, found.num_wide);
     }
     return result;
   }

@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,8 +46,8 @@ struct Grid {
 struct DifferenceRange {
   /// In steps of the grid, at most 128.
   std::int32_t largest_steps = 0;
-  /// Number of differences in the upper half of the range. Larger ones than the range look like
-  /// smaller ones, so a number above 0 says that the grid is too fine, or soon will be.
+  /// Number of differences in the upper half of the range. A difference beyond the range looks like
+  /// a smaller one, so a number above 0 says that the grid is too fine, or soon will be.
   std::int64_t num_wide = 0;
 };
 
@@ -63,11 +64,19 @@ class Codec {
   /// bytes_per_element() elements. Throws std::logic_error for other types and sizes.
   virtual void encode(const Block& to, const ConstBlock& x, const Grid& grid,
                       SimdPath simd) const = 0;
-  /// x += weight * (decoded(heard) - decoded(own)). Types and sizes as in encode(). `grid` is the
-  /// one that both blocks were encoded with.
+  /// x += weight * (decoded(heard) - decoded(own)). With a grid: weight * (what the codec takes for
+  /// the difference), because an encoded block alone does not say what its values are. Types and
+  /// sizes as in encode(). `grid` is the one that both blocks were encoded with.
   virtual DifferenceRange add_difference(const Block& x, const Inbox& heard, const ConstBlock& own,
                                          const Grid& grid, SimdPath simd) const = 0;
 };
+
+/// A size as a float; infinite beyond the largest float.
+inline float rounded_to_float(double size) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  if (size > static_cast<double>(kLargest)) return std::numeric_limits<float>::infinity();
+  return static_cast<float>(size);
+}
 
 /// What the updates of a block have seen of the differences between this rank and others. Several
 /// threads may add.

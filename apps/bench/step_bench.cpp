@@ -80,7 +80,7 @@ class StepBench {
     const std::int64_t block = std::max<std::int64_t>(2, options_.steps / rounds);
     for (const auto& engine : engines_) go(*engine, num_warmup(options_), false);
     for (std::int64_t round = 0; round < rounds; ++round) {
-      for (const auto& engine : engines_) go(*engine, block + (several ? 1 : 0), true);
+      for (const auto& engine : engines_) go(*engine, block + 1, true);
       // Reverse the order in every turn, so that no engine is always first.
       std::ranges::reverse(engines_);
     }
@@ -102,9 +102,8 @@ class StepBench {
     std::vector<Row> rows;
     for (std::int64_t k = 0; k < count; ++k) {
       Row row = engine.step(pool_);
-      // The first step of a turn finds no exchange in flight, so it does not count if engines take
-      // turns.
-      if (keep && (k > 0 || engines_.size() == 1)) rows.push_back(std::move(row));
+      // The first step of a turn finds no exchange in flight, so it does not count.
+      if (keep && k > 0) rows.push_back(std::move(row));
     }
     engine.settle();
     communicator_.barrier();

@@ -10,6 +10,7 @@ AlgorithmFactory read_gossip(const Options& options);
 AlgorithmFactory read_allreduce(const Options& options);
 AlgorithmFactory read_local(const Options& options);
 AlgorithmFactory read_gradient_tracking(const Options& options);
+AlgorithmFactory read_choco(const Options& options);
 AlgorithmFactory read_outer(const Options& options);
 
 namespace {
@@ -22,6 +23,15 @@ constexpr std::array kAllreduceOptions = {
     OptionEntry{"average",
                 "updates use the mean of all gradients, else their sum; true or false, default "
                 "true"},
+};
+
+constexpr std::array kChocoOptions = {
+    OptionEntry{"fraction",
+                "the share of the elements that a message holds; a number > 0 and <= 1, default "
+                "0.05"},
+    OptionEntry{"consensus_step",
+                "the share of a full mixing step; a number > 0 and <= 1, default 0.1: twice the "
+                "fraction, at most 0.5"},
 };
 
 constexpr std::array kOuterOptions = {
@@ -54,6 +64,14 @@ constexpr std::array kTable = {
                    .needs_undirected = true,
                    .takes_codec = true,
                    .read = read_gradient_tracking},
+    AlgorithmEntry{.name = "choco",
+                   .summary = "gossip that sends the few largest changes (CHOCO, top-k)",
+                   .options = kChocoOptions,
+                   .needs_topology = true,
+                   .needs_static = true,
+                   .needs_undirected = true,
+                   .processors_only = true,
+                   .read = read_choco},
     AlgorithmEntry{.name = "outer",
                    .summary = "average all models every few steps, with momentum (SlowMo, DiLoCo)",
                    .options = kOuterOptions,

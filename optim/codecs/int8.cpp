@@ -13,9 +13,7 @@
 // differences of a pair are always opposite numbers, and the mean of the pair stays, even where
 // values lie too far apart.
 
-#include <bit>
 #include <cmath>
-#include <stdexcept>
 
 #include "optim/codec.hpp"
 

@@ -127,6 +127,16 @@ void last_rank_is_late_for_a_sum(Communicator& ring) {
   sum_rounds(ring, 5, 10);
 }
 
+/// Rank 2 sums fewer elements. Its pieces are shorter.
+void last_rank_sums_another_size(Communicator& ring) {
+  std::vector<float> mine(ring.rank() == 2 ? 12'000U : 15'000U);
+  std::vector<float> sum(mine.size());
+  ring.all_reduce_sum(block_of(std::span(mine)), block_of(std::span(sum)),
+                      {.label = {.what = "all-reduce", .bucket = 0, .round = 4}})
+      .wait();
+  ring.barrier();
+}
+
 /// Rank 2 stops somewhere in a sum.
 void last_rank_stops_in_a_sum(Communicator& ring) {
   std::thread stopping;
@@ -157,6 +167,7 @@ const std::array kModes = {
     Mode{"throws", last_rank_throws, {.timeout_s = 60.0}},
     Mode{"throws-in-flight", last_rank_throws_in_flight, {.timeout_s = 60.0}},
     Mode{"has-another-size", last_rank_has_another_size, {.timeout_s = 60.0}},
+    Mode{"sums-another-size", last_rank_sums_another_size, kRing},
     Mode{"is-late-for-a-sum", last_rank_is_late_for_a_sum, kRing},
     Mode{"stops-in-a-sum", last_rank_stops_in_a_sum, kRing},
     Mode{"wrong-ranks", nobody_does_anything, {.num_ranks = 4}},

@@ -2,6 +2,7 @@
 
 #include "comm/placement.hpp"
 
+#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -62,6 +63,17 @@ TEST(Placement, OfThreadsIsOneHostWhateverTheirNodes) {
     });
     EXPECT_EQ(code, 0);
   }
+}
+
+TEST(Placement, SumsRoundARingBetweenHosts) {
+  constexpr std::int64_t kKiB = 1024;
+  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  const std::vector<int> hosts = {0, 0, 2, 2, 3};
+  EXPECT_EQ(least_ring_bytes(hosts, std::vector{0, 1}), kNever);
+  EXPECT_EQ(least_ring_bytes(hosts, std::vector{4}), kNever);
+  EXPECT_EQ(least_ring_bytes(hosts, std::vector{1, 2}), 256 * kKiB);
+  EXPECT_EQ(least_ring_bytes(hosts, std::vector{0, 2, 4}), 256 * kKiB);
+  EXPECT_EQ(least_ring_bytes(hosts, std::vector{0, 1, 2, 3, 4}), 320 * kKiB);
 }
 
 }  // namespace

@@ -2,8 +2,14 @@
 // The algorithms as tests run them: every row of the table, and options that change what it
 // computes.
 
+#include "test/core/test_device.hpp"
+
 #include <array>
+#include <string>
+#include <string_view>
 #include <utility>
+
+#include "core/algorithm.hpp"
 
 namespace gossamer {
 
@@ -17,8 +23,23 @@ inline constexpr std::array kAlgorithmVariants = {
     std::pair{"allreduce", "delay: 1, overlap: false, average: false"},
     std::pair{"local", ""},
     std::pair{"gradient_tracking", ""},
+    std::pair{"choco", "fraction: 0.3, consensus_step: 0.6"},
+    std::pair{"choco", "fraction: 1, consensus_step: 1"},
     std::pair{"outer", "every: 3"},
     std::pair{"outer", "every: 2, kind: diloco, lr: 0.8, momentum: 0.6"},
 };
+
+/// The topology on which tests run an algorithm, if they do not care: `usual`, if it will do.
+inline std::string topology_for(std::string_view algorithm, std::string_view usual) {
+  const AlgorithmEntry& entry = AlgorithmChoice(algorithm).entry();
+  return std::string(entry.needs_static ? "static-ring" : usual);
+}
+
+/// Whether an algorithm's blocks may be there.
+inline bool runs_at(std::string_view algorithm, Where where) {
+  const bool on_host =
+      where == Where::kHost || where == Where::kLagging || where == Where::kRelayed;
+  return on_host || !AlgorithmChoice(algorithm).entry().processors_only;
+}
 
 }  // namespace gossamer

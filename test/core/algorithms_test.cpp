@@ -343,6 +343,34 @@ TEST(QuasiGlobalMomentum, AloneIsHeavyBallWithASmallerBuffer) {
   EXPECT_NEAR(speed("qg_sgd", "beta: 0.9"), 0.1, 1e-9);
 }
 
+TEST(Choco, ReachesTheMeanWithFewElements) {
+  for (const char* topology : {"static-ring", "complete"}) {
+    for (const char* options :
+         {"fraction: 0.02", "fraction: 0.05", "fraction: 0.3", "fraction: 1"}) {
+      constexpr std::int64_t kNumValues = 300;
+      apps::VirtualRanks ranks({.topology = make_topology(topology, {.size = 6, .node_size = 6}),
+                                .world_size = 6,
+                                .dim = kNumValues,
+                                .algorithm = {"choco", Options::parse(options)},
+                                .optimizer = make_optimizer("sgd", Options()),
+                                .schedule = make_schedule("constant", {.lr = 0.0})});
+      for (int rank = 0; rank < 6; ++rank) {
+        Random random(1, static_cast<std::uint64_t>(rank));
+        for (double& x : ranks.parameters(rank)) x = random.uniform(-1.0, 1.0);
+      }
+      const std::vector<double> mean = ranks.mean();
+      for (int step = 0; step < 3000; ++step) {
+        ranks.step(
+            [](int, std::span<const double>, std::span<double> g) { std::ranges::fill(g, 0.0); });
+      }
+      SCOPED_TRACE(concat(topology, ", ", options));
+      EXPECT_LE(ranks.distance_from(mean), 1e-6);
+      const std::vector<double> after = ranks.mean();
+      for (std::size_t e = 0; e < mean.size(); ++e) EXPECT_NEAR(after[e], mean[e], 1e-12);
+    }
+  }
+}
+
 TEST(WhyNot, SaysWhatToDoInstead) {
   const auto reason = [](const AlgorithmEntry& entry, const char* topology) {
     return why_not(entry, make_topology(topology, {.size = 4, .node_size = 4}).get());
@@ -354,6 +382,9 @@ TEST(WhyNot, SaysWhatToDoInstead) {
       .name = "fixed", .summary = "", .needs_topology = true, .needs_static = true};
   EXPECT_EQ(reason(fixed, "static-ring"), "");
   EXPECT_TRUE(contains(reason(fixed, "ring"), "changes from round to round; take static-ring"));
+  const auto two_levels = read_topology(Options::parse("name: hierarchical, leaders: complete"),
+                                        {.size = 4, .node_size = 2});
+  EXPECT_TRUE(contains(why_not(fixed, two_levels.get()), "of one level, and hierarchical has two"));
   EXPECT_TRUE(contains(why_not(fixed, nullptr), "fixed needs a topology"));
 }
 

@@ -2,6 +2,7 @@
 // leave behind (exchanges under way, work on streams) must not use memory that is gone; the
 // sanitizers check this.
 
+#include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 
 #include <algorithm>
@@ -102,8 +103,10 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const Where where : {Where::kHost, Where::kLagging, Where::kRelayed, Where::kDevice,
                             Where::kDirect, Where::kNccl}) {
-    for (const std::string& algorithm : algorithm_names())
-      cases.push_back({where, algorithm, "ring"});
+    for (const std::string& algorithm : algorithm_names()) {
+      if (!runs_at(algorithm, where)) continue;
+      cases.push_back({where, algorithm, topology_for(algorithm, "ring")});
+    }
     for (const char* topology : {"one-peer-exp", "complete", "hierarchical"}) {
       cases.push_back({where, "gossip", topology});
     }

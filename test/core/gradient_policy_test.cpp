@@ -2,6 +2,7 @@
 
 #include "core/gradient_policy.hpp"
 
+#include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 
 #include <array>
@@ -116,7 +117,8 @@ Problem pairs_of(std::string algorithm, NonFinite nonfinite) {
   Problem problem;
   problem.num_ranks = 4;
   problem.algorithm = std::move(algorithm);
-  problem.topology = make_topology("ring", {.size = 4, .node_size = 4});
+  problem.topology =
+      make_topology(topology_for(problem.algorithm, "ring"), {.size = 4, .node_size = 4});
   problem.gradients.nonfinite = nonfinite;
   problem.breaks = [](int rank, int step) { return rank == 2 && step == 3; };
   return problem;
@@ -190,7 +192,9 @@ TEST(Abort, NamesRankStepAndParameterBeforeAnythingIsSent) {
 TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
   for (const Where where : kLaggingPlaces) {
     for (const std::string& algorithm : algorithm_names()) {
-      for (const char* topology : {"ring", "hierarchical"}) {
+      if (!runs_at(algorithm, where)) continue;
+      for (const std::string& topology :
+           std::set{topology_for(algorithm, "ring"), topology_for(algorithm, "hierarchical")}) {
         SCOPED_TRACE(concat(name_of(where), ", ", algorithm, ", ", topology));
         Problem problem = pairs_of(algorithm, NonFinite::kAbort);
         problem.where = where;

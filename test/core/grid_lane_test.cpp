@@ -12,12 +12,14 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.hpp"
 #include "base/host_stream.hpp"
 
 namespace gossamer {
 namespace {
 
 constexpr std::int64_t kWindow = GridLane::kWindow;
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
 const LaneSpec kSpec = {.numel = 4};
 
 /// Remembers the grid of every round.
@@ -92,9 +94,14 @@ class Ranks {
     ballots_.erase((round_ - 1) / kWindow);
     for (const auto& lane : lanes_) lane->start(round_ - 1, send_);
   }
-  void forget() {
-    for (const auto& lane : lanes_) lane->forget();
+  /// On rank 0 alone, or on all ranks.
+  void forget(bool alone) {
+    for (const auto& lane : lanes_) {
+      lane->forget();
+      if (alone) return;
+    }
   }
+  void restore(const GridState& state) { lanes_.front()->restore(state); }
 
   /// The exponent of a round's grid; null: its blocks are plain.
   [[nodiscard]] std::optional<int> exponent(std::int64_t round) const {
@@ -165,32 +172,28 @@ TEST(GridLane, GivesEveryRoundItsOwnSeed) {
   }
 }
 
-TEST(GridLane, SendsPlainBlocksAfterAWindowInWhichAllRanksWereEqual) {
+TEST(GridLane, KeepsTheGridWhileNobodyHasAnOpinion) {
   Ranks ranks(2);
-  ranks.run(kWindow, {0.0, 0.0});
-  ranks.run(kWindow, {1.0, 0.0});
-  ranks.run(kWindow, {0.0, 0.0});
-  ranks.run(2 * kWindow, {1.0, 1.0});
-  EXPECT_EQ(ranks.of_window(2), kPlainBlocks);
-  EXPECT_TRUE(ranks.of_window(3).has_value());
-  EXPECT_EQ(ranks.of_window(4), kPlainBlocks);
+  ranks.run(2 * kWindow, {0.0, 0.0});
+  ranks.run(kWindow, {0.0, 1.0});
+  ranks.run(4 * kWindow, {0.0, 0.0});
+  EXPECT_EQ(ranks.of_window(3), kPlainBlocks);
+  ASSERT_TRUE(ranks.of_window(4).has_value());
+  EXPECT_EQ(ranks.of_window(5), ranks.of_window(4));
+  EXPECT_EQ(ranks.of_window(6), ranks.of_window(4));
 }
 
-TEST(GridLane, SendsPlainBlocksAfterADifferenceThatMayHaveLeftTheRange) {
+TEST(GridLane, SendsPlainBlocksAfterAVeto) {
   Ranks ranks(2);
-  ranks.run(2 * kWindow, {1.0, 1.0});
-  ranks.run(1, {1.0, 1.0});
-  const double range = std::ldexp(127.0, ranks.exponent(2 * kWindow).value());
-  ranks.run(kWindow - 1, {1.0, range});
-  ranks.run(2 * kWindow, {1.0, 1.0});
+  ranks.run(2 * kWindow + 1, {1.0, 1.0});
+  ranks.run(kWindow, {1.0, kInfinite});
+  ranks.run(4 * kWindow, {1.0, 1.0});
+  EXPECT_TRUE(ranks.of_window(2).has_value());
   EXPECT_TRUE(ranks.of_window(3).has_value());
   EXPECT_EQ(ranks.of_window(4), kPlainBlocks);
-
-  // A plain window has no range.
-  Ranks others(2);
-  others.run(kWindow, {1.0, 1e6});
-  others.run(2 * kWindow, {1.0, 1.0});
-  EXPECT_TRUE(others.of_window(2).has_value());
+  // Window 3 measured with the grid that window 2 had found wanting.
+  EXPECT_EQ(ranks.of_window(5), kPlainBlocks);
+  EXPECT_TRUE(ranks.of_window(6).has_value());
 }
 
 TEST(GridLane, TakesDifferencesOfAllSizes) {
@@ -199,29 +202,39 @@ TEST(GridLane, TakesDifferencesOfAllSizes) {
     ranks.run(3 * kWindow, {0.0, largest});
     EXPECT_GE(std::ldexp(127.0, ranks.of_window(2).value()), 4.0 * largest) << largest;
   }
-  for (const double largest : {1e30, std::numeric_limits<double>::infinity()}) {
+  for (const double largest : {1e30, kInfinite}) {
     Ranks ranks(2);
     ranks.run(3 * kWindow, {0.0, largest});
     EXPECT_EQ(ranks.of_window(2), kPlainBlocks) << largest;
   }
 }
 
-TEST(GridLane, ForgetsTheGridAndTheVotesUnderWay) {
-  for (const std::int64_t into_window : {std::int64_t{0}, std::int64_t{3}, kWindow - 1}) {
-    Ranks ranks(2);
-    ranks.run(3 * kWindow + into_window, {1.0, 1.0});
-    ranks.forget();
-    ranks.run(4 * kWindow - into_window, {8.0, 1.0});
-    if (into_window > 0) {
-      EXPECT_TRUE(ranks.exponent(3 * kWindow).has_value());
+TEST(GridLane, VetoesAfterForgetEvenOfOneRankAlone) {
+  for (const bool alone : {false, true}) {
+    for (const std::int64_t into_window : {std::int64_t{1}, std::int64_t{3}, kWindow}) {
+      Ranks ranks(2);
+      ranks.run(3 * kWindow + into_window, {1.0, 1.0});
+      ranks.forget(alone);
+      ranks.run(2 * kWindow - into_window, {1.0, 1.0});
+      ranks.run(3 * kWindow, {8.0, 1.0});
+      EXPECT_TRUE(ranks.of_window(4).has_value());
+      EXPECT_EQ(ranks.of_window(5), kPlainBlocks);
+      EXPECT_EQ(ranks.of_window(6), kPlainBlocks);
+      EXPECT_GE(std::ldexp(127.0, ranks.of_window(7).value()), 32.0);
     }
-    for (std::int64_t k = 3 * kWindow + into_window; k < 5 * kWindow; ++k) {
-      EXPECT_EQ(ranks.exponent(k), kPlainBlocks) << k;
-    }
-    // The first vote that counts is about rounds after forget().
-    ASSERT_TRUE(ranks.of_window(6).has_value());
-    EXPECT_GE(std::ldexp(127.0, ranks.of_window(6).value()), 32.0);
   }
+}
+
+TEST(GridLane, RefusesImpossibleStates) {
+  Ranks ranks(1);
+  for (const GridState& state :
+       {GridState{.exponent = 41}, GridState{.exponent = -61}, GridState{.vote = 42},
+        GridState{.vote = -999}, GridState{.largest = -1.0},
+        GridState{.largest = std::numeric_limits<double>::quiet_NaN()}}) {
+    EXPECT_THROW(ranks.restore(state), CheckpointError);
+  }
+  EXPECT_NO_THROW(ranks.restore({.exponent = 40, .vote = GridState::kVeto, .largest = kInfinite}));
+  EXPECT_NO_THROW(ranks.restore({.exponent = -60, .vote = -60}));
 }
 
 TEST(GridLane, GoesOnFromItsState) {
@@ -235,8 +248,8 @@ TEST(GridLane, GoesOnFromItsState) {
       loaded.run(1, largest);
       if (k + 1 == saved_after) loaded.reload();
       if (k == 3 * kWindow + 2) {
-        whole.forget();
-        loaded.forget();
+        whole.forget(false);
+        loaded.forget(false);
       }
     }
     EXPECT_EQ(loaded.grids(), whole.grids()) << "saved after " << saved_after;

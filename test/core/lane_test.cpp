@@ -117,6 +117,65 @@ TEST(ForgetArrived, LastsForOneStepAndLeavesTheRoundsAlone) {
   }
 }
 
+TEST(ForgetArrived, OfOneRankAloneLeavesTheGridsAlike) {
+  // Ranks with different grids would send messages of different sizes, and fail.
+  Problem problem = problem_of("ring", 4, 4);
+  problem.codec = "int8";
+  const int window = static_cast<int>(GridLane::kWindow);
+  std::vector<std::vector<double>> ends(4);
+  run_ranks(4, [&](Communicator& communicator, const World& world) {
+    ToyModel model = model_of(problem, communicator);
+    for (int step = 0; step < 8 * window; ++step) {
+      train_step(problem, model, world.rank, step);
+      if (step != 3 * window + 2) continue;
+      model.pipeline().drain();
+      if (world.rank != 0) continue;
+      model.write(std::vector<double>(problem.num_values(), 5.0));
+      model.pipeline().forget_arrived();
+    }
+    model.pipeline().drain();
+    ends[static_cast<std::size_t>(world.rank)] = model.values();
+  });
+  for (const std::vector<double>& end : ends) {
+    for (std::size_t e = 0; e < end.size(); ++e) EXPECT_NEAR(end[e], ends.front()[e], 0.5) << e;
+  }
+}
+
+TEST(ForgetArrived, OfOneRankAloneLeavesPublicCopiesAlike) {
+  // A rank that lost messages, while its neighbours took them, would drift for ever.
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+    Problem problem = problem_of("static-ring", 4, 4);
+    problem.algorithm = "choco";
+    problem.algorithm_options = "fraction: 0.3";
+    problem.rule = {.type = "sgd"};
+    problem.lr = 0.0;
+    problem.weight_decay = 0.0;
+    problem.dtype = dtype;
+    std::vector<std::vector<double>> middles(4);
+    std::vector<std::vector<double>> ends(4);
+    run_ranks(4, [&](Communicator& communicator, const World& world) {
+      const auto rank = static_cast<std::size_t>(world.rank);
+      ToyModel model = model_of(problem, communicator);
+      for (int step = 0; step < 3000; ++step) {
+        train_step(problem, model, world.rank, step);
+        if (step == 1500) middles[rank] = model.values();
+        if (step != 10 || world.rank != 0) continue;
+        model.pipeline().drain();
+        model.write(std::vector<double>(problem.num_values(), 5.0));
+        model.pipeline().forget_arrived();
+      }
+      model.pipeline().drain();
+      ends[rank] = model.values();
+    });
+    for (std::size_t e = 0; e < problem.num_values(); ++e) {
+      double mean = 0.0;
+      for (const auto& middle : middles) mean += middle[e] / 4.0;
+      for (const auto& end : ends)
+        EXPECT_NEAR(end[e], mean, dtype == DType::kFloat64 ? 1e-9 : 1e-4);
+    }
+  }
+}
+
 /// Bytes that rank 0 has sent after `num_steps` steps.
 double bytes_sent(const Problem& problem, int num_steps) {
   double bytes = 0.0;
@@ -201,7 +260,17 @@ TEST(BytesSent, CountsPlainWindowsAndVotes) {
   const double ballot = 102.0 * 4.0;
   EXPECT_EQ(bytes_sent(problem, window), window * block);
   EXPECT_EQ(bytes_sent(problem, 2 * window), 2 * window * block + ballot);
-  EXPECT_EQ(bytes_sent(problem, 4 * window), (2 + 2 / 4.0) * window * block + 3 * ballot);
+  EXPECT_EQ(bytes_sent(problem, 6 * window), (2 + 4 / 4.0) * window * block + 5 * ballot);
+}
+
+TEST(BytesSent, CountsTheLargestElements) {
+  Problem problem = problem_of("static-ring", 4, 4);
+  problem.algorithm = "choco";
+  problem.algorithm_options = "fraction: 0.25";
+  problem.sizes = {40, 5000};
+  // Parts of 40, 4096 and 904 elements. Every element has 8 bytes and a place of 2 bytes.
+  const double bytes = 104.0 + 1024.0 * 10.0 + 226.0 * 10.0 + 4.0;
+  EXPECT_EQ(bytes_sent(problem, 3), 3 * 2 * bytes);
 }
 
 TEST(BytesSent, CountsGradientsInAnAllReduce) {

@@ -1,5 +1,6 @@
 #include "core/model_average.hpp"
 
+#include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/ranks.hpp"
 
@@ -125,7 +126,8 @@ TEST(ModelAverage, DoesNotDisturbTraining) {
     Problem problem;
     problem.num_ranks = 4;
     problem.algorithm = algorithm;
-    problem.topology = make_topology("one-peer-exp", {.size = 4, .node_size = 4});
+    problem.topology =
+        make_topology(topology_for(algorithm, "one-peer-exp"), {.size = 4, .node_size = 4});
     problem.dtype = DType::kFloat32;
     Trajectory averaging = empty_trajectory(problem);
     run_ranks(4, [&](Communicator& communicator, const World& world) {

@@ -4,6 +4,7 @@
 // no code with the library except the topologies and the reading of options.
 
 #include "test/core/coded_mixing.hpp"
+#include "test/core/largest_elements.hpp"
 #include "test/optim/reference.hpp"
 
 #include <algorithm>
@@ -64,6 +65,7 @@ class Recursion {
         x_(setup_.start),
         y_(setup_.start.size(), std::vector<double>(setup_.start.front().size())),
         last_gradient_(y_),
+        public_(y_),
         anchor_(x_),
         momentum_(y_) {
     for (std::size_t rank = 0; rank < setup_.start.size(); ++rank) {
@@ -102,6 +104,7 @@ class Recursion {
       x_ = mixed(step - 1, x_);
       push_weights_ = mixing(step - 1) * push_weights_;
     }
+    if (setup_.algorithm == "choco" && step > 0) mix_public_copies(step - 1);
     if (setup_.algorithm == "outer") {
       move_anchor(step);
       // The rules see the moved model alone.
@@ -151,6 +154,30 @@ class Recursion {
         parts[i][e] = y;
       }
       begin += parts[i].size();
+    }
+  }
+
+  /// CHOCO: h <- h + (the largest elements of x - h), x <- x + gamma (W h - h).
+  void mix_public_copies(int k) {
+    const double fraction = options_.number("fraction", {.fallback = 0.05});
+    const double gamma =
+        options_.number("consensus_step", {.fallback = std::min(2.0 * fraction, 0.5)});
+    for (std::size_t rank = 0; rank < x_.size(); ++rank) {
+      std::vector<double> q = x_[rank];
+      for (std::size_t e = 0; e < q.size(); ++e) q[e] -= public_[rank][e];
+      std::size_t begin = 0;
+      for (const Parameter& parameter : setup_.parameters) {
+        const std::size_t end = begin + static_cast<std::size_t>(parameter.numel);
+        keep_largest(q, begin, end, fraction);
+        begin = end;
+      }
+      for (std::size_t e = 0; e < q.size(); ++e) public_[rank][e] += q[e];
+    }
+    const Vectors mixed_copies = mixed(k, public_);
+    for (std::size_t rank = 0; rank < x_.size(); ++rank) {
+      for (std::size_t e = 0; e < x_[rank].size(); ++e) {
+        x_[rank][e] += gamma * (mixed_copies[rank][e] - public_[rank][e]);
+      }
     }
   }
 
@@ -285,6 +312,8 @@ class Recursion {
   /// Gradient tracking.
   Vectors y_;
   Vectors last_gradient_;
+  /// CHOCO.
+  Vectors public_;
   /// The outer optimizer.
   Vectors anchor_;
   Vectors momentum_;

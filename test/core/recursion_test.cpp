@@ -101,7 +101,10 @@ std::vector<Setup> all_setups() {
       // Another test runs gossip on all topologies. An algorithm that sends like gossip runs here
       // on one topology of each kind.
       if (std::string_view(algorithm) == "gossip") continue;
-      setups.push_back({algorithm, "ring", n, n, options});
+      setups.push_back({algorithm, topology_for(algorithm, "ring"), n, n, options});
+      if (std::string_view(algorithm) == "choco") {
+        setups.push_back({algorithm, "complete", n, n, options});
+      }
       if (std::string_view(algorithm) != "gradient_tracking") continue;
       setups.push_back({algorithm, "complete", n, n, options});
       setups.push_back({algorithm, "static-ring", n, n, options});
@@ -143,8 +146,16 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
     problem.dtype = DType::kFloat64;
     EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
     problem.dtype = DType::kFloat32;
-    EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-5);
+    if (!chooses()) {
+      EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-5);
+    }
     expect_same_where_streams_lag(problem, kMostPlaces);
+  }
+
+  /// True: the algorithm chooses among elements. In float32 the choice between nearly equal
+  /// elements may be another one than in double.
+  static bool chooses() {
+    return GetParam().algorithm == "choco" && !GetParam().options.starts_with("fraction: 1,");
   }
 
   static constexpr std::array kMostPlaces = {Where::kLagging, Where::kDevice, Where::kNccl};
@@ -156,6 +167,7 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
     problem.num_steps = 6;
     const Trajectory expected = run_pipeline(problem);
     for (const Where where : places) {
+      if (!runs_at(problem.algorithm, where)) continue;
       problem.where = where;
       EXPECT_EQ(run_pipeline(problem), expected) << static_cast<int>(where);
     }
@@ -224,7 +236,9 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWithEveryWayOfClipping) {
     EXPECT_LE(largest_difference(run_pipeline(clipped), expected), 1e-12);
     clipped.dtype = DType::kFloat32;
     const Trajectory expected32 = expected_trajectory(clipped);
-    EXPECT_LE(largest_difference(run_pipeline(clipped), expected32), 1e-5);
+    if (!chooses()) {
+      EXPECT_LE(largest_difference(run_pipeline(clipped), expected32), 1e-5);
+    }
     expect_same_where_streams_lag(clipped, kMostPlaces);
     Problem free = problem();
     EXPECT_GE(largest_difference(expected_trajectory(free), expected), 1e-3);
@@ -383,7 +397,8 @@ std::vector<Setup> grid_setups() {
   std::vector<Setup> setups;
   for (Setup setup : all_setups()) {
     const bool nodes = setup.topology == "hierarchical" && setup.num_ranks == 6;
-    const bool pairs = setup.topology == "ring" || setup.topology == "one-peer-exp";
+    const bool pairs =
+        setup.topology == "ring" || setup.topology == "one-peer-exp" || setup.topology == "rare";
     const bool groups = setup.topology == "complete" || setup.topology == "static-ring";
     if (setup.num_ranks < 2 || (!nodes && (setup.num_ranks > 4 || (!pairs && !groups)))) continue;
     const AlgorithmEntry& algorithm = AlgorithmChoice(setup.algorithm).entry();
@@ -406,7 +421,25 @@ class EveryAlgorithmOnAGrid : public EveryAlgorithm {
 INSTANTIATE_TEST_SUITE_P(Setups, EveryAlgorithmOnAGrid, testing::ValuesIn(grid_setups()),
                          setup_name);
 
-TEST_P(EveryAlgorithmOnAGrid, KeepsTheMean) { expect_the_same_mean(problem()); }
+TEST_P(EveryAlgorithmOnAGrid, MovesTheMeanAsPlainMixingDoes) {
+  // The gradients are linear in the parameters and have the same slope on all ranks. So the mean of
+  // all ranks does not depend on mixing, as long as mixing keeps it.
+  Problem coded = problem();
+  Problem plain = coded;
+  plain.codec = "fp32";
+  const auto mean_of = [](const std::vector<std::vector<double>>& ranks) {
+    std::vector<double> mean(ranks.front().size());
+    for (const auto& x : ranks) {
+      for (std::size_t e = 0; e < mean.size(); ++e) {
+        mean[e] += x[e] / static_cast<double>(ranks.size());
+      }
+    }
+    return mean;
+  };
+  const std::vector<double> found = mean_of(run_pipeline(coded).back());
+  const std::vector<double> expected = mean_of(run_pipeline(plain).back());
+  for (std::size_t e = 0; e < found.size(); ++e) EXPECT_NEAR(found[e], expected[e], 1e-12) << e;
+}
 
 TEST_P(EveryAlgorithmOnAGrid, StaysNearPlainMixing) {
   Problem coded = problem();

@@ -59,8 +59,16 @@ class EveryCodec : public testing::TestWithParam<std::string> {
             .decodes = true,
             .encodes = true,
             .grid = grid_,
-            .next_grid = {.exponent = -5, .seed = 12}};
+            .next_grid = {.exponent = -5, .seed = 12},
+            .stats = stats_};
   }
+  /// What the encoded blocks of a pair say about the difference between them.
+  [[nodiscard]] DifferenceRange range_of(const Block& heard, const Block& own) const {
+    std::vector<double> sum(static_cast<std::size_t>(own.numel / codec_.bytes_per_element()));
+    return codec_.add_difference(block_of(std::span(sum)), {heard, 1.0}, own, grid_,
+                                 best_simd_path());
+  }
+  std::shared_ptr<DifferenceStats> stats_ = std::make_shared<DifferenceStats>();
 };
 
 /// Codecs that send every value as a small floating-point number.
@@ -267,9 +275,24 @@ TEST_P(EveryCodec, MixesUpdatesAndEncodesInOnePass) {
     update.coding = coding_of(own);
     update.pool = threads;
     InlineStream stream;
+    double largest = 0.0;
+    std::int64_t num_wide = 0;
+    for (const Segment& segment : update.segments) {
+      for (const Buffer& buffer : heard) {
+        const auto part = [&](const Buffer& all) {
+          return encoded_part(codec_, all.block(), segment.offset, segment.numel);
+        };
+        const DifferenceRange range = range_of(part(buffer), part(own));
+        largest = std::max(largest, std::ldexp(range.largest_steps, grid_.exponent));
+        num_wide += range.num_wide;
+      }
+    }
     enqueue_update(stream, *optimizer, update);
     enqueue_update(stream, *optimizer, reference);
     EXPECT_TRUE(coded.equals(plain));
+    EXPECT_EQ(static_cast<double>(stats_->take_largest()), largest);
+    EXPECT_EQ(stats_->take_num_wide(), num_wide);
+    EXPECT_EQ(largest > 0.0, codec_.needs_grid());
     const Buffer expected(encoded_bytes(codec_, CodedStep::kNumel), DType::kUInt8);
     codec_.encode(expected.block(), plain.x.block(), update.coding.next_grid, best_simd_path());
     for (const Segment& segment : update.segments) {
@@ -293,7 +316,6 @@ TEST(Coding, MeasuresPlainInboxes) {
   std::vector<double> x(5000, 1.0);
   std::vector<double> heard(5000, 1.25);
   heard[4321] = -2.0;
-  heard[1] = std::numeric_limits<double>::quiet_NaN();
   const auto stats = std::make_shared<DifferenceStats>();
   const Coding coding{.codec = find_codec("int8"), .stats = stats};
   const std::vector<Inbox> inboxes = {{block_of(std::span(x)), 0.25},
@@ -304,6 +326,15 @@ TEST(Coding, MeasuresPlainInboxes) {
   EXPECT_EQ(stats->take_largest(), 3.0F);
   EXPECT_EQ(stats->largest(), 0.0F);
   EXPECT_EQ(mixed[4321], 0.5 + 0.25 - 0.5);
+
+  // Sizes that a float32 cannot hold, and differences that are not a number.
+  for (const double strange : {std::numeric_limits<double>::quiet_NaN(), 1e300}) {
+    heard[1] = strange;
+    std::vector<double> other = x;
+    enqueue_mix(stream, block_of(std::span(other)), 0.5, inboxes, coding);
+    EXPECT_EQ(stats->take_largest(), std::numeric_limits<float>::infinity()) << strange;
+  }
+  heard[1] = 1.0;
 
   // The same in an update.
   mixed = x;
@@ -316,6 +347,26 @@ TEST(Coding, MeasuresPlainInboxes) {
                   .segments = {{.offset = 0, .numel = 5000, .step = 1}}});
   EXPECT_EQ(stats->take_largest(), 3.0F);
   EXPECT_EQ(mixed[4321], 0.5 + 0.25 - 0.5);
+}
+
+TEST(Coding, TakesTheEndOfTheRangeForAnUnknownDifference) {
+  const Codec& codec = *find_codec("int8");
+  for (const double heard : {126.0, 127.0, 128.0}) {
+    std::vector<double> x = {0.0, 0.0};
+    std::vector<double> other = {0.0, heard};
+    const Grid grid{.exponent = 0, .seed = 1};
+    const Buffer own(2, DType::kUInt8);
+    const Buffer inbox(2, DType::kUInt8);
+    codec.encode(own.block(), block_of(std::span(x)), grid, best_simd_path());
+    codec.encode(inbox.block(), block_of(std::span(other)), grid, best_simd_path());
+    const auto stats = std::make_shared<DifferenceStats>();
+    InlineStream stream;
+    enqueue_mix(
+        stream, block_of(std::span(x)), 1.0, {{inbox.block(), 0.5}},
+        {.codec = &codec, .own = own.block(), .decodes = true, .grid = grid, .stats = stats});
+    EXPECT_EQ(stats->largest(), heard < 127.0 ? 126.0F : std::numeric_limits<float>::infinity());
+    EXPECT_EQ(x[1], heard < 128.0 ? heard / 2.0 : 0.0);
+  }
 }
 
 TEST_P(EveryCodec, KeepsTheMeanOfAPair) {

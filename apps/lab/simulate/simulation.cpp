@@ -43,7 +43,8 @@ void check_memory(const Options& options, const SimulationConfig& config) {
           ? 0.0
           : static_cast<double>(config.codec->bytes_per_element()) / sizeof(double);
   const double blocks = (config.optimizer ? 2.0 : 1.0) * (4.0 + encoded + num_states);
-  const double own_bytes = config.optimizer ? 2048.0 : 64.0;
+  double own_bytes = config.optimizer ? 2048.0 : 64.0;
+  if (config.codec != nullptr) own_bytes += config.codec->needs_grid() ? 3072.0 : 512.0;
   const double bytes = static_cast<double>(config.world.size) *
                        (blocks * static_cast<double>(config.dim) * sizeof(double) + own_bytes);
   if (bytes <= static_cast<double>(kMostBytes)) return;

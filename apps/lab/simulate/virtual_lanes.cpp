@@ -19,10 +19,14 @@ namespace {
 // Ranks times rounds. The plans of a longer period are not kept, but made anew in every period.
 constexpr std::int64_t kMostPlannedRankRounds = std::int64_t{1} << 22;
 
+bool follows_topology(const LaneSpec& spec) {
+  return spec.rounds == LaneRounds::kTopology || spec.rounds == LaneRounds::kTopologyUnsummed;
+}
+
 std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
                                             std::shared_ptr<const Topology> topology,
                                             int world_size) {
-  if (spec.rounds == LaneRounds::kTopology) return topology;
+  if (follows_topology(spec)) return topology;
   return make_topology("complete", {.size = world_size, .node_size = world_size});
 }
 
@@ -35,18 +39,19 @@ VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> t
       world_size_(world_size),
       codec_(spec.rounds == LaneRounds::kTopology ? codec : nullptr),
       push_sum_(world_size),
-      rows_(world_size * spec.numel, DType::kFloat64),
+      rows_(world_size * spec.numel, spec.dtype),
       work_of_(static_cast<std::size_t>(world_size)),
       inboxes_(static_cast<std::size_t>(world_size)),
       has_arrived_(static_cast<std::size_t>(world_size)) {
-  if (spec.dtype != DType::kFloat64) throw std::logic_error("VirtualWire: only float64");
+  if (spec.dtype != DType::kFloat64 && spec.rounds != LaneRounds::kTopologyUnsummed) {
+    throw std::logic_error("VirtualWire: only float64 can be summed");
+  }
   if (codec_ == nullptr) return;
   encoded_rows_ = Buffer(encoded_bytes(*codec_, world_size * spec.numel), DType::kUInt8);
 }
 
 Block VirtualWire::row(std::int64_t index) const {
-  auto* const values = static_cast<double*>(rows_.block().data) + index * spec_.numel;
-  return {values, spec_.numel, DType::kFloat64, Device()};
+  return part_of(rows_.block(), index * spec_.numel, spec_.numel);
 }
 
 Block VirtualWire::encoded_row(std::int64_t rank) const {
@@ -83,7 +88,9 @@ const RoundPlan& VirtualWire::plan_of(std::int64_t k) {
   if (!keeps) plans_.clear();
   while (turn >= std::ssize(plans_)) {
     const std::int64_t round = keeps ? std::ssize(plans_) : k;
-    const std::int64_t most = codec_ == nullptr ? 0 : most_coded_members(*codec_);
+    const std::int64_t most = spec_.rounds == LaneRounds::kTopologyUnsummed ? world_size_
+                              : codec_ == nullptr                ? 0
+                                                                 : most_coded_members(*codec_);
     const Round next = with_arcs_for_groups(next_round(*topology_, round, push_sum_), most);
     if (codec_ != nullptr && next.node_size > 1) {
       throw ConfigError(concat("the simulator encodes no rounds of two levels, which ",
@@ -103,9 +110,9 @@ void VirtualWire::deliver(WorkerPool& pool) {
   const RoundPlan& plan = plan_of(round_);
   plan_ = &plan;
   if (plan.num_rows() * spec_.numel > rows_.block().numel) {
-    const Buffer larger(plan.num_rows() * spec_.numel, DType::kFloat64);
-    std::memcpy(larger.block().data, rows_.block().data,
-                static_cast<std::size_t>(world_size_ * spec_.numel) * sizeof(double));
+    const Buffer larger(plan.num_rows() * spec_.numel, spec_.dtype);
+    const Block old = part_of(rows_.block(), 0, world_size_ * spec_.numel);
+    std::memcpy(larger.block().data, old.data, static_cast<std::size_t>(old.bytes()));
     rows_ = larger;
   }
   for (const auto& layer : plan.sums()) {

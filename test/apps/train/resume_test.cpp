@@ -111,20 +111,21 @@ std::vector<std::string> records_of(const std::string& path) {
   return records;
 }
 
-/// 11 steps, against 11 steps of which the last ones are lost and made again from step 4 or 8.
-void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0) {
-  SCOPED_TRACE(run.yaml(11));
+/// 11 steps, against 11 steps of which the last ones are lost and made again from step 4 or 8. More
+/// steps: from the last two checkpoints.
+void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0, int steps = 11) {
+  SCOPED_TRACE(run.yaml(steps));
   const Folder folder;
   const std::string whole = folder.file("whole");
   const std::string torn = folder.file("torn");
-  ASSERT_EQ(train_into(run.yaml(11), run.num_ranks, whole, false), 0);
-  for (const int step : kSanitized ? std::vector{8} : std::vector{4, 8}) {
+  ASSERT_EQ(train_into(run.yaml(steps), run.num_ranks, whole, false), 0);
+  for (const int step : kSanitized ? std::vector{steps - 3} : std::vector{steps - 7, steps - 3}) {
     fs::remove_all(torn);
     fs::copy(whole, torn, fs::copy_options::recursive);
-    for (int later = step + 1; later <= 11; ++later) {
+    for (int later = step + 1; later <= steps; ++later) {
       fs::remove_all(checkpoint_folder(torn) + "/" + checkpoint_name(later));
     }
-    ASSERT_EQ(train_into(run.yaml(11, bucket_mb), run.num_ranks, torn, true), 0);
+    ASSERT_EQ(train_into(run.yaml(steps, bucket_mb), run.num_ranks, torn, true), 0);
     EXPECT_EQ(hash_of(torn), hash_of(whole)) << "from step " << step;
     for (const StateDifference& difference :
          differences_of(newest(torn), newest(whole), run.num_ranks)) {
@@ -137,7 +138,8 @@ void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0) {
 
 TEST(Resume, GoesOnBitForBitForEveryAlgorithm) {
   for (const auto& [name, options] : kAlgorithmVariants) {
-    expect_resumed_bit_for_bit({.algorithm = concat("{name: ", name, ", ", options, "}")});
+    expect_resumed_bit_for_bit({.algorithm = concat("{name: ", name, ", ", options, "}"),
+                                .topology = concat("{name: ", topology_for(name, "ring"), "}")});
   }
 }
 
@@ -175,7 +177,8 @@ TEST(Resume, GoesOnBitForBitWithScaledLossesMicroBatchesAndAverages) {
 
 TEST(Resume, GoesOnBitForBitWithGrids) {
   for (const char* algorithm : {"gossip", "gradient_tracking"}) {
-    expect_resumed_bit_for_bit({.algorithm = algorithm, .rest = "comm: {codec: int8}\n"});
+    // The first grid is that of step 17.
+    expect_resumed_bit_for_bit({.algorithm = algorithm, .rest = "comm: {codec: int8}\n"}, 25.0, 31);
   }
 }
 
@@ -194,7 +197,8 @@ std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
 
 TEST(Resume, GoesOnFromTheMeanWithOtherRanksAndAnotherTopology) {
   for (const auto& [name, options] : kAlgorithmVariants) {
-    const RunCase run{.algorithm = concat("{name: ", name, ", ", options, "}")};
+    const RunCase run{.algorithm = concat("{name: ", name, ", ", options, "}"),
+                      .topology = concat("{name: ", topology_for(name, "ring"), "}")};
     SCOPED_TRACE(run.algorithm);
     for (const int num_ranks : {2, 4}) {
       if (kSanitized && num_ranks == 4) continue;
@@ -205,9 +209,10 @@ TEST(Resume, GoesOnFromTheMeanWithOtherRanksAndAnotherTopology) {
       // No step is left to make, so the model at the end is the mean.
       fs::remove(out + "/model.safetensors");
       RunCase other = run;
-      if (num_ranks == 4) other.topology = "{name: one-peer-exp}";
+      if (num_ranks == 4)
+        other.topology = concat("{name: ", topology_for(name, "one-peer-exp"), "}");
       if (std::string_view(name) == "gradient_tracking" || num_ranks == 2)
-        other.topology = "{name: ring}";
+        other.topology = concat("{name: ", topology_for(name, "ring"), "}");
       ASSERT_EQ(train_into(other.yaml(11), num_ranks, out, true, true), 0);
       const auto end = floats_of(out + "/model.safetensors");
       ASSERT_EQ(end.size(), mean.size());

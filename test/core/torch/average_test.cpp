@@ -1,5 +1,6 @@
 // Tests global_average() and the lifetime of the wrapper.
 
+#include "test/core/algorithm_variants.hpp"
 #include "test/core/torch/scenario.hpp"
 
 #include <cmath>
@@ -102,7 +103,8 @@ TEST(GlobalAverage, LeavesTheTrainingAsItIs) {
     scenario.make_model = [](int rank) { return make_mlp(rank, torch::kFloat32); };
     for (const int num_ranks : {1, 3, 4}) {
       scenario.num_ranks = num_ranks;
-      scenario.topology = num_ranks == 4 ? "one-peer-exp" : "ring";
+      scenario.topology =
+          topology_for(scenario.algorithm, num_ranks == 4 ? "one-peer-exp" : "ring");
       SCOPED_TRACE(scenario.text());
       expect_equal(train_with_scopes(scenario), train_on_ranks(scenario));
     }

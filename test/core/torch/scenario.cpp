@@ -1,5 +1,6 @@
 #include "test/core/torch/scenario.hpp"
 
+#include "test/core/algorithm_variants.hpp"
 #include "test/core/recursion.hpp"
 
 #include <cmath>
@@ -133,7 +134,9 @@ std::vector<Scenario> with_every_algorithm(const Scenario& scenario) {
   for (const std::string& name : algorithm_names()) {
     scenarios.push_back(scenario);
     scenarios.back().algorithm = name;
+    scenarios.back().topology = topology_for(name, scenario.topology);
     if (name == "outer") scenarios.back().algorithm_options = "every: 2";
+    if (name == "choco") scenarios.back().algorithm_options = "fraction: 0.3";
   }
   return scenarios;
 }

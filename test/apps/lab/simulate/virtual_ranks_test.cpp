@@ -152,6 +152,8 @@ TEST(VirtualRanks, FollowEveryAlgorithm) {
         problem.algorithm = algorithm;
         problem.algorithm_options = options;
         problem.rule.type = rule;
+        // Messages of the largest elements depend on where parameters begin and end.
+        if (std::string_view(algorithm) == "choco") problem.sizes = {86};
         expect_the_pipelines_bits(
             problem, concat(algorithm, " {", options, "} with ", rule, " on ", c.yaml));
       }

@@ -89,8 +89,8 @@ const RoundPlan& VirtualWire::plan_of(std::int64_t k) {
   while (turn >= std::ssize(plans_)) {
     const std::int64_t round = keeps ? std::ssize(plans_) : k;
     const std::int64_t most = spec_.rounds == LaneRounds::kTopologyUnsummed ? world_size_
-                              : codec_ == nullptr                ? 0
-                                                                 : most_coded_members(*codec_);
+                              : codec_ == nullptr                           ? 0
+                                                  : most_coded_members(*codec_);
     const Round next = with_arcs_for_groups(next_round(*topology_, round, push_sum_), most);
     if (codec_ != nullptr && next.node_size > 1) {
       throw ConfigError(concat("the simulator encodes no rounds of two levels, which ",

@@ -27,9 +27,9 @@ namespace gossamer::apps {
 /// A lane of all virtual ranks together.
 class VirtualWire {
  public:
-  /// `spec.dtype` must be float64 unless the rounds are of LaneRounds::kTopologyUnsummed. `topology` may be
-  /// null if the rounds do not follow it. `codec` encodes the messages of rounds that follow the
-  /// topology; null: they are plain.
+  /// `spec.dtype` must be float64 unless the rounds are of LaneRounds::kTopologyUnsummed.
+  /// `topology` may be null if the rounds do not follow it. `codec` encodes the messages of rounds
+  /// that follow the topology; null: they are plain.
   VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology, int world_size,
               const Codec* codec = nullptr);
 

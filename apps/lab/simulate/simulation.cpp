@@ -8,6 +8,7 @@
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "optim/registry.hpp"
+#include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer::apps {
@@ -51,6 +52,18 @@ void check_memory(const Options& options, const SimulationConfig& config) {
   options.fail("dim", concat(config.world.size, " ranks with ", config.dim, " parameters need ",
                              human_bytes(bytes), ", allowed: up to ",
                              human_bytes(static_cast<double>(kMostBytes))));
+}
+
+/// An algorithm that needs a static topology hears from every neighbour by itself, also in groups.
+void check_links(const Options& options, const SimulationConfig& config) {
+  constexpr std::int64_t kMostLinks = std::int64_t{1} << 26;
+  if (!config.algorithm.entry().needs_static) return;
+  const std::int64_t degree =
+      round_traffic(config.topology->round(0), config.world.size, 0).max_degree;
+  if (degree * config.world.size <= kMostLinks) return;
+  options.fail("world_size", concat(config.world.size, " ranks with ", degree,
+                                    " neighbours each are too many links for ",
+                                    config.algorithm.name(), ", allowed: up to ", kMostLinks));
 }
 
 /// True if one of the first rounds has two levels.
@@ -200,8 +213,11 @@ SimulationConfig read_simulation(const Options& options) {
     read_training(options, config);
     check_memory(options, config);
   }
-  const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), config.codec);
-  if (!reason.empty()) options.fail("codec", reason);
+  for (const Codec* codec : {static_cast<const Codec*>(nullptr), config.codec}) {
+    const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), codec);
+    if (!reason.empty()) options.fail(codec == nullptr ? "algorithm" : "codec", reason);
+  }
+  check_links(options, config);
   if (config.codec != nullptr && has_two_levels(*config.topology)) {
     options.fail("codec",
                  concat("the simulator encodes no rounds of two levels, which ",

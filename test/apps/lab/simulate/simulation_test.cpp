@@ -192,6 +192,14 @@ TEST(Simulation, RefusesWhatCannotBe) {
   EXPECT_TRUE(contains(refusal("world_size: 6, kind: sdg"), "did you mean sgd?"));
   EXPECT_TRUE(contains(refusal("world_size: 6, optimizer: adam"), "optimizer: unknown key"));
   EXPECT_TRUE(contains(refusal("world_size: 1000000, dim: 100000"), "allowed: up to"));
+  EXPECT_TRUE(contains(
+      refusal("kind: sgd, world_size: 100000, dim: 2, algorithm: choco, topology: complete"),
+      "world_size: 100000 ranks with 99999 neighbours each are too many links"));
+  EXPECT_TRUE(
+      contains(refusal("kind: sgd, world_size: 4, dim: 2, algorithm: choco, topology: ring"),
+               "algorithm: the algorithm choco needs a topology with a single round"));
+  EXPECT_TRUE(contains(refusal("world_size: 4, codec: int8, topology: static-exp"),
+                       "codec: the codec int8 needs a topology whose messages go in both"));
   EXPECT_TRUE(contains(refusal("kind: sgd, world_size: 2, dim: 5000, problem: logistic"),
                        "matrix of dim x dim"));
 }

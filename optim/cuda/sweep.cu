@@ -93,8 +93,12 @@ void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update) {
 }
 
 void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inbox>& inboxes) {
-  cuda_sweep(NoRule{}, stream,
-             {.parameters = x, .keep = keep, .inboxes = inboxes, .segments = {{.numel = x.numel}}});
+  BlockUpdate update;
+  update.parameters = x;
+  update.keep = keep;
+  update.inboxes = inboxes;
+  update.segments = {{.numel = x.numel}};
+  cuda_sweep(NoRule{}, stream, update);
 }
 
 // One line for every rule of optim/registry.cpp.

@@ -68,8 +68,7 @@ bool VirtualWire::hears_ranks(const RowWork& work) const {
 void VirtualWire::start(int rank, std::int64_t k, const ConstBlock& send,
                         const std::optional<Grid>& grid) {
   if (num_started_.fetch_add(1) == 0) {
-    round_ = k;
-    is_encoded_ = grid.has_value();
+    started_ = {.round = k, .is_encoded = grid.has_value()};
   }
   if (grid) codec_->encode(encoded_row(rank), send, *grid, best_simd_path());
   std::memcpy(row(rank).data, send.data, static_cast<std::size_t>(send.bytes()));
@@ -107,8 +106,9 @@ void VirtualWire::deliver(WorkerPool& pool) {
   if (num_started != world_size_) {
     throw std::logic_error("VirtualWire: not all ranks have started the round");
   }
-  const RoundPlan& plan = plan_of(round_);
+  const RoundPlan& plan = plan_of(started_.round);
   plan_ = &plan;
+  delivered_ = started_;
   if (plan.num_rows() * spec_.numel > rows_.block().numel) {
     const Buffer larger(plan.num_rows() * spec_.numel, spec_.dtype);
     const Block old = part_of(rows_.block(), 0, world_size_ * spec_.numel);
@@ -152,7 +152,7 @@ void VirtualWire::compute_sum(const RoundPlan& plan, const RowWork& work) {
 Intake VirtualWire::take(int rank) {
   const auto place = static_cast<std::size_t>(rank);
   Intake intake;
-  if (round_ >= 0) intake.update_scale = 1.0 / push_sum_.weights()[place];
+  if (delivered_.round >= 0) intake.update_scale = 1.0 / push_sum_.weights()[place];
   if (std::exchange(has_arrived_[place], char{0}) == 0) return intake;
   const RowWork* work = work_of_[place];
   if (work == nullptr) return intake;
@@ -160,8 +160,8 @@ Intake VirtualWire::take(int rank) {
   intake.keep = work->keep;
   intake.inboxes = inboxes_[place];
   if (codec_ == nullptr || !hears_ranks(*work)) return intake;
-  intake.coding = {.codec = codec_, .own = encoded_row(rank), .decodes = is_encoded_};
-  if (!is_encoded_) return intake;
+  intake.coding = {.codec = codec_, .own = encoded_row(rank), .decodes = delivered_.is_encoded};
+  if (!delivered_.is_encoded) return intake;
   for (std::size_t i = 0; i < inboxes_[place].size(); ++i) {
     const std::size_t term = static_cast<std::size_t>(work->first) + i;
     inboxes_[place][i].block = encoded_row(plan_->terms()[term].row);

@@ -65,9 +65,14 @@ class VirtualWire {
   PushSum push_sum_;
   std::vector<RoundPlan> plans_;
   const RoundPlan* plan_ = nullptr;
-  std::int64_t round_ = -1;
-  /// Whether the ranks have encoded the blocks of the round.
-  bool is_encoded_ = false;
+  /// A round of this wire. Ranks may start one while others still take the one before.
+  struct Turn {
+    std::int64_t round = -1;
+    /// Whether the ranks have encoded their blocks.
+    bool is_encoded = false;
+  };
+  Turn started_;
+  Turn delivered_;
   std::atomic<int> num_started_ = 0;
   Buffer rows_;
   /// The encoded blocks of the ranks.

@@ -4,19 +4,19 @@
 // measures the differences that its rounds mix in. The rounds form windows of kWindow rounds. At
 // the beginning of a window all ranks vote, and the result counts from the next window on:
 //
-//   window w        every rank measures the largest difference between its values and its peers'
-//   window w + 1    every rank has voted for the finest grid with room for 4 times this difference;
-//                   the votes travel
-//   window w + 2    all ranks use the coarsest grid that one of them has voted for
+//   window w        Every rank measures the largest difference to its peers.
+//   window w + 1    Every rank has voted for the finest grid with room for 4 times this
+//                   difference. The votes travel.
+//   window w + 2    All ranks use the coarsest grid that one of them has voted for.
 //
 // The update of a window's last round comes after the vote, so it belongs to the next measurement.
 //
 // Rounds without a grid send plain blocks: those of the first two windows, and those after a veto.
-// A rank vetoes all grids when a difference has reached the end of its range, when a difference is
-// not a number, and after forget(), because other code may have moved the ranks apart. Until a veto
-// takes effect the ranks still measure with the refused grid, so they all veto once more. A
-// difference far beyond the range may look small and go unnoticed. The mean of all ranks stays
-// exact even then.
+// A rank vetoes all grids for one of three reasons. A difference has reached the end of its range,
+// or is not a number. Or forget() was called, because other code may have moved the ranks apart.
+// Until a veto takes effect the ranks still measure with the refused grid, so they all veto once
+// more. A difference far beyond the range may look small and go unnoticed. The mean of all ranks
+// stays exact even then.
 //
 // A rank that has measured nothing, or only equal values, has no opinion. If nobody has one, the
 // grid stays, so exchanges may be rare.

@@ -111,8 +111,7 @@ class PeerLane : public CodedLane {
   /// Whether the messages to the peers of a round are encoded.
   [[nodiscard]] bool is_coded(const RankRound& round) const {
     if (codec_ == nullptr || !next_grid_ || round.kind == RankRound::Kind::kGroup) return false;
-    // The leader of a node mixes on another thread, so the ranks could not agree on what it
-    // measures.
+    // The worker mixes the sums of nodes, and knows no grid.
     return round.node_size == 1 || !needs_grid();
   }
 

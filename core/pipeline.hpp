@@ -16,9 +16,9 @@
 // Streams: all work on memory goes to one stream, in the order of the calls. On a stream that lags
 // behind (a GPU's), the code that writes gradients or reads parameters must do so in the stream's
 // order. The first call of a step waits until it is known how the step before ended, so the host is
-// never more than one step ahead. The other calls of a step do not wait for the stream, except
-// under all-reduce, which waits for the sums of a bucket to see which ranks have used a parameter,
-// and under the codec int8 in every eighth step (grid_lane.hpp).
+// never more than one step ahead. The other calls of a step do not wait for the stream, with two
+// exceptions. All-reduce waits for the sums of a bucket to see which ranks have used a parameter.
+// Under the codec int8 the votes are counted in every eighth step (grid_lane.hpp).
 //
 // Thread safety: only the thread that runs the backward pass may call. Errors: CommError from
 // exchanges, NonFiniteError for gradients (see gradient_policy.hpp), ConfigError from the

@@ -4,8 +4,8 @@
 // difference of the two numbers, and it finds this difference as long as the values lie less than
 // 128 steps apart.
 //
-//   q(x) = floor(x / 2^e + r) mod 256        heard - own = 2^e * (q(heard) - q(own)), as a signed
-//   byte
+//   q(x) = floor(x / 2^e + r) mod 256
+//   heard - own = 2^e * (q(heard) - q(own)), as a signed byte
 //
 // r is a pseudo-random number in [0, 1) that is the same on all ranks: it depends on the round and
 // on the place of the value alone. So the expected difference is the true one, and equal values

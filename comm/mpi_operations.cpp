@@ -72,11 +72,7 @@ class MpiCollective : public Operation {
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     // MPI does not tell which member of a collective is late.
-    std::vector<int> others;
-    for (std::size_t member = 0; member < group_->world_ranks.size(); ++member) {
-      if (static_cast<int>(member) != group_->rank) others.push_back(group_->world_ranks[member]);
-    }
-    return others;
+    return other_members(*group_);
   }
 
  protected:
@@ -273,6 +269,14 @@ class MpiCall : public Operation {
 };
 
 }  // namespace
+
+std::vector<int> other_members(const MpiGroup& group) {
+  std::vector<int> others;
+  for (std::size_t member = 0; member < group.world_ranks.size(); ++member) {
+    if (static_cast<int>(member) != group.rank) others.push_back(group.world_ranks[member]);
+  }
+  return others;
+}
 
 std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, ConstBlock send,
                                              std::vector<int> peers,

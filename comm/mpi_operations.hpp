@@ -25,6 +25,9 @@ struct MpiGroup {
   std::int64_t least_ring_bytes = std::numeric_limits<std::int64_t>::max();
 };
 
+/// The world ranks of the members other than this one.
+std::vector<int> other_members(const MpiGroup& group);
+
 std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, ConstBlock send,
                                              std::vector<int> peers,
                                              std::vector<Incoming> incoming);

@@ -20,7 +20,6 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "base/sorted.hpp"
 #include "base/text.hpp"
 #include "comm/add_block.hpp"
 #include "comm/mpi_check.hpp"
@@ -81,19 +80,13 @@ class MpiRingSum : public Operation {
   /// first passes this is the nearest rank before this one that has not begun. If no piece is
   /// missing, the rank after this one has not taken all of them.
   [[nodiscard]] std::vector<int> waiting_for() const override {
-    std::vector<int> ranks;
-    if (num_posted_ == 0) {
-      for (std::int64_t distance = 1; distance < size_; ++distance) {
-        ranks.push_back(world_rank(distance));
-      }
-      sort_unique(ranks);
-    } else if (num_received_ < num_pieces_) {
+    if (num_posted_ == 0) return other_members(*group_);
+    if (num_received_ < num_pieces_) {
       const std::int64_t pass = num_received_ / shard_pieces_;
-      ranks = {world_rank(-1 - pass % (size_ - 1))};
-    } else if (num_sent_ < num_pieces_) {
-      ranks = {world_rank(1)};
+      return {world_rank(-1 - pass % (size_ - 1))};
     }
-    return ranks;
+    if (num_sent_ < num_pieces_) return {world_rank(1)};
+    return {};
   }
 
  private:

@@ -44,12 +44,20 @@ std::int64_t result_of(std::span<const T> sum) {
 
 }  // namespace
 
-LaneSpec GridLane::ballot_spec(const LaneSpec& spec) {
-  return {.rounds = LaneRounds::kSum,
-          .bucket = spec.bucket,
-          .numel = kBallotSize,
-          .dtype = spec.dtype,
-          .content = "votes"};
+std::unique_ptr<Lane> GridLane::around(std::unique_ptr<CodedLane> blocks, const LaneSpec& spec,
+                                       LaneFactory& factory, Stream& stream,
+                                       std::int64_t& num_wide) {
+  if (!blocks->needs_grid()) return blocks;
+  auto votes = factory.make_lane({.rounds = LaneRounds::kSum,
+                                  .bucket = spec.bucket,
+                                  .numel = kBallotSize,
+                                  .dtype = spec.dtype,
+                                  .content = "votes"});
+  return std::make_unique<GridLane>(Parts{.blocks = std::move(blocks),
+                                          .votes = std::move(votes),
+                                          .stream = stream,
+                                          .num_wide = num_wide},
+                                    spec);
 }
 
 GridLane::GridLane(Parts parts, const LaneSpec& spec)

@@ -43,7 +43,7 @@ class GridLane : public Lane {
 
   struct Parts {
     std::unique_ptr<CodedLane> blocks;
-    /// Carries the votes; of ballot_spec(), between the same ranks.
+    /// Carries the votes: a lane of LaneRounds::kSum between the same ranks.
     std::unique_ptr<Lane> votes;
     /// Must outlive the lane, as must the counter.
     Stream& stream;
@@ -52,8 +52,10 @@ class GridLane : public Lane {
   };
   /// `spec`: of the blocks.
   GridLane(Parts parts, const LaneSpec& spec);
-  /// The lane for the votes on the grids of lanes of `spec`.
-  static LaneSpec ballot_spec(const LaneSpec& spec);
+  /// The lane itself, or a GridLane around it if it needs grids. `factory` makes the lane for the
+  /// votes. The other parameters are as in Parts.
+  static std::unique_ptr<Lane> around(std::unique_ptr<CodedLane> blocks, const LaneSpec& spec,
+                                      LaneFactory& factory, Stream& stream, std::int64_t& num_wide);
 
   void start(std::int64_t k, const Buffer& send) override;
   void wait() override { parts_.blocks->wait(); }

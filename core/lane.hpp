@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/buffer.hpp"
 #include "base/types.hpp"
@@ -89,14 +90,35 @@ class Lane {
   virtual void restore(const GridState& /*state*/) {}
 };
 
-/// A lane for a codec with needs_grid(). Whoever makes it sets the grids (grid_lane.hpp).
+/// A lane that may encode its messages. For a codec with needs_grid(), a GridLane sets the grids.
 class CodedLane : public Lane {
  public:
+  /// `codec`: null where messages are plain. A codec without needs_grid() ignores its grid, so it
+  /// has one from the beginning.
+  explicit CodedLane(const Codec* codec) : codec_(codec) {
+    if (codec != nullptr && !codec->needs_grid()) next_grid_ = Grid();
+  }
+  [[nodiscard]] bool needs_grid() const { return codec_ != nullptr && codec_->needs_grid(); }
   /// Sets the grid of the next start(), and of the encoding before it. Without a grid the next
   /// start() sends a plain block. The update that mixes in the next round adds its differences to
   /// `stats`.
-  virtual void set_grid(const std::optional<Grid>& grid,
-                        std::shared_ptr<DifferenceStats> stats) = 0;
+  void set_grid(const std::optional<Grid>& grid, std::shared_ptr<DifferenceStats> stats) {
+    next_grid_ = grid;
+    stats_ = std::move(stats);
+  }
+
+ protected:
+  /// Null: blocks are sent as they are.
+  [[nodiscard]] const Codec* codec() const { return codec_; }
+  /// Null: the next block is sent as it is.
+  [[nodiscard]] const std::optional<Grid>& next_grid() const { return next_grid_; }
+  /// May be null.
+  [[nodiscard]] const std::shared_ptr<DifferenceStats>& stats() const { return stats_; }
+
+ private:
+  const Codec* codec_;
+  std::optional<Grid> next_grid_;
+  std::shared_ptr<DifferenceStats> stats_;
 };
 
 /// Which ranks exchange messages in the rounds of a lane.

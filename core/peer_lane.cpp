@@ -20,37 +20,28 @@ namespace {
 class PeerLane : public CodedLane {
  public:
   PeerLane(const PeerLanes::Setup& setup, Peers& peers, const LaneSpec& spec)
-      : setup_(setup),
+      : CodedLane(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr),
+        setup_(setup),
         peers_(peers),
-        spec_(spec),
-        codec_(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr) {
-    if (codec_ != nullptr && !codec_->needs_grid()) next_grid_ = Grid();
-  }
-
-  [[nodiscard]] bool needs_grid() const { return codec_ != nullptr && codec_->needs_grid(); }
-
-  void set_grid(const std::optional<Grid>& grid, std::shared_ptr<DifferenceStats> stats) override {
-    next_grid_ = grid;
-    stats_ = std::move(stats);
-  }
+        spec_(spec) {}
 
   void start(std::int64_t k, const Buffer& send) override {
     const RankRound& round = peers_.round(k);
     round_ = k;
     update_scale_ = round.update_scale;
     has_arrived_ = false;
-    const bool is_encoded = std::exchange(encoded_grid_, std::nullopt) == next_grid_;
+    const bool is_encoded = std::exchange(encoded_grid_, std::nullopt) == next_grid();
     if (round.kind == RankRound::Kind::kIdle && round.node_size == 1) return;
     sent_ = send;
     decodes_ = is_coded(round) && round.node_size == 1;
     // Sums hold more than one other rank's values.
-    measures_ = stats_ != nullptr && round.kind != RankRound::Kind::kGroup && round.node_size == 1;
-    if (decodes_) grid_ = *next_grid_;
+    measures_ = stats() != nullptr && round.kind != RankRound::Kind::kGroup && round.node_size == 1;
+    if (decodes_) grid_ = *next_grid();
     if (decodes_ && !is_encoded) {
       if (own_.block().data == nullptr) own_ = allocate_encoded();
       const TimelineScope scope(setup_.timeline.get(),
                                 {.what = "encode", .bucket = spec_.bucket, .round = k});
-      enqueue_encode(setup_.stream, {.codec = codec_, .own = own_.block(), .next_grid = grid_},
+      enqueue_encode(setup_.stream, {.codec = codec(), .own = own_.block(), .next_grid = grid_},
                      send.block(), setup_.simd);
     }
     if (setup_.stream.on_host()) {
@@ -61,7 +52,7 @@ class PeerLane : public CodedLane {
     const std::int64_t plain = send.block().bytes();
     setup_.metrics.bytes_sent += gossamer::bytes_sent(
         round, peers_.world().rank(),
-        {plain, is_coded(round) ? encoded_bytes(*codec_, spec_.numel) : plain});
+        {plain, is_coded(round) ? encoded_bytes(*codec(), spec_.numel) : plain});
   }
 
   void wait() override {
@@ -81,24 +72,24 @@ class PeerLane : public CodedLane {
 
   Intake take() override {
     Intake intake{.update_scale = update_scale_};
-    if (decodes_ && next_grid_) {
+    if (decodes_ && next_grid()) {
       // The next round is likely to be of the same kind.
-      intake.coding = {.codec = codec_,
+      intake.coding = {.codec = codec(),
                        .own = own_.block(),
                        .encodes = true,
                        .grid = grid_,
-                       .next_grid = *next_grid_};
-      encoded_grid_ = next_grid_;
+                       .next_grid = *next_grid()};
+      encoded_grid_ = next_grid();
     }
     if (!std::exchange(has_arrived_, false)) return intake;
     intake.keep = keep_;
     intake.inboxes = arriving_;
     if (!decodes_ && !measures_) return intake;
-    intake.coding.codec = codec_;
+    intake.coding.codec = codec();
     intake.coding.own = own_.block();
     intake.coding.grid = grid_;
     intake.coding.decodes = decodes_;
-    if (measures_) intake.coding.stats = stats_;
+    if (measures_) intake.coding.stats = stats();
     return intake;
   }
 
@@ -110,13 +101,13 @@ class PeerLane : public CodedLane {
  private:
   /// Whether the messages to the peers of a round are encoded.
   [[nodiscard]] bool is_coded(const RankRound& round) const {
-    if (codec_ == nullptr || !next_grid_ || round.kind == RankRound::Kind::kGroup) return false;
+    if (codec() == nullptr || !next_grid() || round.kind == RankRound::Kind::kGroup) return false;
     // The worker mixes the sums of nodes, and knows no grid.
     return round.node_size == 1 || !needs_grid();
   }
 
   Buffer allocate_encoded() {
-    return setup_.stream.allocate(encoded_bytes(*codec_, spec_.numel), DType::kUInt8);
+    return setup_.stream.allocate(encoded_bytes(*codec(), spec_.numel), DType::kUInt8);
   }
 
   /// Allocates inboxes until there are `count` of them. Returns the inboxes for plain blocks, or
@@ -135,7 +126,7 @@ class PeerLane : public CodedLane {
     std::shared_ptr<void> owner = sent_.owner();
     for (const Buffer& inbox : inboxes_) owner = both(std::move(owner), inbox.owner());
     for (const Buffer& inbox : encoded_inboxes_) owner = both(std::move(owner), inbox.owner());
-    if (codec_ != nullptr) owner = both(std::move(owner), own_.owner());
+    if (codec() != nullptr) owner = both(std::move(owner), own_.owner());
     const bool sums = spec_.rounds == LaneRounds::kSum;
     return {.label = {.what = sums ? "all-reduce" : "exchange", .bucket = spec_.bucket, .round = k},
             .owner = std::move(owner),
@@ -221,7 +212,7 @@ class PeerLane : public CodedLane {
     OpContext context = context_of(k);
     context.after = std::move(sum);
     if (coded) {
-      context.prepare = [stream = peers_.world().stream(), codec = codec_, own = own_.block(),
+      context.prepare = [stream = peers_.world().stream(), codec = codec(), own = own_.block(),
                          inbox, simd = setup_.simd, kept = context.owner]() -> EventPtr {
         enqueue_encode(*stream, {.codec = codec, .own = own}, inbox, simd);
         stream->keep(kept);
@@ -245,7 +236,7 @@ class PeerLane : public CodedLane {
     }
     return [stream = peers_.world().stream(), inbox, keep = (coded ? 1.0 : round.keep) * mean,
             heard = std::move(heard),
-            coding = Coding{.codec = codec_, .own = own_.block(), .decodes = coded},
+            coding = Coding{.codec = codec(), .own = own_.block(), .decodes = coded},
             simd = setup_.simd, kept = std::move(owner)]() -> EventPtr {
       enqueue_mix(*stream, inbox, keep, heard, coding, simd);
       // If the operation fails, the stream may still use this memory when the operation's owner
@@ -258,21 +249,16 @@ class PeerLane : public CodedLane {
   const PeerLanes::Setup& setup_;
   Peers& peers_;
   LaneSpec spec_;
-  /// Null: blocks are sent as they are.
-  const Codec* codec_;
   /// The block of the round under way.
   Buffer sent_;
   /// Its encoded form; in rounds of two levels, that of the node's sum.
   Buffer own_;
-  /// Of the round under way, and of the next one. Null: the next block is sent as it is.
+  /// Of the round under way.
   Grid grid_ = {};
-  std::optional<Grid> next_grid_;
   /// The grid with which the update that uses the last Intake encodes the next block; null: it does
   /// not encode.
   std::optional<Grid> encoded_grid_;
-  /// May be null.
-  std::shared_ptr<DifferenceStats> stats_;
-  /// True: the update adds the differences of the round under way to stats_.
+  /// True: the update adds the differences of the round under way to stats().
   bool measures_ = false;
   /// True: the blocks of the last round are encoded, and this rank's update decodes them.
   bool decodes_ = false;
@@ -304,12 +290,11 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
   const int size = world.size();
   switch (rounds) {
     case LaneRounds::kTopology:
-      if (!setup_.topology) throw std::logic_error("PeerLanes: a lane needs a topology");
-      peers = std::make_unique<Peers>(world, *setup_.topology, most_members(setup_));
-      break;
     case LaneRounds::kTopologyUnsummed:
       if (!setup_.topology) throw std::logic_error("PeerLanes: a lane needs a topology");
-      peers = std::make_unique<Peers>(world, *setup_.topology, MostMembers{.ranks = size});
+      peers = std::make_unique<Peers>(
+          world, *setup_.topology,
+          rounds == LaneRounds::kTopology ? most_members(setup_) : MostMembers{.ranks = size});
       break;
     case LaneRounds::kMean:
       complete_ = make_topology("complete", {.size = size, .node_size = size});
@@ -323,14 +308,8 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
 }
 
 std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
-  auto lane = std::make_unique<PeerLane>(setup_, peers_of(spec.rounds), spec);
-  if (!lane->needs_grid()) return lane;
-  return std::make_unique<GridLane>(
-      GridLane::Parts{.blocks = std::move(lane),
-                      .votes = make_lane(GridLane::ballot_spec(spec)),
-                      .stream = setup_.stream,
-                      .num_wide = setup_.metrics.num_wide_differences},
-      spec);
+  return GridLane::around(std::make_unique<PeerLane>(setup_, peers_of(spec.rounds), spec), spec,
+                          *this, setup_.stream, setup_.metrics.num_wide_differences);
 }
 
 }  // namespace gossamer

@@ -1,8 +1,8 @@
 // Modulo quantisation (Lu and De Sa, "Moniqua: Modulo Quantized Communication in Decentralized
 // SGD", ICML 2020). All ranks agree on a grid with the step 2^e. A rank sends, for every value, the
 // number of its grid point modulo 256. The receiver knows its own value, so it needs only the
-// difference of the two numbers, and it finds this difference as long as the values lie less than
-// 128 steps apart.
+// difference of the two numbers, and it finds this difference as long as the values lie at most
+// 127 steps apart.
 //
 //   q(x) = floor(x / 2^e + r) mod 256
 //   heard - own = 2^e * (q(heard) - q(own)), as a signed byte

@@ -25,20 +25,15 @@ const LaneSpec kSpec = {.numel = 4};
 /// Remembers the grid of every round.
 class FakeBlocks : public CodedLane {
  public:
-  explicit FakeBlocks(std::map<std::int64_t, std::optional<Grid>>& grids) : grids_(grids) {}
-  void set_grid(const std::optional<Grid>& grid, std::shared_ptr<DifferenceStats> stats) override {
-    grid_ = grid;
-    stats_ = std::move(stats);
-  }
-  void start(std::int64_t k, const Buffer& /*send*/) override { grids_[k] = grid_; }
+  explicit FakeBlocks(std::map<std::int64_t, std::optional<Grid>>& grids)
+      : CodedLane(find_codec("int8")), grids_(grids) {}
+  void start(std::int64_t k, const Buffer& /*send*/) override { grids_[k] = next_grid(); }
   void wait() override {}
-  Intake take() override { return {.coding = {.stats = stats_}}; }
+  Intake take() override { return {.coding = {.stats = stats()}}; }
   void forget() override {}
 
  private:
   std::map<std::int64_t, std::optional<Grid>>& grids_;
-  std::optional<Grid> grid_;
-  std::shared_ptr<DifferenceStats> stats_;
 };
 
 /// The sum of all ranks' ballots, for every window.

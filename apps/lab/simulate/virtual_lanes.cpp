@@ -181,37 +181,24 @@ class VirtualNetwork::RankLanes : public LaneFactory {
           spec, network_.topology_, network_.world_size_, network_.codec_));
     }
     VirtualWire& wire = *network_.wires_[num_lanes_++];
-    auto lane = std::make_unique<VirtualLane>(wire, rank_);
-    if (wire.codec() == nullptr || !wire.codec()->needs_grid()) return lane;
-    return std::make_unique<GridLane>(
-        GridLane::Parts{.blocks = std::move(lane),
-                        .votes = make_lane(GridLane::ballot_spec(spec)),
-                        .stream = stream_,
-                        .num_wide = num_wide_differences_},
-        spec);
+    return GridLane::around(std::make_unique<VirtualLane>(wire, rank_), spec, *this, stream_,
+                            num_wide_differences_);
   }
   [[nodiscard]] int num_ranks() const override { return network_.world_size_; }
 
  private:
   class VirtualLane : public CodedLane {
    public:
-    VirtualLane(VirtualWire& wire, int rank) : wire_(wire), rank_(rank) {
-      if (wire.codec() != nullptr && !wire.codec()->needs_grid()) next_grid_ = Grid();
-    }
-    void set_grid(const std::optional<Grid>& grid,
-                  std::shared_ptr<DifferenceStats> stats) override {
-      next_grid_ = grid;
-      stats_ = std::move(stats);
-    }
+    VirtualLane(VirtualWire& wire, int rank) : CodedLane(wire.codec()), wire_(wire), rank_(rank) {}
     void start(std::int64_t k, const Buffer& send) override {
-      grid_ = next_grid_.value_or(Grid());
-      wire_.start(rank_, k, send.block(), next_grid_);
+      grid_ = next_grid().value_or(Grid());
+      wire_.start(rank_, k, send.block(), next_grid());
     }
     void wait() override {}
     Intake take() override {
       Intake intake = wire_.take(rank_);
       intake.coding.grid = grid_;
-      if (intake.coding.codec != nullptr) intake.coding.stats = stats_;
+      if (intake.coding.codec != nullptr) intake.coding.stats = stats();
       return intake;
     }
     void forget() override { wire_.forget(rank_); }
@@ -219,10 +206,8 @@ class VirtualNetwork::RankLanes : public LaneFactory {
    private:
     VirtualWire& wire_;
     int rank_;
-    std::optional<Grid> next_grid_;
     /// Of the round under way.
     Grid grid_;
-    std::shared_ptr<DifferenceStats> stats_;
   };
 
   VirtualNetwork& network_;

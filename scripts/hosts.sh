@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/hosts.sh [--hosts N] [--rate RATE] COMMAND...
+# scripts/hosts.sh [--hosts N] [--rate RATE] [--tcp NAME] COMMAND...
 #
 # Tries programs on a slow network with one machine. Makes N hosts (4 when not given) that are joined
 # by a switch, limits what each host sends and receives to RATE (500mbit when not given), and runs
@@ -12,11 +12,13 @@
 #   scripts/hosts.sh link 2 down                in that shell: unplugs host 2; `up` plugs it in again
 #
 # The hosts are Linux network namespaces with host names of their own. They share the machine's
-# processors and files. RATE is a number with kbit, mbit or gbit. `hosts.sh mpirun` starts
+# processors and files. RATE is a number with kbit, mbit or gbit. NAME is the congestion control of
+# TCP between the hosts (cubic when not given, whatever the machine itself uses), one of
+# /proc/sys/net/ipv4/tcp_available_congestion_control. `hosts.sh mpirun` starts
 # scripts/launch/mpirun.sh, and takes no options of mpirun. MPIEXEC names the launcher; Open MPI 4 and
-# 5 and MPICH work. Needs ip and tc (Debian's
-# iproute2), and root or a kernel that lets users make namespaces. Exit code 77: this machine cannot
-# make such hosts. Ctrl-C and SIGTERM kill everything at once.
+# 5 and MPICH work. Needs ip and tc (Debian's iproute2), and root or a kernel that lets users make
+# namespaces. Exit code 77: this machine cannot make such hosts. Ctrl-C and SIGTERM kill everything at
+# once.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
@@ -49,6 +51,7 @@ make_hosts() {
     ip -n "host$i" link set lo up
     ip -n "host$i" addr add "10.77.0.$((i + 1))/24" dev eth0
     ip -n "host$i" link set eth0 up
+    ip -n "host$i" route change 10.77.0.0/24 dev eth0 src "10.77.0.$((i + 1))" congctl "$tcp"
     # What leaves a port of the switch is what its host receives.
     tc -n "host$i" qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
     tc qdisc add dev "port$i" root tbf rate "$rate" burst 256kb latency 50ms
@@ -91,8 +94,8 @@ mpirun_on_hosts() {
 }
 
 if [[ ${1:-} == --inside ]]; then
-  num_hosts=$2 rate=$3
-  shift 3
+  num_hosts=$2 rate=$3 tcp=$4
+  shift 4
   set -E
   trap 'complain "hosts.sh: this machine cannot make hosts: $BASH_COMMAND"; exit 77' ERR
   make_hosts
@@ -120,18 +123,23 @@ fi
 # ---- outside -----------------------------------------------------------------------------------
 
 num_hosts=4 rate=500mbit
+known_tcp=$(cat /proc/sys/net/ipv4/tcp_available_congestion_control)
+# Every Linux has reno.
+[[ " $known_tcp " == *" cubic "* ]] && tcp=cubic || tcp=reno
 while [[ ${1:-} == --* ]]; do
   case $1 in
-    --hosts | --rate) [[ -n ${2:-} ]] || die "hosts.sh: $1 needs a value" ;;&
+    --hosts | --rate | --tcp) [[ -n ${2:-} ]] || die "hosts.sh: $1 needs a value" ;;&
     --hosts) num_hosts=$2 ;;
     --rate) rate=$2 ;;
-    *) die "hosts.sh: unknown option $1, allowed: --hosts, --rate; --help alone explains them" ;;
+    --tcp) tcp=$2 ;;
+    *) die "hosts.sh: unknown option $1, allowed: --hosts, --rate, --tcp; --help alone explains them" ;;
   esac
   shift 2
 done
 [[ $num_hosts =~ ^[1-9][0-9]?$ ]] || die "hosts.sh: --hosts $num_hosts, allowed: 1 to 99"
 [[ $rate =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ ]] ||
   die "hosts.sh: --rate $rate, allowed: a number with kbit, mbit or gbit, as 500mbit"
+[[ " $known_tcp " == *" $tcp "* ]] || die "hosts.sh: --tcp $tcp, this kernel has: $known_tcp"
 (($# > 0)) || die "hosts.sh: which command? See scripts/hosts.sh --help"
 [[ $1 != mpirun ]] || need_program "${2:-}"
 [[ $1 != link ]] || die "hosts.sh: link works on a host, in the shell of: $script bash"
@@ -148,7 +156,7 @@ if ! refusal=$("${namespaces[@]}" true 2>&1); then
   exit 77
 fi
 # unshare itself does not react to signals. The end of unshare ends everything inside.
-"${namespaces[@]}" "$script" --inside "$num_hosts" "$rate" "$@" <&0 &
+"${namespaces[@]}" "$script" --inside "$num_hosts" "$rate" "$tcp" "$@" <&0 &
 job=$!
 trap 'kill -KILL "$job"; exit 130' INT
 trap 'kill -KILL "$job"; exit 143' TERM HUP

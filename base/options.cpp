@@ -36,6 +36,7 @@ std::string describe(const NumberRule& rule) {
   if (std::isfinite(rule.max)) {
     text += concat(low ? " and" : "", rule.below_max ? " < " : " <= ", shortest(rule.max));
   }
+  if (!rule.word.empty()) text += concat(", or ", rule.word);
   return text;
 }
 
@@ -239,6 +240,18 @@ std::optional<double> Options::optional_number(std::string_view key, NumberRule 
     return std::nullopt;
   }
   rule.fallback.reset();
+  return number(key, rule);
+}
+
+std::optional<double> Options::number_or(std::string_view word, std::string_view key,
+                                         NumberRule rule) const {
+  const YamlNode* node = look_up(key);
+  if (node != nullptr && node->kind == YamlNode::Kind::kScalar &&
+      canonical_name(node->scalar) == word) {
+    record(key, std::string(word));
+    return std::nullopt;
+  }
+  rule.word = word;
   return number(key, rule);
 }
 

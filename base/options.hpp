@@ -40,6 +40,8 @@ struct NumberRule {
   /// True: the bound itself is not allowed.
   bool above_min = false;
   bool below_max = false;
+  /// Set by number_or(): a word that may stand in place of the number.
+  std::string_view word = {};
 };
 
 /// One resolved value: its dotted path and its value written as YAML.
@@ -75,6 +77,10 @@ class Options {
   /// Like integer and number, for keys whose absence has a meaning of its own.
   std::optional<std::int64_t> optional_integer(std::string_view key, IntegerRule rule) const;
   std::optional<double> optional_number(std::string_view key, NumberRule rule) const;
+
+  /// A number, or `word`, which gives no number. A key that is not given has the rule's fallback.
+  std::optional<double> number_or(std::string_view word, std::string_view key,
+                                  NumberRule rule) const;
 
   /// The section under `key`; an empty section when the key is not given.
   Options section(std::string_view key) const;

@@ -38,9 +38,6 @@ GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,
     : options_(options),
       stream_(stream),
       squares_(stream.allocate(num_entries, DType::kFloat64)),
-      decisions_(
-          stream.allocate(2 * num_buckets * std::int64_t{sizeof(GradientDecision)}, DType::kUInt8)),
-      num_buckets_(num_buckets),
       flags_(stream.allocate(2, DType::kFloat64)),
       last_norm_(stream.allocate(1, DType::kFloat64)),
       report_(stream.allocate_host(num_entries + 1, DType::kFloat64)) {
@@ -49,11 +46,18 @@ GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,
     throw ConfigError(concat("the norm that gradients are clipped to is ", options.clip_norm,
                              ", allowed: a number > 0"));
   }
+  set_num_buckets(num_buckets);
   // A negative norm means that there has been no step.
   const Buffer none = stream.allocate_host(1, DType::kFloat64);
   none.block().as<double>()[0] = -1.0;
   stream.copy(last_norm_.block(), none.block());
   stream.synchronize();
+}
+
+void GradientPolicy::set_num_buckets(std::int64_t num_buckets) {
+  decisions_ =
+      stream_.allocate(2 * num_buckets * std::int64_t{sizeof(GradientDecision)}, DType::kUInt8);
+  num_buckets_ = num_buckets;
 }
 
 bool GradientPolicy::defers() const {

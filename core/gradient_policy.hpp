@@ -79,6 +79,9 @@ class GradientPolicy {
   GradientPolicy(const GradientOptions& options, Stream& stream, std::int64_t num_entries,
                  std::int64_t num_buckets);
 
+  /// Makes room for the decisions of so many buckets, in place of those of the step before. Call
+  /// this between two steps, when the stream's work is done.
+  void set_num_buckets(std::int64_t num_buckets);
   /// Sets the factor that gradients are multiplied by before anything else: 1 over the loss scale,
   /// if there is one. Takes effect with the next gradient used.
   void set_scale(double scale) { scale_ = scale; }
@@ -125,7 +128,7 @@ class GradientPolicy {
   Buffer squares_;
   /// The decisions of all buckets, then the unscaled decisions of all buckets.
   Buffer decisions_;
-  std::int64_t num_buckets_;
+  std::int64_t num_buckets_ = 0;
   /// Two numbers: this rank's flag, and the sum of the flags of all ranks.
   Buffer flags_;
   Buffer last_norm_;

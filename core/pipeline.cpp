@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/peer_lane.hpp"
+#include "core/state_copy.hpp"
 
 namespace gossamer {
 namespace {
@@ -39,13 +40,13 @@ std::int64_t num_entries(const BucketPlan& plan) {
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
                    const BucketPlan& plan, std::vector<ParameterMemory> memory)
     : config_(checked(std::move(config))),
+      parameters_(std::move(parameters)),
       communicator_(communicator),
       stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
       pool_(config_.num_threads),
       policy_(config_.gradients, stream_, num_entries(plan), std::ssize(plan.buckets)),
-      places_(parameters.size()),
+      places_(parameters_.size()),
       scope_(stream_) {
-  make_buckets(parameters, plan, std::move(memory));
   lanes_ = std::make_unique<PeerLanes>(PeerLanes::Setup{.stream = stream_,
                                                         .communicator = communicator,
                                                         .topology = config_.topology,
@@ -53,17 +54,10 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
                                                         .metrics = metrics_,
                                                         .simd = config_.simd,
                                                         .timeline = config_.timeline});
-  algorithm_ = config_.algorithm.make({.buckets = buckets_,
-                                       .lanes = *lanes_,
-                                       .progress = progress_,
-                                       .schedule = *config_.schedule,
-                                       .stream = stream_,
-                                       .simd = config_.simd,
-                                       .pool = &pool_});
+  make_buckets(plan, std::move(memory));
 }
 
-void Pipeline::make_buckets(const std::vector<ParameterInfo>& parameters, const BucketPlan& plan,
-                            std::vector<ParameterMemory> memory) {
+void Pipeline::make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
   if (memory.size() != plan.buckets.size()) {
     throw std::logic_error("Pipeline: memory for every bucket is needed");
   }
@@ -71,7 +65,7 @@ void Pipeline::make_buckets(const std::vector<ParameterInfo>& parameters, const 
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     const auto& entries = plan.buckets[b].entries;
     const Block squares = part_of(policy_.squares(), first_entry, std::ssize(entries));
-    buckets_.emplace_back(static_cast<std::int64_t>(b), plan.buckets[b], parameters,
+    buckets_.emplace_back(static_cast<std::int64_t>(b), plan.buckets[b], parameters_,
                           Bucket::Memory{std::move(memory[b]), squares}, *config_.optimizer,
                           stream_);
     for (std::size_t e = 0; e < entries.size(); ++e) {
@@ -79,6 +73,13 @@ void Pipeline::make_buckets(const std::vector<ParameterInfo>& parameters, const 
     }
     first_entry += std::ssize(entries);
   }
+  algorithm_ = config_.algorithm.make({.buckets = buckets_,
+                                       .lanes = *lanes_,
+                                       .progress = progress_,
+                                       .schedule = *config_.schedule,
+                                       .stream = stream_,
+                                       .simd = config_.simd,
+                                       .pool = &pool_});
 }
 
 void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
@@ -248,6 +249,18 @@ void Pipeline::visit(StateVisitor& visitor) {
   if (has_sent_) return;
   drain();
   algorithm_->forget();
+}
+
+void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
+  StateCopy state;
+  visit(state);
+  // The algorithm refers to the buckets.
+  algorithm_.reset();
+  buckets_.clear();
+  policy_.set_num_buckets(std::ssize(plan.buckets));
+  make_buckets(plan, std::move(memory));
+  state.load();
+  visit(state);
 }
 
 const PipelineMetrics& Pipeline::metrics() {

@@ -13,6 +13,8 @@
 // To write parameters from outside: drain(), write, forget_arrived(). The next step then mixes
 // nothing, because what has arrived belongs to the old parameters.
 //
+// Between two steps, replan() moves the parameters and all state into other buckets.
+//
 // Streams: all work on memory goes to one stream, in the order of the calls. On a stream that lags
 // behind (a GPU's), the code that writes gradients or reads parameters must do so in the stream's
 // order. The first call of a step waits until it is known how the step before ended, so the host is
@@ -87,6 +89,12 @@ class Pipeline {
   /// algorithm, optimizer and parameters must be the same as at saving; bucket sizes may differ.
   void visit(StateVisitor& visitor);
 
+  /// Collective, between two steps. Drains, and replaces the buckets by those of `plan`, which
+  /// holds the same parameters. `memory` is for their parameters, as in the constructor; its values
+  /// do not count. Training continues as if it had been saved, and loaded into a pipeline with
+  /// these buckets. Until then all state is in memory twice. Throws what drain() and visit() throw.
+  void replan(const BucketPlan& plan, std::vector<ParameterMemory> memory);
+
   /// Sets the factor that gradients are multiplied by before clipping and update; see
   /// GradientPolicy.
   void set_gradient_scale(double scale) { policy_.set_scale(scale); }
@@ -110,8 +118,8 @@ class Pipeline {
     std::int64_t entry = 0;
   };
 
-  void make_buckets(const std::vector<ParameterInfo>& parameters, const BucketPlan& plan,
-                    std::vector<ParameterMemory> memory);
+  /// Makes the buckets, and the algorithm's part for them.
+  void make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory);
   [[nodiscard]] bool defers() const { return algorithm_->updates_at_end() || policy_.defers(); }
   /// Handles buckets in order, as long as the next one is ready.
   void advance();
@@ -131,6 +139,7 @@ class Pipeline {
                            bool is_own) const;
 
   Config config_;
+  std::vector<ParameterInfo> parameters_;
   Communicator& communicator_;
   InlineStream inline_stream_;
   Stream& stream_;

@@ -71,6 +71,7 @@ class BenchEngine {
   [[nodiscard]] std::int64_t num_buckets() const {
     return wrapper_ ? std::ssize(wrapper_->plan().buckets) : 0;
   }
+  [[nodiscard]] bool tries_buckets() const { return wrapper_ && wrapper_->tries_buckets(); }
   [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
   [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }
   /// The median step time of each turn, in seconds.

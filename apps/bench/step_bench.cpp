@@ -100,7 +100,7 @@ class StepBench {
  private:
   void go(BenchEngine& engine, std::int64_t count, bool keep) {
     std::vector<Row> rows;
-    for (std::int64_t k = 0; k < count; ++k) {
+    for (std::int64_t k = 0; k < count || engine.tries_buckets(); ++k) {
       Row row = engine.step(pool_);
       // The first step of a turn finds no exchange in flight, so it does not count.
       if (keep && k > 0) rows.push_back(std::move(row));
@@ -150,7 +150,7 @@ class StepBench {
         {"optim_impl", "gossamer"},
         {"accum_iter", accumulates(options_.optimizer) ? Json(options_.accum_iter) : Json()},
         {"batch_size", batch_size_},
-        {"bucket_mb", options_.bucket_mb},
+        {"bucket_mb", options_.bucket_mb == 0.0 ? Json("auto") : Json(options_.bucket_mb)},
         {"threads", options_.threads},
         {"timed_steps", engine.rows().size()},
         {"step_ms", rounded(step_ms, 3)},

@@ -54,6 +54,7 @@ struct StepBenchOptions {
   std::int64_t rounds = 5;
   /// Samples per rank; 0: the model's default.
   std::int64_t batch_size = 0;
+  /// 0: the steps before the timed ones try several sizes.
   double bucket_mb = 25.0;
   std::int64_t accum_iter = 4;
   double lr = 3e-4;

@@ -189,8 +189,17 @@ void add_step_command(CLI::App& parent, int& exit_code) {
       ->add_option("--batch-size", options.batch_size,
                    "Samples per rank; 0: mlp 64, resnet20 32, gpt 4")
       ->check(count(0));
-  command->add_option("--bucket-mb", options.bucket_mb, "MiB at which a bucket closes")
-      ->check(CLI::Range(1e-6, 1e6))
+  const auto size_or_auto = [](std::string& text) {
+    if (text == "auto") {
+      text = "0";
+      return std::string();
+    }
+    return CLI::Range(1e-6, 1e6)(text);
+  };
+  command
+      ->add_option("--bucket-mb", options.bucket_mb,
+                   "MiB at which a bucket closes. auto: the first steps try 25, 8, 3 and 1")
+      ->transform(CLI::Validator(size_or_auto, "or auto"))
       ->capture_default_str();
   command->add_option("--accum-iter", options.accum_iter, "Steps per cycle of accum optimizers")
       ->check(count(1))

@@ -123,6 +123,20 @@ void read_optimizer(const Options& root, RunConfig& config) {
   static_cast<void>(config.make_schedule(1));
 }
 
+void read_buckets(const Options& buckets, RunConfig& config) {
+  const auto size_mb = buckets.number_or(
+      "auto", "size_mb", {.fallback = 25.0, .min = 0.0, .max = 1e6, .above_min = true});
+  if (!size_mb && config.device.graph) {
+    buckets.fail(
+        "size_mb",
+        "is auto, which moves the parameters while sizes are tried, and device.graph needs "
+        "them in their places, allowed: a number > 0");
+  }
+  constexpr double kMib = 1024.0 * 1024.0;
+  config.bucket_bytes = std::max(static_cast<std::int64_t>(size_mb.value_or(0.0) * kMib),
+                                 std::int64_t{size_mb ? 1 : 0});
+}
+
 void read_train(const Options& train, RunConfig& config) {
   const bool scales = config.device.precision == Precision::kFp16;
   const bool given = train.has("nonfinite");
@@ -210,10 +224,7 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
   read_model_and_data(root, config);
   read_communication(root, world, config);
   read_optimizer(root, config);
-  config.bucket_bytes = static_cast<std::int64_t>(
-      1024.0 * 1024.0 *
-      root.section("buckets").number(
-          "size_mb", {.fallback = 25.0, .min = 0.0, .max = 1e6, .above_min = true}));
+  read_buckets(root.section("buckets"), config);
   take_launch_config(root, config);
   read_log(root.section("log"), config);
   read_train(root.section("train"), config);

@@ -106,7 +106,15 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
 
 void DataParallelCore::set_accumulate_grad(bool accumulate) { state_->accumulating = accumulate; }
 
-void DataParallelCore::set_recording(bool recording) { state_->recording = recording; }
+void DataParallelCore::set_recording(bool recording) {
+  if (recording && state_->tuner) {
+    throw ConfigError(
+        "a recorded step needs parameters that stay in their places, and bucket_bytes is 0, which "
+        "moves them while sizes of buckets are tried; give the size");
+  }
+  state_->recorded = state_->recorded || recording;
+  state_->recording = recording;
+}
 
 std::vector<torch::Tensor> DataParallelCore::take_gradients() {
   std::vector<torch::Tensor> gradients;
@@ -161,6 +169,21 @@ WriteScope DataParallelCore::write_parameters() {
   state_->check_no_scope("write_parameters()");
   return WriteScope(shared_from_this());
 }
+
+void DataParallelCore::replan(std::int64_t bucket_bytes) {
+  State& state = *state_;
+  state.check_no_scope("replan()");
+  state.check_whole();
+  if (bucket_bytes <= 0) throw std::logic_error("replan(): bucket_bytes must be more than 0");
+  if (!state.pipeline) throw std::logic_error("replan() before the first step");
+  if (state.recorded) {
+    throw std::logic_error("replan() would move parameters that a recorded step reads");
+  }
+  state.tuner.reset();
+  state.replan(bucket_bytes);
+}
+
+bool DataParallelCore::tries_buckets() const { return state_->tuner.has_value(); }
 
 const PipelineMetrics& DataParallelCore::metrics() const {
   return state_->pipeline ? state_->pipeline->metrics() : state_->no_metrics;

@@ -75,7 +75,8 @@ struct DataParallelOptions {
   TorchStream* stream = nullptr;
   /// Number of threads that share mixing and updates. LibTorch decides on autograd's threads.
   int num_threads = 1;
-  /// Bytes at which a bucket closes.
+  /// Bytes at which a bucket closes. 0: the first steps try several sizes, and training goes on
+  /// with the one that had the shortest steps (bucket_tuner.hpp). Not for GraphedStep.
   std::int64_t bucket_bytes = std::int64_t{25} * 1024 * 1024;
   /// True: a step divides the gradients that set_accumulate_grad() has collected by this rank's
   /// number of backward passes in the step. False: the step uses their sum.
@@ -162,6 +163,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   [[nodiscard]] AverageScope global_average(bool average_buffers);
   [[nodiscard]] WriteScope write_parameters();
   void visit(StateVisitor& visitor);
+  void replan(std::int64_t bucket_bytes);
+  [[nodiscard]] bool tries_buckets() const;
   [[nodiscard]] const PipelineMetrics& metrics() const;
   [[nodiscard]] const Progress& progress() const;
   [[nodiscard]] double lr() const;
@@ -252,6 +255,15 @@ class DecentralizedDataParallel {
   /// those of the saved one; its buckets may differ. Throws std::logic_error when saving before the
   /// first step, and CheckpointError when the state does not fit.
   void visit(StateVisitor& visitor) { core_->visit(visitor); }
+
+  /// Collective, between two steps: moves parameters and state into buckets that close at
+  /// `bucket_bytes`. Training continues as if it had been saved, and loaded with such buckets.
+  /// Tensors that share memory with a parameter stay with the old memory. Ends the trials of
+  /// DataParallelOptions::bucket_bytes = 0. Throws std::logic_error before the first step, and for
+  /// a wrapper that a GraphedStep has recorded.
+  void replan(std::int64_t bucket_bytes) { core_->replan(bucket_bytes); }
+  /// True while the first steps try sizes of buckets.
+  [[nodiscard]] bool tries_buckets() const { return core_->tries_buckets(); }
 
   /// Sets the factor that gradients are multiplied by before clipping and update, from the next
   /// step on: 1/S for a loss that was multiplied by S. With GradientOptions::nonfinite = kSkip a

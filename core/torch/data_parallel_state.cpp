@@ -1,6 +1,9 @@
 #include "core/torch/data_parallel_state.hpp"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -18,6 +21,44 @@ namespace {
 constexpr std::size_t kMostNames = 10;
 
 void bump_version(const torch::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); }
+
+constexpr std::int64_t kMib = std::int64_t{1} << 20;
+/// The sizes that are tried, beginning with the default.
+constexpr std::array kTriedBytes = {25 * kMib, 8 * kMib, 3 * kMib, kMib};
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Numbers with spaces between them.
+std::vector<double> read_numbers(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<double> numbers;
+  for (double number = 0.0; stream >> number;) numbers.push_back(number);
+  return numbers;
+}
+
+std::string write_numbers(const std::vector<double>& numbers) {
+  std::vector<std::string> texts;
+  for (const double number : numbers) texts.push_back(shortest(number));
+  return join(texts, " ");
+}
+
+/// A sentence about the choice. `ranks` has the seconds of a step, as best_size() takes them.
+std::string describe_choice(const std::vector<std::int64_t>& sizes,
+                            const std::vector<std::vector<double>>& ranks) {
+  std::vector<std::string> steps;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    double slowest = 0.0;
+    for (const std::vector<double>& rank : ranks) slowest = std::max(slowest, rank.at(i));
+    std::ostringstream ms;
+    ms.precision(4);
+    ms << 1e3 * slowest;
+    steps.push_back(concat(ms.str(), " ms with ", sizes[i] / kMib));
+  }
+  return concat("buckets close at ", sizes[best_size(ranks)] / kMib,
+                " MiB from now on; a step took ", join(steps, ", "), " MiB");
+}
 
 // No stream has this handle.
 const void* const kElsewhere = &kMostNames;
@@ -106,7 +147,22 @@ void DataParallelCore::State::make_plan() {
     names.push_back(infos[static_cast<std::size_t>(index)].name);
   }
   agree(communicator, "the order in which gradients arrive", join(names, "\n"));
-  plan = plan_buckets(infos, arrival_order, options.bucket_bytes);
+  const auto plan_of = [this](std::int64_t bytes) {
+    return plan_buckets(infos, arrival_order, bytes);
+  };
+  std::int64_t bytes = options.bucket_bytes;
+  if (bytes == 0) {
+    // Sizes that cut the same buckets are tried once.
+    std::vector<std::int64_t> sizes;
+    for (const std::int64_t size : kTriedBytes) {
+      const bool is_new =
+          sizes.empty() || plan_of(size).buckets.size() != plan_of(sizes.back()).buckets.size();
+      if (is_new) sizes.push_back(size);
+    }
+    bytes = sizes.front();
+    if (sizes.size() > 1 && !options.dry_run) tuner.emplace(std::move(sizes));
+  }
+  plan = plan_of(bytes);
   if (arrival_order.size() < infos.size()) {
     options.logger.warning(concat(infos.size() - arrival_order.size(), " of ", infos.size(),
                                   " parameters had no gradient in the first backward pass; they "
@@ -125,11 +181,15 @@ std::string DataParallelCore::State::names_without_gradient() const {
   return list_of(std::move(names));
 }
 
-void DataParallelCore::State::start_pipeline() {
+std::vector<ParameterMemory> DataParallelCore::State::move_parameters() {
   std::vector<ParameterMemory> memory;
   for (const BucketSpec& spec : plan.buckets) {
     memory.push_back(move_into_block(spec, tensors.trainable, stream()));
   }
+  return memory;
+}
+
+void DataParallelCore::State::start_pipeline() {
   pipeline = std::make_unique<Pipeline>(
       communicator,
       Pipeline::Config{.algorithm = options.algorithm,
@@ -142,10 +202,37 @@ void DataParallelCore::State::start_pipeline() {
                        .num_threads = options.num_threads,
                        .timeline = options.timeline,
                        .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
-      infos, plan, std::move(memory));
+      infos, plan, move_parameters());
   pipeline->set_gradient_scale(gradient_scale);
+  note_move();
+}
+
+void DataParallelCore::State::note_move() {
   note_homes();
   for (std::size_t i = 0; i < versions.size(); ++i) note_version(i);
+}
+
+void DataParallelCore::State::replan(std::int64_t bucket_bytes) {
+  adopt_written();
+  drain();
+  plan = plan_buckets(infos, arrival_order, bucket_bytes);
+  pipeline->replan(plan, move_parameters());
+  note_move();
+  // The exchanges of the last step are repeated.
+  quiet = false;
+}
+
+void DataParallelCore::State::try_buckets() {
+  if (!tuner->end_step(seconds_now())) return;
+  if (!tuner->is_over()) return replan(tuner->size());
+  std::vector<std::vector<double>> ranks;
+  for (const std::string& text : communicator.all_gather(write_numbers(tuner->step_s()))) {
+    ranks.push_back(read_numbers(text));
+  }
+  const std::vector<std::int64_t> sizes = tuner->sizes();
+  tuner.reset();
+  options.logger.info(describe_choice(sizes, ranks));
+  replan(sizes[best_size(ranks)]);
 }
 
 void DataParallelCore::State::after_update(const BucketSpec& spec) {
@@ -184,6 +271,7 @@ void DataParallelCore::State::end_step() {
   offered.assign(offered.size(), false);
   pipeline->finish_step();
   num_passes = 0;
+  if (tuner) try_buckets();
   const std::int64_t every = options.average_buffers_every;
   if (every > 0 && ++num_steps % every == 0) average_buffers();
 }

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/bucket_tuner.hpp"
 #include "core/torch/data_parallel.hpp"
 #include "core/torch/parameters.hpp"
 
@@ -39,6 +41,8 @@ struct DataParallelCore::State {
   /// Made by the first step. Declared after the stream, because its destructor waits for the
   /// stream.
   std::unique_ptr<Pipeline> pipeline;
+  /// Sizes of buckets are being tried.
+  std::optional<BucketTuner> tuner;
   /// Declared indices, in the order in which gradients arrived in the first step.
   std::vector<std::int64_t> arrival_order;
   /// The pipeline has been given the parameter's gradient in this step. In the first step, which
@@ -57,6 +61,8 @@ struct DataParallelCore::State {
   /// Steps so far; counted only if average_buffers_every is set.
   std::int64_t num_steps = 0;
   bool recording = false;
+  /// A pass has been recorded, so the parameters must stay where they are.
+  bool recorded = false;
   /// An AverageScope is open.
   bool averaging = false;
   /// A WriteScope is open.
@@ -100,8 +106,17 @@ struct DataParallelCore::State {
   /// of the last declared parameter counts as the first to arrive.
   void take_declared_order();
   [[nodiscard]] std::string names_without_gradient() const;
+  /// Moves the parameters into new blocks for the buckets of the plan.
+  [[nodiscard]] std::vector<ParameterMemory> move_parameters();
   /// Collective: moves the parameters into blocks, and makes the pipeline.
   void start_pipeline();
+  /// Notes where the parameters lie after a move.
+  void note_move();
+  /// Collective: moves parameters and state into other buckets.
+  void replan(std::int64_t bucket_bytes);
+  /// Collective: goes on to the next size of buckets that is to be tried. When all have been tried,
+  /// takes the best one.
+  void try_buckets();
   void end_step();
   /// Drops the gradients of a bucket that has been updated, and notes its new versions.
   void after_update(const BucketSpec& spec);

@@ -132,6 +132,17 @@ TEST(Options, OptionalValuesMayBeAbsent) {
   EXPECT_NE(what_of<ConfigError>([&] { (void)root.optional_number("b", {.min = 1}); }), "");
 }
 
+TEST(Options, AWordMayStandInPlaceOfANumber) {
+  const Options root = read("a: Auto\nb: 0.5\nc: other\nd: [auto]\n");
+  EXPECT_EQ(root.number_or("auto", "a", {}), std::nullopt);
+  EXPECT_EQ(root.number_or("auto", "b", {}), 0.5);
+  EXPECT_EQ(root.number_or("auto", "missing", {.fallback = 3}), 3.0);
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.number_or("auto", "c", {.min = 0}); }),
+            "f.yaml:3:4: c: other is not a number, allowed: a number >= 0, or auto");
+  EXPECT_NE(what_of<ConfigError>([&] { (void)root.number_or("auto", "d", {}); }), "");
+  EXPECT_EQ(root.resolved().front(), (ResolvedValue{"a", "auto"}));
+}
+
 TEST(Options, FlagsAreTrueOrFalse) {
   EXPECT_TRUE(read("a: true").flag("a", false));
   EXPECT_FALSE(read("a: false").flag("a", true));

@@ -111,6 +111,8 @@ struct Case {
   int saved_after = 5;
   /// The codec after loading; empty: the same.
   std::string codec_after;
+  /// See train().
+  bool replans = false;
 
   [[nodiscard]] Pipeline::Config config() const {
     Pipeline::Config config = config_of(problem);
@@ -122,7 +124,8 @@ struct Case {
 using Values = std::vector<std::vector<double>>;
 
 /// Parameters of all ranks at the end. `reloads`: after c.saved_after steps the model is saved and
-/// destroyed, and another one with buckets of `bucket_bytes` goes on.
+/// destroyed, and another one with buckets of `bucket_bytes` goes on. With c.replans the model
+/// stays, and goes on with these buckets.
 Values train(const Case& c, bool reloads, std::int64_t bucket_bytes) {
   FakeNcclHub hub;
   Values values(static_cast<std::size_t>(c.problem.num_ranks));
@@ -134,7 +137,9 @@ Values train(const Case& c, bool reloads, std::int64_t bucket_bytes) {
     auto model =
         std::unique_ptr<ToyModel>(new ToyModel(model_of(problem, device.communicator(), config)));
     for (int step = 0; step < problem.num_steps; ++step) {
-      if (reloads && step == c.saved_after) {
+      if (reloads && c.replans && step == c.saved_after) {
+        model->replan(bucket_bytes);
+      } else if (reloads && step == c.saved_after) {
         SavedState state;
         Saver saver(state);
         model->pipeline().visit(saver);
@@ -196,6 +201,9 @@ TEST_P(EveryClipMode, LetsEveryAlgorithmAndOptimizerGoOnBitForBit) {
           GetParam() == ClipMode::kPerBucket || std::string_view(options) == kStreaming;
       if (depends) continue;
       EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
+      c.replans = true;
+      EXPECT_EQ(train(c, true, 1), expected) << "replanned";
+      EXPECT_EQ(train(c, true, 1 << 20), expected) << "replanned into one bucket";
     }
   }
 }
@@ -211,6 +219,8 @@ TEST(SavedState, IsTheSameWhereStreamsLag) {
       const Values expected = train(c, false, 0);
       c.problem.where = where;
       EXPECT_EQ(train(c, true, 1), expected);
+      c.replans = true;
+      EXPECT_EQ(train(c, true, 1), expected) << "replanned";
     }
   }
 }
@@ -270,7 +280,10 @@ TEST(SavedState, HoldsMasterCopiesAndSkippedSteps) {
   c.problem.dtype = DType::kBFloat16;
   c.problem.gradients.nonfinite = NonFinite::kSkip;
   c.problem.breaks = [](int rank, int step) { return rank == 1 && step % 3 == 1; };
-  EXPECT_EQ(train(c, true, 1), train(c, false, 0));
+  const Values expected = train(c, false, 0);
+  EXPECT_EQ(train(c, true, 1), expected);
+  c.replans = true;
+  EXPECT_EQ(train(c, true, 1), expected);
 }
 
 TEST(SavedState, NamesWhatBelongsToAParameter) {

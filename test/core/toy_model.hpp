@@ -79,19 +79,7 @@ class ToyModel {
       : stream_(config.stream != nullptr ? config.stream : &inline_stream_),
         infos_(std::move(infos)) {
     config.stream = stream_;
-    std::vector<ParameterMemory> memory = memory_of(plan, *stream_);
-    parameters_.resize(infos_.size());
-    rounded_.resize(infos_.size());
-    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
-      for (const BucketEntry& entry : plan.buckets[b].entries) {
-        const auto place = static_cast<std::size_t>(entry.parameter);
-        const std::int64_t numel = infos_[place].numel();
-        parameters_[place] = part_of(memory[b].parameters.block(), entry.offset, numel);
-        if (plan.buckets[b].has_master()) {
-          rounded_[place] = part_of(memory[b].rounded.block(), entry.offset, numel);
-        }
-      }
-    }
+    std::vector<ParameterMemory> memory = place_parameters(plan);
     for (const ParameterInfo& info : infos_) {
       offsets_.push_back(num_values_);
       num_values_ += info.numel();
@@ -100,6 +88,14 @@ class ToyModel {
     write(initial);
     pipeline_ = std::make_unique<Pipeline>(communicator, std::move(config), infos_, plan,
                                            std::move(memory));
+  }
+
+  /// Goes on with other buckets.
+  void replan(std::int64_t bucket_bytes) {
+    const BucketPlan plan = plan_buckets(infos_, declared_order(infos_.size()), bucket_bytes);
+    // Work on the stream may still read the old places.
+    pipeline_->drain();
+    pipeline_->replan(plan, place_parameters(plan));
   }
 
   ToyModel(const ToyModel&) = delete;
@@ -170,6 +166,24 @@ class ToyModel {
   }
 
  private:
+  /// New memory for the parameters; their values do not move.
+  std::vector<ParameterMemory> place_parameters(const BucketPlan& plan) {
+    std::vector<ParameterMemory> memory = memory_of(plan, *stream_);
+    parameters_.resize(infos_.size());
+    rounded_.resize(infos_.size());
+    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+      for (const BucketEntry& entry : plan.buckets[b].entries) {
+        const auto place = static_cast<std::size_t>(entry.parameter);
+        const std::int64_t numel = infos_[place].numel();
+        parameters_[place] = part_of(memory[b].parameters.block(), entry.offset, numel);
+        if (plan.buckets[b].has_master()) {
+          rounded_[place] = part_of(memory[b].rounded.block(), entry.offset, numel);
+        }
+      }
+    }
+    return memory;
+  }
+
   [[nodiscard]] std::span<const double> part(std::span<const double> all, std::int64_t i) const {
     const auto place = static_cast<std::size_t>(i);
     return all.subspan(static_cast<std::size_t>(offsets_[place]),

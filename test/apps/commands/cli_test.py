@@ -172,6 +172,14 @@ class Bench(CliCase):
         self.assertEqual([line.get("engine") for line in lines], ["gossip", "compute", None])
         self.assertIn("gossip/compute", lines[2]["ratios"])
 
+    @needs_mpi
+    def test_step_tries_sizes_of_buckets_which_changes_no_loss(self):
+        def losses(*arguments):
+            done = self.mpirun(2, "bench", "step", "--batch-size", "1", "--steps", "2", "--losses", *arguments)
+            return json.loads(done.stdout)["losses"]
+        # Four sizes, two trials of ten steps each.
+        self.assertEqual(losses("--bucket-mb", "auto"), losses("--bucket-mb", "25", "--warmup", "80"))
+
     def test_step_takes_algorithms_with_options(self):
         late = "{name: allreduce, delay: 1}"
         done = self.gossamer("bench", "step", "--ranks", "2", "--engine", f"allreduce,{late}",

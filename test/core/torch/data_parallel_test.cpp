@@ -5,6 +5,8 @@
 
 #include "test/core/torch/scenario.hpp"
 
+#include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 
@@ -268,6 +270,86 @@ TEST(Plan, FollowsTheGradientsAndClosesAtTheLimit) {
     EXPECT_EQ(names, (std::vector<std::vector<std::string>>{{"b2", "w2"}, {"b1", "w1"}}));
     EXPECT_EQ(plan.bytes(), 512);
   });
+}
+
+/// A model of four parameters of 1.2 MB each, which the tried sizes cut into 1, 2 and 4 buckets.
+Scenario scenario_with_large_parameters() {
+  Scenario scenario{.optimizer = "adamw", .lr = 0.01, .num_steps = 64};
+  scenario.make_model = [](int rank) {
+    auto bag = std::make_shared<Bag>();
+    for (const char* const name : {"a", "b", "c", "d"}) {
+      bag->add(name, wave({300'000}, rank, torch::kFloat32));
+    }
+    return bag;
+  };
+  scenario.loss = [](Bag& bag, int rank, int step) {
+    const torch::Tensor target = wave({300'000}, 0.3 * rank + step, torch::kFloat32);
+    torch::Tensor loss = torch::zeros({});
+    for (const torch::Tensor& p : bag.parameters()) loss = loss + (p - target).square().mean();
+    return loss;
+  };
+  return scenario;
+}
+
+TEST(TriedBuckets, ChangeNoBitAndEndWithOneSizeOnAllRanks) {
+  Scenario scenario = scenario_with_large_parameters();
+  const Trajectory expected = train_on_ranks(scenario);
+  scenario.bucket_bytes = 0;
+  std::vector<std::size_t> last(2);
+  on_ranks(2, [&](Communicator& communicator) {
+    DecentralizedDataParallel<Bag> model(scenario.make_model(0), communicator, scenario.options());
+    std::set<std::size_t> tried;
+    for (int step = 0; step < scenario.num_steps; ++step) {
+      make_step(model, scenario, communicator.rank(), step);
+      EXPECT_EQ(model.tries_buckets(), step + 1 < 60) << step;
+      tried.insert(model.plan().buckets.size());
+    }
+    EXPECT_EQ(tried, (std::set<std::size_t>{1, 2, 4}));
+    last[static_cast<std::size_t>(communicator.rank())] = model.plan().buckets.size();
+    expect_equal(copy_values(model.module()),
+                 expected.back()[static_cast<std::size_t>(communicator.rank())]);
+    model.drain();
+  });
+  EXPECT_EQ(last[0], last[1]);
+}
+
+TEST(TriedBuckets, AreNoneWhereAllSizesCutTheSame) {
+  on_ranks(2, [](Communicator& communicator) {
+    Scenario scenario;
+    scenario.bucket_bytes = 0;
+    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
+    make_step(model, scenario, communicator.rank(), 0);
+    EXPECT_FALSE(model.tries_buckets());
+    EXPECT_EQ(model.plan().buckets.size(), 1U);
+    model.drain();
+  });
+}
+
+TEST(Replan, ChangesNoBitForAnyAlgorithm) {
+  for (Scenario& scenario : with_every_algorithm({.num_ranks = 2, .num_steps = 9})) {
+    SCOPED_TRACE(scenario.text());
+    const Trajectory expected = train_on_ranks(scenario);
+    on_ranks(2, [&](Communicator& communicator) {
+      const int rank = communicator.rank();
+      DecentralizedDataParallel<Bag> model(scenario.make_model(rank), communicator,
+                                           scenario.options());
+      EXPECT_THROW(model.replan(1), std::logic_error);
+      for (int step = 0; step < scenario.num_steps; ++step) {
+        make_step(model, scenario, rank, step);
+        if (step == 3) model.replan(std::int64_t{1} << 30U);
+        if (step == 4) {
+          EXPECT_EQ(model.plan().buckets.size(), 1U);
+        }
+        if (step == 6) model.replan(256);
+        expect_equal(copy_values(model.module()),
+                     expected[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)]);
+      }
+      EXPECT_EQ(model.plan().buckets.size(), 2U);
+      EXPECT_EQ(model.progress().num_steps, scenario.num_steps);
+      EXPECT_THROW(model.replan(0), std::logic_error);
+      model.drain();
+    });
+  }
 }
 
 TEST(DryRun, PlansAndChangesNothing) {

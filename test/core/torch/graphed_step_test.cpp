@@ -250,6 +250,37 @@ TEST(GraphedStep, ReadsWhatWasWrittenWhereItWasRecorded) {
   });
 }
 
+TEST(GraphedStep, NeedsBucketsThatStay) {
+  // The tried sizes cut the large model's parameters of 1.2 MB in different ways.
+  for (const bool tries : {false, true}) {
+    Scenario scenario{.num_ranks = 1};
+    scenario.bucket_bytes = tries ? 0 : 1;
+    on_ranks(1, [&](Communicator& communicator) {
+      auto net = std::make_shared<Bag>();
+      for (const char* const name : {"a", "b", "c"}) net->add(name, wave({150'000}, 0.0));
+      DecentralizedDataParallel<Bag> model(net, communicator, scenario.options());
+      GraphedStep graphed(model.core(), std::make_unique<FakeGraph>(),
+                          [&](const std::vector<at::Tensor>& batch) {
+                            torch::Tensor loss = batch[0].sum();
+                            for (const torch::Tensor& p : net->parameters())
+                              loss = loss + p.square().sum();
+                            return loss;
+                          });
+      const auto run = [&] {
+        for (int step = 0; step < 6; ++step) (void)graphed.step({torch::ones({1})});
+      };
+      if (tries) {
+        EXPECT_THROW(run(), ConfigError);
+        return;
+      }
+      run();
+      EXPECT_TRUE(graphed.recorded());
+      EXPECT_THROW(model.replan(1 << 30), std::logic_error);
+      model.drain();
+    });
+  }
+}
+
 TEST(StepGraph, IsNotForProcessors) { EXPECT_THROW(make_step_graph({}), ConfigError); }
 
 }  // namespace

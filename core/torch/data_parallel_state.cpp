@@ -44,6 +44,10 @@ std::string write_numbers(const std::vector<double>& numbers) {
   return join(texts, " ");
 }
 
+bool cuts_alike(const BucketPlan& a, const BucketPlan& b) {
+  return std::ranges::equal(a.buckets, b.buckets, {}, &BucketSpec::numel, &BucketSpec::numel);
+}
+
 /// A sentence about the choice. `ranks` has the seconds of a step, as best_size() takes them.
 std::string describe_choice(const std::vector<std::int64_t>& sizes,
                             const std::vector<std::vector<double>>& ranks) {
@@ -155,9 +159,7 @@ void DataParallelCore::State::make_plan() {
     // Sizes that cut the same buckets are tried once.
     std::vector<std::int64_t> sizes;
     for (const std::int64_t size : kTriedBytes) {
-      const bool is_new =
-          sizes.empty() || plan_of(size).buckets.size() != plan_of(sizes.back()).buckets.size();
-      if (is_new) sizes.push_back(size);
+      if (sizes.empty() || !cuts_alike(plan_of(size), plan_of(sizes.back()))) sizes.push_back(size);
     }
     bytes = sizes.front();
     if (sizes.size() > 1 && !options.dry_run) tuner.emplace(std::move(sizes));

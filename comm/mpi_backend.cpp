@@ -66,10 +66,12 @@ struct MpiContext {
     mpi_check(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
     return adopt(copy);
   }
-  /// MpiGroup::least_ring_bytes of a group.
-  [[nodiscard]] std::int64_t ring_bytes_of(const std::vector<int>& world_ranks) const {
-    return least_ring_bytes >= 0 ? least_ring_bytes
-                                 : gossamer::least_ring_bytes(hosts, world_ranks);
+  /// Says how the group sums round a ring. Its ranks must be known.
+  void set_ring(MpiGroup& group) const {
+    group.ring = ring_order(hosts, group.world_ranks);
+    group.least_ring_bytes = least_ring_bytes >= 0
+                                 ? least_ring_bytes
+                                 : gossamer::least_ring_bytes(hosts, group.world_ranks);
   }
 };
 
@@ -141,7 +143,7 @@ class MpiCommunicator : public Communicator {
         part->world_ranks.push_back(world_ranks()[member]);
       }
     }
-    part->least_ring_bytes = context_->ring_bytes_of(part->world_ranks);
+    context_->set_ring(*part);
     return std::make_unique<MpiCommunicator>(context_, std::move(part));
   }
 
@@ -262,7 +264,7 @@ int launch_mpi(const LaunchOptions& options, const RankBody& body) {
     group->comm = context->duplicate(MPI_COMM_WORLD);
     group->rank = rank;
     for (int member = 0; member < size; ++member) group->world_ranks.push_back(member);
-    group->least_ring_bytes = context->ring_bytes_of(group->world_ranks);
+    context->set_ring(*group);
     context->worker.emplace(ProgressWorker::Config{
         .rank = rank,
         .timeout_s = options.timeout_s,

@@ -21,6 +21,8 @@ struct MpiGroup {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   std::vector<int> world_ranks;
+  /// The members in the order of the ring; see ring_order().
+  std::vector<int> ring;
   /// Sums of at least so many bytes go round a ring; see LaunchOptions::least_ring_bytes.
   std::int64_t least_ring_bytes = std::numeric_limits<std::int64_t>::max();
 };

@@ -1,11 +1,14 @@
 // The sum of a large block over a group, by messages that go round a ring: every rank receives from
 // the rank before it, and sends to the rank after it.
 //
+// The ring goes host by host (ring_order()), so only one rank of each host sends to another host.
+//
 // The block has n shards, one for each rank, and a shard has pieces. In n - 1 passes every shard
 // collects its sum. A rank sends its own values of its own shard first. Then it adds its own values
 // to each piece that arrives, and sends the piece on. In n - 1 more passes each finished shard goes
 // round, and everybody keeps a copy. A shard's sum begins at its own rank and follows the ring. So
-// the order of adding depends on the group and the size alone, and all ranks have the same bits.
+// the order of adding depends on the group, its hosts and the size alone, and all ranks have the
+// same bits.
 //
 // What keeps the wire busy (docs/design.md has the figures):
 //
@@ -45,6 +48,7 @@ class MpiRingSum : public Operation {
         receive_(receive),
         tag_(kFirstRingTag + static_cast<int>(number % kNumRingTags)),
         size_(std::ssize(group_->world_ranks)) {
+    place_ = std::ranges::find(group_->ring, group_->rank) - group_->ring.begin();
     const std::int64_t shard = (send.numel + size_ - 1) / size_;
     const std::int64_t most = kPieceBytes / size_of(send.dtype);
     // An empty shard has a piece too: the neighbour waits for one.
@@ -101,7 +105,7 @@ class MpiRingSum : public Operation {
   /// i + shard_pieces_.
   [[nodiscard]] Place place_of(std::int64_t i) const {
     const std::int64_t pass = (i + shard_pieces_) / shard_pieces_ - 1;
-    const std::int64_t shard = member(-1 - pass);
+    const std::int64_t shard = place_after(-1 - pass);
     const std::int64_t piece = shard * shard_pieces_ + (i + shard_pieces_) % shard_pieces_;
     const std::int64_t first = std::min(piece * piece_numel_, send_.numel);
     return {first, std::min(piece_numel_, send_.numel - first)};
@@ -112,9 +116,13 @@ class MpiRingSum : public Operation {
     return part_of(block, place.first, place.numel);
   }
 
-  /// The member so many places after this one on the ring.
-  [[nodiscard]] std::int64_t member(std::int64_t distance) const {
-    return (group_->rank + distance + 2 * size_) % size_;
+  /// The place on the ring that is so many places after this rank's.
+  [[nodiscard]] std::int64_t place_after(std::int64_t distance) const {
+    return (place_ + distance + 2 * size_) % size_;
+  }
+  /// The member at that place.
+  [[nodiscard]] int member(std::int64_t distance) const {
+    return group_->ring[static_cast<std::size_t>(place_after(distance))];
   }
   [[nodiscard]] int world_rank(std::int64_t distance) const {
     return group_->world_ranks[static_cast<std::size_t>(member(distance))];
@@ -125,9 +133,8 @@ class MpiRingSum : public Operation {
   }
 
   void send(std::int64_t i, const ConstBlock& piece) {
-    mpi_check(MPI_Isend(piece.data, static_cast<int>(piece.numel), mpi_type(piece.dtype),
-                        static_cast<int>(member(1)), tag_, group_->comm,
-                        &sends_[static_cast<std::size_t>(i)]),
+    mpi_check(MPI_Isend(piece.data, static_cast<int>(piece.numel), mpi_type(piece.dtype), member(1),
+                        tag_, group_->comm, &sends_[static_cast<std::size_t>(i)]),
               "MPI_Isend");
   }
 
@@ -138,10 +145,10 @@ class MpiRingSum : public Operation {
         {num_pieces_, num_received_ + kReceiveWindow, num_sent_ + (size_ - 1) * shard_pieces_});
     for (; num_posted_ < end; ++num_posted_) {
       const Block piece = part(receive_, place_of(num_posted_));
-      mpi_check(MPI_Irecv(piece.data, static_cast<int>(piece.numel), mpi_type(piece.dtype),
-                          static_cast<int>(member(-1)), tag_, group_->comm,
-                          &receives_[static_cast<std::size_t>(num_posted_)]),
-                "MPI_Irecv");
+      mpi_check(
+          MPI_Irecv(piece.data, static_cast<int>(piece.numel), mpi_type(piece.dtype), member(-1),
+                    tag_, group_->comm, &receives_[static_cast<std::size_t>(num_posted_)]),
+          "MPI_Irecv");
     }
   }
 
@@ -179,6 +186,8 @@ class MpiRingSum : public Operation {
   Block receive_;
   int tag_;
   std::int64_t size_;
+  /// Of this rank on the ring.
+  std::int64_t place_ = 0;
   std::int64_t shard_pieces_ = 0;
   std::int64_t piece_numel_ = 0;
   /// The number of pieces that this rank sends, and receives.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace gossamer {
 
@@ -29,6 +30,15 @@ std::int64_t least_ring_bytes(std::span<const int> hosts, std::span<const int> r
       std::ranges::all_of(ranks, [&](int rank) { return host_of(rank) == host_of(ranks.front()); });
   if (on_one_host) return std::numeric_limits<std::int64_t>::max();
   return std::max(kBlock, kShard * std::ssize(ranks));
+}
+
+std::vector<int> ring_order(std::span<const int> hosts, std::span<const int> ranks) {
+  std::vector<int> members(ranks.size());
+  std::iota(members.begin(), members.end(), 0);
+  std::ranges::stable_sort(members, {}, [&](int member) {
+    return hosts[static_cast<std::size_t>(ranks[static_cast<std::size_t>(member)])];
+  });
+  return members;
 }
 
 }  // namespace gossamer

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/types.hpp"
 
@@ -20,5 +21,9 @@ int node_size_of(std::span<const int> hosts);
 /// 64 KiB for each member, and at least 256 KiB. Such sums are as fast as MPI's between hosts where
 /// several are in flight (docs/design.md). Groups on one host have no ring.
 std::int64_t least_ring_bytes(std::span<const int> hosts, std::span<const int> ranks);
+
+/// The members of a group (0, 1, ...) in the order in which sums go round the ring: host by host,
+/// so that one rank of each host sends to another host, however ranks are dealt out.
+std::vector<int> ring_order(std::span<const int> hosts, std::span<const int> ranks);
 
 }  // namespace gossamer

@@ -76,5 +76,14 @@ TEST(Placement, SumsRoundARingBetweenHosts) {
   EXPECT_EQ(least_ring_bytes(hosts, std::vector{0, 1, 2, 3, 4}), 320 * kKiB);
 }
 
+TEST(Placement, OrdersTheRingHostByHost) {
+  const std::vector<int> in_turns = {0, 1, 0, 1, 4};
+  EXPECT_EQ(ring_order(in_turns, std::vector{0, 1, 2, 3, 4}), (std::vector{0, 2, 1, 3, 4}));
+  EXPECT_EQ(ring_order(in_turns, std::vector{1, 2, 3}), (std::vector{1, 0, 2}));
+  EXPECT_EQ(ring_order(in_turns, std::vector{4}), std::vector{0});
+  const std::vector<int> in_blocks = {0, 0, 2, 2};
+  EXPECT_EQ(ring_order(in_blocks, std::vector{0, 1, 2, 3}), (std::vector{0, 1, 2, 3}));
+}
+
 }  // namespace
 }  // namespace gossamer

@@ -46,15 +46,4 @@ std::vector<double> BucketTuner::step_s() const {
   return means;
 }
 
-std::size_t best_size(std::span<const std::vector<double>> step_s) {
-  if (step_s.empty() || step_s.front().empty()) {
-    throw std::logic_error("best_size: there is no size");
-  }
-  std::vector<double> slowest = step_s.front();
-  for (const std::vector<double>& rank : step_s) {
-    for (std::size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], rank.at(i));
-  }
-  return static_cast<std::size_t>(std::ranges::min_element(slowest) - slowest.begin());
-}
-
 }  // namespace gossamer

@@ -6,14 +6,13 @@
 // may lie in them.
 //
 // Protocol: train with buckets of size(), and call end_step() after every step. The number of steps
-// depends on the number of sizes alone, so all ranks are at the same trial. When is_over(), choose
-// with the seconds of all ranks.
+// depends on the number of sizes alone, so all ranks are at the same trial. When is_over(), compare
+// the means of step_s() over all ranks, so that all ranks choose the same size.
 //
 // Not thread safe.
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace gossamer {
@@ -47,9 +46,5 @@ class BucketTuner {
   /// The seconds of the measured steps, for each trial so far, the present one included.
   std::vector<std::vector<double>> trials_ = {{}};
 };
-
-/// The place of the size with the shortest steps. `step_s` has the seconds of every rank, rank by
-/// rank, for each size. The slowest rank counts. Throws std::logic_error if there is no size.
-std::size_t best_size(std::span<const std::vector<double>> step_s);
 
 }  // namespace gossamer

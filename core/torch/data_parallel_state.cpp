@@ -30,38 +30,22 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Numbers with spaces between them.
-std::vector<double> read_numbers(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<double> numbers;
-  for (double number = 0.0; stream >> number;) numbers.push_back(number);
-  return numbers;
-}
-
-std::string write_numbers(const std::vector<double>& numbers) {
-  std::vector<std::string> texts;
-  for (const double number : numbers) texts.push_back(shortest(number));
-  return join(texts, " ");
-}
-
 bool cuts_alike(const BucketPlan& a, const BucketPlan& b) {
   return std::ranges::equal(a.buckets, b.buckets, {}, &BucketSpec::numel, &BucketSpec::numel);
 }
 
-/// A sentence about the choice. `ranks` has the seconds of a step, as best_size() takes them.
+/// A sentence about the choice of sizes[best]. `step_s`: the seconds of a step with each size.
 std::string describe_choice(const std::vector<std::int64_t>& sizes,
-                            const std::vector<std::vector<double>>& ranks) {
+                            const std::vector<double>& step_s, std::size_t best) {
   std::vector<std::string> steps;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    double slowest = 0.0;
-    for (const std::vector<double>& rank : ranks) slowest = std::max(slowest, rank.at(i));
     std::ostringstream ms;
     ms.precision(4);
-    ms << 1e3 * slowest;
+    ms << 1e3 * step_s[i];
     steps.push_back(concat(ms.str(), " ms with ", sizes[i] / kMib));
   }
-  return concat("buckets close at ", sizes[best_size(ranks)] / kMib,
-                " MiB from now on; a step took ", join(steps, ", "), " MiB");
+  return concat("buckets close at ", sizes[best] / kMib, " MiB from now on; a step took ",
+                join(steps, ", "), " MiB");
 }
 
 // No stream has this handle.
@@ -227,14 +211,13 @@ void DataParallelCore::State::replan(std::int64_t bucket_bytes) {
 void DataParallelCore::State::try_buckets() {
   if (!tuner->end_step(seconds_now())) return;
   if (!tuner->is_over()) return replan(tuner->size());
-  std::vector<std::vector<double>> ranks;
-  for (const std::string& text : communicator.all_gather(write_numbers(tuner->step_s()))) {
-    ranks.push_back(read_numbers(text));
-  }
+  std::vector<double> step_s = sum_over_ranks(communicator, tuner->step_s());
+  for (double& seconds : step_s) seconds /= communicator.size();
+  const auto best = static_cast<std::size_t>(std::ranges::min_element(step_s) - step_s.begin());
   const std::vector<std::int64_t> sizes = tuner->sizes();
   tuner.reset();
-  options.logger.info(describe_choice(sizes, ranks));
-  replan(sizes[best_size(ranks)]);
+  options.logger.info(describe_choice(sizes, step_s, best));
+  replan(sizes[best]);
 }
 
 void DataParallelCore::State::after_update(const BucketSpec& spec) {

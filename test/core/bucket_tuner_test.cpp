@@ -67,11 +67,5 @@ TEST(BucketTuner, FavoursNoSizeWhenTheMachineDrifts) {
 
 TEST(BucketTuner, NeedsASize) { EXPECT_THROW(BucketTuner({}), std::logic_error); }
 
-TEST(BestSize, IsTheOneWhoseSlowestRankIsFastest) {
-  EXPECT_EQ(best_size(std::vector<std::vector<double>>{{3.0, 1.0, 2.0}}), 1U);
-  EXPECT_EQ(best_size(std::vector<std::vector<double>>{{3.0, 1.0, 2.0}, {1.0, 4.0, 2.0}}), 2U);
-  EXPECT_THROW(best_size({}), std::logic_error);
-}
-
 }  // namespace
 }  // namespace gossamer

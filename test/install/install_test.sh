@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install_test.sh SOURCE BUILD
 # Installs BUILD into a temporary folder and works with the installed copy alone, away from the
-# source tree: builds and runs the README's example, and compiles every installed header alone.
+# source tree: builds and runs the examples, and compiles every installed header alone.
 set -euo pipefail
 source_folder=$1
 build_folder=$2
@@ -9,11 +9,17 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 cmake --install "$build_folder" --prefix "$work/installed" >"$work/install.log"
-cp -r "$source_folder/examples/own_model" "$work/example"
-cmake -S "$work/example" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/installed" \
-  -DCMAKE_BUILD_TYPE=Release
-cmake --build "$work/build"
-"$work/build/own_model"
+for example in own_model plain_arrays; do
+  cp -r "$source_folder/examples/$example" "$work/$example"
+  cmake -S "$work/$example" -B "$work/build/$example" -DCMAKE_PREFIX_PATH="$work/installed" \
+    -DCMAKE_BUILD_TYPE=Release
+  cmake --build "$work/build/$example"
+  "$work/build/$example/$example"
+done
+if ldd "$work/build/plain_arrays/plain_arrays" | grep -i torch; then
+  echo "install_test: plain_arrays links LibTorch" >&2
+  exit 1
+fi
 "$work/installed/bin/gossamer" topology show ring --world-size 3
 
 mkdir "$work/headers"

@@ -28,7 +28,8 @@ class BucketLanes {
     }
   }
   /// Lanes for blocks of the buckets' sizes. `content`: as in LaneSpec. `num_extra(bucket)` is the
-  /// number of elements that a message has in addition to the bucket's block; null: none.
+  /// number of elements that a message has in addition to the bucket's block; null: none. No codec
+  /// encodes them.
   BucketLanes(const AlgorithmSetup& setup, LaneRounds rounds,
               std::string_view content = "parameters",
               std::int64_t (*num_extra)(const Bucket&) = nullptr)
@@ -37,6 +38,7 @@ class BucketLanes {
               .rounds = rounds,
               .bucket = bucket.index(),
               .numel = bucket.spec().numel + (num_extra == nullptr ? 0 : num_extra(bucket)),
+              .num_coded = bucket.spec().numel,
               .dtype = bucket.spec().dtype,
               .content = content};
         }) {}

@@ -10,7 +10,8 @@
 //
 // Codecs: under a codec, lanes of LaneRounds::kTopology send encoded blocks to peers and
 // neighbours. If Intake::coding.encodes is set, the pass that uses the Intake must encode the block
-// that it has written, and the next start() must send this block. Otherwise start() encodes.
+// that it has written, and the next start() must send this block. Otherwise start() encodes. Lanes
+// of LaneRounds::kSum encode the first LaneSpec::num_coded elements, and take() gives plain values.
 //
 // There are two kinds: lanes over a Communicator (peer_lane.hpp), and lanes between the virtual
 // ranks of a simulation. Both come from a LaneFactory, so an algorithm does not see the difference.
@@ -140,6 +141,8 @@ struct LaneSpec {
   std::int64_t bucket = 0;
   /// Elements of the blocks that are sent.
   std::int64_t numel = 0;
+  /// In sums, the first elements, which a codec may encode. The others are sent as they are.
+  std::int64_t num_coded = 0;
   DType dtype = DType::kFloat32;
   /// The name of the blocks in messages to the user; text that outlives the lane.
   std::string_view content = "parameters";

@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
 #include "core/block_checksum.hpp"
+#include "core/coded_sum_lane.hpp"
 #include "core/grid_lane.hpp"
 #include "optim/block_update.hpp"
 #include "topology/rank_round.hpp"
@@ -308,6 +309,12 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
 }
 
 std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
+  const bool sums = spec.rounds == LaneRounds::kSum && spec.num_coded > 0;
+  if (sums && setup_.codec != nullptr && num_ranks() > 1) {
+    Communicator& world = setup_.communicator;
+    if (!coded_results_) coded_results_ = world.split(0);
+    return make_coded_sum_lane(setup_, {.shards = world, .results = *coded_results_}, spec);
+  }
   return GridLane::around(std::make_unique<PeerLane>(setup_, peers_of(spec.rounds), spec), spec,
                           *this, setup_.stream, setup_.metrics.num_wide_differences);
 }

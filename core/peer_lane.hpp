@@ -1,7 +1,8 @@
 #pragma once
 // Lanes over a Communicator. A round is an exchange with a peer, in a group, with several
 // neighbours, or in two levels (inside a node, then between nodes). A lane sends straight from the
-// block and receives into inboxes that it owns. Protocol, errors and thread safety: lane.hpp.
+// block and receives into inboxes that it owns. A sum under a codec has a lane of its own
+// (coded_sum_lane.hpp). Protocol, errors and thread safety: lane.hpp.
 
 #include <map>
 #include <memory>
@@ -22,8 +23,8 @@ class PeerLanes : public LaneFactory {
     Communicator& communicator;
     /// The topology of LaneRounds::kTopology; may be null if no lane needs it.
     std::shared_ptr<const Topology> topology;
-    /// What lanes of LaneRounds::kTopology send in place of their blocks; null: the blocks. Needs
-    /// an undirected topology and a stream on processors.
+    /// What lanes of LaneRounds::kTopology and kSum send in place of their blocks; null: the
+    /// blocks. Needs a stream on processors, and for kTopology an undirected topology.
     const Codec* codec = nullptr;
     /// Lanes add the time they wait and the bytes they send.
     PipelineMetrics& metrics;
@@ -44,6 +45,8 @@ class PeerLanes : public LaneFactory {
   Setup setup_;
   std::unique_ptr<const Topology> complete_;
   std::map<LaneRounds, std::unique_ptr<Peers>> peers_;
+  /// All ranks; made with the first sum that a codec encodes.
+  std::unique_ptr<Communicator> coded_results_;
 };
 
 }  // namespace gossamer

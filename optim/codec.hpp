@@ -10,6 +10,9 @@
 // One rank of a pair gains what the other one loses, however coarse the codec is. Mixing in
 // decoded(heard) alone would round the mean in every round, by up to 0.03 at |x| = 30 in bfloat16.
 //
+// Sums over ranks have an encoding of their own (core/coded_sum.hpp), which Codec has as well.
+// There a rank has no value near the one that it hears, so the encoding must say all by itself.
+//
 // A new codec is one file in optim/codecs and one row in its registry.cpp. Codecs are constants,
 // immutable and thread safe. They run on processors only.
 
@@ -69,6 +72,19 @@ class Codec {
   /// sizes as in encode(). `grid` is the one that both blocks were encoded with.
   virtual DifferenceRange add_difference(const Block& x, const Inbox& heard, const ConstBlock& own,
                                          const Grid& grid, SimdPath simd) const = 0;
+
+  // The encoding for sums. A value that is not finite, or that lies beyond the codec's range, makes
+  // the sum not finite, so that all ranks see it.
+
+  /// Elements. In a sum, a part of a block that begins at a multiple of it is encoded by itself.
+  static constexpr std::int64_t kSummandPart = 1024;
+  /// Bytes of `numel` elements that are encoded for a sum. Where a part begins at element `numel`,
+  /// its bytes begin here.
+  [[nodiscard]] virtual std::int64_t summand_bytes(std::int64_t numel) const = 0;
+  /// to <- x, encoded for a sum. Types as in encode().
+  virtual void encode_summand(const Block& to, const ConstBlock& x, SimdPath simd) const = 0;
+  /// x += what encode_summand() has written to `summand`.
+  virtual void add_summand(const Block& x, const ConstBlock& summand, SimdPath simd) const = 0;
 };
 
 /// A size as a float; infinite beyond the largest float.
@@ -125,6 +141,8 @@ inline std::int64_t encoded_bytes(const Codec& codec, std::int64_t numel) {
 
 /// Throws std::logic_error unless `encoded` can be the encoded form of `numel` elements.
 void require_encoded(const Codec& codec, const ConstBlock& encoded, std::int64_t numel);
+/// The same for blocks that are encoded for a sum.
+void require_summand(const Codec& codec, const ConstBlock& encoded, std::int64_t numel);
 /// Throws std::logic_error unless both are the same.
 void require_dtype(DType found, DType wanted);
 

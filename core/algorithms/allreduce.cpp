@@ -4,6 +4,9 @@
 // and the updates follow at its end. With `delay: 1` an update uses the mean gradient of the step
 // before, so that the sums have a whole step's time: x' = x - u(mean g of the step before).
 //
+// Under a codec the lanes send encoded gradients, and exact flags (core/coded_sum.hpp). The sum is
+// still the same on all ranks, bit for bit.
+//
 // A parameter that no rank has used stays as it is. A parameter that some ranks have used is
 // updated on all ranks, so that the models stay equal.
 

@@ -54,6 +54,7 @@ constexpr std::array kTable = {
     AlgorithmEntry{.name = "allreduce",
                    .summary = "average all gradients in every step",
                    .options = kAllreduceOptions,
+                   .takes_codec = true,
                    .keeps_models_equal = true,
                    .read = read_allreduce},
     AlgorithmEntry{

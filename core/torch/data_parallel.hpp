@@ -58,7 +58,7 @@ struct DataParallelOptions {
   AlgorithmChoice algorithm = {};
   /// Must be given for algorithms that send to the peers of a topology, such as gossip.
   std::shared_ptr<const Topology> topology = {};
-  /// What the ranks send in place of their parameters (find_codec()); null: the parameters.
+  /// What the ranks send in place of their parameters or gradients (find_codec()); null: these.
   const Codec* codec = nullptr;
   /// Must be given, like `schedule`.
   std::shared_ptr<const Optimizer> optimizer = {};

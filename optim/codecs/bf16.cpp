@@ -13,6 +13,7 @@ struct Bf16Format {
   [[gnu::always_inline]] static std::uint16_t encode(float value) {
     return rounded_to_bfloat16(value).bits;
   }
+  [[gnu::always_inline]] static std::uint16_t encode_summand(float value) { return encode(value); }
   [[gnu::always_inline]] static float decode(std::uint16_t bits) { return widened(BFloat16{bits}); }
 };
 

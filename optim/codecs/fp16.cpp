@@ -1,7 +1,8 @@
 // IEEE 754 binary16, rounded to nearest, ties to even. It has 11 significant bits, so two values
 // that are sent alike differ by at most 2^-10 |x|, or by 2^-24 where |x| is below 2^-14. Values
 // above 65504, the largest finite one, become 65504: an infinity would turn the difference of two
-// blocks into NaN. NaN stays NaN.
+// blocks into NaN. NaN stays NaN. In a sum over ranks all values that round to more than 65504
+// become NaN, because a gradient that is too large must not look like an ordinary one.
 
 #include <bit>
 
@@ -13,6 +14,8 @@ namespace {
 constexpr std::uint32_t kSign = 0x8000'0000U;
 /// 65504 and 2^-14, the largest and the smallest normal value, as float32 bits.
 constexpr std::uint32_t kLargest = 0x477f'e000U;
+/// 65520, the smallest value that binary16 rounds to infinity.
+constexpr std::uint32_t kOverflow = 0x477f'f000U;
 constexpr std::uint32_t kSmallestNormal = 0x3880'0000U;
 constexpr std::uint32_t kInfinity = 0x7f80'0000U;
 constexpr std::uint32_t kHalf = 0x3f00'0000U;
@@ -33,6 +36,11 @@ struct Fp16Format {
     const std::uint32_t rounded = finite < kSmallestNormal ? small - kHalf : normal;
     const std::uint32_t result = size > kInfinity ? 0x7e00U : rounded;
     return static_cast<std::uint16_t>((bits & kSign) >> 16U | result);
+  }
+
+  [[gnu::always_inline]] static std::uint16_t encode_summand(float value) {
+    const std::uint32_t size = std::bit_cast<std::uint32_t>(value) & ~kSign;
+    return size >= kOverflow ? std::uint16_t{0x7e00U} : encode(value);
   }
 
   [[gnu::always_inline]] static float decode(std::uint16_t half) {

@@ -12,10 +12,12 @@
 // have no difference. A difference of -128 counts as 0, because +128 looks the same: then the
 // differences of a pair are always opposite numbers, and the mean of the pair stays, even where
 // values lie too far apart.
+//
+// Sums over ranks are encoded without a grid (scaled_bytes.hpp).
 
 #include <cmath>
 
-#include "optim/codec.hpp"
+#include "optim/codecs/scaled_bytes.hpp"
 
 namespace gossamer {
 namespace {
@@ -155,6 +157,18 @@ class Int8Codec : public Codec {
     run_on(simd, DifferenceOnGrid<double>{static_cast<double*>(x.data), factor, theirs, ours,
                                           x.numel, &range});
     return range;
+  }
+
+  [[nodiscard]] std::int64_t summand_bytes(std::int64_t numel) const override {
+    return internal::scaled_bytes(numel);
+  }
+  void encode_summand(const Block& to, const ConstBlock& x, SimdPath simd) const override {
+    require_summand(*this, to, x.numel);
+    internal::encode_scaled(to, x, simd);
+  }
+  void add_summand(const Block& x, const ConstBlock& summand, SimdPath simd) const override {
+    require_summand(*this, summand, x.numel);
+    internal::add_scaled(x, summand, simd);
   }
 };
 

@@ -27,9 +27,17 @@ constexpr std::array kCodecs = {
                .codec = fp16_codec},
     CodecEntry{.name = "int8",
                .summary = "a quarter of the bytes: differences in 8 bits, on a grid that all ranks "
-                          "agree on",
+                          "agree on; gradients in 8 bits, with a scale for every 1024",
                .codec = int8_codec},
 };
+
+void require_bytes(const Codec& codec, const ConstBlock& encoded, std::int64_t numel,
+                   std::int64_t bytes) {
+  require_dtype(encoded.dtype, DType::kUInt8);
+  if (encoded.numel == bytes) return;
+  throw std::logic_error(
+      concat("codec ", codec.name(), ": ", encoded.numel, " bytes for ", numel, " elements"));
+}
 
 }  // namespace
 
@@ -42,10 +50,11 @@ const Codec* find_codec(std::string_view name) {
 }
 
 void require_encoded(const Codec& codec, const ConstBlock& encoded, std::int64_t numel) {
-  require_dtype(encoded.dtype, DType::kUInt8);
-  if (encoded.numel == encoded_bytes(codec, numel)) return;
-  throw std::logic_error(
-      concat("codec ", codec.name(), ": ", encoded.numel, " bytes for ", numel, " elements"));
+  require_bytes(codec, encoded, numel, encoded_bytes(codec, numel));
+}
+
+void require_summand(const Codec& codec, const ConstBlock& encoded, std::int64_t numel) {
+  require_bytes(codec, encoded, numel, codec.summand_bytes(numel));
 }
 
 void require_dtype(DType found, DType wanted) {

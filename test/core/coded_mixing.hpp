@@ -1,8 +1,9 @@
 #pragma once
 // The oracle of encoded mixing, in double with whole vectors: x_i <- x_i + sum of w_ij (R(x_j) -
 // R(x_i)), with R the nearest number of 16 bits. Groups of more than three ranks average without a
-// codec. In rounds of two levels the sums of the nodes are mixed like this. Written from the
-// opening comment of optim/codec.hpp. Shares no code with the library except the topologies.
+// codec. In rounds of two levels the sums of the nodes are mixed like this. Sums of gradients use R
+// alone (recursion.hpp). Written from the opening comments of optim/codec.hpp and coded_sum.hpp.
+// Shares no code with the library except the topologies.
 
 #include <algorithm>
 #include <cmath>
@@ -51,11 +52,7 @@ class CodedMixing {
     return result;
   }
 
- private:
-  static void add(std::vector<double>& sum, double weight, const std::vector<double>& x) {
-    for (std::size_t e = 0; e < x.size(); ++e) sum[e] += weight * x[e];
-  }
-
+  /// The values as the other ranks understand them.
   [[nodiscard]] std::vector<double> sent(std::vector<double> x) const {
     for (double& value : x) {
       const auto single = static_cast<double>(static_cast<float>(value));
@@ -66,6 +63,11 @@ class CodedMixing {
       value = std::nearbyint(single / spacing) * spacing;
     }
     return x;
+  }
+
+ private:
+  static void add(std::vector<double>& sum, double weight, const std::vector<double>& x) {
+    for (std::size_t e = 0; e < x.size(); ++e) sum[e] += weight * x[e];
   }
 
   /// bf16; otherwise fp16.

@@ -206,18 +206,24 @@ class Recursion {
     }
   }
 
-  /// Gives every rank the mean over all ranks. A missing gradient counts as one of zeros.
+  /// Gives every rank the mean over all ranks. A missing gradient counts as one of zeros. A codec
+  /// rounds what the ranks send, and their sum.
   void average(AllGradients& gradients) const {
+    const bool rounds = setup_.codec != "fp32" && num_ranks() > 1;
+    const auto sent = [&](const std::vector<double>& x) {
+      return rounds ? CodedMixing(setup_.codec).sent(x) : x;
+    };
     for (std::size_t i = 0; i < setup_.parameters.size(); ++i) {
-      std::vector<double> mean;
+      std::vector<double> sum;
       for (const auto& parts : gradients) {
         if (parts[i].empty()) continue;
-        mean.resize(parts[i].size());
-        for (std::size_t e = 0; e < mean.size(); ++e) {
-          mean[e] += parts[i][e] / static_cast<double>(num_ranks());
-        }
+        sum.resize(parts[i].size());
+        const std::vector<double> heard = sent(parts[i]);
+        for (std::size_t e = 0; e < sum.size(); ++e) sum[e] += heard[e];
       }
-      for (auto& parts : gradients) parts[i] = mean;
+      sum = sent(sum);
+      for (double& value : sum) value /= static_cast<double>(num_ranks());
+      for (auto& parts : gradients) parts[i] = sum;
     }
   }
 

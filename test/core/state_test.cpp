@@ -227,15 +227,27 @@ TEST(SavedState, IsTheSameWhereStreamsLag) {
 
 TEST(SavedState, IsTheSameForEveryCodec) {
   for (const char* codec : {"fp32", "bf16", "fp16"}) {
-    for (const char* algorithm : {"gossip", "gradient_tracking"}) {
-      SCOPED_TRACE(concat(codec, ", ", algorithm));
-      Case c = case_of(algorithm, "");
+    for (const auto& [algorithm, options] : {std::pair{"gossip", ""},
+                                             {"gradient_tracking", ""},
+                                             {"allreduce", ""},
+                                             {"allreduce", "delay: 1"}}) {
+      SCOPED_TRACE(concat(codec, ", ", algorithm, " {", options, "}"));
+      Case c = case_of(algorithm, options);
       c.optimizer = "accum_adamw";
       c.problem.codec = codec;
       const Values expected = train(c, false, 0);
       EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
       EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
     }
+  }
+}
+
+TEST(SavedState, RepeatsASumInBytes) {
+  for (const char* options : {"delay: 1", "delay: 1, overlap: false"}) {
+    Case c = case_of("allreduce", options);
+    c.optimizer = "accum_adamw";
+    c.problem.codec = "int8";
+    EXPECT_EQ(train(c, true, c.problem.bucket_bytes), train(c, false, 0));
   }
 }
 

@@ -205,6 +205,77 @@ TEST_P(EveryCodec, NeedsBlocksThatFit) {
                std::logic_error);
 }
 
+/// A block encoded for a sum, and what another rank adds.
+template <class T>
+struct Summand {
+  Summand(const Codec& codec, std::vector<T> x, SimdPath simd = best_simd_path())
+      : wire(codec.summand_bytes(std::ssize(x)), DType::kUInt8), values(x.size()) {
+    codec.encode_summand(wire.block(), block_of(std::span(x)), simd);
+    codec.add_summand(block_of(std::span(values)), wire.block(), simd);
+  }
+  Buffer wire;
+  std::vector<T> values;
+};
+
+TEST_P(EveryCodec, GivesTheSameSummandsOnEveryPathAndForEveryPart) {
+  constexpr std::int64_t kPart = Codec::kSummandPart;
+  for (const std::int64_t numel : {std::int64_t{0}, std::int64_t{1}, std::int64_t{77}, kPart,
+                                   kPart + 1, 2 * kPart, 3 * kPart - 5}) {
+    Random random(9, static_cast<std::uint64_t>(numel));
+    std::vector<float> x(static_cast<std::size_t>(numel));
+    draw(random, std::span(x));
+    const Summand expected(codec_, x, SimdPath::kBaseline);
+    for (const SimdPath path : available_simd_paths()) {
+      SCOPED_TRACE(concat(name_of(path), ", ", numel));
+      const Summand<float> found(codec_, x, path);
+      EXPECT_TRUE(std::ranges::equal(found.wire.block().as<std::uint8_t>(),
+                                     expected.wire.block().as<std::uint8_t>()));
+      EXPECT_EQ(found.values, expected.values);
+      const Buffer parts(codec_.summand_bytes(numel), DType::kUInt8);
+      for (std::int64_t first = 0; first < numel; first += kPart) {
+        const std::int64_t size = std::min(kPart, numel - first);
+        codec_.encode_summand(
+            part_of(parts.block(), codec_.summand_bytes(first), codec_.summand_bytes(size)),
+            part_of(block_of(std::span(x)), first, size), path);
+      }
+      EXPECT_TRUE(std::ranges::equal(parts.block().as<std::uint8_t>(),
+                                     expected.wire.block().as<std::uint8_t>()));
+    }
+    const std::vector<double> wide(x.begin(), x.end());
+    EXPECT_TRUE(std::ranges::equal(Summand(codec_, wide).wire.block().as<std::uint8_t>(),
+                                   expected.wire.block().as<std::uint8_t>()));
+  }
+}
+
+TEST_P(EveryCodec, AddsSummandsThatFit) {
+  std::vector<float> x(8);
+  std::vector<std::int64_t> integers(8);
+  const Buffer wire(codec_.summand_bytes(8), DType::kUInt8);
+  const Buffer shorter(codec_.summand_bytes(7), DType::kUInt8);
+  const Block block = block_of(std::span(x));
+  const Block strange = block_of(std::span(integers));
+  const SimdPath simd = best_simd_path();
+  EXPECT_THROW(codec_.encode_summand(shorter.block(), block, simd), std::logic_error);
+  EXPECT_THROW(codec_.encode_summand(block, block, simd), std::logic_error);
+  EXPECT_THROW(codec_.encode_summand(wire.block(), strange, simd), std::logic_error);
+  EXPECT_THROW(codec_.add_summand(block, shorter.block(), simd), std::logic_error);
+  EXPECT_THROW(codec_.add_summand(strange, wire.block(), simd), std::logic_error);
+}
+
+TEST_P(EverySmallFloat, RoundsSummandsToTheNearestNumberWithinItsRange) {
+  std::vector<float> numbers = many_numbers();
+  std::erase_if(numbers, [this](float x) {
+    return std::abs(static_cast<double>(x)) >= 65520.0 && float_.largest == 65504.0;
+  });
+  const std::vector<float> found = Summand(codec_, numbers).values;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    EXPECT_EQ(static_cast<double>(found[i]), float_.nearest(static_cast<double>(numbers[i])))
+        << numbers[i];
+  }
+  EXPECT_EQ(std::isnan(Summand(codec_, std::vector<float>{65520.0F}).values[0]),
+            GetParam() == "fp16");
+}
+
 TEST(Codecs, AreFoundByName) {
   EXPECT_EQ(find_codec("fp32"), nullptr);
   EXPECT_EQ(find_codec("BF16")->name(), "bf16");

@@ -146,5 +146,41 @@ TEST(Int8, EncodesFloatsAsTheirGridPoints) {
   }
 }
 
+/// What a rank adds to a sum when it hears `x`.
+std::vector<float> summed(std::vector<float> x) {
+  const Buffer wire(int8().summand_bytes(std::ssize(x)), DType::kUInt8);
+  int8().encode_summand(wire.block(), block_of(std::span(x)), best_simd_path());
+  std::ranges::fill(x, 0.0F);
+  int8().add_summand(block_of(std::span(x)), wire.block(), best_simd_path());
+  return x;
+}
+
+TEST(Int8, SumsMultiplesOfTheLargestValue) {
+  // Two parts with scales of their own: 1/4 and 2^-20. Ties go to even numbers.
+  std::vector<float> x(2048, 0.0F);
+  std::ranges::copy(std::vector<float>{31.75F, -31.75F, 0.125F, 0.375F, -0.375F, 0.12F, 7.0F},
+                    x.begin());
+  x[1024] = std::ldexp(-127.0F, -20);
+  x[1025] = std::ldexp(2.6F, -20);
+  const std::vector<float> found = summed(x);
+  EXPECT_EQ(std::vector<float>(found.begin(), found.begin() + 7),
+            (std::vector<float>{31.75F, -31.75F, 0.0F, 0.5F, -0.5F, 0.0F, 7.0F}));
+  EXPECT_EQ(found[1024], x[1024]);
+  EXPECT_EQ(found[1025], std::ldexp(3.0F, -20));
+}
+
+TEST(Int8, SumsBlocksOfEverySize) {
+  for (int exponent = -149; exponent < 128; ++exponent) {
+    const float size = std::ldexp(1.0F, exponent);
+    const std::vector<float> found = summed({size, -size, size / 2, 0.0F});
+    // Below this size all values count as 0.
+    const float expected = size < 1.5e-36F ? 0.0F : size;
+    EXPECT_NEAR(found[0], expected, size * 1e-6F) << exponent;
+    EXPECT_EQ(found[1], -found[0]) << exponent;
+    EXPECT_NEAR(found[2], expected / 2, size / 253) << exponent;
+    EXPECT_EQ(found[3], 0.0F) << exponent;
+  }
+}
+
 }  // namespace
 }  // namespace gossamer

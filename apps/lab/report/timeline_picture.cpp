@@ -59,9 +59,12 @@ constexpr std::array kKinds = {
     KindRow{"wait", "waiting for peers", "#228833"},
     KindRow{"update", "mix and update", "#aa3377"},
     KindRow{"encode", "encode", "#bb5500"},
+    KindRow{"decode", "decode", "#ee9955"},
     KindRow{"sleep", "sleep (bench step --slow-rank)", "#dddddd"},
     KindRow{"exchange", "exchange", "#66ccee"},
     KindRow{"all-reduce", "all-reduce", "#66ccee"},
+    KindRow{"reduce-scatter", "reduce-scatter", "#66ccee"},
+    KindRow{"all-gather", "all-gather", "#99ddff"},
 };
 constexpr KindRow kOther = {"", "other", "#777777"};
 

@@ -218,7 +218,8 @@ SimulationConfig read_simulation(const Options& options) {
     if (!reason.empty()) options.fail(codec == nullptr ? "algorithm" : "codec", reason);
   }
   check_links(options, config);
-  if (config.codec != nullptr && has_two_levels(*config.topology)) {
+  if (config.codec != nullptr && config.algorithm.entry().needs_topology &&
+      has_two_levels(*config.topology)) {
     options.fail("codec",
                  concat("the simulator encodes no rounds of two levels, which ",
                         config.topology->name(), " has, allowed: fp32, or local_world_size: 1"));

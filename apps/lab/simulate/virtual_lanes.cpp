@@ -46,6 +46,9 @@ VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> t
   if (spec.dtype != DType::kFloat64 && spec.rounds != LaneRounds::kTopologyUnsummed) {
     throw std::logic_error("VirtualWire: only float64 can be summed");
   }
+  if (codec != nullptr && spec.rounds == LaneRounds::kSum && spec.num_coded > 0 && world_size > 1) {
+    coded_sum_.emplace(*codec, spec, world_size);
+  }
   if (codec_ == nullptr) return;
   encoded_rows_ = Buffer(encoded_bytes(*codec_, world_size * spec.numel), DType::kUInt8);
 }
@@ -115,12 +118,10 @@ void VirtualWire::deliver(WorkerPool& pool) {
     std::memcpy(larger.block().data, old.data, static_cast<std::size_t>(old.bytes()));
     rows_ = larger;
   }
-  for (const auto& layer : plan.sums()) {
-    pool.share(std::ssize(layer), 1, [&](const PartRange& range) {
-      for (std::int64_t i = range.first; i < range.last; ++i) {
-        compute_sum(plan, layer[static_cast<std::size_t>(i)]);
-      }
-    });
+  if (coded_sum_) {
+    compute_coded_sum(pool);
+  } else {
+    compute_sums(pool);
   }
   work_of_.assign(work_of_.size(), nullptr);
   for (const RowWork& work : plan.ranks()) work_of_[static_cast<std::size_t>(work.row)] = &work;
@@ -136,6 +137,16 @@ void VirtualWire::inboxes_of(const RoundPlan& plan, const RowWork& work,
   }
 }
 
+void VirtualWire::compute_sums(WorkerPool& pool) {
+  for (const auto& layer : plan_->sums()) {
+    pool.share(std::ssize(layer), 1, [&](const PartRange& range) {
+      for (std::int64_t i = range.first; i < range.last; ++i) {
+        compute_sum(*plan_, layer[static_cast<std::size_t>(i)]);
+      }
+    });
+  }
+}
+
 void VirtualWire::compute_sum(const RoundPlan& plan, const RowWork& work) {
   std::vector<Inbox> inboxes;
   inboxes_of(plan, work, inboxes);
@@ -147,6 +158,29 @@ void VirtualWire::compute_sum(const RoundPlan& plan, const RowWork& work) {
   } else {
     mix(sum, work.keep, rest);
   }
+}
+
+void VirtualWire::compute_coded_sum(WorkerPool& pool) {
+  const CodedSum& coded = *coded_sum_;
+  const SimdPath simd = best_simd_path();
+  // The one sum of the plan.
+  const Block sum = row(world_size_);
+  pool.share(coded.num_filled(), 1, [&](const PartRange& range) {
+    const Buffer memory((world_size_ + 1) * coded.message_distance(), DType::kUInt8);
+    const auto message = [&](std::int64_t place) {
+      return part_of(memory.block(), place * coded.message_distance(), coded.message_bytes());
+    };
+    std::vector<ConstBlock> messages;
+    for (int rank = 0; rank < world_size_; ++rank) messages.emplace_back(message(rank));
+    const Block result = message(world_size_);
+    for (std::int64_t shard = range.first; shard < range.last; ++shard) {
+      for (int rank = 0; rank < world_size_; ++rank) {
+        coded.encode(shard, row(rank), message(rank), simd);
+      }
+      coded.add(shard, messages, result, simd);
+      coded.decode(shard, result, sum, simd);
+    }
+  });
 }
 
 Intake VirtualWire::take(int rank) {

@@ -19,6 +19,7 @@
 #include "apps/lab/simulate/round_plan.hpp"
 #include "base/buffer.hpp"
 #include "base/worker_pool.hpp"
+#include "core/coded_sum.hpp"
 #include "core/lane.hpp"
 #include "topology/push_sum.hpp"
 
@@ -28,8 +29,8 @@ namespace gossamer::apps {
 class VirtualWire {
  public:
   /// `spec.dtype` must be float64 unless the rounds are of LaneRounds::kTopologyUnsummed.
-  /// `topology` may be null if the rounds do not follow it. `codec` encodes the messages of rounds
-  /// that follow the topology; null: they are plain.
+  /// `topology` may be null if the rounds do not follow it. `codec` encodes messages as lanes over
+  /// a Communicator do; null: they are plain.
   VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology, int world_size,
               const Codec* codec = nullptr);
 
@@ -45,12 +46,15 @@ class VirtualWire {
   /// The push-sum weights of the ranks after the last round; 1 in undirected topologies.
   [[nodiscard]] const std::vector<double>& weights() const { return push_sum_.weights(); }
   [[nodiscard]] LaneRounds rounds() const { return spec_.rounds; }
-  /// Null: messages are plain.
+  /// Of messages between single ranks; null: they are plain.
   [[nodiscard]] const Codec* codec() const { return codec_; }
 
  private:
   [[nodiscard]] const RoundPlan& plan_of(std::int64_t k);
+  void compute_sums(WorkerPool& pool);
   void compute_sum(const RoundPlan& plan, const RowWork& work);
+  /// Computes the sum of all ranks' blocks through a codec.
+  void compute_coded_sum(WorkerPool& pool);
   /// Fills `inboxes` with the inboxes of the work on one row.
   void inboxes_of(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes) const;
   [[nodiscard]] Block row(std::int64_t index) const;
@@ -62,6 +66,8 @@ class VirtualWire {
   std::shared_ptr<const Topology> topology_;
   int world_size_;
   const Codec* codec_;
+  /// Of LaneRounds::kSum under a codec.
+  std::optional<CodedSum> coded_sum_;
   PushSum push_sum_;
   std::vector<RoundPlan> plans_;
   const RoundPlan* plan_ = nullptr;

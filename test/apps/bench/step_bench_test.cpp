@@ -128,5 +128,27 @@ TEST(StepBench, LetsEnginesTakeTurnsOnTheSameProblem) {
   EXPECT_EQ(lines[3]["rounds"], 2);
 }
 
+TEST(StepBench, LearnsWithEncodedGradientsAsWithPlainOnes) {
+  const auto losses_with = [](const std::string& codec) {
+    const auto lines = lines_of(2, {.engines = read_step_engines("allreduce"),
+                                    .codec = codec,
+                                    .steps = 8,
+                                    .warmup = 3,
+                                    .batch_size = 16,
+                                    .bucket_mb = 3.0,
+                                    .losses = true});
+    return lines.at(0)["losses"].get<std::vector<double>>();
+  };
+  const std::vector<double> plain = losses_with("fp32");
+  ASSERT_EQ(plain.size(), 12U);
+  for (const auto& [codec, bound] : {std::pair{"bf16", 0.01}, {"fp16", 0.01}, {"int8", 0.05}}) {
+    const std::vector<double> coded = losses_with(codec);
+    ASSERT_EQ(coded.size(), plain.size());
+    EXPECT_EQ(coded.front(), plain.front()) << "before the first update";
+    EXPECT_NE(coded, plain) << codec;
+    for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(coded[i], plain[i], bound) << codec;
+  }
+}
+
 }  // namespace
 }  // namespace gossamer::apps

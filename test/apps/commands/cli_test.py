@@ -297,6 +297,8 @@ class Train(CliCase):
     def test_is_the_same_on_threads_and_processes(self):
         for change in [["algorithm=gossip"], ["algorithm=allreduce"], ["algorithm=local"],
                        ["comm.codec=int8", "run.steps=40"],
+                       ["algorithm=allreduce", "comm.codec=bf16"],
+                       ["algorithm={name: allreduce, delay: 1}", "comm.codec=int8"],
                        ["algorithm=choco", "topology.name=static-ring"]]:
             with self.subTest(change):
                 self.launch(2, "tiny.yaml", *change)

@@ -192,6 +192,25 @@ TEST(VirtualRanks, EncodeAsThePipelineDoes) {
   }
 }
 
+TEST(VirtualRanks, EncodeSumsAsThePipelineDoes) {
+  for (const char* codec : {"bf16", "fp16", "int8"}) {
+    for (const char* options : {"", "delay: 1"}) {
+      for (const int n : {1, 2, 3, kSanitized ? 4 : 9}) {
+        // No topology: sums need none. One bucket without gaps, because its shards decide which
+        // elements share a scale.
+        const Problem problem{.num_ranks = n,
+                              .algorithm = "allreduce",
+                              .algorithm_options = options,
+                              .codec = codec,
+                              .sizes = {96},
+                              .bucket_bytes = 1 << 20,
+                              .num_steps = 10};
+        expect_the_pipelines_bits(problem, concat(codec, " {", options, "}"));
+      }
+    }
+  }
+}
+
 TEST(VirtualRanks, AgreeUpToTheCodecsPrecisionAndKeepTheMean) {
   for (const SimulatedWorld& c : coded_worlds()) {
     for (const auto& [codec, precision] :

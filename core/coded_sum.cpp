@@ -1,0 +1,119 @@
+#include "core/coded_sum.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+
+#include "base/buffer.hpp"
+#include "comm/add_block.hpp"
+
+namespace gossamer {
+namespace {
+
+constexpr std::int64_t kPart = Codec::kSummandPart;
+
+void copy_bytes(const Block& to, const ConstBlock& from) {
+  if (from.bytes() > 0) std::memcpy(to.data, from.data, static_cast<std::size_t>(from.bytes()));
+}
+
+/// Calls work(first, numel) for the parts of a shard that are encoded by themselves.
+template <class Work>
+void for_each_part(std::int64_t numel, const Work& work) {
+  for (std::int64_t first = 0; first < numel; first += kPart) {
+    work(first, std::min(kPart, numel - first));
+  }
+}
+
+}  // namespace
+
+CodedSum::CodedSum(const Codec& codec, const LaneSpec& spec, int num_ranks)
+    : codec_(&codec),
+      dtype_(spec.dtype),
+      num_ranks_(num_ranks),
+      coded_(cut_of(0, spec.num_coded, num_ranks)),
+      plain_(cut_of(spec.num_coded, spec.numel - spec.num_coded, num_ranks)) {}
+
+CodedSum::Cut CodedSum::cut_of(std::int64_t first, std::int64_t numel, int num_ranks) {
+  return {.first = first, .numel = numel, .shard_numel = (numel + num_ranks - 1) / num_ranks};
+}
+
+PartRange CodedSum::Cut::shard(std::int64_t index) const {
+  const std::int64_t begin = std::min(index * shard_numel, numel);
+  const std::int64_t end = std::min(begin + shard_numel, numel);
+  return {first + begin, first + end};
+}
+
+std::int64_t CodedSum::Cut::num_filled() const {
+  return shard_numel == 0 ? 0 : (numel + shard_numel - 1) / shard_numel;
+}
+
+std::int64_t CodedSum::num_filled() const {
+  return std::max(coded_.num_filled(), plain_.num_filled());
+}
+
+std::int64_t CodedSum::message_bytes() const {
+  return plain_bytes() + codec_->summand_bytes(coded_.shard_numel);
+}
+
+std::int64_t CodedSum::message_distance() const {
+  return (message_bytes() / Buffer::kAlignment + 1) * Buffer::kAlignment;
+}
+
+template <class AnyBlock>
+AnyBlock CodedSum::plain_part(const AnyBlock& message, std::int64_t shard) const {
+  AnyBlock part = message;
+  const PartRange range = plain_.shard(shard);
+  part.numel = range.last - range.first;
+  part.dtype = dtype_;
+  return part;
+}
+
+template <class AnyBlock>
+AnyBlock CodedSum::coded_part(const AnyBlock& message, std::int64_t first,
+                              std::int64_t numel) const {
+  return part_of(message, plain_bytes() + codec_->summand_bytes(first),
+                 codec_->summand_bytes(numel));
+}
+
+void CodedSum::encode(std::int64_t shard, const ConstBlock& whole, const Block& message,
+                      SimdPath simd) const {
+  const PartRange plain = plain_.shard(shard);
+  copy_bytes(plain_part(message, shard), part_of(whole, plain.first, plain.last - plain.first));
+  const PartRange coded = coded_.shard(shard);
+  const std::int64_t numel = coded.last - coded.first;
+  codec_->encode_summand(coded_part(message, 0, numel), part_of(whole, coded.first, numel), simd);
+}
+
+void CodedSum::add(std::int64_t shard, std::span<const ConstBlock> messages, const Block& result,
+                   SimdPath simd) const {
+  const Block plain_sum = plain_part(result, shard);
+  copy_bytes(plain_sum, plain_part(messages.front(), shard));
+  for (const ConstBlock& message : messages.subspan(1)) {
+    add_block(plain_sum, plain_part(message, shard));
+  }
+  alignas(64) std::array<std::byte, kPart * sizeof(double)> memory;
+  const PartRange coded = coded_.shard(shard);
+  for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
+    const Block sum{memory.data(), numel, dtype_, {}};
+    std::memset(sum.data, 0, static_cast<std::size_t>(sum.bytes()));
+    for (const ConstBlock& message : messages) {
+      codec_->add_summand(sum, coded_part(message, first, numel), simd);
+    }
+    codec_->encode_summand(coded_part(result, first, numel), sum, simd);
+  });
+}
+
+void CodedSum::decode(std::int64_t shard, const ConstBlock& result, const Block& whole,
+                      SimdPath simd) const {
+  const PartRange plain = plain_.shard(shard);
+  copy_bytes(part_of(whole, plain.first, plain.last - plain.first), plain_part(result, shard));
+  const PartRange coded = coded_.shard(shard);
+  for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
+    const Block part = part_of(whole, coded.first + first, numel);
+    std::memset(part.data, 0, static_cast<std::size_t>(part.bytes()));
+    codec_->add_summand(part, coded_part(result, first, numel), simd);
+  });
+}
+
+}  // namespace gossamer

@@ -1,0 +1,173 @@
+#include "core/coded_sum_lane.hpp"
+
+#include <array>
+#include <functional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "core/coded_sum.hpp"
+
+namespace gossamer {
+namespace {
+
+/// The messages of a rank's part in a sum: three for each rank, in memory that copies share.
+class SumMessages {
+ public:
+  SumMessages(Stream& stream, const CodedSum& sum)
+      : num_ranks_(sum.num_ranks()),
+        bytes_(sum.message_bytes()),
+        distance_(sum.message_distance()),
+        memory_(stream.allocate(3 * num_ranks_ * distance_, DType::kUInt8)) {}
+
+  /// This rank's shard for another rank.
+  [[nodiscard]] Block sent(int rank) const { return message(rank); }
+  /// Another rank's shard for this one.
+  [[nodiscard]] Block heard(int rank) const { return message(num_ranks_ + rank); }
+  /// The sum of a rank's shards.
+  [[nodiscard]] Block result(int rank) const { return message(2 * num_ranks_ + rank); }
+  [[nodiscard]] const std::shared_ptr<void>& owner() const { return memory_.owner(); }
+
+ private:
+  [[nodiscard]] Block message(std::int64_t place) const {
+    return part_of(memory_.block(), place * distance_, bytes_);
+  }
+
+  int num_ranks_;
+  std::int64_t bytes_;
+  std::int64_t distance_;
+  Buffer memory_;
+};
+
+class CodedSumLane : public Lane {
+ public:
+  CodedSumLane(const PeerLanes::Setup& setup, const SumCommunicators& communicators,
+               const LaneSpec& spec)
+      : setup_(setup),
+        communicators_(communicators),
+        spec_(spec),
+        sum_(*setup.codec, spec, communicators.shards.size()),
+        messages_(setup.stream, sum_),
+        result_(setup.stream.allocate(spec.numel, spec.dtype)),
+        arriving_({Inbox{result_.block(), 1.0}}) {}
+
+  void start(std::int64_t k, const Buffer& send) override {
+    round_ = k;
+    {
+      const TimelineScope scope(setup_.timeline.get(),
+                                {.what = "encode", .bucket = spec_.bucket, .round = k});
+      setup_.stream.run(
+          [sum = sum_, messages = messages_, send, rank = rank(), simd = setup_.simd] {
+            for (int j = 0; j < sum.num_ranks(); ++j) {
+              sum.encode(j, send.block(), j == rank ? messages.heard(j) : messages.sent(j), simd);
+            }
+          });
+    }
+    request_ = exchange_results(exchange_shards());
+    has_arrived_ = true;
+    setup_.metrics.bytes_sent += sum_.bytes_sent();
+  }
+
+  void wait() override {
+    if (!request_.pending()) return;
+    {
+      const ScopedTimer timer(setup_.metrics.wait_s);
+      const TimelineScope scope(setup_.timeline.get(),
+                                {.what = "wait", .bucket = spec_.bucket, .round = round_});
+      request_.wait_on(setup_.stream);
+    }
+    const TimelineScope scope(setup_.timeline.get(),
+                              {.what = "decode", .bucket = spec_.bucket, .round = round_});
+    setup_.stream.run([sum = sum_, messages = messages_, result = result_, simd = setup_.simd] {
+      for (int j = 0; j < sum.num_ranks(); ++j) {
+        sum.decode(j, messages.result(j), result.block(), simd);
+      }
+    });
+  }
+
+  Intake take() override {
+    if (!std::exchange(has_arrived_, false)) return {};
+    return {.keep = 0.0, .inboxes = arriving_};
+  }
+
+  void forget() override { has_arrived_ = false; }
+
+ private:
+  [[nodiscard]] int rank() const { return communicators_.shards.rank(); }
+
+  [[nodiscard]] OpContext context_of(std::string_view what) const {
+    return {.label = {.what = what, .bucket = spec_.bucket, .round = round_},
+            .owner = messages_.owner(),
+            .trace = OpTrace(setup_.timeline, sum_.message_bytes())};
+  }
+
+  /// Phase 1.
+  Request exchange_shards() {
+    const EventPtr encoded = setup_.stream.record();
+    const int size = sum_.num_ranks();
+    std::vector<Request> requests;
+    for (int i = 1; i < size; ++i) {
+      const int to = (rank() + i) % size;
+      const int from = (rank() + size - i) % size;
+      OpContext context = context_of("reduce-scatter");
+      context.ready = encoded;
+      requests.push_back(communicators_.shards.exchange_with_neighbors(
+          messages_.sent(to), {to}, {{from, messages_.heard(from)}}, std::move(context)));
+    }
+    return all_of(std::move(requests));
+  }
+
+  /// Phase 2, which starts after `shards`.
+  Request exchange_results(const Request& shards) {
+    OpContext context = context_of("all-gather");
+    context.after = shards.state();
+    context.prepare = adding();
+    std::vector<int> others;
+    std::vector<Incoming> incoming;
+    for (int other = 0; other < sum_.num_ranks(); ++other) {
+      if (other == rank()) continue;
+      others.push_back(other);
+      incoming.push_back({other, messages_.result(other)});
+    }
+    return communicators_.results.exchange_with_neighbors(
+        messages_.result(rank()), std::move(others), std::move(incoming), std::move(context));
+  }
+
+  /// The work that adds the shards of all ranks.
+  [[nodiscard]] std::function<EventPtr()> adding() const {
+    return [stream = communicators_.results.stream(), sum = sum_, messages = messages_,
+            rank = rank(), simd = setup_.simd]() -> EventPtr {
+      stream->run([=] {
+        std::vector<ConstBlock> heard;
+        for (int other = 0; other < sum.num_ranks(); ++other) {
+          heard.emplace_back(messages.heard(other));
+        }
+        sum.add(rank, heard, messages.result(rank), simd);
+      });
+      return stream->record();
+    };
+  }
+
+  const PeerLanes::Setup& setup_;
+  SumCommunicators communicators_;
+  LaneSpec spec_;
+  CodedSum sum_;
+  SumMessages messages_;
+  Buffer result_;
+  std::array<Inbox, 1> arriving_;
+  Request request_;
+  bool has_arrived_ = false;
+  /// The last round that was started.
+  std::int64_t round_ = -1;
+};
+
+}  // namespace
+
+std::unique_ptr<Lane> make_coded_sum_lane(const PeerLanes::Setup& setup,
+                                          const SumCommunicators& communicators,
+                                          const LaneSpec& spec) {
+  return std::make_unique<CodedSumLane>(setup, communicators, spec);
+}
+
+}  // namespace gossamer

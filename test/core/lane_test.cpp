@@ -286,6 +286,19 @@ TEST(BytesSent, CountsGradientsInAnAllReduce) {
   EXPECT_EQ(bytes_sent(problem, 3), 3 * (128.0 + 8.0));
 }
 
+TEST(BytesSent, CountsEncodedGradientsAndPlainFlags) {
+  Problem problem = problem_of("complete", 4, 4);
+  problem.algorithm = "allreduce";
+  problem.dtype = DType::kFloat32;
+  problem.sizes = {16, 16};
+  problem.bucket_bytes = 1 << 20;
+  // A shard has 16 of 64 gradients, padding included, and one of two flags. Six messages a step.
+  for (const auto& [codec, shard] : {std::pair{"bf16", 32}, {"fp16", 32}, {"int8", 16 + 4}}) {
+    problem.codec = codec;
+    EXPECT_EQ(bytes_sent(problem, 3), 3.0 * 6 * (shard + 4)) << codec;
+  }
+}
+
 TEST(Metrics, TimeUpdatesAndWaits) {
   run_ranks(2, [](Communicator& communicator, const World& world) {
     const Problem problem = problem_of("complete", 2, 2);

@@ -26,7 +26,8 @@ K_PEERS = ["decent-dp", "ddp", "ddp-bf16"]
 # Engines of gossamer with a codec: engine and codec for `bench step`. The first 16 rounds of int8 send
 # plain blocks, so they come before the timed steps.
 K_WARMUP = {"int8": 20}
-K_CODECS = {"gossip-bf16": ("gossip", "bf16"), "gossip-int8": ("gossip", "int8")}
+K_CODECS = {"gossip-bf16": ("gossip", "bf16"), "gossip-int8": ("gossip", "int8"),
+            "allreduce-bf16": ("allreduce", "bf16"), "allreduce-int8": ("allreduce", "int8")}
 
 
 class Machine:
@@ -56,7 +57,7 @@ class Hosts:
     """One rank on each of several hosts with a slow network (scripts/hosts.sh)."""
 
     engines = ["decent-dp", "ddp", "ddp-bf16", "gossip", "gossip-bf16", "gossip-int8", "allreduce",
-               "compute"]
+               "allreduce-bf16", "allreduce-int8", "compute"]
     # On a ring the peer changes in every step, and steps with one peer take longer than those with
     # the other. The median would show one kind alone.
     time = "mean_ms"
@@ -126,7 +127,8 @@ def table(place, rows_of_cases):
     """Milliseconds of every engine, then ratios of them."""
     names = {"ddp": "DDP", "ddp-bf16": "DDP, bf16", "gossip": "gossamer",
              "gossip-bf16": "gossamer, bf16", "gossip-int8": "gossamer, int8",
-             "allreduce": "gossamer, all-reduce", "compute": "forward + backward alone"}
+             "allreduce": "gossamer, all-reduce", "allreduce-bf16": "gossamer, all-reduce, bf16",
+             "allreduce-int8": "gossamer, all-reduce, int8", "compute": "forward + backward alone"}
     others = [engine for engine in place.engines if engine not in ("gossip", "compute")]
     memory = ["decent-dp", "gossip"] if place.tables_memory else []
     heads = ["model", *(names.get(engine, engine) for engine in place.engines),

@@ -5,8 +5,8 @@
 # A training step of gossamer against decent-dp and PyTorch's DistributedDataParallel: the same
 # models, initial values, data, buckets and threads, in turns. The first form has all ranks on this
 # machine. The second form has one rank on each of N hosts with a slow network (scripts/hosts.sh), and
-# adds DistributedDataParallel with gradients sent as bfloat16, gossamer's gossip with the codecs bf16
-# and int8, and gossamer's all-reduce.
+# adds DistributedDataParallel with gradients sent as bfloat16, and gossamer's all-reduce; gossip and
+# all-reduce also with the codecs bf16 and int8.
 #
 # CASES are some of mlp, mlp-3mb, mlp-1mb (sizes of buckets), gpt and resnet20, with commas. The script
 # prints a table with ratios and appends every measurement to build/compare_peers.jsonl. A turn of a

@@ -29,15 +29,19 @@
 // Thread safety: one thread uses a communicator and all communicators split from it.
 // Errors: CommError. After one the communicator is unusable and the rank is expected to leave.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/buffer.hpp"
 #include "base/error.hpp"
 #include "base/stream.hpp"
 #include "base/types.hpp"
+#include "comm/counter.hpp"
 #include "comm/op_trace.hpp"
 #include "comm/request.hpp"
 
@@ -100,6 +104,18 @@ class Communicator {
   virtual Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) = 0;
   /// Copies the block of `root` into the blocks of all members.
   virtual Request broadcast(Block block, int root, OpContext context) = 0;
+  /// Collective. Gives every member `bytes` > 0 bytes of zeros, which members on the same host can
+  /// read. Returns the parts of all members; a part is empty where this member cannot reach it.
+  /// Members that reach each other reach the same members. A part stays while one holds it. No
+  /// part is reached where a backend has no such memory.
+  virtual std::vector<Buffer> share(std::int64_t /*bytes*/) {
+    return std::vector<Buffer>(static_cast<std::size_t>(size()));
+  }
+  /// Waits until the counters have come, which lie in memory of share(). The context's owner keeps
+  /// this memory alive.
+  virtual Request await(std::vector<Awaited> /*awaited*/, OpContext /*context*/) {
+    throw std::logic_error("await: this communicator shares no memory");
+  }
   /// Returns the texts of all members, in rank order. Blocks until all have come.
   virtual std::vector<std::string> all_gather(std::string text) = 0;
   /// Throws if communication is known to have ended: an operation has failed, or another rank has.

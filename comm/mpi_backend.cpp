@@ -16,6 +16,7 @@
 #include "comm/mpi_watch.hpp"
 #include "comm/placement.hpp"
 #include "comm/preconditions.hpp"
+#include "comm/shared_memory.hpp"
 
 namespace gossamer {
 namespace {
@@ -66,6 +67,9 @@ struct MpiContext {
     mpi_check(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
     return adopt(copy);
   }
+  [[nodiscard]] int host_of(int world_rank) const {
+    return hosts[static_cast<std::size_t>(world_rank)];
+  }
   /// Says how the group sums round a ring. Its ranks must be known.
   void set_ring(MpiGroup& group) const {
     group.ring = ring_order(hosts, group.world_ranks);
@@ -110,6 +114,19 @@ class MpiCommunicator : public Communicator {
   Request broadcast(Block block, int root, OpContext context) override {
     require_rank("broadcast", root, size());
     return submit(make_mpi_broadcast(group_, block, root), std::move(context));
+  }
+
+  std::vector<Buffer> share(std::int64_t bytes) override {
+    std::vector<bool> is_near;
+    for (const int member : world_ranks()) {
+      is_near.push_back(context_->host_of(member) == context_->host_of(own_world_rank(*this)));
+    }
+    return share_between_processes(*this, bytes, is_near);
+  }
+
+  Request await(std::vector<Awaited> awaited, OpContext context) override {
+    return context_->worker->submit(make_await(of_world(*this, std::move(awaited))),
+                                    std::move(context));
   }
 
   std::vector<std::string> all_gather(std::string text) override {

@@ -51,4 +51,14 @@ inline void require_neighbors(const ConstBlock& send, const std::vector<int>& pe
   }
 }
 
+/// Counters of members, as an Operation names them.
+inline std::vector<Awaited> of_world(const Communicator& communicator,
+                                     std::vector<Awaited> awaited) {
+  for (Awaited& counter : awaited) {
+    require_rank("await", counter.peer, communicator.size());
+    counter.peer = communicator.world_ranks()[static_cast<std::size_t>(counter.peer)];
+  }
+  return awaited;
+}
+
 }  // namespace gossamer

@@ -15,6 +15,7 @@
 #include "comm/add_block.hpp"
 #include "comm/preconditions.hpp"
 #include "comm/progress_worker.hpp"
+#include "comm/shared_memory.hpp"
 #include "comm/thread_group.hpp"
 
 namespace gossamer {
@@ -75,9 +76,7 @@ class ThreadOperation : public Operation {
       if (usable) meeting_->num_done.fetch_add(1);
     }
     if (worked_ && meeting_->over()) return true;
-    if (config_.group->hub().failed()) {
-      throw CommError({.peers = {config_.group->hub().failed_rank()}}, "that rank has failed");
-    }
+    config_.group->hub().check();
     return false;
   }
 
@@ -199,6 +198,19 @@ class ThreadCommunicator : public Communicator {
                              std::move(context));
   }
 
+  std::vector<Buffer> share(std::int64_t bytes) override {
+    const std::int64_t number = num_sharings_++;
+    group_->lay_out(number, static_cast<std::size_t>(rank_), Buffer(bytes, DType::kUInt8));
+    gather({}, {.what = "share"});
+    return group_->pick_up(number);
+  }
+
+  Request await(std::vector<Awaited> awaited, OpContext context) override {
+    return worker_->submit(
+        make_await(of_world(*this, std::move(awaited)), [group = group_] { group->hub().check(); }),
+        std::move(context));
+  }
+
   std::vector<std::string> all_gather(std::string text) override {
     return gather(std::move(text), {.what = "gather"});
   }
@@ -284,6 +296,7 @@ class ThreadCommunicator : public Communicator {
   std::map<int, std::int64_t> num_received_;
   std::int64_t num_collectives_ = 0;
   std::int64_t num_splits_ = 0;
+  std::int64_t num_sharings_ = 0;
 };
 
 /// One rank from start to end. Returns its exit code.

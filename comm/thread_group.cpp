@@ -35,6 +35,10 @@ void ThreadHub::fail(int rank) {
   failed_rank_.compare_exchange_strong(none, rank);
 }
 
+void ThreadHub::check() const {
+  if (failed()) throw CommError({.peers = {failed_rank()}}, "that rank has failed");
+}
+
 std::shared_ptr<Meeting> ThreadGroup::join(const Key& key, MeetingKind kind, std::size_t place,
                                            std::size_t size, Contribution contribution) {
   const std::lock_guard lock(mutex_);
@@ -65,6 +69,22 @@ std::vector<bool> ThreadGroup::who_is_here(const Meeting& meeting) {
   std::vector<bool> here;
   for (const Contribution& member : meeting.members) here.push_back(member.here);
   return here;
+}
+
+void ThreadGroup::lay_out(std::int64_t number, std::size_t place, Buffer part) {
+  const std::lock_guard lock(mutex_);
+  Sharing& sharing = sharings_[number];
+  sharing.parts.resize(world_ranks_.size());
+  sharing.num_left = world_ranks_.size();
+  sharing.parts.at(place) = std::move(part);
+}
+
+std::vector<Buffer> ThreadGroup::pick_up(std::int64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = sharings_.find(number);
+  std::vector<Buffer> parts = found->second.parts;
+  if (--found->second.num_left == 0) sharings_.erase(found);
+  return parts;
 }
 
 std::shared_ptr<ThreadGroup> ThreadGroup::subgroup(std::int64_t number, int color,

@@ -17,6 +17,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/buffer.hpp"
 #include "base/types.hpp"
 
 namespace gossamer {
@@ -29,6 +30,8 @@ class ThreadHub {
   void fail(int rank);
   [[nodiscard]] bool failed() const { return failed_rank_.load() >= 0; }
   [[nodiscard]] int failed_rank() const { return failed_rank_.load(); }
+  /// Throws CommError if a rank has failed.
+  void check() const;
 
  private:
   std::atomic<int> failed_rank_ = -1;
@@ -76,15 +79,25 @@ class ThreadGroup {
                                 std::size_t size, Contribution contribution);
   /// Which members of a meeting have come.
   std::vector<bool> who_is_here(const Meeting& meeting);
+  /// Lays out memory for the others: the part of member `place` in the `number`-th sharing.
+  void lay_out(std::int64_t number, std::size_t place, Buffer part);
+  /// The parts of all members, when all have laid out theirs. Each member asks once.
+  std::vector<Buffer> pick_up(std::int64_t number);
   /// The group of one color of the `number`-th split. The first member to ask makes it.
   std::shared_ptr<ThreadGroup> subgroup(std::int64_t number, int color,
                                         std::vector<int> world_ranks);
 
  private:
+  struct Sharing {
+    std::vector<Buffer> parts;
+    std::size_t num_left = 0;
+  };
+
   std::shared_ptr<ThreadHub> hub_;
   std::vector<int> world_ranks_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<Meeting>> open_;  // guarded by mutex_
+  std::map<std::int64_t, Sharing> sharings_;      // likewise
   std::map<std::pair<std::int64_t, int>, std::shared_ptr<ThreadGroup>> subgroups_;  // likewise
 };
 

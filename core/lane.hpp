@@ -13,6 +13,10 @@
 // that it has written, and the next start() must send this block. Otherwise start() encodes. Lanes
 // of LaneRounds::kSum encode the first LaneSpec::num_coded elements, and take() gives plain values.
 //
+// Without a codec, lanes of LaneRounds::kTopology may use Coding to let the pass write what ranks
+// of this host read, and add up what they have written (host_slots.hpp). So a pass must use
+// Intake::coding as it is.
+//
 // There are two kinds: lanes over a Communicator (peer_lane.hpp), and lanes between the virtual
 // ranks of a simulation. Both come from a LaneFactory, so an algorithm does not see the difference.
 //

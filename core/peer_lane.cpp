@@ -11,6 +11,7 @@
 #include "core/block_checksum.hpp"
 #include "core/coded_sum_lane.hpp"
 #include "core/grid_lane.hpp"
+#include "core/host_slots.hpp"
 #include "optim/block_update.hpp"
 #include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
@@ -24,7 +25,8 @@ class PeerLane : public CodedLane {
       : CodedLane(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr),
         setup_(setup),
         peers_(peers),
-        spec_(spec) {}
+        spec_(spec),
+        slots_(uses_slots() ? HostSlots::make(peers.world(), spec) : nullptr) {}
 
   void start(std::int64_t k, const Buffer& send) override {
     const RankRound& round = peers_.round(k);
@@ -32,7 +34,9 @@ class PeerLane : public CodedLane {
     update_scale_ = round.update_scale;
     has_arrived_ = false;
     const bool is_encoded = std::exchange(encoded_grid_, std::nullopt) == next_grid();
+    if (slots_) publish(round, k, send);
     if (round.kind == RankRound::Kind::kIdle && round.node_size == 1) return;
+    is_under_way_ = true;
     sent_ = send;
     decodes_ = is_coded(round) && round.node_size == 1;
     // Sums hold more than one other rank's values.
@@ -48,7 +52,13 @@ class PeerLane : public CodedLane {
     if (setup_.stream.on_host()) {
       setup_.stream.run([sum = checksum_, block = send.block()] { sum->take(block); });
     }
-    request_ = round.node_size > 1 ? start_two_levels(round, k) : start_one_level(round, k);
+    sums_ = slots_ && take_sum(round);
+    if (sums_) {
+      request_ = {};
+    } else {
+      request_ = round.node_size > 1 ? start_two_levels(round, k) : start_one_level(round, k);
+    }
+    if (slots_) record_arrival();
     has_arrived_ = true;
     const std::int64_t plain = send.block().bytes();
     setup_.metrics.bytes_sent += gossamer::bytes_sent(
@@ -57,12 +67,16 @@ class PeerLane : public CodedLane {
   }
 
   void wait() override {
-    if (!request_.pending()) return;
+    const bool was_under_way = std::exchange(is_under_way_, false);
+    // What a timeline shows of it, start() has recorded.
+    Request in_slots = slots_ ? slots_->arrival({.label = context_of(round_).label}) : Request();
+    if (!was_under_way && !in_slots.pending()) return;
     const ScopedTimer timer(setup_.metrics.wait_s);
     const TimelineScope scope(setup_.timeline.get(),
                               {.what = "wait", .bucket = spec_.bucket, .round = round_});
+    in_slots.wait();
     request_.wait_on(setup_.stream);
-    if (!setup_.stream.on_host()) return;
+    if (!was_under_way || !setup_.stream.on_host()) return;
     setup_.stream.run([sum = checksum_, block = sent_.block(), spec = spec_] {
       if (sum->matches(block)) return;
       throw std::logic_error(concat("the ", spec.content, " of bucket ", spec.bucket,
@@ -82,9 +96,17 @@ class PeerLane : public CodedLane {
                        .next_grid = *next_grid()};
       encoded_grid_ = next_grid();
     }
+    if (writes_slots_) {
+      intake.coding = slots_->coding();
+      is_in_slot_ = true;
+    }
     if (!std::exchange(has_arrived_, false)) return intake;
     intake.keep = keep_;
     intake.inboxes = arriving_;
+    if (sums_) {
+      intake.coding.codec = slots_->coding().codec;
+      intake.coding.sums = true;
+    }
     if (!decodes_ && !measures_) return intake;
     intake.coding.codec = codec();
     intake.coding.own = own_.block();
@@ -97,6 +119,7 @@ class PeerLane : public CodedLane {
   void forget() override {
     has_arrived_ = false;
     encoded_grid_.reset();
+    is_in_slot_ = false;
   }
 
  private:
@@ -105,6 +128,50 @@ class PeerLane : public CodedLane {
     if (codec() == nullptr || !next_grid() || round.kind == RankRound::Kind::kGroup) return false;
     // The worker mixes the sums of nodes, and knows no grid.
     return round.node_size == 1 || !needs_grid();
+  }
+
+  /// Slots hold plain blocks, and a thread that works off a stream later cannot wait for them.
+  [[nodiscard]] bool uses_slots() const {
+    return codec() == nullptr && setup_.stream.on_host() && setup_.stream.immediate() &&
+           (spec_.rounds == LaneRounds::kTopology || spec_.rounds == LaneRounds::kTopologyUnsummed);
+  }
+
+  /// Shows the block to the peers on this host, and counts the round in any case.
+  void publish(const RankRound& round, std::int64_t k, const Buffer& send) {
+    const bool is_in_slot = std::exchange(is_in_slot_, false);
+    const bool is_idle = round.kind == RankRound::Kind::kIdle && round.node_size == 1;
+    const bool is_read = slots_->are_read(round);
+    if (is_read && !is_in_slot) {
+      const TimelineScope scope(setup_.timeline.get(),
+                                {.what = "encode", .bucket = spec_.bucket, .round = k});
+      enqueue_encode(setup_.stream, slots_->coding(), send.block(), setup_.simd);
+    }
+    // The next round is likely to be of the same kind. Lanes without sums carry what no pass has
+    // written.
+    if (spec_.rounds == LaneRounds::kTopology && !is_idle) writes_slots_ = is_read;
+    slots_->publish(round);
+  }
+
+  /// Takes the blocks that a round adds up from slots; false where they do not lie in slots.
+  bool take_sum(const RankRound& round) {
+    const std::vector<int> ranks = slots_->summed(round);
+    if (ranks.empty()) return false;
+    const bool is_node = round.node_size > 1;
+    keep_ = is_node ? 0.0 : round.keep;
+    const double weight = is_node ? 1.0 / round.node_size : round.take.front();
+    arriving_.clear();
+    for (const int rank : ranks) arriving_.push_back({slots_->heard(rank), weight});
+    return true;
+  }
+
+  /// Where a timeline records, gives the wait to the worker now, to show how long messages take.
+  void record_arrival() {
+    OpContext context = context_of(round_);
+    if (!context.trace.records()) return;
+    std::vector<Request> parts;
+    parts.push_back(std::move(request_));
+    parts.push_back(slots_->arrival(std::move(context)));
+    request_ = all_of(std::move(parts));
   }
 
   Buffer allocate_encoded() {
@@ -166,11 +233,17 @@ class PeerLane : public CodedLane {
   Request start_one_level(const RankRound& round, std::int64_t k) {
     keep_ = decodes_ ? 1.0 : round.keep;
     arriving_.clear();
-    const std::vector<Buffer>& inboxes = reserve(round.take.size(), decodes_);
+    const RankRound far = slots_ ? slots_->unreached(round) : round;
+    const bool sums = round.kind == RankRound::Kind::kGroup;
+    const std::vector<Buffer>& inboxes = reserve(sums ? 1 : far.receive_from.size(), decodes_);
+    auto next = inboxes.begin();
     for (std::size_t i = 0; i < round.take.size(); ++i) {
-      arriving_.push_back({inboxes[i].block(), round.take[i]});
+      const bool is_near = !sums && slots_ && slots_->reaches(round.receive_from[i]);
+      const ConstBlock from =
+          is_near ? slots_->heard(round.receive_from[i]) : ConstBlock((next++)->block());
+      arriving_.push_back({from, round.take[i]});
     }
-    return exchange(round, decodes_ ? own_.block() : sent_.block(), inboxes, context_of(k));
+    return exchange(far, decodes_ ? own_.block() : sent_.block(), inboxes, context_of(k));
   }
 
   /// A round in two levels: the ranks of a node sum their blocks; the first rank of the node
@@ -250,6 +323,15 @@ class PeerLane : public CodedLane {
   const PeerLanes::Setup& setup_;
   Peers& peers_;
   LaneSpec spec_;
+  /// Null: all messages go through the communicator.
+  std::unique_ptr<HostSlots> slots_;
+  /// True: updates write the next slot.
+  bool writes_slots_ = false;
+  /// True: the last update has done so.
+  bool is_in_slot_ = false;
+  bool is_under_way_ = false;
+  /// True: the last round adds up the blocks in arriving_.
+  bool sums_ = false;
   /// The block of the round under way.
   Buffer sent_;
   /// Its encoded form; in rounds of two levels, that of the node's sum.

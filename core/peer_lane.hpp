@@ -1,8 +1,9 @@
 #pragma once
 // Lanes over a Communicator. A round is an exchange with a peer, in a group, with several
 // neighbours, or in two levels (inside a node, then between nodes). A lane sends straight from the
-// block and receives into inboxes that it owns. A sum under a codec has a lane of its own
-// (coded_sum_lane.hpp). Protocol, errors and thread safety: lane.hpp.
+// block and receives into inboxes that it owns, except between ranks of one host, which read each
+// other's memory (host_slots.hpp). A sum under a codec has a lane of its own (coded_sum_lane.hpp).
+// Protocol, errors and thread safety: lane.hpp.
 
 #include <map>
 #include <memory>

@@ -57,14 +57,36 @@ void measure(const ConstBlock& x, std::span<const Inbox> inboxes, DifferenceStat
   }
 }
 
+/// to <- the sum of inboxes of the same type and size, added up in their order.
+template <class T>
+void add_up(std::span<T> to, std::span<const Inbox> inboxes) {
+  std::ranges::copy(inboxes.front().block.as<T>(), to.begin());
+  for (const Inbox& inbox : inboxes.subspan(1)) {
+    const T* const from = inbox.block.as<T>().data();
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+  }
+}
+
 /// Memory on the stack for the mixed-in part of one part of a coded block.
-struct Differences {
+struct MixedIn {
   alignas(64) std::array<std::byte, kCodedPart * sizeof(double)> memory;
+
+  /// Returns one inbox that stands for `inboxes` under Coding::sums. All are of one part.
+  Inbox add_up(std::span<const Inbox> inboxes) {
+    const Inbox& first = inboxes.front();
+    const Block result{memory.data(), first.block.numel, first.block.dtype, {}};
+    if (result.dtype == DType::kFloat64) {
+      gossamer::add_up(result.as<double>(), inboxes);
+    } else {
+      gossamer::add_up(result.as<float>(), inboxes);
+    }
+    return {result, first.weight};
+  }
 
   /// Returns sum of weight * (decoded(inbox) - decoded(own)) over the elements from `first` on, as
   /// `numel` elements of the type `dtype`.
-  Block sum(std::span<const Inbox> inboxes, const Coding& coding, PartRange range, DType dtype,
-            SimdPath simd) {
+  Block differences(std::span<const Inbox> inboxes, const Coding& coding, PartRange range,
+                    DType dtype, SimdPath simd) {
     const std::int64_t numel = range.last - range.first;
     const Block result{memory.data(), numel, dtype, {}};
     std::memset(result.data, 0, static_cast<std::size_t>(result.bytes()));
@@ -127,10 +149,10 @@ struct SegmentStep {
   void run_coded(PartRange whole) const {
     const Coding& coding = update.coding;
     const DType dtype = update.parameters.dtype;
-    Differences differences;
+    MixedIn mixed_in;
     for_coded_parts(whole, [&](PartRange part) {
       if (coding.decodes) {
-        const Block sum = differences.sum(update.inboxes, coding, part, dtype, update.simd);
+        const Block sum = mixed_in.differences(update.inboxes, coding, part, dtype, update.simd);
         run(part, update.keep, std::array{Inbox{sum, 1.0}});
       } else {
         const std::span<const Inbox> inboxes = plain_inboxes(part);
@@ -138,7 +160,11 @@ struct SegmentStep {
         if (coding.stats) {
           measure(part_of(update.parameters, part.first, numel), inboxes, *coding.stats);
         }
-        run(part, update.keep, inboxes);
+        if (coding.sums && !inboxes.empty()) {
+          run(part, update.keep, std::array{mixed_in.add_up(inboxes)});
+        } else {
+          run(part, update.keep, inboxes);
+        }
       }
       if (!coding.encodes) return;
       const std::int64_t numel = part.last - part.first;
@@ -218,13 +244,14 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
 void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const Coding& coding,
          SimdPath simd) {
   if (inboxes.empty()) return;
+  if (coding.sums) throw std::logic_error("mix: inboxes to add up, which only updates do");
   if (!coding.decodes) {
     if (coding.stats) measure(x, inboxes, *coding.stats);
     return mix(x, keep, inboxes, simd);
   }
-  Differences differences;
+  MixedIn mixed_in;
   for_coded_parts({0, x.numel}, [&](PartRange part) {
-    const Block sum = differences.sum(inboxes, coding, part, x.dtype, simd);
+    const Block sum = mixed_in.differences(inboxes, coding, part, x.dtype, simd);
     mix(part_of(x, part.first, part.last - part.first), keep, std::array{Inbox{sum, 1.0}}, simd);
   });
 }

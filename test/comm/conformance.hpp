@@ -31,6 +31,13 @@ void repeats_sums_bit_for_bit(Communicator& communicator);
 /// Large and small sums together, each with a sum of the sum behind it, waited for in any order.
 void keeps_many_sums_in_flight(Communicator& communicator);
 
+// The case that conformance_sharing.cpp defines.
+
+/// Every rank writes its part again and again, and the others read it in time.
+void shares_memory(Communicator& communicator);
+/// Throws unless this rank reaches just the `expected` members.
+void require_reached(Communicator& communicator, const std::function<bool(int member)>& expected);
+
 // Empty, one, odd, a power of two and its neighbour, and more than MPI sends without asking.
 inline constexpr std::array<std::int64_t, 7> kSizes = {0, 1, 2, 31, 1024, 1025, 70'001};
 

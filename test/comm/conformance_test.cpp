@@ -82,6 +82,16 @@ TEST_P(Conformance, HoldsForBlocksOfADeviceThatTheCommunicatorReaches) {
   EXPECT_EQ(launch("threads", {.num_ranks = num_ranks, .timeout_s = 60.0}, body), 0);
 }
 
+TEST(Sharing, ReachesAllThreads) {
+  const auto body = [](Communicator& communicator, const World&) {
+    require_reached(communicator, [](int) { return true; });
+    const auto part = communicator.split(communicator.rank() % 2);
+    require_reached(*part, [](int) { return true; });
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", {.num_ranks = 5, .timeout_s = 60.0}, body), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, Conformance,
                          testing::Combine(testing::ValuesIn(conformance_cases().begin(),
                                                             conformance_cases().end()),

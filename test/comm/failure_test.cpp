@@ -49,13 +49,18 @@ void wait_in_sum(Communicator& communicator) {
   communicator.all_reduce_sum(block_of(std::span(mine)), block_of(std::span(sum)), {}).wait();
 }
 void wait_in_barrier(Communicator& communicator) { communicator.barrier(); }
+void wait_for_counter(Communicator& communicator) {
+  const Counter counter = 0;
+  communicator.await({{.peer = 0, .counter = &counter, .least = 1}}, {}).wait();
+}
+void wait_in_sharing(Communicator& communicator) { communicator.share(8); }
 void wait_in_gather(Communicator& communicator) { communicator.all_gather("x"); }
 void wait_in_split(Communicator& communicator) { communicator.split(0); }
 
 TEST(ThreadsFailure, EndsTheRunWithTheExitCodeOfTheFirstFailure) {
   for (const Failure& failure : kFailures) {
-    for (const Waiting wait :
-         {wait_in_exchange, wait_in_sum, wait_in_barrier, wait_in_gather, wait_in_split}) {
+    for (const Waiting wait : {wait_in_exchange, wait_in_sum, wait_in_barrier, wait_in_gather,
+                               wait_in_split, wait_for_counter, wait_in_sharing}) {
       std::atomic<int> num_told = 0;
       const int code =
           launch("threads", quiet(4), [&](Communicator& communicator, const World& world) {

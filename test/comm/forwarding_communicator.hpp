@@ -36,6 +36,10 @@ class ForwardingCommunicator : public Communicator {
   Request broadcast(Block block, int root, OpContext context) override {
     return inner_.broadcast(block, root, std::move(context));
   }
+  std::vector<Buffer> share(std::int64_t bytes) override { return inner_.share(bytes); }
+  Request await(std::vector<Awaited> awaited, OpContext context) override {
+    return inner_.await(std::move(awaited), std::move(context));
+  }
   std::vector<std::string> all_gather(std::string text) override {
     return inner_.all_gather(std::move(text));
   }

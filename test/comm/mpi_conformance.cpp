@@ -5,9 +5,14 @@
 
 #include "test/comm/conformance.hpp"
 
+#include <array>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <string_view>
+#include <vector>
+
+#include <unistd.h>
 
 #include "base/host_stream.hpp"
 #include "comm/launch.hpp"
@@ -29,7 +34,18 @@ void run_all(Communicator& communicator, const char* kind) {
   }
 }
 
+/// The ranks of a host reach each other, and no other rank.
+void reaches_the_host(Communicator& communicator) {
+  std::array<char, 256> name = {};
+  require(gethostname(name.data(), name.size() - 1) == 0, "a host without a name");
+  const std::vector<std::string> hosts = communicator.all_gather(name.data());
+  require_reached(communicator, [&](int member) {
+    return hosts[static_cast<std::size_t>(member)] == name.data();
+  });
+}
+
 int run_rank(Communicator& communicator, const World&) {
+  reaches_the_host(communicator);
   run_all(communicator, "host");
   // Stands for a device: its memory is written by a thread that lags behind.
   const auto device = std::make_shared<ThreadStream>(Device{DeviceType::kCuda, 0});

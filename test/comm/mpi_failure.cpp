@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -150,6 +151,16 @@ void last_rank_stops_in_a_sum(Communicator& ring) {
   if (stopping.joinable()) stopping.join();
 }
 
+/// The others wait for a counter in the memory of a rank that has stopped.
+void last_rank_stops_before_its_counter(Communicator& ring) {
+  const std::vector<Buffer> parts = ring.share(sizeof(Counter));
+  if (ring.rank() == 2) stop_until_somebody_continues();
+  auto* const counter = std::launder(static_cast<Counter*>(parts[2].block().data));
+  ring.await({{.peer = 2, .counter = counter, .least = 1}},
+             {.label = {.bucket = 0, .round = 7}, .owner = parts[2].owner()})
+      .wait();
+}
+
 void nobody_does_anything(Communicator&) {}
 
 struct Mode {
@@ -164,6 +175,7 @@ const std::array kModes = {
     Mode{"stops", last_rank_stops},
     Mode{"pauses", last_rank_pauses},
     Mode{"is-late", last_rank_is_late},
+    Mode{"stops-before-its-counter", last_rank_stops_before_its_counter},
     Mode{"throws", last_rank_throws, {.timeout_s = 60.0}},
     Mode{"throws-in-flight", last_rank_throws_in_flight, {.timeout_s = 60.0}},
     Mode{"has-another-size", last_rank_has_another_size, {.timeout_s = 60.0}},

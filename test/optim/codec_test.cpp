@@ -3,6 +3,7 @@
 #include "test/optim/parameters.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <vector>
@@ -418,6 +419,47 @@ TEST(Coding, MeasuresPlainInboxes) {
                   .segments = {{.offset = 0, .numel = 5000, .step = 1}}});
   EXPECT_EQ(stats->take_largest(), 3.0F);
   EXPECT_EQ(mixed[4321], 0.5 + 0.25 - 0.5);
+}
+
+TEST(PlainCodec, CopiesBytesWhereverTheyLie) {
+  for (const std::int64_t offset : {0, 1, 4, 16, 17}) {
+    for (const std::int64_t numel : {0, 1, 3, 4, 100, 4097}) {
+      std::vector<float> x(static_cast<std::size_t>(numel));
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) - 0.25F;
+      const Codec& codec = plain_codec(DType::kFloat32);
+      const Buffer wire(encoded_bytes(codec, numel) + 32, DType::kUInt8);
+      const Block place = part_of(wire.block(), offset, encoded_bytes(codec, numel));
+      codec.encode(place, block_of(std::span(x)), {}, best_simd_path());
+      EXPECT_TRUE(numel == 0 || std::memcmp(place.data, x.data(), x.size() * 4) == 0) << numel;
+      const auto bytes = wire.block().as<std::uint8_t>();
+      EXPECT_EQ(bytes[static_cast<std::size_t>(offset + place.bytes())], 0) << "beyond the end";
+    }
+  }
+  EXPECT_THROW(plain_codec(DType::kFloat64).encode({}, ConstBlock(), {}, best_simd_path()),
+               std::logic_error);
+}
+
+TEST(Coding, AddsUpInboxesBeforeItMixes) {
+  // (1 + 1e8) - 1e8 is 0 in float32, while 1 + (1e8 - 1e8) is 1: the order of adding shows.
+  InlineStream stream;
+  const auto optimizer = make_optimizer("sgd", Options());
+  for (const std::int64_t numel : {1, 4096, 10'000}) {
+    const auto size = static_cast<std::size_t>(numel);
+    std::vector<float> x(size, 2.0F);
+    const std::vector<std::vector<float>> heard = {std::vector(size, 1.0F), std::vector(size, 1e8F),
+                                                   std::vector(size, -1e8F)};
+    std::vector<Inbox> inboxes;
+    for (const auto& block : heard) {
+      inboxes.push_back({ConstBlock(block.data(), numel, DType::kFloat32), 0.25});
+    }
+    enqueue_update(stream, *optimizer,
+                   {.parameters = block_of(std::span(x)),
+                    .keep = 0.5,
+                    .inboxes = inboxes,
+                    .coding = {.codec = &plain_codec(DType::kFloat32), .sums = true},
+                    .segments = {{.offset = 0, .numel = numel, .step = 1}}});
+    EXPECT_EQ(x, std::vector<float>(size, 1.0F)) << numel;
+  }
 }
 
 TEST(Coding, TakesTheEndOfTheRangeForAnUnknownDifference) {

@@ -1,0 +1,168 @@
+#include "comm/shared_memory.hpp"
+
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+class Await : public Operation {
+ public:
+  Await(std::vector<Awaited> awaited, std::function<void()> check)
+      : awaited_(std::move(awaited)), check_(std::move(check)) {}
+
+  void start() override {}
+  bool test() override {
+    check_();
+    std::erase_if(awaited_, [](const Awaited& counter) { return counter.has_come(); });
+    return awaited_.empty();
+  }
+  [[nodiscard]] std::vector<int> waiting_for() const override {
+    std::vector<int> late;
+    for (const Awaited& counter : awaited_) late.push_back(counter.peer);
+    return late;
+  }
+
+ private:
+  std::vector<Awaited> awaited_;
+  std::function<void()> check_;
+};
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+/// Where a process finds another one's memory, and how it knows that it has found the right one.
+struct Address {
+  std::int64_t process = 0;
+  std::int64_t fd = 0;
+  std::uint64_t inode = 0;
+  std::int64_t bytes = 0;
+};
+
+std::string to_text(const Address& address) {
+  return concat(address.process, " ", address.fd, " ", address.inode, " ", address.bytes);
+}
+
+/// Null where the member has no memory to offer.
+std::optional<Address> address_of(std::string_view text) {
+  Address address;
+  const char* place = text.data();
+  const char* const end = place + text.size();
+  const auto take = [&](auto& number) {
+    if (place != end && *place == ' ') ++place;
+    const auto [next, error] = std::from_chars(place, end, number);
+    place = next;
+    return error == std::errc{};
+  };
+  if (!take(address.process) || !take(address.fd)) return std::nullopt;
+  if (!take(address.inode) || !take(address.bytes)) return std::nullopt;
+  return address;
+}
+
+/// Maps all of a file. Returns an empty buffer where the system refuses.
+Buffer map_file(const FileDescriptor& file, std::int64_t bytes, int protection) {
+  const auto size = static_cast<std::size_t>(bytes);
+  void* const data = mmap(nullptr, size, protection, MAP_SHARED, file.get(), 0);
+  if (data == MAP_FAILED) return {};
+  return {std::shared_ptr<void>(data, [size](void* place) { munmap(place, size); }),
+          {data, bytes, DType::kUInt8, {}}};
+}
+
+bool is_file_of(const FileDescriptor& file, const Address& address) {
+  struct stat found {};
+  return file.is_open() && fstat(file.get(), &found) == 0 && found.st_ino == address.inode &&
+         found.st_size == address.bytes;
+}
+
+/// Another process's memory; empty where it cannot be reached, as from another container.
+Buffer map_memory_of(const Address& address) {
+  const std::string path = concat("/proc/", address.process, "/fd/", address.fd);
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return is_file_of(file, address) ? map_file(file, address.bytes, PROT_READ) : Buffer();
+}
+
+/// A file in memory without a name, and this process's view of it.
+struct OwnMemory {
+  FileDescriptor file = FileDescriptor(-1);
+  Buffer view = {};
+  /// Empty: there is no such memory.
+  std::string address = {};
+};
+
+OwnMemory make_memory(std::int64_t bytes) {
+  OwnMemory own{.file = FileDescriptor(memfd_create("gossamer", MFD_CLOEXEC))};
+  struct stat made {};
+  if (!own.file.is_open() || ftruncate(own.file.get(), bytes) != 0 ||
+      fstat(own.file.get(), &made) != 0) {
+    return own;
+  }
+  own.view = map_file(own.file, bytes, PROT_READ | PROT_WRITE);
+  if (own.view.block().data != nullptr) {
+    own.address = to_text({getpid(), own.file.get(), made.st_ino, bytes});
+  }
+  return own;
+}
+
+}  // namespace
+
+std::unique_ptr<Operation> make_await(std::vector<Awaited> awaited, std::function<void()> check) {
+  return std::make_unique<Await>(std::move(awaited), std::move(check));
+}
+
+std::vector<Buffer> share_between_processes(Communicator& communicator, std::int64_t bytes,
+                                            const std::vector<bool>& is_near) {
+  const auto rank = static_cast<std::size_t>(communicator.rank());
+  const OwnMemory own = make_memory(bytes);
+  const std::vector<std::string> addresses = communicator.all_gather(own.address);
+  std::vector<Buffer> parts(addresses.size());
+  std::vector<std::string> reached_names;
+  for (std::size_t member = 0; member < addresses.size(); ++member) {
+    const std::optional<Address> address = address_of(addresses[member]);
+    if (own.address.empty() || !address || !is_near[member]) continue;
+    if (address->bytes != bytes) {
+      throw CommError({.peers = {communicator.world_ranks()[member]}, .label = {.what = "share"}},
+                      concat("this rank shares ", bytes, " bytes, that one ", address->bytes));
+    }
+    parts[member] = member == rank ? own.view : map_memory_of(*address);
+    if (parts[member].block().data != nullptr) reached_names.push_back(concat(member));
+  }
+  // Files stay open until all have come here. Ranks share memory if each of them reaches the same
+  // ranks. So all of them decide alike.
+  const std::vector<std::string> reached = communicator.all_gather(join(reached_names, " "));
+  for (std::size_t member = 0; member < parts.size(); ++member) {
+    if (reached[member] != reached[rank]) parts[member] = {};
+  }
+  return parts;
+}
+
+}  // namespace gossamer

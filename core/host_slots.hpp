@@ -1,0 +1,85 @@
+#pragma once
+// Blocks that the ranks of a host read in each other's memory, so that nobody copies them. Each
+// lane of a rank has two slots in memory that the rank shares. The pass that updates a block also
+// writes it into a slot, and the passes of the peers mix it in from there.
+//
+// The slots take turns from round to round. Every rank counts the rounds that it has started
+// (publish()), in memory that the others see. Round r may be mixed in when all peers that this rank
+// hears from have started it. The slot of round r is written again for round r + 2, when all ranks
+// that read it have started round r + 1: what they heard in round r is mixed in by then, or never
+// will be. So one wait before the update serves both (arrival()), and a rank that forgets what has
+// arrived holds up nobody.
+//
+// Every rank counts all rounds, also those in which it sends nothing.
+//
+// Protocol: publish(), arrival() and the end of its wait, heard(), publish(), and so on. Not thread
+// safe. Errors: CommError from requests.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/buffer.hpp"
+#include "comm/communicator.hpp"
+#include "core/lane.hpp"
+#include "topology/rank_round.hpp"
+
+namespace gossamer {
+
+class HostSlots {
+ public:
+  /// Collective. For blocks of a lane. Null if this rank shares memory with no other rank.
+  /// `world` must outlive the slots.
+  static std::unique_ptr<HostSlots> make(Communicator& world, const LaneSpec& spec);
+
+  /// Whether messages between this rank and another one go through slots; the other one says the
+  /// same.
+  [[nodiscard]] bool reaches(int rank) const {
+    return parts_[static_cast<std::size_t>(rank)].block().data != nullptr;
+  }
+  /// Whether other ranks read this rank's block in a round.
+  [[nodiscard]] bool are_read(const RankRound& round) const { return !readers_of(round).empty(); }
+  /// All ranks whose blocks a round adds up for this rank, itself included, if they are few and
+  /// share a host; else none. A rank then mixes in the sum of their blocks in the order of ranks.
+  [[nodiscard]] std::vector<int> summed(const RankRound& round) const;
+  /// What is left of this rank's part in a round without the messages that go through slots.
+  [[nodiscard]] RankRound unreached(const RankRound& round) const;
+  /// With this an update writes the slot of the next round.
+  [[nodiscard]] Coding coding() const;
+  /// Starts a round. Where others read this rank's block, the slot must hold it (coding()).
+  void publish(const RankRound& round);
+  /// The block of another rank in the round under way. For ranks that are reached.
+  [[nodiscard]] ConstBlock heard(int rank) const { return slot_of(rank, num_started_ - 1); }
+  /// Over when blocks that this rank hears have come, and its next slot may be written; empty if
+  /// that is so already and no timeline records. Later calls for the same round are empty.
+  [[nodiscard]] Request arrival(OpContext context);
+
+ private:
+  HostSlots(Communicator& world, const LaneSpec& spec, std::vector<Buffer> parts);
+
+  [[nodiscard]] Block slot_of(int rank, std::uint64_t round) const;
+  [[nodiscard]] Counter& counter_of(int rank) const;
+  /// The ranks that read this rank's block in a round, and those whose blocks it reads.
+  [[nodiscard]] std::vector<int> readers_of(const RankRound& round) const;
+  [[nodiscard]] std::vector<int> sources_of(const RankRound& round) const;
+  [[nodiscard]] Request await_start_of(const std::vector<int>& ranks, OpContext context);
+  [[nodiscard]] std::vector<int> reached(const RankRound& round,
+                                         const std::vector<int>& ranks) const;
+
+  Communicator& world_;
+  std::int64_t numel_;
+  DType dtype_;
+  /// The memory of every rank; empty where it is not reached.
+  std::vector<Buffer> parts_;
+  /// Keeps all of it alive.
+  std::shared_ptr<void> owner_;
+  std::uint64_t num_started_ = 0;
+  /// The ranks whose start of the round under way this rank waits for: those that it hears from,
+  /// and others that have read its slot in the round before.
+  std::vector<int> sources_;
+  std::vector<int> former_readers_;
+  /// The ranks that read this rank's slot in the round under way.
+  std::vector<int> readers_;
+};
+
+}  // namespace gossamer

@@ -52,10 +52,25 @@ class PlainCodec : public Codec {
   DifferenceRange add_difference(const Block& /*x*/, const Inbox& /*heard*/,
                                  const ConstBlock& /*own*/, const Grid& /*grid*/,
                                  SimdPath /*simd*/) const override {
-    throw std::logic_error("the plain codec's blocks are mixed in as they are");
+    refuse();
+  }
+  [[nodiscard]] std::int64_t summand_bytes(std::int64_t numel) const override {
+    return numel * size_of(dtype_);
+  }
+  void encode_summand(const Block& /*to*/, const ConstBlock& /*x*/,
+                      SimdPath /*simd*/) const override {
+    refuse();
+  }
+  void add_summand(const Block& /*x*/, const ConstBlock& /*summand*/,
+                   SimdPath /*simd*/) const override {
+    refuse();
   }
 
  private:
+  [[noreturn]] static void refuse() {
+    throw std::logic_error("the plain codec's blocks are mixed in as they are");
+  }
+
   DType dtype_;
 };
 

@@ -24,7 +24,8 @@
 // Therefore prepare() and finish() own everything they use, also the stream, and let the stream
 // keep the memory that they give to it (Stream::keep()).
 //
-// Reductions add in an order that depends only on the group and the size, so runs repeat exactly.
+// Reductions add in an order that depends only on the group, its hosts and the size, so runs repeat
+// exactly.
 //
 // Thread safety: one thread uses a communicator and all communicators split from it.
 // Errors: CommError. After one the communicator is unusable and the rank is expected to leave.

@@ -9,7 +9,7 @@ std::vector<std::string> algorithm_names() { return names_of(algorithm_table());
 std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const Codec* codec) {
   if (codec != nullptr && !entry.takes_codec) {
     return concat("the algorithm ", entry.name, " sends no encoded blocks; take codec fp32, or ",
-                  "the algorithm gossip or allreduce");
+                  "one of the algorithms gossip, gradient_tracking, allreduce");
   }
   if (!entry.needs_topology) return "";
   if (topology == nullptr) {

@@ -182,6 +182,7 @@ void Pipeline::finish_step() {
 }
 
 void Pipeline::close_step() {
+  if (!algorithm_) throw std::logic_error("Pipeline: an earlier replan() has failed");
   if (!std::exchange(step_is_open_, false)) return;
   const StepReport report = policy_.take_report();
   if (report.skipped) {
@@ -214,7 +215,7 @@ void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t ste
 void Pipeline::drain() {
   // wait_s counts only waits that hold up a step; this one does not.
   const double waited = metrics_.wait_s;
-  algorithm_->drain();
+  if (algorithm_) algorithm_->drain();
   metrics_.wait_s = waited;
   stream_.synchronize();
   communicator_.check();
@@ -252,6 +253,7 @@ void Pipeline::visit(StateVisitor& visitor) {
 }
 
 void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
+  if (num_ready_ > 0) throw std::logic_error("Pipeline: replan() inside a step");
   StateCopy state;
   visit(state);
   // The algorithm refers to the buckets.

@@ -91,8 +91,9 @@ class Pipeline {
 
   /// Collective, between two steps. Drains, and replaces the buckets by those of `plan`, which
   /// holds the same parameters. `memory` is for their parameters, as in the constructor; its values
-  /// do not count. Training continues as if it had been saved, and loaded into a pipeline with
-  /// these buckets. Until then all state is in memory twice. Throws what drain() and visit() throw.
+  /// are overwritten. Training continues as if it had been saved, and loaded into a pipeline with
+  /// these buckets. Meanwhile host memory holds a copy of all state. Throws std::logic_error inside
+  /// a step, and what drain() and visit() throw. After an error the pipeline is unusable.
   void replan(const BucketPlan& plan, std::vector<ParameterMemory> memory);
 
   /// Sets the factor that gradients are multiplied by before clipping and update; see

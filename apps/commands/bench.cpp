@@ -174,7 +174,7 @@ void add_step_command(CLI::App& parent, int& exit_code) {
   command
       ->add_option("--codec", options.codec,
                    "What the ranks send in place of their parameters, or of their gradients "
-                   "(allreduce): see gossamer list codecs")
+                   "(allreduce), in every engine that can: see gossamer list codecs")
       ->capture_default_str();
   command->add_option("--optim", options.optimizer, "The optimizer")->capture_default_str();
   command->add_option("--steps", options.steps, "Timed steps of each engine")

@@ -90,7 +90,8 @@ void print_dry_run(const RunConfig& config, const TrainingLoop& trainer, double 
     std::cout << "# rounds of " << config.topology->name() << "\n"
               << describe_rounds(*config.topology);
   }
-  std::cout << "\n# buckets\n"
+  std::cout << "\n# buckets" << (config.bucket_bytes == 0 ? " until other sizes are tried" : "")
+            << "\n"
             << describe(trainer.model().plan(), trainer.model().parameter_infos());
   std::cout << "\n# one forward and backward on one batch: loss " << shortest(loss) << "; "
             << trainer.total_steps() << " steps would follow\n"

@@ -162,11 +162,13 @@ void DataParallelCore::adopt_written() {
 
 AverageScope DataParallelCore::global_average(bool average_buffers) {
   state_->check_no_scope("global_average()");
+  if (state_->tuner) state_->tuner->skip_step();
   return {shared_from_this(), average_buffers};
 }
 
 WriteScope DataParallelCore::write_parameters() {
   state_->check_no_scope("write_parameters()");
+  if (state_->tuner) state_->tuner->skip_step();
   return WriteScope(shared_from_this());
 }
 
@@ -176,6 +178,7 @@ void DataParallelCore::replan(std::int64_t bucket_bytes) {
   state.check_whole();
   if (bucket_bytes <= 0) throw std::logic_error("replan(): bucket_bytes must be more than 0");
   if (!state.pipeline) throw std::logic_error("replan() before the first step");
+  if (state.in_backward) throw std::logic_error("replan() inside a backward pass");
   if (state.recorded) {
     throw std::logic_error("replan() would move parameters that a recorded step reads");
   }

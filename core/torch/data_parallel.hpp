@@ -13,7 +13,7 @@
 // the scope of write_parameters(). Call drain() before leaving.
 //
 // Collective calls, made by every rank at the same step: the constructor, backward(),
-// finish_step(), drain(), global_average(), write_parameters().
+// finish_step(), drain(), global_average(), write_parameters(), visit(), replan().
 //
 // Memory: the first backward() traces the order in which gradients arrive, compares it between the
 // ranks, cuts buckets, and moves the parameters into contiguous blocks. A tensor that shared memory
@@ -75,8 +75,9 @@ struct DataParallelOptions {
   TorchStream* stream = nullptr;
   /// Number of threads that share mixing and updates. LibTorch decides on autograd's threads.
   int num_threads = 1;
-  /// Bytes at which a bucket closes. 0: the first steps try several sizes, and training goes on
-  /// with the one that had the shortest steps (bucket_tuner.hpp). Not for GraphedStep.
+  /// Bytes at which a bucket closes; equal on all ranks. 0: the first steps try several sizes, and
+  /// training goes on with the one that had the shortest steps (bucket_tuner.hpp). Not for
+  /// GraphedStep.
   std::int64_t bucket_bytes = std::int64_t{25} * 1024 * 1024;
   /// True: a step divides the gradients that set_accumulate_grad() has collected by this rank's
   /// number of backward passes in the step. False: the step uses their sum.
@@ -257,7 +258,8 @@ class DecentralizedDataParallel {
   void visit(StateVisitor& visitor) { core_->visit(visitor); }
 
   /// Collective, between two steps: moves parameters and state into buckets that close at
-  /// `bucket_bytes`. Training continues as if it had been saved, and loaded with such buckets.
+  /// `bucket_bytes`. Training continues as if it had been saved, and loaded with such buckets;
+  /// gradients that micro-batches have accumulated stay.
   /// Tensors that share memory with a parameter stay with the old memory. Ends the trials of
   /// DataParallelOptions::bucket_bytes = 0. Throws std::logic_error before the first step, and for
   /// a wrapper that a GraphedStep has recorded.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/grid_lane.hpp"
 #include "core/torch/backward_end.hpp"
 #include "core/torch/torch_stream.hpp"
 
@@ -25,6 +27,8 @@ void bump_version(const torch::Tensor& tensor) { tensor.unsafeGetTensorImpl()->b
 constexpr std::int64_t kMib = std::int64_t{1} << 20;
 /// The sizes that are tried, beginning with the default.
 constexpr std::array kTriedBytes = {25 * kMib, 8 * kMib, 3 * kMib, kMib};
+/// A trial has whole periods of the topology, unless a period is longer.
+constexpr std::int64_t kMostMeasured = 64;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -129,26 +133,41 @@ void DataParallelCore::State::take_declared_order() {
   }
 }
 
+BucketPlan DataParallelCore::State::plan_of(std::int64_t bucket_bytes) const {
+  return plan_buckets(infos, arrival_order, bucket_bytes);
+}
+
+void DataParallelCore::State::start_trials() {
+  // An algorithm that sends nothing in most steps has nothing to measure in them.
+  const AlgorithmEntry& entry = options.algorithm.entry();
+  if (!entry.needs_topology && !entry.keeps_models_equal) return;
+  BucketTuner::Config config;
+  // Sizes that cut the same buckets are tried once.
+  for (const std::int64_t size : kTriedBytes) {
+    if (config.sizes.empty() || !cuts_alike(plan_of(size), plan_of(config.sizes.back()))) {
+      config.sizes.push_back(size);
+    }
+  }
+  if (config.sizes.size() == 1) return;
+  // Until there is a grid, messages are plain.
+  if (options.codec != nullptr && options.codec->needs_grid()) {
+    config.num_before = 2 * GridLane::kWindow;
+  }
+  const std::int64_t period = options.topology ? options.topology->period().value_or(1) : 1;
+  if (period <= kMostMeasured) {
+    config.num_measured = (config.num_measured + period - 1) / period * period;
+  }
+  tuner.emplace(std::move(config));
+}
+
 void DataParallelCore::State::make_plan() {
-  std::vector<std::string> names;
+  std::vector<std::string> names = {concat("buckets of ", options.bucket_bytes, " bytes")};
   for (const std::int64_t index : arrival_order) {
     names.push_back(infos[static_cast<std::size_t>(index)].name);
   }
   agree(communicator, "the order in which gradients arrive", join(names, "\n"));
-  const auto plan_of = [this](std::int64_t bytes) {
-    return plan_buckets(infos, arrival_order, bytes);
-  };
-  std::int64_t bytes = options.bucket_bytes;
-  if (bytes == 0) {
-    // Sizes that cut the same buckets are tried once.
-    std::vector<std::int64_t> sizes;
-    for (const std::int64_t size : kTriedBytes) {
-      if (sizes.empty() || !cuts_alike(plan_of(size), plan_of(sizes.back()))) sizes.push_back(size);
-    }
-    bytes = sizes.front();
-    if (sizes.size() > 1 && !options.dry_run) tuner.emplace(std::move(sizes));
-  }
-  plan = plan_of(bytes);
+  plan = plan_of(options.bucket_bytes > 0 ? options.bucket_bytes : kTriedBytes.front());
+  if (options.bucket_bytes == 0 && !options.dry_run) start_trials();
   if (arrival_order.size() < infos.size()) {
     options.logger.warning(concat(infos.size() - arrival_order.size(), " of ", infos.size(),
                                   " parameters had no gradient in the first backward pass; they "
@@ -167,9 +186,9 @@ std::string DataParallelCore::State::names_without_gradient() const {
   return list_of(std::move(names));
 }
 
-std::vector<ParameterMemory> DataParallelCore::State::move_parameters() {
+std::vector<ParameterMemory> DataParallelCore::State::move_parameters(const BucketPlan& to) {
   std::vector<ParameterMemory> memory;
-  for (const BucketSpec& spec : plan.buckets) {
+  for (const BucketSpec& spec : to.buckets) {
     memory.push_back(move_into_block(spec, tensors.trainable, stream()));
   }
   return memory;
@@ -188,7 +207,7 @@ void DataParallelCore::State::start_pipeline() {
                        .num_threads = options.num_threads,
                        .timeline = options.timeline,
                        .after_update = [this](const BucketSpec& spec) { after_update(spec); }},
-      infos, plan, move_parameters());
+      infos, plan, move_parameters(plan));
   pipeline->set_gradient_scale(gradient_scale);
   note_move();
 }
@@ -199,10 +218,12 @@ void DataParallelCore::State::note_move() {
 }
 
 void DataParallelCore::State::replan(std::int64_t bucket_bytes) {
+  BucketPlan next = plan_of(bucket_bytes);
+  if (cuts_alike(next, plan)) return;
   adopt_written();
   drain();
-  plan = plan_buckets(infos, arrival_order, bucket_bytes);
-  pipeline->replan(plan, move_parameters());
+  pipeline->replan(next, move_parameters(next));
+  plan = std::move(next);
   note_move();
   // The exchanges of the last step are repeated.
   quiet = false;
@@ -211,10 +232,14 @@ void DataParallelCore::State::replan(std::int64_t bucket_bytes) {
 void DataParallelCore::State::try_buckets() {
   if (!tuner->end_step(seconds_now())) return;
   if (!tuner->is_over()) return replan(tuner->size());
-  std::vector<double> step_s = sum_over_ranks(communicator, tuner->step_s());
-  for (double& seconds : step_s) seconds /= communicator.size();
-  const auto best = static_cast<std::size_t>(std::ranges::min_element(step_s) - step_s.begin());
   const std::vector<std::int64_t> sizes = tuner->sizes();
+  std::vector<double> step_s;
+  for (const double seconds : tuner->step_s()) {
+    // Added up here, so that all ranks have the same bits.
+    const std::vector<double> ranks = gather_numbers(communicator, seconds);
+    step_s.push_back(std::accumulate(ranks.begin(), ranks.end(), 0.0) / communicator.size());
+  }
+  const auto best = static_cast<std::size_t>(std::ranges::min_element(step_s) - step_s.begin());
   tuner.reset();
   options.logger.info(describe_choice(sizes, step_s, best));
   replan(sizes[best]);

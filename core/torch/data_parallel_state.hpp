@@ -106,13 +106,17 @@ struct DataParallelCore::State {
   /// of the last declared parameter counts as the first to arrive.
   void take_declared_order();
   [[nodiscard]] std::string names_without_gradient() const;
-  /// Moves the parameters into new blocks for the buckets of the plan.
-  [[nodiscard]] std::vector<ParameterMemory> move_parameters();
+  [[nodiscard]] BucketPlan plan_of(std::int64_t bucket_bytes) const;
+  /// Starts the trials of sizes of buckets, if there is anything to try.
+  void start_trials();
+  /// Moves the parameters into new blocks for the buckets of a plan.
+  [[nodiscard]] std::vector<ParameterMemory> move_parameters(const BucketPlan& to);
   /// Collective: moves the parameters into blocks, and makes the pipeline.
   void start_pipeline();
   /// Notes where the parameters lie after a move.
   void note_move();
-  /// Collective: moves parameters and state into other buckets.
+  /// Collective: moves parameters and state into other buckets. Does nothing if the present ones
+  /// are cut alike.
   void replan(std::int64_t bucket_bytes);
   /// Collective: goes on to the next size of buckets that is to be tried. When all have been tried,
   /// takes the best one.

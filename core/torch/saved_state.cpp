@@ -60,6 +60,7 @@ void DataParallelCore::visit(StateVisitor& visitor) {
     throw std::logic_error("visit() before the first step, when there is no state to save");
   }
   static_cast<void>(state.stream());
+  if (state.tuner) state.tuner->skip_step();
   if (!visitor.loads()) state.adopt_written();
   state.visit_arrival_order(visitor);
   state.pipeline->visit(visitor);

@@ -238,6 +238,8 @@ TEST(SavedState, IsTheSameForEveryCodec) {
       const Values expected = train(c, false, 0);
       EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
       EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
+      c.replans = true;
+      EXPECT_EQ(train(c, true, 1), expected) << "replanned";
     }
   }
 }
@@ -247,7 +249,10 @@ TEST(SavedState, RepeatsASumInBytes) {
     Case c = case_of("allreduce", options);
     c.optimizer = "accum_adamw";
     c.problem.codec = "int8";
-    EXPECT_EQ(train(c, true, c.problem.bucket_bytes), train(c, false, 0));
+    const Values expected = train(c, false, 0);
+    EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
+    c.replans = true;
+    EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
   }
 }
 
@@ -272,6 +277,10 @@ TEST(SavedState, HoldsGridsAndVotes) {
       SCOPED_TRACE(concat(algorithm, ", saved after ", saved_after));
       c.saved_after = saved_after;
       EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
+      c.replans = true;
+      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
+      expect_near(train(c, true, 1), expected);
+      c.replans = false;
     }
     // A run may go on with another codec.
     for (const auto& [before, after] : {std::pair{"int8", "bf16"}, {"bf16", "int8"}}) {

@@ -107,8 +107,8 @@ class Communicator {
   virtual Request broadcast(Block block, int root, OpContext context) = 0;
   /// Collective. Gives every member `bytes` > 0 bytes of zeros, which members on the same host can
   /// read. Returns the parts of all members; a part is empty where this member cannot reach it.
-  /// Members that reach each other reach the same members. A part stays while one holds it. No
-  /// part is reached where a backend has no such memory.
+  /// The members fall into groups: all of a group reach one another, and nobody else. A part stays
+  /// while one holds it. No part is reached where a backend has no such memory.
   virtual std::vector<Buffer> share(std::int64_t /*bytes*/) {
     return std::vector<Buffer>(static_cast<std::size_t>(size()));
   }

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -65,12 +66,14 @@ class FileDescriptor {
 struct Address {
   std::int64_t process = 0;
   std::int64_t fd = 0;
+  std::uint64_t device = 0;
   std::uint64_t inode = 0;
   std::int64_t bytes = 0;
 };
 
 std::string to_text(const Address& address) {
-  return concat(address.process, " ", address.fd, " ", address.inode, " ", address.bytes);
+  return concat(address.process, " ", address.fd, " ", address.device, " ", address.inode, " ",
+                address.bytes);
 }
 
 /// Null where the member has no memory to offer.
@@ -85,7 +88,8 @@ std::optional<Address> address_of(std::string_view text) {
     return error == std::errc{};
   };
   if (!take(address.process) || !take(address.fd)) return std::nullopt;
-  if (!take(address.inode) || !take(address.bytes)) return std::nullopt;
+  if (!take(address.device) || !take(address.inode)) return std::nullopt;
+  if (!take(address.bytes)) return std::nullopt;
   return address;
 }
 
@@ -100,14 +104,15 @@ Buffer map_file(const FileDescriptor& file, std::int64_t bytes, int protection) 
 
 bool is_file_of(const FileDescriptor& file, const Address& address) {
   struct stat found {};
-  return file.is_open() && fstat(file.get(), &found) == 0 && found.st_ino == address.inode &&
-         found.st_size == address.bytes;
+  return file.is_open() && fstat(file.get(), &found) == 0 && found.st_dev == address.device &&
+         found.st_ino == address.inode && found.st_size == address.bytes;
 }
 
 /// Another process's memory; empty where it cannot be reached, as from another container.
 Buffer map_memory_of(const Address& address) {
   const std::string path = concat("/proc/", address.process, "/fd/", address.fd);
-  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Not blocked by a pipe that stands there in place of the memory.
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   return is_file_of(file, address) ? map_file(file, address.bytes, PROT_READ) : Buffer();
 }
 
@@ -119,7 +124,15 @@ struct OwnMemory {
   std::string address = {};
 };
 
+/// Growing a file beyond the limit would end the process.
+bool is_allowed(std::int64_t file_bytes) {
+  rlimit limit{};
+  return getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+         (limit.rlim_cur == RLIM_INFINITY || static_cast<rlim_t>(file_bytes) <= limit.rlim_cur);
+}
+
 OwnMemory make_memory(std::int64_t bytes) {
+  if (!is_allowed(bytes)) return {};
   OwnMemory own{.file = FileDescriptor(memfd_create("gossamer", MFD_CLOEXEC))};
   struct stat made {};
   if (!own.file.is_open() || ftruncate(own.file.get(), bytes) != 0 ||
@@ -128,7 +141,7 @@ OwnMemory make_memory(std::int64_t bytes) {
   }
   own.view = map_file(own.file, bytes, PROT_READ | PROT_WRITE);
   if (own.view.block().data != nullptr) {
-    own.address = to_text({getpid(), own.file.get(), made.st_ino, bytes});
+    own.address = to_text({getpid(), own.file.get(), made.st_dev, made.st_ino, bytes});
   }
   return own;
 }

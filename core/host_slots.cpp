@@ -109,6 +109,8 @@ void HostSlots::publish(const RankRound& round) {
 }
 
 Request HostSlots::arrival(OpContext context) {
+  // Counters that come in time need no worker, so nothing else would tell of a failure elsewhere.
+  if (!sources_.empty() || !former_readers_.empty()) world_.check();
   const OpLabel label = context.label;
   std::vector<Request> both_ways;
   // A timeline shows the peers of the round alone.

@@ -6,14 +6,15 @@
 // The slots take turns from round to round. Every rank counts the rounds that it has started
 // (publish()), in memory that the others see. Round r may be mixed in when all peers that this rank
 // hears from have started it. The slot of round r is written again for round r + 2, when all ranks
-// that read it have started round r + 1: what they heard in round r is mixed in by then, or never
-// will be. So one wait before the update serves both (arrival()), and a rank that forgets what has
-// arrived holds up nobody.
+// that read it have started round r + 1. A rank that has started round r + 1 does not read slots of
+// round r again. So one wait before the update serves both (arrival()), and a rank that forgets
+// what has arrived holds up nobody.
 //
 // Every rank counts all rounds, also those in which it sends nothing.
 //
-// Protocol: publish(), arrival() and the end of its wait, heard(), publish(), and so on. Not thread
-// safe. Errors: CommError from requests.
+// Protocol: publish(), arrival(), publish(), and so on. heard() says where a block will lie; it may
+// be read after the wait for arrival(). The slot of coding() may be written after that wait, until
+// the next publish(). Not thread safe. Errors: CommError from requests.
 
 #include <cstdint>
 #include <memory>
@@ -50,8 +51,9 @@ class HostSlots {
   void publish(const RankRound& round);
   /// The block of another rank in the round under way. For ranks that are reached.
   [[nodiscard]] ConstBlock heard(int rank) const { return slot_of(rank, num_started_ - 1); }
-  /// Over when blocks that this rank hears have come, and its next slot may be written; empty if
-  /// that is so already and no timeline records. Later calls for the same round are empty.
+  /// Over when the blocks that this rank hears have come, and its next slot may be written. Empty
+  /// if nothing is missing, unless a timeline records. Only the first call of a round waits. Throws
+  /// CommError if another rank is known to have failed.
   [[nodiscard]] Request arrival(OpContext context);
 
  private:

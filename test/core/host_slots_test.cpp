@@ -36,12 +36,28 @@ class Hosts : public ForwardingCommunicator {
     }
     return parts;
   }
+  Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
+    expect_far(peer);
+    return inner_.exchange(peer, send, receive, std::move(context));
+  }
+  Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
+                                  std::vector<Incoming> incoming, OpContext context) override {
+    for (const int peer : peers) expect_far(peer);
+    for (const Incoming& from : incoming) expect_far(from.peer);
+    return inner_.exchange_with_neighbors(send, std::move(peers), std::move(incoming),
+                                          std::move(context));
+  }
   Request await(std::vector<Awaited> awaited, OpContext context) override {
     for (const Awaited& counter : awaited) EXPECT_EQ(counter.peer / per_host_, rank() / per_host_);
     return inner_.await(std::move(awaited), std::move(context));
   }
 
  private:
+  /// Messages between ranks of one host go through slots.
+  void expect_far(int peer) {
+    if (per_host_ > 0) EXPECT_NE(peer / per_host_, rank() / per_host_);
+  }
+
   Communicator& inner_;
   int per_host_;
 };

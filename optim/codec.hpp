@@ -11,7 +11,8 @@
 // decoded(heard) alone would round the mean in every round, by up to 0.03 at |x| = 30 in bfloat16.
 //
 // Sums over ranks have an encoding of their own (core/coded_sum.hpp), which Codec has as well.
-// There a rank has no value near the one that it hears, so the encoding must say all by itself.
+// There a rank has no value near the one that it hears, so the encoded values must be complete
+// without the receiver's own.
 //
 // A new codec is one file in optim/codecs and one row in its registry.cpp. Codecs are constants,
 // immutable and thread safe. They run on processors only.

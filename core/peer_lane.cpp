@@ -132,7 +132,8 @@ class PeerLane : public CodedLane {
 
   /// Slots hold plain blocks, and a thread that works off a stream later cannot wait for them.
   [[nodiscard]] bool uses_slots() const {
-    return codec() == nullptr && setup_.stream.on_host() && setup_.stream.immediate() &&
+    return setup_.shares_memory && codec() == nullptr && setup_.stream.on_host() &&
+           setup_.stream.immediate() &&
            (spec_.rounds == LaneRounds::kTopology || spec_.rounds == LaneRounds::kTopologyUnsummed);
   }
 

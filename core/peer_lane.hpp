@@ -27,6 +27,8 @@ class PeerLanes : public LaneFactory {
     /// What lanes of LaneRounds::kTopology and kSum send in place of their blocks; null: the
     /// blocks. Needs a stream on processors, and for kTopology an undirected topology.
     const Codec* codec = nullptr;
+    /// Ranks of one host read each other's memory; false: they send messages. Equal on all ranks.
+    bool shares_memory = true;
     /// Lanes add the time they wait and the bytes they send.
     PipelineMetrics& metrics;
     SimdPath simd = best_simd_path();

@@ -51,6 +51,7 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
                                                         .communicator = communicator,
                                                         .topology = config_.topology,
                                                         .codec = config_.codec,
+                                                        .shares_memory = config_.shares_memory,
                                                         .metrics = metrics_,
                                                         .simd = config_.simd,
                                                         .timeline = config_.timeline});

@@ -48,6 +48,9 @@ class Pipeline {
     std::shared_ptr<const Topology> topology = {};
     /// What the ranks send in place of their blocks (find_codec()); null: the blocks.
     const Codec* codec = nullptr;
+    /// Ranks of one host read each other's memory (host_slots.hpp); false: they send messages.
+    /// Equal on all ranks.
+    bool shares_memory = true;
     std::shared_ptr<const Optimizer> optimizer = {};
     std::shared_ptr<const Schedule> schedule = {};
     GradientOptions gradients = {};

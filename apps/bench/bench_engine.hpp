@@ -169,6 +169,7 @@ class BenchEngine {
         .algorithm = *engine_.algorithm(),
         .topology = engine_.needs_topology() ? make_topology(options.topology, world) : nullptr,
         .codec = engine_.takes_codec() ? find_codec(options.codec) : nullptr,
+        .shares_memory = options.shares_memory,
         .optimizer = make_optimizer(
             options.optimizer, Options::parse(options_yaml(options.optimizer, options.accum_iter))),
         .schedule = make_schedule("constant", {.lr = options.lr}),

@@ -176,6 +176,8 @@ void add_step_command(CLI::App& parent, int& exit_code) {
                    "What the ranks send in place of their parameters, or of their gradients "
                    "(allreduce), in every engine that can: see gossamer list codecs")
       ->capture_default_str();
+  command->add_flag("--no-shared-memory{false}", options.shares_memory,
+                    "Ranks of one host send messages, and do not read each other's memory");
   command->add_option("--optim", options.optimizer, "The optimizer")->capture_default_str();
   command->add_option("--steps", options.steps, "Timed steps of each engine")
       ->check(count(1))

@@ -105,6 +105,7 @@ void take_launch_config(const Options& root, RunConfig& config) {
   const LaunchConfig launch = read_launch_config(root);
   config.comm_timeout_s = launch.options.timeout_s;
   config.codec = launch.codec;
+  config.shares_memory = launch.shares_memory;
   const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), config.codec);
   if (!reason.empty()) root.section("comm").fail("codec", reason);
 }
@@ -208,6 +209,7 @@ LaunchConfig read_launch_config(const Options& root) {
   config.options.node_size =
       static_cast<int>(comm.integer("local_size", {.fallback = 0, .min = 0, .max = 1'000'000}));
   config.codec = find_codec(comm.choice("codec", codec_names(), "fp32"));
+  config.shares_memory = comm.flag("shared_memory", true);
   const Options log = root.section("log");
   config.options.log_level = log_level(log.choice("level", log_level_names(), "info"));
   return config;

@@ -28,6 +28,8 @@ struct LaunchConfig {
   LaunchOptions options;
   /// What the ranks send in place of their parameters; null: the parameters.
   const Codec* codec = nullptr;
+  /// As in Pipeline::Config.
+  bool shares_memory = true;
 };
 
 /// Replaces the backend `auto` by the one that is used.
@@ -63,6 +65,7 @@ struct RunConfig {
   double comm_timeout_s = 0.0;
   /// As in LaunchConfig.
   const Codec* codec = nullptr;
+  bool shares_memory = true;
 
   std::unique_ptr<const ModelFactory> model;
   /// A safetensors file with the initial values; empty: none.

@@ -80,6 +80,7 @@ DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::S
   return {.algorithm = config.algorithm,
           .topology = config.topology,
           .codec = config.codec,
+          .shares_memory = config.shares_memory,
           .optimizer = config.optimizer,
           .schedule = config.make_schedule(total_steps),
           .weight_decay = config.weight_decay,

@@ -60,6 +60,8 @@ struct DataParallelOptions {
   std::shared_ptr<const Topology> topology = {};
   /// What the ranks send in place of their parameters or gradients (find_codec()); null: these.
   const Codec* codec = nullptr;
+  /// As in Pipeline::Config.
+  bool shares_memory = true;
   /// Must be given, like `schedule`.
   std::shared_ptr<const Optimizer> optimizer = {};
   std::shared_ptr<const Schedule> schedule = {};

@@ -200,6 +200,7 @@ void DataParallelCore::State::start_pipeline() {
       Pipeline::Config{.algorithm = options.algorithm,
                        .topology = options.topology,
                        .codec = options.codec,
+                       .shares_memory = options.shares_memory,
                        .optimizer = options.optimizer,
                        .schedule = options.schedule,
                        .gradients = options.gradients,

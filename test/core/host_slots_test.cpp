@@ -55,7 +55,9 @@ class Hosts : public ForwardingCommunicator {
  private:
   /// Messages between ranks of one host go through slots.
   void expect_far(int peer) {
-    if (per_host_ > 0) EXPECT_NE(peer / per_host_, rank() / per_host_);
+    if (per_host_ > 0) {
+      EXPECT_NE(peer / per_host_, rank() / per_host_);
+    }
   }
 
   Communicator& inner_;
@@ -169,6 +171,30 @@ TEST(HostSlots, ForgetLikeMessages) {
     };
     EXPECT_EQ(train_on_hosts(problem, 4, forget), train_on_hosts(problem, 0, forget));
   }
+}
+
+TEST(HostSlots, CanBeTurnedOff) {
+  class NoSharing : public ForwardingCommunicator {
+   public:
+    using ForwardingCommunicator::ForwardingCommunicator;
+    std::vector<Buffer> share(std::int64_t bytes) override {
+      ADD_FAILURE() << "memory is shared";
+      return ForwardingCommunicator::share(bytes);
+    }
+  };
+  const Problem problem = problem_on_node(make_topology("ring", {.size = 3, .node_size = 3}), 3);
+  const Trajectory expected = train_on_hosts(problem, 3);
+  run_ranks(3, [&](Communicator& communicator, const World& world) {
+    NoSharing messages(communicator);
+    Pipeline::Config config = config_of(problem);
+    config.shares_memory = false;
+    ToyModel model = model_of(problem, messages, std::move(config));
+    for (int step = 0; step < problem.num_steps; ++step) {
+      train_step(problem, model, world.rank, step);
+    }
+    model.pipeline().drain();
+    EXPECT_EQ(model.values(), expected.back()[static_cast<std::size_t>(world.rank)]);
+  });
 }
 
 TEST(HostSlots, AreNotThereForARankAlone) {

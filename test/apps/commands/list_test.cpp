@@ -206,7 +206,7 @@ TEST(ListedOptions, AreThoseOfBackends) {
                          .make = [](const Options& given) { (void)read_launch_config(given); },
                          .before = "comm: ",
                          .prefix = "comm.",
-                         .shared = {"backend", "codec"}});
+                         .shared = {"backend", "codec", "shared_memory"}});
   }
 }
 

@@ -78,6 +78,7 @@ const std::vector<KeyCase> kGood = {
     {"comm", "", "backend", "threads", "threads"},
     {"comm", "", "backend", "AUTO", "auto"},
     {"comm", "", "timeout_s", "0.5", "0.5"},
+    {"comm", "", "shared_memory", "false", "false"},
     {"comm", "", "local_size", "2", "2"},
     {"log", "", "level", "off", "off"},
     {"log", "", "progress", "bar", "bar"},

@@ -240,6 +240,8 @@ TEST(SavedState, IsTheSameForEveryCodec) {
       EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
       c.replans = true;
       EXPECT_EQ(train(c, true, 1), expected) << "replanned";
+      c.problem.shares_memory = false;
+      EXPECT_EQ(train(c, true, 1), expected) << "without shared memory";
     }
   }
 }

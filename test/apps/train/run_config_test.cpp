@@ -160,8 +160,6 @@ const std::vector<KeyCase> kBad = {
     {"lr_schedule", "name: linear", "end_factor", "1.5", "a number >= 0 and <= 1"},
     {"buckets", "", "size_mb", "0", "a number > 0"},
     {"buckets", "", "size_mb", "small", "and <= 1e+06, or auto"},
-    {"buckets", "", "size_mb", "auto\ndevice: {name: cuda, graph: true}",
-     "needs them in their places"},
     {"buckets", "", "size_mb", "1e7", "<= 1e+06"},
     {"comm", "", "backend", "nccl", "one of auto, threads"},
     {"comm", "", "timeout_s", "0", "a number > 0"},

@@ -162,6 +162,8 @@ TEST(Fp16, LeavesOutStepsUntilTheScaleFits) {
                        "allowed: skip"));
   EXPECT_TRUE(
       contains(refusal(kMlp + "device: {precision: fp16, graph: true}\n"), "device.graph: false"));
+  EXPECT_TRUE(contains(refusal(kMlp + "device: {graph: true}\nbuckets: {size_mb: auto}\n"),
+                       "device.graph needs them in their places, allowed: a number > 0"));
 }
 
 TEST(Ema, AveragesTheMeanModelOfAllSteps) {

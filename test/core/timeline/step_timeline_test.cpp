@@ -161,8 +161,11 @@ TEST(StepTimeline, KnowsThePeersAndBytesOfARing) {
 
 TEST(StepTimeline, AlignsTheClocksOfRanks) {
   const Folder folder;
+  Problem problem = ring_of_four();
+  // With shared memory a peer may be done before this rank's worker has begun to wait.
+  problem.shares_memory = false;
   const Recorded recorded =
-      record(ring_of_four(), {.path = folder.file("trace.json"), .steps = {.begin = 2, .end = 12}});
+      record(problem, {.path = folder.file("trace.json"), .steps = {.begin = 2, .end = 12}});
   double round_trip_us = 0.0;
   const TraceFile& clocks = recorded.file["otherData"]["clock_at_begin_and_end_of_each_rank"];
   for (std::size_t rank = 0; rank < kRanks; ++rank) {

@@ -163,9 +163,9 @@ study: {workers: 2, steps: 1000000000, topologies: [ring], optimizers: [sgd], ou
         self.expect_once("was stopped and ends the study", errors)
         self.assertEqual(self.status(run)["state"], "stopped")
 
-    def start_mpi(self, ranks):
+    def start_mpi(self, ranks, *arguments):
         self.write("long.yaml", K_LONG)
-        job = self.start([K_MPIEXEC, "-n", str(ranks), self.program, "train", "long.yaml"])
+        job = self.start([K_MPIEXEC, "-n", str(ranks), self.program, "train", "long.yaml", *arguments])
         return job, {rank: pid for pid, rank in processes_of(self.folder.resolve()).items()}
 
     @needs_mpi
@@ -182,7 +182,9 @@ study: {workers: 2, steps: 1000000000, topologies: [ring], optimizers: [sgd], ou
         # waits as long before it passes the signal on.
         os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "4"
         self.addCleanup(os.environ.pop, "OMPI_MCA_odls_base_sigkill_timeout")
-        job, _ = self.start_mpi(2)
+        # In that time mpirun reads no log lines. A rank that writes more than a pipe holds would be
+        # stuck in writing them.
+        job, _ = self.start_mpi(2, "log.every=1000")
         job.terminate()
         _, errors = job.communicate(timeout=K_PATIENCE_S)
         # Open MPI's mpirun ends with a code of its own.

@@ -69,7 +69,7 @@ class PeerLane : public CodedLane {
   void wait() override {
     const bool was_under_way = std::exchange(is_under_way_, false);
     // What a timeline shows of it, start() has recorded.
-    Request in_slots = slots_ ? slots_->arrival({.label = context_of(round_).label}) : Request();
+    Request in_slots = slots_ ? slots_->arrival({.label = label_of(round_)}) : Request();
     if (!was_under_way && !in_slots.pending()) return;
     const ScopedTimer timer(setup_.metrics.wait_s);
     const TimelineScope scope(setup_.timeline.get(),
@@ -167,6 +167,7 @@ class PeerLane : public CodedLane {
 
   /// Where a timeline records, gives the wait to the worker now, to show how long messages take.
   void record_arrival() {
+    if (!setup_.timeline) return;
     OpContext context = context_of(round_);
     if (!context.trace.records()) return;
     std::vector<Request> parts;
@@ -190,14 +191,18 @@ class PeerLane : public CodedLane {
     return inboxes;
   }
 
+  [[nodiscard]] OpLabel label_of(std::int64_t k) const {
+    const bool sums = spec_.rounds == LaneRounds::kSum;
+    return {.what = sums ? "all-reduce" : "exchange", .bucket = spec_.bucket, .round = k};
+  }
+
   [[nodiscard]] OpContext context_of(std::int64_t k) const {
     // The operation may outlive this lane, so it holds the memory that it uses.
     std::shared_ptr<void> owner = sent_.owner();
     for (const Buffer& inbox : inboxes_) owner = both(std::move(owner), inbox.owner());
     for (const Buffer& inbox : encoded_inboxes_) owner = both(std::move(owner), inbox.owner());
     if (codec() != nullptr) owner = both(std::move(owner), own_.owner());
-    const bool sums = spec_.rounds == LaneRounds::kSum;
-    return {.label = {.what = sums ? "all-reduce" : "exchange", .bucket = spec_.bucket, .round = k},
+    return {.label = label_of(k),
             .owner = std::move(owner),
             .ready = setup_.stream.record(),
             .trace = OpTrace(setup_.timeline, sent_.block().bytes())};
@@ -244,6 +249,7 @@ class PeerLane : public CodedLane {
           is_near ? slots_->heard(round.receive_from[i]) : ConstBlock((next++)->block());
       arriving_.push_back({from, round.take[i]});
     }
+    if (far.kind == RankRound::Kind::kIdle) return {};
     return exchange(far, decodes_ ? own_.block() : sent_.block(), inboxes, context_of(k));
   }
 

@@ -45,6 +45,13 @@ Buffer Bucket::add_state(std::string_view name) {
   return states_.back().buffer;
 }
 
+Buffer Bucket::state(std::string_view name) const {
+  for (const NamedState& state : states_) {
+    if (state.name == name) return state.buffer;
+  }
+  return {};
+}
+
 void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
   Slot& slot = slots_.at(static_cast<std::size_t>(entry));
   if (gradient.numel != slot.parameter.numel || gradient.dtype != spec_.model_dtype) {

@@ -59,6 +59,8 @@ class Bucket {
   /// with each parameter, under the parameter's name and `name`. Algorithms call this in their
   /// constructors.
   Buffer add_state(std::string_view name);
+  /// The state of that name; an empty buffer if there is none.
+  [[nodiscard]] Buffer state(std::string_view name) const;
 
   /// Tells that the gradient of an entry has arrived. Its memory must stay until the work of
   /// update() is done. Throws std::logic_error for another size or type, and for a second gradient

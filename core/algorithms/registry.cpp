@@ -15,6 +15,12 @@ AlgorithmFactory read_outer(const Options& options);
 
 namespace {
 
+constexpr std::array kGossipOptions = {
+    OptionEntry{"share_moments",
+                "steps between two averages of Adam's second moments over all ranks, 0: never; an "
+                "integer from 0 to 1000000, default 0"},
+};
+
 constexpr std::array kAllreduceOptions = {
     OptionEntry{"overlap", "sums travel during the backward pass; true or false, default true"},
     OptionEntry{"delay",
@@ -48,6 +54,7 @@ constexpr std::array kOuterOptions = {
 constexpr std::array kTable = {
     AlgorithmEntry{.name = "gossip",
                    .summary = "mix parameters with the peers of a topology",
+                   .options = kGossipOptions,
                    .needs_topology = true,
                    .takes_codec = true,
                    .read = read_gossip},

@@ -129,6 +129,18 @@ TEST(Floors, OfExtraAndGradientTrackingAreRounding) {
   }
 }
 
+// Each rank's Adam divides by its own second moment, so the updates cancel where the gradients do
+// not. With common second moments both cancel in the same place.
+TEST(Floors, OfAdamFallWithSharedSecondMoments) {
+  const Method own{.optimizer = "adam", .lr = 0.002};
+  const Method shared{.algorithm_options = "share_moments: 16", .optimizer = "adam", .lr = 0.002};
+  for (const char* topology : {"complete", "one-peer-exp"}) {
+    const double floor = floor_of(own, topology);
+    EXPECT_GE(floor, 0.1) << topology;
+    EXPECT_LE(floor_of(shared, topology), floor / 5.0) << topology;
+  }
+}
+
 /// True if after 3000 steps the ranks are not much farther from the optimum than at the start.
 bool is_stable(const Method& method, const std::string& topology, double lr) {
   const Quadratics problem(1);

@@ -264,6 +264,9 @@ TEST(MakeAlgorithm, RefusesWhatCannotBe) {
     EXPECT_TRUE(contains(refusal(problem), "gossip needs a topology"));
     problem.algorithm = "local";
     EXPECT_EQ(refusal(problem), "");
+    Problem shares = plain_problem("complete", 1);
+    shares.algorithm_options = "share_moments: 4";
+    EXPECT_TRUE(contains(refusal(shares), "the optimizer keeps no second moments"));
     Pipeline::Config config = config_of(problem);
     config.optimizer = nullptr;
     EXPECT_THROW((void)model_of(problem, communicator, config), ConfigError);

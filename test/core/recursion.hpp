@@ -104,6 +104,7 @@ class Recursion {
       x_ = mixed(step - 1, x_);
       push_weights_ = mixing(step - 1) * push_weights_;
     }
+    if (setup_.algorithm == "gossip") share_moments(step);
     if (setup_.algorithm == "choco" && step > 0) mix_public_copies(step - 1);
     if (setup_.algorithm == "outer") {
       move_anchor(step);
@@ -154,6 +155,23 @@ class Recursion {
         parts[i][e] = y;
       }
       begin += parts[i].size();
+    }
+  }
+
+  /// Every rank takes the mean of all ranks' second moments after `step` steps, if the options say
+  /// so.
+  void share_moments(int step) {
+    const std::int64_t every = options_.integer("share_moments", {.fallback = 0});
+    const bool is_young = step < every && (step == 1 || step == 2 || step == 4 || step == 8);
+    if (every == 0 || step == 0 || (step % every != 0 && !is_young)) return;
+    for (std::size_t i = 0; i < setup_.parameters.size(); ++i) {
+      std::vector<double> mean(static_cast<std::size_t>(setup_.parameters[i].numel));
+      for (auto& optimizers : optimizers_) {
+        for (std::size_t e = 0; e < mean.size(); ++e) {
+          mean[e] += optimizers[i].second_moments()[e] / static_cast<double>(num_ranks());
+        }
+      }
+      for (auto& optimizers : optimizers_) optimizers[i].second_moments() = mean;
     }
   }
 

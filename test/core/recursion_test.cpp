@@ -209,6 +209,38 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWithRulesThatSeeMixing) {
   }
 }
 
+// Not among the variants, because most rules have no second moments.
+TEST(SharedMoments, FollowTheRecursion) {
+  for (const char* type : {"adamw", "accum_adam", "extra"}) {
+    for (const char* options : {"share_moments: 1", "share_moments: 5"}) {
+      for (int n = 1; n <= 5; ++n) {
+        SCOPED_TRACE(concat(type, ", ", options, ", ", n, " ranks"));
+        Problem problem;
+        problem.num_ranks = n;
+        problem.algorithm_options = options;
+        problem.topology = make_topology("ring", {.size = n, .node_size = n});
+        problem.rule = {.type = type, .beta2 = 0.8, .eps = 1e-3, .accum_iter = 2};
+        if (problem.rule.type == "extra") problem.rule.inner = "adam";
+        problem.lr = 0.02;
+        problem.gradients = {.nonfinite = NonFinite::kSkip};
+        problem.breaks = [n](int rank, int step) { return step % 4 == 1 && rank == step % n; };
+        problem.present = [](int rank, int step, std::int64_t parameter) {
+          return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
+        };
+        const Trajectory expected = expected_trajectory(problem);
+        EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
+        const Trajectory found = run_pipeline(problem);
+        problem.where = Where::kLagging;
+        EXPECT_EQ(run_pipeline(problem), found);
+        problem.algorithm_options = "";
+        if (n > 1) {
+          EXPECT_GE(largest_difference(expected_trajectory(problem), expected), 1e-4);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(EveryAlgorithm, FollowsTheRecursionWhereGradientsAreMissing) {
   Problem holes = problem();
   // Every rank has a pattern of its own. In some steps no rank has a gradient for parameter 1.

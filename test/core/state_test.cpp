@@ -225,6 +225,26 @@ TEST(SavedState, IsTheSameWhereStreamsLag) {
   }
 }
 
+TEST(SavedState, RepeatsAnAverageOfSecondMoments) {
+  for (const char* optimizer : {"adamw", "accum_adamw"}) {
+    // Averages begin after 1, 2, 3, 6 and 9 steps.
+    for (const int step : {3, 5, 6}) {
+      SCOPED_TRACE(concat(optimizer, " after ", step, " steps"));
+      Case c = case_of("gossip", "share_moments: 3");
+      c.optimizer = optimizer;
+      c.optimizer_options = "betas: [0.9, 0.9]";
+      c.saved_after = step;
+      const Values expected = train(c, false, 0);
+      Case unshared = c;
+      unshared.problem.algorithm_options = "";
+      EXPECT_NE(train(unshared, false, 0), expected);
+      EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
+      c.replans = true;
+      EXPECT_EQ(train(c, true, 1), expected) << "replanned";
+    }
+  }
+}
+
 TEST(SavedState, IsTheSameForEveryCodec) {
   for (const char* codec : {"fp32", "bf16", "fp16"}) {
     for (const auto& [algorithm, options] : {std::pair{"gossip", ""},

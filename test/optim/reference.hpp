@@ -92,6 +92,9 @@ class Optimizer {
     step(p, g, lr, decay, std::vector<double>(p));
   }
 
+  /// Of the Adam family.
+  std::vector<double>& second_moments() { return inner_ ? inner_->second_moments() : v; }
+
   /// A step without a gradient.
   void rest(std::vector<double>& p, const std::vector<double>& before) {
     if (rule_.type != "extra" || s_ == 0) return;

@@ -296,6 +296,7 @@ class Train(CliCase):
     @needs_mpi
     def test_is_the_same_on_threads_and_processes(self):
         for change in [["algorithm=gossip"], ["algorithm=allreduce"], ["algorithm=local"],
+                       ["algorithm={name: gossip, share_moments: 3}", "optimizer.name=adamw"],
                        ["comm.codec=int8", "run.steps=40"],
                        ["algorithm=allreduce", "comm.codec=bf16"],
                        ["algorithm={name: allreduce, delay: 1}", "comm.codec=int8"],

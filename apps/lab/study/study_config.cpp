@@ -23,9 +23,9 @@ using Kind = YamlNode::Kind;
 constexpr std::size_t kMaxLabel = 70;
 
 const std::vector<std::string> kRootKeys = {"base", "study"};
-const std::vector<std::string> kStudyKeys = {"workers",    "steps",           "epochs",
-                                             "topologies", "algorithms",      "optimizers",
-                                             "seeds",      "dirichlet_alpha", "output_dir"};
+const std::vector<std::string> kStudyKeys = {
+    "workers", "steps",      "epochs", "topologies",      "algorithms",
+    "codecs",  "optimizers", "seeds",  "dirichlet_alpha", "output_dir"};
 
 /// A key of the base that the study sets, and the key to use instead.
 struct Moved {
@@ -148,7 +148,7 @@ void check_distinct(const std::vector<Item>& items, std::string_view key) {
   }
 }
 
-/// Reads the list of topologies, algorithms or optimizers.
+/// Reads the list of topologies, algorithms, codecs or optimizers.
 std::vector<Item> read_named(const YamlNode& study, std::string_view key) {
   const YamlNode& list = need_list(study, key, "names or sections");
   std::vector<Item> items;
@@ -217,11 +217,13 @@ std::vector<Heterogeneity> read_heterogeneity(const YamlNode& study) {
   return all;
 }
 
-/// One way of communicating: an algorithm, and its topology if it needs one.
+/// One way of communicating: an algorithm, its topology if it needs one, and its codec if the study
+/// lists codecs.
 struct Setup {
   std::string label;
   YamlNode algorithm;
-  std::optional<YamlNode> topology;
+  std::optional<YamlNode> topology = {};
+  std::optional<YamlNode> codec = {};
 };
 
 /// The algorithm that an item names, or null.
@@ -233,9 +235,36 @@ const AlgorithmEntry* algorithm_of(const YamlNode& item) {
   return find_row(algorithm_table(), name->scalar);
 }
 
+/// Combines every algorithm that takes a codec with every codec of the study. The others run once.
+std::vector<Setup> with_codecs(const YamlNode& study, const YamlNode& base,
+                               const std::vector<Setup>& plain) {
+  if (study.find("codecs") == nullptr) return plain;
+  const YamlNode* comm = base.find("comm");
+  if (const YamlNode* codec = comm == nullptr ? nullptr : comm->find("codec")) {
+    throw ConfigError(codec->where, "base.comm.codec",
+                      "is what the study sets, allowed: study.codecs");
+  }
+  const std::vector<Item> codecs = read_named(study, "codecs");
+  std::vector<Setup> setups;
+  for (const Setup& setup : plain) {
+    const AlgorithmEntry* entry = algorithm_of(setup.algorithm);
+    if (entry != nullptr && !entry->takes_codec) {
+      setups.push_back(setup);
+      continue;
+    }
+    for (const Item& codec : codecs) {
+      Setup coded = setup;
+      if (codec.label != "fp32") coded.label += "-" + codec.label;
+      coded.codec = codec.node;
+      setups.push_back(std::move(coded));
+    }
+  }
+  return setups;
+}
+
 /// Combines every algorithm that needs a topology with every topology. Without `algorithms` the
 /// only one is gossip. An algorithm that needs no topology may also be listed among the topologies.
-std::vector<Setup> read_setups(const YamlNode& study) {
+std::vector<Setup> read_setups(const YamlNode& study, const YamlNode& base) {
   const std::vector<Item> topologies = read_named(study, "topologies");
   const bool has_algorithms = study.find("algorithms") != nullptr;
   const std::vector<Item> algorithms =
@@ -245,7 +274,8 @@ std::vector<Setup> read_setups(const YamlNode& study) {
   for (const Item& item : topologies) {
     const AlgorithmEntry* alone = algorithm_of(item.node);
     if (alone != nullptr && !alone->needs_topology) {
-      setups.push_back({item.label, text_node(std::string(alone->name), item.node.where), {}});
+      setups.push_back(
+          {.label = item.label, .algorithm = text_node(std::string(alone->name), item.node.where)});
       continue;
     }
     for (const Item& algorithm : algorithms) {
@@ -259,17 +289,19 @@ std::vector<Setup> read_setups(const YamlNode& study) {
   for (const Item& algorithm : algorithms) {
     const AlgorithmEntry* entry = algorithm_of(algorithm.node);
     if (entry != nullptr && !entry->needs_topology) {
-      setups.push_back({algorithm.label, algorithm.node, {}});
+      setups.push_back({.label = algorithm.label, .algorithm = algorithm.node});
     }
   }
+  std::vector<Setup> all = with_codecs(study, base, setups);
   std::vector<Item> labels;
-  for (const Setup& setup : setups) labels.push_back({setup.label, setup.algorithm});
+  for (const Setup& setup : all) labels.push_back({setup.label, setup.algorithm});
   check_distinct(labels, "algorithms");
-  return setups;
+  return all;
 }
 
 void set_communication(YamlNode& tree, const Setup& setup) {
   entry(tree, "algorithm", setup.algorithm.where) = setup.algorithm;
+  if (setup.codec) set_value(tree, "comm", "codec", *setup.codec);
   if (!setup.topology) return;
   YamlNode& topology = entry(tree, "topology", setup.topology->where);
   if (setup.topology->kind == Kind::kMapping) {
@@ -302,7 +334,7 @@ YamlNode shared_tree(const YamlNode& study, const YamlNode& base) {
 
 void expand(const YamlNode& study, StudyConfig& config) {
   const YamlNode shared = shared_tree(study, config.base);
-  const std::vector<Setup> setups = read_setups(study);
+  const std::vector<Setup> setups = read_setups(study, config.base);
   const std::vector<Item> optimizers = read_named(study, "optimizers");
   const std::vector<Heterogeneity> mixtures = read_heterogeneity(study);
   for (const Seed& seed : read_seeds(study)) {

@@ -8,8 +8,8 @@
 //     steps: 300
 //     topologies: [allreduce, ring, {name: base-k, k: 3}]
 //     algorithms: [gossip, gradient_tracking, {name: outer, every: 10}]    # gossip by default
-//     optimizers: [adamw, {name: accum_adamw, accum_iter: 4}]
-//     seeds: [1, 2, 3]
+//     codecs: [fp32, int8]                                                 # base.comm.codec by
+//     default optimizers: [adamw, {name: accum_adamw, accum_iter: 4}] seeds: [1, 2, 3]
 //     dirichlet_alpha: [null, 0.5]
 //
 // The study has one run for every combination of the lists' items. Each run is an ordinary training
@@ -28,7 +28,8 @@ namespace gossamer::apps {
 struct StudyRun {
   /// The run's folder below the study's: `ring__accum_adamw__alpha0.5__seed1`.
   std::string name = {};
-  /// The names of the lists' items: `allreduce`, `base-k-k-3`, or the item's `label`.
+  /// The names of the lists' items: `allreduce`, `base-k-k-3`, or the item's `label`. A codec other
+  /// than fp32 is part of the topology's name: `ring-int8`.
   std::string topology = {};
   std::string optimizer = {};
   /// Nothing: every worker has the same mixture of labels.

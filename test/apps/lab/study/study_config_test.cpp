@@ -104,6 +104,27 @@ TEST(StudyConfig, GivesEveryRunWhatItsItemsSay) {
   EXPECT_EQ(config.runs[3].name, "base-k-k-3__two__alpha0.25__seed1");
 }
 
+TEST(StudyConfig, CombinesCodecsWithTheAlgorithmsThatTakeThem) {
+  const StudyConfig config = read(
+      "study:\n"
+      "  workers: 2\n"
+      "  topologies: [ring]\n"
+      "  algorithms: [gossip, local, allreduce]\n"
+      "  codecs: [fp32, int8]\n"
+      "  optimizers: [sgd]\n");
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const StudyRun& run : config.runs) {
+    found.emplace_back(run.topology, value_at(run.tree, "comm.codec"));
+  }
+  const std::vector<std::pair<std::string, std::string>> expected = {
+      {"gossip-on-ring", "fp32"}, {"gossip-on-ring-int8", "int8"}, {"local", "(none)"},
+      {"allreduce", "fp32"},      {"allreduce-int8", "int8"},
+  };
+  EXPECT_EQ(found, expected);
+  EXPECT_EQ(refusal(study_with("  codecs: [int8]\n", "comm: {codec: bf16}")),
+            "study.yaml:1:22: base.comm.codec: is what the study sets, allowed: study.codecs");
+}
+
 TEST(StudyConfig, TakesTopologiesMadeOfOthers) {
   const StudyConfig config = read(
       "study:\n  workers: 2\n  topologies: [{every: {base: ring, period: 4}}]\n"
@@ -124,10 +145,10 @@ TEST(StudyConfig, RefusesNumbersOfWorkersBeyondOneMachine) {
 }
 
 TEST(StudyConfig, RefusesUnknownKeysAtTheirPlace) {
-  EXPECT_EQ(
-      refusal(study_with("  seed: [1]\n")),
-      "study.yaml:6:3: study.seed: unknown key (did you mean seeds?), allowed: workers, "
-      "steps, epochs, topologies, algorithms, optimizers, seeds, dirichlet_alpha, output_dir");
+  EXPECT_EQ(refusal(study_with("  seed: [1]\n")),
+            "study.yaml:6:3: study.seed: unknown key (did you mean seeds?), allowed: workers, "
+            "steps, epochs, topologies, algorithms, codecs, optimizers, seeds, dirichlet_alpha, "
+            "output_dir");
   EXPECT_EQ(refusal("bas: {}\n"),
             "study.yaml:1:1: bas: unknown key (did you mean base?), allowed: base, study");
 }

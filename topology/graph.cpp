@@ -68,4 +68,36 @@ Round directed_round(const std::vector<Link>& links, int world_size) {
   });
 }
 
+bool is_tree(const Round& round) {
+  if (round.node_size > 1) return false;
+  std::vector<Arc> arcs = round.arcs;
+  for (const Edge& edge : round.edges) {
+    if (edge.ranks.size() > 2) return false;
+    append_arcs(edge, arcs);
+  }
+  // Ranks that are joined so far have the same root: the last rank on the way from one to the next.
+  std::vector<int> next;
+  for (const Arc& arc : arcs) {
+    while (std::ssize(next) <= arc.to) next.push_back(static_cast<int>(next.size()));
+  }
+  const auto next_of = [&next](int rank) -> int& { return next[static_cast<std::size_t>(rank)]; };
+  const auto root_of = [&next_of](int rank) {
+    while (next_of(rank) != rank) {
+      next_of(rank) = next_of(next_of(rank));
+      rank = next_of(rank);
+    }
+    return rank;
+  };
+  std::size_t num_links = 0;
+  for (const Arc& arc : arcs) {
+    if (arc.from >= arc.to) continue;
+    const int root = root_of(arc.from);
+    // They were joined before, so this link closes a cycle.
+    if (root == root_of(arc.to)) return false;
+    next_of(root) = root_of(arc.to);
+    ++num_links;
+  }
+  return num_links + 1 == next.size();
+}
+
 }  // namespace gossamer

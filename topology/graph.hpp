@@ -23,4 +23,8 @@ Round metropolis_round(const std::vector<Link>& links, int world_size);
 /// Otherwise as metropolis_round().
 Round directed_round(const std::vector<Link>& links, int world_size);
 
+/// Whether there is exactly one way from each rank to each other rank, along the messages of an
+/// undirected round. False for rounds of two levels.
+bool is_tree(const Round& round);
+
 }  // namespace gossamer

@@ -26,6 +26,9 @@ std::unique_ptr<Topology> make_torus(const World& world, const Options& options)
 std::unique_ptr<Topology> make_static_ring(const World& world, const Options& options);
 std::unique_ptr<Topology> make_static_exp(const World& world, const Options& options);
 std::unique_ptr<Topology> make_directed_one_peer_exp(const World& world, const Options& options);
+std::unique_ptr<Topology> make_shift_one(const World& world, const Options& options);
+std::unique_ptr<Topology> make_chain(const World& world, const Options& options);
+std::unique_ptr<Topology> make_binary_tree(const World& world, const Options& options);
 std::unique_ptr<Topology> make_from_file(const World& world, const Options& options);
 bool one_peer_exp_fits(const World& world);
 bool alternating_exp_ring_fits(const World& world);
@@ -114,6 +117,13 @@ constexpr std::array kTable = {
                   .sizes = "every world size",
                   .fits = always_fits,
                   .make = make_random_matching},
+    TopologyEntry{
+        .name = "shift-one",
+        .summary = "pairs across the two halves of the ranks, the next peer in each round",
+        .options = {},
+        .sizes = "every world size",
+        .fits = always_fits,
+        .make = make_shift_one},
     TopologyEntry{.name = "hierarchical",
                   .summary = "the ranks of a node average in every round; nodes mix along another "
                              "topology, through one rank each",
@@ -151,6 +161,18 @@ constexpr std::array kTable = {
                   .sizes = "every world size",
                   .fits = always_fits,
                   .make = make_static_ring},
+    TopologyEntry{.name = "chain",
+                  .summary = "both neighbours in a row at once",
+                  .options = {},
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_chain},
+    TopologyEntry{.name = "binary-tree",
+                  .summary = "the parent and both children in a binary tree, all at once",
+                  .options = {},
+                  .sizes = "every world size",
+                  .fits = always_fits,
+                  .make = make_binary_tree},
     TopologyEntry{.name = "static-exp",
                   .summary = "the ranks 1, 2, 4, ... before, all at once; directed",
                   .options = {},

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "topology/graph.hpp"
 #include "topology/rank_round.hpp"
 #include "topology/spectrum.hpp"
 #include "topology/verify.hpp"
@@ -174,6 +175,66 @@ TEST(Star, MeetsEveryLeafOnce) {
   ASSERT_EQ(topology->period(), 3);
   EXPECT_EQ(topology->round(1).edge_of(0).ranks, (std::vector<int>{0, 2}));
   EXPECT_EQ(topology->round(2).edge_of(3).ranks, (std::vector<int>{0, 3}));
+}
+
+TEST(ShiftOne, MeetsTheOtherHalfAsBaguaDoes) {
+  for (const int size : {2, 4, 6, 10, 16}) {
+    const auto topology = make_topology("shift-one", {.size = size});
+    const int half = size / 2;
+    ASSERT_EQ(topology->period(), half);
+    for (int k = 0; k < half; ++k) {
+      for (int i = 0; i < half; ++i) {
+        const std::vector<int> pair = {i, half + (k + i) % half};
+        EXPECT_EQ(topology->round(k).edge_of(i).ranks, pair) << size << " ranks, round " << k;
+      }
+    }
+  }
+}
+
+TEST(ShiftOne, LetsEveryRankRestOnceIfTheirNumberIsOdd) {
+  for (const int size : {3, 5, 7, 17}) {
+    const auto topology = make_topology("shift-one", {.size = size});
+    ASSERT_EQ(topology->period(), size);
+    for (int k = 0; k < size; ++k) {
+      std::vector<Edge> alone = topology->round(k).edges;
+      std::erase_if(alone, [](const Edge& edge) { return edge.ranks.size() != 1; });
+      ASSERT_EQ(alone.size(), 1U) << size << " ranks, round " << k;
+      EXPECT_EQ(alone.front().ranks.front(), k) << size << " ranks";
+    }
+  }
+}
+
+TEST(ShiftOne, NeedsNoMemoryForItsPeriod) {
+  const auto topology = make_topology("shift-one", {.size = 100001});
+  EXPECT_EQ(topology->period(), 100001);
+  EXPECT_EQ(topology->round(100000).edge_of(0).ranks, (std::vector<int>{0, 50000}));
+}
+
+TEST(Trees, JoinEveryRankToItsParent) {
+  for (const int size : {2, 3, 6, 17}) {
+    const Round chain = make_topology("chain", {.size = size})->round(0);
+    const Round tree = make_topology("binary-tree", {.size = size})->round(0);
+    for (int rank = 1; rank < size; ++rank) {
+      EXPECT_EQ(rank_round(chain, rank).send_to.front(), rank - 1);
+      EXPECT_EQ(rank_round(tree, rank).send_to.front(), (rank - 1) / 2);
+    }
+    EXPECT_TRUE(is_tree(chain)) << size;
+    EXPECT_TRUE(is_tree(tree)) << size;
+  }
+}
+
+TEST(Trees, AreGraphsWithoutCyclesInOnePiece) {
+  const auto is = [](std::string_view name, int size) {
+    return is_tree(make_topology(name, {.size = size, .node_size = size})->round(0));
+  };
+  EXPECT_TRUE(is("complete", 1));
+  EXPECT_TRUE(is("complete", 2));
+  EXPECT_FALSE(is("complete", 3));
+  EXPECT_FALSE(is("static-ring", 5));
+  EXPECT_FALSE(is("one-peer-exp", 4));
+  EXPECT_TRUE(is_tree(metropolis_round({{2, 0}, {2, 1}, {2, 3}, {3, 4}}, 5)));
+  EXPECT_FALSE(is_tree(metropolis_round({{2, 0}, {2, 1}}, 4)));
+  EXPECT_FALSE(is_tree(metropolis_round({{0, 1}, {1, 2}, {2, 0}}, 4)));
 }
 
 /// The distinct pairs of all rounds.

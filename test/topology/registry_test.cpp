@@ -25,11 +25,12 @@ TEST(TopologyTable, HasWholeRowsUnderCanonicalNames) {
     ASSERT_NE(entry.fits, nullptr) << entry.name;
     ASSERT_NE(entry.make, nullptr) << entry.name;
   }
-  EXPECT_EQ(topology_names(),
-            (std::vector<std::string>{"complete", "ring", "one-peer-exp", "alternating-exp-ring",
-                                      "base-k", "random-matching", "hierarchical", "local-sgd",
-                                      "star", "grid", "torus", "static-ring", "static-exp",
-                                      "directed-one-peer-exp", "from-file"}));
+  EXPECT_EQ(
+      topology_names(),
+      (std::vector<std::string>{
+          "complete", "ring", "one-peer-exp", "alternating-exp-ring", "base-k", "random-matching",
+          "shift-one", "hierarchical", "local-sgd", "star", "grid", "torus", "static-ring", "chain",
+          "binary-tree", "static-exp", "directed-one-peer-exp", "from-file"}));
 }
 
 TEST(TopologyTable, FitsNoWorldWithoutRanks) {

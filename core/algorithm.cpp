@@ -1,6 +1,7 @@
 #include "core/algorithm.hpp"
 
 #include "base/text.hpp"
+#include "topology/graph.hpp"
 
 namespace gossamer {
 
@@ -35,6 +36,10 @@ std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const
   if (entry.needs_static && topology->round(0).node_size > 1) {
     return concat("the algorithm ", entry.name, " needs a topology of one level, and ",
                   topology->name(), " has two; take static-ring or complete, or algorithm=gossip");
+  }
+  if (entry.needs_tree && (topology->period() != 1 || !is_tree(topology->round(0)))) {
+    return concat("the algorithm ", entry.name, " needs a topology whose graph is a tree, and ",
+                  topology->name(), " is none; take chain or binary-tree, or algorithm=gossip");
   }
   return "";
 }

@@ -118,6 +118,8 @@ struct AlgorithmEntry {
   bool needs_topology = false;
   /// True: only topologies with a single round will do, and none with rounds of two levels.
   bool needs_static = false;
+  /// True: only topologies of one round will do whose graph is a tree.
+  bool needs_tree = false;
   /// True: only topologies whose messages go in both directions will do.
   bool needs_undirected = false;
   /// True: blocks must be in the memory of processors.

@@ -71,8 +71,9 @@ struct GridState {
 class Lane {
  public:
   virtual ~Lane() = default;
-  /// Starts this rank's part of round k >= 0. `send` must have LaneSpec::numel elements. The lane
-  /// keeps the memory of `send` alive until the messages are over.
+  /// Starts this rank's part of round k >= 0. `send` must have LaneSpec::numel elements, in lanes
+  /// of LaneRounds::kTree for each peer. The lane keeps the memory of `send` alive until the
+  /// messages are over.
   virtual void start(std::int64_t k, const Buffer& send) = 0;
   /// Makes the stream wait for the messages that start() has started: work given later runs after
   /// they have arrived. On a stream whose work is done at once, the caller waits. Returns at once
@@ -138,12 +139,16 @@ enum class LaneRounds : std::uint8_t {
   /// All ranks in every round. take() gives keep = 0 and one inbox of weight 1: the sum of all
   /// ranks' blocks, this rank's included.
   kSum,
+  /// The ranks that the topology's one round joins, which must be a tree (is_tree()). A rank sends
+  /// each peer a block of its own: `send` holds LaneSpec::numel elements for each, in the order of
+  /// their ranks. take() gives one inbox for each peer, in this order, with weight 1.
+  kTree,
 };
 
 struct LaneSpec {
   LaneRounds rounds = LaneRounds::kTopology;
   std::int64_t bucket = 0;
-  /// Elements of the blocks that are sent.
+  /// Elements of a block that is sent.
   std::int64_t numel = 0;
   /// In sums, the first elements, which a codec may encode. The others are sent as they are.
   std::int64_t num_coded = 0;
@@ -160,6 +165,9 @@ class LaneFactory {
   /// there is none.
   virtual std::unique_ptr<Lane> make_lane(const LaneSpec& spec) = 0;
   [[nodiscard]] virtual int num_ranks() const = 0;
+  /// The number of this rank's peers in lanes of LaneRounds::kTree. Throws std::logic_error if
+  /// there is no topology.
+  [[nodiscard]] virtual std::int64_t num_tree_peers() const = 0;
 };
 
 }  // namespace gossamer

@@ -2,25 +2,11 @@
 
 #include "base/text.hpp"
 #include "core/gradient_policy.hpp"
+#include "core/host_values.hpp"
 #include "optim/convert.hpp"
 
 namespace gossamer {
 namespace {
-
-double flag_of(const Block& flags, std::int64_t entry) {
-  const auto place = static_cast<std::size_t>(entry);
-  return flags.dtype == DType::kFloat64 ? flags.as<double>()[place]
-                                        : static_cast<double>(flags.as<float>()[place]);
-}
-
-void set_flag(const Block& flags, std::int64_t entry, bool value) {
-  const auto place = static_cast<std::size_t>(entry);
-  if (flags.dtype == DType::kFloat64) {
-    flags.as<double>()[place] = value ? 1.0 : 0.0;
-  } else {
-    flags.as<float>()[place] = value ? 1.0F : 0.0F;
-  }
-}
 
 template <class AnyBlock>
 AnyBlock flags_behind(const Bucket& bucket, const AnyBlock& block) {
@@ -39,7 +25,7 @@ void PackedGradients::pack(const Bucket& bucket) {
   for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
     const ConstBlock gradient = bucket.gradient(entry);
     const Block target = bucket.part(block_.block(), entry);
-    set_flag(own_flags_.block(), entry, gradient.data != nullptr);
+    set_host_value(own_flags_.block(), entry, gradient.data != nullptr ? 1.0 : 0.0);
     if (gradient.data == nullptr) {
       stream_->zero(target);
     } else {
@@ -56,7 +42,7 @@ void PackedGradients::unpack(Bucket& bucket, ConstBlock sum) {
     stream_->synchronize();
   }
   for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
-    const bool used = sum.data != nullptr && flag_of(flags, entry) > 0.0;
+    const bool used = sum.data != nullptr && host_value(flags, entry) > 0.0;
     bucket.replace_gradient(entry, used ? bucket.part(sum, entry) : ConstBlock());
   }
 }

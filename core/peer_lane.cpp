@@ -12,6 +12,7 @@
 #include "core/coded_sum_lane.hpp"
 #include "core/grid_lane.hpp"
 #include "core/host_slots.hpp"
+#include "core/tree_lane.hpp"
 #include "optim/block_update.hpp"
 #include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
@@ -393,11 +394,19 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
     case LaneRounds::kSum:
       peers = std::make_unique<Peers>(world);
       break;
+    case LaneRounds::kTree:
+      throw std::logic_error("PeerLanes: a tree lane has no rounds");
   }
   return *peers;
 }
 
+std::int64_t PeerLanes::num_tree_peers() const {
+  if (!setup_.topology) throw std::logic_error("PeerLanes: a tree is needed");
+  return std::ssize(own_tree_peers(setup_));
+}
+
 std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
+  if (spec.rounds == LaneRounds::kTree) return make_tree_lane(setup_, spec);
   const bool sums = spec.rounds == LaneRounds::kSum && spec.num_coded > 0;
   if (sums && setup_.codec != nullptr && num_ranks() > 1) {
     Communicator& world = setup_.communicator;

@@ -2,8 +2,9 @@
 // Lanes over a Communicator. A round is an exchange with a peer, in a group, with several
 // neighbours, or in two levels (inside a node, then between nodes). A lane sends straight from the
 // block and receives into inboxes that it owns, except between ranks of one host, which read each
-// other's memory (host_slots.hpp). A sum under a codec has a lane of its own (coded_sum_lane.hpp).
-// Protocol, errors and thread safety: lane.hpp.
+// other's memory (host_slots.hpp). Two kinds of lanes have classes of their own: a sum under a
+// codec (coded_sum_lane.hpp), and messages along a tree (tree_lane.hpp). Protocol, errors and
+// thread safety: lane.hpp.
 
 #include <map>
 #include <memory>
@@ -22,7 +23,7 @@ class PeerLanes : public LaneFactory {
     /// The stream whose work writes the blocks and reads the inboxes.
     Stream& stream;
     Communicator& communicator;
-    /// The topology of LaneRounds::kTopology; may be null if no lane needs it.
+    /// The topology of LaneRounds::kTopology and kTree; may be null if no lane needs it.
     std::shared_ptr<const Topology> topology;
     /// What lanes of LaneRounds::kTopology and kSum send in place of their blocks; null: the
     /// blocks. Needs a stream on processors, and for kTopology an undirected topology.
@@ -40,6 +41,7 @@ class PeerLanes : public LaneFactory {
 
   std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override;
   [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
+  [[nodiscard]] std::int64_t num_tree_peers() const override;
 
  private:
   /// The Peers of a kind of rounds; made with the first lane that needs them.

@@ -18,8 +18,9 @@
 // Streams: all work on memory goes to one stream, in the order of the calls. On a stream that lags
 // behind (a GPU's), the code that writes gradients or reads parameters must do so in the stream's
 // order. The first call of a step waits until it is known how the step before ended, so the host is
-// never more than one step ahead. The other calls of a step do not wait for the stream, with two
+// never more than one step ahead. The other calls of a step do not wait for the stream, with three
 // exceptions. All-reduce waits for the sums of a bucket to see which ranks have used a parameter.
+// Relay waits for the messages of a bucket to see how many ranks are in their sums.
 // Under the codec int8 the votes are counted in every eighth step (grid_lane.hpp).
 //
 // Thread safety: only the thread that runs the backward pass may call. Errors: CommError from

@@ -49,6 +49,7 @@ Json row_of_table(const Entry& entry) {
   if constexpr (requires { entry.needs_undirected; }) {
     row["needs_undirected_topology"] = entry.needs_undirected;
     row["needs_static_topology"] = entry.needs_static;
+    row["needs_tree_topology"] = entry.needs_tree;
     row["communicates"] = entry.communicates;
     row["takes_codec"] = entry.takes_codec;
     row["keeps_models_equal"] = entry.keeps_models_equal;

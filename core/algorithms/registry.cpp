@@ -12,6 +12,7 @@ AlgorithmFactory read_local(const Options& options);
 AlgorithmFactory read_gradient_tracking(const Options& options);
 AlgorithmFactory read_choco(const Options& options);
 AlgorithmFactory read_outer(const Options& options);
+AlgorithmFactory read_relay(const Options& options);
 
 namespace {
 
@@ -84,6 +85,12 @@ constexpr std::array kTable = {
                    .summary = "average all models every few steps, with momentum (SlowMo, DiLoCo)",
                    .options = kOuterOptions,
                    .read = read_outer},
+    AlgorithmEntry{.name = "relay",
+                   .summary = "mean of all ranks' half steps, relayed along a tree (RelaySGD)",
+                   .needs_topology = true,
+                   .needs_tree = true,
+                   .needs_undirected = true,
+                   .read = read_relay},
 };
 
 }  // namespace

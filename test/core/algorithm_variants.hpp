@@ -27,11 +27,13 @@ inline constexpr std::array kAlgorithmVariants = {
     std::pair{"choco", "fraction: 1, consensus_step: 1"},
     std::pair{"outer", "every: 3"},
     std::pair{"outer", "every: 2, kind: diloco, lr: 0.8, momentum: 0.6"},
+    std::pair{"relay", ""},
 };
 
 /// The topology on which tests run an algorithm, if they do not care: `usual`, if it will do.
 inline std::string topology_for(std::string_view algorithm, std::string_view usual) {
   const AlgorithmEntry& entry = AlgorithmChoice(algorithm).entry();
+  if (entry.needs_tree) return "binary-tree";
   return std::string(entry.needs_static ? "static-ring" : usual);
 }
 

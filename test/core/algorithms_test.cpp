@@ -5,7 +5,10 @@
 #include "test/sanitized.hpp"
 
 #include <cmath>
+#include <functional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,6 +16,7 @@
 #include "apps/lab/simulate/virtual_ranks.hpp"
 #include "base/random.hpp"
 #include "core/algorithm.hpp"
+#include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {
@@ -139,6 +143,13 @@ TEST(Floors, OfAdamFallWithSharedSecondMoments) {
     EXPECT_GE(floor, 0.1) << topology;
     EXPECT_LE(floor_of(shared, topology), floor / 5.0) << topology;
   }
+}
+
+TEST(Floors, OfRelayedSumsAreRounding) {
+  const Method relay{.algorithm = "relay"};
+  EXPECT_LE(floor_of(relay, "binary-tree"), 1e-9);
+  // The messages need 15 steps from end to end, so the ranks are slower.
+  EXPECT_LE(floor_of(relay, "chain"), 1e-8);
 }
 
 /// True if after 3000 steps the ranks are not much farther from the optimum than at the start.
@@ -383,6 +394,95 @@ TEST(Choco, ReachesTheMeanWithFewElements) {
   }
 }
 
+/// Which ranks of a chain or a binary tree are at most `distance` edges away from `rank`.
+std::vector<int> ranks_near(const std::string& topology, int num_ranks, int rank, int distance) {
+  const RankRound mine = rank_round(
+      make_topology(topology, {.size = num_ranks, .node_size = num_ranks})->round(0), rank);
+  std::set<int> near = {rank};
+  if (distance > 0) {
+    for (const int peer : mine.send_to) {
+      const std::vector<int> theirs = ranks_near(topology, num_ranks, peer, distance - 1);
+      near.insert(theirs.begin(), theirs.end());
+    }
+  }
+  return {near.begin(), near.end()};
+}
+
+TEST(Relay, GivesTheExactMeanOfConstantValuesAfterTheDiameter) {
+  for (const auto& [topology, diameter] : {std::pair{"chain", 5}, {"binary-tree", 4}}) {
+    constexpr int kNumRanks = 6;
+    apps::VirtualRanks ranks(
+        {.topology = make_topology(topology, {.size = kNumRanks, .node_size = kNumRanks}),
+         .world_size = kNumRanks,
+         .algorithm = {"relay", Options()},
+         .optimizer = make_optimizer("sgd", Options()),
+         .schedule = make_schedule("constant", {.lr = 1.0})});
+    const auto value = [](int rank) { return std::sin(1.0 + 3.0 * rank); };
+    for (int step = 0; step < 3 * diameter; ++step) {
+      // Every half step is the rank's constant value.
+      for (int rank = 0; rank < kNumRanks; ++rank) ranks.parameters(rank)[0] = value(rank);
+      ranks.step([](int, std::span<const double>, std::span<double> g) { g[0] = 0.0; });
+      for (int rank = 0; rank < kNumRanks; ++rank) {
+        const std::vector<int> near = ranks_near(topology, kNumRanks, rank, step);
+        if (step >= diameter) {
+          EXPECT_EQ(near.size(), kNumRanks);
+        }
+        double mean = 0.0;
+        for (const int other : near) mean += value(other) / static_cast<double>(near.size());
+        EXPECT_NEAR(ranks.parameters(rank)[0], mean, 1e-14)
+            << topology << ", rank " << rank << ", step " << step;
+      }
+    }
+  }
+}
+
+/// Four ranks on a chain that do not train. After `num_steps` steps the ranks that `forgets` names
+/// hold `written`, and forget what has arrived. Returns all ranks' first values 12 steps later.
+std::vector<double> relayed_after_forgetting(int num_steps, double written,
+                                             const std::function<bool(int rank)>& forgets) {
+  Problem problem;
+  problem.num_ranks = 4;
+  problem.algorithm = "relay";
+  problem.topology = make_topology("chain", {.size = 4, .node_size = 4});
+  problem.same_start = true;
+  problem.present = [](int, int, std::int64_t) { return false; };
+  std::vector<double> ends(4);
+  run_ranks(4, [&](Communicator& communicator, const World& world) {
+    ToyModel model = model_of(problem, communicator);
+    model.write(std::vector<double>(problem.num_values(), 0.75));
+    for (int step = 0; step < num_steps + 12; ++step) {
+      if (step == num_steps && forgets(world.rank)) {
+        model.pipeline().drain();
+        model.write(std::vector<double>(problem.num_values(), written));
+        model.pipeline().forget_arrived();
+      }
+      train_step(problem, model, world.rank, step);
+    }
+    model.pipeline().drain();
+    ends[static_cast<std::size_t>(world.rank)] = model.values().front();
+  });
+  return ends;
+}
+
+TEST(Relay, HearsNoOldValuesAfterForgetting) {
+  for (const int num_steps : {1, 2, 7}) {
+    for (const double x : relayed_after_forgetting(num_steps, -3.0, [](int) { return true; })) {
+      EXPECT_NEAR(x, -3.0, 1e-13) << num_steps;
+    }
+  }
+}
+
+TEST(Relay, CountsRightWhereOneRankForgetsAlone) {
+  for (const int num_steps : {1, 2, 7}) {
+    for (const int alone : {0, 1}) {
+      const auto forgets = [alone](int rank) { return rank == alone; };
+      for (const double x : relayed_after_forgetting(num_steps, 0.75, forgets)) {
+        EXPECT_NEAR(x, 0.75, 1e-13) << num_steps << ", rank " << alone;
+      }
+    }
+  }
+}
+
 TEST(WhyNot, SaysWhatToDoInstead) {
   const auto reason = [](const AlgorithmEntry& entry, const char* topology) {
     return why_not(entry, make_topology(topology, {.size = 4, .node_size = 4}).get());
@@ -398,6 +498,14 @@ TEST(WhyNot, SaysWhatToDoInstead) {
                                         {.size = 4, .node_size = 2});
   EXPECT_TRUE(contains(why_not(fixed, two_levels.get()), "of one level, and hierarchical has two"));
   EXPECT_TRUE(contains(why_not(fixed, nullptr), "fixed needs a topology"));
+  const AlgorithmEntry& relay = AlgorithmChoice("relay").entry();
+  for (const char* tree : {"chain", "binary-tree"}) EXPECT_EQ(reason(relay, tree), "");
+  for (const char* other : {"ring", "static-ring", "complete", "star", "shift-one"}) {
+    EXPECT_TRUE(contains(reason(relay, other), "is none; take chain or binary-tree")) << other;
+  }
+  const auto tree_of_nodes = read_topology(Options::parse("name: hierarchical, leaders: chain"),
+                                           {.size = 4, .node_size = 2});
+  EXPECT_TRUE(contains(why_not(relay, tree_of_nodes.get()), "take chain or binary-tree"));
 }
 
 TEST(ReadAlgorithm, TakesANameOrASection) {
@@ -416,7 +524,6 @@ TEST(ReadAlgorithm, TakesANameOrASection) {
   };
   EXPECT_TRUE(contains(refusal("algorithm: {name: outer, evry: 5}"), "evry"));
   EXPECT_TRUE(contains(refusal("algorithm: {name: outer, momentum: 1}"), "algorithm.momentum"));
-  EXPECT_TRUE(contains(refusal("algorithm: {name: gosip}"), "gossip"));
 }
 
 }  // namespace

@@ -273,6 +273,16 @@ TEST(BytesSent, CountsTheLargestElements) {
   EXPECT_EQ(bytes_sent(problem, 3), 3 * 2 * bytes);
 }
 
+TEST(BytesSent, CountsAMessageForEachEdgeOfATree) {
+  Problem problem = problem_of("binary-tree", 4, 4);
+  problem.algorithm = "relay";
+  problem.sizes = {16};
+  // A block of 128 bytes, then its count, padded. Rank 0 has two children.
+  EXPECT_EQ(bytes_sent(problem, 3), 3 * 2 * (128.0 + 128.0));
+  problem.topology = make_topology("chain", {.size = 4, .node_size = 4});
+  EXPECT_EQ(bytes_sent(problem, 3), 3 * (128.0 + 128.0));
+}
+
 TEST(BytesSent, CountsGradientsInAnAllReduce) {
   Problem problem = problem_of("complete", 4, 4);
   problem.algorithm = "allreduce";

@@ -67,7 +67,8 @@ class Recursion {
         last_gradient_(y_),
         public_(y_),
         anchor_(x_),
-        momentum_(y_) {
+        momentum_(y_),
+        heard_(y_) {
     for (std::size_t rank = 0; rank < setup_.start.size(); ++rank) {
       auto& optimizers = optimizers_.emplace_back();
       for (const Parameter& parameter : setup_.parameters) {
@@ -111,6 +112,7 @@ class Recursion {
       // The rules see the moved model alone.
       before_ = x_;
     }
+    if (setup_.algorithm == "relay") hear_half_steps(step);
     const bool any = std::ranges::count(skips, true) > 0;
     for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
       const bool alone = setup_.algorithm == "local";
@@ -119,6 +121,55 @@ class Recursion {
       if (tracks) track(rank, gradients[rank]);
       update(rank, gradients[rank]);
     }
+    if (setup_.algorithm == "relay") keep_half_steps();
+  }
+
+  /// RelaySum without messages: every rank hears the half step of a rank at distance d late by d
+  /// steps, and takes the mean of its own half step and all that it has heard.
+  void hear_half_steps(int step) {
+    const std::vector<std::vector<int>> distances = distances_in_graph();
+    for (std::size_t i = 0; i < x_.size(); ++i) {
+      heard_[i].assign(num_values(), 0.0);
+      double count = 1.0;
+      for (std::size_t j = 0; j < x_.size(); ++j) {
+        const int late = distances[i][j];
+        if (j == i || late > step) continue;
+        const Vectors& past = half_steps_[static_cast<std::size_t>(step - late)];
+        for (std::size_t e = 0; e < num_values(); ++e) heard_[i][e] += past[j][e];
+        count += 1.0;
+      }
+      for (std::size_t e = 0; e < num_values(); ++e) x_[i][e] = (x_[i][e] + heard_[i][e]) / count;
+      // The update counts as much as one of the half steps.
+      push_weights_[static_cast<Eigen::Index>(i)] = count;
+    }
+  }
+  /// Finds the half steps in x' = (half step + heard) / count.
+  void keep_half_steps() {
+    Vectors half = x_;
+    for (std::size_t i = 0; i < half.size(); ++i) {
+      for (std::size_t e = 0; e < num_values(); ++e) {
+        half[i][e] = push_weights_[static_cast<Eigen::Index>(i)] * x_[i][e] - heard_[i][e];
+      }
+    }
+    half_steps_.push_back(std::move(half));
+  }
+  /// Edges between each two ranks.
+  [[nodiscard]] std::vector<std::vector<int>> distances_in_graph() const {
+    const Eigen::MatrixXd w = mixing(0);
+    const std::size_t n = x_.size();
+    std::vector<std::vector<int>> d(n, std::vector<int>(n));
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t j = 0; j < n; ++j) {
+        const bool joined = w(static_cast<Eigen::Index>(i), static_cast<Eigen::Index>(j)) > 0.0;
+        d[i][j] = i == j ? 0 : joined ? 1 : static_cast<int>(n);
+      }
+    }
+    for (std::size_t over = 0; over < n; ++over) {
+      for (std::size_t i = 0; i < n; ++i) {
+        for (std::size_t j = 0; j < n; ++j) d[i][j] = std::min(d[i][j], d[i][over] + d[over][j]);
+      }
+    }
+    return d;
   }
 
   /// Replaces the gradients by sums or means over the ranks; of the step before, if the options say
@@ -341,6 +392,9 @@ class Recursion {
   /// The outer optimizer.
   Vectors anchor_;
   Vectors momentum_;
+  /// RelaySum: what the ranks have heard in this step, and the half steps of all steps.
+  Vectors heard_;
+  std::vector<Vectors> half_steps_;
   /// All-reduce one step late.
   AllGradients late_gradients_;
   std::vector<bool> late_skips_;

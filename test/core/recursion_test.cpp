@@ -105,6 +105,9 @@ std::vector<Setup> all_setups() {
       if (std::string_view(algorithm) == "choco") {
         setups.push_back({algorithm, "complete", n, n, options});
       }
+      if (std::string_view(algorithm) == "relay") {
+        setups.push_back({algorithm, "chain", n, n, options});
+      }
       if (std::string_view(algorithm) != "gradient_tracking") continue;
       setups.push_back({algorithm, "complete", n, n, options});
       setups.push_back({algorithm, "static-ring", n, n, options});

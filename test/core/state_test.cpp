@@ -384,7 +384,8 @@ TEST(SavedState, RemembersThatNothingIsToBeMixed) {
                                          {"gossip", "int8"},
                                          {"gradient_tracking", "fp32"},
                                          {"outer", "fp32"},
-                                         {"choco", "fp32"}}) {
+                                         {"choco", "fp32"},
+                                         {"relay", "fp32"}}) {
     Case c = case_of(algorithm, "");
     c.optimizer = "sgd";
     c.problem.codec = codec;

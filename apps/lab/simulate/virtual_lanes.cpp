@@ -10,6 +10,7 @@
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
 #include "core/grid_lane.hpp"
+#include "core/tree_lane.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/registry.hpp"
 
@@ -20,7 +21,8 @@ namespace {
 constexpr std::int64_t kMostPlannedRankRounds = std::int64_t{1} << 22;
 
 bool follows_topology(const LaneSpec& spec) {
-  return spec.rounds == LaneRounds::kTopology || spec.rounds == LaneRounds::kTopologyUnsummed;
+  return spec.rounds == LaneRounds::kTopology || spec.rounds == LaneRounds::kTopologyUnsummed ||
+         spec.rounds == LaneRounds::kTree;
 }
 
 std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
@@ -43,11 +45,23 @@ VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> t
       work_of_(static_cast<std::size_t>(world_size)),
       inboxes_(static_cast<std::size_t>(world_size)),
       has_arrived_(static_cast<std::size_t>(world_size)) {
-  if (spec.dtype != DType::kFloat64 && spec.rounds != LaneRounds::kTopologyUnsummed) {
+  const bool sums =
+      spec.rounds != LaneRounds::kTopologyUnsummed && spec.rounds != LaneRounds::kTree;
+  if (sums && spec.dtype != DType::kFloat64) {
     throw std::logic_error("VirtualWire: only float64 can be summed");
   }
   if (codec != nullptr && spec.rounds == LaneRounds::kSum && spec.num_coded > 0 && world_size > 1) {
     coded_sum_.emplace(*codec, spec, world_size);
+  }
+  if (spec.rounds == LaneRounds::kTree) {
+    std::int64_t num_rows = 0;
+    peers_ = tree_peers(*topology_, world_size);
+    for (const std::vector<int>& peers : peers_) {
+      first_row_.push_back(num_rows);
+      num_rows += std::ssize(peers);
+    }
+    rows_ = Buffer(num_rows * spec.numel, spec.dtype);
+    heard_rows_ = Buffer(num_rows * spec.numel, spec.dtype);
   }
   if (codec_ == nullptr) return;
   encoded_rows_ = Buffer(encoded_bytes(*codec_, world_size * spec.numel), DType::kUInt8);
@@ -74,7 +88,8 @@ void VirtualWire::start(int rank, std::int64_t k, const ConstBlock& send,
     started_ = {.round = k, .is_encoded = grid.has_value()};
   }
   if (grid) codec_->encode(encoded_row(rank), send, *grid, best_simd_path());
-  std::memcpy(row(rank).data, send.data, static_cast<std::size_t>(send.bytes()));
+  const std::int64_t first = first_row_.empty() ? rank : first_row_[static_cast<std::size_t>(rank)];
+  std::memcpy(row(first).data, send.data, static_cast<std::size_t>(send.bytes()));
   has_arrived_[static_cast<std::size_t>(rank)] = 1;
 }
 
@@ -108,6 +123,10 @@ void VirtualWire::deliver(WorkerPool& pool) {
   if (num_started == 0) return;
   if (num_started != world_size_) {
     throw std::logic_error("VirtualWire: not all ranks have started the round");
+  }
+  if (spec_.rounds == LaneRounds::kTree) {
+    std::swap(rows_, heard_rows_);
+    return;
   }
   const RoundPlan& plan = plan_of(started_.round);
   plan_ = &plan;
@@ -183,7 +202,21 @@ void VirtualWire::compute_coded_sum(WorkerPool& pool) {
   });
 }
 
+Intake VirtualWire::take_from_peers(int rank) {
+  const auto place = static_cast<std::size_t>(rank);
+  if (std::exchange(has_arrived_[place], char{0}) == 0) return {};
+  inboxes_[place].clear();
+  for (const int peer : peers_[place]) {
+    const std::vector<int>& theirs = peers_[static_cast<std::size_t>(peer)];
+    const auto to_rank = std::ranges::find(theirs, rank) - theirs.begin();
+    const std::int64_t row = first_row_[static_cast<std::size_t>(peer)] + to_rank;
+    inboxes_[place].push_back({part_of(heard_rows_.block(), row * spec_.numel, spec_.numel), 1.0});
+  }
+  return {.inboxes = inboxes_[place]};
+}
+
 Intake VirtualWire::take(int rank) {
+  if (spec_.rounds == LaneRounds::kTree) return take_from_peers(rank);
   const auto place = static_cast<std::size_t>(rank);
   Intake intake;
   if (delivered_.round >= 0) intake.update_scale = 1.0 / push_sum_.weights()[place];
@@ -219,6 +252,11 @@ class VirtualNetwork::RankLanes : public LaneFactory {
                             num_wide_differences_);
   }
   [[nodiscard]] int num_ranks() const override { return network_.world_size_; }
+  [[nodiscard]] std::int64_t num_tree_peers() const override {
+    std::vector<std::vector<int>>& peers = network_.tree_peers_;
+    if (peers.empty()) peers = tree_peers(*network_.topology_, network_.world_size_);
+    return std::ssize(peers[static_cast<std::size_t>(rank_)]);
+  }
 
  private:
   class VirtualLane : public CodedLane {

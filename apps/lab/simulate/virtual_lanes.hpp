@@ -1,7 +1,8 @@
 #pragma once
 // Lanes between the virtual ranks of a simulation. Instead of messages they use rows of one array.
 // A wire is one lane of all ranks together. Its rows hold the blocks that the ranks sent, then the
-// sums over groups and nodes.
+// sums over groups and nodes. On a wire of LaneRounds::kTree a rank has a row for each of its
+// peers.
 //
 // Protocol: all ranks start() the same round of a wire, one thread calls deliver(), then every rank
 // calls take().
@@ -28,7 +29,7 @@ namespace gossamer::apps {
 /// A lane of all virtual ranks together.
 class VirtualWire {
  public:
-  /// `spec.dtype` must be float64 unless the rounds are of LaneRounds::kTopologyUnsummed.
+  /// `spec.dtype` must be float64 unless nothing is summed, as in LaneRounds::kTopologyUnsummed.
   /// `topology` may be null if the rounds do not follow it. `codec` encodes messages as lanes over
   /// a Communicator do; null: they are plain.
   VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology, int world_size,
@@ -55,6 +56,8 @@ class VirtualWire {
   void compute_sum(const RoundPlan& plan, const RowWork& work);
   /// Computes the sum of all ranks' blocks through a codec.
   void compute_coded_sum(WorkerPool& pool);
+  /// What a rank hears on a wire of LaneRounds::kTree.
+  Intake take_from_peers(int rank);
   /// Fills `inboxes` with the inboxes of the work on one row.
   void inboxes_of(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes) const;
   [[nodiscard]] Block row(std::int64_t index) const;
@@ -65,6 +68,9 @@ class VirtualWire {
   LaneSpec spec_;
   std::shared_ptr<const Topology> topology_;
   int world_size_;
+  /// Of LaneRounds::kTree: the peers of every rank, and its first row.
+  std::vector<std::vector<int>> peers_;
+  std::vector<std::int64_t> first_row_;
   const Codec* codec_;
   /// Of LaneRounds::kSum under a codec.
   std::optional<CodedSum> coded_sum_;
@@ -81,6 +87,9 @@ class VirtualWire {
   Turn delivered_;
   std::atomic<int> num_started_ = 0;
   Buffer rows_;
+  /// Of LaneRounds::kTree: the rows of the last round. Ranks use them until the next deliver(),
+  /// while other ranks already start a round.
+  Buffer heard_rows_;
   /// The encoded blocks of the ranks.
   Buffer encoded_rows_;
   /// The work of each rank in the current round; null: the rank sits the round out.
@@ -117,6 +126,8 @@ class VirtualNetwork {
   std::vector<std::unique_ptr<VirtualWire>> wires_;
   std::vector<std::unique_ptr<RankLanes>> ranks_;
   std::vector<double> ones_;
+  /// Of LaneRounds::kTree; empty before the first rank asks for its own.
+  std::vector<std::vector<int>> tree_peers_;
 };
 
 }  // namespace gossamer::apps

@@ -308,6 +308,14 @@ class Train(CliCase):
                                  [without_times(record) for record in self.records()])
 
     @needs_mpi
+    def test_relays_alike_on_threads_and_processes(self):
+        change = ["algorithm=relay", "topology.name=binary-tree"]
+        self.launch(4, "tiny.yaml", *change)
+        self.launch(4, "tiny.yaml", *change, "run.output_dir=mpi", mpi=True)
+        self.assertEqual([without_times(record) for record in self.records("mpi")],
+                         [without_times(record) for record in self.records()])
+
+    @needs_mpi
     def test_mixes_alike_on_threads_and_processes_whatever_the_rounds_are(self):
         self.write("irregular.yaml", "world_size: 6\ndirected: true\nedges: [[0, 1], [1, 2], "
                                      "[2, 3], [3, 4], [4, 5], [5, 0], [0, 2], [0, 3], [0, 4]]\n")

@@ -1,0 +1,25 @@
+#pragma once
+// Single elements of blocks of float32 or float64 in host memory, as double.
+
+#include <cstdint>
+
+#include "base/types.hpp"
+
+namespace gossamer {
+
+inline double host_value(const ConstBlock& block, std::int64_t place) {
+  const auto index = static_cast<std::size_t>(place);
+  return block.dtype == DType::kFloat64 ? block.as<double>()[index]
+                                        : static_cast<double>(block.as<float>()[index]);
+}
+
+inline void set_host_value(const Block& block, std::int64_t place, double value) {
+  const auto index = static_cast<std::size_t>(place);
+  if (block.dtype == DType::kFloat64) {
+    block.as<double>()[index] = value;
+  } else {
+    block.as<float>()[index] = static_cast<float>(value);
+  }
+}
+
+}  // namespace gossamer

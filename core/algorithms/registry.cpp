@@ -13,6 +13,7 @@ AlgorithmFactory read_gradient_tracking(const Options& options);
 AlgorithmFactory read_choco(const Options& options);
 AlgorithmFactory read_outer(const Options& options);
 AlgorithmFactory read_relay(const Options& options);
+AlgorithmFactory read_late_average(const Options& options);
 
 namespace {
 
@@ -50,6 +51,17 @@ constexpr std::array kOuterOptions = {
     OptionEntry{"lr", "outer learning rate; a number > 0 and <= 1e+06, default 1: 0.7 for diloco"},
     OptionEntry{"momentum", "outer momentum; a number >= 0 and < 1, default 0.5: 0.9 for diloco"},
     OptionEntry{"streaming", "buckets take turns within a cycle; true or false, default false"},
+};
+
+constexpr std::array kLateAverageOptions = {
+    OptionEntry{"every",
+                "steps between two averages of all models; an integer from 1 to 1000000, default "
+                "8"},
+    OptionEntry{"late",
+                "steps that an average may take, at most every; an integer from 1 to 1000000, "
+                "default 1"},
+    OptionEntry{"warmup",
+                "first steps, in which updates use the mean gradient; an integer >= 0, default 0"},
 };
 
 constexpr std::array kTable = {
@@ -91,6 +103,10 @@ constexpr std::array kTable = {
                    .needs_tree = true,
                    .needs_undirected = true,
                    .read = read_relay},
+    AlgorithmEntry{.name = "late_average",
+                   .summary = "average all models every few steps while training goes on (Bagua)",
+                   .options = kLateAverageOptions,
+                   .read = read_late_average},
 };
 
 }  // namespace

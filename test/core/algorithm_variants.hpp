@@ -28,6 +28,8 @@ inline constexpr std::array kAlgorithmVariants = {
     std::pair{"outer", "every: 3"},
     std::pair{"outer", "every: 2, kind: diloco, lr: 0.8, momentum: 0.6"},
     std::pair{"relay", ""},
+    std::pair{"late_average", "every: 2, late: 2"},
+    std::pair{"late_average", "every: 5, late: 3, warmup: 2"},
 };
 
 /// The topology on which tests run an algorithm, if they do not care: `usual`, if it will do.

@@ -314,6 +314,46 @@ TEST(Outer, SpreadsBucketsOverACycleWhenItStreams) {
   EXPECT_EQ(most_bytes("every: 4, streaming: true"), 128.0);
 }
 
+// With an average in every step, each step begins with the mean of all models.
+TEST(LateAverage, IsCompleteGossipIfItAveragesEveryStep) {
+  Problem problem;
+  problem.num_ranks = 4;
+  problem.topology = make_topology("complete", {.size = 4, .node_size = 4});
+  const Trajectory gossip = run_pipeline(problem);
+  problem.algorithm = "late_average";
+  problem.algorithm_options = "every: 1";
+  EXPECT_LE(largest_difference(run_pipeline(problem), gossip), 1e-12);
+}
+
+TEST(LateAverage, IsAllReduceInTheWarmup) {
+  Problem problem;
+  problem.num_ranks = 3;
+  problem.algorithm = "allreduce";
+  problem.same_start = true;
+  const Trajectory reduced = run_pipeline(problem);
+  problem.algorithm = "late_average";
+  problem.algorithm_options = "every: 4, warmup: 8";
+  const Trajectory late = run_pipeline(problem);
+  const auto first = [](const Trajectory& all) { return Trajectory(all.begin(), all.begin() + 8); };
+  EXPECT_EQ(first(late), first(reduced));
+  EXPECT_NE(late[8], reduced[8]);
+}
+
+TEST(LateAverage, MovesTheSumByTheUpdatesAlone) {
+  // Constant gradients: how far the ranks are apart changes no update.
+  apps::VirtualRanks ranks({.topology = make_topology("complete", {.size = 4, .node_size = 4}),
+                            .world_size = 4,
+                            .algorithm = {"late_average", Options::parse("every: 3, late: 2")},
+                            .optimizer = make_optimizer("sgd", Options()),
+                            .schedule = make_schedule("constant", {.lr = 0.5})});
+  for (int step = 1; step <= 20; ++step) {
+    ranks.step([](int rank, std::span<const double>, std::span<double> g) { g[0] = rank; });
+    EXPECT_NEAR(ranks.mean().front(), -0.5 * 1.5 * step, 1e-12) << step;
+  }
+  // The updates of at most every + late steps separate the ranks; 20 steps would by 30.
+  EXPECT_LE(std::abs(ranks.parameters(3)[0] - ranks.parameters(0)[0]), 1.5 * 5 + 1e-12);
+}
+
 // The sum of the trackers equals the sum of the gradients. So plain descent with a learning rate of
 // 1 moves the sum of the models by minus the sum of the trackers.
 TEST(GradientTracking, KeepsTheSumOfTheGradients) {
@@ -524,6 +564,9 @@ TEST(ReadAlgorithm, TakesANameOrASection) {
   };
   EXPECT_TRUE(contains(refusal("algorithm: {name: outer, evry: 5}"), "evry"));
   EXPECT_TRUE(contains(refusal("algorithm: {name: outer, momentum: 1}"), "algorithm.momentum"));
+  EXPECT_TRUE(contains(refusal("algorithm: {name: late_average, every: 3, late: 4}"),
+                       "algorithm.late: 4 steps are more than the 3 between two averages"));
+  EXPECT_TRUE(contains(refusal("algorithm: {name: gosip}"), "gossip"));
 }
 
 }  // namespace

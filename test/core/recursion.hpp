@@ -97,7 +97,8 @@ class Recursion {
       gradients.push_back(setup_.gradients(x_[rank], static_cast<int>(rank), step));
       skips.push_back(setup_.breaks(static_cast<int>(rank), step));
     }
-    if (setup_.algorithm == "allreduce") reduce(gradients, skips);
+    const bool warms_up = step < options_.integer("warmup", {.fallback = 0});
+    if (setup_.algorithm == "allreduce" || warms_up) reduce(gradients, skips);
     before_ = x_;
     const bool tracks = setup_.algorithm == "gradient_tracking";
     if ((tracks || setup_.algorithm == "gossip") && step > 0) {
@@ -113,6 +114,7 @@ class Recursion {
       before_ = x_;
     }
     if (setup_.algorithm == "relay") hear_half_steps(step);
+    if (setup_.algorithm == "late_average") add_late_average(step);
     const bool any = std::ranges::count(skips, true) > 0;
     for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
       const bool alone = setup_.algorithm == "local";
@@ -122,6 +124,20 @@ class Recursion {
       update(rank, gradients[rank]);
     }
     if (setup_.algorithm == "relay") keep_half_steps();
+    past_.push_back(x_);
+  }
+
+  /// x <- x + (mean s - s); s are the parameters of the step that has begun the average.
+  void add_late_average(int step) {
+    const std::int64_t began = step - options_.integer("late", {.fallback = 1});
+    if (began < options_.integer("warmup", {.fallback = 0})) return;
+    if ((began + 1) % options_.integer("every", {.fallback = 8}) != 0) return;
+    const Vectors& snapshots = past_[static_cast<std::size_t>(began)];
+    for (std::size_t e = 0; e < num_values(); ++e) {
+      double mean = 0.0;
+      for (const auto& s : snapshots) mean += s[e] / static_cast<double>(num_ranks());
+      for (std::size_t rank = 0; rank < x_.size(); ++rank) x_[rank][e] += mean - snapshots[rank][e];
+    }
   }
 
   /// RelaySum without messages: every rank hears the half step of a rank at distance d late by d
@@ -395,6 +411,8 @@ class Recursion {
   /// RelaySum: what the ranks have heard in this step, and the half steps of all steps.
   Vectors heard_;
   std::vector<Vectors> half_steps_;
+  /// The parameters after every step.
+  std::vector<Vectors> past_;
   /// All-reduce one step late.
   AllGradients late_gradients_;
   std::vector<bool> late_skips_;

@@ -385,7 +385,8 @@ TEST(SavedState, RemembersThatNothingIsToBeMixed) {
                                          {"gradient_tracking", "fp32"},
                                          {"outer", "fp32"},
                                          {"choco", "fp32"},
-                                         {"relay", "fp32"}}) {
+                                         {"relay", "fp32"},
+                                         {"late_average", "fp32"}}) {
     Case c = case_of(algorithm, "");
     c.optimizer = "sgd";
     c.problem.codec = codec;

@@ -51,10 +51,10 @@ class LateAverage : public Algorithm {
   Intake before_update(Bucket& bucket) override {
     Slot& slot = slots_[bucket];
     slot.is_updated = true;
-    if (under_way_since_ < 0 || step() != under_way_since_ + options_.late) return {};
+    if (!is_due()) return {};
     lanes_[bucket].wait();
     const Intake mean = lanes_[bucket].take();
-    if (is_forgotten_ || mean.inboxes.empty()) return {};
+    if (is_forgotten_ != 0 || mean.inboxes.empty()) return {};
     slot.inboxes.assign(mean.inboxes.begin(), mean.inboxes.end());
     slot.inboxes.push_back({slot.snapshot.block(), mean.keep - 1.0});
     return {.inboxes = slot.inboxes};
@@ -76,7 +76,7 @@ class LateAverage : public Algorithm {
     if (begins_average()) {
       under_way_since_ = step();
       is_forgotten_ = 0;
-    } else if (under_way_since_ >= 0 && step() >= under_way_since_ + options_.late) {
+    } else if (is_due()) {
       under_way_since_ = kNever;
     }
   }
@@ -108,9 +108,15 @@ class LateAverage : public Algorithm {
 
   [[nodiscard]] std::int64_t step() const { return setup_.progress.num_steps; }
   [[nodiscard]] bool warms_up() const { return step() < options_.warmup; }
+  /// Whether the updates of this step mix in the average under way. A loaded run may have another
+  /// `late`, so that the right step may be over.
+  [[nodiscard]] bool is_due() const {
+    return under_way_since_ >= 0 && step() >= under_way_since_ + options_.late;
+  }
   /// Whether an average begins after the updates of this step.
   [[nodiscard]] bool begins_average() const {
-    return !warms_up() && (step() + 1) % options_.every == 0;
+    const bool is_free = under_way_since_ < 0 || is_due();
+    return is_free && !warms_up() && (step() + 1) % options_.every == 0;
   }
 
   LateAverageOptions options_;

@@ -2,6 +2,7 @@
 
 #include "core/pipeline.hpp"
 
+#include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/test_topologies.hpp"
 
@@ -114,7 +115,7 @@ TEST(AllReduce, KeepsRanksBitIdentical) {
 class EveryAlgorithmName : public testing::TestWithParam<std::string> {
  protected:
   static Problem problem(int n) {
-    Problem problem = problem_of("complete", n);
+    Problem problem = problem_of(topology_for(GetParam(), "complete"), n);
     problem.algorithm = GetParam();
     return problem;
   }

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -36,16 +37,17 @@ struct Links {
   std::vector<Arc> arcs;
 
   void add(Links other) {
-    edges.insert(edges.end(), other.edges.begin(), other.edges.end());
+    edges.insert(edges.end(), std::move_iterator(other.edges.begin()),
+                 std::move_iterator(other.edges.end()));
     arcs.insert(arcs.end(), other.arcs.begin(), other.arcs.end());
   }
 };
 using Rounds = std::vector<Links>;
 
 /// Adds `rounds` to the rounds from `begin` on.
-void add_from(Rounds& all, std::size_t begin, const Rounds& rounds) {
+void add_from(Rounds& all, std::size_t begin, Rounds rounds) {
   all.resize(std::max(all.size(), begin + rounds.size()));
-  for (std::size_t k = 0; k < rounds.size(); ++k) all[begin + k].add(rounds[k]);
+  for (std::size_t k = 0; k < rounds.size(); ++k) all[begin + k].add(std::move(rounds[k]));
 }
 
 Ranks part_of(const Ranks& ranks, std::size_t first, std::size_t count) {

@@ -3,6 +3,7 @@
 // Source: randomized gossip, Boyd et al., "Randomized gossip algorithms", IEEE Transactions on
 // Information Theory 52 (2006), with a whole matching per round as in Wang et al., "MATCHA", 2019.
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -28,10 +29,17 @@ class RandomMatching final : public Topology {
     std::iota(ranks.begin(), ranks.end(), 0);
     Random random(seed_, static_cast<std::uint64_t>(k));
     random.shuffle(std::span(ranks));
+    // The pairs, in the order of their smaller rank.
+    std::vector<int> peers(ranks.size(), -1);
+    for (std::size_t i = 0; i + 1 < ranks.size(); i += 2) {
+      peers[static_cast<std::size_t>(std::min(ranks[i], ranks[i + 1]))] =
+          std::max(ranks[i], ranks[i + 1]);
+    }
     std::vector<Edge> edges;
     edges.reserve(ranks.size() / 2 + 1);
-    for (std::size_t i = 0; i + 1 < ranks.size(); i += 2) {
-      edges.push_back(averaging_edge({ranks[i], ranks[i + 1]}));
+    for (std::size_t rank = 0; rank < peers.size(); ++rank) {
+      if (peers[rank] < 0) continue;
+      edges.push_back(averaging_edge({static_cast<int>(rank), peers[rank]}));
     }
     return complete_round(std::move(edges), size_);
   }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/types.hpp"
+#include "topology/members.hpp"
 
 namespace gossamer {
 
@@ -28,7 +29,7 @@ namespace gossamer {
 /// weight is 1.
 struct Edge {
   /// Ascending, distinct.
-  std::vector<int> ranks;
+  Members ranks;
   double weight = 1.0;
   friend bool operator==(const Edge&, const Edge&) = default;
 
@@ -68,7 +69,7 @@ struct Round {
 void append_arcs(const Edge& edge, std::vector<Arc>& arcs);
 
 /// The edge of an ordinary average: weight 1/n.
-Edge averaging_edge(std::vector<int> ranks);
+Edge averaging_edge(Members ranks);
 
 /// Makes a round of `edges` and `arcs`: adds an edge of one rank for every rank that they leave
 /// out, and orders both. Checks nothing.

@@ -28,7 +28,7 @@ class RandomGroups : public Topology {
     std::vector<Edge> edges;
     while (!ranks.empty()) {
       const auto size = 1 + random.below(static_cast<std::int64_t>(ranks.size()));
-      Edge edge = averaging_edge({ranks.end() - size, ranks.end()});
+      Edge edge = averaging_edge(std::vector<int>(ranks.end() - size, ranks.end()));
       if (size > 1) edge.weight = random.uniform(0.1, 0.9);
       ranks.resize(ranks.size() - static_cast<std::size_t>(size));
       edges.push_back(std::move(edge));

@@ -24,6 +24,22 @@ std::unique_ptr<Topology> build(std::string_view name, int size, int local = 1) 
   return TopologyCase{name, {.size = size, .node_size = local}}.build();
 }
 
+TEST(Members, HoldFewAndManyAlike) {
+  for (const Ranks& ranks : {Ranks{}, Ranks{7}, Ranks{7, 3}, Ranks{5, 9, 2, 8}}) {
+    Members members(ranks);
+    const Members copy = members;
+    std::ranges::sort(members);
+    Ranks sorted = ranks;
+    std::ranges::sort(sorted);
+    EXPECT_EQ(Ranks(members), sorted);
+    EXPECT_EQ(Ranks(copy), ranks);
+    EXPECT_EQ(copy == members, ranks == sorted);
+    EXPECT_EQ(copy < Members({7, 2}), ranks < Ranks({7, 2}));
+    const Members moved = std::move(members);
+    EXPECT_EQ(moved, sorted);
+  }
+}
+
 TEST(Edge, AveragesWithWeightOneOverN) {
   EXPECT_EQ(averaging_edge({2, 0, 1}), (Edge{{0, 1, 2}, 1.0 / 3.0}));
   EXPECT_EQ(averaging_edge({5}), (Edge{{5}, 1.0}));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "apps/lab/simulate/virtual_ranks.hpp"
 #include "base/error.hpp"
@@ -14,7 +15,7 @@
 namespace gossamer::apps {
 namespace {
 
-constexpr std::int64_t kMostRanks = 1'000'000;
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
 constexpr std::int64_t kMostBytes = std::int64_t{16} << 30;
 constexpr std::uint64_t kStartStream = 2;
 // Distances below this fraction of the first one are rounding.
@@ -38,13 +39,13 @@ void check_memory(const Options& options, const SimulationConfig& config) {
   const int num_states = config.optimizer ? config.optimizer->num_states() : 0;
   // Blocks of `dim` elements per rank: the parameters, the sent block, at most as many sums, the
   // gradients, and the states. An algorithm with a second lane and two states needs twice as many.
-  // A rank also has its bucket and lanes.
+  // A rank also has its part of the planned rounds of a period; in training its bucket and lanes.
   const double encoded =
       config.codec == nullptr
           ? 0.0
           : static_cast<double>(config.codec->bytes_per_element()) / sizeof(double);
   const double blocks = (config.optimizer ? 2.0 : 1.0) * (4.0 + encoded + num_states);
-  double own_bytes = config.optimizer ? 2048.0 : 64.0;
+  double own_bytes = 4096.0;
   if (config.codec != nullptr) own_bytes += config.codec->needs_grid() ? 3072.0 : 512.0;
   const double bytes = static_cast<double>(config.world.size) *
                        (blocks * static_cast<double>(config.dim) * sizeof(double) + own_bytes);
@@ -99,10 +100,10 @@ class Run {
                 .num_threads = num_threads}) {}
 
   SimulationResult consensus() {
-    for (int rank = 0; rank < config_.world.size; ++rank) {
+    ranks_.begin_at([this](int rank, std::span<double> x) {
       Random random(config_.seed, kStartStream + static_cast<std::uint64_t>(rank));
-      for (double& value : ranks_.parameters(rank)) value = random.normal();
-    }
+      for (double& value : x) value = random.normal();
+    });
     const std::vector<double> start = ranks_.mean();
     // Measure distances from the mean of the start: mixing preserves it, so a drift of the mean
     // also shows.

@@ -1,6 +1,7 @@
 #include "apps/lab/simulate/virtual_lanes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <span>
 #include <stdexcept>
@@ -17,8 +18,13 @@
 namespace gossamer::apps {
 namespace {
 
-// Ranks times rounds. The plans of a longer period are not kept, but made anew in every period.
+// The plans of a period are kept if it has at most kFewRounds or, in ranks times rounds,
+// kMostPlannedRankRounds; a rank takes about 40 bytes in a round. Other plans are made anew in
+// every period.
+constexpr std::int64_t kFewRounds = 64;
 constexpr std::int64_t kMostPlannedRankRounds = std::int64_t{1} << 22;
+
+bool is_one(double value) { return value == 1.0; }
 
 bool follows_topology(const LaneSpec& spec) {
   return spec.rounds == LaneRounds::kTopology || spec.rounds == LaneRounds::kTopologyUnsummed ||
@@ -99,8 +105,9 @@ const RoundPlan& VirtualWire::plan_of(std::int64_t k) {
     return plans_.front();
   }
   const auto period = topology_->period();
+  if (topology_->directed() && period && k % *period > std::ssize(plans_)) repeats_ = false;
   const bool keeps =
-      period && !topology_->directed() && *period <= kMostPlannedRankRounds / world_size_;
+      period && repeats_ && *period <= std::max(kFewRounds, kMostPlannedRankRounds / world_size_);
   const std::int64_t turn = keeps ? k % *period : 0;
   if (!keeps) plans_.clear();
   while (turn >= std::ssize(plans_)) {
@@ -114,8 +121,17 @@ const RoundPlan& VirtualWire::plan_of(std::int64_t k) {
                                topology_->name(), " has; take codec fp32"));
     }
     plans_.emplace_back(next, world_size_);
+    repeats_ = repeats_ && std::ranges::all_of(push_sum_.weights(), is_one);
   }
   return plans_[static_cast<std::size_t>(turn)];
+}
+
+void VirtualWire::reserve_rows(const RoundPlan& plan) {
+  if (plan.num_rows() * spec_.numel <= rows_.block().numel) return;
+  const Buffer larger(plan.num_rows() * spec_.numel, spec_.dtype);
+  const Block old = part_of(rows_.block(), 0, world_size_ * spec_.numel);
+  std::memcpy(larger.block().data, old.data, static_cast<std::size_t>(old.bytes()));
+  rows_ = larger;
 }
 
 void VirtualWire::deliver(WorkerPool& pool) {
@@ -131,12 +147,7 @@ void VirtualWire::deliver(WorkerPool& pool) {
   const RoundPlan& plan = plan_of(started_.round);
   plan_ = &plan;
   delivered_ = started_;
-  if (plan.num_rows() * spec_.numel > rows_.block().numel) {
-    const Buffer larger(plan.num_rows() * spec_.numel, spec_.dtype);
-    const Block old = part_of(rows_.block(), 0, world_size_ * spec_.numel);
-    std::memcpy(larger.block().data, old.data, static_cast<std::size_t>(old.bytes()));
-    rows_ = larger;
-  }
+  reserve_rows(plan);
   if (coded_sum_) {
     compute_coded_sum(pool);
   } else {
@@ -159,15 +170,16 @@ void VirtualWire::inboxes_of(const RoundPlan& plan, const RowWork& work,
 void VirtualWire::compute_sums(WorkerPool& pool) {
   for (const auto& layer : plan_->sums()) {
     pool.share(std::ssize(layer), 1, [&](const PartRange& range) {
+      std::vector<Inbox> inboxes;
       for (std::int64_t i = range.first; i < range.last; ++i) {
-        compute_sum(*plan_, layer[static_cast<std::size_t>(i)]);
+        compute_sum(*plan_, layer[static_cast<std::size_t>(i)], inboxes);
       }
     });
   }
 }
 
-void VirtualWire::compute_sum(const RoundPlan& plan, const RowWork& work) {
-  std::vector<Inbox> inboxes;
+void VirtualWire::compute_sum(const RoundPlan& plan, const RowWork& work,
+                              std::vector<Inbox>& inboxes) {
   inboxes_of(plan, work, inboxes);
   const Block sum = row(work.row);
   std::memcpy(sum.data, inboxes.front().block.data, static_cast<std::size_t>(sum.bytes()));
@@ -175,8 +187,54 @@ void VirtualWire::compute_sum(const RoundPlan& plan, const RowWork& work) {
   if (rest.empty() && work.keep != 1.0) {
     for (double& value : sum.as<double>()) value *= work.keep;
   } else {
-    mix(sum, work.keep, rest);
+    gossamer::mix(sum, work.keep, rest);
   }
+}
+
+void VirtualWire::mix(const Block& x, std::int64_t k, WorkerPool& pool) {
+  const RoundPlan& plan = plan_of(k);
+  plan_ = &plan;
+  const std::span works(plan.ranks());
+  const std::int64_t num_paired = 2 * plan.num_pairs();
+  const std::span others = works.subspan(static_cast<std::size_t>(num_paired));
+  const auto row_of_x = [&](std::int64_t row) {
+    return part_of(x, row * spec_.numel, spec_.numel);
+  };
+  pool.share(num_paired, 2, [&](const PartRange& range) {
+    const Buffer scratch(spec_.numel, spec_.dtype);
+    for (std::int64_t i = range.first; i < range.last; i += 2) {
+      const RowWork& first = works[static_cast<std::size_t>(i)];
+      const RowWork& second = works[static_cast<std::size_t>(i + 1)];
+      const auto weight_of = [&plan](const RowWork& work) {
+        return plan.terms()[static_cast<std::size_t>(work.first)].weight;
+      };
+      const Block a = row_of_x(first.row);
+      const Block b = row_of_x(second.row);
+      std::memcpy(scratch.block().data, a.data, static_cast<std::size_t>(a.bytes()));
+      const std::array into_a = {Inbox{b, weight_of(first)}};
+      gossamer::mix(a, first.keep, into_a);
+      const std::array into_b = {Inbox{scratch.block(), weight_of(second)}};
+      gossamer::mix(b, second.keep, into_b);
+    }
+  });
+  if (others.empty()) return;
+  reserve_rows(plan);
+  pool.share(std::ssize(others), 1, [&](const PartRange& range) {
+    for (std::int64_t i = range.first; i < range.last; ++i) {
+      const std::int32_t at = others[static_cast<std::size_t>(i)].row;
+      const Block from = row_of_x(at);
+      std::memcpy(row(at).data, from.data, static_cast<std::size_t>(from.bytes()));
+    }
+  });
+  compute_sums(pool);
+  pool.share(std::ssize(others), 1, [&](const PartRange& range) {
+    std::vector<Inbox> inboxes;
+    for (std::int64_t i = range.first; i < range.last; ++i) {
+      const RowWork& work = others[static_cast<std::size_t>(i)];
+      inboxes_of(plan, work, inboxes);
+      gossamer::mix(row_of_x(work.row), work.keep, inboxes);
+    }
+  });
 }
 
 void VirtualWire::compute_coded_sum(WorkerPool& pool) {

@@ -43,6 +43,10 @@ class VirtualWire {
   /// What to mix in at a rank. Only the first call returns what has arrived. Valid until the next
   /// start().
   Intake take(int rank);
+  /// Takes the values of all ranks, [world_size, numel], through round `k` without a codec:
+  /// x <- W x. The result has the same bits as start(), deliver() and take() give to a rank that
+  /// mixes. Pairs mix in place, so their rows are not copied into the wire first.
+  void mix(const Block& x, std::int64_t k, WorkerPool& pool);
   void forget(int rank) { has_arrived_[static_cast<std::size_t>(rank)] = 0; }
   /// The push-sum weights of the ranks after the last round; 1 in undirected topologies.
   [[nodiscard]] const std::vector<double>& weights() const { return push_sum_.weights(); }
@@ -52,8 +56,10 @@ class VirtualWire {
 
  private:
   [[nodiscard]] const RoundPlan& plan_of(std::int64_t k);
+  /// Makes room for the rows of a plan.
+  void reserve_rows(const RoundPlan& plan);
   void compute_sums(WorkerPool& pool);
-  void compute_sum(const RoundPlan& plan, const RowWork& work);
+  void compute_sum(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes);
   /// Computes the sum of all ranks' blocks through a codec.
   void compute_coded_sum(WorkerPool& pool);
   /// What a rank hears on a wire of LaneRounds::kTree.
@@ -76,6 +82,9 @@ class VirtualWire {
   std::optional<CodedSum> coded_sum_;
   PushSum push_sum_;
   std::vector<RoundPlan> plans_;
+  /// False once a round of a directed topology has changed a push-sum weight or was left out: its
+  /// rounds then have new weights in every period.
+  bool repeats_ = true;
   const RoundPlan* plan_ = nullptr;
   /// A round of this wire. Ranks may start one while others still take the one before.
   struct Turn {

@@ -53,19 +53,16 @@ void VirtualRanks::for_all_ranks(const std::function<void(std::size_t)>& work) {
   });
 }
 
+void VirtualRanks::begin_at(const std::function<void(int, std::span<double>)>& write) {
+  for_all_ranks([&](std::size_t r) {
+    const auto rank = static_cast<int>(r);
+    write(rank, parameters(rank));
+  });
+}
+
 void VirtualRanks::mix() {
   if (config_.codec != nullptr) return mix_through_lanes();
-  for_all_ranks([this](std::size_t r) {
-    const auto rank = static_cast<int>(r);
-    mixing_.start(rank, num_rounds_, row_of(x_, rank), {});
-  });
-  mixing_.deliver(pool_);
-  ++num_rounds_;
-  for_all_ranks([this](std::size_t r) {
-    const auto rank = static_cast<int>(r);
-    const Intake arrived = mixing_.take(rank);
-    gossamer::mix(row_of(x_, rank), arrived.keep, arrived.inboxes);
-  });
+  mixing_.mix(x_.block(), num_rounds_++, pool_);
 }
 
 void VirtualRanks::mix_through_lanes() {

@@ -49,6 +49,9 @@ class VirtualRanks {
   explicit VirtualRanks(Config config);
 
   [[nodiscard]] std::span<double> parameters(int rank);
+  /// Lets `write` set the parameters of every rank, [dim]. Several threads call it at once, for
+  /// different ranks.
+  void begin_at(const std::function<void(int rank, std::span<double> x)>& write);
   /// Does the next round of the topology: x <- W x.
   void mix();
   /// Does a training step of all ranks. The parameters at the first call are the initial ones.

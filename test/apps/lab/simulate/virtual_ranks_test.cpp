@@ -91,6 +91,31 @@ TEST(VirtualRanks, MixAsTheMatricesSay) {
   }
 }
 
+TEST(VirtualRanks, MixByThemselvesAsInTraining) {
+  constexpr int kRounds = 20;
+  for (const SimulatedWorld& c : worlds()) {
+    const auto topology = c.build();
+    VirtualRanks mixing(
+        {.topology = topology, .world_size = c.world.size, .dim = kDim, .num_threads = 2});
+    // Steps without updates. A step mixes in what the step before has sent.
+    VirtualRanks training({.topology = topology,
+                           .world_size = c.world.size,
+                           .dim = kDim,
+                           .optimizer = make_optimizer("sgd", Options()),
+                           .schedule = std::make_shared<FixedSchedule>(0.0)});
+    for (VirtualRanks* ranks : {&mixing, &training}) fill(*ranks, c.world.size);
+    for (int k = 0; k < kRounds; ++k) mixing.mix();
+    for (int k = 0; k <= kRounds; ++k) {
+      training.step(
+          [](int, std::span<const double>, std::span<double> g) { std::ranges::fill(g, 0.0); });
+    }
+    for (int rank = 0; rank < c.world.size; ++rank) {
+      EXPECT_TRUE(std::ranges::equal(mixing.parameters(rank), training.parameters(rank)))
+          << c.yaml << ", rank " << rank;
+    }
+  }
+}
+
 /// Compares every step of the virtual ranks with that of a pipeline of threads, with its exchanges,
 /// buckets and hooks: the same operations in the same order give the same bits.
 void expect_the_pipelines_bits(const Problem& problem, const std::string& where) {

@@ -384,6 +384,11 @@ void Options::reject_unknown() const { level_->reject_unknown(); }
 
 void Options::accept_unknown() const { level_->accepts_unknown = true; }
 
+std::string Options::value_of(std::string_view key) const {
+  const auto found = std::ranges::find(shared_->resolved, path(key), &ResolvedValue::path);
+  return found == shared_->resolved.end() ? "" : found->value;
+}
+
 const std::vector<ResolvedValue>& Options::resolved() const { return shared_->resolved; }
 
 namespace {

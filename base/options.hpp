@@ -102,6 +102,9 @@ class Options {
   /// not use.
   void accept_unknown() const;
 
+  /// The value that the last call for a key of this section has returned, as YAML; empty if none
+  /// has.
+  [[nodiscard]] std::string value_of(std::string_view key) const;
   /// All values read so far, from the whole tree and not just this section, in the order of
   /// reading.
   [[nodiscard]] const std::vector<ResolvedValue>& resolved() const;

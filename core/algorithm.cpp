@@ -45,10 +45,21 @@ std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const
 }
 
 AlgorithmChoice::AlgorithmChoice(std::string_view name, const Options& options)
-    : entry_(&row_of(algorithm_table(), "algorithm", name)), factory_(entry_->read(options)) {}
+    : entry_(&row_of(algorithm_table(), "algorithm", name)),
+      factory_(entry_->read(options)),
+      text_(entry_->name) {
+  std::vector<std::string> values;
+  for (const OptionEntry& option : entry_->options) {
+    values.push_back(concat(option.name, ": ", options.value_of(option.name)));
+  }
+  if (!values.empty()) text_ += concat(" {", join(values, ", "), "}");
+}
 
 AlgorithmChoice read_algorithm(const Options& root, std::string_view fallback) {
   const Options section = root.named_section("algorithm");
+  for (const char* const key : {"phases", "consensus_control"}) {
+    if (section.has(key)) section.fail(key, "only gossamer train follows this; give a name alone");
+  }
   return {section.choice("name", algorithm_names(), std::string(fallback)), section};
 }
 

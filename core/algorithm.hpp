@@ -128,6 +128,8 @@ struct AlgorithmEntry {
   bool takes_codec = false;
   /// True: all ranks hold the same parameters after every step.
   bool keeps_models_equal = false;
+  /// True: all ranks must begin with the same parameters.
+  bool needs_equal_models = false;
   /// Reads the options. The returned factory makes the algorithm later. Throws ConfigError with the
   /// place in the file.
   AlgorithmFactory (*read)(const Options& options) = nullptr;
@@ -156,6 +158,8 @@ class AlgorithmChoice {
 
   [[nodiscard]] const AlgorithmEntry& entry() const { return *entry_; }
   [[nodiscard]] std::string name() const { return std::string(entry_->name); }
+  /// The name and all options, as `outer {every: 8, kind: slowmo}`.
+  [[nodiscard]] const std::string& text() const { return text_; }
   [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const {
     return factory_(setup);
   }
@@ -163,9 +167,11 @@ class AlgorithmChoice {
  private:
   const AlgorithmEntry* entry_;
   AlgorithmFactory factory_;
+  std::string text_;
 };
 
-/// Reads `algorithm: NAME` or `algorithm: {name: NAME, ...}` of a configuration.
+/// Reads `algorithm: NAME` or `algorithm: {name: NAME, ...}` of a configuration. Refuses what only
+/// training follows: phases and consensus control.
 AlgorithmChoice read_algorithm(const Options& root, std::string_view fallback = "gossip");
 
 }  // namespace gossamer

@@ -52,6 +52,18 @@ Buffer Bucket::state(std::string_view name) const {
   return {};
 }
 
+std::vector<Buffer> Bucket::states() const {
+  std::vector<Buffer> buffers;
+  for (const NamedState& state : states_) buffers.push_back(state.buffer);
+  return buffers;
+}
+
+void Bucket::visit_updates(StateVisitor& visitor) {
+  for (Slot& slot : slots_) visitor.number(concat(slot.name, "/updates"), slot.num_updates);
+}
+
+void Bucket::drop_added_states() { states_.resize(optimizer_.state_names().size()); }
+
 void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
   Slot& slot = slots_.at(static_cast<std::size_t>(entry));
   if (gradient.numel != slot.parameter.numel || gradient.dtype != spec_.model_dtype) {

@@ -61,6 +61,12 @@ class Bucket {
   Buffer add_state(std::string_view name);
   /// The state of that name; an empty buffer if there is none.
   [[nodiscard]] Buffer state(std::string_view name) const;
+  /// The blocks of the optimizer's states and of add_state(), laid out as the parameters are.
+  [[nodiscard]] std::vector<Buffer> states() const;
+  /// Shows the visitor the numbers of updates, entry by entry.
+  void visit_updates(StateVisitor& visitor);
+  /// Drops all blocks of add_state(). The algorithm must be gone, and the stream's work done.
+  void drop_added_states();
 
   /// Tells that the gradient of an entry has arrived. Its memory must stay until the work of
   /// update() is done. Throws std::logic_error for another size or type, and for a second gradient
@@ -68,6 +74,8 @@ class Bucket {
   void offer(std::int64_t entry, ConstBlock gradient);
   /// Tells that no more gradients come in this step.
   void close() { is_ready_ = true; }
+  /// True if a gradient has arrived in this step.
+  [[nodiscard]] bool has_gradients() const { return num_arrived_ > 0; }
   /// True if all gradients have arrived or close() was called in this step.
   [[nodiscard]] bool is_ready() const { return is_ready_ || num_arrived_ == num_entries(); }
   /// The gradient of an entry; null data if none has arrived.

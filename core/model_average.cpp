@@ -1,8 +1,11 @@
 #include "core/model_average.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <utility>
 
+#include "base/text.hpp"
 #include "optim/convert.hpp"
 #include "optim/swap_with_mean.hpp"
 
@@ -61,6 +64,47 @@ void ModelAverage::write_rounded() {
     if (rounded.block().data != nullptr)
       enqueue_convert(stream_, rounded.block(), parameters.block());
   }
+}
+
+void SharedNumbers::block(const std::string& name, const Block& /*block*/) {
+  throw std::logic_error(concat("SharedNumbers: ", name, " is a block"));
+}
+
+void SharedNumbers::number(const std::string& /*name*/, double& value) {
+  if (is_shared_) {
+    value = numbers_.at(next_++);
+    return;
+  }
+  numbers_.push_back(value);
+  is_integer_.push_back(false);
+}
+
+void SharedNumbers::number(const std::string& /*name*/, std::int64_t& value) {
+  if (is_shared_) {
+    value = static_cast<std::int64_t>(numbers_.at(next_++));
+    return;
+  }
+  // Counts are far below 2^53.
+  numbers_.push_back(static_cast<double>(value));
+  is_integer_.push_back(true);
+}
+
+void SharedNumbers::share(Communicator& communicator) {
+  const std::size_t count = numbers_.size();
+  const auto size = static_cast<std::size_t>(communicator.size());
+  std::vector<double> all(size * count);
+  std::ranges::copy(numbers_, all.begin() + std::ssize(numbers_) * communicator.rank());
+  all = sum_over_ranks(communicator, std::move(all));
+  for (std::size_t i = 0; i < count; ++i) {
+    double sum = 0.0;
+    double most = all[i];
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      sum += all[rank * count + i];
+      most = std::max(most, all[rank * count + i]);
+    }
+    numbers_[i] = is_integer_[i] ? most : sum / static_cast<double>(size);
+  }
+  is_shared_ = true;
 }
 
 std::vector<double> sum_over_ranks(Communicator& communicator, std::vector<double> numbers) {

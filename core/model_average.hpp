@@ -1,13 +1,17 @@
 #pragma once
-// Averages the models of all ranks, and measures how far each rank is from the average. Not thread
-// safe.
+// Averages the models of all ranks, and measures how far each rank is from the average. Makes
+// numbers equal on all ranks. Not thread safe.
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/buffer.hpp"
 #include "comm/communicator.hpp"
 #include "core/parameter_memory.hpp"
+#include "core/state_visitor.hpp"
 
 namespace gossamer {
 
@@ -33,6 +37,25 @@ class ModelAverage {
   std::vector<ParameterMemory> memory_;
   std::vector<Buffer> saved_;
   double distance_ = 0.0;
+};
+
+/// Makes numbers equal on all ranks: reals become their mean, integers the largest one. Collective:
+/// visits that save first, on every rank the same, then share(), then the same visits again, which
+/// load. Blocks are not allowed.
+class SharedNumbers : public StateVisitor {
+ public:
+  [[nodiscard]] bool loads() const override { return is_shared_; }
+  [[nodiscard]] bool holds(const std::string& /*name*/) const override { return true; }
+  void block(const std::string& name, const Block& block) override;
+  void number(const std::string& name, double& value) override;
+  void number(const std::string& name, std::int64_t& value) override;
+  void share(Communicator& communicator);
+
+ private:
+  bool is_shared_ = false;
+  std::vector<double> numbers_;
+  std::vector<bool> is_integer_;
+  std::size_t next_ = 0;
 };
 
 /// Collective: the sum over all ranks of each number, added in rank order.

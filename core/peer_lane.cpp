@@ -221,8 +221,8 @@ class PeerLane : public CodedLane {
         return peers_.world().exchange(world_rank(round.send_to.front()), send,
                                        inboxes.front().block(), std::move(context));
       case RankRound::Kind::kGroup:
-        return peers_.group(round).all_reduce_sum(send, inboxes.front().block(),
-                                                  std::move(context));
+        return peers_.parts().group(round).all_reduce_sum(send, inboxes.front().block(),
+                                                          std::move(context));
       case RankRound::Kind::kNeighbors: {
         std::vector<int> peers = round.send_to;
         for (int& peer : peers) peer = world_rank(peer);
@@ -259,8 +259,9 @@ class PeerLane : public CodedLane {
   Request start_two_levels(const RankRound& round, std::int64_t k) {
     const double mean = 1.0 / round.node_size;
     const Block inbox = reserve(1, false).front().block();
-    Request sum =
-        peers_.node_sum(round.node_size).all_reduce_sum(sent_.block(), inbox, context_of(k));
+    Request sum = peers_.parts()
+                      .node_sum(round.node_size)
+                      .all_reduce_sum(sent_.block(), inbox, context_of(k));
     keep_ = 0.0;
     arriving_ = {{inbox, mean}};
     if (round.kind == RankRound::Kind::kIdle) return sum;
@@ -280,7 +281,7 @@ class PeerLane : public CodedLane {
     OpContext context = context_of(k);
     context.after = leads ? between.state() : sum.state();
     if (leads) context.prepare = mixing_of_nodes(round, inbox, context.owner);
-    return peers_.node_result(round.node_size).broadcast(inbox, 0, std::move(context));
+    return peers_.parts().node_result(round.node_size).broadcast(inbox, 0, std::move(context));
   }
 
   /// The leader's exchange of its node's sum, which starts after `sum`.
@@ -377,22 +378,21 @@ MostMembers most_members(const PeerLanes::Setup& setup) {
 Peers& PeerLanes::peers_of(LaneRounds rounds) {
   std::unique_ptr<Peers>& peers = peers_[rounds];
   if (peers) return *peers;
-  Communicator& world = setup_.communicator;
-  const int size = world.size();
+  const int size = num_ranks();
   switch (rounds) {
     case LaneRounds::kTopology:
     case LaneRounds::kTopologyUnsummed:
       if (!setup_.topology) throw std::logic_error("PeerLanes: a lane needs a topology");
       peers = std::make_unique<Peers>(
-          world, *setup_.topology,
+          parts_, *setup_.topology,
           rounds == LaneRounds::kTopology ? most_members(setup_) : MostMembers{.ranks = size});
       break;
     case LaneRounds::kMean:
       complete_ = make_topology("complete", {.size = size, .node_size = size});
-      peers = std::make_unique<Peers>(world, *complete_);
+      peers = std::make_unique<Peers>(parts_, *complete_);
       break;
     case LaneRounds::kSum:
-      peers = std::make_unique<Peers>(world);
+      peers = std::make_unique<Peers>(parts_);
       break;
     case LaneRounds::kTree:
       throw std::logic_error("PeerLanes: a tree lane has no rounds");
@@ -403,6 +403,17 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
 std::int64_t PeerLanes::num_tree_peers() const {
   if (!setup_.topology) throw std::logic_error("PeerLanes: a tree is needed");
   return std::ssize(own_tree_peers(setup_));
+}
+
+void PeerLanes::set_topology(std::shared_ptr<const Topology> topology) {
+  peers_.erase(LaneRounds::kTopology);
+  peers_.erase(LaneRounds::kTopologyUnsummed);
+  setup_.topology = std::move(topology);
+}
+
+double PeerLanes::push_sum_weight() const {
+  const auto peers = peers_.find(LaneRounds::kTopology);
+  return peers == peers_.end() ? 1.0 : peers->second->weight();
 }
 
 std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {

@@ -37,17 +37,25 @@ class PeerLanes : public LaneFactory {
     std::shared_ptr<Timeline> timeline = {};
   };
   /// All that `setup` refers to must outlive the factory.
-  explicit PeerLanes(Setup setup) : setup_(std::move(setup)) {}
+  explicit PeerLanes(Setup setup) : setup_(std::move(setup)), parts_(setup_.communicator) {}
 
   std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override;
   [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
   [[nodiscard]] std::int64_t num_tree_peers() const override;
+
+  /// Lanes made from now on follow another topology, from its round 0 on. No lane of the old one
+  /// may be left. Sub-communicators stay, for topologies with the same groups.
+  void set_topology(std::shared_ptr<const Topology> topology);
+  /// The push-sum weight of this rank's parameters, as long as the last round is not mixed in; 1 if
+  /// the topology is not directed.
+  [[nodiscard]] double push_sum_weight() const;
 
  private:
   /// The Peers of a kind of rounds; made with the first lane that needs them.
   Peers& peers_of(LaneRounds rounds);
 
   Setup setup_;
+  SubCommunicators parts_;
   std::unique_ptr<const Topology> complete_;
   std::map<LaneRounds, std::unique_ptr<Peers>> peers_;
   /// All ranks; made with the first sum that a codec encodes.

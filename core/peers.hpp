@@ -1,12 +1,13 @@
 #pragma once
-// Peers knows this rank's part in every round of a topology, and owns the sub-communicators of
-// these rounds.
+// Peers knows this rank's part in every round of a topology. SubCommunicators holds the
+// sub-communicators of these rounds. Several Peers may share them, so that topologies which take
+// turns build no group twice.
 //
-// It builds one sub-communicator for each distinct group of ranks, in the same order on every rank.
-// Only groups of three or more ranks that are not the whole world need one: pairs and neighbours
-// talk over the world communicator. Rounds of two levels need two sub-communicators for each node
-// size: one for the sums inside a node and one for the results. With a single one, a sum would have
-// to wait for the result of an earlier bucket.
+// There is one sub-communicator for each distinct group of ranks; every rank builds them in the
+// same order. Only groups of three or more ranks that are not the whole world need one: pairs and
+// neighbours talk over the world communicator. Rounds of two levels need two sub-communicators for
+// each node size: one for the sums inside a node and one for the results. With a single one, a sum
+// would have to wait for the result of an earlier bucket.
 //
 // Peers keeps all rounds of an undirected topology with a period, and the last round of any other
 // topology. In directed topologies the weights are those of push-sum (push_sum.hpp), followed from
@@ -33,19 +34,15 @@ struct MostMembers {
   std::int64_t nodes = 0;
 };
 
-class Peers {
+class SubCommunicators {
  public:
-  /// Collective: builds the groups of one period, except for directed topologies. Both references
-  /// must outlive this object.
-  Peers(Communicator& world, const Topology& topology, MostMembers most_members = {});
-  /// Makes every round the sum over all ranks: one inbox of weight 1, and keep = 0.
-  explicit Peers(Communicator& world);
+  /// `world` must outlive this object.
+  explicit SubCommunicators(Communicator& world) : world_(world) {}
 
-  /// This rank's part in the k-th round; valid until the next call. Collective if the round has
-  /// groups that no earlier round had. This happens only in topologies without a period and in
-  /// directed topologies. In directed topologies k must not decrease, or std::logic_error.
-  const RankRound& round(std::int64_t k);
-  /// The communicator of a round of the kind kGroup.
+  /// Collective: builds the groups of a round that no earlier round had.
+  void build(const Round& round);
+  /// The communicator of a round of the kind kGroup. Throws std::logic_error if this rank is not in
+  /// the group.
   [[nodiscard]] Communicator& group(const RankRound& round) const;
   /// The communicator of this rank's node, for sums.
   [[nodiscard]] Communicator& node_sum(int node_size) const;
@@ -61,14 +58,37 @@ class Peers {
     std::unique_ptr<Communicator> result;
   };
 
-  /// Checks the k-th round, builds its groups, and returns this rank's part.
-  RankRound take(std::int64_t k);
-  void build_groups(const Round& round);
-  [[nodiscard]] std::vector<int> world_ranks_of(const std::vector<int>& places,
-                                                int node_size) const;
   [[nodiscard]] bool is_world(const std::vector<int>& ranks) const;
 
   Communicator& world_;
+  /// Maps world ranks to their communicator; nullptr for groups without this rank.
+  std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;
+  std::map<int, NodeComms> nodes_;
+};
+
+class Peers {
+ public:
+  /// Collective: builds the groups of one period, except for directed topologies. Both references
+  /// must outlive this object.
+  Peers(SubCommunicators& parts, const Topology& topology, MostMembers most_members = {});
+  /// Makes every round the sum over all ranks: one inbox of weight 1, and keep = 0.
+  explicit Peers(SubCommunicators& parts);
+
+  /// This rank's part in the k-th round; valid until the next call. Collective if the round has
+  /// groups that no earlier round had. This happens only in topologies without a period and in
+  /// directed topologies. In directed topologies k must not decrease, or std::logic_error.
+  const RankRound& round(std::int64_t k);
+  /// This rank's push-sum weight before the round that round() was last asked for; 1 before the
+  /// first, and in topologies that are not directed.
+  [[nodiscard]] double weight() const { return weight_; }
+  [[nodiscard]] const SubCommunicators& parts() const { return parts_; }
+  [[nodiscard]] Communicator& world() const { return parts_.world(); }
+
+ private:
+  /// Checks the k-th round, builds its groups, and returns this rank's part.
+  RankRound take(std::int64_t k);
+
+  SubCommunicators& parts_;
   /// Null: every round is the one that rounds_ holds.
   const Topology* topology_;
   MostMembers most_members_ = {};
@@ -76,9 +96,7 @@ class Peers {
   /// One period, or the last round asked for.
   std::vector<RankRound> rounds_;
   std::int64_t last_round_ = -1;
-  /// Maps world ranks to their communicator; nullptr for groups without this rank.
-  std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;
-  std::map<int, NodeComms> nodes_;
+  double weight_ = 1.0;
 };
 
 }  // namespace gossamer

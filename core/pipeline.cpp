@@ -1,31 +1,39 @@
 #include "core/pipeline.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/model_average.hpp"
 #include "core/peer_lane.hpp"
 #include "core/state_copy.hpp"
 
 namespace gossamer {
 namespace {
 
-Pipeline::Config checked(Pipeline::Config config) {
-  if (!config.optimizer) throw ConfigError("training needs an optimizer");
-  if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
-  const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), config.codec);
+/// Throws ConfigError if the algorithm cannot run on the topology, or on GPUs.
+void check_choice(const AlgorithmEntry& algorithm, const Topology* topology,
+                  const Pipeline::Config& config) {
+  const std::string reason = why_not(algorithm, topology, config.codec);
   if (!reason.empty()) throw ConfigError(reason);
   const bool on_host = config.stream == nullptr || config.stream->on_host();
+  if (algorithm.processors_only && !on_host) {
+    throw ConfigError(
+        concat("the algorithm ", algorithm.name, " works on processors only; on GPUs take gossip"));
+  }
   if (config.codec != nullptr && !on_host) {
     throw ConfigError(concat("the codec ", config.codec->name(),
                              " works on processors only; on GPUs take codec fp32"));
   }
-  if (config.algorithm.entry().processors_only && !on_host) {
-    throw ConfigError(concat("the algorithm ", config.algorithm.name(),
-                             " works on processors only; on GPUs take gossip"));
-  }
+}
+
+Pipeline::Config checked(Pipeline::Config config) {
+  if (!config.optimizer) throw ConfigError("training needs an optimizer");
+  if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
+  check_choice(config.algorithm.entry(), config.topology.get(), config);
   return config;
 }
 
@@ -58,6 +66,8 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
   make_buckets(plan, std::move(memory));
 }
 
+Pipeline::~Pipeline() = default;
+
 void Pipeline::make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
   if (memory.size() != plan.buckets.size()) {
     throw std::logic_error("Pipeline: memory for every bucket is needed");
@@ -74,6 +84,10 @@ void Pipeline::make_buckets(const BucketPlan& plan, std::vector<ParameterMemory>
     }
     first_entry += std::ssize(entries);
   }
+  make_algorithm();
+}
+
+void Pipeline::make_algorithm() {
   algorithm_ = config_.algorithm.make({.buckets = buckets_,
                                        .lanes = *lanes_,
                                        .progress = progress_,
@@ -183,7 +197,8 @@ void Pipeline::finish_step() {
 }
 
 void Pipeline::close_step() {
-  if (!algorithm_) throw std::logic_error("Pipeline: an earlier replan() has failed");
+  if (!algorithm_)
+    throw std::logic_error("Pipeline: an earlier replan() or switch_to() has failed");
   if (!std::exchange(step_is_open_, false)) return;
   const StepReport report = policy_.take_report();
   if (report.skipped) {
@@ -237,11 +252,16 @@ void Pipeline::visit(StateVisitor& visitor) {
   policy_.visit(visitor);
   // What has arrived belongs to the state before loading, so drop it.
   if (visitor.loads()) algorithm_->forget();
+  // Older versions did not switch.
+  constexpr const char* kFirstStep = "run/first_step";
+  if (!visitor.loads() || visitor.holds(kFirstStep)) {
+    visitor.number(kFirstStep, progress_.first_step);
+  }
   for (Bucket& bucket : buckets_) bucket.visit(visitor);
   algorithm_->visit(visitor);
   if (!visitor.loads()) return;
   has_sent_ = has_sent != 0;
-  if (progress_.num_steps == 0) return;
+  if (progress_.round() == 0) return;
   // Repeat the exchanges of the last step, with the number of that step. A rank that has forgotten
   // them takes part as well, because another rank may not have forgotten.
   --progress_.num_steps;
@@ -254,7 +274,7 @@ void Pipeline::visit(StateVisitor& visitor) {
 }
 
 void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
-  if (num_ready_ > 0) throw std::logic_error("Pipeline: replan() inside a step");
+  check_between_steps("replan");
   StateCopy state;
   visit(state);
   // The algorithm refers to the buckets.
@@ -264,6 +284,56 @@ void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memor
   make_buckets(plan, std::move(memory));
   state.load();
   visit(state);
+}
+
+void Pipeline::switch_to(const AlgorithmSwitch& to) {
+  check_between_steps("switch_to");
+  close_step();
+  agree_on_switch(communicator_, to, progress_.num_steps);
+  check_choice(to.algorithm.entry(), to.topology.get(), config_);
+  drain();
+  algorithm_.reset();
+  for (Bucket& bucket : buckets_) bucket.drop_added_states();
+  if (to.averages()) average_ranks();
+  lanes_->set_topology(to.topology);
+  config_.algorithm = to.algorithm;
+  config_.topology = to.topology;
+  progress_.first_step = progress_.num_steps;
+  has_sent_ = false;
+  make_algorithm();
+}
+
+void Pipeline::check_between_steps(std::string_view call) const {
+  const bool inside = std::ranges::any_of(buckets_, &Bucket::has_gradients);
+  if (inside) throw std::logic_error(concat("Pipeline: ", call, "() inside a step"));
+}
+
+void Pipeline::average_ranks() {
+  const double weight = lanes_->push_sum_weight();
+  for (const Bucket& bucket : buckets_) {
+    if (weight == 1.0) break;
+    const Buffer& x = bucket.parameters();
+    const Buffer copy = stream_.allocate(x.block().numel, x.block().dtype);
+    stream_.copy(copy.block(), x.block());
+    enqueue_mix(stream_, x.block(), 0.0, {{copy.block(), weight}}, Coding(), config_.simd);
+    stream_.keep(both(copy.owner(), x.owner()));
+  }
+  std::vector<ParameterMemory> blocks = memory();
+  for (const Bucket& bucket : buckets_) {
+    for (Buffer& state : bucket.states()) blocks.push_back({.parameters = std::move(state)});
+  }
+  // Nobody takes the ranks' own values back.
+  static_cast<void>(ModelAverage(communicator_, stream_, std::move(blocks)));
+  SharedNumbers numbers;
+  visit_numbers(numbers);
+  numbers.share(communicator_);
+  visit_numbers(numbers);
+}
+
+void Pipeline::visit_numbers(StateVisitor& visitor) {
+  visitor.number("run/skipped_steps", progress_.num_skipped);
+  policy_.visit(visitor);
+  for (Bucket& bucket : buckets_) bucket.visit_updates(visitor);
 }
 
 const PipelineMetrics& Pipeline::metrics() {

@@ -13,7 +13,8 @@
 // To write parameters from outside: drain(), write, forget_arrived(). The next step then mixes
 // nothing, because what has arrived belongs to the old parameters.
 //
-// Between two steps, replan() moves the parameters and all state into other buckets.
+// Between two steps, replan() moves the parameters and all state into other buckets, and
+// switch_to() goes on with another algorithm or topology.
 //
 // Streams: all work on memory goes to one stream, in the order of the calls. On a stream that lags
 // behind (a GPU's), the code that writes gradients or reads parameters must do so in the stream's
@@ -30,17 +31,21 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/host_stream.hpp"
 #include "base/timeline.hpp"
 #include "core/algorithm.hpp"
+#include "core/algorithm_switch.hpp"
 #include "core/bucket.hpp"
 #include "core/gradient_policy.hpp"
 #include "core/pipeline_metrics.hpp"
 #include "optim/schedule.hpp"
 
 namespace gossamer {
+
+class PeerLanes;
 
 class Pipeline {
  public:
@@ -73,7 +78,7 @@ class Pipeline {
   Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
            const BucketPlan& plan, std::vector<ParameterMemory> memory);
   /// Waits for the stream's work; drops errors.
-  ~Pipeline() = default;
+  ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
@@ -100,6 +105,13 @@ class Pipeline {
   /// a step, and what drain() and visit() throw. After an error the pipeline is unusable.
   void replan(const BucketPlan& plan, std::vector<ParameterMemory> memory);
 
+  /// Collective, between two steps: goes on with another algorithm or topology; see
+  /// algorithm_switch.hpp for what stays. Buckets, codec and metrics stay as well. Throws
+  /// ConfigError on all ranks if they ask for different things or at different steps, or if the
+  /// algorithm cannot run so; training may then go on as before. Throws std::logic_error inside a
+  /// step, and what drain() throws. After a CommError the pipeline is unusable.
+  void switch_to(const AlgorithmSwitch& to);
+
   /// Sets the factor that gradients are multiplied by before clipping and update; see
   /// GradientPolicy.
   void set_gradient_scale(double scale) { policy_.set_scale(scale); }
@@ -125,6 +137,14 @@ class Pipeline {
 
   /// Makes the buckets, and the algorithm's part for them.
   void make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory);
+  void make_algorithm();
+  /// Throws std::logic_error if a gradient of the next step has arrived.
+  void check_between_steps(std::string_view call) const;
+  /// Makes all ranks equal: parameters and the optimizer's states become their means, parameters
+  /// with push-sum's weights, and counts the largest one.
+  void average_ranks();
+  /// Shows the visitor the numbers that decide on updates.
+  void visit_numbers(StateVisitor& visitor);
   [[nodiscard]] bool defers() const { return algorithm_->updates_at_end() || policy_.defers(); }
   /// Handles buckets in order, as long as the next one is ready.
   void advance();
@@ -154,7 +174,7 @@ class Pipeline {
   GradientPolicy policy_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
-  std::unique_ptr<LaneFactory> lanes_;
+  std::unique_ptr<PeerLanes> lanes_;
   std::unique_ptr<Algorithm> algorithm_;
   /// Number of buckets of this step for which gradients_ready() was called.
   std::size_t num_ready_ = 0;

@@ -35,8 +35,12 @@ struct Progress {
   std::int64_t num_steps = 0;
   /// Steps that mixed but did not update, because a gradient was not finite.
   std::int64_t num_skipped = 0;
+  /// The number of steps before the present algorithm began.
+  std::int64_t first_step = 0;
 
   [[nodiscard]] std::int64_t num_updates() const { return num_steps - num_skipped; }
+  /// The number of the next exchange: every algorithm of a run counts its rounds from 0.
+  [[nodiscard]] std::int64_t round() const { return num_steps - first_step; }
 };
 
 /// Adds the seconds between its construction and destruction to a sum.

@@ -71,7 +71,7 @@ class AllReduce : public Algorithm {
 
  private:
   void start(const Bucket& bucket) {
-    lanes_[bucket].start(setup_.progress.num_steps, packed_[bucket].buffer());
+    lanes_[bucket].start(setup_.progress.round(), packed_[bucket].buffer());
   }
   void start_all() {
     for (const Bucket& bucket : setup_.buckets) start(bucket);

@@ -76,7 +76,7 @@ class Choco : public Algorithm {
                        x = bucket.parameters().block(), copy = slot.copy.block(),
                        simd = setup_.simd,
                        pool = setup_.pool] { layout->encode(message, x, copy, simd, pool); });
-    lanes_[bucket].start(setup_.progress.num_steps, slot.message);
+    lanes_[bucket].start(setup_.progress.round(), slot.message);
   }
 
   void drain() override { lanes_.drain(); }

@@ -43,10 +43,9 @@ class SharedMoments {
                 {mean.inboxes.begin(), mean.inboxes.end()}, Coding(), setup_.simd);
   }
   void start(const Bucket& bucket) {
-    const std::int64_t step = setup_.progress.num_steps;
-    const auto num_done = static_cast<std::uint64_t>(step + 1);
-    const bool is_young = step + 1 < every_ && std::has_single_bit(num_done);
-    if (is_young || (step + 1) % every_ == 0) lanes_[bucket].start(step, moments_[bucket]);
+    const std::int64_t k = setup_.progress.round();
+    const bool is_young = k + 1 < every_ && std::has_single_bit(static_cast<std::uint64_t>(k + 1));
+    if (is_young || (k + 1) % every_ == 0) lanes_[bucket].start(k, moments_[bucket]);
   }
   BucketLanes& lanes() { return lanes_; }
 
@@ -71,7 +70,7 @@ class Gossip : public Algorithm {
     return lanes_[bucket].take();
   }
   void after_update(Bucket& bucket) override {
-    lanes_[bucket].start(setup_.progress.num_steps, bucket.parameters());
+    lanes_[bucket].start(setup_.progress.round(), bucket.parameters());
     if (moments_) moments_->start(bucket);
   }
   void drain() override {

@@ -61,7 +61,7 @@ class GradientTracking : public Algorithm {
   }
 
   void after_update(Bucket& bucket) override {
-    const std::int64_t k = setup_.progress.num_steps;
+    const std::int64_t k = setup_.progress.round();
     parameter_lanes_[bucket].start(k, bucket.parameters());
     tracker_lanes_[bucket].start(k, slots_[bucket].tracker);
   }

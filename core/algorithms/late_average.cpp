@@ -106,7 +106,7 @@ class LateAverage : public Algorithm {
 
   static constexpr std::int64_t kNever = -1;
 
-  [[nodiscard]] std::int64_t step() const { return setup_.progress.num_steps; }
+  [[nodiscard]] std::int64_t step() const { return setup_.progress.round(); }
   [[nodiscard]] bool warms_up() const { return step() < options_.warmup; }
   /// Whether the updates of this step mix in the average under way. A loaded run may have another
   /// `late`, so that the right step may be over.

@@ -48,11 +48,11 @@ class Outer : public Algorithm {
   }
 
   void after_update(Bucket& bucket) override {
-    const std::int64_t step = setup_.progress.num_steps;
+    const std::int64_t k = setup_.progress.round();
     const auto num_buckets = static_cast<std::int64_t>(setup_.buckets.size());
     const std::int64_t turn = options_.streams ? bucket.index() * options_.every / num_buckets : 0;
-    if ((step + 1 + turn) % options_.every != 0) return;
-    lanes_[bucket].start(step, bucket.parameters());
+    if ((k + 1 + turn) % options_.every != 0) return;
+    lanes_[bucket].start(k, bucket.parameters());
     slots_[bucket].averages = true;
   }
 

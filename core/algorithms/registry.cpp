@@ -76,6 +76,7 @@ constexpr std::array kTable = {
                    .options = kAllreduceOptions,
                    .takes_codec = true,
                    .keeps_models_equal = true,
+                   .needs_equal_models = true,
                    .read = read_allreduce},
     AlgorithmEntry{
         .name = "local", .summary = "no communication", .communicates = false, .read = read_local},
@@ -96,6 +97,7 @@ constexpr std::array kTable = {
     AlgorithmEntry{.name = "outer",
                    .summary = "average all models every few steps, with momentum (SlowMo, DiLoCo)",
                    .options = kOuterOptions,
+                   .needs_equal_models = true,
                    .read = read_outer},
     AlgorithmEntry{.name = "relay",
                    .summary = "mean of all ranks' half steps, relayed along a tree (RelaySGD)",

@@ -70,7 +70,7 @@ class Relay : public Algorithm {
     if (num_peers_ == 0) return;
     Slot& slot = slots_[bucket];
     if (std::exchange(slot.is_updated, false)) write_messages(bucket);
-    lanes_[bucket].start(setup_.progress.num_steps, slot.messages);
+    lanes_[bucket].start(setup_.progress.round(), slot.messages);
   }
 
   void drain() override { lanes_.drain(); }

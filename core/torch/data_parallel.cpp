@@ -186,6 +186,16 @@ void DataParallelCore::replan(std::int64_t bucket_bytes) {
   state.replan(bucket_bytes);
 }
 
+void DataParallelCore::switch_to(const AlgorithmSwitch& to) {
+  State& state = *state_;
+  state.check_no_scope("switch_to()");
+  state.check_whole();
+  if (state.in_backward || state.num_passes > 0) {
+    throw std::logic_error("switch_to() inside a step, which ends with its last backward()");
+  }
+  state.switch_to(to);
+}
+
 bool DataParallelCore::tries_buckets() const { return state_->tuner.has_value(); }
 
 const PipelineMetrics& DataParallelCore::metrics() const {

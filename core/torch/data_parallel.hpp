@@ -13,7 +13,7 @@
 // the scope of write_parameters(). Call drain() before leaving.
 //
 // Collective calls, made by every rank at the same step: the constructor, backward(),
-// finish_step(), drain(), global_average(), write_parameters(), visit(), replan().
+// finish_step(), drain(), global_average(), write_parameters(), visit(), replan(), switch_to().
 //
 // Memory: the first backward() traces the order in which gradients arrive, compares it between the
 // ranks, cuts buckets, and moves the parameters into contiguous blocks. A tensor that shared memory
@@ -167,6 +167,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   [[nodiscard]] WriteScope write_parameters();
   void visit(StateVisitor& visitor);
   void replan(std::int64_t bucket_bytes);
+  void switch_to(const AlgorithmSwitch& to);
   [[nodiscard]] bool tries_buckets() const;
   [[nodiscard]] const PipelineMetrics& metrics() const;
   [[nodiscard]] const Progress& progress() const;
@@ -266,6 +267,14 @@ class DecentralizedDataParallel {
   /// DataParallelOptions::bucket_bytes = 0. Throws std::logic_error before the first step, and for
   /// a wrapper that a GraphedStep has recorded.
   void replan(std::int64_t bucket_bytes) { core_->replan(bucket_bytes); }
+  /// Collective, between two steps or before the first one: goes on with another algorithm or
+  /// topology. algorithm_switch.hpp says what stays. If the models become their mean, so do their
+  /// floating-point buffers. Parameters stay where they are, also for a GraphedStep. Trials of
+  /// DataParallelOptions::bucket_bytes = 0 begin again. Throws ConfigError on all ranks if they ask
+  /// for different things or at different steps, or if the algorithm cannot run so; training may
+  /// then go on as before. Throws std::logic_error inside a step, also while micro-batches
+  /// accumulate.
+  void switch_to(const AlgorithmSwitch& to) { core_->switch_to(to); }
   /// True while the first steps try sizes of buckets.
   [[nodiscard]] bool tries_buckets() const { return core_->tries_buckets(); }
 

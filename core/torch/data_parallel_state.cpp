@@ -230,6 +230,30 @@ void DataParallelCore::State::replan(std::int64_t bucket_bytes) {
   quiet = false;
 }
 
+void DataParallelCore::State::switch_to(const AlgorithmSwitch& to) {
+  adopt_written();
+  drain();
+  if (pipeline) {
+    pipeline->switch_to(to);
+  } else {
+    agree_on_switch(communicator, to, 0);
+    const std::string reason = why_not(to.algorithm.entry(), to.topology.get(), options.codec);
+    if (!reason.empty()) throw ConfigError(reason);
+    if (to.averages()) ModelAverage(communicator, stream(), parameter_memory());
+  }
+  options.algorithm = to.algorithm;
+  options.topology = to.topology;
+  if (to.averages()) {
+    average_buffers();
+    bump_versions();
+  }
+  // Sizes of buckets are compared under one algorithm.
+  if (!tuner) return;
+  tuner.reset();
+  replan(kTriedBytes.front());
+  start_trials();
+}
+
 void DataParallelCore::State::try_buckets() {
   if (!tuner->end_step(seconds_now())) return;
   if (!tuner->is_over()) return replan(tuner->size());

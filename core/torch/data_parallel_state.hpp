@@ -118,6 +118,8 @@ struct DataParallelCore::State {
   /// Collective: moves parameters and state into other buckets. Does nothing if the present ones
   /// are cut alike.
   void replan(std::int64_t bucket_bytes);
+  /// Collective: goes on with another algorithm or topology.
+  void switch_to(const AlgorithmSwitch& to);
   /// Collective: goes on to the next size of buckets that is to be tried. When all have been tried,
   /// takes the best one.
   void try_buckets();

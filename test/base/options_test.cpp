@@ -143,6 +143,16 @@ TEST(Options, AWordMayStandInPlaceOfANumber) {
   EXPECT_EQ(root.resolved().front(), (ResolvedValue{"a", "auto"}));
 }
 
+TEST(Options, TellsTheValueOfAKeyThatHasBeenRead) {
+  const Options section = read("s: {a: 07.50}\nb: 1\n").section("s");
+  EXPECT_EQ(section.value_of("a"), "");
+  (void)section.number("a", {});
+  (void)section.flag("on", true);
+  EXPECT_EQ(section.value_of("a"), "7.5");
+  EXPECT_EQ(section.value_of("on"), "true");
+  EXPECT_EQ(section.value_of("b"), "");
+}
+
 TEST(Options, FlagsAreTrueOrFalse) {
   EXPECT_TRUE(read("a: true").flag("a", false));
   EXPECT_FALSE(read("a: false").flag("a", true));

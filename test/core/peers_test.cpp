@@ -32,14 +32,15 @@ class SpyCommunicator : public ForwardingCommunicator {
 double sum_in(Peers& cache, const RankRound& round) {
   double mine = cache.world().rank();
   double sum = 0.0;
-  cache.group(round)
+  cache.parts()
+      .group(round)
       .all_reduce_sum(block_of(std::span(&mine, 1)), block_of(std::span(&sum, 1)), {})
       .wait();
   return sum;
 }
 
 void expect_group(Peers& cache, const RankRound& round) {
-  EXPECT_EQ(cache.group(round).world_ranks(), round.group);
+  EXPECT_EQ(cache.parts().group(round).world_ranks(), round.group);
   double sum = 0.0;
   for (const int rank : round.group) sum += rank;
   EXPECT_EQ(sum_in(cache, round), sum);
@@ -51,20 +52,21 @@ TEST(Peers, BuildsOneCommunicatorPerDistinctGroup) {
   const std::shared_ptr<Topology> topology = make_topology("alternating-exp-ring", all);
   run_ranks(16, [&](Communicator& communicator, const World& world) {
     SpyCommunicator spy(communicator);
-    Peers cache(spy, *topology);
+    SubCommunicators parts(spy);
+    Peers cache(parts, *topology);
     std::set<std::vector<int>> mine;
     for (std::int64_t k = 0; k < *topology->period(); ++k) {
       mine.insert(topology->round(k).edge_of(world.rank).ranks);
     }
-    EXPECT_EQ(cache.num_groups(), static_cast<std::int64_t>(mine.size()));
-    EXPECT_EQ(cache.num_groups(), 3);
+    EXPECT_EQ(parts.num_groups(), static_cast<std::int64_t>(mine.size()));
+    EXPECT_EQ(parts.num_groups(), 3);
     const std::size_t num_splits = spy.colors.size();
     for (std::int64_t k = 0; k < 3 * *topology->period(); ++k) {
       EXPECT_EQ(cache.round(k), rank_round(topology->round(k), world.rank));
       expect_group(cache, cache.round(k));
     }
     EXPECT_EQ(spy.colors.size(), num_splits) << "nothing is built twice";
-    EXPECT_EQ(cache.num_groups(), 3);
+    EXPECT_EQ(parts.num_groups(), 3);
   });
 }
 
@@ -77,7 +79,8 @@ TEST(Peers, SplitsEquallyOftenOnAllRanks) {
       std::vector<std::size_t> num_splits(12);
       run_ranks(12, [&](Communicator& communicator, const World& world) {
         SpyCommunicator spy(communicator);
-        const Peers cache(spy, *topology);
+        SubCommunicators parts(spy);
+        const Peers cache(parts, *topology);
         num_splits[static_cast<std::size_t>(world.rank)] = spy.colors.size();
       });
       for (const std::size_t number : num_splits) EXPECT_EQ(number, num_splits[0]) << entry.name;
@@ -90,8 +93,9 @@ TEST(Peers, NeedsNoneForPairsAndForEverybody) {
     const std::shared_ptr<Topology> topology = make_topology(name, {.size = 4, .node_size = 4});
     run_ranks(4, [&](Communicator& communicator, const World&) {
       SpyCommunicator spy(communicator);
-      const Peers cache(spy, *topology);
-      EXPECT_EQ(cache.num_groups(), 0) << name;
+      SubCommunicators parts(spy);
+      const Peers cache(parts, *topology);
+      EXPECT_EQ(parts.num_groups(), 0) << name;
       EXPECT_TRUE(spy.colors.empty()) << name;
     });
   }
@@ -100,8 +104,9 @@ TEST(Peers, NeedsNoneForPairsAndForEverybody) {
 TEST(Peers, UsesTheWorldForEverybody) {
   const std::shared_ptr<Topology> topology = make_topology("complete", {.size = 3, .node_size = 3});
   run_ranks(3, [&](Communicator& communicator, const World&) {
-    Peers cache(communicator, *topology);
-    EXPECT_EQ(&cache.group(cache.round(0)), &communicator);
+    SubCommunicators parts(communicator);
+    Peers cache(parts, *topology);
+    EXPECT_EQ(&cache.parts().group(cache.round(0)), &communicator);
     expect_group(cache, cache.round(0));
   });
 }
@@ -111,14 +116,15 @@ TEST(Peers, RefusesGroupsOfOthers) {
     return complete_round({averaging_edge({0, 1, 2}), averaging_edge({3, 4, 5})}, 6);
   });
   run_ranks(6, [&](Communicator& communicator, const World& world) {
-    Peers cache(communicator, topology);
+    SubCommunicators parts(communicator);
+    Peers cache(parts, topology);
     RankRound round = cache.round(0);
-    EXPECT_EQ(cache.num_groups(), 1);
+    EXPECT_EQ(parts.num_groups(), 1);
     expect_group(cache, round);
     round.group = topology.round(0).edges[world.rank < 3 ? 1 : 0].ranks;
-    EXPECT_THROW((void)cache.group(round), std::logic_error);
+    EXPECT_THROW((void)cache.parts().group(round), std::logic_error);
     round.group = {0, 2, 4};
-    EXPECT_THROW((void)cache.group(round), std::logic_error);
+    EXPECT_THROW((void)cache.parts().group(round), std::logic_error);
   });
 }
 
@@ -133,7 +139,8 @@ TEST(Peers, BuildsGroupsThatAppearLater) {
   });
   run_ranks(5, [&](Communicator& communicator, const World& world) {
     SpyCommunicator spy(communicator);
-    Peers cache(spy, topology);
+    SubCommunicators parts(spy);
+    Peers cache(parts, topology);
     EXPECT_TRUE(spy.colors.empty());
     for (std::int64_t k = 0; k < 10; ++k) {
       // Every bucket asks for the round once.
@@ -143,7 +150,7 @@ TEST(Peers, BuildsGroupsThatAppearLater) {
       const RankRound round = cache.round(k);
       if (round.group.size() > 2) expect_group(cache, round);
     }
-    EXPECT_EQ(cache.num_groups(), world.rank == 2 ? 2 : 1);
+    EXPECT_EQ(parts.num_groups(), world.rank == 2 ? 2 : 1);
   });
 }
 
@@ -151,7 +158,8 @@ TEST(Peers, FollowsRandomRounds) {
   for (const int n : {1, 2, 5, 8}) {
     const RandomGroups topology(n, 3);
     run_ranks(n, [&](Communicator& communicator, const World&) {
-      Peers cache(communicator, topology);
+      SubCommunicators parts(communicator);
+      Peers cache(parts, topology);
       for (std::int64_t k = 0; k < 40; ++k) {
         const RankRound round = cache.round(k);
         if (round.group.size() > 2) expect_group(cache, round);
@@ -167,18 +175,19 @@ TEST(Peers, BuildsTwoCommunicatorsPerNode) {
   run_ranks(
       12,
       [&](Communicator& communicator, const World& world) {
-        Peers cache(communicator, *topology);
+        SubCommunicators parts(communicator);
+        Peers cache(parts, *topology);
         const int first = world.rank / 2 * 2;
-        EXPECT_EQ(cache.node_sum(2).world_ranks(), (std::vector<int>{first, first + 1}));
-        EXPECT_EQ(cache.node_result(2).world_ranks(), (std::vector<int>{first, first + 1}));
-        EXPECT_NE(&cache.node_sum(2), &cache.node_result(2));
+        EXPECT_EQ(cache.parts().node_sum(2).world_ranks(), (std::vector<int>{first, first + 1}));
+        EXPECT_EQ(cache.parts().node_result(2).world_ranks(), (std::vector<int>{first, first + 1}));
+        EXPECT_NE(&cache.parts().node_sum(2), &cache.parts().node_result(2));
         EXPECT_EQ(cache.round(0).kind, RankRound::Kind::kPair) << "inside the node";
         EXPECT_EQ(cache.round(1).group.size(), 6U) << "nodes";
         if (world.rank % 2 == 0) {
-          EXPECT_EQ(cache.group(cache.round(1)).world_ranks(),
+          EXPECT_EQ(cache.parts().group(cache.round(1)).world_ranks(),
                     (std::vector<int>{0, 2, 4, 6, 8, 10}));
         }
-        EXPECT_EQ(cache.num_groups(), world.rank % 2 == 0 ? 3 : 2);
+        EXPECT_EQ(parts.num_groups(), world.rank % 2 == 0 ? 3 : 2);
       },
       2);
 }
@@ -186,7 +195,8 @@ TEST(Peers, BuildsTwoCommunicatorsPerNode) {
 TEST(Peers, RefusesRoundsThatAreNone) {
   const FunctionTopology topology([](std::int64_t) { return Round{{averaging_edge({0, 1})}}; });
   run_ranks(3, [&](Communicator& communicator, const World&) {
-    Peers cache(communicator, topology);
+    SubCommunicators parts(communicator);
+    Peers cache(parts, topology);
     EXPECT_THROW((void)cache.round(0), std::logic_error);
   });
 }

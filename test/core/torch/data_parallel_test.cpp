@@ -352,6 +352,104 @@ TEST(Replan, ChangesNoBitForAnyAlgorithm) {
   }
 }
 
+AlgorithmSwitch switch_to(const Scenario& scenario) {
+  const DataParallelOptions options = scenario.options();
+  return {.algorithm = options.algorithm, .topology = options.topology};
+}
+
+TEST(SwitchTo, GoesOnWithEveryAlgorithm) {
+  const Scenario gossip{.num_ranks = 2, .momentum = 0.9};
+  for (const Scenario& scenario : with_every_algorithm({.num_ranks = 2, .momentum = 0.9})) {
+    SCOPED_TRACE(scenario.text());
+    const Trajectory expected = train_on_ranks(scenario);
+    on_ranks(2, [&](Communicator& communicator) {
+      const int rank = communicator.rank();
+      const auto expected_after = [&](int step) {
+        return expected[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)];
+      };
+      DecentralizedDataParallel<Bag> model(gossip.make_model(rank), communicator, gossip.options());
+      model.switch_to(switch_to(scenario));
+      make_step(model, scenario, rank, 0);
+      expect_equal(copy_values(model.module()), expected_after(0));
+      // The same algorithm from the step on: nothing was under way that mixes.
+      model.switch_to(switch_to(gossip));
+      const AlgorithmSwitch to = switch_to(scenario);
+      model.switch_to(to);
+      for (int step = 1; step < 4; ++step) make_step(model, scenario, rank, step);
+      EXPECT_EQ(model.progress().num_steps, 4);
+      EXPECT_EQ(model.progress().first_step, 1);
+      model.drain();
+      if (to.algorithm.entry().keeps_models_equal) {
+        EXPECT_LT(model.global_average().consensus_distance(), 1e-15);
+      }
+    });
+  }
+}
+
+TEST(SwitchTo, AveragesBuffersWithTheModel) {
+  on_ranks(2, [](Communicator& communicator) {
+    const int rank = communicator.rank();
+    const Scenario scenario;
+    auto bag = make_mlp(rank);
+    const torch::Tensor buffer = bag->add_buffer("mean", wave({3}, 0.0));
+    DecentralizedDataParallel<Bag> model(bag, communicator, scenario.options());
+    make_step(model, scenario, rank, 0);
+    buffer.fill_(rank);
+    const std::int64_t version = (*bag)["w1"]._version();
+    AlgorithmSwitch to = switch_to(scenario);
+    model.switch_to(to);
+    EXPECT_EQ(buffer[0].item<double>(), rank);
+    EXPECT_GT(model.global_average().consensus_distance(), 1e-6);
+    to.average = true;
+    model.switch_to(to);
+    EXPECT_EQ(buffer[0].item<double>(), 0.5);
+    EXPECT_LT(model.global_average().consensus_distance(), 1e-15);
+    EXPECT_GT((*bag)["w1"]._version(), version);
+    for (int step = 1; step < 3; ++step) make_step(model, scenario, rank, step);
+    model.drain();
+  });
+}
+
+TEST(SwitchTo, IsRefusedInsideAStepAndWhereRanksDiffer) {
+  const std::vector<std::string> texts = config_errors(2, [](Communicator& communicator) {
+    const int rank = communicator.rank();
+    const Scenario scenario;
+    DecentralizedDataParallel<Bag> model(make_mlp(rank), communicator, scenario.options());
+    const AlgorithmSwitch to = switch_to(scenario);
+    model.set_accumulate_grad(true);
+    mlp_loss(model.module(), rank, 0).backward();
+    EXPECT_THROW(model.switch_to(to), std::logic_error);
+    model.set_accumulate_grad(false);
+    mlp_loss(model.module(), rank, 0).backward();
+    {
+      const AverageScope scope = model.global_average();
+      EXPECT_THROW(model.switch_to(to), std::logic_error);
+    }
+    model.switch_to(rank == 0 ? AlgorithmSwitch{.algorithm = "allreduce"} : to);
+  });
+  for (const std::string& text : texts) {
+    EXPECT_NE(text.find("the ranks differ in what they switch to"), std::string::npos) << text;
+  }
+}
+
+TEST(SwitchTo, BeginsTrialsOfBucketsAgain) {
+  Scenario scenario = scenario_with_large_parameters();
+  scenario.bucket_bytes = 0;
+  on_ranks(2, [&](Communicator& communicator) {
+    DecentralizedDataParallel<Bag> model(scenario.make_model(0), communicator, scenario.options());
+    int step = 0;
+    while (step == 0 || model.plan().buckets.size() == 1) {
+      make_step(model, scenario, communicator.rank(), step++);
+    }
+    model.switch_to({.algorithm = "allreduce"});
+    EXPECT_EQ(model.plan().buckets.size(), 1U) << "the first size";
+    EXPECT_TRUE(model.tries_buckets());
+    make_step(model, scenario, communicator.rank(), step);
+    EXPECT_EQ(model.plan().buckets.size(), 1U);
+    model.drain();
+  });
+}
+
 TEST(DryRun, PlansAndChangesNothing) {
   on_ranks(2, [](Communicator& communicator) {
     const Scenario scenario;

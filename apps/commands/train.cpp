@@ -85,10 +85,15 @@ Source read_source(const TrainArguments& arguments) {
 
 void print_dry_run(const RunConfig& config, const TrainingLoop& trainer, double loss) {
   std::cout << "# configuration, defaults included\n" << to_yaml(config.resolved);
-  std::cout << "\n# algorithm: " << config.algorithm.name() << "\n";
-  if (config.topology) {
-    std::cout << "# rounds of " << config.topology->name() << "\n"
-              << describe_rounds(*config.topology);
+  const bool has_phases = config.phases.size() > 1;
+  std::cout << (has_phases ? "\n# phases: " : "\n# algorithm: ")
+            << (has_phases ? describe(config.phases) : config.algorithm.name()) << "\n";
+  for (const RunPhase& phase : config.phases) {
+    for (const bool is_sparse : {false, true}) {
+      const auto topology = phase.method_with(is_sparse && phase.control).topology;
+      if (!topology || (is_sparse && !phase.control)) continue;
+      std::cout << "# rounds of " << topology->name() << "\n" << describe_rounds(*topology);
+    }
   }
   std::cout << "\n# buckets" << (config.bucket_bytes == 0 ? " until other sizes are tried" : "")
             << "\n"
@@ -216,8 +221,7 @@ class TrainRun {
       logger.warning(concat("the run that was in ", folder.path(),
                             " is replaced when this one has its first record"));
     }
-    logger.info(concat(config.algorithm.name(),
-                       config.topology ? " on " + config.topology->name() : "", ", ", world.size,
+    logger.info(concat(describe(config.phases), ", ", world.size,
                        world.size == 1 ? " rank, " : " ranks, ", trainer.total_steps(),
                        " steps, into ", folder.path()));
   }

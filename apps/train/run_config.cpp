@@ -88,26 +88,25 @@ void read_model_and_data(const Options& root, RunConfig& config) {
 }
 
 void read_communication(const Options& root, const World& world, RunConfig& config) {
-  config.algorithm = read_algorithm(root);
-  const Options topology = root.section("topology");
-  if (!config.algorithm.entry().needs_topology) {
-    // The same file must run with `algorithm=allreduce` on any world size.
-    topology.accept_unknown();
-    return;
-  }
-  config.topology = read_topology(topology, world, "ring");
-  const std::string reason = why_not(config.algorithm.entry(), config.topology.get());
-  if (!reason.empty()) topology.fail("name", reason);
+  config.phases = read_phases(root, world);
+  config.algorithm = config.phases.front().method.algorithm;
+  config.topology = config.phases.front().method.topology;
 }
 
-/// Needs the algorithm and the topology.
+/// Needs the phases.
 void take_launch_config(const Options& root, RunConfig& config) {
   const LaunchConfig launch = read_launch_config(root);
   config.comm_timeout_s = launch.options.timeout_s;
   config.codec = launch.codec;
   config.shares_memory = launch.shares_memory;
-  const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), config.codec);
-  if (!reason.empty()) root.section("comm").fail("codec", reason);
+  for (const RunPhase& phase : config.phases) {
+    for (const bool is_sparse : {false, phase.control.has_value()}) {
+      const AlgorithmSwitch method = phase.method_with(is_sparse);
+      const std::string reason =
+          why_not(method.algorithm.entry(), method.topology.get(), config.codec);
+      if (!reason.empty()) root.section("comm").fail("codec", reason);
+    }
+  }
 }
 
 void read_optimizer(const Options& root, RunConfig& config) {

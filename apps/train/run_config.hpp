@@ -7,11 +7,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/data/dataset.hpp"
 #include "apps/models/models.hpp"
 #include "apps/train/batches.hpp"
 #include "apps/train/device_choice.hpp"
+#include "apps/train/phases.hpp"
 #include "base/options.hpp"
 #include "comm/launch.hpp"
 #include "core/algorithm.hpp"
@@ -80,6 +82,9 @@ struct RunConfig {
   /// Batches that are made ahead of time.
   std::int64_t prefetch = 0;
 
+  /// At least one.
+  std::vector<RunPhase> phases;
+  /// Those of the first phase.
   AlgorithmChoice algorithm;
   /// Null if the algorithm needs no topology.
   std::shared_ptr<const Topology> topology;

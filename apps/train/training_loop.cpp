@@ -226,6 +226,44 @@ void TrainingLoop::advance() {
   }
 }
 
+void TrainingLoop::switch_to(std::size_t phase, bool is_sparse) {
+  const RunPhase& next = config_.phases[phase];
+  AlgorithmSwitch method = next.method_with(is_sparse);
+  // Consensus control must not move the models.
+  if (phase == phase_) method.average = false;
+  model_.switch_to(method);
+  phase_ = phase;
+  is_sparse_ = is_sparse;
+}
+
+void TrainingLoop::follow_phases() {
+  std::size_t phase = phase_;
+  while (phase + 1 < config_.phases.size() && config_.phases[phase + 1].first_step <= step_) {
+    ++phase;
+  }
+  if (phase == phase_) return;
+  switch_to(phase, false);
+  if (setup_.world.rank == 0) {
+    setup_.logger.info(concat("after step ", step_, ": ", describe(config_.phases[phase].method)));
+  }
+}
+
+void TrainingLoop::control_consensus() {
+  const auto& control = config_.phases[phase_].control;
+  if (!control || step_ % control->every != 0) return;
+  const double distance = measure_relative_consensus();
+  const double lr_factor = config_.lr > 0.0 ? model_.lr() / config_.lr : 1.0;
+  const bool is_sparse = control->chooses_sparse(is_sparse_, distance, lr_factor);
+  if (is_sparse == is_sparse_) return;
+  switch_to(phase_, is_sparse);
+  if (setup_.world.rank == 0) {
+    setup_.logger.info(
+        concat("after step ", step_, ": ", describe(config_.phases[phase_].method_with(is_sparse)),
+               ", because the consensus distance is ", shortest(distance),
+               " of the model and the target is ", shortest(control->target * lr_factor)));
+  }
+}
+
 void TrainingLoop::read_losses() {
   if (window_.unread.empty()) return;
   const torch::Tensor all = torch::stack(window_.unread).to(torch::kCPU, torch::kFloat64);
@@ -271,7 +309,9 @@ void TrainingLoop::train(RunFolder* folder) {
       start_checkpoint(folder);
     }
     follow_timeline(/*is_over=*/false);
+    follow_phases();
     advance();
+    control_consensus();
     if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
     if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
     if (is_due(config_.eval_every) && step_ < total_steps_) evaluate_and_keep_best(folder);

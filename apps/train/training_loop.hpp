@@ -103,6 +103,13 @@ class TrainingLoop {
   [[nodiscard]] double elapsed_s() const;
   /// Makes a step, and adds its time and loss to the window.
   void advance();
+  /// Collective: begins the phase of the next step, if it is another one.
+  void follow_phases();
+  /// Collective in some steps: measures the consensus distance, and changes the topology if the
+  /// phase's consensus control says so.
+  void control_consensus();
+  /// Collective: goes on with a phase, on its dense or its sparse topology.
+  void switch_to(std::size_t phase, bool is_sparse);
   /// Adds the window's unread losses to its sum.
   void read_losses();
   void train(RunFolder* folder);
@@ -111,6 +118,9 @@ class TrainingLoop {
 
   /// Collective. Returns the root mean square over ranks of ||mean - x_i||.
   double measure_consensus();
+  /// Collective. Like measure_consensus(), over the norm of the mean; the same on all ranks. Counts
+  /// the bytes that it takes.
+  double measure_relative_consensus();
   /// Collective.
   double root_mean_square(double distance);
   /// Collective. Calls `with_mean` while the model is the mean of all ranks' models, and `with_ema`
@@ -141,6 +151,8 @@ class TrainingLoop {
 
   // In training_state.cpp.
 
+  /// Shows the visitor which phase it is. Loading is collective: the model goes on with the phase.
+  void visit_phase(StateVisitor& visitor);
   /// Collective.
   void open_checkpoints(const RunFolder* folder);
   /// Shows the visitor the state of LibTorch's generator of random numbers.
@@ -184,6 +196,10 @@ class TrainingLoop {
   std::optional<LossScaler> scaler_;
   /// Present with train.ema.
   std::optional<ModelEma> ema_;
+  /// The index of the present phase.
+  std::size_t phase_ = 0;
+  /// True: the phase's consensus control has chosen the sparse topology.
+  bool is_sparse_ = false;
   ProgressLine progress_;
   /// Steps so far.
   std::int64_t step_ = 0;
@@ -217,7 +233,7 @@ class TrainingLoop {
   Clock::time_point last_checkpoint_ = begin_;
   /// The step of the checkpoint from which the run continues; -1: none.
   std::int64_t restored_step_ = -1;
-  /// Metrics of the run before it was resumed.
+  /// Metrics of the run before it was resumed, and the bytes of consensus control.
   PipelineMetrics earlier_metrics_;
 };
 

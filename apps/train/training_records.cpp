@@ -11,6 +11,7 @@
 #include "base/text.hpp"
 #include "core/block_checksum.hpp"
 #include "core/torch/parameters.hpp"
+#include "topology/rank_round.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -54,6 +55,23 @@ double TrainingLoop::root_mean_square(double distance) {
 double TrainingLoop::measure_consensus() {
   const AverageScope scope = model_.global_average(false);
   return root_mean_square(scope.consensus_distance());
+}
+
+double TrainingLoop::measure_relative_consensus() {
+  const AverageScope scope = model_.global_average(false);
+  double square = 0.0;
+  for (const torch::Tensor& parameter : model_.parameters()) {
+    if (!parameter.requires_grad()) continue;
+    square += parameter.detach().to(torch::kFloat64).square().sum().item<double>();
+  }
+  const double distance = scope.consensus_distance();
+  // Rank 0's norm counts, so that all ranks have the same bits.
+  const std::vector<double> sums = sum_over_ranks(
+      setup_.communicator, {distance * distance, setup_.world.rank == 0 ? square : 0.0});
+  const int size = setup_.world.size;
+  earlier_metrics_.bytes_sent +=
+      exchange_bytes(model_.plan().bytes(), static_cast<std::size_t>(size));
+  return std::sqrt(sums[0] / size / sums[1]);
 }
 
 Evaluation TrainingLoop::evaluate(const std::function<void(const Evaluation&)>& with_mean,

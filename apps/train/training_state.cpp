@@ -48,7 +48,24 @@ void TrainingLoop::visit_generator(StateVisitor& visitor) const {
   if (visitor.loads() && !setup_.reshapes) generator.set_state(state);
 }
 
+void TrainingLoop::visit_phase(StateVisitor& visitor) {
+  const std::vector<RunPhase>& phases = config_.phases;
+  if (phases.size() == 1 && !phases.front().control) return;
+  auto phase = static_cast<std::int64_t>(phase_);
+  std::int64_t is_sparse = is_sparse_ ? 1 : 0;
+  visitor.number("train/phase", phase);
+  visitor.number("train/sparse", is_sparse);
+  if (!visitor.loads()) return;
+  const bool fits = phase >= 0 && phase < std::ssize(phases);
+  if (!fits || (is_sparse != 0 && !phases[static_cast<std::size_t>(phase)].control)) {
+    throw CheckpointError(concat("phase ", phase, " is not one of this run's"));
+  }
+  switch_to(static_cast<std::size_t>(phase), is_sparse != 0);
+}
+
 void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
+  // State is that of the phase's algorithm.
+  visit_phase(visitor);
   model_.visit(visitor);
   visitor.number("train/step", step_);
   visitor.number("train/samples", num_samples_);

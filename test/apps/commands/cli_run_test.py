@@ -55,6 +55,35 @@ class FinalSave(CliCase):
         self.check_slow_disk(mpi=True)
 
 
+class Phases(CliCase):
+    """A run that goes through several algorithms."""
+
+    phases = ("algorithm={phases: [{until: 3, algorithm: allreduce}, "
+              "{until: 6, algorithm: gossip, topology: ring}, {algorithm: local}]}")
+
+    def test_are_told(self):
+        done = self.gossamer("train", "tiny.yaml", "--ranks", "2", self.phases)
+        self.assertIn("allreduce, gossip on ring from step 3 on, local from step 6 on", done.stderr)
+        self.assertIn("after step 3: gossip on ring", done.stderr)
+        self.assertIn("after step 6: local", done.stderr)
+        done = self.gossamer("train", "tiny.yaml", "--ranks", "2", self.phases, "--dry-run")
+        self.assertIn("# rounds of ring", done.stdout)
+
+    def test_are_for_training(self):
+        self.write("simulate.yaml", "kind: sgd\nworld_size: 4\n" + self.phases.replace("=", ": "))
+        done = self.gossamer("simulate", "simulate.yaml", code=2)
+        self.assertIn("simulate.yaml:3:21: algorithm.phases: only gossamer train follows this",
+                      done.stderr)
+
+    @needs_mpi
+    def test_are_the_same_under_mpirun(self):
+        for folder in ["threads", "mpi"]:
+            self.launch(2, "tiny.yaml", self.phases, f"run.output_dir={folder}",
+                        mpi=folder == "mpi")
+        self.assertEqual(*[(self.folder / folder / "model.safetensors").read_bytes()
+                           for folder in ["threads", "mpi"]])
+
+
 class RunFolder(CliCase):
     def model(self, folder="out"):
         return (self.folder / folder / "model.safetensors").read_bytes()

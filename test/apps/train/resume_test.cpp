@@ -182,6 +182,22 @@ TEST(Resume, GoesOnBitForBitWithGrids) {
   }
 }
 
+TEST(Resume, GoesOnBitForBitInEveryPhase) {
+  // Checkpoints lie before, at and behind the steps of the switches.
+  const char* const phases =
+      "{phases: [{until: 3, algorithm: {name: allreduce, delay: 1}}, {until: 8, algorithm: gossip, "
+      "topology: static-exp}, {algorithm: {name: outer, every: 2}}]}";
+  expect_resumed_bit_for_bit({.algorithm = phases});
+  // Measurements after every step; the sparse topology begins at once, and ends where it has led
+  // the ranks apart.
+  for (const char* const target : {"1e-9", "0.02", "10"}) {
+    const std::string control =
+        concat("{name: gossip, consensus_control: {target: ", target,
+               ", every: 1, hysteresis: 0.1, topology: {every: {base: ring, period: 3}}}}");
+    expect_resumed_bit_for_bit({.algorithm = control, .topology = "{name: complete}"});
+  }
+}
+
 /// The values of a safetensors file, by name.
 std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
   const SafetensorsFile file(path);

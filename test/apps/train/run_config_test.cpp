@@ -4,6 +4,8 @@
 
 #include "test/apps/train/config_text.hpp"
 
+#include <cmath>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -212,6 +214,108 @@ TEST(RunConfig, HasADefaultForEverything) {
   EXPECT_EQ(config.log_every, 10);
   EXPECT_EQ(config.consensus_every, 0);
   EXPECT_EQ(config.eval_every, 0);
+}
+
+TEST(RunConfig, ReadsPhasesOfAlgorithms) {
+  const RunConfig config = read_text(
+      "algorithm: {phases: [{until: 10, algorithm: allreduce}, {until: 20, algorithm: gossip, "
+      "topology: one-peer-exp, average: true}, {until: 30, algorithm: gossip}, {algorithm: {name: "
+      "outer, every: 3}}]}\ntopology: {name: static-ring}\n");
+  EXPECT_EQ(config.algorithm.name(), "allreduce");
+  EXPECT_EQ(config.topology, nullptr);
+  ASSERT_EQ(config.phases.size(), 4U);
+  std::vector<std::int64_t> first;
+  std::vector<bool> averages;
+  for (const RunPhase& phase : config.phases) {
+    first.push_back(phase.first_step);
+    averages.push_back(phase.method.averages());
+    EXPECT_FALSE(phase.control);
+  }
+  EXPECT_EQ(first, (std::vector<std::int64_t>{0, 10, 20, 30}));
+  EXPECT_EQ(averages, (std::vector<bool>{true, true, false, true}));
+  EXPECT_EQ(describe(config.phases),
+            "allreduce, gossip on one-peer-exp from step 10 on, gossip on static-ring from step 20 "
+            "on, outer from step 30 on");
+  // What is resolved reads back.
+  EXPECT_EQ(read_text(to_yaml(config.resolved)).resolved, config.resolved);
+  EXPECT_EQ(config.phases[3].method.algorithm.text(),
+            "outer {every: 3, kind: slowmo, lr: 1, momentum: 0.5, streaming: false}");
+}
+
+TEST(RunConfig, RefusesPhasesThatAreNone) {
+  struct Refused {
+    const char* phases;
+    const char* text;
+  };
+  const std::vector<Refused> all = {
+      {"[]", "algorithm.phases: is"},
+      {"[{until: 3, algorithm: gossip}]", "phases[0].until: the last phase has no end"},
+      {"[{algorithm: gossip}, {algorithm: local}]", "phases[0].until: is missing"},
+      {"[{until: 3, algorithm: local}, {until: 3, algorithm: local}, {algorithm: local}]",
+       "phases[1].until: 3 is out of range"},
+      {"[{topology: ring}]", "phases[0].algorithm.name: is missing"},
+      {"[{algorithm: gosip}]", "did you mean gossip?"},
+      {"[{algorithm: local, topology: ring}]", "phases[0].topology: local uses none"},
+      {"[{algorithm: allreduce, average: false}]", "phases[0].average: is false"},
+      {"[{algorithm: choco, topology: ring}]", "phases[0].topology: the algorithm choco needs"},
+      {"[{algorithm: gossip, topology: ringg}]", "did you mean ring?"},
+      {"[{algorithm: gossip, steps: 3}]", "phases[0].steps: unknown key"},
+  };
+  for (const Refused& refused : all) {
+    const std::string text = refusal(concat("algorithm: {phases: ", refused.phases, "}\n"));
+    EXPECT_NE(text.find(refused.text), std::string::npos) << text;
+    EXPECT_TRUE(text.starts_with("conf.yaml:1:")) << text;
+  }
+  EXPECT_NE(refusal("algorithm: {name: gossip, phases: [{algorithm: gossip}]}\n")
+                .find("algorithm.phases: stands beside name"),
+            std::string::npos);
+  EXPECT_NE(refusal("algorithm: {phases: [{until: 2, algorithm: gossip}, {algorithm: outer}]}\n"
+                    "comm: {codec: bf16}\n")
+                .find("comm.codec: the algorithm outer sends no encoded blocks"),
+            std::string::npos);
+}
+
+TEST(RunConfig, ReadsConsensusControl) {
+  const std::string rest =
+      "topology: {every: {base: ring, period: 4}}}}\ntopology: {name: one-peer-exp}\n";
+  const auto control =
+      read_text("algorithm: {name: gossip, consensus_control: {target: 0.25, " + rest)
+          .phases.front()
+          .control;
+  ASSERT_TRUE(control);
+  EXPECT_EQ(control->target, 0.25);
+  EXPECT_EQ(control->hysteresis, 0.5);
+  EXPECT_EQ(control->every, 50);
+  EXPECT_EQ(control->sparse->name(), "every {base: ring, period: 4}");
+  struct Refused {
+    const char* yaml;
+    const char* text;
+  };
+  const std::vector<Refused> all = {
+      {"{name: gossip, consensus_control: {topology: ring}}", "control.target: is missing"},
+      {"{name: gossip, consensus_control: {target: 0, topology: ring}}", "a number > 0"},
+      {"{name: gossip, consensus_control: {target: 1}}", "consensus_control.topology"},
+      {"{name: gossip, consensus_control: {target: 1, hysteresis: 1, topology: ring}}", "< 1"},
+      {"{name: gossip, consensus_control: {target: 1, every: 0, topology: ring}}", "from 1"},
+      {"{name: outer, consensus_control: {target: 1, topology: ring}}", "outer has none"},
+      {"{name: gradient_tracking, consensus_control: {target: 1, topology: static-exp}}",
+       "consensus_control.topology: the algorithm gradient_tracking needs"},
+  };
+  for (const Refused& refused : all) {
+    const std::string text = refusal(concat("algorithm: ", refused.yaml, "\n"));
+    EXPECT_NE(text.find(refused.text), std::string::npos) << text;
+  }
+}
+
+TEST(ConsensusControl, HasHysteresisAndFollowsTheLearningRate) {
+  const ConsensusControl control{.target = 1.0, .hysteresis = 0.5, .every = 1};
+  EXPECT_FALSE(control.chooses_sparse(false, 0.51, 1.0));
+  EXPECT_TRUE(control.chooses_sparse(false, 0.5, 1.0));
+  EXPECT_TRUE(control.chooses_sparse(true, 1.0, 1.0));
+  EXPECT_FALSE(control.chooses_sparse(true, 1.01, 1.0));
+  EXPECT_FALSE(control.chooses_sparse(false, 0.5, 0.9));
+  EXPECT_FALSE(control.chooses_sparse(true, 1.0, 0.9));
+  EXPECT_FALSE(control.chooses_sparse(true, std::nan(""), 1.0));
 }
 
 TEST(RunConfig, TakesEveryValueToItsPlace) {

@@ -16,6 +16,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/text.hpp"
+
 namespace gossamer::apps {
 namespace {
 
@@ -67,6 +69,46 @@ TEST(TrainingLoop, ReportsTheMeanAndTheLocalModels) {
               1e-9);
   EXPECT_NEAR(record["consensus_distance"], std::sqrt(squares / 3), 1e-4 * std::sqrt(squares));
   EXPECT_GT(squares, 0.0);
+}
+
+bool are_equal(const Tensors& a, const Tensors& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return torch::equal(x, y); });
+}
+
+TEST(TrainingLoop, FollowsPhases) {
+  const auto phases = [](const char* list) {
+    return train(concat(kMlp, "algorithm: {phases: [", list, "]}\n"), 3);
+  };
+  const Outcome equal = phases(
+      "{until: 4, algorithm: allreduce}, {until: 8, algorithm: gossip}, {algorithm: allreduce}");
+  EXPECT_TRUE(are_equal(equal.local[0], equal.local[1]));
+  EXPECT_TRUE(are_equal(equal.local[0], equal.local[2]));
+  const Outcome unequal = phases("{until: 8, algorithm: allreduce}, {algorithm: gossip}");
+  EXPECT_FALSE(are_equal(unequal.local[0], unequal.local[1]));
+  // Phases behind the end of the run do not begin.
+  const Outcome alone = train(kMlp, 3);
+  EXPECT_TRUE(are_equal(phases("{until: 12, algorithm: gossip}, {algorithm: local}").local[0],
+                        alone.local[0]));
+  EXPECT_TRUE(are_equal(phases("{algorithm: gossip}").local[0], alone.local[0]));
+}
+
+TEST(TrainingLoop, SendsLessWhileTheRanksAreClose) {
+  const auto controlled = [](const char* target) {
+    return train(concat(kMlp, "algorithm: {name: gossip, consensus_control: {target: ", target,
+                        ", every: 2, topology: local-sgd}}\ntopology: {name: complete}\n"),
+                 3);
+  };
+  const auto bytes = [](const Outcome& run) {
+    return run.final_record()["bytes_sent_per_step"].get<double>();
+  };
+  const Outcome plain = train(kMlp + "topology: {name: complete}\n", 3);
+  const Outcome strict = controlled("1e-9");
+  // Measuring changes no parameter, and counts: as much as a round of `complete`.
+  EXPECT_TRUE(are_equal(strict.local[1], plain.local[1]));
+  EXPECT_NEAR(bytes(strict), 1.5 * bytes(plain), 1e-3 * bytes(plain));
+  const Outcome generous = controlled("1e3");
+  EXPECT_LT(bytes(generous), 0.8 * bytes(plain));
+  EXPECT_FALSE(are_equal(generous.local[1], plain.local[1]));
 }
 
 TEST(TrainingLoop, ReportsPartsOfAStepThatAddUpToNoMoreThanTheWhole) {

@@ -1,0 +1,131 @@
+#include "apps/train/phases.hpp"
+
+#include "base/text.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+/// Reads a topology. Throws ConfigError if the algorithm cannot follow it.
+std::shared_ptr<const Topology> read_topology_of(const AlgorithmEntry& entry, const Options& parent,
+                                                 const World& world) {
+  std::shared_ptr<const Topology> topology = read_topology(parent.named_section("topology"), world);
+  const std::string reason = why_not(entry, topology.get());
+  if (!reason.empty()) parent.fail("topology", reason);
+  return topology;
+}
+
+std::optional<ConsensusControl> read_control(const Options& algorithm, const AlgorithmEntry& entry,
+                                             const World& world) {
+  constexpr std::string_view kKey = "consensus_control";
+  if (!algorithm.has(kKey)) return std::nullopt;
+  if (!entry.needs_topology) {
+    algorithm.fail(kKey, concat("chooses between two topologies, and ", entry.name,
+                                " has none, allowed with gossip and other algorithms of a "
+                                "topology"));
+  }
+  const Options section = algorithm.section(kKey);
+  ConsensusControl control;
+  control.target = section.number("target", {.min = 0.0, .max = 1e6, .above_min = true});
+  control.hysteresis =
+      section.number("hysteresis", {.fallback = 0.5, .min = 0.0, .max = 1.0, .below_max = true});
+  control.every = section.integer("every", {.fallback = 50, .min = 1, .max = 1'000'000'000});
+  control.sparse = read_topology_of(entry, section, world);
+  return control;
+}
+
+/// The algorithm of a section, and its consensus control.
+RunPhase read_algorithm_of(const Options& section, const std::optional<std::string>& fallback,
+                           const World& world) {
+  RunPhase phase;
+  phase.method.algorithm = {section.choice("name", algorithm_names(), fallback), section};
+  phase.control = read_control(section, phase.method.algorithm.entry(), world);
+  return phase;
+}
+
+/// An item of `phases`. Its topology is null if it names none.
+RunPhase read_phase(const Options& part, const World& world) {
+  RunPhase phase = read_algorithm_of(part.named_section("algorithm"), std::nullopt, world);
+  const AlgorithmEntry& entry = phase.method.algorithm.entry();
+  if (part.has("topology")) {
+    if (!entry.needs_topology) {
+      part.fail("topology", concat(entry.name, " uses none, allowed: null"));
+    }
+    phase.method.topology = read_topology_of(entry, part, world);
+  }
+  phase.method.average = part.flag("average", entry.needs_equal_models);
+  if (!phase.method.average && entry.needs_equal_models) {
+    part.fail("average", concat("is false, but ", entry.name,
+                                " begins with equal models on all ranks, allowed: true"));
+  }
+  return phase;
+}
+
+/// Gives the run's `topology` to the phases that need one and name none.
+void share_topology(const Options& section, const World& world, std::vector<RunPhase>& phases) {
+  std::shared_ptr<const Topology> topology;
+  for (RunPhase& phase : phases) {
+    const AlgorithmEntry& entry = phase.method.algorithm.entry();
+    if (!entry.needs_topology || phase.method.topology) continue;
+    if (!topology) topology = read_topology(section, world, "ring");
+    const std::string reason = why_not(entry, topology.get());
+    if (!reason.empty()) section.fail("name", reason);
+    phase.method.topology = topology;
+  }
+  // The same file must run with `algorithm=allreduce` on any world size.
+  if (!topology) section.accept_unknown();
+}
+
+}  // namespace
+
+bool ConsensusControl::chooses_sparse(bool is_sparse, double distance, double lr_factor) const {
+  const double most = target * lr_factor;
+  return distance <= (is_sparse ? most : (1.0 - hysteresis) * most);
+}
+
+AlgorithmSwitch RunPhase::method_with(bool is_sparse) const {
+  AlgorithmSwitch result = method;
+  if (is_sparse) result.topology = control->sparse;
+  return result;
+}
+
+std::vector<RunPhase> read_phases(const Options& root, const World& world) {
+  const Options section = root.named_section("algorithm");
+  std::vector<RunPhase> phases;
+  if (!section.has("phases")) {
+    phases.push_back(read_algorithm_of(section, "gossip", world));
+  } else {
+    if (section.has("name")) section.fail("phases", "stands beside name, allowed: one of the two");
+    const std::vector<Options> parts = section.named_sections("phases");
+    std::int64_t first = 0;
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      phases.push_back(read_phase(parts[p], world));
+      phases.back().first_step = first;
+      if (p + 1 < parts.size()) {
+        first = parts[p].integer("until", {.min = first + 1, .max = kManyRounds - 1});
+      } else if (parts[p].has("until")) {
+        parts[p].fail("until", "the last phase has no end; leave this key out");
+      }
+    }
+  }
+  // Behind all of `algorithm`, because values of one section stand together (to_yaml()).
+  share_topology(root.section("topology"), world, phases);
+  return phases;
+}
+
+std::string describe(const AlgorithmSwitch& method) {
+  return concat(method.algorithm.name(), method.topology ? " on " + method.topology->name() : "");
+}
+
+std::string describe(const std::vector<RunPhase>& phases) {
+  std::vector<std::string> parts;
+  for (const RunPhase& phase : phases) {
+    std::string text = describe(phase.method);
+    if (phase.control) text += concat(" or ", phase.control->sparse->name());
+    if (phase.first_step > 0) text += concat(" from step ", phase.first_step, " on");
+    parts.push_back(std::move(text));
+  }
+  return join(parts, ", ");
+}
+
+}  // namespace gossamer::apps

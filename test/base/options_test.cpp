@@ -144,7 +144,7 @@ TEST(Options, AWordMayStandInPlaceOfANumber) {
 }
 
 TEST(Options, TellsTheValueOfAKeyThatHasBeenRead) {
-  const Options section = read("s: {a: 07.50}\nb: 1\n").section("s");
+  const Options section = read("s: {a: 7.50}\nb: 1\n").section("s");
   EXPECT_EQ(section.value_of("a"), "");
   (void)section.number("a", {});
   (void)section.flag("on", true);

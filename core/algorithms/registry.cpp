@@ -108,6 +108,7 @@ constexpr std::array kTable = {
     AlgorithmEntry{.name = "late_average",
                    .summary = "average all models every few steps while training goes on (Bagua)",
                    .options = kLateAverageOptions,
+                   .needs_equal_models = true,
                    .read = read_late_average},
 };
 

@@ -17,6 +17,10 @@
 // operations of the same communicator may have to wait for it as well. So two chains that must not
 // wait for each other's last links need different communicators for these links.
 //
+// Letters, send() and receive(), are apart from this order: a letter waits for no other operation,
+// and no other operation waits for a letter. So two ranks may send letters although neither knows
+// when the other one looks for them.
+//
 // Work on the blocks before and between operations goes to stream(). An operation waits for such
 // work through an event (OpContext::ready, or the event that prepare() returns).
 //
@@ -101,6 +105,16 @@ class Communicator {
   /// same time. Every peer must receive the message by an operation of its own, in the same order.
   virtual Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
                                           std::vector<Incoming> incoming, OpContext context) = 0;
+  /// Sends `letter` to `peer`, which takes it by receive(). The letters from one member to another
+  /// that have the same `tag`, 0 to kNumTags - 1, arrive in the order in which they were sent.
+  virtual Request send(int /*peer*/, int /*tag*/, ConstBlock /*letter*/, OpContext /*context*/) {
+    throw std::logic_error("send: this communicator carries no letters");
+  }
+  /// Receives the next letter from `peer` with this tag. It has as many elements as `letter`.
+  virtual Request receive(int /*peer*/, int /*tag*/, Block /*letter*/, OpContext /*context*/) {
+    throw std::logic_error("receive: this communicator carries no letters");
+  }
+  static constexpr int kNumTags = 8;
   /// receive = sum of all members' `send`, self included; float32, float64 or int64.
   virtual Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) = 0;
   /// Copies the block of `root` into the blocks of all members.

@@ -103,6 +103,18 @@ class MpiCommunicator : public Communicator {
     return submit_exchange(send, std::move(peers), std::move(incoming), std::move(context));
   }
 
+  // Every letter has a channel of its own, so it waits for nothing.
+  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
+    require_letter("send", peer, tag, rank(), size());
+    return context_->worker->submit(make_mpi_send(group_, peer, tag, letter), std::move(context));
+  }
+
+  Request receive(int peer, int tag, Block letter, OpContext context) override {
+    require_letter("receive", peer, tag, rank(), size());
+    return context_->worker->submit(make_mpi_receive(group_, peer, tag, letter),
+                                    std::move(context));
+  }
+
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     require_sum(send, receive);
     return submit(sums_in_ring(send, receive)

@@ -14,6 +14,8 @@ namespace {
 // MPI counts are ints.
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
 constexpr int kExchangeTag = 1;
+// Behind the tags of sums round a ring (mpi_ring_sum.cpp).
+constexpr int kFirstLetterTag = 8192;
 
 /// Calls fn(first, count) for consecutive pieces of at most `largest` elements; once for an empty
 /// block.
@@ -100,25 +102,25 @@ class MpiCollective : public Operation {
 class MpiExchange : public Operation {
  public:
   MpiExchange(std::shared_ptr<const MpiGroup> group, ConstBlock send, std::vector<int> peers,
-              std::vector<Incoming> incoming)
+              std::vector<Incoming> incoming, int tag)
       : group_(std::move(group)),
         send_(send),
         peers_(std::move(peers)),
-        incoming_(std::move(incoming)) {}
+        incoming_(std::move(incoming)),
+        tag_(tag) {}
 
   void start() override {
     const MPI_Datatype type = mpi_type(send_.dtype);
     for (const int peer : peers_) {
       for_each_piece(send_.numel, kMaxCount, [&](std::int64_t first, int count) {
-        mpi_check(MPI_Isend(at(send_, first), count, type, peer, kExchangeTag, group_->comm,
-                            sends_.add()),
+        mpi_check(MPI_Isend(at(send_, first), count, type, peer, tag_, group_->comm, sends_.add()),
                   "MPI_Isend");
       });
     }
     for (const Incoming& from : incoming_) {
       for_each_piece(send_.numel, kMaxCount, [&](std::int64_t first, int count) {
-        mpi_check(MPI_Irecv(at(from.block, first), count, type, from.peer, kExchangeTag,
-                            group_->comm, receives_.add()),
+        mpi_check(MPI_Irecv(at(from.block, first), count, type, from.peer, tag_, group_->comm,
+                            receives_.add()),
                   "MPI_Irecv");
       });
     }
@@ -148,6 +150,7 @@ class MpiExchange : public Operation {
   ConstBlock send_;
   std::vector<int> peers_;
   std::vector<Incoming> incoming_;
+  int tag_;
   MpiRequests sends_;
   MpiRequests receives_;
   bool has_sent_ = false;
@@ -282,7 +285,19 @@ std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> gro
                                              std::vector<int> peers,
                                              std::vector<Incoming> incoming) {
   return std::make_unique<MpiExchange>(std::move(group), send, std::move(peers),
-                                       std::move(incoming));
+                                       std::move(incoming), kExchangeTag);
+}
+
+std::unique_ptr<Operation> make_mpi_send(std::shared_ptr<const MpiGroup> group, int peer, int tag,
+                                         ConstBlock letter) {
+  return std::make_unique<MpiExchange>(std::move(group), letter, std::vector{peer},
+                                       std::vector<Incoming>(), kFirstLetterTag + tag);
+}
+
+std::unique_ptr<Operation> make_mpi_receive(std::shared_ptr<const MpiGroup> group, int peer,
+                                            int tag, Block letter) {
+  return std::make_unique<MpiExchange>(std::move(group), letter, std::vector<int>(),
+                                       std::vector{Incoming{peer, letter}}, kFirstLetterTag + tag);
 }
 
 std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> group,

@@ -33,6 +33,11 @@ std::vector<int> other_members(const MpiGroup& group);
 std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, ConstBlock send,
                                              std::vector<int> peers,
                                              std::vector<Incoming> incoming);
+/// One side of a letter; see Communicator::send().
+std::unique_ptr<Operation> make_mpi_send(std::shared_ptr<const MpiGroup> group, int peer, int tag,
+                                         ConstBlock letter);
+std::unique_ptr<Operation> make_mpi_receive(std::shared_ptr<const MpiGroup> group, int peer,
+                                            int tag, Block letter);
 std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> group,
                                                ConstBlock send, Block receive);
 /// The sum by messages from neighbour to neighbour (mpi_ring_sum.cpp). For host memory and groups

@@ -74,6 +74,15 @@ class NcclCommunicator : public Communicator {
                   [&](NcclApi& api) { api.broadcast(comm_, block, root, *stream()); });
   }
 
+  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
+    require_on_host(letter);
+    return host_.send(peer, tag, letter, std::move(context));
+  }
+  Request receive(int peer, int tag, Block letter, OpContext context) override {
+    require_on_host(letter);
+    return host_.receive(peer, tag, letter, std::move(context));
+  }
+
   std::vector<std::string> all_gather(std::string text) override {
     return host_.all_gather(std::move(text));
   }

@@ -34,6 +34,19 @@ inline void require_peer(const char* operation, int peer, int rank, int size) {
   throw std::logic_error(concat(operation, ": rank ", rank, " cannot be its own peer"));
 }
 
+/// For communicators that reach devices.
+inline void require_on_host(const ConstBlock& letter) {
+  if (is_on_host(letter)) return;
+  throw std::logic_error("letters lie in host memory");
+}
+
+inline void require_letter(const char* operation, int peer, int tag, int rank, int size) {
+  require_peer(operation, peer, rank, size);
+  if (tag >= 0 && tag < Communicator::kNumTags) return;
+  throw std::logic_error(
+      concat(operation, ": the tag is ", tag, ", allowed: 0 to ", Communicator::kNumTags - 1));
+}
+
 inline void require_neighbors(const ConstBlock& send, const std::vector<int>& peers,
                               const std::vector<Incoming>& incoming, int rank, int size) {
   constexpr const char* kOperation = "exchange_with_neighbors";

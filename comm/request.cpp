@@ -94,6 +94,26 @@ void RequestState::when_all_over(StreamHold listener) {
   }
 }
 
+void RequestState::wait_for_any(const std::vector<std::shared_ptr<RequestState>>& operations) {
+  if (operations.empty()) throw std::logic_error("wait_for_any: there is nothing to wait for");
+  struct Bell {
+    std::mutex mutex;
+    std::condition_variable rings;
+    bool has_rung = false;
+  };
+  const auto bell = std::make_shared<Bell>();
+  for (const auto& operation : operations) {
+    operation->when_over([bell](const std::exception_ptr& /*error*/) {
+      const std::lock_guard lock(bell->mutex);
+      bell->has_rung = true;
+      bell->rings.notify_all();
+    });
+  }
+  std::unique_lock lock(bell->mutex);
+  const RequestState& first = *operations.front();
+  first.pulse_->wait(lock, bell->rings, first.label_, [&bell] { return bell->has_rung; });
+}
+
 void Request::wait_on(Stream& stream) {
   if (stream.immediate()) return wait();
   const auto state = std::exchange(state_, nullptr);

@@ -52,6 +52,9 @@ class RequestState {
   /// if the operation is over, else on the thread that ends the operation, so `listener` must be
   /// quick. One listener at a time.
   void when_over(StreamHold listener);
+  /// Blocks until one of the operations is over, which may have failed. They are operations of
+  /// workers. Takes the place of their listeners. Throws CommError when the worker hangs.
+  static void wait_for_any(const std::vector<std::shared_ptr<RequestState>>& operations);
   /// A stream can wait for this event instead of using when_over(); null where there is none.
   [[nodiscard]] const EventPtr& event() const { return event_; }
   /// Throws if it is known that the operation has failed. Never blocks.

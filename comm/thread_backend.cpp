@@ -100,6 +100,7 @@ class ThreadOperation : public Operation {
     const std::vector<Contribution>& members = meeting_->members;
     switch (config_.kind) {
       case MeetingKind::kMessage:
+      case MeetingKind::kLetter:
         if (config_.place == config_.source) return;
         return copy_block(members[config_.source].send, receive_);
       case MeetingKind::kExchange:
@@ -177,13 +178,35 @@ class ThreadCommunicator : public Communicator {
                                   std::vector<Incoming> incoming, OpContext context) override {
     require_neighbors(send, peers, incoming, rank(), size());
     std::vector<std::unique_ptr<Operation>> messages;
-    for (const int peer : peers) messages.push_back(message(rank_, peer, {.send = send}));
+    for (const int peer : peers) {
+      messages.push_back(
+          message(MeetingKind::kMessage, rank_, peer, num_sent_[peer]++, {.send = send}));
+    }
     for (const Incoming& from : incoming) {
       // The block that is received says what the message must be like.
-      messages.push_back(message(from.peer, rank_, {.send = from.block, .receive = from.block}));
+      messages.push_back(message(MeetingKind::kMessage, from.peer, rank_,
+                                 num_received_[from.peer]++,
+                                 {.send = from.block, .receive = from.block}));
     }
     return worker_->submit(std::make_unique<OperationSet>(std::move(messages)), std::move(context),
                            group_.get());
+  }
+
+  // Every letter has a channel of its own, so it waits for nothing.
+  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
+    require_letter("send", peer, tag, rank(), size());
+    return worker_->submit(
+        message(MeetingKind::kLetter, rank_, peer,
+                letter_number(num_letters_sent_[peer * kNumTags + tag], tag), {.send = letter}),
+        std::move(context));
+  }
+
+  Request receive(int peer, int tag, Block letter, OpContext context) override {
+    require_letter("receive", peer, tag, rank(), size());
+    return worker_->submit(message(MeetingKind::kLetter, peer, rank_,
+                                   letter_number(num_letters_received_[peer * kNumTags + tag], tag),
+                                   {.send = letter, .receive = letter}),
+                           std::move(context));
   }
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
@@ -246,14 +269,18 @@ class ThreadCommunicator : public Communicator {
                            group_.get());
   }
 
-  /// One side of a message; place 0 sends, place 1 receives.
-  std::unique_ptr<Operation> message(int from, int to, Contribution contribution) {
-    const int peer = from == rank_ ? to : from;
-    std::int64_t& number = from == rank_ ? num_sent_[peer] : num_received_[peer];
+  /// The next number of a letter with this tag; no two tags share one.
+  static std::int64_t letter_number(std::int64_t& count, int tag) {
+    return kNumTags * count++ + tag;
+  }
+
+  /// One side of a message or letter; place 0 sends, place 1 receives.
+  std::unique_ptr<Operation> message(MeetingKind kind, int from, int to, std::int64_t number,
+                                     Contribution contribution) {
     return std::make_unique<ThreadOperation>(
         ThreadOperation::Config{.group = group_,
-                                .key = {MeetingKind::kMessage, from, to, number++},
-                                .kind = MeetingKind::kMessage,
+                                .key = {kind, from, to, number},
+                                .kind = kind,
                                 .members = {from, to},
                                 .place = from == rank_ ? std::size_t{0} : std::size_t{1},
                                 .place_in_group = static_cast<std::size_t>(rank_),
@@ -294,6 +321,9 @@ class ThreadCommunicator : public Communicator {
   std::map<int, std::int64_t> num_exchanges_;
   std::map<int, std::int64_t> num_sent_;
   std::map<int, std::int64_t> num_received_;
+  // For every peer and tag.
+  std::map<int, std::int64_t> num_letters_sent_;
+  std::map<int, std::int64_t> num_letters_received_;
   std::int64_t num_collectives_ = 0;
   std::int64_t num_splits_ = 0;
   std::int64_t num_sharings_ = 0;

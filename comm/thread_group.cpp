@@ -14,6 +14,8 @@ std::string_view name_of(MeetingKind kind) {
       return "exchange";
     case MeetingKind::kMessage:
       return "message";
+    case MeetingKind::kLetter:
+      return "letter";
     case MeetingKind::kAllReduce:
       return "all-reduce";
     case MeetingKind::kBroadcast:

@@ -37,7 +37,14 @@ class ThreadHub {
   std::atomic<int> failed_rank_ = -1;
 };
 
-enum class MeetingKind : std::uint8_t { kExchange, kMessage, kAllReduce, kBroadcast, kGather };
+enum class MeetingKind : std::uint8_t {
+  kExchange,
+  kMessage,
+  kLetter,
+  kAllReduce,
+  kBroadcast,
+  kGather
+};
 
 /// One member's blocks, which are that member's own memory, or its text.
 struct Contribution {
@@ -64,7 +71,8 @@ struct Meeting {
 class ThreadGroup {
  public:
   /// Names a meeting: its kind; two ranks, which are the pair (low, high) of an exchange, (from,
-  /// to) of a message, or (-1, -1) for operations of all members; then a running number.
+  /// to) of a message or letter, or (-1, -1) for operations of all members; then a running number.
+  /// Letters of each tag have their own numbers.
   using Key = std::tuple<MeetingKind, int, int, std::int64_t>;
 
   ThreadGroup(std::shared_ptr<ThreadHub> hub, std::vector<int> world_ranks)

@@ -351,6 +351,7 @@ constexpr std::array kCases = {
     ConformanceCase{"KeepsManySumsInFlight", keeps_many_sums_in_flight},
     ConformanceCase{"BroadcastsFromEveryRoot", broadcasts_from_every_root},
     ConformanceCase{"GathersTexts", gathers_texts},
+    ConformanceCase{"SendsLetters", sends_letters},
     ConformanceCase{"SharesMemory", shares_memory},
     ConformanceCase{"Splits", splits},
     ConformanceCase{"KeepsManyExchangesInFlight", keeps_many_exchanges_in_flight},

@@ -1,6 +1,7 @@
 #include "core/algorithm.hpp"
 
 #include "base/text.hpp"
+#include "core/mailbox.hpp"
 #include "topology/graph.hpp"
 
 namespace gossamer {
@@ -41,6 +42,7 @@ std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const
     return concat("the algorithm ", entry.name, " needs a topology whose graph is a tree, and ",
                   topology->name(), " is none; take chain or binary-tree, or algorithm=gossip");
   }
+  if (entry.asynchronous) return why_no_mailbox(*topology);
   return "";
 }
 

@@ -87,13 +87,18 @@ class Algorithm {
   virtual void after_update(Bucket& /*bucket*/) {}
   virtual void end_step() {}
 
-  /// Makes the stream wait for all lanes. The next step still mixes in what has arrived.
+  /// Makes the stream wait for all lanes. The next step still mixes in what has arrived. May be
+  /// collective.
   virtual void drain() {}
   /// Drops what has arrived, because other code has written the parameters. Called after drain().
   virtual void forget() {}
   /// Shows the visitor the numbers and blocks of the algorithm that do not come from
   /// Bucket::add_state(). Called after drain().
   virtual void visit(StateVisitor& /*visitor*/) {}
+
+  /// This rank's weight in the mean of all ranks' models. The weights sum to the number of ranks.
+  /// Called after drain().
+  [[nodiscard]] virtual double model_weight() const { return 1.0; }
 
   /// Called after a step with a gradient that was not finite, on a stream that lags behind. Returns
   /// whether this rank's own gradient was not finite. Algorithms that use sums over ranks look at
@@ -130,6 +135,9 @@ struct AlgorithmEntry {
   bool keeps_models_equal = false;
   /// True: all ranks must begin with the same parameters.
   bool needs_equal_models = false;
+  /// True: the ranks may make different numbers of steps between two collective calls. What all
+  /// ranks do together in every step is not possible.
+  bool asynchronous = false;
   /// Reads the options. The returned factory makes the algorithm later. Throws ConfigError with the
   /// place in the file.
   AlgorithmFactory (*read)(const Options& options) = nullptr;

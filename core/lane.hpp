@@ -32,6 +32,7 @@
 #include "base/buffer.hpp"
 #include "base/types.hpp"
 #include "core/intake.hpp"
+#include "core/mailbox.hpp"
 
 namespace gossamer {
 
@@ -164,6 +165,12 @@ class LaneFactory {
   /// The factory must outlive the lane. Throws std::logic_error if the lane needs a topology and
   /// there is none.
   virtual std::unique_ptr<Lane> make_lane(const LaneSpec& spec) = 0;
+  /// For algorithms without common rounds. Throws ConfigError where all ranks go in step.
+  virtual std::unique_ptr<Mailbox> make_mailbox(Mailbox::Config /*config*/) {
+    throw ConfigError(
+        "asynchronous algorithms need ranks that run on their own, and simulated ranks go in step; "
+        "take gossip");
+  }
   [[nodiscard]] virtual int num_ranks() const = 0;
   /// The number of this rank's peers in lanes of LaneRounds::kTree. Throws std::logic_error if
   /// there is no topology.

@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "optim/block_update.hpp"
 #include "optim/convert.hpp"
 #include "optim/swap_with_mean.hpp"
 
 namespace gossamer {
 
 ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
-                           std::vector<ParameterMemory> memory)
+                           std::vector<ParameterMemory> memory, double weight)
     : stream_(stream), memory_(std::move(memory)) {
   const auto count = std::ssize(memory_);
   const Buffer squares = stream.allocate(count, DType::kFloat64);
@@ -23,9 +24,14 @@ ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
   for (const auto& [parameters, rounded] : memory_) {
     const Block block = parameters.block();
     const Buffer& sum = saved_.emplace_back(stream.allocate(block.numel, block.dtype));
-    requests.push_back(communicator.all_reduce_sum(block, sum.block(),
+    Buffer part = parameters;
+    if (weight != 1.0) {
+      part = stream.allocate(block.numel, block.dtype);
+      enqueue_mix(stream, part.block(), 0.0, {{block, weight}});
+    }
+    requests.push_back(communicator.all_reduce_sum(part.block(), sum.block(),
                                                    {.label = {.what = "average"},
-                                                    .owner = both(parameters.owner(), sum.owner()),
+                                                    .owner = both(part.owner(), sum.owner()),
                                                     .ready = stream.record()}));
   }
   for (std::size_t b = 0; b < memory_.size(); ++b) {

@@ -21,8 +21,10 @@ namespace gossamer {
 class ModelAverage {
  public:
   /// Collective: all ranks pass blocks of the same sizes, float32 or float64, on the device of
-  /// `stream`. Waits for the stream. `stream` must outlive this object. Throws CommError.
-  ModelAverage(Communicator& communicator, Stream& stream, std::vector<ParameterMemory> memory);
+  /// `stream`. Waits for the stream. `stream` must outlive this object. `weight` is this rank's
+  /// weight in the mean; the weights of all ranks sum to their number. Throws CommError.
+  ModelAverage(Communicator& communicator, Stream& stream, std::vector<ParameterMemory> memory,
+               double weight = 1.0);
 
   /// |mean - x||, the L2 norm over all parameters, where x are this rank's own values.
   [[nodiscard]] double distance() const { return distance_; }

@@ -428,4 +428,10 @@ std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
                           *this, setup_.stream, setup_.metrics.num_wide_differences);
 }
 
+std::unique_ptr<Mailbox> PeerLanes::make_mailbox(Mailbox::Config config) {
+  if (!setup_.topology) throw std::logic_error("PeerLanes: a mailbox needs a topology");
+  return std::make_unique<Mailbox>(setup_.communicator, setup_.stream, setup_.metrics,
+                                   *setup_.topology, std::move(config));
+}
+
 }  // namespace gossamer

@@ -40,6 +40,7 @@ class PeerLanes : public LaneFactory {
   explicit PeerLanes(Setup setup) : setup_(std::move(setup)), parts_(setup_.communicator) {}
 
   std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override;
+  std::unique_ptr<Mailbox> make_mailbox(Mailbox::Config config) override;
   [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
   [[nodiscard]] std::int64_t num_tree_peers() const override;
 

@@ -175,7 +175,9 @@ void Pipeline::update_deferred() {
     return;
   }
   for (Bucket& bucket : buckets_) settle_gradients(bucket);
-  policy_.settle(config_.algorithm.entry().communicates ? &communicator_ : nullptr);
+  const AlgorithmEntry& entry = config_.algorithm.entry();
+  // Asynchronous ranks leave out bad steps on their own.
+  policy_.settle(entry.communicates && !entry.asynchronous ? &communicator_ : nullptr);
   for (Bucket& bucket : buckets_) update(bucket);
 }
 

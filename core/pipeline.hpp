@@ -8,7 +8,8 @@
 // then finish_step(). finish_step() also handles the incomplete buckets: a parameter without a
 // gradient is mixed, not updated. The pipeline handles buckets in bucket order, the same on every
 // rank, so that ranks cannot wait for one another in a circle. Every rank must make the same number
-// of steps, and must call drain() before the last rank leaves.
+// of steps, unless the algorithm is asynchronous, and must call drain() before the last rank
+// leaves. Under an asynchronous algorithm drain() is collective, and mixes in what has arrived.
 //
 // To write parameters from outside: drain(), write, forget_arrived(). The next step then mixes
 // nothing, because what has arrived belongs to the old parameters.
@@ -126,6 +127,8 @@ class Pipeline {
   /// The learning rate of the last step. Never waits.
   [[nodiscard]] double last_lr() const { return last_lr_; }
   [[nodiscard]] Stream& stream() { return stream_; }
+  /// This rank's weight in the mean of all ranks' models. Call after drain().
+  [[nodiscard]] double model_weight() const { return algorithm_->model_weight(); }
   /// The memory of all parameters, bucket by bucket.
   [[nodiscard]] std::vector<ParameterMemory> memory() const;
 

@@ -53,6 +53,7 @@ Json row_of_table(const Entry& entry) {
     row["communicates"] = entry.communicates;
     row["takes_codec"] = entry.takes_codec;
     row["keeps_models_equal"] = entry.keeps_models_equal;
+    row["asynchronous"] = entry.asynchronous;
   }
   if constexpr (requires { entry.takes; }) row["takes"] = names_of_taken(entry.takes);
   if constexpr (requires { entry.gives; }) row["gives"] = name_of(entry.gives);

@@ -14,6 +14,7 @@ AlgorithmFactory read_choco(const Options& options);
 AlgorithmFactory read_outer(const Options& options);
 AlgorithmFactory read_relay(const Options& options);
 AlgorithmFactory read_late_average(const Options& options);
+AlgorithmFactory read_async_gossip(const Options& options);
 
 namespace {
 
@@ -64,6 +65,17 @@ constexpr std::array kLateAverageOptions = {
                 "first steps, in which updates use the mean gradient; an integer >= 0, default 0"},
 };
 
+constexpr std::array kAsyncOptions = {
+    OptionEntry{"mode",
+                "bounded: a rank waits for a rank that it has not heard from for max_staleness "
+                "steps; one of bounded, asynchronous, default bounded"},
+    OptionEntry{"max_staleness",
+                "own steps after which a rank waits for a new letter; an integer from 1 to "
+                "1000000, default 8"},
+    OptionEntry{"rate_correction",
+                "the updates of slow ranks count for more; true or false, default false"},
+};
+
 constexpr std::array kTable = {
     AlgorithmEntry{.name = "gossip",
                    .summary = "mix parameters with the peers of a topology",
@@ -110,6 +122,13 @@ constexpr std::array kTable = {
                    .options = kLateAverageOptions,
                    .needs_equal_models = true,
                    .read = read_late_average},
+    AlgorithmEntry{.name = "async_gossip",
+                   .summary = "gossip in which fast ranks do not wait for slow ones (push-sum)",
+                   .options = kAsyncOptions,
+                   .needs_topology = true,
+                   .processors_only = true,
+                   .asynchronous = true,
+                   .read = read_async_gossip},
 };
 
 }  // namespace

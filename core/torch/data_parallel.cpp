@@ -42,6 +42,21 @@ void check_hook_is_free(const NamedTensor& parameter) {
       ", allowed: one wrapper at a time and no such hooks of your own"));
 }
 
+/// Asynchronous ranks make steps of their own.
+void check_needs_no_common_steps(const DataParallelOptions& options) {
+  const std::string name = options.algorithm.name();
+  if (options.bucket_bytes == 0) {
+    throw ConfigError(concat("bucket_bytes is 0, which tries sizes of buckets in steps that all ",
+                             "make together, and ", name, " has none; give the size"));
+  }
+  if (options.average_buffers_every > 0) {
+    throw ConfigError(concat("average_buffers_every is ", options.average_buffers_every,
+                             ", and the ranks of ", name,
+                             " have no common steps, allowed: 0; global_average() averages "
+                             "buffers, too"));
+  }
+}
+
 }  // namespace
 
 DataParallelCore::DataParallelCore(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -63,6 +78,7 @@ std::shared_ptr<DataParallelCore> DataParallelCore::create(
   if (!wanted.optimizer || !wanted.schedule) {
     throw ConfigError("DataParallelOptions needs an optimizer and a schedule");
   }
+  if (wanted.algorithm.entry().asynchronous) check_needs_no_common_steps(wanted);
   for (const NamedTensor& parameter : state->tensors.trainable) check_hook_is_free(parameter);
   broadcast_tensors(communicator, state->stream(), state->tensors);
   state->offered.resize(state->infos.size());
@@ -236,12 +252,14 @@ AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_
   };
   note_homes(state.tensors.trainable);
   if (average_buffers) note_homes(state.tensors.buffers);
-  const auto average = [&state](std::vector<ParameterMemory> memory) {
-    return std::make_unique<ModelAverage>(state.communicator, state.stream(), std::move(memory));
+  const auto average = [&state](std::vector<ParameterMemory> memory, double weight) {
+    return std::make_unique<ModelAverage>(state.communicator, state.stream(), std::move(memory),
+                                          weight);
   };
-  parameters_ = average(state.parameter_memory());
+  parameters_ =
+      average(state.parameter_memory(), state.pipeline ? state.pipeline->model_weight() : 1.0);
   distance_ = parameters_->distance();
-  if (average_buffers) buffers_ = average(state.buffer_memory());
+  if (average_buffers) buffers_ = average(state.buffer_memory(), 1.0);
   state.bump_versions();
   state.averaging = true;
 }

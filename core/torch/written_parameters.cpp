@@ -88,7 +88,8 @@ void DataParallelCore::State::adopt_written() {
   }
   const bool announced = std::exchange(was_open, false);
   if (names.empty() && !announced) return;
-  drain();
+  // Draining again may be collective, and a write without a scope is this rank's own.
+  if (!quiet) drain();
   if (pipeline) pipeline->forget_arrived();
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < homes.size(); ++i) {

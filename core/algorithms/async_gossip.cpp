@@ -1,0 +1,160 @@
+// Asynchronous gossip: push-sum by letters (mailbox.hpp). A rank never waits for a rank that is
+// slow, only for one that it has not heard from for max_staleness of its own steps. So the fast
+// ranks make more steps than the slow ones.
+//
+//   z' = (s / s') z + sum of (m_j / s') z_j - u / s',   s' = s + sum of m_j
+//
+// where (z_j, m_j) are the letters that have come since the last step (Assran et al., ICML 2019;
+// Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018, has
+// the idea without weights). A letter holds the whole model and leaves at the end of a step. Since
+// nobody waits for it, this costs no time.
+//
+// Fast ranks pull the models towards their own data: with r_j steps of rank j in the time of one
+// step, the models go to the minimum of sum over j of r_j f_j. `rate_correction: true` multiplies a
+// rank's updates by the mean number of steps that the ranks have made since its last update, which
+// the letters tell. Then every rank's updates weigh the same in the long run, and those of a slow
+// rank are large.
+//
+// drain() is collective and mixes all letters into the models, so nothing is under way afterwards,
+// and forget() has nothing to drop. Saved state: the mass of the rank (run/mass), its share of all
+// steps (run/share_of_steps), and the steps that its updates stand for (run/steps_applied).
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "core/algorithm.hpp"
+#include "core/mailbox.hpp"
+#include "core/per_bucket.hpp"
+#include "optim/block_update.hpp"
+
+namespace gossamer {
+namespace {
+
+struct AsyncOptions {
+  /// Null: a rank never waits.
+  std::optional<std::int64_t> max_staleness;
+  bool corrects_rates = false;
+};
+
+class AsyncGossip : public Algorithm {
+ public:
+  AsyncGossip(const AsyncOptions& options, const AlgorithmSetup& setup)
+      : options_(options), setup_(setup) {
+    std::int64_t bytes = 0;
+    for (const Bucket& bucket : setup.buckets) {
+      offsets_.add(bytes);
+      const std::int64_t size = bucket.parameters().block().bytes();
+      bytes += (size + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
+    }
+    mailbox_ = setup.lanes.make_mailbox({.body_bytes = bytes,
+                                         .max_age = options.max_staleness,
+                                         .write = [this](const Block& body) { write(body); }});
+  }
+
+  Intake before_update(Bucket& bucket) override {
+    if (!std::exchange(is_in_step_, true)) {
+      taken_ = mailbox_->take(setup_.progress.num_steps);
+      if (options_.corrects_rates) taken_.update_scale *= next_scale();
+    }
+    return {.keep = taken_.keep,
+            .inboxes = inboxes_of(bucket, taken_),
+            .update_scale = taken_.update_scale};
+  }
+
+  void end_step() override {
+    // The call that repeats a step after loading: drain() has left nothing to repeat.
+    if (!std::exchange(is_in_step_, false)) return;
+    mailbox_->release();
+    mailbox_->send(setup_.progress.num_steps);
+  }
+
+  void drain() override {
+    mailbox_->close([this](const Mailbox::Taken& taken) {
+      for (Bucket& bucket : setup_.buckets) {
+        const std::span<const Inbox> inboxes = inboxes_of(bucket, taken);
+        enqueue_mix(setup_.stream, bucket.parameters().block(), taken.keep,
+                    {inboxes.begin(), inboxes.end()}, Coding(), setup_.simd);
+        bucket.write_rounded();
+      }
+    });
+  }
+
+  void visit(StateVisitor& visitor) override {
+    MailboxState state = mailbox_->state();
+    visitor.number("run/mass", state.mass);
+    visitor.number("run/share_of_steps", state.steps);
+    visitor.number("run/steps_applied", steps_applied_);
+    mailbox_->set_state(state);
+  }
+
+  [[nodiscard]] double model_weight() const override { return mailbox_->state().mass; }
+
+ private:
+  /// Enqueues the copy of all parameters into a letter.
+  void write(const Block& body) {
+    for (Bucket& bucket : setup_.buckets) {
+      const Block parameters = bucket.parameters().block();
+      setup_.stream.copy(place_of(bucket, body), parameters);
+    }
+  }
+
+  /// The bucket's parameters in a letter.
+  template <class AnyBlock>
+  AnyBlock place_of(Bucket& bucket, const AnyBlock& body) {
+    const Block parameters = bucket.parameters().block();
+    AnyBlock place = part_of(body, offsets_[bucket], parameters.bytes());
+    place.numel = parameters.numel;
+    place.dtype = parameters.dtype;
+    return place;
+  }
+
+  std::span<const Inbox> inboxes_of(Bucket& bucket, const Mailbox::Taken& taken) {
+    inboxes_.clear();
+    for (const Mailbox::Letter& letter : taken.letters) {
+      inboxes_.push_back({place_of(bucket, letter.body), letter.weight});
+    }
+    return inboxes_;
+  }
+
+  /// The mean number of steps of all ranks since this rank's last update. Letters bring them in
+  /// bursts, so a small part of what is due is made up for in each update.
+  double next_scale() {
+    const double due = mailbox_->mean_steps() - steps_applied_;
+    const double scale = std::clamp(due, 0.0, kLargestScale);
+    steps_applied_ += scale;
+    return scale;
+  }
+
+  static constexpr double kLargestScale = 16.0;
+
+  AsyncOptions options_;
+  AlgorithmSetup setup_;
+  /// Of the buckets in a letter, in bytes.
+  PerBucket<std::int64_t> offsets_;
+  std::unique_ptr<Mailbox> mailbox_;
+  Mailbox::Taken taken_;
+  std::vector<Inbox> inboxes_;
+  bool is_in_step_ = false;
+  /// The sum of the factors of all updates. The first update has the factor 1.
+  double steps_applied_ = -1.0;
+};
+
+}  // namespace
+
+AlgorithmFactory read_async_gossip(const Options& options) {
+  AsyncOptions read;
+  const bool waits = options.choice("mode", {"bounded", "asynchronous"}, "bounded") == "bounded";
+  if (!waits && options.has("max_staleness")) {
+    options.fail("max_staleness",
+                 "mode: asynchronous has no bound, allowed: only with mode: bounded");
+  }
+  if (waits) {
+    read.max_staleness =
+        options.integer("max_staleness", {.fallback = 8, .min = 1, .max = 1'000'000});
+  }
+  read.corrects_rates = options.flag("rate_correction", false);
+  return [read](const AlgorithmSetup& setup) { return std::make_unique<AsyncGossip>(read, setup); };
+}
+
+}  // namespace gossamer

@@ -22,6 +22,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/timeline.hpp"
+#include "base/yaml.hpp"
 #include "core/timeline/step_timeline.hpp"
 #include "core/torch/data_parallel.hpp"
 #include "optim/registry.hpp"
@@ -43,6 +44,13 @@ inline std::vector<double> column(const std::vector<Row>& rows, const std::strin
   return values;
 }
 
+inline std::shared_ptr<const Topology> read_bench_topology(const std::string& text,
+                                                           const World& world) {
+  return read_topology(
+      Options(parse_yaml(concat("topology: ", text), "--topology")).named_section("topology"),
+      world);
+}
+
 inline std::int64_t num_warmup(const StepBenchOptions& options) {
   return std::max<std::int64_t>(options.warmup, 3);
 }
@@ -57,7 +65,8 @@ class BenchEngine {
       : engine_(engine),
         communicator_(communicator),
         net_(task.make_model()),
-        extra_time_(world.rank == options.slow_rank ? options.slowdown - 1.0 : 0.0) {
+        extra_time_(world.rank == options.slow_rank ? options.slowdown - 1.0 : 0.0),
+        sleep_s_(1e-3 * options.sleep_ms) {
     if (records) open_timeline(options);
     net_->train();
     for (const torch::Tensor& parameter : net_->parameters()) num_parameters_ += parameter.numel();
@@ -91,7 +100,11 @@ class BenchEngine {
     const auto begin = Clock::now();
     torch::Tensor loss = forward(batch);
     const double forward_s = seconds_between(begin, Clock::now());
-    if (extra_time_ > 0.0) sleep(extra_time_ * compute_s_);
+    if (sleep_s_ > 0.0) {
+      sleep((1.0 + extra_time_) * sleep_s_);
+    } else if (extra_time_ > 0.0) {
+      sleep(extra_time_ * compute_s_);
+    }
     const auto middle = Clock::now();
     backward(loss);
     const auto end = Clock::now();
@@ -167,7 +180,8 @@ class BenchEngine {
   DataParallelOptions wrapper_options(const World& world, const StepBenchOptions& options) const {
     return {
         .algorithm = *engine_.algorithm(),
-        .topology = engine_.needs_topology() ? make_topology(options.topology, world) : nullptr,
+        .topology =
+            engine_.needs_topology() ? read_bench_topology(options.topology, world) : nullptr,
         .codec = engine_.takes_codec() ? find_codec(options.codec) : nullptr,
         .shares_memory = options.shares_memory,
         .optimizer = make_optimizer(
@@ -194,6 +208,8 @@ class BenchEngine {
   std::int64_t num_parameters_ = 0;
   /// The time that a slow rank sleeps, as a multiple of the time in which it computes.
   double extra_time_;
+  /// The time that every rank sleeps in place of the time in which it computes; 0: it computes.
+  double sleep_s_;
   /// Of the last step, without hooks and sleep.
   double compute_s_ = 0.0;
   std::optional<DecentralizedDataParallel<Model>> wrapper_;

@@ -158,6 +158,15 @@ class StepBench {
         {"p10_ms", rounded(mean_of(ranks, "total_ms", "p10"), 3)},
         {"p90_ms", rounded(mean_of(ranks, "total_ms", "p90"), 3)},
         {"samples_per_s", rounded(samples * 1e3 / step_ms, 1)}};
+    if (options_.sleep_ms > 0.0) {
+      // What all ranks get done while a fast rank sleeps once.
+      double steps = 0.0;
+      for (const Json& rank : ranks) {
+        steps += options_.sleep_ms / rank.at("total_ms").at("mean").get<double>();
+      }
+      json["sleep_ms"] = options_.sleep_ms;
+      json["steps_per_fast_step"] = rounded(steps, 3);
+    }
     json["peak_rss_mb"] = Json::array();
     for (const Json& rank : ranks) {
       json["peak_rss_mb"].push_back(std::lround(rank.at("rss").get<double>()));

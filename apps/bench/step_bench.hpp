@@ -44,6 +44,7 @@ std::vector<StepEngine> read_step_engines(std::string_view text);
 struct StepBenchOptions {
   std::vector<StepEngine> engines = read_step_engines("gossip");
   std::string model = "mlp";
+  /// A name, or a section as in a configuration: `{name: from-file, path: graph.yaml}`.
   std::string topology = "ring";
   /// For the algorithms that can send encoded blocks.
   std::string codec = "fp32";
@@ -66,6 +67,9 @@ struct StepBenchOptions {
   /// This rank computes `slowdown` times slower: it sleeps in every step. Negative: no rank does.
   int slow_rank = -1;
   double slowdown = 4.0;
+  /// Milliseconds that every rank sleeps in every step, the slow one `slowdown` times as long. So a
+  /// few cores can stand for many. 0: ranks only compute.
+  double sleep_ms = 0.0;
   /// Report the mean loss over ranks for every step, warm-up included.
   bool losses = false;
   /// The file for the timeline of all ranks; empty: none. It is about the first engine.

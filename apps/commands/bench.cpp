@@ -152,6 +152,11 @@ void add_slow_rank(CLI::App& command, StepBenchOptions& options) {
       ->check(CLI::Range(1.0, 1000.0))
       ->needs(rank)
       ->capture_default_str();
+  command
+      .add_option("--sleep-ms", options.sleep_ms,
+                  "Every rank sleeps so long in every step, and the slow one longer; 0: none does")
+      ->check(CLI::Range(0.0, 60'000.0))
+      ->capture_default_str();
 }
 
 void add_step_command(CLI::App& parent, int& exit_code) {

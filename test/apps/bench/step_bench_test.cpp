@@ -112,6 +112,24 @@ TEST(StepBench, ReportsTheKeysOfItsPeers) {
   }
 }
 
+TEST(StepBench, LetsRanksSleep) {
+  const auto lines = lines_of(2, {.engines = read_step_engines("async_gossip,gossip"),
+                                  .topology = "{name: static-exp}",
+                                  .steps = 4,
+                                  .rounds = 2,
+                                  .batch_size = 4,
+                                  .slow_rank = 1,
+                                  .slowdown = 3.0,
+                                  .sleep_ms = 2.0});
+  ASSERT_EQ(lines.size(), 3U);
+  for (const auto* line : {&lines[0], &lines[1]}) {
+    EXPECT_EQ((*line)["sleep_ms"], 2.0);
+    // Ranks that sleep for 2 and 6 ms make at most so many steps in 2 ms.
+    EXPECT_GT((*line)["steps_per_fast_step"], 0.0);
+    EXPECT_LE((*line)["steps_per_fast_step"], 1.0 + 1.0 / 3.0);
+  }
+}
+
 TEST(StepBench, LetsEnginesTakeTurnsOnTheSameProblem) {
   const auto lines = lines_of(1, {.engines = read_step_engines("gossip,local,compute"),
                                   .steps = 4,

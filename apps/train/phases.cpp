@@ -40,14 +40,6 @@ RunPhase read_algorithm_of(const Options& section, const std::optional<std::stri
   RunPhase phase;
   phase.method.algorithm = {section.choice("name", algorithm_names(), fallback), section};
   const AlgorithmEntry& entry = phase.method.algorithm.entry();
-  if (entry.asynchronous) {
-    section.fail("name",
-                 concat("a run logs, evaluates and saves after steps that all ranks make together, "
-                        "and ",
-                        entry.name,
-                        " has none, allowed: an algorithm in step, such as gossip. "
-                        "DecentralizedDataParallel and gossamer bench step run it"));
-  }
   phase.control = read_control(section, entry, world);
   return phase;
 }

@@ -20,6 +20,18 @@ constexpr std::uint64_t kModelStream = 1;
 // Losses that wait on a GPU until somebody wants to know them.
 constexpr std::int64_t kMostUnread = 1000;
 
+const RunConfig& checked(const RunConfig& config) {
+  for (const RunPhase& phase : config.phases) {
+    const AlgorithmEntry& entry = phase.method.algorithm.entry();
+    if (!entry.asynchronous) continue;
+    throw ConfigError(
+        concat("algorithm.name: a run logs, evaluates and saves after steps that all ranks make ",
+               "together, and ", entry.name, " has none, allowed: an algorithm in step, such as ",
+               "gossip. Programs with DecentralizedDataParallel and gossamer bench step can run it"));
+  }
+  return config;
+}
+
 std::shared_ptr<Model> make_net(const RunConfig& config, const TrainingLoop::Setup& setup) {
   auto net = config.model->make(setup.data->train->shape());
   Random random(config.seed, kModelStream);
@@ -104,7 +116,7 @@ std::optional<StepTimeline> make_timeline(const RunConfig& config,
 }  // namespace
 
 TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
-    : config_(config),
+    : config_(checked(config)),
       setup_(setup),
       loss_(loss_for(config.loss, setup.data->train->target())),
       batches_(make_batches(config, setup)),

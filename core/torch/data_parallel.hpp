@@ -14,9 +14,10 @@
 //
 // Collective calls, made by every rank at the same step: the constructor, backward(),
 // finish_step(), drain(), global_average(), write_parameters(), visit(), replan(), switch_to().
-// Under an asynchronous algorithm (AlgorithmEntry::asynchronous) the ranks may make different numbers of
-// steps between two of these calls, and backward() and finish_step() are no longer collective.
-// drain() and all calls that drain then change the model, because they mix in what is under way.
+// Under an asynchronous algorithm (AlgorithmEntry::asynchronous) the ranks may make different
+// numbers of steps between two of these calls, and backward() and finish_step() are no longer
+// collective. drain() and all calls that drain then change the model, because they mix in what is
+// under way.
 //
 // Memory: the first backward() traces the order in which gradients arrive, compares it between the
 // ranks, cuts buckets, and moves the parameters into contiguous blocks. A tensor that shared memory

@@ -100,7 +100,7 @@ void Mailbox::free_edges() {
 
 bool Mailbox::is_overdue(const InEdge& edge, std::int64_t step) const {
   return config_.max_age && !edge.is_closed && !edge.arrival.done() &&
-         step - edge.heard >= *config_.max_age;
+         step - edge.heard > *config_.max_age;
 }
 
 void Mailbox::send_along(const std::vector<OutEdge*>& edges, bool is_last) {

@@ -15,7 +15,7 @@
 // an edge holds at most one letter that nobody has used. A step k of this rank:
 //
 //   take(k)     waits until for every in-edge a letter is here, or k - (the step that used the last
-//               letter) < max_age; then s' = s + sum of the letters' masses. The caller sets
+//               letter) <= max_age; then s' = s + sum of the letters' masses. The caller sets
 //               z <- (s / s') z + sum of (mass / s') z_letter - update / s'.
 //   release()   acknowledges the letters.
 //   send(k)     F = the free out-edges of round k; sends (z, s / (1 + |F|)) along each, and keeps
@@ -36,7 +36,7 @@
 // Letters also spread the number of steps, as another push-sum: mean_steps() follows the mean
 // number of steps of all ranks.
 //
-// Invariant: after take(k), k - (the step that used the last letter), the age, is below max_age.
+// Invariant: after take(k), k - (the step that used the last letter), the age, is at most max_age.
 // Errors: CommError; std::logic_error for calls in the wrong order. Not thread safe.
 
 #include <cstdint>
@@ -64,7 +64,8 @@ class Mailbox {
   struct Config {
     /// Bytes of the model in a letter.
     std::int64_t body_bytes = 0;
-    /// Own steps after which the rank waits for a new letter, at least 1; null: it never waits.
+    /// The rank waits when the last letter it has used is older than so many of its own steps. 0:
+    /// it uses a new letter in every step. Null: it never waits.
     std::optional<std::int64_t> max_age = {};
     /// Enqueues the copy of the model z into the block, which has body_bytes elements.
     std::function<void(const Block& body)> write = {};

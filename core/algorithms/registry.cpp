@@ -70,7 +70,7 @@ constexpr std::array kAsyncOptions = {
                 "bounded: a rank waits for a rank that it has not heard from for max_staleness "
                 "steps; one of bounded, asynchronous, default bounded"},
     OptionEntry{"max_staleness",
-                "own steps after which a rank waits for a new letter; an integer from 1 to "
+                "a rank waits for letters older than so many of its steps; an integer from 1 to "
                 "1000000, default 8"},
     OptionEntry{"rate_correction",
                 "the updates of slow ranks count for more; true or false, default false"},

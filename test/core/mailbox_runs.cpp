@@ -107,7 +107,7 @@ void require_sound(const MailboxOutcome& outcome, const MailboxRun& run, const s
   require(outcome.step_error < 1e-8, "the steps are off by ", outcome.step_error);
   require(outcome.spread < 1e-6, "the models differ from their mean by ", outcome.spread);
   if (run.max_age) {
-    require(outcome.largest_age < *run.max_age, "a letter is ", outcome.largest_age, " steps old");
+    require(outcome.largest_age <= *run.max_age, "a letter is ", outcome.largest_age, " steps old");
   }
 }
 

@@ -4,6 +4,7 @@ against bytes sent, and consensus distance against steps.
 
     scripts/plot_study.py runs/study_glyphs              writes runs/study_glyphs/plot.png
     scripts/plot_study.py runs/study_glyphs -o a.png
+    scripts/plot_study.py runs/study_algorithms --against-lr    accuracy at the end against learning rate
 
 One line per topology and optimizer: the mean over seeds, with a band of one standard deviation.
 One row of pictures per way in which labels are dealt out. A study that still runs can be drawn too.
@@ -12,6 +13,7 @@ One row of pictures per way in which labels are dealt out. A study that still ru
 import argparse
 import csv
 import math
+import re
 from pathlib import Path
 
 # Finds a Python with matplotlib, or says what to type.
@@ -75,6 +77,23 @@ def read_groups(folder, rows):
         group["accuracy"].append(series(run["eval"], "accuracy_mean_model"))
         group["consensus"].append(consensus_series(run))
         group["bytes_per_step"].append(float(row["bytes_sent_per_step"]))
+    return groups
+
+
+def lr_of(folder):
+    """The learning rate of a run."""
+    text = (folder / "config.yaml").read_text(encoding="utf-8")
+    section = re.search(r"^optimizer:\n((?: +.*\n)+)", text, re.MULTILINE)
+    return float(re.search(r"^ +lr: (\S+)", section[1], re.MULTILINE)[1])
+
+
+def read_by_lr(folder, rows):
+    """Labels -> topology -> learning rate -> the accuracies, in percent, at the end of the runs."""
+    groups = {}
+    for row in rows:
+        curve = groups.setdefault(row["dirichlet_alpha"], {}).setdefault(row["topology"], {})
+        accuracy = 100 * float(row["accuracy_mean_model"])
+        curve.setdefault(lr_of(folder / row["run"]), []).append(accuracy)
     return groups
 
 
@@ -168,16 +187,43 @@ def draw(rows, groups, output):
     save(figure, output)
 
 
+def draw_by_lr(groups, output):
+    set_style()
+    figure, panels = plt.subplots(
+        1, len(groups), figsize=(0.5 + 4.3 * len(groups), 4.2), layout="constrained", squeeze=False
+    )
+    for axes, (alpha, curves) in zip(panels[0], groups.items()):
+        for index, (name, accuracies) in enumerate(curves.items()):
+            rates = sorted(accuracies)
+            mean = np.array([np.mean(accuracies[rate]) for rate in rates])
+            deviation = np.array([np.std(accuracies[rate]) for rate in rates])
+            look = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+            draw_line(axes, rates, mean, deviation, {**look, "label": name})
+        axes.set_xscale("log")
+        axes.set_xlabel("learning rate")
+        axes.set_ylabel("accuracy of the mean model, %")
+        axes.set_title(f"labels dealt out with alpha {alpha}" if alpha else "the same labels everywhere")
+    handles, names = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper center", ncols=min(len(names), 6), frameon=False)
+    save(figure, output)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("study", type=Path, metavar="STUDY", help="the folder of a study")
     parser.add_argument("-o", "--output", type=Path, metavar="PNG", help="the picture to write")
+    parser.add_argument(
+        "--against-lr", action="store_true", help="accuracy at the end against the learning rate"
+    )
     arguments = parser.parse_args()
     rows = read_rows(arguments.study)
     output = arguments.output or arguments.study / "plot.png"
-    draw(rows, read_groups(arguments.study, rows), output)
+    if arguments.against_lr:
+        draw_by_lr(read_by_lr(arguments.study, rows), output)
+    else:
+        draw(rows, read_groups(arguments.study, rows), output)
     print(f"wrote {output}")
 
 

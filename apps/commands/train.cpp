@@ -224,6 +224,8 @@ class TrainRun {
     logger.info(concat(describe(config.phases), ", ", world.size,
                        world.size == 1 ? " rank, " : " ranks, ", trainer.total_steps(),
                        " steps, into ", folder.path()));
+    const std::string advice = accuracy_advice(config);
+    if (!advice.empty() && world.size > 1) logger.info(advice);
   }
 
   const TrainArguments& arguments_;

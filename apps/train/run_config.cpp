@@ -1,5 +1,6 @@
 #include "apps/train/run_config.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -232,6 +233,16 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
   root.reject_unknown();
   config.resolved = root.resolved();
   return config;
+}
+
+std::string accuracy_advice(const RunConfig& config) {
+  const auto states = config.optimizer->state_names();
+  const bool has_moments = std::ranges::find(states, "v") != states.end();
+  const ResolvedValue unshared{"algorithm.share_moments", "0"};
+  const bool shares = std::ranges::find(config.resolved, unshared) == config.resolved.end();
+  if (!config.dirichlet_alpha || !has_moments || shares) return "";
+  return "the workers' labels differ, and every worker divides by second moments of its own; "
+         "algorithm.share_moments=32 makes them common and is more accurate (docs/accuracy.md)";
 }
 
 }  // namespace gossamer::apps

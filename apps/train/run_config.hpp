@@ -130,4 +130,7 @@ struct RunConfig {
 /// run.output_dir is not given.
 RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path);
 
+/// Advice about a setting that is known to cost accuracy (docs/accuracy.md); empty: there is none.
+std::string accuracy_advice(const RunConfig& config);
+
 }  // namespace gossamer::apps

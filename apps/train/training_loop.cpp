@@ -24,10 +24,10 @@ const RunConfig& checked(const RunConfig& config) {
   for (const RunPhase& phase : config.phases) {
     const AlgorithmEntry& entry = phase.method.algorithm.entry();
     if (!entry.asynchronous) continue;
-    throw ConfigError(
-        concat("algorithm.name: a run logs, evaluates and saves after steps that all ranks make ",
-               "together, and ", entry.name, " has none, allowed: an algorithm in step, such as ",
-               "gossip. Programs with DecentralizedDataParallel and gossamer bench step can run it"));
+    throw ConfigError(concat(
+        "algorithm.name: a run logs, evaluates and saves after steps that all ranks make ",
+        "together, and ", entry.name, " has none, allowed: an algorithm in step, such as ",
+        "gossip. Programs with DecentralizedDataParallel and gossamer bench step can run it"));
   }
   return config;
 }

@@ -216,6 +216,16 @@ TEST(RunConfig, HasADefaultForEverything) {
   EXPECT_EQ(config.eval_every, 0);
 }
 
+TEST(RunConfig, AdvisesToShareMomentsWhereLabelsDiffer) {
+  const auto advice = [](const std::string& yaml) { return accuracy_advice(read_text(yaml)); };
+  const std::string uneven = "data: {dirichlet_alpha: 0.5}\n";
+  EXPECT_NE(advice(uneven).find("algorithm.share_moments=32"), std::string::npos);
+  EXPECT_EQ(advice(""), "");
+  EXPECT_EQ(advice(uneven + "algorithm: {name: gossip, share_moments: 8}\n"), "");
+  EXPECT_EQ(advice(uneven + "algorithm: allreduce\n"), "");
+  EXPECT_EQ(advice(uneven + "optimizer: {name: sgd}\n"), "");
+}
+
 TEST(RunConfig, ReadsPhasesOfAlgorithms) {
   const RunConfig config = read_text(
       "algorithm: {phases: [{until: 10, algorithm: allreduce}, {until: 20, algorithm: gossip, "

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/algorithm.hpp"
 
@@ -31,6 +32,15 @@ inline constexpr std::array kAlgorithmVariants = {
     std::pair{"late_average", "every: 2, late: 2"},
     std::pair{"late_average", "every: 5, late: 3, warmup: 2"},
 };
+
+/// The algorithms whose ranks go in step, so that runs repeat bit for bit. async_gossip_test.cpp
+/// tests the others.
+inline std::vector<std::string> algorithms_in_step() {
+  std::vector<std::string> names = algorithm_names();
+  std::erase_if(names,
+                [](const std::string& name) { return AlgorithmChoice(name).entry().asynchronous; });
+  return names;
+}
 
 /// The topology on which tests run an algorithm, if they do not care: `usual`, if it will do.
 inline std::string topology_for(std::string_view algorithm, std::string_view usual) {

@@ -103,7 +103,7 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const Where where : {Where::kHost, Where::kLagging, Where::kRelayed, Where::kDevice,
                             Where::kDirect, Where::kNccl}) {
-    for (const std::string& algorithm : algorithm_names()) {
+    for (const std::string& algorithm : algorithms_in_step()) {
       if (!runs_at(algorithm, where)) continue;
       cases.push_back({where, algorithm, topology_for(algorithm, "ring")});
     }

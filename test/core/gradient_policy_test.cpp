@@ -182,7 +182,7 @@ Spoil spoil_rank_2(double poison) {
 
 TEST(Abort, NamesRankStepAndParameterBeforeAnythingIsSent) {
   for (const double poison : {kNan, kInf, -kInf}) {
-    for (const std::string& algorithm : algorithm_names()) {
+    for (const std::string& algorithm : algorithms_in_step()) {
       SCOPED_TRACE(concat(algorithm, ", ", poison));
       expect_said(train_with(pairs_of(algorithm, NonFinite::kAbort), spoil_rank_2(poison)), kRank2);
     }
@@ -191,7 +191,7 @@ TEST(Abort, NamesRankStepAndParameterBeforeAnythingIsSent) {
 
 TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
   for (const Where where : kLaggingPlaces) {
-    for (const std::string& algorithm : algorithm_names()) {
+    for (const std::string& algorithm : algorithms_in_step()) {
       if (!runs_at(algorithm, where)) continue;
       for (const std::string& topology :
            std::set{topology_for(algorithm, "ring"), topology_for(algorithm, "hierarchical")}) {
@@ -244,7 +244,7 @@ TEST(Abort, LeavesNothingBehindThatTheWorkerWouldUse) {
 }
 
 TEST(Skip, LeavesTheStepOutOnAllRanksAndGoesOnMixing) {
-  for (const std::string& algorithm : algorithm_names()) {
+  for (const std::string& algorithm : algorithms_in_step()) {
     const Problem problem = pairs_of(algorithm, NonFinite::kSkip);
     run_ranks(4, [&](Communicator& communicator, const World& world) {
       ToyModel model = model_of(problem, communicator);

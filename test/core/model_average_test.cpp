@@ -122,7 +122,7 @@ TEST(ModelAverage, TakesRoundedCopiesAlong) {
 
 TEST(ModelAverage, DoesNotDisturbTraining) {
   // Averaging and restoring between steps, and before the first, must not change the training.
-  for (const std::string& algorithm : algorithm_names()) {
+  for (const std::string& algorithm : algorithms_in_step()) {
     Problem problem;
     problem.num_ranks = 4;
     problem.algorithm = algorithm;

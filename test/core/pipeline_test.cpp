@@ -120,7 +120,7 @@ class EveryAlgorithmName : public testing::TestWithParam<std::string> {
     return problem;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Algorithms, EveryAlgorithmName, testing::ValuesIn(algorithm_names()),
+INSTANTIATE_TEST_SUITE_P(Algorithms, EveryAlgorithmName, testing::ValuesIn(algorithms_in_step()),
                          own_name);
 
 TEST_P(EveryAlgorithmName, RefusesASecondGradientInOneStep) {

@@ -46,7 +46,7 @@ TEST(SavedState, IsTestedForEveryPlugIn) {
     for (const auto& [name, options] : list) found.insert(name);
     EXPECT_EQ(found, std::set<std::string>(names.begin(), names.end()));
   };
-  covers(algorithms(), algorithm_names());
+  covers(algorithms(), algorithms_in_step());
   covers(kOptimizers, optimizer_names());
 }
 

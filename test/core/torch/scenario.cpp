@@ -131,7 +131,7 @@ std::vector<std::string> config_errors(int num_ranks,
 
 std::vector<Scenario> with_every_algorithm(const Scenario& scenario) {
   std::vector<Scenario> scenarios;
-  for (const std::string& name : algorithm_names()) {
+  for (const std::string& name : algorithms_in_step()) {
     scenarios.push_back(scenario);
     scenarios.back().algorithm = name;
     scenarios.back().topology = topology_for(name, scenario.topology);

@@ -54,7 +54,7 @@ class AsyncGossip : public Algorithm {
 
   Intake before_update(Bucket& bucket) override {
     if (!std::exchange(is_in_step_, true)) {
-      taken_ = mailbox_->take(setup_.progress.num_steps);
+      taken_ = mailbox_->take(setup_.progress.round());
       if (options_.corrects_rates) taken_.update_scale *= next_scale();
     }
     return {.keep = taken_.keep,
@@ -66,7 +66,7 @@ class AsyncGossip : public Algorithm {
     // The call that repeats a step after loading: drain() has left nothing to repeat.
     if (!std::exchange(is_in_step_, false)) return;
     mailbox_->release();
-    mailbox_->send(setup_.progress.num_steps);
+    mailbox_->send(setup_.progress.round());
   }
 
   void drain() override {
@@ -117,8 +117,8 @@ class AsyncGossip : public Algorithm {
     return inboxes_;
   }
 
-  /// The mean number of steps of all ranks since this rank's last update. Letters bring them in
-  /// bursts, so a small part of what is due is made up for in each update.
+  /// The mean number of steps of all ranks since this rank's last update, as far as letters have
+  /// told; at most kLargestScale. The next update makes up for the rest.
   double next_scale() {
     const double due = mailbox_->mean_steps() - steps_applied_;
     const double scale = std::clamp(due, 0.0, kLargestScale);

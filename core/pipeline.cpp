@@ -311,21 +311,13 @@ void Pipeline::check_between_steps(std::string_view call) const {
 }
 
 void Pipeline::average_ranks() {
-  const double weight = lanes_->push_sum_weight();
+  std::vector<ParameterMemory> states;
   for (const Bucket& bucket : buckets_) {
-    if (weight == 1.0) break;
-    const Buffer& x = bucket.parameters();
-    const Buffer copy = stream_.allocate(x.block().numel, x.block().dtype);
-    stream_.copy(copy.block(), x.block());
-    enqueue_mix(stream_, x.block(), 0.0, {{copy.block(), weight}}, Coding(), config_.simd);
-    stream_.keep(both(copy.owner(), x.owner()));
-  }
-  std::vector<ParameterMemory> blocks = memory();
-  for (const Bucket& bucket : buckets_) {
-    for (Buffer& state : bucket.states()) blocks.push_back({.parameters = std::move(state)});
+    for (Buffer& state : bucket.states()) states.push_back({.parameters = std::move(state)});
   }
   // Nobody takes the ranks' own values back.
-  static_cast<void>(ModelAverage(communicator_, stream_, std::move(blocks)));
+  static_cast<void>(ModelAverage(communicator_, stream_, memory(), lanes_->push_sum_weight()));
+  static_cast<void>(ModelAverage(communicator_, stream_, std::move(states)));
   SharedNumbers numbers;
   visit_numbers(numbers);
   numbers.share(communicator_);

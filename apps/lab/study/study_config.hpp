@@ -8,8 +8,9 @@
 //     steps: 300
 //     topologies: [allreduce, ring, {name: base-k, k: 3}]
 //     algorithms: [gossip, gradient_tracking, {name: outer, every: 10}]    # gossip by default
-//     codecs: [fp32, int8]                                                 # base.comm.codec by
-//     default optimizers: [adamw, {name: accum_adamw, accum_iter: 4}] seeds: [1, 2, 3]
+//     codecs: [fp32, int8]                                # base.comm.codec by default
+//     optimizers: [adamw, {name: accum_adamw, accum_iter: 4}]
+//     seeds: [1, 2, 3]
 //     dirichlet_alpha: [null, 0.5]
 //
 // The study has one run for every combination of the lists' items. Each run is an ordinary training

@@ -98,9 +98,6 @@ torch::Tensor mlp_loss(Bag& model, int rank, int step) {
 }
 
 void on_ranks(int num_ranks, const std::function<void(Communicator&)>& body) {
-  // Makes LibTorch's generator before there are other threads; the thread sanitizer does not see
-  // how LibTorch's own threads wait for it.
-  torch::manual_seed(1);
   const LaunchOptions options{.num_ranks = num_ranks, .timeout_s = 60, .log_level = LogLevel::kOff};
   const int code = launch("threads", options, [&](Communicator& communicator, const World&) {
     at::set_num_threads(1);

@@ -96,8 +96,9 @@ class Algorithm {
   /// Bucket::add_state(). Called after drain().
   virtual void visit(StateVisitor& /*visitor*/) {}
 
-  /// This rank's weight in the mean of all ranks' models. The weights sum to the number of ranks.
-  /// Called after drain().
+  /// This rank's weight in the mean of all ranks' models, where it does not follow from the
+  /// topology alone (Pipeline::model_weight()). The weights sum to the number of ranks. Called
+  /// after drain().
   [[nodiscard]] virtual double model_weight() const { return 1.0; }
 
   /// Called after a step with a gradient that was not finite, on a stream that lags behind. Returns

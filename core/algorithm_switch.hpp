@@ -13,10 +13,10 @@
 // needs equal models is always given equal ranks so: with optimizers of different states their
 // models would part again.
 //
-// In a directed topology push-sum keeps a weighted mean of the ranks' parameters (push_sum.hpp). A
-// switch that averages uses its weights. A switch that does not average leaves the parameters as
-// they are, and the new algorithm keeps their plain mean. The two means differ only as far as the
-// ranks do, and only if ranks hear from unequally many others.
+// In a directed topology and under async_gossip, mixing preserves a weighted mean of the ranks'
+// parameters. A switch that averages uses these weights (Pipeline::model_weight()). A switch that
+// does not average leaves the parameters as they are, and the new algorithm preserves their plain
+// mean. The two means differ only as far as the ranks do.
 
 #include <cstdint>
 #include <memory>

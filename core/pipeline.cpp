@@ -294,9 +294,10 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   agree_on_switch(communicator_, to, progress_.num_steps);
   check_choice(to.algorithm.entry(), to.topology.get(), config_);
   drain();
+  const double weight = model_weight();
   algorithm_.reset();
   for (Bucket& bucket : buckets_) bucket.drop_added_states();
-  if (to.averages()) average_ranks();
+  if (to.averages()) average_ranks(weight);
   lanes_->set_topology(to.topology);
   config_.algorithm = to.algorithm;
   config_.topology = to.topology;
@@ -310,13 +311,13 @@ void Pipeline::check_between_steps(std::string_view call) const {
   if (inside) throw std::logic_error(concat("Pipeline: ", call, "() inside a step"));
 }
 
-void Pipeline::average_ranks() {
+void Pipeline::average_ranks(double weight) {
   std::vector<ParameterMemory> states;
   for (const Bucket& bucket : buckets_) {
     for (Buffer& state : bucket.states()) states.push_back({.parameters = std::move(state)});
   }
   // Nobody takes the ranks' own values back.
-  static_cast<void>(ModelAverage(communicator_, stream_, memory(), lanes_->push_sum_weight()));
+  static_cast<void>(ModelAverage(communicator_, stream_, memory(), weight));
   static_cast<void>(ModelAverage(communicator_, stream_, std::move(states)));
   SharedNumbers numbers;
   visit_numbers(numbers);
@@ -343,6 +344,10 @@ const Progress& Pipeline::progress() {
 double Pipeline::lr() {
   close_step();
   return config_.schedule->lr(progress_.num_updates());
+}
+
+double Pipeline::model_weight() const {
+  return algorithm_->model_weight() * lanes_->push_sum_weight();
 }
 
 std::vector<ParameterMemory> Pipeline::memory() const {

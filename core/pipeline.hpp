@@ -127,8 +127,9 @@ class Pipeline {
   /// The learning rate of the last step. Never waits.
   [[nodiscard]] double last_lr() const { return last_lr_; }
   [[nodiscard]] Stream& stream() { return stream_; }
-  /// This rank's weight in the mean of all ranks' models. Call after drain().
-  [[nodiscard]] double model_weight() const { return algorithm_->model_weight(); }
+  /// This rank's weight in the mean of all ranks' models; 1 except in directed topologies and where
+  /// ranks are asynchronous. Call after drain().
+  [[nodiscard]] double model_weight() const;
   /// The memory of all parameters, bucket by bucket.
   [[nodiscard]] std::vector<ParameterMemory> memory() const;
 
@@ -143,9 +144,9 @@ class Pipeline {
   void make_algorithm();
   /// Throws std::logic_error if a gradient of the next step has arrived.
   void check_between_steps(std::string_view call) const;
-  /// Makes all ranks equal: parameters and the optimizer's states become their means, parameters
-  /// with push-sum's weights, and counts the largest one.
-  void average_ranks();
+  /// Makes all ranks equal: parameters and the optimizer's states become their means, and counts
+  /// the largest one. `weight`: this rank's weight in the mean of the parameters.
+  void average_ranks(double weight);
   /// Shows the visitor the numbers that decide on updates.
   void visit_numbers(StateVisitor& visitor);
   [[nodiscard]] bool defers() const { return algorithm_->updates_at_end() || policy_.defers(); }

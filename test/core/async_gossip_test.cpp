@@ -63,6 +63,20 @@ TEST(AsyncGossip, KeepsTheMeanWhereNothingIsUpdated) {
   });
 }
 
+TEST(AsyncGossip, HandsItsMeanOn) {
+  Problem problem = async_problem(3);
+  problem.lr = 0.0;
+  run_ranks(3, [&](Communicator& communicator, const World& world) {
+    ToyModel model = model_of(problem, communicator);
+    const std::vector<double> before = weighted_mean(communicator, model);
+    for (int step = 0; step < 10; ++step) train_step(problem, model, world.rank, step);
+    model.pipeline().switch_to({.algorithm = "allreduce"});
+    EXPECT_EQ(model.pipeline().model_weight(), 1.0);
+    const std::vector<double> values = model.values();
+    for (std::size_t e = 0; e < values.size(); ++e) EXPECT_NEAR(values[e], before[e], 1e-12);
+  });
+}
+
 /// The mean model after training in which rank 0 makes four steps while rank 1 makes one. Rank r
 /// has the function |x - r|^2 / 2. No rank may wait for another one in a step, because it would
 /// wait at the turn.

@@ -3,7 +3,9 @@
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/ranks.hpp"
+#include "test/topology/irregular.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -144,6 +146,41 @@ TEST(ModelAverage, DoesNotDisturbTraining) {
       model.pipeline().drain();
     });
     EXPECT_EQ(averaging, run_pipeline(problem)) << algorithm;
+  }
+}
+
+TEST(ModelAverage, PreservesTheMeanOfPushSum) {
+  Problem problem;
+  problem.num_ranks = 5;
+  problem.lr = 0.0;
+  problem.topology = std::make_shared<const IrregularDigraph>(5);
+  std::vector<double> start(problem.num_values());
+  for (int rank = 0; rank < 5; ++rank) {
+    const std::vector<double> own = start_of(problem, rank);
+    for (std::size_t e = 0; e < own.size(); ++e) start[e] += own[e] / 5;
+  }
+  for (const int num_steps : {0, 1, 2, 5}) {
+    SCOPED_TRACE(num_steps);
+    run_ranks(5, [&](Communicator& communicator, const World& world) {
+      ToyModel model = model_of(problem, communicator);
+      for (int step = 0; step < num_steps; ++step) train_step(problem, model, world.rank, step);
+      Pipeline& pipeline = model.pipeline();
+      pipeline.drain();
+      const auto average = [&](double weight) {
+        InlineStream stream;
+        ModelAverage mean(communicator, stream, pipeline.memory(), weight);
+        double most = 0.0;
+        for (std::size_t e = 0; e < start.size(); ++e) {
+          most = std::max(most, std::abs(model.values()[e] - start[e]));
+        }
+        mean.restore();
+        return most;
+      };
+      EXPECT_LE(average(pipeline.model_weight()), 1e-12);
+      if (num_steps == 2) {
+        EXPECT_GT(average(1.0), 1e-3) << "weights matter";
+      }
+    });
   }
 }
 

@@ -110,6 +110,8 @@ TEST(HostSlots, GiveTheBitsOfMessages) {
       SCOPED_TRACE(concat(topology->name(), " on ", n, " ranks"));
       Problem problem = problem_on_node(topology, n);
       for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
+        // Under sanitizers every number of ranks has one type.
+        if (kSanitized && (dtype == DType::kFloat32) != (n % 2 == 0)) continue;
         problem.dtype = dtype;
         const Trajectory expected = train_on_hosts(problem, 0);
         EXPECT_EQ(train_on_hosts(problem, n), expected) << "one host";

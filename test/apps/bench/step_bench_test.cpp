@@ -4,9 +4,11 @@
 #include "apps/bench/step_bench.hpp"
 
 #include "test/core/ranks.hpp"
+#include "test/sanitized.hpp"
 
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -159,7 +161,9 @@ TEST(StepBench, LearnsWithEncodedGradientsAsWithPlainOnes) {
   };
   const std::vector<double> plain = losses_with("fp32");
   ASSERT_EQ(plain.size(), 12U);
-  for (const auto& [codec, bound] : {std::pair{"bf16", 0.01}, {"fp16", 0.01}, {"int8", 0.05}}) {
+  for (const auto& [codec, bound] : {std::pair{"int8", 0.05}, {"bf16", 0.01}, {"fp16", 0.01}}) {
+    // Half a minute for each codec.
+    if (kSanitized && std::string_view(codec) != "int8") break;
     const std::vector<double> coded = losses_with(codec);
     ASSERT_EQ(coded.size(), plain.size());
     EXPECT_EQ(coded.front(), plain.front()) << "before the first update";

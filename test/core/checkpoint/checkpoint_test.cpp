@@ -2,6 +2,7 @@
 
 #include "test/apps/folder.hpp"
 #include "test/base/thrown.hpp"
+#include "test/sanitized.hpp"
 
 #include <cstdint>
 #include <string>
@@ -125,12 +126,15 @@ TEST(Checkpoint, VerifiesAndKeepsItsManifest) {
   EXPECT_EQ(manifest.files.size(), 2U);
 }
 
+/// Under sanitizers every seventh bit: still every bit of some byte.
+constexpr std::size_t kBitStep = kSanitized ? 7 : 1;
+
 TEST(Checkpoint, FailsVerificationForAnyFlippedBitAndAnyLostByte) {
   const Folder folder;
   const std::string path = make_checkpoint(folder, "a", {});
   const std::string file = path + "/" + rank_file_name(1);
   const std::string whole = read_file(file);
-  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+  for (std::size_t bit = 0; bit < 8 * whole.size(); bit += kBitStep) {
     std::string bytes = whole;
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
     write_bytes(file, bytes);
@@ -154,7 +158,7 @@ TEST(Manifest, IsRefusedForAnyLostByteAndAnyFlippedBit) {
     write_bytes(file, whole.substr(0, size));
     ASSERT_THROW(read_manifest(path), CheckpointError) << size << " bytes";
   }
-  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+  for (std::size_t bit = 0; bit < 8 * whole.size(); bit += kBitStep) {
     std::string bytes = whole;
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
     write_bytes(file, bytes);

@@ -43,6 +43,7 @@ class Bucket {
 
   [[nodiscard]] std::int64_t index() const { return index_; }
   [[nodiscard]] const BucketSpec& spec() const { return spec_; }
+  [[nodiscard]] const Optimizer& optimizer() const { return optimizer_; }
   [[nodiscard]] const Buffer& parameters() const { return memory_.model.parameters; }
   [[nodiscard]] const ParameterMemory& model_memory() const { return memory_.model; }
   [[nodiscard]] std::int64_t num_entries() const {

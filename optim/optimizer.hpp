@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -85,6 +86,14 @@ struct PassTraffic {
   [[nodiscard]] std::int64_t bytes() const { return read + 2 * changed + written; }
 };
 
+/// Of an optimizer whose second moment stands still after a warm-up.
+struct FrozenMoments {
+  /// The decay of the first moment, whose state is named m.
+  double beta1 = 0.0;
+  /// The number of a parameter's updates after which its second moment stands still.
+  std::int64_t warmup = 0;
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -98,6 +107,8 @@ class Optimizer {
   /// one inbox: everything read is read once, everything new is written once. `model` is the type
   /// that the model computes with; bfloat16 has a master copy.
   [[nodiscard]] virtual PassTraffic least_traffic(std::int64_t step, DType model) const = 0;
+  /// Null if the second moment goes on moving, or if there is none.
+  [[nodiscard]] virtual std::optional<FrozenMoments> frozen_moments() const { return {}; }
   /// Mixes and updates one parameter, at once. Thread safe for distinct parameters.
   virtual void update(const ParameterUpdate& update) const = 0;
   /// Enqueues the step of a whole block on a stream that does not run on processors;

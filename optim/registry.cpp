@@ -5,6 +5,7 @@
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
+#include "optim/rules/qadam.hpp"
 #include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
 #include "optim/rules/tracker.hpp"
@@ -39,6 +40,13 @@ constexpr std::array kAccumAdam = {
                 "steps per update of the moments; an integer from 1 to 1000000, default 4"},
 };
 
+constexpr std::array kQAdam = {
+    kBetas,
+    kEps,
+    OptionEntry{"warmup",
+                "first updates, which are Adam's; then the second moment stands still; an integer "
+                ">= 1, default 100"},
+};
 constexpr std::array kQuasiGlobal = {
     OptionEntry{"beta", "weight of the buffer in a step; a number >= 0 and < 1, default 0.9"},
     OptionEntry{"mu",
@@ -102,6 +110,9 @@ template <class Build, Decay kDecay>
 std::unique_ptr<Optimizer> make_accum_adam(const Options& options) {
   return build_accum_adam<kDecay>(options, Build{});
 }
+std::unique_ptr<Optimizer> make_qadam(const Options& options) {
+  return build_qadam(options, BuildPlain{});
+}
 std::unique_ptr<Optimizer> make_qg_sgd(const Options& options) {
   return build_qg_sgd(options, BuildPlain{});
 }
@@ -133,6 +144,11 @@ constexpr std::array kOptimizers = {
                    .options = kAccumAdam,
                    .make = make_accum_adam<BuildPlain, Decay::kDecoupled>,
                    .make_in_extra = make_accum_adam<BuildExtra, Decay::kDecoupled>},
+    OptimizerEntry{.name = "qadam",
+                   .summary = "Adam whose second moment stands still after a warm-up, for "
+                              "allreduce with sends: momentum",
+                   .options = kQAdam,
+                   .make = make_qadam},
     OptimizerEntry{.name = "qg_sgd",
                    .summary = "gradient descent with quasi-global momentum, for gossip",
                    .options = kQuasiGlobal,

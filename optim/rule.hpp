@@ -42,7 +42,7 @@
 namespace gossamer {
 
 /// Where a step stands in a cycle of accumulation; a cycle of one step has kOnly. Rules without
-/// cycles use kFirst for a parameter's first step if that step is special, and kMiddle otherwise.
+/// cycles use kFirst for a parameter's first steps if they are special, and kMiddle otherwise.
 enum class Phase : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 
 template <class Rule>

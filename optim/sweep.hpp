@@ -214,6 +214,13 @@ class RuleOptimizer : public Optimizer {
             .changed = size_of(master) + states(reads & writes),
             .written = states(writes & ~reads) + (master == model ? 0 : size_of(model))};
   }
+  [[nodiscard]] std::optional<FrozenMoments> frozen_moments() const override {
+    if constexpr (requires { rule_.frozen_moments(); }) {
+      return rule_.frozen_moments();
+    } else {
+      return std::nullopt;
+    }
+  }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
   void update_on_device(Stream& stream, const BlockUpdate& update) const override {
     cuda_sweep(rule_, stream, update);

@@ -7,11 +7,25 @@
 // Under a codec the lanes send encoded gradients, and exact flags (core/coded_sum.hpp). The sum is
 // still the same on all ranks, bit for bit.
 //
+// `sends: momentum` is QAdam (Gan et al., "BAGUA", VLDB 2021; the two phases of 1-bit Adam, Tang et
+// al., ICML 2021). During the warm-up of the optimizer qadam the ranks sum their gradients, and no
+// codec rounds them. Afterwards every rank sends the momentum that it would have alone:
+//
+//   m_i = b1 m + (1 - b1) g_i,   m' = mean of R(m_i),   x' = x - lr m' / (sqrt(v) + eps)
+//
+// All ranks know m, so the mean momentum tells the mean gradient: (m' - b1 m) / (1 - b1). The
+// optimizer gets this gradient, and makes m' of it. So clipping, scaling, weight decay and skipped
+// steps are those of sums of gradients. QAdam has no error feedback, and 1-bit Adam has.
+//
 // A parameter that no rank has used stays as it is. A parameter that some ranks have used is
 // updated on all ranks, so that the models stay equal.
 
+#include <optional>
+
+#include "base/error.hpp"
 #include "core/bucket_lanes.hpp"
 #include "core/packed_gradients.hpp"
+#include "optim/block_update.hpp"
 
 namespace gossamer {
 namespace {
@@ -20,6 +34,54 @@ struct AllReduceOptions {
   bool overlaps = true;
   bool delays = false;
   bool averages = true;
+  bool sends_momentum = false;
+};
+
+/// What the ranks send after the warm-up in place of their gradients, and its way back.
+class Momentum {
+ public:
+  /// Throws ConfigError if the optimizer's second moment never stands still.
+  explicit Momentum(const AlgorithmSetup& setup) : setup_(setup) {
+    for (const Bucket& bucket : setup.buckets) {
+      const std::optional<FrozenMoments> moments = bucket.optimizer().frozen_moments();
+      if (!moments) {
+        throw ConfigError(
+            "algorithm.sends: momentum needs an optimizer whose second moment stands still after a "
+            "warm-up; take the optimizer qadam, or send gradients");
+      }
+      moments_ = *moments;
+      gradients_.add(
+          setup.stream.allocate(bucket.spec().numel + bucket.num_entries(), bucket.spec().dtype));
+    }
+  }
+
+  /// True: the warm-up is over. The same on all ranks, because they skip steps together.
+  [[nodiscard]] bool is_sent() const { return setup_.progress.num_updates() >= moments_.warmup; }
+  /// g <- b1 m + (1 - b1) g. Flags behind the gradients stay.
+  void encode(const Bucket& bucket, const Block& packed) {
+    mix_with_momentum(bucket, packed, 1.0 - moments_.beta1, moments_.beta1);
+  }
+  /// The sum of the gradients, from the sum of the momentum of all ranks. Valid until the next call
+  /// for this bucket.
+  ConstBlock decode(const Bucket& bucket, const ConstBlock& sum) {
+    const Block gradients = gradients_[bucket].block();
+    setup_.stream.copy(gradients, sum);
+    const double share = 1.0 - moments_.beta1;
+    mix_with_momentum(bucket, gradients, 1.0 / share,
+                      -setup_.lanes.num_ranks() * moments_.beta1 / share);
+    return gradients;
+  }
+
+ private:
+  /// x <- keep x + weight m.
+  void mix_with_momentum(const Bucket& bucket, const Block& x, double keep, double weight) {
+    enqueue_mix(setup_.stream, part_of(x, 0, bucket.spec().numel), keep,
+                {{bucket.state("m").block(), weight}}, Coding(), setup_.simd);
+  }
+
+  AlgorithmSetup setup_;
+  FrozenMoments moments_;
+  PerBucket<Buffer> gradients_;
 };
 
 class AllReduce : public Algorithm {
@@ -29,6 +91,16 @@ class AllReduce : public Algorithm {
         setup_(setup),
         lanes_(setup, LaneRounds::kSum, "gradients", PackedGradients::num_flags) {
     for (const Bucket& bucket : setup.buckets) packed_.add({bucket, setup.stream});
+    if (!options.sends_momentum) return;
+    momentum_.emplace(setup);
+    // No codec encodes anything: num_coded is 0.
+    warmup_lanes_ = BucketLanes(setup, [](const Bucket& bucket) {
+      return LaneSpec{.rounds = LaneRounds::kSum,
+                      .bucket = bucket.index(),
+                      .numel = bucket.spec().numel + bucket.num_entries(),
+                      .dtype = bucket.spec().dtype,
+                      .content = "gradients"};
+    });
   }
 
   [[nodiscard]] bool updates_at_end() const override { return !options_.delays; }
@@ -39,17 +111,21 @@ class AllReduce : public Algorithm {
   void gradients_ready(Bucket& bucket) override {
     if (options_.delays) return;
     packed_[bucket].pack(bucket);
+    if (sends_momentum()) momentum_->encode(bucket, packed_[bucket].buffer().block());
     if (options_.overlaps) start(bucket);
   }
   void gradients_complete() override {
     if (!options_.delays && !options_.overlaps) start_all();
   }
   void final_gradients(Bucket& bucket) override {
-    lanes_[bucket].wait();
-    const Intake sum = lanes_[bucket].take();
+    Lane& lane = lanes()[bucket];
+    lane.wait();
+    const Intake arrived = lane.take();
+    ConstBlock sum = arrived.inboxes.empty() ? ConstBlock() : arrived.inboxes.front().block;
+    if (sends_momentum() && sum.data != nullptr) sum = momentum_->decode(bucket, sum);
     // The sum of the step before has arrived, so the block that was sent may be overwritten.
     if (options_.delays) packed_[bucket].pack(bucket);
-    packed_[bucket].unpack(bucket, sum.inboxes.empty() ? ConstBlock() : sum.inboxes.front().block);
+    packed_[bucket].unpack(bucket, sum);
   }
 
   void after_update(Bucket& bucket) override {
@@ -58,8 +134,14 @@ class AllReduce : public Algorithm {
   void end_step() override {
     if (options_.delays && !options_.overlaps) start_all();
   }
-  void drain() override { lanes_.drain(); }
-  void forget() override { lanes_.forget(); }
+  void drain() override {
+    lanes_.drain();
+    warmup_lanes_.drain();
+  }
+  void forget() override {
+    lanes_.forget();
+    warmup_lanes_.forget();
+  }
   void visit(StateVisitor& visitor) override {
     if (!options_.delays) return;
     for (const Bucket& bucket : setup_.buckets) packed_[bucket].visit(visitor, bucket);
@@ -70,8 +152,11 @@ class AllReduce : public Algorithm {
   }
 
  private:
+  [[nodiscard]] bool sends_momentum() const { return momentum_ && momentum_->is_sent(); }
+  /// The lanes of this step.
+  BucketLanes& lanes() { return momentum_ && !momentum_->is_sent() ? warmup_lanes_ : lanes_; }
   void start(const Bucket& bucket) {
-    lanes_[bucket].start(setup_.progress.round(), packed_[bucket].buffer());
+    lanes()[bucket].start(setup_.progress.round(), packed_[bucket].buffer());
   }
   void start_all() {
     for (const Bucket& bucket : setup_.buckets) start(bucket);
@@ -81,6 +166,10 @@ class AllReduce : public Algorithm {
   AlgorithmSetup setup_;
   BucketLanes lanes_;
   PerBucket<PackedGradients> packed_;
+  /// `sends: momentum`.
+  std::optional<Momentum> momentum_;
+  /// The same sums as in lanes_, never encoded.
+  BucketLanes warmup_lanes_;
 };
 
 }  // namespace
@@ -89,7 +178,13 @@ AlgorithmFactory read_allreduce(const Options& options) {
   const AllReduceOptions read{
       .overlaps = options.flag("overlap", true),
       .delays = options.integer("delay", {.fallback = 0, .min = 0, .max = 1}) == 1,
-      .averages = options.flag("average", true)};
+      .averages = options.flag("average", true),
+      .sends_momentum =
+          options.choice("sends", {"gradients", "momentum"}, "gradients") == "momentum"};
+  if (read.delays && read.sends_momentum) {
+    options.fail("sends",
+                 "momentum one step late is not possible, allowed with delay 1: gradients");
+  }
   return [read](const AlgorithmSetup& setup) { return std::make_unique<AllReduce>(read, setup); };
 }
 

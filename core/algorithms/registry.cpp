@@ -32,6 +32,9 @@ constexpr std::array kAllreduceOptions = {
     OptionEntry{"average",
                 "updates use the mean of all gradients, else their sum; true or false, default "
                 "true"},
+    OptionEntry{"sends",
+                "what the ranks sum; momentum: after the warm-up of the optimizer qadam; one of "
+                "gradients, momentum, default gradients"},
 };
 
 constexpr std::array kChocoOptions = {

@@ -8,6 +8,7 @@
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
+#include "optim/rules/qadam.hpp"
 #include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
 #include "optim/rules/tracker.hpp"
@@ -109,6 +110,7 @@ template void cuda_sweep(const AdamRule<Decay::kCoupled>&, Stream&, const BlockU
 template void cuda_sweep(const AdamRule<Decay::kDecoupled>&, Stream&, const BlockUpdate&);
 template void cuda_sweep(const AccumAdamRule<Decay::kCoupled>&, Stream&, const BlockUpdate&);
 template void cuda_sweep(const AccumAdamRule<Decay::kDecoupled>&, Stream&, const BlockUpdate&);
+template void cuda_sweep(const QAdamRule&, Stream&, const BlockUpdate&);
 template void cuda_sweep(const QuasiGlobalRule&, Stream&, const BlockUpdate&);
 template void cuda_sweep(const TrackerRule&, Stream&, const BlockUpdate&);
 template void cuda_sweep(const ExtraRule<PlainRule>&, Stream&, const BlockUpdate&);

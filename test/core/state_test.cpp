@@ -27,6 +27,7 @@ constexpr std::array kOptimizers = {
     std::pair{"adamw", ""},
     std::pair{"accum_adam", "accum_iter: 3"},
     std::pair{"accum_adamw", "accum_iter: 3"},
+    std::pair{"qadam", "warmup: 7"},
     std::pair{"qg_sgd", ""},
     std::pair{"extra", "rule: {name: accum_adamw, accum_iter: 3}"},
 };
@@ -226,6 +227,23 @@ TEST(SavedState, RepeatsASumInBytes) {
     EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
     c.replans = true;
     EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
+  }
+}
+
+TEST(SavedState, GoesOnInBothPhasesOfQAdam) {
+  for (const char* codec : {"fp32", "bf16", "int8"}) {
+    for (const int saved_after : {2, 3, 6}) {
+      SCOPED_TRACE(concat(codec, ", saved after ", saved_after));
+      Case c = case_of("allreduce", "sends: momentum");
+      c.optimizer = "qadam";
+      c.optimizer_options = "warmup: 3";
+      c.problem.codec = codec;
+      c.saved_after = saved_after;
+      const Values expected = train(c, false, 0);
+      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
+      c.replans = true;
+      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
+    }
   }
 }
 

@@ -22,6 +22,8 @@ struct Rule {
   double beta2 = 0.999;
   double eps = 1e-8;
   std::int64_t accum_iter = 1;
+  /// Of `qadam`.
+  std::int64_t warmup = 100;
   /// Of `extra`: the type of the rule inside, which has the other options.
   std::string inner = {};
 
@@ -51,6 +53,7 @@ struct Rule {
       return text.str();
     }
     text << "betas: [" << beta1 << ", " << beta2 << "], eps: " << eps;
+    if (type == "qadam") text << ", warmup: " << warmup;
     if (accumulates()) text << ", accum_iter: " << accum_iter;
     return text.str();
   }
@@ -79,6 +82,8 @@ class Optimizer {
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (rule_.type == "sgd") {
         sgd(i, p[i], g[i], lr, decay);
+      } else if (rule_.type == "qadam") {
+        qadam(i, p[i], g[i], lr, decay);
       } else if (rule_.accumulates()) {
         accum_adam(i, p[i], g[i], lr, decay);
       } else {
@@ -130,6 +135,16 @@ class Optimizer {
     m[i] = rule_.beta1 * m[i] + (1.0 - rule_.beta1) * g;
     v[i] = rule_.beta2 * v[i] + (1.0 - rule_.beta2) * g * g;
     apply_moments(p, m[i], v[i], lr, s_);
+  }
+
+  /// Adam, until the second moment and its correction stand still.
+  void qadam(std::size_t i, double& p, double g, double lr, double decay) {
+    if (s_ <= rule_.warmup) return adam(i, p, g, lr, decay);
+    m[i] = rule_.beta1 * m[i] + (1.0 - rule_.beta1) * (g + decay * p);
+    const double unbiased_m = m[i] / (1.0 - std::pow(rule_.beta1, static_cast<double>(s_)));
+    const double unbiased_v =
+        v[i] / (1.0 - std::pow(rule_.beta2, static_cast<double>(rule_.warmup)));
+    p -= lr * unbiased_m / (std::sqrt(unbiased_v) + rule_.eps);
   }
 
   void accum_adam(std::size_t i, double& p, double g, double lr, double decay) {

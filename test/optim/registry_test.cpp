@@ -34,8 +34,9 @@ TEST(OptimizerTable, HasWholeRows) {
     ASSERT_NE(optimizer, nullptr) << entry.name;
     EXPECT_LE(optimizer->num_states(), kMaxStates) << entry.name;
   }
-  EXPECT_EQ(optimizer_names(), (std::vector<std::string>{"sgd", "adam", "adamw", "accum_adam",
-                                                         "accum_adamw", "qg_sgd", "extra"}));
+  EXPECT_EQ(optimizer_names(),
+            (std::vector<std::string>{"sgd", "adam", "adamw", "accum_adam", "accum_adamw", "qadam",
+                                      "qg_sgd", "extra"}));
 }
 
 TEST(OptimizerTable, IsWhatTheseTestsGoThrough) {
@@ -74,6 +75,7 @@ TEST(MakeOptimizer, RefusesWrongOptionsByName) {
       {"accum_adam", "accum_iter: 0", "accum_iter"},
       {"accum_adamw", "accum_iter: -4", "accum_iter"},
       {"accum_adamw", "accum_iter: 2.5", "accum_iter"},
+      {"qadam", "warmup: 0", "warmup"},
       {"sgd", "momentum: 1.0", "momentum"},
       {"sgd", "momentum: -0.5", "momentum"},
       {"sgd", "nesterov: true", "nesterov"},
@@ -91,6 +93,16 @@ TEST(MakeOptimizer, LeavesUnknownOptionsToTheCaller) {
   const Options options = Options::parse("betas: [0.9, 0.99], beta3: 1");
   EXPECT_NO_THROW((void)make_optimizer("adam", options));
   EXPECT_THROW(options.reject_unknown(), ConfigError);
+}
+
+TEST(QAdam, LeavesItsSecondMomentAloneAfterTheWarmUp) {
+  const auto qadam = make_optimizer("qadam", Options::parse("warmup: 3"));
+  EXPECT_EQ(qadam->least_traffic(3, DType::kFloat32).bytes(), 32);
+  EXPECT_EQ(qadam->least_traffic(4, DType::kFloat32).bytes(), 28);
+  ASSERT_TRUE(qadam->frozen_moments());
+  EXPECT_EQ(qadam->frozen_moments()->warmup, 3);
+  EXPECT_EQ(qadam->frozen_moments()->beta1, 0.9);
+  EXPECT_FALSE(make_optimizer("adam")->frozen_moments());
 }
 
 TEST(ScheduleTable, HasWholeRows) {

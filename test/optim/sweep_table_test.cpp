@@ -19,6 +19,7 @@
 #include "optim/registry.hpp"
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"
+#include "optim/rules/qadam.hpp"
 #include "optim/rules/sgd.hpp"
 
 namespace gossamer {
@@ -196,6 +197,10 @@ const std::vector<Case> kCases = {
     {"adamw",
      [](const Layout& layout) {
        check_rule(AdamRule<Decay::kDecoupled>{kMoments}, "adamw", "", layout);
+     }},
+    {"qadam",
+     [](const Layout& layout) {
+       check_rule(QAdamRule{kMoments, 2}, "qadam", "warmup: 2", layout);
      }},
     {"accum_adam",
      [](const Layout& layout) {

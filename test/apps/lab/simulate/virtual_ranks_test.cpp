@@ -220,17 +220,20 @@ TEST(VirtualRanks, EncodeAsThePipelineDoes) {
 
 TEST(VirtualRanks, EncodeSumsAsThePipelineDoes) {
   for (const char* codec : {"bf16", "fp16", "int8"}) {
-    for (const char* options : {"", "delay: 1"}) {
+    for (const char* options : {"", "delay: 1", "sends: momentum"}) {
       for (const int n : {1, 2, 3, kSanitized ? 4 : 9}) {
         // No topology: sums need none. One bucket without gaps, because its shards decide which
         // elements share a scale.
-        const Problem problem{.num_ranks = n,
-                              .algorithm = "allreduce",
-                              .algorithm_options = options,
-                              .codec = codec,
-                              .sizes = {96},
-                              .bucket_bytes = 1 << 20,
-                              .num_steps = 10};
+        Problem problem{.num_ranks = n,
+                        .algorithm = "allreduce",
+                        .algorithm_options = options,
+                        .codec = codec,
+                        .sizes = {96},
+                        .bucket_bytes = 1 << 20,
+                        .num_steps = 10};
+        if (std::string_view(options) == "sends: momentum") {
+          problem.rule = {.type = "qadam", .eps = 1e-3, .warmup = 4};
+        }
         expect_the_pipelines_bits(problem, concat(codec, " {", options, "}"));
       }
     }

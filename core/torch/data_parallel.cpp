@@ -42,6 +42,27 @@ void check_hook_is_free(const NamedTensor& parameter) {
       ", allowed: one wrapper at a time and no such hooks of your own"));
 }
 
+/// Throws ConfigError for what no run can be made of. Looks at this rank's arguments alone.
+void check_arguments(const torch::nn::Module* module, const DataParallelOptions& options) {
+  if (module == nullptr) {
+    throw ConfigError("the module to wrap is a null pointer, allowed: a module with parameters");
+  }
+  const auto check_least = [](std::string_view option, auto value, decltype(value) least) {
+    // Not a number is refused as well.
+    if (value >= least) return;
+    throw ConfigError(
+        concat("DataParallelOptions::", option, " is ", value, ", allowed: ", least, " or more"));
+  };
+  check_least("weight_decay", options.weight_decay, 0.0);
+  check_least("num_threads", options.num_threads, 1);
+  check_least("bucket_bytes", options.bucket_bytes, 0);
+  check_least("average_buffers_every", options.average_buffers_every, 0);
+  if (options.dry_run) return;
+  const std::string reason =
+      why_not(options.algorithm.entry(), options.topology.get(), options.codec);
+  if (!reason.empty()) throw ConfigError(reason);
+}
+
 /// Asynchronous ranks make steps of their own.
 void check_needs_no_common_steps(const DataParallelOptions& options) {
   const std::string name = options.algorithm.name();
@@ -65,6 +86,7 @@ DataParallelCore::~DataParallelCore() = default;
 std::shared_ptr<DataParallelCore> DataParallelCore::create(
     std::shared_ptr<torch::nn::Module> module, Communicator& communicator,
     DataParallelOptions options) {
+  check_arguments(module.get(), options);
   auto state = std::make_unique<State>(std::move(module), communicator, std::move(options));
   agree(communicator, "their models", describe(state->tensors));
   const DataParallelOptions& wanted = state->options;

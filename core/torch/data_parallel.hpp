@@ -213,7 +213,8 @@ class DecentralizedDataParallel {
  public:
   /// Collective. Compares the models of all ranks, and copies rank 0's parameters and buffers to
   /// all. The communicator must outlive this object. Throws ConfigError if the models differ,
-  /// nothing can be trained, or the optimizer or the schedule is missing. Also throws it for a
+  /// nothing can be trained, the optimizer or the schedule is missing, an option has an impossible
+  /// value, or the algorithm cannot run on the topology. Also throws it for a null module, for a
   /// parameter of another wrapper, and for one whose type or layout is not allowed.
   DecentralizedDataParallel(std::shared_ptr<ModuleType> module, Communicator& communicator,
                             DataParallelOptions options)

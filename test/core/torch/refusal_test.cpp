@@ -3,6 +3,7 @@
 
 #include "test/core/torch/scenario.hpp"
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -169,15 +170,34 @@ TEST(Refusal, OfASparseGradientNamesTheParameter) {
   }
 }
 
+/// The text of the ConfigError for options, or for a null module.
+std::string refusal_of_arguments(const std::function<void(DataParallelOptions&)>& change,
+                                 bool has_module = true) {
+  return config_errors(2, [&](Communicator& communicator) {
+    DataParallelOptions options = Scenario().options();
+    change(options);
+    const DecentralizedDataParallel<Bag> model(has_module ? make_mlp(0) : nullptr, communicator,
+                                               options);
+  })[1];
+}
+
+TEST(Refusal, OfImpossibleArgumentsNamesWhatIsAllowed) {
+  expect_parts(refusal_of_arguments([](auto&) {}, false), {"null", "allowed: a module"});
+  expect_parts(refusal_of_arguments([](auto& options) { options.weight_decay = -0.1; }),
+               {"weight_decay is -0.1", "allowed: 0 or more"});
+  expect_parts(refusal_of_arguments([](auto& options) { options.weight_decay = NAN; }),
+               {"weight_decay is", "allowed: 0 or more"});
+  expect_parts(refusal_of_arguments([](auto& options) { options.num_threads = 0; }),
+               {"num_threads is 0", "allowed: 1 or more"});
+  expect_parts(refusal_of_arguments([](auto& options) { options.bucket_bytes = -1; }),
+               {"bucket_bytes is -1", "allowed: 0 or more"});
+  expect_parts(refusal_of_arguments([](auto& options) { options.average_buffers_every = -2; }),
+               {"average_buffers_every is -2", "allowed: 0 or more"});
+}
+
 TEST(Refusal, OfOptionsThatAreMissingOrUnknown) {
   const auto refused = [](const std::function<void(DataParallelOptions&)>& change) {
-    return config_errors(2, [&](Communicator& communicator) {
-      const Scenario scenario;
-      DataParallelOptions options = scenario.options();
-      change(options);
-      DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, options);
-      make_step(model, scenario, communicator.rank(), 0);
-    })[1];
+    return refusal_of_arguments(change);
   };
   expect_parts(refused([](auto& options) { options.optimizer.reset(); }), {"optimizer"});
   expect_parts(refused([](auto& options) { options.schedule.reset(); }), {"schedule"});

@@ -20,6 +20,7 @@
 
 #include "base/text.hpp"
 #include "core/grid_lane.hpp"
+#include "topology/edge_weights.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {
@@ -215,6 +216,24 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWithRulesThatSeeMixing) {
     SCOPED_TRACE(sees.rule.type);
     EXPECT_LE(largest_difference(run_pipeline(sees), expected_trajectory(sees)), 1e-12);
     expect_same_where_streams_lag(sees, std::array{Where::kLagging});
+  }
+}
+
+TEST(EdgeWeights, AreWhatGossipMixesWith) {
+  for (const char* topology : {"ring", "complete"}) {
+    for (const int n : {2, 3, 4}) {
+      SCOPED_TRACE(concat(topology, ", ", n, " ranks"));
+      Problem problem;
+      problem.num_ranks = n;
+      problem.topology = make_topology(topology, {.size = n, .node_size = n});
+      const Trajectory plain = expected_trajectory(problem);
+      problem.topology = with_edge_weights(problem.topology, [](const Edge& edge, std::int64_t k) {
+        return adaptive_factor(1.0 / static_cast<double>(1 + k % 3))(edge, k);
+      });
+      const Trajectory expected = expected_trajectory(problem);
+      EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
+      EXPECT_GE(largest_difference(plain, expected), 1e-3);
+    }
   }
 }
 

@@ -2,11 +2,14 @@
 
 #include "test/base/thrown.hpp"
 
+#include <cmath>
+#include <memory>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "topology/edge_weights.hpp"
 #include "topology/registry.hpp"
 #include "topology/spectrum.hpp"
 #include "topology/verify.hpp"
@@ -50,6 +53,48 @@ TEST(Every, RestsInBetween) {
     EXPECT_EQ(rare->round(3 * k + 2), base->round(k));
   }
   EXPECT_EQ(exact_after(*rare, 6), *rare->period());
+}
+
+TEST(WithEdgeWeights, ChangesWeightsAndKeepsEdges) {
+  const std::shared_ptr<const Topology> base =
+      make_topology("hierarchical", {.size = 8, .node_size = 2});
+  const auto weigh = [](const Edge& edge, std::int64_t k) {
+    return (edge.ranks.front() + k) % 2 == 0 ? edge.weight : 0.75;
+  };
+  const auto other = with_edge_weights(base, weigh);
+  EXPECT_EQ(find_violation(*other, 8, 50), std::nullopt);
+  EXPECT_EQ(other->period(), std::nullopt);
+  for (std::int64_t k = 0; k < 8; ++k) {
+    Round expected = base->round(k);
+    for (Edge& edge : expected.edges) {
+      if (edge.ranks.size() > 1) edge.weight = weigh(edge, k);
+    }
+    EXPECT_EQ(other->round(k), expected) << k;
+  }
+}
+
+TEST(WithEdgeWeights, TakesAShareOfTheMix) {
+  const std::shared_ptr<const Topology> ring = make_topology("ring", {.size = 5});
+  EXPECT_EQ(with_edge_weights(ring, adaptive_factor(1.0))->round(3), ring->round(3));
+  for (const Edge& edge : with_edge_weights(ring, adaptive_factor(0.5))->round(0).edges) {
+    EXPECT_EQ(edge.weight, edge.ranks.size() == 2 ? 0.75 : 1.0);
+  }
+}
+
+TEST(WithEdgeWeights, RefusesWhatIsNoWeight) {
+  const std::shared_ptr<const Topology> ring = make_topology("ring", {.size = 4});
+  for (const double weight : {-0.1, 1.1, std::nan("")}) {
+    const auto broken =
+        with_edge_weights(ring, [weight](const Edge&, std::int64_t) { return weight; });
+    const std::string what = what_of<ConfigError>([&] { (void)broken->round(1); });
+    EXPECT_TRUE(contains(what, "round 1, allowed: a number from 0 to 1")) << what;
+    EXPECT_THROW((void)adaptive_factor(weight), ConfigError);
+  }
+  const auto arcs =
+      with_edge_weights(make_topology("static-ring", {.size = 4}), adaptive_factor(0.5));
+  EXPECT_TRUE(contains(what_of<ConfigError>([&] { (void)arcs->round(0); }), "static-ring"));
+  EXPECT_THROW((void)with_edge_weights(nullptr, adaptive_factor(0.5)), ConfigError);
+  EXPECT_THROW((void)with_edge_weights(ring, nullptr), ConfigError);
 }
 
 TEST(Phases, FollowEachOther) {

@@ -55,24 +55,24 @@ Matrix d_squared(const Matrix& mixing, const Matrix& x, const Matrix& g, double 
 /// The root mean square distance of the ranks from the common optimum after 4000 steps from zero;
 /// infinite if the method diverges. `lazy`: W is (1 + W) / 2.
 double floor_of(Step step, const std::string& name, double lr, bool lazy = false) {
-  constexpr int kRanks = Quadratics::kRanks;
-  constexpr std::int64_t kDim = Quadratics::kDim;
+  constexpr int kNumRanks = Quadratics::kRanks;
+  constexpr std::int64_t kNumValues = Quadratics::kDim;
   const Quadratics problem(1);
-  const auto topology = make_topology(name, {.size = kRanks, .node_size = kRanks});
-  Matrix x = Matrix::Zero(kRanks, kDim);
+  const auto topology = make_topology(name, {.size = kNumRanks, .node_size = kNumRanks});
+  Matrix x = Matrix::Zero(kNumRanks, kNumValues);
   Matrix g = x;
   std::vector<Matrix> memory;
   for (int k = 0; k < 4000; ++k) {
-    for (int rank = 0; rank < kRanks; ++rank) {
-      problem.gradient(rank, {x.row(rank).data(), static_cast<std::size_t>(kDim)},
-                       {g.row(rank).data(), static_cast<std::size_t>(kDim)});
+    for (int rank = 0; rank < kNumRanks; ++rank) {
+      problem.gradient(rank, {x.row(rank).data(), static_cast<std::size_t>(kNumValues)},
+                       {g.row(rank).data(), static_cast<std::size_t>(kNumValues)});
     }
-    Matrix mixing = mixing_matrix(topology->round(k), kRanks);
-    if (lazy) mixing = 0.5 * (mixing + Matrix::Identity(kRanks, kRanks));
+    Matrix mixing = mixing_matrix(topology->round(k), kNumRanks);
+    if (lazy) mixing = 0.5 * (mixing + Matrix::Identity(kNumRanks, kNumRanks));
     x = step(mixing, x, g, lr, memory);
     if (!(x.cwiseAbs().maxCoeff() < 1e6)) return std::numeric_limits<double>::infinity();
   }
-  const Eigen::Map<const Eigen::RowVectorXd> optimum(problem.optimum().data(), kDim);
+  const Eigen::Map<const Eigen::RowVectorXd> optimum(problem.optimum().data(), kNumValues);
   return std::sqrt((x.rowwise() - optimum).rowwise().squaredNorm().mean());
 }
 

@@ -41,7 +41,9 @@ struct PlanArguments {
   double backward_share = 2.0 / 3.0;
   double straggler_cv = 0.0;
   double target = 1e-3;
-  std::string rank_by = "target";
+  /// Empty: budget for a cluster in several regions, otherwise target.
+  std::string rank_by;
+  double budget = 0.1;
   std::uint64_t seed = 1;
   bool json = false;
 };
@@ -90,11 +92,17 @@ std::vector<std::string> assumptions(const PlanArguments& arguments, const Links
   return sentences;
 }
 
+RankBy rank_by_of(const std::string& name, const Links& links) {
+  if (name.empty()) return links.regions.count() > 1 ? RankBy::kBudget : RankBy::kTarget;
+  if (name == "budget") return RankBy::kBudget;
+  return name == "step" ? RankBy::kStep : RankBy::kTarget;
+}
+
 void plan(const PlanArguments& arguments) {
-  PlanOptions options{.target = arguments.target,
-                      .rank_by = arguments.rank_by == "step" ? RankBy::kStep : RankBy::kTarget};
+  PlanOptions options{.target = arguments.target, .budget = arguments.budget};
   const int local = arguments.local_world_size > 0 ? arguments.local_world_size : 1;
   const Links links = links_of(arguments);
+  options.rank_by = rank_by_of(arguments.rank_by, links);
   const double given_ms = links.compute_s ? 1e3 * *links.compute_s : kAssumedComputeMs;
   options.model = {.world = {.size = arguments.world_size, .node_size = local},
                    .links = links,
@@ -195,8 +203,14 @@ void add_plan_command(CLI::App& program, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--rank-by", arguments->rank_by,
-                   "target: the time until the target; step: the time of a step")
-      ->check(CLI::IsMember({"target", "step"}))
+                   "target: the time until the target; step: the time of a step; budget: the time "
+                   "until the target, of the rows within --budget. Budget when not given and the "
+                   "links have regions, otherwise target")
+      ->check(CLI::IsMember({"target", "step", "budget"}));
+  command
+      ->add_option("--budget", arguments->budget,
+                   "Share of a step's time that communication may add, for --rank-by budget")
+      ->check(CLI::Range(0.0, 1e3))
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "Seed of the stragglers' random delays")
       ->capture_default_str();
@@ -204,7 +218,8 @@ void add_plan_command(CLI::App& program, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  gossamer plan --model-bytes 260e6 --world-size 16 --local-world-size 4 --compute-ms 80\n"
-      "  gossamer plan --model-bytes 12e6 --world-size 4 --links links.json --rank-by step");
+      "  gossamer plan --model-bytes 12e6 --world-size 4 --links links.json --rank-by step\n"
+      "  gossamer plan --model-bytes 498e6 --world-size 12 --links configs/links_continents.yaml");
   command->callback([arguments, &exit_code] {
     plan(*arguments);
     exit_code = static_cast<int>(ExitCode::kDone);

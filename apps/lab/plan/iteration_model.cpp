@@ -83,7 +83,7 @@ class Simulation {
   Simulation(const StepModel& model, const LinkTable& links, Scheme scheme, TrafficSource source)
       : model_(model), scheme_(scheme), source_(std::move(source)) {
     for (int link = 0; link < links.size(); ++link) {
-      const LinkSpeed& speed = links.speed(link);
+      const LinkSpeed speed = links.speed(link);
       links_.push_back({.bandwidth = speed.bandwidth,
                         .lost_s_per_byte = speed.lost_s_per_byte / links.num_payers(link),
                         .account = links.account(link)});

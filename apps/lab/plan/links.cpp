@@ -38,6 +38,7 @@ Links read_links(const Options& section) {
   links.update_bytes_per_s =
       section.number("update_bytes_per_s", {.fallback = 0.0, .min = 0.0, .max = 1e15});
   links.compute_s = section.optional_number("compute_s", {.min = 0.0, .max = 1e6});
+  links.regions = read_regions(section);
   if (!links.within && !links.between) {
     section.fail("within", "is missing, and so is between; allowed: one of them or both");
   }
@@ -55,6 +56,18 @@ nlohmann::ordered_json to_json(const Links& links) {
   if (links.between) json["between"] = to_json(*links.between);
   if (links.update_bytes_per_s > 0.0) json["update_bytes_per_s"] = links.update_bytes_per_s;
   if (links.compute_s) json["compute_s"] = *links.compute_s;
+  const Regions& regions = links.regions;
+  for (int a = 0; a < regions.count(); ++a) {
+    const Region& region = regions.list[static_cast<std::size_t>(a)];
+    json["regions"].push_back({{"name", region.name}, {"nodes", region.num_nodes}});
+    for (int b = a + 1; b < regions.count(); ++b) {
+      const auto other = static_cast<std::size_t>(b);
+      const RegionPath& path = regions.paths[static_cast<std::size_t>(a)][other];
+      json["across"].push_back({{"between", {region.name, regions.list[other].name}},
+                                {"latency_s", path.latency_s},
+                                {"bandwidth_bytes_per_s", path.bandwidth}});
+    }
+  }
   return json;
 }
 

@@ -9,13 +9,15 @@
 //
 // `within` or `between` may be missing if no two ranks talk that way. `update_bytes_per_s`,
 // `compute_s` and `lost_s_per_byte` are optional; they default to 0, nothing and 0: updates take no
-// time, the file does not say, and no time is lost. The file may be JSON or YAML.
+// time, the file does not say, and no time is lost. A cluster in several regions has two more keys
+// (regions.hpp). The file may be JSON or YAML.
 
 #include <optional>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "apps/lab/plan/regions.hpp"
 #include "base/options.hpp"
 
 namespace gossamer::apps {
@@ -42,6 +44,7 @@ struct Links {
   double update_bytes_per_s = 0.0;
   /// Seconds of forward and backward of a step, if the file says so.
   std::optional<double> compute_s = std::nullopt;
+  Regions regions = {};
   friend bool operator==(const Links&, const Links&) = default;
 };
 

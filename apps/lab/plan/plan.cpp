@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <tuple>
 
 #include <nlohmann/json.hpp>
 
+#include "apps/lab/plan/traffic.hpp"
 #include "base/error.hpp"
 #include "base/registry.hpp"
 #include "base/text.hpp"
@@ -27,11 +29,19 @@ constexpr std::int64_t kMostSteps = 96;
 // The largest world, in ranks, in which the rounds to the target are counted by following them.
 constexpr int kFollowedRanks = 32;
 constexpr double kNoGap = 1e-12;
+// The longest period that a plan for several regions tries, in steps.
+constexpr int kLongestPeriod = 256;
 
 /// A topology with options that are not the defaults.
 struct Variant {
   std::string_view name;
-  std::string_view option;
+  std::string_view option = {};
+  /// The second option; empty: none.
+  std::string_view second = {};
+  /// Ranks that the topology takes as one node (`comm.local_size`); 0: those of a host.
+  int local_size = 0;
+  /// The model follows whole periods, however long they are.
+  bool whole_periods = false;
 };
 constexpr std::array kVariants = {
     Variant{"base-k", "k: 3"},
@@ -39,10 +49,23 @@ constexpr std::array kVariants = {
     Variant{"hierarchical", "leaders: complete"},
 };
 
-std::string gossip_yaml(std::string_view name, std::string_view option) {
-  std::string text = concat("algorithm: gossip\ntopology:\n  name: ", name, "\n");
-  if (!option.empty()) text += concat("  ", option, "\n");
+std::string gossip_yaml(const Variant& variant) {
+  std::string text = "algorithm: gossip\n";
+  if (variant.local_size > 0) text += concat("comm:\n  local_size: ", variant.local_size, "\n");
+  text += concat("topology:\n  name: ", variant.name, "\n");
+  for (const std::string_view option : {variant.option, variant.second}) {
+    if (!option.empty()) text += concat("  ", option, "\n");
+  }
   return text;
+}
+
+std::string label_of(const Variant& variant) {
+  std::string label(variant.name);
+  if (variant.local_size > 0) label += " by region";
+  for (const std::string_view option : {variant.option, variant.second}) {
+    if (!option.empty()) label += concat(", ", option);
+  }
+  return label;
 }
 
 /// Number of steps to follow a topology for: whole periods if these are short.
@@ -68,18 +91,39 @@ std::optional<RoundCount> rounds_to_target(const Topology& topology, int world_s
   return RoundCount{.rounds = static_cast<std::int64_t>(rounds), .estimated = true};
 }
 
-PlanRow gossip_row(const PlanOptions& options, std::string_view name, std::string_view option) {
-  const std::string yaml = gossip_yaml(name, option);
+double sum_of(const std::vector<double>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), 0.0);
+}
+
+/// Bytes per step that leave a region, mean over a period or over `num_rounds` rounds.
+double bytes_across(const StepModel& model, const Topology& topology, std::int64_t num_rounds) {
+  if (model.links.regions.count() < 2) return 0.0;
+  const LinkTable links(model.world, model.links);
+  const std::int64_t count = std::min(topology.period().value_or(num_rounds), num_rounds);
+  double share = 0.0;
+  for (std::int64_t k = 0; k < count; ++k) {
+    share += share_across(traffic_of(topology.round(k), links), links);
+  }
+  return share / static_cast<double>(count) * sum_of(model.bucket_bytes);
+}
+
+PlanRow gossip_row(const PlanOptions& options, const Variant& variant) {
+  const std::string yaml = gossip_yaml(variant);
   // Read the configuration as training will read it.
   const Options root(parse_yaml(yaml, "plan"));
-  const auto topology = read_topology(root.section("topology"), options.model.world);
+  World world = options.model.world;
+  if (variant.local_size > 0) world.node_size = variant.local_size;
+  const auto topology = read_topology(root.section("topology"), world);
   StepModel model = options.model;
-  model.num_steps = num_steps(model, topology->period().value_or(1));
+  const std::int64_t period = topology->period().value_or(1);
+  model.num_steps = num_steps(model, period);
+  if (variant.whole_periods) model.num_steps = std::max(model.num_steps, period);
   PlanRow row{.yaml = yaml,
-              .label = option.empty() ? std::string(name) : concat(name, ", ", option),
+              .label = label_of(variant),
               .step = predict_gossip(model, *topology),
               .rounds = rounds_to_target(*topology, model.world.size, options.target)};
   if (row.rounds) row.target_s = static_cast<double>(row.rounds->rounds) * row.step.step_s;
+  row.bytes_across = bytes_across(model, *topology, model.num_steps);
   return row;
 }
 
@@ -87,12 +131,15 @@ PlanRow all_reduce_row(const PlanOptions& options) {
   StepModel model = options.model;
   model.num_steps = num_steps(model, 1);
   const StepPrediction step = predict_all_reduce(model);
+  const LinkTable links(model.world, model.links);
   // One round is enough: the ranks are equal after every step.
-  return {.yaml = "algorithm: allreduce\n",
-          .label = "all-reduce",
-          .step = step,
-          .rounds = RoundCount{.rounds = 1},
-          .target_s = step.step_s};
+  return {
+      .yaml = "algorithm: allreduce\n",
+      .label = "all-reduce",
+      .step = step,
+      .rounds = RoundCount{.rounds = 1},
+      .target_s = step.step_s,
+      .bytes_across = share_across(all_reduce_traffic(links), links) * sum_of(model.bucket_bytes)};
 }
 
 bool is_worth_a_row(const Variant& variant, const World& world) {
@@ -106,10 +153,46 @@ bool is_worth_a_row(const Variant& variant, const World& world) {
   return !needs_power || (nodes & (nodes - 1)) == 0;
 }
 
-std::string milliseconds(double seconds) {
+/// The rows that only a cluster in several regions needs.
+void add_period_rows(const PlanOptions& options, std::vector<PlanRow>& rows) {
+  const World& world = options.model.world;
+  const Regions& regions = options.model.links.regions;
+  if (regions.count() < 2) return;
+  const int region_size = world.size / regions.count();
+  for (int every = 1; every <= kLongestPeriod; every *= 4) {
+    const std::string rest = concat("sit_out: ", every - 1);
+    const std::string period = concat("leaders_every: ", every);
+    // Without rest it is complete.
+    if (every > 1) {
+      rows.push_back(
+          gossip_row(options, {.name = "local-sgd", .option = rest, .whole_periods = true}));
+    }
+    for (const std::string_view leaders : {"leaders: ring", "leaders: complete"}) {
+      Variant variant{
+          .name = "hierarchical", .option = leaders, .second = period, .whole_periods = true};
+      const bool has_hosts = world.node_size > 1 && world.size / world.node_size > 2;
+      if (has_hosts && every > 1) rows.push_back(gossip_row(options, variant));
+      if (!regions.are_equal() || region_size < 2 || region_size == world.node_size) continue;
+      variant.local_size = region_size;
+      rows.push_back(gossip_row(options, variant));
+    }
+  }
+}
+
+std::string percent(double share) { return concat(shortest(100.0 * share), " %"); }
+
+std::string one_decimal(double value) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", 1e3 * seconds);
+  std::snprintf(text.data(), text.size(), "%.1f", value);
   return text.data();
+}
+
+std::string milliseconds(double seconds) { return one_decimal(1e3 * seconds); }
+
+/// Always true for other orders than kBudget.
+bool is_in_budget(const PlanRow& row, const Plan& plan, const PlanOptions& options) {
+  return options.rank_by != RankBy::kBudget ||
+         row.step.step_s <= (1.0 + options.budget) * plan.local_s;
 }
 
 std::string recommend(const Plan& plan, const PlanOptions& options) {
@@ -120,11 +203,17 @@ std::string recommend(const Plan& plan, const PlanOptions& options) {
     return "One rank alone exchanges nothing; any topology will do.";
   const std::string target = shortest(options.target);
   std::string text;
-  if (options.rank_by == RankBy::kTarget && best.target_s) {
+  const bool in_budget = is_in_budget(best, plan, options);
+  if (options.rank_by != RankBy::kStep && best.target_s && in_budget) {
+    const std::string which =
+        options.rank_by == RankBy::kTarget
+            ? ""
+            : concat("of the rows whose steps take at most ", percent(options.budget),
+                     " longer than without communication, ");
     text =
-        concat("Take ", best.label, ": it is the first to shrink the ranks' distance from their ",
-               "mean to ", target, " of its start, after ", milliseconds(*best.target_s), " ms (",
-               best.rounds->rounds, best.rounds->rounds == 1 ? " step of " : " steps of ",
+        concat("Take ", best.label, ": ", which, "it is the first to shrink the ranks' distance ",
+               "from their mean to ", target, " of its start, after ", milliseconds(*best.target_s),
+               " ms (", best.rounds->rounds, best.rounds->rounds == 1 ? " step of " : " steps of ",
                milliseconds(best.step.step_s), " ms)");
     if (shortest_row->step.step_s < 0.995 * best.step.step_s) {
       text += concat("; the shortest steps are those of ", shortest_row->label, ", ",
@@ -132,7 +221,10 @@ std::string recommend(const Plan& plan, const PlanOptions& options) {
     }
     return text + ".";
   }
-  text = concat("Take ", best.label, ": its steps are the shortest, ",
+  const std::string missed = in_budget ? ""
+                                       : concat("no steps take at most ", percent(options.budget),
+                                                " longer than without communication; ");
+  text = concat("Take ", best.label, ": ", missed, "its steps are the shortest, ",
                 milliseconds(best.step.step_s), " ms");
   if (best.target_s) {
     text += concat(", and the ranks' distance from their mean has shrunk to ", target,
@@ -159,15 +251,17 @@ void check(const PlanOptions& options) {
   }
 }
 
-/// Sorts the rows by `rank_by`; rows that never reach the target come last.
-void rank(std::vector<PlanRow>& rows, RankBy rank_by) {
+/// Sorts the rows by the options' `rank_by`; rows that never reach the target come last.
+void rank(Plan& plan, const PlanOptions& options) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
-  std::ranges::stable_sort(rows, {}, [&](const PlanRow& row) {
+  std::ranges::stable_sort(plan.rows, {}, [&](const PlanRow& row) {
     const double target_s = row.target_s.value_or(kNever);
     // Treat times that differ by less than a nanosecond as equal; the other column then decides.
     const double step_s = std::round(1e9 * row.step.step_s);
-    return rank_by == RankBy::kTarget ? std::tuple(std::round(1e9 * target_s), step_s)
-                                      : std::tuple(step_s, target_s);
+    const bool in_budget = is_in_budget(row, plan, options);
+    return options.rank_by != RankBy::kStep && in_budget
+               ? std::tuple(false, std::round(1e9 * target_s), step_s)
+               : std::tuple(!in_budget, step_s, target_s);
   });
 }
 
@@ -186,13 +280,14 @@ Plan make_plan(const PlanOptions& options) {
   plan.rows.push_back(all_reduce_row(options));
   for (const TopologyEntry& entry : topology_table()) {
     if (entry.needs_options || !entry.fits(world)) continue;
-    plan.rows.push_back(gossip_row(options, entry.name, ""));
+    plan.rows.push_back(gossip_row(options, {.name = entry.name}));
   }
   for (const Variant& variant : kVariants) {
     if (!is_worth_a_row(variant, world)) continue;
-    plan.rows.push_back(gossip_row(options, variant.name, variant.option));
+    plan.rows.push_back(gossip_row(options, variant));
   }
-  rank(plan.rows, options.rank_by);
+  add_period_rows(options, plan.rows);
+  rank(plan, options);
   plan.recommendation = recommend(plan, options);
   return plan;
 }
@@ -208,6 +303,7 @@ nlohmann::ordered_json to_json(const Plan& plan) {
                                     {"rounds_to_target", nullptr},
                                     {"rounds_estimated", false},
                                     {"target_ms", nullptr},
+                                    {"bytes_across", row.bytes_across},
                                     {"yaml", row.yaml}};
     if (row.rounds) {
       entry["rounds_to_target"] = row.rounds->rounds;
@@ -224,7 +320,9 @@ nlohmann::ordered_json to_json(const Plan& plan) {
 std::string to_text(const Plan& plan, const PlanOptions& options) {
   std::size_t width = 8;
   for (const PlanRow& row : plan.rows) width = std::max(width, row.label.size());
-  const auto line = [&](std::string_view label, const std::array<std::string, 4>& cells) {
+  const bool has_regions = options.model.links.regions.count() > 1;
+  const auto line = [&](std::string_view label, std::vector<std::string> cells) {
+    if (!has_regions) cells.pop_back();
     std::string text(label);
     text.resize(width, ' ');
     for (const std::string& cell : cells) {
@@ -232,13 +330,17 @@ std::string to_text(const Plan& plan, const PlanOptions& options) {
     }
     return text + "\n";
   };
-  std::string text = line("topology", {"ms per step", "ms waiting", "rounds", "ms to target"});
+  std::string text =
+      line("topology", {"ms per step", "ms waiting", "rounds", "ms to target", "MB across"});
   for (const PlanRow& row : plan.rows) {
     const std::string rounds =
         row.rounds ? concat(row.rounds->estimated ? "about " : "", row.rounds->rounds) : "unknown";
     text += line(row.label, {milliseconds(row.step.step_s), milliseconds(row.step.wait_s), rounds,
-                             row.target_s ? milliseconds(*row.target_s) : "unknown"});
+                             row.target_s ? milliseconds(*row.target_s) : "unknown",
+                             one_decimal(1e-6 * row.bytes_across)});
   }
+  if (has_regions)
+    text += "MB across: megabytes that leave a region in a step, all nodes together\n";
   return concat(text, "Without communication a step takes ", milliseconds(plan.local_s),
                 " ms.\nrounds: until the ranks' distance from their mean has shrunk to ",
                 shortest(options.target), " of its start\n\n", plan.recommendation, "\n\n",

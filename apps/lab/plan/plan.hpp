@@ -3,6 +3,9 @@
 // all-reduce. Each has a predicted time of a step (iteration_model.hpp) and the number of rounds
 // until the ranks are within a given factor of their mean (topology/spectrum.hpp). The rows are
 // ranked by the time of a step, or by that time and the number of rounds together.
+//
+// For a cluster in several regions the plan also has local-sgd and hierarchical with longer and
+// longer periods, and hierarchical with a region as its node where regions are equally large.
 
 #include <cstdint>
 #include <optional>
@@ -20,6 +23,9 @@ enum class RankBy : std::uint8_t {
   /// Rounds to the target times the time of a step.
   kTarget,
   kStep,
+  /// Rows whose steps take at most `budget` longer than steps without communication come first,
+  /// ordered as by kTarget. The others follow, ordered as by kStep.
+  kBudget,
 };
 
 /// The largest world that a plan allows, in ranks.
@@ -31,6 +37,9 @@ struct PlanOptions {
   /// The ranks are at the target when their distance from the mean has shrunk by this factor.
   double target = 1e-3;
   RankBy rank_by = RankBy::kTarget;
+  /// For kBudget: seconds that communication may add to a step, divided by the seconds of a step
+  /// without it.
+  double budget = 0.1;
 };
 
 struct PlanRow {
@@ -44,6 +53,8 @@ struct PlanRow {
   std::optional<RoundCount> rounds = std::nullopt;
   /// Seconds to the target; nothing where `rounds` is nothing.
   std::optional<double> target_s = std::nullopt;
+  /// Bytes that leave any region per step, mean over the rounds; 0 in a single region.
+  double bytes_across = 0.0;
 };
 
 struct Plan {

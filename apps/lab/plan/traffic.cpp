@@ -20,6 +20,10 @@ void add_message(const LinkTable& links, int from, int to, double share, Transfe
   } else {
     transfer.flows.push_back({links.out_of_node(from), share});
     transfer.flows.push_back({links.into_node(to), share});
+    if (links.crosses(from, to)) {
+      transfer.flows.push_back({links.out_of_region(from, to), share});
+      transfer.flows.push_back({links.into_region(from, to), share});
+    }
   }
   transfer.latency_s = std::max(transfer.latency_s, links.latency_s(from, to));
 }
@@ -70,12 +74,10 @@ std::vector<std::pair<Transfer, std::vector<int>>> between_places(const Round& r
 Transfer broadcast_transfer(const LinkTable& links, const std::vector<int>& ranks) {
   Transfer transfer;
   for (std::size_t i = 1; i < ranks.size(); ++i) {
-    transfer.flows.push_back({links.out_of_rank(ranks[i - 1]), 1.0});
-    transfer.flows.push_back({links.into_rank(ranks[i]), 1.0});
+    add_message(links, ranks[i - 1], ranks[i], 1.0, transfer);
   }
   if (ranks.size() > 1) {
-    transfer.latency_s =
-        links.latency_s(ranks[0], ranks[1]) * static_cast<double>(std::bit_width(ranks.size() - 1));
+    transfer.latency_s *= static_cast<double>(std::bit_width(ranks.size() - 1));
   }
   return transfer;
 }
@@ -150,13 +152,58 @@ LinkTable::LinkTable(const World& world, const Links& links) : world_(world) {
   num_nodes_ = world.size / world.node_size;
   within_ = needed(links.within, world.node_size > 1, "within a node");
   between_ = needed(links.between, num_nodes_ > 1, "between nodes");
+  if (links.regions.count() == 0) return;
+  if (links.regions.num_nodes() != num_nodes_) {
+    throw ConfigError(concat("The regions have ", links.regions.num_nodes(),
+                             " nodes together, and the world has ", num_nodes_,
+                             "; allowed: equally many (--world-size, --local-world-size)."));
+  }
+  num_regions_ = links.regions.count();
+  region_of_node_ = links.regions.region_of_nodes();
+  paths_ = links.regions.paths;
 }
 
-const LinkSpeed& LinkTable::speed(int link) const { return is_within(link) ? within_ : between_; }
+LinkSpeed LinkTable::speed(int link) const {
+  if (is_within(link)) return within_;
+  if (link < first_across()) return between_;
+  const int place = (link - first_across()) % (num_nodes_ * num_regions_);
+  const auto node = static_cast<std::size_t>(place / num_regions_);
+  const auto other = static_cast<std::size_t>(place % num_regions_);
+  const RegionPath& found = paths_[static_cast<std::size_t>(region_of_node_[node])][other];
+  // The node's own link already counts the computing time that these bytes take.
+  return {.latency_s = found.latency_s, .bandwidth = found.bandwidth};
+}
+
+int LinkTable::region_of(int rank) const {
+  return region_of_node_[static_cast<std::size_t>(rank / world_.node_size)];
+}
+
+bool LinkTable::crosses(int from, int to) const {
+  return num_regions_ > 1 && region_of(from) != region_of(to);
+}
+
+const RegionPath& LinkTable::path(int from, int to) const {
+  return paths_[static_cast<std::size_t>(region_of(from))][static_cast<std::size_t>(region_of(to))];
+}
+
+int LinkTable::out_of_region(int from, int to) const {
+  return first_across() + from / world_.node_size * num_regions_ + region_of(to);
+}
+
+int LinkTable::into_region(int from, int to) const {
+  return first_across() + (num_nodes_ + to / world_.node_size) * num_regions_ + region_of(from);
+}
+
+bool LinkTable::leaves_region(int link) const {
+  return link >= first_across() && link < first_across() + num_nodes_ * num_regions_;
+}
 
 int LinkTable::account(int link) const {
   if (is_within(link)) return link % world_.size;
   const int first = 2 * world_.size;
+  if (link >= first_across()) {
+    return first + (link - first_across()) / num_regions_ % num_nodes_;
+  }
   return first + (link - first) % num_nodes_;
 }
 
@@ -167,7 +214,18 @@ bool LinkTable::same_node(int a, int b) const {
 int LinkTable::out_of_node(int rank) const { return 2 * world_.size + rank / world_.node_size; }
 
 double LinkTable::latency_s(int from, int to) const {
-  return same_node(from, to) ? within_.latency_s : between_.latency_s;
+  if (same_node(from, to)) return within_.latency_s;
+  return crosses(from, to) ? path(from, to).latency_s : between_.latency_s;
+}
+
+double share_across(const Traffic& traffic, const LinkTable& links) {
+  double share = 0.0;
+  for (const Transfer& transfer : traffic.transfers) {
+    for (const Flow& flow : transfer.flows) {
+      if (links.leaves_region(flow.link)) share += flow.share;
+    }
+  }
+  return share;
 }
 
 Traffic traffic_of(const Round& round, const LinkTable& links) {

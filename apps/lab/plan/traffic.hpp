@@ -4,7 +4,9 @@
 //
 // Links are queues. Every rank has one link out to the ranks of its node and one in from them.
 // Every node has one link out to the other nodes and one in from them. A transfer between nodes
-// does not use the ranks' own links.
+// does not use the ranks' own links. Where the cluster has regions, every node has one more link
+// out to every other region and one in from it. A transfer between regions uses the nodes' links
+// too, and takes its latency from the path between the regions.
 // - Pair: both directions at once, the whole bucket in each.
 // - Group of n > 2: a ring in the order of ranks. Each member sends 2 (n-1) / n of the bucket to
 //   the next member, in 2 (n-1) steps that follow each other; each step adds one latency (Patarasuk
@@ -60,14 +62,20 @@ class LinkTable {
   /// Throws ConfigError when `links` lacks a speed that this world needs.
   LinkTable(const World& world, const Links& links);
 
-  [[nodiscard]] int size() const { return 2 * world_.size + 2 * num_nodes_; }
-  [[nodiscard]] const LinkSpeed& speed(int link) const;
+  [[nodiscard]] int size() const { return first_across() + 2 * num_nodes_ * num_regions_; }
+  [[nodiscard]] LinkSpeed speed(int link) const;
   [[nodiscard]] bool same_node(int a, int b) const;
   [[nodiscard]] int out_of_rank(int rank) const { return rank; }
   [[nodiscard]] int into_rank(int rank) const { return world_.size + rank; }
   /// The outgoing link of the node that a rank is on.
   [[nodiscard]] int out_of_node(int rank) const;
   [[nodiscard]] int into_node(int rank) const { return out_of_node(rank) + num_nodes_; }
+  /// True: two ranks are in different regions. The links of the path between these are then:
+  [[nodiscard]] bool crosses(int from, int to) const;
+  [[nodiscard]] int out_of_region(int from, int to) const;
+  [[nodiscard]] int into_region(int from, int to) const;
+  /// True for the links that out_of_region() returns.
+  [[nodiscard]] bool leaves_region(int link) const;
   /// Ranks that pay for what a link carries: one, or a node's.
   [[nodiscard]] int num_payers(int link) const { return is_within(link) ? 1 : world_.node_size; }
   /// The link whose payers a rank is one of, for each of its two kinds of links: its own, its
@@ -79,15 +87,24 @@ class LinkTable {
 
  private:
   [[nodiscard]] bool is_within(int link) const { return link < 2 * world_.size; }
+  /// The first of the links between regions: [direction][node][other region].
+  [[nodiscard]] int first_across() const { return 2 * world_.size + 2 * num_nodes_; }
+  [[nodiscard]] int region_of(int rank) const;
+  [[nodiscard]] const RegionPath& path(int from, int to) const;
 
   World world_;
   int num_nodes_ = 1;
   LinkSpeed within_ = {};
   LinkSpeed between_ = {};
+  int num_regions_ = 0;
+  std::vector<int> region_of_node_ = {};
+  std::vector<std::vector<RegionPath>> paths_ = {};
 };
 
 /// The transfers of a round, which must be valid (verify.hpp).
 Traffic traffic_of(const Round& round, const LinkTable& links);
+/// The bytes that leave a region, as a multiple of the bucket's bytes, summed over all nodes.
+double share_across(const Traffic& traffic, const LinkTable& links);
 /// The traffic of one group of all ranks.
 Traffic all_reduce_traffic(const LinkTable& links);
 

@@ -179,6 +179,22 @@ class Plan(CliCase):
         self.assertEqual([report["bucket_bytes"], report["compute_ms"]], [[5e5, 1e6], 7.5])
         self.assertAlmostEqual(report["local_ms"], 7.5)
 
+    def test_takes_regions_as_nodes(self):
+        self.write("links.yaml", """\
+between: {latency_s: 1e-5, bandwidth_bytes_per_s: 1e9}
+regions: [{name: here, nodes: 2}, {name: there, nodes: 2}]
+across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
+""")
+        arguments = ["plan", "--model-bytes", "12e6", "--world-size", "4", "--links", "links.yaml"]
+        report = json.loads(self.gossamer(*arguments, "--json").stdout)
+        rows = [row for row in report["rows"] if "by region" in row["topology"]]
+        self.assertTrue(rows)
+        for row in rows:
+            self.assertIn("local_size: 2", row["yaml"])
+            self.write("plan.yaml", cli_case.K_TINY + row["yaml"])
+            self.launch(4, "plan.yaml", "--dry-run")
+        self.assertRegex(self.gossamer(*arguments).stdout, r"ms to target +MB across\n")
+
     def test_says_what_is_wrong_with_the_links(self):
         for text, part in [("{", "links.json:"), ("{}", "within: is missing"),
                            ('{"between": {"latency_s": 1}}', "bandwidth_bytes_per_s"),

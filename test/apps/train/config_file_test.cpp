@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "apps/lab/plan/links.hpp"
 #include "apps/lab/simulate/simulation.hpp"
 #include "apps/lab/study/study_config.hpp"
 #include "apps/train/run_config.hpp"
@@ -198,6 +199,10 @@ TEST(ConfigsFolder, HoldsFilesThatCanBeRead) {
       continue;
     }
     if (entry.path().filename().string().starts_with("study_")) continue;
+    if (entry.path().filename().string().starts_with("links_")) {
+      EXPECT_NO_THROW(read_links(Options(read_yaml_file(entry.path().string()))));
+      continue;
+    }
     EXPECT_NO_THROW(read_file(entry.path())) << entry.path();
     ++count;
   }

@@ -2,6 +2,7 @@
 // that it has. The numbers are the reasons for the choice.
 
 #include "test/core/quadratics.hpp"
+#include "test/long_runs.hpp"
 
 #include <cmath>
 #include <limits>

@@ -1,14 +1,10 @@
 #pragma once
 // A problem with a known answer, on which docs/algorithms.md compares methods.
 
-#include "test/sanitized.hpp"
-
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/random.hpp"
 
@@ -49,15 +45,6 @@ class Quadratics {
   std::vector<std::vector<double>> curvatures_;
   std::vector<std::vector<double>> centres_;
   std::vector<double> optimum_;
-};
-
-/// Thousands of steps, whose numbers are the point. The sanitizers find nothing in them that they
-/// do not find in short runs.
-class LongRuns : public testing::Test {
- protected:
-  void SetUp() override {
-    if (kSanitized) GTEST_SKIP() << "thousands of steps, for builds without sanitizers";
-  }
 };
 
 }  // namespace gossamer

@@ -14,6 +14,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -212,7 +213,10 @@ std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
 }
 
 TEST(Resume, GoesOnFromTheMeanWithOtherRanksAndAnotherTopology) {
+  std::string last;
   for (const auto& [name, options] : kAlgorithmVariants) {
+    // Under sanitizers an algorithm runs with its first options alone.
+    if (kSanitized && std::exchange(last, name) == name) continue;
     const RunCase run{.algorithm = concat("{name: ", name, ", ", options, "}"),
                       .topology = concat("{name: ", topology_for(name, "ring"), "}")};
     SCOPED_TRACE(run.algorithm);

@@ -3,6 +3,7 @@
 #include "apps/lab/simulate/simulation.hpp"
 
 #include "test/base/thrown.hpp"
+#include "test/long_runs.hpp"
 #include "test/topology/irregular.hpp"
 
 #include <cmath>
@@ -114,10 +115,12 @@ double steady_distance(const std::string& topology, const std::string& problem) 
       .steady.consensus_distance;
 }
 
+class DecentralizedSgd : public LongRuns {};
+
 // Koloskova et al., "A unified theory of decentralized SGD with changing topology and local
 // updates", ICML 2020, theorem 2: the ranks stay apart by the learning rate times their
 // heterogeneity and noise, times a factor that grows as the spectral gap falls.
-TEST(DecentralizedSgd, StaysFurtherApartOnTopologiesThatMixMoreSlowly) {
+TEST_F(DecentralizedSgd, StaysFurtherApartOnTopologiesThatMixMoreSlowly) {
   for (const char* problem :
        {"{name: quadratic, heterogeneity: 1, noise: 0}",
         "{name: quadratic, heterogeneity: 0, noise: 1}", "{name: logistic, heterogeneity: 2}"}) {
@@ -133,7 +136,7 @@ TEST(DecentralizedSgd, StaysFurtherApartOnTopologiesThatMixMoreSlowly) {
   }
 }
 
-TEST(DecentralizedSgd, StaysApartInProportionToLearningRateAndHeterogeneity) {
+TEST_F(DecentralizedSgd, StaysApartInProportionToLearningRateAndHeterogeneity) {
   const auto distance = [](double lr, double heterogeneity) {
     return run(concat("kind: sgd, world_size: 8, rounds: 4000, dim: 4, topology: ring, "
                       "optimizer: {name: sgd, lr: ",
@@ -148,7 +151,7 @@ TEST(DecentralizedSgd, StaysApartInProportionToLearningRateAndHeterogeneity) {
   EXPECT_NEAR(distance(0.002, 3.0) / base, 3.0, 1e-6);
 }
 
-TEST(DecentralizedSgd, FindsTheOptimumWhereRanksAgreeAndNothingIsNoisy) {
+TEST_F(DecentralizedSgd, FindsTheOptimumWhereRanksAgreeAndNothingIsNoisy) {
   for (const char* optimizer :
        {"{name: sgd, lr: 0.1}", "{name: adam, lr: 0.01}", "{name: accum_adamw, lr: 0.01}"}) {
     for (const char* problem : {"{name: quadratic, heterogeneity: 0, noise: 0}",
@@ -168,7 +171,7 @@ TEST(DecentralizedSgd, FindsTheOptimumWhereRanksAgreeAndNothingIsNoisy) {
 
 // Out-degrees differ here. Without push-sum weights in the update the ranks would meet at the
 // optimum of those that are heard most, at an excess loss of some 0.1.
-TEST(DecentralizedSgd, OfAnIrregularDirectedGraphEndsNearTheCommonOptimum) {
+TEST_F(DecentralizedSgd, OfAnIrregularDirectedGraphEndsNearTheCommonOptimum) {
   SimulationConfig config = config_of(
       "kind: sgd, world_size: 8, rounds: 20000, dim: 4, optimizer: {name: sgd, lr: "
       "0.005}, problem: {name: quadratic, noise: 0, heterogeneity: 1}");

@@ -27,43 +27,6 @@ class Floors : public LongRuns {};
 class Stability : public LongRuns {};
 class Choco : public LongRuns {};
 
-struct Method {
-  std::string algorithm = "gossip";
-  std::string algorithm_options = {};
-  std::string optimizer = "sgd";
-  std::string optimizer_options = {};
-  double lr = 0.1;
-};
-
-apps::VirtualRanks ranks_of(const Method& method, const std::string& topology, double lr) {
-  return apps::VirtualRanks(
-      {.topology =
-           make_topology(topology, {.size = Quadratics::kRanks, .node_size = Quadratics::kRanks}),
-       .world_size = Quadratics::kRanks,
-       .dim = Quadratics::kDim,
-       .algorithm = {method.algorithm, Options::parse(method.algorithm_options)},
-       .optimizer = make_optimizer(method.optimizer, Options::parse(method.optimizer_options)),
-       .schedule = make_schedule("constant", {.lr = lr})});
-}
-
-/// The root mean square distance of the ranks from the common optimum after 4000 steps from zero;
-/// mean over several draws of the problem.
-double floor_of(const Method& method, const std::string& topology) {
-  constexpr int kNumDraws = 5;
-  double sum = 0.0;
-  for (std::uint64_t seed = 1; seed <= kNumDraws; ++seed) {
-    const Quadratics problem(seed);
-    apps::VirtualRanks ranks = ranks_of(method, topology, method.lr);
-    for (int step = 0; step < 4000; ++step) {
-      ranks.step([&](int rank, std::span<const double> x, std::span<double> g) {
-        problem.gradient(rank, x, g);
-      });
-    }
-    sum += ranks.distance_from(problem.optimum()) / kNumDraws;
-  }
-  return sum;
-}
-
 const Method kGossip{};
 // The learning rate of plain descent times (1 - momentum), because momentum multiplies the length
 // of steps by 1 / (1 - momentum).

@@ -5,10 +5,12 @@
 #include "test/core/expected.hpp"
 #include "test/sanitized.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>

@@ -25,15 +25,6 @@ using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 using Step = Matrix (*)(const Matrix& mixing, const Matrix& x, const Matrix& g, double lr,
                         std::vector<Matrix>& memory);
 
-/// Momentum of Lin et al., 2021, in gossamer's order: the rule qg_sgd.
-Matrix quasi_global(const Matrix& mixing, const Matrix& x, const Matrix& g, double lr,
-                    std::vector<Matrix>& memory) {
-  if (memory.empty()) memory.push_back(Matrix::Zero(x.rows(), x.cols()));
-  Matrix next = mixing * x - lr * (0.9 * memory[0] + g);
-  memory[0] = 0.9 * memory[0] + 0.1 * (x - next) / lr;
-  return next;
-}
-
 /// DecentLaM (Yuan et al., "DecentLaM: Decentralized Momentum SGD for Large-Batch Deep Training",
 /// ICCV 2021), in gossamer's order: momentum of the gradient plus (x - W x) / lr.
 Matrix decent_lam(const Matrix& mixing, const Matrix& x, const Matrix& g, double lr,
@@ -53,9 +44,8 @@ Matrix d_squared(const Matrix& mixing, const Matrix& x, const Matrix& g, double 
   return next;
 }
 
-/// The root mean square distance of the ranks from the common optimum after 4000 steps from zero;
-/// infinite if the method diverges. `lazy`: W is (1 + W) / 2.
-double floor_of(Step step, const std::string& name, double lr, bool lazy = false) {
+/// As floor_of(Method) for one draw; infinite if the method diverges. `lazy`: W is (1 + W) / 2.
+double floor_of_step(Step step, const std::string& name, double lr, bool lazy = false) {
   constexpr int kNumRanks = Quadratics::kRanks;
   constexpr std::int64_t kNumValues = Quadratics::kDim;
   const Quadratics problem(1);
@@ -80,16 +70,20 @@ double floor_of(Step step, const std::string& name, double lr, bool lazy = false
 class OtherMethods : public LongRuns {};
 
 TEST_F(OtherMethods, LeaveNothingForDecentLamBesideQuasiGlobalMomentum) {
+  const auto quasi_global = [](const char* topology, double lr) {
+    return floor_of({.optimizer = "qg_sgd", .optimizer_options = "beta: 0.9", .lr = lr}, topology,
+                    1);
+  };
   // In a static graph both have the same fixed points.
   for (const char* topology : {"static-ring", "complete"}) {
-    const double floor = floor_of(quasi_global, topology, 0.01);
-    EXPECT_NEAR(floor_of(decent_lam, topology, 0.01) / floor, 1.0, 1e-9) << topology;
+    const double floor = quasi_global(topology, 0.01);
+    EXPECT_NEAR(floor_of_step(decent_lam, topology, 0.01) / floor, 1.0, 1e-9) << topology;
   }
   // Where the rounds differ, DecentLaM is worse, or diverges at every learning rate.
-  EXPECT_GT(floor_of(decent_lam, "ring", 0.01), 1.2 * floor_of(quasi_global, "ring", 0.01));
+  EXPECT_GT(floor_of_step(decent_lam, "ring", 0.01), 1.2 * quasi_global("ring", 0.01));
   for (const double lr : {0.001, 0.01, 0.1}) {
-    EXPECT_TRUE(std::isinf(floor_of(decent_lam, "one-peer-exp", lr))) << lr;
-    EXPECT_LT(floor_of(quasi_global, "one-peer-exp", lr), 1.0) << lr;
+    EXPECT_TRUE(std::isinf(floor_of_step(decent_lam, "one-peer-exp", lr))) << lr;
+    EXPECT_LT(quasi_global("one-peer-exp", lr), 1.0) << lr;
   }
 }
 
@@ -97,10 +91,10 @@ TEST_F(OtherMethods, LeaveNothingForDSquaredBesideExtra) {
   // As near to the optimum as extra where the graph is static or alternates. On one-peer-exp it
   // needs lazy mixing, which extra has by itself.
   for (const char* topology : {"static-ring", "ring"}) {
-    EXPECT_LT(floor_of(d_squared, topology, 0.1), 1e-10) << topology;
+    EXPECT_LT(floor_of_step(d_squared, topology, 0.1), 1e-10) << topology;
   }
-  EXPECT_TRUE(std::isinf(floor_of(d_squared, "one-peer-exp", 0.1)));
-  EXPECT_LT(floor_of(d_squared, "one-peer-exp", 0.1, true), 1e-10);
+  EXPECT_TRUE(std::isinf(floor_of_step(d_squared, "one-peer-exp", 0.1)));
+  EXPECT_LT(floor_of_step(d_squared, "one-peer-exp", 0.1, true), 1e-10);
 }
 
 }  // namespace

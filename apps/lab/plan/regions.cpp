@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
+#include <utility>
 
 #include "base/text.hpp"
 

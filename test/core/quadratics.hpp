@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "apps/lab/simulate/virtual_ranks.hpp"
+#include "base/options.hpp"
 #include "base/random.hpp"
+#include "optim/registry.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {

@@ -22,8 +22,6 @@ add() { export "$1=$2${!1:+:${!1}}"; }
 
 add ASAN_OPTIONS detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1:check_initialization_order=1:strict_init_order=1
 add UBSAN_OPTIONS print_stacktrace=1:halt_on_error=1
-# Open MPI has no frame pointers: only the slow unwinder sees its functions, which lsan.supp names.
-add ASAN_OPTIONS fast_unwind_on_malloc=0
 add LSAN_OPTIONS "suppressions=$root/scripts/lsan.supp:print_suppressions=0"
 add TSAN_OPTIONS "suppressions=$root/scripts/tsan.supp:print_suppressions=0"
 add TSAN_OPTIONS halt_on_error=1:second_deadlock_stack=1:history_size=7

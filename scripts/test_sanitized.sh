@@ -24,7 +24,7 @@ add ASAN_OPTIONS detect_leaks=1:strict_string_checks=1:detect_stack_use_after_re
 add UBSAN_OPTIONS print_stacktrace=1:halt_on_error=1
 add LSAN_OPTIONS "suppressions=$root/scripts/lsan.supp:print_suppressions=0"
 add TSAN_OPTIONS "suppressions=$root/scripts/tsan.supp:print_suppressions=0"
-add TSAN_OPTIONS halt_on_error=1:second_deadlock_stack=1:history_size=7
+add TSAN_OPTIONS halt_on_error=1:second_deadlock_stack=1:history_size=4
 if [[ $preset == tsan ]]; then
   # The thread sanitizer does not see how the threads of GCC's OpenMP wait for each other.
   export OMP_NUM_THREADS=1

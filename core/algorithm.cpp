@@ -51,10 +51,13 @@ AlgorithmChoice::AlgorithmChoice(std::string_view name, const Options& options)
       factory_(entry_->read(options)),
       text_(entry_->name) {
   std::vector<std::string> values;
+  std::vector<std::string> given;
   for (const OptionEntry& option : entry_->options) {
     values.push_back(concat(option.name, ": ", options.value_of(option.name)));
+    if (options.has(option.name)) given.push_back(values.back());
   }
   if (!values.empty()) text_ += concat(" {", join(values, ", "), "}");
+  given_ = join(given, ", ");
 }
 
 AlgorithmChoice read_algorithm(const Options& root, std::string_view fallback) {

@@ -169,6 +169,8 @@ class AlgorithmChoice {
   [[nodiscard]] std::string name() const { return std::string(entry_->name); }
   /// The name and all options, as `outer {every: 8, kind: slowmo}`.
   [[nodiscard]] const std::string& text() const { return text_; }
+  /// The options that were given, as `every: 8`; empty: none.
+  [[nodiscard]] const std::string& given() const { return given_; }
   [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const {
     return factory_(setup);
   }
@@ -177,6 +179,7 @@ class AlgorithmChoice {
   const AlgorithmEntry* entry_;
   AlgorithmFactory factory_;
   std::string text_;
+  std::string given_;
 };
 
 /// Reads `algorithm: NAME` or `algorithm: {name: NAME, ...}` of a configuration. Refuses what only

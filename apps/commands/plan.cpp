@@ -13,7 +13,12 @@
 
 #include "apps/commands/commands.hpp"
 #include "base/error.hpp"
+#include "base/options.hpp"
 #include "base/text.hpp"
+#include "base/yaml.hpp"
+#include "core/algorithm.hpp"
+#include "optim/codec.hpp"
+#include "optim/registry.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -44,6 +49,9 @@ struct PlanArguments {
   /// Empty: budget for a cluster in several regions, otherwise target.
   std::string rank_by;
   double budget = 0.1;
+  std::vector<std::string> algorithms;
+  std::string optimizer = "adamw";
+  std::string codec = "fp32";
   std::uint64_t seed = 1;
   bool json = false;
 };
@@ -98,11 +106,31 @@ RankBy rank_by_of(const std::string& name, const Links& links) {
   return name == "step" ? RankBy::kStep : RankBy::kTarget;
 }
 
+/// The section of a name, or of a name with options as YAML: `{name: outer, every: 20}`.
+Options section_of(const std::string& key, const std::string& text) {
+  return Options(parse_yaml(concat(key, ": ", text), concat("--", key)));
+}
+
+void read_algorithms(const PlanArguments& arguments, PlanOptions& options) {
+  for (const std::string& text : arguments.algorithms) {
+    const Options root = section_of("algorithm", text);
+    options.algorithms.push_back(read_algorithm(root));
+    root.reject_unknown();
+  }
+  const Options root = section_of("optimizer", arguments.optimizer);
+  const Options section = root.named_section("optimizer");
+  options.optimizer =
+      make_optimizer(section.choice("name", optimizer_names(), std::nullopt), section);
+  root.reject_unknown();
+  options.codec = arguments.codec;
+}
+
 void plan(const PlanArguments& arguments) {
   PlanOptions options{.target = arguments.target, .budget = arguments.budget};
   const int local = arguments.local_world_size > 0 ? arguments.local_world_size : 1;
   const Links links = links_of(arguments);
   options.rank_by = rank_by_of(arguments.rank_by, links);
+  read_algorithms(arguments, options);
   const double given_ms = links.compute_s ? 1e3 * *links.compute_s : kAssumedComputeMs;
   options.model = {.world = {.size = arguments.world_size, .node_size = local},
                    .links = links,
@@ -188,12 +216,29 @@ void add_model_options(CLI::App& command, PlanArguments& arguments) {
       ->capture_default_str();
 }
 
+void add_algorithm_options(CLI::App& command, PlanArguments& arguments) {
+  command.add_option("--algorithm", arguments.algorithms,
+                     "An algorithm (see gossamer list algorithms) with its options, as "
+                     "late_average or '{name: outer, every: 20}'; may be given several times. Not "
+                     "given: gossip and all-reduce");
+  command
+      .add_option("--codec", arguments.codec,
+                  "What messages hold in place of float32 elements: see gossamer list codecs")
+      ->check(CLI::IsMember(codec_names()))
+      ->capture_default_str();
+  command
+      .add_option("--optimizer", arguments.optimizer,
+                  "The optimizer of --algorithm, for algorithms that send its states")
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_plan_command(CLI::App& program, int& exit_code) {
   auto arguments = std::make_shared<PlanArguments>();
   CLI::App* command = program.add_subcommand(
-      "plan", "Predict the time of a step for every topology that fits a cluster, and rank them");
+      "plan",
+      "Predict the time and bytes of a step for every topology that fits a cluster, and rank them");
   add_model_options(*command, *arguments);
   add_cluster_options(*command, *arguments);
   command
@@ -212,6 +257,7 @@ void add_plan_command(CLI::App& program, int& exit_code) {
                    "Share of a step's time that communication may add, for --rank-by budget")
       ->check(CLI::Range(0.0, 1e3))
       ->capture_default_str();
+  add_algorithm_options(*command, *arguments);
   command->add_option("--seed", arguments->seed, "Seed of the stragglers' random delays")
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "As JSON");
@@ -219,6 +265,7 @@ void add_plan_command(CLI::App& program, int& exit_code) {
       "Examples:\n"
       "  gossamer plan --model-bytes 260e6 --world-size 16 --local-world-size 4 --compute-ms 80\n"
       "  gossamer plan --model-bytes 12e6 --world-size 4 --links links.json --rank-by step\n"
+      "  gossamer plan --model-bytes 260e6 --world-size 16 --algorithm gossip --codec int8\n"
       "  gossamer plan --model-bytes 498e6 --world-size 12 --links configs/links_continents.yaml");
   command->callback([arguments, &exit_code] {
     plan(*arguments);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "apps/lab/plan/scheduled_traffic.hpp"
 #include "apps/lab/plan/traffic.hpp"
 #include "base/error.hpp"
 #include "base/random.hpp"
@@ -16,8 +17,8 @@
 namespace gossamer::apps {
 namespace {
 
-/// Gives the traffic of a rank's k-th exchange; null: there is none.
-using TrafficSource = std::function<const Traffic*(std::int64_t k)>;
+/// Gives the traffic that a bucket starts in step k; null: there is none.
+using TrafficSource = std::function<const Traffic*(std::int64_t k, std::int64_t bucket)>;
 
 enum class Scheme : std::uint8_t { kGossip, kAllReduce };
 
@@ -58,6 +59,8 @@ struct LinkState {
   double free_s = 0.0;
   /// What each paying rank has lost so far.
   double lost_s = 0.0;
+  /// Bytes that it has carried in the steps that count.
+  double bytes = 0.0;
 };
 
 struct RankState {
@@ -81,7 +84,7 @@ struct RankState {
 class Simulation {
  public:
   Simulation(const StepModel& model, const LinkTable& links, Scheme scheme, TrafficSource source)
-      : model_(model), scheme_(scheme), source_(std::move(source)) {
+      : model_(model), table_(links), scheme_(scheme), source_(std::move(source)) {
     for (int link = 0; link < links.size(); ++link) {
       const LinkSpeed speed = links.speed(link);
       links_.push_back({.bandwidth = speed.bandwidth,
@@ -119,6 +122,13 @@ class Simulation {
     for (const RankState& rank : ranks_) {
       mean.step_s += (rank.ended_s - rank.counted_from_s) / count;
       mean.wait_s += rank.waited_s / count;
+    }
+    for (int link = 0; link < table_.size(); ++link) {
+      const double bytes = links_[at(link)].bytes;
+      if (table_.leaves_rank(link)) mean.bytes_sent += bytes / count;
+      if (table_.leaves_region(link)) {
+        mean.bytes_across += bytes / static_cast<double>(model_.num_steps);
+      }
     }
     return mean;
   }
@@ -213,7 +223,7 @@ class Simulation {
 
   void start_exchange(std::int64_t index) {
     const RankState& rank = ranks_[at(index)];
-    const Traffic* traffic = source_(rank.step);
+    const Traffic* traffic = source_(rank.step, rank.bucket);
     if (traffic == nullptr) return;
     waits_of(index, rank.bucket) = traffic->num_waits[at(index)];
     if (traffic->starts[at(index)].empty()) return;
@@ -248,6 +258,7 @@ class Simulation {
     if (--exchange.missing[at(index)] > 0) return;
     const Transfer& transfer = exchange.traffic->transfers[at(index)];
     const double bytes = model_.bucket_bytes[at(exchange.bucket)];
+    const bool counts = exchange.key / num_buckets() >= model_.num_warmup;
     double end_s = now_s_ + (transfer.holds_links ? transfer.latency_s : 0.0);
     for (const Flow& flow : transfer.flows) {
       LinkState& link = links_[at(flow.link)];
@@ -255,6 +266,7 @@ class Simulation {
       if (transfer.holds_links) link.free_s += transfer.latency_s;
       end_s = std::max(end_s, link.free_s);
       links_[at(link.account)].lost_s += flow.share * bytes * link.lost_s_per_byte;
+      if (counts) link.bytes += flow.share * bytes;
     }
     if (!transfer.holds_links) end_s += transfer.latency_s;
     push(end_s, SimulationEvent::Kind::kTransferOver, slot, index);
@@ -280,6 +292,7 @@ class Simulation {
   }
 
   const StepModel& model_;
+  const LinkTable& table_;
   Scheme scheme_;
   TrafficSource source_;
   std::vector<LinkState> links_;
@@ -344,7 +357,7 @@ StepPrediction predict_gossip(const StepModel& model, const Topology& topology) 
   const LinkTable links(model.world, model.links);
   const std::optional<std::int64_t> period = topology.period();
   std::unordered_map<std::int64_t, Traffic> rounds;
-  const auto source = [&](std::int64_t k) -> const Traffic* {
+  const auto source = [&](std::int64_t k, std::int64_t /*bucket*/) -> const Traffic* {
     const std::int64_t index = period ? k % *period : k;
     const auto found = rounds.find(index);
     if (found != rounds.end()) return &found->second;
@@ -357,13 +370,27 @@ StepPrediction predict_all_reduce(const StepModel& model) {
   check(model);
   const LinkTable links(model.world, model.links);
   const Traffic traffic = all_reduce_traffic(links);
-  return Simulation(model, links, Scheme::kAllReduce, [&](std::int64_t) { return &traffic; }).run();
+  return Simulation(model, links, Scheme::kAllReduce,
+                    [&](std::int64_t, std::int64_t) { return &traffic; })
+      .run();
+}
+
+StepPrediction predict_schedule(const StepModel& model, const ExchangeSchedule& schedule,
+                                const Topology* topology, const Codec* codec) {
+  check(model);
+  const LinkTable links(model.world, model.links);
+  ScheduledTraffic traffic(schedule, links, topology, codec);
+  const Scheme scheme = schedule.waits_in_step() ? Scheme::kAllReduce : Scheme::kGossip;
+  return Simulation(model, links, scheme,
+                    [&](std::int64_t k, std::int64_t bucket) { return traffic.of(k, bucket); })
+      .run();
 }
 
 StepPrediction predict_local(const StepModel& model) {
   check(model);
   const LinkTable links(model.world, model.links);
-  return Simulation(model, links, Scheme::kGossip, [](std::int64_t) { return nullptr; }).run();
+  const auto nothing = [](std::int64_t, std::int64_t) { return nullptr; };
+  return Simulation(model, links, Scheme::kGossip, nothing).run();
 }
 
 }  // namespace gossamer::apps

@@ -10,6 +10,8 @@
 //   mixed and updated, and starts its next exchange. Backward goes on after that.
 // - All-reduce: a bucket that is ready starts to be summed over all ranks. After backward the rank
 //   waits for every bucket, in order, and updates it.
+// - Other algorithms: as all-reduce, if ranks wait for an exchange in the step that starts it;
+//   otherwise as gossip. ExchangeSchedule says which exchanges a step starts.
 // A transfer begins when all its members have started it and the links are free. A link serves
 // transfers in the order in which they begin. So two ranks of a node that talk to other nodes at
 // the same time share the node's link (traffic.hpp).
@@ -24,6 +26,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "apps/lab/plan/exchange_schedule.hpp"
 #include "apps/lab/plan/links.hpp"
 #include "base/types.hpp"
 #include "topology/topology.hpp"
@@ -54,6 +57,10 @@ struct StepPrediction {
   double step_s = 0.0;
   /// Seconds of step_s in which a rank waits for other ranks or for links.
   double wait_s = 0.0;
+  /// Bytes that a rank sends in a step, mean over ranks and steps.
+  double bytes_sent = 0.0;
+  /// Bytes that leave any region in a step, mean over steps; 0 in a single region.
+  double bytes_across = 0.0;
 };
 
 /// Sizes in bytes of the buckets that `model_bytes` of parameters fill: all are `bucket_bytes`
@@ -65,6 +72,9 @@ std::vector<double> split_into_buckets(double model_bytes, double bucket_bytes,
 /// The predictions throw ConfigError for an impossible model.
 StepPrediction predict_gossip(const StepModel& model, const Topology& topology);
 StepPrediction predict_all_reduce(const StepModel& model);
+/// `topology` may be null if no lane of the algorithm follows one; `codec` is that of `schedule`.
+StepPrediction predict_schedule(const StepModel& model, const ExchangeSchedule& schedule,
+                                const Topology* topology, const Codec* codec);
 /// A step without any communication.
 StepPrediction predict_local(const StepModel& model);
 

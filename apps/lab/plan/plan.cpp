@@ -5,179 +5,19 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
-#include <memory>
-#include <numeric>
+#include <string_view>
 #include <tuple>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "apps/lab/plan/traffic.hpp"
+#include "apps/lab/plan/plan_rows.hpp"
 #include "base/error.hpp"
-#include "base/registry.hpp"
 #include "base/text.hpp"
-#include "base/yaml.hpp"
-#include "topology/registry.hpp"
+#include "optim/codec.hpp"
 
 namespace gossamer::apps {
 namespace {
-
-// Limits that keep the work for each topology below about a second.
-constexpr std::int64_t kRankBuckets = 65'536;
-constexpr std::int64_t kRankBucketSteps = 100'000;
-constexpr std::int64_t kFewestSteps = 12;
-constexpr std::int64_t kMostSteps = 96;
-// The largest world, in ranks, in which the rounds to the target are counted by following them.
-constexpr int kFollowedRanks = 32;
-constexpr double kNoGap = 1e-12;
-// The longest period that a plan for several regions tries, in steps.
-constexpr int kLongestPeriod = 256;
-
-/// A topology with options that are not the defaults.
-struct Variant {
-  std::string_view name;
-  std::string_view option = {};
-  /// The second option; empty: none.
-  std::string_view second = {};
-  /// Ranks that the topology takes as one node (`comm.local_size`); 0: those of a host.
-  int local_size = 0;
-  /// The model follows whole periods, however long they are.
-  bool whole_periods = false;
-};
-constexpr std::array kVariants = {
-    Variant{"base-k", "k: 3"},
-    Variant{"hierarchical", "leaders: one-peer-exp"},
-    Variant{"hierarchical", "leaders: complete"},
-};
-
-std::string gossip_yaml(const Variant& variant) {
-  std::string text = "algorithm: gossip\n";
-  if (variant.local_size > 0) text += concat("comm:\n  local_size: ", variant.local_size, "\n");
-  text += concat("topology:\n  name: ", variant.name, "\n");
-  for (const std::string_view option : {variant.option, variant.second}) {
-    if (!option.empty()) text += concat("  ", option, "\n");
-  }
-  return text;
-}
-
-std::string label_of(const Variant& variant) {
-  std::string label(variant.name);
-  if (variant.local_size > 0) label += " by region";
-  for (const std::string_view option : {variant.option, variant.second}) {
-    if (!option.empty()) label += concat(", ", option);
-  }
-  return label;
-}
-
-/// Number of steps to follow a topology for: whole periods if these are short.
-std::int64_t num_steps(const StepModel& model, std::int64_t period) {
-  const std::int64_t per_step = std::int64_t{model.world.size} * std::ssize(model.bucket_bytes);
-  const std::int64_t steps = std::clamp(kRankBucketSteps / per_step, kFewestSteps, kMostSteps);
-  if (period > 2 * steps) return steps;
-  return (steps + period - 1) / period * period;
-}
-
-/// Like rounds_to(), which takes many seconds where mixing is slow. In a large world this function
-/// looks for an exact mean instead. Where there is none, the rounds follow from the spectral gap;
-/// for 64 ranks this estimate is off by 5 % at most.
-std::optional<RoundCount> rounds_to_target(const Topology& topology, int world_size,
-                                           double target) {
-  if (world_size <= kFollowedRanks) return rounds_to(topology, world_size, target);
-  if (const auto exact = exact_after(topology, world_size)) return RoundCount{.rounds = *exact};
-  if (!topology.period()) return rounds_to(topology, world_size, target);
-  const auto gap = spectral_gap(topology, world_size);
-  if (!gap || *gap <= kNoGap || *gap >= 1.0) return std::nullopt;
-  const double periods = std::log(target) / std::log1p(-*gap);
-  const double rounds = std::ceil(static_cast<double>(*topology.period()) * periods);
-  return RoundCount{.rounds = static_cast<std::int64_t>(rounds), .estimated = true};
-}
-
-double sum_of(const std::vector<double>& bytes) {
-  return std::accumulate(bytes.begin(), bytes.end(), 0.0);
-}
-
-/// Bytes per step that leave a region, mean over a period or over `num_rounds` rounds.
-double bytes_across(const StepModel& model, const Topology& topology, std::int64_t num_rounds) {
-  if (model.links.regions.count() < 2) return 0.0;
-  const LinkTable links(model.world, model.links);
-  const std::int64_t count = std::min(topology.period().value_or(num_rounds), num_rounds);
-  double share = 0.0;
-  for (std::int64_t k = 0; k < count; ++k) {
-    share += share_across(traffic_of(topology.round(k), links), links);
-  }
-  return share / static_cast<double>(count) * sum_of(model.bucket_bytes);
-}
-
-PlanRow gossip_row(const PlanOptions& options, const Variant& variant) {
-  const std::string yaml = gossip_yaml(variant);
-  // Read the configuration as training will read it.
-  const Options root(parse_yaml(yaml, "plan"));
-  World world = options.model.world;
-  if (variant.local_size > 0) world.node_size = variant.local_size;
-  const auto topology = read_topology(root.section("topology"), world);
-  StepModel model = options.model;
-  const std::int64_t period = topology->period().value_or(1);
-  model.num_steps = num_steps(model, period);
-  if (variant.whole_periods) model.num_steps = std::max(model.num_steps, period);
-  PlanRow row{.yaml = yaml,
-              .label = label_of(variant),
-              .step = predict_gossip(model, *topology),
-              .rounds = rounds_to_target(*topology, model.world.size, options.target)};
-  if (row.rounds) row.target_s = static_cast<double>(row.rounds->rounds) * row.step.step_s;
-  row.bytes_across = bytes_across(model, *topology, model.num_steps);
-  return row;
-}
-
-PlanRow all_reduce_row(const PlanOptions& options) {
-  StepModel model = options.model;
-  model.num_steps = num_steps(model, 1);
-  const StepPrediction step = predict_all_reduce(model);
-  const LinkTable links(model.world, model.links);
-  // One round is enough: the ranks are equal after every step.
-  return {
-      .yaml = "algorithm: allreduce\n",
-      .label = "all-reduce",
-      .step = step,
-      .rounds = RoundCount{.rounds = 1},
-      .target_s = step.step_s,
-      .bytes_across = share_across(all_reduce_traffic(links), links) * sum_of(model.bucket_bytes)};
-}
-
-bool is_worth_a_row(const Variant& variant, const World& world) {
-  const TopologyEntry* entry = find_row(topology_table(), variant.name);
-  if (entry == nullptr || !entry->fits(world)) return false;
-  if (variant.name != "hierarchical") return world.size > 2;
-  // On one node, and with one rank on each, it is another topology under a second name.
-  const int nodes = world.size / world.node_size;
-  if (nodes < 3 || world.node_size < 2) return false;
-  const bool needs_power = variant.option == "leaders: one-peer-exp";
-  return !needs_power || (nodes & (nodes - 1)) == 0;
-}
-
-/// The rows that only a cluster in several regions needs.
-void add_period_rows(const PlanOptions& options, std::vector<PlanRow>& rows) {
-  const World& world = options.model.world;
-  const Regions& regions = options.model.links.regions;
-  if (regions.count() < 2) return;
-  const int region_size = world.size / regions.count();
-  for (int every = 1; every <= kLongestPeriod; every *= 4) {
-    const std::string rest = concat("sit_out: ", every - 1);
-    const std::string period = concat("leaders_every: ", every);
-    // Without rest it is complete.
-    if (every > 1) {
-      rows.push_back(
-          gossip_row(options, {.name = "local-sgd", .option = rest, .whole_periods = true}));
-    }
-    for (const std::string_view leaders : {"leaders: ring", "leaders: complete"}) {
-      Variant variant{
-          .name = "hierarchical", .option = leaders, .second = period, .whole_periods = true};
-      const bool has_hosts = world.node_size > 1 && world.size / world.node_size > 2;
-      if (has_hosts && every > 1) rows.push_back(gossip_row(options, variant));
-      if (!regions.are_equal() || region_size < 2 || region_size == world.node_size) continue;
-      variant.local_size = region_size;
-      rows.push_back(gossip_row(options, variant));
-    }
-  }
-}
 
 std::string percent(double share) { return concat(shortest(100.0 * share), " %"); }
 
@@ -188,6 +28,10 @@ std::string one_decimal(double value) {
 }
 
 std::string milliseconds(double seconds) { return one_decimal(1e3 * seconds); }
+
+bool has_algorithms(const PlanOptions& options) {
+  return !options.algorithms.empty() || find_codec(options.codec) != nullptr;
+}
 
 /// Always true for other orders than kBudget.
 bool is_in_budget(const PlanRow& row, const Plan& plan, const PlanOptions& options) {
@@ -260,33 +104,23 @@ void rank(Plan& plan, const PlanOptions& options) {
     const double step_s = std::round(1e9 * row.step.step_s);
     const bool in_budget = is_in_budget(row, plan, options);
     return options.rank_by != RankBy::kStep && in_budget
-               ? std::tuple(false, std::round(1e9 * target_s), step_s)
-               : std::tuple(!in_budget, step_s, target_s);
+               ? std::tuple(false, std::round(1e9 * target_s), step_s, row.step.bytes_sent)
+               : std::tuple(!in_budget, step_s, target_s, row.step.bytes_sent);
   });
 }
 
 }  // namespace
 
-std::vector<double> planned_buckets(double model_bytes, double bucket_bytes, int world_size) {
-  const std::int64_t most = kRankBuckets / std::clamp(world_size, 1, kMostPlannedRanks);
-  return split_into_buckets(model_bytes, bucket_bytes, std::min<std::int64_t>(most, 256));
-}
-
-Plan make_plan(const PlanOptions& options) {
-  check(options);
-  const World& world = options.model.world;
+Plan make_plan(const PlanOptions& given) {
+  check(given);
+  PlanOptions options = given;
   Plan plan;
   plan.local_s = predict_local(options.model).step_s;
-  plan.rows.push_back(all_reduce_row(options));
-  for (const TopologyEntry& entry : topology_table()) {
-    if (entry.needs_options || !entry.fits(world)) continue;
-    plan.rows.push_back(gossip_row(options, {.name = entry.name}));
-  }
-  for (const Variant& variant : kVariants) {
-    if (!is_worth_a_row(variant, world)) continue;
-    plan.rows.push_back(gossip_row(options, variant));
-  }
-  add_period_rows(options, plan.rows);
+  plan.rows = plan_rows(options);
+  const bool knows_rounds =
+      std::ranges::all_of(plan.rows, [](const PlanRow& row) { return row.rounds.has_value(); });
+  // Otherwise the only row whose rounds are known would win.
+  if (has_algorithms(options) && !knows_rounds) options.rank_by = RankBy::kStep;
   rank(plan, options);
   plan.recommendation = recommend(plan, options);
   return plan;
@@ -303,7 +137,8 @@ nlohmann::ordered_json to_json(const Plan& plan) {
                                     {"rounds_to_target", nullptr},
                                     {"rounds_estimated", false},
                                     {"target_ms", nullptr},
-                                    {"bytes_across", row.bytes_across},
+                                    {"bytes_sent", row.step.bytes_sent},
+                                    {"bytes_across", row.step.bytes_across},
                                     {"yaml", row.yaml}};
     if (row.rounds) {
       entry["rounds_to_target"] = row.rounds->rounds;
@@ -318,7 +153,7 @@ nlohmann::ordered_json to_json(const Plan& plan) {
 }
 
 std::string to_text(const Plan& plan, const PlanOptions& options) {
-  std::size_t width = 8;
+  std::size_t width = 9;
   for (const PlanRow& row : plan.rows) width = std::max(width, row.label.size());
   const bool has_regions = options.model.links.regions.count() > 1;
   const auto line = [&](std::string_view label, std::vector<std::string> cells) {
@@ -330,17 +165,26 @@ std::string to_text(const Plan& plan, const PlanOptions& options) {
     }
     return text + "\n";
   };
+  const std::string_view names = has_algorithms(options) ? "algorithm" : "topology";
   std::string text =
-      line("topology", {"ms per step", "ms waiting", "rounds", "ms to target", "MB across"});
+      line(names, {"ms per step", "ms waiting", "MB sent", "rounds", "ms to target", "MB across"});
   for (const PlanRow& row : plan.rows) {
     const std::string rounds =
         row.rounds ? concat(row.rounds->estimated ? "about " : "", row.rounds->rounds) : "unknown";
-    text += line(row.label, {milliseconds(row.step.step_s), milliseconds(row.step.wait_s), rounds,
+    text += line(row.label, {milliseconds(row.step.step_s), milliseconds(row.step.wait_s),
+                             one_decimal(1e-6 * row.step.bytes_sent), rounds,
                              row.target_s ? milliseconds(*row.target_s) : "unknown",
-                             one_decimal(1e-6 * row.bytes_across)});
+                             one_decimal(1e-6 * row.step.bytes_across)});
   }
-  if (has_regions)
+  text += "MB sent: megabytes that a rank sends in a step, mean over the ranks\n";
+  if (has_algorithms(options)) {
+    text +=
+        "rounds are unknown for algorithms that do more than mix, and for encoded messages; rows "
+        "with such algorithms among them are ordered by the time of a step\n";
+  }
+  if (has_regions) {
     text += "MB across: megabytes that leave a region in a step, all nodes together\n";
+  }
   return concat(text, "Without communication a step takes ", milliseconds(plan.local_s),
                 " ms.\nrounds: until the ranks' distance from their mean has shrunk to ",
                 shortest(options.target), " of its start\n\n", plan.recommendation, "\n\n",

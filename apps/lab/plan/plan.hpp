@@ -1,6 +1,7 @@
 #pragma once
-// Plans which topology suits a cluster. The plan lists every topology that fits the world, and
-// all-reduce. Each has a predicted time of a step (iteration_model.hpp) and the number of rounds
+// Plans which topology suits a cluster. The plan lists gossip on every topology that fits the
+// world, and all-reduce; or the algorithms that the user asks for, each on every topology that
+// suits it. Each row has a predicted time of a step (iteration_model.hpp) and the number of rounds
 // until the ranks are within a given factor of their mean (topology/spectrum.hpp). The rows are
 // ranked by the time of a step, or by that time and the number of rounds together.
 //
@@ -8,6 +9,7 @@
 // longer periods, and hierarchical with a region as its node where regions are equally large.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +17,8 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "apps/lab/plan/iteration_model.hpp"
+#include "core/algorithm.hpp"
+#include "optim/optimizer.hpp"
 #include "topology/spectrum.hpp"
 
 namespace gossamer::apps {
@@ -40,12 +44,19 @@ struct PlanOptions {
   /// For kBudget: seconds that communication may add to a step, divided by the seconds of a step
   /// without it.
   double budget = 0.1;
+  /// The algorithms of the rows. Empty: gossip and all-reduce. If the rounds of one row are not
+  /// known, kStep orders all of them.
+  std::vector<AlgorithmChoice> algorithms = {};
+  /// What the algorithms' messages hold: a name of codec_table(), or fp32.
+  std::string codec = "fp32";
+  /// The optimizer of `algorithms`, which may need its states; null: AdamW.
+  std::shared_ptr<const Optimizer> optimizer = {};
 };
 
 struct PlanRow {
   /// The algorithm and topology sections of a configuration.
   std::string yaml = {};
-  /// A short name: `base-k, k: 3`.
+  /// A short name: `base-k, k: 3`, or `late_average {every: 4}`.
   std::string label = {};
   StepPrediction step = {};
   /// Rounds to the target. Nothing: the target is never reached, or the number of rounds is
@@ -53,8 +64,6 @@ struct PlanRow {
   std::optional<RoundCount> rounds = std::nullopt;
   /// Seconds to the target; nothing where `rounds` is nothing.
   std::optional<double> target_s = std::nullopt;
-  /// Bytes that leave any region per step, mean over the rounds; 0 in a single region.
-  double bytes_across = 0.0;
 };
 
 struct Plan {
@@ -66,8 +75,8 @@ struct Plan {
   std::string recommendation = {};
 };
 
-/// The same options give the same plan. Throws ConfigError for an impossible world, model or
-/// target.
+/// The same options give the same plan. Throws ConfigError for an impossible world, model, target,
+/// or algorithm.
 Plan make_plan(const PlanOptions& options);
 
 /// The sizes in bytes of the buckets of a model of `model_bytes`. Merges buckets where the world is

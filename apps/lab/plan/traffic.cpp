@@ -59,10 +59,11 @@ std::vector<std::pair<Transfer, std::vector<int>>> between_places(const Round& r
     std::vector<int> leaders = edge.ranks;
     for (int& rank : leaders) rank *= round.node_size;
     found.emplace_back(group_transfer(links, leaders), edge.ranks);
+    found.back().first.is_message = edge.ranks.size() == 2;
   }
   for (const Arc& arc : round.arcs) {
     if (arc.from == arc.to) continue;
-    Transfer transfer;
+    Transfer transfer{.is_message = true};
     add_message(links, arc.from * round.node_size, arc.to * round.node_size, 1.0, transfer);
     found.emplace_back(std::move(transfer), std::vector{arc.from, arc.to});
   }
@@ -194,6 +195,11 @@ int LinkTable::into_region(int from, int to) const {
   return first_across() + (num_nodes_ + to / world_.node_size) * num_regions_ + region_of(from);
 }
 
+bool LinkTable::leaves_rank(int link) const {
+  const int first_between = 2 * world_.size;
+  return link < world_.size || (link >= first_between && link < first_between + num_nodes_);
+}
+
 bool LinkTable::leaves_region(int link) const {
   return link >= first_across() && link < first_across() + num_nodes_ * num_regions_;
 }
@@ -218,16 +224,6 @@ double LinkTable::latency_s(int from, int to) const {
   return crosses(from, to) ? path(from, to).latency_s : between_.latency_s;
 }
 
-double share_across(const Traffic& traffic, const LinkTable& links) {
-  double share = 0.0;
-  for (const Transfer& transfer : traffic.transfers) {
-    for (const Flow& flow : transfer.flows) {
-      if (links.leaves_region(flow.link)) share += flow.share;
-    }
-  }
-  return share;
-}
-
 Traffic traffic_of(const Round& round, const LinkTable& links) {
   if (round.node_size > 1) return index_of(two_levels(round, links), links.world().size);
   std::vector<Transfer> transfers;
@@ -242,6 +238,24 @@ Traffic traffic_of(const Round& round, const LinkTable& links) {
 Traffic all_reduce_traffic(const LinkTable& links) {
   const Round everybody{.edges = {averaging_edge(ranks_of_node(0, links.world().size))}};
   return traffic_of(everybody, links);
+}
+
+void scale(Traffic& traffic, double messages, double others) {
+  for (Transfer& transfer : traffic.transfers) {
+    for (Flow& flow : transfer.flows) flow.share *= transfer.is_message ? messages : others;
+  }
+}
+
+Traffic together(const std::vector<Traffic>& parts, int world_size) {
+  std::vector<Transfer> all;
+  for (const Traffic& part : parts) {
+    const int first = static_cast<int>(all.size());
+    for (Transfer transfer : part.transfers) {
+      for (int& next : transfer.next) next += first;
+      all.push_back(std::move(transfer));
+    }
+  }
+  return index_of(std::move(all), world_size);
 }
 
 }  // namespace gossamer::apps

@@ -45,6 +45,9 @@ struct Transfer {
   /// True: the links are busy during the latency too, because the steps of a ring wait for each
   /// other and nothing else of the communicator runs meanwhile.
   bool holds_links = false;
+  /// True: messages between two ranks, or between the first ranks of two nodes. A codec may encode
+  /// these.
+  bool is_message = false;
 };
 
 /// The transfers of one round.
@@ -74,6 +77,8 @@ class LinkTable {
   [[nodiscard]] bool crosses(int from, int to) const;
   [[nodiscard]] int out_of_region(int from, int to) const;
   [[nodiscard]] int into_region(int from, int to) const;
+  /// True for the links that out_of_rank() and out_of_node() return.
+  [[nodiscard]] bool leaves_rank(int link) const;
   /// True for the links that out_of_region() returns.
   [[nodiscard]] bool leaves_region(int link) const;
   /// Ranks that pay for what a link carries: one, or a node's.
@@ -103,9 +108,11 @@ class LinkTable {
 
 /// The transfers of a round, which must be valid (verify.hpp).
 Traffic traffic_of(const Round& round, const LinkTable& links);
-/// The bytes that leave a region, as a multiple of the bucket's bytes, summed over all nodes.
-double share_across(const Traffic& traffic, const LinkTable& links);
 /// The traffic of one group of all ranks.
 Traffic all_reduce_traffic(const LinkTable& links);
+/// Multiplies the bytes of messages and those of other transfers.
+void scale(Traffic& traffic, double messages, double others);
+/// The traffic of exchanges that all ranks start together.
+Traffic together(const std::vector<Traffic>& parts, int world_size);
 
 }  // namespace gossamer::apps

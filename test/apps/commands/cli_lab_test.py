@@ -195,6 +195,24 @@ across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
             self.launch(4, "plan.yaml", "--dry-run")
         self.assertRegex(self.gossamer(*arguments).stdout, r"ms to target +MB across\n")
 
+    def test_has_the_algorithms_that_are_asked_for(self):
+        arguments = [*self.K_WORLD, "--algorithm", "relay", "--algorithm",
+                     "{name: late_average, every: 4}"]
+        report = json.loads(self.gossamer(*arguments, "--json").stdout)
+        self.assertEqual({row["topology"] for row in report["rows"]},
+                         {"relay, chain", "relay, binary-tree", "late_average {every: 4}"})
+        coded = json.loads(self.gossamer(*self.K_WORLD, "--codec", "int8", "--json").stdout)
+        for row in report["rows"] + coded["rows"]:
+            self.assertGreater(row["bytes_sent"], 0)
+            self.write("plan.yaml", cli_case.K_TINY + row["yaml"])
+            self.launch(4, "plan.yaml", "--dry-run")
+        self.assertRegex(self.gossamer(*arguments).stdout, r"\nalgorithm +ms per step")
+        for wrong, part in [("nix", "allowed: one of gossip"), ("async_gossip", "take gossip"),
+                            ("{name: outer, evry: 2}", "evry"),
+                            ("{name: outer, every: 5000}", "shorter periods")]:
+            done = self.gossamer(*self.K_WORLD, "--algorithm", wrong, code=2)
+            self.assertIn(part, done.stderr)
+
     def test_says_what_is_wrong_with_the_links(self):
         for text, part in [("{", "links.json:"), ("{}", "within: is missing"),
                            ('{"between": {"latency_s": 1}}', "bandwidth_bytes_per_s"),

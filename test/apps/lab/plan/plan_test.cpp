@@ -5,6 +5,7 @@
 #include "test/core/ranks.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -12,6 +13,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/options.hpp"
+#include "base/text.hpp"
 #include "base/yaml.hpp"
 #include "topology/registry.hpp"
 
@@ -92,6 +95,41 @@ TEST(Plan, GivesConfigurationsThatCanBeRead) {
     }
     root.reject_unknown();
   }
+}
+
+TEST(Plan, HasTheAlgorithmsThatAreAskedFor) {
+  PlanOptions options = options_for(8, 2);
+  const Plan plain = make_plan(options);
+  options.algorithms = {"gossip", {"late_average", Options::parse("every: 4")}, "relay"};
+  const Plan plan = make_plan(options);
+  const PlanRow& late = row_of(plan, "late_average {every: 4}");
+  EXPECT_EQ(late.yaml, "algorithm: {name: late_average, every: 4}\n");
+  EXPECT_FALSE(late.rounds.has_value());
+  EXPECT_NEAR(late.step.bytes_sent, 2e8 * 2.0 * 7.0 / 8.0 / 4.0, 1.0);
+  EXPECT_FALSE(row_of(plan, "relay, chain").rounds.has_value());
+  const auto step_s = [](const PlanRow& row) { return std::round(1e9 * row.step.step_s); };
+  EXPECT_TRUE(std::ranges::is_sorted(plan.rows, {}, step_s));
+  // Gossip without a codec is what the plan has anyway.
+  for (const char* const topology : {"ring", "hierarchical, leaders: complete"}) {
+    const PlanRow& row = row_of(plan, concat("gossip, ", topology));
+    EXPECT_EQ(row.step.step_s, row_of(plain, topology).step.step_s);
+    EXPECT_EQ(row.step.bytes_sent, row_of(plain, topology).step.bytes_sent);
+    EXPECT_EQ(row.target_s, row_of(plain, topology).target_s);
+    EXPECT_EQ(row.yaml, row_of(plain, topology).yaml);
+  }
+}
+
+TEST(Plan, HasEncodedMessages) {
+  PlanOptions options = options_for(8, 2);
+  const double plain = row_of(make_plan(options), "one-peer-exp").step.bytes_sent;
+  options.codec = "bf16";
+  const Plan plan = make_plan(options);
+  const PlanRow& row = row_of(plan, "gossip, one-peer-exp");
+  EXPECT_NEAR(row.step.bytes_sent, plain / 2.0, 1e-6 * plain);
+  EXPECT_NE(row.yaml.find("codec: bf16"), std::string::npos);
+  EXPECT_EQ(row_of(plan, "allreduce").rounds->rounds, 1);
+  options.algorithms = {"choco"};
+  EXPECT_THROW(make_plan(options), ConfigError);
 }
 
 TEST(Plan, RecommendsItsFirstRow) {

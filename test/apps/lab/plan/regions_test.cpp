@@ -96,10 +96,10 @@ TEST(Regions, GiveThePlanRegionsAsNodesAndBytesAcross) {
     return *found;
   };
   // Two hops of the ring of four cross, with 1.5 MB each.
-  EXPECT_NEAR(row_of("all-reduce").bytes_across, 3e6, 1e-6);
+  EXPECT_NEAR(row_of("all-reduce").step.bytes_across, 3e6, 1e-6);
   // The two leaders send 1 MB each, in every 16th step.
   const PlanRow row = row_of("hierarchical by region, leaders: complete, leaders_every: 16");
-  EXPECT_NEAR(row.bytes_across, 2e6 / 16.0, 1e-6);
+  EXPECT_NEAR(row.step.bytes_across, 2e6 / 16.0, 1e-6);
   EXPECT_TRUE(contains(row.yaml, "local_size: 2"));
   // Rows within the budget come first, by the time to the target.
   EXPECT_LE(plan.rows.front().step.step_s, 1.1 * plan.local_s);

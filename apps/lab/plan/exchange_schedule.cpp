@@ -1,0 +1,266 @@
+#include "apps/lab/plan/exchange_schedule.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/host_stream.hpp"
+#include "base/text.hpp"
+#include "core/coded_sum.hpp"
+#include "optim/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+constexpr std::int64_t kNumRecorded = 4096;
+// The first recorded step. Every warm-up is over by then.
+constexpr std::int64_t kFirstStep = std::int64_t{1} << 40;
+// Elements of all buckets together: of those that make steps, and of those that say how large the
+// messages are.
+constexpr std::int64_t kStepNumel = std::int64_t{1} << 16;
+constexpr std::int64_t kSizeNumel = std::int64_t{1} << 22;
+
+/// A round that a lane has started.
+struct StartedRound {
+  /// Lanes count from 0 in the order in which the algorithm makes them.
+  std::size_t lane = 0;
+  std::int64_t round = 0;
+};
+
+/// The rounds that one rank starts in a step, for each bucket.
+struct RecordedStep {
+  std::vector<std::vector<StartedRound>> buckets;
+  bool waits_in_step = false;
+};
+
+double plain_sum_bytes(std::int64_t numel, DType dtype, int num_ranks) {
+  return 2.0 * (num_ranks - 1) / num_ranks * static_cast<double>(numel * size_of(dtype));
+}
+
+/// Makes lanes that write down what they are asked to send. Nothing ever arrives, except that a sum
+/// is one of zeros.
+class RecordingLanes : public LaneFactory {
+ public:
+  explicit RecordingLanes(const ExchangeSchedule::Setup& setup) : setup_(setup) {}
+
+  void begin_step() { steps_.emplace_back().buckets.resize(setup_.bucket_numel.size()); }
+  [[nodiscard]] const std::vector<RecordedStep>& steps() const { return steps_; }
+  /// What each lane sends in a round.
+  [[nodiscard]] const std::vector<PlannedExchange>& exchanges() const { return exchanges_; }
+
+  std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override {
+    exchanges_.push_back(exchange_of(spec));
+    return std::make_unique<RecordedLane>(*this, spec);
+  }
+  std::unique_ptr<Mailbox> make_mailbox(Mailbox::Config /*config*/) override {
+    throw ConfigError(
+        "a plan follows steps that all ranks make together, and an asynchronous algorithm has "
+        "none; take gossip");
+  }
+  [[nodiscard]] int num_ranks() const override { return setup_.world_size; }
+  // Blocks for several peers are alike.
+  [[nodiscard]] std::int64_t num_tree_peers() const override { return 1; }
+
+ private:
+  class RecordedLane : public Lane {
+   public:
+    RecordedLane(RecordingLanes& lanes, const LaneSpec& spec)
+        : lanes_(lanes), spec_(spec), index_(lanes.exchanges_.size() - 1) {
+      if (spec.rounds == LaneRounds::kSum) sum_ = Buffer(spec.numel, spec.dtype);
+    }
+    void start(std::int64_t k, const Buffer& /*send*/) override {
+      const auto bucket = static_cast<std::size_t>(spec_.bucket);
+      lanes_.steps_.back().buckets[bucket].push_back({.lane = index_, .round = k});
+      started_in_ = lanes_.steps_.size();
+    }
+    void wait() override {
+      if (started_in_ == lanes_.steps_.size()) lanes_.steps_.back().waits_in_step = true;
+    }
+    Intake take() override {
+      if (spec_.rounds != LaneRounds::kSum || started_in_ == 0) return {};
+      inbox_ = {sum_.block(), 1.0};
+      return {.keep = 0.0, .inboxes = {&inbox_, 1}};
+    }
+    void forget() override {}
+
+   private:
+    RecordingLanes& lanes_;
+    LaneSpec spec_;
+    std::size_t index_;
+    /// The number of the step that has started the last round; 0: none has.
+    std::size_t started_in_ = 0;
+    Buffer sum_;
+    Inbox inbox_ = {};
+  };
+
+  [[nodiscard]] PlannedExchange exchange_of(const LaneSpec& spec) const {
+    const auto bucket = static_cast<std::size_t>(spec.bucket);
+    const double whole = 4.0 * static_cast<double>(setup_.bucket_numel[bucket]);
+    const double plain = static_cast<double>(spec.numel * size_of(spec.dtype)) / whole;
+    PlannedExchange exchange{.rounds = spec.rounds, .message_share = plain, .group_share = plain};
+    if (setup_.codec == nullptr) return exchange;
+    if (spec.rounds == LaneRounds::kTopology) {
+      exchange.message_share =
+          static_cast<double>(encoded_bytes(*setup_.codec, spec.numel)) / whole;
+    } else if (spec.rounds == LaneRounds::kSum && spec.num_coded > 0 && setup_.world_size > 1) {
+      const CodedSum coded(*setup_.codec, spec, setup_.world_size);
+      exchange.group_share *=
+          coded.bytes_sent() / plain_sum_bytes(spec.numel, spec.dtype, setup_.world_size);
+      exchange.message_share = exchange.group_share;
+    }
+    return exchange;
+  }
+
+  const ExchangeSchedule::Setup& setup_;
+  std::vector<PlannedExchange> exchanges_;
+  std::vector<RecordedStep> steps_;
+};
+
+/// One rank that trains with gradients of zero.
+class RecordedRank {
+ public:
+  explicit RecordedRank(const ExchangeSchedule::Setup& setup)
+      : lanes_(setup), schedule_(make_schedule("constant", {.lr = 0.1})) {
+    const auto largest = *std::ranges::max_element(setup.bucket_numel);
+    gradient_ = Buffer(largest, DType::kFloat32);
+    squares_ = Buffer(std::ssize(setup.bucket_numel), DType::kFloat64);
+    buckets_.reserve(setup.bucket_numel.size());
+    for (const std::int64_t numel : setup.bucket_numel) {
+      const std::vector<ParameterInfo> parameters = {{.name = "x", .shape = {numel}}};
+      const BucketSpec spec{.entries = {{.parameter = 0, .offset = 0}}, .numel = numel};
+      const std::int64_t index = std::ssize(buckets_);
+      buckets_.emplace_back(index, spec, parameters,
+                            Bucket::Memory{.model = {.parameters = Buffer(numel, DType::kFloat32)},
+                                           .squares = part_of(squares_.block(), index, 1)},
+                            setup.optimizer, stream_);
+    }
+    algorithm_ = setup.algorithm.make({.buckets = buckets_,
+                                       .lanes = lanes_,
+                                       .progress = progress_,
+                                       .schedule = *schedule_,
+                                       .stream = stream_});
+  }
+
+  void step() {
+    lanes_.begin_step();
+    for (Bucket& bucket : buckets_) {
+      bucket.offer(0, part_of(gradient_.block(), 0, bucket.spec().numel));
+      algorithm_->gradients_ready(bucket);
+    }
+    algorithm_->gradients_complete();
+    for (Bucket& bucket : buckets_) algorithm_->final_gradients(bucket);
+    const GradientDecision decision{.factor = algorithm_->mean_factor()};
+    for (Bucket& bucket : buckets_) {
+      bucket.set_decision(&decision);
+      const Intake intake = algorithm_->before_update(bucket);
+      bucket.update({.lr = schedule_->lr(progress_.num_updates()),
+                     .decision = intake.gradients_are_scaled ? nullptr : &decision,
+                     .intake = intake});
+      bucket.set_decision(nullptr);
+      algorithm_->after_update(bucket);
+    }
+    algorithm_->end_step();
+    for (Bucket& bucket : buckets_) bucket.begin_step();
+    ++progress_.num_steps;
+  }
+
+  [[nodiscard]] const RecordingLanes& lanes() const { return lanes_; }
+
+ private:
+  InlineStream stream_;
+  RecordingLanes lanes_;
+  Progress progress_{.num_steps = kFirstStep};
+  std::unique_ptr<Schedule> schedule_;
+  Buffer gradient_;
+  Buffer squares_;
+  std::vector<Bucket> buckets_;
+  std::unique_ptr<Algorithm> algorithm_;
+};
+
+/// A number for each step; equal where the same lanes start a round.
+std::vector<int> kinds_of(const std::vector<RecordedStep>& steps) {
+  std::map<std::vector<std::size_t>, int> known;
+  std::vector<int> kinds;
+  for (const RecordedStep& step : steps) {
+    std::vector<std::size_t> lanes;
+    for (const auto& bucket : step.buckets) {
+      for (const StartedRound& started : bucket) lanes.push_back(started.lane);
+    }
+    kinds.push_back(
+        known.try_emplace(std::move(lanes), static_cast<int>(known.size())).first->second);
+  }
+  return kinds;
+}
+
+bool sends_nothing(const RecordedStep& step) {
+  return std::ranges::all_of(step.buckets, [](const auto& bucket) { return bucket.empty(); });
+}
+
+std::optional<std::size_t> period_of(const std::vector<int>& kinds) {
+  for (std::size_t period = 1; period <= kinds.size() / 4; ++period) {
+    std::size_t k = period;
+    while (k < kinds.size() && kinds[k] == kinds[k - period]) ++k;
+    if (k == kinds.size()) return period;
+  }
+  return std::nullopt;
+}
+
+/// The same with buckets of at most `most` elements together.
+ExchangeSchedule::Setup with_small_buckets(ExchangeSchedule::Setup setup, std::int64_t most) {
+  const std::int64_t share = most / std::ssize(setup.bucket_numel);
+  for (std::int64_t& numel : setup.bucket_numel) {
+    numel = std::clamp(numel, std::int64_t{1}, std::max(std::int64_t{1}, share));
+  }
+  return setup;
+}
+
+}  // namespace
+
+ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
+  const Setup large = with_small_buckets(setup, kSizeNumel);
+  const std::vector<PlannedExchange> exchanges = RecordedRank(large).lanes().exchanges();
+  const Setup small = with_small_buckets(setup, kStepNumel);
+  RecordedRank rank(small);
+  for (std::int64_t step = 0; step < kNumRecorded; ++step) rank.step();
+  const std::vector<RecordedStep>& steps = rank.lanes().steps();
+  const auto period = period_of(kinds_of(steps));
+  const bool should_send = setup.algorithm.entry().communicates && setup.world_size > 1;
+  if (!period || (should_send && std::ranges::all_of(steps, sends_nothing))) {
+    throw ConfigError(concat(setup.algorithm.text(), ": what it sends does not repeat within ",
+                             kNumRecorded / 4, " steps, so it cannot be planned; allowed: shorter ",
+                             "periods"));
+  }
+  for (std::size_t k = steps.size() - *period; k < steps.size(); ++k) {
+    waits_in_step_ = waits_in_step_ || steps[k].waits_in_step;
+    auto& buckets = steps_.emplace_back();
+    for (const auto& bucket : steps[k].buckets) {
+      auto& planned = buckets.emplace_back();
+      for (const StartedRound& started : bucket) {
+        planned.push_back(exchanges[started.lane]);
+        // Relative to the step.
+        planned.back().round = started.round - kFirstStep - static_cast<std::int64_t>(k);
+      }
+    }
+  }
+}
+
+std::vector<PlannedExchange> ExchangeSchedule::at(std::int64_t step, std::int64_t bucket) const {
+  std::vector<PlannedExchange> exchanges =
+      steps_[static_cast<std::size_t>(step % period())][static_cast<std::size_t>(bucket)];
+  for (PlannedExchange& exchange : exchanges) {
+    exchange.round = std::max(std::int64_t{0}, exchange.round + step);
+  }
+  return exchanges;
+}
+
+bool ExchangeSchedule::only_mixes() const {
+  const auto mixes = [](const std::vector<PlannedExchange>& exchanges) {
+    return exchanges.size() == 1 && exchanges.front().rounds == LaneRounds::kTopology;
+  };
+  return period() == 1 && std::ranges::all_of(steps_.front(), mixes);
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,65 @@
+#pragma once
+// What an algorithm sends in its steps. The algorithm itself says so: it runs for some thousand
+// steps on one rank with small buckets, over lanes that only write down what they are asked to
+// send. So the plan needs no formula for any algorithm. Exchanges that are rarer than every 4096
+// steps may be missed if there are others.
+//
+// A schedule holds the steps of one period, after any warm-up. Sizes are relative to the bytes of a
+// bucket, so they hold for buckets of any size. It leaves out the votes about grids (GridLane),
+// which are some hundred bytes in every eighth step. Immutable, so any thread may read it.
+
+#include <cstdint>
+#include <vector>
+
+#include "core/algorithm.hpp"
+#include "core/lane.hpp"
+#include "optim/optimizer.hpp"
+
+namespace gossamer::apps {
+
+/// One exchange of one bucket, in which all ranks take part.
+struct PlannedExchange {
+  LaneRounds rounds = LaneRounds::kTopology;
+  /// The number of the round; says which ranks meet in the lanes that follow a topology.
+  std::int64_t round = 0;
+  /// Bytes of a message between two ranks (or two nodes), divided by the bytes of the bucket.
+  double message_share = 1.0;
+  /// The same for sums over groups of more ranks.
+  double group_share = 1.0;
+
+  friend auto operator<=>(const PlannedExchange&, const PlannedExchange&) = default;
+};
+
+class ExchangeSchedule {
+ public:
+  struct Setup {
+    const AlgorithmChoice& algorithm;
+    /// The algorithm may need states of the optimizer.
+    const Optimizer& optimizer;
+    int world_size = 1;
+    /// What messages hold in place of float32 elements; null: the elements.
+    const Codec* codec = nullptr;
+    /// The float32 elements of each bucket.
+    std::vector<std::int64_t> bucket_numel = {};
+  };
+  /// Runs the algorithm. Throws ConfigError if the algorithm has no common steps, does not suit the
+  /// optimizer, or does not repeat its exchanges within 1024 steps.
+  explicit ExchangeSchedule(const Setup& setup);
+
+  /// The exchanges of one bucket in a step of the schedule, which is at least 0.
+  [[nodiscard]] std::vector<PlannedExchange> at(std::int64_t step, std::int64_t bucket) const;
+  /// Steps after which the exchanges repeat.
+  [[nodiscard]] std::int64_t period() const { return static_cast<std::int64_t>(steps_.size()); }
+  /// True: the ranks wait for an exchange in the step that has started it.
+  [[nodiscard]] bool waits_in_step() const { return waits_in_step_; }
+  /// True: every step mixes the parameters once with the topology's weights, and sends nothing
+  /// else.
+  [[nodiscard]] bool only_mixes() const;
+
+ private:
+  /// [step of the period][bucket]
+  std::vector<std::vector<std::vector<PlannedExchange>>> steps_;
+  bool waits_in_step_ = false;
+};
+
+}  // namespace gossamer::apps

@@ -1,0 +1,48 @@
+#include "apps/lab/plan/scheduled_traffic.hpp"
+
+#include <utility>
+
+namespace gossamer::apps {
+namespace {
+
+bool follows_topology(const PlannedExchange& exchange) {
+  return exchange.rounds != LaneRounds::kMean && exchange.rounds != LaneRounds::kSum;
+}
+
+}  // namespace
+
+const Traffic* ScheduledTraffic::of(std::int64_t step, std::int64_t bucket) {
+  std::vector<PlannedExchange> exchanges = schedule_.at(step, bucket);
+  if (exchanges.empty()) return nullptr;
+  for (PlannedExchange& exchange : exchanges) {
+    if (!follows_topology(exchange)) exchange.round = 0;
+    if (topology_ != nullptr && topology_->period()) exchange.round %= *topology_->period();
+  }
+  const auto found = known_.find(exchanges);
+  if (found != known_.end()) return &found->second;
+  std::vector<Traffic> parts;
+  for (const PlannedExchange& exchange : exchanges) parts.push_back(part_of(exchange));
+  Traffic all = together(parts, links_.world().size);
+  return &known_.emplace(std::move(exchanges), std::move(all)).first->second;
+}
+
+Traffic ScheduledTraffic::part_of(const PlannedExchange& exchange) const {
+  double messages = exchange.message_share;
+  Traffic traffic;
+  if (!follows_topology(exchange)) {
+    traffic = all_reduce_traffic(links_);
+  } else {
+    Round round = topology_->round(exchange.round);
+    // Lanes send a block to every member of a group where this takes fewer bytes than a sum, or
+    // where they must. A grid is for blocks of single ranks (core/grid_lane.hpp).
+    const bool encodes = codec_ != nullptr && (round.node_size == 1 || !codec_->needs_grid());
+    if (!encodes) messages = exchange.group_share;
+    std::int64_t most = encodes ? most_coded_members(*codec_) : 0;
+    if (exchange.rounds == LaneRounds::kTopologyUnsummed) most = links_.world().size;
+    traffic = traffic_of(with_arcs_for_groups(std::move(round), most), links_);
+  }
+  scale(traffic, messages, exchange.group_share);
+  return traffic;
+}
+
+}  // namespace gossamer::apps

@@ -159,18 +159,17 @@ LinkTable::LinkTable(const World& world, const Links& links) : world_(world) {
                              " nodes together, and the world has ", num_nodes_,
                              "; allowed: equally many (--world-size, --local-world-size)."));
   }
-  num_regions_ = links.regions.count();
-  region_of_node_ = links.regions.region_of_nodes();
-  paths_ = links.regions.paths;
+  regions_ = links.regions;
+  region_of_node_ = regions_.region_of_nodes();
 }
 
 LinkSpeed LinkTable::speed(int link) const {
   if (is_within(link)) return within_;
   if (link < first_across()) return between_;
-  const int place = (link - first_across()) % (num_nodes_ * num_regions_);
-  const auto node = static_cast<std::size_t>(place / num_regions_);
-  const auto other = static_cast<std::size_t>(place % num_regions_);
-  const RegionPath& found = paths_[static_cast<std::size_t>(region_of_node_[node])][other];
+  const int place = (link - first_across()) % (num_nodes_ * regions_.count());
+  const auto node = static_cast<std::size_t>(place / regions_.count());
+  const auto other = static_cast<std::size_t>(place % regions_.count());
+  const RegionPath& found = regions_.paths[static_cast<std::size_t>(region_of_node_[node])][other];
   // The node's own link already counts the computing time that these bytes take.
   return {.latency_s = found.latency_s, .bandwidth = found.bandwidth};
 }
@@ -180,19 +179,20 @@ int LinkTable::region_of(int rank) const {
 }
 
 bool LinkTable::crosses(int from, int to) const {
-  return num_regions_ > 1 && region_of(from) != region_of(to);
+  return regions_.count() > 1 && region_of(from) != region_of(to);
 }
 
 const RegionPath& LinkTable::path(int from, int to) const {
-  return paths_[static_cast<std::size_t>(region_of(from))][static_cast<std::size_t>(region_of(to))];
+  const auto& from_here = regions_.paths[static_cast<std::size_t>(region_of(from))];
+  return from_here[static_cast<std::size_t>(region_of(to))];
 }
 
 int LinkTable::out_of_region(int from, int to) const {
-  return first_across() + from / world_.node_size * num_regions_ + region_of(to);
+  return first_across() + from / world_.node_size * regions_.count() + region_of(to);
 }
 
 int LinkTable::into_region(int from, int to) const {
-  return first_across() + (num_nodes_ + to / world_.node_size) * num_regions_ + region_of(from);
+  return first_across() + (num_nodes_ + to / world_.node_size) * regions_.count() + region_of(from);
 }
 
 bool LinkTable::leaves_rank(int link) const {
@@ -201,14 +201,14 @@ bool LinkTable::leaves_rank(int link) const {
 }
 
 bool LinkTable::leaves_region(int link) const {
-  return link >= first_across() && link < first_across() + num_nodes_ * num_regions_;
+  return link >= first_across() && link < first_across() + num_nodes_ * regions_.count();
 }
 
 int LinkTable::account(int link) const {
   if (is_within(link)) return link % world_.size;
   const int first = 2 * world_.size;
   if (link >= first_across()) {
-    return first + (link - first_across()) / num_regions_ % num_nodes_;
+    return first + (link - first_across()) / regions_.count() % num_nodes_;
   }
   return first + (link - first) % num_nodes_;
 }

@@ -65,7 +65,7 @@ class LinkTable {
   /// Throws ConfigError when `links` lacks a speed that this world needs.
   LinkTable(const World& world, const Links& links);
 
-  [[nodiscard]] int size() const { return first_across() + 2 * num_nodes_ * num_regions_; }
+  [[nodiscard]] int size() const { return first_across() + 2 * num_nodes_ * regions_.count(); }
   [[nodiscard]] LinkSpeed speed(int link) const;
   [[nodiscard]] bool same_node(int a, int b) const;
   [[nodiscard]] int out_of_rank(int rank) const { return rank; }
@@ -101,9 +101,8 @@ class LinkTable {
   int num_nodes_ = 1;
   LinkSpeed within_ = {};
   LinkSpeed between_ = {};
-  int num_regions_ = 0;
+  Regions regions_ = {};
   std::vector<int> region_of_node_ = {};
-  std::vector<std::vector<RegionPath>> paths_ = {};
 };
 
 /// The transfers of a round, which must be valid (verify.hpp).

@@ -179,8 +179,8 @@ std::string to_text(const Plan& plan, const PlanOptions& options) {
   text += "MB sent: megabytes that a rank sends in a step, mean over the ranks\n";
   if (has_algorithms(options)) {
     text +=
-        "rounds are unknown for algorithms that do more than mix, and for encoded messages; rows "
-        "with such algorithms among them are ordered by the time of a step\n";
+        "rounds are unknown for algorithms that do more than mix, and for encoded messages; a plan "
+        "with such rows is ordered by the time of a step\n";
   }
   if (has_regions) {
     text += "MB across: megabytes that leave a region in a step, all nodes together\n";

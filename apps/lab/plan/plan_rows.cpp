@@ -278,7 +278,6 @@ std::vector<double> planned_buckets(double model_bytes, double bucket_bytes, int
 }
 
 std::vector<PlanRow> plan_rows(const PlanOptions& options) {
-  const World& world = options.model.world;
   std::vector<PlanRow> rows;
   if (options.algorithms.empty() && find_codec(options.codec) == nullptr) {
     rows.push_back(all_reduce_row(options));

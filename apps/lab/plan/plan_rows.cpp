@@ -46,6 +46,7 @@ struct Variant {
   /// The model follows whole periods, however long they are.
   bool whole_periods = false;
 };
+
 std::string label_of(const AlgorithmChoice& algorithm) {
   return algorithm.given().empty() ? algorithm.name()
                                    : concat(algorithm.name(), " {", algorithm.given(), "}");

@@ -12,6 +12,16 @@ bool follows_topology(const PlannedExchange& exchange) {
 }  // namespace
 
 const Traffic* ScheduledTraffic::of(std::int64_t step, std::int64_t bucket) {
+  const auto k = static_cast<std::size_t>(step);
+  const auto b = static_cast<std::size_t>(bucket);
+  if (answers_.size() <= k) answers_.resize(k + 1);
+  if (answers_[k].size() <= b) answers_[k].resize(b + 1);
+  std::optional<const Traffic*>& answer = answers_[k][b];
+  if (!answer) answer = find(step, bucket);
+  return *answer;
+}
+
+const Traffic* ScheduledTraffic::find(std::int64_t step, std::int64_t bucket) {
   std::vector<PlannedExchange> exchanges = schedule_.at(step, bucket);
   if (exchanges.empty()) return nullptr;
   for (PlannedExchange& exchange : exchanges) {

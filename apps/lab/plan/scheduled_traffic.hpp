@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "apps/lab/plan/exchange_schedule.hpp"
@@ -24,6 +25,7 @@ class ScheduledTraffic {
   const Traffic* of(std::int64_t step, std::int64_t bucket);
 
  private:
+  const Traffic* find(std::int64_t step, std::int64_t bucket);
   [[nodiscard]] Traffic part_of(const PlannedExchange& exchange) const;
 
   const ExchangeSchedule& schedule_;
@@ -32,6 +34,8 @@ class ScheduledTraffic {
   const Codec* codec_;
   /// By exchanges, with the rounds of the topology's period.
   std::map<std::vector<PlannedExchange>, Traffic> known_;
+  /// The answers for [step][bucket]: all ranks ask for the same.
+  std::vector<std::vector<std::optional<const Traffic*>>> answers_;
 };
 
 }  // namespace gossamer::apps

@@ -106,23 +106,23 @@ RankBy rank_by_of(const std::string& name, const Links& links) {
   return name == "step" ? RankBy::kStep : RankBy::kTarget;
 }
 
-/// The section of a name, or of a name with options as YAML: `{name: outer, every: 20}`.
-Options section_of(const std::string& key, const std::string& text) {
+/// A configuration with one key: a name, or a name with options as in `{name: outer, every: 20}`.
+Options options_of(const std::string& key, const std::string& text) {
   return Options(parse_yaml(concat(key, ": ", text), concat("--", key)));
 }
 
 void read_algorithms(const PlanArguments& arguments, PlanOptions& options) {
   for (const std::string& text : arguments.algorithms) {
-    const Options root = section_of("algorithm", text);
+    const Options root = options_of("algorithm", text);
     options.algorithms.push_back(read_algorithm(root));
     root.reject_unknown();
   }
-  const Options root = section_of("optimizer", arguments.optimizer);
+  const Options root = options_of("optimizer", arguments.optimizer);
   const Options section = root.named_section("optimizer");
   options.optimizer =
       make_optimizer(section.choice("name", optimizer_names(), std::nullopt), section);
   root.reject_unknown();
-  options.codec = arguments.codec;
+  options.codec = find_codec(arguments.codec);
 }
 
 void plan(const PlanArguments& arguments) {

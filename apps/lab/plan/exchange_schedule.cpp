@@ -11,6 +11,7 @@
 #include "base/text.hpp"
 #include "core/coded_sum.hpp"
 #include "optim/registry.hpp"
+#include "topology/rank_round.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -35,10 +36,6 @@ struct RecordedStep {
   std::vector<std::vector<StartedRound>> buckets;
   bool waits_in_step = false;
 };
-
-double plain_sum_bytes(std::int64_t numel, DType dtype, int num_ranks) {
-  return 2.0 * (num_ranks - 1) / num_ranks * static_cast<double>(numel * size_of(dtype));
-}
 
 /// Makes lanes that write down what they are asked to send. Nothing ever arrives, except that a sum
 /// is one of zeros.
@@ -107,8 +104,9 @@ class RecordingLanes : public LaneFactory {
           static_cast<double>(encoded_bytes(*setup_.codec, spec.numel)) / whole;
     } else if (spec.rounds == LaneRounds::kSum && spec.num_coded > 0 && setup_.world_size > 1) {
       const CodedSum coded(*setup_.codec, spec, setup_.world_size);
+      const auto num_ranks = static_cast<std::size_t>(setup_.world_size);
       exchange.group_share *=
-          coded.bytes_sent() / plain_sum_bytes(spec.numel, spec.dtype, setup_.world_size);
+          coded.bytes_sent() / exchange_bytes(spec.numel * size_of(spec.dtype), num_ranks);
       exchange.message_share = exchange.group_share;
     }
     return exchange;

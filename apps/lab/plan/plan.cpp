@@ -14,7 +14,6 @@
 #include "apps/lab/plan/plan_rows.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "optim/codec.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -30,7 +29,7 @@ std::string one_decimal(double value) {
 std::string milliseconds(double seconds) { return one_decimal(1e3 * seconds); }
 
 bool has_algorithms(const PlanOptions& options) {
-  return !options.algorithms.empty() || find_codec(options.codec) != nullptr;
+  return !options.algorithms.empty() || options.codec != nullptr;
 }
 
 /// Always true for other orders than kBudget.

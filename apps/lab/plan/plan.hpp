@@ -18,6 +18,7 @@
 
 #include "apps/lab/plan/iteration_model.hpp"
 #include "core/algorithm.hpp"
+#include "optim/codec.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/spectrum.hpp"
 
@@ -47,8 +48,8 @@ struct PlanOptions {
   /// The algorithms of the rows. Empty: gossip and all-reduce. If the rounds of one row are not
   /// known, kStep orders all of them.
   std::vector<AlgorithmChoice> algorithms = {};
-  /// What the algorithms' messages hold: a name of codec_table(), or fp32.
-  std::string codec = "fp32";
+  /// What the algorithms' messages hold; null: float32 elements.
+  const Codec* codec = nullptr;
   /// The optimizer of `algorithms`, which may need its states; null: AdamW.
   std::shared_ptr<const Optimizer> optimizer = {};
 };

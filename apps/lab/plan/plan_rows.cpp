@@ -196,34 +196,22 @@ std::vector<Variant> variants_for(const StepModel& model) {
   return variants;
 }
 
-/// One algorithm, and what it sends.
-struct PlannedAlgorithm {
-  const AlgorithmChoice& choice;
-  const ExchangeSchedule& schedule;
-  const Codec* codec = nullptr;
-};
-
-/// The row of an algorithm; a null variant: it has no topology.
-PlanRow algorithm_row(const PlanOptions& options, const PlannedAlgorithm& algorithm,
-                      const Variant* variant) {
-  const AlgorithmChoice& choice = algorithm.choice;
-  PlanRow row{.yaml = yaml_of(choice, algorithm.codec, variant), .label = label_of(choice)};
-  std::shared_ptr<const Topology> topology;
-  if (variant != nullptr) {
-    topology = topology_of(*variant, row.yaml, options.model.world);
-    row.label += concat(", ", label_of(*variant));
-  }
-  const std::int64_t rounds = topology ? topology->period().value_or(1) : 1;
+/// The row of an algorithm; without a topology, and then without a variant, if it needs none.
+PlanRow algorithm_row(const PlanOptions& options, const AlgorithmChoice& choice,
+                      const ExchangeSchedule& schedule, const Variant* variant = nullptr,
+                      const Topology* topology = nullptr) {
+  PlanRow row{.yaml = yaml_of(choice, options.codec, variant), .label = label_of(choice)};
+  if (variant != nullptr) row.label += concat(", ", label_of(*variant));
+  const std::int64_t rounds = topology != nullptr ? topology->period().value_or(1) : 1;
   StepModel model = model_of(options, rounds, variant != nullptr && variant->whole_periods);
   // Whole periods of the algorithm, and of the topology too if there are not too many steps.
-  const std::int64_t both = std::lcm(rounds, algorithm.schedule.period());
-  const std::int64_t period =
-      both <= kMostCommonSteps * model.num_steps ? both : algorithm.schedule.period();
+  const std::int64_t both = std::lcm(rounds, schedule.period());
+  const std::int64_t period = both <= kMostCommonSteps * model.num_steps ? both : schedule.period();
   model.num_steps = (model.num_steps + period - 1) / period * period;
-  row.step = predict_schedule(model, algorithm.schedule, topology.get(), algorithm.codec);
+  row.step = predict_schedule(model, schedule, topology, options.codec);
   if (choice.entry().keeps_models_equal) {
     set_rounds(row, RoundCount{.rounds = 1});
-  } else if (topology && algorithm.codec == nullptr && algorithm.schedule.only_mixes()) {
+  } else if (topology != nullptr && options.codec == nullptr && schedule.only_mixes()) {
     set_rounds(row, rounds_to_target(*topology, model.world.size, options.target));
   }
   return row;
@@ -234,36 +222,32 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
                         const Optimizer& optimizer, std::vector<PlanRow>& rows) {
   const AlgorithmEntry& entry = choice.entry();
   const World& world = options.model.world;
-  const Codec* const codec = find_codec(options.codec);
   std::vector<std::int64_t> numel;
   for (const double bytes : options.model.bucket_bytes) {
     numel.push_back(static_cast<std::int64_t>(bytes / 4.0));
   }
-  const auto schedule_on = [&](const Topology* topology) {
-    const std::string reason = why_not(entry, topology, codec);
-    if (!reason.empty()) throw ConfigError(concat("--algorithm ", choice.text(), ": ", reason));
-    return ExchangeSchedule({.algorithm = choice,
-                             .optimizer = optimizer,
-                             .world_size = world.size,
-                             .codec = codec,
-                             .bucket_numel = numel});
-  };
+  const ExchangeSchedule::Setup setup{.algorithm = choice,
+                                      .optimizer = optimizer,
+                                      .world_size = world.size,
+                                      .codec = options.codec,
+                                      .bucket_numel = std::move(numel)};
   if (!entry.needs_topology) {
-    const ExchangeSchedule schedule = schedule_on(nullptr);
-    rows.push_back(algorithm_row(options, {choice, schedule, codec}, nullptr));
+    const std::string why = why_not(entry, nullptr, options.codec);
+    if (!why.empty()) throw ConfigError(concat("--algorithm ", choice.text(), ": ", why));
+    rows.push_back(algorithm_row(options, choice, ExchangeSchedule(setup)));
     return;
   }
   std::optional<ExchangeSchedule> schedule;
   std::string reason = "no topology fits";
   for (const Variant& variant : variants_for(options.model)) {
-    const auto topology = topology_of(variant, yaml_of(choice, codec, &variant), world);
-    const std::string why = why_not(entry, topology.get(), codec);
+    const auto topology = topology_of(variant, yaml_of(choice, options.codec, &variant), world);
+    const std::string why = why_not(entry, topology.get(), options.codec);
     if (!why.empty()) {
       reason = why;
       continue;
     }
-    if (!schedule) schedule = schedule_on(topology.get());
-    rows.push_back(algorithm_row(options, {choice, *schedule, codec}, &variant));
+    if (!schedule) schedule.emplace(setup);
+    rows.push_back(algorithm_row(options, choice, *schedule, &variant, topology.get()));
   }
   if (!schedule) {
     throw ConfigError(concat("--algorithm ", choice.text(), " runs on no topology that fits ",
@@ -280,7 +264,7 @@ std::vector<double> planned_buckets(double model_bytes, double bucket_bytes, int
 
 std::vector<PlanRow> plan_rows(const PlanOptions& options) {
   std::vector<PlanRow> rows;
-  if (options.algorithms.empty() && find_codec(options.codec) == nullptr) {
+  if (options.algorithms.empty() && options.codec == nullptr) {
     rows.push_back(all_reduce_row(options));
     for (const Variant& variant : variants_for(options.model)) {
       rows.push_back(gossip_row(options, variant));

@@ -122,7 +122,7 @@ TEST(Plan, HasTheAlgorithmsThatAreAskedFor) {
 TEST(Plan, HasEncodedMessages) {
   PlanOptions options = options_for(8, 2);
   const double plain = row_of(make_plan(options), "one-peer-exp").step.bytes_sent;
-  options.codec = "bf16";
+  options.codec = find_codec("bf16");
   const Plan plan = make_plan(options);
   const PlanRow& row = row_of(plan, "gossip, one-peer-exp");
   EXPECT_NEAR(row.step.bytes_sent, plain / 2.0, 1e-6 * plain);

@@ -3,6 +3,7 @@
 #include "base/text.hpp"
 #include "core/mailbox.hpp"
 #include "topology/graph.hpp"
+#include "topology/nodes.hpp"
 
 namespace gossamer {
 
@@ -41,6 +42,11 @@ std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const
   if (entry.needs_tree && (topology->period() != 1 || !is_tree(topology->round(0)))) {
     return concat("the algorithm ", entry.name, " needs a topology whose graph is a tree, and ",
                   topology->name(), " is none; take chain or binary-tree, or algorithm=gossip");
+  }
+  if (entry.needs_nodes && !has_fixed_nodes(*topology)) {
+    return concat("the algorithm ", entry.name, " needs a topology with the same nodes in every ",
+                  "round, and ", topology->name(),
+                  " is none; take hierarchical with leaders_every: 1, or algorithm=gossip");
   }
   if (entry.asynchronous) return why_no_mailbox(*topology);
   return "";

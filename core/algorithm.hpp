@@ -126,6 +126,8 @@ struct AlgorithmEntry {
   bool needs_static = false;
   /// True: only topologies of one round will do whose graph is a tree.
   bool needs_tree = false;
+  /// True: only topologies of two levels will do that have the same nodes in every round.
+  bool needs_nodes = false;
   /// True: only topologies whose messages go in both directions will do.
   bool needs_undirected = false;
   /// True: blocks must be in the memory of processors.

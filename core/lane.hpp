@@ -144,6 +144,9 @@ enum class LaneRounds : std::uint8_t {
   /// each peer a block of its own: `send` holds LaneSpec::numel elements for each, in the order of
   /// their ranks. take() gives one inbox for each peer, in this order, with weight 1.
   kTree,
+  /// All ranks in every round. `send` holds this rank's shard (shard_of()); the lane writes the
+  /// others' shards into it. take() gives keep = 0 and `send` with weight 1.
+  kGather,
 };
 
 struct LaneSpec {
@@ -156,6 +159,18 @@ struct LaneSpec {
   DType dtype = DType::kFloat32;
   /// The name of the blocks in messages to the user; text that outlives the lane.
   std::string_view content = "parameters";
+};
+
+class LaneFactory;
+
+/// The lanes of a topology's nodes; the factory that made them owns both.
+struct NodeLanes {
+  /// Between the ranks of this rank's node.
+  LaneFactory& inside;
+  /// Between the ranks with this rank's place in all nodes; the topology is that among the nodes.
+  LaneFactory& between;
+  /// This rank's place in its node.
+  int place = 0;
 };
 
 /// Makes the lanes of one rank. Collective: every rank makes the same lanes in the same order.
@@ -171,6 +186,10 @@ class LaneFactory {
         "asynchronous algorithms need ranks that run on their own, and simulated ranks go in step; "
         "take gossip");
   }
+  /// Collective. The topology must have fixed nodes (has_fixed_nodes()).
+  virtual NodeLanes split_by_node() = 0;
+  /// Ranks of a node in the topology's rounds; 1 if there is no topology of two levels.
+  [[nodiscard]] virtual int node_size() const = 0;
   [[nodiscard]] virtual int num_ranks() const = 0;
   /// The number of this rank's peers in lanes of LaneRounds::kTree. Throws std::logic_error if
   /// there is no topology.

@@ -10,10 +10,12 @@
 #include "comm/communicator.hpp"
 #include "core/block_checksum.hpp"
 #include "core/coded_sum_lane.hpp"
+#include "core/gather_lane.hpp"
 #include "core/grid_lane.hpp"
 #include "core/host_slots.hpp"
 #include "core/tree_lane.hpp"
 #include "optim/block_update.hpp"
+#include "topology/nodes.hpp"
 #include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
 
@@ -395,7 +397,8 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
       peers = std::make_unique<Peers>(parts_);
       break;
     case LaneRounds::kTree:
-      throw std::logic_error("PeerLanes: a tree lane has no rounds");
+    case LaneRounds::kGather:
+      throw std::logic_error("PeerLanes: such a lane has no rounds");
   }
   return *peers;
 }
@@ -409,14 +412,56 @@ void PeerLanes::set_topology(std::shared_ptr<const Topology> topology) {
   peers_.erase(LaneRounds::kTopology);
   peers_.erase(LaneRounds::kTopologyUnsummed);
   setup_.topology = std::move(topology);
+  nodes_.reset();
+}
+
+struct PeerLanes::Nodes {
+  std::unique_ptr<Communicator> inside_ranks;
+  std::unique_ptr<Communicator> between_ranks;
+  PeerLanes inside;
+  PeerLanes between;
+};
+
+int PeerLanes::node_size() const {
+  return setup_.topology ? setup_.topology->round(0).node_size : 1;
+}
+
+NodeLanes PeerLanes::split_by_node() {
+  const int rank = setup_.communicator.rank();
+  const int size = node_size();
+  if (!nodes_) {
+    nodes_ = all_nodes_[size];
+    if (!nodes_) {
+      auto inside = setup_.communicator.split(rank / size);
+      auto between = setup_.communicator.split(rank % size);
+      const auto setup_on = [this](Communicator& ranks) {
+        return Setup{.stream = setup_.stream,
+                     .communicator = ranks,
+                     .topology = nullptr,
+                     .shares_memory = false,
+                     .metrics = setup_.metrics,
+                     .simd = setup_.simd,
+                     .timeline = setup_.timeline};
+      };
+      const Setup of_node = setup_on(*inside);
+      const Setup of_peers = setup_on(*between);
+      nodes_.reset(new Nodes{std::move(inside), std::move(between), PeerLanes(of_node),
+                             PeerLanes(of_peers)});
+      all_nodes_[size] = nodes_;
+    }
+    nodes_->between.set_topology(between_nodes(setup_.topology));
+  }
+  return {.inside = nodes_->inside, .between = nodes_->between, .place = rank % size};
 }
 
 double PeerLanes::push_sum_weight() const {
+  if (nodes_) return nodes_->between.push_sum_weight();
   const auto peers = peers_.find(LaneRounds::kTopology);
   return peers == peers_.end() ? 1.0 : peers->second->weight();
 }
 
 std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
+  if (spec.rounds == LaneRounds::kGather) return make_gather_lane(setup_, spec);
   if (spec.rounds == LaneRounds::kTree) return make_tree_lane(setup_, spec);
   const bool sums = spec.rounds == LaneRounds::kSum && spec.num_coded > 0;
   if (sums && setup_.codec != nullptr && num_ranks() > 1) {

@@ -41,6 +41,8 @@ class PeerLanes : public LaneFactory {
 
   std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override;
   std::unique_ptr<Mailbox> make_mailbox(Mailbox::Config config) override;
+  NodeLanes split_by_node() override;
+  [[nodiscard]] int node_size() const override;
   [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
   [[nodiscard]] std::int64_t num_tree_peers() const override;
 
@@ -55,12 +57,19 @@ class PeerLanes : public LaneFactory {
   /// The Peers of a kind of rounds; made with the first lane that needs them.
   Peers& peers_of(LaneRounds rounds);
 
+  /// The lanes of split_by_node(), over communicators of their own.
+  struct Nodes;
+
   Setup setup_;
   SubCommunicators parts_;
   std::unique_ptr<const Topology> complete_;
   std::map<LaneRounds, std::unique_ptr<Peers>> peers_;
   /// All ranks; made with the first sum that a codec encodes.
   std::unique_ptr<Communicator> coded_results_;
+  /// By the number of ranks in a node. They stay, so that topologies may take turns.
+  std::map<int, std::shared_ptr<Nodes>> all_nodes_;
+  /// Those of the topology; null until split_by_node().
+  std::shared_ptr<Nodes> nodes_;
 };
 
 }  // namespace gossamer

@@ -223,7 +223,7 @@ void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t ste
   const std::string& name = bucket.name(entry);
   const std::string what = is_own ? concat("rank ", own_world_rank(communicator_), ", step ", step,
                                            ": the gradient of ", name, " is not finite")
-                                  : concat("step ", step, ": the sum of all ranks' gradients of ",
+                                  : concat("step ", step, ": the sum of the ranks' gradients of ",
                                            name, " is not finite, though this rank's own is");
   throw NonFiniteError(concat(what,
                               "; try a smaller learning rate or clipping (train.grad_clip), or "

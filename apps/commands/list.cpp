@@ -50,6 +50,7 @@ Json row_of_table(const Entry& entry) {
     row["needs_undirected_topology"] = entry.needs_undirected;
     row["needs_static_topology"] = entry.needs_static;
     row["needs_tree_topology"] = entry.needs_tree;
+    row["needs_nodes"] = entry.needs_nodes;
     row["communicates"] = entry.communicates;
     row["takes_codec"] = entry.takes_codec;
     row["keeps_models_equal"] = entry.keeps_models_equal;

@@ -14,6 +14,7 @@ AlgorithmFactory read_choco(const Options& options);
 AlgorithmFactory read_outer(const Options& options);
 AlgorithmFactory read_relay(const Options& options);
 AlgorithmFactory read_late_average(const Options& options);
+AlgorithmFactory read_node_gossip(const Options& options);
 AlgorithmFactory read_async_gossip(const Options& options);
 
 namespace {
@@ -125,6 +126,12 @@ constexpr std::array kTable = {
                    .options = kLateAverageOptions,
                    .needs_equal_models = true,
                    .read = read_late_average},
+    AlgorithmEntry{.name = "node_gossip",
+                   .summary = "mean gradients inside a node, gossip of shards between nodes",
+                   .needs_topology = true,
+                   .needs_nodes = true,
+                   .needs_equal_models = true,
+                   .read = read_node_gossip},
     AlgorithmEntry{.name = "async_gossip",
                    .summary = "gossip in which fast ranks do not wait for slow ones (push-sum)",
                    .options = kAsyncOptions,

@@ -29,6 +29,7 @@ inline constexpr std::array kAlgorithmVariants = {
     std::pair{"outer", "every: 3"},
     std::pair{"outer", "every: 2, kind: diloco, lr: 0.8, momentum: 0.6"},
     std::pair{"relay", ""},
+    std::pair{"node_gossip", ""},
     std::pair{"late_average", "every: 2, late: 2"},
     std::pair{"late_average", "every: 5, late: 3, warmup: 2"},
 };
@@ -46,6 +47,7 @@ inline std::vector<std::string> algorithms_in_step() {
 inline std::string topology_for(std::string_view algorithm, std::string_view usual) {
   const AlgorithmEntry& entry = AlgorithmChoice(algorithm).entry();
   if (entry.needs_tree) return "binary-tree";
+  if (entry.needs_nodes) return "hierarchical";
   return std::string(entry.needs_static ? "static-ring" : usual);
 }
 

@@ -478,6 +478,20 @@ TEST(WhyNot, SaysWhatToDoInstead) {
   const auto tree_of_nodes = read_topology(Options::parse("name: hierarchical, leaders: chain"),
                                            {.size = 4, .node_size = 2});
   EXPECT_TRUE(contains(why_not(relay, tree_of_nodes.get()), "take chain or binary-tree"));
+  const AlgorithmEntry& nodes = AlgorithmChoice("node_gossip").entry();
+  for (const char* yaml : {"name: hierarchical", "name: hierarchical, leaders: static-exp",
+                           "alternate: [hierarchical, {name: hierarchical, leaders: complete}]"}) {
+    const auto topology = read_topology(Options::parse(yaml), {.size = 4, .node_size = 2});
+    EXPECT_EQ(why_not(nodes, topology.get()), "") << yaml;
+  }
+  EXPECT_EQ(reason(nodes, "hierarchical"), "");
+  for (const char* yaml : {"name: ring", "name: hierarchical, leaders_every: 2",
+                           "every: {base: hierarchical, period: 2}"}) {
+    const auto topology = read_topology(Options::parse(yaml), {.size = 4, .node_size = 2});
+    EXPECT_TRUE(contains(why_not(nodes, topology.get()), "take hierarchical with leaders_every: 1"))
+        << yaml;
+  }
+  EXPECT_THROW((void)make_topology("hierarchical", {.size = 5, .node_size = 2}), ConfigError);
 }
 
 TEST(ReadAlgorithm, TakesANameOrASection) {

@@ -129,7 +129,7 @@ TEST(ModelAverage, DoesNotDisturbTraining) {
     problem.num_ranks = 4;
     problem.algorithm = algorithm;
     problem.topology =
-        make_topology(topology_for(algorithm, "one-peer-exp"), {.size = 4, .node_size = 4});
+        make_topology(topology_for(algorithm, "one-peer-exp"), {.size = 4, .node_size = 2});
     problem.dtype = DType::kFloat32;
     Trajectory averaging = empty_trajectory(problem);
     run_ranks(4, [&](Communicator& communicator, const World& world) {

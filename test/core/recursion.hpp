@@ -99,9 +99,11 @@ class Recursion {
     }
     const bool warms_up = step < options_.integer("warmup", {.fallback = 0});
     if (setup_.algorithm == "allreduce" || warms_up) reduce(gradients, skips);
+    const bool in_nodes = setup_.algorithm == "node_gossip";
+    if (in_nodes) reduce_in_nodes(gradients);
     before_ = x_;
     const bool tracks = setup_.algorithm == "gradient_tracking";
-    if ((tracks || setup_.algorithm == "gossip") && step > 0) {
+    if ((tracks || in_nodes || setup_.algorithm == "gossip") && step > 0) {
       if (tracks) y_ = mixed(step - 1, y_);
       x_ = mixed(step - 1, x_);
       push_weights_ = mixing(step - 1) * push_weights_;
@@ -125,6 +127,25 @@ class Recursion {
     }
     if (setup_.algorithm == "relay") keep_half_steps();
     past_.push_back(x_);
+  }
+
+  /// Gives every rank the mean over the ranks of its node.
+  void reduce_in_nodes(AllGradients& gradients) const {
+    const auto size = static_cast<std::size_t>(setup_.topology->round(0).node_size);
+    if (size == 1) return;
+    for (std::size_t first = 0; first < gradients.size(); first += size) {
+      for (std::size_t i = 0; i < setup_.parameters.size(); ++i) {
+        std::vector<double> mean;
+        for (std::size_t rank = first; rank < first + size; ++rank) {
+          const std::vector<double>& part = gradients[rank][i];
+          mean.resize(std::max(mean.size(), part.size()));
+          for (std::size_t e = 0; e < part.size(); ++e) {
+            mean[e] += part[e] / static_cast<double>(size);
+          }
+        }
+        for (std::size_t rank = first; rank < first + size; ++rank) gradients[rank][i] = mean;
+      }
+    }
   }
 
   /// x <- x + (mean s - s); s are the parameters of the step that has begun the average.

@@ -114,6 +114,13 @@ std::vector<Setup> all_setups() {
       if (std::string_view(algorithm) == "relay") {
         setups.push_back({algorithm, "chain", n, n, options});
       }
+      if (std::string_view(algorithm) == "node_gossip") {
+        for (const int local : {2, 3}) {
+          if (n % local == 0 && local < n)
+            setups.push_back({algorithm, "hierarchical", n, local, options});
+        }
+        if (n == 6) setups.push_back({algorithm, "hierarchical_exp", n, 2, options});
+      }
       if (std::string_view(algorithm) != "gradient_tracking") continue;
       setups.push_back({algorithm, "complete", n, n, options});
       setups.push_back({algorithm, "static-ring", n, n, options});
@@ -148,7 +155,8 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
             .algorithm = GetParam().algorithm,
             .algorithm_options = GetParam().options,
             .topology = GetParam().build(),
-            .codec = GetParam().codec};
+            .codec = GetParam().codec,
+            .same_start = AlgorithmChoice(GetParam().algorithm).entry().needs_nodes};
   }
 
   static void expect_recursion(Problem problem) {

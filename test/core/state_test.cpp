@@ -117,9 +117,11 @@ Case case_of(const char* algorithm, const char* options) {
   Case c;
   c.problem.num_ranks = 4;
   c.problem.topology =
-      make_topology(topology_for(algorithm, "one-peer-exp"), {.size = 4, .node_size = 4});
+      make_topology(topology_for(algorithm, "one-peer-exp"), {.size = 4, .node_size = 2});
   c.problem.algorithm = algorithm;
   c.problem.algorithm_options = options;
+  // The ranks of a node begin with equal parameters.
+  c.problem.same_start = AlgorithmChoice(algorithm).entry().needs_nodes;
   c.problem.dtype = DType::kFloat32;
   c.problem.num_steps = 11;
   c.problem.lr = 0.02;
@@ -318,11 +320,11 @@ TEST(SavedState, NamesWhatBelongsToAParameter) {
   });
 }
 
-/// Two ranks. After `num_steps` steps both forget what has arrived, or rank 0 alone. If `reloads`,
-/// they are saved and loaded then. Four more steps follow.
+/// After `num_steps` steps all ranks forget what has arrived, or rank 0 alone. If `reloads`, they
+/// are saved and loaded then. Four more steps follow.
 Values forget_and_go_on(const Case& c, int num_steps, bool alone, bool reloads) {
-  Values values(2);
-  run_ranks(2, [&](Communicator& communicator, const World& world) {
+  Values values(static_cast<std::size_t>(c.problem.num_ranks));
+  run_ranks(c.problem.num_ranks, [&](Communicator& communicator, const World& world) {
     auto model =
         std::unique_ptr<ToyModel>(new ToyModel(model_of(c.problem, communicator, c.config())));
     for (int step = 0; step < num_steps; ++step) train_step(c.problem, *model, world.rank, step);
@@ -355,12 +357,15 @@ TEST(SavedState, RemembersThatNothingIsToBeMixed) {
                                          {"outer", "fp32"},
                                          {"choco", "fp32"},
                                          {"relay", "fp32"},
-                                         {"late_average", "fp32"}}) {
+                                         {"late_average", "fp32"},
+                                         {"node_gossip", "fp32"}}) {
     Case c = case_of(algorithm, "");
     c.optimizer = "sgd";
     c.problem.codec = codec;
-    c.problem.num_ranks = 2;
-    c.problem.topology = make_topology("complete", {.size = 2, .node_size = 2});
+    if (std::string_view(algorithm) != "node_gossip") {
+      c.problem.num_ranks = 2;
+      c.problem.topology = make_topology("complete", {.size = 2, .node_size = 2});
+    }
     for (const bool alone : {false, true}) {
       // Ranks that average all models forget together.
       if (alone && std::string_view(algorithm) == "outer") continue;

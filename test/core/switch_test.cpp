@@ -442,6 +442,7 @@ TEST(SwitchTo, AHundredTimesLeavesNothingBehind) {
                     {.topology = "alternating-exp-ring"},
                     {.algorithm = "choco", .options = "fraction: 0.3, consensus_step: 0.6"},
                     {.algorithm = "outer", .options = "every: 2"},
+                    {.algorithm = "node_gossip"},
                     {.algorithm = "gradient_tracking", .topology = "base-k"}});
   c.problem.num_ranks = 8;
   for (const char* codec : {"fp32", "int8"}) {

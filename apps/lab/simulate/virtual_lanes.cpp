@@ -10,9 +10,11 @@
 #include "base/error.hpp"
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
+#include "core/gather_lane.hpp"
 #include "core/grid_lane.hpp"
 #include "core/tree_lane.hpp"
 #include "optim/optimizer.hpp"
+#include "topology/nodes.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer::apps {
@@ -144,6 +146,7 @@ void VirtualWire::deliver(WorkerPool& pool) {
     std::swap(rows_, heard_rows_);
     return;
   }
+  if (spec_.rounds == LaneRounds::kGather) return gather();
   const RoundPlan& plan = plan_of(started_.round);
   plan_ = &plan;
   delivered_ = started_;
@@ -260,6 +263,23 @@ void VirtualWire::compute_coded_sum(WorkerPool& pool) {
   });
 }
 
+void VirtualWire::gather() {
+  for (int rank = 1; rank < world_size_; ++rank) {
+    const Shard shard = shard_of(spec_.numel, spec_.dtype, rank, world_size_);
+    if (shard.numel == 0) continue;
+    const Block to = part_of(row(0), shard.first, shard.numel);
+    std::memcpy(to.data, part_of(row(rank), shard.first, shard.numel).data,
+                static_cast<std::size_t>(to.bytes()));
+  }
+}
+
+Intake VirtualWire::take_gathered(int rank) {
+  const auto place = static_cast<std::size_t>(rank);
+  if (std::exchange(has_arrived_[place], char{0}) == 0) return {};
+  inboxes_[place] = {{row(0), 1.0}};
+  return {.keep = 0.0, .inboxes = inboxes_[place]};
+}
+
 Intake VirtualWire::take_from_peers(int rank) {
   const auto place = static_cast<std::size_t>(rank);
   if (std::exchange(has_arrived_[place], char{0}) == 0) return {};
@@ -275,6 +295,7 @@ Intake VirtualWire::take_from_peers(int rank) {
 
 Intake VirtualWire::take(int rank) {
   if (spec_.rounds == LaneRounds::kTree) return take_from_peers(rank);
+  if (spec_.rounds == LaneRounds::kGather) return take_gathered(rank);
   const auto place = static_cast<std::size_t>(rank);
   Intake intake;
   if (delivered_.round >= 0) intake.update_scale = 1.0 / push_sum_.weights()[place];
@@ -309,6 +330,8 @@ class VirtualNetwork::RankLanes : public LaneFactory {
     return GridLane::around(std::make_unique<VirtualLane>(wire, rank_), spec, *this, stream_,
                             num_wide_differences_);
   }
+  NodeLanes split_by_node() override { return network_.nodes_of(rank_); }
+  [[nodiscard]] int node_size() const override { return network_.node_size(); }
   [[nodiscard]] int num_ranks() const override { return network_.world_size_; }
   [[nodiscard]] std::int64_t num_tree_peers() const override {
     std::vector<std::vector<int>>& peers = network_.tree_peers_;
@@ -352,7 +375,7 @@ VirtualNetwork::VirtualNetwork(std::shared_ptr<const Topology> topology, int wor
     : topology_(std::move(topology)),
       world_size_(world_size),
       codec_(codec),
-      ones_(static_cast<std::size_t>(world_size), 1.0) {
+      weights_(static_cast<std::size_t>(world_size), 1.0) {
   for (int rank = 0; rank < world_size; ++rank) {
     ranks_.push_back(std::make_unique<RankLanes>(*this, rank));
   }
@@ -362,15 +385,44 @@ VirtualNetwork::~VirtualNetwork() = default;
 
 LaneFactory& VirtualNetwork::lanes_of(int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
 
+int VirtualNetwork::node_size() const { return topology_ ? topology_->round(0).node_size : 1; }
+
+NodeLanes VirtualNetwork::nodes_of(int rank) {
+  const int size = node_size();
+  const int num_nodes = world_size_ / size;
+  if (inside_.empty()) {
+    for (int node = 0; node < num_nodes; ++node) {
+      inside_.push_back(std::make_unique<VirtualNetwork>(nullptr, size));
+    }
+    const auto topology = between_nodes(topology_);
+    for (int place = 0; place < size; ++place) {
+      between_.push_back(std::make_unique<VirtualNetwork>(topology, num_nodes));
+    }
+  }
+  const int node = rank / size;
+  const int place = rank % size;
+  return {.inside = inside_[static_cast<std::size_t>(node)]->lanes_of(place),
+          .between = between_[static_cast<std::size_t>(place)]->lanes_of(node),
+          .place = place};
+}
+
 void VirtualNetwork::deliver(WorkerPool& pool) {
   for (const auto& wire : wires_) wire->deliver(pool);
+  for (const auto& ranks : inside_) ranks->deliver(pool);
+  for (std::size_t place = 0; place < between_.size(); ++place) {
+    between_[place]->deliver(pool);
+    const std::vector<double>& weights = between_[place]->weights();
+    for (std::size_t node = 0; node < weights.size(); ++node) {
+      weights_[node * between_.size() + place] = weights[node];
+    }
+  }
 }
 
 const std::vector<double>& VirtualNetwork::weights() const {
   for (const auto& wire : wires_) {
     if (wire->rounds() == LaneRounds::kTopology) return wire->weights();
   }
-  return ones_;
+  return weights_;
 }
 
 }  // namespace gossamer::apps

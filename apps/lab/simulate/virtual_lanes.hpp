@@ -62,6 +62,9 @@ class VirtualWire {
   void compute_sum(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes);
   /// Computes the sum of all ranks' blocks through a codec.
   void compute_coded_sum(WorkerPool& pool);
+  /// Puts the shards of all ranks into the first row.
+  void gather();
+  Intake take_gathered(int rank);
   /// What a rank hears on a wire of LaneRounds::kTree.
   Intake take_from_peers(int rank);
   /// Fills `inboxes` with the inboxes of the work on one row.
@@ -129,12 +132,21 @@ class VirtualNetwork {
   class RankLanes;
   friend class RankLanes;
 
+  [[nodiscard]] int node_size() const;
+  /// The lanes of a rank's node, and of the ranks with its place in all nodes.
+  NodeLanes nodes_of(int rank);
+
   std::shared_ptr<const Topology> topology_;
   int world_size_;
   const Codec* codec_;
   std::vector<std::unique_ptr<VirtualWire>> wires_;
   std::vector<std::unique_ptr<RankLanes>> ranks_;
-  std::vector<double> ones_;
+  /// The networks of LaneFactory::split_by_node(): one for each node, and one for each place in a
+  /// node. Empty before the first rank asks for its own.
+  std::vector<std::unique_ptr<VirtualNetwork>> inside_;
+  std::vector<std::unique_ptr<VirtualNetwork>> between_;
+  /// Of ranks whose lanes follow no topology, or that between nodes.
+  std::vector<double> weights_;
   /// Of LaneRounds::kTree; empty before the first rank asks for its own.
   std::vector<std::vector<int>> tree_peers_;
 };

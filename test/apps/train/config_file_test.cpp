@@ -97,7 +97,7 @@ TEST(ConfigFile, TakesAnAlgorithmByNameOrAsASection) {
   EXPECT_EQ(refusal("algorithm: gosip\n"),
             "conf.yaml:1:12: algorithm.name: gosip is unknown (did you mean gossip?), allowed: one "
             "of gossip, allreduce, local, gradient_tracking, choco, outer, relay, late_average, "
-            "async_gossip");
+            "node_gossip, async_gossip");
   EXPECT_EQ(refusal("algorithm: {name: allreduce, delay: 2}\n"),
             "conf.yaml:1:37: algorithm.delay: 2 is out of range, allowed: an integer from 0 to 1");
   expect_parts(refusal("algorithm: {name: gossip, delay: 1}\n"), {"algorithm.delay: unknown key"});
@@ -275,6 +275,9 @@ std::vector<std::vector<std::string>> all_choices() {
     }
     if (choice[0] == "algorithm.name=choco") choice.emplace_back("topology.name=static-ring");
     if (choice[0] == "algorithm.name=relay") choice.emplace_back("topology.name=chain");
+    if (choice[0] == "algorithm.name=node_gossip") {
+      choice.emplace_back("topology.name=hierarchical");
+    }
     if (choice[0].starts_with("data.name=") && choice[0] != "data.name=glyphs") {
       choice.emplace_back("data.path=x");
     }

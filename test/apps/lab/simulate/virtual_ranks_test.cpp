@@ -178,6 +178,8 @@ TEST(VirtualRanks, FollowEveryAlgorithm) {
         problem.algorithm = algorithm;
         problem.algorithm_options = options;
         problem.rule.type = rule;
+        // The ranks of a node begin with equal parameters.
+        problem.same_start = entry.needs_nodes;
         // Messages of the largest elements depend on where parameters begin and end.
         if (std::string_view(algorithm) == "choco") problem.sizes = {86};
         expect_the_pipelines_bits(

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/error.hpp"
@@ -17,6 +18,8 @@ namespace gossamer::apps {
 namespace {
 
 constexpr std::int64_t kNumRecorded = 4096;
+// Steps before the recorded ones: an algorithm may begin by sending less.
+constexpr std::int64_t kNumBefore = 16;
 // The first recorded step. Every warm-up is over by then.
 constexpr std::int64_t kFirstStep = std::int64_t{1} << 40;
 // Elements of all buckets together: of those that make steps, and of those that say how large the
@@ -37,44 +40,57 @@ struct RecordedStep {
   bool waits_in_step = false;
 };
 
+/// What the lanes of one rank have been asked to send.
+struct Recording {
+  /// What each lane sends in a round.
+  std::vector<PlannedExchange> exchanges = {};
+  std::vector<RecordedStep> steps = {};
+};
+
 /// Makes lanes that write down what they are asked to send. Nothing ever arrives, except that a sum
 /// is one of zeros.
 class RecordingLanes : public LaneFactory {
  public:
-  explicit RecordingLanes(const ExchangeSchedule::Setup& setup) : setup_(setup) {}
-
-  void begin_step() { steps_.emplace_back().buckets.resize(setup_.bucket_numel.size()); }
-  [[nodiscard]] const std::vector<RecordedStep>& steps() const { return steps_; }
-  /// What each lane sends in a round.
-  [[nodiscard]] const std::vector<PlannedExchange>& exchanges() const { return exchanges_; }
+  RecordingLanes(const ExchangeSchedule::Setup& setup, Recording& recording,
+                 LaneRanks ranks = LaneRanks::kAll)
+      : setup_(setup), recording_(recording), ranks_(ranks) {}
 
   std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override {
-    exchanges_.push_back(exchange_of(spec));
-    return std::make_unique<RecordedLane>(*this, spec);
+    recording_.exchanges.push_back(exchange_of(spec));
+    return std::make_unique<RecordedLane>(recording_, spec);
   }
+  NodeLanes split_by_node() override {
+    inside_ = std::make_unique<RecordingLanes>(setup_, recording_, LaneRanks::kInNode);
+    between_ = std::make_unique<RecordingLanes>(setup_, recording_, LaneRanks::kBetweenNodes);
+    return {.inside = *inside_, .between = *between_};
+  }
+  [[nodiscard]] int node_size() const override { return setup_.node_size; }
   std::unique_ptr<Mailbox> make_mailbox(Mailbox::Config /*config*/) override {
     throw ConfigError(
         "a plan follows steps that all ranks make together, and an asynchronous algorithm has "
         "none; take gossip");
   }
-  [[nodiscard]] int num_ranks() const override { return setup_.world_size; }
+  [[nodiscard]] int num_ranks() const override {
+    if (ranks_ == LaneRanks::kAll) return setup_.world_size;
+    return ranks_ == LaneRanks::kInNode ? setup_.node_size : setup_.world_size / setup_.node_size;
+  }
   // Blocks for several peers are alike.
   [[nodiscard]] std::int64_t num_tree_peers() const override { return 1; }
 
  private:
   class RecordedLane : public Lane {
    public:
-    RecordedLane(RecordingLanes& lanes, const LaneSpec& spec)
-        : lanes_(lanes), spec_(spec), index_(lanes.exchanges_.size() - 1) {
+    RecordedLane(Recording& recording, const LaneSpec& spec)
+        : recording_(recording), spec_(spec), index_(recording.exchanges.size() - 1) {
       if (spec.rounds == LaneRounds::kSum) sum_ = Buffer(spec.numel, spec.dtype);
     }
     void start(std::int64_t k, const Buffer& /*send*/) override {
       const auto bucket = static_cast<std::size_t>(spec_.bucket);
-      lanes_.steps_.back().buckets[bucket].push_back({.lane = index_, .round = k});
-      started_in_ = lanes_.steps_.size();
+      recording_.steps.back().buckets[bucket].push_back({.lane = index_, .round = k});
+      started_in_ = recording_.steps.size();
     }
     void wait() override {
-      if (started_in_ == lanes_.steps_.size()) lanes_.steps_.back().waits_in_step = true;
+      if (started_in_ == recording_.steps.size()) recording_.steps.back().waits_in_step = true;
     }
     Intake take() override {
       if (spec_.rounds != LaneRounds::kSum || started_in_ == 0) return {};
@@ -84,7 +100,7 @@ class RecordingLanes : public LaneFactory {
     void forget() override {}
 
    private:
-    RecordingLanes& lanes_;
+    Recording& recording_;
     LaneSpec spec_;
     std::size_t index_;
     /// The number of the step that has started the last round; 0: none has.
@@ -97,7 +113,10 @@ class RecordingLanes : public LaneFactory {
     const auto bucket = static_cast<std::size_t>(spec.bucket);
     const double whole = 4.0 * static_cast<double>(setup_.bucket_numel[bucket]);
     const double plain = static_cast<double>(spec.numel * size_of(spec.dtype)) / whole;
-    PlannedExchange exchange{.rounds = spec.rounds, .message_share = plain, .group_share = plain};
+    PlannedExchange exchange{
+        .ranks = ranks_, .rounds = spec.rounds, .message_share = plain, .group_share = plain};
+    // A sum sends every part twice, a gather once.
+    if (spec.rounds == LaneRounds::kGather) exchange.message_share = exchange.group_share /= 2.0;
     if (setup_.codec == nullptr) return exchange;
     if (spec.rounds == LaneRounds::kTopology) {
       exchange.message_share =
@@ -113,15 +132,17 @@ class RecordingLanes : public LaneFactory {
   }
 
   const ExchangeSchedule::Setup& setup_;
-  std::vector<PlannedExchange> exchanges_;
-  std::vector<RecordedStep> steps_;
+  Recording& recording_;
+  LaneRanks ranks_;
+  std::unique_ptr<RecordingLanes> inside_;
+  std::unique_ptr<RecordingLanes> between_;
 };
 
 /// One rank that trains with gradients of zero.
 class RecordedRank {
  public:
   explicit RecordedRank(const ExchangeSchedule::Setup& setup)
-      : lanes_(setup), schedule_(make_schedule("constant", {.lr = 0.1})) {
+      : lanes_(setup, recording_), schedule_(make_schedule("constant", {.lr = 0.1})) {
     const auto largest = *std::ranges::max_element(setup.bucket_numel);
     gradient_ = Buffer(largest, DType::kFloat32);
     squares_ = Buffer(std::ssize(setup.bucket_numel), DType::kFloat64);
@@ -143,7 +164,7 @@ class RecordedRank {
   }
 
   void step() {
-    lanes_.begin_step();
+    recording_.steps.emplace_back().buckets.resize(buckets_.size());
     for (Bucket& bucket : buckets_) {
       bucket.offer(0, part_of(gradient_.block(), 0, bucket.spec().numel));
       algorithm_->gradients_ready(bucket);
@@ -165,10 +186,11 @@ class RecordedRank {
     ++progress_.num_steps;
   }
 
-  [[nodiscard]] const RecordingLanes& lanes() const { return lanes_; }
+  [[nodiscard]] const Recording& recording() const { return recording_; }
 
  private:
   InlineStream stream_;
+  Recording recording_;
   RecordingLanes lanes_;
   Progress progress_{.num_steps = kFirstStep};
   std::unique_ptr<Schedule> schedule_;
@@ -179,7 +201,7 @@ class RecordedRank {
 };
 
 /// A number for each step; equal where the same lanes start a round.
-std::vector<int> kinds_of(const std::vector<RecordedStep>& steps) {
+std::vector<int> kinds_of(std::span<const RecordedStep> steps) {
   std::map<std::vector<std::size_t>, int> known;
   std::vector<int> kinds;
   for (const RecordedStep& step : steps) {
@@ -219,11 +241,11 @@ ExchangeSchedule::Setup with_small_buckets(ExchangeSchedule::Setup setup, std::i
 
 ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
   const Setup large = with_small_buckets(setup, kSizeNumel);
-  const std::vector<PlannedExchange> exchanges = RecordedRank(large).lanes().exchanges();
+  const std::vector<PlannedExchange> exchanges = RecordedRank(large).recording().exchanges;
   const Setup small = with_small_buckets(setup, kStepNumel);
   RecordedRank rank(small);
-  for (std::int64_t step = 0; step < kNumRecorded; ++step) rank.step();
-  const std::vector<RecordedStep>& steps = rank.lanes().steps();
+  for (std::int64_t step = 0; step < kNumBefore + kNumRecorded; ++step) rank.step();
+  const auto steps = std::span(rank.recording().steps).subspan(kNumBefore);
   const auto period = period_of(kinds_of(steps));
   const bool should_send = setup.algorithm.entry().communicates && setup.world_size > 1;
   if (!period || (should_send && std::ranges::all_of(steps, sends_nothing))) {
@@ -239,7 +261,8 @@ ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
       for (const StartedRound& started : bucket) {
         planned.push_back(exchanges[started.lane]);
         // Relative to the step.
-        planned.back().round = started.round - kFirstStep - static_cast<std::int64_t>(k);
+        planned.back().round =
+            started.round - kFirstStep - kNumBefore - static_cast<std::int64_t>(k);
       }
     }
   }

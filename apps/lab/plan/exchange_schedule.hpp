@@ -17,8 +17,18 @@
 
 namespace gossamer::apps {
 
+/// The ranks that the rounds of a lane join.
+enum class LaneRanks : std::uint8_t {
+  kAll,
+  /// The ranks of each node among themselves.
+  kInNode,
+  /// The ranks of one place in all nodes, by the topology among the nodes.
+  kBetweenNodes,
+};
+
 /// One exchange of one bucket, in which all ranks take part.
 struct PlannedExchange {
+  LaneRanks ranks = LaneRanks::kAll;
   LaneRounds rounds = LaneRounds::kTopology;
   /// The number of the round; says which ranks meet in the lanes that follow a topology.
   std::int64_t round = 0;
@@ -37,6 +47,8 @@ class ExchangeSchedule {
     /// The algorithm may need states of the optimizer.
     const Optimizer& optimizer;
     int world_size = 1;
+    /// Ranks of a node in the rounds of the topology; 1 if they have one level.
+    int node_size = 1;
     /// What messages hold in place of float32 elements; null: the elements.
     const Codec* codec = nullptr;
     /// The float32 elements of each bucket.

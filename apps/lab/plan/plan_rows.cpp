@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -226,7 +227,7 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
   for (const double bytes : options.model.bucket_bytes) {
     numel.push_back(static_cast<std::int64_t>(bytes / 4.0));
   }
-  const ExchangeSchedule::Setup setup{.algorithm = choice,
+  ExchangeSchedule::Setup setup{.algorithm = choice,
                                       .optimizer = optimizer,
                                       .world_size = world.size,
                                       .codec = options.codec,
@@ -237,7 +238,8 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
     rows.push_back(algorithm_row(options, choice, ExchangeSchedule(setup)));
     return;
   }
-  std::optional<ExchangeSchedule> schedule;
+  // By the size of a node.
+  std::map<int, ExchangeSchedule> schedules;
   std::string reason = "no topology fits";
   for (const Variant& variant : variants_for(options.model)) {
     const auto topology = topology_of(variant, yaml_of(choice, options.codec, &variant), world);
@@ -246,10 +248,14 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
       reason = why;
       continue;
     }
-    if (!schedule) schedule.emplace(setup);
-    rows.push_back(algorithm_row(options, choice, *schedule, &variant, topology.get()));
+    setup.node_size = entry.needs_nodes ? topology->round(0).node_size : 1;
+    auto schedule = schedules.find(setup.node_size);
+    if (schedule == schedules.end()) {
+      schedule = schedules.emplace(setup.node_size, setup).first;
+    }
+    rows.push_back(algorithm_row(options, choice, schedule->second, &variant, topology.get()));
   }
-  if (!schedule) {
+  if (schedules.empty()) {
     throw ConfigError(concat("--algorithm ", choice.text(), " runs on no topology that fits ",
                              world.size, " ranks: ", reason));
   }

@@ -1,12 +1,44 @@
 #include "apps/lab/plan/scheduled_traffic.hpp"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace gossamer::apps {
 namespace {
 
 bool follows_topology(const PlannedExchange& exchange) {
-  return exchange.rounds != LaneRounds::kMean && exchange.rounds != LaneRounds::kSum;
+  return exchange.ranks != LaneRanks::kInNode && exchange.rounds != LaneRounds::kMean &&
+         exchange.rounds != LaneRounds::kSum;
+}
+
+/// A group of each node.
+Round inside_nodes(int world_size, int node_size) {
+  Round round;
+  for (int first = 0; first < world_size; first += node_size) {
+    std::vector<int> ranks(static_cast<std::size_t>(node_size));
+    std::iota(ranks.begin(), ranks.end(), first);
+    round.edges.push_back(averaging_edge(std::move(ranks)));
+  }
+  return round;
+}
+
+/// The exchanges of a round in two levels between nodes, once for every place in a node.
+Round between_places(const Round& nodes) {
+  Round round;
+  for (int place = 0; place < nodes.node_size; ++place) {
+    const auto rank_of = [&](int node) { return node * nodes.node_size + place; };
+    for (Edge edge : nodes.edges) {
+      std::ranges::transform(edge.ranks, edge.ranks.begin(), rank_of);
+      round.edges.push_back(std::move(edge));
+    }
+    for (Arc arc : nodes.arcs) {
+      arc.from = rank_of(arc.from);
+      arc.to = rank_of(arc.to);
+      round.arcs.push_back(arc);
+    }
+  }
+  return round;
 }
 
 }  // namespace
@@ -39,7 +71,12 @@ const Traffic* ScheduledTraffic::find(std::int64_t step, std::int64_t bucket) {
 Traffic ScheduledTraffic::part_of(const PlannedExchange& exchange) const {
   double messages = exchange.message_share;
   Traffic traffic;
-  if (!follows_topology(exchange)) {
+  if (exchange.ranks == LaneRanks::kInNode) {
+    const int node_size = topology_->round(0).node_size;
+    traffic = traffic_of(inside_nodes(links_.world().size, node_size), links_);
+  } else if (exchange.ranks == LaneRanks::kBetweenNodes) {
+    traffic = traffic_of(between_places(topology_->round(exchange.round)), links_);
+  } else if (!follows_topology(exchange)) {
     traffic = all_reduce_traffic(links_);
   } else {
     Round round = topology_->round(exchange.round);

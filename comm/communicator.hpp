@@ -117,6 +117,9 @@ class Communicator {
   static constexpr int kNumTags = 8;
   /// receive = sum of all members' `send`, self included; float32, float64 or int64.
   virtual Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) = 0;
+  /// Adds the blocks of all other members to the block of `root`. Their blocks stay as they are.
+  /// Host memory; float32, float64 or int64.
+  virtual Request reduce_sum(Block block, int root, OpContext context) = 0;
   /// Copies the block of `root` into the blocks of all members.
   virtual Request broadcast(Block block, int root, OpContext context) = 0;
   /// Collective. Gives every member `bytes` > 0 bytes of zeros, which members on the same host can

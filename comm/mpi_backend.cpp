@@ -123,6 +123,12 @@ class MpiCommunicator : public Communicator {
                   std::move(context));
   }
 
+  Request reduce_sum(Block block, int root, OpContext context) override {
+    require_rank("reduce_sum", root, size());
+    require_summable("reduce_sum", block.dtype);
+    return submit(make_mpi_reduce(group_, block, root), std::move(context));
+  }
+
   Request broadcast(Block block, int root, OpContext context) override {
     require_rank("broadcast", root, size());
     return submit(make_mpi_broadcast(group_, block, root), std::move(context));

@@ -176,6 +176,26 @@ class MpiAllReduce : public MpiCollective {
   Block receive_;
 };
 
+class MpiReduce : public MpiCollective {
+ public:
+  MpiReduce(std::shared_ptr<const MpiGroup> group, Block block, int root)
+      : MpiCollective(std::move(group)), block_(block), root_(root) {}
+
+  void start() override {
+    const MPI_Datatype type = mpi_type(block_.dtype);
+    const bool is_root = group().rank == root_;
+    for_each_piece(block_.numel, kMaxCount, [&](std::int64_t first, int count) {
+      mpi_check(MPI_Ireduce(is_root ? MPI_IN_PLACE : at(block_, first), at(block_, first), count,
+                            type, MPI_SUM, root_, group().comm, new_request()),
+                "MPI_Ireduce");
+    });
+  }
+
+ private:
+  Block block_;
+  int root_;
+};
+
 class MpiBroadcast : public MpiCollective {
  public:
   MpiBroadcast(std::shared_ptr<const MpiGroup> group, Block block, int root)
@@ -303,6 +323,11 @@ std::unique_ptr<Operation> make_mpi_receive(std::shared_ptr<const MpiGroup> grou
 std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> group,
                                                ConstBlock send, Block receive) {
   return std::make_unique<MpiAllReduce>(std::move(group), send, receive);
+}
+
+std::unique_ptr<Operation> make_mpi_reduce(std::shared_ptr<const MpiGroup> group, Block block,
+                                           int root) {
+  return std::make_unique<MpiReduce>(std::move(group), block, root);
 }
 
 std::unique_ptr<Operation> make_mpi_broadcast(std::shared_ptr<const MpiGroup> group, Block block,

@@ -45,6 +45,8 @@ std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> g
 /// `number`s, the same ones on all members.
 std::unique_ptr<Operation> make_mpi_ring_sum(std::shared_ptr<const MpiGroup> group, ConstBlock send,
                                              Block receive, std::int64_t number);
+std::unique_ptr<Operation> make_mpi_reduce(std::shared_ptr<const MpiGroup> group, Block block,
+                                           int root);
 std::unique_ptr<Operation> make_mpi_broadcast(std::shared_ptr<const MpiGroup> group, Block block,
                                               int root);
 std::unique_ptr<Operation> make_mpi_barrier(std::shared_ptr<const MpiGroup> group);

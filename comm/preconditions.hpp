@@ -16,11 +16,15 @@ inline void require_alike(const char* operation, const ConstBlock& send, const B
   throw std::logic_error(concat(operation, ": the blocks differ in size or type"));
 }
 
+inline void require_summable(const char* operation, DType dtype) {
+  if (dtype != DType::kUInt8 && dtype != DType::kBFloat16) return;
+  throw std::logic_error(concat(operation, ": ", name_of(dtype),
+                                " cannot be summed, allowed: float32, float64, int64"));
+}
+
 inline void require_sum(const ConstBlock& send, const Block& receive) {
   require_alike("all_reduce_sum", send, receive);
-  if (send.dtype != DType::kUInt8 && send.dtype != DType::kBFloat16) return;
-  throw std::logic_error(concat("all_reduce_sum: ", name_of(send.dtype),
-                                " cannot be summed, allowed: float32, float64, int64"));
+  require_summable("all_reduce_sum", send.dtype);
 }
 
 inline void require_rank(const char* operation, int rank, int size) {
@@ -35,9 +39,9 @@ inline void require_peer(const char* operation, int peer, int rank, int size) {
 }
 
 /// For communicators that reach devices.
-inline void require_on_host(const ConstBlock& letter) {
-  if (is_on_host(letter)) return;
-  throw std::logic_error("letters lie in host memory");
+inline void require_on_host(const char* operation, const ConstBlock& block) {
+  if (is_on_host(block)) return;
+  throw std::logic_error(concat(operation, ": the block must lie in host memory"));
 }
 
 inline void require_letter(const char* operation, int peer, int tag, int rank, int size) {

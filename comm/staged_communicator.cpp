@@ -106,6 +106,11 @@ class StagedCommunicator : public Communicator {
     });
   }
 
+  Request reduce_sum(Block block, int root, OpContext context) override {
+    require_on_host("reduce_sum", block);
+    return host_.reduce_sum(block, root, std::move(context));
+  }
+
   Request broadcast(Block block, int root, OpContext context) override {
     if (is_on_host(block)) return host_.broadcast(block, root, std::move(context));
     require_rank("broadcast", root, size());
@@ -120,11 +125,11 @@ class StagedCommunicator : public Communicator {
   }
 
   Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
-    require_on_host(letter);
+    require_on_host("send", letter);
     return host_.send(peer, tag, letter, std::move(context));
   }
   Request receive(int peer, int tag, Block letter, OpContext context) override {
-    require_on_host(letter);
+    require_on_host("receive", letter);
     return host_.receive(peer, tag, letter, std::move(context));
   }
 

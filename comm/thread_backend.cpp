@@ -1,6 +1,8 @@
 #include "comm/thread_backend.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -32,6 +34,21 @@ void sum_in_rank_order(const std::vector<Contribution>& members, const Block& re
   for (std::size_t m = 1; m < members.size(); ++m) add_block(receive, members[m].send);
 }
 
+/// The same for a sum that takes the place of one of its terms.
+void reduce_in_rank_order(const std::vector<Contribution>& members, const Block& sum) {
+  alignas(64) std::array<std::byte, 16 * 1024> memory;
+  const std::int64_t most = std::ssize(memory) / size_of(sum.dtype);
+  for (std::int64_t first = 0; first < sum.numel; first += most) {
+    const std::int64_t numel = std::min(most, sum.numel - first);
+    const Block part{memory.data(), numel, sum.dtype, {}};
+    copy_block(part_of(members.front().send, first, numel), part);
+    for (std::size_t m = 1; m < members.size(); ++m) {
+      add_block(part, part_of(members[m].send, first, numel));
+    }
+    copy_block(part, part_of(sum, first, numel));
+  }
+}
+
 /// One member's side of a meeting.
 class ThreadOperation : public Operation {
  public:
@@ -43,7 +60,7 @@ class ThreadOperation : public Operation {
     std::vector<int> members;
     std::size_t place = 0;
     std::size_t place_in_group = 0;
-    /// The place whose block is copied: the root, or the other one of a pair.
+    /// The root, or the other one of a pair.
     std::size_t source = 0;
     Contribution contribution;
     /// Where gathered texts go; the caller waits, so it outlives the operation.
@@ -108,6 +125,9 @@ class ThreadOperation : public Operation {
         return copy_block(members[config_.source].send, receive_);
       case MeetingKind::kAllReduce:
         return sum_in_rank_order(members, receive_);
+      case MeetingKind::kReduce:
+        if (config_.place == config_.source) reduce_in_rank_order(members, receive_);
+        return;
       case MeetingKind::kGather:
         for (const Contribution& member : members) config_.texts->push_back(member.text);
         return;
@@ -212,6 +232,13 @@ class ThreadCommunicator : public Communicator {
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     require_sum(send, receive);
     return submit_collective(MeetingKind::kAllReduce, {.send = send, .receive = receive}, 0,
+                             std::move(context));
+  }
+
+  Request reduce_sum(Block block, int root, OpContext context) override {
+    require_rank("reduce_sum", root, size());
+    require_summable("reduce_sum", block.dtype);
+    return submit_collective(MeetingKind::kReduce, {.send = block, .receive = block}, root,
                              std::move(context));
   }
 

@@ -18,6 +18,8 @@ std::string_view name_of(MeetingKind kind) {
       return "letter";
     case MeetingKind::kAllReduce:
       return "all-reduce";
+    case MeetingKind::kReduce:
+      return "reduction";
     case MeetingKind::kBroadcast:
       return "broadcast";
     case MeetingKind::kGather:

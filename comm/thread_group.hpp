@@ -42,6 +42,7 @@ enum class MeetingKind : std::uint8_t {
   kMessage,
   kLetter,
   kAllReduce,
+  kReduce,
   kBroadcast,
   kGather
 };

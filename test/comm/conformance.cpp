@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/buffer.hpp"
 #include "base/random.hpp"
 #include "optim/block_update.hpp"
 
@@ -91,6 +92,7 @@ void splits(Communicator& communicator) {
     require(own_world_rank(*part) == own_world_rank(communicator), "own place");
     sums_over_all(*part);
     exchange_with_everybody<float>(*part);
+    reduces_to_every_root(*part);
     broadcasts_from_every_root(*part);
     gathers_texts(*part);
     const auto single = part->split(part->rank());
@@ -336,6 +338,12 @@ void refuses_nonsense(Communicator& communicator) {
     require_throw<std::logic_error>([&] { communicator.all_reduce_sum(block, block, {}); },
                                     "a sum of what cannot be summed");
   }
+  const Buffer host_bytes(4, DType::kUInt8);
+  const Buffer host_floats(4, DType::kFloat32);
+  require_throw<std::logic_error>([&] { communicator.reduce_sum(host_bytes.block(), 0, {}); },
+                                  "a reduction of what cannot be summed");
+  require_throw<std::logic_error>([&] { communicator.reduce_sum(host_floats.block(), -1, {}); },
+                                  "a root of a reduction that does not exist");
   require_throw<std::logic_error>([&] { communicator.broadcast(four.block(), -1, {}); },
                                   "a root that does not exist");
   communicator.barrier();
@@ -349,6 +357,7 @@ constexpr std::array kCases = {
     ConformanceCase{"SumsOverAll", sums_over_all},
     ConformanceCase{"RepeatsSumsBitForBit", repeats_sums_bit_for_bit},
     ConformanceCase{"KeepsManySumsInFlight", keeps_many_sums_in_flight},
+    ConformanceCase{"ReducesToEveryRoot", reduces_to_every_root},
     ConformanceCase{"BroadcastsFromEveryRoot", broadcasts_from_every_root},
     ConformanceCase{"GathersTexts", gathers_texts},
     ConformanceCase{"SendsLetters", sends_letters},

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/buffer.hpp"
 #include "base/random.hpp"
 
 namespace gossamer {
@@ -34,7 +35,41 @@ void sum_everything(Communicator& communicator) {
   }
 }
 
+template <class T>
+void reduce_parts(Communicator& communicator) {
+  const int size = communicator.size();
+  const int own = own_world_rank(communicator);
+  for (const std::int64_t numel : kSizes) {
+    // One part for each root.
+    const Buffer memory(size * numel, DTypeOf<T>::kValue);
+    const auto part = [&](int root) { return part_of(memory.block(), root * numel, numel); };
+    std::vector<Request> requests;
+    for (int root = 0; root < size; ++root) {
+      std::ranges::copy(values_of<T>(own, numel, root), part(root).template as<T>().begin());
+      requests.push_back(communicator.reduce_sum(part(root), root, {.owner = memory.owner()}));
+    }
+    for (Request& request : requests) request.wait();
+    for (int root = 0; root < size; ++root) {
+      std::vector<T> expected = values_of<T>(own, numel, root);
+      for (const int member : communicator.world_ranks()) {
+        if (root != communicator.rank() || member == own) continue;
+        for (std::int64_t i = 0; i < numel; ++i) {
+          expected[static_cast<std::size_t>(i)] += value_of<T>(member, i, root);
+        }
+      }
+      require(std::ranges::equal(part(root).template as<T>(), expected), "part ", root, " of ",
+              numel, " elements");
+    }
+  }
+}
+
 }  // namespace
+
+void reduces_to_every_root(Communicator& communicator) {
+  reduce_parts<float>(communicator);
+  reduce_parts<double>(communicator);
+  reduce_parts<std::int64_t>(communicator);
+}
 
 void sums_over_all(Communicator& communicator) {
   sum_everything<float>(communicator);

@@ -39,6 +39,9 @@ class ForwardingCommunicator : public Communicator {
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     return inner_.all_reduce_sum(send, receive, std::move(context));
   }
+  Request reduce_sum(Block block, int root, OpContext context) override {
+    return inner_.reduce_sum(block, root, std::move(context));
+  }
   Request broadcast(Block block, int root, OpContext context) override {
     return inner_.broadcast(block, root, std::move(context));
   }

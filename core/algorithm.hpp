@@ -16,8 +16,8 @@
 // Buckets come in bucket order, the same on every rank. Two conditions defer updates to the end of
 // the backward pass: updates_at_end(), and GradientPolicy::defers() (as with clipping by the global
 // norm). The pipeline then calls gradients_ready() for the buckets as they come, and the other
-// three calls later. If GradientPolicy::defers(), it calls final_gradients() for all buckets before
-// it calls before_update() for the first bucket.
+// three calls later. If GradientPolicy::defers(), or if norms are to be completed, it calls
+// final_gradients() for all buckets before it calls before_update() for the first bucket.
 //
 // State: Bucket::add_state() gives an algorithm named blocks, which the pipeline saves and loads by
 // parameter. Messages under way are not saved. Instead, after loading, the pipeline repeats the
@@ -81,6 +81,10 @@ class Algorithm {
   /// Waits for the gradients that replace this rank's own, and puts them into the bucket
   /// (Bucket::replace_gradient()). The pipeline then inspects and clips the bucket's gradients.
   virtual void final_gradients(Bucket& /*bucket*/) {}
+  /// Called where clipping needs norms, for algorithms whose ranks hold the gradients of shards
+  /// (Bucket::holds_all()). Bucket::squares() hold the squared norms of the parts that this rank
+  /// has, for all buckets. Makes them those of the whole gradients.
+  virtual void complete_norms() {}
   /// Waits for lanes, and returns what to mix in.
   virtual Intake before_update(Bucket& /*bucket*/) { return {}; }
   /// Starts lanes that send the bucket's new parameters.
@@ -92,6 +96,12 @@ class Algorithm {
   virtual void drain() {}
   /// Drops what has arrived, because other code has written the parameters. Called after drain().
   virtual void forget() {}
+  /// Collective. Called after drain(), before the bucket is saved, loaded, or left to another
+  /// algorithm. Gives the bucket the optimizer's states of all elements, if it has only those of a
+  /// shard (Bucket::keep_shard()).
+  virtual void gather_states(Bucket& /*bucket*/) {}
+  /// Called after gather_states(), if the algorithm goes on. The bucket keeps only its shard again.
+  virtual void release_states(Bucket& /*bucket*/) {}
   /// Shows the visitor the numbers and blocks of the algorithm that do not come from
   /// Bucket::add_state(). Called after drain().
   virtual void visit(StateVisitor& /*visitor*/) {}

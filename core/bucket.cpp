@@ -12,6 +12,7 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
                Memory memory, const Optimizer& optimizer, Stream& stream)
     : index_(index),
       spec_(std::move(spec)),
+      shard_{.first = 0, .numel = spec_.numel},
       memory_(std::move(memory)),
       optimizer_(optimizer),
       stream_(stream) {
@@ -41,8 +42,20 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
 }
 
 Buffer Bucket::add_state(std::string_view name) {
-  states_.push_back({std::string(name), stream_.allocate(spec_.numel, spec_.dtype)});
+  states_.push_back({std::string(name), stream_.allocate(shard_.numel, spec_.dtype)});
   return states_.back().buffer;
+}
+
+void Bucket::keep_shard(const Shard& shard) {
+  const Shard kept = part_within(shard_, shard);
+  for (NamedState& state : states_) {
+    const Buffer old = std::exchange(state.buffer, stream_.allocate(shard.numel, spec_.dtype));
+    if (kept.numel == 0) continue;
+    stream_.copy(part_of(state.buffer.block(), kept.first - shard.first, kept.numel),
+                 part_of(old.block(), kept.first - shard_.first, kept.numel));
+    stream_.keep(old.owner());
+  }
+  shard_ = shard;
 }
 
 Buffer Bucket::state(std::string_view name) const {
@@ -100,8 +113,9 @@ std::vector<Segment> Bucket::segments() const {
   std::vector<Segment> segments;
   segments.reserve(slots_.size());
   for (const Slot& slot : slots_) {
-    segments.push_back({.offset = slot.offset,
-                        .numel = slot.parameter.numel,
+    const Shard piece = piece_of(slot);
+    segments.push_back({.offset = piece.first - shard_.first,
+                        .numel = piece.numel,
                         .gradient = slot.gradient,
                         .step = slot.num_updates + 1,
                         .weight_decay = slot.weight_decay});
@@ -110,8 +124,7 @@ std::vector<Segment> Bucket::segments() const {
 }
 
 void Bucket::update(const Update& update) {
-  BlockUpdate work{.parameters = parameters().block(),
-                   .rounded = memory_.model.rounded.block(),
+  BlockUpdate work{.parameters = part_of(parameters().block(), shard_),
                    .keep = update.intake.keep,
                    .inboxes = {update.intake.inboxes.begin(), update.intake.inboxes.end()},
                    .coding = update.intake.coding,
@@ -120,6 +133,7 @@ void Bucket::update(const Update& update) {
                    .decision = update.decision,
                    .simd = update.simd,
                    .pool = update.pool};
+  if (spec_.has_master()) work.rounded = part_of(memory_.model.rounded.block(), shard_);
   for (std::size_t k = 0; k < optimizer_.state_names().size(); ++k) {
     work.states[k] = states_[k].buffer.block().data;
   }
@@ -151,6 +165,7 @@ void Bucket::take_back_update() {
 }
 
 void Bucket::visit(StateVisitor& visitor) {
+  if (!holds_all()) throw std::logic_error("Bucket: only a shard of the states is here");
   for (std::int64_t entry = 0; entry < num_entries(); ++entry) {
     Slot& slot = slots_[static_cast<std::size_t>(entry)];
     visit_block(visitor, stream_, slot.name, slot.parameter);

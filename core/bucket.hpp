@@ -8,6 +8,9 @@
 // gradients; their memory must stay until the stream has done the work. Invariant: in a step, only
 // update() writes the parameters. Between steps, averaging and loading may write them.
 //
+// The optimizer's states may be only those of a shard: then update() handles just the elements of
+// the shard, and the algorithm fetches the others from other ranks.
+//
 // Errors: std::logic_error for a broken protocol. Not thread safe.
 
 #include <cstdint>
@@ -22,6 +25,7 @@
 #include "core/bucket_plan.hpp"
 #include "core/intake.hpp"
 #include "core/parameter_memory.hpp"
+#include "core/shard.hpp"
 #include "core/state_visitor.hpp"
 #include "optim/block_update.hpp"
 #include "optim/optimizer.hpp"
@@ -56,13 +60,28 @@ class Bucket {
     return part_of(block, slot(entry).offset, slot(entry).parameter.numel);
   }
 
+  /// The elements whose states this bucket holds, and which update() handles: all, unless
+  /// keep_shard() was called.
+  [[nodiscard]] const Shard& shard() const { return shard_; }
+  [[nodiscard]] bool holds_all() const { return shard_.numel == spec_.numel; }
+  /// Goes on with the states of other elements. New ones are zero; the others keep their values.
+  /// Not inside a step, and while there are no states of add_state().
+  void keep_shard(const Shard& shard);
+  /// The elements of one entry, in a block that is laid out as the shard is. Empty where the shard
+  /// has none.
+  template <class AnyBlock>
+  [[nodiscard]] AnyBlock part_in_shard(const AnyBlock& block, std::int64_t entry) const {
+    const Shard piece = piece_of(slot(entry));
+    return part_of(block, piece.first - shard_.first, piece.numel);
+  }
+
   /// Adds a zero-filled block that is laid out as the parameters are. visit() saves and loads it
   /// with each parameter, under the parameter's name and `name`. Algorithms call this in their
   /// constructors.
   Buffer add_state(std::string_view name);
   /// The state of that name; an empty buffer if there is none.
   [[nodiscard]] Buffer state(std::string_view name) const;
-  /// The blocks of the optimizer's states and of add_state(), laid out as the parameters are.
+  /// The blocks of the optimizer's states and of add_state(), laid out as the shard is.
   [[nodiscard]] std::vector<Buffer> states() const;
   /// Shows the visitor the numbers of updates, entry by entry.
   void visit_updates(StateVisitor& visitor);
@@ -81,8 +100,8 @@ class Bucket {
   [[nodiscard]] bool is_ready() const { return is_ready_ || num_arrived_ == num_entries(); }
   /// The gradient of an entry; null data if none has arrived.
   [[nodiscard]] ConstBlock gradient(std::int64_t entry) const { return slot(entry).gradient; }
-  /// Replaces the gradient of an entry. The new one has the same size, and the type of the model or
-  /// of the bucket. Null data removes the gradient.
+  /// Replaces the gradient of an entry. The new one has the elements that the shard has of the
+  /// entry, and the type of the model or of the bucket. Null data removes the gradient.
   void replace_gradient(std::int64_t entry, ConstBlock gradient);
   /// True if replace_gradient() was called in this step.
   [[nodiscard]] bool has_replaced_gradients() const { return has_replaced_; }
@@ -94,7 +113,7 @@ class Bucket {
   /// are. Algorithms read this in before_update().
   [[nodiscard]] const GradientDecision* decision() const { return decision_; }
   void set_decision(const GradientDecision* decision) { decision_ = decision; }
-  /// One segment per entry, with the gradients of this moment.
+  /// One segment per entry, with the gradients of this moment; offsets are those in the shard.
   [[nodiscard]] std::vector<Segment> segments() const;
 
   struct Update {
@@ -106,7 +125,8 @@ class Bucket {
     /// Threads that share the work; null: one thread does it.
     WorkerPool* pool = nullptr;
   };
-  /// Mixes all parameters and updates those that have a gradient.
+  /// Mixes the parameters of the shard, and updates those that have a gradient. Inboxes have the
+  /// elements of the shard.
   void update(const Update& update);
   /// Enqueues the rounding of the parameters into the rounded copy, if there is one.
   void write_rounded();
@@ -118,6 +138,7 @@ class Bucket {
 
   /// Shows the visitor parameters, states and numbers of updates, entry by entry. The stream's work
   /// must be done before. After loading, the rounding of the parameters may still be under way.
+  /// Throws std::logic_error unless the bucket holds the states of all elements.
   void visit(StateVisitor& visitor);
 
  private:
@@ -137,12 +158,17 @@ class Bucket {
     Buffer buffer;
   };
 
+  /// The elements that the shard has of an entry, from the beginning of the bucket's block.
+  [[nodiscard]] Shard piece_of(const Slot& slot) const {
+    return part_within({.first = slot.offset, .numel = slot.parameter.numel}, shard_);
+  }
   [[nodiscard]] const Slot& slot(std::int64_t entry) const {
     return slots_.at(static_cast<std::size_t>(entry));
   }
 
   std::int64_t index_;
   BucketSpec spec_;
+  Shard shard_;
   Memory memory_;
   const Optimizer& optimizer_;
   Stream& stream_;

@@ -88,6 +88,8 @@ class GradientPolicy {
 
   /// True: updates of this step must wait for the end of the backward pass.
   [[nodiscard]] bool defers() const;
+  /// True: decisions depend on norms.
+  [[nodiscard]] bool clips() const { return options_.clip_mode != ClipMode::kNone; }
   /// True: a gradient that is not finite ends the run.
   [[nodiscard]] bool aborts() const { return options_.nonfinite == NonFinite::kAbort; }
   /// The squared norms of the gradients of this step: num_entries float64 values in the stream's

@@ -147,6 +147,10 @@ enum class LaneRounds : std::uint8_t {
   /// All ranks in every round. `send` holds this rank's shard (shard_of()); the lane writes the
   /// others' shards into it. take() gives keep = 0 and `send` with weight 1.
   kGather,
+  /// All ranks in every round. The lane adds the other ranks' values to this rank's shard of
+  /// `send`; the other shards stay. take() gives keep = 0 and this shard with weight 1. Host memory
+  /// only.
+  kShardSum,
 };
 
 struct LaneSpec {

@@ -35,15 +35,28 @@ void PackedGradients::pack(const Bucket& bucket) {
   stream_->copy(flags_behind(bucket, block_.block()), own_flags_.block());
 }
 
+Buffer PackedGradients::gradients(const Bucket& bucket) const {
+  return {block_.owner(), part_of(block_.block(), 0, bucket.spec().numel)};
+}
+
+Buffer PackedGradients::flags(const Bucket& bucket) const {
+  return {block_.owner(), flags_behind(bucket, block_.block())};
+}
+
 void PackedGradients::unpack(Bucket& bucket, ConstBlock sum) {
-  const Block flags = sum_flags_.block();
-  if (sum.data != nullptr) {
-    stream_->copy(flags, flags_behind(bucket, sum));
+  if (sum.data == nullptr) return unpack(bucket, sum, sum);
+  unpack(bucket, part_of(sum, 0, bucket.spec().numel), flags_behind(bucket, sum));
+}
+
+void PackedGradients::unpack(Bucket& bucket, const ConstBlock& gradients, const ConstBlock& flags) {
+  const Block seen = sum_flags_.block();
+  if (flags.data != nullptr) {
+    stream_->copy(seen, flags);
     stream_->synchronize();
   }
   for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
-    const bool used = sum.data != nullptr && host_value(flags, entry) > 0.0;
-    bucket.replace_gradient(entry, used ? bucket.part(sum, entry) : ConstBlock());
+    const bool used = flags.data != nullptr && host_value(seen, entry) > 0.0;
+    bucket.replace_gradient(entry, used ? bucket.part_in_shard(gradients, entry) : ConstBlock());
   }
 }
 

@@ -20,12 +20,18 @@ class PackedGradients {
   static std::int64_t num_flags(const Bucket& bucket) { return bucket.num_entries(); }
 
   [[nodiscard]] const Buffer& buffer() const { return block_; }
+  /// The gradients of the block, without the flags.
+  [[nodiscard]] Buffer gradients(const Bucket& bucket) const;
+  /// The flags of the block.
+  [[nodiscard]] Buffer flags(const Bucket& bucket) const;
   /// Enqueues the copies. Missing gradients become zeros.
   void pack(const Bucket& bucket);
   /// Replaces the bucket's gradients by those of a sum of such blocks, which must stay until the
   /// update is done. Removes the gradients that no rank has; null data removes all. Waits for the
   /// stream.
   void unpack(Bucket& bucket, ConstBlock sum);
+  /// The same from two blocks: the gradients of the bucket's shard, and all flags.
+  void unpack(Bucket& bucket, const ConstBlock& gradients, const ConstBlock& flags);
   /// Shows the visitor the block, entry by entry.
   void visit(StateVisitor& visitor, const Bucket& bucket);
   /// True if the gradient that this rank has packed is not finite. Waits for the stream.

@@ -10,9 +10,9 @@
 #include "comm/communicator.hpp"
 #include "core/block_checksum.hpp"
 #include "core/coded_sum_lane.hpp"
-#include "core/gather_lane.hpp"
 #include "core/grid_lane.hpp"
 #include "core/host_slots.hpp"
+#include "core/shard_lanes.hpp"
 #include "core/tree_lane.hpp"
 #include "optim/block_update.hpp"
 #include "topology/nodes.hpp"
@@ -398,6 +398,7 @@ Peers& PeerLanes::peers_of(LaneRounds rounds) {
       break;
     case LaneRounds::kTree:
     case LaneRounds::kGather:
+    case LaneRounds::kShardSum:
       throw std::logic_error("PeerLanes: such a lane has no rounds");
   }
   return *peers;
@@ -461,7 +462,9 @@ double PeerLanes::push_sum_weight() const {
 }
 
 std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
-  if (spec.rounds == LaneRounds::kGather) return make_gather_lane(setup_, spec);
+  if (spec.rounds == LaneRounds::kGather || spec.rounds == LaneRounds::kShardSum) {
+    return make_shard_lane(setup_, spec);
+  }
   if (spec.rounds == LaneRounds::kTree) return make_tree_lane(setup_, spec);
   const bool sums = spec.rounds == LaneRounds::kSum && spec.num_coded > 0;
   if (sums && setup_.codec != nullptr && num_ranks() > 1) {

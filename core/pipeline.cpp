@@ -167,7 +167,9 @@ void Pipeline::update(Bucket& bucket) {
 }
 
 void Pipeline::update_deferred() {
-  if (!policy_.defers()) {
+  const bool completes_norms =
+      policy_.clips() && !std::ranges::all_of(buckets_, &Bucket::holds_all);
+  if (!policy_.defers() && !completes_norms) {
     for (Bucket& bucket : buckets_) {
       settle_gradients(bucket);
       update(bucket);
@@ -175,9 +177,14 @@ void Pipeline::update_deferred() {
     return;
   }
   for (Bucket& bucket : buckets_) settle_gradients(bucket);
+  if (completes_norms) {
+    const UpdateTimer timer(metrics_);
+    algorithm_->complete_norms();
+  }
   const AlgorithmEntry& entry = config_.algorithm.entry();
   // Asynchronous ranks leave out bad steps on their own.
-  policy_.settle(entry.communicates && !entry.asynchronous ? &communicator_ : nullptr);
+  const bool decides_together = entry.communicates && !entry.asynchronous;
+  if (policy_.defers()) policy_.settle(decides_together ? &communicator_ : nullptr);
   for (Bucket& bucket : buckets_) update(bucket);
 }
 
@@ -259,7 +266,11 @@ void Pipeline::visit(StateVisitor& visitor) {
   if (!visitor.loads() || visitor.holds(kFirstStep)) {
     visitor.number(kFirstStep, progress_.first_step);
   }
-  for (Bucket& bucket : buckets_) bucket.visit(visitor);
+  for (Bucket& bucket : buckets_) {
+    algorithm_->gather_states(bucket);
+    bucket.visit(visitor);
+    algorithm_->release_states(bucket);
+  }
   algorithm_->visit(visitor);
   if (!visitor.loads()) return;
   has_sent_ = has_sent != 0;
@@ -295,6 +306,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   check_choice(to.algorithm.entry(), to.topology.get(), config_);
   drain();
   const double weight = model_weight();
+  for (Bucket& bucket : buckets_) algorithm_->gather_states(bucket);
   algorithm_.reset();
   for (Bucket& bucket : buckets_) bucket.drop_added_states();
   if (to.averages()) average_ranks(weight);

@@ -95,7 +95,9 @@ class Pipeline {
   void forget_arrived();
 
   /// Shows the visitor all state of training, per parameter. Drains first. Loading is collective:
-  /// it ends with repeating the exchanges that were under way when the state was saved. Ranks,
+  /// it ends with repeating the exchanges that were under way when the state was saved. Saving is
+  /// collective if the ranks share the optimizer's states (node_gossip with `shard: optimizer`):
+  /// they gather the states of one bucket after the other, so each rank saves all of them. Ranks,
   /// algorithm, optimizer and parameters must be the same as at saving; bucket sizes may differ.
   void visit(StateVisitor& visitor);
 

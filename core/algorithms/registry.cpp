@@ -69,6 +69,12 @@ constexpr std::array kLateAverageOptions = {
                 "first steps, in which updates use the mean gradient; an integer >= 0, default 0"},
 };
 
+constexpr std::array kNodeGossipOptions = {
+    OptionEntry{"shard",
+                "optimizer: a rank has the optimizer's states of its own shard alone; one of none, "
+                "optimizer, default none"},
+};
+
 constexpr std::array kAsyncOptions = {
     OptionEntry{"mode",
                 "bounded: a rank waits for a rank that it has not heard from for max_staleness "
@@ -128,6 +134,7 @@ constexpr std::array kTable = {
                    .read = read_late_average},
     AlgorithmEntry{.name = "node_gossip",
                    .summary = "mean gradients inside a node, gossip of shards between nodes",
+                   .options = kNodeGossipOptions,
                    .needs_topology = true,
                    .needs_nodes = true,
                    .needs_equal_models = true,

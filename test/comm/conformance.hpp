@@ -26,8 +26,8 @@ std::span<const ConformanceCase> conformance_cases();
 
 /// Sums of values that are exact in every type, on communicators of any size.
 void sums_over_all(Communicator& communicator);
-/// Every member gets the sum of its own part of a block, where its own values were; all parts at the
-/// same time.
+/// Every member gets the sum of its own part of a block, where its own values were; all parts at
+/// the same time.
 void reduces_to_every_root(Communicator& communicator);
 /// Floating point sums that depend on the order of adding are the same on all ranks, every time.
 void repeats_sums_bit_for_bit(Communicator& communicator);

@@ -30,6 +30,7 @@ inline constexpr std::array kAlgorithmVariants = {
     std::pair{"outer", "every: 2, kind: diloco, lr: 0.8, momentum: 0.6"},
     std::pair{"relay", ""},
     std::pair{"node_gossip", ""},
+    std::pair{"node_gossip", "shard: optimizer"},
     std::pair{"late_average", "every: 2, late: 2"},
     std::pair{"late_average", "every: 5, late: 3, warmup: 2"},
 };
@@ -52,7 +53,8 @@ inline std::string topology_for(std::string_view algorithm, std::string_view usu
 }
 
 /// Whether an algorithm's blocks may be there.
-inline bool runs_at(std::string_view algorithm, Where where) {
+inline bool runs_at(std::string_view algorithm, Where where, std::string_view options = "") {
+  if (options == "shard: optimizer") return where == Where::kHost;
   const bool on_host =
       where == Where::kHost || where == Where::kLagging || where == Where::kRelayed;
   return on_host || !AlgorithmChoice(algorithm).entry().processors_only;

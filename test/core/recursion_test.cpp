@@ -185,7 +185,7 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
     problem.num_steps = 6;
     const Trajectory expected = run_pipeline(problem);
     for (const Where where : places) {
-      if (!runs_at(problem.algorithm, where)) continue;
+      if (!runs_at(problem.algorithm, where, problem.algorithm_options)) continue;
       problem.where = where;
       EXPECT_EQ(run_pipeline(problem), expected) << static_cast<int>(where);
     }

@@ -165,7 +165,7 @@ TEST_P(EveryClipMode, LetsEveryAlgorithmAndOptimizerGoOnBitForBit) {
 TEST(SavedState, IsTheSameWhereStreamsLag) {
   for (const Where where : {Where::kLagging, Where::kDevice, Where::kNccl}) {
     for (const auto& [algorithm, options] : algorithms()) {
-      if (!runs_at(algorithm, where)) continue;
+      if (!runs_at(algorithm, where, options)) continue;
       SCOPED_TRACE(concat(name_of(where), ", ", algorithm, " {", options, "}"));
       Case c = case_of(algorithm, options);
       c.optimizer = "accum_adamw";

@@ -115,8 +115,10 @@ class RecordingLanes : public LaneFactory {
     const double plain = static_cast<double>(spec.numel * size_of(spec.dtype)) / whole;
     PlannedExchange exchange{
         .ranks = ranks_, .rounds = spec.rounds, .message_share = plain, .group_share = plain};
-    // A sum sends every part twice, a gather once.
-    if (spec.rounds == LaneRounds::kGather) exchange.message_share = exchange.group_share /= 2.0;
+    // A sum sends every part twice: to the rank that adds it up, and the sum to all.
+    if (spec.rounds == LaneRounds::kGather || spec.rounds == LaneRounds::kShardSum) {
+      exchange.message_share = exchange.group_share /= 2.0;
+    }
     if (setup_.codec == nullptr) return exchange;
     if (spec.rounds == LaneRounds::kTopology) {
       exchange.message_share =

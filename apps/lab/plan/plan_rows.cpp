@@ -228,10 +228,10 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
     numel.push_back(static_cast<std::int64_t>(bytes / 4.0));
   }
   ExchangeSchedule::Setup setup{.algorithm = choice,
-                                      .optimizer = optimizer,
-                                      .world_size = world.size,
-                                      .codec = options.codec,
-                                      .bucket_numel = std::move(numel)};
+                                .optimizer = optimizer,
+                                .world_size = world.size,
+                                .codec = options.codec,
+                                .bucket_numel = std::move(numel)};
   if (!entry.needs_topology) {
     const std::string why = why_not(entry, nullptr, options.codec);
     if (!why.empty()) throw ConfigError(concat("--algorithm ", choice.text(), ": ", why));

@@ -10,8 +10,8 @@
 #include "base/error.hpp"
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
-#include "core/gather_lane.hpp"
 #include "core/grid_lane.hpp"
+#include "core/shard.hpp"
 #include "core/tree_lane.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/nodes.hpp"
@@ -57,6 +57,11 @@ VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> t
       spec.rounds != LaneRounds::kTopologyUnsummed && spec.rounds != LaneRounds::kTree;
   if (sums && spec.dtype != DType::kFloat64) {
     throw std::logic_error("VirtualWire: only float64 can be summed");
+  }
+  if (spec.rounds == LaneRounds::kShardSum) {
+    throw ConfigError(
+        "simulated ranks hold all of the optimizer's states; take algorithm.shard: none, which "
+        "gives the same results");
   }
   if (codec != nullptr && spec.rounds == LaneRounds::kSum && spec.num_coded > 0 && world_size > 1) {
     coded_sum_.emplace(*codec, spec, world_size);

@@ -311,7 +311,9 @@ class Train(CliCase):
     def test_passes_on_alike_on_threads_and_processes(self):
         for change in [["algorithm=relay", "topology.name=binary-tree"],
                        ["algorithm=node_gossip", "topology={name: hierarchical, leaders: complete}",
-                        "comm.local_size=2"]]:
+                        "comm.local_size=2"],
+                       ["algorithm={name: node_gossip, shard: optimizer}",
+                        "topology={name: hierarchical, leaders: complete}", "comm.local_size=2"]]:
             with self.subTest(change):
                 self.launch(4, "tiny.yaml", *change)
                 self.launch(4, "tiny.yaml", *change, "run.output_dir=mpi", mpi=True)
@@ -334,7 +336,9 @@ class Train(CliCase):
                        ["topology={name: from-file, path: irregular.yaml}"],
                        # Some shards of small buckets are empty in nodes of three.
                        [nodes, "comm.local_size=3", "algorithm=node_gossip",
-                        "buckets.size_mb=0.0001"]]:
+                        "buckets.size_mb=0.0001"],
+                       [nodes, "comm.local_size=3", "buckets.size_mb=0.0001",
+                        "algorithm={name: node_gossip, shard: optimizer}"]]:
             with self.subTest(change):
                 self.launch(6, "tiny.yaml", *change)
                 self.launch(6, "tiny.yaml", *change, "run.output_dir=mpi", mpi=True)

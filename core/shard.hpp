@@ -1,0 +1,41 @@
+#pragma once
+// How the ranks of a node share the elements of a block.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/types.hpp"
+
+namespace gossamer {
+
+/// Elements [first, first + numel) of a block.
+struct Shard {
+  std::int64_t first = 0;
+  std::int64_t numel = 0;
+
+  [[nodiscard]] std::int64_t last() const { return first + numel; }
+  friend bool operator==(const Shard&, const Shard&) = default;
+};
+
+/// The elements of `shard` that lie in `whole`. If there are none, an empty shard in `whole`.
+inline Shard part_within(const Shard& shard, const Shard& whole) {
+  const std::int64_t first = std::clamp(shard.first, whole.first, whole.last());
+  return {.first = first, .numel = std::clamp(shard.last(), whole.first, whole.last()) - first};
+}
+
+/// The shard of member `place` of `count`. Shards begin at cache lines of 64 bytes. Their sizes
+/// differ by one line at most.
+inline Shard shard_of(std::int64_t numel, DType dtype, int place, int count) {
+  constexpr std::int64_t kCacheLine = 64;
+  const std::int64_t line = kCacheLine / size_of(dtype);
+  const std::int64_t num_lines = (numel + line - 1) / line;
+  const auto begin = [&](std::int64_t i) { return std::min(numel, num_lines * i / count * line); };
+  return {.first = begin(place), .numel = begin(place + 1) - begin(place)};
+}
+
+template <class AnyBlock>
+AnyBlock part_of(const AnyBlock& block, const Shard& shard) {
+  return gossamer::part_of(block, shard.first, shard.numel);
+}
+
+}  // namespace gossamer

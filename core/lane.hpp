@@ -17,7 +17,7 @@
 // of this host read, and add up what they have written (host_slots.hpp). So a pass must use
 // Intake::coding as it is.
 //
-// There are two kinds: lanes over a Communicator (peer_lane.hpp), and lanes between the virtual
+// There are two kinds: lanes over a Communicator (peer_lanes.hpp), and lanes between the virtual
 // ranks of a simulation. Both come from a LaneFactory, so an algorithm does not see the difference.
 //
 // Errors: CommError. Not thread safe.

@@ -8,7 +8,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/model_average.hpp"
-#include "core/peer_lane.hpp"
+#include "core/peer_lanes.hpp"
 #include "core/state_copy.hpp"
 
 namespace gossamer {

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "core/peer_lane.hpp"
+#include "core/peer_lanes.hpp"
 
 namespace gossamer {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/peer_lane.hpp"
+#include "core/peer_lanes.hpp"
 #include "topology/topology.hpp"
 
 namespace gossamer {

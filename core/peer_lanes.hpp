@@ -1,0 +1,72 @@
+#pragma once
+// The LaneFactory whose lanes send over a Communicator. There are four classes of lanes: exchanges
+// and sums (peer_lane.hpp), sums under a codec (coded_sum_lane.hpp), messages along a tree
+// (tree_lane.hpp), and shards (shard_lanes.hpp). Protocol, errors and thread safety: lane.hpp.
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "base/timeline.hpp"
+#include "core/lane.hpp"
+#include "core/peers.hpp"
+#include "core/pipeline_metrics.hpp"
+
+namespace gossamer {
+
+class PeerLanes : public LaneFactory {
+ public:
+  struct Setup {
+    /// The stream whose work writes the blocks and reads the inboxes.
+    Stream& stream;
+    Communicator& communicator;
+    /// The topology of LaneRounds::kTopology and kTree; may be null if no lane needs it.
+    std::shared_ptr<const Topology> topology;
+    /// What lanes of LaneRounds::kTopology and kSum send in place of their blocks; null: the
+    /// blocks. Needs a stream on processors, and for kTopology an undirected topology.
+    const Codec* codec = nullptr;
+    /// Ranks of one host read each other's memory; false: they send messages. Equal on all ranks.
+    bool shares_memory = true;
+    /// Lanes add the time they wait and the bytes they send.
+    PipelineMetrics& metrics;
+    SimdPath simd = best_simd_path();
+    /// Lanes record waits and messages; null: nothing is recorded.
+    std::shared_ptr<Timeline> timeline = {};
+  };
+  /// All that `setup` refers to must outlive the factory.
+  explicit PeerLanes(Setup setup) : setup_(std::move(setup)), parts_(setup_.communicator) {}
+
+  std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override;
+  std::unique_ptr<Mailbox> make_mailbox(Mailbox::Config config) override;
+  NodeLanes split_by_node() override;
+  [[nodiscard]] int node_size() const override;
+  [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
+  [[nodiscard]] std::int64_t num_tree_peers() const override;
+
+  /// Lanes made from now on follow another topology, from its round 0 on. No lane of the old one
+  /// may be left. Sub-communicators stay, for topologies with the same groups.
+  void set_topology(std::shared_ptr<const Topology> topology);
+  /// The push-sum weight of this rank's parameters, as long as the last round is not mixed in; 1 if
+  /// the topology is not directed.
+  [[nodiscard]] double push_sum_weight() const;
+
+ private:
+  /// The Peers of a kind of rounds; made with the first lane that needs them.
+  Peers& peers_of(LaneRounds rounds);
+
+  /// The lanes of split_by_node(), over communicators of their own.
+  struct Nodes;
+
+  Setup setup_;
+  SubCommunicators parts_;
+  std::unique_ptr<const Topology> complete_;
+  std::map<LaneRounds, std::unique_ptr<Peers>> peers_;
+  /// All ranks; made with the first sum that a codec encodes.
+  std::unique_ptr<Communicator> coded_results_;
+  /// By the number of ranks in a node. They stay, so that topologies may take turns.
+  std::map<int, std::shared_ptr<Nodes>> all_nodes_;
+  /// Those of the topology; null until split_by_node().
+  std::shared_ptr<Nodes> nodes_;
+};
+
+}  // namespace gossamer

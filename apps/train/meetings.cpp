@@ -1,6 +1,7 @@
 #include "apps/train/meetings.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace gossamer::apps {
 namespace {
@@ -20,27 +21,46 @@ std::optional<Meetings::News> Meetings::meet(std::int64_t step, const News& own)
   last_step_ = step;
   std::optional<News> news;
   if (numbers_) {
-    request_.wait();
-    const auto& sum = numbers_->sum;
-    news = {.terminate = sum[0],
-            .interrupt = sum[1],
-            .preempt = sum[2],
-            .written = sum[3],
-            .checkpoint_due = sum[4],
-            .checkpoint_failed = sum[5]};
-    const std::int64_t mean_us = std::max<std::int64_t>(sum[6] / communicator_->size(), 1);
+    news = end_sum();
+    const std::int64_t mean_us = std::max<std::int64_t>(sum_us_ / communicator_->size(), 1);
     every_ = std::clamp<std::int64_t>(kMicroseconds / mean_us, 1, 2 * every_);
   }
+  begin_sum(own, step_us);
+  next_ = step + every_;
+  return news;
+}
+
+std::optional<Meetings::News> Meetings::poll(const News& own) {
+  if (!numbers_) {
+    begin_sum(own, 0);
+    return std::nullopt;
+  }
+  if (!request_.done()) return std::nullopt;
+  return end_sum();
+}
+
+void Meetings::begin_sum(const News& own, std::int64_t step_us) {
   numbers_ = std::make_shared<Numbers>();
   numbers_->own = {own.terminate,      own.interrupt,         own.preempt, own.written,
-                   own.checkpoint_due, own.checkpoint_failed, step_us};
+                   own.checkpoint_due, own.checkpoint_failed, own.steps,   step_us};
   const auto block = [](std::array<std::int64_t, kNumNumbers>& values) {
     return Block{.data = values.data(), .numel = kNumNumbers, .dtype = DType::kInt64};
   };
   request_ = communicator_->all_reduce_sum(block(numbers_->own), block(numbers_->sum),
                                            {.label = {.what = "meeting"}, .owner = numbers_});
-  next_ = step + every_;
-  return news;
+}
+
+Meetings::News Meetings::end_sum() {
+  request_.wait();
+  const std::array<std::int64_t, kNumNumbers> sum = std::exchange(numbers_, nullptr)->sum;
+  sum_us_ = sum[7];
+  return {.terminate = sum[0],
+          .interrupt = sum[1],
+          .preempt = sum[2],
+          .written = sum[3],
+          .checkpoint_due = sum[4],
+          .checkpoint_failed = sum[5],
+          .steps = sum[6]};
 }
 
 void Meetings::leave() {

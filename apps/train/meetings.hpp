@@ -4,8 +4,13 @@
 // same facts before the same step, although some ranks are ahead of others.
 //
 // Protocol, the same on all ranks: before every step, if is_due(step), call meet(). At the end call
-// leave(). Meetings are about a quarter of a second apart, by the ranks' mean step time. Errors:
-// CommError. Not thread safe.
+// leave(). Meetings are about a quarter of a second apart, by the ranks' mean step time.
+//
+// Ranks that do not go in step call poll() before every step instead. It never waits. All ranks get
+// the same sums in the same order, each rank before a step of its own. If a sum asks for something
+// that all ranks do together, a rank must do it before it calls poll() again.
+//
+// Errors: CommError. Not thread safe.
 
 #include <array>
 #include <chrono>
@@ -31,6 +36,8 @@ class Meetings {
     std::int64_t checkpoint_due = 0;
     /// A checkpoint could not be saved, and the run must end for that.
     std::int64_t checkpoint_failed = 0;
+    /// Steps that a rank has made; told in poll().
+    std::int64_t steps = 0;
 
     [[nodiscard]] std::int64_t num_signals() const { return terminate + interrupt + preempt; }
   };
@@ -44,12 +51,20 @@ class Meetings {
   /// Collective. Tells `own` to the other ranks. Returns the sum over all ranks of the news that
   /// they have told at the meeting before; nothing at the first meeting.
   std::optional<News> meet(std::int64_t step, const News& own);
+  /// If no sum is under way, begins one with `own`, and returns nothing. Else returns the sum over
+  /// all ranks, if all have told theirs. The call after that begins the next sum.
+  std::optional<News> poll(const News& own);
   /// Collective: waits until the last sum has arrived.
   void leave();
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::size_t kNumNumbers = 7;
+  static constexpr std::size_t kNumNumbers = 8;
+
+  /// Begins a sum. `step_us`: the microseconds of a step.
+  void begin_sum(const News& own, std::int64_t step_us);
+  /// Waits for the sum under way.
+  News end_sum();
 
   std::unique_ptr<Communicator> communicator_;
   /// The blocks of the sum that is under way. The operation owns them, too.
@@ -59,6 +74,8 @@ class Meetings {
   };
   std::shared_ptr<Numbers> numbers_;
   Request request_;
+  /// Of the last sum: the microseconds of a step, over all ranks.
+  std::int64_t sum_us_ = 0;
   Clock::time_point last_time_ = Clock::now();
   std::int64_t last_step_ = 0;
   std::int64_t every_ = 1;

@@ -190,6 +190,38 @@ void read_log(const Options& log, RunConfig& config) {
   config.report = log.flag("report", true);
 }
 
+/// Refuses what asynchronous ranks cannot do. Needs all sections.
+void check_asynchronous(const Options& root, const RunConfig& config) {
+  const auto is_asynchronous = [](const RunPhase& phase) {
+    return phase.method.algorithm.entry().asynchronous;
+  };
+  const auto found = std::ranges::find_if(config.phases, is_asynchronous);
+  if (found == config.phases.end()) return;
+  const std::string name = found->method.algorithm.name();
+  const auto refuse = [&](const char* section, const char* key, const char* text) {
+    root.section(section).fail(key, concat(text, name));
+  };
+  if (config.phases.size() > 1) {
+    refuse("algorithm", "phases",
+           "all ranks begin a phase after the same step; allowed: none with ");
+  }
+  if (found->control) {
+    refuse("algorithm", "consensus_control",
+           "all ranks change the topology after the same step; allowed: none with ");
+  }
+  if (config.bucket_bytes == 0) {
+    refuse("buckets", "size_mb",
+           "is auto, and the ranks try sizes together, step by step; allowed: a number with ");
+  }
+  if (!config.timeline.empty()) {
+    refuse("log", "timeline", "records the same steps of all ranks; allowed: none with ");
+  }
+  if (config.ema) {
+    refuse("train", "ema",
+           "is a mean over steps, of which the ranks make different numbers; allowed: null with ");
+  }
+}
+
 }  // namespace
 
 LaunchConfig read_launch_config(const Options& root) {
@@ -230,6 +262,7 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
   take_launch_config(root, config);
   read_log(root.section("log"), config);
   read_train(root.section("train"), config);
+  check_asynchronous(root, config);
   root.reject_unknown();
   config.resolved = root.resolved();
   return config;

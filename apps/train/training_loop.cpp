@@ -20,18 +20,6 @@ constexpr std::uint64_t kModelStream = 1;
 // Losses that wait on a GPU until somebody wants to know them.
 constexpr std::int64_t kMostUnread = 1000;
 
-const RunConfig& checked(const RunConfig& config) {
-  for (const RunPhase& phase : config.phases) {
-    const AlgorithmEntry& entry = phase.method.algorithm.entry();
-    if (!entry.asynchronous) continue;
-    throw ConfigError(concat(
-        "algorithm.name: a run logs, evaluates and saves after steps that all ranks make ",
-        "together, and ", entry.name, " has none, allowed: an algorithm in step, such as ",
-        "gossip. Programs with DecentralizedDataParallel and gossamer bench step can run it"));
-  }
-  return config;
-}
-
 std::shared_ptr<Model> make_net(const RunConfig& config, const TrainingLoop::Setup& setup) {
   auto net = config.model->make(setup.data->train->shape());
   Random random(config.seed, kModelStream);
@@ -86,15 +74,21 @@ std::int64_t count_steps(const RunConfig& config, const BatchLoader& batches) {
   return all / config.accumulate;
 }
 
+std::shared_ptr<CommonSchedule> make_common_schedule(const RunConfig& config,
+                                                     std::int64_t total_steps) {
+  if (!config.algorithm.entry().asynchronous) return nullptr;
+  return std::make_shared<CommonSchedule>(config.make_schedule(total_steps), total_steps);
+}
+
 DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::Setup& setup,
-                                  std::int64_t total_steps, TorchStream& stream,
+                                  std::shared_ptr<const Schedule> schedule, TorchStream& stream,
                                   std::shared_ptr<Timeline> timeline) {
   return {.algorithm = config.algorithm,
           .topology = config.topology,
           .codec = config.codec,
           .shares_memory = config.shares_memory,
           .optimizer = config.optimizer,
-          .schedule = config.make_schedule(total_steps),
+          .schedule = std::move(schedule),
           .weight_decay = config.weight_decay,
           .decay_bias_and_norm = config.decay_bias_and_norm,
           .gradients = config.gradients,
@@ -116,11 +110,12 @@ std::optional<StepTimeline> make_timeline(const RunConfig& config,
 }  // namespace
 
 TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
-    : config_(checked(config)),
+    : config_(config),
       setup_(setup),
       loss_(loss_for(config.loss, setup.data->train->target())),
       batches_(make_batches(config, setup)),
       total_steps_(count_steps(config, batches_)),
+      common_schedule_(make_common_schedule(config, total_steps_)),
       device_(config.device, {.host = setup.communicator,
                               .world = setup.world,
                               .logger = setup.logger,
@@ -134,7 +129,9 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
                                   }),
                      config, device_.device())),
       model_(net_, device_.communicator(),
-             model_options(config, setup, total_steps_, device_.stream(), timeline_)),
+             model_options(config, setup,
+                           common_schedule_ ? common_schedule_ : config.make_schedule(total_steps_),
+                           device_.stream(), timeline_)),
       progress_(config.progress, setup.logger) {
   model_.train();
   if (setup.world.rank == 0 && batches_.batch_size() < config.batch_size) {
@@ -160,8 +157,12 @@ torch::Tensor TrainingLoop::forward(const Batch& batch) {
   return loss_.of(model_.forward(batch.inputs), batch.targets, /*sum=*/false);
 }
 
+bool TrainingLoop::has_passed(std::int64_t every) const {
+  return every > 0 && step_ / every > last_step_ / every;
+}
+
 bool TrainingLoop::is_due(std::int64_t every) const {
-  return every > 0 && (step_ % every == 0 || step_ == total_steps_);
+  return every > 0 && (has_passed(every) || step_ == total_steps_);
 }
 
 double TrainingLoop::elapsed_s() const {
@@ -170,7 +171,7 @@ double TrainingLoop::elapsed_s() const {
 
 Batch TrainingLoop::next_batch(std::int64_t part) {
   const TimelineScope scope(timeline_.get(), {.what = "batch"});
-  const Batch batch = batches_.take(step_ * config_.accumulate + part);
+  const Batch batch = batches_.take(own_step_ * config_.accumulate + part);
   num_samples_ += batch.inputs.size(0);
   window_.samples += batch.inputs.size(0);
   const c10::Device place = torch_device(device_.device());
@@ -182,8 +183,8 @@ void TrainingLoop::check_finite(const torch::Tensor& loss) {
   if (!device_.stream().immediate() || config_.gradients.nonfinite != NonFinite::kAbort) return;
   const double value = loss.item<double>();
   if (std::isfinite(value)) return;
-  throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", step_ + 1, ": the loss is ",
-                              value, "; try a smaller optimizer.lr"));
+  throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", own_step_ + 1,
+                              ": the loss is ", value, "; try a smaller optimizer.lr"));
 }
 
 torch::Tensor TrainingLoop::forward_and_backward() {
@@ -216,8 +217,9 @@ torch::Tensor TrainingLoop::train_step() {
   }
   if (ema_ && !setup_.dry_run) ema_->update();
   lr_ = model_.last_lr();
-  ++step_;
+  ++own_step_;
   ++window_.steps;
+  if (!common_schedule_) last_step_ = std::exchange(step_, own_step_);
   return loss;
 }
 
@@ -233,7 +235,7 @@ void TrainingLoop::advance() {
     if (device_.stream().immediate() || std::ssize(window_.unread) >= kMostUnread) read_losses();
   }
   if (tells && model_.progress().num_skipped != skipped) {
-    setup_.logger.warning(concat("step ", step_, " is left out: a gradient is not finite (",
+    setup_.logger.warning(concat("step ", own_step_, " is left out: a gradient is not finite (",
                                  model_.progress().num_skipped, " so far)"));
   }
 }
@@ -308,12 +310,13 @@ void TrainingLoop::run(RunFolder* folder, const std::string& checkpoint) {
   }
 }
 
-void TrainingLoop::train(RunFolder* folder) {
-  if (folder != nullptr) folder->write_status(status("running"), /*sync=*/false);
-  if (step_timeline_) {
-    step_timeline_->set_steps(
-        config_.timeline_steps.value_or(default_timeline_steps(total_steps_ - step_)));
-  }
+void TrainingLoop::record(RunFolder* folder) {
+  if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
+  if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
+  if (is_due(config_.eval_every) && step_ < total_steps_) evaluate_and_keep_best(folder);
+}
+
+void TrainingLoop::train_in_step(RunFolder* folder) {
   while (step_ < total_steps_ && !is_out_of_patience()) {
     meet(folder);
     if (checkpoint_is_due()) {
@@ -324,10 +327,45 @@ void TrainingLoop::train(RunFolder* folder) {
     follow_phases();
     advance();
     control_consensus();
-    if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
-    if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
-    if (is_due(config_.eval_every) && step_ < total_steps_) evaluate_and_keep_best(folder);
+    record(folder);
   }
+}
+
+void TrainingLoop::set_common_step(std::int64_t steps_of_all) {
+  step_ = std::min(steps_of_all / setup_.world.size, total_steps_);
+  common_schedule_->set(step_, model_.progress().num_updates());
+}
+
+void TrainingLoop::train_asynchronously(RunFolder* folder) {
+  while (step_ < total_steps_ && !is_out_of_patience()) {
+    const std::optional<Meetings::News> news = meetings_->poll(own_news());
+    if (!news) {
+      advance();
+      continue;
+    }
+    last_step_ = step_;
+    set_common_step(news->steps);
+    if (!asks_for_something(*news)) continue;
+    model_.drain();
+    // The sum is older than the last steps.
+    set_common_step(std::llround(
+        sum_over_ranks(setup_.communicator, {static_cast<double>(own_step_)}).front()));
+    record(folder);
+    act_upon(*news, folder);
+    if (step_ < total_steps_ && checkpoint_is_due()) {
+      checkpointer_->finish();
+      start_checkpoint(folder);
+    }
+  }
+}
+
+void TrainingLoop::train(RunFolder* folder) {
+  if (folder != nullptr) folder->write_status(status("running"), /*sync=*/false);
+  if (step_timeline_) {
+    step_timeline_->set_steps(
+        config_.timeline_steps.value_or(default_timeline_steps(total_steps_ - step_)));
+  }
+  common_schedule_ ? train_asynchronously(folder) : train_in_step(folder);
   follow_timeline(/*is_over=*/true);
   if (is_out_of_patience() && setup_.world.rank == 0) {
     setup_.logger.info(concat("ends after step ", step_, " of ", total_steps_,

@@ -2,6 +2,12 @@
 // The training loop of one rank. All ranks run the same loop, step for step. Rank 0 also writes the
 // run's folder and the output for the user.
 //
+// Under an asynchronous algorithm the ranks make different numbers of steps. The step of such a run
+// is the mean number over the ranks, rounded down. Before each of its steps a rank looks whether a
+// sum of all ranks' numbers has come (Meetings::poll()). If this sum asks for a record, an
+// evaluation, a checkpoint or the end, all ranks do it together: first they close their mailboxes
+// (drain()), so no rank waits in a step for the letter of a rank that waits here.
+//
 // Errors: JointFailure and ConfigError on all ranks together (see leaving_together()), CommError,
 // NonFiniteError, CheckpointError. Thread safety: the rank's own thread only.
 
@@ -14,6 +20,7 @@
 #include "apps/data/dataset.hpp"
 #include "apps/train/batch_loader.hpp"
 #include "apps/train/checkpointer.hpp"
+#include "apps/train/common_schedule.hpp"
 #include "apps/train/evaluation.hpp"
 #include "apps/train/loss_scaler.hpp"
 #include "apps/train/meetings.hpp"
@@ -97,7 +104,9 @@ class TrainingLoop {
   torch::Tensor forward_and_backward();
   /// Throws NonFiniteError, if this is what the run does with such a loss and the host knows it.
   void check_finite(const torch::Tensor& loss);
-  /// True if `every` divides the number of steps so far, and at the last step; never for 0.
+  /// True if the last step has reached or passed a multiple of `every`; never for 0.
+  [[nodiscard]] bool has_passed(std::int64_t every) const;
+  /// True if has_passed(every), and at the last step; never for 0.
   [[nodiscard]] bool is_due(std::int64_t every) const;
   /// Seconds since run() began.
   [[nodiscard]] double elapsed_s() const;
@@ -113,6 +122,14 @@ class TrainingLoop {
   /// Adds the window's unread losses to its sum.
   void read_losses();
   void train(RunFolder* folder);
+  /// Collective. The steps of a run whose ranks go in step.
+  void train_in_step(RunFolder* folder);
+  /// Sets the step of an asynchronous run. `steps_of_all`: the sum of all ranks' steps.
+  void set_common_step(std::int64_t steps_of_all);
+  /// Collective. The steps of a run whose ranks do not.
+  void train_asynchronously(RunFolder* folder);
+  /// Collective. What is due after a step: records and evaluations.
+  void record(RunFolder* folder);
 
   // In training_records.cpp.
 
@@ -169,9 +186,17 @@ class TrainingLoop {
   std::string save_checkpoint(RunFolder* folder);
   /// True if run.checkpoint_every asks for a checkpoint before this step.
   [[nodiscard]] bool checkpoint_is_due() const;
+  /// What this rank tells the others.
+  [[nodiscard]] Meetings::News own_news();
   /// Collective in some steps, the same on all ranks: shares news of signals and checkpoints, and
   /// acts upon them.
   void meet(RunFolder* folder);
+  /// True if all ranks have written their parts of the checkpoint under way.
+  [[nodiscard]] bool has_been_written(const Meetings::News& news) const;
+  /// True if the ranks have something to do together.
+  [[nodiscard]] bool asks_for_something(const Meetings::News& news) const;
+  /// Collective, with the same news on all ranks.
+  void act_upon(const Meetings::News& news, RunFolder* folder);
   /// Collective. Ends the run after a signal: saves a checkpoint, and throws JointFailure.
   [[noreturn]] void stop(const Meetings::News& news, RunFolder* folder);
   /// Collective. Throws JointFailure if a checkpoint could not be saved and this ends the run.
@@ -184,6 +209,8 @@ class TrainingLoop {
   const LossEntry& loss_;
   BatchLoader batches_;
   std::int64_t total_steps_;
+  /// Present under an asynchronous algorithm.
+  std::shared_ptr<CommonSchedule> common_schedule_;
   TrainingDevice device_;
   /// Present with log.timeline.
   std::optional<StepTimeline> step_timeline_;
@@ -201,8 +228,11 @@ class TrainingLoop {
   /// True: the phase's consensus control has chosen the sparse topology.
   bool is_sparse_ = false;
   ProgressLine progress_;
-  /// Steps so far.
+  /// Steps of the run so far, and before the last step.
   std::int64_t step_ = 0;
+  std::int64_t last_step_ = 0;
+  /// Steps of this rank so far; step_ if the ranks go in step.
+  std::int64_t own_step_ = 0;
   /// Samples that this rank has used.
   std::int64_t num_samples_ = 0;
   Window window_;
@@ -225,7 +255,7 @@ class TrainingLoop {
   std::int64_t evaluated_step_ = -1;
   /// Steps left out because of a gradient that was not finite, as of the last record.
   std::int64_t num_skipped_ = 0;
-  /// Present while run() trains, if the loop hears signals.
+  /// Present while run() trains, if the loop hears signals or the ranks do not go in step.
   std::optional<Meetings> meetings_;
   /// Present while run() trains, if the loop saves checkpoints.
   std::optional<Checkpointer> checkpointer_;

@@ -143,20 +143,22 @@ void TrainingLoop::write_step(RunFolder* folder) {
   }
   const double wait_s = total_metrics().wait_s;
   const auto rows =
-      gather_rows(setup_.communicator, {window_.loss, static_cast<double>(window_.num_losses),
-                                        static_cast<double>(window_.samples), window_.seconds,
-                                        wait_s - last_wait_s_, static_cast<double>(window_.steps)});
+      gather_rows(setup_.communicator,
+                  {window_.loss, static_cast<double>(window_.num_losses),
+                   static_cast<double>(window_.samples), window_.seconds, wait_s - last_wait_s_,
+                   static_cast<double>(window_.steps), static_cast<double>(own_step_)});
   last_wait_s_ = wait_s;
   if (folder == nullptr) {
     window_ = {};
     return;
   }
-  const auto steps = static_cast<double>(window_.steps);
   std::vector<double> rank_losses;
   std::vector<double> rank_rates;
+  std::vector<double> rank_wait_ms;
   for (const auto& row : rows) {
     rank_losses.push_back(row[0] / row[1]);
     rank_rates.push_back(row[2] / row[3]);
+    rank_wait_ms.push_back(1e3 / row[5] * row[4]);
   }
   const ProgressState state{.step = step_,
                             .total_steps = total_steps_,
@@ -181,7 +183,8 @@ void TrainingLoop::write_step(RunFolder* folder) {
   record["elapsed_s"] = elapsed_s();
   record["rank_loss"] = rank_losses;
   record["rank_samples_per_s"] = rank_rates;
-  record["rank_wait_ms"] = column(rows, 4, 1e3 / steps);
+  record["rank_wait_ms"] = rank_wait_ms;
+  if (common_schedule_) record["rank_steps"] = column(rows, 6);
   folder->write_metrics(record);
   folder->write_status(status("running"), /*sync=*/false);
   if (setup_.observer) {
@@ -245,14 +248,19 @@ void TrainingLoop::write_failure(const RunFolder& folder, const std::exception& 
 void TrainingLoop::finish(RunFolder* folder) {
   model_.drain();
   const PipelineMetrics metrics = total_metrics();
-  const auto rows =
-      gather_rows(setup_.communicator,
-                  {forward_s_, backward_s_ - metrics.pipeline_s, metrics.wait_s, metrics.update_s,
-                   metrics.bytes_sent, train_s_, static_cast<double>(num_samples_),
-                   static_cast<double>(metrics.num_wide_differences)});
-  const double steps = static_cast<double>(step_);
+  const auto rows = gather_rows(
+      setup_.communicator,
+      {forward_s_, backward_s_ - metrics.pipeline_s, metrics.wait_s, metrics.update_s,
+       metrics.bytes_sent, train_s_, static_cast<double>(num_samples_),
+       static_cast<double>(metrics.num_wide_differences), static_cast<double>(own_step_)});
   const auto mean = [&](std::size_t index) {
     return sum_of(column(rows, index)) / setup_.world.size;
+  };
+  const double steps = mean(8);
+  const auto ms_per_step = [&rows](std::size_t index) {
+    std::vector<double> ranks;
+    for (const auto& row : rows) ranks.push_back(1e3 / row[8] * row[index]);
+    return ranks;
   };
   const double train_s = mean(5);
   std::uint64_t sum = 0;
@@ -286,11 +294,11 @@ void TrainingLoop::finish(RunFolder* folder) {
                         .update_ms = 1e3 * mean(3) / steps,
                         .bytes_sent_per_step = mean(4) / steps,
                         .num_wide_differences = std::llround(sum_of(column(rows, 7))),
-                        .rank_step_ms = column(rows, 5, 1e3 / steps),
-                        .rank_forward_ms = column(rows, 0, 1e3 / steps),
-                        .rank_backward_ms = column(rows, 1, 1e3 / steps),
-                        .rank_wait_ms = column(rows, 2, 1e3 / steps),
-                        .rank_update_ms = column(rows, 3, 1e3 / steps)};
+                        .rank_step_ms = ms_per_step(5),
+                        .rank_forward_ms = ms_per_step(0),
+                        .rank_backward_ms = ms_per_step(1),
+                        .rank_wait_ms = ms_per_step(2),
+                        .rank_update_ms = ms_per_step(3)};
   jointly_slow(setup_.communicator, [&] {
     if (folder != nullptr) write_end(*folder, summary, checksums);
     return true;

@@ -21,7 +21,7 @@
 namespace gossamer::apps {
 
 void TrainingLoop::open_checkpoints(const RunFolder* folder) {
-  if (setup_.stop == nullptr) return;
+  if (setup_.stop == nullptr && !common_schedule_) return;
   meetings_.emplace(setup_.communicator);
   if (!setup_.saves_checkpoints) return;
   const std::string path =
@@ -68,6 +68,7 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   visit_phase(visitor);
   model_.visit(visitor);
   visitor.number("train/step", step_);
+  if (common_schedule_) visitor.number("train/own_step", own_step_);
   visitor.number("train/samples", num_samples_);
   visitor.number("train/window_loss", window_.loss);
   visitor.number("train/window_losses", window_.num_losses);
@@ -108,6 +109,10 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   std::int64_t metrics_bytes = folder == nullptr ? 0 : folder->metrics_bytes();
   visitor.number("record/metrics_bytes", metrics_bytes);
   if (!visitor.loads()) return;
+  // The mean of several ranks' states has made as many steps as they have in the mean.
+  if (!common_schedule_ || setup_.reshapes) own_step_ = step_;
+  last_step_ = step_;
+  if (common_schedule_) common_schedule_->set(step_, model_.progress().num_updates());
   earlier_metrics_ = metrics;
   begin_ = Clock::now() -
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(elapsed));
@@ -168,40 +173,57 @@ std::string TrainingLoop::save_checkpoint(RunFolder* folder) {
 
 bool TrainingLoop::checkpoint_is_due() const {
   const std::int64_t every = config_.checkpoints.every_steps;
-  return checkpointer_ && every > 0 && step_ > 0 && step_ % every == 0 && step_ != restored_step_;
+  return checkpointer_ && has_passed(every) && step_ != restored_step_;
 }
 
-void TrainingLoop::meet(RunFolder* folder) {
-  if (!meetings_ || !meetings_->is_due(step_)) return;
-  const int caught = setup_.stop->caught();
+Meetings::News TrainingLoop::own_news() {
+  const int caught = setup_.stop != nullptr ? setup_.stop->caught() : 0;
   const bool saves = checkpointer_.has_value();
   const bool writes = saves && checkpointer_->under_way();
   const double minutes = config_.checkpoints.every_minutes;
   const std::chrono::duration<double, std::ratio<60>> since = Clock::now() - last_checkpoint_;
-  const auto news = meetings_->meet(
-      step_,
-      {.terminate = caught == SIGTERM ? 1 : 0,
-       .interrupt = caught == SIGINT ? 1 : 0,
-       .preempt = caught == SIGUSR1 ? 1 : 0,
-       .written = writes && checkpointer_->is_written() ? checkpointer_->step() : 0,
-       .checkpoint_due = setup_.world.rank == 0 && saves && !writes && step_ > 0 && minutes > 0.0 &&
-                                 since.count() >= minutes
-                             ? 1
-                             : 0,
-       .checkpoint_failed =
-           saves && config_.checkpoints.must_succeed && !checkpointer_->errors().empty() ? 1 : 0});
-  if (!news) return;
+  const bool is_due = setup_.world.rank == 0 && saves && !writes && step_ > 0 && minutes > 0.0 &&
+                      since.count() >= minutes;
+  const bool has_failed =
+      saves && config_.checkpoints.must_succeed && !checkpointer_->errors().empty();
+  return {.terminate = caught == SIGTERM ? 1 : 0,
+          .interrupt = caught == SIGINT ? 1 : 0,
+          .preempt = caught == SIGUSR1 ? 1 : 0,
+          .written = writes && checkpointer_->is_written() ? checkpointer_->step() : 0,
+          .checkpoint_due = is_due ? 1 : 0,
+          .checkpoint_failed = has_failed ? 1 : 0,
+          .steps = own_step_};
+}
+
+void TrainingLoop::meet(RunFolder* folder) {
+  if (!meetings_ || !meetings_->is_due(step_)) return;
+  const auto news = meetings_->meet(step_, own_news());
+  if (news) act_upon(*news, folder);
+}
+
+bool TrainingLoop::has_been_written(const Meetings::News& news) const {
   // Sums may be older than the checkpoint that is under way now.
-  if (writes && news->written == setup_.world.size * checkpointer_->step()) {
-    checkpointer_->finish();
-  }
-  if (news->num_signals() > 0) stop(*news, folder);
-  if (news->checkpoint_failed > 0) {
+  return checkpointer_ && checkpointer_->under_way() &&
+         news.written == setup_.world.size * checkpointer_->step();
+}
+
+bool TrainingLoop::asks_for_something(const Meetings::News& news) const {
+  return step_ == total_steps_ || is_due(config_.consensus_every) || is_due(config_.log_every) ||
+         is_due(config_.eval_every) || checkpoint_is_due() || has_been_written(news) ||
+         news.num_signals() > 0 || news.checkpoint_failed > 0 || news.checkpoint_due > 0;
+}
+
+void TrainingLoop::act_upon(const Meetings::News& news, RunFolder* folder) {
+  if (has_been_written(news)) checkpointer_->finish();
+  if (news.num_signals() > 0) stop(news, folder);
+  if (news.checkpoint_failed > 0) {
     meetings_->leave();
     checkpointer_->wait();
     end_if_checkpoint_failed();
   }
-  if (news->checkpoint_due > 0 && saves && !checkpointer_->under_way()) start_checkpoint(folder);
+  if (news.checkpoint_due > 0 && checkpointer_ && !checkpointer_->under_way()) {
+    start_checkpoint(folder);
+  }
 }
 
 void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {

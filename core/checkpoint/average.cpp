@@ -36,11 +36,14 @@ Bytes combined(const std::vector<Bytes>& ranks, const Combine& combine) {
   return result;
 }
 
+/// `weights`: of the ranks; their sum is the number of ranks.
 template <class Number>
-Bytes mean(const std::vector<Bytes>& ranks) {
+Bytes mean(const std::vector<Bytes>& ranks, const std::vector<double>& weights) {
   return combined<Number>(ranks, [&](std::size_t i) {
     double sum = 0.0;
-    for (const Bytes& bytes : ranks) sum += widened(number_at<Number>(bytes, i));
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      sum += weights[rank] * widened(number_at<Number>(ranks[rank], i));
+    }
     const double value = sum / static_cast<double>(ranks.size());
     if constexpr (std::is_same_v<Number, BFloat16>) {
       return rounded_to_bfloat16(static_cast<float>(value));
@@ -58,10 +61,11 @@ Bytes largest(const std::vector<Bytes>& ranks) {
   });
 }
 
-Bytes average(const std::string& dtype, std::vector<Bytes> ranks) {
-  if (dtype == "F32") return mean<float>(ranks);
-  if (dtype == "F64") return mean<double>(ranks);
-  if (dtype == "BF16") return mean<BFloat16>(ranks);
+Bytes average(const std::string& dtype, std::vector<Bytes> ranks,
+              const std::vector<double>& weights) {
+  if (dtype == "F32") return mean<float>(ranks, weights);
+  if (dtype == "F64") return mean<double>(ranks, weights);
+  if (dtype == "BF16") return mean<BFloat16>(ranks, weights);
   if (dtype == "I64") return largest(ranks);
   return std::move(ranks.front());
 }
@@ -84,6 +88,18 @@ const TensorEntry& same_tensor(const SafetensorsFile& file, const TensorEntry& f
                                "; states can be averaged only if all ranks have the same pieces"));
 }
 
+/// The ranks' weights in the mean of their parameters: the masses of asynchronous ranks, else 1.
+std::vector<double> weights_of(const std::vector<std::unique_ptr<SafetensorsFile>>& files) {
+  std::vector<double> weights(files.size(), 1.0);
+  for (std::size_t rank = 0; rank < files.size(); ++rank) {
+    const TensorEntry* mass = files[rank]->find("run/mass");
+    if (mass != nullptr && mass->num_bytes() == sizeof(double)) {
+      files[rank]->read(*mass, &weights[rank]);
+    }
+  }
+  return weights;
+}
+
 }  // namespace
 
 void write_average(const std::string& checkpoint, int num_ranks, const std::string& path) {
@@ -95,6 +111,8 @@ void write_average(const std::string& checkpoint, int num_ranks, const std::stri
       throw CheckpointError(concat(files.back()->path(), ": the ranks' states have other pieces"));
     }
   }
+  const std::vector<double> masses = weights_of(files);
+  const std::vector<double> ones(files.size(), 1.0);
   std::vector<Bytes> values;
   std::vector<TensorView> views;
   for (const TensorEntry& tensor : files.front()->tensors()) {
@@ -105,7 +123,8 @@ void write_average(const std::string& checkpoint, int num_ranks, const std::stri
       ranks.emplace_back(static_cast<std::size_t>(entry.num_bytes()));
       file->read(entry, ranks.back().data());
     }
-    values.push_back(average(tensor.dtype, std::move(ranks)));
+    const bool is_parameter = tensor.name.find('/') == std::string::npos;
+    values.push_back(average(tensor.dtype, std::move(ranks), is_parameter ? masses : ones));
     views.push_back({.name = tensor.name,
                      .dtype = tensor.dtype,
                      .shape = tensor.shape,

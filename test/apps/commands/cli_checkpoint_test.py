@@ -63,6 +63,29 @@ class Checkpoints(CliCase):
         self.assertEqual(sorted(path.name for path in (self.folder / "out" / "checkpoints").iterdir()),
                          ["step-000005000", "step-000005500", "step-000006000"])
 
+    def check_asynchronous(self, mpi):
+        change = ["algorithm=async_gossip", "topology={name: static-exp}", "run.checkpoint_every=10"]
+        self.write("run.yaml", K_RUN.replace("steps: 6000", "steps: 30"))
+        self.launch(3, "run.yaml", *change, mpi=mpi)
+        self.launch(3, "run.yaml", *change, "run.steps=60", "--resume", "auto", mpi=mpi,
+                    overwrite=False)
+        self.launch(2, "run.yaml", *change, "run.steps=90", "--resume", "auto", "--reshape",
+                    "average", mpi=mpi, overwrite=False)
+        records = [json.loads(line) for line in
+                   (self.folder / "out" / "metrics.jsonl").read_text().splitlines()]
+        steps = [record["step"] for record in records if record["kind"] == "step"]
+        self.assertEqual(steps, sorted(set(steps)))
+        self.assertEqual(steps[-1], 90)
+        self.assertEqual(records[-1]["world_size"], 2)
+        self.gossamer("checkpoint", "verify", "out")
+
+    def test_of_asynchronous_ranks_are_continued(self):
+        self.check_asynchronous(mpi=False)
+
+    @needs_mpi
+    def test_of_asynchronous_ranks_are_continued_under_mpirun(self):
+        self.check_asynchronous(mpi=True)
+
     @needs_mpi
     def test_of_a_preempted_job_are_continued_under_mpirun(self):
         self.write("run.yaml", K_RUN.replace("steps: 6000", "steps: 10000"))

@@ -124,6 +124,9 @@ class Errors(CliCase):
         self.check_divergence(mpi=True)
 
 
+K_ASYNCHRONOUS = ["algorithm=async_gossip", "topology={name: static-exp}"]
+
+
 @unittest.skipUnless(K_MPIEXEC and os.path.isdir("/proc/self"), "needs MPI and /proc")
 class LostRank(CliCase):
     def start_ranks(self, ranks, text, *overrides):
@@ -152,6 +155,25 @@ class LostRank(CliCase):
         self.assertRegex(errors, r"rank [02]: .* with rank 1: .*no sign of life")
         self.assertNotRegex(errors, r"with rank [02]:")
         self.wait_until(lambda: not processes_of(self.folder.resolve()))
+
+    def test_of_asynchronous_ranks_is_named(self):
+        job, pids = self.start_ranks(3, K_LONG, "comm.timeout_s=2", *K_ASYNCHRONOUS)
+        os.kill(pids[1], signal.SIGSTOP)
+        _, errors = job.communicate(timeout=K_PATIENCE_S)
+        self.assertEqual(job.returncode, 74, errors)
+        self.assertRegex(errors, r"rank [02]: .* with rank 1: .*no sign of life")
+        self.assertNotRegex(errors, r"with rank [02]:")
+        self.wait_until(lambda: not processes_of(self.folder.resolve()))
+
+    def test_of_asynchronous_ranks_comes_back_in_time(self):
+        job, pids = self.start_ranks(3, K_LONG.replace("1000000000", "4000"), "comm.timeout_s=20",
+                                     *K_ASYNCHRONOUS)
+        os.kill(pids[1], signal.SIGSTOP)
+        time.sleep(1)
+        os.kill(pids[1], signal.SIGCONT)
+        _, errors = job.communicate(timeout=K_PATIENCE_S)
+        self.assertEqual(job.returncode, 0, errors)
+        self.assertEqual(self.records()[-1]["step"], 4000)
 
     def test_that_comes_back_in_time_is_waited_for(self):
         job, pids = self.start_ranks(3, K_LONG.replace("1000000000", "4000"), "comm.timeout_s=20")

@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/checkpoint/average.hpp"
 #include "core/checkpoint/compare.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/state_file.hpp"
@@ -250,6 +251,35 @@ TEST(Comparison, SeesStateAndNoRecords) {
   EXPECT_EQ(differences[1].rank, 1);
   EXPECT_EQ(differences[1].name, "w");
   EXPECT_EQ(differences[1].text, "differs by 0.5 at element 1");
+}
+
+TEST(Average, WeighsTheParametersOfAsynchronousRanks) {
+  const Folder folder;
+  const std::string path = folder.file("c");
+  fs::create_directories(path);
+  const std::vector<double> masses = {0.5, 1.5};
+  for (int rank = 0; rank < 2; ++rank) {
+    StateSnapshot snapshot;
+    std::vector<float> weights = {1.0F + 2.0F * static_cast<float>(rank), 8.0F};
+    const Block block{.data = weights.data(), .numel = 2, .dtype = DType::kFloat32};
+    double mass = masses[static_cast<std::size_t>(rank)];
+    snapshot.block("w", block);
+    snapshot.block("w/m", block);
+    snapshot.number("run/mass", mass);
+    static_cast<void>(snapshot.write(concat(path, "/", rank_file_name(rank))));
+  }
+  write_average(path, 2, folder.file("mean"));
+  const SafetensorsFile mean(folder.file("mean"));
+  const auto values_of = [&mean](const char* name) {
+    std::vector<float> values(2);
+    mean.read(*mean.find(name), values.data());
+    return values;
+  };
+  EXPECT_EQ(values_of("w"), (std::vector<float>{2.5F, 8.0F}));
+  EXPECT_EQ(values_of("w/m"), (std::vector<float>{2.0F, 8.0F}));
+  double mass = 0.0;
+  mean.read(*mean.find("run/mass"), &mass);
+  EXPECT_EQ(mass, 1.0);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "core/algorithm.hpp"
 
+#include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/mailbox.hpp"
 #include "topology/graph.hpp"
@@ -50,6 +51,14 @@ std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const
   }
   if (entry.asynchronous) return why_no_mailbox(*topology);
   return "";
+}
+
+std::unique_ptr<Algorithm> AlgorithmFactory::make(const AlgorithmSetup& setup) const {
+  if (!setup.buckets.empty()) {
+    const std::string reason = why_not(setup.buckets.front().optimizer());
+    if (!reason.empty()) throw ConfigError(reason);
+  }
+  return make_(setup);
 }
 
 AlgorithmChoice::AlgorithmChoice(std::string_view name, const Options& options)

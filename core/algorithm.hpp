@@ -35,6 +35,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/options.hpp"
@@ -45,6 +46,7 @@
 #include "core/lane.hpp"
 #include "core/pipeline_metrics.hpp"
 #include "core/state_visitor.hpp"
+#include "optim/optimizer.hpp"
 #include "optim/schedule.hpp"
 #include "topology/topology.hpp"
 
@@ -119,8 +121,29 @@ class Algorithm {
   }
 };
 
-/// Makes the algorithm of one rank. Collective, because it may make lanes.
-using AlgorithmFactory = std::function<std::unique_ptr<Algorithm>(const AlgorithmSetup& setup)>;
+/// An algorithm with its options. Converts from a function that makes the algorithm.
+class AlgorithmFactory {
+ public:
+  /// Makes the algorithm of one rank. Collective, because it may make lanes.
+  using Make = std::function<std::unique_ptr<Algorithm>(const AlgorithmSetup& setup)>;
+  /// Says why the algorithm cannot train with an optimizer, with advice; empty if it can.
+  using WhyNot = std::function<std::string(const Optimizer& optimizer)>;
+
+  template <std::invocable<const AlgorithmSetup&> Function>
+  // NOLINTNEXTLINE(google-explicit-constructor): `return [](const AlgorithmSetup&) {...}` works
+  AlgorithmFactory(Function make, WhyNot why_not = nullptr)
+      : make_(std::move(make)), why_not_(std::move(why_not)) {}
+
+  [[nodiscard]] std::string why_not(const Optimizer& optimizer) const {
+    return why_not_ ? why_not_(optimizer) : "";
+  }
+  /// Throws ConfigError if the algorithm cannot train with the buckets' optimizer.
+  [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const;
+
+ private:
+  Make make_;
+  WhyNot why_not_;
+};
 
 /// One row of the table of algorithms (core/algorithms/registry.cpp).
 struct AlgorithmEntry {
@@ -183,8 +206,12 @@ class AlgorithmChoice {
   [[nodiscard]] const std::string& text() const { return text_; }
   /// The options that were given, as `every: 8`; empty: none.
   [[nodiscard]] const std::string& given() const { return given_; }
+  /// Why the algorithm cannot train with an optimizer; empty if it can.
+  [[nodiscard]] std::string why_not(const Optimizer& optimizer) const {
+    return factory_.why_not(optimizer);
+  }
   [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const {
-    return factory_(setup);
+    return factory_.make(setup);
   }
 
  private:

@@ -14,11 +14,14 @@
 namespace gossamer {
 namespace {
 
-/// Throws ConfigError if the algorithm cannot run on the topology, or on GPUs.
-void check_choice(const AlgorithmEntry& algorithm, const Topology* topology,
+/// Throws ConfigError if the algorithm cannot run on the topology, with the optimizer, or on GPUs.
+void check_choice(const AlgorithmChoice& choice, const Topology* topology,
                   const Pipeline::Config& config) {
-  const std::string reason = why_not(algorithm, topology, config.codec);
-  if (!reason.empty()) throw ConfigError(reason);
+  const AlgorithmEntry& algorithm = choice.entry();
+  for (const std::string& reason :
+       {why_not(algorithm, topology, config.codec), choice.why_not(*config.optimizer)}) {
+    if (!reason.empty()) throw ConfigError(reason);
+  }
   const bool on_host = config.stream == nullptr || config.stream->on_host();
   if (algorithm.processors_only && !on_host) {
     throw ConfigError(
@@ -33,7 +36,7 @@ void check_choice(const AlgorithmEntry& algorithm, const Topology* topology,
 Pipeline::Config checked(Pipeline::Config config) {
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
-  check_choice(config.algorithm.entry(), config.topology.get(), config);
+  check_choice(config.algorithm, config.topology.get(), config);
   return config;
 }
 
@@ -303,7 +306,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   check_between_steps("switch_to");
   close_step();
   agree_on_switch(communicator_, to, progress_.num_steps);
-  check_choice(to.algorithm.entry(), to.topology.get(), config_);
+  check_choice(to.algorithm, to.topology.get(), config_);
   drain();
   const double weight = model_weight();
   for (Bucket& bucket : buckets_) algorithm_->gather_states(bucket);

@@ -110,6 +110,7 @@ void take_launch_config(const Options& root, RunConfig& config) {
   }
 }
 
+/// Needs the phases.
 void read_optimizer(const Options& root, RunConfig& config) {
   const Options optimizer = root.section("optimizer");
   const std::string name = optimizer.choice("name", optimizer_names(), "accum_adamw");
@@ -117,6 +118,11 @@ void read_optimizer(const Options& root, RunConfig& config) {
   config.weight_decay = optimizer.number("weight_decay", {.fallback = 0.0, .min = 0.0});
   config.decay_bias_and_norm = optimizer.flag("decay_bias_and_norm", false);
   config.optimizer = make_optimizer(name, optimizer);
+
+  for (const RunPhase& phase : config.phases) {
+    const std::string reason = phase.method.algorithm.why_not(*config.optimizer);
+    if (!reason.empty()) optimizer.fail("name", concat(name, ": ", reason));
+  }
 
   config.schedule_options = root.section("lr_schedule");
   config.schedule_name = config.schedule_options.choice("name", schedule_names(), "constant");

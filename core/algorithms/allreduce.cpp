@@ -40,16 +40,10 @@ struct AllReduceOptions {
 /// What the ranks send after the warm-up in place of their gradients, and its way back.
 class Momentum {
  public:
-  /// Throws ConfigError if the optimizer's second moment never stands still.
+  /// The optimizer must have a second moment that stands still after a warm-up.
   explicit Momentum(const AlgorithmSetup& setup) : setup_(setup) {
     for (const Bucket& bucket : setup.buckets) {
-      const std::optional<FrozenMoments> moments = bucket.optimizer().frozen_moments();
-      if (!moments) {
-        throw ConfigError(
-            "algorithm.sends: momentum needs an optimizer whose second moment stands still after a "
-            "warm-up; take the optimizer qadam, or send gradients");
-      }
-      moments_ = *moments;
+      moments_ = bucket.optimizer().frozen_moments().value();
       gradients_.add(
           setup.stream.allocate(bucket.spec().numel + bucket.num_entries(), bucket.spec().dtype));
     }
@@ -185,7 +179,15 @@ AlgorithmFactory read_allreduce(const Options& options) {
     options.fail("sends",
                  "momentum one step late is not possible, allowed with delay 1: gradients");
   }
-  return [read](const AlgorithmSetup& setup) { return std::make_unique<AllReduce>(read, setup); };
+  const auto make = [read](const AlgorithmSetup& setup) {
+    return std::make_unique<AllReduce>(read, setup);
+  };
+  if (!read.sends_momentum) return make;
+  return {make, [](const Optimizer& optimizer) -> std::string {
+            if (optimizer.frozen_moments()) return "";
+            return "algorithm.sends: momentum needs an optimizer whose second moment stands still "
+                   "after a warm-up; take the optimizer qadam, or send gradients";
+          }};
 }
 
 }  // namespace gossamer

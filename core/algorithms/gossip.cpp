@@ -9,31 +9,28 @@
 // and after 1, 2, 4, 8, ... < H steps, where v is young and changes fast. The mean travels beside
 // the exchange of the parameters. Nothing writes v between two updates, so v itself is sent.
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 
-#include "base/error.hpp"
 #include "core/bucket_lanes.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {
 namespace {
 
+constexpr std::string_view kMoments = "v";
+
 /// The mean of all ranks' second moments, every few steps.
 class SharedMoments {
  public:
-  /// Collective. Throws ConfigError if the optimizer has no second moments.
+  /// Collective. The optimizer must have second moments.
   SharedMoments(const AlgorithmSetup& setup, std::int64_t every)
       : setup_(setup), every_(every), lanes_(setup, LaneRounds::kMean, "second moments") {
-    for (const Bucket& bucket : setup.buckets) {
-      moments_.add(bucket.state("v"));
-      if (moments_[bucket].block().numel != bucket.spec().numel) {
-        throw ConfigError(
-            "algorithm.share_moments: the optimizer keeps no second moments; take an optimizer of "
-            "the Adam family, or leave share_moments out.");
-      }
-    }
+    for (const Bucket& bucket : setup.buckets) moments_.add(bucket.state(kMoments));
   }
 
   void finish(const Bucket& bucket) {
@@ -94,9 +91,16 @@ class Gossip : public Algorithm {
 AlgorithmFactory read_gossip(const Options& options) {
   const std::int64_t share_moments =
       options.integer("share_moments", {.fallback = 0, .min = 0, .max = 1'000'000});
-  return [share_moments](const AlgorithmSetup& setup) {
+  const auto make = [share_moments](const AlgorithmSetup& setup) {
     return std::make_unique<Gossip>(setup, share_moments);
   };
+  if (share_moments == 0) return make;
+  return {make, [](const Optimizer& optimizer) -> std::string {
+            const auto states = optimizer.state_names();
+            if (std::ranges::find(states, kMoments) != states.end()) return "";
+            return "the optimizer keeps no second moments, which algorithm.share_moments needs; "
+                   "take an optimizer of the Adam family, or leave share_moments out";
+          }};
 }
 
 }  // namespace gossamer

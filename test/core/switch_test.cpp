@@ -435,6 +435,32 @@ class CountingCommunicator : public ForwardingCommunicator {
   std::vector<std::weak_ptr<void>> shared;
 };
 
+TEST(SwitchTo, RefusesAnAlgorithmThatTheOptimizerDoesNotSuitAndGoesOn) {
+  Case c = case_of({{}, {.options = "share_moments: 4"}});
+  c.optimizer = "sgd";
+  const Case whole = [&c] {
+    Case same = c;
+    same.phases = {{}};
+    same.phase_steps = 6;
+    return same;
+  }();
+  Values values(static_cast<std::size_t>(c.problem.num_ranks));
+  run_ranks(c.problem.num_ranks, [&](Communicator& communicator, const World& world) {
+    FakeNcclHub hub;
+    TestDevice device(Where::kHost, communicator, hub);
+    const Model model = make_model(c, device, 0);
+    for (int step = 0; step < 6; ++step) {
+      if (step == 3) {
+        EXPECT_TRUE(contains(config_error(*model, c.phase(1)), "keeps no second moments"));
+      }
+      train_step(c.problem, *model, world.rank, step);
+    }
+    model->pipeline().drain();
+    values[static_cast<std::size_t>(world.rank)].push_back(model->values());
+  });
+  EXPECT_EQ(values, train(whole, How::kSwitched));
+}
+
 TEST(SwitchTo, AHundredTimesLeavesNothingBehind) {
   // Groups of nodes and of ranks, sums, encoded sums, slots.
   Case c = case_of({{.topology = "hierarchical"},

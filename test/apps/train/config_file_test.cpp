@@ -105,6 +105,20 @@ TEST(ConfigFile, TakesAnAlgorithmByNameOrAsASection) {
                {"conf.yaml:2:18: topology.name: ", "take one-peer-exp or ring"});
 }
 
+TEST(ConfigFile, RefusesOptimizersThatDoNotSuitTheAlgorithm) {
+  const std::string reason =
+      "optimizer.name: sgd: the optimizer keeps no second moments, which algorithm.share_moments "
+      "needs; take an optimizer of the Adam family, or leave share_moments out";
+  const std::string optimizer = "optimizer:\n  name: sgd\n";
+  EXPECT_EQ(refusal(optimizer + "algorithm: {name: gossip, share_moments: 8}\n"),
+            "conf.yaml:2:9: " + reason);
+  EXPECT_EQ(refusal(optimizer + "algorithm: {phases: [{until: 5, algorithm: allreduce}, "
+                                "{algorithm: {name: gossip, share_moments: 8}}]}\n"),
+            "conf.yaml:2:9: " + reason);
+  expect_parts(refusal(optimizer + "algorithm: {name: allreduce, sends: momentum}\n"),
+               {"conf.yaml:2:9: optimizer.name: sgd: algorithm.sends: momentum needs", "qadam"});
+}
+
 TEST(ConfigFile, RefusesTopologiesThatDoNotFitTheWorld) {
   const World three{.rank = 0, .size = 3, .node_size = 3};
   const std::string yaml = "topology:\n  name: one-peer-exp\n";

@@ -225,7 +225,9 @@ torch::Tensor TrainingLoop::train_step() {
 
 void TrainingLoop::advance() {
   // On a GPU it is known when the step is over, which nobody waits for here; records have it.
-  const bool tells = device_.stream().immediate() && setup_.world.rank == 0;
+  // Ranks in step leave out the same steps.
+  const bool tells =
+      device_.stream().immediate() && (setup_.world.rank == 0 || common_schedule_ != nullptr);
   const std::int64_t skipped = tells ? model_.progress().num_skipped : 0;
   {
     const ScopedTimer timer(window_.seconds);

@@ -253,7 +253,8 @@ class TrainingLoop {
   std::int64_t num_worse_ = 0;
   /// The step of the last record of an evaluation; -1: none.
   std::int64_t evaluated_step_ = -1;
-  /// Steps left out because of a gradient that was not finite, as of the last record.
+  /// Steps left out because of a gradient that was not finite, as of the last record. Of all ranks,
+  /// if each leaves out steps of its own.
   std::int64_t num_skipped_ = 0;
   /// Present while run() trains, if the loop hears signals or the ranks do not go in step.
   std::optional<Meetings> meetings_;

@@ -142,11 +142,11 @@ void TrainingLoop::write_step(RunFolder* folder) {
     read_losses();
   }
   const double wait_s = total_metrics().wait_s;
-  const auto rows =
-      gather_rows(setup_.communicator,
-                  {window_.loss, static_cast<double>(window_.num_losses),
-                   static_cast<double>(window_.samples), window_.seconds, wait_s - last_wait_s_,
-                   static_cast<double>(window_.steps), static_cast<double>(own_step_)});
+  const auto rows = gather_rows(
+      setup_.communicator,
+      {window_.loss, static_cast<double>(window_.num_losses), static_cast<double>(window_.samples),
+       window_.seconds, wait_s - last_wait_s_, static_cast<double>(window_.steps),
+       static_cast<double>(own_step_), static_cast<double>(model_.progress().num_skipped)});
   last_wait_s_ = wait_s;
   if (folder == nullptr) {
     window_ = {};
@@ -164,7 +164,9 @@ void TrainingLoop::write_step(RunFolder* folder) {
                             .total_steps = total_steps_,
                             .loss = sum_of(column(rows, 0)) / sum_of(column(rows, 1)),
                             .lr = lr_,
-                            .samples_per_s = sum_of(column(rows, 2)) / window_.seconds,
+                            .samples_per_s = common_schedule_
+                                                 ? sum_of(rank_rates)
+                                                 : sum_of(column(rows, 2)) / window_.seconds,
                             .seconds_left = elapsed_s() / static_cast<double>(step_) *
                                             static_cast<double>(total_steps_ - step_),
                             .consensus_distance = last_consensus_};
@@ -175,7 +177,8 @@ void TrainingLoop::write_step(RunFolder* folder) {
                  {"loss", state.loss},
                  {"lr", state.lr}};
   if (config_.gradients.nonfinite == NonFinite::kSkip) {
-    num_skipped_ = model_.progress().num_skipped;
+    num_skipped_ =
+        common_schedule_ ? std::llround(sum_of(column(rows, 7))) : model_.progress().num_skipped;
     record["skipped_steps"] = num_skipped_;
   }
   if (is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;

@@ -1,90 +1,119 @@
-// Tests DecentralizedDataParallel under an algorithm whose ranks make different numbers of steps.
+// DecentralizedDataParallel with ranks that make different numbers of steps.
 
-#include "test/base/thrown.hpp"
 #include "test/core/torch/scenario.hpp"
 
-#include <chrono>
 #include <cstdint>
+#include <memory>
+#include <numeric>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "base/random.hpp"
+#include "core/model_average.hpp"
+#include "core/state_copy.hpp"
+#include "core/torch/data_parallel.hpp"
 
 namespace gossamer {
 namespace {
 
-Scenario asynchronous_scenario(int num_ranks) {
-  return {.num_ranks = num_ranks,
-          .algorithm = "async_gossip",
-          .algorithm_options = "max_staleness: 4",
-          .topology = "static-exp",
-          .optimizer = "adamw",
-          .lr = 0.01};
+using AsyncModel = DecentralizedDataParallel<Bag>;
+
+const Scenario kAsync{.num_ranks = 3,
+                      .algorithm = "async_gossip",
+                      .algorithm_options = "max_staleness: 2",
+                      .topology = "static-exp"};
+
+std::unique_ptr<AsyncModel> make_async_model(Communicator& communicator) {
+  return std::make_unique<AsyncModel>(kAsync.make_model(communicator.rank()), communicator,
+                                      kAsync.options());
 }
 
-/// The number of steps that a rank makes.
-int steps_of(int rank) { return 4 + 5 * rank; }
+/// Rank r makes 4 + 3 r steps, numbered from `first` on.
+void make_steps(AsyncModel& model, int rank, int first = 0) {
+  for (int step = 0; step < 4 + 3 * rank; ++step) make_step(model, kAsync, rank, first + step);
+}
 
-/// Trains for as many steps, with pauses.
-void train_for(int num_steps, DecentralizedDataParallel<Bag>& model, const Scenario& scenario,
-               int rank) {
-  Random random(2, static_cast<std::uint64_t>(rank));
-  for (int step = 0; step < num_steps; ++step) {
-    std::this_thread::sleep_for(std::chrono::microseconds(random.below(2000)));
-    make_step(model, scenario, rank, step);
+torch::Tensor w1_of(AsyncModel& model) { return model.module()["w1"].detach().clone(); }
+
+/// Finds one number in the state.
+class NumberFinder : public StateVisitor {
+ public:
+  explicit NumberFinder(std::string name) : name_(std::move(name)) {}
+  [[nodiscard]] bool loads() const override { return false; }
+  [[nodiscard]] bool holds(const std::string& /*name*/) const override { return false; }
+  void block(const std::string& /*name*/, const Block& /*block*/) override {}
+  void number(const std::string& name, double& value) override {
+    if (name == name_) found = value;
   }
+  void number(const std::string& /*name*/, std::int64_t& /*value*/) override {}
+
+  double found = 0.0;
+
+ private:
+  std::string name_;
+};
+
+TEST(AsynchronousModel, AveragesByTheMassesAndGivesTheLocalModelBack) {
+  on_ranks(3, [&](Communicator& communicator) {
+    const auto model = make_async_model(communicator);
+    make_steps(*model, communicator.rank());
+    NumberFinder mass("run/mass");
+    model->visit(mass);
+    const std::vector<double> masses = gather_numbers(communicator, mass.found);
+    EXPECT_NEAR(std::accumulate(masses.begin(), masses.end(), 0.0), 3.0, 1e-12);
+    const torch::Tensor own = w1_of(*model);
+    const torch::Tensor share = (own * mass.found / 3).contiguous();
+    const double* data = share.data_ptr<double>();
+    const std::vector<double> sums = sum_over_ranks(communicator, {data, data + share.numel()});
+    const torch::Tensor mean = torch::tensor(sums, torch::kFloat64).reshape(own.sizes());
+    {
+      const AverageScope scope = model->global_average();
+      EXPECT_LE((w1_of(*model) - mean).abs().max().item<double>(), 1e-13);
+    }
+    EXPECT_TRUE(w1_of(*model).equal(own));
+    // The ranks go on, again each at its own pace.
+    make_steps(*model, communicator.rank(), 20);
+    EXPECT_EQ(model->progress().num_steps, 2 * (4 + 3 * communicator.rank()));
+    model->drain();
+  });
 }
 
-TEST(AsynchronousModel, HasOneMeanAfterDifferentNumbersOfSteps) {
-  constexpr int kNumRanks = 3;
-  const Scenario scenario = asynchronous_scenario(kNumRanks);
-  std::vector<Values> means(kNumRanks);
-  on_ranks(kNumRanks, [&](Communicator& communicator) {
-    const int rank = communicator.rank();
-    DecentralizedDataParallel<Bag> model(make_mlp(rank), communicator, scenario.options());
-    const Values start = copy_values(model.module());
-    // Twice: averaging closes the mailbox, and the next step opens it again.
-    for (int turn = 1; turn <= 2; ++turn) {
-      train_for(steps_of(rank), model, scenario, rank);
-      EXPECT_EQ(model.progress().num_steps, turn * steps_of(rank));
-      model.drain();
-      const Values own = copy_values(model.module());
-      {
-        const AverageScope scope = model.global_average();
-        means[static_cast<std::size_t>(rank)] = copy_values(model.module());
-        EXPECT_GT(scope.consensus_distance(), 0.0);
-      }
-      expect_equal(copy_values(model.module()), own);
-      for (const auto& [name, tensor] : means[static_cast<std::size_t>(rank)]) {
-        EXPECT_TRUE(torch::isfinite(tensor).all().item<bool>()) << name;
-        EXPECT_FALSE(torch::equal(tensor, start.at(name))) << name;
-      }
-    }
+TEST(AsynchronousModel, GoesOnFromSavedState) {
+  on_ranks(3, [&](Communicator& communicator) {
+    const auto model = make_async_model(communicator);
+    make_steps(*model, communicator.rank());
+    StateCopy state;
+    model->visit(state);
+    const auto other = make_async_model(communicator);
+    state.load();
+    other->visit(state);
+    EXPECT_TRUE(w1_of(*other).equal(w1_of(*model)));
+    EXPECT_EQ(other->progress().num_steps, model->progress().num_steps);
+    make_steps(*other, communicator.rank(), 20);
+    other->drain();
+    EXPECT_TRUE(w1_of(*other).isfinite().all().item<bool>());
+    EXPECT_FALSE(w1_of(*other).equal(w1_of(*model)));
   });
-  expect_equal(means[1], means[0]);
-  expect_equal(means[2], means[0]);
 }
 
 TEST(AsynchronousModel, RefusesWhatNeedsCommonSteps) {
-  Scenario scenario = asynchronous_scenario(2);
-  scenario.bucket_bytes = 0;
-  const auto make = [&scenario](const DataParallelOptions& options) {
+  const auto refusal = [](void (*change)(DataParallelOptions&)) {
     return config_errors(2, [&](Communicator& communicator) {
-      DecentralizedDataParallel<Bag>(make_mlp(0), communicator, options);
-    });
+      Scenario scenario = kAsync;
+      scenario.num_ranks = 2;
+      DataParallelOptions options = scenario.options();
+      change(options);
+      const AsyncModel model(make_mlp(0), communicator, options);
+    })[0];
   };
-  for (const std::string& text : make(scenario.options())) {
-    EXPECT_TRUE(contains(text, "bucket_bytes")) << text;
-  }
-  scenario.bucket_bytes = 1;
-  DataParallelOptions options = scenario.options();
-  options.average_buffers_every = 2;
-  for (const std::string& text : make(options)) {
-    EXPECT_TRUE(contains(text, "average_buffers_every")) << text;
-  }
+  EXPECT_NE(refusal([](DataParallelOptions& o) { o.bucket_bytes = 0; }).find("give the size"),
+            std::string::npos);
+  EXPECT_NE(refusal([](DataParallelOptions& o) {
+              o.average_buffers_every = 5;
+            }).find("average_buffers_every is 5"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -195,6 +195,9 @@ Mailbox::Taken Mailbox::take(std::int64_t step) {
       for (const InEdge& edge : in_) {
         if (overdue(edge)) awaited.push_back(edge.arrival.state());
       }
+      // The letters may have come just now. Then this rank must not wait for acknowledgements: the
+      // ranks that owe them may wait for its next letter.
+      if (awaited.empty()) break;
       wait_for_news(std::move(awaited));
     } while (std::ranges::any_of(in_, overdue));
   }

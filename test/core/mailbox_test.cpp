@@ -179,6 +179,59 @@ TEST(Mailbox, WaitsWhenTheLastLetterIsTooOld) {
   });
 }
 
+TEST(Mailbox, GoesOnIfTheLetterComesWhileItSendsItsOwn) {
+  // Rank 0 hears from rank 1, and sends to ranks 1 and 2. Nobody sends in even rounds, so rank 0
+  // waits in step 1, and sends while it waits.
+  const Round some{.arcs = {{.from = 0, .to = 0, .weight = 1.0 / 3.0},
+                            {.from = 1, .to = 0, .weight = 0.5},
+                            {.from = 0, .to = 1, .weight = 1.0 / 3.0},
+                            {.from = 1, .to = 1, .weight = 0.5},
+                            {.from = 0, .to = 2, .weight = 1.0 / 3.0},
+                            {.from = 2, .to = 2, .weight = 1.0}}};
+  const Round none{.arcs = {{.from = 0, .to = 0, .weight = 1.0},
+                            {.from = 1, .to = 1, .weight = 1.0},
+                            {.from = 2, .to = 2, .weight = 1.0}}};
+  const std::shared_ptr<const Topology> topology =
+      make_periodic("now and then", {none, some}, /*directed=*/true);
+  std::atomic<int> num_writes = 0;
+  std::atomic<bool> has_come = false;
+  std::atomic<bool> is_over = false;
+  const auto wait_for = [](const auto& condition) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!condition() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(condition());
+  };
+  run_ranks(3, [&](Communicator& communicator, const World& world) {
+    PipelineMetrics metrics;
+    const auto write = [&](const Block& /*body*/) {
+      // While rank 0 writes its second letter, its first one leaves, and that of rank 1 arrives.
+      if (world.rank != 0 || ++num_writes != 2) return;
+      wait_for([&] { return has_come.load(); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    };
+    Mailbox mailbox(communicator, *communicator.stream(), metrics, *topology,
+                    {.body_bytes = 8, .max_age = 0, .write = write});
+    // Rank 1 does not use rank 0's letter, and rank 2 does not receive one, until rank 0 goes on.
+    if (world.rank == 2) wait_for([&] { return is_over.load(); });
+    static_cast<void>(mailbox.take(0));
+    mailbox.release();
+    if (world.rank == 0) {
+      mailbox.send(0);
+      EXPECT_EQ(mailbox.take(1).letters.size(), 1U);
+      mailbox.release();
+      is_over = true;
+    } else if (world.rank == 1) {
+      wait_for([&] { return num_writes == 2; });
+      mailbox.send(1);
+      has_come = true;
+      wait_for([&] { return is_over.load(); });
+    }
+    mailbox.close([](const Mailbox::Taken& /*taken*/) {});
+  });
+}
+
 TEST(Mailbox, FindsTheMeanAfterClosing) {
   const auto topology = mailbox_topology("directed-ring", 3);
   run_ranks(3, [&](Communicator& communicator, const World&) {

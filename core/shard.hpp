@@ -14,7 +14,6 @@ struct Shard {
   std::int64_t numel = 0;
 
   [[nodiscard]] std::int64_t last() const { return first + numel; }
-  friend bool operator==(const Shard&, const Shard&) = default;
 };
 
 /// The elements of `shard` that lie in `whole`. If there are none, an empty shard in `whole`.

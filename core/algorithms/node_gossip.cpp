@@ -6,8 +6,7 @@
 //
 // There are two forms, with equal results.
 //
-// - Replicated states: every rank updates all parameters. Rank l mixes shard l, and the node
-// gathers
+// - Replicated states: every rank updates all parameters. Rank l mixes shard l. The node gathers
 //   the mixed shards while the backward pass goes on.
 // - Sharded states (`shard: optimizer`; Rajbhandari et al., "ZeRO: Memory Optimizations Toward
 //   Training Trillion Parameter Models", SC 2020, stage 1): rank l has the optimizer's states of

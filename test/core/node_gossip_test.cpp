@@ -298,25 +298,20 @@ TEST(NodeGossip, RefusesShardedStatesOnGpus) {
   }
 }
 
-TEST(NodeGossip, IsAllReduceInOneNode) {
+/// Expects the bits of another algorithm from both forms.
+void expect_equals(const char* algorithm, int num_nodes, int node_size) {
   for (const char* form : kForms) {
-    Problem problem = nodes_of(1, 3, "ring", form);
+    Problem problem = nodes_of(num_nodes, node_size, "ring", form);
     const Trajectory nodes = run_pipeline(problem);
-    problem.algorithm = "allreduce";
+    problem.algorithm = algorithm;
     problem.algorithm_options = "";
     EXPECT_EQ(run_pipeline(problem), nodes) << form;
   }
 }
 
-TEST(NodeGossip, IsGossipInNodesOfOneRank) {
-  for (const char* form : kForms) {
-    Problem problem = nodes_of(4, 1, "ring", form);
-    const Trajectory nodes = run_pipeline(problem);
-    problem.algorithm = "gossip";
-    problem.algorithm_options = "";
-    EXPECT_EQ(run_pipeline(problem), nodes) << form;
-  }
-}
+TEST(NodeGossip, IsAllReduceInOneNode) { expect_equals("allreduce", 1, 3); }
+
+TEST(NodeGossip, IsGossipInNodesOfOneRank) { expect_equals("gossip", 4, 1); }
 
 }  // namespace
 }  // namespace gossamer

@@ -147,42 +147,36 @@ class LostRank(CliCase):
         self.gossamer("train", "tiny.yaml", "optimizer={name: sgd, lr: 1e20}", code=76)
         self.assertIn(self.status()["state"], ["died", "failed"])
 
-    def test_that_is_stopped_is_named(self):
-        job, pids = self.start_ranks(3, K_LONG, "comm.timeout_s=2")
+    def check_stopped(self, *overrides):
+        job, pids = self.start_ranks(3, K_LONG, "comm.timeout_s=2", *overrides)
         os.kill(pids[1], signal.SIGSTOP)
         _, errors = job.communicate(timeout=K_PATIENCE_S)
         self.assertEqual(job.returncode, 74, errors)
         self.assertRegex(errors, r"rank [02]: .* with rank 1: .*no sign of life")
         self.assertNotRegex(errors, r"with rank [02]:")
         self.wait_until(lambda: not processes_of(self.folder.resolve()))
+
+    def check_paused(self, *overrides):
+        job, pids = self.start_ranks(3, K_LONG.replace("1000000000", "4000"), "comm.timeout_s=20",
+                                     *overrides)
+        os.kill(pids[1], signal.SIGSTOP)
+        time.sleep(1)
+        os.kill(pids[1], signal.SIGCONT)
+        _, errors = job.communicate(timeout=K_PATIENCE_S)
+        self.assertEqual(job.returncode, 0, errors)
+        self.assertEqual(self.records()[-1]["step"], 4000)
+
+    def test_that_is_stopped_is_named(self):
+        self.check_stopped()
 
     def test_of_asynchronous_ranks_is_named(self):
-        job, pids = self.start_ranks(3, K_LONG, "comm.timeout_s=2", *K_ASYNCHRONOUS)
-        os.kill(pids[1], signal.SIGSTOP)
-        _, errors = job.communicate(timeout=K_PATIENCE_S)
-        self.assertEqual(job.returncode, 74, errors)
-        self.assertRegex(errors, r"rank [02]: .* with rank 1: .*no sign of life")
-        self.assertNotRegex(errors, r"with rank [02]:")
-        self.wait_until(lambda: not processes_of(self.folder.resolve()))
-
-    def test_of_asynchronous_ranks_comes_back_in_time(self):
-        job, pids = self.start_ranks(3, K_LONG.replace("1000000000", "4000"), "comm.timeout_s=20",
-                                     *K_ASYNCHRONOUS)
-        os.kill(pids[1], signal.SIGSTOP)
-        time.sleep(1)
-        os.kill(pids[1], signal.SIGCONT)
-        _, errors = job.communicate(timeout=K_PATIENCE_S)
-        self.assertEqual(job.returncode, 0, errors)
-        self.assertEqual(self.records()[-1]["step"], 4000)
+        self.check_stopped(*K_ASYNCHRONOUS)
 
     def test_that_comes_back_in_time_is_waited_for(self):
-        job, pids = self.start_ranks(3, K_LONG.replace("1000000000", "4000"), "comm.timeout_s=20")
-        os.kill(pids[1], signal.SIGSTOP)
-        time.sleep(1)
-        os.kill(pids[1], signal.SIGCONT)
-        _, errors = job.communicate(timeout=K_PATIENCE_S)
-        self.assertEqual(job.returncode, 0, errors)
-        self.assertEqual(self.records()[-1]["step"], 4000)
+        self.check_paused()
+
+    def test_of_asynchronous_ranks_comes_back_in_time(self):
+        self.check_paused(*K_ASYNCHRONOUS)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@
 
 JUNIT.xml is what `ctest --output-junit` writes, of a run with --test-output-size-passed large enough
 for whole outputs. A test of ctest counts as one, except that a share of a test program
-(GOSSAMER_TEST_SHARDS) counts as the tests that ran in it. The last line is "N passed, N failed, N skipped";
-the exit code is 1 if a test failed or a run has no test.
+(GOSSAMER_TEST_SHARDS) counts as the tests that ran in it. The table is followed by the first lines that
+each failed test printed. The last line is "N passed, N failed, N skipped"; the exit code is 1 if a test
+failed or a run has no test.
 """
 
 import argparse
@@ -22,6 +23,9 @@ RAN = re.compile(r"^\[==========\] (\d+) tests? from \d+ test suites? ran", re.M
 # "[ RUN      ] A.B", "file:12: Skipped", the reason, an empty line, "[  SKIPPED ] A.B (0 ms)".
 SKIPPED = re.compile(r": Skipped\n(.*?)\n*^\[  SKIPPED \]", re.M | re.S)
 FAILED = re.compile(r"^\[  FAILED  \] (\d+) tests?, listed below", re.M)
+# The name of a failed test, and what it printed.
+FAILURE = re.compile(r"^\[ RUN      \] (\S+)\n((?:(?!\[ RUN ).*\n)*?)\[  FAILED  \] \1\b", re.M)
+SHOWN_LINES = 8
 # What a program of ours says that returns 77.
 SAYS = re.compile(r"^.*\bskipped: *(.+)$", re.M)
 
@@ -31,6 +35,7 @@ class Run:
         self.name = name
         self.passed = self.failed = 0
         self.reasons = collections.Counter()
+        self.failures = []
         for case in ElementTree.parse(path).getroot().iter("testcase"):
             self.add(case)
 
@@ -52,6 +57,9 @@ class Run:
             many = FAILED.search(output)
             failed = int(many.group(1)) if many else 1
             self.failed += failed
+            # A test that ended its process, or one without GoogleTest, says why at its end.
+            last_lines = "\n".join(output.splitlines()[-SHOWN_LINES:])
+            self.failures += FAILURE.findall(output) or [(case.get("name"), last_lines)]
             if many and ran:
                 self.reasons.update(reasons)
                 self.passed += int(ran.group(1)) - len(reasons) - failed
@@ -76,6 +84,10 @@ def table(runs, notes):
         for reason, count in sorted(run.reasons.items()):
             lines.append(f"  {run.name}: {count} x {reason}")
     lines += [f"  {note}" for note in notes]
+    for run in runs:
+        for name, text in run.failures:
+            lines += ["", f"{run.name} failed: {name}"]
+            lines += [f"  {line}" for line in text.splitlines()[:SHOWN_LINES]]
     passed, failed, skipped = (sum(getattr(r, what) for r in runs) for what in ("passed", "failed", "skipped"))
     lines += ["", f"{passed} passed, {failed} failed, {skipped} skipped"]
     return lines
@@ -104,7 +116,16 @@ no file /y
 </system-out></testcase>
 <testcase name="d" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/><system-out>x: skipped: needs 2 GPUs</system-out></testcase>
 <testcase name="e" status="disabled"><skipped message="Disabled"/></testcase>
-<testcase name="f" status="fail"><system-out>[==========] 6 tests from 2 test suites ran. (0 ms total)
+<testcase name="f" status="fail"><system-out>[ RUN      ] A.B
+[       OK ] A.B (0 ms)
+[ RUN      ] A/C.D/1
+/x/a_test.cpp:5: Failure
+one is not two
+[  FAILED  ] A/C.D/1, where GetParam() = 1 (0 ms)
+[ RUN      ] A/C.D/2
+/x/a_test.cpp:6: Failure
+[  FAILED  ] A/C.D/2, where GetParam() = 2 (0 ms)
+[==========] 6 tests from 2 test suites ran. (0 ms total)
 [  PASSED  ] 4 tests.
 [  FAILED  ] 2 tests, listed below:
 </system-out></testcase>
@@ -122,6 +143,14 @@ def self_test():
     expected = (10, 3, {"no file /y": 2, "needs 2 GPUs": 1, "disabled in the source": 1})
     if found != expected or table([run], [])[-1] != "10 passed, 3 failed, 4 skipped":
         print(f"ci_table: self-test: expected {expected}, found {found}")
+        return 1
+    failures = [
+        ("A/C.D/1", "/x/a_test.cpp:5: Failure\none is not two\n"),
+        ("A/C.D/2", "/x/a_test.cpp:6: Failure\n"),
+        ("g", "ERROR: AddressSanitizer"),
+    ]
+    if run.failures != failures:
+        print(f"ci_table: self-test: expected {failures}, found {run.failures}")
         return 1
     print("ci_table: the self-test holds")
     return 0

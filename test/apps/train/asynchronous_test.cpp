@@ -310,16 +310,16 @@ TEST(AsynchronousTraining, GoesOnFromTheMeanByTheMasses) {
 
 TEST(AsynchronousTraining, Learns) {
   const std::string yaml =
-      "run: {steps: 90}\n"
+      "run: {steps: 180}\n"
       "model: {name: mlp, hidden: 64}\n"
       "data: {name: glyphs, train_size: 300, val_size: 70, batch_size: 10}\n"
-      "algorithm: {name: async_gossip, max_staleness: 1}\n"
+      "algorithm: async_gossip\n"
       "topology: {name: static-exp}\n"
       "optimizer: {lr: 0.003}\n"
       "lr_schedule: {name: cosine_with_warmup}\n"
       "log: {level: off}\n";
-  // Guessing gives 2.3, and ranks in step 0.8. How late letters are depends on the machine.
-  EXPECT_LT(train(yaml, 3).final_record().at("loss_mean_model").get<double>(), 2.0);
+  // Guessing gives 2.3. On a slow machine letters are older, and the loss falls more slowly.
+  EXPECT_LT(train(yaml, 3).final_record().at("loss_mean_model").get<double>(), 1.5);
 }
 
 TEST(AsynchronousTraining, RefusesWhatAllRanksWouldDoAfterTheSameStep) {

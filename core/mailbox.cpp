@@ -18,8 +18,6 @@ constexpr int kAcknowledgementTag = 1;
 constexpr std::int64_t kHeaderBytes = 64;
 // A rank holds memory for every edge of the period.
 constexpr std::int64_t kLongestPeriod = 4096;
-// An acknowledgement is an empty letter.
-constexpr Block kNothing{.data = nullptr, .numel = 0, .dtype = DType::kUInt8};
 
 }  // namespace
 
@@ -54,10 +52,13 @@ Mailbox::Mailbox(Communicator& communicator, Stream& stream, PipelineMetrics& me
   }
   sort_unique(out);
   sort_unique(in);
-  for (const int peer : out) out_.push_back({.peer = peer});
+  for (const int peer : out) out_.push_back({.peer = peer, .answer = allocate(1)});
   for (const int peer : in) {
     in_.push_back({.peer = peer, .inbox = allocate(kHeaderBytes + config_.body_bytes)});
   }
+  answers_ = allocate(2);
+  answers_.block().as<std::uint8_t>()[0] = 0;
+  answers_.block().as<std::uint8_t>()[1] = 1;
 }
 
 Buffer Mailbox::allocate(std::int64_t bytes) const {
@@ -75,7 +76,7 @@ bool Mailbox::sends_in_round(std::int64_t step, int peer) const {
 
 void Mailbox::open(std::int64_t step) {
   is_open_ = true;
-  for (OutEdge& edge : out_) edge.is_closed = edge.is_served = false;
+  for (OutEdge& edge : out_) edge.is_closed = edge.is_served = edge.receiver_closes = false;
   for (InEdge& edge : in_) {
     edge.is_closed = false;
     edge.heard = step;
@@ -95,8 +96,11 @@ void Mailbox::free_edges() {
     edge.sent.wait();
     edge.acknowledged.wait();
     edge.letter.reset();
+    edge.receiver_closes = edge.answer.block().as<std::uint8_t>()[0] != 0;
   }
 }
+
+bool Mailbox::may_carry_mass(const OutEdge& edge) { return !edge.letter && !edge.receiver_closes; }
 
 bool Mailbox::is_overdue(const InEdge& edge, std::int64_t step) const {
   return config_.max_age && !edge.is_closed && !edge.arrival.done() &&
@@ -132,8 +136,9 @@ void Mailbox::send_along(const std::vector<OutEdge*>& edges, bool is_last) {
     ++counters_.num_letters;
     // The receiver knows that a last letter is the last.
     if (is_last) continue;
-    edge->acknowledged = communicator_.receive(edge->peer, kAcknowledgementTag, kNothing,
-                                               {.label = {.what = "acknowledgement"}});
+    edge->acknowledged = communicator_.receive(
+        edge->peer, kAcknowledgementTag, edge->answer.block(),
+        {.label = {.what = "acknowledgement"}, .owner = edge->answer.owner()});
   }
 }
 
@@ -176,8 +181,11 @@ void Mailbox::release() {
     if (!std::exchange(edge.is_taken, false) || edge.is_closed) continue;
     // First the receive: the next letter follows the acknowledgement.
     post(edge);
-    communicator_.send(edge.peer, kAcknowledgementTag, kNothing,
-                       {.label = {.what = "acknowledgement"}, .ready = stream_.record()});
+    communicator_.send(edge.peer, kAcknowledgementTag,
+                       part_of(answers_.block(), is_closing_ ? 1 : 0, 1),
+                       {.label = {.what = "acknowledgement"},
+                        .owner = answers_.owner(),
+                        .ready = stream_.record()});
   }
 }
 
@@ -189,7 +197,7 @@ Mailbox::Taken Mailbox::take(std::int64_t step) {
     do {
       free_edges();
       for (OutEdge& edge : out_) {
-        if (!edge.letter && !edge.is_served) send_along({&edge}, /*is_last=*/false);
+        if (may_carry_mass(edge) && !edge.is_served) send_along({&edge}, /*is_last=*/false);
       }
       std::vector<std::shared_ptr<RequestState>> awaited;
       for (const InEdge& edge : in_) {
@@ -221,13 +229,14 @@ void Mailbox::send(std::int64_t step) {
   std::vector<OutEdge*> edges;
   for (OutEdge& edge : out_) {
     edge.is_served = false;
-    if (!edge.letter && sends_in_round(step, edge.peer)) edges.push_back(&edge);
+    if (may_carry_mass(edge) && sends_in_round(step, edge.peer)) edges.push_back(&edge);
   }
   send_along(edges, /*is_last=*/false);
 }
 
 void Mailbox::close(const std::function<void(const Taken& taken)>& mix) {
   if (!is_open_) open(0);
+  is_closing_ = true;
   const auto is_over = [this] {
     return std::ranges::all_of(in_, [](const InEdge& edge) { return edge.is_closed; }) &&
            std::ranges::all_of(out_,
@@ -250,7 +259,7 @@ void Mailbox::close(const std::function<void(const Taken& taken)>& mix) {
     }
     wait_for_news(std::move(awaited));
   }
-  is_open_ = false;
+  is_open_ = is_closing_ = false;
 }
 
 }  // namespace gossamer

@@ -29,9 +29,13 @@
 //
 // close() is collective. A rank sends a last letter, without mass, along every out-edge, and goes
 // on using letters until it has the last one of every in-edge. Then no message is under way, the
-// masses of all ranks sum to their number, and the mean of the models is that of s z. Other ranks
-// may still make steps while this one closes. The first take() after close() opens the mailbox
-// again.
+// masses of all ranks sum to their number, and the mean of the models is that of s z. The first
+// take() after close() opens the mailbox again.
+//
+// Other ranks may still make steps while this one closes. It acknowledges their letters and says
+// that it closes; after that they send it no mass. If they did, a rank that goes on would get
+// nothing back, its mass would shrink in every step, and its updates, divided by the mass, would
+// grow without bound.
 //
 // Letters also spread the number of steps, as another push-sum: mean_steps() follows the mean
 // number of steps of all ranks.
@@ -120,7 +124,10 @@ class Mailbox {
     std::shared_ptr<const Buffer> letter = {};
     Request sent = {};
     Request acknowledged = {};
+    /// One byte, not 0 if the receiver closes.
+    Buffer answer = {};
     bool is_served = false;
+    bool receiver_closes = false;
     bool is_closed = false;
   };
   struct InEdge {
@@ -139,6 +146,8 @@ class Mailbox {
   void post(InEdge& edge);
   /// Learns which letters have been acknowledged. Throws what an operation failed with.
   void free_edges();
+  /// Whether a letter with mass may be sent along the edge.
+  [[nodiscard]] static bool may_carry_mass(const OutEdge& edge);
   [[nodiscard]] bool is_overdue(const InEdge& edge, std::int64_t step) const;
   /// Sends the same letter along all `edges`, which are free.
   void send_along(const std::vector<OutEdge*>& edges, bool is_last);
@@ -157,9 +166,12 @@ class Mailbox {
   std::vector<InEdge> in_;
   /// Memory for letters; free where nobody else holds it.
   std::vector<std::shared_ptr<Buffer>> copies_;
+  /// The two acknowledgements: 0, then 1 for that of a rank that closes.
+  Buffer answers_;
   MailboxState state_;
   Counters counters_;
   bool is_open_ = false;
+  bool is_closing_ = false;
 };
 
 /// Says why a topology does not suit asynchronous ranks, with advice; empty if it does.

@@ -23,6 +23,38 @@
 namespace gossamer {
 namespace {
 
+/// A mailbox, and a model of one element.
+struct MailboxRank {
+  explicit MailboxRank(Communicator& communicator, const Topology& topology,
+                       std::optional<std::int64_t> max_age, double start)
+      : z(start),
+        mailbox(communicator, *communicator.stream(), metrics, topology,
+                {.body_bytes = sizeof(double),
+                 .max_age = max_age,
+                 .write = [this](const Block& body) { *static_cast<double*>(body.data) = z; }}) {}
+
+  void mix(const Mailbox::Taken& taken, double update = 0.0) {
+    double mixed = taken.keep * z;
+    for (const auto& letter : taken.letters) {
+      mixed += letter.weight * *static_cast<const double*>(letter.body.data);
+    }
+    z = mixed - taken.update_scale * update;
+  }
+  /// A step without an update.
+  void step(int k) {
+    mix(mailbox.take(k));
+    mailbox.release();
+    mailbox.send(k);
+  }
+  void close() {
+    mailbox.close([this](const Mailbox::Taken& taken) { mix(taken); });
+  }
+
+  double z;
+  PipelineMetrics metrics = {};
+  Mailbox mailbox;
+};
+
 class MailboxOn : public testing::TestWithParam<std::string> {};
 
 TEST_P(MailboxOn, KeepsTheMassWhateverTheDelays) {
@@ -49,6 +81,25 @@ TEST_P(MailboxOn, NeverWaitsWithoutABound) {
   });
 }
 
+// All other ranks close before their first step. Each of them takes one letter, which has at most
+// half the mass, and says that it closes.
+TEST_P(MailboxOn, LeavesMassToARankThatGoesOnAlone) {
+  for (const int num_ranks : {2, 5}) {
+    const auto topology = mailbox_topology(GetParam(), num_ranks);
+    run_ranks(num_ranks, [&](Communicator& communicator, const World& world) {
+      MailboxRank rank(communicator, *topology, 2, world.rank);
+      if (world.rank == 0) {
+        for (int step = 0; step < 100; ++step) {
+          rank.step(step);
+          std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+        EXPECT_GE(rank.mailbox.state().mass, std::exp2(1 - num_ranks));
+      }
+      rank.close();
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Topologies, MailboxOn,
                          testing::Values("static-exp", "directed-one-peer-exp", "directed-ring",
                                          "ring", "complete"),
@@ -67,32 +118,6 @@ TEST(Mailbox, KeepsTheMassInALongRun) {
     require_sound(run_mailboxes(communicator, run), run, "a long run");
   });
 }
-
-/// A mailbox, and a model of one element.
-struct MailboxRank {
-  explicit MailboxRank(Communicator& communicator, const Topology& topology,
-                       std::optional<std::int64_t> max_age, double start)
-      : z(start),
-        mailbox(communicator, *communicator.stream(), metrics, topology,
-                {.body_bytes = sizeof(double),
-                 .max_age = max_age,
-                 .write = [this](const Block& body) { *static_cast<double*>(body.data) = z; }}) {}
-
-  void mix(const Mailbox::Taken& taken, double update = 0.0) {
-    double mixed = taken.keep * z;
-    for (const auto& letter : taken.letters) {
-      mixed += letter.weight * *static_cast<const double*>(letter.body.data);
-    }
-    z = mixed - taken.update_scale * update;
-  }
-  void close() {
-    mailbox.close([this](const Mailbox::Taken& taken) { mix(taken); });
-  }
-
-  double z;
-  PipelineMetrics metrics = {};
-  Mailbox mailbox;
-};
 
 double update_of(int rank, int step) { return 0.01 * std::sin(1.0 + rank + 0.3 * step); }
 
@@ -157,14 +182,9 @@ TEST(Mailbox, WaitsWhenTheLastLetterIsTooOld) {
   std::atomic<int> steps_of_one = 0;
   run_ranks(2, [&](Communicator& communicator, const World&) {
     MailboxRank rank(communicator, *topology, kMaxAge, 0.0);
-    const auto step = [&](int k) {
-      rank.mix(rank.mailbox.take(k));
-      rank.mailbox.release();
-      rank.mailbox.send(k);
-    };
     if (communicator.rank() == 1) {
       for (int k = 0; k < 10; ++k) {
-        step(k);
+        rank.step(k);
         ++steps_of_one;
       }
       EXPECT_EQ(rank.mailbox.counters().largest_age, kMaxAge);
@@ -173,7 +193,7 @@ TEST(Mailbox, WaitsWhenTheLastLetterIsTooOld) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       // It has heard nothing, so it cannot be further.
       EXPECT_EQ(steps_of_one, kMaxAge + 1);
-      for (int k = 0; k < 10; ++k) step(k);
+      for (int k = 0; k < 10; ++k) rank.step(k);
     }
     rank.close();
   });

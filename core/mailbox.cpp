@@ -14,10 +14,17 @@ namespace {
 
 constexpr int kLetterTag = 0;
 constexpr int kAcknowledgementTag = 1;
+// What an acknowledgement says of the receiver.
+constexpr std::uint8_t kGoesOn = 0;
+constexpr std::uint8_t kCloses = 1;
 // The model follows the header, aligned for vector instructions.
 constexpr std::int64_t kHeaderBytes = 64;
 // A rank holds memory for every edge of the period.
 constexpr std::int64_t kLongestPeriod = 4096;
+
+std::uint8_t& byte_of(const Buffer& buffer, std::size_t place = 0) {
+  return buffer.block().as<std::uint8_t>()[place];
+}
 
 }  // namespace
 
@@ -57,8 +64,7 @@ Mailbox::Mailbox(Communicator& communicator, Stream& stream, PipelineMetrics& me
     in_.push_back({.peer = peer, .inbox = allocate(kHeaderBytes + config_.body_bytes)});
   }
   answers_ = allocate(2);
-  answers_.block().as<std::uint8_t>()[0] = 0;
-  answers_.block().as<std::uint8_t>()[1] = 1;
+  for (const std::uint8_t answer : {kGoesOn, kCloses}) byte_of(answers_, answer) = answer;
 }
 
 Buffer Mailbox::allocate(std::int64_t bytes) const {
@@ -76,7 +82,10 @@ bool Mailbox::sends_in_round(std::int64_t step, int peer) const {
 
 void Mailbox::open(std::int64_t step) {
   is_open_ = true;
-  for (OutEdge& edge : out_) edge.is_closed = edge.is_served = edge.receiver_closes = false;
+  for (OutEdge& edge : out_) {
+    edge.is_closed = edge.is_served = false;
+    byte_of(edge.answer) = kGoesOn;
+  }
   for (InEdge& edge : in_) {
     edge.is_closed = false;
     edge.heard = step;
@@ -96,11 +105,12 @@ void Mailbox::free_edges() {
     edge.sent.wait();
     edge.acknowledged.wait();
     edge.letter.reset();
-    edge.receiver_closes = edge.answer.block().as<std::uint8_t>()[0] != 0;
   }
 }
 
-bool Mailbox::may_carry_mass(const OutEdge& edge) { return !edge.letter && !edge.receiver_closes; }
+bool Mailbox::may_carry_mass(const OutEdge& edge) {
+  return !edge.letter && byte_of(edge.answer) != kCloses;
+}
 
 bool Mailbox::is_overdue(const InEdge& edge, std::int64_t step) const {
   return config_.max_age && !edge.is_closed && !edge.arrival.done() &&
@@ -176,13 +186,14 @@ Mailbox::Taken Mailbox::take_arrived(std::int64_t step) {
   return taken;
 }
 
-void Mailbox::release() {
+void Mailbox::release() { acknowledge(kGoesOn); }
+
+void Mailbox::acknowledge(std::uint8_t answer) {
   for (InEdge& edge : in_) {
     if (!std::exchange(edge.is_taken, false) || edge.is_closed) continue;
     // First the receive: the next letter follows the acknowledgement.
     post(edge);
-    communicator_.send(edge.peer, kAcknowledgementTag,
-                       part_of(answers_.block(), is_closing_ ? 1 : 0, 1),
+    communicator_.send(edge.peer, kAcknowledgementTag, part_of(answers_.block(), answer, 1),
                        {.label = {.what = "acknowledgement"},
                         .owner = answers_.owner(),
                         .ready = stream_.record()});
@@ -236,7 +247,6 @@ void Mailbox::send(std::int64_t step) {
 
 void Mailbox::close(const std::function<void(const Taken& taken)>& mix) {
   if (!is_open_) open(0);
-  is_closing_ = true;
   const auto is_over = [this] {
     return std::ranges::all_of(in_, [](const InEdge& edge) { return edge.is_closed; }) &&
            std::ranges::all_of(out_,
@@ -245,7 +255,7 @@ void Mailbox::close(const std::function<void(const Taken& taken)>& mix) {
   for (;;) {
     const Taken taken = take_arrived(0);
     if (!taken.letters.empty()) mix(taken);
-    release();
+    acknowledge(kCloses);
     free_edges();
     std::vector<OutEdge*> edges;
     for (OutEdge& edge : out_) {
@@ -259,7 +269,7 @@ void Mailbox::close(const std::function<void(const Taken& taken)>& mix) {
     }
     wait_for_news(std::move(awaited));
   }
-  is_open_ = is_closing_ = false;
+  is_open_ = false;
 }
 
 }  // namespace gossamer

@@ -124,10 +124,9 @@ class Mailbox {
     std::shared_ptr<const Buffer> letter = {};
     Request sent = {};
     Request acknowledged = {};
-    /// One byte, not 0 if the receiver closes.
+    /// One byte: the last acknowledgement.
     Buffer answer = {};
     bool is_served = false;
-    bool receiver_closes = false;
     bool is_closed = false;
   };
   struct InEdge {
@@ -146,6 +145,8 @@ class Mailbox {
   void post(InEdge& edge);
   /// Learns which letters have been acknowledged. Throws what an operation failed with.
   void free_edges();
+  /// Acknowledges the letters that have been taken.
+  void acknowledge(std::uint8_t answer);
   /// Whether a letter with mass may be sent along the edge.
   [[nodiscard]] static bool may_carry_mass(const OutEdge& edge);
   [[nodiscard]] bool is_overdue(const InEdge& edge, std::int64_t step) const;
@@ -166,12 +167,11 @@ class Mailbox {
   std::vector<InEdge> in_;
   /// Memory for letters; free where nobody else holds it.
   std::vector<std::shared_ptr<Buffer>> copies_;
-  /// The two acknowledgements: 0, then 1 for that of a rank that closes.
+  /// The acknowledgements that a rank may send, each at its own place.
   Buffer answers_;
   MailboxState state_;
   Counters counters_;
   bool is_open_ = false;
-  bool is_closing_ = false;
 };
 
 /// Says why a topology does not suit asynchronous ranks, with advice; empty if it does.

@@ -15,10 +15,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Between turns without progress: short enough that a wait costs little, long enough that a rank
-// which shares its core loses well under one percent.
-constexpr auto kActivePause = std::chrono::microseconds(50);
-constexpr auto kIdlePause = std::chrono::milliseconds(20);
 // A turn that took longer than this was not waiting but stopped (SIGSTOP, a suspended machine).
 constexpr double kLongestTurn = 0.5;
 
@@ -94,11 +90,12 @@ void ProgressWorker::run() {
     // whose owner has gone since.
     if (!failed) {
       try {
-        start_submitted();
+        const bool started = start_submitted();
         progressed = test_active();
         if (config_.service) config_.service();
         const auto now = Clock::now();
-        watch(std::min(std::chrono::duration<double>(now - last).count(), kLongestTurn));
+        watch(std::min(std::chrono::duration<double>(now - last).count(), kLongestTurn),
+              started || progressed);
         last = now;
       } catch (...) {
         failed = true;
@@ -132,7 +129,8 @@ auto ProgressWorker::explained(const Active& entry, const Step& step) {
   }
 }
 
-void ProgressWorker::start_submitted() {
+bool ProgressWorker::start_submitted() {
+  bool started = false;
   // Channels in which something waits, and those in which something has not begun to prepare.
   std::vector<const void*> held_up;
   std::vector<const void*> unprepared;
@@ -147,6 +145,7 @@ void ProgressWorker::start_submitted() {
       active_.push_back(std::move(*next));
       next = starting_.erase(next);
       explained(active_.back(), [this] { start(active_.back()); });
+      started = true;
       continue;
     }
     if (next->channel != nullptr) {
@@ -155,11 +154,13 @@ void ProgressWorker::start_submitted() {
     }
     ++next;
   }
+  return started;
 }
 
 void ProgressWorker::start(Active& entry) {
   OpTrace& trace = entry.context.trace;
   if (trace.records()) trace.started(entry.context.label, entry.operation->waiting_for());
+  wait_for(entry, Wait::kPeers);
   entry.operation->start();
 }
 
@@ -179,11 +180,13 @@ bool ProgressWorker::is_ready(Active& entry) {
     if (!context.after->done()) return false;
     std::exchange(context.after, nullptr)->check();
   }
+  wait_for(entry, Wait::kDevice);
   if (context.ready && !context.ready->done()) return false;
   context.ready.reset();
   if (const auto prepare = std::exchange(context.prepare, nullptr)) entry.under_way = prepare();
   if (entry.under_way && !entry.under_way->done()) return false;
   entry.under_way.reset();
+  wait_for(entry, Wait::kNone);
   return true;
 }
 
@@ -194,6 +197,7 @@ bool ProgressWorker::test(Active& entry) {
     if (const auto finish = std::exchange(entry.context.finish, nullptr)) {
       entry.under_way = finish();
     }
+    wait_for(entry, Wait::kDevice);
   }
   return !entry.under_way || entry.under_way->done();
 }
@@ -224,20 +228,37 @@ bool ProgressWorker::test_active() {
   return true;
 }
 
-void ProgressWorker::watch(double elapsed_s) {
-  for (Active& entry : active_) {
-    if (!entry.operation) continue;
+void ProgressWorker::wait_for(Active& entry, Wait wait) {
+  if (entry.wait == wait) return;
+  entry.wait = wait;
+  entry.waited_s = 0.0;
+}
+
+void ProgressWorker::watch(double elapsed_s, bool progressed) {
+  const auto count = [&](Active& entry) {
+    if (entry.wait == Wait::kNone) return;
+    if (progressed && entry.wait == Wait::kDevice) entry.waited_s = 0.0;
     entry.waited_s += elapsed_s;
     if (entry.waited_s > config_.timeout_s) give_up(entry);
-  }
+  };
+  std::ranges::for_each(active_, count);
+  std::ranges::for_each(starting_, count);
 }
 
 void ProgressWorker::give_up(const Active& late) {
+  const std::string limit =
+      concat("no end after ", shortest(config_.timeout_s), " s (comm.timeout_s): ");
+  if (late.wait == Wait::kDevice) {
+    const CommError error({.rank = config_.rank, .label = late.context.label},
+                          concat(limit,
+                                 "the work on this rank's device before or after it is not "
+                                 "done; a kernel there hangs, or another program keeps it busy"));
+    throw DeviceError(error.what());
+  }
   Diagnosis diagnosis{late.operation->waiting_for(), "it has not come to this point"};
   if (config_.diagnose) diagnosis = config_.diagnose(diagnosis.peers);
   throw CommError({config_.rank, diagnosis.peers, late.context.label},
-                  concat("no end after ", shortest(config_.timeout_s),
-                         " s (comm.timeout_s): ", diagnosis.text));
+                  concat(limit, diagnosis.text));
 }
 
 void ProgressWorker::fail_everything(const std::exception_ptr& error) {
@@ -265,11 +286,9 @@ void ProgressWorker::pause(bool progressed) {
   if (progressed) return;
   std::unique_lock lock(mutex_);
   const auto news = [this] { return stopping_ || !submitted_.empty(); };
-  if (active_.empty()) {
-    wake_.wait_for(lock, kIdlePause, news);
-  } else {
-    wake_.wait_for(lock, kActivePause, news);
-  }
+  // Events wake nobody: whatever waits for one has to be asked again and again.
+  const bool idle = active_.empty() && starting_.empty();
+  wake_.wait_for(lock, idle ? config_.long_pause : config_.short_pause, news);
 }
 
 }  // namespace gossamer

@@ -15,6 +15,11 @@
 // worker receives nothing more. The owners of operations that were in flight stay alive until the
 // worker is destroyed. Time in which the whole process was stopped does not count as waiting.
 //
+// The timeout holds for peers and for this rank's device: for the event `ready`, and for the work
+// that prepare() and finish() have given to a stream (DeviceError). That work may stand on the
+// device behind other operations, which have a time limit of their own. So only the time counts in
+// which this worker has started and ended no operation.
+//
 // Stopping the worker fails the operations that it still holds. A caller never waits for ever: a
 // worker that hangs in a call lets waiting callers go after timeout_s + margin_s (WorkerPulse).
 //
@@ -22,6 +27,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -66,6 +72,12 @@ class ProgressWorker {
     /// Seconds beyond the timeout after which callers take a worker for stuck; a diagnosis must fit
     /// in.
     double margin_s = 30.0;
+    /// The longest sleep after a turn without progress while the worker holds operations. Short
+    /// enough that a wait costs little, long enough that a rank which shares its core loses well
+    /// under one percent.
+    std::chrono::microseconds short_pause{50};
+    /// The same while the worker holds no operation.
+    std::chrono::microseconds long_pause{20'000};
     /// Called once per turn, and every few milliseconds when idle; may throw CommError.
     std::function<void()> service = {};
     /// Finds out why `peers` keep this rank waiting; may take seconds.
@@ -91,11 +103,14 @@ class ProgressWorker {
   void stop();
 
  private:
+  enum class Wait : std::uint8_t { kNone, kDevice, kPeers };
   struct Active {
     /// First, so that it goes last: nobody learns of the end while owners are still in use.
     Completion completion;
     OpContext context;
     const void* channel = nullptr;
+    /// Whom it waits for, and for how long; set by wait_for().
+    Wait wait = Wait::kNone;
     double waited_s = 0.0;
     /// The end of the work that prepare() or finish() has given to a stream.
     EventPtr under_way = {};
@@ -106,7 +121,8 @@ class ProgressWorker {
   void run();
   /// Returns false when it is time to end.
   bool take_submitted();
-  void start_submitted();
+  /// Returns whether an operation has started.
+  bool start_submitted();
   static void start(Active& entry);
   /// Whether this operation, which is under way, keeps later ones of its channel from starting.
   static bool is_holding(const Active& entry);
@@ -121,7 +137,9 @@ class ProgressWorker {
   /// Runs `step`. Adds rank, peers and label of `entry` to errors that lack them.
   template <class Step>
   auto explained(const Active& entry, const Step& step);
-  void watch(double elapsed_s);
+  static void wait_for(Active& entry, Wait wait);
+  /// Counts the time that operations wait. `progressed`: one has started or ended.
+  void watch(double elapsed_s, bool progressed);
   [[noreturn]] void give_up(const Active& late);
   void fail_everything(const std::exception_ptr& error);
   void pause(bool progressed);

@@ -187,6 +187,41 @@ TEST(ProgressWorkerFailure, TimesOutWithADiagnosis) {
   EXPECT_THROW(worker.drain(), CommError);
 }
 
+TEST(ProgressWorkerFailure, TimesOutWhenTheDeviceDoesNotEndItsWork) {
+  const auto never = std::make_shared<ScriptedEvent>();
+  const auto work = [never]() -> EventPtr { return never; };
+  std::vector<OpContext> contexts(3, {.label = {.bucket = 1, .round = 3}});
+  contexts[0].ready = never;
+  contexts[1].prepare = work;
+  contexts[2].finish = work;
+  for (OpContext& context : contexts) {
+    Script script;
+    script.may_end = 1U;
+    ProgressWorker worker({.rank = 4, .timeout_s = 0.05});
+    Request request = worker.submit(scripted(script, 0), std::move(context));
+    EXPECT_TRUE(failure_of(request).starts_with(
+        "rank 4: exchange of bucket 1, round 3: no end after 0.05 s (comm.timeout_s): the work on "
+        "this rank's device"))
+        << failure_of(request);
+  }
+}
+
+TEST(ProgressWorkerFailure, GivesTheDeviceTimeWhileOtherOperationsEnd) {
+  Script script;
+  script.may_end = ~0U;
+  // Above the time that one turn of the worker counts for, however long the turn was.
+  ProgressWorker worker({.timeout_s = 0.6});
+  const auto ready = std::make_shared<ScriptedEvent>();
+  Request request = worker.submit(scripted(script, 0), {.ready = ready});
+  for (int turn = 0; turn < 80; ++turn) {
+    worker.submit(scripted(script, 1), {}).wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_FALSE(request.done());
+  ready->happen();
+  request.wait();
+}
+
 TEST(ProgressWorkerFailure, FailsEverythingWithTheFirstError) {
   for (const bool in_start : {true, false}) {
     Script script;

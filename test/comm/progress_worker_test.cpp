@@ -215,6 +215,32 @@ TEST(ProgressWorker, SleepsBetweenTurnsInsteadOfSpinning) {
   request.wait();
 }
 
+TEST(ProgressWorker, TakesTheLongPauseOnlyWhenItHoldsNothing) {
+  // Behind a long pause nothing below would end.
+  Script script;
+  script.may_end = 7U;
+  ProgressWorker worker({.long_pause = std::chrono::hours(1)});
+  const auto ready = std::make_shared<ScriptedEvent>();
+  const auto prepared = std::make_shared<ScriptedEvent>();
+  const auto finished = std::make_shared<ScriptedEvent>();
+  const auto after = std::make_shared<RequestState>();
+  const Request first =
+      worker.submit(scripted(script, 0), {.ready = ready,
+                                          .prepare = [prepared] { return prepared; },
+                                          .finish = [finished] { return finished; }});
+  const Request second = worker.submit(scripted(script, 1), {.after = after});
+  expect_started(script, {});
+  ready->happen();
+  // The worker has seen it, and waits for the next one.
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  prepared->happen();
+  expect_started(script, {0});
+  EXPECT_FALSE(first.done());
+  finished->happen();
+  after->complete();
+  expect_started(script, {0, 1});
+}
+
 TEST(ProgressWorker, DestroysWhatIsInFlightWhenItStops) {
   Script script;
   {

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/stream.hpp"
 #include "comm/progress_worker.hpp"
 
 namespace gossamer {
@@ -44,6 +45,19 @@ class ScriptedOperation : public Operation {
  private:
   Script& script_;
   int number_;
+};
+
+/// Happens when the test says so.
+class ScriptedEvent : public Event {
+ public:
+  void happen() { done_ = true; }
+  [[nodiscard]] bool done() const override { return done_; }
+  void wait() const override {
+    while (!done_) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<bool> done_ = false;
 };
 
 inline std::unique_ptr<Operation> scripted(Script& script, int number) {

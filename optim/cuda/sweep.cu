@@ -2,6 +2,8 @@
 // waits for the host or the device: the kernel reads the factor of the gradients from the device's
 // memory when it runs.
 
+#include <optional>
+
 #include "optim/cuda/launch.cuh"
 #include "optim/cuda/sweep_table.hpp"
 #include "optim/cuda_kernels.hpp"
@@ -47,22 +49,24 @@ void launch_table(const Stream& stream, Phase phase,
 }
 
 template <class Rule, class T, class G = T>
-void sweep_typed(const Rule& rule, const Stream& stream, const BlockUpdate& update) {
-  SweepLaunches<Rule, T, G>(rule, update).run([&stream](Phase phase, const auto& table) {
+void sweep_typed(const Rule& rule, const Stream& stream, const BlockUpdate& update,
+                 const ConstBlock& source) {
+  SweepLaunches<Rule, T, G>(rule, update, source).run([&stream](Phase phase, const auto& table) {
     launch_table<Rule, T, G>(stream, phase, table);
   });
 }
 
 template <class Rule>
-void sweep_some_inboxes(const Rule& rule, const Stream& stream, const BlockUpdate& update) {
+void sweep_some_inboxes(const Rule& rule, const Stream& stream, const BlockUpdate& update,
+                        const ConstBlock& source) {
   switch (update.parameters.dtype) {
     case DType::kFloat32:
       if (update.rounded.data != nullptr) {
-        return sweep_typed<Rule, float, BFloat16>(rule, stream, update);
+        return sweep_typed<Rule, float, BFloat16>(rule, stream, update, source);
       }
-      return sweep_typed<Rule, float>(rule, stream, update);
+      return sweep_typed<Rule, float>(rule, stream, update, source);
     case DType::kFloat64:
-      return sweep_typed<Rule, double>(rule, stream, update);
+      return sweep_typed<Rule, double>(rule, stream, update, source);
     case DType::kBFloat16:
     case DType::kInt64:
     case DType::kUInt8:
@@ -71,26 +75,37 @@ void sweep_some_inboxes(const Rule& rule, const Stream& stream, const BlockUpdat
   throw std::logic_error("cuda_sweep: parameters must be float32 or float64");
 }
 
+/// Memory for work given to a stream while this object lives.
+class StreamMemory {
+ public:
+  StreamMemory(const Stream& stream, std::int64_t bytes) : stream_(native(stream)) {
+    cuda_check(cudaMallocAsync(&data_, static_cast<std::size_t>(bytes), stream_),
+               "cudaMallocAsync");
+  }
+  ~StreamMemory() { cudaFreeAsync(data_, stream_); }
+  StreamMemory(const StreamMemory&) = delete;
+  StreamMemory& operator=(const StreamMemory&) = delete;
+  [[nodiscard]] void* data() const { return data_; }
+
+ private:
+  cudaStream_t stream_;
+  void* data_ = nullptr;
+};
+
 }  // namespace
 
 template <class Rule>
 void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update) {
   const CudaDeviceScope scope(stream.device().index);
-  BlockUpdate rest = update;
-  // Mix the inboxes that do not fit into one table in launches of their own, before the last
-  // launch.
-  while (rest.inboxes.size() > kMaxInboxes) {
-    if (kSeesBefore<Rule> || kEveryStep<Rule>) {
-      throw std::logic_error("cuda_sweep: this rule takes at most 16 inboxes");
-    }
-    BlockUpdate part = rest;
-    part.inboxes.resize(kMaxInboxes);
-    for (Segment& segment : part.segments) segment.gradient = {};
-    sweep_some_inboxes(NoRule{}, stream, part);
-    rest.inboxes.erase(rest.inboxes.begin(), rest.inboxes.begin() + kMaxInboxes);
-    rest.keep = 1.0;
+  std::optional<StreamMemory> memory;
+  Block mixed = update.parameters;
+  if (kNeedsBefore<Rule> && update.inboxes.size() > kMaxInboxes) {
+    mixed.data = memory.emplace(stream, mixed.bytes()).data();
   }
-  sweep_some_inboxes(rule, stream, rest);
+  in_portions(rule, update, mixed,
+              [&stream](const auto& some, const BlockUpdate& part, const ConstBlock& source) {
+                sweep_some_inboxes(some, stream, part, source);
+              });
 }
 
 void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inbox>& inboxes) {

@@ -29,6 +29,7 @@ inline constexpr std::int64_t kVectorsPerThread = 4;
 
 inline constexpr int kMaxSegments = 512;
 inline constexpr int kMaxCoefficients = 16;
+/// Of one launch; in_portions() mixes more.
 inline constexpr int kMaxInboxes = 16;
 
 template <class T>
@@ -54,6 +55,8 @@ struct SweepSegment {
 template <class Coefficients, class T, class G>
 struct SweepTable {
   T* parameters = nullptr;
+  /// What mixing begins with: the parameters, or the result of an earlier launch.
+  const T* source = nullptr;
   G* rounded = nullptr;
   std::array<T*, kMaxStates> states = {};
   std::array<const T*, kMaxInboxes> inboxes = {};
@@ -114,7 +117,7 @@ struct SweepThread {
  private:
   template <std::int64_t kCount>
   GOSSAMER_HOST_DEVICE Pack<T, kCount> mixed(std::int64_t place) const {
-    auto x = load_pack<Pack<T, kCount>>(table.parameters + place);
+    auto x = load_pack<Pack<T, kCount>>(table.source + place);
     if (table.num_inboxes == 0) return x;
     for (std::size_t lane = 0; lane < kCount; ++lane) x.lanes[lane] *= table.keep;
     for (std::size_t k = 0; k < static_cast<std::size_t>(table.num_inboxes); ++k) {
@@ -206,6 +209,35 @@ struct NoRule {
   GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>&, T&, T, std::array<T, 0>&) {}
 };
 
+/// Whether a rule needs the parameters as they were before mixing.
+template <class Rule>
+inline constexpr bool kNeedsBefore = kSeesBefore<Rule> || kEveryStep<Rule>;
+
+/// Cuts the step of a block into portions of at most kMaxInboxes inboxes, and calls
+/// `sweep(rule, update, source)` for each; `source` as in SweepTable. All portions but the last
+/// only mix, into `mixed`, a block like the parameters. Rules that do not need the parameters as
+/// they were can give the parameters themselves.
+template <class Rule, class Sweep>
+void in_portions(const Rule& rule, BlockUpdate update, const Block& mixed, const Sweep& sweep) {
+  ConstBlock source = update.parameters;
+  BlockUpdate part;
+  if (update.inboxes.size() > kMaxInboxes) {
+    part.parameters = mixed;
+    part.segments = update.segments;
+    for (Segment& segment : part.segments) segment.gradient = {};
+  }
+  while (update.inboxes.size() > kMaxInboxes) {
+    const auto end = update.inboxes.begin() + kMaxInboxes;
+    part.keep = update.keep;
+    part.inboxes.assign(update.inboxes.begin(), end);
+    sweep(NoRule{}, part, source);
+    update.inboxes.erase(update.inboxes.begin(), end);
+    update.keep = 1.0;
+    source = mixed;
+  }
+  sweep(rule, update, source);
+}
+
 /// Cuts the step of a block into launches. All segments of one phase share a launch, unless they do
 /// not fit into one table. Calls `launch(phase, table)` for each; the table is valid during that
 /// call.
@@ -215,9 +247,12 @@ class SweepLaunches {
   using Coefficients = typename Rule::template Coefficients<T>;
   using Table = SweepTable<Coefficients, T, G>;
 
-  /// The update must have at most kMaxInboxes inboxes. Both references must outlive the object.
-  SweepLaunches(const Rule& rule, const BlockUpdate& update) : rule_(rule), update_(update) {
+  /// The update must have at most kMaxInboxes inboxes. `source`: as in SweepTable. Both references
+  /// must outlive the object.
+  SweepLaunches(const Rule& rule, const BlockUpdate& update, const ConstBlock& source)
+      : rule_(rule), update_(update) {
     table_.parameters = static_cast<T*>(update.parameters.data);
+    table_.source = static_cast<const T*>(source.data);
     table_.rounded = static_cast<G*>(update.rounded.data);
     for (std::size_t k = 0; k < table_.states.size(); ++k) {
       table_.states[k] = static_cast<T*>(update.states[k]);
@@ -282,6 +317,7 @@ class SweepLaunches {
     }
     const auto fits = [](const auto* address) { return is_aligned<kLanes<T>>(address); };
     bool aligned = fits(table_.parameters + segment.offset) &&
+                   fits(table_.source + segment.offset) &&
                    fits(static_cast<const G*>(segment.gradient.data));
     if (table_.rounded != nullptr) aligned = aligned && fits(table_.rounded + segment.offset);
     for (int k = 0; k < Rule::kNumStates; ++k) {

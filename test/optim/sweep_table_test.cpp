@@ -19,7 +19,9 @@
 #include "optim/registry.hpp"
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"
+#include "optim/rules/extra.hpp"
 #include "optim/rules/qadam.hpp"
+#include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
 
 namespace gossamer {
@@ -44,13 +46,17 @@ void run_table(const typename SweepLaunches<Rule, T, G>::Table& table) {
 template <class Rule, class T, class G>
 int run_like_a_gpu(const Rule& rule, const BlockUpdate& update) {
   int num_launches = 0;
-  SweepLaunches<Rule, T, G>(rule, update).run([&](Phase phase, const auto& table) {
-    ++num_launches;
-    if (phase == Phase::kFirst) run_table<Rule, T, G, Phase::kFirst>(table);
-    if (phase == Phase::kMiddle) run_table<Rule, T, G, Phase::kMiddle>(table);
-    if (phase == Phase::kLast) run_table<Rule, T, G, Phase::kLast>(table);
-    if (phase == Phase::kOnly) run_table<Rule, T, G, Phase::kOnly>(table);
-  });
+  const Buffer scratch(update.parameters.numel, update.parameters.dtype);
+  const Block mixed = kNeedsBefore<Rule> ? scratch.block() : update.parameters;
+  const auto sweep = [&num_launches]<class Some>(const Some& some, const BlockUpdate& part,
+                                                 const ConstBlock& source) {
+    using Written = std::conditional_t<std::is_same_v<Some, NoRule>, T, G>;
+    SweepLaunches<Some, T, Written>(some, part, source).run([&](Phase phase, const auto& table) {
+      ++num_launches;
+      with_phase<Some>(phase, [&]<Phase kPhase>() { run_table<Some, T, Written, kPhase>(table); });
+    });
+  };
+  in_portions(rule, update, mixed, sweep);
   return num_launches;
 }
 
@@ -217,6 +223,12 @@ const std::vector<Case> kCases = {
        check_rule(AccumAdamRule<Decay::kDecoupled>{kMoments, 4}, "accum_adamw", "accum_iter: 4",
                   layout);
      }},
+    {"qg_sgd", [](const Layout& layout) { check_rule(QuasiGlobalRule{}, "qg_sgd", "", layout); }},
+    {"extra",
+     [](const Layout& layout) {
+       check_rule(ExtraRule<MomentumRule<false>>{{0.9}}, "extra",
+                  "rule: {name: sgd, momentum: 0.9}", layout);
+     }},
 };
 
 class SweepTable : public testing::TestWithParam<Case> {};
@@ -230,7 +242,7 @@ TEST_P(SweepTable, GivesTheSameBitsForAllSizes) {
 }
 
 TEST_P(SweepTable, GivesTheSameBitsForAllNumbersOfInboxes) {
-  for (const std::int64_t count : {0, 1, 2, 3, kMaxInboxes}) {
+  for (const std::int64_t count : {0, 1, 2, 3, kMaxInboxes, kMaxInboxes + 1, 2 * kMaxInboxes + 3}) {
     GetParam().check({.sizes = {70, 5000}, .num_inboxes = count});
   }
 }

@@ -7,7 +7,7 @@
 # folder that travels along.
 #
 #   pack     on a Debian 12 with a network: fetches the other packages that the build needs and
-#            unpacks them into FOLDER (build/gpu-deps, 22 MB); nothing is installed. Take the
+#            unpacks them into FOLDER (build/gpu-deps, 29 MB); nothing is installed. Take the
 #            project with that folder to the other machine.
 #   (else)   builds into build/gpu. Without FOLDER what the machine has is used. MPI is used if
 #            there is one; without it ranks are threads of one process. --test runs the tests,
@@ -21,7 +21,7 @@ cd -- "$root"
 # Debian 12's versions; any newer patch of them will do.
 packages=(libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 libyaml-cpp-dev libyaml-cpp0.7
   libeigen3-dev libspectra-dev nlohmann-json3-dev libcli11-dev zlib1g-dev zlib1g libgtest-dev
-  libgmock-dev libjemalloc-dev libjemalloc2)
+  libgmock-dev libjemalloc-dev libjemalloc2 libssl-dev libssl3)
 
 pack() {
   local folder work
@@ -44,6 +44,9 @@ pack() {
     cp -a "$work"/unpacked/lib/x86_64-linux-gnu/. "$folder/usr/lib/x86_64-linux-gnu/"
     ln -sf libz.so.1 "$folder/usr/lib/x86_64-linux-gnu/libz.so"
   fi
+  # Debian keeps two of OpenSSL's headers where only its own compiler looks.
+  cp -a "$folder"/usr/include/x86_64-linux-gnu/openssl/. "$folder/usr/include/openssl/"
+  rm -f -- "$folder"/usr/lib/x86_64-linux-gnu/lib{crypto,ssl}.a
   rm -rf -- "$folder"/usr/share/doc "$folder"/usr/share/man "$folder"/usr/share/lintian \
     "$folder"/usr/src
   say "build_gpu: $(du -sh "$folder" | cut -f1) in $folder. On the other machine, type:" \

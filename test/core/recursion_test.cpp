@@ -90,22 +90,16 @@ bool fits(const Setup& setup) {
   return true;
 }
 
-/// One topology for each kind of round. The sanitizers run these alone.
+/// One topology for each kind of round.
 constexpr std::array<std::string_view, 9> kKinds = {
     "ring",      "complete",      "one-peer-exp",         "static-ring", "rare",
     "irregular", "random-groups", "alternating-exp-ring", "hierarchical"};
 
+/// Every algorithm on topologies that it is for, and gossip on every topology.
 std::vector<Setup> all_setups() {
   std::vector<Setup> setups;
   for (int n = 1; n <= 8; ++n) {
-    // The sanitizers make these sizes slow, and they add no new case.
-    if (kSanitized && (n == 2 || n == 5 || n >= 7)) continue;
-    // Under sanitizers six ranks are for three nodes of two and two nodes of three alone.
-    const bool only_nodes = kSanitized && n == 6;
     for (const auto& [algorithm, options] : kAlgorithmVariants) {
-      if (only_nodes) break;
-      // Another test runs gossip on all topologies. An algorithm that sends like gossip runs here
-      // on one topology of each kind.
       if (std::string_view(algorithm) == "gossip") continue;
       setups.push_back({algorithm, topology_for(algorithm, "ring"), n, n, options});
       if (std::string_view(algorithm) == "choco") {
@@ -127,16 +121,48 @@ std::vector<Setup> all_setups() {
       if (n % 2 == 0) setups.push_back({algorithm, "hierarchical", n, 2, options});
     }
     for (const std::string& topology : all_topologies()) {
-      if (kSanitized && (n == 1 || std::ranges::find(kKinds, topology) == kKinds.end())) continue;
       for (int local = 1; local <= n; ++local) {
         if (n % local != 0 || (!looks_at_nodes(topology) && local != n)) continue;
-        if (only_nodes && (local == 1 || local == n)) continue;
         const Setup setup{"gossip", topology, n, local};
         if (fits(setup)) setups.push_back(setup);
       }
     }
   }
   return setups;
+}
+
+/// Whether a setup is among those that stand for all: one rank, two, three, four, and six in nodes
+/// of two and of three, with one topology for each kind of round. The other setups are the suites
+/// called Wide. The sanitizers leave out two ranks, which add no case.
+bool stands_for_all(const Setup& setup) {
+  if (setup.num_ranks == 6 ? setup.node_size == 1 || setup.node_size == 6
+                           : setup.num_ranks > 4 || (kSanitized && setup.num_ranks == 2)) {
+    return false;
+  }
+  if (setup.algorithm != "gossip") return true;
+  return setup.num_ranks > 1 && std::ranges::find(kKinds, setup.topology) != kKinds.end();
+}
+
+/// Whether a setup is among those on which rules and gradient policies are tested. They meet the
+/// algorithm at one place, the sweep, and its topology only through the number of inboxes and
+/// their weights.
+bool tests_policies(const Setup& setup) {
+  if (!stands_for_all(setup) || setup.num_ranks == 2 || setup.num_ranks == 3) return false;
+  constexpr std::array<std::string_view, 4> kInboxes = {"ring", "complete", "irregular",
+                                                        "hierarchical"};
+  return setup.algorithm != "gossip" ||
+         std::ranges::find(kInboxes, setup.topology) != kInboxes.end();
+}
+
+/// The setups of `setups` for which `test` gives `wanted`.
+template <class Test>
+std::vector<Setup> those(std::vector<Setup> setups, const Test& test, bool wanted = true) {
+  std::erase_if(setups, [&](const Setup& setup) { return test(setup) != wanted; });
+  return setups;
+}
+
+std::vector<Setup> gossip_setups() {
+  return those(all_setups(), [](const Setup& setup) { return setup.algorithm == "gossip"; });
 }
 
 TEST(Variants, HoldEveryAlgorithm) {
@@ -191,7 +217,27 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(Setups, EveryAlgorithm, testing::ValuesIn(all_setups()), setup_name);
+INSTANTIATE_TEST_SUITE_P(Setups, EveryAlgorithm,
+                         testing::ValuesIn(those(all_setups(), stands_for_all)), setup_name);
+INSTANTIATE_TEST_SUITE_P(Wide, EveryAlgorithm,
+                         testing::ValuesIn(those(all_setups(), stands_for_all, false)), setup_name);
+
+class EveryPolicy : public EveryAlgorithm {};
+INSTANTIATE_TEST_SUITE_P(Setups, EveryPolicy,
+                         testing::ValuesIn(those(all_setups(), tests_policies)), setup_name);
+INSTANTIATE_TEST_SUITE_P(Wide, EveryPolicy,
+                         testing::ValuesIn(those(all_setups(), tests_policies, false)), setup_name);
+
+class EveryTopology : public EveryAlgorithm {};
+INSTANTIATE_TEST_SUITE_P(Setups, EveryTopology,
+                         testing::ValuesIn(kSanitized ? those(gossip_setups(), stands_for_all)
+                                                      : gossip_setups()),
+                         setup_name);
+
+TEST_P(EveryTopology, FollowsTheRecursion) {
+  const Problem plain = problem();
+  EXPECT_LE(largest_difference(run_pipeline(plain), expected_trajectory(plain)), 1e-12);
+}
 
 TEST_P(EveryAlgorithm, FollowsTheRecursion) { expect_recursion(problem()); }
 
@@ -201,14 +247,14 @@ TEST_P(EveryAlgorithm, GivesTheSameBitsWhereverStreamsLag) {
   expect_same_where_streams_lag(late, kLaggingPlaces);
 }
 
-TEST_P(EveryAlgorithm, FollowsTheRecursionWithAccumAdamW) {
+TEST_P(EveryPolicy, FollowsTheRecursionWithAccumAdamW) {
   Problem adaptive = problem();
   adaptive.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
   adaptive.lr = 0.02;
   expect_recursion(adaptive);
 }
 
-TEST_P(EveryAlgorithm, FollowsTheRecursionWithRulesThatSeeMixing) {
+TEST_P(EveryPolicy, FollowsTheRecursionWithRulesThatSeeMixing) {
   for (const char* inner : {"", "sgd", "accum_adamw"}) {
     Problem sees = problem();
     sees.rule.type = *inner == 0 ? "qg_sgd" : "extra";
@@ -277,7 +323,7 @@ TEST(SharedMoments, FollowTheRecursion) {
   }
 }
 
-TEST_P(EveryAlgorithm, FollowsTheRecursionWhereGradientsAreMissing) {
+TEST_P(EveryPolicy, FollowsTheRecursionWhereGradientsAreMissing) {
   Problem holes = problem();
   // Every rank has a pattern of its own. In some steps no rank has a gradient for parameter 1.
   holes.present = [](int rank, int step, std::int64_t parameter) {
@@ -290,7 +336,7 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWhereGradientsAreMissing) {
   expect_recursion(holes);
 }
 
-TEST_P(EveryAlgorithm, FollowsTheRecursionWithEveryWayOfClipping) {
+TEST_P(EveryPolicy, FollowsTheRecursionWithEveryWayOfClipping) {
   std::vector<ClipMode> modes = {ClipMode::kPerBucket, ClipMode::kGlobal, ClipMode::kDelayedGlobal};
   // Under sanitizers one mode for each number of ranks.
   if (kSanitized) modes = {modes[static_cast<std::size_t>(problem().num_ranks) % modes.size()]};
@@ -313,7 +359,7 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWithEveryWayOfClipping) {
   }
 }
 
-TEST_P(EveryAlgorithm, FollowsTheRecursionWhereStepsAreSkipped) {
+TEST_P(EveryPolicy, FollowsTheRecursionWhereStepsAreSkipped) {
   Problem broken = problem();
   broken.gradients = {
       .clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 2.0, .nonfinite = NonFinite::kSkip};
@@ -326,7 +372,7 @@ TEST_P(EveryAlgorithm, FollowsTheRecursionWhereStepsAreSkipped) {
   expect_recursion(broken);
 }
 
-TEST_P(EveryAlgorithm, TrainsAModelInBFloat16LikeItsMasterCopy) {
+TEST_P(EveryPolicy, TrainsAModelInBFloat16LikeItsMasterCopy) {
   Problem rounded = problem();
   rounded.num_steps = 6;
   rounded.rounds_gradients = true;
@@ -343,7 +389,7 @@ TEST_P(EveryAlgorithm, TrainsAModelInBFloat16LikeItsMasterCopy) {
   expect_same_where_streams_lag(rounded, std::array{Where::kDevice});
 }
 
-TEST_P(EveryAlgorithm, RepeatsBitForBitWhateverTheBuckets) {
+TEST_P(EveryPolicy, RepeatsBitForBitWhateverTheBuckets) {
   Problem one = problem();
   one.dtype = DType::kFloat32;
   one.bucket_bytes = 1 << 20;
@@ -390,7 +436,10 @@ bool encodes(const Topology& topology, int num_rounds) {
 }
 
 class EveryCodedAlgorithm : public EveryAlgorithm {};
-INSTANTIATE_TEST_SUITE_P(Setups, EveryCodedAlgorithm, testing::ValuesIn(coded_setups()),
+INSTANTIATE_TEST_SUITE_P(Setups, EveryCodedAlgorithm,
+                         testing::ValuesIn(those(coded_setups(), stands_for_all)), setup_name);
+INSTANTIATE_TEST_SUITE_P(Wide, EveryCodedAlgorithm,
+                         testing::ValuesIn(those(coded_setups(), stands_for_all, false)),
                          setup_name);
 
 TEST_P(EveryCodedAlgorithm, FollowsTheRecursion) {
@@ -450,7 +499,11 @@ std::vector<Setup> coded_mixing_setups() {
 }
 
 class EveryCodedMixing : public EveryAlgorithm {};
-INSTANTIATE_TEST_SUITE_P(Setups, EveryCodedMixing, testing::ValuesIn(coded_mixing_setups()),
+INSTANTIATE_TEST_SUITE_P(Setups, EveryCodedMixing,
+                         testing::ValuesIn(those(coded_mixing_setups(), stands_for_all)),
+                         setup_name);
+INSTANTIATE_TEST_SUITE_P(Wide, EveryCodedMixing,
+                         testing::ValuesIn(those(coded_mixing_setups(), stands_for_all, false)),
                          setup_name);
 
 TEST_P(EveryCodedMixing, KeepsTheMean) { expect_the_same_mean(problem()); }
@@ -499,8 +552,8 @@ class EveryAlgorithmOnAGrid : public EveryAlgorithm {
     return problem;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Setups, EveryAlgorithmOnAGrid, testing::ValuesIn(grid_setups()),
-                         setup_name);
+INSTANTIATE_TEST_SUITE_P(Setups, EveryAlgorithmOnAGrid,
+                         testing::ValuesIn(those(grid_setups(), stands_for_all)), setup_name);
 
 TEST_P(EveryAlgorithmOnAGrid, MovesTheMeanAsPlainMixingDoes) {
   // The gradients are linear in the parameters and have the same slope on all ranks. So the mean of

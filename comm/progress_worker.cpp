@@ -64,8 +64,10 @@ Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext c
 }
 
 void ProgressWorker::drain() {
+  is_draining_ = true;
   std::unique_lock lock(mutex_);
   pulse_->wait(lock, drained_, {.what = "communication"}, [this] { return in_flight_ == 0; });
+  is_draining_ = false;
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -224,9 +226,14 @@ bool ProgressWorker::test_active() {
   return true;
 }
 
+bool ProgressWorker::is_awaited(const Active& entry) const {
+  if (!entry.operation) return false;
+  return !entry.operation->is_letter() || entry.completion.is_awaited() || is_draining_;
+}
+
 void ProgressWorker::watch(double elapsed_s) {
   for (Active& entry : active_) {
-    if (!entry.operation) continue;
+    if (!is_awaited(entry)) continue;
     entry.waited_s += elapsed_s;
     if (entry.waited_s > config_.timeout_s) give_up(entry);
   }

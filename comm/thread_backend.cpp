@@ -97,6 +97,8 @@ class ThreadOperation : public Operation {
     return false;
   }
 
+  [[nodiscard]] bool is_letter() const override { return config_.kind == MeetingKind::kLetter; }
+
   [[nodiscard]] std::vector<int> waiting_for() const override {
     std::vector<int> late;
     if (meeting_ && meeting_->complete()) return late;

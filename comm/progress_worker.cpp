@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "base/text.hpp"
+#include "base/thread.hpp"
 
 namespace gossamer {
 namespace {
@@ -27,7 +28,7 @@ constexpr double kLongestTurn = 0.5;
 ProgressWorker::ProgressWorker(Config config)
     : config_(std::move(config)),
       pulse_(std::make_shared<WorkerPulse>(config_.rank, config_.timeout_s + config_.margin_s)),
-      thread_([this] { run(); }) {}
+      thread_(start_thread([this] { run(); })) {}
 
 ProgressWorker::~ProgressWorker() { stop(); }
 

@@ -1,6 +1,7 @@
 // The parts of the trainer: files it writes, agreement between ranks, progress, reports.
 
 #include "test/apps/folder.hpp"
+#include "test/comm/forwarding_communicator.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -12,9 +13,11 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
 #include "apps/train/agreement.hpp"
+#include "apps/train/model_ema.hpp"
 #include "apps/train/model_file.hpp"
 #include "apps/train/progress_line.hpp"
 #include "base/text.hpp"
@@ -22,6 +25,22 @@
 
 namespace gossamer::apps {
 namespace {
+
+TEST(ModelEma, AveragesOverTheRanks) {
+  const auto body = [](Communicator& communicator, const World& world) {
+    const torch::nn::Linear linear(2, 1);
+    {
+      const torch::NoGradGuard no_grad;
+      linear->weight.fill_(world.rank);
+    }
+    const ModelEma ema(*linear, 0.5);
+    OwnedSums owned(communicator);
+    ema.use(owned);
+    EXPECT_EQ(linear->weight[0][0].item<float>(), 0.5F);
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", {.num_ranks = 2, .log_level = LogLevel::kError}, body), 0);
+}
 
 TEST(ModelFile, HoldsNamesTypesShapesAndValues) {
   const Folder folder;

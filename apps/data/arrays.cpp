@@ -28,7 +28,7 @@ class ArrayFiles {
   explicit ArrayFiles(std::string path) : path_(std::move(path)) {
     if (fs::is_directory(path_)) return;
     try {
-      file_.emplace(path_);
+      file_.emplace(path_, SymbolicLink::kFollowed);
     } catch (const CheckpointError& error) {
       throw DataError(error.what());
     }

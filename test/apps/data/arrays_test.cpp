@@ -100,6 +100,11 @@ TEST(Arrays, ComeFromASafetensorsFile) {
   EXPECT_EQ(values_of(*data.validation, 0), (std::vector<float>{5, 6}));
   EXPECT_EQ(data.train->shape().num_outputs, 2);
 
+  // As in caches of data.
+  const std::string link = folder.file("link");
+  std::filesystem::create_symlink(path, link);
+  EXPECT_EQ(load(link).train->size(), 2);
+
   write_bytes(path, read_file(path).substr(0, 40));
   EXPECT_TRUE(contains(error_of(path), path));
   EXPECT_TRUE(contains(error_of(folder.file("nothing")), "nothing"));

@@ -20,12 +20,24 @@ std::string sizes_of(const Samples& samples) {
                 samples.target() == TargetKind::kClasses ? " classes" : " numbers to predict");
 }
 
+/// Errors are about files that the path leads to, so they begin with its key.
+Dataset load(const RunConfig& config) {
+  try {
+    return config.data->load(config.seed);
+  } catch (const DataError& error) {
+    const bool has_path = std::ranges::find(config.resolved, "data.path", &ResolvedValue::path) !=
+                          config.resolved.end();
+    if (!has_path) throw;
+    throw DataError(concat("data.path: ", error.what()));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const Dataset> SharedData::get(const RunConfig& config) {
   const std::lock_guard lock(mutex_);
   if (!data_ || seed_ != config.seed) {
-    data_ = std::make_shared<const Dataset>(config.data->load(config.seed));
+    data_ = std::make_shared<const Dataset>(load(config));
     seed_ = config.seed;
   }
   return data_;

@@ -251,7 +251,7 @@ class OneRank(CliCase):
         train = ["train", "tiny.yaml", "data={name: text, path: text, context: 8}",
                  "model={name: gpt, layers: 1, d_model: 8, heads: 1}"]
         done = self.two_folders(train, train, code=3)
-        self.expect_once("on rank 1: text: ", done.stderr)
+        self.expect_once("on rank 1: data.path: text: ", done.stderr)
         # Files of other sizes: ranks would make other numbers of steps.
         self.write("other/text", "abc" * 3000)
         done = self.two_folders(train, train, code=2)

@@ -144,6 +144,8 @@ class RunFolder(CliCase):
         job.kill()
         job.wait()
         self.assertEqual(self.status()["state"], "running")
+        # Without --once it goes on as long as the run does.
+        self.assertIn("out  died  step ", self.gossamer("watch", "out").stdout)
         # It fails before it has something to write, so the earlier run's files stay.
         done = self.gossamer("train", "tiny.yaml", K_RUNAWAY, code=76)
         self.assertRegex(done.stderr, r"the run that was in out died after step \d+")

@@ -20,7 +20,7 @@ Batch BatchLoader::make(std::int64_t number) {
   if (setup_.augmentation.enabled()) {
     Random random(setup_.seed, kAugmentStream | static_cast<std::uint64_t>(setup_.rank) << 40U |
                                    static_cast<std::uint64_t>(number));
-    augment(batch.inputs, setup_.augmentation, random);
+    augment(batch.inputs, setup_.augmentation, setup_.samples->background(), random);
   }
   return batch;
 }

@@ -25,7 +25,7 @@ namespace {
 /// one rank alone, the others are in their first jointly(), and learn of it there.
 int leave_together(const std::string& to_stdout, std::string error, ExitCode code) {
   while (error.ends_with('\n')) error.pop_back();
-  return launch(default_backend(), {}, [&](Communicator& communicator, const World& world) {
+  const auto leave = [&](Communicator& communicator, const World& world) {
     return leaving_together(world, [&] {
       jointly(communicator, [&] {
         if (code != ExitCode::kDone) throw JointFailure(error, code);
@@ -34,7 +34,15 @@ int leave_together(const std::string& to_stdout, std::string error, ExitCode cod
       if (world.rank == 0) std::cout << to_stdout << std::flush;
       return static_cast<int>(ExitCode::kDone);
     });
-  });
+  };
+  try {
+    return launch(default_backend(), {}, leave);
+  } catch (const std::exception&) {
+    // The system gives no thread even for one rank.
+    std::cout << to_stdout << std::flush;
+    if (!error.empty()) std::cerr << error << std::endl;
+    return static_cast<int>(code);
+  }
 }
 
 /// CLI11 would only say that a command is missing.

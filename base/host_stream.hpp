@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/stream.hpp"
+#include "base/thread.hpp"
 
 namespace gossamer {
 
@@ -39,7 +40,8 @@ class InlineStream : public Stream {
 /// of `device`, so that tests can let the stream stand for a GPU's.
 class ThreadStream : public Stream {
  public:
-  explicit ThreadStream(Device device = {}) : device_(device), thread_([this] { work_off(); }) {}
+  explicit ThreadStream(Device device = {})
+      : device_(device), thread_(start_thread([this] { work_off(); })) {}
   /// Blocks until all work is done; drops errors.
   ~ThreadStream() override;
   ThreadStream(const ThreadStream&) = delete;

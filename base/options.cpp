@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <deque>
 #include <sstream>
 
@@ -276,6 +277,18 @@ std::string Options::text(std::string_view key, const std::optional<std::string>
   const std::string value = node == nullptr ? *fallback : need_scalar(key, *node, "text").scalar;
   record(key, quote(value));
   return value;
+}
+
+std::string Options::file_path(std::string_view key,
+                               const std::optional<std::string>& fallback) const {
+  const std::string value = text(key, fallback);
+  if (!value.starts_with('~')) return value;
+  if (value != "~" && !value.starts_with("~/")) {
+    fail(key, concat(value, " begins with ~, allowed: ~/ for your home folder, or ./", value));
+  }
+  const char* home = std::getenv("HOME");
+  if (home == nullptr) fail(key, concat(value, " begins with ~, and HOME is not set"));
+  return home + value.substr(1);
 }
 
 std::string Options::choice(std::string_view key, const std::vector<std::string>& allowed,

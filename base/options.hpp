@@ -66,6 +66,9 @@ class Options {
   /// Any scalar, as the file spells it (`run: 007` is the text `007`). Without a fallback the key
   /// must be given.
   std::string text(std::string_view key, const std::optional<std::string>& fallback) const;
+  /// Text that is the path of a file or folder. A leading `~/` stands for the home folder of this
+  /// process; the recorded value keeps it.
+  std::string file_path(std::string_view key, const std::optional<std::string>& fallback) const;
   /// One of `allowed`, in either spelling (`-` or `_`); returns the spelling of `allowed`.
   std::string choice(std::string_view key, const std::vector<std::string>& allowed,
                      const std::optional<std::string>& fallback) const;

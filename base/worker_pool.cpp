@@ -4,16 +4,25 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/thread.hpp"
+
 namespace gossamer {
 
 WorkerPool::WorkerPool(int num_threads) {
   if (num_threads < 1) throw std::logic_error("WorkerPool: at least one thread is needed");
-  for (int index = 1; index < num_threads; ++index) {
-    threads_.emplace_back([this, index] { work(index); });
+  try {
+    for (int index = 1; index < num_threads; ++index) {
+      threads_.push_back(start_thread([this, index] { work(index); }));
+    }
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { stop(); }
+
+void WorkerPool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

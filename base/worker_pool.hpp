@@ -25,7 +25,8 @@ PartRange part_range(std::int64_t numel, int num_parts, int index, std::int64_t 
 
 class WorkerPool {
  public:
-  /// `num_threads` counts the caller. Throws std::logic_error for fewer than 1.
+  /// `num_threads` counts the caller. Throws std::logic_error for fewer than 1, and
+  /// std::runtime_error when the system gives no thread.
   explicit WorkerPool(int num_threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -41,6 +42,7 @@ class WorkerPool {
              const std::function<void(const PartRange&)>& work);
 
  private:
+  void stop();
   void work(int index);
   void call(const std::function<void(int)>& part, int index);
 

@@ -126,6 +126,28 @@ class TreeBuilder : public YAML::EventHandler {
   std::vector<Level> open_;
 };
 
+/// Whether a # that no quotes enclose begins a comment.
+bool holds_comment(std::string_view value) {
+  char quote = '\0';
+  char last = ' ';
+  for (std::size_t i = 0; i < value.size(); last = value[i++]) {
+    const char c = value[i];
+    const bool begins_word = std::string_view(" \t\n,[{").find(last) != std::string_view::npos;
+    if (quote != '\0') {
+      if (c == '\\' && quote == '"') {
+        ++i;
+      } else if (c == quote) {
+        quote = '\0';
+      }
+    } else if (c == '#' && begins_word) {
+      return true;
+    } else if (begins_word && (c == '"' || c == '\'')) {
+      quote = c;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 const YamlNode* YamlNode::find(std::string_view key) const {
@@ -183,6 +205,12 @@ void apply_override(YamlNode& root, std::string_view assignment) {
     throw ConfigError(source, assignment, "not an override, allowed: key.sub=value");
   }
   const std::string path(assignment.substr(0, equals));
+  if (holds_comment(assignment.substr(equals + 1))) {
+    throw ConfigError(
+        source, path,
+        "# begins a comment, and what follows would be lost; put the value in quotes, "
+        "as 'key=\"a #1\"'");
+  }
   YamlNode value;
   try {
     value = parse_yaml(assignment.substr(equals + 1), source);

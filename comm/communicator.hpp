@@ -19,7 +19,8 @@
 //
 // Letters, send() and receive(), are apart from this order: a letter waits for no other operation,
 // and no other operation waits for a letter. So two ranks may send letters although neither knows
-// when the other one looks for them.
+// when the other one looks for them. The timeout counts only the time in which somebody waits for
+// the letter's request.
 //
 // Work on the blocks before and between operations goes to stream(). An operation waits for such
 // work through an event (OpContext::ready, or the event that prepare() returns).

@@ -52,7 +52,8 @@ std::string_view default_backend();
 /// Runs `body` on every rank. Returns the exit code of the run: the code of the first rank that
 /// failed, else the first code that is not 0. When a body throws, the error is logged and no other
 /// rank is left waiting: the operations of other threads fail; under MPI the job is aborted with
-/// the exit code. Throws ConfigError for an unknown backend or impossible options.
+/// the exit code. Throws ConfigError for an unknown backend or impossible options, and
+/// std::runtime_error when the system gives no threads for ranks.
 int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body);
 
 /// The World of `rank` where all ranks share one host, as threads do. `node_size` divides `size`.

@@ -133,6 +133,7 @@ class MpiExchange : public Operation {
   }
 
   [[nodiscard]] bool lets_next_start() const override { return has_sent_; }
+  [[nodiscard]] bool is_letter() const override { return tag_ >= kFirstLetterTag; }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     std::vector<int> ranks;

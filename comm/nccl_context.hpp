@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/text.hpp"
+#include "base/thread.hpp"
 #include "comm/nccl_api.hpp"
 #include "comm/nccl_communicator.hpp"
 
@@ -35,7 +36,7 @@ class NcclContext {
         stream_(std::move(stream)),
         rank_(own_world_rank(host)),
         options_(options),
-        watchdog_([this] { watch(); }) {}
+        watchdog_(start_thread([this] { watch(); })) {}
   ~NcclContext() {
     {
       const std::lock_guard lock(mutex_);

@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "base/text.hpp"
+#include "base/thread.hpp"
 
 namespace gossamer {
 namespace {
@@ -23,7 +24,7 @@ constexpr double kLongestTurn = 0.5;
 ProgressWorker::ProgressWorker(Config config)
     : config_(std::move(config)),
       pulse_(std::make_shared<WorkerPulse>(config_.rank, config_.timeout_s + config_.margin_s)),
-      thread_([this] { run(); }) {}
+      thread_(start_thread([this] { run(); })) {}
 
 ProgressWorker::~ProgressWorker() { stop(); }
 
@@ -60,8 +61,10 @@ Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext c
 }
 
 void ProgressWorker::drain() {
+  is_draining_ = true;
   std::unique_lock lock(mutex_);
   pulse_->wait(lock, drained_, {.what = "communication"}, [this] { return in_flight_ == 0; });
+  is_draining_ = false;
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -234,9 +237,14 @@ void ProgressWorker::wait_for(Active& entry, Wait wait) {
   entry.waited_s = 0.0;
 }
 
+bool ProgressWorker::is_awaited(const Active& entry) const {
+  if (entry.wait != Wait::kPeers) return entry.wait == Wait::kDevice;
+  return !entry.operation->is_letter() || entry.completion.is_awaited() || is_draining_;
+}
+
 void ProgressWorker::watch(double elapsed_s, bool progressed) {
   const auto count = [&](Active& entry) {
-    if (entry.wait == Wait::kNone) return;
+    if (!is_awaited(entry)) return;
     if (progressed && entry.wait == Wait::kDevice) entry.waited_s = 0.0;
     entry.waited_s += elapsed_s;
     if (entry.waited_s > config_.timeout_s) give_up(entry);

@@ -13,7 +13,8 @@
 // that the worker holds (in flight and still queued) and all later ones with the same error. A
 // CommError names rank, peers, bucket and round of the operation that failed. From then on the
 // worker receives nothing more. The owners of operations that were in flight stay alive until the
-// worker is destroyed. Time in which the whole process was stopped does not count as waiting.
+// worker is destroyed. Time in which the whole process was stopped does not count as waiting. For a
+// letter only the time counts in which somebody waits for its request, or drains the worker.
 //
 // The timeout holds for peers and for this rank's device: for the event `ready`, and for the work
 // that prepare() and finish() have given to a stream (DeviceError). That work may stand on the
@@ -25,6 +26,7 @@
 //
 // Thread safety: submit(), drain(), check() and cpu_s() from any thread; hooks run on the worker.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -52,6 +54,8 @@ class Operation {
   /// Asked after start(): whether the next operation of the same channel may start before this one
   /// is over.
   [[nodiscard]] virtual bool lets_next_start() const { return true; }
+  /// A letter may wait for any time while nobody waits for it.
+  [[nodiscard]] virtual bool is_letter() const { return false; }
   /// World ranks that have not done their part yet, as far as this rank can tell. Before start():
   /// all others that take part.
   [[nodiscard]] virtual std::vector<int> waiting_for() const = 0;
@@ -140,6 +144,8 @@ class ProgressWorker {
   static void wait_for(Active& entry, Wait wait);
   /// Counts the time that operations wait. `progressed`: one has started or ended.
   void watch(double elapsed_s, bool progressed);
+  /// Whether the time that passes now counts as waiting.
+  [[nodiscard]] bool is_awaited(const Active& entry) const;
   [[noreturn]] void give_up(const Active& late);
   void fail_everything(const std::exception_ptr& error);
   void pause(bool progressed);
@@ -153,8 +159,9 @@ class ProgressWorker {
   std::size_t in_flight_ = 0;     // guarded by mutex_; submitted and active ones
   bool stopping_ = false;         // guarded by mutex_
   std::exception_ptr failure_;    // guarded by mutex_
-  std::deque<Active> starting_;   // the worker's own; in the order submitted
-  std::vector<Active> active_;    // the worker's own
+  std::atomic<bool> is_draining_ = false;
+  std::deque<Active> starting_;  // the worker's own; in the order submitted
+  std::vector<Active> active_;   // the worker's own
   /// Owners of failed operations: MPI cannot withdraw a receive that a network card knows of.
   std::vector<std::shared_ptr<void>> abandoned_;  // the worker's own
   std::thread thread_;

@@ -1,6 +1,7 @@
 #include "comm/request.hpp"
 
 #include <algorithm>
+#include <list>
 #include <stdexcept>
 
 namespace gossamer {
@@ -47,6 +48,7 @@ void RequestState::wait() const {
     event_->wait();
     return check_();
   }
+  const Waiting waiting(*this);
   std::unique_lock lock(mutex_);
   const auto is_over = [this] { return done_; };
   if (pulse_) {
@@ -94,23 +96,27 @@ void RequestState::when_all_over(StreamHold listener) {
   }
 }
 
-void RequestState::wait_for_any(const std::vector<std::shared_ptr<RequestState>>& operations) {
-  if (operations.empty()) throw std::logic_error("wait_for_any: there is nothing to wait for");
+void RequestState::wait_for_any(const Operations& awaited, const Operations& others) {
+  if (awaited.empty()) throw std::logic_error("wait_for_any: there is nothing to wait for");
   struct Bell {
     std::mutex mutex;
     std::condition_variable rings;
     bool has_rung = false;
   };
   const auto bell = std::make_shared<Bell>();
-  for (const auto& operation : operations) {
-    operation->when_over([bell](const std::exception_ptr& /*error*/) {
-      const std::lock_guard lock(bell->mutex);
-      bell->has_rung = true;
-      bell->rings.notify_all();
-    });
+  const auto ring = [bell](const std::exception_ptr& /*error*/) {
+    const std::lock_guard lock(bell->mutex);
+    bell->has_rung = true;
+    bell->rings.notify_all();
+  };
+  std::list<Waiting> waiting;
+  for (const auto& operation : awaited) {
+    waiting.emplace_back(*operation);
+    operation->when_over(ring);
   }
+  for (const auto& operation : others) operation->when_over(ring);
   std::unique_lock lock(bell->mutex);
-  const RequestState& first = *operations.front();
+  const RequestState& first = *awaited.front();
   first.pulse_->wait(lock, bell->rings, first.label_, [&bell] { return bell->has_rung; });
 }
 

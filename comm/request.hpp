@@ -12,6 +12,7 @@
 //
 // Thread safety: one thread uses a Request; the worker uses its RequestState.
 
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -52,15 +53,31 @@ class RequestState {
   /// if the operation is over, else on the thread that ends the operation, so `listener` must be
   /// quick. One listener at a time.
   void when_over(StreamHold listener);
-  /// Blocks until one of the operations is over, which may have failed. They are operations of
-  /// workers. Takes the place of their listeners. Throws CommError when the worker hangs.
-  static void wait_for_any(const std::vector<std::shared_ptr<RequestState>>& operations);
+  using Operations = std::vector<std::shared_ptr<RequestState>>;
+  /// Blocks until one of the operations is over, which may have failed; `awaited` are those that
+  /// the caller needs, `others` only wake it up too. They are operations of workers. Takes the
+  /// place of their listeners. Throws CommError when the worker hangs.
+  static void wait_for_any(const Operations& awaited, const Operations& others = {});
+  /// Whether a thread waits for this operation of a worker at this moment.
+  [[nodiscard]] bool is_awaited() const { return num_waiting_ > 0; }
   /// A stream can wait for this event instead of using when_over(); null where there is none.
   [[nodiscard]] const EventPtr& event() const { return event_; }
   /// Throws if it is known that the operation has failed. Never blocks.
   void check() const;
 
  private:
+  /// A thread that waits, from the first to the last moment.
+  class Waiting {
+   public:
+    explicit Waiting(const RequestState& state) : state_(state) { ++state_.num_waiting_; }
+    ~Waiting() { --state_.num_waiting_; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    const RequestState& state_;
+  };
+
   void end(std::exception_ptr error);
   void when_all_over(StreamHold listener);
 
@@ -71,6 +88,7 @@ class RequestState {
   std::function<void()> check_;
   mutable std::mutex mutex_;
   mutable std::condition_variable over_;
+  mutable std::atomic<int> num_waiting_ = 0;
   bool done_ = false;
   std::exception_ptr error_;
   StreamHold listener_;
@@ -93,6 +111,7 @@ class Completion {
   }
 
   [[nodiscard]] bool ended() const { return state_ == nullptr; }
+  [[nodiscard]] bool is_awaited() const { return state_ != nullptr && state_->is_awaited(); }
   void complete() { std::exchange(state_, nullptr)->complete(); }
   void fail(std::exception_ptr error) { std::exchange(state_, nullptr)->fail(std::move(error)); }
 

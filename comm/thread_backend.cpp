@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <iterator>
+#include <latch>
 #include <map>
 #include <span>
 #include <stdexcept>
@@ -14,6 +15,7 @@
 #include "base/host_stream.hpp"
 #include "base/sorted.hpp"
 #include "base/text.hpp"
+#include "base/thread.hpp"
 #include "comm/add_block.hpp"
 #include "comm/preconditions.hpp"
 #include "comm/progress_worker.hpp"
@@ -96,6 +98,8 @@ class ThreadOperation : public Operation {
     config_.group->hub().check();
     return false;
   }
+
+  [[nodiscard]] bool is_letter() const override { return config_.kind == MeetingKind::kLetter; }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     std::vector<int> late;
@@ -367,9 +371,11 @@ int run_rank(const std::shared_ptr<ThreadGroup>& group, const LaunchOptions& opt
     first ? logger.error(what) : logger.debug(what);
     return static_cast<int>(code);
   };
-  auto worker = std::make_shared<ProgressWorker>(
-      ProgressWorker::Config{.rank = world.rank, .timeout_s = options.timeout_s});
+  // Outlives the catch blocks: the others must learn of the failure before it drops operations.
+  std::shared_ptr<ProgressWorker> worker;
   try {
+    worker = std::make_shared<ProgressWorker>(
+        ProgressWorker::Config{.rank = world.rank, .timeout_s = options.timeout_s});
     ThreadCommunicator communicator(worker, group, world.rank);
     const int code = body(communicator, world);
     worker->drain();
@@ -395,14 +401,26 @@ int launch_threads(const LaunchOptions& options, const RankBody& body) {
   const auto hub = std::make_shared<ThreadHub>();
   const auto group = std::make_shared<ThreadGroup>(hub, everyone);
   std::vector<int> codes(everyone.size());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      codes[static_cast<std::size_t>(rank)] =
-          run_rank(group, options, world_of(rank, size, node_size), body);
-    });
+  // No rank begins unless all can.
+  std::latch decided(1);
+  bool begins = false;
+  std::vector<std::jthread> threads;
+  try {
+    for (int rank = 0; rank < size; ++rank) {
+      threads.push_back(start_thread<std::jthread>([&, rank] {
+        decided.wait();
+        if (!begins) return;
+        codes[static_cast<std::size_t>(rank)] =
+            run_rank(group, options, world_of(rank, size, node_size), body);
+      }));
+    }
+  } catch (...) {
+    decided.count_down();
+    throw;
   }
-  for (std::thread& thread : threads) thread.join();
+  begins = true;
+  decided.count_down();
+  threads.clear();
   if (hub->failed()) return codes[static_cast<std::size_t>(hub->failed_rank())];
   const auto failed = std::ranges::find_if(codes, [](int code) { return code != 0; });
   return failed == codes.end() ? 0 : *failed;

@@ -152,16 +152,18 @@ void Mailbox::send_along(const std::vector<OutEdge*>& edges, bool is_last) {
   }
 }
 
-void Mailbox::wait_for_news(std::vector<std::shared_ptr<RequestState>> arrivals) {
+void Mailbox::wait_for_news(RequestState::Operations awaited, bool awaits_own) {
+  RequestState::Operations others;
   for (const OutEdge& edge : out_) {
     if (!edge.letter) continue;
     const bool is_sent = edge.sent.done();
     const bool is_acknowledged = edge.acknowledged.done();
     // The caller has not seen yet that this edge is free.
     if (is_sent && is_acknowledged) return;
-    arrivals.push_back(is_sent ? edge.acknowledged.state() : edge.sent.state());
+    (awaits_own ? awaited : others)
+        .push_back(is_sent ? edge.acknowledged.state() : edge.sent.state());
   }
-  if (!arrivals.empty()) RequestState::wait_for_any(arrivals);
+  if (!awaited.empty()) RequestState::wait_for_any(awaited, others);
 }
 
 Mailbox::Taken Mailbox::take_arrived(std::int64_t step) {
@@ -210,14 +212,14 @@ Mailbox::Taken Mailbox::take(std::int64_t step) {
       for (OutEdge& edge : out_) {
         if (may_carry_mass(edge) && !edge.is_served) send_along({&edge}, /*is_last=*/false);
       }
-      std::vector<std::shared_ptr<RequestState>> awaited;
+      RequestState::Operations awaited;
       for (const InEdge& edge : in_) {
         if (overdue(edge)) awaited.push_back(edge.arrival.state());
       }
       // The letters may have come just now. Then this rank must not wait for acknowledgements: the
       // ranks that owe them may wait for its next letter.
       if (awaited.empty()) break;
-      wait_for_news(std::move(awaited));
+      wait_for_news(std::move(awaited), /*awaits_own=*/false);
     } while (std::ranges::any_of(in_, overdue));
   }
   Taken taken = take_arrived(step);
@@ -263,11 +265,11 @@ void Mailbox::close(const std::function<void(const Taken& taken)>& mix) {
     }
     send_along(edges, /*is_last=*/true);
     if (is_over()) break;
-    std::vector<std::shared_ptr<RequestState>> awaited;
+    RequestState::Operations awaited;
     for (const InEdge& edge : in_) {
       if (!edge.is_closed) awaited.push_back(edge.arrival.state());
     }
-    wait_for_news(std::move(awaited));
+    wait_for_news(std::move(awaited), /*awaits_own=*/true);
   }
   is_open_ = false;
 }

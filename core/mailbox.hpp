@@ -152,8 +152,9 @@ class Mailbox {
   [[nodiscard]] bool is_overdue(const InEdge& edge, std::int64_t step) const;
   /// Sends the same letter along all `edges`, which are free.
   void send_along(const std::vector<OutEdge*>& edges, bool is_last);
-  /// Waits until one of `arrivals` is over, or one of the letters on their way moves on.
-  void wait_for_news(std::vector<std::shared_ptr<RequestState>> arrivals);
+  /// Waits until one of `awaited` is over, or one of this rank's own letters on their way moves on.
+  /// `awaits_own`: the rank cannot go on without these either.
+  void wait_for_news(RequestState::Operations awaited, bool awaits_own);
   /// Takes the letters that have arrived.
   Taken take_arrived(std::int64_t step);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 
@@ -114,12 +115,19 @@ void SharedNumbers::share(Communicator& communicator) {
 }
 
 std::vector<double> sum_over_ranks(Communicator& communicator, std::vector<double> numbers) {
-  std::vector<double> sums(numbers.size());
+  struct Memory {
+    std::vector<double> numbers;
+    std::vector<double> sums;
+  };
+  // Owned by the operation too: a failure may end this call while the worker still writes.
+  const auto memory = std::make_shared<Memory>();
+  memory->sums.resize(numbers.size());
+  memory->numbers = std::move(numbers);
   communicator
-      .all_reduce_sum(block_of(std::span(numbers)), block_of(std::span(sums)),
-                      {.label = {.what = "sum"}})
+      .all_reduce_sum(block_of(std::span(memory->numbers)), block_of(std::span(memory->sums)),
+                      {.label = {.what = "sum"}, .owner = memory})
       .wait();
-  return sums;
+  return std::move(memory->sums);
 }
 
 std::vector<double> gather_numbers(Communicator& communicator, double number) {

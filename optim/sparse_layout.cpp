@@ -5,8 +5,10 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <stdexcept>
 
+#include "base/error.hpp"
 #include "base/text.hpp"
 
 namespace gossamer {
@@ -79,10 +81,18 @@ void encode_part(const T* x, const T* from, std::int64_t numel, std::int64_t cou
 }
 
 template <class T>
-void add_part(T* x, const std::byte* from, std::int64_t count, T weight) {
+void add_part(std::span<T> x, const std::byte* from, std::int64_t count, T weight) {
   const T* const values = reinterpret_cast<const T*>(from);
   const auto* const places = reinterpret_cast<const std::uint16_t*>(values + count);
-  for (std::int64_t i = 0; i < count; ++i) x[places[i]] += weight * values[i];
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::size_t place = places[i];
+    if (place >= x.size()) {
+      throw CommError({.label = {.what = "message of largest elements"}},
+                      concat("it names element ", place, " of a part of ", x.size(),
+                             "; the message is damaged"));
+    }
+    x[place] += weight * values[i];
+  }
 }
 
 void require_message(const ConstBlock& message, std::int64_t num_bytes) {
@@ -147,10 +157,12 @@ void SparseLayout::add_to(const Block& x, const ConstBlock& message, double weig
   require_dtype_of(x, dtype_);
   for (const Part& part : parts_) {
     const std::byte* const from = static_cast<const std::byte*>(message.data) + part.begin;
+    const auto offset = static_cast<std::size_t>(part.offset);
+    const auto numel = static_cast<std::size_t>(part.numel);
     if (dtype_ == DType::kFloat32) {
-      add_part(at<float>(x, part.offset), from, part.count, static_cast<float>(weight));
+      add_part(x.as<float>().subspan(offset, numel), from, part.count, static_cast<float>(weight));
     } else {
-      add_part(at<double>(x, part.offset), from, part.count, weight);
+      add_part(x.as<double>().subspan(offset, numel), from, part.count, weight);
     }
   }
 }

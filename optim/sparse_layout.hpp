@@ -39,7 +39,8 @@ class SparseLayout {
   /// the work; null: one thread does it.
   void encode(const Block& message, const ConstBlock& x, const ConstBlock& from, SimdPath simd,
               WorkerPool* pool = nullptr) const;
-  /// x += weight * (what the message says).
+  /// x += weight * (what the message says). Throws CommError when the message names elements that
+  /// its part does not have.
   void add_to(const Block& x, const ConstBlock& message, double weight) const;
 
  private:

@@ -13,7 +13,7 @@
 namespace gossamer {
 
 std::unique_ptr<Topology> make_from_file(const World& world, const Options& options) {
-  const std::string path = options.text("path", std::nullopt);
+  const std::string path = options.file_path("path", std::nullopt);
   TopologyFile file = read_topology_file(path);
   if (file.world_size != world.size) {
     options.fail("path",

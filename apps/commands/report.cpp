@@ -9,7 +9,9 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <unistd.h>
@@ -18,6 +20,7 @@
 #include "apps/lab/report/chart.hpp"
 #include "apps/lab/report/run_record.hpp"
 #include "apps/lab/report/timeline_picture.hpp"
+#include "apps/train/folder_lock.hpp"
 #include "apps/train/progress_line.hpp"
 #include "apps/train/run_folder.hpp"
 #include "base/error.hpp"
@@ -75,13 +78,29 @@ void report(const ReportArguments& arguments) {
   std::cout << output << ": open it in a browser\n";
 }
 
+// States of a run; others say how it has ended.
+constexpr std::string_view kStarting = "starting";
+constexpr std::string_view kRunning = "running";
+constexpr std::string_view kDied = "died";
+
+bool goes_on(const std::string& state) { return state == kStarting || state == kRunning; }
+
+/// The run, and what it is doing. A run that has been killed has left its status as it was.
+std::pair<RunRecord, std::string> look_at(const std::string& path) {
+  // First the lock: what a run writes at its end comes before it leaves its folder.
+  const bool left = is_left(path);
+  RunRecord run = read_run(path);
+  std::string state = run.status.is_null() ? std::string(kStarting) : text_in(run.status, "state");
+  if (left && goes_on(state)) state = kDied;
+  return {std::move(run), std::move(state)};
+}
+
 /// What a terminal shows of a run.
-std::string view_of(const RunRecord& run) {
+std::string view_of(const RunRecord& run, const std::string& state) {
   constexpr std::size_t kMostRanks = 64;
-  if (run.status.is_null()) return concat(run.path, "  starting\n");
-  std::string view =
-      concat(run.path, "  ", text_in(run.status, "state"), "  step ", text_in(run.status, "step"),
-             " of ", text_in(run.status, "total_steps"));
+  if (run.status.is_null()) return concat(run.path, "  ", state, "\n");
+  std::string view = concat(run.path, "  ", state, "  step ", text_in(run.status, "step"), " of ",
+                            text_in(run.status, "total_steps"));
   if (run.steps.empty()) return view + "\n  no record so far\n";
   const auto& last = run.steps.back();
   view +=
@@ -128,9 +147,9 @@ struct WatchArguments {
 void watch(const WatchArguments& arguments) {
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   for (;;) {
-    const RunRecord run = read_run(arguments.path);
+    const auto [run, state] = look_at(arguments.path);
     // Home, then the view, each line to its end, then whatever an earlier view has left below.
-    std::string view = view_of(run);
+    std::string view = view_of(run, state);
     if (terminal && !arguments.once) {
       for (std::size_t i = view.find('\n'); i != view.npos; i = view.find('\n', i + 4)) {
         view.insert(i, "\033[K");
@@ -138,9 +157,7 @@ void watch(const WatchArguments& arguments) {
       view = concat("\033[H", view, "\033[J");
     }
     std::cout << view << std::flush;
-    // A run that is starting has no status yet.
-    const bool runs = run.status.is_null() || text_in(run.status, "state") == "running";
-    if (arguments.once || !runs) return;
+    if (arguments.once || !goes_on(state)) return;
     std::this_thread::sleep_for(std::chrono::duration<double>(arguments.every_s));
   }
 }

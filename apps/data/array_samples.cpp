@@ -14,6 +14,8 @@ std::span<const Number> part(const std::vector<Number>& all, std::int64_t index,
   return std::span(all).subspan(static_cast<std::size_t>(index) * count, count);
 }
 
+float number_of(std::uint8_t pixel) { return static_cast<float>(pixel) / 127.5F - 1.0F; }
+
 }  // namespace
 
 ArraySamples::ArraySamples(const SampleShape& shape, std::int64_t size, Content content)
@@ -30,15 +32,15 @@ ArraySamples::ArraySamples(const SampleShape& shape, std::int64_t size, Content 
   }
 }
 
+float ArraySamples::background() const { return pixels().empty() ? 0.0F : number_of(0); }
+
 void ArraySamples::copy_array(std::int64_t index, std::span<float> out) const {
   if (const auto* numbers = std::get_if<std::vector<float>>(&content_.values)) {
     std::ranges::copy(part(*numbers, index, out.size()), out.begin());
     return;
   }
   const auto& pixels = std::get<std::vector<std::uint8_t>>(content_.values);
-  std::ranges::transform(part(pixels, index, out.size()), out.begin(), [](std::uint8_t pixel) {
-    return static_cast<float>(pixel) / 127.5F - 1.0F;
-  });
+  std::ranges::transform(part(pixels, index, out.size()), out.begin(), number_of);
 }
 
 void ArraySamples::copy_numbers(std::int64_t index, std::span<float> out) const {

@@ -27,6 +27,7 @@ class ArraySamples final : public Samples {
   ArraySamples(const SampleShape& shape, std::int64_t size, Content content);
 
   [[nodiscard]] std::span<const std::int64_t> labels() const override { return content_.labels; }
+  [[nodiscard]] float background() const override;
   void copy_array(std::int64_t index, std::span<float> out) const override;
   void copy_numbers(std::int64_t index, std::span<float> out) const override;
 

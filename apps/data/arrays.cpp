@@ -28,7 +28,7 @@ class ArrayFiles {
   explicit ArrayFiles(std::string path) : path_(std::move(path)) {
     if (fs::is_directory(path_)) return;
     try {
-      file_.emplace(path_);
+      file_.emplace(path_, SymbolicLink::kFollowed);
     } catch (const CheckpointError& error) {
       throw DataError(error.what());
     }
@@ -79,23 +79,38 @@ void check_finite(const RawArray& array) {
                          ", allowed: finite numbers"));
 }
 
-/// The largest class and one more. Throws DataError for a class that is negative.
-std::int64_t count_classes(const RawArray& targets) {
-  // A model has an output for every class.
-  constexpr std::int64_t kMost = 10'000'000;
-  std::int64_t most = 0;
+// A model has an output for every class.
+constexpr std::int64_t kMostClasses = 10'000'000;
+
+/// The largest class and one more. Throws DataError for a class below 0 or not below `most`.
+std::int64_t count_classes(const RawArray& targets, std::int64_t most) {
+  std::int64_t largest = 0;
   const std::vector<std::int64_t> classes = targets.integers();
   for (std::size_t i = 0; i < classes.size(); ++i) {
-    if (classes[i] < 0 || classes[i] >= kMost) {
+    if (classes[i] < 0 || classes[i] >= most) {
       throw DataError(concat(targets.place, ": element ", i, ": class ", classes[i],
-                             ", allowed: 0 to ", kMost - 1));
+                             ", allowed: 0 to ", most - 1));
     }
-    most = std::max(most, classes[i]);
+    largest = std::max(largest, classes[i]);
   }
-  return most + 1;
+  return largest + 1;
 }
 
-Pair read_pair(const ArrayFiles& files, const std::string& part) {
+/// Throws DataError if the targets have a class for which there are not enough samples. One stray
+/// label would cost a model an output for every class below it.
+void check_for_strays(const RawArray& targets, std::int64_t num_samples) {
+  if (targets.is_floating() || targets.num_rows() == 0) return;
+  const std::vector<std::int64_t> classes = targets.integers();
+  const auto largest = std::ranges::max_element(classes);
+  if (*largest < num_samples) return;
+  throw DataError(concat(targets.place, ": element ", largest - classes.begin(), ": class ",
+                         *largest, ", but there are ", num_samples,
+                         " samples; correct it, or give data.num_classes if there are so many "
+                         "classes"));
+}
+
+Pair read_pair(const ArrayFiles& files, const std::string& part,
+               std::optional<std::int64_t> num_classes) {
   Pair pair{.inputs = files.read(part + "_inputs"), .targets = files.read(part + "_targets")};
   if (pair.inputs.shape.size() < 2 || pair.inputs.shape.size() > 4 || pair.inputs.row_numel() < 1) {
     throw DataError(concat(pair.inputs.place, ": has the shape [", join(pair.inputs.shape, ", "),
@@ -117,8 +132,15 @@ Pair read_pair(const ArrayFiles& files, const std::string& part) {
   if (pair.inputs.num_rows() == 0) throw DataError(concat(pair.inputs.place, ": holds no samples"));
   check_finite(pair.inputs);
   check_finite(pair.targets);
-  pair.num_outputs =
-      pair.targets.is_floating() ? pair.targets.row_numel() : count_classes(pair.targets);
+  if (!pair.targets.is_floating()) {
+    const std::int64_t count = count_classes(pair.targets, num_classes.value_or(kMostClasses));
+    pair.num_outputs = num_classes.value_or(count);
+  } else if (num_classes) {
+    throw DataError(concat(pair.targets.place,
+                           ": holds numbers, and data.num_classes is for classes; leave it out"));
+  } else {
+    pair.num_outputs = pair.targets.row_numel();
+  }
   return pair;
 }
 
@@ -175,7 +197,9 @@ std::pair<Pair, Pair> split(const Pair& all) {
 
 class Arrays : public DatasetEntry::Loader {
  public:
-  explicit Arrays(const Options& data) : path_(data.text("path", std::nullopt)) {
+  explicit Arrays(const Options& data)
+      : path_(data.file_path("path", std::nullopt)),
+        num_classes_(data.optional_integer("num_classes", {.min = 1, .max = kMostClasses})) {
     if (path_.empty()) {
       data.fail("path", "is empty, allowed: a folder of .npy files, or a safetensors file");
     }
@@ -183,13 +207,16 @@ class Arrays : public DatasetEntry::Loader {
 
   [[nodiscard]] Dataset load(std::uint64_t /*seed*/) const override {
     const ArrayFiles files(path_);
-    Pair train = read_pair(files, "train");
+    Pair train = read_pair(files, "train", num_classes_);
     Pair validation;
-    if (files.has("val_inputs") || files.has("val_targets")) {
-      validation = read_pair(files, "val");
-    } else {
-      std::tie(train, validation) = split(train);
+    const bool has_validation = files.has("val_inputs") || files.has("val_targets");
+    if (has_validation) validation = read_pair(files, "val", num_classes_);
+    if (!num_classes_) {
+      const std::int64_t num_samples = train.inputs.num_rows() + validation.inputs.num_rows();
+      check_for_strays(train.targets, num_samples);
+      check_for_strays(validation.targets, num_samples);
     }
+    if (!has_validation) std::tie(train, validation) = split(train);
     check_alike(train.inputs, validation.inputs);
     check_alike(train.targets, validation.targets);
     const SampleShape shape =
@@ -210,6 +237,7 @@ class Arrays : public DatasetEntry::Loader {
   }
 
   std::string path_;
+  std::optional<std::int64_t> num_classes_;
 };
 
 }  // namespace

@@ -59,7 +59,7 @@ std::shared_ptr<const Samples> read_all(const std::string& folder,
 
 class Cifar10 : public DatasetEntry::Loader {
  public:
-  explicit Cifar10(const Options& data) : path_(data.text("path", std::nullopt)) {
+  explicit Cifar10(const Options& data) : path_(data.file_path("path", std::nullopt)) {
     if (path_.empty()) data.fail("path", "is empty, allowed: the folder of the binary files");
   }
 

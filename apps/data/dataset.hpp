@@ -65,6 +65,9 @@ class Samples {
 
   /// The class of every sample, in 0 .. num_outputs-1; empty for tokens and for numbers.
   [[nodiscard]] virtual std::span<const std::int64_t> labels() const { return {}; }
+  /// Arrays: the number that an empty place of an image has: a black pixel; 0 where the samples are
+  /// numbers.
+  [[nodiscard]] virtual float background() const { return 0.0F; }
   /// Arrays: writes the shape().numel() numbers of sample `index`.
   virtual void copy_array(std::int64_t index, std::span<float> out) const;
   /// Arrays with numbers as targets: writes the num_outputs numbers of sample `index`.

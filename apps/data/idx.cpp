@@ -92,7 +92,7 @@ std::vector<Images> read_ranges(OpenPair& pair, std::span<const Range> ranges,
 class Idx : public DatasetEntry::Loader {
  public:
   explicit Idx(const Options& data)
-      : path_(data.text("path", std::nullopt)),
+      : path_(data.file_path("path", std::nullopt)),
         train_range_(data.range("train_range")),
         val_range_(data.range("val_range")) {
     if (path_.empty()) {

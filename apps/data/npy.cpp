@@ -71,10 +71,15 @@ std::vector<std::int64_t> shape_of(std::string_view header, const std::string& p
 
 /// The type as RawArray spells it; empty if it has none.
 std::string dtype_of(std::string_view header) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kTypes = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kTypes = {{
+      {"'<f2'", "F16"},
       {"'<f4'", "F32"},
       {"'<f8'", "F64"},
+      {"'|i1'", "I8"},
       {"'|u1'", "U8"},
+      {"'<i2'", "I16"},
+      {"'<u2'", "U16"},
+      {"'<u4'", "U32"},
       {"'<i4'", "I32"},
       {"'<i8'", "I64"},
   }};
@@ -82,6 +87,30 @@ std::string dtype_of(std::string_view header) {
     if (header.find(numpy) != header.npos) return std::string(name);
   }
   return "";
+}
+
+/// The elements row by row of an array whose first index runs fastest in memory.
+std::vector<std::byte> row_by_row(const RawArray& array) {
+  const std::int64_t bytes = bytes_of_element(array.dtype);
+  const std::size_t num_axes = array.shape.size();
+  std::vector<std::int64_t> steps(num_axes, bytes);
+  for (std::size_t axis = 1; axis < num_axes; ++axis) {
+    steps[axis] = steps[axis - 1] * array.shape[axis - 1];
+  }
+  std::vector<std::byte> rows;
+  rows.reserve(array.bytes.size());
+  std::vector<std::int64_t> index(num_axes);
+  std::int64_t from = 0;
+  while (rows.size() < array.bytes.size()) {
+    const auto element = array.bytes.begin() + from;
+    rows.insert(rows.end(), element, element + bytes);
+    for (std::size_t axis = num_axes; axis-- > 0;) {
+      from += steps[axis];
+      if (++index[axis] < array.shape[axis]) break;
+      from -= steps[axis] * std::exchange(index[axis], 0);
+    }
+  }
+  return rows;
 }
 
 }  // namespace
@@ -106,9 +135,14 @@ RawArray read_raw_npy(const std::string& path) {
   if (!file) fail(path, "cannot be opened");
   const std::string header = read_header(file, path);
   RawArray array{.place = path, .dtype = dtype_of(header)};
-  if (array.dtype.empty() || header.find("'fortran_order': False") == header.npos) {
-    fail(path, concat("is not an array in C order of a type that can be read, allowed: float32, ",
-                      "float64, uint8, int32, int64, as numpy.ascontiguousarray(a, dtype='<f4')"));
+  if (array.dtype.empty()) {
+    fail(path, concat("is not an array of a type that can be read, allowed: float16, float32, ",
+                      "float64, int8, uint8, int16, uint16, int32, uint32, int64, little endian, ",
+                      "as a.astype('<f4')"));
+  }
+  const bool has_columns = header.find("'fortran_order': True") != header.npos;
+  if (!has_columns && header.find("'fortran_order': False") == header.npos) {
+    fail(path, "has no fortran_order in its header");
   }
   array.shape = shape_of(header, path);
   // Compare sizes before allocating memory: a damaged header may claim anything.
@@ -124,13 +158,14 @@ RawArray read_raw_npy(const std::string& path) {
   if (!file.read(reinterpret_cast<char*>(array.bytes.data()), size)) {
     fail(path, "cannot be read to its end");
   }
+  if (has_columns) array.bytes = row_by_row(array);
   return array;
 }
 
 NpyArray read_npy(const std::string& path) {
   RawArray raw = read_raw_npy(path);
   if (raw.dtype != "F32") {
-    fail(path, "is not float32 in C order; save numpy.ascontiguousarray(a, dtype='<f4')");
+    fail(path, "is not float32; save a.astype('<f4')");
   }
   return {.shape = raw.shape, .values = raw.floats()};
 }

@@ -1,6 +1,7 @@
 #pragma once
 // Reads arrays in numpy's .npy format, versions 1.0 and 2.0 (numpy.lib.format). A file has a magic
-// number, a header that is a Python dictionary, then the elements in C order, little endian.
+// number, a header that is a Python dictionary, then the elements, little endian, in C or Fortran
+// order. The arrays that are returned are in C order.
 //
 // Errors: DataError, which says what is wrong with which file.
 

@@ -12,7 +12,8 @@ namespace gossamer::apps {
 struct RawArray {
   /// The file, and the name of the array if the file has several; for messages.
   std::string place = {};
-  /// F32, F64, U8, I32 or I64; other types can be read, not converted.
+  /// As safetensors spells it: F16, BF16, F32, F64, or I or U with 8, 16, 32 (I also 64) bits.
+  /// Other types can be read, not converted.
   std::string dtype = {};
   std::vector<std::int64_t> shape = {};
   /// The elements, row by row.
@@ -20,7 +21,7 @@ struct RawArray {
 
   /// The number of bytes that type and shape ask for. Throws DataError for more than 2^62.
   [[nodiscard]] std::int64_t checked_num_bytes() const;
-  [[nodiscard]] bool is_floating() const { return dtype.starts_with('F'); }
+  [[nodiscard]] bool is_floating() const { return dtype.find('F') != std::string::npos; }
   /// The size of the first dimension, and the number of elements of one of its rows.
   [[nodiscard]] std::int64_t num_rows() const { return shape.empty() ? 0 : shape.front(); }
   [[nodiscard]] std::int64_t row_numel() const;

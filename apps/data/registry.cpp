@@ -61,6 +61,9 @@ constexpr std::array kArrays = {
                 "a folder with train_inputs.npy, train_targets.npy, val_inputs.npy and "
                 "val_targets.npy, or a safetensors file with tensors of these names; without the "
                 "last two the last tenth validates; text, must be given"},
+    OptionEntry{"num_classes",
+                "number of classes; an integer from 1 to 10000000, default null: the largest "
+                "class of the targets and one more"},
 };
 
 constexpr std::array kTable = {

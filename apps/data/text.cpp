@@ -19,7 +19,7 @@ constexpr std::int64_t kNumBytes = 256;
 class Text : public DatasetEntry::Loader {
  public:
   explicit Text(const Options& data)
-      : path_(data.text("path", std::nullopt)),
+      : path_(data.file_path("path", std::nullopt)),
         context_(data.integer("context", {.fallback = 128, .min = 1, .max = 65'536})),
         train_range_(data.range("train_range")),
         val_range_(data.range("val_range")) {

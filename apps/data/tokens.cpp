@@ -113,7 +113,7 @@ std::pair<TokenRun, TokenRun> split(const TokenRun& run) {
 class Tokens : public DatasetEntry::Loader {
  public:
   explicit Tokens(const Options& data)
-      : path_(data.text("path", std::nullopt)),
+      : path_(data.file_path("path", std::nullopt)),
         context_(data.integer("context", {.fallback = 128, .min = 1, .max = 65'536})),
         vocab_size_(data.integer("vocab_size", {.fallback = 50'257, .min = 1, .max = 10'000'000})) {
     if (path_.empty()) data.fail("path", "is empty, allowed: a folder, or a file of tokens");

@@ -163,7 +163,7 @@ void save_torchscript(const Model& model, const std::string& path) {
 }
 
 std::unique_ptr<const ModelFactory> configure_torchscript(const Options& model) {
-  const std::string path = model.text("path", std::nullopt);
+  const std::string path = model.file_path("path", std::nullopt);
   if (path.empty()) model.fail("path", "is empty, allowed: the path of a TorchScript file");
   return std::make_unique<const TorchScriptFactory>(path);
 }

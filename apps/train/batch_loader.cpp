@@ -3,6 +3,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/thread.hpp"
+
 namespace gossamer::apps {
 namespace {
 
@@ -18,7 +20,7 @@ Batch BatchLoader::make(std::int64_t number) {
   if (setup_.augmentation.enabled()) {
     Random random(setup_.seed, kAugmentStream | static_cast<std::uint64_t>(setup_.rank) << 40U |
                                    static_cast<std::uint64_t>(number));
-    augment(batch.inputs, setup_.augmentation, random);
+    augment(batch.inputs, setup_.augmentation, setup_.samples->background(), random);
   }
   return batch;
 }
@@ -47,7 +49,8 @@ Batch BatchLoader::take(std::int64_t number) {
   next_ = number + 1;
   if (setup_.prefetch == 0) return make(number);
   if (!thread_.joinable()) {
-    thread_ = std::jthread([this, number](const std::stop_token& stop) { work(stop, number); });
+    thread_ = start_thread<std::jthread>(
+        [this, number](const std::stop_token& stop) { work(stop, number); });
   }
   Made made;
   {

@@ -45,11 +45,19 @@ torch::Tensor label_batch(const Samples& samples, std::span<const std::int64_t> 
   return labels;
 }
 
-/// Moves a [height, width] plane down by dy and right by dx; places that it leaves become 0.
-void shift(std::span<float> plane, std::int64_t width, std::int64_t dy, std::int64_t dx,
+struct Shift {
+  std::int64_t dy = 0;
+  std::int64_t dx = 0;
+  float background = 0.0F;
+};
+
+/// Moves a [height, width] plane down by dy and right by dx; places that it leaves become
+/// background.
+void shift(std::span<float> plane, std::int64_t width, const Shift& by,
            std::vector<float>& scratch) {
+  const auto [dy, dx, background] = by;
   scratch.assign(plane.begin(), plane.end());
-  std::ranges::fill(plane, 0.0F);
+  std::ranges::fill(plane, background);
   const std::int64_t height = std::ssize(plane) / width;
   for (std::int64_t y = std::max<std::int64_t>(dy, 0); y < std::min(height, height + dy); ++y) {
     const auto from = scratch.begin() + (y - dy) * width + std::max<std::int64_t>(-dx, 0);
@@ -76,7 +84,8 @@ Batch make_batch(const Samples& samples, std::span<const std::int64_t> indices) 
                                   })};
 }
 
-void augment(torch::Tensor& images, const Augmentation& augmentation, Random& random) {
+void augment(torch::Tensor& images, const Augmentation& augmentation, float background,
+             Random& random) {
   if (!augmentation.enabled()) return;
   const std::int64_t channels = images.size(1);
   const std::int64_t width = images.size(3);
@@ -92,7 +101,7 @@ void augment(torch::Tensor& images, const Augmentation& augmentation, Random& ra
     const bool mirrored = augmentation.flip && random.below(2) == 1;
     for (std::int64_t c = 0; c < channels; ++c, values += plane) {
       const std::span<float> pixels(values, plane);
-      if (dy != 0 || dx != 0) shift(pixels, width, dy, dx, scratch);
+      if (dy != 0 || dx != 0) shift(pixels, width, {dy, dx, background}, scratch);
       for (auto row = pixels.begin(); mirrored && row != pixels.end(); row += width) {
         std::reverse(row, row + width);
       }

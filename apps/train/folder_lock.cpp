@@ -2,10 +2,13 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <system_error>
+#include <thread>
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "apps/train/environment.hpp"
@@ -14,6 +17,18 @@
 
 namespace gossamer::apps {
 namespace {
+
+// is_left() has a lock for a moment.
+constexpr auto kMoment = std::chrono::milliseconds(10);
+
+/// flock() without waiting. Returns 0 or an error number.
+int try_lock(int file, int kind) {
+  int result = 0;
+  do {
+    result = flock(file, kind | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  return result == 0 ? 0 : errno;
+}
 
 std::string this_process() { return concat("process ", getpid(), " on ", host_name()); }
 
@@ -34,13 +49,14 @@ FolderLock::FolderLock(const std::string& folder) {
     throw CheckpointError(
         concat(path, " cannot be written: ", std::generic_category().message(errno)));
   }
-  int result = 0;
-  do {
-    result = flock(file_, LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  held_ = result == 0;
+  int error = try_lock(file_, LOCK_EX);
+  if (error == EWOULDBLOCK) {
+    std::this_thread::sleep_for(kMoment);
+    error = try_lock(file_, LOCK_EX);
+  }
+  held_ = error == 0;
   if (!held_) {
-    if (errno == EWOULDBLOCK) holder_ = first_line(file_);
+    if (error == EWOULDBLOCK) holder_ = first_line(file_);
     return;
   }
   const std::string line = this_process() + "\n";
@@ -52,6 +68,16 @@ FolderLock::FolderLock(const std::string& folder) {
 
 FolderLock::~FolderLock() {
   if (file_ >= 0) close(file_);
+}
+
+bool is_left(const std::string& folder) {
+  const int file = open((folder + "/.lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  // A file that has just been made is empty; its maker is about to take the lock.
+  struct stat info {};
+  const bool is_free = fstat(file, &info) == 0 && info.st_size > 0 && try_lock(file, LOCK_SH) == 0;
+  close(file);
+  return is_free;
 }
 
 }  // namespace gossamer::apps

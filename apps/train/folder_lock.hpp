@@ -27,4 +27,8 @@ class FolderLock {
   std::string holder_;
 };
 
+/// True if a process has had the lock of a folder and nobody has it now. False on file systems
+/// without locks.
+bool is_left(const std::string& folder);
+
 }  // namespace gossamer::apps

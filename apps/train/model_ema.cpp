@@ -1,5 +1,7 @@
 #include "apps/train/model_ema.hpp"
 
+#include <memory>
+
 #include <torch/nn/module.h>
 
 #include "base/text.hpp"
@@ -26,10 +28,13 @@ void ModelEma::use(Communicator& communicator) const {
   const torch::NoGradGuard no_grad;
   for (std::size_t p = 0; p < averages_.size(); ++p) {
     // The communicator of the host reaches host memory alone.
-    torch::Tensor own = averages_[p].to(torch::kCPU);
-    torch::Tensor sum = torch::empty_like(own);
+    const torch::Tensor own = averages_[p].to(torch::kCPU);
+    const torch::Tensor sum = torch::empty_like(own);
     communicator
-        .all_reduce_sum(block_of_tensor(own), block_of_tensor(sum), {.label = {.what = "average"}})
+        .all_reduce_sum(block_of_tensor(own), block_of_tensor(sum),
+                        {.label = {.what = "average"},
+                         .owner = both(std::make_shared<torch::Tensor>(own),
+                                       std::make_shared<torch::Tensor>(sum))})
         .wait();
     parameters_[p].tensor.detach().copy_(sum / communicator.size());
   }

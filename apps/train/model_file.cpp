@@ -101,7 +101,7 @@ void check_savable(const torch::nn::Module& module) {
 
 std::string load_model_file(const std::string& path, torch::nn::Module& module, bool partial,
                             std::string_view advice) {
-  const SafetensorsFile file(path);
+  const SafetensorsFile file(path, SymbolicLink::kFollowed);
   std::vector<std::pair<NamedTensor, const TensorEntry*>> fitting;
   std::vector<std::string> missing;
   std::vector<std::string> other_shapes;

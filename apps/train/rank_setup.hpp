@@ -32,6 +32,10 @@ class SharedData {
 std::shared_ptr<const Dataset> load_together(Communicator& communicator, SharedData& data,
                                              const RunConfig& config);
 
+/// Says which classes the validation samples lack, or have alone, as when the samples of a file are
+/// sorted by class and the last ones validate. Empty if there is nothing to say.
+std::string doubt_about_validation(const Dataset& data);
+
 /// One line `path: value` for each value, for the comparison between ranks.
 std::string lines_of(const std::vector<ResolvedValue>& values);
 

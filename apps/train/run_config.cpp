@@ -43,7 +43,7 @@ void read_run(const Options& run, const std::string& config_path, RunConfig& con
   config.steps = run.optional_integer("steps", {.min = 1, .max = kMaxCount});
   config.epochs = run.integer("epochs", {.fallback = 1, .min = 1, .max = kMaxCount});
   const std::filesystem::path stem = std::filesystem::path(config_path).stem();
-  config.output_dir = run.text("output_dir", (std::filesystem::path("runs") / stem).string());
+  config.output_dir = run.file_path("output_dir", (std::filesystem::path("runs") / stem).string());
   config.output_dir_given = run.has("output_dir");
   if (config.output_dir.empty()) run.fail("output_dir", "is empty, allowed: the path of a folder");
   config.threads = run.integer("threads", {.fallback = 0, .min = 0, .max = 4096});
@@ -68,7 +68,7 @@ void read_model_and_data(const Options& root, RunConfig& config) {
   const Options model = root.section("model");
   const std::string model_name = model.choice("name", model_names(), "mlp");
   config.model = configure_model(model_name, model);
-  config.model_init = model.text("init", "");
+  config.model_init = model.file_path("init", "");
   config.model_init_partial = model.flag("init_partial", false);
   const Options data = root.section("data");
   const std::string name = data.choice("name", dataset_names(), "glyphs");
@@ -186,7 +186,7 @@ void read_log(const Options& log, RunConfig& config) {
   config.consensus_every = every("consensus_every", 0);
   config.eval_every = every("eval_every", 0);
   config.tensorboard = log.flag("tensorboard", false);
-  config.timeline = log.text("timeline", "");
+  config.timeline = log.file_path("timeline", "");
   if (const auto steps = log.range("timeline_steps")) {
     config.timeline_steps = {.begin = steps->first, .end = steps->second};
     if (config.timeline.empty()) {

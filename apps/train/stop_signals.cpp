@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 
+#include "base/thread.hpp"
+
 namespace gossamer::apps {
 namespace {
 
@@ -22,7 +24,7 @@ StopSignals::StopSignals() {
     if (!is_ignored(signal)) sigaddset(&signals_, signal);
   }
   pthread_sigmask(SIG_BLOCK, &signals_, &blocked_before_);
-  listener_ = std::jthread([this](const std::stop_token& stop) { listen(stop); });
+  listener_ = start_thread<std::jthread>([this](const std::stop_token& stop) { listen(stop); });
 }
 
 StopSignals::~StopSignals() {

@@ -8,6 +8,7 @@
 
 #include "apps/train/agreement.hpp"
 #include "apps/train/model_file.hpp"
+#include "apps/train/rank_setup.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/torch/torch_stream.hpp"
@@ -140,6 +141,10 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
                                 " samples, so a step takes ", batches_.batch_size(),
                                 " per rank; use more data, fewer ranks or a smaller "
                                 "data.batch_size"));
+  }
+  if (setup.world.rank == 0) {
+    const std::string doubt = doubt_about_validation(*setup.data);
+    if (!doubt.empty()) setup.logger.warning(doubt);
   }
   if (config.device.precision == Precision::kFp16) scaler_.emplace();
   if (config.ema) ema_.emplace(*net_, *config.ema);

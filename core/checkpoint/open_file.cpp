@@ -14,13 +14,15 @@
 namespace gossamer {
 
 // O_NONBLOCK: opening a pipe must not wait for its other end.
-OpenFile::OpenFile(std::string path)
+OpenFile::OpenFile(std::string path, SymbolicLink link)
     : path_(std::move(path)),
-      file_(open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)) {
+      file_(open(path_.c_str(), O_RDONLY | (link == SymbolicLink::kRefused ? O_NOFOLLOW : 0) |
+                                    O_NONBLOCK | O_CLOEXEC)) {
   if (file_ < 0) {
     throw CheckpointError(concat(path_, " cannot be opened: ",
-                                 errno == ELOOP ? "a symbolic link is not allowed here"
-                                                : std::generic_category().message(errno)));
+                                 errno == ELOOP && link == SymbolicLink::kRefused
+                                     ? "a symbolic link is not allowed here"
+                                     : std::generic_category().message(errno)));
   }
   struct stat info {};
   if (fstat(file_, &info) != 0 || !S_ISREG(info.st_mode)) {

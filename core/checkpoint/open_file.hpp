@@ -1,6 +1,7 @@
 #pragma once
 // A regular file that is open for reading. Files of checkpoints are read through this class alone:
-// it follows no symbolic link at the end of the path, and opens neither folders nor devices.
+// it opens neither folders nor devices, and follows a symbolic link at the end of the path only
+// where the caller says so.
 //
 // Thread safety: any thread may read. Errors: CheckpointError with the path.
 
@@ -9,10 +10,14 @@
 
 namespace gossamer {
 
+/// A symbolic link at the end of a path. A checkpoint, which may come from somebody else, must not
+/// lead out of its folder; a file that the user names may be a link, as in caches of models.
+enum class SymbolicLink : std::uint8_t { kRefused, kFollowed };
+
 class OpenFile {
  public:
   /// Throws CheckpointError for a path that does not lead to a regular file.
-  explicit OpenFile(std::string path);
+  explicit OpenFile(std::string path, SymbolicLink link = SymbolicLink::kRefused);
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;

@@ -192,7 +192,8 @@ std::int64_t bytes_of_element(std::string_view dtype) {
   throw CheckpointError(concat("safetensors files have no type ", dtype));
 }
 
-SafetensorsFile::SafetensorsFile(std::string path) : file_(std::move(path)) {
+SafetensorsFile::SafetensorsFile(std::string path, SymbolicLink link)
+    : file_(std::move(path), link) {
   const auto refuse = [this](const std::string& why) {
     throw CheckpointError(concat(file_.path(), " is not a valid safetensors file: ", why));
   };

@@ -45,7 +45,7 @@ class SafetensorsFile {
   static constexpr std::int64_t kMostHeaderBytes = std::int64_t{32} << 20U;
 
   /// Reads the header and checks it.
-  explicit SafetensorsFile(std::string path);
+  explicit SafetensorsFile(std::string path, SymbolicLink link = SymbolicLink::kRefused);
 
   [[nodiscard]] const std::string& path() const { return file_.path(); }
   /// In the order of their values in the file.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Exports a model and data of one's own for gossamer train. Needs Python packages torch and numpy.
+"""Exports a model and data of one's own for gossamer train. Needs Python packages torch and numpy
+(docs/own-models.md says how to get them).
 
     examples/torchscript/export.py FOLDER
 
@@ -10,8 +11,12 @@ temperature at three places, from the day of the year and the hour.
 import pathlib
 import sys
 
-import numpy
-import torch
+try:
+    import numpy
+    import torch
+except ImportError as error:
+    sys.exit(f"export.py: {sys.executable} cannot import torch and numpy: {error}\n"
+             "Take a Python that has torch and numpy: docs/own-models.md says how to get one.")
 
 
 class Net(torch.nn.Module):

@@ -3,6 +3,7 @@
 #include "test/base/thrown.hpp"
 
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
@@ -176,6 +177,19 @@ TEST(Options, TextIsTakenAsWritten) {
   EXPECT_EQ(read("a:").text("a", "x"), "x");
   EXPECT_EQ(what_of<ConfigError>([] { (void)read("a: [x]").text("a", "y"); }),
             "f.yaml:1:4: a: is a list, allowed: text");
+}
+
+TEST(Options, PathsMayBeginWithTheHomeFolder) {
+  const Options options = read("{a: ~/runs, b: runs/~, c: ~other/runs}");
+  const char* home = std::getenv("HOME");
+  ASSERT_NE(home, nullptr);
+  EXPECT_EQ(options.file_path("a", std::nullopt), std::string(home) + "/runs");
+  // Hosts may have different home folders, and compare what is recorded.
+  EXPECT_EQ(options.value_of("a"), "\"~/runs\"");
+  EXPECT_EQ(options.file_path("b", std::nullopt), "runs/~");
+  EXPECT_EQ(options.file_path("d", "x"), "x");
+  EXPECT_TRUE(contains(what_of<ConfigError>([&] { (void)options.file_path("c", std::nullopt); }),
+                       "c: ~other/runs begins with ~, allowed: ~/"));
 }
 
 TEST(Options, ChoicesUniteSpellings) {

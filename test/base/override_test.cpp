@@ -95,6 +95,20 @@ TEST(Override, RefusesSubKeysOfValues) {
   EXPECT_EQ(error_of("list.0=1"), "command line: list.0: has no sub-keys: it is set at f.yaml:5:7");
 }
 
+TEST(Override, RefusesComments) {
+  for (const char* value : {"#1", "runs/a #1", "[1] # one", "\"a\" #1"}) {
+    const std::string error = error_of(std::string("run.name=") + value);
+    EXPECT_TRUE(contains(error, "run.name: # begins a comment")) << value << " gives " << error;
+  }
+  for (const auto& [value, text] : {std::pair{"runs/a#1", "runs/a#1"},
+                                    {"\"runs/a #1\"", "runs/a #1"},
+                                    {"'#1'", "#1"},
+                                    {"\"say \\\" #1\"", "say \" #1"}}) {
+    const Options root = with({std::string("run.name=") + value});
+    EXPECT_EQ(root.section("run").text("name", std::nullopt), text);
+  }
+}
+
 TEST(Override, RefusesBrokenYaml) {
   for (const char* value : {"[1", "'x", "&a 1", "*a", "!!int 1", "{a: 1, a: 2}"}) {
     const std::string error = error_of(std::string("run.seed=") + value);

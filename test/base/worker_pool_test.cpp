@@ -1,7 +1,11 @@
 #include "base/worker_pool.hpp"
 
+#include "test/base/few_threads.hpp"
+#include "test/base/thrown.hpp"
+
 #include <atomic>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -35,6 +39,14 @@ TEST(WorkerPool, PassesErrorsOnAndGoesOn) {
 }
 
 TEST(WorkerPool, NeedsAThread) { EXPECT_THROW(WorkerPool(0), std::logic_error); }
+
+TEST(WorkerPool, SaysSoWhenTheSystemGivesNoThread) {
+  for (const int num_threads : {0, 2}) {
+    const FewThreads few(num_threads);
+    const std::string error = what_of<std::runtime_error>([] { const WorkerPool pool(5); });
+    EXPECT_TRUE(contains(error, "no more threads")) << error;
+  }
+}
 
 TEST(PartRange, CutsEverythingIntoContiguousParts) {
   for (const std::int64_t numel : {0, 1, 31, 32, 33, 1000, 4097}) {

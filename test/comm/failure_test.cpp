@@ -1,5 +1,8 @@
 // A rank that fails, or never comes, leaves nobody waiting.
 
+#include "test/base/few_threads.hpp"
+#include "test/base/thrown.hpp"
+
 #include <array>
 #include <atomic>
 #include <functional>
@@ -153,6 +156,30 @@ TEST(ThreadsFailure, RefusesPeersThatDoNotFit) {
     return 0;
   });
   EXPECT_EQ(code, static_cast<int>(ExitCode::kPeerLost));
+}
+
+TEST(ThreadsFailure, EndsARunForWhichTheSystemHasTooFewThreads) {
+  constexpr int kNumRanks = 4;
+  std::atomic<int> num_runs = 0;
+  const auto body = [&](Communicator& communicator, const World& /*world*/) {
+    ++num_runs;
+    communicator.barrier();
+    return 0;
+  };
+  const auto run = [&] { return launch("threads", quiet(kNumRanks), body); };
+  for (const int num_threads : {0, 2}) {
+    const FewThreads few(num_threads);
+    const std::string error = what_of<std::runtime_error>(run);
+    EXPECT_TRUE(contains(error, "no more threads")) << error;
+    EXPECT_EQ(num_runs, 0);
+  }
+  // Here all ranks begin, and some have no thread for their communication.
+  for (const int num_workers : {0, 2}) {
+    num_runs = 0;
+    const FewThreads few(kNumRanks + num_workers);
+    EXPECT_EQ(run(), static_cast<int>(ExitCode::kInternal));
+    EXPECT_EQ(num_runs, num_workers);
+  }
 }
 
 TEST(Launch, DealsRanksToNodes) {

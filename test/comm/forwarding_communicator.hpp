@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "comm/communicator.hpp"
 
 namespace gossamer {
@@ -60,6 +62,16 @@ class ForwardingCommunicator : public Communicator {
 
  private:
   Communicator& inner_;
+};
+
+/// Expects that every sum keeps its memory alive, which a rank may have left before the sum ends.
+class OwnedSums : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
+    EXPECT_NE(context.owner, nullptr) << to_string(context.label);
+    return ForwardingCommunicator::all_reduce_sum(send, receive, std::move(context));
+  }
 };
 
 }  // namespace gossamer

@@ -222,6 +222,36 @@ TEST(ProgressWorkerFailure, GivesTheDeviceTimeWhileOtherOperationsEnd) {
   request.wait();
 }
 
+/// Lets three times the timeout of the test below pass.
+void let_time_pass() { std::this_thread::sleep_for(std::chrono::milliseconds(150)); }
+
+TEST(ProgressWorkerFailure, TimesALetterOutOnlyWhileSomebodyWaitsForIt) {
+  for (const bool drains : {false, true}) {
+    Script script;
+    script.letters = 0b01;
+    ProgressWorker worker({.timeout_s = 0.05});
+    Request letter = worker.submit(scripted(script, 0), {.label = {.what = "letter"}});
+    expect_started(script, {0});
+    let_time_pass();
+    EXPECT_NO_THROW(worker.check());
+    // A thread that the letter only wakes up does not wait for it.
+    const auto pulse = std::make_shared<WorkerPulse>(0, 60.0);
+    const auto other = std::make_shared<RequestState>(pulse, OpLabel{});
+    std::thread later([&] {
+      let_time_pass();
+      other->complete();
+    });
+    RequestState::wait_for_any({other}, {letter.state()});
+    later.join();
+    EXPECT_NO_THROW(worker.check());
+    if (drains) {
+      EXPECT_THROW(worker.drain(), CommError);
+    } else {
+      EXPECT_THROW(letter.wait(), CommError);
+    }
+  }
+}
+
 TEST(ProgressWorkerFailure, FailsEverythingWithTheFirstError) {
   for (const bool in_start : {true, false}) {
     Script script;

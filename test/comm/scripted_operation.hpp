@@ -23,6 +23,7 @@ struct Script {
   std::atomic<int> num_destroyed = 0;
   std::atomic<unsigned> may_end = 0;     // bit i: operation i
   std::atomic<unsigned> holds_next = 0;  // bit i: operation i
+  std::atomic<unsigned> letters = 0;     // bit i: operation i
 };
 
 class ScriptedOperation : public Operation {
@@ -39,6 +40,9 @@ class ScriptedOperation : public Operation {
   }
   [[nodiscard]] bool lets_next_start() const override {
     return (script_.holds_next.load() >> static_cast<unsigned>(number_) & 1U) == 0;
+  }
+  [[nodiscard]] bool is_letter() const override {
+    return (script_.letters.load() >> static_cast<unsigned>(number_) & 1U) != 0;
   }
   [[nodiscard]] std::vector<int> waiting_for() const override { return {number_}; }
 

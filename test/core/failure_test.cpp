@@ -2,15 +2,20 @@
 // leave behind (exchanges under way, work on streams) must not use memory that is gone; the
 // sanitizers check this.
 
+#include "test/base/thrown.hpp"
+#include "test/comm/forwarding_communicator.hpp"
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -62,40 +67,71 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 
 class Failure : public testing::TestWithParam<Case> {};
 
-TEST_P(Failure, OfARankEndsTheOthersAndLeavesNothingBehind) {
-  const auto& [where, algorithm, topology] = GetParam();
-  for (const Moment moment : kMoments) {
-    SCOPED_TRACE(static_cast<int>(moment));
-    FakeNcclHub hub;
-    Problem problem;
-    problem.num_ranks = kNumRanks;
-    problem.algorithm = algorithm;
-    problem.topology = make_topology(topology, {.size = kNumRanks, .node_size = 2});
-    problem.where = where;
-    std::mutex mutex;
-    std::vector<std::string> told;
-    const auto body = [&](Communicator& host, const World& world) {
+Problem problem_of(const Case& parameters) {
+  const auto& [where, algorithm, topology] = parameters;
+  Problem problem;
+  problem.num_ranks = kNumRanks;
+  problem.algorithm = algorithm;
+  problem.topology = make_topology(topology, {.size = kNumRanks, .node_size = 2});
+  problem.where = where;
+  return problem;
+}
+
+/// Lets rank 0 go on with its start when another rank has failed.
+class LateStart : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  std::vector<std::string> all_gather(std::string text) override {
+    std::vector<std::string> texts = ForwardingCommunicator::all_gather(std::move(text));
+    while (rank() == 0 && what_of<CommError>([this] { check(); }).empty()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    // A watchdog has time to find the failure, too.
+    if (rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return texts;
+  }
+};
+
+/// Runs the ranks over communicators of type Host, from start to end.
+template <class Host>
+void expect_all_are_told(const Problem& problem, Moment moment) {
+  FakeNcclHub hub;
+  std::mutex mutex;
+  std::vector<std::string> told;
+  const auto body = [&](Communicator& inner, const World& world) {
+    // A rank that is slow to start is told before its first step, where the others do not wait.
+    try {
+      Host host(inner);
       TestDevice device(problem.where, host, hub);
       ToyModel model = model_on(problem, device);
-      try {
-        train(model, device.communicator(), problem.num_values(), [&](Moment now) {
-          if (world.rank == kFailing && now == moment) throw DataError("torn file");
-        });
-      } catch (const CommError& error) {
-        const std::lock_guard lock(mutex);
-        told.emplace_back(error.what());
-        throw;
-      }
-      return 0;
-    };
-    const LaunchOptions options{
-        .num_ranks = kNumRanks, .node_size = 2, .timeout_s = 60.0, .log_level = LogLevel::kOff};
-    EXPECT_EQ(launch("threads", options, body), static_cast<int>(ExitCode::kData));
-    EXPECT_EQ(told.size(), kNumRanks - 1U);
-    for (const std::string& text : told) {
-      EXPECT_NE(text.find("rank 2"), std::string::npos) << text;
+      train(model, device.communicator(), problem.num_values(), [&](Moment now) {
+        if (world.rank == kFailing && now == moment) throw DataError("torn file");
+      });
+    } catch (const CommError& error) {
+      const std::lock_guard lock(mutex);
+      told.emplace_back(error.what());
+      throw;
     }
+    return 0;
+  };
+  const LaunchOptions options{
+      .num_ranks = kNumRanks, .node_size = 2, .timeout_s = 60.0, .log_level = LogLevel::kOff};
+  EXPECT_EQ(launch("threads", options, body), static_cast<int>(ExitCode::kData));
+  EXPECT_EQ(told.size(), kNumRanks - 1U);
+  for (const std::string& text : told) EXPECT_TRUE(contains(text, "rank 2")) << text;
+}
+
+TEST_P(Failure, OfARankEndsTheOthersAndLeavesNothingBehind) {
+  for (const Moment moment : kMoments) {
+    SCOPED_TRACE(static_cast<int>(moment));
+    expect_all_are_told<ForwardingCommunicator>(problem_of(GetParam()), moment);
   }
+}
+
+TEST(Failure, OfARankEndsAnotherOneThatHasNotStartedYet) {
+  // The only algorithm whose ranks do not wait for one another in their steps.
+  expect_all_are_told<LateStart>(problem_of({Where::kNccl, "local", "ring"}),
+                                 Moment::kBetweenGradients);
 }
 
 /// Every algorithm at every place, and gossip with every kind of round.

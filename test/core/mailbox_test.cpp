@@ -252,6 +252,21 @@ TEST(Mailbox, GoesOnIfTheLetterComesWhileItSendsItsOwn) {
   });
 }
 
+// Nobody sends for longer than the time limit of an operation, and nobody waits.
+TEST(Mailbox, LetsAnEdgeRestForAsLongAsNobodyWaits) {
+  const auto topology = mailbox_topology("directed-ring", 2);
+  const LaunchOptions options{.num_ranks = 2, .timeout_s = 1.0, .log_level = LogLevel::kOff};
+  const auto body = [&](Communicator& communicator, const World& world) {
+    MailboxRank rank(communicator, *topology, 2, world.rank);
+    rank.mix(rank.mailbox.take(0));
+    rank.mailbox.release();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    rank.close();
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", options, body), 0);
+}
+
 TEST(Mailbox, FindsTheMeanAfterClosing) {
   const auto topology = mailbox_topology("directed-ring", 3);
   run_ranks(3, [&](Communicator& communicator, const World&) {

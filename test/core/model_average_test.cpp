@@ -1,5 +1,6 @@
 #include "core/model_average.hpp"
 
+#include "test/comm/forwarding_communicator.hpp"
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/ranks.hpp"
@@ -190,6 +191,8 @@ TEST(SumOverRanks, AddsEveryNumber) {
       const auto sums = sum_over_ranks(communicator, {1.0, static_cast<double>(world.rank), -0.5});
       EXPECT_EQ(sums, (std::vector<double>{1.0 * n, n * (n - 1) / 2.0, -0.5 * n}));
       EXPECT_TRUE(sum_over_ranks(communicator, {}).empty());
+      OwnedSums owned(communicator);
+      static_cast<void>(sum_over_ranks(owned, {1.0}));
     });
   }
 }

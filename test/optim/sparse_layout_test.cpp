@@ -4,6 +4,7 @@
 #include "test/optim/parameters.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <vector>
@@ -11,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/buffer.hpp"
+#include "base/error.hpp"
 #include "base/text.hpp"
 
 namespace gossamer {
@@ -91,6 +93,19 @@ TEST(SparseLayout, TakesTheFirstOfEqualElements) {
   EXPECT_EQ(sent<float>({2, 0, -2, 2, 2}, {0, 0, 0, 0, 0}, 0.4),
             (std::vector<float>{2, 0, -2, 0, 0}));
   EXPECT_EQ(sent<float>({0, 0, 0}, {0, 0, 0}, 0.7), (std::vector<float>{0, 0, 0}));
+}
+
+TYPED_TEST(SparseLayoutOf, RefusesPlacesOutsideOfTheirPart) {
+  using T = TypeParam;
+  SparseLayout layout(1.0, block_of(std::span<T>()).dtype);
+  layout.add(0, 2);
+  // Memory that no part of the layout has.
+  std::vector<T> x = {1, 2, 99};
+  const Buffer message(layout.num_bytes(), DType::kUInt8);
+  const std::vector<std::uint16_t> places = {1, 2};
+  std::memcpy(static_cast<std::byte*>(message.block().data) + 2 * sizeof(T), places.data(), 4);
+  EXPECT_THROW(layout.add_to(block_of(std::span(x)), message.block(), 1.0), CommError);
+  EXPECT_EQ(x[2], 99);
 }
 
 TEST(SparseLayout, NeedsBlocksThatFit) {

@@ -383,7 +383,8 @@ StudyConfig read_study_config(const YamlNode& root, const std::string& config_pa
       static_cast<int>(section.integer("workers", {.min = 1, .max = kMaxStudyWorkers}));
   config.workers_where = study.find("workers")->where;
   const std::filesystem::path stem = std::filesystem::path(config_path).stem();
-  config.output_dir = section.text("output_dir", (std::filesystem::path("runs") / stem).string());
+  config.output_dir =
+      section.file_path("output_dir", (std::filesystem::path("runs") / stem).string());
   if (config.output_dir.empty()) {
     section.fail("output_dir", "is empty, allowed: the path of a folder");
   }

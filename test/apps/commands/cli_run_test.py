@@ -144,6 +144,8 @@ class RunFolder(CliCase):
         job.kill()
         job.wait()
         self.assertEqual(self.status()["state"], "running")
+        # Without --once it goes on as long as the run does.
+        self.assertIn("out  died  step ", self.gossamer("watch", "out").stdout)
         # It fails before it has something to write, so the earlier run's files stay.
         done = self.gossamer("train", "tiny.yaml", K_RUNAWAY, code=76)
         self.assertRegex(done.stderr, r"the run that was in out died after step \d+")
@@ -251,7 +253,7 @@ class OneRank(CliCase):
         train = ["train", "tiny.yaml", "data={name: text, path: text, context: 8}",
                  "model={name: gpt, layers: 1, d_model: 8, heads: 1}"]
         done = self.two_folders(train, train, code=3)
-        self.expect_once("on rank 1: text: ", done.stderr)
+        self.expect_once("on rank 1: data.path: text: ", done.stderr)
         # Files of other sizes: ranks would make other numbers of steps.
         self.write("other/text", "abc" * 3000)
         done = self.two_folders(train, train, code=2)

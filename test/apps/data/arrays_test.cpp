@@ -19,12 +19,14 @@
 namespace gossamer::apps {
 namespace {
 
-Dataset load(const std::string& path) {
-  return configure_dataset("arrays", Options::parse(concat("path: \"", path, "\"")))->load(1);
+/// `options`: more keys of the section, as `, key: value`.
+Dataset load(const std::string& path, const std::string& options = "") {
+  const std::string section = concat("path: \"", path, "\"", options);
+  return configure_dataset("arrays", Options::parse(section))->load(1);
 }
 
-std::string error_of(const std::string& path) {
-  return what_of<DataError>([&] { load(path); });
+std::string error_of(const std::string& path, const std::string& options = "") {
+  return what_of<DataError>([&] { load(path, options); });
 }
 
 std::vector<float> values_of(const Samples& samples, std::int64_t index) {
@@ -100,9 +102,40 @@ TEST(Arrays, ComeFromASafetensorsFile) {
   EXPECT_EQ(values_of(*data.validation, 0), (std::vector<float>{5, 6}));
   EXPECT_EQ(data.train->shape().num_outputs, 2);
 
+  // As in caches of data.
+  const std::string link = folder.file("link");
+  std::filesystem::create_symlink(path, link);
+  EXPECT_EQ(load(link).train->size(), 2);
+
   write_bytes(path, read_file(path).substr(0, 40));
   EXPECT_TRUE(contains(error_of(path), path));
   EXPECT_TRUE(contains(error_of(folder.file("nothing")), "nothing"));
+}
+
+TEST(Arrays, HaveAsManyClassesAsTheConfigurationSays) {
+  const Folder folder;
+  const std::string path = folder.file("");
+  write_table(folder, "train", 4);
+  write_npy<std::int64_t>(folder.file("train_targets.npy"), "<i8", {4}, {0, 1, 0, 9'999'999});
+  // A model would have 10 million outputs.
+  const std::string error = error_of(path);
+  EXPECT_TRUE(contains(error, "train_targets.npy: element 3: class 9999999, but there are 4"));
+  EXPECT_TRUE(contains(error, "data.num_classes"));
+  EXPECT_TRUE(
+      contains(error_of(path, ", num_classes: 4"), "element 3: class 9999999, allowed: 0 to 3"));
+  EXPECT_EQ(load(path, ", num_classes: 10000000").train->shape().num_outputs, 10'000'000);
+  write_npy<std::int64_t>(folder.file("train_targets.npy"), "<i8", {4}, {0, 1, 0, 1});
+  const Dataset data = load(path, ", num_classes: 3");
+  EXPECT_EQ(data.train->shape().num_outputs, 3);
+  EXPECT_EQ(data.validation->shape().num_outputs, 3);
+  // Strays among few validation samples, and all of many classes there.
+  write_table(folder, "val", 2);
+  write_npy<std::int64_t>(folder.file("val_targets.npy"), "<i8", {2}, {0, 6});
+  EXPECT_TRUE(contains(error_of(path), "val_targets.npy: element 1: class 6, but there are 6"));
+  write_npy<std::int64_t>(folder.file("val_targets.npy"), "<i8", {2}, {0, 5});
+  EXPECT_EQ(load(path).train->shape().num_outputs, 6);
+  write_npy<float>(folder.file("train_targets.npy"), "<f4", {4}, {0, 1, 0, 1});
+  EXPECT_TRUE(contains(error_of(path, ", num_classes: 3"), "holds numbers"));
 }
 
 TEST(Arrays, SaysWhatIsWrong) {

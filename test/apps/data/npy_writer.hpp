@@ -16,10 +16,12 @@ namespace gossamer::apps {
 /// is as numpy spells it, `<f4`.
 template <class Number>
 void write_npy(const std::string& path, std::string_view type,
-               const std::vector<std::int64_t>& shape, const std::vector<Number>& values) {
+               const std::vector<std::int64_t>& shape, const std::vector<Number>& values,
+               bool fortran_order = false) {
   constexpr std::string_view kStart("\x93NUMPY\x01\x00", 8);
-  std::string header = concat("{'descr': '", type, "', 'fortran_order': False, 'shape': (",
-                              join(shape, ", "), shape.size() == 1 ? "," : "", "), }");
+  std::string header =
+      concat("{'descr': '", type, "', 'fortran_order': ", fortran_order ? "True" : "False",
+             ", 'shape': (", join(shape, ", "), shape.size() == 1 ? "," : "", "), }");
   header.append(64 - (kStart.size() + 2 + header.size() + 1) % 64, ' ');
   header += '\n';
   std::ofstream file(path, std::ios::binary);

@@ -45,7 +45,8 @@ TEST(Augment, MovesAndMirrorsWholeImages) {
   const torch::Tensor before = make_batch(*images, indices).inputs;
   torch::Tensor after = before.clone();
   Random random(3);
-  augment(after, {.crop = 1, .flip = true}, random);
+  constexpr float kBackground = -1.0F;
+  augment(after, {.crop = 1, .flip = true}, kBackground, random);
   int mirrored = 0;
   int moved = 0;
   for (std::int64_t i = 0; i < 400; ++i) {
@@ -54,7 +55,7 @@ TEST(Augment, MovesAndMirrorsWholeImages) {
     for (int flip = 0; flip < 2 && !found; ++flip) {
       for (std::int64_t dy = -1; dy <= 1 && !found; ++dy) {
         for (std::int64_t dx = -1; dx <= 1 && !found; ++dx) {
-          torch::Tensor expected = torch::constant_pad_nd(before[i], {1, 1, 1, 1});
+          torch::Tensor expected = torch::constant_pad_nd(before[i], {1, 1, 1, 1}, kBackground);
           expected = expected.slice(1, 1 - dy, 3 - dy).slice(2, 1 - dx, 4 - dx);
           if (flip == 1) expected = expected.flip({2});
           found = torch::equal(expected, after[i]);
@@ -68,6 +69,24 @@ TEST(Augment, MovesAndMirrorsWholeImages) {
   }
   EXPECT_NEAR(mirrored, 200, 50);
   EXPECT_NEAR(moved, 400 * 8 / 9, 50);
+}
+
+// torchvision's RandomCrop(padding) before ToTensor and Normalize gives the same.
+TEST(BatchLoader, MovesBlackIntoImagesOfPixels) {
+  BatchLoader loader(
+      {.samples = std::make_shared<const ArraySamples>(
+           SampleShape{.height = 1, .width = 1, .num_outputs = 1}, 1,
+           ArraySamples::Content{.values = std::vector<std::uint8_t>{255}, .labels = {0}}),
+       .sampler = BatchSampler({0}, 1, 7, 0),
+       .augmentation = {.crop = 1},
+       .seed = 7});
+  int num_moved = 0;
+  for (std::int64_t number = 0; number < 20; ++number) {
+    const auto pixel = loader.take(number).inputs.item<float>();
+    EXPECT_TRUE(pixel == 1.0F || pixel == -1.0F) << pixel;
+    num_moved += pixel == -1.0F ? 1 : 0;
+  }
+  EXPECT_GT(num_moved, 0);
 }
 
 BatchLoader::Setup setup_of(std::int64_t prefetch, bool changed) {

@@ -253,7 +253,7 @@ struct Reference {
 Reference read_reference() {
   static const std::regex kTop("^([a-z_]+):(.*)$");
   static const std::regex kActive("^  ([a-z_]+): (.*)$");
-  static const std::regex kCommented("^  # ([a-z_]+): (.*)$");
+  static const std::regex kCommented("^  # ([a-z_]+): (.*?)(?: +#.*)?$");
   Reference reference;
   std::ifstream file(kConfigs / "reference.yaml");
   std::string section;

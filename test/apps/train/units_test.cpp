@@ -1,27 +1,74 @@
 // The parts of the trainer: files it writes, agreement between ranks, progress, reports.
 
 #include "test/apps/folder.hpp"
+#include "test/comm/forwarding_communicator.hpp"
 
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include "apps/data/array_samples.hpp"
 #include "apps/train/agreement.hpp"
+#include "apps/train/model_ema.hpp"
 #include "apps/train/model_file.hpp"
 #include "apps/train/progress_line.hpp"
+#include "apps/train/rank_setup.hpp"
 #include "base/text.hpp"
 #include "comm/launch.hpp"
 
 namespace gossamer::apps {
 namespace {
+
+/// Samples of one pixel with these classes.
+std::shared_ptr<const Samples> with_classes(std::vector<std::int64_t> classes) {
+  const auto size = std::ssize(classes);
+  return std::make_shared<const ArraySamples>(
+      SampleShape{.height = 1, .width = 1, .num_outputs = 10}, size,
+      ArraySamples::Content{.values = std::vector<std::uint8_t>(classes.size()),
+                            .labels = std::move(classes)});
+}
+
+TEST(DoubtAboutValidation, IsAboutClasses) {
+  const auto train = with_classes({0, 0, 1, 1, 2, 2, 3, 3});
+  const auto doubt = [&](std::vector<std::int64_t> classes) {
+    return doubt_about_validation({.train = train, .validation = with_classes(std::move(classes))});
+  };
+  EXPECT_EQ(doubt({3, 1, 2}), "");
+  EXPECT_EQ(doubt({3, 3, 3}), "") << "few samples may be alike by chance";
+  const std::string unknown = doubt({0, 4, 5, 4});
+  EXPECT_TRUE(
+      unknown.starts_with("3 of the 4 validation samples have classes that no training "
+                          "sample has, as class 4"))
+      << unknown;
+  const std::string few = doubt(std::vector<std::int64_t>(40, 3));
+  EXPECT_TRUE(few.starts_with("the validation samples have 1 of the 4 classes")) << few;
+}
+
+TEST(ModelEma, AveragesOverTheRanks) {
+  const auto body = [](Communicator& communicator, const World& world) {
+    const torch::nn::Linear linear(2, 1);
+    {
+      const torch::NoGradGuard no_grad;
+      linear->weight.fill_(world.rank);
+    }
+    const ModelEma ema(*linear, 0.5);
+    OwnedSums owned(communicator);
+    ema.use(owned);
+    EXPECT_EQ(linear->weight[0][0].item<float>(), 0.5F);
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", {.num_ranks = 2, .log_level = LogLevel::kError}, body), 0);
+}
 
 TEST(ModelFile, HoldsNamesTypesShapesAndValues) {
   const Folder folder;

@@ -213,6 +213,8 @@ TEST(Safetensors, AreRegularFilesAlone) {
   for (const char* name : {"link", "folder", "nothing"}) {
     EXPECT_THROW(SafetensorsFile{folder.file(name)}, CheckpointError) << name;
   }
+  EXPECT_EQ(SafetensorsFile(folder.file("link"), SymbolicLink::kFollowed).tensors().size(),
+            some_tensors().size());
   EXPECT_THROW(SafetensorsFile{"/dev/zero"}, CheckpointError);
 }
 

@@ -1,46 +1,27 @@
 #include "apps/data/raw_array.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
+#include <functional>
 #include <string_view>
 
 #include "base/bfloat16.hpp"
 #include "base/error.hpp"
+#include "base/float16.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/safetensors.hpp"
 
 namespace gossamer::apps {
 namespace {
 
-/// A float16 in memory: 1 bit of sign, 5 of exponent, 10 of fraction.
-struct Float16 {
-  std::uint16_t bits;
-  explicit operator float() const {
-    const int exponent = bits >> 10U & 31U;
-    const int fraction = bits & 1023U;
-    float size = 0.0F;
-    if (exponent == 31) {
-      using Limits = std::numeric_limits<float>;
-      size = fraction == 0 ? Limits::infinity() : Limits::quiet_NaN();
-    } else {
-      // Numbers with exponent 0 have no leading 1.
-      size = static_cast<float>(
-          std::ldexp(exponent == 0 ? fraction : fraction + 1024, std::max(exponent, 1) - 25));
-    }
-    return std::copysign(size, (bits & 0x8000U) != 0 ? -1.0F : 1.0F);
-  }
-};
-
-template <class To, class From>
-void convert(const std::vector<std::byte>& bytes, std::vector<To>& out) {
+/// `number`: what an element stands for, as a number that has a conversion to `To`.
+template <class To, class From, class Number = std::identity>
+void convert(const std::vector<std::byte>& bytes, std::vector<To>& out, Number number = {}) {
   out.resize(bytes.size() / sizeof(From));
   for (std::size_t i = 0; i < out.size(); ++i) {
     // The bytes may lie anywhere.
     From value;
     std::memcpy(&value, bytes.data() + i * sizeof(From), sizeof(From));
-    out[i] = static_cast<To>(value);
+    out[i] = static_cast<To>(number(value));
   }
 }
 
@@ -103,11 +84,9 @@ std::vector<float> RawArray::floats() const {
   } else if (dtype == "F64") {
     convert<float, double>(bytes, out);
   } else if (dtype == "F16") {
-    convert<float, Float16>(bytes, out);
+    convert<float, Float16>(bytes, out, [](Float16 value) { return widened(value); });
   } else if (dtype == "BF16") {
-    std::vector<BFloat16> values(bytes.size() / sizeof(BFloat16));
-    std::memcpy(values.data(), bytes.data(), values.size() * sizeof(BFloat16));
-    for (const BFloat16 value : values) out.push_back(widened(value));
+    convert<float, BFloat16>(bytes, out, [](BFloat16 value) { return widened(value); });
   } else if (!convert_integers(*this, out)) {
     fail_type(*this, concat("float16, bfloat16, float32, float64, ", kIntegers));
   }

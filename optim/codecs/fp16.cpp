@@ -6,6 +6,7 @@
 
 #include <bit>
 
+#include "base/float16.hpp"
 #include "optim/codecs/small_float.hpp"
 
 namespace gossamer {
@@ -44,14 +45,10 @@ struct Fp16Format {
   }
 
   [[gnu::always_inline]] static float decode(std::uint16_t half) {
-    const std::uint32_t sign = (half & 0x8000U) << 16U;
-    const std::uint32_t size = half & 0x7fffU;
-    const std::uint32_t normal = (size << 13U) + kBias;
-    const float small = std::bit_cast<float>(kHalf | size) - 0.5F;
-    const std::uint32_t finite = size < 0x400U ? std::bit_cast<std::uint32_t>(small) : normal;
     // encode() writes no infinity, so a full exponent is NaN.
-    const std::uint32_t result = size >= 0x7c00U ? 0x7fc0'0000U : finite;
-    return std::bit_cast<float>(sign | result);
+    const std::uint32_t sign = (half & 0x8000U) << 16U;
+    const float not_finite = std::bit_cast<float>(sign | 0x7fc0'0000U);
+    return (half & 0x7fffU) >= 0x7c00U ? not_finite : widened(Float16{half});
   }
 };
 

@@ -1,5 +1,6 @@
 #include "base/error.hpp"
 
+#include <filesystem>
 #include <utility>
 
 #include "base/text.hpp"
@@ -37,6 +38,10 @@ ExitCode exit_code_of(const std::exception& error) {
   if (is(static_cast<const ConfigError*>(nullptr))) return ExitCode::kConfig;
   if (is(static_cast<const DataError*>(nullptr))) return ExitCode::kData;
   if (is(static_cast<const CheckpointError*>(nullptr))) return ExitCode::kCheckpoint;
+  // A name that is too long, or a folder that may not be read: no fault of the program.
+  if (is(static_cast<const std::filesystem::filesystem_error*>(nullptr))) {
+    return ExitCode::kCheckpoint;
+  }
   if (is(static_cast<const CommError*>(nullptr))) return ExitCode::kPeerLost;
   if (is(static_cast<const NonFiniteError*>(nullptr))) return ExitCode::kNonFinite;
   return ExitCode::kInternal;

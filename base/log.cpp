@@ -36,6 +36,10 @@ class Logger::Impl {
     logger.set_pattern(tag.empty() ? "%H:%M:%S.%e %^%l%$  %v" : "%H:%M:%S.%e %^%l%$ [%n] %v");
     logger.flush_on(spdlog::level::debug);
   }
+  /// Messages quote files.
+  void write(spdlog::level::level_enum level, std::string_view message) const {
+    if (logger.should_log(level)) logger.log(level, std::string_view(visible(message)));
+  }
   mutable spdlog::logger logger;
 };
 
@@ -60,16 +64,16 @@ Logger::Logger(LogLevel level, std::string_view tag) {
 }
 
 void Logger::debug(std::string_view message) const {
-  if (impl_) impl_->logger.debug(message);
+  if (impl_) impl_->write(spdlog::level::debug, message);
 }
 void Logger::info(std::string_view message) const {
-  if (impl_) impl_->logger.info(message);
+  if (impl_) impl_->write(spdlog::level::info, message);
 }
 void Logger::warning(std::string_view message) const {
-  if (impl_) impl_->logger.warn(message);
+  if (impl_) impl_->write(spdlog::level::warn, message);
 }
 void Logger::error(std::string_view message) const {
-  if (impl_) impl_->logger.error(message);
+  if (impl_) impl_->write(spdlog::level::err, message);
 }
 
 }  // namespace gossamer

@@ -4,8 +4,10 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <numeric>
+#include <utility>
 
 namespace gossamer {
 namespace {
@@ -23,6 +25,36 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return row.back();
+}
+
+/// The number of bytes of the character that a text begins with, and its code; 0: no UTF-8.
+std::pair<std::size_t, std::uint32_t> first_character(std::string_view text) {
+  const auto byte = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const std::size_t count = byte(0) < 0x80U   ? 1
+                            : byte(0) < 0xc2U ? 0
+                            : byte(0) < 0xe0U ? 2
+                            : byte(0) < 0xf0U ? 3
+                            : byte(0) < 0xf5U ? 4
+                                              : 0;
+  if (count == 0 || count > text.size()) return {0, 0};
+  std::uint32_t code = count == 1 ? byte(0) : byte(0) & (0x7fU >> count);
+  for (std::size_t i = 1; i < count; ++i) {
+    if ((byte(i) & 0xc0U) != 0x80U) return {0, 0};
+    code = code << 6U | (byte(i) & 0x3fU);
+  }
+  const bool is_surrogate = code >= 0xd800U && code < 0xe000U;
+  const bool is_too_long = (count == 3 && code < 0x800U) || (count == 4 && code < 0x10000U);
+  if (is_surrogate || is_too_long || code > 0x10ffffU) return {0, 0};
+  return {count, code};
+}
+
+bool commands_terminal(std::uint32_t code) {
+  const bool is_control =
+      (code < 0x20U && code != '\n' && code != '\t') || (code >= 0x7fU && code < 0xa0U);
+  const bool is_direction = code == 0x61cU || code == 0x200eU || code == 0x200fU ||
+                            (code >= 0x202aU && code <= 0x202eU) ||
+                            (code >= 0x2066U && code <= 0x2069U);
+  return is_control || is_direction;
 }
 
 }  // namespace
@@ -57,6 +89,25 @@ std::string shortest(double value) {
   std::array<char, 64> digits{};
   const auto result = std::to_chars(digits.data(), digits.data() + digits.size(), value);
   return {digits.data(), result.ptr};
+}
+
+std::string visible(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const auto [count, code] = first_character(text);
+    const std::size_t length = std::max<std::size_t>(count, 1);
+    if (count > 0 && !commands_terminal(code)) {
+      result += text.substr(0, length);
+    } else {
+      for (const char c : text.substr(0, length)) {
+        std::array<char, 8> escape{};
+        std::snprintf(escape.data(), escape.size(), "\\x%02x", static_cast<unsigned char>(c));
+        result += escape.data();
+      }
+    }
+    text.remove_prefix(length);
+  }
+  return result;
 }
 
 std::string human_bytes(double bytes) {

@@ -54,6 +54,11 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> can
 /// A floating point number in the fewest digits that read back to the same value.
 std::string shortest(double value);
 
+/// The text as a terminal may show it: control characters other than the end of a line and the
+/// tabulator, marks that turn the direction of writing, and bytes that are no UTF-8 become `\\x1b`
+/// and the like. For text that comes from files.
+std::string visible(std::string_view text);
+
 /// `12.3 MB`, `640 B`: a number of bytes in powers of 1000.
 std::string human_bytes(double bytes);
 

@@ -1,8 +1,10 @@
 #include "base/error.hpp"
 
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -22,6 +24,11 @@ TEST(Error, HasTheDocumentedExitCode) {
   EXPECT_EQ(static_cast<int>(ExitCode::kDone), 0);
   EXPECT_EQ(static_cast<int>(ExitCode::kCheckFailed), 1);
   EXPECT_EQ(static_cast<int>(ExitCode::kPreempted), 75);
+}
+
+TEST(Error, OfTheFileSystemIsNoInternalError) {
+  EXPECT_EQ(exit_code_of(std::filesystem::filesystem_error("status", std::error_code())),
+            ExitCode::kCheckpoint);
 }
 
 TEST(Error, ConfigErrorNamesPlaceAndKey) {

@@ -65,6 +65,12 @@ TEST(Log, WritesMessagesAsTheyAre) {
             std::string::npos);
 }
 
+TEST(Log, ShowsWhatWouldCommandTheTerminal) {
+  testing::internal::CaptureStderr();
+  Logger(LogLevel::kInfo, "").info("a\x1b[2Jb");
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("a\\x1b[2Jb\n"), std::string::npos);
+}
+
 TEST(Log, LinesOfThreadsStayWhole) {
   constexpr int kThreads = 4;
   constexpr int kLines = 50;

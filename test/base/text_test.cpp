@@ -112,5 +112,19 @@ TEST(Registry, NamesWhatThereIs) {
             "there is no optimizer SDG (did you mean sgd?), allowed: accum-adamw, sgd");
 }
 
+TEST(Text, ShowsWhatWouldCommandATerminal) {
+  EXPECT_EQ(visible("a\tb\nc \u00e9 \u20ac \U0001f600"), "a\tb\nc \u00e9 \u20ac \U0001f600");
+  EXPECT_EQ(visible("\x1b[2J\x7f\r\b"), "\\x1b[2J\\x7f\\x0d\\x08");
+  EXPECT_EQ(visible(std::string("a\0b", 3)), "a\\x00b");
+  // The control characters of Latin-1, and what turns the direction of writing.
+  EXPECT_EQ(visible("\u009b\u202e"), "\\xc2\\x9b\\xe2\\x80\\xae");
+  // No UTF-8: Latin-1, cut off, too long, half of a pair, beyond the last character.
+  EXPECT_EQ(visible("caf\xe9 \xc3"), "caf\\xe9 \\xc3");
+  EXPECT_EQ(visible("\xc0\xaf"), "\\xc0\\xaf");
+  EXPECT_EQ(visible("\xe0\x80\xaf"), "\\xe0\\x80\\xaf");
+  EXPECT_EQ(visible("\xed\xa0\x80"), "\\xed\\xa0\\x80");
+  EXPECT_EQ(visible("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
+}
+
 }  // namespace
 }  // namespace gossamer

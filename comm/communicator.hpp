@@ -29,6 +29,12 @@
 // Therefore prepare() and finish() own everything they use, also the stream, and let the stream
 // keep the memory that they give to it (Stream::keep()).
 //
+// Parts: make_parts() makes communicators for groups of members, which belong to this communicator
+// and end with it. Libraries have few handles (Open MPI about 30,000), and MPI frees one only
+// together with all members, which models that come and go cannot promise. So whoever asks for the
+// same group and use gets the same part as those before, and the operations of all of them are in
+// one order.
+//
 // Reductions add in an order that depends only on the group, its hosts and the size, so runs repeat
 // exactly.
 //
@@ -37,9 +43,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -130,6 +138,8 @@ class Communicator {
   virtual std::vector<Buffer> share(std::int64_t /*bytes*/) {
     return std::vector<Buffer>(static_cast<std::size_t>(size()));
   }
+  /// The members on this member's host, itself included; 1 where a backend shares no memory.
+  [[nodiscard]] virtual std::int64_t num_on_host() const { return 1; }
   /// Waits until the counters have come, which lie in memory of share(). The context's owner keeps
   /// this memory alive.
   virtual Request await(std::vector<Awaited> /*awaited*/, OpContext /*context*/) {
@@ -146,13 +156,28 @@ class Communicator {
   /// Blocks until all members have come here.
   virtual void barrier() = 0;
   /// A communicator of the members that give the same `color`, in rank order; nullptr for a
-  /// negative color. All members call it.
+  /// negative color. All members call it. What it holds in a library may stay until the launch
+  /// ends, so what is needed again and again is asked for by make_parts().
   virtual std::unique_ptr<Communicator> split(int color) = 0;
+  /// Collective. Makes a part for each of `groups`, unless there is one for the same use. All
+  /// members give the same groups: members in ascending order, none of them in two groups.
+  void make_parts(std::string_view use, const std::vector<std::vector<int>>& groups);
+  /// The part that make_parts() has made; null if this member is not in it, or if there is none.
+  [[nodiscard]] Communicator* find_part(std::string_view use, const std::vector<int>& group) const;
+  /// Collective. The part of all members.
+  Communicator& twin(std::string_view use);
+  /// The number of parts that this member is in.
+  [[nodiscard]] std::int64_t num_parts() const;
   /// Collective. Releases, in good order, what this communicator and those split from it hold in a
   /// library such as NCCL. No other call on them may follow. Only for a rank that leaves without an
   /// error. After an error a rank leaves without this call, and the destructor gives everything up
   /// without communicating. Does nothing where the launch ends the communicators. Throws CommError.
   virtual void close() {}
+
+ private:
+  /// By use and members; null for groups without this member.
+  std::map<std::string, std::map<std::vector<int>, std::unique_ptr<Communicator>>, std::less<>>
+      parts_;
 };
 
 /// This member's rank in the world.

@@ -49,11 +49,16 @@ bool under_mpi_launcher();
 /// `mpi` under such a launcher, otherwise `threads`.
 std::string_view default_backend();
 
+/// Why a world of `num_processes` processes is not all that a launcher has started: its processes
+/// do not know of one another, and each would be a world of its own. Empty if the world is whole,
+/// or if no launcher says how many processes it has started.
+std::string why_not_whole(int num_processes);
+
 /// Runs `body` on every rank. Returns the exit code of the run: the code of the first rank that
 /// failed, else the first code that is not 0. When a body throws, the error is logged and no other
 /// rank is left waiting: the operations of other threads fail; under MPI the job is aborted with
-/// the exit code. Throws ConfigError for an unknown backend or impossible options, and
-/// std::runtime_error when the system gives no threads for ranks.
+/// the exit code. Throws ConfigError for an unknown backend, for impossible options, and for the
+/// reason of why_not_whole(), and std::runtime_error when the system gives no threads for ranks.
 int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body);
 
 /// The World of `rank` where all ranks share one host, as threads do. `node_size` divides `size`.

@@ -136,10 +136,13 @@ class MpiCommunicator : public Communicator {
 
   std::vector<Buffer> share(std::int64_t bytes) override {
     std::vector<bool> is_near;
-    for (const int member : world_ranks()) {
-      is_near.push_back(context_->host_of(member) == context_->host_of(own_world_rank(*this)));
-    }
+    for (const int member : world_ranks()) is_near.push_back(is_on_host_of(member));
     return share_between_processes(*this, bytes, is_near);
+  }
+
+  [[nodiscard]] std::int64_t num_on_host() const override {
+    return std::ranges::count_if(world_ranks(),
+                                 [this](int member) { return is_on_host_of(member); });
   }
 
   Request await(std::vector<Awaited> awaited, OpContext context) override {
@@ -183,6 +186,10 @@ class MpiCommunicator : public Communicator {
   }
 
  private:
+  [[nodiscard]] bool is_on_host_of(int world_rank) const {
+    return context_->host_of(world_rank) == context_->host_of(own_world_rank(*this));
+  }
+
   Request submit(std::unique_ptr<Operation> operation, OpContext context) {
     return context_->worker->submit(std::move(operation), std::move(context), group_.get());
   }
@@ -247,6 +254,7 @@ World world_on(std::span<const int> hosts, int rank, const LaunchOptions& option
 }
 
 void check_layout(const LaunchOptions& options, int size) {
+  if (const std::string why = why_not_whole(size); !why.empty()) throw ConfigError(why);
   if (options.num_ranks > 0 && options.num_ranks != size) {
     throw ConfigError(concat("--ranks ", options.num_ranks, ": MPI has started ", size,
                              " processes; leave --ranks out under mpirun"));

@@ -259,6 +259,8 @@ class ThreadCommunicator : public Communicator {
     return group_->pick_up(number);
   }
 
+  [[nodiscard]] std::int64_t num_on_host() const override { return size(); }
+
   Request await(std::vector<Awaited> awaited, OpContext context) override {
     return worker_->submit(
         make_await(of_world(*this, std::move(awaited)), [group = group_] { group->hub().check(); }),
@@ -390,6 +392,7 @@ int run_rank(const std::shared_ptr<ThreadGroup>& group, const LaunchOptions& opt
 }  // namespace
 
 int launch_threads(const LaunchOptions& options, const RankBody& body) {
+  if (const std::string why = why_not_whole(1); !why.empty()) throw ConfigError(why);
   const int size = std::max(1, options.num_ranks);
   const int node_size = options.node_size > 0 ? options.node_size : size;
   if (size % node_size != 0) {

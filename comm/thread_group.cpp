@@ -94,9 +94,14 @@ std::vector<Buffer> ThreadGroup::pick_up(std::int64_t number) {
 std::shared_ptr<ThreadGroup> ThreadGroup::subgroup(std::int64_t number, int color,
                                                    std::vector<int> world_ranks) {
   const std::lock_guard lock(mutex_);
-  auto& group = subgroups_[{number, color}];
-  if (!group) group = std::make_shared<ThreadGroup>(hub_, std::move(world_ranks));
-  return group;
+  auto& [group, num_left] = subgroups_[{number, color}];
+  if (!group) {
+    num_left = world_ranks.size();
+    group = std::make_shared<ThreadGroup>(hub_, std::move(world_ranks));
+  }
+  std::shared_ptr<ThreadGroup> found = group;
+  if (--num_left == 0) subgroups_.erase({number, color});
+  return found;
 }
 
 }  // namespace gossamer

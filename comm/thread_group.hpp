@@ -92,7 +92,8 @@ class ThreadGroup {
   void lay_out(std::int64_t number, std::size_t place, Buffer part);
   /// The parts of all members, when all have laid out theirs. Each member asks once.
   std::vector<Buffer> pick_up(std::int64_t number);
-  /// The group of one color of the `number`-th split. The first member to ask makes it.
+  /// The group of one color of the `number`-th split. The first member to ask makes it. Each member
+  /// asks once.
   std::shared_ptr<ThreadGroup> subgroup(std::int64_t number, int color,
                                         std::vector<int> world_ranks);
 
@@ -101,13 +102,17 @@ class ThreadGroup {
     std::vector<Buffer> parts;
     std::size_t num_left = 0;
   };
+  struct Subgroup {
+    std::shared_ptr<ThreadGroup> group;
+    std::size_t num_left = 0;
+  };
 
   std::shared_ptr<ThreadHub> hub_;
   std::vector<int> world_ranks_;
   std::mutex mutex_;
-  std::map<Key, std::shared_ptr<Meeting>> open_;  // guarded by mutex_
-  std::map<std::int64_t, Sharing> sharings_;      // likewise
-  std::map<std::pair<std::int64_t, int>, std::shared_ptr<ThreadGroup>> subgroups_;  // likewise
+  std::map<Key, std::shared_ptr<Meeting>> open_;                // guarded by mutex_
+  std::map<std::int64_t, Sharing> sharings_;                    // likewise
+  std::map<std::pair<std::int64_t, int>, Subgroup> subgroups_;  // likewise
 };
 
 }  // namespace gossamer

@@ -5,10 +5,12 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -206,6 +208,47 @@ TEST(Launch, RefusesImpossibleOptions) {
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find("threads"), std::string::npos) << error.what();
   }
+}
+
+/// What why_not_whole(2) says with these variables and no others of launchers.
+std::string why_with(const std::vector<std::pair<const char*, const char*>>& variables) {
+  for (const auto& [name, value] : variables) setenv(name, value, 1);
+  std::string why = why_not_whole(2);
+  for (const auto& [name, value] : variables) unsetenv(name);
+  return why;
+}
+
+TEST(Launcher, HasStartedMoreProcessesThanTheWorldHas) {
+  for (const char* const name :
+       {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID",
+        "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PTY_PORT"}) {
+    unsetenv(name);
+  }
+  using Variables = std::vector<std::pair<const char*, const char*>>;
+  const Variables step = {{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}};
+  const auto in_step = [&](Variables more) {
+    more.insert(more.end(), step.begin(), step.end());
+    return why_with(more);
+  };
+  EXPECT_EQ(why_with({}), "");
+  const std::string why = in_step({});
+  EXPECT_TRUE(
+      why.starts_with("SLURM_STEP_NUM_TASKS says that 3 processes were started, and this "
+                      "world has 2: "))
+      << why;
+  EXPECT_NE(why.find("srun --mpi=pmix"), std::string::npos);
+  EXPECT_NE(in_step({{"PMIX_NAMESPACE", "slurm.pmix.2.0"}}), "");
+  EXPECT_NE(why_with({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}}), "");
+  EXPECT_NE(why_with({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "3"}}), "");
+  EXPECT_NE(why_with({{"TORCHELASTIC_RUN_ID", "a"}, {"WORLD_SIZE", "3"}}), "");
+  // A world may be larger, and the launcher of the world may run in a step.
+  EXPECT_EQ(why_with({{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}), "");
+  EXPECT_EQ(in_step({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}), "");
+  EXPECT_EQ(in_step({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), "");
+  EXPECT_EQ(in_step({{"PMIX_NAMESPACE", "prterun-a-7@1"}}), "");
+  // A shell, and what somebody has set.
+  EXPECT_EQ(in_step({{"SLURM_PTY_PORT", "4000"}}), "");
+  EXPECT_EQ(why_with({{"SLURM_NTASKS", "3"}, {"WORLD_SIZE", "3"}}), "");
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ class ForwardingCommunicator : public Communicator {
     return inner_.broadcast(block, root, std::move(context));
   }
   std::vector<Buffer> share(std::int64_t bytes) override { return inner_.share(bytes); }
+  [[nodiscard]] std::int64_t num_on_host() const override { return inner_.num_on_host(); }
   Request await(std::vector<Awaited> awaited, OpContext context) override {
     return inner_.await(std::move(awaited), std::move(context));
   }

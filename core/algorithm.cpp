@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/mailbox.hpp"
+#include "topology/check.hpp"
 #include "topology/graph.hpp"
 #include "topology/nodes.hpp"
 
@@ -53,9 +54,30 @@ std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const
   return "";
 }
 
+std::string why_not(const AlgorithmChoice& choice, const AlgorithmSetting& setting) {
+  const AlgorithmEntry& entry = choice.entry();
+  // Before anything follows its rounds.
+  if (entry.needs_topology && setting.topology != nullptr) {
+    if (const auto found = find_fault(*setting.topology, setting.num_ranks)) return *found;
+  }
+  for (std::string reason : {why_not(entry, setting.topology, setting.codec),
+                             choice.why_not(setting.optimizer, setting.stream)}) {
+    if (!reason.empty()) return reason;
+  }
+  if (setting.stream == nullptr || setting.stream->on_host()) return "";
+  if (entry.processors_only) {
+    return concat("the algorithm ", entry.name, " works on processors only; on GPUs take gossip");
+  }
+  if (setting.codec != nullptr) {
+    return concat("the codec ", setting.codec->name(),
+                  " works on processors only; on GPUs take codec fp32");
+  }
+  return "";
+}
+
 std::unique_ptr<Algorithm> AlgorithmFactory::make(const AlgorithmSetup& setup) const {
   if (!setup.buckets.empty()) {
-    const std::string reason = why_not(setup.buckets.front().optimizer());
+    const std::string reason = why_not(setup.buckets.front().optimizer(), &setup.stream);
     if (!reason.empty()) throw ConfigError(reason);
   }
   return make_(setup);

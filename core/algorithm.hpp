@@ -126,18 +126,19 @@ class AlgorithmFactory {
  public:
   /// Makes the algorithm of one rank. Collective, because it may make lanes.
   using Make = std::function<std::unique_ptr<Algorithm>(const AlgorithmSetup& setup)>;
-  /// Says why the algorithm cannot train with an optimizer, with advice; empty if it can.
-  using WhyNot = std::function<std::string(const Optimizer& optimizer)>;
+  /// Says why the algorithm cannot train with an optimizer on a stream, with advice; empty if it
+  /// can. A null stream does its work at once.
+  using WhyNot = std::function<std::string(const Optimizer& optimizer, const Stream* stream)>;
 
   template <std::invocable<const AlgorithmSetup&> Function>
   // NOLINTNEXTLINE(google-explicit-constructor): `return [](const AlgorithmSetup&) {...}` works
   AlgorithmFactory(Function make, WhyNot why_not = nullptr)
       : make_(std::move(make)), why_not_(std::move(why_not)) {}
 
-  [[nodiscard]] std::string why_not(const Optimizer& optimizer) const {
-    return why_not_ ? why_not_(optimizer) : "";
+  [[nodiscard]] std::string why_not(const Optimizer& optimizer, const Stream* stream) const {
+    return why_not_ ? why_not_(optimizer, stream) : "";
   }
-  /// Throws ConfigError if the algorithm cannot train with the buckets' optimizer.
+  /// Throws ConfigError if the algorithm cannot train with the buckets' optimizer on the stream.
   [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const;
 
  private:
@@ -187,6 +188,23 @@ std::vector<std::string> algorithm_names();
 std::string why_not(const AlgorithmEntry& entry, const Topology* topology,
                     const Codec* codec = nullptr);
 
+class AlgorithmChoice;
+
+/// What an algorithm is to run with.
+struct AlgorithmSetting {
+  /// Null: none.
+  const Topology* topology = nullptr;
+  const Codec* codec = nullptr;
+  const Optimizer& optimizer;
+  /// Null: work is done at once, on processors.
+  const Stream* stream = nullptr;
+  int num_ranks = 1;
+};
+
+/// Says why an algorithm with its options cannot run so, with advice; empty if it can. Whoever
+/// makes an algorithm asks first, so that nothing is refused half way.
+std::string why_not(const AlgorithmChoice& choice, const AlgorithmSetting& setting);
+
 /// An algorithm with its options: `gossip`, or {"allreduce", Options::parse("delay: 1")}.
 class AlgorithmChoice {
  public:
@@ -206,9 +224,11 @@ class AlgorithmChoice {
   [[nodiscard]] const std::string& text() const { return text_; }
   /// The options that were given, as `every: 8`; empty: none.
   [[nodiscard]] const std::string& given() const { return given_; }
-  /// Why the algorithm cannot train with an optimizer; empty if it can.
-  [[nodiscard]] std::string why_not(const Optimizer& optimizer) const {
-    return factory_.why_not(optimizer);
+  /// Why the algorithm cannot train with an optimizer on a stream; empty if it can. Null: a stream
+  /// whose work is done at once.
+  [[nodiscard]] std::string why_not(const Optimizer& optimizer,
+                                    const Stream* stream = nullptr) const {
+    return factory_.why_not(optimizer, stream);
   }
   [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const {
     return factory_.make(setup);

@@ -1,11 +1,14 @@
 #include "core/host_slots.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <iterator>
 #include <new>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <utility>
+
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {
@@ -22,35 +25,48 @@ std::int64_t slot_bytes(const LaneSpec& spec) {
 
 }  // namespace
 
-std::unique_ptr<HostSlots> HostSlots::make(Communicator& world, const LaneSpec& spec) {
-  if (world.size() == 1) return nullptr;
-  std::vector<Buffer> parts = world.share(kPage + 2 * slot_bytes(spec));
-  const auto num_reached =
-      std::ranges::count_if(parts, [](const Buffer& part) { return part.block().data != nullptr; });
-  if (num_reached < 2) return nullptr;
-  return std::unique_ptr<HostSlots>(new HostSlots(world, spec, std::move(parts)));
+std::int64_t HostMemory::reserve(std::int64_t bytes) {
+  if (is_shared_) throw std::logic_error("HostMemory: it is shared already");
+  return std::exchange(bytes_, bytes_ + bytes);
 }
 
-HostSlots::HostSlots(Communicator& world, const LaneSpec& spec, std::vector<Buffer> parts)
-    : world_(world), numel_(spec.numel), dtype_(spec.dtype), parts_(std::move(parts)) {
-  auto owners = std::make_shared<std::vector<std::shared_ptr<void>>>();
-  for (const Buffer& part : parts_) {
-    if (part.block().data != nullptr) owners->push_back(part.owner());
+void HostMemory::share() {
+  if (std::exchange(is_shared_, true)) throw std::logic_error("HostMemory: it is shared already");
+  if (world_.size() == 1) return;
+  parts_ = world_.share(bytes_);
+  const auto num_reached = std::ranges::count_if(
+      parts_, [](const Buffer& part) { return part.block().data != nullptr; });
+  if (num_reached < 2) parts_.assign(parts_.size(), {});
+  const bool is_refused = num_reached < world_.num_on_host() && world_.num_on_host() > 1;
+  for (const std::string& rank :
+       world_.all_gather(concat(num_reached < 2 ? "" : "s", is_refused ? "r" : ""))) {
+    if (rank.find('s') != std::string::npos) ++sharing_.num_sharing;
+    if (rank.find('r') != std::string::npos) ++sharing_.num_refused;
   }
-  owner_ = std::move(owners);
+}
+
+HostSlots::HostSlots(std::shared_ptr<HostMemory> memory, const LaneSpec& spec)
+    : memory_(std::move(memory)),
+      world_(memory_->world()),
+      numel_(spec.numel),
+      dtype_(spec.dtype),
+      slot_bytes_(slot_bytes(spec)),
+      first_(memory_->reserve(kPage + 2 * slot_bytes_)) {}
+
+bool HostSlots::are_shared() const {
+  if (!memory_->is_shared()) throw std::logic_error("HostSlots: nobody has shared the memory");
+  return reaches(world_.rank());
 }
 
 Counter& HostSlots::counter_of(int rank) const {
   // The memory begins with zeros, which is what a new counter holds.
-  void* const place = parts_[static_cast<std::size_t>(rank)].block().data;
+  void* const place = memory_->of(rank) + first_;
   return *std::launder(static_cast<Counter*>(place));
 }
 
 Block HostSlots::slot_of(int rank, std::uint64_t round) const {
-  const Block memory = parts_[static_cast<std::size_t>(rank)].block();
-  const std::int64_t bytes = (memory.bytes() - kPage) / 2;
-  auto* const first = static_cast<std::byte*>(memory.data) + kPage;
-  return {first + static_cast<std::int64_t>(round % 2) * bytes, numel_, dtype_, {}};
+  std::byte* const first = memory_->of(rank) + first_ + kPage;
+  return {first + static_cast<std::int64_t>(round % 2) * slot_bytes_, numel_, dtype_, {}};
 }
 
 std::vector<int> HostSlots::summed(const RankRound& round) const {
@@ -126,7 +142,7 @@ Request HostSlots::await_start_of(const std::vector<int>& ranks, OpContext conte
     if (context.trace.records() || !counter.has_come()) awaited.push_back(counter);
   }
   if (awaited.empty()) return {};
-  context.owner = both(std::move(context.owner), owner_);
+  context.owner = both(std::move(context.owner), memory_);
   return world_.await(std::move(awaited), std::move(context));
 }
 

@@ -12,10 +12,11 @@
 //
 // Every rank counts all rounds, also those in which it sends nothing.
 //
-// Protocol: publish(), arrival(), publish(), and so on. heard() says where a block will lie; it may
-// be read after the wait for arrival(). The slot of coding() may be written after that wait, until
-// the next publish(). Not thread safe. Errors: CommError from requests.
+// Protocol: for each round publish(), then arrival(). heard() says where a block will
+// lie; it may be read after the wait for arrival(). The slot of coding() may be written after that
+// wait, until the next publish(). Not thread safe. Errors: CommError from requests.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -27,17 +28,58 @@
 
 namespace gossamer {
 
+/// How the ranks of a host read each other's blocks.
+struct HostSharing {
+  /// Ranks that read the memory of another rank.
+  std::int64_t num_sharing = 0;
+  /// Ranks that cannot reach all ranks of their host, so that messages take the place of slots.
+  std::int64_t num_refused = 0;
+};
+
+/// The memory of the slots of all lanes, one area for each rank: the system limits the number of
+/// mappings of a process, and there may be many thousands of lanes. First every lane says how much
+/// it needs (reserve()), then all ranks make the memory (share()).
+class HostMemory {
+ public:
+  /// `world` must outlive this object.
+  explicit HostMemory(Communicator& world)
+      : world_(world), parts_(static_cast<std::size_t>(world.size())) {}
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+
+  [[nodiscard]] Communicator& world() const { return world_; }
+  [[nodiscard]] bool is_shared() const { return is_shared_; }
+  /// Returns where the next `bytes` of every rank's area begin. All ranks reserve alike. Only
+  /// before share().
+  std::int64_t reserve(std::int64_t bytes);
+  /// Collective, once. Makes the areas, which hold zeros.
+  void share();
+  /// The beginning of a rank's area; null where it is not reached. A rank that reaches no other one
+  /// does not reach itself either.
+  [[nodiscard]] std::byte* of(int rank) const {
+    return static_cast<std::byte*>(parts_[static_cast<std::size_t>(rank)].block().data);
+  }
+  [[nodiscard]] const HostSharing& sharing() const { return sharing_; }
+
+ private:
+  Communicator& world_;
+  std::int64_t bytes_ = 0;
+  bool is_shared_ = false;
+  std::vector<Buffer> parts_;
+  HostSharing sharing_;
+};
+
 class HostSlots {
  public:
-  /// Collective. For blocks of a lane. Null if this rank shares memory with no other rank.
-  /// `world` must outlive the slots.
-  static std::unique_ptr<HostSlots> make(Communicator& world, const LaneSpec& spec);
+  /// For blocks of a lane. All ranks make the slots of the same lanes in the same order.
+  HostSlots(std::shared_ptr<HostMemory> memory, const LaneSpec& spec);
 
+  /// Whether this rank shares memory with another one; else its lane sends messages. Throws
+  /// std::logic_error before HostMemory::share().
+  [[nodiscard]] bool are_shared() const;
   /// Whether messages between this rank and another one go through slots; the other one says the
   /// same.
-  [[nodiscard]] bool reaches(int rank) const {
-    return parts_[static_cast<std::size_t>(rank)].block().data != nullptr;
-  }
+  [[nodiscard]] bool reaches(int rank) const { return memory_->of(rank) != nullptr; }
   /// Whether other ranks read this rank's block in a round.
   [[nodiscard]] bool are_read(const RankRound& round) const { return !readers_of(round).empty(); }
   /// All ranks whose blocks a round adds up for this rank, itself included, if they are few and
@@ -57,8 +99,6 @@ class HostSlots {
   [[nodiscard]] Request arrival(OpContext context);
 
  private:
-  HostSlots(Communicator& world, const LaneSpec& spec, std::vector<Buffer> parts);
-
   [[nodiscard]] Block slot_of(int rank, std::uint64_t round) const;
   [[nodiscard]] Counter& counter_of(int rank) const;
   /// The ranks that read this rank's block in a round, and those whose blocks it reads.
@@ -68,13 +108,14 @@ class HostSlots {
   [[nodiscard]] std::vector<int> reached(const RankRound& round,
                                          const std::vector<int>& ranks) const;
 
+  std::shared_ptr<HostMemory> memory_;
   Communicator& world_;
   std::int64_t numel_;
   DType dtype_;
-  /// The memory of every rank; empty where it is not reached.
-  std::vector<Buffer> parts_;
-  /// Keeps all of it alive.
-  std::shared_ptr<void> owner_;
+  /// Bytes of one slot.
+  std::int64_t slot_bytes_;
+  /// Where this lane's part of each area begins: the counter, then the slots.
+  std::int64_t first_;
   std::uint64_t num_started_ = 0;
   /// The ranks whose start of the round under way this rank waits for: those that it hears from,
   /// and others that have read its slot in the round before.

@@ -18,12 +18,13 @@ namespace {
 
 class PeerLane : public CodedLane {
  public:
-  PeerLane(const PeerLanes::Setup& setup, Peers& peers, const LaneSpec& spec)
+  PeerLane(const PeerLanes::Setup& setup, Peers& peers, const LaneSpec& spec,
+           std::shared_ptr<HostMemory> memory)
       : CodedLane(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr),
         setup_(setup),
         peers_(peers),
         spec_(spec),
-        slots_(uses_slots() ? HostSlots::make(peers.world(), spec) : nullptr) {}
+        slots_(memory ? std::make_unique<HostSlots>(std::move(memory), spec) : nullptr) {}
 
   void start(std::int64_t k, const Buffer& send) override {
     const RankRound& round = peers_.round(k);
@@ -31,6 +32,7 @@ class PeerLane : public CodedLane {
     update_scale_ = round.update_scale;
     has_arrived_ = false;
     const bool is_encoded = std::exchange(encoded_grid_, std::nullopt) == next_grid();
+    if (slots_ && !slots_->are_shared()) slots_.reset();
     if (slots_) publish(round, k, send);
     if (round.kind == RankRound::Kind::kIdle && round.node_size == 1) return;
     is_under_way_ = true;
@@ -125,13 +127,6 @@ class PeerLane : public CodedLane {
     if (codec() == nullptr || !next_grid() || round.kind == RankRound::Kind::kGroup) return false;
     // The worker mixes the sums of nodes, and knows no grid.
     return round.node_size == 1 || !needs_grid();
-  }
-
-  /// Slots hold plain blocks, and a thread that works off a stream later cannot wait for them.
-  [[nodiscard]] bool uses_slots() const {
-    return setup_.shares_memory && codec() == nullptr && setup_.stream.on_host() &&
-           setup_.stream.immediate() &&
-           (spec_.rounds == LaneRounds::kTopology || spec_.rounds == LaneRounds::kTopologyUnsummed);
   }
 
   /// Shows the block to the peers on this host, and counts the round in any case.
@@ -365,8 +360,9 @@ class PeerLane : public CodedLane {
 }  // namespace
 
 std::unique_ptr<CodedLane> make_peer_lane(const PeerLanes::Setup& setup, Peers& peers,
-                                          const LaneSpec& spec) {
-  return std::make_unique<PeerLane>(setup, peers, spec);
+                                          const LaneSpec& spec,
+                                          std::shared_ptr<HostMemory> memory) {
+  return std::make_unique<PeerLane>(setup, peers, spec, std::move(memory));
 }
 
 }  // namespace gossamer

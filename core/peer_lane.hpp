@@ -11,9 +11,10 @@
 
 namespace gossamer {
 
-/// Collective. `peers` knows the ranks of every round. `setup` and all that it refers to must
-/// outlive the lane, and so must `peers`.
+/// `peers` knows the ranks of every round. `memory`: where ranks of a host read each other's
+/// blocks; null: the lane sends messages. `setup` and all that it refers to must outlive the lane,
+/// and so must `peers`.
 std::unique_ptr<CodedLane> make_peer_lane(const PeerLanes::Setup& setup, Peers& peers,
-                                          const LaneSpec& spec);
+                                          const LaneSpec& spec, std::shared_ptr<HostMemory> memory);
 
 }  // namespace gossamer

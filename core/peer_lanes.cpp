@@ -1,11 +1,14 @@
 #include "core/peer_lanes.hpp"
 
 #include <stdexcept>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "comm/communicator.hpp"
 #include "core/coded_sum_lane.hpp"
 #include "core/grid_lane.hpp"
+#include "core/host_slots.hpp"
 #include "core/peer_lane.hpp"
 #include "core/shard_lanes.hpp"
 #include "core/tree_lane.hpp"
@@ -23,7 +26,53 @@ MostMembers most_members(const PeerLanes::Setup& setup) {
   return {.ranks = most, .nodes = setup.codec->needs_grid() ? 0 : most};
 }
 
+/// The ranks of this rank's node, and those with its place in all nodes.
+std::pair<Communicator&, Communicator&> parts_of_nodes(Communicator& world, int node_size) {
+  const auto nodes = ranks_of_nodes(world.size(), node_size);
+  std::vector<std::vector<int>> places(static_cast<std::size_t>(node_size));
+  for (const std::vector<int>& node : nodes) {
+    for (std::size_t place = 0; place < node.size(); ++place) places[place].push_back(node[place]);
+  }
+  constexpr std::string_view kInside = "inside nodes";
+  constexpr std::string_view kBetween = "between nodes";
+  world.make_parts(kInside, nodes);
+  world.make_parts(kBetween, places);
+  return {*world.find_part(kInside, nodes[static_cast<std::size_t>(world.rank() / node_size)]),
+          *world.find_part(kBetween, places[static_cast<std::size_t>(world.rank() % node_size)])};
+}
+
 }  // namespace
+
+struct PeerLanes::Nodes {
+  PeerLanes inside;
+  PeerLanes between;
+};
+
+PeerLanes::PeerLanes(Setup setup) : setup_(std::move(setup)), parts_(setup_.communicator) {}
+
+PeerLanes::~PeerLanes() = default;
+
+std::shared_ptr<HostMemory> PeerLanes::memory_for(const LaneSpec& spec) {
+  const bool is_summed = spec.rounds == LaneRounds::kTopology;
+  if (!is_summed && spec.rounds != LaneRounds::kTopologyUnsummed) return nullptr;
+  // Slots hold plain blocks, and a thread that works off a stream later cannot wait for them.
+  const bool sends_plain = !is_summed || setup_.codec == nullptr;
+  const bool works_at_once = setup_.stream.on_host() && setup_.stream.immediate();
+  if (!setup_.shares_memory || !sends_plain || !works_at_once) return nullptr;
+  if (!memory_ || memory_->is_shared()) {
+    memory_ = std::make_shared<HostMemory>(setup_.communicator);
+  }
+  return memory_;
+}
+
+void PeerLanes::share_memory() {
+  if (memory_ && !memory_->is_shared()) memory_->share();
+  if (!nodes_) return;
+  nodes_->inside.share_memory();
+  nodes_->between.share_memory();
+}
+
+HostSharing PeerLanes::host_sharing() const { return memory_ ? memory_->sharing() : HostSharing(); }
 
 Peers& PeerLanes::peers_of(LaneRounds rounds) {
   std::unique_ptr<Peers>& peers = peers_[rounds];
@@ -64,13 +113,6 @@ void PeerLanes::set_topology(std::shared_ptr<const Topology> topology) {
   nodes_.reset();
 }
 
-struct PeerLanes::Nodes {
-  std::unique_ptr<Communicator> inside_ranks;
-  std::unique_ptr<Communicator> between_ranks;
-  PeerLanes inside;
-  PeerLanes between;
-};
-
 int PeerLanes::node_size() const {
   return setup_.topology ? setup_.topology->round(0).node_size : 1;
 }
@@ -81,8 +123,7 @@ NodeLanes PeerLanes::split_by_node() {
   if (!nodes_) {
     nodes_ = all_nodes_[size];
     if (!nodes_) {
-      auto inside = setup_.communicator.split(rank / size);
-      auto between = setup_.communicator.split(rank % size);
+      const auto [inside, between] = parts_of_nodes(setup_.communicator, size);
       const auto setup_on = [this](Communicator& ranks) {
         return Setup{.stream = setup_.stream,
                      .communicator = ranks,
@@ -92,10 +133,9 @@ NodeLanes PeerLanes::split_by_node() {
                      .simd = setup_.simd,
                      .timeline = setup_.timeline};
       };
-      const Setup of_node = setup_on(*inside);
-      const Setup of_peers = setup_on(*between);
-      nodes_.reset(new Nodes{std::move(inside), std::move(between), PeerLanes(of_node),
-                             PeerLanes(of_peers)});
+      const Setup of_node = setup_on(inside);
+      const Setup of_peers = setup_on(between);
+      nodes_.reset(new Nodes{PeerLanes(of_node), PeerLanes(of_peers)});
       all_nodes_[size] = nodes_;
     }
     nodes_->between.set_topology(between_nodes(setup_.topology));
@@ -117,11 +157,11 @@ std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
   const bool sums = spec.rounds == LaneRounds::kSum && spec.num_coded > 0;
   if (sums && setup_.codec != nullptr && num_ranks() > 1) {
     Communicator& world = setup_.communicator;
-    if (!coded_results_) coded_results_ = world.split(0);
-    return make_coded_sum_lane(setup_, {.shards = world, .results = *coded_results_}, spec);
+    return make_coded_sum_lane(setup_, {.shards = world, .results = world.twin("coded results")},
+                               spec);
   }
-  return GridLane::around(make_peer_lane(setup_, peers_of(spec.rounds), spec), spec, *this,
-                          setup_.stream, setup_.metrics.num_wide_differences);
+  return GridLane::around(make_peer_lane(setup_, peers_of(spec.rounds), spec, memory_for(spec)),
+                          spec, *this, setup_.stream, setup_.metrics.num_wide_differences);
 }
 
 std::unique_ptr<Mailbox> PeerLanes::make_mailbox(Mailbox::Config config) {

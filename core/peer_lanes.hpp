@@ -14,6 +14,9 @@
 
 namespace gossamer {
 
+class HostMemory;
+struct HostSharing;
+
 class PeerLanes : public LaneFactory {
  public:
   struct Setup {
@@ -34,7 +37,10 @@ class PeerLanes : public LaneFactory {
     std::shared_ptr<Timeline> timeline = {};
   };
   /// All that `setup` refers to must outlive the factory.
-  explicit PeerLanes(Setup setup) : setup_(std::move(setup)), parts_(setup_.communicator) {}
+  explicit PeerLanes(Setup setup);
+  ~PeerLanes() override;
+  PeerLanes(const PeerLanes&) = delete;
+  PeerLanes& operator=(const PeerLanes&) = delete;
 
   std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override;
   std::unique_ptr<Mailbox> make_mailbox(Mailbox::Config config) override;
@@ -49,20 +55,27 @@ class PeerLanes : public LaneFactory {
   /// The push-sum weight of this rank's parameters, as long as the last round is not mixed in; 1 if
   /// the topology is not directed.
   [[nodiscard]] double push_sum_weight() const;
+  /// Collective, after the last make_lane() and before the first round: makes the memory in which
+  /// the ranks of a host read each other's blocks.
+  void share_memory();
+  /// How the ranks of a host read each other's blocks, by the last share_memory().
+  [[nodiscard]] HostSharing host_sharing() const;
 
  private:
   /// The Peers of a kind of rounds; made with the first lane that needs them.
   Peers& peers_of(LaneRounds rounds);
+  /// The memory for the slots of a lane; null: it sends messages.
+  std::shared_ptr<HostMemory> memory_for(const LaneSpec& spec);
 
-  /// The lanes of split_by_node(), over communicators of their own.
+  /// The lanes of split_by_node(), over parts of the communicator.
   struct Nodes;
 
   Setup setup_;
   SubCommunicators parts_;
+  /// Of the last lanes; null: none has slots.
+  std::shared_ptr<HostMemory> memory_;
   std::unique_ptr<const Topology> complete_;
   std::map<LaneRounds, std::unique_ptr<Peers>> peers_;
-  /// All ranks; made with the first sum that a codec encodes.
-  std::unique_ptr<Communicator> coded_results_;
   /// By the number of ranks in a node. They stay, so that topologies may take turns.
   std::map<int, std::shared_ptr<Nodes>> all_nodes_;
   /// Those of the topology; null until split_by_node().

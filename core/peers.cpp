@@ -10,6 +10,11 @@
 namespace gossamer {
 namespace {
 
+// Uses of parts.
+constexpr std::string_view kGroups = "groups";
+constexpr std::string_view kNodeSums = "sums of nodes";
+constexpr std::string_view kNodeResults = "results of nodes";
+
 std::vector<int> world_ranks_of(const std::vector<int>& places, int node_size) {
   std::vector<int> ranks = places;
   for (int& rank : ranks) rank *= node_size;
@@ -23,49 +28,49 @@ bool SubCommunicators::is_world(const std::vector<int>& ranks) const {
 }
 
 void SubCommunicators::build(const Round& round) {
-  if (round.node_size > 1 && !nodes_.contains(round.node_size)) {
-    const int node = world_.rank() / round.node_size;
-    NodeComms& comms = nodes_[round.node_size];
-    comms.sum = world_.split(node);
-    comms.result = world_.split(node);
+  if (round.node_size > 1) {
+    const auto nodes = ranks_of_nodes(world_.size(), round.node_size);
+    for (const std::string_view use : {kNodeSums, kNodeResults}) world_.make_parts(use, nodes);
   }
-  int color = -1;
-  int next_color = 0;
-  std::vector<std::vector<int>> fresh;
+  std::vector<std::vector<int>> groups;
   for (const Edge& edge : round.edges) {
     if (edge.ranks.size() <= 2) continue;
-    const std::vector<int> ranks = world_ranks_of(edge.ranks, round.node_size);
-    if (is_world(ranks) || groups_.contains(ranks)) continue;
-    if (std::ranges::binary_search(ranks, world_.rank())) color = next_color;
-    fresh.push_back(ranks);
-    ++next_color;
+    std::vector<int> ranks = world_ranks_of(edge.ranks, round.node_size);
+    if (!is_world(ranks)) groups.push_back(std::move(ranks));
   }
-  if (fresh.empty()) return;
-  std::unique_ptr<Communicator> mine = world_.split(color);
-  for (std::size_t i = 0; i < fresh.size(); ++i) {
-    groups_[fresh[i]] = static_cast<int>(i) == color ? std::move(mine) : nullptr;
-  }
+  world_.make_parts(kGroups, groups);
 }
 
 Communicator& SubCommunicators::group(const RankRound& round) const {
   const std::vector<int> ranks = world_ranks_of(round.group, round.node_size);
   if (is_world(ranks)) return world_;
-  const auto found = groups_.find(ranks);
-  if (found == groups_.end() || !found->second) {
+  Communicator* const found = world_.find_part(kGroups, ranks);
+  if (found == nullptr) {
     throw std::logic_error("SubCommunicators::group: this rank is not in that group");
   }
-  return *found->second;
+  return *found;
 }
 
-Communicator& SubCommunicators::node_sum(int node_size) const { return *nodes_.at(node_size).sum; }
+Communicator& SubCommunicators::node(std::string_view use, int node_size) const {
+  std::vector<int> ranks(static_cast<std::size_t>(node_size));
+  std::iota(ranks.begin(), ranks.end(), world_.rank() / node_size * node_size);
+  Communicator* const found = world_.find_part(use, ranks);
+  if (found == nullptr) throw std::logic_error("SubCommunicators: no round has such nodes");
+  return *found;
+}
+
+Communicator& SubCommunicators::node_sum(int node_size) const { return node(kNodeSums, node_size); }
 
 Communicator& SubCommunicators::node_result(int node_size) const {
-  return *nodes_.at(node_size).result;
+  return node(kNodeResults, node_size);
 }
 
-std::int64_t SubCommunicators::num_groups() const {
-  return std::ranges::count_if(groups_, [](const auto& entry) { return entry.second != nullptr; }) +
-         2 * std::ssize(nodes_);
+std::vector<std::vector<int>> ranks_of_nodes(int world_size, int node_size) {
+  std::vector<std::vector<int>> nodes(static_cast<std::size_t>(world_size / node_size));
+  for (int rank = 0; rank < world_size; ++rank) {
+    nodes[static_cast<std::size_t>(rank / node_size)].push_back(rank);
+  }
+  return nodes;
 }
 
 Peers::Peers(SubCommunicators& parts, const Topology& topology, MostMembers most_members)

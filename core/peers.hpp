@@ -1,7 +1,7 @@
 #pragma once
-// Peers knows this rank's part in every round of a topology. SubCommunicators holds the
-// sub-communicators of these rounds. Several Peers may share them, so that topologies which take
-// turns build no group twice.
+// Peers knows this rank's part in every round of a topology. SubCommunicators finds the
+// sub-communicators of these rounds among the parts of the world communicator, so that models and
+// topologies which come and go build no group twice.
 //
 // There is one sub-communicator for each distinct group of ranks; every rank builds them in the
 // same order. Only groups of three or more ranks that are not the whole world need one: pairs and
@@ -16,8 +16,7 @@
 // Errors: CommError; std::logic_error for a broken protocol. Not thread safe.
 
 #include <cstdint>
-#include <map>
-#include <memory>
+#include <string_view>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -49,22 +48,17 @@ class SubCommunicators {
   /// The communicator of the same ranks, for results.
   [[nodiscard]] Communicator& node_result(int node_size) const;
   [[nodiscard]] Communicator& world() const { return world_; }
-  /// The number of sub-communicators that this rank is a member of.
-  [[nodiscard]] std::int64_t num_groups() const;
 
  private:
-  struct NodeComms {
-    std::unique_ptr<Communicator> sum;
-    std::unique_ptr<Communicator> result;
-  };
-
   [[nodiscard]] bool is_world(const std::vector<int>& ranks) const;
+  /// The part of this rank's node.
+  [[nodiscard]] Communicator& node(std::string_view use, int node_size) const;
 
   Communicator& world_;
-  /// Maps world ranks to their communicator; nullptr for groups without this rank.
-  std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;
-  std::map<int, NodeComms> nodes_;
 };
+
+/// The ranks of every node.
+std::vector<std::vector<int>> ranks_of_nodes(int world_size, int node_size);
 
 class Peers {
  public:

@@ -14,29 +14,21 @@
 namespace gossamer {
 namespace {
 
-/// Throws ConfigError if the algorithm cannot run on the topology, with the optimizer, or on GPUs.
+/// Throws ConfigError if the algorithm cannot run on the topology under the other settings.
 void check_choice(const AlgorithmChoice& choice, const Topology* topology,
-                  const Pipeline::Config& config) {
-  const AlgorithmEntry& algorithm = choice.entry();
-  for (const std::string& reason :
-       {why_not(algorithm, topology, config.codec), choice.why_not(*config.optimizer)}) {
-    if (!reason.empty()) throw ConfigError(reason);
-  }
-  const bool on_host = config.stream == nullptr || config.stream->on_host();
-  if (algorithm.processors_only && !on_host) {
-    throw ConfigError(
-        concat("the algorithm ", algorithm.name, " works on processors only; on GPUs take gossip"));
-  }
-  if (config.codec != nullptr && !on_host) {
-    throw ConfigError(concat("the codec ", config.codec->name(),
-                             " works on processors only; on GPUs take codec fp32"));
-  }
+                  const Pipeline::Config& config, int num_ranks) {
+  const std::string reason = why_not(choice, {.topology = topology,
+                                              .codec = config.codec,
+                                              .optimizer = *config.optimizer,
+                                              .stream = config.stream,
+                                              .num_ranks = num_ranks});
+  if (!reason.empty()) throw ConfigError(reason);
 }
 
-Pipeline::Config checked(Pipeline::Config config) {
+Pipeline::Config checked(Pipeline::Config config, int num_ranks) {
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
-  check_choice(config.algorithm, config.topology.get(), config);
+  check_choice(config.algorithm, config.topology.get(), config, num_ranks);
   return config;
 }
 
@@ -50,7 +42,7 @@ std::int64_t num_entries(const BucketPlan& plan) {
 
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
                    const BucketPlan& plan, std::vector<ParameterMemory> memory)
-    : config_(checked(std::move(config))),
+    : config_(checked(std::move(config), communicator.size())),
       parameters_(std::move(parameters)),
       communicator_(communicator),
       stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
@@ -98,6 +90,7 @@ void Pipeline::make_algorithm() {
                                        .stream = stream_,
                                        .simd = config_.simd,
                                        .pool = &pool_});
+  lanes_->share_memory();
 }
 
 void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
@@ -256,6 +249,7 @@ void Pipeline::forget_arrived() {
 }
 
 void Pipeline::visit(StateVisitor& visitor) {
+  const double bytes_sent = metrics_.bytes_sent;
   drain();
   visitor.number("run/steps", progress_.num_steps);
   visitor.number("run/skipped_steps", progress_.num_skipped);
@@ -269,6 +263,12 @@ void Pipeline::visit(StateVisitor& visitor) {
   if (!visitor.loads() || visitor.holds(kFirstStep)) {
     visitor.number(kFirstStep, progress_.first_step);
   }
+  if (visitor.loads()) check_progress();
+  // Only for a mean of the saved ranks (checkpoint/average.hpp): a run that goes on knows it from
+  // its rounds or its mass. Older versions did not save it.
+  constexpr const char* kWeight = "run/model_weight";
+  double weight = model_weight();
+  if (!visitor.loads() || visitor.holds(kWeight)) visitor.number(kWeight, weight);
   for (Bucket& bucket : buckets_) {
     algorithm_->gather_states(bucket);
     bucket.visit(visitor);
@@ -277,9 +277,25 @@ void Pipeline::visit(StateVisitor& visitor) {
   algorithm_->visit(visitor);
   if (!visitor.loads()) return;
   has_sent_ = has_sent != 0;
-  if (progress_.round() == 0) return;
-  // Repeat the exchanges of the last step, with the number of that step. A rank that has forgotten
-  // them takes part as well, because another rank may not have forgotten.
+  if (progress_.round() > 0) repeat_exchanges();
+  // They were counted when they were first made.
+  metrics_.bytes_sent = bytes_sent;
+}
+
+void Pipeline::check_progress() const {
+  const std::int64_t steps = progress_.num_steps;
+  if (steps >= 0 && steps <= Progress::kMostSteps && progress_.num_skipped >= 0 &&
+      progress_.num_skipped <= steps && progress_.first_step >= 0 &&
+      progress_.first_step <= steps) {
+    return;
+  }
+  throw CheckpointError(concat("the state has made ", steps, " steps, has left out ",
+                               progress_.num_skipped,
+                               " of them, and its algorithm has begun after ", progress_.first_step,
+                               "; no run can have saved it"));
+}
+
+void Pipeline::repeat_exchanges() {
   --progress_.num_steps;
   for (Bucket& bucket : buckets_) algorithm_->after_update(bucket);
   algorithm_->end_step();
@@ -306,7 +322,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   check_between_steps("switch_to");
   close_step();
   agree_on_switch(communicator_, to, progress_.num_steps);
-  check_choice(to.algorithm, to.topology.get(), config_);
+  check_choice(to.algorithm, to.topology.get(), config_, communicator_.size());
   drain();
   const double weight = model_weight();
   for (Bucket& bucket : buckets_) algorithm_->gather_states(bucket);
@@ -364,6 +380,8 @@ double Pipeline::lr() {
 double Pipeline::model_weight() const {
   return algorithm_->model_weight() * lanes_->push_sum_weight();
 }
+
+HostSharing Pipeline::host_sharing() const { return lanes_->host_sharing(); }
 
 std::vector<ParameterMemory> Pipeline::memory() const {
   std::vector<ParameterMemory> memory;

@@ -41,6 +41,7 @@
 #include "core/algorithm_switch.hpp"
 #include "core/bucket.hpp"
 #include "core/gradient_policy.hpp"
+#include "core/host_slots.hpp"
 #include "core/pipeline_metrics.hpp"
 #include "optim/schedule.hpp"
 
@@ -130,8 +131,11 @@ class Pipeline {
   [[nodiscard]] double last_lr() const { return last_lr_; }
   [[nodiscard]] Stream& stream() { return stream_; }
   /// This rank's weight in the mean of all ranks' models; 1 except in directed topologies and where
-  /// ranks are asynchronous. Call after drain().
+  /// ranks are asynchronous. Call it between two steps; where ranks are asynchronous, after
+  /// drain().
   [[nodiscard]] double model_weight() const;
+  /// How the ranks of a host read each other's blocks.
+  [[nodiscard]] HostSharing host_sharing() const;
   /// The memory of all parameters, bucket by bucket.
   [[nodiscard]] std::vector<ParameterMemory> memory() const;
 
@@ -146,6 +150,11 @@ class Pipeline {
   void make_algorithm();
   /// Throws std::logic_error if a gradient of the next step has arrived.
   void check_between_steps(std::string_view call) const;
+  /// Throws CheckpointError for numbers of steps that cannot be.
+  void check_progress() const;
+  /// Collective: repeats the exchanges of the last step, with the number of that step. A rank that
+  /// has forgotten them takes part as well, because another rank may not have forgotten.
+  void repeat_exchanges();
   /// Makes all ranks equal: parameters and the optimizer's states become their means, and counts
   /// the largest one. `weight`: this rank's weight in the mean of the parameters.
   void average_ranks(double weight);

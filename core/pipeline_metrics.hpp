@@ -32,6 +32,9 @@ struct PipelineMetrics {
 
 /// How far training has come. A checkpoint holds it. The learning rate follows num_updates().
 struct Progress {
+  /// More than any run makes.
+  static constexpr std::int64_t kMostSteps = 1'000'000'000'000'000;
+
   std::int64_t num_steps = 0;
   /// Steps that mixed but did not update, because a gradient was not finite.
   std::int64_t num_skipped = 0;

@@ -8,6 +8,8 @@
 //   fc.weight/tracker   a state of the algorithm
 //   fc.weight/updates   a number
 //   run/...             a number of the whole run
+// Values of a parameter with several dimensions, and of its states, come in row-major order. States
+// that an older version has saved lack kRowMajorName, and have the order of the parameter's memory.
 //
 // Errors: a visitor that loads throws CheckpointError for a name that it does not have, and for a
 // block of another size or type.
@@ -18,6 +20,8 @@
 #include "base/types.hpp"
 
 namespace gossamer {
+
+inline constexpr const char* kRowMajorName = "run/row_major";
 
 class StateVisitor {
  public:

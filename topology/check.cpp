@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "topology/push_sum.hpp"
+#include "topology/verify.hpp"
 
 namespace gossamer {
 namespace {
@@ -73,10 +74,27 @@ std::optional<std::string> failing_push_sum(const Topology& topology, int world_
   return std::nullopt;
 }
 
+std::optional<std::string> broken_round(const Topology& topology, int world_size) {
+  // Topologies without a period make their rounds by one rule.
+  constexpr std::int64_t kNumChecked = 64;
+  const std::int64_t last = topology.period().value_or(kNumChecked);
+  for (std::int64_t k = 0; k < last; ++k) {
+    const auto found = find_violation(topology.round(k), world_size, topology.directed());
+    if (found) return concat(topology.name(), ": in round ", k, ": ", found->text);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> find_obstacle(const Topology& topology, int world_size) {
   if (auto found = long_period(topology)) return found;
+  return failing_push_sum(topology, world_size);
+}
+
+std::optional<std::string> find_fault(const Topology& topology, int world_size) {
+  if (auto found = long_period(topology)) return found;
+  if (auto found = broken_round(topology, world_size)) return found;
   return failing_push_sum(topology, world_size);
 }
 

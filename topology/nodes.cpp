@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "topology/check.hpp"
 
 namespace gossamer {
 namespace {
@@ -38,11 +39,12 @@ class BetweenNodes final : public Topology {
 }  // namespace
 
 bool has_fixed_nodes(const Topology& topology) {
+  // Without a period.
   constexpr std::int64_t kNumChecked = 64;
   const int node_size = topology.round(0).node_size;
   // Nodes of one rank look like no nodes.
   if (node_size == 1 && topology.name() != "hierarchical") return false;
-  const std::int64_t last = std::min(topology.period().value_or(kNumChecked), kNumChecked);
+  const std::int64_t last = std::min(topology.period().value_or(kNumChecked), kLongestPeriod);
   for (std::int64_t k = 1; k < last; ++k) {
     if (topology.round(k).node_size != node_size) return false;
   }

@@ -95,7 +95,7 @@ AlgorithmFactory read_gossip(const Options& options) {
     return std::make_unique<Gossip>(setup, share_moments);
   };
   if (share_moments == 0) return make;
-  return {make, [](const Optimizer& optimizer) -> std::string {
+  return {make, [](const Optimizer& optimizer, const Stream*) -> std::string {
             const auto states = optimizer.state_names();
             if (std::ranges::find(states, kMoments) != states.end()) return "";
             return "the optimizer keeps no second moments, which algorithm.share_moments needs; "

@@ -17,8 +17,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
-#include "base/error.hpp"
 #include "core/bucket_lanes.hpp"
 #include "core/packed_gradients.hpp"
 #include "core/shard.hpp"
@@ -149,10 +149,6 @@ class ShardedStates : public NodeGossip {
                                  .content = "flags"};
                }),
         gathers_(inside(), LaneRounds::kGather) {
-    if (!setup.stream.immediate()) {
-      throw ConfigError(
-          "algorithm.shard: optimizer works on processors only; on GPUs take shard: none");
-    }
     std::int64_t num_entries = 0;
     for (Bucket& bucket : setup.buckets) {
       bucket.keep_shard(shard(bucket));
@@ -246,11 +242,16 @@ class ShardedStates : public NodeGossip {
 
 AlgorithmFactory read_node_gossip(const Options& options) {
   const bool has_shards = options.choice("shard", {"none", "optimizer"}, "none") == "optimizer";
-  return [has_shards](const AlgorithmSetup& setup) -> std::unique_ptr<Algorithm> {
+  const auto make = [has_shards](const AlgorithmSetup& setup) -> std::unique_ptr<Algorithm> {
     if (setup.lanes.node_size() == 1) return AlgorithmChoice("gossip").make(setup);
     if (has_shards) return std::make_unique<ShardedStates>(setup);
     return std::make_unique<ReplicatedStates>(setup);
   };
+  if (!has_shards) return make;
+  return {make, [](const Optimizer&, const Stream* stream) -> std::string {
+            if (stream == nullptr || stream->immediate()) return "";
+            return "algorithm.shard: optimizer works on processors only; on GPUs take shard: none";
+          }};
 }
 
 }  // namespace gossamer

@@ -88,13 +88,15 @@ const TensorEntry& same_tensor(const SafetensorsFile& file, const TensorEntry& f
                                "; states can be averaged only if all ranks have the same pieces"));
 }
 
-/// The ranks' weights in the mean of their parameters: the masses of asynchronous ranks, else 1.
+/// The ranks' weights in the mean of their parameters. Older versions saved only the masses of
+/// asynchronous ranks.
 std::vector<double> weights_of(const std::vector<std::unique_ptr<SafetensorsFile>>& files) {
   std::vector<double> weights(files.size(), 1.0);
   for (std::size_t rank = 0; rank < files.size(); ++rank) {
-    const TensorEntry* mass = files[rank]->find("run/mass");
-    if (mass != nullptr && mass->num_bytes() == sizeof(double)) {
-      files[rank]->read(*mass, &weights[rank]);
+    const TensorEntry* weight = files[rank]->find("run/model_weight");
+    if (weight == nullptr) weight = files[rank]->find("run/mass");
+    if (weight != nullptr && weight->num_bytes() == sizeof(double)) {
+      files[rank]->read(*weight, &weights[rank]);
     }
   }
   return weights;
@@ -111,7 +113,7 @@ void write_average(const std::string& checkpoint, int num_ranks, const std::stri
       throw CheckpointError(concat(files.back()->path(), ": the ranks' states have other pieces"));
     }
   }
-  const std::vector<double> masses = weights_of(files);
+  const std::vector<double> weights = weights_of(files);
   const std::vector<double> ones(files.size(), 1.0);
   std::vector<Bytes> values;
   std::vector<TensorView> views;
@@ -124,7 +126,7 @@ void write_average(const std::string& checkpoint, int num_ranks, const std::stri
       file->read(entry, ranks.back().data());
     }
     const bool is_parameter = tensor.name.find('/') == std::string::npos;
-    values.push_back(average(tensor.dtype, std::move(ranks), is_parameter ? masses : ones));
+    values.push_back(average(tensor.dtype, std::move(ranks), is_parameter ? weights : ones));
     views.push_back({.name = tensor.name,
                      .dtype = tensor.dtype,
                      .shape = tensor.shape,

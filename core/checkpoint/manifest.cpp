@@ -63,10 +63,11 @@ bool is_digest(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-std::int64_t count_of(const nlohmann::json& json, const char* key, std::int64_t most) {
+std::int64_t count_of(const nlohmann::json& json, const char* key, std::int64_t most,
+                      std::int64_t least = 0) {
   const nlohmann::json& value = json.at(key);
   const std::int64_t number = value.is_number_integer() ? value.get<std::int64_t>() : -1;
-  if (number < 0 || number > most) throw std::out_of_range(concat(key, " is out of range"));
+  if (number < least || number > most) throw std::out_of_range(concat(key, " is out of range"));
   return number;
 }
 
@@ -76,7 +77,7 @@ Manifest manifest_of(const nlohmann::json& json) {
     throw std::out_of_range("it has another version than this program reads");
   }
   Manifest manifest{.step = count_of(json, "step", kMost),
-                    .world_size = static_cast<int>(count_of(json, "world_size", 1 << 20U)),
+                    .world_size = static_cast<int>(count_of(json, "world_size", 1 << 20U, 1)),
                     .run = json.at("run").get<std::map<std::string, std::string>>()};
   for (const auto& [name, file] : json.at("files").items()) {
     if (!is_file_name(name))
@@ -112,7 +113,10 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
   for (const auto& [name, file] : manifest.files) {
     json["files"][name] = {{"bytes", file.num_bytes}, {"sha256", file.sha256}};
   }
-  write_whole_file(concat(folder, "/", kManifestName), json.dump(2) + "\n", /*sync=*/true);
+  write_whole_file(
+      concat(folder, "/", kManifestName),
+      json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n",
+      /*sync=*/true);
 }
 
 Manifest read_manifest(const std::string& folder) {
@@ -149,7 +153,12 @@ Manifest verify_checkpoint(const std::string& folder) {
 std::vector<std::string> list_checkpoints(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code failure;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, failure)) {
+  const std::filesystem::directory_iterator entries(folder, failure);
+  if (failure && failure != std::errc::no_such_file_or_directory &&
+      failure != std::errc::not_a_directory) {
+    throw CheckpointError(concat(folder, " cannot be read: ", failure.message()));
+  }
+  for (const auto& entry : entries) {
     const std::string name = entry.path().filename().string();
     const std::string digits = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
     if (digits.size() < 9 || digits.find_first_not_of("0123456789") != std::string::npos) continue;

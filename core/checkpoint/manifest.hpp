@@ -28,6 +28,8 @@ struct Manifest {
 std::string rank_file_name(int rank);
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kMeanModelName = "model.safetensors";
+/// The best model so far; not every checkpoint has one.
+inline constexpr const char* kBestModelName = "model_best.safetensors";
 
 /// Writes the manifest of a folder (WholeFile).
 void write_manifest(const std::string& folder, const Manifest& manifest);
@@ -39,7 +41,8 @@ Manifest verify_checkpoint(const std::string& folder);
 
 /// `step-000000200`.
 std::string checkpoint_name(std::int64_t step);
-/// The folders of checkpoints in a folder of runs, oldest first. Does not verify them.
+/// The folders of checkpoints in a folder of runs, oldest first. Does not verify them. Throws if
+/// the folder is there and cannot be read.
 std::vector<std::string> list_checkpoints(const std::string& folder);
 
 }  // namespace gossamer

@@ -1,7 +1,6 @@
 #pragma once
 // Saves the state that a StateVisitor sees into a safetensors file, and loads it back. Blocks
-// become tensors of one dimension, numbers become tensors without dimensions (F64 or I64). The
-// values of a parameter stand in the order of its memory.
+// become tensors of one dimension, numbers become tensors without dimensions (F64 or I64).
 //
 // Not thread safe; write() may run on another thread while nobody changes the snapshot.
 

@@ -53,7 +53,11 @@ std::string StepTimeline::before_step(std::int64_t step, const std::function<voi
     drain();
     first_clock_ = read_clock_offset(communicator_, config_.clock);
     std::error_code ignored;
-    if (communicator_.rank() == 0) std::filesystem::remove(config_.path, ignored);
+    // A device, or a link to one, stays.
+    const auto kind = std::filesystem::symlink_status(config_.path, ignored).type();
+    if (communicator_.rank() == 0 && kind == std::filesystem::file_type::regular) {
+      std::filesystem::remove(config_.path, ignored);
+    }
   }
   if (num_steps_ >= config_.steps.begin) timeline_->begin_step(step);
   ++num_steps_;

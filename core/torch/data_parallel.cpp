@@ -43,7 +43,8 @@ void check_hook_is_free(const NamedTensor& parameter) {
 }
 
 /// Throws ConfigError for what no run can be made of. Looks at this rank's arguments alone.
-void check_arguments(const torch::nn::Module* module, const DataParallelOptions& options) {
+void check_arguments(const torch::nn::Module* module, const DataParallelOptions& options,
+                     int num_ranks) {
   if (module == nullptr) {
     throw ConfigError("the module to wrap is a null pointer, allowed: a module with parameters");
   }
@@ -57,24 +58,11 @@ void check_arguments(const torch::nn::Module* module, const DataParallelOptions&
   check_least("num_threads", options.num_threads, 1);
   check_least("bucket_bytes", options.bucket_bytes, 0);
   check_least("average_buffers_every", options.average_buffers_every, 0);
-  if (options.dry_run) return;
-  const std::string reason =
-      why_not(options.algorithm.entry(), options.topology.get(), options.codec);
-  if (!reason.empty()) throw ConfigError(reason);
-}
-
-/// Asynchronous ranks make steps of their own.
-void check_needs_no_common_steps(const DataParallelOptions& options) {
-  const std::string name = options.algorithm.name();
-  if (options.bucket_bytes == 0) {
-    throw ConfigError(concat("bucket_bytes is 0, which tries sizes of buckets in steps that all ",
-                             "make together, and ", name, " has none; give the size"));
+  if (!options.optimizer || !options.schedule) {
+    throw ConfigError("DataParallelOptions needs an optimizer and a schedule");
   }
-  if (options.average_buffers_every > 0) {
-    throw ConfigError(concat("average_buffers_every is ", options.average_buffers_every,
-                             ", and the ranks of ", name,
-                             " have no common steps, allowed: 0; global_average() averages "
-                             "buffers, too"));
+  if (!options.dry_run) {
+    check_choice(options.algorithm, options.topology.get(), options, num_ranks);
   }
 }
 
@@ -86,7 +74,7 @@ DataParallelCore::~DataParallelCore() = default;
 std::shared_ptr<DataParallelCore> DataParallelCore::create(
     std::shared_ptr<torch::nn::Module> module, Communicator& communicator,
     DataParallelOptions options) {
-  check_arguments(module.get(), options);
+  check_arguments(module.get(), options, communicator.size());
   auto state = std::make_unique<State>(std::move(module), communicator, std::move(options));
   agree(communicator, "their models", describe(state->tensors));
   const DataParallelOptions& wanted = state->options;
@@ -97,10 +85,6 @@ std::shared_ptr<DataParallelCore> DataParallelCore::create(
     throw ConfigError(
         "the model has no parameter that requires a gradient: nothing can be trained");
   }
-  if (!wanted.optimizer || !wanted.schedule) {
-    throw ConfigError("DataParallelOptions needs an optimizer and a schedule");
-  }
-  if (wanted.algorithm.entry().asynchronous) check_needs_no_common_steps(wanted);
   for (const NamedTensor& parameter : state->tensors.trainable) check_hook_is_free(parameter);
   broadcast_tensors(communicator, state->stream(), state->tensors);
   state->offered.resize(state->infos.size());
@@ -252,6 +236,14 @@ double DataParallelCore::last_lr() const {
   return state_->pipeline ? state_->pipeline->last_lr() : state_->options.schedule->lr(0);
 }
 
+double DataParallelCore::model_weight() const {
+  return state_->pipeline ? state_->pipeline->model_weight() : 1.0;
+}
+
+HostSharing DataParallelCore::host_sharing() const {
+  return state_->pipeline ? state_->pipeline->host_sharing() : HostSharing();
+}
+
 void DataParallelCore::set_gradient_scale(double scale) {
   state_->gradient_scale = scale;
   if (state_->pipeline) state_->pipeline->set_gradient_scale(scale);
@@ -278,8 +270,7 @@ AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_
     return std::make_unique<ModelAverage>(state.communicator, state.stream(), std::move(memory),
                                           weight);
   };
-  parameters_ =
-      average(state.parameter_memory(), state.pipeline ? state.pipeline->model_weight() : 1.0);
+  parameters_ = average(state.parameter_memory(), core_->model_weight());
   distance_ = parameters_->distance();
   if (average_buffers) buffers_ = average(state.buffer_memory(), 1.0);
   state.bump_versions();

@@ -177,6 +177,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   [[nodiscard]] const Progress& progress() const;
   [[nodiscard]] double lr() const;
   [[nodiscard]] double last_lr() const;
+  [[nodiscard]] double model_weight() const;
+  [[nodiscard]] HostSharing host_sharing() const;
   void set_gradient_scale(double scale);
   [[nodiscard]] const BucketPlan& plan() const;
   [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const;
@@ -300,6 +302,10 @@ class DecentralizedDataParallel {
   [[nodiscard]] double lr() const { return core_->lr(); }
   /// The learning rate of the last step. Never waits, unlike lr().
   [[nodiscard]] double last_lr() const { return core_->last_lr(); }
+  /// This rank's weight in the mean of all ranks' models, as in Pipeline; 1 before the first step.
+  [[nodiscard]] double model_weight() const { return core_->model_weight(); }
+  /// How the ranks of a host read each other's blocks, as in Pipeline.
+  [[nodiscard]] HostSharing host_sharing() const { return core_->host_sharing(); }
   /// The buckets; empty before the first step.
   [[nodiscard]] const BucketPlan& plan() const { return core_->plan(); }
   /// The trainable parameters, in declared order.

@@ -63,6 +63,28 @@ std::string list_of(std::vector<std::string> names) {
   return concat(join(names, ", "), all ? "" : ", ...");
 }
 
+void check_choice(const AlgorithmChoice& algorithm, const Topology* topology,
+                  const DataParallelOptions& options, int num_ranks) {
+  const std::string reason = why_not(algorithm, {.topology = topology,
+                                                 .codec = options.codec,
+                                                 .optimizer = *options.optimizer,
+                                                 .stream = options.stream,
+                                                 .num_ranks = num_ranks});
+  if (!reason.empty()) throw ConfigError(reason);
+  // Asynchronous ranks make steps of their own.
+  if (!algorithm.entry().asynchronous) return;
+  if (options.bucket_bytes == 0) {
+    throw ConfigError(concat("bucket_bytes is 0, which tries sizes of buckets in steps that all ",
+                             "make together, and ", algorithm.name(), " has none; give the size"));
+  }
+  if (options.average_buffers_every > 0) {
+    throw ConfigError(concat("average_buffers_every is ", options.average_buffers_every,
+                             ", and the ranks of ", algorithm.name(),
+                             " have no common steps, allowed: 0; global_average() averages "
+                             "buffers, too"));
+  }
+}
+
 Stream& DataParallelCore::State::stream() {
   if (options.stream == nullptr) return inline_stream;
   options.stream->follow_current();
@@ -211,6 +233,7 @@ void DataParallelCore::State::start_pipeline() {
       infos, plan, move_parameters(plan));
   pipeline->set_gradient_scale(gradient_scale);
   note_move();
+  tell_of_messages();
 }
 
 void DataParallelCore::State::note_move() {
@@ -233,13 +256,13 @@ void DataParallelCore::State::replan(std::int64_t bucket_bytes) {
 void DataParallelCore::State::switch_to(const AlgorithmSwitch& to) {
   adopt_written();
   drain();
+  // Before the check, so that ranks which ask for different things hear of that.
+  agree_on_switch(communicator, to, pipeline ? pipeline->progress().num_steps : 0);
+  check_choice(to.algorithm, to.topology.get(), options, communicator.size());
   if (pipeline) {
     pipeline->switch_to(to);
-  } else {
-    agree_on_switch(communicator, to, 0);
-    const std::string reason = why_not(to.algorithm.entry(), to.topology.get(), options.codec);
-    if (!reason.empty()) throw ConfigError(reason);
-    if (to.averages()) ModelAverage(communicator, stream(), parameter_memory());
+  } else if (to.averages()) {
+    ModelAverage(communicator, stream(), parameter_memory());
   }
   options.algorithm = to.algorithm;
   options.topology = to.topology;
@@ -309,6 +332,15 @@ void DataParallelCore::State::end_step() {
   if (tuner) try_buckets();
   const std::int64_t every = options.average_buffers_every;
   if (every > 0 && ++num_steps % every == 0) average_buffers();
+}
+
+void DataParallelCore::State::tell_of_messages() {
+  const std::int64_t num_refused = pipeline->host_sharing().num_refused;
+  if (num_refused == 0 || std::exchange(has_told_of_messages, true)) return;
+  options.logger.info(concat(
+      num_refused, " of ", communicator.size(), " ranks cannot read the memory of all ranks of ",
+      "their host, so messages take its place, which costs time. The system may keep the ranks ",
+      "apart (containers, users), or limit files (ulimit -f), memory or mappings"));
 }
 
 void DataParallelCore::State::average_buffers() {

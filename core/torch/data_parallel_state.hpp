@@ -19,6 +19,10 @@ namespace gossamer {
 /// The first ten names of a list, for a message.
 std::string list_of(std::vector<std::string> names);
 
+/// Throws ConfigError if an algorithm cannot run on a topology under the wrapper's other options.
+void check_choice(const AlgorithmChoice& algorithm, const Topology* topology,
+                  const DataParallelOptions& options, int num_ranks);
+
 /// The vectors below have one element for each trainable parameter, by declared index, unless their
 /// comment says otherwise.
 struct DataParallelCore::State {
@@ -73,6 +77,7 @@ struct DataParallelCore::State {
   bool quiet = true;
   bool warned_of_writing = false;
   bool warned_of_untrained = false;
+  bool has_told_of_messages = false;
   /// `offered` at the last search of warn_of_untrained().
   std::vector<bool> last_offered;
   /// The callback for the end of the backward pass is queued.
@@ -124,6 +129,8 @@ struct DataParallelCore::State {
   /// takes the best one.
   void try_buckets();
   void end_step();
+  /// Tells once that the system keeps ranks of a host from sharing memory.
+  void tell_of_messages();
   /// Drops the gradients of a bucket that has been updated, and notes its new versions.
   void after_update(const BucketSpec& spec);
   /// Collective: replaces the floating-point buffers by their means.

@@ -8,6 +8,7 @@
 #include "test/core/test_topologies.hpp"
 #include "test/sanitized.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -28,7 +29,14 @@ class Hosts : public ForwardingCommunicator {
   Hosts(Communicator& inner, int per_host)
       : ForwardingCommunicator(inner), inner_(inner), per_host_(per_host) {}
 
+  [[nodiscard]] std::int64_t num_on_host() const override {
+    // Where no rank reaches another, the one host refuses.
+    if (per_host_ == 0) return size();
+    const int first = rank() / per_host_ * per_host_;
+    return std::min(per_host_, size() - first);
+  }
   std::vector<Buffer> share(std::int64_t bytes) override {
+    ++num_areas;
     std::vector<Buffer> parts = inner_.share(bytes);
     for (int member = 0; member < size(); ++member) {
       const bool is_near = per_host_ > 0 && member / per_host_ == rank() / per_host_;
@@ -51,6 +59,9 @@ class Hosts : public ForwardingCommunicator {
     for (const Awaited& counter : awaited) EXPECT_EQ(counter.peer / per_host_, rank() / per_host_);
     return inner_.await(std::move(awaited), std::move(context));
   }
+
+  /// Calls of share().
+  int num_areas = 0;
 
  private:
   /// Messages between ranks of one host go through slots.
@@ -200,12 +211,41 @@ TEST(HostSlots, CanBeTurnedOff) {
 
 TEST(HostSlots, AreNotThereForARankAlone) {
   run_ranks(3, [](Communicator& communicator, const World&) {
+    const auto are_shared = [](Communicator& world) {
+      const auto memory = std::make_shared<HostMemory>(world);
+      const HostSlots slots(memory, {.numel = 5});
+      memory->share();
+      return slots.are_shared();
+    };
     Hosts alone(communicator, 1);
-    EXPECT_EQ(HostSlots::make(alone, {.numel = 5}), nullptr);
+    EXPECT_FALSE(are_shared(alone));
     Hosts pairs(communicator, 2);
-    const auto slots = HostSlots::make(pairs, {.numel = 5});
-    EXPECT_EQ(slots == nullptr, communicator.rank() == 2);
+    EXPECT_EQ(are_shared(pairs), communicator.rank() != 2);
   });
+}
+
+TEST(HostSlots, LieInOneAreaForAllLanesAndTellWhoMustSendMessages) {
+  Problem problem = problem_on_node(make_topology("static-ring", {.size = 5, .node_size = 5}), 5);
+  problem.algorithm = "gradient_tracking";
+  struct Case {
+    int per_host;
+    int num_sharing;
+    int num_refused;
+  };
+  // One host, hosts of two (the last rank is alone), ranks alone, one host that refuses.
+  for (const Case& c : {Case{5, 5, 0}, Case{2, 4, 0}, Case{1, 0, 0}, Case{0, 0, 5}}) {
+    SCOPED_TRACE(c.per_host);
+    run_ranks(5, [&](Communicator& communicator, const World& world) {
+      Hosts hosts(communicator, c.per_host);
+      ToyModel model = model_of(problem, hosts);
+      EXPECT_GT(model.pipeline().buckets().size(), 2U);
+      for (int step = 0; step < 3; ++step) train_step(problem, model, world.rank, step);
+      model.pipeline().drain();
+      EXPECT_EQ(hosts.num_areas, 1);
+      EXPECT_EQ(model.pipeline().host_sharing().num_sharing, c.num_sharing);
+      EXPECT_EQ(model.pipeline().host_sharing().num_refused, c.num_refused);
+    });
+  }
 }
 
 }  // namespace

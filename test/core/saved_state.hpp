@@ -46,7 +46,8 @@ class Loader : public StateVisitor {
   explicit Loader(const SavedState& state) : state_(state) {}
   [[nodiscard]] bool loads() const override { return true; }
   [[nodiscard]] bool holds(const std::string& name) const override {
-    return state_.integers.contains(name) || state_.blocks.contains(name);
+    return state_.integers.contains(name) || state_.reals.contains(name) ||
+           state_.blocks.contains(name);
   }
   void block(const std::string& name, const Block& block) override {
     const std::vector<char>& saved = state_.blocks.at(name);

@@ -4,6 +4,7 @@
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/saved_state.hpp"
+#include "test/core/test_topologies.hpp"
 #include "test/topology/irregular.hpp"
 
 #include <algorithm>
@@ -435,7 +436,7 @@ class CountingCommunicator : public ForwardingCommunicator {
   std::vector<std::weak_ptr<void>> shared;
 };
 
-TEST(SwitchTo, RefusesAnAlgorithmThatTheOptimizerDoesNotSuitAndGoesOn) {
+TEST(SwitchTo, RefusesWhatDoesNotSuitTheOptimizerOrTheRanksAndGoesOn) {
   Case c = case_of({{}, {.options = "share_moments: 4"}});
   c.optimizer = "sgd";
   const Case whole = [&c] {
@@ -445,6 +446,11 @@ TEST(SwitchTo, RefusesAnAlgorithmThatTheOptimizerDoesNotSuitAndGoesOn) {
     return same;
   }();
   Values values(static_cast<std::size_t>(c.problem.num_ranks));
+  // Topologies of a user's own: for five ranks, and with a round that leaves ranks out.
+  const auto large = std::make_shared<const IrregularDigraph>(5);
+  const auto torn = std::make_shared<const FunctionTopology>([](std::int64_t k) {
+    return complete_round({averaging_edge({0, 1})}, k == 3 ? 2 : 4);
+  });
   run_ranks(c.problem.num_ranks, [&](Communicator& communicator, const World& world) {
     FakeNcclHub hub;
     TestDevice device(Where::kHost, communicator, hub);
@@ -452,6 +458,9 @@ TEST(SwitchTo, RefusesAnAlgorithmThatTheOptimizerDoesNotSuitAndGoesOn) {
     for (int step = 0; step < 6; ++step) {
       if (step == 3) {
         EXPECT_TRUE(contains(config_error(*model, c.phase(1)), "keeps no second moments"));
+        EXPECT_TRUE(contains(config_error(*model, {.topology = large}), "in round 0: "));
+        EXPECT_TRUE(contains(config_error(*model, {.topology = torn}),
+                             "in round 3: Rank 2 stands in no edge"));
       }
       train_step(c.problem, *model, world.rank, step);
     }
@@ -459,6 +468,34 @@ TEST(SwitchTo, RefusesAnAlgorithmThatTheOptimizerDoesNotSuitAndGoesOn) {
     values[static_cast<std::size_t>(world.rank)].push_back(model->values());
   });
   EXPECT_EQ(values, train(whole, How::kSwitched));
+}
+
+TEST(Pipelines, FindTheSubCommunicatorsOfThoseBefore) {
+  // Groups of ranks and of nodes, rounds of two levels, nodes with lanes of their own, and sums
+  // under a codec.
+  const std::vector<Phase> kinds = {{.topology = "alternating-exp-ring"},
+                                    {.topology = "hierarchical"},
+                                    {.algorithm = "node_gossip", .topology = "hierarchical"},
+                                    {.algorithm = "allreduce"}};
+  Case c = case_of({});
+  c.problem.num_ranks = 8;
+  run_ranks(8, [&](Communicator& communicator, const World& world) {
+    CountingCommunicator counting(communicator);
+    int num_splits = 0;
+    for (int turn = 0; turn < 3; ++turn) {
+      for (const Phase& kind : kinds) {
+        Case own = c;
+        own.phases = {kind};
+        if (kind.algorithm == "allreduce") own.problem.codec = "bf16";
+        ToyModel model = model_of(own.problem, counting, own.config(0, nullptr));
+        for (int step = 0; step < 3; ++step) train_step(own.problem, model, world.rank, step);
+        model.pipeline().drain();
+      }
+      if (turn == 0) num_splits = counting.num_splits;
+      EXPECT_GE(num_splits, 6);
+      EXPECT_EQ(counting.num_splits, num_splits) << "turn " << turn;
+    }
+  });
 }
 
 TEST(SwitchTo, AHundredTimesLeavesNothingBehind) {

@@ -26,8 +26,21 @@ std::string tensor_file() {
 }
 
 std::string manifest_file() {
-  return R"({"version":1,"step":7,"world_size":0,"run":{"a":"b"},"files":{"x":{"bytes":1,"sha256":")" +
+  return R"({"version":1,"step":7,"world_size":1,"run":{"a":"b"},)"
+         R"("files":{"rank-00000.safetensors":{"bytes":1,"sha256":")" +
          std::string(64, '0') + R"("}}})";
+}
+
+std::string status_file() {
+  return R"({"state":"running","step":7,"total_steps":9,"elapsed_s":1.5,"faults":["a fault"]})";
+}
+
+std::string timeline_file() {
+  return R"({"otherData":{"about":"x"},"traceEvents":[)"
+         R"({"ph":"X","cat":"step","ts":0,"dur":9,"pid":0,"tid":0,"args":{"step":1}},)"
+         R"({"ph":"X","cat":"step","ts":9,"dur":9,"pid":0,"tid":0,"args":{"step":2}},)"
+         R"({"ph":"X","cat":"exchange","ts":9,"dur":5,"pid":0,"tid":1,)"
+         R"("args":{"step":2,"bucket":0,"peers":[1],"bytes":64}}]})";
 }
 
 /// Pieces that break naive readers.
@@ -51,7 +64,10 @@ const std::vector<std::string> kPieces = {"\"",
                                           "[[[",
                                           "data_offsets",
                                           "9223372036854775807",
-                                          "18446744073709551615"};
+                                          "18446744073709551615",
+                                          "1e308",
+                                          "1e-320",
+                                          "\\u001b[2J"};
 
 std::string changed(std::string text, Random& random) {
   const auto place = [&] {
@@ -83,11 +99,13 @@ std::string changed(std::string text, Random& random) {
   return text;
 }
 
-TEST(CheckpointFuzz, SurvivesChangesOfValidFiles) {
+TEST(Fuzz, SurvivesChangesOfValidFiles) {
   Random random(20'261'122);
+  const std::vector<std::string> files = {tensor_file(), manifest_file(), status_file(),
+                                          timeline_file()};
   const int num_inputs = kSanitized ? 1500 : 6000;
   for (int i = 0; i < num_inputs; ++i) {
-    const std::string input = changed(i % 2 == 0 ? tensor_file() : manifest_file(), random);
+    const std::string input = changed(files[static_cast<std::size_t>(i) % files.size()], random);
     // The target aborts, or a sanitizer does, if a reader trusts the input.
     EXPECT_EQ(
         LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size()),

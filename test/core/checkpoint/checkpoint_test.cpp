@@ -2,14 +2,21 @@
 
 #include "test/apps/folder.hpp"
 #include "test/base/thrown.hpp"
+#include "test/core/problem.hpp"
 #include "test/sanitized.hpp"
+#include "test/topology/irregular.hpp"
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -17,6 +24,7 @@
 #include "core/checkpoint/compare.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/state_file.hpp"
+#include "core/checkpoint/whole_file.hpp"
 
 namespace gossamer {
 namespace {
@@ -176,7 +184,7 @@ TEST(Manifest, IsRefusedIfHostile) {
   const std::string path = make_checkpoint(folder, "a", {});
   const std::string digest(64, '0');
   const auto manifest = [&](const std::string& files) {
-    return R"({"version":1,"step":7,"world_size":0,"run":{},"files":{)" + files + "}}";
+    return R"({"version":1,"step":7,"world_size":1,"run":{},"files":{)" + files + "}}";
   };
   const auto file = [&](const std::string& name) {
     return "\"" + name + R"(":{"bytes":1,"sha256":")" + digest + "\"}";
@@ -198,6 +206,7 @@ TEST(Manifest, IsRefusedIfHostile) {
       {R"({"version":2,"step":7,"world_size":0,"run":{},"files":{}})", "version"},
       {R"({"version":1,"step":1e300,"world_size":0,"run":{},"files":{}})", "out of range"},
       {R"({"version":1,"step":7,"world_size":9999999,"run":{},"files":{}})", "out of range"},
+      {R"({"version":1,"step":7,"world_size":0,"run":{},"files":{}})", "out of range"},
       {R"({"version":1,"step":7,"world_size":1,"run":{},"files":{}})", "lacks rank-00000"},
       {std::string(5'000'000, ' '), "at most"},
   };
@@ -233,6 +242,40 @@ TEST(Checkpoints, AreListedByTheirSteps) {
                                              folder.file("c/step-1000000000000")};
   EXPECT_EQ(list_checkpoints(folder.file("c")), expected);
   EXPECT_TRUE(list_checkpoints(folder.file("nothing")).empty());
+  // A run in a folder that cannot be read must not look like a new one.
+  fs::create_directory_symlink("loop", folder.file("loop"));
+  EXPECT_THROW(list_checkpoints(folder.file("loop")), CheckpointError);
+  EXPECT_THROW(list_checkpoints(folder.file(std::string(300, 'x'))), CheckpointError);
+}
+
+TEST(WholeFile, WritesIntoWhatIsNoRegularFile) {
+  const Folder folder;
+  const std::string pipe = folder.file("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  write_whole_file(pipe, "text", true);
+  std::array<char, 8> got{};
+  EXPECT_EQ(read(reader, got.data(), got.size()), 4);
+  EXPECT_EQ(std::string(got.data(), 4), "text");
+  close(reader);
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  fs::create_symlink("/dev/null", folder.file("null"));
+  write_whole_file(folder.file("null"), "text", true);
+  EXPECT_TRUE(fs::is_symlink(folder.file("null")));
+  EXPECT_EQ(folder.list(), (std::vector<std::string>{"null", "pipe"}));
+}
+
+TEST(WholeFile, LeavesOtherFilesAlone) {
+  const Folder folder;
+  write_bytes(folder.file("a.partial"), "the user's own");
+  write_bytes(folder.file("other"), "another's");
+  fs::create_symlink(folder.file("other"), folder.file("b.partial"));
+  for (const char* const name : {"a", "b"}) write_whole_file(folder.file(name), "text", false);
+  EXPECT_EQ(read_file(folder.file("a.partial")), "the user's own");
+  EXPECT_EQ(read_file(folder.file("other")), "another's");
+  EXPECT_EQ(folder.list(), (std::vector<std::string>{"a", "a.partial", "b", "b.partial", "other"}));
+  EXPECT_EQ(read_file(folder.file("b")), "text");
 }
 
 TEST(Comparison, SeesStateAndNoRecords) {
@@ -253,7 +296,36 @@ TEST(Comparison, SeesStateAndNoRecords) {
   EXPECT_EQ(differences[1].text, "differs by 0.5 at element 1");
 }
 
-TEST(Average, WeighsTheParametersOfAsynchronousRanks) {
+TEST(Average, IsTheMeanThatPushSumPreserves) {
+  Problem problem;
+  problem.num_ranks = 5;
+  problem.lr = 0.0;
+  problem.topology = std::make_shared<const IrregularDigraph>(5);
+  const Folder folder;
+  fs::create_directories(folder.file("c"));
+  run_ranks(5, [&](Communicator& communicator, const World& world) {
+    ToyModel model = model_of(problem, communicator);
+    for (int step = 0; step < 2; ++step) train_step(problem, model, world.rank, step);
+    StateSnapshot snapshot;
+    model.pipeline().visit(snapshot);
+    static_cast<void>(snapshot.write(concat(folder.file("c/"), rank_file_name(world.rank))));
+  });
+  write_average(folder.file("c"), 5, folder.file("mean"));
+  const SafetensorsFile mean(folder.file("mean"));
+  std::size_t first = 0;
+  for (std::size_t p = 0; p < problem.sizes.size(); ++p) {
+    std::vector<double> values(static_cast<std::size_t>(problem.sizes[p]));
+    mean.read(*mean.find(concat("p", p)), values.data());
+    for (std::size_t e = 0; e < values.size(); ++e) {
+      double start = 0.0;
+      for (int rank = 0; rank < 5; ++rank) start += start_of(problem, rank)[first + e] / 5;
+      EXPECT_NEAR(values[e], start, 1e-12) << "element " << e << " of p" << p;
+    }
+    first += values.size();
+  }
+}
+
+TEST(Average, WeighsTheParametersOfAsynchronousRanksThatAnOlderVersionSaved) {
   const Folder folder;
   const std::string path = folder.file("c");
   fs::create_directories(path);

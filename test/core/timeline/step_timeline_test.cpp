@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -314,6 +315,14 @@ TEST(StepTimeline, FailsOnTheRankThatWrites) {
     EXPECT_EQ(timeline.finish(drain), "");
     EXPECT_EQ(timeline.before_step(2, drain), "");
   });
+}
+
+TEST(StepTimeline, LeavesADeviceInItsPlace) {
+  const Folder folder;
+  std::filesystem::create_symlink("/dev/null", folder.file("trace"));
+  const Recorded recorded =
+      record(ring_of_four(), {.path = folder.file("trace"), .steps = {.begin = 2, .end = 6}});
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("trace")));
 }
 
 TEST(TimelineSteps, AreReadFromText) {

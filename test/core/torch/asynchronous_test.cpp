@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.hpp"
 #include "core/model_average.hpp"
 #include "core/state_copy.hpp"
 #include "core/torch/data_parallel.hpp"
@@ -100,13 +101,37 @@ TEST(AsynchronousModel, GoesOnFromSavedState) {
 
 TEST(AsynchronousModel, RefusesWhatNeedsCommonSteps) {
   const auto refusal = [](void (*change)(DataParallelOptions&)) {
-    return config_errors(2, [&](Communicator& communicator) {
-      Scenario scenario = kAsync;
-      scenario.num_ranks = 2;
-      DataParallelOptions options = scenario.options();
-      change(options);
+    Scenario scenario = kAsync;
+    scenario.num_ranks = 2;
+    DataParallelOptions options = scenario.options();
+    change(options);
+    const std::string text = config_errors(2, [&](Communicator& communicator) {
       const AsyncModel model(make_mlp(0), communicator, options);
     })[0];
+    // The same for a switch, before the first step and later.
+    const AlgorithmSwitch to{.algorithm = options.algorithm, .topology = options.topology};
+    options.algorithm = "gossip";
+    for (const int num_steps : {0, 1}) {
+      const auto texts = config_errors(2, [&](Communicator& communicator) {
+        AsyncModel model(make_mlp(0), communicator, options);
+        const auto make_steps = [&](int first, int last) {
+          for (int step = first; step < last; ++step) {
+            make_step(model, Scenario(), communicator.rank(), step);
+          }
+          model.drain();
+        };
+        make_steps(0, num_steps);
+        try {
+          model.switch_to(to);
+        } catch (const ConfigError&) {
+          // Training may go on as before.
+          make_steps(num_steps, num_steps + 2);
+          throw;
+        }
+      });
+      EXPECT_EQ(texts[0], text) << "after step " << num_steps;
+    }
+    return text;
   };
   EXPECT_NE(refusal([](DataParallelOptions& o) { o.bucket_bytes = 0; }).find("give the size"),
             std::string::npos);

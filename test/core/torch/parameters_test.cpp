@@ -2,10 +2,12 @@
 
 #include "core/torch/parameters.hpp"
 
+#include "test/core/saved_state.hpp"
 #include "test/core/torch/scenario.hpp"
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/jit.h>
@@ -193,15 +195,17 @@ std::shared_ptr<Bag> make_conv(double phase, bool channels_last) {
   return model;
 }
 
+torch::Tensor conv_loss(Bag& model, int rank, int step) {
+  torch::Tensor images = wave({2, 3, 6, 6}, rank + step);
+  if (!model["weight"].is_contiguous()) {
+    images = images.contiguous(at::MemoryFormat::ChannelsLast);
+  }
+  return torch::conv2d(images, model["weight"], model["bias"]).square().mean();
+}
+
 TEST(Parameters, InChannelsLastKeepTheirStridesAndNumbers) {
   Scenario scenario = three_ranks();
-  scenario.loss = [](Bag& model, int rank, int step) {
-    torch::Tensor images = wave({2, 3, 6, 6}, rank + step);
-    if (!model["weight"].is_contiguous()) {
-      images = images.contiguous(at::MemoryFormat::ChannelsLast);
-    }
-    return torch::conv2d(images, model["weight"], model["bias"]).square().mean();
-  };
+  scenario.loss = conv_loss;
   scenario.make_model = [](int rank) { return make_conv(rank, false); };
   const Trajectory plain = train_by_hand(scenario);
   scenario.make_model = [](int rank) { return make_conv(rank, true); };
@@ -213,6 +217,51 @@ TEST(Parameters, InChannelsLastKeepTheirStridesAndNumbers) {
       EXPECT_FALSE(values.at("weight").is_contiguous());
     }
   }
+}
+
+/// The values in the order of the memory.
+std::vector<char> bytes_of(const torch::Tensor& tensor) {
+  const auto* const first = static_cast<const char*>(tensor.data_ptr());
+  return {first, first + tensor.nbytes()};
+}
+
+TEST(Parameters, AreSavedInRowMajorOrderWhateverTheirStrides) {
+  Scenario scenario = three_ranks();
+  scenario.loss = conv_loss;
+  on_ranks(3, [&](Communicator& communicator) {
+    const auto make = [&](bool channels_last) {
+      return DecentralizedDataParallel<Bag>(make_conv(0, channels_last), communicator,
+                                            scenario.options());
+    };
+    const auto state_of = [](DecentralizedDataParallel<Bag>& model) {
+      SavedState state;
+      Saver saver(state);
+      model.visit(saver);
+      return state;
+    };
+    auto trained = make(true);
+    for (int step = 0; step < 2; ++step) make_step(trained, scenario, communicator.rank(), step);
+    SavedState state = state_of(trained);
+    const torch::Tensor weight = trained.module()["weight"].detach().clone();
+    EXPECT_EQ(state.blocks.at("weight"), bytes_of(weight.contiguous()));
+    // Models of either layout go on from it, with the states of the optimizer.
+    for (const bool channels_last : {false, true}) {
+      auto model = make(channels_last);
+      Loader loader(state);
+      model.visit(loader);
+      EXPECT_TRUE(model.module()["weight"].equal(weight));
+      EXPECT_EQ(state_of(model).blocks, state.blocks);
+      model.drain();
+    }
+    // An older version has saved the order of the memory.
+    state.integers.erase(kRowMajorName);
+    auto model = make(true);
+    Loader loader(state);
+    model.visit(loader);
+    EXPECT_EQ(bytes_of(model.module()["weight"]), state.blocks.at("weight"));
+    model.drain();
+    trained.drain();
+  });
 }
 
 TEST(Parameters, TakeGradientsOfAnyLayout) {

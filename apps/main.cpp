@@ -25,6 +25,10 @@ namespace {
 /// one rank alone, the others are in their first jointly(), and learn of it there.
 int leave_together(const std::string& to_stdout, std::string error, ExitCode code) {
   while (error.ends_with('\n')) error.pop_back();
+  if (!under_mpi_launcher()) {
+    (code == ExitCode::kDone ? std::cout << to_stdout : std::cerr << error << '\n') << std::flush;
+    return static_cast<int>(code);
+  }
   const auto leave = [&](Communicator& communicator, const World& world) {
     return leaving_together(world, [&] {
       jointly(communicator, [&] {

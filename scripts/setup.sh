@@ -6,8 +6,9 @@
 #   - .venv in the project's folder, with the packages of scripts/requirements.txt, and with --dev
 #     those of scripts/requirements-dev.txt;
 #   - LibTorch, inside .venv (scripts/requirements-libtorch.txt).
-# --dev adds clang-format, clang-tidy, git, and iproute2 for scripts/hosts.sh; --gpu adds the NVIDIA
-# libraries that LibTorch needs on GPUs (scripts/requirements-gpu.txt).
+# --dev adds clang-format, clang-tidy, git, iproute2 for scripts/hosts.sh, and as root slurm-wlm and
+# munge for the test under SLURM; --gpu adds the NVIDIA libraries that LibTorch needs on GPUs
+# (scripts/requirements-gpu.txt).
 #
 # Your own tools count: a LibTorch named by LIBTORCH_ROOT or CMAKE_PREFIX_PATH, an MPI named by
 # MPI_HOME or with mpicxx on PATH, and cmake, g++, ninja, ccache on PATH. PYTHON names the Python
@@ -125,6 +126,7 @@ find_missing_packages() {
     has clang-tidy || wanted+=(clang-tidy)
     has git || wanted+=(git)
     [[ -x $(PATH=$PATH:/usr/sbin:/sbin command -v tc) ]] || wanted+=(iproute2)
+    [[ $(id -u) != 0 ]] || { has slurmctld && has munged; } || wanted+=(slurm-wlm munge)
   fi
 
   missing=()

@@ -18,6 +18,8 @@
 #include "core/checkpoint/compare.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/safetensors.hpp"
+#include "core/checkpoint/whole_file.hpp"
+#include "core/state_visitor.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -34,9 +36,10 @@ struct Found {
 Found find_checkpoint(const std::string& path) {
   std::error_code failure;
   if (std::filesystem::exists(concat(path, "/", kManifestName), failure)) return {path};
-  const std::string newest = newest_checkpoint(
-      checkpoint_folder(path),
-      [](const std::string& error) { std::cerr << error << "; this checkpoint is left out\n"; });
+  const std::string newest =
+      newest_checkpoint(checkpoint_folder(path), [](const std::string& error) {
+        std::cerr << visible(error) << "; this checkpoint is left out\n";
+      });
   if (!newest.empty()) return {newest, true};
   throw CheckpointError(concat(path, " is neither a checkpoint nor the folder of a run that has ",
                                "one; a checkpoint holds ", kManifestName));
@@ -75,16 +78,18 @@ void show(const std::string& path, bool json) {
                       {"bytes", total_bytes(manifest)},
                       {"run", manifest.run},
                       {"tensors_of_rank_0", tensors}};
-    std::cout << all.dump(2) << "\n";
+    std::cout << all.dump(2, ' ', /*ensure_ascii=*/true) << "\n";
     return;
   }
   std::cout << folder << "\n  after step " << manifest.step << ", " << manifest.world_size
             << (manifest.world_size == 1 ? " rank, " : " ranks, ") << total_bytes(manifest)
             << " bytes\n\nconfiguration\n";
-  for (const auto& [key, value] : manifest.run) std::cout << "  " << key << ": " << value << "\n";
+  for (const auto& [key, value] : manifest.run) {
+    std::cout << "  " << visible(key) << ": " << visible(value) << "\n";
+  }
   std::cout << "\nstate of rank 0\n";
   for (const TensorEntry& tensor : file.tensors()) {
-    std::cout << "  " << tensor.name << "  " << tensor.dtype;
+    std::cout << "  " << visible(tensor.name) << "  " << tensor.dtype;
     for (const std::int64_t size : tensor.shape) std::cout << " x " << size;
     std::cout << "\n";
   }
@@ -113,7 +118,8 @@ ExitCode diff(const std::string& first, const std::string& second) {
   }
   std::cout << all.size() << " tensors are not the same\n";
   for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), kMostDifferences); ++i) {
-    std::cout << "  rank " << all[i].rank << ", " << all[i].name << " " << all[i].text << "\n";
+    std::cout << "  rank " << all[i].rank << ", " << visible(all[i].name) << " " << all[i].text
+              << "\n";
   }
   if (all.size() > kMostDifferences) std::cout << "  ...\n";
   return ExitCode::kCheckFailed;
@@ -133,17 +139,12 @@ void write_module(const std::string& torchscript, const std::string& output,
                   std::vector<TensorView> values) {
   // The output may be the file of the module, so the module comes first.
   const std::shared_ptr<Model> model = load_torchscript(torchscript, {});
-  const std::string between = output + ".values";
-  write_safetensors(between, std::move(values));
-  std::error_code ignored;
-  try {
-    static_cast<void>(load_model_file(between, *model, /*partial=*/false,
+  {
+    const TemporaryFile between(".safetensors");
+    write_safetensors(between.path(), std::move(values));
+    static_cast<void>(load_model_file(between.path(), *model, /*partial=*/false,
                                       "Take the module with which the run was trained."));
-  } catch (const CheckpointError&) {
-    std::filesystem::remove(between, ignored);
-    throw;
   }
-  std::filesystem::remove(between, ignored);
   model->eval();
   save_torchscript(*model, output);
 }
@@ -162,6 +163,11 @@ void export_model(const ExportArguments& arguments) {
   const SafetensorsFile source(
       concat(folder, "/",
              arguments.rank < 0 ? std::string(kMeanModelName) : rank_file_name(arguments.rank)));
+  if (arguments.rank >= 0 && source.find(kRowMajorName) == nullptr) {
+    std::cerr << source.path() << " comes from an older version, which saved a parameter in the "
+              << "order of its memory; parameters that were not row-major (channels_last, "
+              << "transposed) come out permuted. Without --rank the mean model is right\n";
+  }
   std::vector<std::vector<char>> values;
   std::vector<TensorView> views;
   for (const TensorEntry& shaped : model.tensors()) {

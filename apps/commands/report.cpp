@@ -50,16 +50,14 @@ void draw_timeline(const std::string& path, std::string output) {
 }
 
 void report(const ReportArguments& arguments) {
-  if (arguments.paths.size() == 1 && std::filesystem::is_regular_file(arguments.paths.front())) {
+  std::error_code failure;
+  if (arguments.paths.size() == 1 &&
+      std::filesystem::is_regular_file(arguments.paths.front(), failure)) {
     return draw_timeline(arguments.paths.front(), arguments.output);
   }
-  const auto read = [&](std::size_t most_steps) {
-    std::vector<RunRecord> runs;
-    for (const std::string& path : arguments.paths) runs.push_back(read_run(path, most_steps));
-    return runs;
-  };
   if (!arguments.csv.empty()) {
-    const std::vector<RunRecord> runs = read(std::numeric_limits<std::size_t>::max());
+    const std::vector<RunRecord> runs =
+        read_runs(arguments.paths, std::numeric_limits<std::size_t>::max());
     const std::string csv = csv_report(runs);
     if (arguments.csv == "-") {
       std::cout << csv << std::flush;
@@ -69,7 +67,7 @@ void report(const ReportArguments& arguments) {
     }
     if (arguments.output.empty()) return;
   }
-  const std::vector<RunRecord> runs = read(kMostSteps);
+  const std::vector<RunRecord> runs = read_runs(arguments.paths);
   std::string output = arguments.output;
   if (output.empty()) {
     output = runs.size() == 1 ? concat(runs.front().path, "/", kReportName) : kReportName;
@@ -149,7 +147,7 @@ void watch(const WatchArguments& arguments) {
   for (;;) {
     const auto [run, state] = look_at(arguments.path);
     // Home, then the view, each line to its end, then whatever an earlier view has left below.
-    std::string view = view_of(run, state);
+    std::string view = visible(view_of(run, state));
     if (terminal && !arguments.once) {
       for (std::size_t i = view.find('\n'); i != view.npos; i = view.find('\n', i + 4)) {
         view.insert(i, "\033[K");

@@ -17,6 +17,7 @@ struct StudyArguments {
   std::string config_path;
   std::vector<std::string> overrides;
   bool json = false;
+  bool overwrite = false;
 };
 
 void print_json(const StudyOutcome& outcome) {
@@ -38,7 +39,8 @@ void print_table(const StudyOutcome& outcome) {
 
 int bench_topologies(const StudyArguments& arguments) {
   const StopSignals stop;  // before any other thread starts
-  const StudyOutcome outcome = run_study(arguments.config_path, arguments.overrides, &stop);
+  const StudyOutcome outcome =
+      run_study(arguments.config_path, arguments.overrides, &stop, arguments.overwrite);
   // Empty in processes without rank 0, which speaks alone.
   if (outcome.exit_code != 0 || outcome.rows.empty()) return outcome.exit_code;
   if (arguments.json) {
@@ -62,6 +64,8 @@ void add_study_command(CLI::App& bench, int& exit_code) {
   command->add_option("overrides", arguments->overrides, "Values that replace those of the file")
       ->type_name("key.sub=value");
   command->add_flag("--json", arguments->json, "One JSON object on stdout instead of the table");
+  command->add_flag("--overwrite", arguments->overwrite,
+                    "Replace finished runs whose values are others than the study's");
   command->footer(
       "Finished runs are kept. After a stop, the same command continues where the study was.\n"
       "Examples:\n"

@@ -1,6 +1,7 @@
 // gossamer train CONFIG.yaml [key.sub=value ...]
 
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -119,7 +120,7 @@ class TrainRun {
 
  private:
   void run(Communicator& communicator, const World& world) {
-    const RunConfig config = jointly(communicator, [&] {
+    RunConfig config = jointly(communicator, [&] {
       if (source_.error) throw ConfigError(*source_.error);
       RunConfig read = read_run_config(Options(source_.tree), world, arguments_.config_path);
       // Before anything that takes long.
@@ -142,6 +143,10 @@ class TrainRun {
       });
       checkpoint = communicator.all_gather(checkpoint).front();
     }
+    if (searches(config) && !checkpoint.empty()) {
+      config.output_dir = std::filesystem::path(checkpoint).parent_path().parent_path().string();
+      set_output_dir(config.resolved, config.output_dir);
+    }
     TrainingLoop trainer(config, {.communicator = communicator,
                                   .world = world,
                                   .logger = logger,
@@ -153,7 +158,7 @@ class TrainRun {
                                   .reshapes = !checkpoint.empty() && !arguments_.reshape.empty(),
                                   .faults = faults});
     if (arguments_.dry_run) {
-      const double loss = trainer.train_step().item<double>();
+      const double loss = apart([&] { return trainer.train_step().item<double>(); });
       if (world.rank == 0) print_dry_run(config, trainer, loss);
       trainer.close();
       return;
@@ -180,24 +185,66 @@ class TrainRun {
     }
   }
 
+  /// True if `--resume auto` has to find the run: nobody has named its folder.
+  [[nodiscard]] bool searches(const RunConfig& config) const {
+    return arguments_.resume == kAuto && !config.output_dir_given;
+  }
+
   /// The checkpoint to continue from; empty: none. Throws CheckpointError.
   [[nodiscard]] std::string find_checkpoint(const RunConfig& config, const World& world,
                                             const Logger& logger,
                                             std::vector<std::string>& faults) const {
-    const std::string folder = checkpoint_folder(config.output_dir);
-    std::string path = newest_checkpoint(folder, [&](const std::string& error) {
-      faults.push_back(concat(error, "; this checkpoint is left out"));
-      logger.warning(faults.back());
-    });
+    if (searches(config)) return search_checkpoint(config, world, logger, faults);
+    const std::string path = newest_of(config.output_dir, logger, faults);
     if (path.empty()) {
       if (arguments_.resume == kAuto) return "";
-      throw CheckpointError(concat(folder, " holds no checkpoint to continue from"));
+      throw CheckpointError(
+          concat(checkpoint_folder(config.output_dir), " holds no checkpoint to continue from"));
     }
     for (const std::string& change :
          check_resumable(read_manifest(path), config, world, path, !arguments_.reshape.empty())) {
       logger.warning(concat("other than in the checkpoint: ", change));
     }
     return path;
+  }
+
+  /// The newest checkpoint of a run's folder that verifies; empty: none.
+  static std::string newest_of(const std::string& folder, const Logger& logger,
+                               std::vector<std::string>& faults) {
+    return newest_checkpoint(checkpoint_folder(folder), [&](const std::string& error) {
+      faults.push_back(concat(error, "; this checkpoint is left out"));
+      logger.warning(faults.back());
+    });
+  }
+
+  /// The newest checkpoint of an unfinished run of this configuration; empty: none. If there are
+  /// such runs, but all of another number of ranks, throws the CheckpointError of the newest.
+  [[nodiscard]] std::string search_checkpoint(const RunConfig& config, const World& world,
+                                              const Logger& logger,
+                                              std::vector<std::string>& faults) const {
+    const bool reshapes = !arguments_.reshape.empty();
+    std::optional<CheckpointError> refusal;
+    for (const std::string& folder : unfinished_runs(config.output_dir)) {
+      std::vector<std::string> left_out;
+      const std::string path = newest_of(folder, logger, left_out);
+      if (path.empty()) continue;
+      const Manifest manifest = read_manifest(path);
+      const std::string difference = first_difference(manifest, config, reshapes);
+      if (!difference.empty()) {
+        logger.warning(concat(folder, " holds an unfinished run of another configuration: ",
+                              difference, "; to continue that run, type --resume ", folder));
+        continue;
+      }
+      try {
+        check_resumable(manifest, config, world, path, reshapes);
+        faults = left_out;
+        return path;
+      } catch (const CheckpointError& error) {
+        if (!refusal) refusal = error;
+      }
+    }
+    if (refusal) throw CheckpointError(*refusal);
+    return "";
   }
 
   [[nodiscard]] IfFinished if_finished(const RunConfig& config) const {
@@ -265,7 +312,8 @@ void add_train_command(CLI::App& program, int& exit_code) {
       ->add_option("--resume", arguments->resume,
                    "Continue from the newest checkpoint: of the run in a folder, by its own "
                    "configuration unless one is given; or `auto`, of the run in run.output_dir if "
-                   "there is one")
+                   "there is one, and where run.output_dir is not given, of the newest unfinished "
+                   "run of this configuration in runs/NAME, runs/NAME-2 and so on")
       ->type_name("RUN|auto");
   command
       ->add_option("--reshape", arguments->reshape,

@@ -68,10 +68,26 @@ auto jointly_slow(Communicator& communicator, const Work& work) {
   return std::move(*result);
 }
 
+/// A ConfigError that this rank may have alone: a model's own code has refused the rank's batch.
+class LoneError : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
+/// Runs `work`, in which ranks compute on values of their own. A ConfigError becomes a LoneError.
+template <class Work>
+auto apart(const Work& work) {
+  try {
+    return work();
+  } catch (const ConfigError& error) {
+    throw LoneError(error.what());
+  }
+}
+
 /// Runs one rank's `body`, which returns an exit code. A JointFailure occurs on all ranks together,
-/// and after the start-up so does a ConfigError, because all ranks compare or read the same values.
+/// and so does a ConfigError outside apart(), because all ranks compare or read the same values.
 /// For these two errors rank 0 prints the message, every rank returns the exit code, and all ranks
-/// leave in the ordinary way. Other errors pass through.
+/// leave in the ordinary way. Other errors pass through, and end the job at once (launch()).
 int leaving_together(const World& world, const std::function<int()>& body);
 
 }  // namespace gossamer::apps

@@ -20,6 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kReplaced = ".replaced-";
+// The end of the name of a checkpoint that no run is to continue.
+constexpr std::string_view kLeftOut = ".left-out";
 
 void rename_folder(const std::string& from, const std::string& to) {
   std::error_code failure;
@@ -27,6 +29,23 @@ void rename_folder(const std::string& from, const std::string& to) {
   if (failure) {
     throw CheckpointError(concat(from, " cannot be renamed to ", to, ": ", failure.message()));
   }
+}
+
+/// Whether a whole checkpoint of the same ranks and values is there.
+bool is_repeated(const std::string& path, const Manifest& manifest) {
+  try {
+    const Manifest there = verify_checkpoint(path);
+    return there.world_size == manifest.world_size && there.run == manifest.run;
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+/// Gives a checkpoint a name under which no run looks for it. The user may remove it.
+void leave_out(const std::string& path) {
+  std::string name = concat(path, kLeftOut);
+  for (int number = 2; fs::exists(name); ++number) name = concat(path, kLeftOut, "-", number);
+  rename_folder(path, name);
 }
 
 /// Gives a complete staging folder its name, and removes old checkpoints. Returns the name.
@@ -41,17 +60,22 @@ std::string complete(const std::string& folder, const std::string& staging,
                                  "; all ranks must see the same folder, and the disk "
                                  "must give back what was written"));
   }
-  // A checkpoint of the same step may be there if the run was resumed from an older one.
+  // A checkpoint of the same step may be there if the run was resumed from an older one, or now has
+  // other ranks.
   const std::string replaced = concat(folder, "/", kReplaced, checkpoint_name(manifest.step));
-  if (fs::exists(path)) rename_folder(path, replaced);
+  if (fs::exists(path)) {
+    is_repeated(path, manifest) ? rename_folder(path, replaced) : leave_out(path);
+  }
   rename_folder(staging, path);
   sync_folder(folder);
   fs::remove_all(replaced);
   const std::vector<std::string> all = list_checkpoints(folder);
   const auto place = std::ranges::find(all, path) - all.begin();
   for (std::int64_t i = 0; i < std::ssize(all); ++i) {
-    // Later ones were left out when the run was resumed: they do not verify.
-    if (i <= place - keep || i > place) fs::remove_all(all[static_cast<std::size_t>(i)]);
+    const std::string& other = all[static_cast<std::size_t>(i)];
+    if (i <= place - keep) fs::remove_all(other);
+    // Later ones did not verify when the run was resumed. Perhaps only the disk was away.
+    if (i > place) leave_out(other);
   }
   return path;
 }
@@ -72,16 +96,30 @@ std::string Checkpointer::staging() const {
 }
 
 void Checkpointer::start(std::int64_t step, const std::function<void(StateVisitor&)>& visit,
-                         std::vector<NamedTensor> model) {
+                         std::vector<NamedTensor> model, const std::string& best) {
   collect();
   step_ = step;
   snapshot_.clear();
   visit(snapshot_);
   model_ = std::move(model);
+  open_best(best);
   written_ = std::async(std::launch::async, [this] { return write(); });
 }
 
+void Checkpointer::open_best(const std::string& best) {
+  best_.reset();
+  best_error_.clear();
+  std::error_code ignored;
+  if (best.empty() || !fs::exists(best, ignored)) return;
+  try {
+    best_.emplace(best);
+  } catch (const CheckpointError& error) {
+    best_error_ = error.what();
+  }
+}
+
 Checkpointer::Files Checkpointer::write() const {
+  if (!best_error_.empty()) throw CheckpointError(best_error_);
   const std::string folder = staging();
   std::error_code failure;
   fs::create_directories(folder, failure);
@@ -91,6 +129,11 @@ Checkpointer::Files Checkpointer::write() const {
   files[name] = snapshot_.write(concat(folder, "/", name));
   if (setup_.world.rank == 0) {
     files[kMeanModelName] = write_model_file(concat(folder, "/", kMeanModelName), model_);
+  }
+  if (best_) {
+    const std::string path = concat(folder, "/", kBestModelName);
+    copy_whole_file(*best_, path);
+    files[kBestModelName] = digest_of_file(path);
   }
   return files;
 }

@@ -1,6 +1,6 @@
 #pragma once
 // Saves checkpoints of a run in the background. A checkpoint is a folder (core/checkpoint): the
-// state of every rank, the mean model, and a manifest.
+// state of every rank, the mean model, the best model so far if there is one, and a manifest.
 //
 // Protocol, the same on all ranks: start() copies the state. A thread of each rank then writes the
 // rank's part into a staging folder while training goes on. When all ranks have written
@@ -22,6 +22,7 @@
 #include "base/log.hpp"
 #include "base/types.hpp"
 #include "comm/communicator.hpp"
+#include "core/checkpoint/open_file.hpp"
 #include "core/checkpoint/state_file.hpp"
 #include "core/torch/parameters.hpp"
 
@@ -56,9 +57,10 @@ class Checkpointer {
   /// The step of the checkpoint under way.
   [[nodiscard]] std::int64_t step() const { return step_.value(); }
   /// Begins a checkpoint after `step` steps. `visit` shows the rank's state to the visitor. `model`
-  /// is the mean model on the host, on rank 0.
+  /// is the mean model on the host, on rank 0. `best` is the path of the best model, on rank 0; it
+  /// may be replaced while the checkpoint is being written. Empty, or no file there: none.
   void start(std::int64_t step, const std::function<void(StateVisitor&)>& visit,
-             std::vector<NamedTensor> model);
+             std::vector<NamedTensor> model, const std::string& best = "");
   /// This rank's part of the checkpoint under way is on the disk, or has failed.
   [[nodiscard]] bool is_written() const;
   /// Collective: ends the checkpoint under way. Waits for parts that are not written yet. Rank 0
@@ -76,6 +78,8 @@ class Checkpointer {
   using Files = std::map<std::string, FileDigest>;
 
   [[nodiscard]] std::string staging() const;
+  /// Opens the best model for write(), whatever becomes of its path.
+  void open_best(const std::string& best);
   /// Writes this rank's files into the staging folder.
   [[nodiscard]] Files write() const;
   /// On rank 0: takes the result of the background work, and logs it.
@@ -86,6 +90,9 @@ class Checkpointer {
   Setup setup_;
   StateSnapshot snapshot_;
   std::vector<NamedTensor> model_;
+  std::optional<OpenFile> best_;
+  /// Why the best model cannot be read.
+  std::string best_error_;
   /// The step of the checkpoint under way.
   std::optional<std::int64_t> step_;
   /// The error of the last checkpoint.

@@ -1,5 +1,6 @@
 #include "apps/train/evaluation.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "apps/train/batches.hpp"
@@ -8,9 +9,34 @@
 namespace gossamer::apps {
 namespace {
 
-// Samples of one forward pass: as many as fit without much memory.
+// The most samples of one forward pass.
 constexpr std::int64_t kArrays = 250;
 constexpr std::int64_t kWindows = 16;
+
+std::int64_t most_at_once(const Samples& samples, std::int64_t batch_size) {
+  return std::min(batch_size, samples.kind() == SampleKind::kTokens ? kWindows : kArrays);
+}
+
+std::int64_t num_batches(const Samples& samples, const Scoring& how) {
+  const std::int64_t count = (samples.size() - how.first + how.stride - 1) / how.stride;
+  const std::int64_t most = most_at_once(samples, how.batch_size);
+  return (count + most - 1) / most;
+}
+
+/// Evaluation mode, until the end of its scope.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(Model& model) : model_(model), was_training_(model.is_training()) {
+    model_.eval();
+  }
+  ~EvaluationMode() { model_.train(was_training_); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  Model& model_;
+  bool was_training_;
+};
 
 }  // namespace
 
@@ -39,19 +65,18 @@ nlohmann::ordered_json to_json(const Evaluation& evaluation) {
   return json;
 }
 
-Score score(Model& model, const Samples& samples, const LossEntry& loss, std::int64_t first,
-            std::int64_t stride) {
+Score score(Model& model, const Samples& samples, const LossEntry& loss, const Scoring& how) {
   const torch::NoGradGuard no_grad;
-  const bool was_training = model.is_training();
   const std::vector<torch::Tensor> parameters = model.parameters();
   const c10::Device place = parameters.empty() ? c10::kCPU : parameters.front().device();
-  model.eval();
-  const std::int64_t most = samples.kind() == SampleKind::kTokens ? kWindows : kArrays;
+  const EvaluationMode evaluation_mode(model);
+  const std::int64_t most = most_at_once(samples, how.batch_size);
   Score total{.has_accuracy = loss.num_correct != nullptr};
   std::vector<std::int64_t> indices;
-  for (std::int64_t next = first; next < samples.size();) {
+  for (std::int64_t next = how.first; next < samples.size();) {
+    if (how.before_batch) how.before_batch();
     indices.clear();
-    for (; next < samples.size() && std::ssize(indices) < most; next += stride) {
+    for (; next < samples.size() && std::ssize(indices) < most; next += how.stride) {
       indices.push_back(next);
     }
     const Batch batch = make_batch(samples, indices);
@@ -61,13 +86,19 @@ Score score(Model& model, const Samples& samples, const LossEntry& loss, std::in
     total.loss_sum += loss.of(outputs, targets, /*sum=*/true).item<double>();
     total.num_answers += static_cast<double>(targets.size(0));
   }
-  model.train(was_training);
   return total;
 }
 
 Score score_together(Communicator& communicator, Model& model, const Samples& samples,
-                     const LossEntry& loss) {
-  const Score mine = score(model, samples, loss, communicator.rank(), communicator.size());
+                     const LossEntry& loss, Scoring how) {
+  how.first = communicator.rank();
+  how.stride = communicator.size();
+  const Score mine = score(model, samples, loss, how);
+  // Rank 0 may have one batch more than others.
+  const std::int64_t own = num_batches(samples, how);
+  how.first = 0;
+  const std::int64_t missing = num_batches(samples, how) - own;
+  for (std::int64_t i = 0; how.before_batch && i < missing; ++i) how.before_batch();
   const std::vector<double> sums =
       sum_over_ranks(communicator, {mine.num_correct, mine.loss_sum, mine.num_answers});
   return {.num_correct = sums[0],

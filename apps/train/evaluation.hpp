@@ -3,6 +3,7 @@
 // state; a model belongs to one thread.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include <nlohmann/json.hpp>
@@ -46,14 +47,25 @@ struct Evaluation {
 /// The fields of a record. Those of accuracies are left out where there are none.
 nlohmann::ordered_json to_json(const Evaluation& evaluation);
 
-/// Scores every `stride`-th sample from `first` on, in evaluation mode and without gradients.
-/// Afterwards the model is in the mode in which it was before.
-Score score(Model& model, const Samples& samples, const LossEntry& loss, std::int64_t first = 0,
-            std::int64_t stride = 1);
+/// How samples are scored.
+struct Scoring {
+  /// The most samples of a forward pass, so that it needs no more memory than one of training.
+  std::int64_t batch_size = 1;
+  /// Every `stride`-th sample from `first` on.
+  std::int64_t first = 0;
+  std::int64_t stride = 1;
+  /// Called before every forward pass, if it is there; may throw.
+  std::function<void()> before_batch = {};
+};
+
+/// Scores samples in evaluation mode and without gradients. Afterwards the model is in the mode in
+/// which it was before.
+Score score(Model& model, const Samples& samples, const LossEntry& loss, const Scoring& how);
 
 /// Collective. Scores all samples with a model that is the same on all ranks: each rank scores its
-/// share.
+/// share, whatever `how` says of `first` and `stride`. Calls `before_batch` equally often on all
+/// ranks.
 Score score_together(Communicator& communicator, Model& model, const Samples& samples,
-                     const LossEntry& loss);
+                     const LossEntry& loss, Scoring how);
 
 }  // namespace gossamer::apps

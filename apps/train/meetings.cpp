@@ -11,7 +11,7 @@ constexpr std::int64_t kMicroseconds = 250'000;
 
 }  // namespace
 
-Meetings::Meetings(Communicator& communicator) : communicator_(communicator.split(0)) {}
+Meetings::Meetings(Communicator& communicator) : communicator_(communicator.twin("meetings")) {}
 
 std::optional<Meetings::News> Meetings::meet(std::int64_t step, const News& own) {
   const auto now = Clock::now();
@@ -22,7 +22,7 @@ std::optional<Meetings::News> Meetings::meet(std::int64_t step, const News& own)
   std::optional<News> news;
   if (numbers_) {
     news = end_sum();
-    const std::int64_t mean_us = std::max<std::int64_t>(sum_us_ / communicator_->size(), 1);
+    const std::int64_t mean_us = std::max<std::int64_t>(sum_us_ / communicator_.size(), 1);
     every_ = std::clamp<std::int64_t>(kMicroseconds / mean_us, 1, 2 * every_);
   }
   begin_sum(own, step_us);
@@ -41,20 +41,22 @@ std::optional<Meetings::News> Meetings::poll(const News& own) {
 
 void Meetings::begin_sum(const News& own, std::int64_t step_us) {
   numbers_ = std::make_shared<Numbers>();
-  numbers_->own = {own.terminate,      own.interrupt,         own.preempt, own.written,
-                   own.checkpoint_due, own.checkpoint_failed, own.steps,   step_us};
+  numbers_->own = {own.terminate, own.interrupt,      own.preempt,
+                   own.written,   own.checkpoint_due, own.checkpoint_failed,
+                   own.steps,     own.hang_up,        step_us};
   const auto block = [](std::array<std::int64_t, kNumNumbers>& values) {
     return Block{.data = values.data(), .numel = kNumNumbers, .dtype = DType::kInt64};
   };
-  request_ = communicator_->all_reduce_sum(block(numbers_->own), block(numbers_->sum),
-                                           {.label = {.what = "meeting"}, .owner = numbers_});
+  request_ = communicator_.all_reduce_sum(block(numbers_->own), block(numbers_->sum),
+                                          {.label = {.what = "meeting"}, .owner = numbers_});
 }
 
 Meetings::News Meetings::end_sum() {
   request_.wait();
   const std::array<std::int64_t, kNumNumbers> sum = std::exchange(numbers_, nullptr)->sum;
-  sum_us_ = sum[7];
+  sum_us_ = sum[8];
   return {.terminate = sum[0],
+          .hang_up = sum[7],
           .interrupt = sum[1],
           .preempt = sum[2],
           .written = sum[3],
@@ -66,6 +68,9 @@ Meetings::News Meetings::end_sum() {
 void Meetings::leave() {
   if (numbers_) request_.wait();
   numbers_.reset();
+  last_time_ = Clock::now();
+  every_ = 1;
+  next_ = 0;
 }
 
 }  // namespace gossamer::apps

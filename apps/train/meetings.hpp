@@ -27,6 +27,7 @@ class Meetings {
   /// What a rank says at a meeting, and what all ranks have said: counts of ranks.
   struct News {
     std::int64_t terminate = 0;
+    std::int64_t hang_up = 0;
     std::int64_t interrupt = 0;
     /// Requests for a checkpoint and the end of the run.
     std::int64_t preempt = 0;
@@ -39,7 +40,9 @@ class Meetings {
     /// Steps that a rank has made; told in poll().
     std::int64_t steps = 0;
 
-    [[nodiscard]] std::int64_t num_signals() const { return terminate + interrupt + preempt; }
+    [[nodiscard]] std::int64_t num_signals() const {
+      return terminate + hang_up + interrupt + preempt;
+    }
   };
 
   /// Collective.
@@ -54,19 +57,20 @@ class Meetings {
   /// If no sum is under way, begins one with `own`, and returns nothing. Else returns the sum over
   /// all ranks, if all have told theirs. The call after that begins the next sum.
   std::optional<News> poll(const News& own);
-  /// Collective: waits until the last sum has arrived.
+  /// Collective: waits until the last sum has arrived, and forgets it. Steps may then be counted
+  /// anew.
   void leave();
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::size_t kNumNumbers = 8;
+  static constexpr std::size_t kNumNumbers = 9;
 
   /// Begins a sum. `step_us`: the microseconds of a step.
   void begin_sum(const News& own, std::int64_t step_us);
   /// Waits for the sum under way.
   News end_sum();
 
-  std::unique_ptr<Communicator> communicator_;
+  Communicator& communicator_;
   /// The blocks of the sum that is under way. The operation owns them, too.
   struct Numbers {
     std::array<std::int64_t, kNumNumbers> own{};

@@ -17,10 +17,11 @@ ModelEma::ModelEma(const torch::nn::Module& module, double decay)
   }
 }
 
-void ModelEma::update() {
+void ModelEma::update(double weight) {
   const torch::NoGradGuard no_grad;
   for (std::size_t p = 0; p < averages_.size(); ++p) {
-    averages_[p].lerp_(parameters_[p].tensor.detach().to(torch::kFloat32), 1.0 - decay_);
+    const torch::Tensor own = parameters_[p].tensor.detach().to(torch::kFloat32);
+    averages_[p].lerp_(weight == 1.0 ? own : own * weight, 1.0 - decay_);
   }
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 // The exponential moving average of the mean model: a_t = d a_(t-1) + (1 - d) mean(x_t).
 //
-// Each rank averages its own model, without communication. The mean over ranks of these averages is
-// the average of the mean model, because both are linear. use() makes this mean.
+// Each rank averages its own model, without communication: its weight in the mean model times its
+// parameters. The mean over ranks of these averages is the average of the mean model, because both
+// are linear. use() makes this mean.
 //
 // Not thread safe. Errors: CommError.
 
@@ -20,8 +21,9 @@ class ModelEma {
   /// `decay` is d.
   ModelEma(const torch::nn::Module& module, double decay);
 
-  /// Call it after every step.
-  void update();
+  /// Call it after every step. `weight`: this rank's weight in the mean of all ranks' models. The
+  /// weights sum to the number of ranks.
+  void update(double weight);
   /// Collective. Writes the average of the mean model into the module's parameters.
   void use(Communicator& communicator) const;
   void visit(StateVisitor& visitor);

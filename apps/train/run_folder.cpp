@@ -1,13 +1,17 @@
 #include "apps/train/run_folder.hpp"
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <utility>
 
+#include "apps/train/json.hpp"
 #include "apps/train/model_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/open_file.hpp"
 #include "core/checkpoint/whole_file.hpp"
 
 namespace gossamer::apps {
@@ -20,16 +24,24 @@ constexpr std::string_view kEvents = "events.out.tfevents.";
 constexpr std::string_view kFinished = "holds a finished run";
 constexpr std::string_view kUnfinished = "holds checkpoints of a run that has not finished";
 
+/// Never throws: bytes that are no UTF-8, in a path for example, become marks.
+std::string text_of(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 /// null when there is none that can be read.
 Json read_status(const std::string& folder) {
   std::ifstream file(folder + "/status.json", std::ios::binary);
-  return Json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
+  return json_or_null<Json>(std::string(std::istreambuf_iterator<char>(file), {}));
 }
 
 bool holds_finished_run(const std::string& folder) {
-  if (fs::exists(folder + "/model.safetensors")) return true;
   const Json status = read_status(folder);
-  return status.is_object() && status.value("state", "") == "done";
+  const std::string state = text_in(status, "state");
+  if (state == "done") return true;
+  if (!fs::exists(folder + "/model.safetensors")) return false;
+  // The model is saved before its evaluation, in which the run may have ended.
+  return state.empty() || list_checkpoints(checkpoint_folder(folder)).empty();
 }
 
 /// Why a new run must not replace what is in a folder; empty if it may.
@@ -43,6 +55,23 @@ std::string without_slash_at_end(std::string path) {
   return path;
 }
 
+/// `name`, `name-2`, `name-3` and so on.
+bool is_numbered(const std::string& folder, const std::string& name) {
+  if (folder == name) return true;
+  int number = 0;
+  return folder.starts_with(name + "-") &&
+         parse_whole(std::string_view(folder).substr(name.size() + 1), number) && number > 1;
+}
+
+bool is_being_written(const std::string& folder) {
+  try {
+    return !FolderLock(folder).holder().empty();
+  } catch (const CheckpointError&) {
+    // This run could not write it, either.
+    return true;
+  }
+}
+
 std::string next_free(const std::string& path) {
   for (int number = 2;; ++number) {
     std::string next = concat(path, "-", number);
@@ -52,10 +81,10 @@ std::string next_free(const std::string& path) {
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   const bool may_go = why == kFinished || why == kUnfinished;
-  throw CheckpointError(concat(path, " ", why, ". To ", may_go ? "keep it" : "leave it alone",
-                               ", type ", kFolderKey, "=", next_free(path),
-                               why == kUnfinished ? "; to continue it, type --resume auto" : "",
-                               may_go ? "; to replace it, type --overwrite" : ""));
+  throw CheckpointError(concat(
+      path, " ", why, ". To ", may_go ? "keep it" : "leave it alone", ", type ", kFolderKey, "=",
+      next_free(path), why == kUnfinished ? concat("; to continue it, type --resume ", path) : "",
+      may_go ? "; to replace it, type --overwrite" : ""));
 }
 
 }  // namespace
@@ -76,6 +105,33 @@ void check_run_folder(const std::string& path, IfFinished if_finished) {
 }
 
 std::string checkpoint_folder(const std::string& run) { return run + "/checkpoints"; }
+
+std::vector<std::string> unfinished_runs(const std::string& path) {
+  const fs::path first = without_slash_at_end(path);
+  const fs::path parent = first.has_parent_path() ? first.parent_path() : fs::path(".");
+  const std::string name = first.filename().string();
+  std::vector<std::pair<fs::file_time_type, std::string>> found;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(parent, failure)) {
+    const std::string folder = entry.path().filename().string();
+    if (!is_numbered(folder, name)) continue;
+    const std::string run = first.string() + folder.substr(name.size());
+    const std::vector<std::string> checkpoints = list_checkpoints(checkpoint_folder(run));
+    if (checkpoints.empty() || holds_finished_run(run) || is_being_written(run)) continue;
+    found.emplace_back(fs::last_write_time(checkpoints.back(), failure), run);
+  }
+  std::ranges::sort(found, std::greater());
+  std::vector<std::string> runs;
+  for (const auto& [unused, run] : found) runs.push_back(run);
+  return runs;
+}
+
+void set_output_dir(std::vector<ResolvedValue>& config, const std::string& path) {
+  for (ResolvedValue& value : config) {
+    // A string in JSON is one in YAML.
+    if (value.path == kFolderKey) value.value = Json(path).dump();
+  }
+}
 
 RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
                      IfFinished if_finished, Json environment)
@@ -113,6 +169,12 @@ std::string RunFolder::try_claim(bool replace) {
   }
   // Once more: a run may have ended in between.
   if (const std::string why = why_keep(path_); !replace && !why.empty()) return why;
+  if (lock->held()) {
+    // What runs that were killed have left.
+    for (const auto& entry : fs::directory_iterator(path_, failure)) {
+      if (is_partial_name(entry.path().filename().string())) fs::remove(entry.path(), failure);
+    }
+  }
   lock_ = std::move(lock);
   return "";
 }
@@ -128,21 +190,18 @@ void RunFolder::claim_next_number() {
   }
   if (path_ == first) return;
   remarks_.push_back(concat(first, " ", why_not_first, "; this run goes into ", path_));
-  for (ResolvedValue& value : config_) {
-    // A string in JSON is one in YAML.
-    if (value.path == kFolderKey) value.value = Json(path_).dump();
-  }
+  set_output_dir(config_, path_);
 }
 
 void RunFolder::correct_status() {
   Json status = read_status(path_);
-  if (!lock_->held() || !status.is_object() || status.value("state", "") != "running") return;
+  if (!lock_->held() || text_in(status, "state") != "running") return;
   status["state"] = "died";
   status["message"] =
       "the run ended without a message; perhaps it was killed, or the machine went down";
-  write_file(status_path(), status.dump(2) + "\n", kFolderKey);
+  write_file(status_path(), text_of(status, 2), kFolderKey);
   remarks_.push_back(
-      concat("the run that was in ", path_, " died after step ", status.value("step", 0)));
+      concat("the run that was in ", path_, " died after step ", text_in(status, "step")));
 }
 
 void RunFolder::begin() {
@@ -164,8 +223,18 @@ void RunFolder::begin() {
 
 void RunFolder::write_configuration() const {
   write_file(path_ + "/config.yaml", to_yaml(config_), kFolderKey);
+  write_environment();
+}
+
+void RunFolder::write_environment() const {
   if (environment_.is_null()) return;
-  write_file(path_ + "/environment.json", environment_.dump(2) + "\n", kFolderKey);
+  write_file(path_ + "/environment.json", text_of(environment_, 2), kFolderKey);
+}
+
+void RunFolder::note(std::string_view key, Json value) {
+  if (environment_.is_null()) return;
+  environment_[std::string(key)] = std::move(value);
+  if (begun_) write_environment();
 }
 
 void RunFolder::resume(std::int64_t metrics_bytes, std::int64_t step) {
@@ -177,7 +246,6 @@ void RunFolder::resume(std::int64_t metrics_bytes, std::int64_t step) {
     // Records of steps that are made again.
     fs::resize_file(metrics_path(), static_cast<std::uintmax_t>(metrics_bytes), failure);
   }
-  write_configuration();
   metrics_.open(metrics_path(), std::ios::app);
   if (failure || !metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
 }
@@ -189,8 +257,15 @@ std::int64_t RunFolder::metrics_bytes() const {
 
 void RunFolder::write_metrics(const Json& record) {
   begin();
-  metrics_ << record.dump() << '\n' << std::flush;
+  const std::int64_t before = metrics_bytes();
+  metrics_ << text_of(record, -1) << std::flush;
   if (!metrics_) {
+    // Without the part of the line that had room, later records can follow.
+    metrics_.close();
+    std::error_code failure;
+    fs::resize_file(metrics_path(), static_cast<std::uintmax_t>(before), failure);
+    metrics_.clear();
+    metrics_.open(metrics_path(), std::ios::app);
     throw CheckpointError(concat(metrics_path(), " cannot be written; is the disk full?"));
   }
   if (tensorboard_) write_event(record);
@@ -219,8 +294,18 @@ void RunFolder::write_model(std::string_view name, const std::vector<NamedTensor
   write_model_file(concat(path_, "/", name), tensors);
 }
 
+void RunFolder::replace_best(const std::string& saved) const {
+  const std::string path = concat(path_, "/", kBestModel);
+  std::error_code failure;
+  if (saved.empty()) {
+    fs::remove(path, failure);
+  } else if (fs::exists(saved)) {
+    copy_whole_file(OpenFile(saved), path);
+  }
+}
+
 void RunFolder::write_status(const Json& status, bool sync) const {
-  if (begun_) write_file(status_path(), status.dump(2) + "\n", kFolderKey, sync);
+  if (begun_) write_file(status_path(), text_of(status, 2), kFolderKey, sync);
 }
 
 }  // namespace gossamer::apps

@@ -59,6 +59,13 @@ inline constexpr std::string_view kReportName = "report.html";
 /// The folder of a run's checkpoints.
 std::string checkpoint_folder(const std::string& run);
 
+/// Of the folders `path`, path-2, path-3 and so on, those that hold checkpoints of a run that has
+/// not finished and that no other run writes; the one with the newest checkpoint comes first.
+std::vector<std::string> unfinished_runs(const std::string& path);
+
+/// Changes run.output_dir among the values of a configuration.
+void set_output_dir(std::vector<ResolvedValue>& config, const std::string& path);
+
 /// Throws the error with which RunFolder would refuse the folder. Checks only what needs no lock:
 /// whether the folder holds a finished run.
 void check_run_folder(const std::string& path, IfFinished if_finished);
@@ -82,17 +89,25 @@ class RunFolder {
   /// The other functions that write call it.
   void begin();
   /// Continues the run that is in the folder: metrics.jsonl keeps its first `metrics_bytes` bytes.
-  /// `step` is its last step. Call it before the first write.
+  /// `step` is its last step. Call it before the first write. The configuration stays until
+  /// write_configuration().
   void resume(std::int64_t metrics_bytes, std::int64_t step);
+  void write_configuration() const;
   /// Records also go into an event file of TensorBoard. Call it before the first write.
   void use_tensorboard() { tensorboard_ = true; }
+  /// Adds to environment.json, if there is one, what has become known since the start.
+  void note(std::string_view key, Json value);
   /// Size of metrics.jsonl.
   [[nodiscard]] std::int64_t metrics_bytes() const;
 
-  /// Appends one line. Numbers that are not finite become null.
+  /// Appends one line. Numbers that are not finite become null. After an error the file is as
+  /// before.
   void write_metrics(const Json& record);
   /// Writes a file of the folder. The tensors must be on the host.
   void write_model(std::string_view name, const std::vector<NamedTensor>& tensors);
+  /// Replaces the best model by the file `saved`; leaves it if there is no such file. Empty:
+  /// removes the best model.
+  void replace_best(const std::string& saved) const;
   /// Writes status.json; does nothing while the folder still holds the files of an earlier run.
   /// With `sync` the file survives a crash of the machine.
   void write_status(const Json& status, bool sync) const;
@@ -110,7 +125,7 @@ class RunFolder {
   void claim_next_number();
   /// Changes the state of a dead run to `died`: it is `running` although nobody holds the lock.
   void correct_status();
-  void write_configuration() const;
+  void write_environment() const;
   /// Appends the numbers of a record to the event file.
   void write_event(const Json& record);
   [[nodiscard]] std::string status_path() const { return path_ + "/status.json"; }

@@ -20,7 +20,7 @@ bool is_ignored(int signal) {
 
 StopSignals::StopSignals() {
   sigemptyset(&signals_);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     if (!is_ignored(signal)) sigaddset(&signals_, signal);
   }
   pthread_sigmask(SIG_BLOCK, &signals_, &blocked_before_);

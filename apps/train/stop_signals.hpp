@@ -1,5 +1,5 @@
 #pragma once
-// Catches SIGINT, SIGTERM and SIGUSR1, so that a run can end between two steps.
+// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1, so that a run can end between two steps.
 
 #include <atomic>
 #include <csignal>
@@ -7,8 +7,8 @@
 
 namespace gossamer::apps {
 
-/// Catches SIGINT, SIGTERM and SIGUSR1 while this object lives. It keeps the first signal for
-/// caught(); the second signal ends the process at once. A signal that the process was told to
+/// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 while this object lives. It keeps the first signal
+/// for caught(); the second signal ends the process at once. A signal that the process was told to
 /// ignore (nohup, jobs in the background) stays ignored.
 class StopSignals {
  public:

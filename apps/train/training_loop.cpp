@@ -220,7 +220,7 @@ torch::Tensor TrainingLoop::train_step() {
     loss = forward_and_backward();
     if (scaler_) scaler_->update(model_.progress().num_skipped > skipped);
   }
-  if (ema_ && !setup_.dry_run) ema_->update();
+  if (ema_ && !setup_.dry_run) ema_->update(model_.model_weight());
   lr_ = model_.last_lr();
   ++own_step_;
   ++window_.steps;
@@ -307,8 +307,10 @@ void TrainingLoop::run(RunFolder* folder, const std::string& checkpoint) {
     if (!checkpoint.empty()) {
       restore(checkpoint, folder);
       restored_step_ = step_;
+      keep_reshaped(folder);
+      if (folder != nullptr) folder->write_configuration();
     }
-    train(folder);
+    apart([&] { train(folder); });
     close();
   } catch (const std::exception& error) {
     progress_.end_line();
@@ -317,10 +319,18 @@ void TrainingLoop::run(RunFolder* folder, const std::string& checkpoint) {
   }
 }
 
+void TrainingLoop::note_sharing(RunFolder* folder) {
+  if (folder == nullptr || std::exchange(has_noted_sharing_, true)) return;
+  const HostSharing sharing = model_.host_sharing();
+  folder->note("shared_memory",
+               {{"sharing_ranks", sharing.num_sharing}, {"refused_ranks", sharing.num_refused}});
+}
+
 void TrainingLoop::record(RunFolder* folder) {
+  note_sharing(folder);
   if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
   if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
-  if (is_due(config_.eval_every) && step_ < total_steps_) evaluate_and_keep_best(folder);
+  if (is_due(config_.eval_every) && step_ < total_steps_) evaluate_and_record(folder);
 }
 
 void TrainingLoop::train_in_step(RunFolder* folder) {
@@ -367,11 +377,15 @@ void TrainingLoop::train_asynchronously(RunFolder* folder) {
 }
 
 void TrainingLoop::train(RunFolder* folder) {
-  if (folder != nullptr) folder->write_status(status("running"), /*sync=*/false);
+  if (folder != nullptr) {
+    write_or_warn([&] { folder->write_status(status("running"), /*sync=*/false); });
+  }
   if (step_timeline_) {
     step_timeline_->set_steps(
         config_.timeline_steps.value_or(default_timeline_steps(total_steps_ - step_)));
   }
+  // The run from which this one continues may have ended in it, or just before it.
+  if (restored_step_ == step_ && lacks_evaluation()) evaluate_and_record(folder);
   common_schedule_ ? train_asynchronously(folder) : train_in_step(folder);
   follow_timeline(/*is_over=*/true);
   if (is_out_of_patience() && setup_.world.rank == 0) {

@@ -8,8 +8,9 @@
 // evaluation, a checkpoint or the end, all ranks do it together: first they close their mailboxes
 // (drain()), so no rank waits in a step for the letter of a rank that waits here.
 //
-// Errors: JointFailure and ConfigError on all ranks together (see leaving_together()), CommError,
-// NonFiniteError, CheckpointError. Thread safety: the rank's own thread only.
+// Errors: JointFailure on all ranks together (see leaving_together()), CommError, NonFiniteError,
+// CheckpointError; ConfigError, which leaves the constructor on all ranks together. Thread safety:
+// the rank's own thread only.
 
 #include <chrono>
 #include <cstdint>
@@ -96,6 +97,11 @@ class TrainingLoop {
     double seconds = 0.0;
   };
 
+  /// What hear_signals() throws.
+  struct Heard {
+    Meetings::News news;
+  };
+
   /// Returns the loss of one batch.
   torch::Tensor forward(const Batch& batch);
   /// The next batch, on the model's device.
@@ -130,6 +136,8 @@ class TrainingLoop {
   void train_asynchronously(RunFolder* folder);
   /// Collective. What is due after a step: records and evaluations.
   void record(RunFolder* folder);
+  /// Adds to environment.json, after the first step, how ranks of a host read each other's blocks.
+  void note_sharing(RunFolder* folder);
 
   // In training_records.cpp.
 
@@ -140,20 +148,34 @@ class TrainingLoop {
   double measure_relative_consensus();
   /// Collective.
   double root_mean_square(double distance);
-  /// Collective. Calls `with_mean` while the model is the mean of all ranks' models, and `with_ema`
-  /// while it is the moving average, if there is one.
-  Evaluation evaluate(const std::function<void(const Evaluation&)>& with_mean,
-                      const std::function<void()>& with_ema = nullptr);
-  /// Collective. Writes the model as it is into the folder, under this name.
-  void save(RunFolder* folder, std::string_view name);
-  /// Collective. Saves the model as it is, if its loss is the least so far.
-  void keep_best(RunFolder* folder, const Evaluation& evaluation);
-  /// Collective. Evaluates, writes the record, and keeps the best model.
-  void evaluate_and_keep_best(RunFolder* folder);
+  /// Collective. Keeps the best model, unless this step has been evaluated before. A signal to any
+  /// rank ends the run between two batches.
+  Evaluation evaluate(RunFolder* folder);
+  /// Collective. The work of evaluate(). Throws Heard.
+  Evaluation score_models(RunFolder* folder);
+  /// Collective. Called before every batch of an evaluation. Throws Heard if a signal has come.
+  void hear_signals();
+  /// Collective. Writes a model into the folder, under this name.
+  void save(RunFolder* folder, std::string_view name, const std::vector<NamedTensor>& tensors);
+  /// Collective. Saves the mean model, and the moving average if there is one.
+  void save_models(RunFolder* folder);
+  /// True if the mean model's loss is the least so far, and this step has not been evaluated
+  /// before; the same on all ranks, which have added the same sums.
+  [[nodiscard]] bool is_best(const Evaluation& evaluation) const;
+  /// Collective. Counts the evaluation, and saves `mean`, the mean model, if it is the best.
+  void keep_best(RunFolder* folder, const Evaluation& evaluation,
+                 const std::vector<NamedTensor>& mean);
+  /// Collective. Evaluates, and writes the record.
+  void evaluate_and_record(RunFolder* folder);
+  /// True if an evaluation is due at this step, and the run ended before it.
+  [[nodiscard]] bool lacks_evaluation() const;
   /// True if train.patience ends the run; the same on all ranks.
   [[nodiscard]] bool is_out_of_patience() const {
     return config_.patience > 0 && num_worse_ >= config_.patience;
   }
+  /// Writes into the folder while training goes on: an error is a warning, the first of several in
+  /// a row alone.
+  void write_or_warn(const std::function<void()>& write);
   /// Collective. Writes the record of the window, and starts a new window.
   void write_step(RunFolder* folder);
   void write_evaluation(RunFolder* folder, const Evaluation& evaluation);
@@ -176,13 +198,19 @@ class TrainingLoop {
   void visit_generator(StateVisitor& visitor) const;
   /// Shows the visitor all state of the run. Collective, as the visit of the model.
   void visit(StateVisitor& visitor, RunFolder* folder);
+  /// Throws if the run cannot go on from the step that has been loaded.
+  void check_restored() const;
   /// The model's metrics, with those of the run before it was resumed.
   [[nodiscard]] PipelineMetrics total_metrics() const;
   /// Collective. Loads a checkpoint.
   void restore(const std::string& checkpoint, RunFolder* folder);
+  /// Collective. After --reshape: saves the new state, so that the folder holds a checkpoint of the
+  /// configuration that it gets next, and the run can go on without --reshape if it dies.
+  void keep_reshaped(RunFolder* folder);
   /// Collective. Begins a checkpoint, which is then written in the background.
   void start_checkpoint(RunFolder* folder);
-  /// Collective. Saves a checkpoint and waits for it. Returns the error; empty if there is none.
+  /// Collective. Saves a checkpoint of this step, if there is none yet, and waits for it. Returns
+  /// the error; empty if there is none.
   std::string save_checkpoint(RunFolder* folder);
   /// True if run.checkpoint_every asks for a checkpoint before this step.
   [[nodiscard]] bool checkpoint_is_due() const;
@@ -199,6 +227,8 @@ class TrainingLoop {
   void act_upon(const Meetings::News& news, RunFolder* folder);
   /// Collective. Ends the run after a signal: saves a checkpoint, and throws JointFailure.
   [[noreturn]] void stop(const Meetings::News& news, RunFolder* folder);
+  /// The command that continues the run.
+  [[nodiscard]] std::string how_to_continue(const RunFolder* folder) const;
   /// Collective. Throws JointFailure if a checkpoint could not be saved and this ends the run.
   void end_if_checkpoint_failed();
   /// Collective. Saves the last checkpoint, and waits until nothing is being written.
@@ -253,6 +283,8 @@ class TrainingLoop {
   std::int64_t num_worse_ = 0;
   /// The step of the last record of an evaluation; -1: none.
   std::int64_t evaluated_step_ = -1;
+  /// Batches of the evaluation under way.
+  std::int64_t num_scored_ = 0;
   /// Steps left out because of a gradient that was not finite, as of the last record. Of all ranks,
   /// if each leaves out steps of its own.
   std::int64_t num_skipped_ = 0;
@@ -264,6 +296,11 @@ class TrainingLoop {
   Clock::time_point last_checkpoint_ = begin_;
   /// The step of the checkpoint from which the run continues; -1: none.
   std::int64_t restored_step_ = -1;
+  /// The last write of write_or_warn() has failed.
+  bool folder_is_broken_ = false;
+  /// The step of the last checkpoint that save_checkpoint() has saved; -1: none.
+  std::int64_t saved_step_ = -1;
+  bool has_noted_sharing_ = false;
   /// Metrics of the run before it was resumed, and the bytes of consensus control.
   PipelineMetrics earlier_metrics_;
 };

@@ -74,19 +74,42 @@ double TrainingLoop::measure_relative_consensus() {
   return std::sqrt(sums[0] / size / sums[1]);
 }
 
-Evaluation TrainingLoop::evaluate(const std::function<void(const Evaluation&)>& with_mean,
-                                  const std::function<void()>& with_ema) {
+void TrainingLoop::hear_signals() {
+  // Equally many batches on all ranks, so that they meet before the same one.
+  const std::int64_t batch = num_scored_++;
+  if (!meetings_ || !meetings_->is_due(batch)) return;
+  const auto news = meetings_->meet(batch, own_news());
+  if (news && news->num_signals() > 0) throw Heard{*news};
+}
+
+Evaluation TrainingLoop::evaluate(RunFolder* folder) {
+  // Meetings count batches for a while.
+  if (meetings_) meetings_->leave();
+  num_scored_ = 0;
+  try {
+    const Evaluation result = score_models(folder);
+    if (meetings_) meetings_->leave();
+    return result;
+  } catch (const Heard& heard) {
+    // The model has its own values again.
+    stop(heard.news, folder);
+  }
+}
+
+Evaluation TrainingLoop::score_models(RunFolder* folder) {
+  const Scoring how{.batch_size = config_.batch_size, .before_batch = [this] { hear_signals(); }};
   // A scope for each model: autocast keeps the parameters it has cast until its end.
   const auto in_precision = [this](const auto& score_model) {
     const AutocastScope autocast(device_.device(), config_.device.precision);
     return score_model();
   };
   const auto together = [&] {
-    return in_precision([this] {
-      return score_together(setup_.communicator, *net_, *setup_.data->validation, loss_);
+    return in_precision([&] {
+      return score_together(setup_.communicator, *net_, *setup_.data->validation, loss_, how);
     });
   };
-  const Score mine = in_precision([this] { return score(*net_, *setup_.data->validation, loss_); });
+  const Score mine =
+      in_precision([&] { return score(*net_, *setup_.data->validation, loss_, how); });
   const std::vector<double> accuracies = gather_numbers(setup_.communicator, mine.accuracy());
   const std::vector<double> losses = gather_numbers(setup_.communicator, mine.loss());
   const AverageScope scope = model_.global_average();
@@ -99,39 +122,72 @@ Evaluation TrainingLoop::evaluate(const std::function<void(const Evaluation&)>& 
   for (const double loss : losses) result.loss_mean_local += loss / setup_.world.size;
   result.consensus_distance = root_mean_square(scope.consensus_distance());
   result.mean_model = together();
-  with_mean(result);
-  if (!ema_) return result;
-  // The scope gives the model its own values back.
-  ema_->use(setup_.communicator);
-  result.ema = together();
-  if (with_ema) with_ema();
+  std::vector<NamedTensor> mean;
+  if (folder != nullptr && is_best(result)) mean = copy_to_host(*net_);
+  if (ema_) {
+    // The scope gives the model its own values back.
+    ema_->use(setup_.communicator);
+    result.ema = together();
+  }
+  // No signal ends the evaluation from here on, so it counts once.
+  keep_best(folder, result, mean);
   return result;
 }
 
-void TrainingLoop::save(RunFolder* folder, std::string_view name) {
-  std::vector<NamedTensor> tensors;
-  if (folder != nullptr) tensors = copy_to_host(*net_);
+void TrainingLoop::save(RunFolder* folder, std::string_view name,
+                        const std::vector<NamedTensor>& tensors) {
   jointly_slow(setup_.communicator, [&] {
     if (folder != nullptr) folder->write_model(name, tensors);
     return true;
   });
 }
 
-void TrainingLoop::keep_best(RunFolder* folder, const Evaluation& evaluation) {
-  if (config_.eval_every == 0) return;
-  // The same on all ranks: they have added the same sums.
-  const double loss = evaluation.mean_model.loss();
-  ++num_worse_;
-  if (!std::isfinite(loss) || (best_step_ > 0 && !(loss < best_loss_))) return;
-  best_loss_ = loss;
-  best_step_ = step_;
-  num_worse_ = 0;
-  save(folder, RunFolder::kBestModel);
+void TrainingLoop::save_models(RunFolder* folder) {
+  const AverageScope scope = model_.global_average();
+  const auto save_as = [&](std::string_view name) {
+    save(folder, name, folder != nullptr ? copy_to_host(*net_) : std::vector<NamedTensor>());
+  };
+  save_as(RunFolder::kModel);
+  if (!ema_) return;
+  ema_->use(setup_.communicator);
+  save_as(RunFolder::kEmaModel);
 }
 
-void TrainingLoop::evaluate_and_keep_best(RunFolder* folder) {
-  write_evaluation(folder,
-                   evaluate([&](const Evaluation& evaluation) { keep_best(folder, evaluation); }));
+bool TrainingLoop::is_best(const Evaluation& evaluation) const {
+  const double loss = evaluation.mean_model.loss();
+  return config_.eval_every > 0 && evaluated_step_ != step_ && std::isfinite(loss) &&
+         (best_step_ == 0 || loss < best_loss_);
+}
+
+void TrainingLoop::keep_best(RunFolder* folder, const Evaluation& evaluation,
+                             const std::vector<NamedTensor>& mean) {
+  if (config_.eval_every == 0 || evaluated_step_ == step_) return;
+  ++num_worse_;
+  if (!is_best(evaluation)) return;
+  best_loss_ = evaluation.mean_model.loss();
+  best_step_ = step_;
+  num_worse_ = 0;
+  save(folder, RunFolder::kBestModel, mean);
+}
+
+void TrainingLoop::evaluate_and_record(RunFolder* folder) {
+  write_evaluation(folder, evaluate(folder));
+}
+
+bool TrainingLoop::lacks_evaluation() const {
+  const std::int64_t every = config_.eval_every;
+  const std::int64_t evaluated = std::max<std::int64_t>(evaluated_step_, 0);
+  return every > 0 && step_ < total_steps_ && step_ / every > evaluated / every;
+}
+
+void TrainingLoop::write_or_warn(const std::function<void()>& write) {
+  try {
+    write();
+    folder_is_broken_ = false;
+  } catch (const CheckpointError& error) {
+    if (std::exchange(folder_is_broken_, true)) return;
+    setup_.logger.warning(concat(error.what(), "; the run goes on without"));
+  }
 }
 
 void TrainingLoop::write_step(RunFolder* folder) {
@@ -188,8 +244,11 @@ void TrainingLoop::write_step(RunFolder* folder) {
   record["rank_samples_per_s"] = rank_rates;
   record["rank_wait_ms"] = rank_wait_ms;
   if (common_schedule_) record["rank_steps"] = column(rows, 6);
-  folder->write_metrics(record);
-  folder->write_status(status("running"), /*sync=*/false);
+  folder->begin();
+  write_or_warn([&] {
+    folder->write_metrics(record);
+    folder->write_status(status("running"), /*sync=*/false);
+  });
   if (setup_.observer) {
     setup_.observer(state);
   } else {
@@ -204,7 +263,7 @@ void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluat
   Json record = {{"kind", "eval"}, {"step", step_}};
   record.update(to_json(evaluation));
   record["elapsed_s"] = elapsed_s();
-  folder->write_metrics(record);
+  write_or_warn([&] { folder->write_metrics(record); });
 }
 
 void TrainingLoop::follow_timeline(bool is_over) {
@@ -272,20 +331,16 @@ void TrainingLoop::finish(RunFolder* folder) {
   }
   const std::vector<std::string> checksums = setup_.communicator.all_gather(concat(std::hex, sum));
 
-  const Evaluation evaluation = evaluate(
-      [&](const Evaluation& last) {
-        save(folder, RunFolder::kModel);
-        if (evaluated_step_ != step_) keep_best(folder, last);
-      },
-      [&] { save(folder, RunFolder::kEmaModel); });
+  // Whatever becomes of the evaluation, which may take long, what has been trained is there.
+  save_models(folder);
+  close_checkpoints(folder);
+  const Evaluation evaluation = evaluate(folder);
   if (evaluated_step_ != step_) {
     jointly_slow(setup_.communicator, [&] {
       write_evaluation(folder, evaluation);
       return true;
     });
   }
-  // With the evaluation, so that a longer run can follow.
-  close_checkpoints(folder);
   const Summary summary{.world_size = setup_.world.size,
                         .steps = step_,
                         .evaluation = evaluation,

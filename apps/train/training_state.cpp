@@ -14,6 +14,7 @@
 #include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/launch.hpp"
 #include "core/checkpoint/average.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/state_file.hpp"
@@ -109,6 +110,7 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   std::int64_t metrics_bytes = folder == nullptr ? 0 : folder->metrics_bytes();
   visitor.number("record/metrics_bytes", metrics_bytes);
   if (!visitor.loads()) return;
+  check_restored();
   // The mean of several ranks' states has made as many steps as they have in the mean.
   if (!common_schedule_ || setup_.reshapes) own_step_ = step_;
   last_step_ = step_;
@@ -117,6 +119,19 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   begin_ = Clock::now() -
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(elapsed));
   if (folder != nullptr) folder->resume(metrics_bytes, step_);
+}
+
+void TrainingLoop::check_restored() const {
+  for (const std::int64_t steps : {step_, own_step_}) {
+    if (steps < 0 || steps > Progress::kMostSteps) {
+      throw CheckpointError(
+          concat("the checkpoint is of step ", steps, ", which no run can have saved"));
+    }
+  }
+  if (step_ <= total_steps_) return;
+  throw ConfigError(concat(config_.steps ? "run.steps" : "run.epochs", ": the run ends after step ",
+                           total_steps_, ", and its checkpoint is already past it, after step ",
+                           step_, "; type a larger number, or run.output_dir=PATH for a new run"));
 }
 
 PipelineMetrics TrainingLoop::total_metrics() const {
@@ -146,8 +161,24 @@ void TrainingLoop::restore(const std::string& checkpoint, RunFolder* folder) {
     loader.check_all_loaded();
     return true;
   });
+  // What lies in the folder may be of steps that are made again, perhaps in another way.
+  jointly_slow(setup_.communicator, [&] {
+    if (folder == nullptr) return true;
+    folder->replace_best(best_step_ > 0 ? concat(checkpoint, "/", kBestModelName) : "");
+    return true;
+  });
   std::error_code ignored;
   if (setup_.reshapes && setup_.world.rank == 0) std::filesystem::remove(average, ignored);
+}
+
+void TrainingLoop::keep_reshaped(RunFolder* folder) {
+  if (!setup_.reshapes || !checkpointer_) return;
+  const std::string error = save_checkpoint(folder);
+  if (error.empty()) return;
+  model_.drain();
+  throw JointFailure(
+      concat("the mean of the saved states could not be saved: ", error, "; the run is as it was"),
+      ExitCode::kCheckpoint);
 }
 
 void TrainingLoop::start_checkpoint(RunFolder* folder) {
@@ -160,15 +191,21 @@ void TrainingLoop::start_checkpoint(RunFolder* folder) {
     const AverageScope scope = model_.global_average();
     if (setup_.world.rank == 0) model = copy_to_host(*net_);
   }
+  const bool has_best = folder != nullptr && best_step_ > 0;
   checkpointer_->start(
-      step_, [&](StateVisitor& visitor) { visit(visitor, folder); }, std::move(model));
+      step_, [&](StateVisitor& visitor) { visit(visitor, folder); }, std::move(model),
+      has_best ? concat(folder->path(), "/", RunFolder::kBestModel) : "");
 }
 
 std::string TrainingLoop::save_checkpoint(RunFolder* folder) {
   // An earlier one may be under way.
   checkpointer_->wait();
+  // Before its evaluation a run that is at its end has saved one.
+  if (saved_step_ == step_) return "";
   start_checkpoint(folder);
-  return checkpointer_->wait();
+  std::string error = checkpointer_->wait();
+  if (error.empty()) saved_step_ = step_;
+  return error;
 }
 
 bool TrainingLoop::checkpoint_is_due() const {
@@ -187,6 +224,7 @@ Meetings::News TrainingLoop::own_news() {
   const bool has_failed =
       saves && config_.checkpoints.must_succeed && !checkpointer_->errors().empty();
   return {.terminate = caught == SIGTERM ? 1 : 0,
+          .hang_up = caught == SIGHUP ? 1 : 0,
           .interrupt = caught == SIGINT ? 1 : 0,
           .preempt = caught == SIGUSR1 ? 1 : 0,
           .written = writes && checkpointer_->is_written() ? checkpointer_->step() : 0,
@@ -229,6 +267,7 @@ void TrainingLoop::act_upon(const Meetings::News& news, RunFolder* folder) {
 void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
   meetings_->leave();
   const auto [name, code] = news.terminate > 0   ? std::pair("SIGTERM", ExitCode::kTerminated)
+                            : news.hang_up > 0   ? std::pair("SIGHUP", ExitCode::kTerminated)
                             : news.interrupt > 0 ? std::pair("SIGINT", ExitCode::kInterrupted)
                                                  : std::pair("SIGUSR1", ExitCode::kPreempted);
   const std::string text = concat("stopped by ", name, " after step ", step_, " of ", total_steps_);
@@ -246,8 +285,18 @@ void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
     throw JointFailure(concat(text, "; a checkpoint could not be saved: ", error),
                        ExitCode::kCheckpoint);
   }
-  throw JointFailure(concat(text, "; the checkpoint is saved; add --resume auto to continue"),
-                     ExitCode::kPreempted);
+  throw JointFailure(
+      concat(text, "; the checkpoint is saved; to continue, type: ", how_to_continue(folder)),
+      ExitCode::kPreempted);
+}
+
+std::string TrainingLoop::how_to_continue(const RunFolder* folder) const {
+  // Rank 0 prints it.
+  if (folder == nullptr) return "";
+  const int size = setup_.world.size;
+  const bool has_launcher = under_mpi_launcher();
+  return concat(has_launcher ? concat("mpirun -n ", size, " ") : "", "gossamer train --resume ",
+                folder->path(), has_launcher || size == 1 ? "" : concat(" --ranks ", size));
 }
 
 void TrainingLoop::end_if_checkpoint_failed() {

@@ -7,9 +7,6 @@
 #include <iterator>
 #include <set>
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "apps/lab/report/chart.hpp"
 #include "apps/lab/report/timeline_picture.hpp"
 #include "apps/lab/topology_plot.hpp"
@@ -17,6 +14,7 @@
 #include "base/options.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
+#include "core/checkpoint/whole_file.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer::apps {
@@ -202,9 +200,10 @@ std::string timeline_of(const RunRecord& run) {
   for (const std::string& path : run.timeline_paths) {
     const nlohmann::json trace = read_trace(path);
     // Another run may have written a file of this name.
-    const bool is_of_run = trace.is_object() &&
-                           trace.value("otherData", nlohmann::json::object()).value("about", "") ==
-                               run.value("run.output_dir");
+    const nlohmann::json other =
+        trace.is_object() ? trace.value("otherData", nlohmann::json()) : nlohmann::json();
+    const bool is_of_run =
+        other.is_object() && other.value("about", nlohmann::json()) == run.value("run.output_dir");
     if (is_of_run) return timeline_figure(trace, concat("Timeline of a few steps: ", run.name));
   }
   return "";
@@ -227,38 +226,32 @@ std::string in_base64(const std::string& bytes) {
   return text;
 }
 
-/// A file of its own in the folder for such files; removed at the end.
-class TemporaryFile {
- public:
-  TemporaryFile()
-      : path_((std::filesystem::temp_directory_path() / "gossamer_XXXXXX.svg").string()) {
-    const int file = ::mkstemps(path_.data(), 4);
-    if (file < 0) throw CheckpointError(concat(path_, " cannot be made"));
-    ::close(file);
+/// The file in which a run's topology stands; empty if there is none.
+std::string topology_file_of(const RunRecord& run) {
+  for (const auto& [key, value] : run.config) {
+    if (key.starts_with("topology.") && key.ends_with("path")) return value;
   }
-  ~TemporaryFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+  return "";
+}
 
 /// A drawing of the rounds; a sentence if there is none.
 std::string topology_of(const RunRecord& run) {
   constexpr double kMostDrawn = 512.0;
   const double size = number_in(run.environment, "world_size");
   if (!(size >= 2.0 && size <= kMostDrawn) || run.value("topology.name").empty()) return "";
-  const double node_size = number_in(run.environment, "node_size");
+  const double node_size = std::min(number_in(run.environment, "node_size"), size);
   const World world{.size = static_cast<int>(size),
                     .node_size = static_cast<int>(node_size >= 1.0 ? node_size : size)};
   std::string html = concat("<h3>", escaped(run.name), "</h3>");
+  // What a run's configuration names may be any file of this machine: the page must not tell what
+  // is in it, and a device may have no end.
+  const std::string path = topology_file_of(run);
+  std::error_code failure;
   try {
-    const TemporaryFile file;
+    if (!path.empty() && !std::filesystem::is_regular_file(path, failure)) {
+      throw ConfigError("it is no regular file");
+    }
+    const TemporaryFile file(".svg");
     const Options config(read_yaml_file(run.path + "/config.yaml"));
     plot_topology(*read_topology(config.section("topology"), world, "ring"), world, file.path());
     std::ifstream drawing(file.path(), std::ios::binary);
@@ -266,7 +259,9 @@ std::string topology_of(const RunRecord& run) {
     html += concat("<p><img alt=\"rounds of the topology\" src=\"data:image/svg+xml;base64,",
                    in_base64(svg), "\"></p>\n");
   } catch (const std::exception& error) {
-    html += concat("<p>There is no drawing: ", escaped(error.what()), "</p>\n");
+    const std::string why =
+        path.empty() ? error.what() : concat(path, " does not hold a topology that can be drawn");
+    html += concat("<p>There is no drawing: ", escaped(why), "</p>\n");
   }
   return html;
 }

@@ -72,7 +72,7 @@ bool keeps(const std::string& line, StepCounts counts, std::size_t most, StepCou
 ReportJson read_json(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  const ReportJson json = ReportJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = json_or_null<ReportJson>(text);
   return json.is_object() ? json : ReportJson(nullptr);
 }
 
@@ -85,10 +85,11 @@ std::string RunRecord::value(const std::string& key) const {
 
 RunRecord read_run(const std::string& path, std::size_t most_steps) {
   const fs::path folder(path);
-  if (!fs::exists(folder / "config.yaml")) {
-    throw CheckpointError(concat(path,
-                                 " is not the folder of a run; such a folder holds "
-                                 "config.yaml and metrics.jsonl"));
+  std::error_code failure;
+  if (!fs::exists(folder / "config.yaml", failure)) {
+    throw CheckpointError(concat(path, failure ? " cannot be read: " + failure.message() : "",
+                                 failure ? "" : " is not the folder of a run",
+                                 "; such a folder holds config.yaml and metrics.jsonl"));
   }
   RunRecord run;
   run.path = path;
@@ -107,7 +108,7 @@ RunRecord read_run(const std::string& path, std::size_t most_steps) {
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with(kStepLine) && !keeps(line, counts, most_steps, seen)) continue;
-    ReportJson record = ReportJson::parse(line, nullptr, /*allow_exceptions=*/false);
+    auto record = json_or_null<ReportJson>(line);
     // The last line of a run that is under way may be cut off.
     if (!record.is_object()) continue;
     const std::string kind = text_in(record, "kind");
@@ -120,6 +121,19 @@ RunRecord read_run(const std::string& path, std::size_t most_steps) {
     }
   }
   return run;
+}
+
+std::vector<RunRecord> read_runs(const std::vector<std::string>& paths, std::size_t most_steps) {
+  std::vector<RunRecord> runs;
+  std::map<std::string, int> counts;
+  for (const std::string& path : paths) {
+    runs.push_back(read_run(path, most_steps));
+    ++counts[runs.back().name];
+  }
+  for (RunRecord& run : runs) {
+    if (counts[run.name] > 1) run.name = run.path;
+  }
+  return runs;
 }
 
 double number_in(const ReportJson& record, const std::string& key) {
@@ -139,11 +153,6 @@ double number_in(const ReportJson& record, const std::string& key, std::size_t i
 std::size_t size_in(const ReportJson& record, const std::string& key) {
   const bool has = record.is_object() && record.contains(key) && record[key].is_array();
   return has ? record[key].size() : 0;
-}
-
-std::string text_in(const ReportJson& record, const std::string& key) {
-  if (!record.is_object() || !record.contains(key)) return "";
-  return record[key].is_string() ? record[key].get<std::string>() : record[key].dump();
 }
 
 }  // namespace gossamer::apps

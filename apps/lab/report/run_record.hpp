@@ -12,10 +12,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/train/json.hpp"
+
 namespace gossamer::apps {
 
 struct RunRecord {
-  /// The last part of the path, for headings.
+  /// The last part of the path, for headings; see read_runs().
   std::string name;
   std::string path;
   /// Dotted path -> value.
@@ -42,7 +44,11 @@ inline constexpr std::size_t kMostSteps = 2000;
 /// the last one.
 RunRecord read_run(const std::string& path, std::size_t most_steps = kMostSteps);
 
-// Whatever a file holds, these functions return something.
+/// Reads several runs. Runs whose folders have the same name get their paths as names.
+std::vector<RunRecord> read_runs(const std::vector<std::string>& paths,
+                                 std::size_t most_steps = kMostSteps);
+
+// Whatever a file holds, these functions and text_in() return something.
 
 /// A number of a record; NaN if there is none.
 double number_in(const nlohmann::ordered_json& record, const std::string& key);
@@ -50,7 +56,5 @@ double number_in(const nlohmann::ordered_json& record, const std::string& key);
 double number_in(const nlohmann::ordered_json& record, const std::string& key, std::size_t index);
 /// The length of a list in a record; 0 if there is none.
 std::size_t size_in(const nlohmann::ordered_json& record, const std::string& key);
-/// A text of a record, other values as JSON; empty if there is none.
-std::string text_in(const nlohmann::ordered_json& record, const std::string& key);
 
 }  // namespace gossamer::apps

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "apps/lab/report/chart.hpp"
+#include "apps/train/json.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
@@ -92,6 +93,12 @@ struct RankBars {
   std::map<std::int64_t, std::pair<double, double>> steps;
 };
 
+/// 0 for what is no whole number of 64 bits.
+std::int64_t integer_in(const TraceFile& object, const char* key) {
+  const TraceFile value = object.value(key, TraceFile());
+  return value.is_number_integer() ? value.get<std::int64_t>() : 0;
+}
+
 std::string title_of(const TraceFile& event) {
   const TraceFile about = event.value("args", TraceFile::object());
   std::string title = event.value("name", "");
@@ -117,7 +124,7 @@ std::map<int, RankBars> read_bars(const TraceFile& trace) {
   std::map<int, RankBars> ranks;
   for (const TraceFile& event : trace["traceEvents"]) {
     if (event.value("ph", "") != "X") continue;
-    RankBars& rank = ranks[event.value("pid", 0)];
+    RankBars& rank = ranks[static_cast<int>(integer_in(event, "pid"))];
     const std::string kind = event.value("cat", "");
     const double begin = event.value("ts", 0.0);
     const double end = begin + event.value("dur", 0.0);
@@ -125,13 +132,13 @@ std::map<int, RankBars> read_bars(const TraceFile& trace) {
     if (kind == "queued") continue;
     if (kind == "step") {
       const TraceFile about = event.value("args", TraceFile::object());
-      rank.steps[about.value("step", std::int64_t{0})] = {begin, end};
+      rank.steps[integer_in(about, "step")] = {begin, end};
       continue;
     }
     rank.bars.push_back({.kind = place_of(kind),
                          .begin_us = begin,
                          .end_us = end,
-                         .on_wire = event.value("tid", 0) != 0,
+                         .on_wire = integer_in(event, "tid") != 0,
                          .title = title_of(event),
                          .text = text_of(event)});
   }
@@ -163,8 +170,10 @@ class Picture {
     }
   }
 
-  /// False: the steps take no time, so there is nothing to draw.
-  [[nodiscard]] bool has_length() const { return end_us_ > begin_us_; }
+  /// False: the steps take no time that a trace can hold, so there is nothing to draw.
+  [[nodiscard]] bool has_length() const {
+    return std::isfinite(end_us_ - begin_us_) && end_us_ - begin_us_ >= kDigit;
+  }
   /// The parts below the title; `height` is then known.
   std::string draw() {
     std::string svg;
@@ -253,10 +262,8 @@ class Picture {
   [[nodiscard]] std::string axis(double bottom) const {
     std::string svg;
     const auto& steps = ranks_.begin()->second.steps;
-    for (std::int64_t step = first_; step <= last_; ++step) {
-      const auto found = steps.find(step);
-      if (found == steps.end()) continue;
-      svg += label(x_at(found->second.first), kHead - 8.0, "start", concat("step ", step));
+    for (auto at = steps.lower_bound(first_); at != steps.end() && at->first <= last_; ++at) {
+      svg += label(x_at(at->second.first), kHead - 8.0, "start", concat("step ", at->first));
     }
     const double length = (end_us_ - begin_us_) / 1e3;
     double tick = std::pow(10.0, std::floor(std::log10(length / 4.0)));
@@ -330,7 +337,7 @@ nlohmann::json read_trace(const std::string& path) {
   if (!std::filesystem::is_regular_file(path, ignored)) return nullptr;
   std::ifstream file(path, std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  TraceFile trace = TraceFile::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto trace = json_or_null<TraceFile>(text);
   const bool is_trace =
       trace.is_object() && trace.contains("traceEvents") && trace["traceEvents"].is_array();
   return is_trace ? trace : TraceFile(nullptr);

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/lab/report/run_record.hpp"
 #include "apps/lab/study/study_config.hpp"
 #include "apps/lab/study/study_progress.hpp"
 #include "apps/train/agreement.hpp"
@@ -56,14 +57,66 @@ bool same_values(const YamlNode& a, const YamlNode& b) {
          std::ranges::equal(a.entries, b.entries, same_entry);
 }
 
+std::string text_of(const YamlNode* node) {
+  if (node == nullptr) return "nothing";
+  if (node->kind == YamlNode::Kind::kScalar) return node->scalar;
+  return node->kind == YamlNode::Kind::kNull ? "null" : "another list";
+}
+
+/// The first value at `path` or below it that two trees do not share; empty if there is none.
+std::string first_difference(const YamlNode* had, const YamlNode* wanted, const std::string& path) {
+  if (had != nullptr && wanted != nullptr && same_values(*had, *wanted)) return "";
+  const auto is_mapping = [](const YamlNode* node) {
+    return node != nullptr && node->kind == YamlNode::Kind::kMapping;
+  };
+  if (!is_mapping(had) || !is_mapping(wanted)) {
+    return concat(path, " is ", text_of(had), " there and ", text_of(wanted), " here");
+  }
+  std::string found;
+  for (const YamlNode* tree : {wanted, had}) {
+    for (const auto& [key, value] : tree->entries) {
+      if (!found.empty()) break;
+      found = first_difference(had->find(key.name), wanted->find(key.name),
+                               path.empty() ? key.name : concat(path, ".", key.name));
+    }
+  }
+  return found;
+}
+
 /// The record of kind `final`; nothing if the run has not written it.
 std::optional<Json> final_record(const std::string& folder) {
   std::ifstream file(folder + "/metrics.jsonl");
   for (std::string line; std::getline(file, line);) {
-    const Json record = Json::parse(line, nullptr, false);
-    if (record.is_object() && record.value("kind", "") == "final") return record;
+    const Json record = json_or_null<Json>(line);
+    if (text_in(record, "kind") == "final") return record;
   }
   return std::nullopt;
+}
+
+/// What the finished run in a folder does not share with the run that is wanted; empty if they are
+/// the same. Nothing if there is no finished run.
+std::optional<std::string> difference_of_finished(const std::string& folder,
+                                                  const std::vector<ResolvedValue>& config,
+                                                  int workers) {
+  const Json status = json_or_null<Json>(read_whole(folder + "/status.json"));
+  const std::optional<Json> end = final_record(folder);
+  if (text_in(status, "state") != "done" || !end) return std::nullopt;
+  // The configuration does not contain the number of workers.
+  if (number_in(*end, "world_size") != workers) {
+    return concat("it has ", text_in(*end, "world_size"), " workers there and ", workers, " here");
+  }
+  try {
+    YamlNode had = read_yaml_file(folder + "/config.yaml");
+    YamlNode wanted = parse_yaml(to_yaml(config), "wanted");
+    for (const std::string_view path : kIrrelevant) {
+      remove_path(had, path);
+      remove_path(wanted, path);
+    }
+    return first_difference(&had, &wanted, "");
+  } catch (const ConfigError&) {
+    // The file was cut off or edited by hand.
+    return std::nullopt;
+  }
 }
 
 /// Options over the sections of a run, below the key `base`, so that errors name keys as the
@@ -111,6 +164,8 @@ class StudyRank {
     const StopSignals* stop;
     /// Written by rank 0.
     StudyOutcome& outcome;
+    /// Finished runs of other values are replaced.
+    bool overwrite = false;
   };
 
   StudyRank(Communicator& communicator, const World& world, const Shared& shared)
@@ -164,10 +219,19 @@ class StudyRank {
     logger_ = Logger(level_, world_.rank == 0 ? "" : concat("rank ", world_.rank));
   }
 
-  /// Rank 0 looks and tells the other ranks, because they may not see its folder.
+  /// Rank 0 looks and tells the other ranks, because they may not see its folder. Throws if the
+  /// folder holds another finished run.
   bool already_finished(const StudyRun& run) {
-    const bool mine =
-        world_.rank == 0 && is_finished(folder_of(run), read(run).resolved, world_.size);
+    const bool mine = jointly(communicator_, [&] {
+      if (world_.rank != 0) return false;
+      const auto difference =
+          difference_of_finished(folder_of(run), read(run).resolved, world_.size);
+      if (!difference || difference->empty()) return difference.has_value();
+      if (shared_.overwrite) return false;
+      throw CheckpointError(concat(folder_of(run), " holds a finished run of other values: ",
+                                   *difference, ". To keep it, type study.output_dir=PATH; to ",
+                                   "replace all such runs of the study, type --overwrite"));
+    });
     return communicator_.all_gather(mine ? "kept" : "").front() == "kept";
   }
 
@@ -255,28 +319,8 @@ class StudyRank {
 
 }  // namespace
 
-bool is_finished(const std::string& folder, const std::vector<ResolvedValue>& config, int workers) {
-  const Json status = Json::parse(read_whole(folder + "/status.json"), nullptr, false);
-  if (!status.is_object() || status.value("state", "") != "done") return false;
-  // The configuration does not contain the number of workers.
-  const std::optional<Json> end = final_record(folder);
-  if (!end || end->value("world_size", 0) != workers) return false;
-  try {
-    YamlNode had = read_yaml_file(folder + "/config.yaml");
-    YamlNode wanted = parse_yaml(to_yaml(config), "wanted");
-    for (const std::string_view path : kIrrelevant) {
-      remove_path(had, path);
-      remove_path(wanted, path);
-    }
-    return same_values(had, wanted);
-  } catch (const ConfigError&) {
-    // The file was cut off or edited by hand.
-    return false;
-  }
-}
-
 StudyOutcome run_study(const std::string& config_path, const std::vector<std::string>& overrides,
-                       const StopSignals* stop) {
+                       const StopSignals* stop, bool overwrite) {
   const Source source = read_source(config_path, overrides);
   StudyOutcome outcome;
   outcome.folder = source.config.output_dir;
@@ -285,7 +329,7 @@ StudyOutcome run_study(const std::string& config_path, const std::vector<std::st
       launch(source.launch.backend, source.launch.options,
              [&](Communicator& communicator, const World& world) {
                return leaving_together(world, [&] {
-                 StudyRank(communicator, world, {source, data, stop, outcome}).run();
+                 StudyRank(communicator, world, {source, data, stop, outcome, overwrite}).run();
                  return static_cast<int>(ExitCode::kDone);
                });
              });

@@ -62,6 +62,11 @@ Json to_json(const Moments& moments) {
   return {{"mean", moments.mean}, {"deviation", moments.deviation}};
 }
 
+std::int64_t integer_in(const Json& record, const char* key) {
+  const bool has = record.is_object() && record.contains(key) && record[key].is_number_integer();
+  return has ? record[key].get<std::int64_t>() : 0;
+}
+
 Json alpha_json(const std::optional<double>& alpha) { return alpha ? Json(*alpha) : Json(); }
 
 }  // namespace
@@ -72,8 +77,8 @@ StudyRow make_row(const StudyRun& run, const Json& final_record) {
           .optimizer = run.optimizer,
           .dirichlet_alpha = run.dirichlet_alpha,
           .seed = run.seed,
-          .workers = final_record.value("world_size", 0),
-          .steps = final_record.value("step", std::int64_t{0}),
+          .workers = static_cast<int>(integer_in(final_record, "world_size")),
+          .steps = integer_in(final_record, "step"),
           .accuracy_mean_model = number_in(final_record, "accuracy_mean_model"),
           .accuracy_worst_local = number_in(final_record, "accuracy_worst_local"),
           .loss_mean_model = number_in(final_record, "loss_mean_model"),

@@ -64,8 +64,9 @@ def processes_of(folder):
 
 
 def heed_signals():
-    """A child of a shell's background job would ignore SIGINT."""
+    """A child of a shell's background job would ignore SIGINT, and one of nohup SIGHUP."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class CliCase(unittest.TestCase):
@@ -97,15 +98,15 @@ class CliCase(unittest.TestCase):
     def mpirun(self, ranks, *arguments, code=0):
         return self.run_command([K_MPIEXEC, "-n", str(ranks), self.program, *arguments], code)
 
-    def start(self, command, folder="out"):
-        """A job, once it trains; gone at the end of the test."""
+    def start(self, command, folder="out", until=None):
+        """A job, once it trains, or once `until` holds; gone at the end of the test."""
         job = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, text=True,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                preexec_fn=heed_signals)
         self.addCleanup(self.clear_away, job)
         # An earlier job's status may still be there.
         self.wait_until(lambda: job.poll() is not None or
-                        (self.status(folder).get("state") == "running"
+                        (until() if until else self.status(folder).get("state") == "running"
                          and self.status(folder)["step"] > 0))
         self.assertIsNone(job.poll(), "the job has ended by itself")
         return job

@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,6 +126,63 @@ class Checkpoints(CliCase):
         self.assertEqual((self.folder / "queue").read_text(), "requeue 17\n")
         self.assertEqual(self.hash_of("out"), self.hash_of("whole"))
 
+    def test_are_found_where_the_folder_has_no_name(self):
+        """A finished trial has the first folder, and an unfinished run of another kind the last."""
+        self.write("run.yaml", K_RUN.replace(", output_dir: out", ""))
+        self.gossamer("train", "run.yaml", "run.steps=4", "run.checkpoint_every=never")
+        auto = [self.program, "train", "run.yaml", "--resume", "auto", "run.steps=1000000",
+                "log.level=info"]
+
+        def start_and_stop(folder, *more):
+            job = self.start([*auto, *more], folder=folder)
+            job.terminate()
+            _, errors = job.communicate(timeout=K_PATIENCE_S)
+            self.assertEqual(job.returncode, 75, errors)
+            self.expect_once(f"to continue, type: gossamer train --resume {folder}\n", errors)
+            return errors
+
+        start_and_stop("runs/run-2")
+        errors = start_and_stop("runs/run-3", "optimizer.lr=0.5")
+        self.expect_once("runs/run-2 holds an unfinished run of another configuration: optimizer.lr "
+                         "was 0.001 and is 0.5; to continue that run, type --resume runs/run-2",
+                         errors)
+        (self.folder / "runs/run-2/status.json").unlink()
+        errors = start_and_stop("runs/run-2")
+        self.assertIn("continues from runs/run-2/checkpoints/", errors)
+        self.assertIn("output_dir: \"runs/run-2\"",
+                      (self.folder / "runs/run-2/config.yaml").read_text())
+        self.assertFalse((self.folder / "runs/run-4").exists())
+        error = self.run_command([*auto, "--ranks", "2"], code=4).stderr
+        self.assertIn("is of 1 ranks, and this run has 2", error)
+
+    def test_hold_the_best_model(self):
+        """A run goes on from step 20 in another way, and its best model is that of step 20."""
+        self.write("run.yaml", K_RUN.replace("steps: 6000", "steps: 20").replace("500", "20")
+                   .replace("eval_every: 2000", "eval_every: 10"))
+        self.gossamer("train", "run.yaml", "run.output_dir=short")
+        self.gossamer("train", "run.yaml", "run.steps=40")
+        best = [self.folder / folder / "model_best.safetensors" for folder in ("short", "out")]
+        self.assertNotEqual(best[0].read_bytes(), best[1].read_bytes())
+        shutil.rmtree(self.folder / "out" / "checkpoints" / "step-000000040")
+        self.gossamer("train", "--resume", "out", "run.steps=40", "optimizer.lr=0")
+        self.assertEqual(best[0].read_bytes(), best[1].read_bytes())
+
+    def test_come_before_the_last_evaluation(self):
+        """A signal in the evaluation ends the run, which then goes on with the evaluation."""
+        self.write("run.yaml", K_RUN.replace("steps: 6000", "steps: 2").replace("64", "8000")
+                   .replace("hidden: 16", "hidden: 1024"))
+        job = self.start([self.program, "train", "run.yaml"],
+                         until=lambda: (self.folder / "out" / "model.safetensors").exists())
+        newest = self.folder / "out" / "checkpoints" / "step-000000002" / "manifest.json"
+        self.wait_until(newest.exists)
+        job.terminate()
+        _, errors = job.communicate(timeout=K_PATIENCE_S)
+        self.assertEqual(job.returncode, 75, errors)
+        self.assertIn("stopped by SIGTERM after step 2 of 2; the checkpoint is saved", errors)
+        self.assertNotIn('"eval"', (self.folder / "out" / "metrics.jsonl").read_text())
+        self.gossamer("train", "--resume", "out", "data.val_size=100")
+        self.assertEqual(self.status()["state"], "done")
+
     def test_protect_a_run_that_is_not_finished(self):
         self.write("run.yaml", K_RUN)
         job = self.start([self.program, "train", "run.yaml", "run.steps=1000000"])
@@ -132,7 +190,7 @@ class Checkpoints(CliCase):
         job.communicate(timeout=K_PATIENCE_S)
         error = self.gossamer("train", "run.yaml", code=4).stderr
         self.assertIn("holds checkpoints of a run that has not finished", error)
-        self.assertIn("to continue it, type --resume auto", error)
+        self.assertIn("to continue it, type --resume out", error)
         error = self.gossamer("train", "--resume", "out", "--ranks", "2", code=4).stderr
         self.assertIn("is of 1 ranks, and this run has 2", error)
         error = self.gossamer("train", "--resume", "out", "topology.name=complete", code=4).stderr

@@ -61,6 +61,22 @@ class Errors(CliCase):
         done = self.gossamer("train", "tiny.yaml", "comm.backend=mpi", "--ranks", "3", code=2)
         self.expect_once("--ranks 3", done.stderr)
 
+    def test_of_processes_that_do_not_meet_are_said(self):
+        """As under srun without PMIx, and under the mpirun of another MPI."""
+        step = ["env", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2"]
+        done = self.run_command([*step, self.program, "train", "tiny.yaml"], code=2)
+        self.expect_once("SLURM_STEP_NUM_TASKS says that 2 processes were started", done.stderr)
+        self.assertFalse((self.folder / "out").exists())
+        self.run_command([*step, self.program, "--version"])
+        if not K_MPIEXEC:
+            return
+        done = self.run_command(["env", "PMI_RANK=0", "PMI_SIZE=2", self.program, "train",
+                                 "tiny.yaml"], code=2)
+        self.expect_once("PMI_SIZE says that 2 processes were started", done.stderr)
+        # mpirun may run in a step of srun.
+        self.run_command([*step[:-1], "SLURM_STEP_NUM_TASKS=3", K_MPIEXEC, "-n", "2", self.program,
+                          "train", "tiny.yaml", "run.steps=2"])
+
     def two_programs(self, other, code=2):
         """Rank 1 has a configuration of its own."""
         self.write("other.yaml", other)

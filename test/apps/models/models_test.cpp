@@ -54,7 +54,7 @@ TEST(Score, CountsCorrectAnswersAndSumsTheLoss) {
   const ArraySamples images = make_images(1003);
   FirstPixel model;
   model.train();
-  const Score whole = score(model, images, cross_entropy());
+  const Score whole = score(model, images, cross_entropy(), {.batch_size = 1003});
   EXPECT_TRUE(model.is_training());
   EXPECT_EQ(whole.num_answers, 1003.0);
   EXPECT_EQ(whole.num_correct, 1003.0 - 201.0);
@@ -62,19 +62,25 @@ TEST(Score, CountsCorrectAnswersAndSumsTheLoss) {
   // -log softmax of logits 1, 0, 0, 0.
   const double right = std::log(std::exp(1.0) + 3.0) - 1.0;
   EXPECT_NEAR(whole.loss(), right + 201.0 / 1003.0, 1e-5);
-  EXPECT_LT(model.largest_batch, 1003);
+  EXPECT_EQ(model.largest_batch, 250);
+  model.largest_batch = 0;
+  const Score small = score(model, images, cross_entropy(), {.batch_size = 7});
+  EXPECT_EQ(model.largest_batch, 7) << "no more than a step of training takes";
+  EXPECT_EQ(small.num_correct, whole.num_correct);
+  EXPECT_NEAR(small.loss(), whole.loss(), 1e-6);
 
   double samples = 0.0;
   double correct = 0.0;
   for (std::int64_t first = 0; first < 3; ++first) {
-    const Score part = score(model, images, cross_entropy(), first, 3);
+    const Score part =
+        score(model, images, cross_entropy(), {.batch_size = 100, .first = first, .stride = 3});
     samples += part.num_answers;
     correct += part.num_correct;
   }
   EXPECT_EQ(samples, 1003.0);
   EXPECT_EQ(correct, 802.0);
   model.eval();
-  score(model, make_images(1), cross_entropy());
+  score(model, make_images(1), cross_entropy(), {.batch_size = 100});
   EXPECT_FALSE(model.is_training());
 }
 
@@ -86,12 +92,13 @@ TEST(Score, IsTheSameWhenRanksShareTheWork) {
                      [&](Communicator& communicator, const World&) {
                        FirstPixel model;
                        model.eval();
-                       const Score together =
-                           score_together(communicator, model, images, cross_entropy());
+                       const Score together = score_together(communicator, model, images,
+                                                             cross_entropy(), {.batch_size = 2});
                        EXPECT_EQ(together.num_answers, 5.0);
                        EXPECT_EQ(together.num_correct, 4.0);
-                       EXPECT_NEAR(together.loss_sum,
-                                   score(model, images, cross_entropy()).loss_sum, 1e-6);
+                       EXPECT_NEAR(
+                           together.loss_sum,
+                           score(model, images, cross_entropy(), {.batch_size = 2}).loss_sum, 1e-6);
                        return 0;
                      }),
               0);

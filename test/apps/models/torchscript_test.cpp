@@ -1,18 +1,25 @@
 // Models from TorchScript files.
 
+#include "test/apps/data/npy_writer.hpp"
 #include "test/apps/folder.hpp"
+#include "test/apps/train/config_text.hpp"
 #include "test/apps/train/train_run.hpp"
 #include "test/base/thrown.hpp"
 #include "test/sanitized.hpp"
 
 #include <fstream>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/script.h>
 
 #include "apps/models/models.hpp"
+#include "apps/train/agreement.hpp"
+#include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
+#include "comm/launch.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -125,6 +132,68 @@ TEST(TorchScript, RefusesAMatrixThatIsTiedToItsTranspose) {
   module.save(folder.file("net.pt"));
   EXPECT_TRUE(
       contains(what_of<ConfigError>([&] { make(folder.file("net.pt")); }), "shares its memory"));
+}
+
+/// Trains a module with this body of forward() on rows of two numbers. Row 5 is {9, 9}, the others
+/// are zeros. Returns the exit code.
+int train_module(const Folder& folder, const std::string& body, int num_ranks) {
+  torch::jit::Module module("Net");
+  module.register_parameter("weight", torch::ones({2, 1}, torch::requires_grad()), false);
+  module.register_attribute("training", c10::BoolType::get(), true);
+  module.define(concat("def forward(self, x):\n    x = x.flatten(1)\n", body,
+                       "    return x.matmul(self.weight)\n"));
+  module.save(folder.file("net.pt"));
+  std::vector<float> rows(32);
+  rows[10] = rows[11] = 9.0F;
+  for (const char* const part : {"train", "val"}) {
+    write_npy(folder.file(concat(part, "_inputs.npy")), "<f4", {16, 2}, rows);
+    write_npy<double>(folder.file(concat(part, "_targets.npy")), "<f8", {16},
+                      std::vector<double>(16));
+  }
+  const std::string yaml = concat("run: {steps: 8}\nmodel: {name: torchscript, path: \"",
+                                  folder.file("net.pt"), "\"}\ndata: {name: arrays, path: \"",
+                                  folder.file(""), "\", batch_size: 2}\nlog: {every: 0}\n");
+  const auto data = std::make_shared<const Dataset>(read_text(yaml).data->load(1));
+  return launch("threads", {.num_ranks = num_ranks, .timeout_s = 3},
+                [&](Communicator& communicator, const World& world) {
+                  return leaving_together(world, [&] {
+                    const RunConfig config = read_text(yaml, {}, world);
+                    TrainingLoop trainer(
+                        config,
+                        {.communicator = communicator, .world = world, .logger = {}, .data = data});
+                    std::unique_ptr<RunFolder> out;
+                    if (world.rank == 0) {
+                      out = std::make_unique<RunFolder>(folder.file("out"), config.resolved,
+                                                        IfFinished::kRefuse);
+                    }
+                    trainer.run(out.get());
+                    return 0;
+                  });
+                });
+}
+
+TEST(TorchScript, EndsTheRunWhereOneRankAloneFails) {
+  const Folder folder;
+  testing::internal::CaptureStderr();
+  const int code =
+      train_module(folder, "    assert float(x.max()) < 5.0 or not self.training, \"a nine\"\n", 2);
+  const std::string errors = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kConfig)) << errors;
+  // Sharding decides which of them has the row.
+  EXPECT_TRUE(contains(errors, " error [rank ")) << errors;
+  EXPECT_TRUE(contains(errors, "] model.path: ")) << errors;
+  EXPECT_TRUE(contains(errors, "a nine")) << errors;
+  EXPECT_FALSE(contains(errors, "timeout")) << errors;
+}
+
+TEST(TorchScript, IsSavedBeforeAnEvaluationThatFails) {
+  const Folder folder;
+  testing::internal::CaptureStderr();
+  const int code = train_module(folder, "    assert self.training, \"no evaluation\"\n", 1);
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kConfig));
+  EXPECT_TRUE(contains(testing::internal::GetCapturedStderr(), "no evaluation"));
+  EXPECT_EQ(Json::parse(read_file(folder.file("out/status.json")))["state"], "failed");
+  EXPECT_TRUE(fs::exists(folder.file("out/model.safetensors")));
 }
 
 TEST(TorchScript, TrainsLikeAnyModel) {

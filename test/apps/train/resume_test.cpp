@@ -8,11 +8,13 @@
 #include "test/sanitized.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,14 +102,16 @@ std::string hash_of(const std::string& path) {
   return concat(hash_of_state(newest(path), manifest), " after step ", manifest.step);
 }
 
-/// Steps and losses of a run's records.
+/// Steps, losses and bytes of a run's records.
 std::vector<std::string> records_of(const std::string& path) {
   std::vector<std::string> records;
   std::istringstream lines(read_file(path + "/metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
     const Json record = Json::parse(line);
+    // Sums in another order differ in their last digits.
     records.push_back(concat(record["kind"].get<std::string>(), " ", record["step"].dump(), " ",
-                             record.value("loss", Json()).dump()));
+                             record.value("loss", Json()).dump(), " ",
+                             std::llround(10.0 * record.value("bytes_sent_per_step", 0.0))));
   }
   return records;
 }
@@ -293,6 +297,10 @@ TEST(Resume, IsRefusedWhereTheRunIsAnotherOne) {
   other.run["topology.name"] = "\"complete\"";
   EXPECT_THROW(check_resumable(other, config, world, "x"), CheckpointError);
   EXPECT_EQ(check_resumable(other, config, world, "x", true).size(), 2U);
+  Manifest batches = manifest;
+  batches.run["train.accumulate"] = "7";
+  EXPECT_THROW(check_resumable(batches, config, world, "x"), CheckpointError);
+  EXPECT_EQ(check_resumable(batches, config, world, "x", true).size(), 1U);
   other.run["model.width"] = "77";
   EXPECT_THROW(check_resumable(other, config, world, "x", true), CheckpointError);
   Manifest file = manifest;
@@ -322,10 +330,105 @@ TEST(Checkpointer, TakesTheNewestThatVerifies) {
   const auto note = [&](const std::string& error) { errors.push_back(error); };
   EXPECT_TRUE(newest_checkpoint(checkpoint_folder(out), note).ends_with("step-000000008"));
   ASSERT_EQ(errors.size(), 1U);
-  const std::string before = hash_of(out);
+  const std::string later = checkpoint_folder(out) + "/" + checkpoint_name(99);
+  fs::create_directories(later);
   ASSERT_EQ(train_into(RunCase().yaml(11), 3, out, true), 0);
   EXPECT_TRUE(newest_checkpoint(checkpoint_folder(out), note).ends_with("step-000000011"));
   EXPECT_EQ(errors.size(), 1U) << "the broken one has been replaced";
+  for (const std::string& path : {last, later}) {
+    EXPECT_TRUE(fs::exists(path + ".left-out")) << "perhaps it can be read another day";
+  }
+}
+
+TEST(Resume, KeepsThePositionInTheDataOrIsRefused) {
+  const Folder folder;
+  const std::string out = folder.file("out");
+  ASSERT_EQ(train_into(RunCase().yaml(11), 2, out, false), 0);
+  const std::string before = read_file(out + "/metrics.jsonl");
+  // The run is past this step.
+  EXPECT_EQ(train_into(RunCase().yaml(5), 2, out, true), static_cast<int>(ExitCode::kConfig));
+  EXPECT_EQ(read_file(out + "/metrics.jsonl"), before);
+}
+
+TEST(Resume, GoesOnPlainlyAfterAReshapedRunThatDiedAtOnce) {
+  const Folder folder;
+  const std::string out = folder.file("out");
+  ASSERT_EQ(train_into(RunCase().yaml(11), 3, out, false), 0);
+  RunCase other;
+  other.topology = "{name: one-peer-exp}";
+  testing::internal::CaptureStderr();
+  EXPECT_NE(train_into(other.yaml(14), 2, out, true, true,
+                       [](const ProgressState&) { throw std::logic_error("dies"); }),
+            0);
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(read_manifest(newest(out)).world_size, 2);
+  EXPECT_NE(read_file(out + "/config.yaml").find("one-peer-exp"), std::string::npos);
+  ASSERT_EQ(train_into(other.yaml(14), 2, out, true), 0);
+  EXPECT_EQ(read_manifest(newest(out)).step, 14);
+}
+
+/// Changes a number of all ranks' states in a run's newest checkpoint.
+void set_number(const std::string& path, const std::string& name, std::int64_t value) {
+  const std::string checkpoint = newest(path);
+  Manifest manifest = read_manifest(checkpoint);
+  for (int rank = 0; rank < manifest.world_size; ++rank) {
+    const std::string file = concat(checkpoint, "/", rank_file_name(rank));
+    std::string bytes = read_file(file);
+    const TensorEntry entry = *SafetensorsFile(file).find(name);
+    const std::size_t values =
+        bytes.size() - static_cast<std::size_t>(SafetensorsFile(file).tensors().back().end);
+    std::memcpy(bytes.data() + values + static_cast<std::size_t>(entry.begin), &value,
+                sizeof value);
+    write_bytes(file, bytes);
+    manifest.files[rank_file_name(rank)] = digest_of_file(file);
+  }
+  write_manifest(checkpoint, manifest);
+}
+
+TEST(Resume, RefusesStepsThatCannotBe) {
+  const Folder folder;
+  const std::string out = folder.file("out");
+  ASSERT_EQ(train_into(RunCase().yaml(5), 1, out, false), 0);
+  const std::string before = read_file(out + "/metrics.jsonl");
+  for (const char* const name : {"train/step", "run/steps", "run/first_step"}) {
+    for (const std::int64_t value : {std::int64_t{-7}, std::int64_t{1} << 62U}) {
+      set_number(out, name, value);
+      EXPECT_EQ(train_into(RunCase().yaml(7), 1, out, true),
+                static_cast<int>(ExitCode::kCheckpoint))
+          << name << " " << value;
+      EXPECT_EQ(read_file(out + "/metrics.jsonl"), before);
+    }
+    set_number(out, name, name == std::string("run/first_step") ? 0 : 5);
+  }
+}
+
+TEST(Resume, KnowsPathsThatAreNotUtf8) {
+  const RunCase run;
+  RunConfig config = read_text(run.yaml(11), {}, {.size = 3, .node_size = 3});
+  config.resolved.push_back({"data.path", "\"caf\xe9\""});
+  const Folder folder;
+  Manifest manifest{.step = 4, .world_size = 1, .run = values_for_manifest(config)};
+  manifest.files[rank_file_name(0)] = {.num_bytes = 1, .sha256 = std::string(64, '0')};
+  write_manifest(folder.file(""), manifest);
+  const Manifest read = read_manifest(folder.file(""));
+  EXPECT_EQ(read.run.at("data.path"), "\"caf\\xe9\"");
+  EXPECT_TRUE(check_resumable(read, config, {.size = 1, .node_size = 1}, "x").empty());
+}
+
+TEST(TrainingLoop, GoesOnWithoutAStatusFile) {
+  const Folder folder;
+  const std::string out = folder.file("out");
+  // A folder in the place of the file cannot be replaced, as nothing can on a full disk.
+  const auto spoil = [&](const ProgressState& state) {
+    const std::string file = out + "/status.json";
+    if (state.step == 3) {
+      fs::remove(file);
+      fs::create_directories(file + "/x");
+    }
+    if (state.step == 9) fs::remove_all(file);
+  };
+  EXPECT_EQ(train_into(RunCase().yaml(11), 2, out, false, false, spoil), 0);
+  EXPECT_EQ(Json::parse(read_file(out + "/status.json"))["state"], "done");
 }
 
 }  // namespace

@@ -5,11 +5,13 @@
 #include "test/apps/folder.hpp"
 
 #include <cmath>
+#include <csignal>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "base/error.hpp"
 
@@ -144,6 +146,56 @@ TEST(RunFolder, CorrectsTheStatusOfARunThatDied) {
   const Json status = Json::parse(read_file(path + "/status.json"));
   EXPECT_EQ(status["state"], "died");
   EXPECT_EQ(status["step"], 7);
+}
+
+TEST(RunFolder, ClearsAwayWhatAKilledRunWasWriting) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  fs::create_directories(path);
+  for (const char* const name : {"model.safetensors.partial-12-0", "a.partial-b", "a.partial"}) {
+    write_bytes(concat(path, "/", name), "x");
+  }
+  const RunFolder run(path, {}, IfFinished::kRefuse);
+  EXPECT_FALSE(fs::exists(path + "/model.safetensors.partial-12-0"));
+  EXPECT_TRUE(fs::exists(path + "/a.partial-b") && fs::exists(path + "/a.partial"));
+}
+
+TEST(RunFolder, SurvivesAStatusOfOtherTypes) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  { const RunFolder run(path, {}, IfFinished::kRefuse); }
+  for (const std::string text : {R"({"state": 5})", R"({"state": ["done"]})", "[]", "7", ""}) {
+    write_bytes(path + "/status.json", text);
+    EXPECT_EQ(refusal_of_folder(path, IfFinished::kRefuse), "") << text;
+  }
+  write_bytes(path + "/status.json", R"({"state": "running", "step": "x"})");
+  EXPECT_EQ(refusal_of_folder(path, IfFinished::kRefuse), "");
+}
+
+TEST(RunFolder, EscapesWhatIsNoUtf8) {
+  const Folder folder;
+  RunFolder run(folder.file("out"), {}, IfFinished::kRefuse, {{"host", "caf\xe9"}});
+  run.write_metrics({{"kind", "caf\xe9"}});
+  run.write_status({{"message", "caf\xe9"}}, false);
+  EXPECT_TRUE(Json::accept(read_file(folder.file("out/status.json"))));
+  EXPECT_TRUE(Json::accept(read_file(folder.file("out/metrics.jsonl"))));
+}
+
+TEST(RunFolder, GoesOnWhenTheDiskHasRoomAgain) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  RunFolder run(path, {}, IfFinished::kRefuse);
+  run.write_metrics({{"step", 1}});
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{.rlim_cur = 20, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(run.write_metrics({{"step", 2}, {"text", "much more than there is room for"}}),
+               CheckpointError);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  run.write_metrics({{"step", 3}});
+  EXPECT_EQ(read_file(path + "/metrics.jsonl"), "{\"step\":1}\n{\"step\":3}\n");
 }
 
 TEST(RunFolder, SaysWhenItCannotBeMade) {

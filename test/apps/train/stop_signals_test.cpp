@@ -17,7 +17,7 @@ void wait_for_signal(const StopSignals& signals) {
 
 TEST(StopSignalsDeathTest, RememberTheFirst) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     EXPECT_EXIT(
         {
           const StopSignals signals;

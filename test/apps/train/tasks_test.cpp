@@ -166,12 +166,21 @@ TEST(Fp16, LeavesOutStepsUntilTheScaleFits) {
                        "device.graph needs them in their places, allowed: a number > 0"));
 }
 
-TEST(Ema, AveragesTheMeanModelOfAllSteps) {
-  // The models after 1, 2, ... steps, and from them the average in double.
-  const std::string begin =
-      "data: {train_size: 60, val_size: 20, batch_size: 10}\n"
-      "model: {name: mlp, hidden: 3}\noptimizer: {lr: 0.05}\n"
-      "log: {level: off}\n";
+/// The tensors of a file, flat and in the file's order.
+Tensors values_in(const ParsedSafetensors& file) {
+  Tensors tensors;
+  for (const auto& [name, entry] : file.header.items()) {
+    tensors.push_back(torch::tensor(
+        values_at<float>(file.values, entry["data_offsets"][0], entry["data_offsets"][1])));
+  }
+  return tensors;
+}
+
+/// The mean models after 1, 2, ... steps, and from them the average in double.
+void expect_average_of_mean_models(const std::string& topology) {
+  const std::string begin = concat("data: {train_size: 60, val_size: 20, batch_size: 10}\n",
+                                   "model: {name: mlp, hidden: 3}\noptimizer: {lr: 0.05}\n",
+                                   "log: {level: off}\n", "topology: ", topology, "\n");
   const auto run_of = [&](int steps) {
     return train(concat(begin, "run: {steps: ", steps, "}\ntrain: {ema: 0.7}\n"), 3);
   };
@@ -179,30 +188,36 @@ TEST(Ema, AveragesTheMeanModelOfAllSteps) {
   Outcome last;
   for (int steps = 1; steps <= 4; ++steps) {
     last = run_of(steps);
-    const Tensors mean = last.mean();
     if (steps == 1) {
-      const auto initial = read_text(begin).model->make({28, 28, 10});
+      const auto initial =
+          read_text(begin, {}, {.size = 3, .node_size = 3}).model->make({28, 28, 10});
       Random random(1, 1);
       initial->reset(random);
       for (const auto& p : initial->parameters()) average.push_back(p.detach().to(torch::kFloat64));
     }
+    const Tensors mean = values_in(last.saved);
     for (std::size_t p = 0; p < average.size(); ++p) {
-      average[p] = 0.7 * average[p] + 0.3 * mean[p].to(torch::kFloat64);
+      average[p] = 0.7 * average[p] + 0.3 * mean[p].to(torch::kFloat64).reshape(average[p].sizes());
     }
   }
-  std::size_t p = 0;
-  for (const auto& [name, entry] : last.ema.header.items()) {
-    const auto values =
-        values_at<float>(last.ema.values, entry["data_offsets"][0], entry["data_offsets"][1]);
-    EXPECT_TRUE(torch::allclose(torch::tensor(values), average[p].flatten().to(torch::kFloat32),
-                                1e-5, 1e-6))
-        << name;
-    ++p;
+  const Tensors found = values_in(last.ema);
+  ASSERT_EQ(found.size(), average.size());
+  for (std::size_t p = 0; p < average.size(); ++p) {
+    EXPECT_TRUE(torch::allclose(found[p], average[p].flatten().to(torch::kFloat32), 1e-5, 1e-6))
+        << p;
   }
-  EXPECT_EQ(p, average.size());
   EXPECT_TRUE(last.final_record().contains("loss_ema"));
   EXPECT_TRUE(last.final_record().contains("accuracy_ema"));
-  EXPECT_TRUE(train(begin + "run: {steps: 1}\n", 1).ema.values.empty());
+}
+
+TEST(Ema, AveragesTheMeanModelOfAllSteps) {
+  expect_average_of_mean_models("{name: ring}");
+  // Push-sum, with ranks of different weights.
+  const Folder folder;
+  write_bytes(folder.file("graph.yaml"),
+              "world_size: 3\ndirected: true\nedges: [[0, 1], [1, 2], [2, 0], [1, 0]]\n");
+  expect_average_of_mean_models(concat("{name: from-file, path: ", folder.file("graph.yaml"), "}"));
+  EXPECT_TRUE(train(kMlp, 1).ema.values.empty());
 }
 
 TEST(BestModel, IsKept) {

@@ -61,7 +61,8 @@ inline Outcome train(const std::string& yaml, int num_ranks) {
   const Folder folder;
   Outcome run;
   run.local.resize(static_cast<std::size_t>(num_ranks));
-  run.data = std::make_shared<const Dataset>(read_text(yaml).data->load(1));
+  const World all{.size = num_ranks, .node_size = num_ranks};
+  run.data = std::make_shared<const Dataset>(read_text(yaml, {}, all).data->load(1));
   const LaunchOptions options{.num_ranks = num_ranks, .timeout_s = 60};
   EXPECT_EQ(
       launch("threads", options,

@@ -25,7 +25,8 @@ Score score_of(const std::string& yaml, const Tensors& parameters, const Samples
   const auto model = read_text(yaml).model->make(images.shape());
   const torch::NoGradGuard no_grad;
   for (std::size_t p = 0; p < parameters.size(); ++p) model->parameters()[p].copy_(parameters[p]);
-  return score(*model, images, loss_for("auto", TargetKind::kClasses));
+  const std::int64_t batch_size = read_text(yaml).batch_size;
+  return score(*model, images, loss_for("auto", TargetKind::kClasses), {.batch_size = batch_size});
 }
 
 TEST(TrainingLoop, SavesTheMeanModelWithItsBuffers) {

@@ -99,6 +99,34 @@ TEST(HtmlReport, ComparesRuns) {
   EXPECT_TRUE(contains(html, series_color(1)));
 }
 
+TEST(HtmlReport, TellsRunsOfOneNameApart) {
+  const Folder folder;
+  const std::string one = write_run(folder, "x/run");
+  const std::string two = write_run(folder, "y/run");
+  const std::string other = write_run(folder, "other");
+  const std::vector<RunRecord> runs = read_runs({one, two, other});
+  EXPECT_EQ(runs[0].name, one);
+  EXPECT_EQ(runs[1].name, two);
+  EXPECT_EQ(runs[2].name, "other");
+  EXPECT_EQ(read_runs({one})[0].name, "run");
+}
+
+TEST(ReadRun, SurvivesWhatIsNestedDeeply) {
+  const Folder folder;
+  const std::string path = write_run(folder, "deep", 0);
+  const std::string deep = concat(R"({"state": )", std::string(1'000'000, '['),
+                                  std::string(1'000'000, ']'), R"(, "step": 7})");
+  write_bytes(path + "/status.json", deep);
+  const RunRecord run = read_run(path);
+  EXPECT_LT(text_in(run.status, "state").size(), 100U);
+  EXPECT_EQ(text_in(run.status, "step"), "7");
+}
+
+TEST(ReadRun, RefusesNamesThatAreTooLong) {
+  EXPECT_TRUE(contains(what_of<CheckpointError>([] { read_run(std::string(300, 'x')); }),
+                       "cannot be read: File name too long"));
+}
+
 TEST(ReadRun, KeepsTheConsensusDistancesOfALongRun) {
   const Folder folder;
   const std::string path = write_run(folder, "a", 0);
@@ -227,6 +255,54 @@ TEST(TimelinePicture, IsEmptyForOtherFiles) {
     EXPECT_EQ(timeline_figure(read_trace(folder.file("trace.json")), "t"), "") << text;
   }
   EXPECT_TRUE(read_trace(folder.file("none")).is_null());
+}
+
+/// One rank with two steps of these numbers, and bounds in microseconds.
+std::string two_steps(const std::string& begin, const std::string& length,
+                      const std::string& first = "0", const std::string& second = "1") {
+  std::string events;
+  for (const std::string& step : {first, second}) {
+    events += concat(events.empty() ? "" : ",", R"({"ph":"X","cat":"step","pid":0,"ts":)", begin,
+                     R"(,"dur":)", length, R"(,"args":{"step":)", step, "}}");
+  }
+  return concat(R"({"traceEvents":[)", events, "]}");
+}
+
+TEST(TimelinePicture, EndsForAnyNumbers) {
+  const std::string most = "9223372036854775807";
+  for (const std::string& trace :
+       {two_steps("0", "1e4", "0", most), two_steps("0", "1e4", "1e300", "-1e300"),
+        two_steps("0", "1e-320"), two_steps("1.7e308", "1.7e308"), two_steps("0", "1.7e308"),
+        two_steps("-1e300", "1e300"), two_steps("0", "1e4", "[[]]", "{}")}) {
+    static_cast<void>(timeline_svg(nlohmann::json::parse(trace), "t"));
+  }
+  EXPECT_TRUE(contains(timeline_svg(nlohmann::json::parse(two_steps("0", "1e4", "5", most)), "t"),
+                       concat(">step ", most, "<")));
+}
+
+TEST(HtmlReport, SurvivesTimelinesOfOtherTypes) {
+  const Folder folder;
+  const std::string path = write_run(folder, "odd");
+  write_bytes(path + "/config.yaml",
+              read_file(path + "/config.yaml") + "log: {timeline: t.json}\n");
+  for (const std::string other : {"5", "[]", R"({"about": 5})", R"({"about": "odd"})"}) {
+    write_bytes(path + "/t.json",
+                concat(R"({"traceEvents": [{"pid": "x"}], "otherData": )", other, "}"));
+    EXPECT_FALSE(html_report({read_run(path)}).empty());
+  }
+}
+
+TEST(HtmlReport, TellsNothingOfOtherFiles) {
+  const Folder folder;
+  const std::string path = write_run(folder, "curious");
+  write_bytes(folder.file("secret"), "root:the-secret:19000:0:99999:7:::\n");
+  std::string config = read_file(path + "/config.yaml");
+  config.replace(config.find("name: ring"), 10,
+                 concat("name: from-file\n  path: ", folder.file("secret")));
+  write_bytes(path + "/config.yaml", config);
+  const std::string html = html_report({read_run(path)});
+  EXPECT_FALSE(contains(html, "the-secret"));
+  EXPECT_TRUE(contains(html, "There is no drawing"));
 }
 
 TEST(HtmlReport, ShowsTheTimelineOfARun) {

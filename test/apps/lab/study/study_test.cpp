@@ -38,9 +38,9 @@ class StudyTest : public testing::Test {
           "  optimizers: [sgd]\n");
   }
 
-  StudyOutcome run(std::vector<std::string> overrides = {}) {
+  StudyOutcome run(std::vector<std::string> overrides = {}, bool overwrite = false) {
     overrides.push_back("study.output_dir=" + folder_.file("out"));
-    return run_study(folder_.file("study.yaml"), overrides);
+    return run_study(folder_.file("study.yaml"), overrides, nullptr, overwrite);
   }
   /// A file of a run.
   [[nodiscard]] std::string file(const std::string& name, const std::string& what) const {
@@ -102,17 +102,32 @@ TEST_F(StudyTest, MakesRunsAnewWhoseFilesAreTorn) {
   EXPECT_EQ(run().num_kept, 2);
 }
 
-TEST_F(StudyTest, MakesRunsAnewThatWereConfiguredOtherwise) {
+TEST_F(StudyTest, RefusesToReplaceFinishedRunsOfOtherValues) {
   run();
-  EXPECT_EQ(run({"base.model.hidden=5"}).num_kept, 0);
-  EXPECT_EQ(run({"base.model.hidden=5", "study.steps=5"}).num_kept, 0);
+  const std::string before = metrics(kRing);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run({"base.model.hidden=5"}).exit_code, static_cast<int>(ExitCode::kCheckpoint));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("model.hidden is 4 there and 5 here"), std::string::npos) << said;
+  EXPECT_NE(said.find("--overwrite"), std::string::npos) << said;
+  EXPECT_EQ(metrics(kRing), before);
+}
+
+TEST_F(StudyTest, ReplacesFinishedRunsOfOtherValuesIfTold) {
+  run();
+  EXPECT_EQ(run({"base.model.hidden=5"}, true).num_kept, 0);
+  EXPECT_EQ(run({"base.model.hidden=5", "study.steps=5"}, true).num_kept, 0);
   // What says nothing about the result does not matter.
   EXPECT_EQ(run({"base.model.hidden=5", "study.steps=5", "base.comm.timeout_s=17"}).num_kept, 2);
 }
 
-TEST_F(StudyTest, MakesRunsAnewThatHadOtherWorkers) {
+TEST_F(StudyTest, ReplacesFinishedRunsOfOtherWorkersIfTold) {
   run();
-  const StudyOutcome outcome = run({"study.workers=3"});
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run({"study.workers=3"}).exit_code, static_cast<int>(ExitCode::kCheckpoint));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("2 workers there and 3 here"),
+            std::string::npos);
+  const StudyOutcome outcome = run({"study.workers=3"}, true);
   EXPECT_EQ(outcome.num_kept, 0);
   ASSERT_EQ(outcome.rows.size(), 2U);
   EXPECT_EQ(outcome.rows[1].workers, 3);

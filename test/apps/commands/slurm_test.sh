@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# slurm_test.sh PROGRAM: trains under a SLURM of one node that is set up as Debian's is: srun by itself
+# tells the ranks nothing of one another. Needs root, and Debian's slurm-wlm and munge. Runs inside
+# `scripts/hosts.sh --hosts 1`, which ends the SLURM. Exit code 77: skipped.
+set -uo pipefail
+program=$1
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../../.." && pwd)
+PATH=$PATH:/usr/sbin
+
+skip() {
+  echo "slurm_test: skipped: $*"
+  exit 77
+}
+fail() {
+  printf 'slurm_test: %s\n' "$*" >&2
+  tail -n 30 "$folder"/*.out "$folder"/err "$folder"/slurm*.log >&2
+  exit 1
+}
+# wait_for WHAT COMMAND...
+wait_for() {
+  local what=$1
+  for _ in {1..300}; do
+    "${@:2}" >/dev/null 2>&1 && return
+    sleep 0.2
+  done
+  fail "waited too long for $what"
+}
+
+for needed in slurmctld slurmd srun sbatch munged; do
+  command -v "$needed" >/dev/null || skip "there is no $needed (Debian's slurm-wlm, munge)"
+done
+read -r _ outside _ </proc/self/uid_map
+[[ $outside == 0 ]] || skip "SLURM needs root"
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+chmod 755 "$folder"
+cd "$folder" || exit 1
+mkdir state spool
+mkdir -m 700 munge
+head -c 64 /dev/urandom >munge/key
+chmod 600 munge/key
+munged --force --key-file="$folder/munge/key" --socket="$folder/munge.socket" \
+  --pid-file="$folder/munge/pid" --seed-file="$folder/munge/seed" --log-file="$folder/munge/log" ||
+  fail "munged does not start"
+cat >slurm.conf <<END
+ClusterName=test
+SlurmctldHost=$(hostname)
+AuthType=auth/munge
+AuthInfo=socket=$folder/munge.socket
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=$folder/spool
+SlurmctldPidFile=$folder/slurmctld.pid
+SlurmdPidFile=$folder/slurmd.pid
+SlurmctldLogFile=$folder/slurmctld.log
+SlurmdLogFile=$folder/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0
+MpiDefault=none
+NodeName=$(hostname) CPUs=2 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+END
+# By default it is /tmp, where a job of the same number may have left something.
+echo "PMIxCliTmpDirBase=$folder" >mpi.conf
+export SLURM_CONF=$folder/slurm.conf
+slurmctld || fail "slurmctld does not start"
+slurmd || fail "slurmd does not start"
+is_idle() { sinfo -h -o %t | grep -qx idle; }
+wait_for "the node" is_idle
+
+# shellcheck source=scripts/mpi_env.sh
+source "$root/scripts/mpi_env.sh"
+export GOSSAMER=$program
+cat >run.yaml <<END
+run: {steps: 1000000000, checkpoint_every: 500}
+model: {name: mlp, hidden: 16}
+data: {name: glyphs, train_size: 256, val_size: 64, batch_size: 8}
+log: {every: 50}
+END
+
+srun -n 2 "$program" train run.yaml run.steps=4 >alone.out 2>err
+code=$?
+((code == 2)) || fail "two worlds of one rank end with $code"
+grep -q 'srun --mpi=pmix' err || fail "no advice for ranks that do not meet"
+[[ ! -e runs ]] || fail "ranks that do not meet have a folder"
+
+# Ranks that are threads of one task; a short trial that is finished.
+srun -n 1 "$program" train run.yaml --ranks 2 run.steps=4 run.checkpoint_every=never >trial.out 2>err ||
+  fail "ranks of one task end with $?"
+
+cat >mpirun.sbatch <<END
+#!/usr/bin/env bash
+mpirun -n 2 "\$GOSSAMER" train run.yaml run.steps=4 run.output_dir=mpirun
+END
+sbatch -n 2 -o mpirun.out mpirun.sbatch >/dev/null 2>err || fail "sbatch ends with $?"
+wait_for "mpirun in a batch job" grep -q 'everything about this run is in mpirun' mpirun.out
+grep -q ' 2 ranks, 4 steps, into mpirun' mpirun.out || fail "mpirun in a batch job has no world of two"
+
+# The script asks for PMIx. After the signal the job goes back into the queue and continues.
+job=$(sbatch --parsable --ntasks-per-node=2 -o job.out "$root/scripts/launch/slurm.sbatch" run.yaml)
+has_saved() { compgen -G 'runs/run-2/checkpoints/step-*'; }
+wait_for "a checkpoint" has_saved
+grep -q ' 2 ranks, .* steps, into runs/run-2$' job.out || fail "the job has no world of two in runs/run-2"
+scancel --signal=TERM "$job"
+is_pending() { [[ $(squeue -h -j "$job" -o %t) == PD ]]; }
+wait_for "the job in the queue" is_pending
+grep -q 'type: mpirun -n 2 gossamer train --resume runs/run-2$' job.out || fail "how to continue is not said"
+# SLURM would wait for two minutes. It starts no job in the second in which it has ended the job's last run.
+sleep 2
+scontrol update JobId="$job" StartTime=now
+wait_for "the job to go on" grep -q 'continues from runs/run-2/checkpoints/' job.out
+scancel --full "$job"

@@ -1,4 +1,4 @@
-// Methods that gossamer does not have, on the problem on which docs/algorithms.md compares those
+// Methods that gossamer does not have, on the problem on which docs/algorithm-tests.md compares those
 // that it has. The numbers are the reasons for the choice.
 
 #include "test/core/quadratics.hpp"

@@ -1,5 +1,5 @@
 #pragma once
-// A problem with a known answer, on which docs/algorithms.md compares methods, and how near the
+// A problem with a known answer, on which docs/algorithm-tests.md compares methods, and how near the
 // methods of gossamer come to the answer.
 
 #include <cstddef>

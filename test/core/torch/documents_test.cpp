@@ -1,4 +1,4 @@
-// The C++ of the documents' pages, in programs that run: docs/algorithms.md, checkpoints.md, ddp.md
+// The C++ of the documents' pages, in programs that run: docs/switching.md, checkpoints.md, ddp.md
 // and topologies.md quote this file (scripts/check_docs.py compares them).
 
 #include "test/core/torch/scenario.hpp"

@@ -82,7 +82,7 @@ class Checker:
             self.check_line(path, number, line)
 
     def check_line(self, path, number, line):
-        is_command = line.startswith("    ")
+        is_command = re.match(r" {4}(?! *- )", line)
         if not is_command:
             for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
                 self.check_link(path, number, target)

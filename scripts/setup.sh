@@ -6,7 +6,7 @@
 #   - .venv in the project's folder, with the packages of scripts/requirements.txt, and with --dev
 #     those of scripts/requirements-dev.txt;
 #   - LibTorch, inside .venv (scripts/requirements-libtorch.txt).
-# --dev adds clang-format, clang-tidy, git, and iproute2 for scripts/hosts.sh; --gpu adds the NVIDIA
+# --dev adds clang-format, clang-tidy, doxygen, git, and iproute2 for scripts/hosts.sh; --gpu adds the NVIDIA
 # libraries that LibTorch needs on GPUs (scripts/requirements-gpu.txt).
 #
 # Your own tools count: a LibTorch named by LIBTORCH_ROOT or CMAKE_PREFIX_PATH, an MPI named by
@@ -123,6 +123,7 @@ find_missing_packages() {
   if [[ $dev == yes ]]; then
     has clang-format-14 || has clang-format || wanted+=(clang-format)
     has clang-tidy || wanted+=(clang-tidy)
+    has doxygen || wanted+=(doxygen)
     has git || wanted+=(git)
     [[ -x $(PATH=$PATH:/usr/sbin:/sbin command -v tc) ]] || wanted+=(iproute2)
   fi
@@ -290,7 +291,7 @@ check_tools
 if make_venv; then
   install_pins "$root/scripts/requirements.txt" "the Python packages" || true
   if [[ $dev == yes ]]; then
-    install_pins "$root/scripts/requirements-dev.txt" "the packages of tests" || true
+    install_pins "$root/scripts/requirements-dev.txt" "the packages of tests and of the site" || true
   fi
   install_libtorch
   if [[ $gpu == yes ]] && ! users_libtorch >/dev/null; then

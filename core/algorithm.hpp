@@ -24,7 +24,7 @@
 // sends of the last step: it calls after_update() for every bucket, then end_step(). These calls
 // must therefore send only parameters, or blocks of add_state() or visit().
 //
-// A new algorithm is one file in core/algorithms and one row in its registry.cpp; docs/design.md
+// A new algorithm is one file in core/algorithms and one row in its registry.cpp; docs/extending.md
 // shows one step by step.
 //
 // Errors: CommError from lanes. Not thread safe.

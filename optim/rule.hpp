@@ -54,8 +54,8 @@ inline constexpr bool kEveryStep = requires {
   requires Rule::kEveryStep;
 };
 
-/// Calls body.operator()<kPhase>() for the phase of kPhases that `phase` is. Code for other phases
-/// is not made. Throws std::logic_error if kPhases does not hold `phase`.
+/// Calls `body.operator()<kPhase>()` for the phase of kPhases that `phase` is. Code for other
+/// phases is not made. Throws std::logic_error if kPhases does not hold `phase`.
 template <class Rule, class Body>
 void with_phase(Phase phase, const Body& body) {
   const auto try_one = [&]<Phase kPhase>() {

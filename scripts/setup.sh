@@ -6,8 +6,8 @@
 #   - .venv in the project's folder, with the packages of scripts/requirements.txt, and with --dev
 #     those of scripts/requirements-dev.txt;
 #   - LibTorch, inside .venv (scripts/requirements-libtorch.txt).
-# --dev adds clang-format, clang-tidy, git, iproute2 for scripts/hosts.sh, and as root slurm-wlm and
-# munge for the test under SLURM; --gpu adds the NVIDIA libraries that LibTorch needs on GPUs
+# --dev adds clang-format, clang-tidy, doxygen, git, iproute2 for scripts/hosts.sh, and as root slurm-wlm
+# and munge for the test under SLURM; --gpu adds the NVIDIA libraries that LibTorch needs on GPUs
 # (scripts/requirements-gpu.txt).
 #
 # Your own tools count: a LibTorch named by LIBTORCH_ROOT or CMAKE_PREFIX_PATH, an MPI named by
@@ -124,6 +124,7 @@ find_missing_packages() {
   if [[ $dev == yes ]]; then
     has clang-format-14 || has clang-format || wanted+=(clang-format)
     has clang-tidy || wanted+=(clang-tidy)
+    has doxygen || wanted+=(doxygen)
     has git || wanted+=(git)
     [[ -x $(PATH=$PATH:/usr/sbin:/sbin command -v tc) ]] || wanted+=(iproute2)
     [[ $(id -u) != 0 ]] || { has slurmctld && has munged; } || wanted+=(slurm-wlm munge)
@@ -292,7 +293,7 @@ check_tools
 if make_venv; then
   install_pins "$root/scripts/requirements.txt" "the Python packages" || true
   if [[ $dev == yes ]]; then
-    install_pins "$root/scripts/requirements-dev.txt" "the packages of tests" || true
+    install_pins "$root/scripts/requirements-dev.txt" "the packages of tests and of the site" || true
   fi
   install_libtorch
   if [[ $gpu == yes ]] && ! users_libtorch >/dev/null; then

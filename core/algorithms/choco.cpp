@@ -118,7 +118,7 @@ AlgorithmFactory read_choco(const Options& options) {
   ChocoOptions read;
   read.fraction =
       options.number("fraction", {.fallback = 0.05, .min = 0.0, .max = 1.0, .above_min = true});
-  // Stable in simulations of 8 ranks on rings and complete graphs (docs/algorithms.md).
+  // Stable in simulations of 8 ranks on rings and complete graphs (docs/codecs.md).
   const double stable = std::min(2.0 * read.fraction, 0.5);
   read.consensus_step = options.number(
       "consensus_step", {.fallback = stable, .min = 0.0, .max = 1.0, .above_min = true});

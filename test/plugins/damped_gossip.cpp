@@ -1,0 +1,56 @@
+// Gossip in small steps: x' = x + share (W x - x) - u, the consensus step of CHOCO-Gossip
+// (Koloskova, Stich and Jaggi, ICML 2019) without its compression. A share of 1 is plain gossip.
+
+#include <vector>
+
+#include "core/bucket_lanes.hpp"
+
+namespace gossamer {
+namespace {
+
+class DampedGossip : public Algorithm {
+ public:
+  DampedGossip(double share, const AlgorithmSetup& setup)
+      : share_(share), progress_(setup.progress), lanes_(setup, LaneRounds::kTopology) {
+    for (std::size_t b = 0; b < setup.buckets.size(); ++b) inboxes_.add({});
+  }
+
+  /// Waits for the messages of the last step, and says what the sweep mixes in.
+  Intake before_update(Bucket& bucket) override {
+    lanes_[bucket].wait();
+    Intake intake = lanes_[bucket].take();
+    std::vector<Inbox>& damped = inboxes_[bucket];
+    damped.assign(intake.inboxes.begin(), intake.inboxes.end());
+    for (Inbox& inbox : damped) inbox.weight *= share_;
+    intake.keep = 1.0 - share_ * (1.0 - intake.keep);
+    intake.inboxes = damped;
+    return intake;
+  }
+
+  /// Sends the new parameters. The round's number follows from the step's, so all ranks agree on
+  /// it.
+  void after_update(Bucket& bucket) override {
+    lanes_[bucket].start(progress_.round(), bucket.parameters());
+  }
+
+  void drain() override { lanes_.drain(); }
+  void forget() override { lanes_.forget(); }
+
+ private:
+  double share_;
+  const Progress& progress_;
+  BucketLanes lanes_;
+  /// The span in Intake refers to these.
+  PerBucket<std::vector<Inbox>> inboxes_;
+};
+
+}  // namespace
+
+AlgorithmFactory read_damped_gossip(const Options& options) {
+  const double share =
+      options.number("share", {.fallback = 0.5, .min = 0.0, .max = 1.0, .above_min = true});
+  return
+      [share](const AlgorithmSetup& setup) { return std::make_unique<DampedGossip>(share, setup); };
+}
+
+}  // namespace gossamer

@@ -338,6 +338,17 @@ void CudaStream::check() {
   if (failure_->error) std::rethrow_exception(failure_->error);
 }
 
+std::unique_ptr<Stream> make_cuda_stream(const CudaStreamOptions& options) {
+  const int count = num_cuda_devices();
+  if (options.device >= count) {
+    throw ConfigError(concat(
+        to_string(Device{DeviceType::kCuda, options.device}), ": this process sees ", count,
+        " GPUs, allowed: cpu", count > 0 ? concat(", cuda:0 to cuda:", count - 1) : "",
+        "; nvidia-smi lists the GPUs of this machine, CUDA_VISIBLE_DEVICES hides some of them"));
+  }
+  return std::make_unique<CudaStream>(options);
+}
+
 std::string cuda_uuid(int device) {
   cudaDeviceProp properties{};
   cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");

@@ -85,7 +85,13 @@ class CudaStream : public Stream {
   std::deque<std::pair<EventPtr, std::shared_ptr<void>>> kept_;  // guarded by mutex_
 };
 
-/// `GPU-` and the digits of the device's UUID. Throws DeviceError.
+// In a build without CUDA, base/no_cuda.cpp has these three.
+
+/// Throws ConfigError where there is no such GPU or the build has no CUDA, and DeviceError when
+/// CUDA refuses the stream.
+std::unique_ptr<Stream> make_cuda_stream(const CudaStreamOptions& options);
+
+/// `GPU-` and the digits of the device's UUID; empty in a build without CUDA. Throws DeviceError.
 std::string cuda_uuid(int device);
 
 /// The number of GPUs that this process sees (CUDA_VISIBLE_DEVICES); 0 without a driver.

@@ -40,8 +40,7 @@ void launch_convert(const Stream& stream, const Block& to, const ConstBlock& fro
   const bool aligned = is_aligned<kLanesAtOnce>(out) && is_aligned<kLanesAtOnce>(in);
   const auto kernel =
       aligned ? convert_kernel<To, From, kLanesAtOnce> : convert_kernel<To, From, 1>;
-  kernel<<<blocks, kThreads, 0, native(stream)>>>(out, in, to.numel);
-  check_launch("a conversion");
+  launch_kernel("a conversion", stream, {blocks, kThreads}, kernel, out, in, to.numel);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 //
 // hold() makes the device wait for a word of host memory (cuStreamWaitValue32). A host function
 // that blocks would not do: CUDA may run the host functions of all streams of a process on one
-// thread.
+// thread. With GOSSAMER_HOST_WAITS=1 in the environment, may_hold() is false.
 
 #include <deque>
 #include <functional>
@@ -56,6 +56,7 @@ class CudaStream : public Stream {
   void enter() override;
   void run(std::function<void()> work) override;
   StreamHold hold() override;
+  [[nodiscard]] bool may_hold() const override { return may_hold_; }
   EventPtr record() override;
   void wait(EventPtr event) override;
   void copy(const Block& to, const ConstBlock& from) override;
@@ -79,6 +80,7 @@ class CudaStream : public Stream {
   /// The cudaStream_t that this object created; null where the caller gave one.
   std::shared_ptr<void> owned_;
   void* native_ = nullptr;
+  bool may_hold_ = true;
   std::shared_ptr<Failure> failure_;
   std::shared_ptr<Gates> gates_;
   std::mutex mutex_;

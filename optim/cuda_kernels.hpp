@@ -16,6 +16,10 @@ namespace gossamer {
 template <class Rule>
 void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update);
 
+/// Loads all kernels of optim to the stream's device. CUDA otherwise loads a kernel when it is
+/// first launched, and may wait for the device then.
+void cuda_load_kernels(Stream& stream);
+
 void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inbox>& inboxes);
 void cuda_convert(Stream& stream, const Block& to, const ConstBlock& from);
 void cuda_squares(Stream& stream, const SquaresInput& input);

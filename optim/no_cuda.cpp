@@ -19,6 +19,7 @@ void cuda_sweep(const Rule&, Stream&, const BlockUpdate&) {
 #define GOSSAMER_SWEEP_OF(rule) template void cuda_sweep(const rule&, Stream&, const BlockUpdate&);
 GOSSAMER_FOR_EVERY_RULE(GOSSAMER_SWEEP_OF)
 
+void cuda_load_kernels(Stream&) { refuse(); }
 void cuda_mix(Stream&, const Block&, double, const std::vector<Inbox>&) { refuse(); }
 void cuda_convert(Stream&, const Block&, const ConstBlock&) { refuse(); }
 void cuda_squares(Stream&, const SquaresInput&) { refuse(); }

@@ -45,6 +45,13 @@ void launch_convert(const Stream& stream, const Block& to, const ConstBlock& fro
 
 }  // namespace
 
+void load_conversions() {
+  load_kernel(convert_kernel<BFloat16, float, kLanesAtOnce>);
+  load_kernel(convert_kernel<BFloat16, float, 1>);
+  load_kernel(convert_kernel<float, BFloat16, kLanesAtOnce>);
+  load_kernel(convert_kernel<float, BFloat16, 1>);
+}
+
 void cuda_convert(Stream& stream, const Block& to, const ConstBlock& from) {
   const CudaDeviceScope scope(stream.device().index);
   if (to.dtype == DType::kBFloat16) return launch_convert<BFloat16, float>(stream, to, from);

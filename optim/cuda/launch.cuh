@@ -31,6 +31,18 @@ void launch_kernel(const char* what, const Stream& stream, const LaunchSize& siz
   cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), what);
 }
 
+/// Loads a kernel to the current device.
+template <class... Parameters>
+void load_kernel(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes attributes{};
+  cuda_check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)),
+             "cudaFuncGetAttributes");
+}
+
+// What cuda_load_kernels() consists of.
+void load_conversions();
+void load_reductions();
+
 /// The number of thread blocks of a persistent grid: enough to keep the device busy, so that each
 /// block works on many chunks, and no more than there are chunks.
 inline unsigned persistent_blocks(const Stream& stream, std::int64_t num_chunks,

@@ -165,6 +165,19 @@ void launch_swap(const Stream& stream, const SwapInput& input) {
 
 }  // namespace
 
+void load_reductions() {
+  load_kernel(sum_chunks<float>);
+  load_kernel(sum_chunks<double>);
+  load_kernel(sum_chunks<BFloat16>);
+  load_kernel(sum_gradients);
+  load_kernel(raise_flag);
+  load_kernel(decide);
+  load_kernel(note_norm);
+  load_kernel(swap_chunks<float>);
+  load_kernel(swap_chunks<double>);
+  load_kernel(add_up);
+}
+
 void cuda_squares(Stream& stream, const SquaresInput& input) {
   const CudaDeviceScope scope(stream.device().index);
   GradientTable table;

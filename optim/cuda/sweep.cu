@@ -68,6 +68,21 @@ void sweep_some_inboxes(const Rule& rule, const Stream& stream, const BlockUpdat
   throw std::logic_error("cuda_sweep: parameters must be float32 or float64");
 }
 
+template <class Rule, class T, class G = T>
+void load_typed() {
+  for (const Phase phase : Rule::kPhases) {
+    // nvcc wants a lambda that is no function pointer.
+    with_phase<Rule>(phase, [&]<Phase kPhase>() { load_kernel(sweep_kernel<Rule, T, G, kPhase>); });
+  }
+}
+
+template <class Rule>
+void load_sweeps() {
+  load_typed<Rule, float>();
+  load_typed<Rule, float, BFloat16>();
+  load_typed<Rule, double>();
+}
+
 /// Memory for work given to a stream while this object lives.
 class StreamMemory {
  public:
@@ -108,6 +123,15 @@ void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inb
   update.inboxes = inboxes;
   update.segments = {{.numel = x.numel}};
   cuda_sweep(NoRule{}, stream, update);
+}
+
+void cuda_load_kernels(Stream& stream) {
+  const CudaDeviceScope scope(stream.device().index);
+  load_conversions();
+  load_reductions();
+  load_sweeps<NoRule>();
+#define GOSSAMER_LOAD_SWEEPS_OF(rule) load_sweeps<rule>();
+  GOSSAMER_FOR_EVERY_RULE(GOSSAMER_LOAD_SWEEPS_OF)
 }
 
 #define GOSSAMER_SWEEP_OF(rule) template void cuda_sweep(const rule&, Stream&, const BlockUpdate&);

@@ -3,11 +3,14 @@
 #include "test/gpu/standin/standin.hpp"
 
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 
 #include <gtest/gtest.h>
 
 #include "base/cuda_stream.hpp"
+#include "optim/block_update.hpp"
+#include "optim/gradient_control.hpp"
 
 namespace gossamer {
 namespace {
@@ -48,6 +51,28 @@ TEST(CudaStandin, WaitsForTheDeviceInCallsThatExcludeOthers) {
   static_cast<void>(stream.allocate_host(1, DType::kFloat32));
   EXPECT_TRUE(released);
   helper.join();
+}
+
+TEST(CudaStandin, PreparedKernelsStartWhileAStreamWaits) {
+  CudaStream stream({});
+  const Buffer squares = stream.allocate(1, DType::kFloat64);
+  const Buffer flag = stream.allocate(1, DType::kFloat64);
+  stream.synchronize();
+  const standin::ExclusiveCalls rule;
+  prepare_device(stream);
+  const StreamHold release = stream.hold();
+  // Without prepare_device() this would wait for the device, which waits for the release below.
+  enqueue_flag(stream, squares.block(), static_cast<double*>(flag.block().data));
+  enqueue_mix(stream, squares.block(), 0.5, {{flag.block(), 0.5}});
+  release(nullptr);
+  stream.synchronize();
+}
+
+TEST(CudaStandin, StreamsWaitOnTheHostWhereTheUserWants) {
+  EXPECT_TRUE(CudaStream({}).may_hold());
+  setenv("GOSSAMER_HOST_WAITS", "1", 1);
+  EXPECT_FALSE(CudaStream({}).may_hold());
+  unsetenv("GOSSAMER_HOST_WAITS");
 }
 
 }  // namespace

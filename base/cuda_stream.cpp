@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <stdexcept>
@@ -160,17 +161,13 @@ class CudaStream::Gates : public std::enable_shared_from_this<Gates> {
   static constexpr std::int64_t kWords = 1024;
   using Word = std::shared_ptr<std::uint32_t>;
 
-  explicit Gates(std::function<Buffer()> allocate) : allocate_(std::move(allocate)) {}
+  /// The first words are allocated at once: the device may wait for a word when take() is called.
+  explicit Gates(std::function<Buffer()> allocate) : allocate_(std::move(allocate)) { add_words(); }
 
   /// Returns a free word, set to 0.
   Word take() {
     const std::lock_guard lock(mutex_);
-    if (free_.empty()) {
-      const Buffer memory = allocate_();
-      memory_.push_back(memory);
-      auto* const words = static_cast<std::uint32_t*>(memory.block().data);
-      for (std::int64_t i = 0; i < kWords; ++i) free_.push_back(words + i);
-    }
+    if (free_.empty()) add_words();
     std::uint32_t* const word = free_.back();
     free_.pop_back();
     std::atomic_ref(*word).store(0);
@@ -181,6 +178,13 @@ class CudaStream::Gates : public std::enable_shared_from_this<Gates> {
   }
 
  private:
+  void add_words() {
+    const Buffer memory = allocate_();
+    memory_.push_back(memory);
+    auto* const words = static_cast<std::uint32_t*>(memory.block().data);
+    for (std::int64_t i = 0; i < kWords; ++i) free_.push_back(words + i);
+  }
+
   std::function<Buffer()> allocate_;
   std::mutex mutex_;
   std::vector<Buffer> memory_;        // guarded by mutex_
@@ -189,6 +193,8 @@ class CudaStream::Gates : public std::enable_shared_from_this<Gates> {
 
 CudaStream::CudaStream(CudaStreamOptions options)
     : options_(std::move(options)), failure_(std::make_shared<Failure>()) {
+  const char* const host_waits = std::getenv("GOSSAMER_HOST_WAITS");
+  may_hold_ = host_waits == nullptr || std::string_view(host_waits) != "1";
   gates_ = std::make_shared<Gates>([device = options_.device] {
     return allocate_pinned(device, Gates::kWords * std::int64_t{sizeof(std::uint32_t)},
                            DType::kUInt8);
@@ -336,6 +342,17 @@ void CudaStream::synchronize() {
 void CudaStream::check() {
   const std::lock_guard lock(failure_->mutex);
   if (failure_->error) std::rethrow_exception(failure_->error);
+}
+
+std::unique_ptr<Stream> make_cuda_stream(const CudaStreamOptions& options) {
+  const int count = num_cuda_devices();
+  if (options.device >= count) {
+    throw ConfigError(concat(
+        to_string(Device{DeviceType::kCuda, options.device}), ": this process sees ", count,
+        " GPUs, allowed: cpu", count > 0 ? concat(", cuda:0 to cuda:", count - 1) : "",
+        "; nvidia-smi lists the GPUs of this machine, CUDA_VISIBLE_DEVICES hides some of them"));
+  }
+  return std::make_unique<CudaStream>(options);
 }
 
 std::string cuda_uuid(int device) {

@@ -8,7 +8,7 @@
 //
 // hold() makes the device wait for a word of host memory (cuStreamWaitValue32). A host function
 // that blocks would not do: CUDA may run the host functions of all streams of a process on one
-// thread.
+// thread. With GOSSAMER_HOST_WAITS=1 in the environment, may_hold() is false.
 
 #include <deque>
 #include <functional>
@@ -56,6 +56,7 @@ class CudaStream : public Stream {
   void enter() override;
   void run(std::function<void()> work) override;
   StreamHold hold() override;
+  [[nodiscard]] bool may_hold() const override { return may_hold_; }
   EventPtr record() override;
   void wait(EventPtr event) override;
   void copy(const Block& to, const ConstBlock& from) override;
@@ -79,13 +80,20 @@ class CudaStream : public Stream {
   /// The cudaStream_t that this object created; null where the caller gave one.
   std::shared_ptr<void> owned_;
   void* native_ = nullptr;
+  bool may_hold_ = true;
   std::shared_ptr<Failure> failure_;
   std::shared_ptr<Gates> gates_;
   std::mutex mutex_;
   std::deque<std::pair<EventPtr, std::shared_ptr<void>>> kept_;  // guarded by mutex_
 };
 
-/// `GPU-` and the digits of the device's UUID. Throws DeviceError.
+// In a build without CUDA, base/no_cuda.cpp has these three.
+
+/// Throws ConfigError where there is no such GPU or the build has no CUDA, and DeviceError when
+/// CUDA refuses the stream.
+std::unique_ptr<Stream> make_cuda_stream(const CudaStreamOptions& options);
+
+/// `GPU-` and the digits of the device's UUID; empty in a build without CUDA. Throws DeviceError.
 std::string cuda_uuid(int device);
 
 /// The number of GPUs that this process sees (CUDA_VISIBLE_DEVICES); 0 without a driver.

@@ -35,6 +35,7 @@ class RelayStream : public Stream {
   void enter() override { current_->enter(); }
   void run(std::function<void()> work) override { current_->run(std::move(work)); }
   StreamHold hold() override { return current_->hold(); }
+  [[nodiscard]] bool may_hold() const override { return current_->may_hold(); }
   EventPtr record() override;
   void wait(EventPtr event) override { current_->wait(std::move(event)); }
   void copy(const Block& to, const ConstBlock& from) override { current_->copy(to, from); }

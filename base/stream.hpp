@@ -69,6 +69,8 @@ class Stream {
   /// thread. An error passed to that function ends the stream. Throws std::logic_error on an
   /// immediate() stream.
   virtual StreamHold hold() = 0;
+  /// False: whoever would call hold() waits on the host instead.
+  [[nodiscard]] virtual bool may_hold() const { return !immediate(); }
   /// An event after all work given so far. Null where that work is done already. Throws the
   /// stream's error.
   virtual EventPtr record() = 0;

@@ -121,7 +121,7 @@ void RequestState::wait_for_any(const Operations& awaited, const Operations& oth
 }
 
 void Request::wait_on(Stream& stream) {
-  if (stream.immediate()) return wait();
+  if (!stream.may_hold()) return wait();
   const auto state = std::exchange(state_, nullptr);
   if (!state) return;
   if (!state->event()) return state->when_over(stream.hold());

@@ -10,6 +10,7 @@
 #include "core/model_average.hpp"
 #include "core/peer_lanes.hpp"
 #include "core/state_copy.hpp"
+#include "optim/block_update.hpp"
 
 namespace gossamer {
 namespace {
@@ -50,6 +51,7 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
       policy_(config_.gradients, stream_, num_entries(plan), std::ssize(plan.buckets)),
       places_(parameters_.size()),
       scope_(stream_) {
+  prepare_device(stream_);
   lanes_ = std::make_unique<PeerLanes>(PeerLanes::Setup{.stream = stream_,
                                                         .communicator = communicator,
                                                         .topology = config_.topology,

@@ -216,6 +216,10 @@ void update_now(const Optimizer& optimizer, const BlockUpdate& update) {
 
 }  // namespace
 
+void prepare_device(Stream& stream) {
+  if (!stream.on_host()) cuda_load_kernels(stream);
+}
+
 void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate update) {
   const auto has_gradient = [&update](bool of_the_parameters_type) {
     return std::ranges::any_of(update.segments, [&](const Segment& segment) {

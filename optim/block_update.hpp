@@ -58,6 +58,10 @@ struct BlockUpdate {
   WorkerPool* pool = nullptr;
 };
 
+/// Makes a stream's device ready for the work of optim, so that no later call waits for the device.
+/// Does nothing on processors.
+void prepare_device(Stream& stream);
+
 /// Gives the step to the stream. The optimizer must outlive the work. Throws std::logic_error when
 /// the gradients' types do not fit the parameters'.
 void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate update);

@@ -3,7 +3,7 @@
 // and returns. In a build without CUDA there are no CUDA streams, and every function throws
 // std::logic_error. The headers of the enqueue_ functions document the arguments.
 
-#include <stdexcept>
+#include <vector>
 
 #include "optim/block_update.hpp"
 #include "optim/convert.hpp"
@@ -12,17 +12,13 @@
 
 namespace gossamer {
 
-#ifdef GOSSAMER_HAVE_CUDA
-/// The step of a block by one optimizer's rule. optim/cuda/sweep.cu instantiates it once per rule:
-/// an undefined reference at link time means that a rule is missing there.
+/// The step of a block by one optimizer's rule: one of optim/cuda/every_rule.hpp.
 template <class Rule>
 void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update);
-#else
-template <class Rule>
-void cuda_sweep(const Rule&, Stream&, const BlockUpdate&) {
-  throw std::logic_error("this program was built without CUDA");
-}
-#endif
+
+/// Loads all kernels of optim to the stream's device. CUDA otherwise loads a kernel when it is
+/// first launched, and may wait for the device then.
+void cuda_load_kernels(Stream& stream);
 
 void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inbox>& inboxes);
 void cuda_convert(Stream& stream, const Block& to, const ConstBlock& from);

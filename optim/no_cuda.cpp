@@ -1,5 +1,8 @@
 // The functions of optim/cuda for builds without CUDA: all of them throw.
 
+#include <stdexcept>
+
+#include "optim/cuda/every_rule.hpp"
 #include "optim/cuda_kernels.hpp"
 
 namespace gossamer {
@@ -9,6 +12,14 @@ namespace {
 
 }  // namespace
 
+template <class Rule>
+void cuda_sweep(const Rule&, Stream&, const BlockUpdate&) {
+  refuse();
+}
+#define GOSSAMER_SWEEP_OF(rule) template void cuda_sweep(const rule&, Stream&, const BlockUpdate&);
+GOSSAMER_FOR_EVERY_RULE(GOSSAMER_SWEEP_OF)
+
+void cuda_load_kernels(Stream&) { refuse(); }
 void cuda_mix(Stream&, const Block&, double, const std::vector<Inbox>&) { refuse(); }
 void cuda_convert(Stream&, const Block&, const ConstBlock&) { refuse(); }
 void cuda_squares(Stream&, const SquaresInput&) { refuse(); }

@@ -14,6 +14,8 @@
 #               graph, and PyTorch with fused AdamW, compiled or not
 #   profile     ncu: bandwidth of the sweep kernel
 #
+# Of the training runs, FOLDER gets the metrics (one_bf16_false.jsonl, ...) and no models.
+#
 # BATCH sets the gpt's batch size (32), STEPS its steps (60), BUILD the build folder.
 set -uo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -98,9 +100,12 @@ kernels() {
 peers() { try "$python" scripts/gpu_peer.py sweep; }
 
 train() {
-  local failed=0 text=$folder/text.txt
+  local failed=0 runs text
+  # Models of half a gigabyte each, which the figures do not need.
+  runs=$(mktemp -d)
+  text=$runs/text.txt
   # Any text does: what is measured is time.
-  [[ -s $text ]] || cat -- core/*.?pp core/*/*.?pp optim/*.?pp comm/*.?pp apps/*/*.?pp docs/*.md >"$text"
+  cat -- core/*.?pp core/*/*.?pp optim/*.?pp comm/*.?pp apps/*/*.?pp docs/*.md >"$text"
   local config=configs/gpt_124m.yaml
   local common=("run.steps=$steps" "data.path=$text" "data.batch_size=$batch" train.grad_clip=none
     log.eval_every=0)
@@ -108,15 +113,20 @@ train() {
   for precision in bf16 bf16_parameters; do
     for graph in false true; do
       try "$gossamer" train "$config" "${common[@]}" "device.precision=$precision" \
-        "device.graph=$graph" "run.output_dir=$folder/one_${precision}_$graph" --overwrite --ranks 1 || failed=1
+        "device.graph=$graph" "run.output_dir=$runs/one_${precision}_$graph" --overwrite --ranks 1 || failed=1
     done
     if ! has mpirun; then
       say "two ranks on one GPU: left out, there is no mpirun"
       continue
     fi
     try mpirun -n 2 "$gossamer" train "$config" "${common[@]}" "device.precision=$precision" \
-      device.share=true "run.output_dir=$folder/two_$precision" --overwrite || failed=1
+      device.share=true "run.output_dir=$runs/two_$precision" --overwrite || failed=1
   done
+  local metrics
+  for metrics in "$runs"/*/metrics.jsonl; do
+    [[ ! -e $metrics ]] || cp -- "$metrics" "$folder/$(basename "${metrics%/*}").jsonl"
+  done
+  rm -rf -- "$runs"
   try "$python" scripts/gpu_peer.py train --batch "$batch" || failed=1
   try "$python" scripts/gpu_peer.py train --batch "$batch" --compile || failed=1
   return $failed

@@ -40,11 +40,17 @@ void launch_convert(const Stream& stream, const Block& to, const ConstBlock& fro
   const bool aligned = is_aligned<kLanesAtOnce>(out) && is_aligned<kLanesAtOnce>(in);
   const auto kernel =
       aligned ? convert_kernel<To, From, kLanesAtOnce> : convert_kernel<To, From, 1>;
-  kernel<<<blocks, kThreads, 0, native(stream)>>>(out, in, to.numel);
-  check_launch("a conversion");
+  launch_kernel("a conversion", stream, {blocks, kThreads}, kernel, out, in, to.numel);
 }
 
 }  // namespace
+
+void load_conversions() {
+  load_kernel(convert_kernel<BFloat16, float, kLanesAtOnce>);
+  load_kernel(convert_kernel<BFloat16, float, 1>);
+  load_kernel(convert_kernel<float, BFloat16, kLanesAtOnce>);
+  load_kernel(convert_kernel<float, BFloat16, 1>);
+}
 
 void cuda_convert(Stream& stream, const Block& to, const ConstBlock& from) {
   const CudaDeviceScope scope(stream.device().index);

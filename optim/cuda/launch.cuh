@@ -1,5 +1,7 @@
 #pragma once
-// Helpers for launching kernels.
+// Helpers for launching kernels. The sources in this folder are plain C++, without nvcc's syntax
+// for launches: tests compile them for processors, against a stand-in for CUDA's headers
+// (test/gpu/standin).
 
 #include <cuda_runtime.h>
 
@@ -12,7 +14,34 @@ inline cudaStream_t native(const Stream& stream) {
   return static_cast<cudaStream_t>(stream.native());
 }
 
-inline void check_launch(const char* what) { cuda_check(cudaGetLastError(), what); }
+/// The thread blocks of a launch, and the threads of each.
+struct LaunchSize {
+  unsigned blocks = 1;
+  int threads = 0;
+};
+
+/// Throws DeviceError, which says `what`, where CUDA refuses the launch.
+template <class... Parameters, class... Arguments>
+void launch_kernel(const char* what, const Stream& stream, const LaunchSize& size,
+                   void (*kernel)(Parameters...), const Arguments&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(size.blocks);
+  config.blockDim = dim3(static_cast<unsigned>(size.threads));
+  config.stream = native(stream);
+  cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
+/// Loads a kernel to the current device.
+template <class... Parameters>
+void load_kernel(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes attributes{};
+  cuda_check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)),
+             "cudaFuncGetAttributes");
+}
+
+// What cuda_load_kernels() consists of.
+void load_conversions();
+void load_reductions();
 
 /// The number of thread blocks of a persistent grid: enough to keep the device busy, so that each
 /// block works on many chunks, and no more than there are chunks.

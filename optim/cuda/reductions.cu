@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 8;
+constexpr LaunchSize kOneBlock{1, kThreads};
 // Gradients per launch: the table is a kernel parameter, whose size is limited.
 constexpr int kMostGradients = 1024;
 
@@ -56,7 +57,7 @@ __device__ std::int64_t chunk_numel(std::int64_t numel, std::int64_t first) {
 /// Writes one partial sum per chunk; NaN where an element is not finite.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    sum_chunks(const __grid_constant__ GradientTable table) {
+    sum_chunks(const GradientTable __grid_constant__ table) {
   for (std::int32_t chunk = static_cast<std::int32_t>(blockIdx.x); chunk < table.num_chunks;
        chunk += static_cast<std::int32_t>(gridDim.x)) {
     int low = 0;
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Adds up the chunks of each gradient; one thread block per gradient.
 __global__ void __launch_bounds__(kThreads)
-    sum_gradients(const __grid_constant__ GradientTable table) {
+    sum_gradients(const GradientTable __grid_constant__ table) {
   const auto entry = static_cast<std::int32_t>(blockIdx.x);
   const std::int32_t first = table.entries[entry].first_chunk;
   const std::int32_t last =
@@ -141,28 +142,41 @@ __global__ void __launch_bounds__(kThreads)
 const double* numbers(const ConstBlock& block) { return block.as<double>().data(); }
 
 void launch_squares(const Stream& stream, const GradientTable& table, DType dtype) {
-  const cudaStream_t queue = native(stream);
+  constexpr const char* kWhat = "the sum of squares";
   if (table.num_chunks > 0) {
     const unsigned blocks = persistent_blocks(stream, table.num_chunks, kBlocksPerMultiprocessor);
     const auto kernel = dtype == DType::kFloat32    ? sum_chunks<float>
                         : dtype == DType::kBFloat16 ? sum_chunks<BFloat16>
                                                     : sum_chunks<double>;
-    kernel<<<blocks, kThreads, 0, queue>>>(table);
+    launch_kernel(kWhat, stream, {blocks, kThreads}, kernel, table);
   }
-  sum_gradients<<<static_cast<unsigned>(table.num_entries), kThreads, 0, queue>>>(table);
-  check_launch("the sum of squares");
+  const auto num_gradients = static_cast<unsigned>(table.num_entries);
+  launch_kernel(kWhat, stream, {num_gradients, kThreads}, sum_gradients, table);
 }
 
 template <class T>
 void launch_swap(const Stream& stream, const SwapInput& input) {
   const unsigned blocks =
       persistent_blocks(stream, swap_scratch_numel(input.x.numel), kBlocksPerMultiprocessor);
-  swap_chunks<T><<<blocks, kThreads, 0, native(stream)>>>(
-      input.x.as<T>().data(), input.sum.as<T>().data(), input.x.numel, static_cast<T>(input.size),
-      input.scratch.as<double>().data());
+  launch_kernel("the swap with the mean", stream, {blocks, kThreads}, swap_chunks<T>,
+                input.x.as<T>().data(), input.sum.as<T>().data(), input.x.numel,
+                static_cast<T>(input.size), input.scratch.as<double>().data());
 }
 
 }  // namespace
+
+void load_reductions() {
+  load_kernel(sum_chunks<float>);
+  load_kernel(sum_chunks<double>);
+  load_kernel(sum_chunks<BFloat16>);
+  load_kernel(sum_gradients);
+  load_kernel(raise_flag);
+  load_kernel(decide);
+  load_kernel(note_norm);
+  load_kernel(swap_chunks<float>);
+  load_kernel(swap_chunks<double>);
+  load_kernel(add_up);
+}
 
 void cuda_squares(Stream& stream, const SquaresInput& input) {
   const CudaDeviceScope scope(stream.device().index);
@@ -187,24 +201,21 @@ void cuda_squares(Stream& stream, const SquaresInput& input) {
 
 void cuda_flag(Stream& stream, const ConstBlock& squares, double* flag) {
   const CudaDeviceScope scope(stream.device().index);
-  raise_flag<<<1, kThreads, 0, native(stream)>>>(numbers(squares), squares.numel, flag);
-  check_launch("the search for what is not finite");
+  launch_kernel("the search for what is not finite", stream, kOneBlock, raise_flag,
+                numbers(squares), squares.numel, flag);
 }
 
 void cuda_decision(Stream& stream, const DecisionInput& input) {
   const CudaDeviceScope scope(stream.device().index);
-  decide<<<1, kThreads, 0, native(stream)>>>(numbers(input.squares), input.squares.numel,
-                                             input.rule, input.last_norm, input.flag,
-                                             input.decision);
-  check_launch("the decision about gradients");
+  launch_kernel("the decision about gradients", stream, kOneBlock, decide, numbers(input.squares),
+                input.squares.numel, input.rule, input.last_norm, input.flag, input.decision);
 }
 
 void cuda_norm(Stream& stream, const ConstBlock& squares, double unit, const double* flag,
                double* last_norm) {
   const CudaDeviceScope scope(stream.device().index);
-  note_norm<<<1, kThreads, 0, native(stream)>>>(numbers(squares), squares.numel, unit, flag,
-                                                last_norm);
-  check_launch("the norm of a step");
+  launch_kernel("the norm of a step", stream, kOneBlock, note_norm, numbers(squares), squares.numel,
+                unit, flag, last_norm);
 }
 
 void cuda_swap_with_mean(Stream& stream, const SwapInput& input) {
@@ -216,9 +227,8 @@ void cuda_swap_with_mean(Stream& stream, const SwapInput& input) {
       launch_swap<double>(stream, input);
     }
   }
-  add_up<<<1, kThreads, 0, native(stream)>>>(numbers(input.scratch),
-                                             swap_scratch_numel(input.x.numel), input.squares);
-  check_launch("the swap with the mean");
+  launch_kernel("the swap with the mean", stream, kOneBlock, add_up, numbers(input.scratch),
+                swap_scratch_numel(input.x.numel), input.squares);
 }
 
 }  // namespace gossamer

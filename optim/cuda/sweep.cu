@@ -4,16 +4,10 @@
 
 #include <optional>
 
+#include "optim/cuda/every_rule.hpp"
 #include "optim/cuda/launch.cuh"
 #include "optim/cuda/sweep_table.hpp"
 #include "optim/cuda_kernels.hpp"
-#include "optim/rules/accum_adam.hpp"
-#include "optim/rules/adam.hpp"
-#include "optim/rules/extra.hpp"
-#include "optim/rules/qadam.hpp"
-#include "optim/rules/qg_sgd.hpp"
-#include "optim/rules/sgd.hpp"
-#include "optim/rules/tracker.hpp"
 
 namespace gossamer {
 namespace {
@@ -24,7 +18,7 @@ constexpr int kBlocksPerMultiprocessor = 4;
 
 template <class Rule, class T, class G, Phase kPhase>
 __global__ void __launch_bounds__(kSweepThreads, kBlocksPerMultiprocessor)
-    sweep_kernel(const __grid_constant__ typename SweepLaunches<Rule, T, G>::Table table) {
+    sweep_kernel(const typename SweepLaunches<Rule, T, G>::Table __grid_constant__ table) {
   const bool applies = table.decision == nullptr || table.decision->apply != 0;
   const T scale = table.decision == nullptr ? T{1} : static_cast<T>(table.decision->factor);
   for (std::int32_t chunk = static_cast<std::int32_t>(blockIdx.x); chunk < table.num_chunks;
@@ -40,12 +34,11 @@ __global__ void __launch_bounds__(kSweepThreads, kBlocksPerMultiprocessor)
 template <class Rule, class T, class G>
 void launch_table(const Stream& stream, Phase phase,
                   const typename SweepLaunches<Rule, T, G>::Table& table) {
-  const unsigned blocks = persistent_blocks(stream, table.num_chunks, kBlocksPerMultiprocessor);
-  const cudaStream_t queue = native(stream);
+  const LaunchSize size{persistent_blocks(stream, table.num_chunks, kBlocksPerMultiprocessor),
+                        kSweepThreads};
   with_phase<Rule>(phase, [&]<Phase kPhase>() {
-    sweep_kernel<Rule, T, G, kPhase><<<blocks, kSweepThreads, 0, queue>>>(table);
+    launch_kernel("a sweep", stream, size, sweep_kernel<Rule, T, G, kPhase>, table);
   });
-  check_launch("a sweep");
 }
 
 template <class Rule, class T, class G = T>
@@ -73,6 +66,21 @@ void sweep_some_inboxes(const Rule& rule, const Stream& stream, const BlockUpdat
       break;
   }
   throw std::logic_error("cuda_sweep: parameters must be float32 or float64");
+}
+
+template <class Rule, class T, class G = T>
+void load_typed() {
+  for (const Phase phase : Rule::kPhases) {
+    // nvcc wants a lambda that is no function pointer.
+    with_phase<Rule>(phase, [&]<Phase kPhase>() { load_kernel(sweep_kernel<Rule, T, G, kPhase>); });
+  }
+}
+
+template <class Rule>
+void load_sweeps() {
+  load_typed<Rule, float>();
+  load_typed<Rule, float, BFloat16>();
+  load_typed<Rule, double>();
 }
 
 /// Memory for work given to a stream while this object lives.
@@ -117,26 +125,16 @@ void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inb
   cuda_sweep(NoRule{}, stream, update);
 }
 
-// One line for every rule of optim/registry.cpp.
-template void cuda_sweep(const PlainRule&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const MomentumRule<false>&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const MomentumRule<true>&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const AdamRule<Decay::kCoupled>&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const AdamRule<Decay::kDecoupled>&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const AccumAdamRule<Decay::kCoupled>&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const AccumAdamRule<Decay::kDecoupled>&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const QAdamRule&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const QuasiGlobalRule&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const TrackerRule&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const ExtraRule<PlainRule>&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const ExtraRule<MomentumRule<false>>&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const ExtraRule<MomentumRule<true>>&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const ExtraRule<AdamRule<Decay::kCoupled>>&, Stream&, const BlockUpdate&);
-template void cuda_sweep(const ExtraRule<AdamRule<Decay::kDecoupled>>&, Stream&,
-                         const BlockUpdate&);
-template void cuda_sweep(const ExtraRule<AccumAdamRule<Decay::kCoupled>>&, Stream&,
-                         const BlockUpdate&);
-template void cuda_sweep(const ExtraRule<AccumAdamRule<Decay::kDecoupled>>&, Stream&,
-                         const BlockUpdate&);
+void cuda_load_kernels(Stream& stream) {
+  const CudaDeviceScope scope(stream.device().index);
+  load_conversions();
+  load_reductions();
+  load_sweeps<NoRule>();
+#define GOSSAMER_LOAD_SWEEPS_OF(rule) load_sweeps<rule>();
+  GOSSAMER_FOR_EVERY_RULE(GOSSAMER_LOAD_SWEEPS_OF)
+}
+
+#define GOSSAMER_SWEEP_OF(rule) template void cuda_sweep(const rule&, Stream&, const BlockUpdate&);
+GOSSAMER_FOR_EVERY_RULE(GOSSAMER_SWEEP_OF)
 
 }  // namespace gossamer

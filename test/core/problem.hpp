@@ -143,6 +143,7 @@ inline void train_step(const Problem& problem, ToyModel& model, int rank, int st
     random.shuffle(std::span(order));
   }
   const auto gradient = std::make_shared<std::vector<double>>();
+  model.fetch();
   model.stream().run([&problem, &model, gradient, rank, step] {
     *gradient = gradient_at(model.values_now(), rank, step);
     if (problem.rounds_gradients) {
@@ -172,6 +173,7 @@ Trajectory run_pipeline_on(const Problem& problem, const MakeDevice& make_device
           train_step(problem, model, world.rank, step);
           auto& values =
               trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(world.rank)];
+          model.fetch();
           model.stream().run([&model, &values] { values = model.values_now(); });
         }
         model.pipeline().drain();

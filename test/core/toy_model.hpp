@@ -84,6 +84,7 @@ class ToyModel {
       offsets_.push_back(num_values_);
       num_values_ += info.numel();
       gradients_.push_back(stream_->allocate(info.numel(), info.dtype));
+      host_gradients_.push_back(mirror_of(gradients_.back().block()));
     }
     write(initial);
     pipeline_ = std::make_unique<Pipeline>(communicator, std::move(config), infos_, plan,
@@ -115,20 +116,30 @@ class ToyModel {
   }
 
   [[nodiscard]] std::vector<double> values() const {
+    fetch();
     stream_->synchronize();
     return values_now();
   }
 
-  /// The values of this moment; call it as work on the stream. Throws std::logic_error if a
-  /// bfloat16 model is not the rounded copy of its parameters.
+  /// Copies the values to the host, as work on the stream. Does nothing where they are there.
+  void fetch() const {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      copy(host_parameters_[i], parameters_[i]);
+      copy(host_rounded_[i], rounded_[i]);
+    }
+  }
+
+  /// The values of this moment, or of the last fetch() where the host does not reach them; call it
+  /// as work on the stream. Throws std::logic_error if a bfloat16 model is not the rounded copy of
+  /// its parameters.
   [[nodiscard]] std::vector<double> values_now() const {
     std::vector<double> all;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const std::vector<double> values = read_block(parameters_[i]);
+      const std::vector<double> values = read_block(host_parameters_[i]);
       if (rounded_[i].data != nullptr) {
         for (std::size_t e = 0; e < values.size(); ++e) {
           const BFloat16 expected = rounded_to_bfloat16(static_cast<float>(values[e]));
-          if (rounded_[i].as<BFloat16>()[e] == expected) continue;
+          if (host_rounded_[i].as<BFloat16>()[e] == expected) continue;
           throw std::logic_error(concat("p", i, " and its rounded copy differ in element ", e));
         }
       }
@@ -141,17 +152,22 @@ class ToyModel {
     stream_->synchronize();
     for (std::size_t i = 0; i < infos_.size(); ++i) {
       const auto values = part(all, static_cast<std::int64_t>(i));
-      write_block(parameters_[i], values);
-      if (rounded_[i].data != nullptr) write_block(rounded_[i], values);
+      write_block(host_parameters_[i], values);
+      copy(parameters_[i], host_parameters_[i]);
+      if (rounded_[i].data == nullptr) continue;
+      write_block(host_rounded_[i], values);
+      copy(rounded_[i], host_rounded_[i]);
     }
   }
 
   /// Offers one parameter its part of a flat gradient, which is written as work on the stream.
   void offer(std::int64_t index, std::shared_ptr<const std::vector<double>> flat_gradient) {
     const Block gradient = gradients_[static_cast<std::size_t>(index)].block();
-    stream_->run([this, index, gradient, all = std::move(flat_gradient)] {
-      write_block(gradient, part(*all, index));
+    const Block on_host = host_gradients_[static_cast<std::size_t>(index)];
+    stream_->run([this, index, on_host, all = std::move(flat_gradient)] {
+      write_block(on_host, part(*all, index));
     });
+    copy(gradient, on_host);
     pipeline_->gradient_ready(index, gradient);
   }
   void offer(std::int64_t index, std::span<const double> flat_gradient) {
@@ -171,17 +187,31 @@ class ToyModel {
     std::vector<ParameterMemory> memory = memory_of(plan, *stream_);
     parameters_.resize(infos_.size());
     rounded_.resize(infos_.size());
+    host_parameters_.resize(infos_.size());
+    host_rounded_.resize(infos_.size());
     for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
       for (const BucketEntry& entry : plan.buckets[b].entries) {
         const auto place = static_cast<std::size_t>(entry.parameter);
         const std::int64_t numel = infos_[place].numel();
         parameters_[place] = part_of(memory[b].parameters.block(), entry.offset, numel);
+        host_parameters_[place] = mirror_of(parameters_[place]);
         if (plan.buckets[b].has_master()) {
           rounded_[place] = part_of(memory[b].rounded.block(), entry.offset, numel);
+          host_rounded_[place] = mirror_of(rounded_[place]);
         }
       }
     }
     return memory;
+  }
+
+  /// The block itself where the host reaches it, else host memory of the same size.
+  Block mirror_of(const Block& block) {
+    if (stream_->on_host()) return block;
+    mirrors_.push_back(stream_->allocate_host(block.numel, block.dtype));
+    return mirrors_.back().block();
+  }
+  void copy(const Block& to, const ConstBlock& from) const {
+    if (to.data != from.data) stream_->copy(to, from);
   }
 
   [[nodiscard]] std::span<const double> part(std::span<const double> all, std::int64_t i) const {
@@ -199,6 +229,11 @@ class ToyModel {
   /// Null data: there is none.
   std::vector<Block> rounded_;
   std::vector<Buffer> gradients_;
+  /// Of parameters_, rounded_ and gradients_, as mirror_of().
+  std::vector<Block> host_parameters_;
+  std::vector<Block> host_rounded_;
+  std::vector<Block> host_gradients_;
+  std::vector<Buffer> mirrors_;
   std::unique_ptr<Pipeline> pipeline_;
 };
 

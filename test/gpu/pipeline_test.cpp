@@ -42,7 +42,7 @@ class GpuDevice {
   explicit GpuDevice(Communicator& host)
       : staged_(make_staged_communicator(
             host, make_stream({DeviceType::kCuda, 0}, StreamPriority::kHigh))),
-        compute_(stream_on_pinned_memory()) {}
+        compute_(make_stream({DeviceType::kCuda, 0})) {}
   [[nodiscard]] Communicator& communicator() { return *staged_; }
   [[nodiscard]] Stream* stream() { return compute_.get(); }
 

@@ -1,5 +1,5 @@
-// Device memory and pinned memory. The host cannot read or write device memory while no work of the
-// device runs: the pages are protected.
+// Device memory and pinned memory. Of the times in which no work of the device runs, the host
+// cannot read or write device memory in every eighth: the pages are protected.
 
 #include "test/gpu/standin/standin.hpp"
 
@@ -18,6 +18,8 @@ constexpr std::size_t kArenaBytes = std::size_t{512} << 20;
 constexpr std::size_t kAlignment = 512;
 // As a float of any size, NaN.
 constexpr int kNoValue = 0xFF;
+// Protecting the pages takes longer than most work of the device.
+constexpr int kProtectEvery = 8;
 
 class Memory {
  public:
@@ -65,16 +67,17 @@ class Memory {
 
   void open() {
     const std::lock_guard lock(access_mutex_);
-    if (num_accesses_++ == 0) protect(PROT_READ | PROT_WRITE);
+    if (num_accesses_++ == 0 && is_protected_) protect(PROT_READ | PROT_WRITE);
   }
   void close() {
     const std::lock_guard lock(access_mutex_);
-    if (--num_accesses_ == 0) protect(PROT_NONE);
+    if (--num_accesses_ == 0 && ++num_idle_ % kProtectEvery == 0) protect(PROT_NONE);
   }
 
  private:
   void protect(int access) {
     if (mprotect(arena_, kArenaBytes, access) != 0) fail("mprotect() has failed");
+    is_protected_ = access == PROT_NONE;
   }
 
   static void forget_values(char* data, std::size_t bytes) {
@@ -127,6 +130,8 @@ class Memory {
   std::map<char*, std::size_t> pinned_;
   std::mutex access_mutex_;
   int num_accesses_ = 0;  // guarded by access_mutex_
+  int num_idle_ = 0;      // likewise
+  bool is_protected_ = true;
 };
 
 /// Lives until the process ends, because threads of streams do.

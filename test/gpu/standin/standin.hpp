@@ -6,9 +6,8 @@
 //   - A stream is a thread, which sometimes is late. Events alone give an order between streams.
 //   - The threads of a thread block are fibres. They run in a random order, and each runs until it
 //     comes to a barrier. The blocks of a launch run one after another, in a random order.
-//   - Device memory is out of the host's reach while no kernel and no copy runs. New and freed
-//   memory
-//     is NaN.
+//   - Device memory is out of the host's reach while no kernel and no copy runs, every eighth time.
+//     New and freed memory is NaN.
 //   - A copy from or to pageable memory, and a copy within the host, waits until it is done.
 //   - cudaFree() and cudaFreeHost() take effect when the work given before is done.
 //   - One thread calls the host functions of all streams. The process ends if a host function calls

@@ -22,10 +22,16 @@ class CudaStandinDeathTest : public testing::Test {
 };
 
 TEST_F(CudaStandinDeathTest, KeepsDeviceMemoryOutOfTheHostsReach) {
-  CudaStream stream({});
-  const Buffer memory = stream.allocate(4, DType::kFloat32);
-  stream.synchronize();
-  EXPECT_DEATH(memory.block().as<float>()[0] = 1.0F, "");
+  EXPECT_DEATH(
+      {
+        CudaStream stream({});
+        for (int i = 0; i < 8; ++i) {
+          const Buffer memory = stream.allocate(4, DType::kFloat32);
+          stream.synchronize();
+          memory.block().as<float>()[0] = 1.0F;
+        }
+      },
+      "");
 }
 
 TEST_F(CudaStandinDeathTest, EndsAProcessWhoseHostFunctionCallsCuda) {

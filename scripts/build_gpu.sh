@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # scripts/build_gpu.sh pack [FOLDER]
+# scripts/build_gpu.sh bundle [FILE]
 # scripts/build_gpu.sh [--deps FOLDER] [--test] [cmake arguments...]
 #
 # Builds for GPUs on a machine where nothing can be installed or downloaded: it needs torch 2.11,
@@ -9,6 +10,9 @@
 #   pack     on a Debian 12 with a network: fetches the other packages that the build needs and
 #            unpacks them into FOLDER (build/gpu-deps, 29 MB); nothing is installed. Take the
 #            project with that folder to the other machine.
+#   bundle   packs what a build with CUDA has made (BUILD names its folder) into FILE
+#            (build/gossamer-gpu.tar.xz): the program, the tests for GPUs, Open MPI and the other
+#            libraries, for a machine that has a driver, the same torch, and nothing else.
 #   (else)   builds into build/gpu. Without FOLDER what the machine has is used. MPI is used if
 #            there is one; without it ranks are threads of one process. --test runs the tests,
 #            those labelled gpu too.
@@ -53,7 +57,62 @@ pack() {
     "    scripts/build_gpu.sh --deps ${1} --test"
 }
 
+# libraries_of FILE...: the shared libraries that they load, apart from those of torch and of the C
+# and C++ compilers, which the other machine's torch needs itself.
+libraries_of() {
+  ldd "$@" | awk '$2 == "=>" && $3 ~ "^/" { print $3 }' | sort -u |
+    grep -Ev '/(torch|nvidia)/|/lib(c|m|dl|rt|util|pthread|gcc_s|stdc[+][+])[.]so' || true
+}
+
+# Open MPI's plug-ins, apart from those of networks whose libraries the bundle lacks.
+bundle_mpi() {
+  local root=$1 base plugins plugin needed
+  base=$(dirname -- "$(readlink -f -- "$(ldd "$root/bin/gossamer" | awk '$1 ~ "^libmpi[.]so" { print $3 }')")")
+  plugins=$base/openmpi/lib/openmpi3
+  [[ -d $plugins ]] || die "build_gpu.sh bundle: $plugins is not there; Debian's Open MPI is needed (openmpi-bin)."
+  mkdir -p "$root"/openmpi/{bin,etc,share,lib/openmpi3,lib/pmix}
+  cp -L -- "$(command -v orted)" "$root/openmpi/bin/"
+  cp -L -- "$(command -v mpirun)" "$root/openmpi/bin/mpirun"
+  for plugin in "$plugins"/*.so; do
+    needed=$(libraries_of "$plugin" | grep -E 'libuc[pst]|libfabric|libpsm|libibverbs|librdmacm|libnl' || true)
+    [[ -n $needed ]] || cp -L -- "$plugin" "$root/openmpi/lib/openmpi3/"
+  done
+  for plugin in /usr/lib/x86_64-linux-gnu/pmix2/lib/pmix/*.so; do cp -L -- "$plugin" "$root/openmpi/lib/pmix/"; done
+  cp -rL -- /usr/share/openmpi/. "$root/openmpi/share/"
+  cp -rL -- /etc/openmpi/. "$root/openmpi/etc/"
+}
+
+bundle() {
+  local archive=$1 build=${BUILD:-} work root program
+  [[ -n $build ]] || build=$([[ -x build/gpu/test/test_gpu ]] && echo build/gpu || echo build/release)
+  [[ -x $build/test/test_gpu ]] || die "build_gpu.sh bundle: $build has no test_gpu. Type: scripts/build.sh release -DGOSSAMER_CUDA=ON"
+  work=$(mktemp -d)
+  # shellcheck disable=SC2064
+  trap "rm -rf -- '$work'" EXIT
+  root=$work/gossamer-gpu
+  mkdir -p "$root"/{bin,lib,configs,scripts,data}
+  for program in "$build"/{gossamer,libgossamer_torch_cuda.so} "$build"/test/test_{gpu,gpu_torch,nccl_ranks}; do
+    [[ ! -e $program ]] || cp -- "$program" "$root/bin/"
+  done
+  if ldd "$root/bin/gossamer" | grep -q 'libmpi[.]so'; then bundle_mpi "$root"; fi
+  local files=("$root"/bin/* "$root"/openmpi/bin/* "$root"/openmpi/lib/*/*.so)
+  libraries_of "${files[@]}" | while read -r library; do cp -L -- "$library" "$root/lib/"; done
+  strip --strip-unneeded "$root"/bin/* "$root"/openmpi/bin/* "$root"/lib/*.so* "$root"/openmpi/lib/*/*.so 2>/dev/null || true
+  cp -- configs/gpt_124m.yaml configs/reference.yaml "$root/configs/"
+  cp -- scripts/{measure_gpu.sh,bundle_env.sh,lib.sh,mpi_env.sh,gpu_peer.py,peer_step.py} "$root/scripts/"
+  # Any text does: what is measured is time.
+  cat -- core/*.?pp core/*/*.?pp optim/*.?pp comm/*.?pp apps/*/*.?pp docs/*.md >"$root/data/text.txt"
+  mkdir -p "$(dirname -- "$archive")"
+  tar -C "$work" -cJf "$archive" gossamer-gpu
+  say "build_gpu: $(du -h "$archive" | cut -f1) in $archive. On the machine with the GPU, type:" \
+    "    tar xf $(basename -- "$archive") && gossamer-gpu/scripts/measure_gpu.sh FOLDER"
+}
+
 show_help "$@"
+if [[ ${1:-} == bundle ]]; then
+  bundle "${2:-build/gossamer-gpu.tar.xz}"
+  exit 0
+fi
 if [[ ${1:-} == pack ]]; then
   pack "${2:-build/gpu-deps}"
   exit 0

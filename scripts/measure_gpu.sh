@@ -1,156 +1,284 @@
 #!/usr/bin/env bash
-# scripts/measure_gpu.sh FOLDER [PART...]
+# scripts/measure_gpu.sh [--dry-run] FOLDER [PART...]
 #
-# Everything that docs/gpu.md has a figure for, on this machine's GPU: build first (scripts/build.sh
-# release, or scripts/build_gpu.sh). Each part leaves its output in FOLDER/PART.log; a part that
-# fails does not stop the others, and the last lines say which did.
+# Everything that docs/gpu.md has a figure for, on this machine's GPU. It works from a build
+# (scripts/build.sh release, or scripts/build_gpu.sh) and from an unpacked bundle
+# (scripts/build_gpu.sh bundle). Each part takes at most 9 minutes. A command that takes longer than
+# its limit shows the stacks of its threads and is ended; it does not stop the others. Each part
+# leaves its output in FOLDER/PART.log and a line for each command in FOLDER/table.txt.
 #
-#   tests       ctest -L gpu; several NCCL ranks on one GPU print what communicators cost
-#   sanitizer   the same tests under compute-sanitizer
+#   first       driver, versions, one run on text, tests of streams
+#   tests       tests of kernels, of the pipeline, and of LibTorch's part
+#   nccl        tests of NCCL; several ranks on one GPU print what communicators cost
+#   sanitizer   tests under compute-sanitizer
 #   golden      recorded runs replayed on the GPU; only if GOLDEN names a folder of cases
 #   kernels     bench kernel: accum_adamw and others, float32 and bfloat16
-#   peers       the same work by PyTorch (scripts/gpu_peer.py)
-#   train       a gpt of 124 million parameters: gossamer with 1 and 2 ranks, with and without a
-#               graph, and PyTorch with fused AdamW, compiled or not
+#   peers       the same work by PyTorch (scripts/gpu_peer.py), and its training of a gpt
+#   train       a gpt of 124 million parameters on one rank, with and without a graph
+#   two         the same on two ranks that share the GPU
 #   profile     ncu: bandwidth of the sweep kernel
 #
 # Of the training runs, FOLDER gets the metrics (one_bf16_false.jsonl, ...) and no models.
 #
-# BATCH sets the gpt's batch size (32), STEPS its steps (60), BUILD the build folder.
+# BATCH sets the gpt's batch size (32), STEPS its steps (60), BUILD the build folder, BUDGET the seconds
+# of a part (540). --dry-run prints the commands with their limits in seconds, and runs nothing.
 set -uo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
 source "$root/scripts/lib.sh"
-cd -- "$root" || exit
 # shellcheck source=scripts/mpi_env.sh
 source "$root/scripts/mpi_env.sh"
+dry=no
+if [[ ${1:-} == --dry-run ]]; then
+  dry=yes
+  shift
+fi
 case ${1:-} in
   '' | -h | --help)
     sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
     exit $((${#1} > 0 ? 0 : 1))
     ;;
 esac
+all_parts=(first tests nccl sanitizer golden kernels peers train two profile)
 folder=$1
 shift
 parts=("$@")
-((${#parts[@]} > 0)) || parts=(tests sanitizer golden kernels peers train profile)
-build=${BUILD:-build/release}
-[[ -n ${BUILD:-} || -x $build/gossamer || ! -x build/gpu/gossamer ]] || build=build/gpu
-gossamer=$build/gossamer
-batch=${BATCH:-32}
-steps=${STEPS:-60}
-[[ -x $gossamer ]] || die "measure_gpu.sh: $gossamer is not there. Type: scripts/build.sh release"
-# As the program itself does: streams that wait for each other need queues of their own.
-export CUDA_DEVICE_MAX_CONNECTIONS=32
-nvidia-smi -L >/dev/null 2>&1 || die "measure_gpu.sh: this machine has no GPU, or no driver for it"
-mkdir -p "$folder"
-nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv >"$folder/gpu.txt"
-python=$(command -v "${PYTHON:-python3}")
+((${#parts[@]} > 0)) || parts=("${all_parts[@]}")
+for part in "${parts[@]}"; do
+  [[ " ${all_parts[*]} " == *" $part "* ]] || die "measure_gpu.sh: there is no part $part"
+done
 
-# Prints a command, then what it says.
-try() {
+python=$(command -v "${PYTHON:-python3}")
+if [[ -x $root/bin/gossamer ]]; then
+  bundle=$root
+  # shellcheck source=scripts/bundle_env.sh
+  [[ $dry == yes ]] || source "$root/scripts/bundle_env.sh"
+  gossamer=$bundle/bin/gossamer
+  test_programs=$bundle/bin
+  mpirun=$bundle/openmpi/bin/mpirun
+else
+  build=${BUILD:-$root/build/release}
+  [[ -n ${BUILD:-} || -x $build/gossamer || ! -x $root/build/gpu/gossamer ]] || build=$root/build/gpu
+  gossamer=$build/gossamer
+  test_programs=$build/test
+  mpirun=$(command -v mpirun || true)
+  with_libraries() { "$@"; }
+  [[ $dry == yes || -x $gossamer ]] || die "measure_gpu.sh: $gossamer is not there. Type: scripts/build.sh release"
+fi
+# As the program itself does: streams that wait for each other need queues of their own.
+export CUDA_DEVICE_MAX_CONNECTIONS=32 PYTHONUNBUFFERED=1
+work=$(mktemp -d)
+trap 'rm -rf -- "$work"' EXIT
+if [[ $dry == no ]]; then
+  nvidia-smi -L >/dev/null 2>&1 || die "measure_gpu.sh: this machine has no GPU, or no driver for it"
+  mkdir -p "$folder"
+  folder=$(cd -- "$folder" && pwd)
+fi
+cd -- "$root" || exit
+
+# A part's seconds. The last 30 are for stacks.
+budget=${BUDGET:-540}
+failures=0
+
+# all_below PID: it, and the processes that it has started.
+all_below() {
+  local child
+  echo "$1"
+  for child in $(pgrep -P "$1"); do all_below "$child"; done
+}
+
+# Where the threads of a process are, as far as this machine can tell.
+show_stacks() {
+  local debugger thread
+  printf '\nprocess %s: %s\n' "$1" "$(tr '\0' ' ' <"/proc/$1/cmdline")"
+  for debugger in cuda-gdb gdb; do
+    has "$debugger" || continue
+    timeout 25 "$debugger" -p "$1" -batch -ex 'set pagination off' -ex 'thread apply all bt 16' && return
+  done
+  for thread in "/proc/$1"/task/*; do
+    printf '%s: waits in %s\n' "$(cat "$thread/comm")" "$(cat "$thread/wchan" 2>/dev/null)"
+  done
+}
+
+# limited SECONDS NAME COMMAND...: in a process group of its own.
+limited() {
+  local seconds=$1 name=$2 begin=$SECONDS pid code process
+  shift 2
+  if [[ $dry == yes ]]; then
+    printf '%4d s  %s: %s\n' "$seconds" "$name" "$*"
+    return
+  fi
+  local left=$((budget - (SECONDS - part_began) - 30))
+  if ((left < 5)); then
+    printf '%-34s left out: the part has no time left\n' "$name" >>"$folder/table.txt"
+    failures=$((failures + 1))
+    return
+  fi
+  ((seconds <= left)) || seconds=$left
   printf '\n$ %s\n' "$*"
-  "$@"
+  set -m
+  ("$@") >"$work/out" 2>&1 &
+  pid=$!
+  set +m
+  while kill -0 "$pid" 2>/dev/null && ((SECONDS - begin < seconds)); do sleep 0.2; done
+  if kill -0 "$pid" 2>/dev/null; then
+    for process in $(all_below "$pid"); do
+      [[ $(readlink "/proc/$process/exe") != */bash ]] && show_stacks "$process" >>"$work/out" 2>&1
+    done
+    kill -TERM -- "-$pid" 2>/dev/null
+    sleep 2
+    kill -KILL -- "-$pid" 2>/dev/null
+    wait "$pid" 2>/dev/null
+    code='too long'
+  else
+    wait "$pid"
+    code=$?
+  fi
+  [[ $code == 0 ]] || failures=$((failures + 1))
+  cat -- "$work/out"
+  printf '%-34s %-8s %4d s\n' "$name" "$code" $((SECONDS - begin)) | tee -a "$folder/table.txt"
+}
+# As `limited`, with the libraries of a bundle.
+ours() { limited "$1" "$2" with_libraries "${@:3}"; }
+# on_ranks SECONDS NAME RANKS COMMAND...
+on_ranks() {
+  if [[ -z $mpirun ]]; then
+    say "$2: left out, there is no mpirun"
+    return
+  fi
+  ours "$1" "$2" "$mpirun" -x LD_LIBRARY_PATH -n "${@:3}"
+}
+
+first() {
+  limited 20 driver nvidia-smi
+  limited 40 torch "$python" -c 'import torch; print(torch.__version__, torch.version.cuda)'
+  ours 30 version "$gossamer" --version
+  ours 60 streams "$test_programs/test_gpu" --gtest_filter='CudaStream*'
+  ours 90 one_run "$gossamer" train configs/gpt_124m.yaml "data.path=$work/text.txt" model.layers=2 \
+    model.d_model=128 model.heads=4 data.context=64 data.batch_size=4 run.steps=40 log.eval_every=0 \
+    "run.output_dir=$work/first" --overwrite --ranks 1
 }
 
 tests() {
-  local failed=0
-  try ctest --test-dir "$build" -L gpu --output-on-failure --timeout 300 || failed=1
-  # Their output is of interest when they pass, too.
-  try ctest --test-dir "$build" -R nccl_ranks -V || failed=1
-  return $failed
+  local name
+  ours 100 kernels "$test_programs/test_gpu" --gtest_filter='Kernels.*'
+  for name in StagedExchangesConform FollowsTheRecursion AveragesGradients EndsWhenAGradientIsNotFinite; do
+    ours 60 "pipeline_$name" "$test_programs/test_gpu" --gtest_filter="Pipeline.$name"
+  done
+  ours 100 torch_tests "$test_programs/test_gpu_torch"
+}
+
+nccl() {
+  ours 90 nccl_library "$test_programs/test_gpu" --gtest_filter='Nccl*'
+  on_ranks 120 nccl_2 2 "$test_programs/test_nccl_ranks"
+  on_ranks 120 nccl_4 4 "$test_programs/test_nccl_ranks"
 }
 
 sanitizer() {
-  local failed=0 tool
-  for tool in memcheck racecheck; do
-    # With a time limit: under a tool that lets kernels run one after another only, streams that wait
-    # for each other would do so for ever. Calls that fail on purpose are the tests' own business.
-    local options=(--tool "$tool" --error-exitcode 1)
-    [[ $tool != memcheck ]] || options+=(--report-api-errors no)
-    try timeout 600 compute-sanitizer "${options[@]}" "$build/test/test_gpu" \
-      --gtest_filter='Kernels.*:CudaStream*:Pipeline.AveragesGradients' || failed=1
-  done
-  return $failed
+  local filter='Kernels.[CS]*:CudaStream*'
+  # Under a tool that lets kernels run one after another only, streams that wait for each other would
+  # do so for ever. Calls that fail on purpose are the tests' own business.
+  ours 120 memcheck compute-sanitizer --tool memcheck --error-exitcode 9 --report-api-errors no \
+    "$test_programs/test_gpu" --gtest_filter="$filter"
+  ours 120 racecheck compute-sanitizer --tool racecheck --error-exitcode 9 "$test_programs/test_gpu" \
+    --gtest_filter='Kernels.S*'
+  ours 90 initcheck compute-sanitizer --tool initcheck --error-exitcode 9 "$test_programs/test_gpu" \
+    --gtest_filter='Kernels.[CS]*'
+  ours 150 memcheck_sweep compute-sanitizer --tool memcheck --error-exitcode 9 "$test_programs/test_gpu" \
+    --gtest_filter=Kernels.UpdateLikeProcessors
 }
 
 golden() {
-  local failed=0 recorded count=0
-  for recorded in "${GOLDEN:?names no folder of recorded runs}"/*/; do
-    count=$((count + 1))
-    try "$gossamer" replay "$recorded" --device cuda || failed=1
+  local recorded
+  for recorded in "${GOLDEN:-}"/*/; do
+    [[ ! -d $recorded ]] || ours 19 "golden_$(basename "$recorded")" "$gossamer" replay "$recorded" --device cuda
   done
-  ((count > 0)) || failed=1
-  return $failed
 }
 
 kernels() {
-  local failed=0 optimizer parameters
+  local optimizer parameters
   for parameters in float32 bfloat16; do
     for optimizer in accum_adamw adamw sgd; do
-      try "$gossamer" bench kernel --device cuda --optimizer "$optimizer" --buckets 200 \
-        --parameters "$parameters" --json || failed=1
+      ours 70 "kernel_${optimizer}_$parameters" "$gossamer" bench kernel --device cuda --optimizer "$optimizer" \
+        --buckets 200 --parameters "$parameters" --json
     done
   done
   # As one would with many small parameters, and with buckets that the cache holds.
-  try "$gossamer" bench kernel --device cuda --bucket-mib 1 --buckets 400 --json || failed=1
-  return $failed
+  ours 70 kernel_small "$gossamer" bench kernel --device cuda --bucket-mib 1 --buckets 400 --json
 }
 
-peers() { try "$python" scripts/gpu_peer.py sweep; }
+peers() {
+  limited 120 peer_sweep "$python" scripts/gpu_peer.py sweep
+  limited 120 peer_train "$python" scripts/gpu_peer.py train --batch "${BATCH:-32}"
+  limited 240 peer_train_compiled "$python" scripts/gpu_peer.py train --batch "${BATCH:-32}" --compile
+}
 
-train() {
-  local failed=0 runs text
-  # Models of half a gigabyte each, which the figures do not need.
-  runs=$(mktemp -d)
-  text=$runs/text.txt
-  # Any text does: what is measured is time.
-  cat -- core/*.?pp core/*/*.?pp optim/*.?pp comm/*.?pp apps/*/*.?pp docs/*.md >"$text"
-  local config=configs/gpt_124m.yaml
-  local common=("run.steps=$steps" "data.path=$text" "data.batch_size=$batch" train.grad_clip=none
-    log.eval_every=0)
-  local precision graph
-  for precision in bf16 bf16_parameters; do
-    for graph in false true; do
-      try "$gossamer" train "$config" "${common[@]}" "device.precision=$precision" \
-        "device.graph=$graph" "run.output_dir=$runs/one_${precision}_$graph" --overwrite --ranks 1 || failed=1
-    done
-    if ! has mpirun; then
-      say "two ranks on one GPU: left out, there is no mpirun"
-      continue
-    fi
-    try mpirun -n 2 "$gossamer" train "$config" "${common[@]}" "device.precision=$precision" \
-      device.share=true "run.output_dir=$runs/two_$precision" --overwrite || failed=1
-  done
+# gpt NAME PRECISION OVERRIDE...: a command of training, without its launcher.
+gpt() {
+  command=("$gossamer" train configs/gpt_124m.yaml "data.path=$work/text.txt" "run.steps=${STEPS:-60}"
+    "data.batch_size=${BATCH:-32}" train.grad_clip=none log.eval_every=0 "device.precision=$2"
+    "run.output_dir=$work/$1" --overwrite "${@:3}")
+}
+
+# Models of half a gigabyte each stay behind: the figures do not need them.
+keep_metrics() {
   local metrics
-  for metrics in "$runs"/*/metrics.jsonl; do
+  for metrics in "$work"/*/metrics.jsonl; do
     [[ ! -e $metrics ]] || cp -- "$metrics" "$folder/$(basename "${metrics%/*}").jsonl"
   done
-  rm -rf -- "$runs"
-  try "$python" scripts/gpu_peer.py train --batch "$batch" || failed=1
-  try "$python" scripts/gpu_peer.py train --batch "$batch" --compile || failed=1
-  return $failed
+}
+
+train() {
+  local precision graph command
+  for precision in bf16 bf16_parameters; do
+    for graph in false true; do
+      gpt "one_${precision}_$graph" "$precision" "device.graph=$graph" --ranks 1
+      ours 120 "gpt_one_${precision}_$graph" "${command[@]}"
+    done
+  done
+  keep_metrics
+}
+
+two() {
+  local precision command
+  for precision in bf16 bf16_parameters; do
+    gpt "two_$precision" "$precision" device.share=true
+    on_ranks 180 "gpt_two_$precision" 2 "${command[@]}"
+  done
+  keep_metrics
 }
 
 profile() {
-  try ncu --clock-control none --kernel-name regex:sweep_kernel --launch-skip 400 --launch-count 8 \
+  ours 240 ncu ncu --clock-control none --kernel-name regex:sweep_kernel --launch-skip 100 --launch-count 6 \
     --metrics gpu__time_duration.sum,dram__bytes.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,launch__registers_per_thread,sm__warps_active.avg.pct_of_peak_sustained_active \
-    "$gossamer" bench kernel --device cuda --buckets 200 --cycles 1
+    "$gossamer" bench kernel --device cuda --buckets 60 --cycles 1
 }
 
+# Any text does: what is measured is time.
+if [[ -e $root/data/text.txt ]]; then
+  cp -- "$root/data/text.txt" "$work/text.txt"
+else
+  cat -- core/*.?pp core/*/*.?pp optim/*.?pp comm/*.?pp apps/*/*.?pp docs/*.md >"$work/text.txt"
+fi
 failed=()
 for part in "${parts[@]}"; do
-  case $part in
-    tests | sanitizer | golden | kernels | peers | train | profile) ;;
-    *) die "measure_gpu.sh: there is no part $part" ;;
-  esac
   if [[ $part == golden && -z ${GOLDEN:-} ]]; then
     say "golden: left out, GOLDEN names no folder"
     continue
   fi
   say "$part"
-  "$part" >"$folder/$part.log" 2>&1 || failed+=("$part")
+  part_began=$SECONDS
+  failures=0
+  if [[ $dry == yes ]]; then
+    "$part"
+    continue
+  fi
+  printf '%s\n' "-- $part" >>"$folder/table.txt"
+  "$part" >"$folder/$part.log" 2>&1
+  ((failures == 0)) || failed+=("$part")
 done
+[[ $dry == no ]] || exit 0
+cat -- "$folder/table.txt"
 if ((${#failed[@]} > 0)); then
   say "failed: ${failed[*]}; see $folder/*.log"
   exit 1

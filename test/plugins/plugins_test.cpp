@@ -77,6 +77,7 @@ std::vector<std::vector<double>> mixed_by_algorithm(const char* options, int num
                                       .progress = progress,
                                       .schedule = schedule,
                                       .stream = stream});
+    lanes.share_memory();
     Bucket& bucket = buckets.front();
     for (; progress.num_steps < num_rounds; ++progress.num_steps) {
       algorithm->after_update(bucket);

@@ -84,9 +84,10 @@ std::unique_ptr<Algorithm> AlgorithmFactory::make(const AlgorithmSetup& setup) c
 }
 
 AlgorithmChoice::AlgorithmChoice(std::string_view name, const Options& options)
-    : entry_(&row_of(algorithm_table(), "algorithm", name)),
-      factory_(entry_->read(options)),
-      text_(entry_->name) {
+    : AlgorithmChoice(row_of(algorithm_table(), "algorithm", name), options) {}
+
+AlgorithmChoice::AlgorithmChoice(const AlgorithmEntry& entry, const Options& options)
+    : entry_(&entry), factory_(entry_->read(options)), text_(entry_->name) {
   std::vector<std::string> values;
   std::vector<std::string> given;
   for (const OptionEntry& option : entry_->options) {

@@ -211,6 +211,9 @@ class AlgorithmChoice {
   AlgorithmChoice() : AlgorithmChoice(std::string_view("gossip")) {}
   /// Throws ConfigError for an unknown name or a wrong option.
   explicit AlgorithmChoice(std::string_view name, const Options& options = Options());
+  /// An algorithm that is in no table: your own. `entry` must outlive the choice. Throws
+  /// ConfigError for a wrong option.
+  explicit AlgorithmChoice(const AlgorithmEntry& entry, const Options& options = Options());
   // NOLINTNEXTLINE(google-explicit-constructor): `.algorithm = "allreduce"` is meant to work
   template <std::convertible_to<std::string_view> Name>
   AlgorithmChoice(const Name& name) : AlgorithmChoice(std::string_view(name)) {}

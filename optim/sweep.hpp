@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/error.hpp"
 #include "optim/cuda_kernels.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/rule.hpp"
@@ -223,7 +224,11 @@ class RuleOptimizer : public Optimizer {
   }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
   void update_on_device(Stream& stream, const BlockUpdate& update) const override {
-    cuda_sweep(rule_, stream, update);
+    if constexpr (kProcessorsOnly<Rule>) {
+      throw ConfigError("the optimizer's rule works on processors only; on GPUs take another one");
+    } else {
+      cuda_sweep(rule_, stream, update);
+    }
   }
 
  private:

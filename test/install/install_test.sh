@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 cmake --install "$build_folder" --prefix "$work/installed" >"$work/install.log"
-for example in own_model plain_arrays; do
+for example in own_model own_plug_ins plain_arrays; do
   cp -r "$source_folder/examples/$example" "$work/$example"
   cmake -S "$work/$example" -B "$work/build/$example" -DCMAKE_PREFIX_PATH="$work/installed" \
     -DCMAKE_BUILD_TYPE=Release

@@ -1,0 +1,151 @@
+// Momentum tracking (Takezawa et al., "Momentum Tracking: Momentum Acceleration for Decentralized
+// Deep Learning on Heterogeneous Data", TMLR 2023). Every rank keeps a momentum u of its own
+// gradients, and an estimate y of the mean momentum of all ranks, which the optimizer uses in the
+// place of the gradient:
+//
+//   u' = beta u + g,   y' = W y + u' - u,   x' = W x - u(y')
+
+#include <array>
+#include <memory>
+
+#include "gossamer/base/error.hpp"
+#include "gossamer/core/bucket_lanes.hpp"
+#include "gossamer/optim/block_update.hpp"
+#include "gossamer/optim/sweep.hpp"
+
+/// The algorithm's row. Its option is `beta`.
+extern const gossamer::AlgorithmEntry kMomentumTracking;
+
+namespace {
+
+using namespace gossamer;
+
+/// y <- (y mixed) + u' - u with u' = beta u + g. As a rule, it lets the sweep mix y, and scale and
+/// clip the gradients. The one state is u.
+struct MomentumRule {
+  static constexpr int kNumStates = 1;
+  static constexpr std::array<std::string_view, 1> kStateNames = {"momentum"};
+  static constexpr std::array kPhases = {Phase::kMiddle};
+  static constexpr bool kEveryStep = true;
+  static constexpr bool kProcessorsOnly = true;
+  static constexpr StateMask kRestStates = 1U;
+  template <class T>
+  struct Coefficients {
+    T beta;
+  };
+  static constexpr StateMask reads(Phase) { return 1U; }
+  static constexpr StateMask writes(Phase) { return 1U; }
+  [[nodiscard]] std::int64_t cycle() const { return 1; }
+  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate&) const {
+    return {static_cast<T>(beta)};
+  }
+  template <class T, Phase>
+  static void apply(const Coefficients<T>& c, T& y, T g, std::array<T, 1>& state) {
+    const T before = state[0];
+    state[0] = c.beta * before + g;
+    y += state[0] - before;
+  }
+  /// A missing gradient is a gradient of zero, because other ranks may have one.
+  template <class T, Phase kPhase>
+  static void rest(const Coefficients<T>& c, T& y, std::array<T, 1>& state, T /*before*/) {
+    apply<T, kPhase>(c, y, T(0), state);
+  }
+
+  double beta;
+};
+
+class MomentumTracking : public Algorithm {
+ public:
+  MomentumTracking(const AlgorithmSetup& setup, double beta)
+      : setup_(setup),
+        rule_(MomentumRule{beta}),
+        parameters_(setup, LaneRounds::kTopology),
+        trackers_(setup, LaneRounds::kTopology, "trackers") {
+    for (Bucket& bucket : setup.buckets) {
+      if (bucket.spec().has_master()) {
+        throw ConfigError("momentum_tracking needs a model in float32 or float64");
+      }
+      states_.add({.tracker = bucket.add_state("tracker"), .momentum = bucket.add_state("sum")});
+    }
+  }
+
+  Intake before_update(Bucket& bucket) override {
+    const State& state = states_[bucket];
+    trackers_[bucket].wait();
+    parameters_[bucket].wait();
+    const Intake arrived = trackers_[bucket].take();
+    const Block tracker = state.tracker.block();
+    BlockUpdate update{.parameters = tracker,
+                       .keep = arrived.keep,
+                       .inboxes = {arrived.inboxes.begin(), arrived.inboxes.end()},
+                       .coding = arrived.coding,
+                       .segments = bucket.segments(),
+                       .decision = bucket.decision(),
+                       .simd = setup_.simd,
+                       .pool = setup_.pool};
+    update.states[0] = state.momentum.block().data;
+    enqueue_update(setup_.stream, rule_, std::move(update));
+    for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+      bucket.replace_gradient(entry, bucket.part(tracker, entry));
+    }
+    Intake intake = parameters_[bucket].take();
+    intake.gradients_are_scaled = true;
+    return intake;
+  }
+
+  void after_update(Bucket& bucket) override {
+    const std::int64_t k = setup_.progress.round();
+    parameters_[bucket].start(k, bucket.parameters());
+    trackers_[bucket].start(k, states_[bucket].tracker);
+  }
+
+  void drain() override {
+    parameters_.drain();
+    trackers_.drain();
+  }
+  void forget() override {
+    parameters_.forget();
+    trackers_.forget();
+  }
+  void visit(StateVisitor& visitor) override {
+    parameters_.visit(visitor, setup_.buckets);
+    trackers_.visit(visitor, setup_.buckets);
+  }
+
+ private:
+  struct State {
+    Buffer tracker;
+    Buffer momentum;
+  };
+
+  AlgorithmSetup setup_;
+  RuleOptimizer<MomentumRule> rule_;
+  BucketLanes parameters_;
+  BucketLanes trackers_;
+  PerBucket<State> states_;
+};
+
+constexpr std::array kOptions = {
+    OptionEntry{"beta", "part of the momentum that stays; a number >= 0 and < 1, default 0.9"},
+};
+
+AlgorithmFactory read_momentum_tracking(const Options& options) {
+  const double beta =
+      options.number("beta", {.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true});
+  return [beta](const AlgorithmSetup& setup) {
+    return std::make_unique<MomentumTracking>(setup, beta);
+  };
+}
+
+}  // namespace
+
+const AlgorithmEntry kMomentumTracking = {.name = "momentum_tracking",
+                                          .summary = "gossip with an estimate of the mean momentum",
+                                          .options = kOptions,
+                                          .needs_topology = true,
+                                          .needs_undirected = true,
+                                          .processors_only = true,
+                                          .takes_codec = true,
+                                          .read = read_momentum_tracking};

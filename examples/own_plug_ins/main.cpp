@@ -3,9 +3,6 @@
 // the mean of the targets.
 //   ./own_plug_ins
 
-/// In momentum_tracking.cpp.
-extern const gossamer::AlgorithmEntry kMomentumTracking;
-
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +15,9 @@ extern const gossamer::AlgorithmEntry kMomentumTracking;
 #include "gossamer/optim/registry.hpp"
 #include "gossamer/optim/sweep.hpp"
 #include "gossamer/topology/registry.hpp"
+
+/// In momentum_tracking.cpp.
+extern const gossamer::AlgorithmEntry kMomentumTracking;
 
 /// A round-robin tournament: every rank meets every other rank once in a period. `size` is odd.
 std::unique_ptr<gossamer::Topology> make_tournament(int size) {

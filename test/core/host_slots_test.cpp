@@ -227,13 +227,14 @@ TEST(HostSlots, AreNotThereForARankAlone) {
 TEST(HostSlots, LieInOneAreaForAllLanesAndTellWhoMustSendMessages) {
   Problem problem = problem_on_node(make_topology("static-ring", {.size = 5, .node_size = 5}), 5);
   problem.algorithm = "gradient_tracking";
-  struct Case {
+  struct Hosting {
     int per_host;
     int num_sharing;
     int num_refused;
   };
   // One host, hosts of two (the last rank is alone), ranks alone, one host that refuses.
-  for (const Case& c : {Case{5, 5, 0}, Case{2, 4, 0}, Case{1, 0, 0}, Case{0, 0, 5}}) {
+  for (const Hosting& c :
+       {Hosting{5, 5, 0}, Hosting{2, 4, 0}, Hosting{1, 0, 0}, Hosting{0, 0, 5}}) {
     SCOPED_TRACE(c.per_host);
     run_ranks(5, [&](Communicator& communicator, const World& world) {
       Hosts hosts(communicator, c.per_host);

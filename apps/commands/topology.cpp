@@ -82,10 +82,11 @@ void show(const ShowArguments& arguments) {
     plot_topology(*topology, world, arguments.plot);
     if (!arguments.json) std::cout << "The rounds are drawn in " << arguments.plot << "\n";
   }
+  std::optional<std::int64_t> rounds;
+  if (arguments.rounds > 0) rounds = arguments.rounds;
+  if (arguments.json) rounds_to_write(*topology, world, rounds);
   const TopologyFigures figures = topology_figures(*topology, world.size, arguments.model_bytes);
   if (arguments.json) {
-    std::optional<std::int64_t> rounds;
-    if (arguments.rounds > 0) rounds = arguments.rounds;
     write_json(std::cout, *topology, world, figures, rounds);
     return;
   }

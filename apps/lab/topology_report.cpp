@@ -91,8 +91,8 @@ TopologyFigures topology_figures(const Topology& topology, int world_size,
   return figures;
 }
 
-void write_json(std::ostream& out, const Topology& topology, const World& world,
-                const TopologyFigures& figures, std::optional<std::int64_t> max_rounds) {
+std::int64_t rounds_to_write(const Topology& topology, const World& world,
+                             std::optional<std::int64_t> max_rounds) {
   const std::int64_t all = topology.period().value_or(kSample);
   const std::int64_t num_rounds = std::min(all, max_rounds.value_or(all));
   if (num_rounds > kMostWritten / world.size) {
@@ -101,6 +101,12 @@ void write_json(std::ostream& out, const Topology& topology, const World& world,
                              " ranks are too many to write down, allowed: --rounds ",
                              kMostWritten / world.size, " or less"));
   }
+  return num_rounds;
+}
+
+void write_json(std::ostream& out, const Topology& topology, const World& world,
+                const TopologyFigures& figures, std::optional<std::int64_t> max_rounds) {
+  const std::int64_t num_rounds = rounds_to_write(topology, world, max_rounds);
   const auto& count = figures.speed.rounds_to_thousandth;
   const nlohmann::ordered_json report = {
       {"name", topology.name()},

@@ -28,10 +28,15 @@ struct TopologyFigures {
 TopologyFigures topology_figures(const Topology& topology, int world_size,
                                  std::int64_t model_bytes);
 
+/// The number of rounds that write_json() writes: `max_rounds`, by default those of one period, or
+/// 8 of a topology without a period. Throws ConfigError when that is too much to write down, at
+/// once, where topology_figures() may take long.
+std::int64_t rounds_to_write(const Topology& topology, const World& world,
+                             std::optional<std::int64_t> max_rounds);
+
 /// Writes an object with name, world_size, local_world_size, period, rounds, spectral_gap,
-/// exact_after and the other figures. `rounds` are the first `max_rounds` rounds; by default those
-/// of one period, or the first 8 of a topology without a period. The rounds are written one by one,
-/// so that memory stays small. Throws ConfigError when there is too much to write down.
+/// exact_after and the other figures. `rounds` are the first rounds_to_write() rounds. They are
+/// written one by one, so that memory stays small. Throws as rounds_to_write().
 void write_json(std::ostream& out, const Topology& topology, const World& world,
                 const TopologyFigures& figures, std::optional<std::int64_t> max_rounds);
 

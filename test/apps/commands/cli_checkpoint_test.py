@@ -45,7 +45,7 @@ class Checkpoints(CliCase):
         self.write("run.yaml", K_RUN)
         self.gossamer("train", "run.yaml", "--ranks", "2", "run.output_dir=whole")
         dice = random.Random(5)
-        for _ in range(6):
+        for _ in range(4):
             job = subprocess.Popen(
                 [self.program, "train", "run.yaml", "--ranks", "2", "--resume", "auto"],
                 cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -89,7 +89,7 @@ class Checkpoints(CliCase):
 
     @needs_mpi
     def test_of_a_preempted_job_are_continued_under_mpirun(self):
-        self.write("run.yaml", K_RUN.replace("steps: 6000", "steps: 10000"))
+        self.write("run.yaml", K_RUN)
         self.mpirun(3, "train", "run.yaml", "run.output_dir=whole")
         job = self.start([cli_case.K_MPIEXEC, "-n", "3", self.program, "train", "run.yaml"])
         pids = {rank: pid for pid, rank in processes_of(self.folder.resolve()).items()}
@@ -102,7 +102,7 @@ class Checkpoints(CliCase):
 
     def test_let_a_slurm_job_submit_itself_again(self):
         """A fake scheduler: srun ends the first job with SIGTERM, scontrol notes its arguments."""
-        self.write("run.yaml", K_RUN.replace("steps: 6000", "steps: 40000"))
+        self.write("run.yaml", K_RUN)
         self.gossamer("train", "run.yaml", "run.output_dir=whole")
         bin_folder = self.folder / "bin"
         bin_folder.mkdir()

@@ -150,16 +150,16 @@ class Plan(CliCase):
     K_WORLD = ["plan", "--model-bytes", "12e6", "--world-size", "4", "--local-world-size", "2"]
 
     def test_ranks_and_recommends_what_train_takes(self):
-        for rank_by, key in [("target", "target_ms"), ("step", "step_ms")]:
+        for rank_by, key in [("step", "step_ms"), ("target", "target_ms")]:
             done = self.gossamer(*self.K_WORLD, "--rank-by", rank_by, "--json")
             report = json.loads(done.stdout)
             times = [row[key] for row in report["rows"] if row[key] is not None]
             self.assertEqual(times, sorted(times))
             self.assertEqual(done.stderr, "")
             self.assertEqual(len(report["assumed"]), 2)
-            for row in report["rows"]:
-                self.write("plan.yaml", cli_case.K_TINY + row["yaml"])
-                self.launch(4, "plan.yaml", "--dry-run")
+        for row in report["rows"]:
+            self.write("plan.yaml", cli_case.K_TINY + row["yaml"])
+            self.launch(4, "plan.yaml", "--dry-run")
         text = self.gossamer(*self.K_WORLD).stdout
         self.assertRegex(text, r"\ntopology +ms per step")
         self.assertRegex(text, r"\nTake [\w-]+[^\n]*\.\n\nalgorithm: ")

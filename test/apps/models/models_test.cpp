@@ -105,6 +105,12 @@ TEST(Score, IsTheSameWhenRanksShareTheWork) {
   }
 }
 
+/// A model of the table by its name, a small one where its size can be chosen.
+std::unique_ptr<const ModelFactory> small(std::string_view name) {
+  return configure_model(name,
+                         Options::parse(name == "gpt" ? "layers: 2, d_model: 32, heads: 2" : ""));
+}
+
 /// What a model takes: 6 samples of a shape.
 torch::Tensor zeros_for(const ModelEntry& entry, const SampleShape& shape) {
   if (entry.takes == SampleKind::kTokens) return torch::zeros({6, shape.width}, torch::kInt64);
@@ -114,7 +120,7 @@ torch::Tensor zeros_for(const ModelEntry& entry, const SampleShape& shape) {
 TEST(Models, GiveOneLogitPerClass) {
   for (const ModelEntry& entry : model_table()) {
     if (entry.name == "torchscript") continue;  // torchscript_test.cpp
-    const auto factory = configure_model(entry.name, Options());
+    const auto factory = small(entry.name);
     for (const SampleShape& shape : {SampleShape{28, 28, 10}, SampleShape{5, 9, 3, 2}}) {
       const auto model = factory->make(shape);
       const torch::Tensor logits = model->forward(zeros_for(entry, shape));
@@ -218,7 +224,7 @@ TEST(Models, HaveTheWidthThatIsAskedFor) {
 }
 
 std::vector<torch::Tensor> initialised(std::string_view name, std::uint64_t seed) {
-  const auto model = configure_model(name, Options())->make({8, 8, 10});
+  const auto model = small(name)->make({8, 8, 10});
   Random random(seed);
   model->reset(random);
   return model->parameters();

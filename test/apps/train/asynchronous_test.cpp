@@ -22,70 +22,14 @@
 #include <gtest/gtest.h>
 
 #include "apps/train/checkpointer.hpp"
-#include "apps/train/common_schedule.hpp"
-#include "apps/train/meetings.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/training_loop.hpp"
-#include "base/random.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/safetensors.hpp"
-#include "optim/registry.hpp"
 
 namespace gossamer::apps {
 namespace {
-
-TEST(CommonSchedule, AddsOwnStepsToTheMeanOfAllRanks) {
-  constexpr std::int64_t kTotal = 100;
-  const std::shared_ptr<const Schedule> linear =
-      make_schedule("linear", {.lr = 1.0, .total_steps = kTotal});
-  CommonSchedule schedule(linear, kTotal);
-  EXPECT_EQ(schedule.lr(3), linear->lr(3));
-  schedule.set(40, 70);
-  EXPECT_EQ(schedule.lr(70), linear->lr(40));
-  EXPECT_EQ(schedule.lr(75), linear->lr(45));
-  EXPECT_EQ(schedule.lr(1000), linear->lr(kTotal - 1)) << "behind the end";
-  schedule.set(40, 10);
-  EXPECT_EQ(schedule.lr(12), linear->lr(42));
-}
-
-TEST(CommonSchedule, DoesNotRiseAgainBehindTheEnd) {
-  CommonSchedule schedule(make_schedule("cosine_with_warmup", {.lr = 1.0, .total_steps = 10}), 10);
-  const double end = schedule.lr(9);
-  EXPECT_GT(end, 0.0);
-  for (int step = 10; step < 40; ++step) EXPECT_EQ(schedule.lr(step), end);
-}
-
-TEST(Meetings, GiveAllRanksTheSameSumsWhateverTheirPace) {
-  constexpr int kNumRanks = 3;
-  constexpr std::size_t kNumSums = 12;
-  std::vector<std::vector<std::int64_t>> steps(kNumRanks);
-  std::vector<std::vector<std::int64_t>> signals(kNumRanks);
-  run_ranks(kNumRanks, [&](Communicator& communicator, const World& world) {
-    Meetings meetings(communicator);
-    Random random(1, static_cast<std::uint64_t>(world.rank));
-    std::int64_t own = 0;
-    const auto rank = static_cast<std::size_t>(world.rank);
-    while (steps[rank].size() < kNumSums) {
-      const auto news =
-          meetings.poll({.terminate = world.rank == 1 && own > 4 ? 1 : 0, .steps = own});
-      if (news) {
-        steps[rank].push_back(news->steps);
-        signals[rank].push_back(news->num_signals());
-        continue;
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(random.below(3000)));
-      ++own;
-    }
-    meetings.leave();
-  });
-  EXPECT_EQ(steps[1], steps[0]);
-  EXPECT_EQ(steps[2], steps[0]);
-  EXPECT_EQ(signals[1], signals[0]);
-  EXPECT_EQ(signals[2], signals[0]);
-  for (std::size_t k = 1; k < kNumSums; ++k) EXPECT_GT(steps[0][k], steps[0][k - 1]);
-  EXPECT_EQ(signals[0].back(), 1);
-}
 
 /// The mean number of steps of the ranks, rounded down.
 std::int64_t mean_steps(const Json& record) {

@@ -47,10 +47,6 @@ std::unique_ptr<Wrapper> make_wrapper(Communicator& communicator, Scenario scena
   return model;
 }
 
-void expect_near(const torch::Tensor& actual, const torch::Tensor& expected) {
-  EXPECT_LE((actual - expected).abs().max().item<double>(), 1e-13);
-}
-
 TEST(GlobalAverage, IsTheMeanOfAllRanksAndGivesTheLocalModelBack) {
   for (const Scenario& scenario : with_every_algorithm({})) {
     for (const int num_ranks : {1, 2, 3, 4}) {

@@ -234,6 +234,11 @@ Trajectory train_by_hand(const Scenario& scenario) {
   return trajectory;
 }
 
+void expect_near(const torch::Tensor& actual, const torch::Tensor& expected) {
+  ASSERT_EQ(actual.sizes(), expected.sizes());
+  EXPECT_LE((actual - expected).abs().max().item<double>(), 1e-13);
+}
+
 void expect_near(const Trajectory& actual, const Trajectory& expected, double tolerance) {
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t step = 0; step < actual.size(); ++step) {

@@ -95,6 +95,8 @@ Trajectory train_by_hand(const Scenario& scenario);
 /// are a million times larger.
 constexpr double kTolerance = 1e-12;
 
+/// Within 1e-13.
+void expect_near(const torch::Tensor& actual, const torch::Tensor& expected);
 /// Checks every tensor of every rank and step; the largest difference allowed is `tolerance`.
 void expect_near(const Trajectory& actual, const Trajectory& expected, double tolerance);
 /// Compares train_on_ranks() with train_by_hand().

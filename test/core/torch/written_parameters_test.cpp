@@ -71,11 +71,6 @@ torch::Tensor gradient(Bag& model, int rank, int step) {
   return flat(torch::autograd::grad({mlp_loss(model, rank, step)}, model.parameters()));
 }
 
-void expect_near(const torch::Tensor& actual, const torch::Tensor& expected) {
-  ASSERT_EQ(actual.sizes(), expected.sizes());
-  EXPECT_LE((actual - expected).abs().max().item<double>(), 1e-13);
-}
-
 /// All ranks mix with all, so that the mixed model is the mean.
 Scenario everybody() { return {.num_ranks = 3, .topology = "complete"}; }
 

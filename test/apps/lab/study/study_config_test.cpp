@@ -22,7 +22,7 @@ StudyConfig read(const std::string& yaml) {
   return read_study_config(parse_yaml(yaml, "study.yaml"), "some/where/study.yaml");
 }
 
-std::string refusal(const std::string& yaml) {
+std::string refused_study(const std::string& yaml) {
   return what_of<ConfigError>([&] { static_cast<void>(read(yaml)); });
 }
 
@@ -121,7 +121,7 @@ TEST(StudyConfig, CombinesCodecsWithTheAlgorithmsThatTakeThem) {
       {"allreduce", "fp32"},      {"allreduce-int8", "int8"},
   };
   EXPECT_EQ(found, expected);
-  EXPECT_EQ(refusal(study_with("  codecs: [int8]\n", "comm: {codec: bf16}")),
+  EXPECT_EQ(refused_study(study_with("  codecs: [int8]\n", "comm: {codec: bf16}")),
             "study.yaml:1:22: base.comm.codec: is what the study sets, allowed: study.codecs");
 }
 
@@ -136,49 +136,51 @@ TEST(StudyConfig, TakesTopologiesMadeOfOthers) {
 
 TEST(StudyConfig, RefusesNumbersOfWorkersBeyondOneMachine) {
   for (const std::string workers : {"0", "-1", "33"}) {
-    EXPECT_EQ(refusal("study: {workers: " + workers + ", topologies: [ring], optimizers: [sgd]}\n"),
-              "study.yaml:1:18: study.workers: " + workers +
-                  " is out of range, allowed: an integer from 1 to 32");
+    EXPECT_EQ(
+        refused_study("study: {workers: " + workers + ", topologies: [ring], optimizers: [sgd]}\n"),
+        "study.yaml:1:18: study.workers: " + workers +
+            " is out of range, allowed: an integer from 1 to 32");
   }
-  EXPECT_NE(refusal("study: {topologies: [ring], optimizers: [sgd]}\n").find("workers: is missing"),
-            std::string::npos);
+  EXPECT_NE(
+      refused_study("study: {topologies: [ring], optimizers: [sgd]}\n").find("workers: is missing"),
+      std::string::npos);
 }
 
 TEST(StudyConfig, RefusesUnknownKeysAtTheirPlace) {
-  EXPECT_EQ(refusal(study_with("  seed: [1]\n")),
+  EXPECT_EQ(refused_study(study_with("  seed: [1]\n")),
             "study.yaml:6:3: study.seed: unknown key (did you mean seeds?), allowed: workers, "
             "steps, epochs, topologies, algorithms, codecs, optimizers, seeds, dirichlet_alpha, "
             "output_dir");
-  EXPECT_EQ(refusal("bas: {}\n"),
+  EXPECT_EQ(refused_study("bas: {}\n"),
             "study.yaml:1:1: bas: unknown key (did you mean base?), allowed: base, study");
 }
 
 TEST(StudyConfig, RefusesInTheBaseWhatTheStudySets) {
-  EXPECT_EQ(refusal(study_with("", "data: {dirichlet_alpha: 1}")),
+  EXPECT_EQ(refused_study(study_with("", "data: {dirichlet_alpha: 1}")),
             "study.yaml:1:32: base.data.dirichlet_alpha: is what the study sets, allowed: "
             "study.dirichlet_alpha");
   for (const std::string base :
        {"algorithm: local", "topology: {name: ring}", "optimizer: {name: sgd}", "run: {seed: 1}",
         "run: {steps: 1}", "run: {epochs: 1}", "run: {output_dir: x}"}) {
-    EXPECT_NE(refusal(study_with("", base)).find("is what the study sets"), std::string::npos)
+    EXPECT_NE(refused_study(study_with("", base)).find("is what the study sets"), std::string::npos)
         << base;
   }
 }
 
 TEST(StudyConfig, RefusesSectionsOfTheBaseThatAreNone) {
   for (const std::string section : {"run", "data", "optimizer"}) {
-    EXPECT_EQ(refusal(concat("base:\n  ", section, ": 3\n")),
+    EXPECT_EQ(refused_study(concat("base:\n  ", section, ": 3\n")),
               concat("study.yaml:2:", section.size() + 5, ": base.", section,
                      ": is no section, allowed: a section of key: value lines"));
     EXPECT_EQ(read(study_with("", section + ": null")).runs.size(), 1U);
   }
-  EXPECT_NE(refusal("base: 3\n").find("base: is text"), std::string::npos);
+  EXPECT_NE(refused_study("base: 3\n").find("base: is text"), std::string::npos);
 }
 
 TEST(StudyConfig, RefusesListsThatAreNone) {
   const auto expect = [](const std::string& yaml, const std::string& start) {
-    EXPECT_EQ(refusal(yaml).substr(0, start.size()), start) << yaml;
-    EXPECT_NE(refusal(yaml).find("allowed: "), std::string::npos) << yaml;
+    EXPECT_EQ(refused_study(yaml).substr(0, start.size()), start) << yaml;
+    EXPECT_NE(refused_study(yaml).find("allowed: "), std::string::npos) << yaml;
   };
   expect(study_with("  seeds: 3\n"), "study.yaml:6:10: study.seeds: is no list");
   expect(study_with("  seeds: []\n"), "study.yaml:6:10: study.seeds: is no list");

@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <cstring>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/torch/data_parallel.hpp"

@@ -197,8 +197,8 @@ TEST(ConfigFile, ReadsTopologiesMadeOfOthers) {
 
 const std::filesystem::path kConfigs = std::filesystem::path(GOSSAMER_SOURCE_DIR) / "configs";
 
-RunConfig read_file(const std::filesystem::path& path,
-                    const std::vector<std::string>& overrides = {}) {
+RunConfig read_config(const std::filesystem::path& path,
+                      const std::vector<std::string>& overrides = {}) {
   YamlNode tree = read_yaml_file(path.string());
   for (const std::string& text : overrides) apply_override(tree, text);
   return read_run_config(Options(tree), kFourRanks, path.string());
@@ -217,7 +217,7 @@ TEST(ConfigsFolder, HoldsFilesThatCanBeRead) {
       EXPECT_NO_THROW(read_links(Options(read_yaml_file(entry.path().string()))));
       continue;
     }
-    EXPECT_NO_THROW(read_file(entry.path())) << entry.path();
+    EXPECT_NO_THROW(read_config(entry.path())) << entry.path();
     ++count;
   }
   EXPECT_GE(count, 2);
@@ -308,7 +308,7 @@ std::vector<std::vector<std::string>> all_choices() {
 
 TEST(ReferenceConfig, HoldsTheDefaults) {
   const RunConfig defaults = read_text("");
-  const RunConfig reference = read_file(kConfigs / "reference.yaml");
+  const RunConfig reference = read_config(kConfigs / "reference.yaml");
   ASSERT_EQ(reference.resolved.size(), defaults.resolved.size());
   for (const ResolvedValue& value : defaults.resolved) {
     if (value.path == "run.output_dir") continue;

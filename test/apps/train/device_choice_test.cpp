@@ -104,7 +104,7 @@ TEST(DeviceChoice, KnowsRanksThatShareByTheirGpus) {
   EXPECT_FALSE(share_gpus(alone, {{"GPU-a", "x"}, {"GPU-b", "x"}}));
 }
 
-std::string refusal(const DeviceChoice& choice, const std::vector<RankPlace>& places) {
+std::string refused_choice(const DeviceChoice& choice, const std::vector<RankPlace>& places) {
   try {
     static_cast<void>(share_gpus(choice, places));
   } catch (const ConfigError& error) {
@@ -114,28 +114,28 @@ std::string refusal(const DeviceChoice& choice, const std::vector<RankPlace>& pl
 }
 
 TEST(DeviceChoice, RefusesMoreRanksThanGpusWithAdvice) {
-  const std::string text = refusal({.name = "cuda"}, places_of({"GPU-a", "GPU-b", "GPU-b"}));
+  const std::string text = refused_choice({.name = "cuda"}, places_of({"GPU-a", "GPU-b", "GPU-b"}));
   EXPECT_NE(text.find("ranks 1 and 2 have the same GPU (GPU-b)"), std::string::npos) << text;
   EXPECT_NE(text.find("device.share: true"), std::string::npos) << text;
 }
 
 TEST(DeviceChoice, RefusesThreadsThatShareAGpu) {
   const std::string text =
-      refusal({.name = "cuda", .share = true}, {{"GPU-a", "x"}, {"GPU-a", "x"}});
+      refused_choice({.name = "cuda", .share = true}, {{"GPU-a", "x"}, {"GPU-a", "x"}});
   EXPECT_EQ(text,
             "device.share: ranks 0 and 1 have the same GPU (GPU-a) and are threads of one process, "
             "allowed: processes (mpirun -n 2 in place of --ranks 2)");
 }
 
 TEST(DeviceChoice, RefusesGpusForSomeRanksOnly) {
-  EXPECT_NE(refusal({.name = "auto"}, places_of({"GPU-a", ""}))
+  EXPECT_NE(refused_choice({.name = "auto"}, places_of({"GPU-a", ""}))
                 .find("rank 0 has a GPU and rank 1 sees none"),
             std::string::npos);
-  EXPECT_NE(refusal({.name = "auto"}, places_of({"", "GPU-a"}))
+  EXPECT_NE(refused_choice({.name = "auto"}, places_of({"", "GPU-a"}))
                 .find("rank 0 sees no GPU and rank 1 has one"),
             std::string::npos);
   // Also where two ranks before it share one.
-  EXPECT_NE(refusal({.name = "auto", .share = true}, places_of({"GPU-a", "GPU-a", ""}))
+  EXPECT_NE(refused_choice({.name = "auto", .share = true}, places_of({"GPU-a", "GPU-a", ""}))
                 .find("rank 2 sees none"),
             std::string::npos);
 }

@@ -49,6 +49,12 @@ endfunction()
 # compiled together, or without GOSSAMER_UNITY with the headers of cmake/precompiled.hpp, which are
 # compiled once.
 function(gossamer_precompile target)
+  if(GOSSAMER_SANITIZE)
+    # These files compute in LibTorch; optimised, they take the compiler nearly twice as long. Files that
+    # use Eigen would compute ten times as long without.
+    set(level -O0)
+  endif()
+  target_compile_options(${target} PRIVATE ${level})
   if(GOSSAMER_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
     return()
@@ -61,7 +67,7 @@ function(gossamer_precompile target)
     gossamer_target(gossamer_precompiled)
     target_link_libraries(gossamer_precompiled PRIVATE LibTorch::cpu CLI11::CLI11
                           nlohmann_json::nlohmann_json)
-    target_compile_options(gossamer_precompiled PRIVATE ${flag})
+    target_compile_options(gossamer_precompiled PRIVATE ${flag} ${level})
     target_precompile_headers(gossamer_precompiled PRIVATE "${CMAKE_SOURCE_DIR}/cmake/precompiled.hpp")
   endif()
   target_precompile_headers(${target} REUSE_FROM gossamer_precompiled)

@@ -12,7 +12,7 @@ include(CMakePackageConfigHelpers)
 set(_headers base/host_stream.hpp comm/launch.hpp core/bucket_lanes.hpp core/checkpoint/state_file.hpp
     core/model_average.hpp core/pipeline.hpp core/rank_device.hpp optim/codecs/small_float.hpp optim/registry.hpp
     optim/sweep.hpp topology/registry.hpp)
-set(_targets gossamer_base gossamer_topology gossamer_comm gossamer_optim gossamer_core gossamer_checkpoint)
+set(_targets gossamer_base gossamer_topology gossamer_comm gossamer_optim gossamer_lanes gossamer_core gossamer_checkpoint)
 if(GOSSAMER_TORCH)
   list(APPEND _targets gossamer_torch)
   list(APPEND _headers core/torch/data_parallel.hpp core/torch/graphed_step.hpp)

@@ -2,7 +2,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/mailbox.hpp"
+#include "core/lanes/mailbox.hpp"
 #include "topology/check.hpp"
 #include "topology/graph.hpp"
 #include "topology/nodes.hpp"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/text.hpp"
-#include "core/block_checksum.hpp"
 #include "core/bucket_plan.hpp"
+#include "core/lanes/block_checksum.hpp"
 
 namespace gossamer {
 namespace {

@@ -21,12 +21,12 @@
 #include <vector>
 
 #include "base/buffer.hpp"
+#include "base/state_visitor.hpp"
 #include "base/worker_pool.hpp"
 #include "core/bucket_plan.hpp"
-#include "core/intake.hpp"
+#include "core/lanes/intake.hpp"
+#include "core/lanes/shard.hpp"
 #include "core/parameter_memory.hpp"
-#include "core/shard.hpp"
-#include "core/state_visitor.hpp"
 #include "optim/block_update.hpp"
 #include "optim/optimizer.hpp"
 

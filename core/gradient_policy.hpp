@@ -39,9 +39,9 @@
 #include <vector>
 
 #include "base/buffer.hpp"
+#include "base/state_visitor.hpp"
 #include "base/stream.hpp"
 #include "comm/communicator.hpp"
-#include "core/state_visitor.hpp"
 #include "optim/gradient_control.hpp"
 
 namespace gossamer {

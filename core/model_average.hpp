@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/buffer.hpp"
+#include "base/state_visitor.hpp"
 #include "comm/communicator.hpp"
 #include "core/parameter_memory.hpp"
-#include "core/state_visitor.hpp"
 
 namespace gossamer {
 

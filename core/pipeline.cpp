@@ -7,8 +7,8 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/lanes/peer_lanes.hpp"
 #include "core/model_average.hpp"
-#include "core/peer_lanes.hpp"
 #include "core/state_copy.hpp"
 #include "optim/block_update.hpp"
 
@@ -52,14 +52,14 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
       places_(parameters_.size()),
       scope_(stream_) {
   prepare_device(stream_);
-  lanes_ = std::make_unique<PeerLanes>(PeerLanes::Setup{.stream = stream_,
-                                                        .communicator = communicator,
-                                                        .topology = config_.topology,
-                                                        .codec = config_.codec,
-                                                        .shares_memory = config_.shares_memory,
-                                                        .metrics = metrics_,
-                                                        .simd = config_.simd,
-                                                        .timeline = config_.timeline});
+  lanes_ = std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,
+                                                 .communicator = communicator,
+                                                 .topology = config_.topology,
+                                                 .codec = config_.codec,
+                                                 .shares_memory = config_.shares_memory,
+                                                 .metrics = metrics_,
+                                                 .simd = config_.simd,
+                                                 .timeline = config_.timeline});
   make_buckets(plan, std::move(memory));
 }
 

@@ -41,7 +41,7 @@
 #include "core/algorithm_switch.hpp"
 #include "core/bucket.hpp"
 #include "core/gradient_policy.hpp"
-#include "core/host_slots.hpp"
+#include "core/lanes/host_slots.hpp"
 #include "core/pipeline_metrics.hpp"
 #include "optim/schedule.hpp"
 

@@ -1,24 +1,18 @@
 #pragma once
 // Counters of training: where a step's time goes, what it sends, and how far training has come.
 
-#include <chrono>
 #include <cstdint>
+
+#include "core/lanes/lane_metrics.hpp"
 
 namespace gossamer {
 
 /// Sums over all steps so far. Nothing in training depends on them.
-struct PipelineMetrics {
-  /// Seconds that steps stood still to wait for messages.
-  double wait_s = 0.0;
+struct PipelineMetrics : LaneMetrics {
   /// Seconds spent on inspecting gradients, mixing and updating.
   double update_s = 0.0;
   /// Seconds spent in the whole pipeline: waiting, updates, the start of exchanges, and the rest.
   double pipeline_s = 0.0;
-  /// The least number of bytes that this rank has had to send; see bytes_sent() (rank_round.hpp).
-  double bytes_sent = 0.0;
-  /// Differences between this rank and its peers in the upper half of the range of their grid
-  /// (DifferenceRange::num_wide). Counted every GridLane::kWindow rounds.
-  std::int64_t num_wide_differences = 0;
 
   PipelineMetrics& operator+=(const PipelineMetrics& other) {
     wait_s += other.wait_s;
@@ -44,20 +38,6 @@ struct Progress {
   [[nodiscard]] std::int64_t num_updates() const { return num_steps - num_skipped; }
   /// The number of the next exchange: every algorithm of a run counts its rounds from 0.
   [[nodiscard]] std::int64_t round() const { return num_steps - first_step; }
-};
-
-/// Adds the seconds between its construction and destruction to a sum.
-class ScopedTimer {
- public:
-  explicit ScopedTimer(double& seconds) : seconds_(seconds), start_(Clock::now()) {}
-  ~ScopedTimer() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-  ScopedTimer(const ScopedTimer&) = delete;
-  ScopedTimer& operator=(const ScopedTimer&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double& seconds_;
-  Clock::time_point start_;
 };
 
 /// Adds the seconds between its construction and destruction to update_s, minus the seconds that

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/state_visitor.hpp"
 #include "base/text.hpp"
-#include "core/state_visitor.hpp"
 
 namespace gossamer {
 

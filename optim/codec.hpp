@@ -10,9 +10,9 @@
 // One rank of a pair gains what the other one loses, however coarse the codec is. Mixing in
 // decoded(heard) alone would round the mean in every round, by up to 0.03 at |x| = 30 in bfloat16.
 //
-// Sums over ranks have an encoding of their own (core/coded_sum.hpp), which Codec has as well.
-// There a rank has no value near the one that it hears, so the encoded values must be complete
-// without the receiver's own.
+// Sums over ranks have an encoding of their own (core/lanes/coded_sum.hpp), which Codec has as
+// well. There a rank has no value near the one that it hears, so the encoded values must be
+// complete without the receiver's own.
 //
 // A new codec is one file in optim/codecs and one row in its registry.cpp. Codecs are constants,
 // immutable and thread safe. They run on processors only.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks who includes whom.
 
-    apps -> core/torch -> core -> { topology, comm, optim } -> base
+    apps -> core/torch -> core -> core/lanes -> { topology, comm, optim } -> base
 
 A folder may include itself and what is below it; topology, comm and optim do not see each other.
 Inside apps: commands -> lab -> { train, bench } -> models -> data. Project headers are included by
@@ -19,18 +19,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-LIBRARY = ["core/torch", "core/timeline", "core/checkpoint", "core", "topology", "comm", "optim", "base"]
+LIBRARY = ["core/torch", "core/timeline", "core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"]
 # Each folder with the folders it may include besides itself. The longest name that fits counts.
 BELOW = {
     "base": [],
     "topology": ["base"],
     "comm": ["base"],
     "optim": ["base"],
-    "core": ["topology", "comm", "optim", "base"],
-    "core/algorithms": ["core", "topology", "comm", "optim", "base"],
-    "core/checkpoint": ["core", "topology", "comm", "optim", "base"],
-    "core/timeline": ["core/checkpoint", "core", "topology", "comm", "optim", "base"],
-    "core/torch": ["core", "topology", "comm", "optim", "base"],
+    "core/lanes": ["topology", "comm", "optim", "base"],
+    "core": ["core/lanes", "topology", "comm", "optim", "base"],
+    "core/algorithms": ["core", "core/lanes", "topology", "comm", "optim", "base"],
+    "core/checkpoint": ["core", "core/lanes", "topology", "comm", "optim", "base"],
+    "core/timeline": ["core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"],
+    "core/torch": ["core", "core/lanes", "topology", "comm", "optim", "base"],
     "apps/data": ["core/checkpoint", "base"],
     "apps/models": ["apps/data"] + LIBRARY,
     "apps/train": ["apps/models", "apps/data"] + LIBRARY,
@@ -238,6 +239,10 @@ CASES = [
     ("core/a.cpp", "  #  include<mpi.h>", "MPI is included only in"),
     ("core/a.cpp", '#include "test/x.hpp"', "only tests include test"),
     ("core/algorithms/a.cpp", '#include "core/x.hpp"', None),
+    ("core/algorithms/a.cpp", '#include "core/lanes/x.hpp"', None),
+    ("core/a.cpp", '#include "core/lanes/x.hpp"', None),
+    ("core/lanes/a.cpp", '#include "comm/x.hpp"', None),
+    ("core/lanes/a.cpp", '#include "core/x.hpp"', "core/lanes does not see core"),
     ("core/algorithms/a.cpp", '#include "core/torch/x.hpp"', "core/algorithms does not see core/torch"),
     ("comm/a.cpp", "#include <fmt/format.h>", "spdlog is included only in"),
     ("base/a.cpp", "#include <spdlog/spdlog.h>", None),

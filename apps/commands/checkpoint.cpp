@@ -14,12 +14,12 @@
 #include "apps/train/model_file.hpp"
 #include "apps/train/run_folder.hpp"
 #include "base/error.hpp"
+#include "base/state_visitor.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/compare.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/whole_file.hpp"
-#include "core/state_visitor.hpp"
 
 namespace gossamer::apps {
 namespace {

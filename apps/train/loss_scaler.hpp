@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "core/state_visitor.hpp"
+#include "base/state_visitor.hpp"
 
 namespace gossamer::apps {
 

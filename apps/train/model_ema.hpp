@@ -9,8 +9,8 @@
 
 #include <vector>
 
+#include "base/state_visitor.hpp"
 #include "comm/communicator.hpp"
-#include "core/state_visitor.hpp"
 #include "core/torch/parameters.hpp"
 
 namespace gossamer::apps {

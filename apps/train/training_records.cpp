@@ -9,7 +9,7 @@
 #include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/block_checksum.hpp"
+#include "core/lanes/block_checksum.hpp"
 #include "core/torch/parameters.hpp"
 #include "topology/rank_round.hpp"
 

@@ -24,7 +24,7 @@
 #include <utility>
 
 #include "core/algorithm.hpp"
-#include "core/mailbox.hpp"
+#include "core/lanes/mailbox.hpp"
 #include "core/per_bucket.hpp"
 #include "optim/block_update.hpp"
 

@@ -20,8 +20,8 @@
 #include <string>
 
 #include "core/bucket_lanes.hpp"
+#include "core/lanes/shard.hpp"
 #include "core/packed_gradients.hpp"
-#include "core/shard.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/state_visitor.hpp"
 #include "core/checkpoint/safetensors.hpp"
-#include "core/state_visitor.hpp"
 
 namespace gossamer {
 

@@ -48,11 +48,11 @@
 #include <torch/nn/module.h>
 
 #include "base/log.hpp"
+#include "base/state_visitor.hpp"
 #include "base/timeline.hpp"
 #include "comm/communicator.hpp"
 #include "core/model_average.hpp"
 #include "core/pipeline.hpp"
-#include "core/state_visitor.hpp"
 #include "core/torch/torch_stream.hpp"
 
 namespace gossamer {

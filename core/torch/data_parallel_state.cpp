@@ -12,7 +12,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/grid_lane.hpp"
+#include "core/lanes/grid_lane.hpp"
 #include "core/torch/backward_end.hpp"
 #include "core/torch/torch_stream.hpp"
 

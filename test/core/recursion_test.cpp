@@ -19,7 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.hpp"
-#include "core/grid_lane.hpp"
+#include "core/lanes/grid_lane.hpp"
 #include "topology/edge_weights.hpp"
 #include "topology/registry.hpp"
 

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/state_visitor.hpp"
+#include "base/state_visitor.hpp"
 
 namespace gossamer {
 

@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
-#include "core/grid_lane.hpp"
+#include "core/lanes/grid_lane.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {

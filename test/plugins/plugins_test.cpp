@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.hpp"
-#include "core/peer_lanes.hpp"
+#include "core/lanes/peer_lanes.hpp"
 #include "optim/sweep.hpp"
 #include "topology/mixing.hpp"
 #include "topology/registry.hpp"

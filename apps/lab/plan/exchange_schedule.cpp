@@ -10,7 +10,7 @@
 #include "base/error.hpp"
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
-#include "core/coded_sum.hpp"
+#include "core/lanes/coded_sum.hpp"
 #include "optim/registry.hpp"
 #include "topology/rank_round.hpp"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/algorithm.hpp"
-#include "core/lane.hpp"
+#include "core/lanes/lane.hpp"
 #include "optim/optimizer.hpp"
 
 namespace gossamer::apps {

@@ -20,8 +20,8 @@
 #include "apps/lab/simulate/round_plan.hpp"
 #include "base/buffer.hpp"
 #include "base/worker_pool.hpp"
-#include "core/coded_sum.hpp"
-#include "core/lane.hpp"
+#include "core/lanes/coded_sum.hpp"
+#include "core/lanes/lane.hpp"
 #include "topology/push_sum.hpp"
 
 namespace gossamer::apps {

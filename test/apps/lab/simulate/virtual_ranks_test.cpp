@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.hpp"
-#include "core/grid_lane.hpp"
+#include "core/lanes/grid_lane.hpp"
 #include "topology/mixing.hpp"
 #include "topology/registry.hpp"
 

@@ -1,4 +1,4 @@
-#include "core/host_slots.hpp"
+#include "core/lanes/host_slots.hpp"
 
 #include <algorithm>
 #include <iterator>

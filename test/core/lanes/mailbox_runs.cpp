@@ -1,4 +1,4 @@
-#include "test/core/mailbox_runs.hpp"
+#include "test/core/lanes/mailbox_runs.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 
 #include "base/random.hpp"
 #include "base/text.hpp"
-#include "core/mailbox.hpp"
+#include "core/lanes/mailbox.hpp"
 #include "core/model_average.hpp"
 #include "topology/registry.hpp"
 
@@ -42,7 +42,7 @@ MailboxOutcome run_mailboxes(Communicator& communicator, const MailboxRun& run) 
   for (double& value : z) value = random.uniform(-1.0, 1.0);
   const std::vector<double> sums = sum_over_ranks(communicator, z);
 
-  PipelineMetrics metrics;
+  LaneMetrics metrics;
   Mailbox mailbox(communicator, *communicator.stream(), metrics, *run.topology,
                   {.body_bytes = kNumel * sizeof(double),
                    .max_age = run.max_age,

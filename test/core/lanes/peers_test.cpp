@@ -1,4 +1,4 @@
-#include "core/peers.hpp"
+#include "core/lanes/peers.hpp"
 
 #include "test/comm/forwarding_communicator.hpp"
 #include "test/core/ranks.hpp"

@@ -1,16 +1,15 @@
 #pragma once
 // The LaneFactory whose lanes send over a Communicator. There are four classes of lanes: exchanges
 // and sums (peer_lane.hpp), sums under a codec (coded_sum_lane.hpp), messages along a tree
-// (tree_lane.hpp), and shards (shard_lanes.hpp). Protocol, errors and thread safety: lane.hpp.
+// (tree_lane.hpp), and shards (shard_lane.hpp). Protocol, errors and thread safety: lane.hpp.
 
 #include <map>
 #include <memory>
 #include <utility>
 
-#include "base/timeline.hpp"
-#include "core/lane.hpp"
-#include "core/peers.hpp"
-#include "core/pipeline_metrics.hpp"
+#include "core/lanes/lane.hpp"
+#include "core/lanes/lane_setup.hpp"
+#include "core/lanes/peers.hpp"
 
 namespace gossamer {
 
@@ -19,25 +18,8 @@ struct HostSharing;
 
 class PeerLanes : public LaneFactory {
  public:
-  struct Setup {
-    /// The stream whose work writes the blocks and reads the inboxes.
-    Stream& stream;
-    Communicator& communicator;
-    /// The topology of LaneRounds::kTopology and kTree; may be null if no lane needs it.
-    std::shared_ptr<const Topology> topology;
-    /// What lanes of LaneRounds::kTopology and kSum send in place of their blocks; null: the
-    /// blocks. Needs a stream on processors, and for kTopology an undirected topology.
-    const Codec* codec = nullptr;
-    /// Ranks of one host read each other's memory; false: they send messages. Equal on all ranks.
-    bool shares_memory = true;
-    /// Lanes add the time they wait and the bytes they send.
-    PipelineMetrics& metrics;
-    SimdPath simd = best_simd_path();
-    /// Lanes record waits and messages; null: nothing is recorded.
-    std::shared_ptr<Timeline> timeline = {};
-  };
   /// All that `setup` refers to must outlive the factory.
-  explicit PeerLanes(Setup setup);
+  explicit PeerLanes(LaneSetup setup);
   ~PeerLanes() override;
   PeerLanes(const PeerLanes&) = delete;
   PeerLanes& operator=(const PeerLanes&) = delete;
@@ -70,7 +52,7 @@ class PeerLanes : public LaneFactory {
   /// The lanes of split_by_node(), over parts of the communicator.
   struct Nodes;
 
-  Setup setup_;
+  LaneSetup setup_;
   SubCommunicators parts_;
   /// Of the last lanes; null: none has slots.
   std::shared_ptr<HostMemory> memory_;

@@ -1,4 +1,4 @@
-#include "core/coded_sum_lane.hpp"
+#include "core/lanes/coded_sum_lane.hpp"
 
 #include <array>
 #include <functional>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "core/coded_sum.hpp"
+#include "core/lanes/coded_sum.hpp"
 
 namespace gossamer {
 namespace {
@@ -42,8 +42,7 @@ class SumMessages {
 
 class CodedSumLane : public Lane {
  public:
-  CodedSumLane(const PeerLanes::Setup& setup, const SumCommunicators& communicators,
-               const LaneSpec& spec)
+  CodedSumLane(const LaneSetup& setup, const SumCommunicators& communicators, const LaneSpec& spec)
       : setup_(setup),
         communicators_(communicators),
         spec_(spec),
@@ -149,7 +148,7 @@ class CodedSumLane : public Lane {
     };
   }
 
-  const PeerLanes::Setup& setup_;
+  const LaneSetup& setup_;
   SumCommunicators communicators_;
   LaneSpec spec_;
   CodedSum sum_;
@@ -164,7 +163,7 @@ class CodedSumLane : public Lane {
 
 }  // namespace
 
-std::unique_ptr<Lane> make_coded_sum_lane(const PeerLanes::Setup& setup,
+std::unique_ptr<Lane> make_coded_sum_lane(const LaneSetup& setup,
                                           const SumCommunicators& communicators,
                                           const LaneSpec& spec) {
   return std::make_unique<CodedSumLane>(setup, communicators, spec);

@@ -23,7 +23,7 @@
 
 #include "base/buffer.hpp"
 #include "comm/communicator.hpp"
-#include "core/lane.hpp"
+#include "core/lanes/lane.hpp"
 #include "topology/rank_round.hpp"
 
 namespace gossamer {

@@ -1,4 +1,4 @@
-#include "core/block_checksum.hpp"
+#include "core/lanes/block_checksum.hpp"
 
 namespace gossamer {
 

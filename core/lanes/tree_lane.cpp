@@ -1,4 +1,4 @@
-#include "core/tree_lane.hpp"
+#include "core/lanes/tree_lane.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace {
 
 class TreeLane : public Lane {
  public:
-  TreeLane(const PeerLanes::Setup& setup, const LaneSpec& spec)
+  TreeLane(const LaneSetup& setup, const LaneSpec& spec)
       : setup_(setup), spec_(spec), peers_(own_tree_peers(setup)) {
     for (std::size_t i = 0; i < peers_.size(); ++i) {
       inboxes_.push_back(setup.stream.allocate(spec.numel, spec.dtype));
@@ -56,7 +56,7 @@ class TreeLane : public Lane {
   void forget() override { has_arrived_ = false; }
 
  private:
-  const PeerLanes::Setup& setup_;
+  const LaneSetup& setup_;
   LaneSpec spec_;
   std::vector<int> peers_;
   /// One for each peer.
@@ -83,12 +83,12 @@ std::vector<std::vector<int>> tree_peers(const Topology& topology, int world_siz
   return peers;
 }
 
-std::vector<int> own_tree_peers(const PeerLanes::Setup& setup) {
+std::vector<int> own_tree_peers(const LaneSetup& setup) {
   const Communicator& world = setup.communicator;
   return tree_peers(*setup.topology, world.size())[static_cast<std::size_t>(world.rank())];
 }
 
-std::unique_ptr<Lane> make_tree_lane(const PeerLanes::Setup& setup, const LaneSpec& spec) {
+std::unique_ptr<Lane> make_tree_lane(const LaneSetup& setup, const LaneSpec& spec) {
   if (!setup.topology || !is_tree(setup.topology->round(0))) {
     throw std::logic_error("make_tree_lane: a lane needs a tree");
   }

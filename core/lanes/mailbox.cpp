@@ -1,4 +1,4 @@
-#include "core/mailbox.hpp"
+#include "core/lanes/mailbox.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -42,7 +42,7 @@ std::string why_no_mailbox(const Topology& topology) {
   return "";
 }
 
-Mailbox::Mailbox(Communicator& communicator, Stream& stream, PipelineMetrics& metrics,
+Mailbox::Mailbox(Communicator& communicator, Stream& stream, LaneMetrics& metrics,
                  const Topology& topology, Config config)
     : communicator_(communicator), stream_(stream), metrics_(metrics), config_(std::move(config)) {
   const std::string reason = why_no_mailbox(topology);

@@ -7,14 +7,18 @@
 
 #include <memory>
 
-#include "core/peer_lanes.hpp"
+#include "core/lanes/lane.hpp"
+#include "core/lanes/lane_setup.hpp"
+#include "core/lanes/peers.hpp"
 
 namespace gossamer {
+
+class HostMemory;
 
 /// `peers` knows the ranks of every round. `memory`: where ranks of a host read each other's
 /// blocks; null: the lane sends messages. `setup` and all that it refers to must outlive the lane,
 /// and so must `peers`.
-std::unique_ptr<CodedLane> make_peer_lane(const PeerLanes::Setup& setup, Peers& peers,
+std::unique_ptr<CodedLane> make_peer_lane(const LaneSetup& setup, Peers& peers,
                                           const LaneSpec& spec, std::shared_ptr<HostMemory> memory);
 
 }  // namespace gossamer

@@ -1,4 +1,4 @@
-#include "core/peer_lanes.hpp"
+#include "core/lanes/peer_lanes.hpp"
 
 #include <stdexcept>
 #include <string_view>
@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "core/coded_sum_lane.hpp"
-#include "core/grid_lane.hpp"
-#include "core/host_slots.hpp"
-#include "core/peer_lane.hpp"
-#include "core/shard_lanes.hpp"
-#include "core/tree_lane.hpp"
+#include "core/lanes/coded_sum_lane.hpp"
+#include "core/lanes/grid_lane.hpp"
+#include "core/lanes/host_slots.hpp"
+#include "core/lanes/peer_lane.hpp"
+#include "core/lanes/shard_lane.hpp"
+#include "core/lanes/tree_lane.hpp"
 #include "optim/codec.hpp"
 #include "topology/nodes.hpp"
 #include "topology/registry.hpp"
@@ -20,7 +20,7 @@ namespace gossamer {
 namespace {
 
 /// The largest groups whose members exchange encoded blocks.
-MostMembers most_members(const PeerLanes::Setup& setup) {
+MostMembers most_members(const LaneSetup& setup) {
   if (setup.codec == nullptr) return {};
   const std::int64_t most = most_coded_members(*setup.codec);
   return {.ranks = most, .nodes = setup.codec->needs_grid() ? 0 : most};
@@ -48,7 +48,7 @@ struct PeerLanes::Nodes {
   PeerLanes between;
 };
 
-PeerLanes::PeerLanes(Setup setup) : setup_(std::move(setup)), parts_(setup_.communicator) {}
+PeerLanes::PeerLanes(LaneSetup setup) : setup_(std::move(setup)), parts_(setup_.communicator) {}
 
 PeerLanes::~PeerLanes() = default;
 
@@ -125,16 +125,16 @@ NodeLanes PeerLanes::split_by_node() {
     if (!nodes_) {
       const auto [inside, between] = parts_of_nodes(setup_.communicator, size);
       const auto setup_on = [this](Communicator& ranks) {
-        return Setup{.stream = setup_.stream,
-                     .communicator = ranks,
-                     .topology = nullptr,
-                     .shares_memory = false,
-                     .metrics = setup_.metrics,
-                     .simd = setup_.simd,
-                     .timeline = setup_.timeline};
+        return LaneSetup{.stream = setup_.stream,
+                         .communicator = ranks,
+                         .topology = nullptr,
+                         .shares_memory = false,
+                         .metrics = setup_.metrics,
+                         .simd = setup_.simd,
+                         .timeline = setup_.timeline};
       };
-      const Setup of_node = setup_on(inside);
-      const Setup of_peers = setup_on(between);
+      const LaneSetup of_node = setup_on(inside);
+      const LaneSetup of_peers = setup_on(between);
       nodes_.reset(new Nodes{PeerLanes(of_node), PeerLanes(of_peers)});
       all_nodes_[size] = nodes_;
     }

@@ -1,17 +1,17 @@
-#include "core/shard_lanes.hpp"
+#include "core/lanes/shard_lane.hpp"
 
 #include <utility>
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "core/shard.hpp"
+#include "core/lanes/shard.hpp"
 
 namespace gossamer {
 namespace {
 
 class ShardLane : public Lane {
  public:
-  ShardLane(const PeerLanes::Setup& setup, const LaneSpec& spec) : setup_(setup), spec_(spec) {}
+  ShardLane(const LaneSetup& setup, const LaneSpec& spec) : setup_(setup), spec_(spec) {}
 
   void start(std::int64_t k, const Buffer& send) override {
     round_ = k;
@@ -59,7 +59,7 @@ class ShardLane : public Lane {
     return shard_of(spec_.numel, spec_.dtype, place, setup_.communicator.size());
   }
 
-  const PeerLanes::Setup& setup_;
+  const LaneSetup& setup_;
   LaneSpec spec_;
   std::vector<Inbox> arriving_;
   std::vector<Request> requests_;
@@ -69,7 +69,7 @@ class ShardLane : public Lane {
 
 }  // namespace
 
-std::unique_ptr<Lane> make_shard_lane(const PeerLanes::Setup& setup, const LaneSpec& spec) {
+std::unique_ptr<Lane> make_shard_lane(const LaneSetup& setup, const LaneSpec& spec) {
   return std::make_unique<ShardLane>(setup, spec);
 }
 

@@ -1,6 +1,6 @@
 // Tests the windows and votes of GridLane with lanes that carry nothing.
 
-#include "core/grid_lane.hpp"
+#include "core/lanes/grid_lane.hpp"
 
 #include <cmath>
 #include <limits>

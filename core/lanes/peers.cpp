@@ -1,4 +1,4 @@
-#include "core/peers.hpp"
+#include "core/lanes/peers.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -16,7 +16,7 @@
 
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
-#include "core/peer_lanes.hpp"
+#include "core/lanes/peer_lanes.hpp"
 
 namespace gossamer {
 namespace {

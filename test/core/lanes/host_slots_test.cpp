@@ -1,7 +1,7 @@
 // Blocks that ranks of one host read in each other's memory: the bits are those of messages,
 // whichever ranks reach each other.
 
-#include "core/host_slots.hpp"
+#include "core/lanes/host_slots.hpp"
 
 #include "test/comm/forwarding_communicator.hpp"
 #include "test/core/problem.hpp"

@@ -1,6 +1,6 @@
 // Mailboxes under mpirun: random delays, and a rank that the system stops for five seconds.
 
-#include "test/core/mailbox_runs.hpp"
+#include "test/core/lanes/mailbox_runs.hpp"
 
 #include <csignal>
 #include <cstdio>

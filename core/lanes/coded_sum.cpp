@@ -1,4 +1,4 @@
-#include "core/coded_sum.hpp"
+#include "core/lanes/coded_sum.hpp"
 
 #include <algorithm>
 #include <array>

@@ -13,8 +13,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/block_checksum.hpp"
-#include "core/grid_lane.hpp"
+#include "core/lanes/block_checksum.hpp"
+#include "core/lanes/grid_lane.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {

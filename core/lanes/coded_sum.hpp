@@ -23,7 +23,7 @@
 
 #include "base/types.hpp"
 #include "base/worker_pool.hpp"
-#include "core/lane.hpp"
+#include "core/lanes/lane.hpp"
 #include "optim/codec.hpp"
 
 namespace gossamer {

@@ -51,7 +51,7 @@
 
 #include "base/buffer.hpp"
 #include "comm/communicator.hpp"
-#include "core/pipeline_metrics.hpp"
+#include "core/lanes/lane_metrics.hpp"
 #include "topology/topology.hpp"
 
 namespace gossamer {
@@ -93,7 +93,7 @@ class Mailbox {
   /// `stream` works off what Config::write enqueues. The mailbox adds waits and bytes to `metrics`.
   /// The references but `topology` must outlive the mailbox. Throws ConfigError for a topology that
   /// why_no_mailbox() refuses.
-  Mailbox(Communicator& communicator, Stream& stream, PipelineMetrics& metrics,
+  Mailbox(Communicator& communicator, Stream& stream, LaneMetrics& metrics,
           const Topology& topology, Config config);
 
   /// See above. `step` counts this rank's steps from 0. The letters stay until release().
@@ -160,7 +160,7 @@ class Mailbox {
 
   Communicator& communicator_;
   Stream& stream_;
-  PipelineMetrics& metrics_;
+  LaneMetrics& metrics_;
   Config config_;
   /// The peers that this rank sends to, for every round of the period.
   std::vector<std::vector<int>> rounds_;

@@ -1,4 +1,4 @@
-#include "core/grid_lane.hpp"
+#include "core/lanes/grid_lane.hpp"
 
 #include <algorithm>
 #include <cmath>

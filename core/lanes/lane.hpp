@@ -31,8 +31,8 @@
 
 #include "base/buffer.hpp"
 #include "base/types.hpp"
-#include "core/intake.hpp"
-#include "core/mailbox.hpp"
+#include "core/lanes/intake.hpp"
+#include "core/lanes/mailbox.hpp"
 
 namespace gossamer {
 

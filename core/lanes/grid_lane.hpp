@@ -32,7 +32,7 @@
 
 #include "base/buffer.hpp"
 #include "base/stream.hpp"
-#include "core/lane.hpp"
+#include "core/lanes/lane.hpp"
 #include "optim/codec.hpp"
 
 namespace gossamer {

@@ -1,7 +1,7 @@
-#include "core/mailbox.hpp"
+#include "core/lanes/mailbox.hpp"
 
 #include "test/base/thrown.hpp"
-#include "test/core/mailbox_runs.hpp"
+#include "test/core/lanes/mailbox_runs.hpp"
 #include "test/core/problem.hpp"
 #include "test/sanitized.hpp"
 
@@ -51,7 +51,7 @@ struct MailboxRank {
   }
 
   double z;
-  PipelineMetrics metrics = {};
+  LaneMetrics metrics = {};
   Mailbox mailbox;
 };
 
@@ -224,7 +224,7 @@ TEST(Mailbox, GoesOnIfTheLetterComesWhileItSendsItsOwn) {
     EXPECT_TRUE(condition());
   };
   run_ranks(3, [&](Communicator& communicator, const World& world) {
-    PipelineMetrics metrics;
+    LaneMetrics metrics;
     const auto write = [&](const Block& /*body*/) {
       // While rank 0 writes its second letter, its first one leaves, and that of rank 1 arrives.
       if (world.rank != 0 || ++num_writes != 2) return;

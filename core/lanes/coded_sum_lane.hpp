@@ -10,7 +10,8 @@
 
 #include <memory>
 
-#include "core/peer_lanes.hpp"
+#include "core/lanes/lane.hpp"
+#include "core/lanes/lane_setup.hpp"
 
 namespace gossamer {
 
@@ -21,7 +22,7 @@ struct SumCommunicators {
 };
 
 /// Needs setup.codec and two ranks or more. What the parameters refer to must outlive the lane.
-std::unique_ptr<Lane> make_coded_sum_lane(const PeerLanes::Setup& setup,
+std::unique_ptr<Lane> make_coded_sum_lane(const LaneSetup& setup,
                                           const SumCommunicators& communicators,
                                           const LaneSpec& spec);
 

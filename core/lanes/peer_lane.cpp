@@ -1,4 +1,4 @@
-#include "core/peer_lane.hpp"
+#include "core/lanes/peer_lane.hpp"
 
 #include <functional>
 #include <span>
@@ -8,8 +8,8 @@
 
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
-#include "core/block_checksum.hpp"
-#include "core/host_slots.hpp"
+#include "core/lanes/block_checksum.hpp"
+#include "core/lanes/host_slots.hpp"
 #include "optim/block_update.hpp"
 #include "topology/rank_round.hpp"
 
@@ -18,7 +18,7 @@ namespace {
 
 class PeerLane : public CodedLane {
  public:
-  PeerLane(const PeerLanes::Setup& setup, Peers& peers, const LaneSpec& spec,
+  PeerLane(const LaneSetup& setup, Peers& peers, const LaneSpec& spec,
            std::shared_ptr<HostMemory> memory)
       : CodedLane(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr),
         setup_(setup),
@@ -320,7 +320,7 @@ class PeerLane : public CodedLane {
     };
   }
 
-  const PeerLanes::Setup& setup_;
+  const LaneSetup& setup_;
   Peers& peers_;
   LaneSpec spec_;
   /// Null: all messages go through the communicator.
@@ -359,7 +359,7 @@ class PeerLane : public CodedLane {
 
 }  // namespace
 
-std::unique_ptr<CodedLane> make_peer_lane(const PeerLanes::Setup& setup, Peers& peers,
+std::unique_ptr<CodedLane> make_peer_lane(const LaneSetup& setup, Peers& peers,
                                           const LaneSpec& spec,
                                           std::shared_ptr<HostMemory> memory) {
   return std::make_unique<PeerLane>(setup, peers, spec, std::move(memory));

@@ -6,7 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/peer_lanes.hpp"
+#include "core/lanes/lane.hpp"
+#include "core/lanes/lane_setup.hpp"
 #include "topology/topology.hpp"
 
 namespace gossamer {
@@ -15,10 +16,10 @@ namespace gossamer {
 std::vector<std::vector<int>> tree_peers(const Topology& topology, int world_size);
 
 /// The peers of this rank in the topology of `setup`.
-std::vector<int> own_tree_peers(const PeerLanes::Setup& setup);
+std::vector<int> own_tree_peers(const LaneSetup& setup);
 
 /// All that `setup` refers to must outlive the lane, and so must `setup`. Throws std::logic_error
 /// unless there is a topology whose round is a tree (is_tree()).
-std::unique_ptr<Lane> make_tree_lane(const PeerLanes::Setup& setup, const LaneSpec& spec);
+std::unique_ptr<Lane> make_tree_lane(const LaneSetup& setup, const LaneSpec& spec);
 
 }  // namespace gossamer

@@ -5,12 +5,13 @@
 
 #include <memory>
 
-#include "core/peer_lanes.hpp"
+#include "core/lanes/lane.hpp"
+#include "core/lanes/lane_setup.hpp"
 
 namespace gossamer {
 
 /// `spec.rounds` is one of the two. All that `setup` refers to must outlive the lane, and so must
 /// `setup`.
-std::unique_ptr<Lane> make_shard_lane(const PeerLanes::Setup& setup, const LaneSpec& spec);
+std::unique_ptr<Lane> make_shard_lane(const LaneSetup& setup, const LaneSpec& spec);
 
 }  // namespace gossamer

@@ -1,0 +1,34 @@
+#pragma once
+// What the lanes of one rank work with. The factory (peer_lanes.hpp) keeps it for all its lanes.
+
+#include <memory>
+
+#include "base/stream.hpp"
+#include "base/timeline.hpp"
+#include "comm/communicator.hpp"
+#include "core/lanes/lane_metrics.hpp"
+#include "optim/codec.hpp"
+#include "topology/topology.hpp"
+
+namespace gossamer {
+
+/// The references must outlive the factory.
+struct LaneSetup {
+  /// The stream whose work writes the blocks and reads the inboxes.
+  Stream& stream;
+  Communicator& communicator;
+  /// The topology of LaneRounds::kTopology and kTree; may be null if no lane needs it.
+  std::shared_ptr<const Topology> topology;
+  /// What lanes of LaneRounds::kTopology and kSum send in place of their blocks; null: the
+  /// blocks. Needs a stream on processors, and for kTopology an undirected topology.
+  const Codec* codec = nullptr;
+  /// Ranks of one host read each other's memory; false: they send messages. Equal on all ranks.
+  bool shares_memory = true;
+  /// Lanes add the time they wait and the bytes they send.
+  LaneMetrics& metrics;
+  SimdPath simd = best_simd_path();
+  /// Lanes record waits and messages; null: nothing is recorded.
+  std::shared_ptr<Timeline> timeline = {};
+};
+
+}  // namespace gossamer

@@ -27,20 +27,18 @@ class BucketLanes {
       lanes_.add(setup.lanes.make_lane(spec));
     }
   }
-  /// Lanes for blocks of the buckets' sizes. `content`: as in LaneSpec. `num_extra(bucket)` is the
+  /// Lanes for blocks of the buckets' sizes. `like` says the rest. `num_extra(bucket)` is the
   /// number of elements that a message has in addition to the bucket's block; null: none. No codec
   /// encodes them.
-  BucketLanes(const AlgorithmSetup& setup, LaneRounds rounds,
-              std::string_view content = "parameters",
-              std::int64_t (*num_extra)(const Bucket&) = nullptr)
+  explicit BucketLanes(const AlgorithmSetup& setup, const LaneSpec& like = {},
+                       std::int64_t (*num_extra)(const Bucket&) = nullptr)
       : BucketLanes(setup, [&](const Bucket& bucket) {
-          return LaneSpec{
-              .rounds = rounds,
-              .bucket = bucket.index(),
-              .numel = bucket.spec().numel + (num_extra == nullptr ? 0 : num_extra(bucket)),
-              .num_coded = bucket.spec().numel,
-              .dtype = bucket.spec().dtype,
-              .content = content};
+          LaneSpec spec = like;
+          spec.bucket = bucket.index();
+          spec.numel = bucket.spec().numel + (num_extra == nullptr ? 0 : num_extra(bucket));
+          spec.num_coded = bucket.spec().numel;
+          spec.dtype = bucket.spec().dtype;
+          return spec;
         }) {}
 
   Lane& operator[](const Bucket& bucket) { return *lanes_[bucket]; }

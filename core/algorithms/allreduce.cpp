@@ -83,13 +83,16 @@ class AllReduce : public Algorithm {
   AllReduce(const AllReduceOptions& options, const AlgorithmSetup& setup)
       : options_(options),
         setup_(setup),
-        lanes_(setup, LaneRounds::kSum, "gradients", PackedGradients::num_flags) {
+        lanes_(setup,
+               {.members = LaneMembers::kAll, .result = LaneResult::kSum, .content = "gradients"},
+               PackedGradients::num_flags) {
     for (const Bucket& bucket : setup.buckets) packed_.add({bucket, setup.stream});
     if (!options.sends_momentum) return;
     momentum_.emplace(setup);
     // No codec encodes anything: num_coded is 0.
     warmup_lanes_ = BucketLanes(setup, [](const Bucket& bucket) {
-      return LaneSpec{.rounds = LaneRounds::kSum,
+      return LaneSpec{.members = LaneMembers::kAll,
+                      .result = LaneResult::kSum,
                       .bucket = bucket.index(),
                       .numel = bucket.spec().numel + bucket.num_entries(),
                       .dtype = bucket.spec().dtype,

@@ -38,7 +38,7 @@ class Choco : public Algorithm {
       : options_(options), setup_(setup) {
     for (Bucket& bucket : setup.buckets) slots_.add(make_slot(bucket));
     lanes_ = BucketLanes(setup, [this](const Bucket& bucket) {
-      return LaneSpec{.rounds = LaneRounds::kTopologyUnsummed,
+      return LaneSpec{.result = LaneResult::kApart,
                       .bucket = bucket.index(),
                       .numel = slots_[bucket].layout->num_bytes(),
                       .dtype = DType::kUInt8,

@@ -29,7 +29,11 @@ class SharedMoments {
  public:
   /// Collective. The optimizer must have second moments.
   SharedMoments(const AlgorithmSetup& setup, std::int64_t every)
-      : setup_(setup), every_(every), lanes_(setup, LaneRounds::kMean, "second moments") {
+      : setup_(setup),
+        every_(every),
+        lanes_(setup, {.members = LaneMembers::kAll,
+                       .result = LaneResult::kMean,
+                       .content = "second moments"}) {
     for (const Bucket& bucket : setup.buckets) moments_.add(bucket.state(kMoments));
   }
 
@@ -56,8 +60,7 @@ class SharedMoments {
 class Gossip : public Algorithm {
  public:
   /// `share_moments`: 0: never.
-  Gossip(const AlgorithmSetup& setup, std::int64_t share_moments)
-      : setup_(setup), lanes_(setup, LaneRounds::kTopology) {
+  Gossip(const AlgorithmSetup& setup, std::int64_t share_moments) : setup_(setup), lanes_(setup) {
     if (share_moments > 0) moments_.emplace(setup, share_moments);
   }
 

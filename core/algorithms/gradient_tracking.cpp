@@ -24,8 +24,8 @@ class GradientTracking : public Algorithm {
   explicit GradientTracking(const AlgorithmSetup& setup)
       : setup_(setup),
         tracker_(make_tracker()),
-        parameter_lanes_(setup, LaneRounds::kTopology),
-        tracker_lanes_(setup, LaneRounds::kTopology, "trackers") {
+        parameter_lanes_(setup),
+        tracker_lanes_(setup, {.content = "trackers"}) {
     for (Bucket& bucket : setup.buckets) {
       const BucketSpec& spec = bucket.spec();
       slots_.add({.tracker = bucket.add_state("tracker"),

@@ -27,7 +27,11 @@ struct LateAverageOptions {
 class LateAverage : public Algorithm {
  public:
   LateAverage(const LateAverageOptions& options, const AlgorithmSetup& setup)
-      : options_(options), setup_(setup), lanes_(setup, LaneRounds::kMean, "snapshots") {
+      : options_(options),
+        setup_(setup),
+        lanes_(
+            setup,
+            {.members = LaneMembers::kAll, .result = LaneResult::kMean, .content = "snapshots"}) {
     for (Bucket& bucket : setup.buckets) slots_.add({.snapshot = bucket.add_state("snapshot")});
     if (options.warmup > 0) warmup_ = AlgorithmChoice("allreduce").make(setup);
   }

@@ -83,8 +83,12 @@ class ReplicatedStates : public NodeGossip {
  public:
   explicit ReplicatedStates(const AlgorithmSetup& setup)
       : NodeGossip(setup),
-        sums_(inside(), LaneRounds::kSum, "gradients", PackedGradients::num_flags),
-        gathers_(inside(), LaneRounds::kGather, "mixed parameters") {
+        sums_(inside(),
+              {.members = LaneMembers::kAll, .result = LaneResult::kSum, .content = "gradients"},
+              PackedGradients::num_flags),
+        gathers_(inside(), {.members = LaneMembers::kAll,
+                            .result = LaneResult::kGather,
+                            .content = "mixed parameters"}) {
     for (const Bucket& bucket : setup.buckets) {
       mixed_.add(setup.stream.allocate(bucket.spec().numel, bucket.spec().dtype));
       scales_.add(1.0);
@@ -139,23 +143,27 @@ class ShardedStates : public NodeGossip {
  public:
   explicit ShardedStates(const AlgorithmSetup& setup)
       : NodeGossip(setup),
-        sums_(inside(), LaneRounds::kShardSum, "gradients"),
+        sums_(inside(), {.members = LaneMembers::kAll,
+                         .result = LaneResult::kShardSum,
+                         .content = "gradients"}),
         flags_(inside(),
                [](const Bucket& bucket) {
-                 return LaneSpec{.rounds = LaneRounds::kSum,
+                 return LaneSpec{.members = LaneMembers::kAll,
+                                 .result = LaneResult::kSum,
                                  .bucket = bucket.index(),
                                  .numel = PackedGradients::num_flags(bucket),
                                  .dtype = bucket.spec().dtype,
                                  .content = "flags"};
                }),
-        gathers_(inside(), LaneRounds::kGather) {
+        gathers_(inside(), {.members = LaneMembers::kAll, .result = LaneResult::kGather}) {
     std::int64_t num_entries = 0;
     for (Bucket& bucket : setup.buckets) {
       bucket.keep_shard(shard(bucket));
       num_entries += bucket.num_entries();
     }
     norms_ = setup.stream.allocate(num_entries, DType::kFloat64);
-    norm_sum_ = nodes_.inside.make_lane({.rounds = LaneRounds::kSum,
+    norm_sum_ = nodes_.inside.make_lane({.members = LaneMembers::kAll,
+                                         .result = LaneResult::kSum,
                                          .numel = num_entries,
                                          .dtype = DType::kFloat64,
                                          .content = "gradient norms"});

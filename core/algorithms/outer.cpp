@@ -32,7 +32,9 @@ struct OuterOptions {
 class Outer : public Algorithm {
  public:
   Outer(const OuterOptions& options, const AlgorithmSetup& setup)
-      : options_(options), setup_(setup), lanes_(setup, LaneRounds::kMean) {
+      : options_(options),
+        setup_(setup),
+        lanes_(setup, {.members = LaneMembers::kAll, .result = LaneResult::kMean}) {
     for (Bucket& bucket : setup.buckets) {
       slots_.add(
           {.anchor = bucket.add_state("anchor"), .momentum = bucket.add_state("outer_momentum")});

@@ -36,7 +36,8 @@ class Relay : public Algorithm {
                   .counts_heard = setup.stream.allocate_host(num_peers_, dtype)});
     }
     lanes_ = BucketLanes(setup, [](const Bucket& bucket) {
-      return LaneSpec{.rounds = LaneRounds::kTree,
+      return LaneSpec{.members = LaneMembers::kTree,
+                      .result = LaneResult::kApart,
                       .bucket = bucket.index(),
                       .numel = message_numel(bucket),
                       .dtype = bucket.spec().dtype,

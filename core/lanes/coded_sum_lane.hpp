@@ -1,5 +1,5 @@
 #pragma once
-// The lane of LaneRounds::kSum under a codec: a CodedSum between all ranks of a Communicator.
+// The lane of LaneResult::kSum under a codec: a CodedSum between all ranks of a Communicator.
 //
 // Phase 1 has n - 1 exchanges, one after the other: in the i-th one a rank sends to the i-th rank
 // after it. In phase 2 a rank sends one message to all others at the same time. The two phases use

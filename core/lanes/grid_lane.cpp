@@ -48,7 +48,8 @@ std::unique_ptr<Lane> GridLane::around(std::unique_ptr<CodedLane> blocks, const 
                                        LaneFactory& factory, Stream& stream,
                                        std::int64_t& num_wide) {
   if (!blocks->needs_grid()) return blocks;
-  auto votes = factory.make_lane({.rounds = LaneRounds::kSum,
+  auto votes = factory.make_lane({.members = LaneMembers::kAll,
+                                  .result = LaneResult::kSum,
                                   .bucket = spec.bucket,
                                   .numel = kBallotSize,
                                   .dtype = spec.dtype,

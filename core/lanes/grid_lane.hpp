@@ -43,7 +43,7 @@ class GridLane : public Lane {
 
   struct Parts {
     std::unique_ptr<CodedLane> blocks;
-    /// Carries the votes: a lane of LaneRounds::kSum between the same ranks.
+    /// Carries the votes: a lane of LaneResult::kSum between the same ranks.
     std::unique_ptr<Lane> votes;
     /// Must outlive the lane, as must the counter.
     Stream& stream;

@@ -8,12 +8,12 @@
 // wait(). The result of a round that is never taken is lost; later rounds are not affected.
 // forget() drops what has arrived.
 //
-// Codecs: under a codec, lanes of LaneRounds::kTopology send encoded blocks to peers and
-// neighbours. If Intake::coding.encodes is set, the pass that uses the Intake must encode the block
-// that it has written, and the next start() must send this block. Otherwise start() encodes. Lanes
-// of LaneRounds::kSum encode the first LaneSpec::num_coded elements, and take() gives plain values.
+// Codecs: under a codec, lanes of LaneResult::kMix send encoded blocks to peers and neighbours. If
+// Intake::coding.encodes is set, the pass that uses the Intake must encode the block that it has
+// written, and the next start() must send this block. Otherwise start() encodes. Lanes of
+// LaneResult::kSum encode the first LaneSpec::num_coded elements, and take() gives plain values.
 //
-// Without a codec, lanes of LaneRounds::kTopology may use Coding to let the pass write what ranks
+// Without a codec, lanes of LaneResult::kMix may use Coding to let the pass write what ranks
 // of this host read, and add up what they have written (host_slots.hpp). So a pass must use
 // Intake::coding as it is.
 //
@@ -72,8 +72,8 @@ struct GridState {
 class Lane {
  public:
   virtual ~Lane() = default;
-  /// Starts this rank's part of round k >= 0. `send` must have LaneSpec::numel elements, in lanes
-  /// of LaneRounds::kTree for each peer. The lane keeps the memory of `send` alive until the
+  /// Starts this rank's part of round k >= 0. `send` must have LaneSpec::numel elements, with
+  /// LaneMembers::kTree for each peer. The lane keeps the memory of `send` alive until the
   /// messages are over.
   virtual void start(std::int64_t k, const Buffer& send) = 0;
   /// Makes the stream wait for the messages that start() has started: work given later runs after
@@ -128,33 +128,41 @@ class CodedLane : public Lane {
   std::shared_ptr<DifferenceStats> stats_;
 };
 
-/// Which ranks exchange messages in the rounds of a lane.
-enum class LaneRounds : std::uint8_t {
-  /// The ranks that the run's topology joins. take() mixes with the topology's weights.
+/// The ranks that meet in the rounds of a lane.
+enum class LaneMembers : std::uint8_t {
+  /// Those that the topology's round joins.
   kTopology,
-  /// The same, but blocks are neither summed on the way nor encoded: take() gives one inbox for
-  /// each rank that this one hears from.
-  kTopologyUnsummed,
-  /// All ranks in every round. take() gives the mean of all ranks' blocks.
-  kMean,
-  /// All ranks in every round. take() gives keep = 0 and one inbox of weight 1: the sum of all
-  /// ranks' blocks, this rank's included.
-  kSum,
-  /// The ranks that the topology's one round joins, which must be a tree (is_tree()). A rank sends
-  /// each peer a block of its own: `send` holds LaneSpec::numel elements for each, in the order of
-  /// their ranks. take() gives one inbox for each peer, in this order, with weight 1.
+  /// Those that the topology's one round joins, which must be a tree (is_tree()). A rank sends each
+  /// peer a block of its own: `send` holds LaneSpec::numel elements for each, in the order of their
+  /// ranks. Only with LaneResult::kApart.
   kTree,
-  /// All ranks in every round. `send` holds this rank's shard (shard_of()); the lane writes the
-  /// others' shards into it. take() gives keep = 0 and `send` with weight 1.
+  /// All ranks, in every round.
+  kAll,
+};
+
+/// What becomes of the blocks that meet: what take() gives.
+enum class LaneResult : std::uint8_t {
+  /// The blocks, or sums of them, with the topology's weights. A codec may encode them.
+  kMix,
+  /// One plain inbox for each rank that this one hears from: with the topology's weights, in a tree
+  /// in the order of the peers and with weight 1.
+  kApart,
+  /// Of all ranks: the mean of their blocks.
+  kMean,
+  /// Of all ranks: keep = 0 and one inbox of weight 1, the sum of their blocks, this rank's
+  /// included.
+  kSum,
+  /// Of all ranks: `send` holds this rank's shard (shard_of()), and the lane writes the others'
+  /// shards into it. take() gives keep = 0 and `send` with weight 1.
   kGather,
-  /// All ranks in every round. The lane adds the other ranks' values to this rank's shard of
-  /// `send`; the other shards stay. take() gives keep = 0 and this shard with weight 1. Host memory
-  /// only.
+  /// Of all ranks: the lane adds the other ranks' values to this rank's shard of `send`; the other
+  /// shards stay. take() gives keep = 0 and this shard with weight 1. Host memory only.
   kShardSum,
 };
 
 struct LaneSpec {
-  LaneRounds rounds = LaneRounds::kTopology;
+  LaneMembers members = LaneMembers::kTopology;
+  LaneResult result = LaneResult::kMix;
   std::int64_t bucket = 0;
   /// Elements of a block that is sent.
   std::int64_t numel = 0;
@@ -195,7 +203,7 @@ class LaneFactory {
   /// Ranks of a node in the topology's rounds; 1 if there is no topology of two levels.
   [[nodiscard]] virtual int node_size() const = 0;
   [[nodiscard]] virtual int num_ranks() const = 0;
-  /// The number of this rank's peers in lanes of LaneRounds::kTree. Throws std::logic_error if
+  /// The number of this rank's peers in lanes of LaneMembers::kTree. Throws std::logic_error if
   /// there is no topology.
   [[nodiscard]] virtual std::int64_t num_tree_peers() const = 0;
 };

@@ -17,10 +17,10 @@ struct LaneSetup {
   /// The stream whose work writes the blocks and reads the inboxes.
   Stream& stream;
   Communicator& communicator;
-  /// The topology of LaneRounds::kTopology and kTree; may be null if no lane needs it.
+  /// That of LaneMembers::kTopology and kTree; may be null if no lane needs it.
   std::shared_ptr<const Topology> topology;
-  /// What lanes of LaneRounds::kTopology and kSum send in place of their blocks; null: the
-  /// blocks. Needs a stream on processors, and for kTopology an undirected topology.
+  /// What lanes of LaneResult::kMix and kSum send in place of their blocks; null: the blocks. Needs
+  /// a stream on processors, and for kMix an undirected topology.
   const Codec* codec = nullptr;
   /// Ranks of one host read each other's memory; false: they send messages. Equal on all ranks.
   bool shares_memory = true;

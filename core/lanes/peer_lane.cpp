@@ -20,7 +20,7 @@ class PeerLane : public CodedLane {
  public:
   PeerLane(const LaneSetup& setup, Peers& peers, const LaneSpec& spec,
            std::shared_ptr<HostMemory> memory)
-      : CodedLane(spec.rounds == LaneRounds::kTopology ? setup.codec : nullptr),
+      : CodedLane(spec.result == LaneResult::kMix ? setup.codec : nullptr),
         setup_(setup),
         peers_(peers),
         spec_(spec),
@@ -141,7 +141,7 @@ class PeerLane : public CodedLane {
     }
     // The next round is likely to be of the same kind. Lanes without sums carry what no pass has
     // written.
-    if (spec_.rounds == LaneRounds::kTopology && !is_idle) writes_slots_ = is_read;
+    if (spec_.result == LaneResult::kMix && !is_idle) writes_slots_ = is_read;
     slots_->publish(round);
   }
 
@@ -184,7 +184,7 @@ class PeerLane : public CodedLane {
   }
 
   [[nodiscard]] OpLabel label_of(std::int64_t k) const {
-    const bool sums = spec_.rounds == LaneRounds::kSum;
+    const bool sums = spec_.result == LaneResult::kSum;
     return {.what = sums ? "all-reduce" : "exchange", .bucket = spec_.bucket, .round = k};
   }
 

@@ -1,9 +1,9 @@
 #pragma once
-// The lane of LaneRounds::kTopology, kTopologyUnsummed, kMean and kSum over a Communicator. A round
-// is an exchange with a peer, in a group, with several neighbours, or in two levels (inside a node,
-// then between nodes). A lane sends straight from the block and receives into inboxes that it owns,
-// except between ranks of one host, which read each other's memory (host_slots.hpp). Protocol,
-// errors and thread safety: lane.hpp.
+// The lane of LaneResult::kMix, kMean and kSum, and of kApart without a tree, over a Communicator.
+// A round is an exchange with a peer, in a group, with several neighbours, or in two levels (inside
+// a node, then between nodes). A lane sends straight from the block and receives into inboxes that
+// it owns, except between ranks of one host, which read each other's memory (host_slots.hpp).
+// Protocol, errors and thread safety: lane.hpp.
 
 #include <memory>
 

@@ -53,10 +53,9 @@ PeerLanes::PeerLanes(LaneSetup setup) : setup_(std::move(setup)), parts_(setup_.
 PeerLanes::~PeerLanes() = default;
 
 std::shared_ptr<HostMemory> PeerLanes::memory_for(const LaneSpec& spec) {
-  const bool is_summed = spec.rounds == LaneRounds::kTopology;
-  if (!is_summed && spec.rounds != LaneRounds::kTopologyUnsummed) return nullptr;
+  if (spec.members != LaneMembers::kTopology) return nullptr;
   // Slots hold plain blocks, and a thread that works off a stream later cannot wait for them.
-  const bool sends_plain = !is_summed || setup_.codec == nullptr;
+  const bool sends_plain = spec.result == LaneResult::kApart || setup_.codec == nullptr;
   const bool works_at_once = setup_.stream.on_host() && setup_.stream.immediate();
   if (!setup_.shares_memory || !sends_plain || !works_at_once) return nullptr;
   if (!memory_ || memory_->is_shared()) {
@@ -74,28 +73,27 @@ void PeerLanes::share_memory() {
 
 HostSharing PeerLanes::host_sharing() const { return memory_ ? memory_->sharing() : HostSharing(); }
 
-Peers& PeerLanes::peers_of(LaneRounds rounds) {
-  std::unique_ptr<Peers>& peers = peers_[rounds];
+Peers& PeerLanes::peers_of(LaneResult result) {
+  std::unique_ptr<Peers>& peers = peers_[result];
   if (peers) return *peers;
   const int size = num_ranks();
-  switch (rounds) {
-    case LaneRounds::kTopology:
-    case LaneRounds::kTopologyUnsummed:
+  switch (result) {
+    case LaneResult::kMix:
+    case LaneResult::kApart:
       if (!setup_.topology) throw std::logic_error("PeerLanes: a lane needs a topology");
       peers = std::make_unique<Peers>(
           parts_, *setup_.topology,
-          rounds == LaneRounds::kTopology ? most_members(setup_) : MostMembers{.ranks = size});
+          result == LaneResult::kMix ? most_members(setup_) : MostMembers{.ranks = size});
       break;
-    case LaneRounds::kMean:
+    case LaneResult::kMean:
       complete_ = make_topology("complete", {.size = size, .node_size = size});
       peers = std::make_unique<Peers>(parts_, *complete_);
       break;
-    case LaneRounds::kSum:
+    case LaneResult::kSum:
       peers = std::make_unique<Peers>(parts_);
       break;
-    case LaneRounds::kTree:
-    case LaneRounds::kGather:
-    case LaneRounds::kShardSum:
+    case LaneResult::kGather:
+    case LaneResult::kShardSum:
       throw std::logic_error("PeerLanes: such a lane has no rounds");
   }
   return *peers;
@@ -107,8 +105,8 @@ std::int64_t PeerLanes::num_tree_peers() const {
 }
 
 void PeerLanes::set_topology(std::shared_ptr<const Topology> topology) {
-  peers_.erase(LaneRounds::kTopology);
-  peers_.erase(LaneRounds::kTopologyUnsummed);
+  peers_.erase(LaneResult::kMix);
+  peers_.erase(LaneResult::kApart);
   setup_.topology = std::move(topology);
   nodes_.reset();
 }
@@ -145,22 +143,22 @@ NodeLanes PeerLanes::split_by_node() {
 
 double PeerLanes::push_sum_weight() const {
   if (nodes_) return nodes_->between.push_sum_weight();
-  const auto peers = peers_.find(LaneRounds::kTopology);
+  const auto peers = peers_.find(LaneResult::kMix);
   return peers == peers_.end() ? 1.0 : peers->second->weight();
 }
 
 std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
-  if (spec.rounds == LaneRounds::kGather || spec.rounds == LaneRounds::kShardSum) {
+  if (spec.result == LaneResult::kGather || spec.result == LaneResult::kShardSum) {
     return make_shard_lane(setup_, spec);
   }
-  if (spec.rounds == LaneRounds::kTree) return make_tree_lane(setup_, spec);
-  const bool sums = spec.rounds == LaneRounds::kSum && spec.num_coded > 0;
+  if (spec.members == LaneMembers::kTree) return make_tree_lane(setup_, spec);
+  const bool sums = spec.result == LaneResult::kSum && spec.num_coded > 0;
   if (sums && setup_.codec != nullptr && num_ranks() > 1) {
     Communicator& world = setup_.communicator;
     return make_coded_sum_lane(setup_, {.shards = world, .results = world.twin("coded results")},
                                spec);
   }
-  return GridLane::around(make_peer_lane(setup_, peers_of(spec.rounds), spec, memory_for(spec)),
+  return GridLane::around(make_peer_lane(setup_, peers_of(spec.result), spec, memory_for(spec)),
                           spec, *this, setup_.stream, setup_.metrics.num_wide_differences);
 }
 

@@ -45,7 +45,7 @@ class PeerLanes : public LaneFactory {
 
  private:
   /// The Peers of a kind of rounds; made with the first lane that needs them.
-  Peers& peers_of(LaneRounds rounds);
+  Peers& peers_of(LaneResult result);
   /// The memory for the slots of a lane; null: it sends messages.
   std::shared_ptr<HostMemory> memory_for(const LaneSpec& spec);
 
@@ -57,7 +57,7 @@ class PeerLanes : public LaneFactory {
   /// Of the last lanes; null: none has slots.
   std::shared_ptr<HostMemory> memory_;
   std::unique_ptr<const Topology> complete_;
-  std::map<LaneRounds, std::unique_ptr<Peers>> peers_;
+  std::map<LaneResult, std::unique_ptr<Peers>> peers_;
   /// By the number of ranks in a node. They stay, so that topologies may take turns.
   std::map<int, std::shared_ptr<Nodes>> all_nodes_;
   /// Those of the topology; null until split_by_node().

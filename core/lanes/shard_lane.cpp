@@ -54,7 +54,7 @@ class ShardLane : public Lane {
   void forget() override { has_arrived_ = false; }
 
  private:
-  [[nodiscard]] bool gathers() const { return spec_.rounds == LaneRounds::kGather; }
+  [[nodiscard]] bool gathers() const { return spec_.result == LaneResult::kGather; }
   [[nodiscard]] Shard shard(int place) const {
     return shard_of(spec_.numel, spec_.dtype, place, setup_.communicator.size());
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The lanes of LaneRounds::kGather and kShardSum over a Communicator. Every rank has a shard of a
+// The lanes of LaneResult::kGather and kShardSum over a Communicator. Every rank has a shard of a
 // block (shard.hpp). A gather gives all ranks the shards of all; a shard sum gives every rank the
 // sum of its own shard. Protocol, errors and thread safety: lane.hpp.
 
@@ -10,7 +10,7 @@
 
 namespace gossamer {
 
-/// `spec.rounds` is one of the two. All that `setup` refers to must outlive the lane, and so must
+/// `spec.result` is one of the two. All that `setup` refers to must outlive the lane, and so must
 /// `setup`.
 std::unique_ptr<Lane> make_shard_lane(const LaneSetup& setup, const LaneSpec& spec);
 

@@ -1,5 +1,5 @@
 #pragma once
-// The lane of LaneRounds::kTree over a Communicator: one exchange with each peer, and a block of
+// The lane of LaneMembers::kTree over a Communicator: one exchange with each peer, and a block of
 // its own for each. Ranks wait for one another along the edges of a tree only, and so never in a
 // circle. Protocol, errors and thread safety: lane.hpp.
 

@@ -61,8 +61,8 @@ class MomentumTracking : public Algorithm {
   MomentumTracking(const AlgorithmSetup& setup, double beta)
       : setup_(setup),
         rule_(MomentumRule{beta}),
-        parameters_(setup, LaneRounds::kTopology),
-        trackers_(setup, LaneRounds::kTopology, "trackers") {
+        parameters_(setup),
+        trackers_(setup, {.content = "trackers"}) {
     for (Bucket& bucket : setup.buckets) {
       if (bucket.spec().has_master()) {
         throw ConfigError("momentum_tracking needs a model in float32 or float64");

@@ -11,7 +11,7 @@ namespace {
 class DampedGossip : public Algorithm {
  public:
   DampedGossip(double share, const AlgorithmSetup& setup)
-      : share_(share), progress_(setup.progress), lanes_(setup, LaneRounds::kTopology) {
+      : share_(share), progress_(setup.progress), lanes_(setup) {
     for (std::size_t b = 0; b < setup.buckets.size(); ++b) inboxes_.add({});
   }
 

@@ -82,7 +82,7 @@ class RecordingLanes : public LaneFactory {
    public:
     RecordedLane(Recording& recording, const LaneSpec& spec)
         : recording_(recording), spec_(spec), index_(recording.exchanges.size() - 1) {
-      if (spec.rounds == LaneRounds::kSum) sum_ = Buffer(spec.numel, spec.dtype);
+      if (spec.result == LaneResult::kSum) sum_ = Buffer(spec.numel, spec.dtype);
     }
     void start(std::int64_t k, const Buffer& /*send*/) override {
       const auto bucket = static_cast<std::size_t>(spec_.bucket);
@@ -93,7 +93,7 @@ class RecordingLanes : public LaneFactory {
       if (started_in_ == recording_.steps.size()) recording_.steps.back().waits_in_step = true;
     }
     Intake take() override {
-      if (spec_.rounds != LaneRounds::kSum || started_in_ == 0) return {};
+      if (spec_.result != LaneResult::kSum || started_in_ == 0) return {};
       inbox_ = {sum_.block(), 1.0};
       return {.keep = 0.0, .inboxes = {&inbox_, 1}};
     }
@@ -113,17 +113,20 @@ class RecordingLanes : public LaneFactory {
     const auto bucket = static_cast<std::size_t>(spec.bucket);
     const double whole = 4.0 * static_cast<double>(setup_.bucket_numel[bucket]);
     const double plain = static_cast<double>(spec.numel * size_of(spec.dtype)) / whole;
-    PlannedExchange exchange{
-        .ranks = ranks_, .rounds = spec.rounds, .message_share = plain, .group_share = plain};
+    PlannedExchange exchange{.ranks = ranks_,
+                             .members = spec.members,
+                             .result = spec.result,
+                             .message_share = plain,
+                             .group_share = plain};
     // A sum sends every part twice: to the rank that adds it up, and the sum to all.
-    if (spec.rounds == LaneRounds::kGather || spec.rounds == LaneRounds::kShardSum) {
+    if (spec.result == LaneResult::kGather || spec.result == LaneResult::kShardSum) {
       exchange.message_share = exchange.group_share /= 2.0;
     }
     if (setup_.codec == nullptr) return exchange;
-    if (spec.rounds == LaneRounds::kTopology) {
+    if (spec.result == LaneResult::kMix) {
       exchange.message_share =
           static_cast<double>(encoded_bytes(*setup_.codec, spec.numel)) / whole;
-    } else if (spec.rounds == LaneRounds::kSum && spec.num_coded > 0 && setup_.world_size > 1) {
+    } else if (spec.result == LaneResult::kSum && spec.num_coded > 0 && setup_.world_size > 1) {
       const CodedSum coded(*setup_.codec, spec, setup_.world_size);
       const auto num_ranks = static_cast<std::size_t>(setup_.world_size);
       exchange.group_share *=
@@ -281,7 +284,7 @@ std::vector<PlannedExchange> ExchangeSchedule::at(std::int64_t step, std::int64_
 
 bool ExchangeSchedule::only_mixes() const {
   const auto mixes = [](const std::vector<PlannedExchange>& exchanges) {
-    return exchanges.size() == 1 && exchanges.front().rounds == LaneRounds::kTopology;
+    return exchanges.size() == 1 && exchanges.front().result == LaneResult::kMix;
   };
   return period() == 1 && std::ranges::all_of(steps_.front(), mixes);
 }

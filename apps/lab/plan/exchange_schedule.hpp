@@ -29,7 +29,8 @@ enum class LaneRanks : std::uint8_t {
 /// One exchange of one bucket, in which all ranks take part.
 struct PlannedExchange {
   LaneRanks ranks = LaneRanks::kAll;
-  LaneRounds rounds = LaneRounds::kTopology;
+  LaneMembers members = LaneMembers::kTopology;
+  LaneResult result = LaneResult::kMix;
   /// The number of the round; says which ranks meet in the lanes that follow a topology.
   std::int64_t round = 0;
   /// Bytes of a message between two ranks (or two nodes), divided by the bytes of the bucket.

@@ -8,8 +8,7 @@ namespace gossamer::apps {
 namespace {
 
 bool follows_topology(const PlannedExchange& exchange) {
-  return exchange.ranks != LaneRanks::kInNode && exchange.rounds != LaneRounds::kMean &&
-         exchange.rounds != LaneRounds::kSum;
+  return exchange.ranks != LaneRanks::kInNode && exchange.members != LaneMembers::kAll;
 }
 
 /// A group of each node.
@@ -85,7 +84,7 @@ Traffic ScheduledTraffic::part_of(const PlannedExchange& exchange) const {
     const bool encodes = codec_ != nullptr && (round.node_size == 1 || !codec_->needs_grid());
     if (!encodes) messages = exchange.group_share;
     std::int64_t most = encodes ? most_coded_members(*codec_) : 0;
-    if (exchange.rounds == LaneRounds::kTopologyUnsummed) most = links_.world().size;
+    if (exchange.result == LaneResult::kApart) most = links_.world().size;
     traffic = traffic_of(with_arcs_for_groups(std::move(round), most), links_);
   }
   scale(traffic, messages, exchange.group_share);

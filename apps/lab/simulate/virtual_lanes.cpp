@@ -28,15 +28,10 @@ constexpr std::int64_t kMostPlannedRankRounds = std::int64_t{1} << 22;
 
 bool is_one(double value) { return value == 1.0; }
 
-bool follows_topology(const LaneSpec& spec) {
-  return spec.rounds == LaneRounds::kTopology || spec.rounds == LaneRounds::kTopologyUnsummed ||
-         spec.rounds == LaneRounds::kTree;
-}
-
 std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
                                             std::shared_ptr<const Topology> topology,
                                             int world_size) {
-  if (follows_topology(spec)) return topology;
+  if (spec.members != LaneMembers::kAll) return topology;
   return make_topology("complete", {.size = world_size, .node_size = world_size});
 }
 
@@ -47,26 +42,24 @@ VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> t
     : spec_(spec),
       topology_(topology_of(spec, std::move(topology), world_size)),
       world_size_(world_size),
-      codec_(spec.rounds == LaneRounds::kTopology ? codec : nullptr),
+      codec_(spec.result == LaneResult::kMix ? codec : nullptr),
       push_sum_(world_size),
       rows_(world_size * spec.numel, spec.dtype),
       work_of_(static_cast<std::size_t>(world_size)),
       inboxes_(static_cast<std::size_t>(world_size)),
       has_arrived_(static_cast<std::size_t>(world_size)) {
-  const bool sums =
-      spec.rounds != LaneRounds::kTopologyUnsummed && spec.rounds != LaneRounds::kTree;
-  if (sums && spec.dtype != DType::kFloat64) {
+  if (spec.result != LaneResult::kApart && spec.dtype != DType::kFloat64) {
     throw std::logic_error("VirtualWire: only float64 can be summed");
   }
-  if (spec.rounds == LaneRounds::kShardSum) {
+  if (spec.result == LaneResult::kShardSum) {
     throw ConfigError(
         "simulated ranks hold all of the optimizer's states; take algorithm.shard: none, which "
         "gives the same results");
   }
-  if (codec != nullptr && spec.rounds == LaneRounds::kSum && spec.num_coded > 0 && world_size > 1) {
+  if (codec != nullptr && spec.result == LaneResult::kSum && spec.num_coded > 0 && world_size > 1) {
     coded_sum_.emplace(*codec, spec, world_size);
   }
-  if (spec.rounds == LaneRounds::kTree) {
+  if (spec.members == LaneMembers::kTree) {
     std::int64_t num_rows = 0;
     peers_ = tree_peers(*topology_, world_size);
     for (const std::vector<int>& peers : peers_) {
@@ -107,7 +100,7 @@ void VirtualWire::start(int rank, std::int64_t k, const ConstBlock& send,
 }
 
 const RoundPlan& VirtualWire::plan_of(std::int64_t k) {
-  if (spec_.rounds == LaneRounds::kSum) {
+  if (spec_.result == LaneResult::kSum) {
     if (plans_.empty()) plans_.push_back(RoundPlan::sum_of_all(world_size_));
     return plans_.front();
   }
@@ -119,9 +112,9 @@ const RoundPlan& VirtualWire::plan_of(std::int64_t k) {
   if (!keeps) plans_.clear();
   while (turn >= std::ssize(plans_)) {
     const std::int64_t round = keeps ? std::ssize(plans_) : k;
-    const std::int64_t most = spec_.rounds == LaneRounds::kTopologyUnsummed ? world_size_
-                              : codec_ == nullptr                           ? 0
-                                                  : most_coded_members(*codec_);
+    const std::int64_t most = spec_.result == LaneResult::kApart ? world_size_
+                              : codec_ == nullptr                ? 0
+                                                                 : most_coded_members(*codec_);
     const Round next = with_arcs_for_groups(next_round(*topology_, round, push_sum_), most);
     if (codec_ != nullptr && next.node_size > 1) {
       throw ConfigError(concat("the simulator encodes no rounds of two levels, which ",
@@ -147,11 +140,11 @@ void VirtualWire::deliver(WorkerPool& pool) {
   if (num_started != world_size_) {
     throw std::logic_error("VirtualWire: not all ranks have started the round");
   }
-  if (spec_.rounds == LaneRounds::kTree) {
+  if (spec_.members == LaneMembers::kTree) {
     std::swap(rows_, heard_rows_);
     return;
   }
-  if (spec_.rounds == LaneRounds::kGather) return gather();
+  if (spec_.result == LaneResult::kGather) return gather();
   const RoundPlan& plan = plan_of(started_.round);
   plan_ = &plan;
   delivered_ = started_;
@@ -299,8 +292,8 @@ Intake VirtualWire::take_from_peers(int rank) {
 }
 
 Intake VirtualWire::take(int rank) {
-  if (spec_.rounds == LaneRounds::kTree) return take_from_peers(rank);
-  if (spec_.rounds == LaneRounds::kGather) return take_gathered(rank);
+  if (spec_.members == LaneMembers::kTree) return take_from_peers(rank);
+  if (spec_.result == LaneResult::kGather) return take_gathered(rank);
   const auto place = static_cast<std::size_t>(rank);
   Intake intake;
   if (delivered_.round >= 0) intake.update_scale = 1.0 / push_sum_.weights()[place];
@@ -425,7 +418,7 @@ void VirtualNetwork::deliver(WorkerPool& pool) {
 
 const std::vector<double>& VirtualNetwork::weights() const {
   for (const auto& wire : wires_) {
-    if (wire->rounds() == LaneRounds::kTopology) return wire->weights();
+    if (wire->mixes()) return wire->weights();
   }
   return weights_;
 }

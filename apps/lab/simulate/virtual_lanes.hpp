@@ -1,7 +1,7 @@
 #pragma once
 // Lanes between the virtual ranks of a simulation. Instead of messages they use rows of one array.
 // A wire is one lane of all ranks together. Its rows hold the blocks that the ranks sent, then the
-// sums over groups and nodes. On a wire of LaneRounds::kTree a rank has a row for each of its
+// sums over groups and nodes. On a wire of LaneMembers::kTree a rank has a row for each of its
 // peers.
 //
 // Protocol: all ranks start() the same round of a wire, one thread calls deliver(), then every rank
@@ -29,7 +29,7 @@ namespace gossamer::apps {
 /// A lane of all virtual ranks together.
 class VirtualWire {
  public:
-  /// `spec.dtype` must be float64 unless nothing is summed, as in LaneRounds::kTopologyUnsummed.
+  /// `spec.dtype` must be float64 unless nothing is summed, as in LaneResult::kApart.
   /// `topology` may be null if the rounds do not follow it. `codec` encodes messages as lanes over
   /// a Communicator do; null: they are plain.
   VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology, int world_size,
@@ -50,7 +50,7 @@ class VirtualWire {
   void forget(int rank) { has_arrived_[static_cast<std::size_t>(rank)] = 0; }
   /// The push-sum weights of the ranks after the last round; 1 in undirected topologies.
   [[nodiscard]] const std::vector<double>& weights() const { return push_sum_.weights(); }
-  [[nodiscard]] LaneRounds rounds() const { return spec_.rounds; }
+  [[nodiscard]] bool mixes() const { return spec_.result == LaneResult::kMix; }
   /// Of messages between single ranks; null: they are plain.
   [[nodiscard]] const Codec* codec() const { return codec_; }
 
@@ -65,7 +65,7 @@ class VirtualWire {
   /// Puts the shards of all ranks into the first row.
   void gather();
   Intake take_gathered(int rank);
-  /// What a rank hears on a wire of LaneRounds::kTree.
+  /// What a rank hears on a wire of LaneMembers::kTree.
   Intake take_from_peers(int rank);
   /// Fills `inboxes` with the inboxes of the work on one row.
   void inboxes_of(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes) const;
@@ -77,11 +77,11 @@ class VirtualWire {
   LaneSpec spec_;
   std::shared_ptr<const Topology> topology_;
   int world_size_;
-  /// Of LaneRounds::kTree: the peers of every rank, and its first row.
+  /// Of LaneMembers::kTree: the peers of every rank, and its first row.
   std::vector<std::vector<int>> peers_;
   std::vector<std::int64_t> first_row_;
   const Codec* codec_;
-  /// Of LaneRounds::kSum under a codec.
+  /// Of LaneResult::kSum under a codec.
   std::optional<CodedSum> coded_sum_;
   PushSum push_sum_;
   std::vector<RoundPlan> plans_;
@@ -99,7 +99,7 @@ class VirtualWire {
   Turn delivered_;
   std::atomic<int> num_started_ = 0;
   Buffer rows_;
-  /// Of LaneRounds::kTree: the rows of the last round. Ranks use them until the next deliver(),
+  /// Of LaneMembers::kTree: the rows of the last round. Ranks use them until the next deliver(),
   /// while other ranks already start a round.
   Buffer heard_rows_;
   /// The encoded blocks of the ranks.
@@ -147,7 +147,7 @@ class VirtualNetwork {
   std::vector<std::unique_ptr<VirtualNetwork>> between_;
   /// Of ranks whose lanes follow no topology, or that between nodes.
   std::vector<double> weights_;
-  /// Of LaneRounds::kTree; empty before the first rank asks for its own.
+  /// Of LaneMembers::kTree; empty before the first rank asks for its own.
   std::vector<std::vector<int>> tree_peers_;
 };
 

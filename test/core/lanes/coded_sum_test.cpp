@@ -75,7 +75,8 @@ SumResults sum_of(
     std::vector<Buffer> blocks;
     for (const Size& size : c.sizes) {
       const std::int64_t numel = size.coded + size.plain;
-      lanes.push_back(factory.make_lane({.rounds = LaneRounds::kSum,
+      lanes.push_back(factory.make_lane({.members = LaneMembers::kAll,
+                                         .result = LaneResult::kSum,
                                          .bucket = std::ssize(lanes),
                                          .numel = numel,
                                          .num_coded = size.coded,
@@ -238,7 +239,8 @@ TEST_P(EveryCodedSum, ForgetsWhatHasArrived) {
                        .topology = nullptr,
                        .codec = find_codec(GetParam()),
                        .metrics = metrics});
-    const auto lane = factory.make_lane({.rounds = LaneRounds::kSum, .numel = 4, .num_coded = 4});
+    const auto lane = factory.make_lane(
+        {.members = LaneMembers::kAll, .result = LaneResult::kSum, .numel = 4, .num_coded = 4});
     const Buffer block(4, DType::kFloat32);
     for (int round = 0; round < 3; ++round) {
       write_block(block.block(), std::vector<double>(4, round + world.rank));

@@ -127,7 +127,7 @@ void Bucket::update(const Update& update) {
   BlockUpdate work{.parameters = part_of(parameters().block(), shard_),
                    .keep = update.intake.keep,
                    .inboxes = {update.intake.inboxes.begin(), update.intake.inboxes.end()},
-                   .coding = update.intake.coding,
+                   .exchange = update.intake.exchange,
                    .segments = segments(),
                    .lr = update.lr * update.intake.update_scale,
                    .decision = update.decision,

@@ -12,6 +12,7 @@
 #include "optim/convert.hpp"
 #include "optim/cuda_kernels.hpp"
 #include "optim/flush_denormals.hpp"
+#include "optim/stream_copy.hpp"
 
 namespace gossamer {
 namespace {
@@ -21,7 +22,8 @@ constexpr std::int64_t kLeastShared = 64 * 1024;
 // Elements. Parts begin at a multiple of this, so that no two threads write the same cache line.
 constexpr std::int64_t kGrain = 1024;
 
-// Elements. A coded block is decoded, updated and encoded in parts that stay in the cache.
+// Elements. A pass with work for the exchange decodes, updates, and encodes or copies in parts that
+// stay in the cache.
 constexpr std::int64_t kCodedPart = 4096;
 // The largest difference on a grid, in steps.
 constexpr std::int32_t kMostSteps = 127;
@@ -71,7 +73,7 @@ void add_up(std::span<T> to, std::span<const Inbox> inboxes) {
 struct MixedIn {
   alignas(64) std::array<std::byte, kCodedPart * sizeof(double)> memory;
 
-  /// Returns one inbox that stands for `inboxes` under Coding::sums. All are of one part.
+  /// Returns one inbox that stands for `inboxes` under ExchangeWork::sums. All are of one part.
   Inbox add_up(std::span<const Inbox> inboxes) {
     const Inbox& first = inboxes.front();
     const Block result{memory.data(), first.block.numel, first.block.dtype, {}};
@@ -85,8 +87,9 @@ struct MixedIn {
 
   /// Returns sum of weight * (decoded(inbox) - decoded(own)) over the elements from `first` on, as
   /// `numel` elements of the type `dtype`.
-  Block differences(std::span<const Inbox> inboxes, const Coding& coding, PartRange range,
+  Block differences(std::span<const Inbox> inboxes, const ExchangeWork& exchange, PartRange range,
                     DType dtype, SimdPath simd) {
+    const Coding& coding = exchange.coding;
     const std::int64_t numel = range.last - range.first;
     const Block result{memory.data(), numel, dtype, {}};
     std::memset(result.data, 0, static_cast<std::size_t>(result.bytes()));
@@ -96,13 +99,13 @@ struct MixedIn {
       const Grid grid = coding.grid.from(range.first);
       const DifferenceRange found =
           coding.codec->add_difference(result, {heard, inbox.weight}, own, grid, simd);
-      if (!coding.stats) continue;
+      if (!exchange.stats) continue;
       // At the end of the range nobody knows how large the difference is.
       const float largest =
           found.largest_steps >= kMostSteps
               ? std::numeric_limits<float>::infinity()
               : std::ldexp(static_cast<float>(found.largest_steps), grid.exponent);
-      coding.stats->add(largest, found.num_wide);
+      exchange.stats->add(largest, found.num_wide);
     }
     return result;
   }
@@ -145,33 +148,42 @@ struct SegmentStep {
     }
   }
 
-  /// The same for a block whose inboxes are encoded, or which is to be encoded.
-  void run_coded(PartRange whole) const {
-    const Coding& coding = update.coding;
-    const DType dtype = update.parameters.dtype;
+  /// The same for a pass with work for the exchange.
+  void run_with_exchange(PartRange whole) const {
+    const ExchangeWork& exchange = update.exchange;
+    const Coding& coding = exchange.coding;
     MixedIn mixed_in;
     for_coded_parts(whole, [&](PartRange part) {
-      if (coding.decodes) {
-        const Block sum = mixed_in.differences(update.inboxes, coding, part, dtype, update.simd);
-        run(part, update.keep, std::array{Inbox{sum, 1.0}});
-      } else {
-        const std::span<const Inbox> inboxes = plain_inboxes(part);
-        const std::int64_t numel = part.last - part.first;
-        if (coding.stats) {
-          measure(part_of(update.parameters, part.first, numel), inboxes, *coding.stats);
-        }
-        if (coding.sums && !inboxes.empty()) {
-          run(part, update.keep, std::array{mixed_in.add_up(inboxes)});
-        } else {
-          run(part, update.keep, inboxes);
-        }
-      }
-      if (!coding.encodes) return;
+      run_part(part, mixed_in);
       const std::int64_t numel = part.last - part.first;
-      coding.codec->encode(encoded_part(*coding.codec, coding.own, part.first, numel),
-                           part_of(update.parameters, part.first, numel),
-                           coding.next_grid.from(part.first), update.simd);
+      const ConstBlock x = part_of(update.parameters, part.first, numel);
+      if (coding.encodes) {
+        coding.codec->encode(encoded_part(*coding.codec, coding.own, part.first, numel), x,
+                             coding.next_grid.from(part.first), update.simd);
+      }
+      if (exchange.copy.data != nullptr) {
+        stream_copy(part_of(exchange.copy, part.first, numel), x);
+      }
     });
+  }
+
+  /// The step of one part, with what its inboxes stand for.
+  void run_part(PartRange part, MixedIn& mixed_in) const {
+    const ExchangeWork& exchange = update.exchange;
+    if (exchange.coding.decodes) {
+      const Block sum = mixed_in.differences(update.inboxes, exchange, part,
+                                             update.parameters.dtype, update.simd);
+      return run(part, update.keep, std::array{Inbox{sum, 1.0}});
+    }
+    const std::span<const Inbox> inboxes = plain_inboxes(part);
+    if (exchange.stats) {
+      measure(part_of(update.parameters, part.first, part.last - part.first), inboxes,
+              *exchange.stats);
+    }
+    if (exchange.sums && !inboxes.empty()) {
+      return run(part, update.keep, std::array{mixed_in.add_up(inboxes)});
+    }
+    run(part, update.keep, inboxes);
   }
 
   /// The inboxes' elements of a part; valid until the next call.
@@ -193,10 +205,10 @@ void update_range(const Optimizer& optimizer, const BlockUpdate& update,
                          std::min(range.last, segment.offset + segment.numel)};
     if (part.first >= part.last) continue;
     const SegmentStep step{optimizer, update, decision, segment, inboxes};
-    if (update.coding.codec != nullptr) {
-      step.run_coded(part);
-    } else {
+    if (update.exchange.is_empty()) {
       step.run(part, update.keep, step.plain_inboxes(part));
+    } else {
+      step.run_with_exchange(part);
     }
   }
 }
@@ -239,36 +251,38 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
     return enqueue_convert(stream, rounded, parameters);
   }
   if (!stream.on_host()) {
-    if (update.coding.codec != nullptr) throw std::logic_error("enqueue_update: a codec on a GPU");
+    if (!update.exchange.is_empty()) {
+      throw std::logic_error("enqueue_update: work for an exchange on a GPU");
+    }
     return optimizer.update_on_device(stream, update);
   }
   stream.run([&optimizer, update = std::move(update)] { update_now(optimizer, update); });
 }
 
-void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const Coding& coding,
+void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const ExchangeWork& exchange,
          SimdPath simd) {
   if (inboxes.empty()) return;
-  if (coding.sums) throw std::logic_error("mix: inboxes to add up, which only updates do");
-  if (!coding.decodes) {
-    if (coding.stats) measure(x, inboxes, *coding.stats);
+  if (exchange.sums) throw std::logic_error("mix: inboxes to add up, which only updates do");
+  if (!exchange.coding.decodes) {
+    if (exchange.stats) measure(x, inboxes, *exchange.stats);
     return mix(x, keep, inboxes, simd);
   }
   MixedIn mixed_in;
   for_coded_parts({0, x.numel}, [&](PartRange part) {
-    const Block sum = mixed_in.differences(inboxes, coding, part, x.dtype, simd);
+    const Block sum = mixed_in.differences(inboxes, exchange, part, x.dtype, simd);
     mix(part_of(x, part.first, part.last - part.first), keep, std::array{Inbox{sum, 1.0}}, simd);
   });
 }
 
 void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
-                 const Coding& coding, SimdPath simd) {
+                 const ExchangeWork& exchange, SimdPath simd) {
   if (inboxes.empty()) return;
   if (!stream.on_host()) {
-    if (coding.codec != nullptr) throw std::logic_error("enqueue_mix: a codec on a GPU");
+    if (!exchange.is_empty()) throw std::logic_error("enqueue_mix: work for an exchange on a GPU");
     return cuda_mix(stream, x, keep, inboxes);
   }
-  stream.run([x, keep, inboxes = std::move(inboxes), coding, simd] {
-    mix(x, keep, inboxes, coding, simd);
+  stream.run([x, keep, inboxes = std::move(inboxes), exchange, simd] {
+    mix(x, keep, inboxes, exchange, simd);
   });
 }
 

@@ -12,7 +12,7 @@
 #include "base/stream.hpp"
 #include "base/types.hpp"
 #include "base/worker_pool.hpp"
-#include "optim/codec.hpp"
+#include "optim/exchange_work.hpp"
 #include "optim/gradient_control.hpp"
 #include "optim/optimizer.hpp"
 
@@ -44,9 +44,8 @@ struct BlockUpdate {
   /// As in ParameterUpdate, for the whole block.
   double keep = 1.0;
   std::vector<Inbox> inboxes = {};
-  /// Whether the inboxes hold encoded blocks, and where the pass writes the encoded parameters. On
-  /// processors only.
-  Coding coding = {};
+  /// On processors only.
+  ExchangeWork exchange = {};
   /// In rising order of offsets.
   std::vector<Segment> segments = {};
   double lr = 0.0;
@@ -66,16 +65,15 @@ void prepare_device(Stream& stream);
 /// the gradients' types do not fit the parameters'.
 void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate update);
 
-/// x <- keep * x + sum of weight * block over the inboxes. If coding.decodes is set: sum of weight
-/// * (decoded(block) - decoded(coding.own)) instead. Does nothing without inboxes; `keep` must then
-/// be
-/// 1. Does not encode.
-void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const Coding& coding,
+/// x <- keep * x + sum of weight * block over the inboxes. If exchange.coding.decodes is set: sum
+/// of weight * (decoded(block) - decoded(coding.own)) instead. Does nothing without inboxes; `keep`
+/// must then be 1. Neither encodes nor copies.
+void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const ExchangeWork& exchange,
          SimdPath simd);
 
 /// The same as work on the stream. The codec must outlive the work.
 void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
-                 const Coding& coding = {}, SimdPath simd = best_simd_path());
+                 const ExchangeWork& exchange = {}, SimdPath simd = best_simd_path());
 
 /// coding.own <- encoded(x) with coding.next_grid, as work on the stream. The codec must outlive
 /// the work.

@@ -20,7 +20,6 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -126,16 +125,11 @@ struct Coding {
   /// The inboxes hold encoded blocks, and their differences to `own` are mixed in. False: the
   /// inboxes hold plain values.
   bool decodes = false;
-  /// The inboxes hold plain values of one weight. The pass adds them up in their order, and then
-  /// mixes in the sum as its one inbox.
-  bool sums = false;
   /// The pass ends with own <- encoded(x), for the next round.
   bool encodes = false;
   /// Of `own` as it is, and of `own` as the pass writes it.
   Grid grid = {};
   Grid next_grid = {};
-  /// Takes the differences between the block and its inboxes; null: nobody asks.
-  std::shared_ptr<DifferenceStats> stats = {};
 };
 
 /// The number of uint8 elements of an encoded block of `numel` elements.
@@ -171,9 +165,6 @@ struct CodecEntry {
 
 std::span<const CodecEntry> codec_table();
 std::vector<std::string> codec_names();
-/// Not in the table: an encoded block has the bytes of the block. With it a pass copies the
-/// parameters for others to read (Coding::encodes). Such a block is never decoded.
-const Codec& plain_codec(DType dtype);
 /// Null for `fp32`, which sends blocks as they are. Throws ConfigError for an unknown name.
 const Codec* find_codec(std::string_view name);
 

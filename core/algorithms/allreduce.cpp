@@ -70,7 +70,7 @@ class Momentum {
   /// x <- keep x + weight m.
   void mix_with_momentum(const Bucket& bucket, const Block& x, double keep, double weight) {
     enqueue_mix(setup_.stream, part_of(x, 0, bucket.spec().numel), keep,
-                {{bucket.state("m").block(), weight}}, Coding(), setup_.simd);
+                {{bucket.state("m").block(), weight}}, {}, setup_.simd);
   }
 
   AlgorithmSetup setup_;

@@ -74,7 +74,7 @@ class AsyncGossip : public Algorithm {
       for (Bucket& bucket : setup_.buckets) {
         const std::span<const Inbox> inboxes = inboxes_of(bucket, taken);
         enqueue_mix(setup_.stream, bucket.parameters().block(), taken.keep,
-                    {inboxes.begin(), inboxes.end()}, Coding(), setup_.simd);
+                    {inboxes.begin(), inboxes.end()}, {}, setup_.simd);
         bucket.write_rounded();
       }
     });

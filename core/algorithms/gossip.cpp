@@ -41,7 +41,7 @@ class SharedMoments {
     lanes_[bucket].wait();
     const Intake mean = lanes_[bucket].take();
     enqueue_mix(setup_.stream, moments_[bucket].block(), mean.keep,
-                {mean.inboxes.begin(), mean.inboxes.end()}, Coding(), setup_.simd);
+                {mean.inboxes.begin(), mean.inboxes.end()}, {}, setup_.simd);
   }
   void start(const Bucket& bucket) {
     const std::int64_t k = setup_.progress.round();

@@ -45,7 +45,7 @@ class GradientTracking : public Algorithm {
     BlockUpdate update{.parameters = tracker,
                        .keep = arrived.keep,
                        .inboxes = {arrived.inboxes.begin(), arrived.inboxes.end()},
-                       .coding = arrived.coding,
+                       .exchange = arrived.exchange,
                        .segments = bucket.segments(),
                        .decision = bucket.decision(),
                        .simd = setup_.simd,

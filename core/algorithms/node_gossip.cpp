@@ -127,7 +127,7 @@ class ReplicatedStates : public NodeGossip {
     const Block mixed = part_of(mixed_[bucket].block(), shard(bucket));
     setup_.stream.copy(mixed, part_of(bucket.parameters().block(), shard(bucket)));
     enqueue_mix(setup_.stream, mixed, intake.keep, {intake.inboxes.begin(), intake.inboxes.end()},
-                intake.coding, setup_.simd);
+                intake.exchange, setup_.simd);
     gathers_[bucket].start(setup_.progress.round(), mixed_[bucket]);
   }
 

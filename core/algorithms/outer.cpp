@@ -83,7 +83,7 @@ class Outer : public Algorithm {
     for (const Inbox& inbox : inboxes) {
       if (inbox.weight != 0.0) used.push_back(inbox);
     }
-    enqueue_mix(setup_.stream, x, keep, std::move(used), Coding(), setup_.simd);
+    enqueue_mix(setup_.stream, x, keep, std::move(used), {}, setup_.simd);
   }
 
   void move_anchor(Bucket& bucket, const Intake& mean) {

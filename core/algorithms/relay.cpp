@@ -147,7 +147,7 @@ class Relay : public Algorithm {
       } else {
         const ConstBlock heard = slot.heard[static_cast<std::size_t>(j)].block;
         enqueue_mix(setup_.stream, values_of(bucket, message), 0.0,
-                    {{x, slot.count}, {heard, -1.0}}, Coding(), setup_.simd);
+                    {{x, slot.count}, {heard, -1.0}}, {}, setup_.simd);
         count -= host_value(slot.counts_heard.block(), j);
       }
       set_host_value(slot.counts_sent.block(), j, count);

@@ -110,12 +110,6 @@ RankRound HostSlots::unreached(const RankRound& round) const {
   return rest;
 }
 
-Coding HostSlots::coding() const {
-  const Codec& codec = plain_codec(dtype_);
-  const Block slot = slot_of(world_.rank(), num_started_);
-  return {.codec = &codec, .own = {slot.data, slot.bytes(), DType::kUInt8, {}}, .encodes = true};
-}
-
 void HostSlots::publish(const RankRound& round) {
   sources_ = sources_of(round);
   former_readers_ = std::exchange(readers_, readers_of(round));

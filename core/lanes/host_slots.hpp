@@ -13,7 +13,7 @@
 // Every rank counts all rounds, also those in which it sends nothing.
 //
 // Protocol: for each round publish(), then arrival(). heard() says where a block will
-// lie; it may be read after the wait for arrival(). The slot of coding() may be written after that
+// lie; it may be read after the wait for arrival(). The slot of next() may be written after that
 // wait, until the next publish(). Not thread safe. Errors: CommError from requests.
 
 #include <cstddef>
@@ -87,9 +87,9 @@ class HostSlots {
   [[nodiscard]] std::vector<int> summed(const RankRound& round) const;
   /// What is left of this rank's part in a round without the messages that go through slots.
   [[nodiscard]] RankRound unreached(const RankRound& round) const;
-  /// With this an update writes the slot of the next round.
-  [[nodiscard]] Coding coding() const;
-  /// Starts a round. Where others read this rank's block, the slot must hold it (coding()).
+  /// The slot of the next round, which updates write.
+  [[nodiscard]] Block next() const { return slot_of(world_.rank(), num_started_); }
+  /// Starts a round. Where others read this rank's block, the slot must hold it (next()).
   void publish(const RankRound& round);
   /// The block of another rank in the round under way. For ranks that are reached.
   [[nodiscard]] ConstBlock heard(int rank) const { return slot_of(rank, num_started_ - 1); }

@@ -8,14 +8,11 @@
 // wait(). The result of a round that is never taken is lost; later rounds are not affected.
 // forget() drops what has arrived.
 //
-// Codecs: under a codec, lanes of LaneResult::kMix send encoded blocks to peers and neighbours. If
-// Intake::coding.encodes is set, the pass that uses the Intake must encode the block that it has
-// written, and the next start() must send this block. Otherwise start() encodes. Lanes of
+// Under a codec, lanes of LaneResult::kMix send encoded blocks to peers and neighbours. Lanes of
 // LaneResult::kSum encode the first LaneSpec::num_coded elements, and take() gives plain values.
-//
-// Without a codec, lanes of LaneResult::kMix may use Coding to let the pass write what ranks
-// of this host read, and add up what they have written (host_slots.hpp). So a pass must use
-// Intake::coding as it is.
+// The pass that uses an Intake must do all of Intake::exchange: it may have to encode the block
+// that it writes, or to copy it for ranks of this host (host_slots.hpp). The next start() must send
+// this block. Otherwise start() encodes or copies it.
 //
 // There are two kinds: lanes over a Communicator (peer_lanes.hpp), and lanes between the virtual
 // ranks of a simulation. Both come from a LaneFactory, so an algorithm does not see the difference.

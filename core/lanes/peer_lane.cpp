@@ -11,6 +11,7 @@
 #include "core/lanes/block_checksum.hpp"
 #include "core/lanes/host_slots.hpp"
 #include "optim/block_update.hpp"
+#include "optim/stream_copy.hpp"
 #include "topology/rank_round.hpp"
 
 namespace gossamer {
@@ -88,30 +89,28 @@ class PeerLane : public CodedLane {
     Intake intake{.update_scale = update_scale_};
     if (decodes_ && next_grid()) {
       // The next round is likely to be of the same kind.
-      intake.coding = {.codec = codec(),
-                       .own = own_.block(),
-                       .encodes = true,
-                       .grid = grid_,
-                       .next_grid = *next_grid()};
+      intake.exchange.coding = {.codec = codec(),
+                                .own = own_.block(),
+                                .encodes = true,
+                                .grid = grid_,
+                                .next_grid = *next_grid()};
       encoded_grid_ = next_grid();
     }
     if (writes_slots_) {
-      intake.coding = slots_->coding();
+      intake.exchange.copy = slots_->next();
       is_in_slot_ = true;
     }
     if (!std::exchange(has_arrived_, false)) return intake;
     intake.keep = keep_;
     intake.inboxes = arriving_;
-    if (sums_) {
-      intake.coding.codec = slots_->coding().codec;
-      intake.coding.sums = true;
-    }
-    if (!decodes_ && !measures_) return intake;
-    intake.coding.codec = codec();
-    intake.coding.own = own_.block();
-    intake.coding.grid = grid_;
-    intake.coding.decodes = decodes_;
-    if (measures_) intake.coding.stats = stats();
+    intake.exchange.sums = sums_;
+    if (measures_) intake.exchange.stats = stats();
+    if (!decodes_) return intake;
+    Coding& coding = intake.exchange.coding;
+    coding.codec = codec();
+    coding.own = own_.block();
+    coding.grid = grid_;
+    coding.decodes = true;
     return intake;
   }
 
@@ -137,7 +136,7 @@ class PeerLane : public CodedLane {
     if (is_read && !is_in_slot) {
       const TimelineScope scope(setup_.timeline.get(),
                                 {.what = "encode", .bucket = spec_.bucket, .round = k});
-      enqueue_encode(setup_.stream, slots_->coding(), send.block(), setup_.simd);
+      setup_.stream.run([slot = slots_->next(), x = send.block()] { stream_copy(slot, x); });
     }
     // The next round is likely to be of the same kind. Lanes without sums carry what no pass has
     // written.
@@ -310,9 +309,11 @@ class PeerLane : public CodedLane {
     }
     return [stream = peers_.world().stream(), inbox, keep = (coded ? 1.0 : round.keep) * mean,
             heard = std::move(heard),
-            coding = Coding{.codec = codec(), .own = own_.block(), .decodes = coded},
+            exchange = ExchangeWork{.coding = {.codec = coded ? codec() : nullptr,
+                                               .own = own_.block(),
+                                               .decodes = coded}},
             simd = setup_.simd, kept = std::move(owner)]() -> EventPtr {
-      enqueue_mix(*stream, inbox, keep, heard, coding, simd);
+      enqueue_mix(*stream, inbox, keep, heard, exchange, simd);
       // If the operation fails, the stream may still use this memory when the operation's owner
       // releases it.
       stream->keep(kept);

@@ -80,7 +80,7 @@ class MomentumTracking : public Algorithm {
     BlockUpdate update{.parameters = tracker,
                        .keep = arrived.keep,
                        .inboxes = {arrived.inboxes.begin(), arrived.inboxes.end()},
-                       .coding = arrived.coding,
+                       .exchange = arrived.exchange,
                        .segments = bucket.segments(),
                        .decision = bucket.decision(),
                        .simd = setup_.simd,

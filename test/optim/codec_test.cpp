@@ -15,6 +15,7 @@
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
 #include "optim/block_update.hpp"
+#include "optim/stream_copy.hpp"
 
 namespace gossamer {
 namespace {
@@ -54,13 +55,13 @@ class EveryCodec : public testing::TestWithParam<std::string> {
     return wire;
   }
   /// How an update mixes encoded blocks, and encodes the result.
-  [[nodiscard]] Coding coding_of(const Buffer& own) const {
-    return {.codec = &codec_,
-            .own = own.block(),
-            .decodes = true,
-            .encodes = true,
-            .grid = grid_,
-            .next_grid = {.exponent = -5, .seed = 12},
+  [[nodiscard]] ExchangeWork exchange_of(const Buffer& own) const {
+    return {.coding = {.codec = &codec_,
+                       .own = own.block(),
+                       .decodes = true,
+                       .encodes = true,
+                       .grid = grid_,
+                       .next_grid = {.exponent = -5, .seed = 12}},
             .stats = stats_};
   }
   /// What the encoded blocks of a pair say about the difference between them.
@@ -344,7 +345,7 @@ TEST_P(EveryCodec, MixesUpdatesAndEncodesInOnePass) {
                             best_simd_path());
     }
     reference.inboxes = {{difference.block(), 1.0}};
-    update.coding = coding_of(own);
+    update.exchange = exchange_of(own);
     update.pool = threads;
     InlineStream stream;
     double largest = 0.0;
@@ -366,7 +367,8 @@ TEST_P(EveryCodec, MixesUpdatesAndEncodesInOnePass) {
     EXPECT_EQ(stats_->take_num_wide(), num_wide);
     EXPECT_EQ(largest > 0.0, codec_.needs_grid());
     const Buffer expected(encoded_bytes(codec_, CodedStep::kNumel), DType::kUInt8);
-    codec_.encode(expected.block(), plain.x.block(), update.coding.next_grid, best_simd_path());
+    codec_.encode(expected.block(), plain.x.block(), update.exchange.coding.next_grid,
+                  best_simd_path());
     for (const Segment& segment : update.segments) {
       const auto bytes = [&](const Buffer& buffer) {
         return encoded_part(codec_, buffer.block(), segment.offset, segment.numel)
@@ -377,24 +379,24 @@ TEST_P(EveryCodec, MixesUpdatesAndEncodesInOnePass) {
     // Mixing alone gives the same.
     CodedStep mixed(3);
     const Buffer sent = encoded(mixed.x.block());
-    enqueue_mix(stream, mixed.x.block(), 0.75, update.inboxes, coding_of(sent));
+    enqueue_mix(stream, mixed.x.block(), 0.75, update.inboxes, exchange_of(sent));
     CodedStep expected_mix(3);
     mix(expected_mix.x.block(), 0.75, reference.inboxes);
     EXPECT_TRUE(mixed.equals(expected_mix));
   }
 }
 
-TEST(Coding, MeasuresPlainInboxes) {
+TEST(ExchangeWork, MeasuresPlainInboxes) {
   std::vector<double> x(5000, 1.0);
   std::vector<double> heard(5000, 1.25);
   heard[4321] = -2.0;
   const auto stats = std::make_shared<DifferenceStats>();
-  const Coding coding{.codec = find_codec("int8"), .stats = stats};
+  const ExchangeWork exchange{.stats = stats};
   const std::vector<Inbox> inboxes = {{block_of(std::span(x)), 0.25},
                                       {block_of(std::span(heard)), 0.25}};
   InlineStream stream;
   std::vector<double> mixed = x;
-  enqueue_mix(stream, block_of(std::span(mixed)), 0.5, inboxes, coding);
+  enqueue_mix(stream, block_of(std::span(mixed)), 0.5, inboxes, exchange);
   EXPECT_EQ(stats->take_largest(), 3.0F);
   EXPECT_EQ(stats->largest(), 0.0F);
   EXPECT_EQ(mixed[4321], 0.5 + 0.25 - 0.5);
@@ -403,7 +405,7 @@ TEST(Coding, MeasuresPlainInboxes) {
   for (const double strange : {std::numeric_limits<double>::quiet_NaN(), 1e300}) {
     heard[1] = strange;
     std::vector<double> other = x;
-    enqueue_mix(stream, block_of(std::span(other)), 0.5, inboxes, coding);
+    enqueue_mix(stream, block_of(std::span(other)), 0.5, inboxes, exchange);
     EXPECT_EQ(stats->take_largest(), std::numeric_limits<float>::infinity()) << strange;
   }
   heard[1] = 1.0;
@@ -415,31 +417,32 @@ TEST(Coding, MeasuresPlainInboxes) {
                  {.parameters = block_of(std::span(mixed)),
                   .keep = 0.5,
                   .inboxes = inboxes,
-                  .coding = coding,
+                  .exchange = exchange,
                   .segments = {{.offset = 0, .numel = 5000, .step = 1}}});
   EXPECT_EQ(stats->take_largest(), 3.0F);
   EXPECT_EQ(mixed[4321], 0.5 + 0.25 - 0.5);
 }
 
-TEST(PlainCodec, CopiesBytesWhereverTheyLie) {
+TEST(StreamCopy, CopiesBytesWhereverTheyLie) {
   for (const std::int64_t offset : {0, 1, 4, 16, 17}) {
     for (const std::int64_t numel : {0, 1, 3, 4, 100, 4097}) {
       std::vector<float> x(static_cast<std::size_t>(numel));
       for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) - 0.25F;
-      const Codec& codec = plain_codec(DType::kFloat32);
-      const Buffer wire(encoded_bytes(codec, numel) + 32, DType::kUInt8);
-      const Block place = part_of(wire.block(), offset, encoded_bytes(codec, numel));
-      codec.encode(place, block_of(std::span(x)), {}, best_simd_path());
+      const std::int64_t size = numel * size_of(DType::kFloat32);
+      const Buffer wire(size + 32, DType::kUInt8);
+      const Block place = part_of(wire.block(), offset, size);
+      stream_copy(place, {x.data(), size, DType::kUInt8});
       EXPECT_TRUE(numel == 0 || std::memcmp(place.data, x.data(), x.size() * 4) == 0) << numel;
       const auto bytes = wire.block().as<std::uint8_t>();
       EXPECT_EQ(bytes[static_cast<std::size_t>(offset + place.bytes())], 0) << "beyond the end";
     }
   }
-  EXPECT_THROW(plain_codec(DType::kFloat64).encode({}, ConstBlock(), {}, best_simd_path()),
-               std::logic_error);
+  const Buffer four(4, DType::kFloat32);
+  EXPECT_THROW(stream_copy(four.block(), part_of(four.block(), 0, 3)), std::logic_error);
+  EXPECT_THROW(stream_copy(four.block(), Buffer(4, DType::kFloat64).block()), std::logic_error);
 }
 
-TEST(Coding, AddsUpInboxesBeforeItMixes) {
+TEST(ExchangeWork, AddsUpInboxesBeforeItMixes) {
   // (1 + 1e8) - 1e8 is 0 in float32, while 1 + (1e8 - 1e8) is 1: the order of adding shows.
   InlineStream stream;
   const auto optimizer = make_optimizer("sgd", Options());
@@ -456,13 +459,13 @@ TEST(Coding, AddsUpInboxesBeforeItMixes) {
                    {.parameters = block_of(std::span(x)),
                     .keep = 0.5,
                     .inboxes = inboxes,
-                    .coding = {.codec = &plain_codec(DType::kFloat32), .sums = true},
+                    .exchange = {.sums = true},
                     .segments = {{.offset = 0, .numel = numel, .step = 1}}});
     EXPECT_EQ(x, std::vector<float>(size, 1.0F)) << numel;
   }
 }
 
-TEST(Coding, TakesTheEndOfTheRangeForAnUnknownDifference) {
+TEST(ExchangeWork, TakesTheEndOfTheRangeForAnUnknownDifference) {
   const Codec& codec = *find_codec("int8");
   for (const double heard : {126.0, 127.0, 128.0}) {
     std::vector<double> x = {0.0, 0.0};
@@ -474,9 +477,9 @@ TEST(Coding, TakesTheEndOfTheRangeForAnUnknownDifference) {
     codec.encode(inbox.block(), block_of(std::span(other)), grid, best_simd_path());
     const auto stats = std::make_shared<DifferenceStats>();
     InlineStream stream;
-    enqueue_mix(
-        stream, block_of(std::span(x)), 1.0, {{inbox.block(), 0.5}},
-        {.codec = &codec, .own = own.block(), .decodes = true, .grid = grid, .stats = stats});
+    enqueue_mix(stream, block_of(std::span(x)), 1.0, {{inbox.block(), 0.5}},
+                {.coding = {.codec = &codec, .own = own.block(), .decodes = true, .grid = grid},
+                 .stats = stats});
     EXPECT_EQ(stats->largest(), heard < 127.0 ? 126.0F : std::numeric_limits<float>::infinity());
     EXPECT_EQ(x[1], heard < 128.0 ? heard / 2.0 : 0.0);
   }
@@ -490,8 +493,8 @@ TEST_P(EveryCodec, KeepsTheMeanOfAPair) {
   std::vector<double> sums;
   for (std::size_t i = 0; i < mine.size(); ++i) sums.push_back(mine[i] + theirs[i]);
   InlineStream stream;
-  enqueue_mix(stream, block_of(std::span(mine)), 1.0, {{other.block(), 0.5}}, coding_of(own));
-  enqueue_mix(stream, block_of(std::span(theirs)), 1.0, {{own.block(), 0.5}}, coding_of(other));
+  enqueue_mix(stream, block_of(std::span(mine)), 1.0, {{other.block(), 0.5}}, exchange_of(own));
+  enqueue_mix(stream, block_of(std::span(theirs)), 1.0, {{own.block(), 0.5}}, exchange_of(other));
   for (std::size_t i = 0; i < mine.size(); ++i) {
     EXPECT_NEAR(mine[i] + theirs[i], sums[i], 1e-14 * std::abs(sums[i])) << i;
   }

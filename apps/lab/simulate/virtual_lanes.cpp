@@ -304,7 +304,8 @@ Intake VirtualWire::take(int rank) {
   intake.keep = work->keep;
   intake.inboxes = inboxes_[place];
   if (codec_ == nullptr || !hears_ranks(*work)) return intake;
-  intake.coding = {.codec = codec_, .own = encoded_row(rank), .decodes = delivered_.is_encoded};
+  intake.exchange.coding = {
+      .codec = codec_, .own = encoded_row(rank), .decodes = delivered_.is_encoded};
   if (!delivered_.is_encoded) return intake;
   for (std::size_t i = 0; i < inboxes_[place].size(); ++i) {
     const std::size_t term = static_cast<std::size_t>(work->first) + i;
@@ -348,8 +349,9 @@ class VirtualNetwork::RankLanes : public LaneFactory {
     void wait() override {}
     Intake take() override {
       Intake intake = wire_.take(rank_);
-      intake.coding.grid = grid_;
-      if (intake.coding.codec != nullptr) intake.coding.stats = stats();
+      Coding& coding = intake.exchange.coding;
+      coding.grid = grid_;
+      if (coding.codec != nullptr) intake.exchange.stats = stats();
       return intake;
     }
     void forget() override { wire_.forget(rank_); }

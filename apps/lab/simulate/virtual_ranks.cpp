@@ -80,7 +80,7 @@ void VirtualRanks::mix_through_lanes() {
   for_all_ranks([this](std::size_t r) {
     const Intake arrived = mixing_lanes_[r]->take();
     gossamer::mix(row_of(x_, static_cast<std::int64_t>(r)), arrived.keep, arrived.inboxes,
-                  arrived.coding, best_simd_path());
+                  arrived.exchange, best_simd_path());
   });
 }
 

@@ -29,7 +29,7 @@ class FakeBlocks : public CodedLane {
       : CodedLane(find_codec("int8")), grids_(grids) {}
   void start(std::int64_t k, const Buffer& /*send*/) override { grids_[k] = next_grid(); }
   void wait() override {}
-  Intake take() override { return {.coding = {.stats = stats()}}; }
+  Intake take() override { return {.exchange = {.stats = stats()}}; }
   void forget() override {}
 
  private:
@@ -121,7 +121,7 @@ class Ranks {
     for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
       lanes_[rank]->wait();
       const Intake intake = lanes_[rank]->take();
-      intake.coding.stats->add(static_cast<float>(largest[rank]), num_wide);
+      intake.exchange.stats->add(static_cast<float>(largest[rank]), num_wide);
     }
   }
   std::unique_ptr<GridLane> make_lane(std::size_t rank) {

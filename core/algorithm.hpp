@@ -6,8 +6,7 @@
 // In every step the pipeline calls, in this order:
 //
 //   for each bucket, when all gradients of this bucket and of all buckets before it have arrived:
-//     gradients_ready(bucket)     this rank's gradients have arrived; after the last bucket the
-//                                 pipeline also calls gradients_complete()
+//     gradients_ready(bucket)     this rank's gradients have arrived
 //     final_gradients(bucket)     the last chance to replace the gradients
 //     before_update(bucket)       returns what to mix in; then the pipeline runs the sweep
 //     after_update(bucket)        the bucket holds the parameters of the next step
@@ -22,7 +21,8 @@
 // State: Bucket::add_state() gives an algorithm named blocks, which the pipeline saves and loads by
 // parameter. Messages under way are not saved. Instead, after loading, the pipeline repeats the
 // sends of the last step: it calls after_update() for every bucket, then end_step(). These calls
-// must therefore send only parameters, or blocks of add_state() or visit().
+// must therefore send only parameters, or blocks of add_state() or visit(). The pipeline drains,
+// forgets, saves and loads the lanes, so an algorithm only says what it keeps beside them.
 //
 // A new algorithm is one file in core/algorithms and one row in its registry.cpp; docs/extending.md
 // shows one step by step.
@@ -67,6 +67,21 @@ struct AlgorithmSetup {
   WorkerPool* pool = nullptr;
 };
 
+/// What ranks do together where each has the optimizer's states, and the gradients, of a shard
+/// alone (Bucket::keep_shard()). All calls are collective.
+class SharedStates {
+ public:
+  virtual ~SharedStates() = default;
+  /// Called where clipping needs norms. Bucket::squares() hold the squared norms of the parts that
+  /// this rank has, for all buckets. Makes them those of the whole gradients.
+  virtual void complete_norms() = 0;
+  /// Gives the bucket the states of all elements, before it is saved, loaded, or left to another
+  /// algorithm. Called after the lanes are drained.
+  virtual void gather(Bucket& bucket) = 0;
+  /// Called after gather(), if the algorithm goes on: the bucket keeps only its shard again.
+  virtual void release(Bucket& bucket) = 0;
+};
+
 class Algorithm {
  public:
   virtual ~Algorithm() = default;
@@ -78,47 +93,23 @@ class Algorithm {
 
   /// All gradients of this rank for the bucket have arrived. May start lanes that send them.
   virtual void gradients_ready(Bucket& /*bucket*/) {}
-  /// The pipeline has called gradients_ready() for all buckets.
-  virtual void gradients_complete() {}
   /// Waits for the gradients that replace this rank's own, and puts them into the bucket
   /// (Bucket::replace_gradient()). The pipeline then inspects and clips the bucket's gradients.
   virtual void final_gradients(Bucket& /*bucket*/) {}
-  /// Called where clipping needs norms, for algorithms whose ranks hold the gradients of shards
-  /// (Bucket::holds_all()). Bucket::squares() hold the squared norms of the parts that this rank
-  /// has, for all buckets. Makes them those of the whole gradients.
-  virtual void complete_norms() {}
   /// Waits for lanes, and returns what to mix in.
   virtual Intake before_update(Bucket& /*bucket*/) { return {}; }
   /// Starts lanes that send the bucket's new parameters.
   virtual void after_update(Bucket& /*bucket*/) {}
   virtual void end_step() {}
 
-  /// Makes the stream wait for all lanes. The next step still mixes in what has arrived. May be
-  /// collective.
-  virtual void drain() {}
-  /// Drops what has arrived, because other code has written the parameters. Called after drain().
+  /// The lanes drop what has arrived, because other code has written the parameters. Drops what the
+  /// algorithm itself keeps of it.
   virtual void forget() {}
-  /// Collective. Called after drain(), before the bucket is saved, loaded, or left to another
-  /// algorithm. Gives the bucket the optimizer's states of all elements, if it has only those of a
-  /// shard (Bucket::keep_shard()).
-  virtual void gather_states(Bucket& /*bucket*/) {}
-  /// Called after gather_states(), if the algorithm goes on. The bucket keeps only its shard again.
-  virtual void release_states(Bucket& /*bucket*/) {}
   /// Shows the visitor the numbers and blocks of the algorithm that do not come from
-  /// Bucket::add_state(). Called after drain().
+  /// Bucket::add_state() or lanes. Called after the lanes are drained.
   virtual void visit(StateVisitor& /*visitor*/) {}
-
-  /// This rank's weight in the mean of all ranks' models, where it does not follow from the
-  /// topology alone (Pipeline::model_weight()). The weights sum to the number of ranks. Called
-  /// after drain().
-  [[nodiscard]] virtual double model_weight() const { return 1.0; }
-
-  /// Called after a step with a gradient that was not finite, on a stream that lags behind. Returns
-  /// whether this rank's own gradient was not finite. Algorithms that use sums over ranks look at
-  /// what this rank has added to the sum.
-  [[nodiscard]] virtual bool is_own_gradient(const Bucket& /*bucket*/, std::int64_t /*entry*/) {
-    return true;
-  }
+  /// For algorithms whose ranks share the optimizer's states; null: every rank has all of them.
+  [[nodiscard]] virtual SharedStates* shared_states() { return nullptr; }
 };
 
 /// An algorithm with its options. Converts from a function that makes the algorithm.

@@ -156,6 +156,7 @@ void Bucket::begin_step() {
   is_ready_ = false;
   is_updated_ = false;
   has_replaced_ = false;
+  last_own_gradients_ = std::exchange(own_gradients_, {});
 }
 
 void Bucket::take_back_update() {

@@ -103,6 +103,13 @@ class Bucket {
   /// Replaces the gradient of an entry. The new one has the elements that the shard has of the
   /// entry, and the type of the model or of the bucket. Null data removes the gradient.
   void replace_gradient(std::int64_t entry, ConstBlock gradient);
+  /// Tells where this rank's own gradients stay until those of the next step come, laid out as the
+  /// parameters are, if replace_gradient() puts sums over ranks in their place.
+  void set_own_gradients(const ConstBlock& own) { own_gradients_ = own; }
+  /// This rank's own gradient of the last step; null data: no sum has taken its place.
+  [[nodiscard]] ConstBlock last_own_gradient(std::int64_t entry) const {
+    return last_own_gradients_.data == nullptr ? ConstBlock() : part(last_own_gradients_, entry);
+  }
   /// True if replace_gradient() was called in this step.
   [[nodiscard]] bool has_replaced_gradients() const { return has_replaced_; }
   /// The memory of the gradients' squared norms; see Memory.
@@ -182,6 +189,8 @@ class Bucket {
   bool is_ready_ = false;
   bool is_updated_ = false;
   bool has_replaced_ = false;
+  ConstBlock own_gradients_ = {};
+  ConstBlock last_own_gradients_ = {};
 };
 
 /// Shows a visitor a block of the stream's memory through host memory, and waits for the copies.

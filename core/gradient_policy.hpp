@@ -24,7 +24,7 @@
 // (optim/gradient_control.hpp). So a step goes on without the host knowing them. On a stream that
 // lags behind (a GPU's), the sweep leaves out gradients that are not finite, and the host learns of
 // them when the next step begins. Under all-reduce the gradients have been summed by then, and the
-// algorithm finds out whether the bad one was this rank's (Algorithm::is_own_gradient()).
+// pipeline looks whether the bad one was this rank's (Bucket::last_own_gradient()).
 //
 // Cost: every gradient is read once more; on processors this happens when it arrives and is still
 // in the cache. Deferred updates keep all gradients in memory until the backward pass is over.

@@ -49,6 +49,7 @@ void PackedGradients::unpack(Bucket& bucket, ConstBlock sum) {
 }
 
 void PackedGradients::unpack(Bucket& bucket, const ConstBlock& gradients, const ConstBlock& flags) {
+  bucket.set_own_gradients(block_.block());
   const Block seen = sum_flags_.block();
   if (flags.data != nullptr) {
     stream_->copy(seen, flags);
@@ -67,10 +68,6 @@ void PackedGradients::visit(StateVisitor& visitor, const Bucket& bucket) {
     visit_block(visitor, *stream_, name, bucket.part(block_.block(), entry));
     visit_block(visitor, *stream_, concat(name, "_flag"), part_of(flags, entry, 1));
   }
-}
-
-bool PackedGradients::holds_nonfinite(const Bucket& bucket, std::int64_t entry) const {
-  return gossamer::holds_nonfinite(*stream_, bucket.part(block_.block(), entry));
 }
 
 }  // namespace gossamer

@@ -34,8 +34,6 @@ class PackedGradients {
   void unpack(Bucket& bucket, const ConstBlock& gradients, const ConstBlock& flags);
   /// Shows the visitor the block, entry by entry.
   void visit(StateVisitor& visitor, const Bucket& bucket);
-  /// True if the gradient that this rank has packed is not finite. Waits for the stream.
-  [[nodiscard]] bool holds_nonfinite(const Bucket& bucket, std::int64_t entry) const;
 
  private:
   Stream* stream_;

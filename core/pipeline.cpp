@@ -95,6 +95,11 @@ void Pipeline::make_algorithm() {
   lanes_->share_memory();
 }
 
+void Pipeline::drop_algorithm() {
+  algorithm_.reset();
+  lanes_->drop_lanes();
+}
+
 void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
   const ScopedTimer timer(metrics_.pipeline_s);
   close_step();
@@ -113,7 +118,6 @@ void Pipeline::advance() {
     {
       const UpdateTimer timer(metrics_);
       algorithm_->gradients_ready(bucket);
-      if (num_ready_ == buckets_.size()) algorithm_->gradients_complete();
     }
     if (defers()) continue;
     settle_gradients(bucket);
@@ -165,8 +169,8 @@ void Pipeline::update(Bucket& bucket) {
 }
 
 void Pipeline::update_deferred() {
-  const bool completes_norms =
-      policy_.clips() && !std::ranges::all_of(buckets_, &Bucket::holds_all);
+  SharedStates* const shared = algorithm_->shared_states();
+  const bool completes_norms = policy_.clips() && shared != nullptr;
   if (!policy_.defers() && !completes_norms) {
     for (Bucket& bucket : buckets_) {
       settle_gradients(bucket);
@@ -177,7 +181,7 @@ void Pipeline::update_deferred() {
   for (Bucket& bucket : buckets_) settle_gradients(bucket);
   if (completes_norms) {
     const UpdateTimer timer(metrics_);
-    algorithm_->complete_norms();
+    shared->complete_norms();
   }
   const AlgorithmEntry& entry = config_.algorithm.entry();
   // Asynchronous ranks leave out bad steps on their own.
@@ -216,7 +220,10 @@ void Pipeline::close_step() {
   std::int64_t entry = report.nonfinite;
   for (const Bucket& bucket : buckets_) {
     if (entry < bucket.num_entries()) {
-      refuse(bucket, entry, progress_.num_steps, algorithm_->is_own_gradient(bucket, entry));
+      // The sweep may have used a sum over ranks.
+      const ConstBlock own = bucket.last_own_gradient(entry);
+      refuse(bucket, entry, progress_.num_steps,
+             own.data == nullptr || holds_nonfinite(stream_, own));
     }
     entry -= bucket.num_entries();
   }
@@ -238,7 +245,7 @@ void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t ste
 void Pipeline::drain() {
   // wait_s counts only waits that hold up a step; this one does not.
   const double waited = metrics_.wait_s;
-  if (algorithm_) algorithm_->drain();
+  lanes_->drain();
   metrics_.wait_s = waited;
   stream_.synchronize();
   communicator_.check();
@@ -246,6 +253,7 @@ void Pipeline::drain() {
 }
 
 void Pipeline::forget_arrived() {
+  lanes_->forget();
   algorithm_->forget();
   has_sent_ = false;
 }
@@ -259,7 +267,7 @@ void Pipeline::visit(StateVisitor& visitor) {
   visitor.number("run/has_sent", has_sent);
   policy_.visit(visitor);
   // What has arrived belongs to the state before loading, so drop it.
-  if (visitor.loads()) algorithm_->forget();
+  if (visitor.loads()) forget_arrived();
   // Older versions did not switch.
   constexpr const char* kFirstStep = "run/first_step";
   if (!visitor.loads() || visitor.holds(kFirstStep)) {
@@ -271,11 +279,20 @@ void Pipeline::visit(StateVisitor& visitor) {
   constexpr const char* kWeight = "run/model_weight";
   double weight = model_weight();
   if (!visitor.loads() || visitor.holds(kWeight)) visitor.number(kWeight, weight);
+  SharedStates* const shared = algorithm_->shared_states();
   for (Bucket& bucket : buckets_) {
-    algorithm_->gather_states(bucket);
+    if (shared != nullptr) shared->gather(bucket);
     bucket.visit(visitor);
-    algorithm_->release_states(bucket);
+    if (shared != nullptr) shared->release(bucket);
   }
+  lanes_->visit(visitor, [this](std::int64_t index) {
+    const Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
+    std::vector<std::string> names;
+    for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+      names.push_back(bucket.name(entry));
+    }
+    return names;
+  });
   algorithm_->visit(visitor);
   if (!visitor.loads()) return;
   has_sent_ = has_sent != 0;
@@ -304,7 +321,7 @@ void Pipeline::repeat_exchanges() {
   ++progress_.num_steps;
   if (has_sent_) return;
   drain();
-  algorithm_->forget();
+  forget_arrived();
 }
 
 void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
@@ -312,7 +329,7 @@ void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memor
   StateCopy state;
   visit(state);
   // The algorithm refers to the buckets.
-  algorithm_.reset();
+  drop_algorithm();
   buckets_.clear();
   policy_.set_num_buckets(std::ssize(plan.buckets));
   make_buckets(plan, std::move(memory));
@@ -327,8 +344,10 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   check_choice(to.algorithm, to.topology.get(), config_, communicator_.size());
   drain();
   const double weight = model_weight();
-  for (Bucket& bucket : buckets_) algorithm_->gather_states(bucket);
-  algorithm_.reset();
+  if (SharedStates* const shared = algorithm_->shared_states()) {
+    for (Bucket& bucket : buckets_) shared->gather(bucket);
+  }
+  drop_algorithm();
   for (Bucket& bucket : buckets_) bucket.drop_added_states();
   if (to.averages()) average_ranks(weight);
   lanes_->set_topology(to.topology);
@@ -379,9 +398,7 @@ double Pipeline::lr() {
   return config_.schedule->lr(progress_.num_updates());
 }
 
-double Pipeline::model_weight() const {
-  return algorithm_->model_weight() * lanes_->push_sum_weight();
-}
+double Pipeline::model_weight() const { return lanes_->model_weight(); }
 
 HostSharing Pipeline::host_sharing() const { return lanes_->host_sharing(); }
 

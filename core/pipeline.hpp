@@ -148,6 +148,7 @@ class Pipeline {
   /// Makes the buckets, and the algorithm's part for them.
   void make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory);
   void make_algorithm();
+  void drop_algorithm();
   /// Throws std::logic_error if a gradient of the next step has arrived.
   void check_between_steps(std::string_view call) const;
   /// Throws CheckpointError for numbers of steps that cannot be.

@@ -109,10 +109,12 @@ class AllReduce : public Algorithm {
     if (options_.delays) return;
     packed_[bucket].pack(bucket);
     if (sends_momentum()) momentum_->encode(bucket, packed_[bucket].buffer().block());
-    if (options_.overlaps) start(bucket);
-  }
-  void gradients_complete() override {
-    if (!options_.delays && !options_.overlaps) start_all();
+    const bool is_last = bucket.index() + 1 == std::ssize(setup_.buckets);
+    if (options_.overlaps) {
+      start(bucket);
+    } else if (is_last) {
+      start_all();
+    }
   }
   void final_gradients(Bucket& bucket) override {
     Lane& lane = lanes()[bucket];
@@ -131,21 +133,9 @@ class AllReduce : public Algorithm {
   void end_step() override {
     if (options_.delays && !options_.overlaps) start_all();
   }
-  void drain() override {
-    lanes_.drain();
-    warmup_lanes_.drain();
-  }
-  void forget() override {
-    lanes_.forget();
-    warmup_lanes_.forget();
-  }
   void visit(StateVisitor& visitor) override {
     if (!options_.delays) return;
     for (const Bucket& bucket : setup_.buckets) packed_[bucket].visit(visitor, bucket);
-  }
-  [[nodiscard]] bool is_own_gradient(const Bucket& bucket, std::int64_t entry) override {
-    // The sent block is still the one of that step: packing begins only in the next step.
-    return packed_[bucket].holds_nonfinite(bucket, entry);
   }
 
  private:

@@ -15,9 +15,10 @@
 // the letters tell. Then every rank's updates weigh the same in the long run, and those of a slow
 // rank are large.
 //
-// drain() is collective and mixes all letters into the models, so nothing is under way afterwards,
-// and forget() has nothing to drop. Saved state: the mass of the rank (run/mass), its share of all
-// steps (run/share_of_steps), and the steps that its updates stand for (run/steps_applied).
+// When the mailbox closes, all letters are mixed into the models, so nothing is under way
+// afterwards, and there is nothing to forget. Saved state: that of the mailbox, which is the mass
+// of the rank (run/mass) and its share of all steps (run/share_of_steps), and the steps that its
+// updates stand for (run/steps_applied).
 
 #include <algorithm>
 #include <optional>
@@ -47,9 +48,11 @@ class AsyncGossip : public Algorithm {
       const std::int64_t size = bucket.parameters().block().bytes();
       bytes += (size + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
     }
-    mailbox_ = setup.lanes.make_mailbox({.body_bytes = bytes,
-                                         .max_age = options.max_staleness,
-                                         .write = [this](const Block& body) { write(body); }});
+    mailbox_ =
+        &setup.lanes.make_mailbox({.body_bytes = bytes,
+                                   .max_age = options.max_staleness,
+                                   .write = [this](const Block& body) { write(body); },
+                                   .mix = [this](const Mailbox::Taken& taken) { mix(taken); }});
   }
 
   Intake before_update(Bucket& bucket) override {
@@ -63,32 +66,15 @@ class AsyncGossip : public Algorithm {
   }
 
   void end_step() override {
-    // The call that repeats a step after loading: drain() has left nothing to repeat.
+    // The call that repeats a step after loading: the closed mailbox has left nothing to repeat.
     if (!std::exchange(is_in_step_, false)) return;
     mailbox_->release();
     mailbox_->send(setup_.progress.round());
   }
 
-  void drain() override {
-    mailbox_->close([this](const Mailbox::Taken& taken) {
-      for (Bucket& bucket : setup_.buckets) {
-        const std::span<const Inbox> inboxes = inboxes_of(bucket, taken);
-        enqueue_mix(setup_.stream, bucket.parameters().block(), taken.keep,
-                    {inboxes.begin(), inboxes.end()}, {}, setup_.simd);
-        bucket.write_rounded();
-      }
-    });
-  }
-
   void visit(StateVisitor& visitor) override {
-    MailboxState state = mailbox_->state();
-    visitor.number("run/mass", state.mass);
-    visitor.number("run/share_of_steps", state.steps);
     visitor.number("run/steps_applied", steps_applied_);
-    mailbox_->set_state(state);
   }
-
-  [[nodiscard]] double model_weight() const override { return mailbox_->state().mass; }
 
  private:
   /// Enqueues the copy of all parameters into a letter.
@@ -96,6 +82,16 @@ class AsyncGossip : public Algorithm {
     for (Bucket& bucket : setup_.buckets) {
       const Block parameters = bucket.parameters().block();
       setup_.stream.copy(place_of(bucket, body), parameters);
+    }
+  }
+
+  /// Mixes letters into the models, outside of steps.
+  void mix(const Mailbox::Taken& taken) {
+    for (Bucket& bucket : setup_.buckets) {
+      const std::span<const Inbox> inboxes = inboxes_of(bucket, taken);
+      enqueue_mix(setup_.stream, bucket.parameters().block(), taken.keep,
+                  {inboxes.begin(), inboxes.end()}, {}, setup_.simd);
+      bucket.write_rounded();
     }
   }
 
@@ -132,7 +128,7 @@ class AsyncGossip : public Algorithm {
   AlgorithmSetup setup_;
   /// Of the buckets in a letter, in bytes.
   PerBucket<std::int64_t> offsets_;
-  std::unique_ptr<Mailbox> mailbox_;
+  Mailbox* mailbox_ = nullptr;
   Mailbox::Taken taken_;
   std::vector<Inbox> inboxes_;
   bool is_in_step_ = false;

@@ -42,7 +42,8 @@ class Choco : public Algorithm {
                       .bucket = bucket.index(),
                       .numel = slots_[bucket].layout->num_bytes(),
                       .dtype = DType::kUInt8,
-                      .content = "largest elements"};
+                      .content = "largest elements",
+                      .forgets = false};
     });
   }
 
@@ -79,7 +80,6 @@ class Choco : public Algorithm {
     lanes_[bucket].start(setup_.progress.round(), slot.message);
   }
 
-  void drain() override { lanes_.drain(); }
   void forget() override {
     for (const Bucket& bucket : setup_.buckets) slots_[bucket].mixes = false;
   }

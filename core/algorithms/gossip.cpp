@@ -48,7 +48,6 @@ class SharedMoments {
     const bool is_young = k + 1 < every_ && std::has_single_bit(static_cast<std::uint64_t>(k + 1));
     if (is_young || (k + 1) % every_ == 0) lanes_[bucket].start(k, moments_[bucket]);
   }
-  BucketLanes& lanes() { return lanes_; }
 
  private:
   AlgorithmSetup setup_;
@@ -73,15 +72,6 @@ class Gossip : public Algorithm {
     lanes_[bucket].start(setup_.progress.round(), bucket.parameters());
     if (moments_) moments_->start(bucket);
   }
-  void drain() override {
-    lanes_.drain();
-    if (moments_) moments_->lanes().drain();
-  }
-  void forget() override {
-    lanes_.forget();
-    if (moments_) moments_->lanes().forget();
-  }
-  void visit(StateVisitor& visitor) override { lanes_.visit(visitor, setup_.buckets); }
 
  private:
   AlgorithmSetup setup_;

@@ -9,7 +9,8 @@
 // rate. Gradient tracking sends twice as much as gossip.
 //
 // Gradients are scaled and clipped before they are tracked. A skipped step mixes y and adds
-// nothing. A missing gradient counts as a gradient of zero, because other ranks may have one.
+// nothing. A missing gradient counts as a gradient of zero, because other ranks may have one. All
+// ranks forget what has arrived together, so that the sum of the trackers stays what it was.
 
 #include "core/bucket_lanes.hpp"
 #include "optim/block_update.hpp"
@@ -64,20 +65,6 @@ class GradientTracking : public Algorithm {
     const std::int64_t k = setup_.progress.round();
     parameter_lanes_[bucket].start(k, bucket.parameters());
     tracker_lanes_[bucket].start(k, slots_[bucket].tracker);
-  }
-
-  void drain() override {
-    parameter_lanes_.drain();
-    tracker_lanes_.drain();
-  }
-  // All ranks forget together, so that the sum of the trackers stays what it was.
-  void forget() override {
-    parameter_lanes_.forget();
-    tracker_lanes_.forget();
-  }
-  void visit(StateVisitor& visitor) override {
-    parameter_lanes_.visit(visitor, setup_.buckets);
-    tracker_lanes_.visit(visitor, setup_.buckets);
   }
 
  private:

@@ -45,9 +45,6 @@ class LateAverage : public Algorithm {
   void gradients_ready(Bucket& bucket) override {
     if (warms_up()) warmup_->gradients_ready(bucket);
   }
-  void gradients_complete() override {
-    if (warms_up()) warmup_->gradients_complete();
-  }
   void final_gradients(Bucket& bucket) override {
     if (warms_up()) warmup_->final_gradients(bucket);
   }
@@ -85,19 +82,11 @@ class LateAverage : public Algorithm {
     }
   }
 
-  void drain() override {
-    lanes_.drain();
-    if (warmup_) warmup_->drain();
-  }
   // This rank goes on taking part in the average, because other ranks may not have forgotten.
   void forget() override { is_forgotten_ = 1; }
   void visit(StateVisitor& visitor) override {
     visitor.number("run/average_since", under_way_since_);
     visitor.number("run/average_forgotten", is_forgotten_);
-  }
-  [[nodiscard]] bool is_own_gradient(const Bucket& bucket, std::int64_t entry) override {
-    // The step with this gradient is over.
-    return step() > options_.warmup || !warmup_ || warmup_->is_own_gradient(bucket, entry);
   }
 
  private:

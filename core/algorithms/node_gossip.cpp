@@ -13,7 +13,8 @@
 //   shard l alone. It gets the sum of the node's gradients for this shard, mixes and updates the
 //   shard, and the node gathers the new shards before the step ends.
 //
-// In a topology whose nodes are single ranks both are `gossip`.
+// In a topology whose nodes are single ranks both are `gossip`. A rank that forgets what has
+// arrived gives its node its own shard unmixed, so that the node stays equal.
 
 #include <cstdint>
 #include <memory>
@@ -42,11 +43,6 @@ class NodeGossip : public Algorithm {
 
   [[nodiscard]] bool updates_at_end() const override { return true; }
   [[nodiscard]] double mean_factor() const override { return 1.0 / nodes_.inside.num_ranks(); }
-  // A rank that has forgotten gives its node its own shard unmixed, so that the node stays equal.
-  void forget() override { shards_.forget(); }
-  [[nodiscard]] bool is_own_gradient(const Bucket& bucket, std::int64_t entry) override {
-    return packed_[bucket].holds_nonfinite(bucket, entry);
-  }
 
  protected:
   [[nodiscard]] AlgorithmSetup on(LaneFactory& lanes) const {
@@ -96,7 +92,7 @@ class ReplicatedStates : public NodeGossip {
   }
 
   void gradients_ready(Bucket& bucket) override {
-    if (has_started_) gather(bucket);
+    if (has_started_) gather_mixed(bucket);
     packed_[bucket].pack(bucket);
     sums_[bucket].start(setup_.progress.round(), packed_[bucket].buffer());
   }
@@ -113,14 +109,9 @@ class ReplicatedStates : public NodeGossip {
   }
   void after_update(Bucket& bucket) override { start_shard(bucket); }
   void end_step() override { has_started_ = has_peers(); }
-  void drain() override {
-    shards_.drain();
-    sums_.drain();
-    gathers_.drain();
-  }
 
  private:
-  void gather(const Bucket& bucket) {
+  void gather_mixed(const Bucket& bucket) {
     shards_[bucket].wait();
     const Intake intake = shards_[bucket].take();
     scales_[bucket] = intake.update_scale;
@@ -139,7 +130,7 @@ class ReplicatedStates : public NodeGossip {
   bool has_started_ = false;
 };
 
-class ShardedStates : public NodeGossip {
+class ShardedStates : public NodeGossip, public SharedStates {
  public:
   explicit ShardedStates(const AlgorithmSetup& setup)
       : NodeGossip(setup),
@@ -162,11 +153,11 @@ class ShardedStates : public NodeGossip {
       num_entries += bucket.num_entries();
     }
     norms_ = setup.stream.allocate(num_entries, DType::kFloat64);
-    norm_sum_ = nodes_.inside.make_lane({.members = LaneMembers::kAll,
-                                         .result = LaneResult::kSum,
-                                         .numel = num_entries,
-                                         .dtype = DType::kFloat64,
-                                         .content = "gradient norms"});
+    norm_sum_ = &nodes_.inside.make_lane({.members = LaneMembers::kAll,
+                                          .result = LaneResult::kSum,
+                                          .numel = num_entries,
+                                          .dtype = DType::kFloat64,
+                                          .content = "gradient norms"});
   }
 
   void gradients_ready(Bucket& bucket) override {
@@ -211,21 +202,15 @@ class ShardedStates : public NodeGossip {
       bucket.write_rounded();
     }
   }
-  void drain() override {
-    shards_.drain();
-    sums_.drain();
-    flags_.drain();
-    gathers_.drain();
-    norm_sum_->drain();
-  }
-  void gather_states(Bucket& bucket) override {
+  [[nodiscard]] SharedStates* shared_states() override { return this; }
+  void gather(Bucket& bucket) override {
     bucket.keep_shard({.first = 0, .numel = bucket.spec().numel});
     for (const Buffer& state : bucket.states()) {
       gathers_[bucket].start(setup_.progress.round(), state);
       gathers_[bucket].wait();
     }
   }
-  void release_states(Bucket& bucket) override { bucket.keep_shard(shard(bucket)); }
+  void release(Bucket& bucket) override { bucket.keep_shard(shard(bucket)); }
 
  private:
   /// Calls copy(part of norms_, squares of a bucket) for all buckets.
@@ -243,7 +228,7 @@ class ShardedStates : public NodeGossip {
   BucketLanes gathers_;
   /// The squared norms of all gradients.
   Buffer norms_;
-  std::unique_ptr<Lane> norm_sum_;
+  Lane* norm_sum_ = nullptr;
 };
 
 }  // namespace

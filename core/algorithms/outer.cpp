@@ -58,10 +58,7 @@ class Outer : public Algorithm {
     slots_[bucket].averages = true;
   }
 
-  void drain() override { lanes_.drain(); }
-
   void forget() override {
-    lanes_.forget();
     for (const Bucket& bucket : setup_.buckets) {
       slots_[bucket].averages = false;
       setup_.stream.copy(slots_[bucket].anchor.block(), bucket.parameters().block());

@@ -74,9 +74,6 @@ class Relay : public Algorithm {
     lanes_[bucket].start(setup_.progress.round(), slot.messages);
   }
 
-  void drain() override { lanes_.drain(); }
-  void forget() override { lanes_.forget(); }
-
   void visit(StateVisitor& visitor) override {
     for (const Bucket& bucket : setup_.buckets) {
       for (std::int64_t j = 0; j < num_peers_; ++j) {

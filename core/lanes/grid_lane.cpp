@@ -42,18 +42,36 @@ std::int64_t result_of(std::span<const T> sum) {
   return result;
 }
 
+/// Shows the visitor a state once for each name, because saved state does not depend on buckets.
+/// Returns what has been loaded for all of them together; null: nothing.
+std::optional<GridState> visit_grids(StateVisitor& visitor, std::span<const std::string> names,
+                                     const GridState& own) {
+  std::optional<GridState> found;
+  for (const std::string& name : names) {
+    const std::string exponent = concat(name, "_grid");
+    if (visitor.loads() && !visitor.holds(exponent)) continue;
+    GridState state = own;
+    visitor.number(exponent, state.exponent);
+    visitor.number(concat(name, "_vote"), state.vote);
+    visitor.number(concat(name, "_largest_difference"), state.largest);
+    found = found ? found->together(state) : state;
+  }
+  return found;
+}
+
 }  // namespace
 
-std::unique_ptr<Lane> GridLane::around(std::unique_ptr<CodedLane> blocks, const LaneSpec& spec,
-                                       LaneFactory& factory, Stream& stream,
-                                       std::int64_t& num_wide) {
+std::unique_ptr<Lane> GridLane::around(
+    std::unique_ptr<CodedLane> blocks, const LaneSpec& spec,
+    const std::function<std::unique_ptr<Lane>(const LaneSpec& spec)>& make, Stream& stream,
+    std::int64_t& num_wide) {
   if (!blocks->needs_grid()) return blocks;
-  auto votes = factory.make_lane({.members = LaneMembers::kAll,
-                                  .result = LaneResult::kSum,
-                                  .bucket = spec.bucket,
-                                  .numel = kBallotSize,
-                                  .dtype = spec.dtype,
-                                  .content = "votes"});
+  auto votes = make({.members = LaneMembers::kAll,
+                     .result = LaneResult::kSum,
+                     .bucket = spec.bucket,
+                     .numel = kBallotSize,
+                     .dtype = spec.dtype,
+                     .content = "votes"});
   return std::make_unique<GridLane>(Parts{.blocks = std::move(blocks),
                                           .votes = std::move(votes),
                                           .stream = stream,
@@ -142,9 +160,17 @@ void GridLane::send_ballot() {
   votes_are_under_way_ = true;
 }
 
-std::optional<GridState> GridLane::state() const {
-  return GridState{
-      .exponent = exponent_, .vote = *vote_, .largest = static_cast<double>(stats_->largest())};
+GridState GridLane::state() const {
+  return {.exponent = exponent_, .vote = *vote_, .largest = static_cast<double>(stats_->largest())};
+}
+
+void GridLane::visit(StateVisitor& visitor, std::span<const std::string> names) {
+  const std::optional<GridState> found = visit_grids(visitor, names, state());
+  if (visitor.loads()) restore(found.value_or(GridState()));
+}
+
+void GridLane::skip_state(StateVisitor& visitor, std::span<const std::string> names) {
+  if (visitor.loads()) visit_grids(visitor, names, {});
 }
 
 void GridLane::restore(const GridState& state) {

@@ -26,9 +26,13 @@
 //
 // Protocol and errors: lane.hpp. Not thread safe.
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 
 #include "base/buffer.hpp"
 #include "base/stream.hpp"
@@ -36,6 +40,39 @@
 #include "optim/codec.hpp"
 
 namespace gossamer {
+
+/// What a GridLane must know to go on after loading.
+struct GridState {
+  /// Less than all exponents. No grid: blocks are sent as they are. As a vote: no opinion.
+  static constexpr std::int64_t kNone = -1000;
+  static constexpr std::int64_t kLeastExponent = -60;
+  static constexpr std::int64_t kMostExponent = 40;
+  /// A vote against all grids.
+  static constexpr std::int64_t kVeto = kMostExponent + 1;
+
+  /// The exponent of the window's grid, or kNone.
+  std::int64_t exponent = kNone;
+  /// What this rank has voted for at the beginning of the window: an exponent, kNone or kVeto.
+  std::int64_t vote = kNone;
+  /// The largest difference that this rank has seen in the window. Infinite: one has left the range
+  /// of its grid, or is not known.
+  double largest = 0.0;
+
+  [[nodiscard]] bool is_valid() const {
+    const auto is_exponent = [](std::int64_t value) {
+      return value >= kLeastExponent && value <= kMostExponent;
+    };
+    return (exponent == kNone || is_exponent(exponent)) &&
+           (vote == kNone || vote == kVeto || is_exponent(vote)) && largest >= 0.0;
+  }
+  /// For a block whose parts have been in lanes of their own: safe for both parts.
+  [[nodiscard]] GridState together(const GridState& other) const {
+    const bool is_plain = exponent == kNone || other.exponent == kNone;
+    return {.exponent = is_plain ? kNone : std::max(exponent, other.exponent),
+            .vote = std::max(vote, other.vote),
+            .largest = std::max(largest, other.largest)};
+  }
+};
 
 class GridLane : public Lane {
  public:
@@ -52,18 +89,25 @@ class GridLane : public Lane {
   };
   /// `spec`: of the blocks.
   GridLane(Parts parts, const LaneSpec& spec);
-  /// The lane itself, or a GridLane around it if it needs grids. `factory` makes the lane for the
+  /// The lane itself, or a GridLane around it if it needs grids. `make` makes the lane for the
   /// votes. The other parameters are as in Parts.
-  static std::unique_ptr<Lane> around(std::unique_ptr<CodedLane> blocks, const LaneSpec& spec,
-                                      LaneFactory& factory, Stream& stream, std::int64_t& num_wide);
+  static std::unique_ptr<Lane> around(
+      std::unique_ptr<CodedLane> blocks, const LaneSpec& spec,
+      const std::function<std::unique_ptr<Lane>(const LaneSpec& spec)>& make, Stream& stream,
+      std::int64_t& num_wide);
+  /// For a lane without grids: a run that goes on with another codec drops the grids of the one
+  /// before.
+  static void skip_state(StateVisitor& visitor, std::span<const std::string> names);
 
   void start(std::int64_t k, const Buffer& send) override;
   void wait() override { parts_.blocks->wait(); }
   void drain() override;
   Intake take() override;
   void forget() override;
-  [[nodiscard]] std::optional<GridState> state() const override;
-  void restore(const GridState& state) override;
+  /// A run that goes on with another codec finds no grids, and begins without.
+  void visit(StateVisitor& visitor, std::span<const std::string> names) override;
+  [[nodiscard]] GridState state() const;
+  void restore(const GridState& state);
 
  private:
   /// Decides on the grid of round k. Where a window begins, counts the votes and votes anew.

@@ -19,52 +19,23 @@
 //
 // Errors: CommError. Not thread safe.
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/buffer.hpp"
+#include "base/error.hpp"
+#include "base/state_visitor.hpp"
 #include "base/types.hpp"
 #include "core/lanes/intake.hpp"
 #include "core/lanes/mailbox.hpp"
 
 namespace gossamer {
-
-/// What a GridLane must know to go on after loading (grid_lane.hpp).
-struct GridState {
-  /// Less than all exponents. No grid: blocks are sent as they are. As a vote: no opinion.
-  static constexpr std::int64_t kNone = -1000;
-  static constexpr std::int64_t kLeastExponent = -60;
-  static constexpr std::int64_t kMostExponent = 40;
-  /// A vote against all grids.
-  static constexpr std::int64_t kVeto = kMostExponent + 1;
-
-  /// The exponent of the window's grid, or kNone.
-  std::int64_t exponent = kNone;
-  /// What this rank has voted for at the beginning of the window: an exponent, kNone or kVeto.
-  std::int64_t vote = kNone;
-  /// The largest difference that this rank has seen in the window. Infinite: one has left the range
-  /// of its grid, or is not known.
-  double largest = 0.0;
-
-  [[nodiscard]] bool is_valid() const {
-    const auto is_exponent = [](std::int64_t value) {
-      return value >= kLeastExponent && value <= kMostExponent;
-    };
-    return (exponent == kNone || is_exponent(exponent)) &&
-           (vote == kNone || vote == kVeto || is_exponent(vote)) && largest >= 0.0;
-  }
-  /// For a block whose parts have been in lanes of their own: safe for both parts.
-  [[nodiscard]] GridState together(const GridState& other) const {
-    const bool is_plain = exponent == kNone || other.exponent == kNone;
-    return {.exponent = is_plain ? kNone : std::max(exponent, other.exponent),
-            .vote = std::max(vote, other.vote),
-            .largest = std::max(largest, other.largest)};
-  }
-};
 
 class Lane {
  public:
@@ -86,12 +57,11 @@ class Lane {
   virtual Intake take() = 0;
   /// Drops what has arrived: take() then returns an Intake that mixes in nothing.
   virtual void forget() = 0;
-  /// What the lane must know to go on after loading; null: nothing. Called after drain(), when
-  /// the stream's work is done.
-  [[nodiscard]] virtual std::optional<GridState> state() const { return std::nullopt; }
-  /// Called after drain(). The next start() repeats the last round before `state` was asked for.
-  /// Throws CheckpointError for impossible numbers.
-  virtual void restore(const GridState& /*state*/) {}
+  /// Shows the visitor what the lane must know to go on after loading, once for each of `names`:
+  /// the parameters of its bucket, each followed by the lane's content, as `fc.weight/trackers`.
+  /// Called after drain(), when the stream's work is done. After loading, the next start() repeats
+  /// the last round before the state was saved. Throws CheckpointError for impossible numbers.
+  virtual void visit(StateVisitor& /*visitor*/, std::span<const std::string> /*names*/) {}
 };
 
 /// A lane that may encode its messages. For a codec with needs_grid(), a GridLane sets the grids.
@@ -166,8 +136,12 @@ struct LaneSpec {
   /// In sums, the first elements, which a codec may encode. The others are sent as they are.
   std::int64_t num_coded = 0;
   DType dtype = DType::kFloat32;
-  /// The name of the blocks in messages to the user; text that outlives the lane.
+  /// The name of the blocks in saved state and in messages to the user; text that outlives the
+  /// lane.
   std::string_view content = "parameters";
+  /// False: LaneFactory::forget() leaves what has arrived, because the algorithm takes it all the
+  /// same.
+  bool forgets = true;
 };
 
 class LaneFactory;
@@ -182,15 +156,20 @@ struct NodeLanes {
   int place = 0;
 };
 
-/// Makes the lanes of one rank. Collective: every rank makes the same lanes in the same order.
+/// Makes the lanes of one rank, and keeps them for the algorithm that asks for them. Collective:
+/// every rank makes the same lanes in the same order.
 class LaneFactory {
  public:
   virtual ~LaneFactory() = default;
-  /// The factory must outlive the lane. Throws std::logic_error if the lane needs a topology and
-  /// there is none.
-  virtual std::unique_ptr<Lane> make_lane(const LaneSpec& spec) = 0;
-  /// For algorithms without common rounds. Throws ConfigError where all ranks go in step.
-  virtual std::unique_ptr<Mailbox> make_mailbox(Mailbox::Config /*config*/) {
+  /// The lane stays until the factory drops it. Throws std::logic_error if the lane needs a
+  /// topology and there is none.
+  Lane& make_lane(const LaneSpec& spec) {
+    made_.push_back({spec, make(spec)});
+    return *made_.back().lane;
+  }
+  /// For algorithms without common rounds. It stays as long as a lane. Throws ConfigError where all
+  /// ranks go in step.
+  virtual Mailbox& make_mailbox(Mailbox::Config /*config*/) {
     throw ConfigError(
         "asynchronous algorithms need ranks that run on their own, and simulated ranks go in step; "
         "take gossip");
@@ -203,6 +182,20 @@ class LaneFactory {
   /// The number of this rank's peers in lanes of LaneMembers::kTree. Throws std::logic_error if
   /// there is no topology.
   [[nodiscard]] virtual std::int64_t num_tree_peers() const = 0;
+
+ protected:
+  struct MadeLane {
+    LaneSpec spec;
+    std::unique_ptr<Lane> lane;
+  };
+
+  virtual std::unique_ptr<Lane> make(const LaneSpec& spec) = 0;
+  /// In the order of make_lane().
+  [[nodiscard]] std::span<const MadeLane> made() const { return made_; }
+  void drop_made() { made_.clear(); }
+
+ private:
+  std::vector<MadeLane> made_;
 };
 
 }  // namespace gossamer

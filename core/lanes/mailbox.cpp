@@ -247,7 +247,12 @@ void Mailbox::send(std::int64_t step) {
   send_along(edges, /*is_last=*/false);
 }
 
-void Mailbox::close(const std::function<void(const Taken& taken)>& mix) {
+void Mailbox::visit(StateVisitor& visitor) {
+  visitor.number("run/mass", state_.mass);
+  visitor.number("run/share_of_steps", state_.steps);
+}
+
+void Mailbox::close() {
   if (!is_open_) open(0);
   const auto is_over = [this] {
     return std::ranges::all_of(in_, [](const InEdge& edge) { return edge.is_closed; }) &&
@@ -256,7 +261,7 @@ void Mailbox::close(const std::function<void(const Taken& taken)>& mix) {
   };
   for (;;) {
     const Taken taken = take_arrived(0);
-    if (!taken.letters.empty()) mix(taken);
+    if (!taken.letters.empty()) config_.mix(taken);
     acknowledge(kCloses);
     free_edges();
     std::vector<OutEdge*> edges;

@@ -50,6 +50,7 @@
 #include <vector>
 
 #include "base/buffer.hpp"
+#include "base/state_visitor.hpp"
 #include "comm/communicator.hpp"
 #include "core/lanes/lane_metrics.hpp"
 #include "topology/topology.hpp"
@@ -65,20 +66,6 @@ struct MailboxState {
 
 class Mailbox {
  public:
-  struct Config {
-    /// Bytes of the model in a letter.
-    std::int64_t body_bytes = 0;
-    /// The rank waits when the last letter it has used is older than so many of its own steps. 0:
-    /// it uses a new letter in every step. Null: it never waits.
-    std::optional<std::int64_t> max_age = {};
-    /// Enqueues the copy of the model z into the block, which has body_bytes elements.
-    std::function<void(const Block& body)> write = {};
-  };
-  struct Counters {
-    /// The largest age of a letter after a take().
-    std::int64_t largest_age = 0;
-    std::int64_t num_letters = 0;
-  };
   struct Letter {
     ConstBlock body = {};
     double weight = 0.0;
@@ -89,7 +76,22 @@ class Mailbox {
     std::vector<Letter> letters = {};
     double update_scale = 1.0;
   };
-
+  struct Config {
+    /// Bytes of the model in a letter.
+    std::int64_t body_bytes = 0;
+    /// The rank waits when the last letter it has used is older than so many of its own steps. 0:
+    /// it uses a new letter in every step. Null: it never waits.
+    std::optional<std::int64_t> max_age = {};
+    /// Enqueues the copy of the model z into the block, which has body_bytes elements.
+    std::function<void(const Block& body)> write = {};
+    /// Enqueues z <- keep z + sum of weight * letter, for letters that z takes in at close().
+    std::function<void(const Taken& taken)> mix = {};
+  };
+  struct Counters {
+    /// The largest age of a letter after a take().
+    std::int64_t largest_age = 0;
+    std::int64_t num_letters = 0;
+  };
   /// `stream` works off what Config::write enqueues. The mailbox adds waits and bytes to `metrics`.
   /// The references but `topology` must outlive the mailbox. Throws ConfigError for a topology that
   /// why_no_mailbox() refuses.
@@ -102,14 +104,14 @@ class Mailbox {
   void release();
   /// The work that writes z must have been given to the stream.
   void send(std::int64_t step);
-  /// Collective; see above. Calls `mix` for letters that z must take in at once.
-  void close(const std::function<void(const Taken& taken)>& mix);
+  /// Collective; see above.
+  void close();
 
   /// Letters of this rank that nobody has used yet, as far as it knows.
   [[nodiscard]] std::int64_t num_busy();
   [[nodiscard]] const MailboxState& state() const { return state_; }
-  /// After close() only.
-  void set_state(const MailboxState& state) { state_ = state; }
+  /// Shows the visitor this rank's mass and share of all steps. After close() only.
+  void visit(StateVisitor& visitor);
   [[nodiscard]] double mean_steps() const { return state_.steps / state_.mass; }
   [[nodiscard]] const Counters& counters() const { return counters_; }
 

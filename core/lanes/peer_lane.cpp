@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
 #include "core/lanes/block_checksum.hpp"
+#include "core/lanes/grid_lane.hpp"
 #include "core/lanes/host_slots.hpp"
 #include "optim/block_update.hpp"
 #include "optim/stream_copy.hpp"
@@ -118,6 +119,10 @@ class PeerLane : public CodedLane {
     has_arrived_ = false;
     encoded_grid_.reset();
     is_in_slot_ = false;
+  }
+
+  void visit(StateVisitor& visitor, std::span<const std::string> names) override {
+    if (spec_.result == LaneResult::kMix) GridLane::skip_state(visitor, names);
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.hpp"
 #include "comm/communicator.hpp"
 #include "core/lanes/coded_sum_lane.hpp"
 #include "core/lanes/grid_lane.hpp"
@@ -141,13 +142,51 @@ NodeLanes PeerLanes::split_by_node() {
   return {.inside = nodes_->inside, .between = nodes_->between, .place = rank % size};
 }
 
-double PeerLanes::push_sum_weight() const {
-  if (nodes_) return nodes_->between.push_sum_weight();
+double PeerLanes::model_weight() const {
+  if (mailbox_) return mailbox_->state().mass;
+  if (nodes_) return nodes_->between.model_weight();
   const auto peers = peers_.find(LaneResult::kMix);
   return peers == peers_.end() ? 1.0 : peers->second->weight();
 }
 
-std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
+void PeerLanes::drain() {
+  for (const MadeLane& made_lane : made()) made_lane.lane->drain();
+  if (mailbox_) mailbox_->close();
+  if (!nodes_) return;
+  nodes_->between.drain();
+  nodes_->inside.drain();
+}
+
+void PeerLanes::forget() {
+  for (const MadeLane& made_lane : made()) {
+    if (made_lane.spec.forgets) made_lane.lane->forget();
+  }
+  if (!nodes_) return;
+  nodes_->between.forget();
+  nodes_->inside.forget();
+}
+
+void PeerLanes::visit(
+    StateVisitor& visitor,
+    const std::function<std::vector<std::string>(std::int64_t bucket)>& names_of) {
+  for (const MadeLane& made_lane : made()) {
+    std::vector<std::string> names = names_of(made_lane.spec.bucket);
+    for (std::string& name : names) name = concat(name, "/", made_lane.spec.content);
+    made_lane.lane->visit(visitor, names);
+  }
+  if (mailbox_) mailbox_->visit(visitor);
+}
+
+void PeerLanes::drop_lanes() {
+  drop_made();
+  mailbox_.reset();
+  for (const auto& [size, nodes] : all_nodes_) {
+    nodes->between.drop_lanes();
+    nodes->inside.drop_lanes();
+  }
+}
+
+std::unique_ptr<Lane> PeerLanes::make(const LaneSpec& spec) {
   if (spec.result == LaneResult::kGather || spec.result == LaneResult::kShardSum) {
     return make_shard_lane(setup_, spec);
   }
@@ -158,14 +197,17 @@ std::unique_ptr<Lane> PeerLanes::make_lane(const LaneSpec& spec) {
     return make_coded_sum_lane(setup_, {.shards = world, .results = world.twin("coded results")},
                                spec);
   }
-  return GridLane::around(make_peer_lane(setup_, peers_of(spec.result), spec, memory_for(spec)),
-                          spec, *this, setup_.stream, setup_.metrics.num_wide_differences);
+  return GridLane::around(
+      make_peer_lane(setup_, peers_of(spec.result), spec, memory_for(spec)), spec,
+      [this](const LaneSpec& votes) { return make(votes); }, setup_.stream,
+      setup_.metrics.num_wide_differences);
 }
 
-std::unique_ptr<Mailbox> PeerLanes::make_mailbox(Mailbox::Config config) {
+Mailbox& PeerLanes::make_mailbox(Mailbox::Config config) {
   if (!setup_.topology) throw std::logic_error("PeerLanes: a mailbox needs a topology");
-  return std::make_unique<Mailbox>(setup_.communicator, setup_.stream, setup_.metrics,
-                                   *setup_.topology, std::move(config));
+  mailbox_ = std::make_unique<Mailbox>(setup_.communicator, setup_.stream, setup_.metrics,
+                                       *setup_.topology, std::move(config));
+  return *mailbox_;
 }
 
 }  // namespace gossamer

@@ -3,9 +3,12 @@
 // and sums (peer_lane.hpp), sums under a codec (coded_sum_lane.hpp), messages along a tree
 // (tree_lane.hpp), and shards (shard_lane.hpp). Protocol, errors and thread safety: lane.hpp.
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "core/lanes/lane.hpp"
 #include "core/lanes/lane_setup.hpp"
@@ -24,24 +27,40 @@ class PeerLanes : public LaneFactory {
   PeerLanes(const PeerLanes&) = delete;
   PeerLanes& operator=(const PeerLanes&) = delete;
 
-  std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override;
-  std::unique_ptr<Mailbox> make_mailbox(Mailbox::Config config) override;
+  Mailbox& make_mailbox(Mailbox::Config config) override;
   NodeLanes split_by_node() override;
   [[nodiscard]] int node_size() const override;
   [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
   [[nodiscard]] std::int64_t num_tree_peers() const override;
 
-  /// Lanes made from now on follow another topology, from its round 0 on. No lane of the old one
-  /// may be left. Sub-communicators stay, for topologies with the same groups.
+  /// Makes the stream wait for all lanes, also those between and inside nodes. Closes the mailbox,
+  /// which is collective.
+  void drain();
+  /// Drops what has arrived in all lanes but those whose LaneSpec says otherwise. Called after
+  /// drain().
+  void forget();
+  /// Shows the visitor the state of all lanes and of the mailbox, after drain(). `names_of` names
+  /// the parameters of a bucket.
+  void visit(StateVisitor& visitor,
+             const std::function<std::vector<std::string>(std::int64_t bucket)>& names_of);
+  /// Drops all lanes and the mailbox. The algorithm that uses them must be gone.
+  void drop_lanes();
+
+  /// Lanes made from now on follow another topology, from its round 0 on. Call it after
+  /// drop_lanes(). Sub-communicators stay, for topologies with the same groups.
   void set_topology(std::shared_ptr<const Topology> topology);
-  /// The push-sum weight of this rank's parameters, as long as the last round is not mixed in; 1 if
-  /// the topology is not directed.
-  [[nodiscard]] double push_sum_weight() const;
+  /// This rank's weight in the mean of all ranks' models: with a mailbox its mass, after drain();
+  /// else the push-sum weight of its parameters, as long as the last round is not mixed in, which
+  /// is 1 if the topology is not directed. The weights sum to the number of ranks.
+  [[nodiscard]] double model_weight() const;
   /// Collective, after the last make_lane() and before the first round: makes the memory in which
   /// the ranks of a host read each other's blocks.
   void share_memory();
   /// How the ranks of a host read each other's blocks, by the last share_memory().
   [[nodiscard]] HostSharing host_sharing() const;
+
+ protected:
+  std::unique_ptr<Lane> make(const LaneSpec& spec) override;
 
  private:
   /// The Peers of a kind of rounds; made with the first lane that needs them.
@@ -56,6 +75,7 @@ class PeerLanes : public LaneFactory {
   SubCommunicators parts_;
   /// Of the last lanes; null: none has slots.
   std::shared_ptr<HostMemory> memory_;
+  std::unique_ptr<Mailbox> mailbox_;
   std::unique_ptr<const Topology> complete_;
   std::map<LaneResult, std::unique_ptr<Peers>> peers_;
   /// By the number of ranks in a node. They stay, so that topologies may take turns.

@@ -101,19 +101,6 @@ class MomentumTracking : public Algorithm {
     trackers_[bucket].start(k, states_[bucket].tracker);
   }
 
-  void drain() override {
-    parameters_.drain();
-    trackers_.drain();
-  }
-  void forget() override {
-    parameters_.forget();
-    trackers_.forget();
-  }
-  void visit(StateVisitor& visitor) override {
-    parameters_.visit(visitor, setup_.buckets);
-    trackers_.visit(visitor, setup_.buckets);
-  }
-
  private:
   struct State {
     Buffer tracker;

@@ -33,9 +33,6 @@ class DampedGossip : public Algorithm {
     lanes_[bucket].start(progress_.round(), bucket.parameters());
   }
 
-  void drain() override { lanes_.drain(); }
-  void forget() override { lanes_.forget(); }
-
  private:
   double share_;
   const Progress& progress_;

@@ -85,7 +85,7 @@ std::vector<std::vector<double>> mixed_by_algorithm(const char* options, int num
       bucket.update({.intake = algorithm->before_update(bucket)});
       bucket.begin_step();
     }
-    algorithm->drain();
+    lanes.drain();
     communicator.barrier();
     mixed[static_cast<std::size_t>(world.rank)] = read_block(parameter);
   });

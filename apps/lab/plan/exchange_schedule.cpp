@@ -55,17 +55,13 @@ class RecordingLanes : public LaneFactory {
                  LaneRanks ranks = LaneRanks::kAll)
       : setup_(setup), recording_(recording), ranks_(ranks) {}
 
-  std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override {
-    recording_.exchanges.push_back(exchange_of(spec));
-    return std::make_unique<RecordedLane>(recording_, spec);
-  }
   NodeLanes split_by_node() override {
     inside_ = std::make_unique<RecordingLanes>(setup_, recording_, LaneRanks::kInNode);
     between_ = std::make_unique<RecordingLanes>(setup_, recording_, LaneRanks::kBetweenNodes);
     return {.inside = *inside_, .between = *between_};
   }
   [[nodiscard]] int node_size() const override { return setup_.node_size; }
-  std::unique_ptr<Mailbox> make_mailbox(Mailbox::Config /*config*/) override {
+  Mailbox& make_mailbox(Mailbox::Config /*config*/) override {
     throw ConfigError(
         "a plan follows steps that all ranks make together, and an asynchronous algorithm has "
         "none; take gossip");
@@ -76,6 +72,12 @@ class RecordingLanes : public LaneFactory {
   }
   // Blocks for several peers are alike.
   [[nodiscard]] std::int64_t num_tree_peers() const override { return 1; }
+
+ protected:
+  std::unique_ptr<Lane> make(const LaneSpec& spec) override {
+    recording_.exchanges.push_back(exchange_of(spec));
+    return std::make_unique<RecordedLane>(recording_, spec);
+  }
 
  private:
   class RecordedLane : public Lane {
@@ -174,7 +176,6 @@ class RecordedRank {
       bucket.offer(0, part_of(gradient_.block(), 0, bucket.spec().numel));
       algorithm_->gradients_ready(bucket);
     }
-    algorithm_->gradients_complete();
     for (Bucket& bucket : buckets_) algorithm_->final_gradients(bucket);
     const GradientDecision decision{.factor = algorithm_->mean_factor()};
     for (Bucket& bucket : buckets_) {

@@ -320,15 +320,6 @@ class VirtualNetwork::RankLanes : public LaneFactory {
  public:
   RankLanes(VirtualNetwork& network, int rank) : network_(network), rank_(rank) {}
 
-  std::unique_ptr<Lane> make_lane(const LaneSpec& spec) override {
-    if (num_lanes_ == network_.wires_.size()) {
-      network_.wires_.push_back(std::make_unique<VirtualWire>(
-          spec, network_.topology_, network_.world_size_, network_.codec_));
-    }
-    VirtualWire& wire = *network_.wires_[num_lanes_++];
-    return GridLane::around(std::make_unique<VirtualLane>(wire, rank_), spec, *this, stream_,
-                            num_wide_differences_);
-  }
   NodeLanes split_by_node() override { return network_.nodes_of(rank_); }
   [[nodiscard]] int node_size() const override { return network_.node_size(); }
   [[nodiscard]] int num_ranks() const override { return network_.world_size_; }
@@ -336,6 +327,18 @@ class VirtualNetwork::RankLanes : public LaneFactory {
     std::vector<std::vector<int>>& peers = network_.tree_peers_;
     if (peers.empty()) peers = tree_peers(*network_.topology_, network_.world_size_);
     return std::ssize(peers[static_cast<std::size_t>(rank_)]);
+  }
+
+ protected:
+  std::unique_ptr<Lane> make(const LaneSpec& spec) override {
+    if (num_lanes_ == network_.wires_.size()) {
+      network_.wires_.push_back(std::make_unique<VirtualWire>(
+          spec, network_.topology_, network_.world_size_, network_.codec_));
+    }
+    VirtualWire& wire = *network_.wires_[num_lanes_++];
+    return GridLane::around(
+        std::make_unique<VirtualLane>(wire, rank_), spec,
+        [this](const LaneSpec& votes) { return make(votes); }, stream_, num_wide_differences_);
   }
 
  private:

@@ -68,7 +68,7 @@ void VirtualRanks::mix() {
 void VirtualRanks::mix_through_lanes() {
   if (mixing_lanes_.empty()) {
     for (int rank = 0; rank < config_.world_size; ++rank) {
-      mixing_lanes_.push_back(network_.lanes_of(rank).make_lane(mixing_spec(config_.dim)));
+      mixing_lanes_.push_back(&network_.lanes_of(rank).make_lane(mixing_spec(config_.dim)));
     }
   }
   for_all_ranks([this](std::size_t r) {
@@ -117,7 +117,6 @@ void VirtualRanks::step(const Gradient& gradient) {
     gradient(rank, row_of(x_, rank).as<double>(), g.as<double>());
     buckets_[r].offer(0, g);
     algorithms_[r]->gradients_ready(buckets_[r]);
-    algorithms_[r]->gradients_complete();
   });
   network_.deliver(pool_);
   const double lr = config_.schedule->lr(progress_.num_updates());

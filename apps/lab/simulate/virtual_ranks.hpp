@@ -83,7 +83,7 @@ class VirtualRanks {
   InlineStream stream_;
   VirtualNetwork network_;
   /// The lanes of mix() under a codec.
-  std::vector<std::unique_ptr<Lane>> mixing_lanes_;
+  std::vector<Lane*> mixing_lanes_;
   Progress progress_;
   std::vector<Bucket> buckets_;
   std::vector<std::unique_ptr<Algorithm>> algorithms_;

@@ -71,16 +71,16 @@ SumResults sum_of(
                        .topology = nullptr,
                        .codec = find_codec(c.codec),
                        .metrics = metrics});
-    std::vector<std::unique_ptr<Lane>> lanes;
+    std::vector<Lane*> lanes;
     std::vector<Buffer> blocks;
     for (const Size& size : c.sizes) {
       const std::int64_t numel = size.coded + size.plain;
-      lanes.push_back(factory.make_lane({.members = LaneMembers::kAll,
-                                         .result = LaneResult::kSum,
-                                         .bucket = std::ssize(lanes),
-                                         .numel = numel,
-                                         .num_coded = size.coded,
-                                         .dtype = c.dtype}));
+      lanes.push_back(&factory.make_lane({.members = LaneMembers::kAll,
+                                          .result = LaneResult::kSum,
+                                          .bucket = std::ssize(lanes),
+                                          .numel = numel,
+                                          .num_coded = size.coded,
+                                          .dtype = c.dtype}));
       blocks.emplace_back(numel, c.dtype);
     }
     for (int round = 0; round < c.num_rounds; ++round) {
@@ -91,7 +91,7 @@ SumResults sum_of(
         lanes[i]->start(round, blocks[i]);
       }
       results.blocks[rank].clear();
-      for (const auto& lane : lanes) {
+      for (Lane* const lane : lanes) {
         lane->wait();
         const Intake sum = lane->take();
         EXPECT_EQ(sum.keep, 0.0);
@@ -239,15 +239,15 @@ TEST_P(EveryCodedSum, ForgetsWhatHasArrived) {
                        .topology = nullptr,
                        .codec = find_codec(GetParam()),
                        .metrics = metrics});
-    const auto lane = factory.make_lane(
+    Lane& lane = factory.make_lane(
         {.members = LaneMembers::kAll, .result = LaneResult::kSum, .numel = 4, .num_coded = 4});
     const Buffer block(4, DType::kFloat32);
     for (int round = 0; round < 3; ++round) {
       write_block(block.block(), std::vector<double>(4, round + world.rank));
-      lane->start(round, block);
-      lane->drain();
-      if (round == 1) lane->forget();
-      const Intake sum = lane->take();
+      lane.start(round, block);
+      lane.drain();
+      if (round == 1) lane.forget();
+      const Intake sum = lane.take();
       EXPECT_EQ(sum.inboxes.empty(), round == 1);
       EXPECT_EQ(sum.keep, round == 1 ? 1.0 : 0.0);
       if (round != 1) {

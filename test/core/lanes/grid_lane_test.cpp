@@ -82,7 +82,7 @@ class Ranks {
   void reload() {
     for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
       lanes_[rank]->drain();
-      const GridState state = lanes_[rank]->state().value();
+      const GridState state = lanes_[rank]->state();
       lanes_[rank] = make_lane(rank);
       lanes_[rank]->restore(state);
     }

@@ -43,12 +43,12 @@ MailboxOutcome run_mailboxes(Communicator& communicator, const MailboxRun& run) 
   const std::vector<double> sums = sum_over_ranks(communicator, z);
 
   LaneMetrics metrics;
-  Mailbox mailbox(communicator, *communicator.stream(), metrics, *run.topology,
-                  {.body_bytes = kNumel * sizeof(double),
-                   .max_age = run.max_age,
-                   .write = [&z](const Block& body) {
-                     std::ranges::copy(z, static_cast<double*>(body.data));
-                   }});
+  Mailbox mailbox(
+      communicator, *communicator.stream(), metrics, *run.topology,
+      {.body_bytes = kNumel * sizeof(double),
+       .max_age = run.max_age,
+       .write = [&z](const Block& body) { std::ranges::copy(z, static_cast<double*>(body.data)); },
+       .mix = [&z](const Mailbox::Taken& taken) { mix(z, taken); }});
   int step = 0;
   for (int part = 0; part < 2; ++part) {
     const int num_steps = run.num_steps + communicator.rank();
@@ -61,7 +61,7 @@ MailboxOutcome run_mailboxes(Communicator& communicator, const MailboxRun& run) 
       mailbox.release();
       mailbox.send(step);
     }
-    mailbox.close([&z](const Mailbox::Taken& taken) { mix(z, taken); });
+    mailbox.close();
   }
 
   MailboxOutcome outcome;

@@ -31,7 +31,8 @@ struct MailboxRank {
         mailbox(communicator, *communicator.stream(), metrics, topology,
                 {.body_bytes = sizeof(double),
                  .max_age = max_age,
-                 .write = [this](const Block& body) { *static_cast<double*>(body.data) = z; }}) {}
+                 .write = [this](const Block& body) { *static_cast<double*>(body.data) = z; },
+                 .mix = [this](const Mailbox::Taken& taken) { mix(taken); }}) {}
 
   void mix(const Mailbox::Taken& taken, double update = 0.0) {
     double mixed = taken.keep * z;
@@ -46,9 +47,7 @@ struct MailboxRank {
     mailbox.release();
     mailbox.send(k);
   }
-  void close() {
-    mailbox.close([this](const Mailbox::Taken& taken) { mix(taken); });
-  }
+  void close() { mailbox.close(); }
 
   double z;
   LaneMetrics metrics = {};
@@ -231,8 +230,10 @@ TEST(Mailbox, GoesOnIfTheLetterComesWhileItSendsItsOwn) {
       wait_for([&] { return has_come.load(); });
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     };
-    Mailbox mailbox(communicator, *communicator.stream(), metrics, *topology,
-                    {.body_bytes = 8, .max_age = 0, .write = write});
+    Mailbox mailbox(
+        communicator, *communicator.stream(), metrics, *topology,
+        {.body_bytes = 8, .max_age = 0, .write = write, .mix = [](const Mailbox::Taken& /*taken*/) {
+         }});
     // Rank 1 does not use rank 0's letter, and rank 2 does not receive one, until rank 0 goes on.
     if (world.rank == 2) wait_for([&] { return is_over.load(); });
     static_cast<void>(mailbox.take(0));
@@ -248,7 +249,7 @@ TEST(Mailbox, GoesOnIfTheLetterComesWhileItSendsItsOwn) {
       has_come = true;
       wait_for([&] { return is_over.load(); });
     }
-    mailbox.close([](const Mailbox::Taken& /*taken*/) {});
+    mailbox.close();
   });
 }
 

@@ -13,8 +13,12 @@ std::vector<std::string> algorithm_names() { return names_of(algorithm_table());
 
 std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const Codec* codec) {
   if (codec != nullptr && !entry.takes_codec) {
+    std::vector<std::string> others;
+    for (const AlgorithmEntry& other : algorithm_table()) {
+      if (other.takes_codec) others.emplace_back(other.name);
+    }
     return concat("the algorithm ", entry.name, " sends no encoded blocks; take codec fp32, or ",
-                  "one of the algorithms gossip, gradient_tracking, allreduce");
+                  "one of the algorithms ", join(others, ", "));
   }
   if (!entry.needs_topology) return "";
   if (topology == nullptr) {

@@ -4,7 +4,10 @@
 
 #include "test/core/test_device.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,24 +18,23 @@
 namespace gossamer {
 
 /// The name of an algorithm, and its options as YAML.
-inline constexpr std::array kAlgorithmVariants = {
-    std::pair{"gossip", ""},
-    std::pair{"allreduce", ""},
-    std::pair{"allreduce", "overlap: false"},
-    std::pair{"allreduce", "delay: 1"},
-    std::pair{"allreduce", "delay: 1, overlap: false"},
-    std::pair{"allreduce", "delay: 1, overlap: false, average: false"},
-    std::pair{"local", ""},
-    std::pair{"gradient_tracking", ""},
-    std::pair{"choco", "fraction: 0.3, consensus_step: 0.6"},
-    std::pair{"choco", "fraction: 1, consensus_step: 1"},
-    std::pair{"outer", "every: 3"},
-    std::pair{"outer", "every: 2, kind: diloco, lr: 0.8, momentum: 0.6"},
-    std::pair{"relay", ""},
-    std::pair{"node_gossip", ""},
-    std::pair{"node_gossip", "shard: optimizer"},
-    std::pair{"late_average", "every: 2, late: 2"},
-    std::pair{"late_average", "every: 5, late: 3, warmup: 2"},
+using AlgorithmVariant = std::pair<const char*, const char*>;
+
+/// Options that change what an algorithm computes.
+inline constexpr std::array kOptionVariants = {
+    AlgorithmVariant{"allreduce", ""},
+    AlgorithmVariant{"allreduce", "overlap: false"},
+    AlgorithmVariant{"allreduce", "delay: 1"},
+    AlgorithmVariant{"allreduce", "delay: 1, overlap: false"},
+    AlgorithmVariant{"allreduce", "delay: 1, overlap: false, average: false"},
+    AlgorithmVariant{"choco", "fraction: 0.3, consensus_step: 0.6"},
+    AlgorithmVariant{"choco", "fraction: 1, consensus_step: 1"},
+    AlgorithmVariant{"outer", "every: 3"},
+    AlgorithmVariant{"outer", "every: 2, kind: diloco, lr: 0.8, momentum: 0.6"},
+    AlgorithmVariant{"node_gossip", ""},
+    AlgorithmVariant{"node_gossip", "shard: optimizer"},
+    AlgorithmVariant{"late_average", "every: 2, late: 2"},
+    AlgorithmVariant{"late_average", "every: 5, late: 3, warmup: 2"},
 };
 
 /// The algorithms whose ranks go in step, so that runs repeat bit for bit. async_gossip_test.cpp
@@ -42,6 +44,20 @@ inline std::vector<std::string> algorithms_in_step() {
   std::erase_if(names,
                 [](const std::string& name) { return AlgorithmChoice(name).entry().asynchronous; });
   return names;
+}
+
+/// Every algorithm in step of the table, in the variants above; as it is, if there are none.
+inline std::vector<AlgorithmVariant> algorithm_variants() {
+  std::vector<AlgorithmVariant> variants;
+  for (const AlgorithmEntry& entry : algorithm_table()) {
+    if (entry.asynchronous) continue;
+    const std::size_t before = variants.size();
+    std::ranges::copy_if(
+        kOptionVariants, std::back_inserter(variants),
+        [&](const AlgorithmVariant& variant) { return variant.first == entry.name; });
+    if (variants.size() == before) variants.emplace_back(entry.name.data(), "");
+  }
+  return variants;
 }
 
 /// The topology on which tests run an algorithm, if they do not care: `usual`, if it will do.

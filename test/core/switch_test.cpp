@@ -194,7 +194,7 @@ void expect_equals_glued_runs(const Case& c) {
 }
 
 TEST(SwitchTo, EqualsGluedRunsForEveryAlgorithm) {
-  for (const auto& [algorithm, options] : kAlgorithmVariants) {
+  for (const auto& [algorithm, options] : algorithm_variants()) {
     for (const bool average : {false, true}) {
       SCOPED_TRACE(concat(algorithm, " {", options, "}", average ? ", average" : ""));
       const Phase phase{.algorithm = algorithm, .options = options};
@@ -247,7 +247,7 @@ TEST(SwitchTo, KeepsMasterCopiesAndSkippedSteps) {
 }
 
 TEST(SwitchTo, GivesEqualModelsToAlgorithmsThatNeedThem) {
-  for (const auto& [algorithm, options] : kAlgorithmVariants) {
+  for (const auto& [algorithm, options] : algorithm_variants()) {
     SCOPED_TRACE(concat(algorithm, " {", options, "}"));
     const AlgorithmEntry& entry = AlgorithmChoice(algorithm).entry();
     Case c = case_of({{}, {.algorithm = algorithm, .options = options}});

@@ -95,9 +95,9 @@ TEST(ConfigFile, TakesAnAlgorithmByNameOrAsASection) {
   EXPECT_EQ(refusal("algorithm: {name: gossip}\n"), "");
   EXPECT_EQ(refusal("algorithm: {name: allreduce, delay: 1}\n"), "");
   EXPECT_EQ(refusal("algorithm: gosip\n"),
-            "conf.yaml:1:12: algorithm.name: gosip is unknown (did you mean gossip?), allowed: one "
-            "of gossip, allreduce, local, gradient_tracking, choco, outer, relay, late_average, "
-            "node_gossip, async_gossip");
+            concat("conf.yaml:1:12: algorithm.name: gosip is unknown (did you mean gossip?), "
+                   "allowed: one of ",
+                   join(algorithm_names(), ", ")));
   EXPECT_EQ(refusal("algorithm: {name: allreduce, delay: 2}\n"),
             "conf.yaml:1:37: algorithm.delay: 2 is out of range, allowed: an integer from 0 to 1");
   expect_parts(refusal("algorithm: {name: gossip, delay: 1}\n"), {"algorithm.delay: unknown key"});

@@ -142,7 +142,7 @@ void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0, int
 }
 
 TEST(Resume, GoesOnBitForBitForEveryAlgorithm) {
-  for (const auto& [name, options] : kAlgorithmVariants) {
+  for (const auto& [name, options] : algorithm_variants()) {
     expect_resumed_bit_for_bit({.algorithm = concat("{name: ", name, ", ", options, "}"),
                                 .topology = concat("{name: ", topology_for(name, "ring"), "}")});
   }
@@ -218,7 +218,7 @@ std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
 
 TEST(Resume, GoesOnFromTheMeanWithOtherRanksAndAnotherTopology) {
   std::string last;
-  for (const auto& [name, options] : kAlgorithmVariants) {
+  for (const auto& [name, options] : algorithm_variants()) {
     // Under sanitizers an algorithm runs with its first options alone.
     if (kSanitized && std::exchange(last, name) == name) continue;
     const RunCase run{.algorithm = concat("{name: ", name, ", ", options, "}"),

@@ -282,7 +282,7 @@ void expect_near_plain_sums(Problem coded) {
 }
 
 TEST(AllReduceInBytes, StaysNearPlainSumsAndKeepsTheRanksEqual) {
-  for (const auto& [algorithm, options] : kAlgorithmVariants) {
+  for (const auto& [algorithm, options] : algorithm_variants()) {
     if (std::string_view(algorithm) != "allreduce") continue;
     for (const int n : {2, 3, 4}) {
       SCOPED_TRACE(concat(options, ", ", n, " ranks"));

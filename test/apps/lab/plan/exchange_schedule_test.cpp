@@ -104,7 +104,7 @@ std::int64_t whole_periods(const Problem& problem, const ExchangeSchedule& sched
 }
 
 TEST(ExchangeSchedule, CountsTheBytesOfEveryAlgorithm) {
-  for (const auto& [algorithm, options] : kAlgorithmVariants) {
+  for (const auto& [algorithm, options] : algorithm_variants()) {
     for (const auto& [topology, num_ranks, node_size] :
          {std::tuple("one-peer-exp", 4, 4), std::tuple("ring", 5, 5),
           std::tuple("hierarchical", 6, 2)}) {

@@ -169,7 +169,7 @@ TEST(VirtualRanks, StepAsThePipelineDoes) {
 
 TEST(VirtualRanks, FollowEveryAlgorithm) {
   const int most_ranks = kSanitized ? 4 : 9;
-  for (const auto& [algorithm, options] : kAlgorithmVariants) {
+  for (const auto& [algorithm, options] : algorithm_variants()) {
     const AlgorithmEntry& entry = AlgorithmChoice(algorithm).entry();
     if (std::string_view(options) == "shard: optimizer") continue;
     for (const SimulatedWorld& c : worlds()) {

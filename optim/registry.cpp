@@ -186,7 +186,9 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& 
   return row_of(kOptimizers, "optimizer", name).make(options);
 }
 
-std::unique_ptr<Optimizer> make_tracker() { return make_rule_optimizer(TrackerRule{}); }
+std::unique_ptr<Optimizer> make_tracker(double beta) {
+  return make_rule_optimizer(TrackerRule{beta});
+}
 
 std::span<const ScheduleEntry> schedule_table() { return kSchedules; }
 std::vector<std::string> schedule_names() { return names_of(kSchedules); }

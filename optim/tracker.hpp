@@ -1,7 +1,7 @@
 #pragma once
-// The rule that updates the tracker of gradient tracking (core/algorithms/gradient_tracking.cpp):
-// an estimate of the mean gradient. As a rule, it lets the sweep mix the tracker, and scale and
-// clip the gradients, with the same code as for parameters.
+// The rule that updates a tracker (core/algorithms/tracking.hpp): an estimate of the ranks' mean
+// gradient or momentum. As a rule, it lets the sweep mix the tracker, and scale and clip the
+// gradients, with the same code as for parameters.
 
 #include <memory>
 
@@ -9,8 +9,9 @@
 
 namespace gossamer {
 
-/// y <- (y mixed) + g - g_old, then g_old <- g; y is the tracker, in the place of the parameter. A
-/// missing gradient counts as g = 0. The one state is g_old, named `last_gradient`.
-std::unique_ptr<Optimizer> make_tracker();
+/// y <- (y mixed) + u' - u with u' = beta u + g, then u <- u'; y is the tracker, in the place of
+/// the parameter. A missing gradient counts as g = 0. The one state is u, named `tracked`: with
+/// beta = 0 the last gradient.
+std::unique_ptr<Optimizer> make_tracker(double beta);
 
 }  // namespace gossamer

@@ -6,12 +6,9 @@
 //
 // In every step the sum of y over all ranks equals the sum of their gradients. So on fixed data all
 // ranks reach the common optimum; plain gossip misses it by a distance that grows with the learning
-// rate. Gradient tracking sends twice as much as gossip.
-//
-// Gradients are scaled and clipped before they are tracked. A skipped step mixes y and adds
-// nothing. A missing gradient counts as a gradient of zero, because other ranks may have one. All
-// ranks forget what has arrived together, so that the sum of the trackers stays what it was.
+// rate. It is tracking (tracking.hpp) with beta = 0.
 
+#include "core/algorithms/tracking.hpp"
 #include "core/bucket_lanes.hpp"
 #include "optim/block_update.hpp"
 #include "optim/convert.hpp"
@@ -20,17 +17,17 @@
 namespace gossamer {
 namespace {
 
-class GradientTracking : public Algorithm {
+class Tracking : public Algorithm {
  public:
-  explicit GradientTracking(const AlgorithmSetup& setup)
+  Tracking(const TrackingOptions& options, const AlgorithmSetup& setup)
       : setup_(setup),
-        tracker_(make_tracker()),
+        tracker_(make_tracker(options.beta)),
         parameter_lanes_(setup),
         tracker_lanes_(setup, {.content = "trackers"}) {
     for (Bucket& bucket : setup.buckets) {
       const BucketSpec& spec = bucket.spec();
       slots_.add({.tracker = bucket.add_state("tracker"),
-                  .last_gradient = bucket.add_state("last_gradient"),
+                  .tracked = bucket.add_state(options.tracked),
                   .widened = spec.has_master() ? setup.stream.allocate(spec.numel, spec.dtype)
                                                : Buffer()});
     }
@@ -51,7 +48,7 @@ class GradientTracking : public Algorithm {
                        .decision = bucket.decision(),
                        .simd = setup_.simd,
                        .pool = setup_.pool};
-    update.states[0] = slot.last_gradient.block().data;
+    update.states[0] = slot.tracked.block().data;
     enqueue_update(setup_.stream, *tracker_, std::move(update));
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
       bucket.replace_gradient(entry, bucket.part(tracker, entry));
@@ -70,7 +67,7 @@ class GradientTracking : public Algorithm {
  private:
   struct Slot {
     Buffer tracker;
-    Buffer last_gradient;
+    Buffer tracked;
     /// The gradients of the step in the master copies' type; only for buckets with master copies.
     Buffer widened;
   };
@@ -94,8 +91,13 @@ class GradientTracking : public Algorithm {
 
 }  // namespace
 
+AlgorithmFactory make_tracking(const TrackingOptions& options) {
+  return
+      [options](const AlgorithmSetup& setup) { return std::make_unique<Tracking>(options, setup); };
+}
+
 AlgorithmFactory read_gradient_tracking(const Options& /*options*/) {
-  return [](const AlgorithmSetup& setup) { return std::make_unique<GradientTracking>(setup); };
+  return make_tracking({.tracked = "last_gradient"});
 }
 
 }  // namespace gossamer

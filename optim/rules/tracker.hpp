@@ -1,5 +1,5 @@
 #pragma once
-// The rule of optim/tracker.hpp: y <- y + g - g_old, g_old <- g.
+// The rule of optim/tracker.hpp: y <- y + u' - u with u' = beta u + g, u <- u'.
 
 #include <array>
 #include <string_view>
@@ -10,12 +10,14 @@ namespace gossamer {
 
 struct TrackerRule {
   static constexpr int kNumStates = 1;
-  static constexpr std::array<std::string_view, 1> kStateNames = {"last_gradient"};
+  static constexpr std::array<std::string_view, 1> kStateNames = {"tracked"};
   static constexpr std::array kPhases = {Phase::kMiddle};
   static constexpr bool kEveryStep = true;
   static constexpr StateMask kRestStates = 1U;
   template <class T>
-  struct Coefficients {};
+  struct Coefficients {
+    T beta;
+  };
 
   static constexpr StateMask reads(Phase) { return 1U; }
   static constexpr StateMask writes(Phase) { return 1U; }
@@ -23,21 +25,24 @@ struct TrackerRule {
   [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate&) const {
-    return {};
+    return {static_cast<T>(beta)};
   }
 
   template <class T, Phase>
-  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>&, T& y, T g,
+  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T& y, T g,
                                          std::array<T, 1>& state) {
-    y += g - state[0];
-    state[0] = g;
+    const T before = state[0];
+    state[0] = c.beta * before + g;
+    y += state[0] - before;
   }
-  template <class T, Phase>
-  GOSSAMER_HOST_DEVICE static void rest(const Coefficients<T>&, T& y, std::array<T, 1>& state,
+  /// A missing gradient is a gradient of zero, because other ranks may have one.
+  template <class T, Phase kPhase>
+  GOSSAMER_HOST_DEVICE static void rest(const Coefficients<T>& c, T& y, std::array<T, 1>& state,
                                         T /*before*/) {
-    y -= state[0];
-    state[0] = 0;
+    apply<T, kPhase>(c, y, T(0), state);
   }
+
+  double beta = 0.0;
 };
 
 }  // namespace gossamer

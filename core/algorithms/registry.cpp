@@ -10,6 +10,7 @@ AlgorithmFactory read_gossip(const Options& options);
 AlgorithmFactory read_allreduce(const Options& options);
 AlgorithmFactory read_local(const Options& options);
 AlgorithmFactory read_gradient_tracking(const Options& options);
+AlgorithmFactory read_momentum_tracking(const Options& options);
 AlgorithmFactory read_choco(const Options& options);
 AlgorithmFactory read_outer(const Options& options);
 AlgorithmFactory read_relay(const Options& options);
@@ -36,6 +37,10 @@ constexpr std::array kAllreduceOptions = {
     OptionEntry{"sends",
                 "what the ranks sum; momentum: after the warm-up of the optimizer qadam; one of "
                 "gradients, momentum, default gradients"},
+};
+
+constexpr std::array kMomentumTrackingOptions = {
+    OptionEntry{"beta", "part of the momentum that stays; a number >= 0 and < 1, default 0.9"},
 };
 
 constexpr std::array kChocoOptions = {
@@ -108,6 +113,13 @@ constexpr std::array kTable = {
                    .needs_undirected = true,
                    .takes_codec = true,
                    .read = read_gradient_tracking},
+    AlgorithmEntry{.name = "momentum_tracking",
+                   .summary = "gossip of parameters and of an estimate of the mean momentum",
+                   .options = kMomentumTrackingOptions,
+                   .needs_topology = true,
+                   .needs_undirected = true,
+                   .takes_codec = true,
+                   .read = read_momentum_tracking},
     AlgorithmEntry{.name = "choco",
                    .summary = "gossip that sends the few largest changes (CHOCO, top-k)",
                    .options = kChocoOptions,

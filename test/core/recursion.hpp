@@ -64,7 +64,7 @@ class Recursion {
         num_updates_(setup_.start.size()),
         x_(setup_.start),
         y_(setup_.start.size(), std::vector<double>(setup_.start.front().size())),
-        last_gradient_(y_),
+        tracked_(y_),
         public_(y_),
         anchor_(x_),
         momentum_(y_),
@@ -102,7 +102,8 @@ class Recursion {
     const bool in_nodes = setup_.algorithm == "node_gossip";
     if (in_nodes) reduce_in_nodes(gradients);
     before_ = x_;
-    const bool tracks = setup_.algorithm == "gradient_tracking";
+    const bool tracks =
+        setup_.algorithm == "gradient_tracking" || setup_.algorithm == "momentum_tracking";
     if ((tracks || in_nodes || setup_.algorithm == "gossip") && step > 0) {
       if (tracks) y_ = mixed(step - 1, y_);
       x_ = mixed(step - 1, x_);
@@ -230,16 +231,20 @@ class Recursion {
     std::swap(late_skips_, skips);
   }
 
-  /// y <- (y mixed) + g - (g of the last step that counted). The update uses y as the gradient.
+  /// y <- (y mixed) + u' - u with u' = beta u + g, where u is that of the last step that counted.
+  /// The update uses y as the gradient. For gradient tracking, beta is 0.
   void track(std::size_t rank, std::vector<std::vector<double>>& parts) {
+    const bool is_momentum = setup_.algorithm == "momentum_tracking";
+    const double beta = is_momentum ? options_.number("beta", {.fallback = 0.9}) : 0.0;
     std::size_t begin = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       parts[i].resize(static_cast<std::size_t>(setup_.parameters[i].numel));
       for (std::size_t e = 0; e < parts[i].size(); ++e) {
-        double& old = last_gradient_[rank][begin + e];
+        double& u = tracked_[rank][begin + e];
         double& y = y_[rank][begin + e];
-        y += parts[i][e] - old;
-        old = parts[i][e];
+        const double before = u;
+        u = beta * u + parts[i][e];
+        y += u - before;
         parts[i][e] = y;
       }
       begin += parts[i].size();
@@ -421,9 +426,9 @@ class Recursion {
   Vectors x_;
   /// The parameters before mixing.
   Vectors before_;
-  /// Gradient tracking.
+  /// Tracking.
   Vectors y_;
-  Vectors last_gradient_;
+  Vectors tracked_;
   /// CHOCO.
   Vectors public_;
   /// The outer optimizer.

@@ -61,22 +61,19 @@ std::optional<GridState> visit_grids(StateVisitor& visitor, std::span<const std:
 
 }  // namespace
 
-std::unique_ptr<Lane> GridLane::around(
-    std::unique_ptr<CodedLane> blocks, const LaneSpec& spec,
-    const std::function<std::unique_ptr<Lane>(const LaneSpec& spec)>& make, Stream& stream,
-    std::int64_t& num_wide) {
-  if (!blocks->needs_grid()) return blocks;
-  auto votes = make({.members = LaneMembers::kAll,
-                     .result = LaneResult::kSum,
-                     .bucket = spec.bucket,
-                     .numel = kBallotSize,
-                     .dtype = spec.dtype,
-                     .content = "votes"});
-  return std::make_unique<GridLane>(Parts{.blocks = std::move(blocks),
-                                          .votes = std::move(votes),
-                                          .stream = stream,
-                                          .num_wide = num_wide},
-                                    spec);
+std::shared_ptr<NextGrid> first_grid(const Codec* codec) {
+  auto first = std::make_shared<NextGrid>();
+  if (codec != nullptr && !codec->needs_grid()) first->grid = Grid();
+  return first;
+}
+
+LaneSpec GridLane::votes_of(const LaneSpec& spec) {
+  return {.members = LaneMembers::kAll,
+          .result = LaneResult::kSum,
+          .bucket = spec.bucket,
+          .numel = kBallotSize,
+          .dtype = spec.dtype,
+          .content = "votes"};
 }
 
 GridLane::GridLane(Parts parts, const LaneSpec& spec)
@@ -124,7 +121,7 @@ void GridLane::prepare(std::int64_t k) {
   if (exponent_ != GridState::kNone) {
     grid = Grid{.exponent = static_cast<int>(exponent_), .seed = static_cast<std::uint64_t>(k)};
   }
-  parts_.blocks->set_grid(grid, stats_);
+  *parts_.next = {.grid = grid, .stats = stats_};
 }
 
 void GridLane::count_votes() {
@@ -184,7 +181,7 @@ void GridLane::restore(const GridState& state) {
   votes_are_under_way_ = false;
   static_cast<void>(stats_->take_largest());
   stats_->add(rounded_to_float(state.largest), 0);
-  parts_.blocks->set_grid(std::nullopt, stats_);
+  *parts_.next = {.stats = stats_};
   is_restored_ = true;
 }
 

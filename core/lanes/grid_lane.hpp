@@ -28,7 +28,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -74,13 +73,28 @@ struct GridState {
   }
 };
 
+/// What a lane of encoded blocks must know of its next round. A GridLane sets it before it starts
+/// the round, and before the update that encodes for the round.
+struct NextGrid {
+  /// Null: the next start() sends a plain block.
+  std::optional<Grid> grid = {};
+  /// The update that mixes in the next round adds its differences; null: nobody asks.
+  std::shared_ptr<DifferenceStats> stats = {};
+};
+
+/// That of the first round. A codec without needs_grid() ignores its grid, so it has one from the
+/// beginning. Null: blocks are plain.
+std::shared_ptr<NextGrid> first_grid(const Codec* codec);
+
 class GridLane : public Lane {
  public:
   static constexpr std::int64_t kWindow = 8;
 
   struct Parts {
-    std::unique_ptr<CodedLane> blocks;
-    /// Carries the votes: a lane of LaneResult::kSum between the same ranks.
+    std::unique_ptr<Lane> blocks;
+    /// The lane of the blocks reads it.
+    std::shared_ptr<NextGrid> next;
+    /// A lane of votes_of() between the same ranks.
     std::unique_ptr<Lane> votes;
     /// Must outlive the lane, as must the counter.
     Stream& stream;
@@ -89,12 +103,8 @@ class GridLane : public Lane {
   };
   /// `spec`: of the blocks.
   GridLane(Parts parts, const LaneSpec& spec);
-  /// The lane itself, or a GridLane around it if it needs grids. `make` makes the lane for the
-  /// votes. The other parameters are as in Parts.
-  static std::unique_ptr<Lane> around(
-      std::unique_ptr<CodedLane> blocks, const LaneSpec& spec,
-      const std::function<std::unique_ptr<Lane>(const LaneSpec& spec)>& make, Stream& stream,
-      std::int64_t& num_wide);
+  /// What the lane of the votes carries.
+  static LaneSpec votes_of(const LaneSpec& spec);
   /// For a lane without grids: a run that goes on with another codec drops the grids of the one
   /// before.
   static void skip_state(StateVisitor& visitor, std::span<const std::string> names);

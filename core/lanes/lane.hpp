@@ -21,11 +21,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/buffer.hpp"
@@ -62,37 +60,6 @@ class Lane {
   /// Called after drain(), when the stream's work is done. After loading, the next start() repeats
   /// the last round before the state was saved. Throws CheckpointError for impossible numbers.
   virtual void visit(StateVisitor& /*visitor*/, std::span<const std::string> /*names*/) {}
-};
-
-/// A lane that may encode its messages. For a codec with needs_grid(), a GridLane sets the grids.
-class CodedLane : public Lane {
- public:
-  /// `codec`: null where messages are plain. A codec without needs_grid() ignores its grid, so it
-  /// has one from the beginning.
-  explicit CodedLane(const Codec* codec) : codec_(codec) {
-    if (codec != nullptr && !codec->needs_grid()) next_grid_ = Grid();
-  }
-  [[nodiscard]] bool needs_grid() const { return codec_ != nullptr && codec_->needs_grid(); }
-  /// Sets the grid of the next start(), and of the encoding before it. Without a grid the next
-  /// start() sends a plain block. The update that mixes in the next round adds its differences to
-  /// `stats`.
-  void set_grid(const std::optional<Grid>& grid, std::shared_ptr<DifferenceStats> stats) {
-    next_grid_ = grid;
-    stats_ = std::move(stats);
-  }
-
- protected:
-  /// Null: blocks are sent as they are.
-  [[nodiscard]] const Codec* codec() const { return codec_; }
-  /// Null: the next block is sent as it is.
-  [[nodiscard]] const std::optional<Grid>& next_grid() const { return next_grid_; }
-  /// May be null.
-  [[nodiscard]] const std::shared_ptr<DifferenceStats>& stats() const { return stats_; }
-
- private:
-  const Codec* codec_;
-  std::optional<Grid> next_grid_;
-  std::shared_ptr<DifferenceStats> stats_;
 };
 
 /// The ranks that meet in the rounds of a lane.

@@ -7,11 +7,13 @@
 
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
+#include "core/lanes/coded_lane.hpp"
 #include "core/lanes/coded_sum_lane.hpp"
 #include "core/lanes/grid_lane.hpp"
 #include "core/lanes/host_slots.hpp"
-#include "core/lanes/peer_lane.hpp"
+#include "core/lanes/plain_lane.hpp"
 #include "core/lanes/shard_lane.hpp"
+#include "core/lanes/slot_lane.hpp"
 #include "core/lanes/tree_lane.hpp"
 #include "optim/codec.hpp"
 #include "topology/nodes.hpp"
@@ -55,10 +57,9 @@ PeerLanes::~PeerLanes() = default;
 
 std::shared_ptr<HostMemory> PeerLanes::memory_for(const LaneSpec& spec) {
   if (spec.members != LaneMembers::kTopology) return nullptr;
-  // Slots hold plain blocks, and a thread that works off a stream later cannot wait for them.
-  const bool sends_plain = spec.result == LaneResult::kApart || setup_.codec == nullptr;
+  // A thread that works off a stream later cannot wait for slots.
   const bool works_at_once = setup_.stream.on_host() && setup_.stream.immediate();
-  if (!setup_.shares_memory || !sends_plain || !works_at_once) return nullptr;
+  if (!setup_.shares_memory || !works_at_once) return nullptr;
   if (!memory_ || memory_->is_shared()) {
     memory_ = std::make_shared<HostMemory>(setup_.communicator);
   }
@@ -197,10 +198,24 @@ std::unique_ptr<Lane> PeerLanes::make(const LaneSpec& spec) {
     return make_coded_sum_lane(setup_, {.shards = world, .results = world.twin("coded results")},
                                spec);
   }
-  return GridLane::around(
-      make_peer_lane(setup_, peers_of(spec.result), spec, memory_for(spec)), spec,
-      [this](const LaneSpec& votes) { return make(votes); }, setup_.stream,
-      setup_.metrics.num_wide_differences);
+  if (spec.result == LaneResult::kMix && setup_.codec != nullptr) return make_coded(spec);
+  Peers& peers = peers_of(spec.result);
+  auto memory = memory_for(spec);
+  if (memory) return make_slot_lane(setup_, peers, spec, std::move(memory));
+  return std::make_unique<PlainLane>(setup_, peers, spec);
+}
+
+std::unique_ptr<Lane> PeerLanes::make_coded(const LaneSpec& spec) {
+  const auto next = first_grid(setup_.codec);
+  auto blocks = make_coded_lane(setup_, peers_of(spec.result), spec, next);
+  if (!setup_.codec->needs_grid()) return blocks;
+  return std::make_unique<GridLane>(
+      GridLane::Parts{.blocks = std::move(blocks),
+                      .next = next,
+                      .votes = make(GridLane::votes_of(spec)),
+                      .stream = setup_.stream,
+                      .num_wide = setup_.metrics.num_wide_differences},
+      spec);
 }
 
 Mailbox& PeerLanes::make_mailbox(Mailbox::Config config) {

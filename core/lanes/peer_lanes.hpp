@@ -1,7 +1,9 @@
 #pragma once
-// The LaneFactory whose lanes send over a Communicator. There are four classes of lanes: exchanges
-// and sums (peer_lane.hpp), sums under a codec (coded_sum_lane.hpp), messages along a tree
-// (tree_lane.hpp), and shards (shard_lane.hpp). Protocol, errors and thread safety: lane.hpp.
+// The LaneFactory whose lanes send over a Communicator. Each kind of lane is a file: exchanges and
+// sums (plain_lane.hpp), exchanges through shared memory (slot_lane.hpp), encoded exchanges
+// (coded_lane.hpp, with grid_lane.hpp around it), encoded sums (coded_sum_lane.hpp), messages along
+// a tree (tree_lane.hpp), and shards (shard_lane.hpp). Protocol, errors and thread safety:
+// lane.hpp.
 
 #include <cstdint>
 #include <functional>
@@ -65,7 +67,8 @@ class PeerLanes : public LaneFactory {
  private:
   /// The Peers of a kind of rounds; made with the first lane that needs them.
   Peers& peers_of(LaneResult result);
-  /// The memory for the slots of a lane; null: it sends messages.
+  std::unique_ptr<Lane> make_coded(const LaneSpec& spec);
+  /// The memory for the slots of a lane of plain blocks; null: it sends messages.
   std::shared_ptr<HostMemory> memory_for(const LaneSpec& spec);
 
   /// The lanes of split_by_node(), over parts of the communicator.

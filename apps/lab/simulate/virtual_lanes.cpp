@@ -336,25 +336,32 @@ class VirtualNetwork::RankLanes : public LaneFactory {
           spec, network_.topology_, network_.world_size_, network_.codec_));
     }
     VirtualWire& wire = *network_.wires_[num_lanes_++];
-    return GridLane::around(
-        std::make_unique<VirtualLane>(wire, rank_), spec,
-        [this](const LaneSpec& votes) { return make(votes); }, stream_, num_wide_differences_);
+    const auto next = first_grid(wire.codec());
+    auto blocks = std::make_unique<VirtualLane>(wire, rank_, next);
+    if (wire.codec() == nullptr || !wire.codec()->needs_grid()) return blocks;
+    return std::make_unique<GridLane>(GridLane::Parts{.blocks = std::move(blocks),
+                                                      .next = next,
+                                                      .votes = make(GridLane::votes_of(spec)),
+                                                      .stream = stream_,
+                                                      .num_wide = num_wide_differences_},
+                                      spec);
   }
 
  private:
-  class VirtualLane : public CodedLane {
+  class VirtualLane : public Lane {
    public:
-    VirtualLane(VirtualWire& wire, int rank) : CodedLane(wire.codec()), wire_(wire), rank_(rank) {}
+    VirtualLane(VirtualWire& wire, int rank, std::shared_ptr<const NextGrid> next)
+        : wire_(wire), rank_(rank), next_(std::move(next)) {}
     void start(std::int64_t k, const Buffer& send) override {
-      grid_ = next_grid().value_or(Grid());
-      wire_.start(rank_, k, send.block(), next_grid());
+      grid_ = next_->grid.value_or(Grid());
+      wire_.start(rank_, k, send.block(), next_->grid);
     }
     void wait() override {}
     Intake take() override {
       Intake intake = wire_.take(rank_);
       Coding& coding = intake.exchange.coding;
       coding.grid = grid_;
-      if (coding.codec != nullptr) intake.exchange.stats = stats();
+      if (coding.codec != nullptr) intake.exchange.stats = next_->stats;
       return intake;
     }
     void forget() override { wire_.forget(rank_); }
@@ -362,6 +369,7 @@ class VirtualNetwork::RankLanes : public LaneFactory {
    private:
     VirtualWire& wire_;
     int rank_;
+    std::shared_ptr<const NextGrid> next_;
     /// Of the round under way.
     Grid grid_;
   };

@@ -10,6 +10,7 @@
 #include "core/lanes/peer_lanes.hpp"
 #include "core/model_average.hpp"
 #include "core/state_copy.hpp"
+#include "core/step.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {
@@ -152,17 +153,14 @@ void Pipeline::settle_gradients(Bucket& bucket) {
 void Pipeline::update(Bucket& bucket) {
   {
     const UpdateTimer timer(metrics_);
-    bucket.set_decision(
-        policy_.decide(bucket.index(), bucket.squares(), algorithm_->mean_factor()));
-    const Intake intake = algorithm_->before_update(bucket);
-    const TimelineScope scope(config_.timeline.get(), {.what = "update", .bucket = bucket.index()});
-    bucket.update({.lr = config_.schedule->lr(progress_.num_updates()),
-                   .decision = intake.gradients_are_scaled
-                                   ? policy_.decide_unscaled(bucket.index(), bucket.squares())
-                                   : bucket.decision(),
-                   .intake = intake,
-                   .simd = config_.simd,
-                   .pool = &pool_});
+    update_bucket(
+        *algorithm_, bucket,
+        {.lr = config_.schedule->lr(progress_.num_updates()),
+         .decision = policy_.decide(bucket.index(), bucket.squares(), algorithm_->mean_factor()),
+         .simd = config_.simd,
+         .pool = &pool_},
+        [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); },
+        config_.timeline.get());
   }
   if (config_.after_update) config_.after_update(bucket.spec());
   algorithm_->after_update(bucket);

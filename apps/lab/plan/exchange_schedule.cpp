@@ -11,6 +11,7 @@
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
 #include "core/lanes/coded_sum.hpp"
+#include "core/step.hpp"
 #include "optim/registry.hpp"
 #include "topology/rank_round.hpp"
 
@@ -174,21 +175,11 @@ class RecordedRank {
     recording_.steps.emplace_back().buckets.resize(buckets_.size());
     for (Bucket& bucket : buckets_) {
       bucket.offer(0, part_of(gradient_.block(), 0, bucket.spec().numel));
-      algorithm_->gradients_ready(bucket);
     }
-    for (Bucket& bucket : buckets_) algorithm_->final_gradients(bucket);
-    const GradientDecision decision{.factor = algorithm_->mean_factor()};
-    for (Bucket& bucket : buckets_) {
-      bucket.set_decision(&decision);
-      const Intake intake = algorithm_->before_update(bucket);
-      bucket.update({.lr = schedule_->lr(progress_.num_updates()),
-                     .decision = intake.gradients_are_scaled ? nullptr : &decision,
-                     .intake = intake});
-      bucket.set_decision(nullptr);
-      algorithm_->after_update(bucket);
-    }
-    algorithm_->end_step();
-    for (Bucket& bucket : buckets_) bucket.begin_step();
+    PhasedStep step(*algorithm_, buckets_);
+    step.send_gradients();
+    step.update(schedule_->lr(progress_.num_updates()));
+    step.send_parameters();
     ++progress_.num_steps;
   }
 

@@ -109,6 +109,10 @@ void VirtualRanks::begin_training() {
   }
 }
 
+PhasedStep VirtualRanks::step_of(std::size_t rank) {
+  return {*algorithms_[rank], std::span(buckets_).subspan(rank, 1)};
+}
+
 void VirtualRanks::step(const Gradient& gradient) {
   if (buckets_.empty()) begin_training();
   for_all_ranks([&](std::size_t r) {
@@ -116,28 +120,12 @@ void VirtualRanks::step(const Gradient& gradient) {
     const Block g = row_of(gradients_, rank);
     gradient(rank, row_of(x_, rank).as<double>(), g.as<double>());
     buckets_[r].offer(0, g);
-    algorithms_[r]->gradients_ready(buckets_[r]);
+    step_of(r).send_gradients();
   });
   network_.deliver(pool_);
   const double lr = config_.schedule->lr(progress_.num_updates());
-  for_all_ranks([&](std::size_t r) {
-    Bucket& bucket = buckets_[r];
-    Algorithm& algorithm = *algorithms_[r];
-    algorithm.final_gradients(bucket);
-    // The decision of a gradient policy that clips nothing.
-    const GradientDecision decision{.factor = algorithm.mean_factor()};
-    bucket.set_decision(&decision);
-    const Intake intake = algorithm.before_update(bucket);
-    bucket.update({.lr = lr,
-                   .decision = intake.gradients_are_scaled ? nullptr : &decision,
-                   .intake = intake});
-    bucket.set_decision(nullptr);
-  });
-  for_all_ranks([&](std::size_t r) {
-    algorithms_[r]->after_update(buckets_[r]);
-    algorithms_[r]->end_step();
-    buckets_[r].begin_step();
-  });
+  for_all_ranks([&](std::size_t r) { step_of(r).update(lr); });
+  for_all_ranks([&](std::size_t r) { step_of(r).send_parameters(); });
   network_.deliver(pool_);
   ++progress_.num_steps;
 }

@@ -1,7 +1,7 @@
 #pragma once
 // Many workers in one process, without a model engine and without messages. The parameters of all
 // ranks are rows of one array. Virtual ranks use the code of training itself: its algorithms, its
-// sweep and its optimizers, in the order of its pipeline (core/algorithm.hpp). All ranks go through
+// sweep and its optimizers, in the order of its steps (core/step.hpp). All ranks go through
 // every step together.
 //
 // Results do not depend on the number of threads: one thread computes each row, and sums over ranks
@@ -17,8 +17,7 @@
 #include "base/buffer.hpp"
 #include "base/host_stream.hpp"
 #include "base/worker_pool.hpp"
-#include "core/algorithm.hpp"
-#include "optim/gradient_control.hpp"
+#include "core/step.hpp"
 #include "optim/schedule.hpp"
 
 namespace gossamer::apps {
@@ -67,6 +66,7 @@ class VirtualRanks {
   /// mix() under a codec.
   void mix_through_lanes();
   void for_all_ranks(const std::function<void(std::size_t)>& work);
+  [[nodiscard]] PhasedStep step_of(std::size_t rank);
   /// Makes buckets and algorithms from the present parameters.
   void begin_training();
   [[nodiscard]] Block row_of(const Buffer& buffer, std::int64_t row) const;

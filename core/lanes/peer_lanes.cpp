@@ -53,7 +53,8 @@ struct PeerLanes::Nodes {
 
 PeerLanes::PeerLanes(LaneSetup setup) : setup_(std::move(setup)), parts_(setup_.communicator) {}
 
-PeerLanes::~PeerLanes() = default;
+// Lanes refer to members of the factory.
+PeerLanes::~PeerLanes() { drop_lanes(); }
 
 std::shared_ptr<HostMemory> PeerLanes::memory_for(const LaneSpec& spec) {
   if (spec.members != LaneMembers::kTopology) return nullptr;

@@ -35,7 +35,7 @@ struct AlgorithmSwitch {
   bool average = false;
 
   /// Whether the ranks are averaged. They always are if the algorithm needs equal models.
-  [[nodiscard]] bool averages() const { return average || algorithm.entry().needs_equal_models; }
+  [[nodiscard]] bool averages() const { return average || algorithm.entry().needs_equal_models(); }
 };
 
 /// Collective. Checks that all ranks make the same switch after the same step. Otherwise every rank

@@ -15,21 +15,19 @@
 namespace gossamer {
 namespace {
 
-/// Throws ConfigError if the algorithm cannot run on the topology under the other settings.
-void check_choice(const AlgorithmChoice& choice, const Topology* topology,
-                  const Pipeline::Config& config, int num_ranks) {
-  const std::string reason = why_not(choice, {.topology = topology,
-                                              .codec = config.codec,
-                                              .optimizer = *config.optimizer,
-                                              .stream = config.stream,
-                                              .num_ranks = num_ranks});
-  if (!reason.empty()) throw ConfigError(reason);
+AlgorithmSetting setting_of(const Pipeline::Config& config, const Topology* topology,
+                            int num_ranks) {
+  return {.topology = topology,
+          .codec = config.codec,
+          .optimizer = config.optimizer.get(),
+          .stream = config.stream,
+          .num_ranks = num_ranks};
 }
 
 Pipeline::Config checked(Pipeline::Config config, int num_ranks) {
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
-  check_choice(config.algorithm, config.topology.get(), config, num_ranks);
+  config.algorithm.check(setting_of(config, config.topology.get(), num_ranks));
   return config;
 }
 
@@ -179,9 +177,8 @@ void Pipeline::update_deferred() {
     const UpdateTimer timer(metrics_);
     algorithm_->complete_norms();
   }
-  const AlgorithmEntry& entry = config_.algorithm.entry();
   // Asynchronous ranks leave out bad steps on their own.
-  const bool decides_together = entry.communicates && !entry.asynchronous;
+  const bool decides_together = config_.algorithm.entry().steps == RankSteps::kTogether;
   if (policy_.defers()) policy_.settle(decides_together ? &communicator_ : nullptr);
   for (Bucket& bucket : buckets_) update(bucket);
 }
@@ -324,7 +321,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   check_between_steps("switch_to");
   close_step();
   agree_on_switch(communicator_, to, progress_.num_steps);
-  check_choice(to.algorithm, to.topology.get(), config_, communicator_.size());
+  to.algorithm.check(setting_of(config_, to.topology.get(), communicator_.size()));
   drain();
   const double weight = model_weight();
   for (Bucket& bucket : buckets_) algorithm_->gather_states(bucket);

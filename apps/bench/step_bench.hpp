@@ -29,7 +29,7 @@ class StepEngine {
   /// Empty: forward and backward alone.
   [[nodiscard]] const std::optional<AlgorithmChoice>& algorithm() const { return algorithm_; }
   [[nodiscard]] bool needs_topology() const {
-    return algorithm_ && algorithm_->entry().needs_topology;
+    return algorithm_ && algorithm_->entry().needs_topology();
   }
   [[nodiscard]] bool takes_codec() const { return algorithm_ && algorithm_->entry().takes_codec; }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <type_traits>
 
 #include "apps/commands/commands.hpp"
 #include "apps/data/dataset.hpp"
@@ -45,16 +46,18 @@ Json row_of_table(const Entry& entry) {
   Json row = {{"name", entry.name}, {"summary", entry.summary}};
   if constexpr (requires { entry.sizes; }) row["sizes"] = entry.sizes;
   if constexpr (requires { entry.needs_options; }) row["needs_options"] = entry.needs_options;
-  if constexpr (requires { entry.needs_topology; }) row["needs_topology"] = entry.needs_topology;
-  if constexpr (requires { entry.needs_undirected; }) {
-    row["needs_undirected_topology"] = entry.needs_undirected;
-    row["needs_static_topology"] = entry.needs_static;
-    row["needs_tree_topology"] = entry.needs_tree;
-    row["needs_nodes"] = entry.needs_nodes;
-    row["communicates"] = entry.communicates;
+  if constexpr (std::is_same_v<Entry, AlgorithmEntry>) {
+    const TopologyKind kind = entry.topologies;
+    row["needs_topology"] = entry.needs_topology();
+    row["needs_undirected_topology"] = kind == TopologyKind::kUndirected ||
+                                       kind == TopologyKind::kStatic || kind == TopologyKind::kTree;
+    row["needs_static_topology"] = kind == TopologyKind::kStatic;
+    row["needs_tree_topology"] = kind == TopologyKind::kTree;
+    row["needs_nodes"] = kind == TopologyKind::kNodes;
+    row["communicates"] = entry.steps != RankSteps::kAlone;
     row["takes_codec"] = entry.takes_codec;
-    row["keeps_models_equal"] = entry.keeps_models_equal;
-    row["asynchronous"] = entry.asynchronous;
+    row["keeps_models_equal"] = entry.equal_models == EqualModels::kAfterEveryStep;
+    row["asynchronous"] = entry.asynchronous();
   }
   if constexpr (requires { entry.takes; }) row["takes"] = names_of_taken(entry.takes);
   if constexpr (requires { entry.gives; }) row["gives"] = name_of(entry.gives);

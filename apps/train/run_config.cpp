@@ -104,7 +104,7 @@ void take_launch_config(const Options& root, RunConfig& config) {
     for (const bool is_sparse : {false, phase.control.has_value()}) {
       const AlgorithmSwitch method = phase.method_with(is_sparse);
       const std::string reason =
-          why_not(method.algorithm.entry(), method.topology.get(), config.codec);
+          method.algorithm.why_not({.topology = method.topology.get(), .codec = config.codec});
       if (!reason.empty()) root.section("comm").fail("codec", reason);
     }
   }
@@ -120,7 +120,8 @@ void read_optimizer(const Options& root, RunConfig& config) {
   config.optimizer = make_optimizer(name, optimizer);
 
   for (const RunPhase& phase : config.phases) {
-    const std::string reason = phase.method.algorithm.why_not(*config.optimizer);
+    const std::string reason = phase.method.algorithm.why_not(
+        {.topology = phase.method.topology.get(), .optimizer = config.optimizer.get()});
     if (!reason.empty()) optimizer.fail("name", concat(name, ": ", reason));
   }
 
@@ -199,7 +200,7 @@ void read_log(const Options& log, RunConfig& config) {
 /// Refuses what asynchronous ranks cannot do. Needs all sections.
 void check_asynchronous(const Options& root, const RunConfig& config) {
   const auto is_asynchronous = [](const RunPhase& phase) {
-    return phase.method.algorithm.entry().asynchronous;
+    return phase.method.algorithm.entry().asynchronous();
   };
   const auto found = std::ranges::find_if(config.phases, is_asynchronous);
   if (found == config.phases.end()) return;

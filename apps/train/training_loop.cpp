@@ -77,7 +77,7 @@ std::int64_t count_steps(const RunConfig& config, const BatchLoader& batches) {
 
 std::shared_ptr<CommonSchedule> make_common_schedule(const RunConfig& config,
                                                      std::int64_t total_steps) {
-  if (!config.algorithm.entry().asynchronous) return nullptr;
+  if (!config.algorithm.entry().asynchronous()) return nullptr;
   return std::make_shared<CommonSchedule>(config.make_schedule(total_steps), total_steps);
 }
 

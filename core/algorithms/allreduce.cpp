@@ -183,8 +183,8 @@ AlgorithmFactory read_allreduce(const Options& options) {
     return std::make_unique<AllReduce>(read, setup);
   };
   if (!read.sends_momentum) return make;
-  return {make, [](const Optimizer& optimizer, const Stream*) -> std::string {
-            if (optimizer.frozen_moments()) return "";
+  return {make, [](const AlgorithmSetting& setting) -> std::string {
+            if (setting.optimizer == nullptr || setting.optimizer->frozen_moments()) return "";
             return "algorithm.sends: momentum needs an optimizer whose second moment stands still "
                    "after a warm-up; take the optimizer qadam, or send gradients";
           }};

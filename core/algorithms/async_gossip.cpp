@@ -154,7 +154,9 @@ AlgorithmFactory read_async_gossip(const Options& options) {
         options.integer("max_staleness", {.fallback = 8, .min = 1, .max = 1'000'000});
   }
   read.corrects_rates = options.flag("rate_correction", false);
-  return [read](const AlgorithmSetup& setup) { return std::make_unique<AsyncGossip>(read, setup); };
+  return {
+      [read](const AlgorithmSetup& setup) { return std::make_unique<AsyncGossip>(read, setup); },
+      [](const AlgorithmSetting& setting) { return why_no_mailbox(*setting.topology); }};
 }
 
 }  // namespace gossamer

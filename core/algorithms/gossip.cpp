@@ -95,8 +95,9 @@ AlgorithmFactory read_gossip(const Options& options) {
     return std::make_unique<Gossip>(setup, share_moments);
   };
   if (share_moments == 0) return make;
-  return {make, [](const Optimizer& optimizer, const Stream*) -> std::string {
-            const auto states = optimizer.state_names();
+  return {make, [](const AlgorithmSetting& setting) -> std::string {
+            if (setting.optimizer == nullptr) return "";
+            const auto states = setting.optimizer->state_names();
             if (std::ranges::find(states, kMoments) != states.end()) return "";
             return "the optimizer keeps no second moments, which algorithm.share_moments needs; "
                    "take an optimizer of the Adam family, or leave share_moments out";

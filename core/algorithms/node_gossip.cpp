@@ -248,8 +248,8 @@ AlgorithmFactory read_node_gossip(const Options& options) {
     return std::make_unique<ReplicatedStates>(setup);
   };
   if (!has_shards) return make;
-  return {make, [](const Optimizer&, const Stream* stream) -> std::string {
-            if (stream == nullptr || stream->immediate()) return "";
+  return {make, [](const AlgorithmSetting& setting) -> std::string {
+            if (setting.stream == nullptr || setting.stream->immediate()) return "";
             return "algorithm.shard: optimizer works on processors only; on GPUs take shard: none";
           }};
 }

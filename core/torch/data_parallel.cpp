@@ -62,7 +62,7 @@ void check_arguments(const torch::nn::Module* module, const DataParallelOptions&
     throw ConfigError("DataParallelOptions needs an optimizer and a schedule");
   }
   if (!options.dry_run) {
-    check_choice(options.algorithm, options.topology.get(), options, num_ranks);
+    options.algorithm.check(setting_of(options, options.topology.get(), num_ranks));
   }
 }
 

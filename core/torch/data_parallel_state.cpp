@@ -63,26 +63,15 @@ std::string list_of(std::vector<std::string> names) {
   return concat(join(names, ", "), all ? "" : ", ...");
 }
 
-void check_choice(const AlgorithmChoice& algorithm, const Topology* topology,
-                  const DataParallelOptions& options, int num_ranks) {
-  const std::string reason = why_not(algorithm, {.topology = topology,
-                                                 .codec = options.codec,
-                                                 .optimizer = *options.optimizer,
-                                                 .stream = options.stream,
-                                                 .num_ranks = num_ranks});
-  if (!reason.empty()) throw ConfigError(reason);
-  // Asynchronous ranks make steps of their own.
-  if (!algorithm.entry().asynchronous) return;
-  if (options.bucket_bytes == 0) {
-    throw ConfigError(concat("bucket_bytes is 0, which tries sizes of buckets in steps that all ",
-                             "make together, and ", algorithm.name(), " has none; give the size"));
-  }
-  if (options.average_buffers_every > 0) {
-    throw ConfigError(concat("average_buffers_every is ", options.average_buffers_every,
-                             ", and the ranks of ", algorithm.name(),
-                             " have no common steps, allowed: 0; global_average() averages "
-                             "buffers, too"));
-  }
+AlgorithmSetting setting_of(const DataParallelOptions& options, const Topology* topology,
+                            int num_ranks) {
+  return {.topology = topology,
+          .codec = options.codec,
+          .optimizer = options.optimizer.get(),
+          .stream = options.stream,
+          .num_ranks = num_ranks,
+          .tries_bucket_sizes = options.bucket_bytes == 0,
+          .average_buffers_every = options.average_buffers_every};
 }
 
 Stream& DataParallelCore::State::stream() {
@@ -162,7 +151,7 @@ BucketPlan DataParallelCore::State::plan_of(std::int64_t bucket_bytes) const {
 void DataParallelCore::State::start_trials() {
   // An algorithm that sends nothing in most steps has nothing to measure in them.
   const AlgorithmEntry& entry = options.algorithm.entry();
-  if (!entry.needs_topology && !entry.keeps_models_equal) return;
+  if (!entry.needs_topology() && entry.equal_models != EqualModels::kAfterEveryStep) return;
   BucketTuner::Config config;
   // Sizes that cut the same buckets are tried once.
   for (const std::int64_t size : kTriedBytes) {
@@ -258,7 +247,7 @@ void DataParallelCore::State::switch_to(const AlgorithmSwitch& to) {
   drain();
   // Before the check, so that ranks which ask for different things hear of that.
   agree_on_switch(communicator, to, pipeline ? pipeline->progress().num_steps : 0);
-  check_choice(to.algorithm, to.topology.get(), options, communicator.size());
+  to.algorithm.check(setting_of(options, to.topology.get(), communicator.size()));
   if (pipeline) {
     pipeline->switch_to(to);
   } else if (to.averages()) {

@@ -19,9 +19,9 @@ namespace gossamer {
 /// The first ten names of a list, for a message.
 std::string list_of(std::vector<std::string> names);
 
-/// Throws ConfigError if an algorithm cannot run on a topology under the wrapper's other options.
-void check_choice(const AlgorithmChoice& algorithm, const Topology* topology,
-                  const DataParallelOptions& options, int num_ranks);
+/// What an algorithm would run with on a topology, under the wrapper's other options.
+AlgorithmSetting setting_of(const DataParallelOptions& options, const Topology* topology,
+                            int num_ranks);
 
 /// The vectors below have one element for each trainable parameter, by declared index, unless their
 /// comment says otherwise.

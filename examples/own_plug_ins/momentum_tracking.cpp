@@ -144,8 +144,7 @@ AlgorithmFactory read_momentum_tracking(const Options& options) {
 const AlgorithmEntry kMomentumTracking = {.name = "momentum_tracking",
                                           .summary = "gossip with an estimate of the mean momentum",
                                           .options = kOptions,
-                                          .needs_topology = true,
-                                          .needs_undirected = true,
-                                          .processors_only = true,
+                                          .topologies = TopologyKind::kUndirected,
                                           .takes_codec = true,
+                                          .processors_only = true,
                                           .read = read_momentum_tracking};

@@ -122,7 +122,7 @@ Case case_of(const char* algorithm, const char* options) {
   c.problem.algorithm = algorithm;
   c.problem.algorithm_options = options;
   // The ranks of a node begin with equal parameters.
-  c.problem.same_start = AlgorithmChoice(algorithm).entry().needs_nodes;
+  c.problem.same_start = AlgorithmChoice(algorithm).entry().topologies == TopologyKind::kNodes;
   c.problem.dtype = DType::kFloat32;
   c.problem.num_steps = 11;
   c.problem.lr = 0.02;

@@ -260,9 +260,9 @@ TEST(SwitchTo, GivesEqualModelsToAlgorithmsThatNeedThem) {
       const auto distance = [&] {
         return ModelAverage(communicator, model->stream(), model->pipeline().memory()).distance();
       };
-      EXPECT_EQ(distance() < 1e-6, entry.needs_equal_models);
+      EXPECT_EQ(distance() < 1e-6, entry.needs_equal_models());
     });
-    if (!entry.keeps_models_equal) continue;
+    if (entry.equal_models != EqualModels::kAfterEveryStep) continue;
     const Values values = train(c, How::kSwitched);
     for (const auto& rank : values) EXPECT_EQ(rank[1], values[0][1]);
   }

@@ -33,8 +33,7 @@ constexpr AlgorithmEntry kDampedGossipRow =
     AlgorithmEntry{.name = "damped_gossip",
                    .summary = "gossip that goes a part of the way to the mix",
                    .options = kDampedGossipOptions,
-                   .needs_topology = true,
-                   .needs_undirected = true,
+                   .topologies = TopologyKind::kUndirected,
                    .read = read_damped_gossip};
 
 bool always_fits(const World& world) { return world.size >= 1; }
@@ -117,8 +116,9 @@ TEST(DampedGossip, FollowsItsRecursion) {
 TEST(DampedGossip, ReadsItsOptionAndRefusesDirectedTopologies) {
   EXPECT_THROW((void)kDampedGossipRow.read(Options::parse("share: 0")), ConfigError);
   EXPECT_THROW((void)kDampedGossipRow.read(Options::parse("share: 1.5")), ConfigError);
-  EXPECT_EQ(why_not(kDampedGossipRow, make_topology("ring", {.size = 4}).get()), "");
-  EXPECT_NE(why_not(kDampedGossipRow, make_topology("static-exp", {.size = 4}).get()), "");
+  const AlgorithmChoice damped(kDampedGossipRow);
+  EXPECT_EQ(damped.why_not({.topology = make_topology("ring", {.size = 4}).get()}), "");
+  EXPECT_NE(damped.why_not({.topology = make_topology("static-exp", {.size = 4}).get()}), "");
 }
 
 TEST(SignSgd, MovesEveryElementByTheLearningRate) {

@@ -249,7 +249,8 @@ ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
   for (std::int64_t step = 0; step < kNumBefore + kNumRecorded; ++step) rank.step();
   const auto steps = std::span(rank.recording().steps).subspan(kNumBefore);
   const auto period = period_of(kinds_of(steps));
-  const bool should_send = setup.algorithm.entry().communicates && setup.world_size > 1;
+  const bool should_send =
+      setup.algorithm.entry().steps != RankSteps::kAlone && setup.world_size > 1;
   if (!period || (should_send && std::ranges::all_of(steps, sends_nothing))) {
     throw ConfigError(concat(setup.algorithm.text(), ": what it sends does not repeat within ",
                              kNumRecorded / 4, " steps, so it cannot be planned; allowed: shorter ",

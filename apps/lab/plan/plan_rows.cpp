@@ -210,7 +210,7 @@ PlanRow algorithm_row(const PlanOptions& options, const AlgorithmChoice& choice,
   const std::int64_t period = both <= kMostCommonSteps * model.num_steps ? both : schedule.period();
   model.num_steps = (model.num_steps + period - 1) / period * period;
   row.step = predict_schedule(model, schedule, topology, options.codec);
-  if (choice.entry().keeps_models_equal) {
+  if (choice.entry().equal_models == EqualModels::kAfterEveryStep) {
     set_rounds(row, RoundCount{.rounds = 1});
   } else if (topology != nullptr && options.codec == nullptr && schedule.only_mixes()) {
     set_rounds(row, rounds_to_target(*topology, model.world.size, options.target));
@@ -232,8 +232,8 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
                                 .world_size = world.size,
                                 .codec = options.codec,
                                 .bucket_numel = std::move(numel)};
-  if (!entry.needs_topology) {
-    const std::string why = why_not(entry, nullptr, options.codec);
+  if (!entry.needs_topology()) {
+    const std::string why = choice.why_not({.codec = options.codec, .optimizer = &optimizer});
     if (!why.empty()) throw ConfigError(concat("--algorithm ", choice.text(), ": ", why));
     rows.push_back(algorithm_row(options, choice, ExchangeSchedule(setup)));
     return;
@@ -243,12 +243,13 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
   std::string reason = "no topology fits";
   for (const Variant& variant : variants_for(options.model)) {
     const auto topology = topology_of(variant, yaml_of(choice, options.codec, &variant), world);
-    const std::string why = why_not(entry, topology.get(), options.codec);
+    const std::string why = choice.why_not(
+        {.topology = topology.get(), .codec = options.codec, .optimizer = &optimizer});
     if (!why.empty()) {
       reason = why;
       continue;
     }
-    setup.node_size = entry.needs_nodes ? topology->round(0).node_size : 1;
+    setup.node_size = entry.topologies == TopologyKind::kNodes ? topology->round(0).node_size : 1;
     auto schedule = schedules.find(setup.node_size);
     if (schedule == schedules.end()) {
       schedule = schedules.emplace(setup.node_size, setup).first;

@@ -23,7 +23,7 @@ constexpr double kRounding = 1e-12;
 
 void read_training(const Options& options, SimulationConfig& config) {
   config.algorithm = read_algorithm(options);
-  const std::string reason = why_not(config.algorithm.entry(), config.topology.get());
+  const std::string reason = config.algorithm.why_not({.topology = config.topology.get()});
   if (!reason.empty()) options.fail("algorithm", reason);
   const Options optimizer = options.named_section("optimizer");
   const std::string name = optimizer.choice("name", optimizer_names(), "sgd");
@@ -58,7 +58,7 @@ void check_memory(const Options& options, const SimulationConfig& config) {
 /// An algorithm that needs a static topology hears from every neighbour by itself, also in groups.
 void check_links(const Options& options, const SimulationConfig& config) {
   constexpr std::int64_t kMostLinks = std::int64_t{1} << 26;
-  if (!config.algorithm.entry().needs_static) return;
+  if (config.algorithm.entry().topologies != TopologyKind::kStatic) return;
   const std::int64_t degree =
       round_traffic(config.topology->round(0), config.world.size, 0).max_degree;
   if (degree * config.world.size <= kMostLinks) return;
@@ -215,11 +215,12 @@ SimulationConfig read_simulation(const Options& options) {
     check_memory(options, config);
   }
   for (const Codec* codec : {static_cast<const Codec*>(nullptr), config.codec}) {
-    const std::string reason = why_not(config.algorithm.entry(), config.topology.get(), codec);
+    const std::string reason = config.algorithm.why_not(
+        {.topology = config.topology.get(), .codec = codec, .optimizer = config.optimizer.get()});
     if (!reason.empty()) options.fail(codec == nullptr ? "algorithm" : "codec", reason);
   }
   check_links(options, config);
-  if (config.codec != nullptr && config.algorithm.entry().needs_topology &&
+  if (config.codec != nullptr && config.algorithm.entry().needs_topology() &&
       has_two_levels(*config.topology)) {
     options.fail("codec",
                  concat("the simulator encodes no rounds of two levels, which ",

@@ -33,9 +33,9 @@ VirtualRanks::VirtualRanks(Config config)
   }
   if (!config_.optimizer) return;
   if (!config_.schedule) throw std::logic_error("VirtualRanks: training needs a schedule");
-  const std::string reason =
-      why_not(config_.algorithm.entry(), config_.topology.get(), config_.codec);
-  if (!reason.empty()) throw ConfigError(reason);
+  config_.algorithm.check({.topology = config_.topology.get(),
+                           .codec = config_.codec,
+                           .optimizer = config_.optimizer.get()});
 }
 
 Block VirtualRanks::row_of(const Buffer& buffer, std::int64_t row) const {

@@ -273,14 +273,14 @@ std::vector<Setup> read_setups(const YamlNode& study, const YamlNode& base) {
   std::vector<Setup> setups;
   for (const Item& item : topologies) {
     const AlgorithmEntry* alone = algorithm_of(item.node);
-    if (alone != nullptr && !alone->needs_topology) {
+    if (alone != nullptr && !alone->needs_topology()) {
       setups.push_back(
           {.label = item.label, .algorithm = text_node(std::string(alone->name), item.node.where)});
       continue;
     }
     for (const Item& algorithm : algorithms) {
       const AlgorithmEntry* entry = algorithm_of(algorithm.node);
-      if (entry != nullptr && !entry->needs_topology) continue;
+      if (entry != nullptr && !entry->needs_topology()) continue;
       const std::string label =
           has_algorithms ? concat(algorithm.label, "-on-", item.label) : item.label;
       setups.push_back({label, algorithm.node, item.node});
@@ -288,7 +288,7 @@ std::vector<Setup> read_setups(const YamlNode& study, const YamlNode& base) {
   }
   for (const Item& algorithm : algorithms) {
     const AlgorithmEntry* entry = algorithm_of(algorithm.node);
-    if (entry != nullptr && !entry->needs_topology) {
+    if (entry != nullptr && !entry->needs_topology()) {
       setups.push_back({.label = algorithm.label, .algorithm = algorithm.node});
     }
   }

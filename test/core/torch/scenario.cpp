@@ -148,7 +148,7 @@ DataParallelOptions Scenario::options() const {
       concat("momentum: ", momentum, ", nesterov: ", nesterov ? "true" : "false");
   return {
       .algorithm = choice,
-      .topology = choice.entry().needs_topology ? make_topology(topology, world()) : nullptr,
+      .topology = choice.entry().needs_topology() ? make_topology(topology, world()) : nullptr,
       .optimizer = make_optimizer(optimizer, optimizer == "sgd" ? Options::parse(sgd) : Options()),
       .schedule = make_schedule("constant", {.lr = lr}),
       .weight_decay = weight_decay,

@@ -108,7 +108,7 @@ TEST(ExchangeSchedule, CountsTheBytesOfEveryAlgorithm) {
     for (const auto& [topology, num_ranks, node_size] :
          {std::tuple("one-peer-exp", 4, 4), std::tuple("ring", 5, 5),
           std::tuple("hierarchical", 6, 2)}) {
-      const bool has_nodes = AlgorithmChoice(algorithm).entry().needs_nodes;
+      const bool has_nodes = AlgorithmChoice(algorithm).entry().topologies == TopologyKind::kNodes;
       if (has_nodes != (num_ranks == 6) && topology_for(algorithm, topology) != topology) continue;
       const Planned plan =
           planned(algorithm, options, topology_for(algorithm, topology), num_ranks, node_size);

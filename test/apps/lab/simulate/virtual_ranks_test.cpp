@@ -170,17 +170,18 @@ TEST(VirtualRanks, StepAsThePipelineDoes) {
 TEST(VirtualRanks, FollowEveryAlgorithm) {
   const int most_ranks = kSanitized ? 4 : 9;
   for (const auto& [algorithm, options] : kAlgorithmVariants) {
-    const AlgorithmEntry& entry = AlgorithmChoice(algorithm).entry();
+    const AlgorithmChoice choice(algorithm);
     if (std::string_view(options) == "shard: optimizer") continue;
     for (const SimulatedWorld& c : worlds()) {
-      if (c.world.size > most_ranks || !why_not(entry, c.build().get()).empty()) continue;
+      if (c.world.size > most_ranks) continue;
+      if (!choice.why_not({.topology = c.build().get()}).empty()) continue;
       for (const char* rule : {"sgd", "adamw"}) {
         Problem problem = problem_on(c);
         problem.algorithm = algorithm;
         problem.algorithm_options = options;
         problem.rule.type = rule;
         // The ranks of a node begin with equal parameters.
-        problem.same_start = entry.needs_nodes;
+        problem.same_start = choice.entry().topologies == TopologyKind::kNodes;
         // Messages of the largest elements depend on where parameters begin and end.
         if (std::string_view(algorithm) == "choco") problem.sizes = {86};
         expect_the_pipelines_bits(

@@ -20,27 +20,6 @@ bool parse_signed(std::string_view text, T& value) {
   return parse_whole(text, value);
 }
 
-std::string describe(const IntegerRule& rule) {
-  using Limits = std::numeric_limits<std::int64_t>;
-  const bool low = rule.min != Limits::min();
-  const bool high = rule.max != Limits::max();
-  if (low && high) return concat("an integer from ", rule.min, " to ", rule.max);
-  if (low) return concat("an integer >= ", rule.min);
-  if (high) return concat("an integer <= ", rule.max);
-  return "an integer";
-}
-
-std::string describe(const NumberRule& rule) {
-  std::string text = "a number";
-  const bool low = std::isfinite(rule.min);
-  if (low) text += concat(rule.above_min ? " > " : " >= ", shortest(rule.min));
-  if (std::isfinite(rule.max)) {
-    text += concat(low ? " and" : "", rule.below_max ? " < " : " <= ", shortest(rule.max));
-  }
-  if (!rule.word.empty()) text += concat(", or ", rule.word);
-  return text;
-}
-
 bool within(double value, const NumberRule& rule) {
   const bool low = rule.above_min ? value > rule.min : value >= rule.min;
   const bool high = rule.below_max ? value < rule.max : value <= rule.max;
@@ -221,6 +200,23 @@ double Options::number(std::string_view key, const NumberRule& rule) const {
   const double value = node == nullptr ? *rule.fallback : read_number(key, *node, rule);
   record(key, shortest(value));
   return value;
+}
+
+double Options::read(const NumberOption& option, double fallback) const {
+  NumberRule rule = option.rule;
+  rule.fallback = fallback;
+  return number(option.name, rule);
+}
+
+std::string Options::read(const PathOption& option) const {
+  return file_path(option.name, std::optional<std::string>(option.rule.fallback));
+}
+
+std::string Options::read(const ChoiceOption& option) const {
+  const auto& words = option.rule.words;
+  const auto end = std::ranges::find(words, std::string_view());
+  return choice(option.name, {words.begin(), end},
+                std::optional<std::string>(option.rule.fallback));
 }
 
 std::optional<std::int64_t> Options::optional_integer(std::string_view key,

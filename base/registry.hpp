@@ -18,14 +18,6 @@ struct NamedValue {
   T value;
 };
 
-/// A key that a row's factory reads. The summary says what the key means, and ends as Options
-/// describes the key: `hidden layers; an integer from 0 to 1000, default 2`. A key without a
-/// default ends with `must be given` instead.
-struct OptionEntry {
-  std::string_view name;
-  std::string_view summary;
-};
-
 template <class Table>
 std::vector<std::string> names_of(const Table& table) {
   std::vector<std::string> names;

@@ -64,7 +64,7 @@ Json row_of_table(const Entry& entry) {
   row["options"] = Json::array();
   if constexpr (requires { entry.options; }) {
     for (const OptionEntry& option : entry.options) {
-      row["options"].push_back({{"name", option.name}, {"summary", option.summary}});
+      row["options"].push_back({{"name", option.name}, {"summary", option.text()}});
     }
   }
   return row;

@@ -243,10 +243,8 @@ LaunchConfig read_launch_config(const Options& root) {
               "with threads, every process that mpirun has started would train a run of its own, "
               "allowed: mpi, or --ranks N without mpirun");
   }
-  config.options.timeout_s =
-      comm.number("timeout_s", {.fallback = 300.0, .min = 0.0, .max = 1e9, .above_min = true});
-  config.options.node_size =
-      static_cast<int>(comm.integer("local_size", {.fallback = 0, .min = 0, .max = 1'000'000}));
+  config.options.timeout_s = comm.read(kTimeout);
+  config.options.node_size = static_cast<int>(comm.read(kLocalSize));
   config.codec = find_codec(comm.choice("codec", codec_names(), "fp32"));
   config.shares_memory = comm.flag("shared_memory", true);
   const Options log = root.section("log");

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket_lanes.hpp"
 #include "optim/block_update.hpp"
 
@@ -89,8 +90,7 @@ class Gossip : public Algorithm {
 }  // namespace
 
 AlgorithmFactory read_gossip(const Options& options) {
-  const std::int64_t share_moments =
-      options.integer("share_moments", {.fallback = 0, .min = 0, .max = 1'000'000});
+  const std::int64_t share_moments = options.read(gossip::kShareMoments);
   const auto make = [share_moments](const AlgorithmSetup& setup) {
     return std::make_unique<Gossip>(setup, share_moments);
   };

@@ -19,6 +19,7 @@
 #include <memory>
 #include <string>
 
+#include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket_lanes.hpp"
 #include "core/packed_gradients.hpp"
 #include "core/shard.hpp"
@@ -241,7 +242,7 @@ class ShardedStates : public NodeGossip {
 }  // namespace
 
 AlgorithmFactory read_node_gossip(const Options& options) {
-  const bool has_shards = options.choice("shard", {"none", "optimizer"}, "none") == "optimizer";
+  const bool has_shards = options.read(node_gossip::kShard) == "optimizer";
   const auto make = [has_shards](const AlgorithmSetup& setup) -> std::unique_ptr<Algorithm> {
     if (setup.lanes.node_size() == 1) return AlgorithmChoice("gossip").make(setup);
     if (has_shards) return std::make_unique<ShardedStates>(setup);

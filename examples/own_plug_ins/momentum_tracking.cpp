@@ -127,13 +127,13 @@ class MomentumTracking : public Algorithm {
   PerBucket<State> states_;
 };
 
-constexpr std::array kOptions = {
-    OptionEntry{"beta", "part of the momentum that stays; a number >= 0 and < 1, default 0.9"},
-};
+constexpr NumberOption kBeta{"beta",
+                             "part of the momentum that stays",
+                             {.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true}};
+constexpr std::array kOptions = option_list(kBeta);
 
 AlgorithmFactory read_momentum_tracking(const Options& options) {
-  const double beta =
-      options.number("beta", {.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true});
+  const double beta = options.read(kBeta);
   return [beta](const AlgorithmSetup& setup) {
     return std::make_unique<MomentumTracking>(setup, beta);
   };

@@ -1,6 +1,7 @@
 // Tests the plug-ins that docs/extending.md shows, so that its examples compile and are right.
 
 #include "test/core/problem.hpp"
+#include "test/plugins/damped_gossip_options.hpp"
 #include "test/plugins/sign_sgd.hpp"
 
 #include <array>
@@ -25,14 +26,10 @@ std::unique_ptr<Topology> make_round_robin(const World& world, const Options& op
 
 namespace {
 
-constexpr std::array kDampedGossipOptions = {
-    OptionEntry{"share", "part of the way to the mix; a number > 0 and <= 1, default 0.5"},
-};
-
 constexpr AlgorithmEntry kDampedGossipRow =
     AlgorithmEntry{.name = "damped_gossip",
                    .summary = "gossip that goes a part of the way to the mix",
-                   .options = kDampedGossipOptions,
+                   .options = damped_gossip::kOptions,
                    .topologies = TopologyKind::kUndirected,
                    .read = read_damped_gossip};
 

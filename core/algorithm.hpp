@@ -259,6 +259,24 @@ class AlgorithmChoice {
   std::string given_;
 };
 
+/// What the ranks send one another. The program, the wrapper and the pipeline hand it on as it is.
+struct ExchangeOptions {
+  /// A name, as "allreduce", or a name with options: {"allreduce", Options::parse("delay: 1")}.
+  AlgorithmChoice algorithm = {};
+  /// Must be given for algorithms that send to the peers of a topology, such as gossip.
+  std::shared_ptr<const Topology> topology = {};
+  /// What the ranks send in place of their parameters or gradients (find_codec()); null: these.
+  const Codec* codec = nullptr;
+  /// Ranks of one host read each other's memory (host_slots.hpp); false: they send messages. Equal
+  /// on all ranks.
+  bool shares_memory = true;
+
+  /// What the algorithm is to run with, as far as these options say.
+  [[nodiscard]] AlgorithmSetting setting() const {
+    return {.topology = topology.get(), .codec = codec};
+  }
+};
+
 /// Reads `algorithm: NAME` or `algorithm: {name: NAME, ...}` of a configuration. Refuses what only
 /// training follows: phases and consensus control.
 AlgorithmChoice read_algorithm(const Options& root, std::string_view fallback = "gossip");

@@ -179,11 +179,12 @@ class BenchEngine {
 
   DataParallelOptions wrapper_options(const World& world, const StepBenchOptions& options) const {
     return {
-        .algorithm = *engine_.algorithm(),
-        .topology =
-            engine_.needs_topology() ? read_bench_topology(options.topology, world) : nullptr,
-        .codec = engine_.takes_codec() ? find_codec(options.codec) : nullptr,
-        .shares_memory = options.shares_memory,
+        .exchange = {.algorithm = *engine_.algorithm(),
+                     .topology = engine_.needs_topology()
+                                     ? read_bench_topology(options.topology, world)
+                                     : nullptr,
+                     .codec = engine_.takes_codec() ? find_codec(options.codec) : nullptr,
+                     .shares_memory = options.shares_memory},
         .optimizer = make_optimizer(
             options.optimizer, Options::parse(options_yaml(options.optimizer, options.accum_iter))),
         .schedule = make_schedule("constant", {.lr = options.lr}),

@@ -48,7 +48,7 @@ struct StepBenchOptions {
   std::string topology = "ring";
   /// For the algorithms that can send encoded blocks.
   std::string codec = "fp32";
-  /// As in Pipeline::Config.
+  /// As in ExchangeOptions.
   bool shares_memory = true;
   std::string optimizer = "accum-adamw";
   /// Timed steps of each engine. Several engines share them out over `rounds` turns.

@@ -88,7 +88,7 @@ void print_dry_run(const RunConfig& config, const TrainingLoop& trainer, double 
   std::cout << "# configuration, defaults included\n" << to_yaml(config.resolved);
   const bool has_phases = config.phases.size() > 1;
   std::cout << (has_phases ? "\n# phases: " : "\n# algorithm: ")
-            << (has_phases ? describe(config.phases) : config.algorithm.name()) << "\n";
+            << (has_phases ? describe(config.phases) : config.exchange.algorithm.name()) << "\n";
   for (const RunPhase& phase : config.phases) {
     for (const bool is_sparse : {false, true}) {
       const auto topology = phase.method_with(is_sparse && phase.control).topology;

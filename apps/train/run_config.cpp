@@ -90,21 +90,19 @@ void read_model_and_data(const Options& root, RunConfig& config) {
 
 void read_communication(const Options& root, const World& world, RunConfig& config) {
   config.phases = read_phases(root, world);
-  config.algorithm = config.phases.front().method.algorithm;
-  config.topology = config.phases.front().method.topology;
+  config.exchange = config.phases.front().method.after({});
 }
 
 /// Needs the phases.
 void take_launch_config(const Options& root, RunConfig& config) {
   const LaunchConfig launch = read_launch_config(root);
   config.comm_timeout_s = launch.options.timeout_s;
-  config.codec = launch.codec;
-  config.shares_memory = launch.shares_memory;
+  config.exchange.codec = launch.codec;
+  config.exchange.shares_memory = launch.shares_memory;
   for (const RunPhase& phase : config.phases) {
     for (const bool is_sparse : {false, phase.control.has_value()}) {
-      const AlgorithmSwitch method = phase.method_with(is_sparse);
-      const std::string reason =
-          method.algorithm.why_not({.topology = method.topology.get(), .codec = config.codec});
+      const ExchangeOptions exchange = phase.method_with(is_sparse).after(config.exchange);
+      const std::string reason = exchange.algorithm.why_not(exchange.setting());
       if (!reason.empty()) root.section("comm").fail("codec", reason);
     }
   }

@@ -77,17 +77,14 @@ std::int64_t count_steps(const RunConfig& config, const BatchLoader& batches) {
 
 std::shared_ptr<CommonSchedule> make_common_schedule(const RunConfig& config,
                                                      std::int64_t total_steps) {
-  if (!config.algorithm.entry().asynchronous()) return nullptr;
+  if (!config.exchange.algorithm.entry().asynchronous()) return nullptr;
   return std::make_shared<CommonSchedule>(config.make_schedule(total_steps), total_steps);
 }
 
 DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::Setup& setup,
                                   std::shared_ptr<const Schedule> schedule, TorchStream& stream,
                                   std::shared_ptr<Timeline> timeline) {
-  return {.algorithm = config.algorithm,
-          .topology = config.topology,
-          .codec = config.codec,
-          .shares_memory = config.shares_memory,
+  return {.exchange = config.exchange,
           .optimizer = config.optimizer,
           .schedule = std::move(schedule),
           .weight_decay = config.weight_decay,

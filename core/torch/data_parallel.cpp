@@ -62,7 +62,7 @@ void check_arguments(const torch::nn::Module* module, const DataParallelOptions&
     throw ConfigError("DataParallelOptions needs an optimizer and a schedule");
   }
   if (!options.dry_run) {
-    options.algorithm.check(setting_of(options, options.topology.get(), num_ranks));
+    check_exchange(options.exchange, options, num_ranks);
   }
 }
 

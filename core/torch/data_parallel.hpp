@@ -2,7 +2,8 @@
 // DecentralizedDataParallel trains any torch::nn::Module together with other ranks. Every rank
 // builds the same module and trains it with an ordinary loop of forward() and backward():
 //
-//   gossamer::DecentralizedDataParallel model(net, communicator, {.topology = ..., ...});
+//   gossamer::DecentralizedDataParallel model(net, communicator,
+//                                            {.exchange = {.topology = ...}, ...});
 //   auto loss = criterion(model.forward(x), y);
 //   loss.backward();      // updates the parameters, bucket by bucket, and starts the exchanges
 //
@@ -58,14 +59,8 @@
 namespace gossamer {
 
 struct DataParallelOptions {
-  /// A name, as "allreduce", or a name with options: {"allreduce", Options::parse("delay: 1")}.
-  AlgorithmChoice algorithm = {};
-  /// Must be given for algorithms that send to the peers of a topology, such as gossip.
-  std::shared_ptr<const Topology> topology = {};
-  /// What the ranks send in place of their parameters or gradients (find_codec()); null: these.
-  const Codec* codec = nullptr;
-  /// As in Pipeline::Config.
-  bool shares_memory = true;
+  /// The algorithm, the topology and the codec.
+  ExchangeOptions exchange = {};
   /// Must be given, like `schedule`.
   std::shared_ptr<const Optimizer> optimizer = {};
   std::shared_ptr<const Schedule> schedule = {};

@@ -63,15 +63,15 @@ std::string list_of(std::vector<std::string> names) {
   return concat(join(names, ", "), all ? "" : ", ...");
 }
 
-AlgorithmSetting setting_of(const DataParallelOptions& options, const Topology* topology,
-                            int num_ranks) {
-  return {.topology = topology,
-          .codec = options.codec,
-          .optimizer = options.optimizer.get(),
-          .stream = options.stream,
-          .num_ranks = num_ranks,
-          .tries_bucket_sizes = options.bucket_bytes == 0,
-          .average_buffers_every = options.average_buffers_every};
+void check_exchange(const ExchangeOptions& exchange, const DataParallelOptions& options,
+                    int num_ranks) {
+  AlgorithmSetting setting = exchange.setting();
+  setting.optimizer = options.optimizer.get();
+  setting.stream = options.stream;
+  setting.num_ranks = num_ranks;
+  setting.tries_bucket_sizes = options.bucket_bytes == 0;
+  setting.average_buffers_every = options.average_buffers_every;
+  exchange.algorithm.check(setting);
 }
 
 Stream& DataParallelCore::State::stream() {
@@ -150,7 +150,7 @@ BucketPlan DataParallelCore::State::plan_of(std::int64_t bucket_bytes) const {
 
 void DataParallelCore::State::start_trials() {
   // An algorithm that sends nothing in most steps has nothing to measure in them.
-  const AlgorithmEntry& entry = options.algorithm.entry();
+  const AlgorithmEntry& entry = options.exchange.algorithm.entry();
   if (!entry.needs_topology() && entry.equal_models != EqualModels::kAfterEveryStep) return;
   BucketTuner::Config config;
   // Sizes that cut the same buckets are tried once.
@@ -161,10 +161,11 @@ void DataParallelCore::State::start_trials() {
   }
   if (config.sizes.size() == 1) return;
   // Until there is a grid, messages are plain.
-  if (options.codec != nullptr && options.codec->needs_grid()) {
+  if (options.exchange.codec != nullptr && options.exchange.codec->needs_grid()) {
     config.num_before = 2 * GridLane::kWindow;
   }
-  const std::int64_t period = options.topology ? options.topology->period().value_or(1) : 1;
+  const std::int64_t period =
+      options.exchange.topology ? options.exchange.topology->period().value_or(1) : 1;
   if (period <= kMostMeasured) {
     config.num_measured = (config.num_measured + period - 1) / period * period;
   }
@@ -208,10 +209,7 @@ std::vector<ParameterMemory> DataParallelCore::State::move_parameters(const Buck
 void DataParallelCore::State::start_pipeline() {
   pipeline = std::make_unique<Pipeline>(
       communicator,
-      Pipeline::Config{.algorithm = options.algorithm,
-                       .topology = options.topology,
-                       .codec = options.codec,
-                       .shares_memory = options.shares_memory,
+      Pipeline::Config{.exchange = options.exchange,
                        .optimizer = options.optimizer,
                        .schedule = options.schedule,
                        .gradients = options.gradients,
@@ -247,14 +245,14 @@ void DataParallelCore::State::switch_to(const AlgorithmSwitch& to) {
   drain();
   // Before the check, so that ranks which ask for different things hear of that.
   agree_on_switch(communicator, to, pipeline ? pipeline->progress().num_steps : 0);
-  to.algorithm.check(setting_of(options, to.topology.get(), communicator.size()));
+  ExchangeOptions next = to.after(options.exchange);
+  check_exchange(next, options, communicator.size());
   if (pipeline) {
     pipeline->switch_to(to);
   } else if (to.averages()) {
     ModelAverage(communicator, stream(), parameter_memory());
   }
-  options.algorithm = to.algorithm;
-  options.topology = to.topology;
+  options.exchange = std::move(next);
   if (to.averages()) {
     average_buffers();
     bump_versions();

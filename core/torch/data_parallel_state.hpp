@@ -19,9 +19,9 @@ namespace gossamer {
 /// The first ten names of a list, for a message.
 std::string list_of(std::vector<std::string> names);
 
-/// What an algorithm would run with on a topology, under the wrapper's other options.
-AlgorithmSetting setting_of(const DataParallelOptions& options, const Topology* topology,
-                            int num_ranks);
+/// Throws ConfigError if the algorithm cannot run so under the wrapper's other options.
+void check_exchange(const ExchangeOptions& exchange, const DataParallelOptions& options,
+                    int num_ranks);
 
 /// The vectors below have one element for each trainable parameter, by declared index, unless their
 /// comment says otherwise.

@@ -104,15 +104,15 @@ int run(gossamer::Communicator& peers, const gossamer::World& world) {
   const std::shared_ptr<const gossamer::Schedule> schedule =
       gossamer::make_schedule("constant", {.lr = 0.01});
   const gossamer::Options options = gossamer::Options::parse("beta: 0.5");
-  const int tracked = train(peers, world, "momentum_tracking",
-                            {.algorithm = gossamer::AlgorithmChoice(kMomentumTracking, options),
-                             .topology = tournament,
-                             .codec = &kCut16,
-                             .optimizer = gossamer::make_rule_optimizer(BoundedRule()),
-                             .schedule = schedule});
+  const int tracked =
+      train(peers, world, "momentum_tracking",
+            {.exchange = {.algorithm = gossamer::AlgorithmChoice(kMomentumTracking, options),
+                          .topology = tournament,
+                          .codec = &kCut16},
+             .optimizer = gossamer::make_rule_optimizer(BoundedRule()),
+             .schedule = schedule});
   const int mixed = train(peers, world, "gossip",
-                          {.topology = tournament,
-                           .codec = &kCut16,
+                          {.exchange = {.topology = tournament, .codec = &kCut16},
                            .optimizer = gossamer::make_optimizer("sgd"),
                            .schedule = schedule});
   return tracked + mixed;

@@ -99,7 +99,7 @@ Values train(const Case& c, bool reloads, std::int64_t bucket_bytes) {
         model->pipeline().visit(second);
         EXPECT_EQ(state.blocks, again.blocks);
         problem.bucket_bytes = bucket_bytes;
-        if (!c.codec_after.empty()) config.codec = find_codec(c.codec_after);
+        if (!c.codec_after.empty()) config.exchange.codec = find_codec(c.codec_after);
         model = std::unique_ptr<ToyModel>(
             new ToyModel(model_of(problem, device.communicator(), config)));
         Loader loader(state);

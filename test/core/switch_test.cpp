@@ -53,8 +53,7 @@ struct Case {
   [[nodiscard]] Pipeline::Config config(std::size_t p, Stream* stream) const {
     Pipeline::Config config = config_of(problem);
     const AlgorithmSwitch wanted = phase(p);
-    config.algorithm = wanted.algorithm;
-    config.topology = wanted.topology;
+    config.exchange = wanted.after(config.exchange);
     config.optimizer = make_optimizer(optimizer, Options::parse(optimizer_options));
     config.stream = stream;
     return config;

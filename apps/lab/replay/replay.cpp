@@ -62,8 +62,7 @@ class RankReplay {
       gradients = {.clip_mode = ClipMode::kPerBucket, .clip_norm = recorded.clip_norm};
     }
     return {
-        .algorithm = "gossip",
-        .topology = recorded.topology,
+        .exchange = {.algorithm = "gossip", .topology = recorded.topology},
         .optimizer = make_optimizer(recorded.optimizer, Options::parse(recorded.optimizer_options)),
         .schedule = recorded.schedule,
         .gradients = gradients,

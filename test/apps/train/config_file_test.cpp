@@ -184,7 +184,8 @@ TEST(ConfigFile, ReadsTopologiesMadeOfOthers) {
   const RunConfig config = read_text(
       "topology:\n  phases:\n    - {until: 10, topology: complete}\n    - topology:\n"
       "        alternate: [ring, {name: base-k, k: 2}]\n");
-  EXPECT_EQ(config.topology->name(), "phases [complete, alternate [ring, base-k] from 10]");
+  EXPECT_EQ(config.exchange.topology->name(),
+            "phases [complete, alternate [ring, base-k] from 10]");
   // What is written into the run's folder reads back as the same run.
   EXPECT_EQ(read_text(to_yaml(config.resolved)).resolved, config.resolved);
   EXPECT_EQ(read_text("", {"topology={alternate: [ring, complete]}"}).topology->period(), 4);

@@ -354,7 +354,7 @@ TEST(Replan, ChangesNoBitForAnyAlgorithm) {
 
 AlgorithmSwitch switch_to(const Scenario& scenario) {
   const DataParallelOptions options = scenario.options();
-  return {.algorithm = options.algorithm, .topology = options.topology};
+  return {.algorithm = options.exchange.algorithm, .topology = options.exchange.topology};
 }
 
 TEST(SwitchTo, GoesOnWithEveryAlgorithm) {

@@ -1,6 +1,6 @@
 // gossamer plan
 
-#include "apps/lab/plan/plan.hpp"
+#include "apps/plan/plan.hpp"
 
 #include <algorithm>
 #include <iostream>

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands/commands.hpp"
-#include "apps/lab/simulate/simulation.hpp"
+#include "apps/simulate/simulation.hpp"
 #include "apps/train/json.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"

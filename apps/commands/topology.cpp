@@ -9,8 +9,8 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/list.hpp"
-#include "apps/lab/topology_plot.hpp"
-#include "apps/lab/topology_report.hpp"
+#include "apps/topology/topology_plot.hpp"
+#include "apps/topology/topology_report.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"

@@ -11,8 +11,8 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/timeline_options.hpp"
-#include "apps/lab/report/report.hpp"
-#include "apps/lab/topology_report.hpp"
+#include "apps/report/report.hpp"
+#include "apps/topology/topology_report.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/environment.hpp"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <sstream>
 
 #include "base/error.hpp"
@@ -66,6 +67,7 @@ struct Options::Shared {
   /// Mappings that as_named() has made from scalars. A deque, so that their addresses never change.
   std::deque<YamlNode> made;
   std::vector<ResolvedValue> resolved;
+  std::map<std::type_index, AnyRows> rows;
 };
 
 struct Options::Level {
@@ -180,6 +182,13 @@ void Options::record(std::string_view key, std::string value) const {
     return;
   }
   resolved.push_back({full, std::move(value)});
+}
+
+void Options::keep_rows(std::type_index type, AnyRows rows) const { shared_->rows[type] = rows; }
+
+Options::AnyRows Options::kept_rows(std::type_index type) const {
+  const auto found = shared_->rows.find(type);
+  return found == shared_->rows.end() ? AnyRows() : found->second;
 }
 
 std::int64_t Options::integer(std::string_view key, const IntegerRule& rule) const {

@@ -1,12 +1,17 @@
 #pragma once
 // Look-ups that all registries share. A registry is a plain table: a constexpr array of rows that
-// have a `name`. Names match in either spelling, `-` or `_`, and in any case.
+// have a `name`. Names match in either spelling, `-` or `_`, and in any case. A configuration may
+// bring rows of a user's own along (Options::take_along()); they stand behind those of the table.
 
+#include <array>
+#include <ranges>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/options.hpp"
 #include "base/text.hpp"
 
 namespace gossamer {
@@ -17,6 +22,12 @@ struct NamedValue {
   std::string_view name;
   T value;
 };
+
+/// A table, and behind it the rows that a configuration brings along.
+template <class Row>
+auto rows_for(const Options& options, std::span<const Row> table) {
+  return std::array{table, options.rows_along<Row>()} | std::views::join;
+}
 
 template <class Table>
 std::vector<std::string> names_of(const Table& table) {

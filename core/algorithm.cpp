@@ -10,7 +10,9 @@
 
 namespace gossamer {
 
-std::vector<std::string> algorithm_names() { return names_of(algorithm_table()); }
+std::vector<std::string> algorithm_names(const Options& options) {
+  return names_of(rows_for(options, algorithm_table()));
+}
 
 namespace {
 
@@ -110,7 +112,7 @@ void AlgorithmChoice::check(const AlgorithmSetting& setting) const {
 }
 
 AlgorithmChoice::AlgorithmChoice(std::string_view name, const Options& options)
-    : AlgorithmChoice(row_of(algorithm_table(), "algorithm", name), options) {}
+    : AlgorithmChoice(row_of(rows_for(options, algorithm_table()), "algorithm", name), options) {}
 
 AlgorithmChoice::AlgorithmChoice(const AlgorithmEntry& entry, const Options& options)
     : entry_(&entry), factory_(entry_->read(options)), text_(entry_->name) {
@@ -129,7 +131,7 @@ AlgorithmChoice read_algorithm(const Options& root, std::string_view fallback) {
   for (const char* const key : {"phases", "consensus_control"}) {
     if (section.has(key)) section.fail(key, "only gossamer train follows this; give a name alone");
   }
-  return {section.choice("name", algorithm_names(), std::string(fallback)), section};
+  return {section.choice("name", algorithm_names(section), std::string(fallback)), section};
 }
 
 }  // namespace gossamer

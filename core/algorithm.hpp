@@ -217,7 +217,8 @@ struct AlgorithmEntry {
 };
 
 std::span<const AlgorithmEntry> algorithm_table();
-std::vector<std::string> algorithm_names();
+/// Also those that `options` bring along.
+std::vector<std::string> algorithm_names(const Options& options = Options());
 
 /// An algorithm with its options: `gossip`, or {"allreduce", Options::parse("delay: 1")}.
 class AlgorithmChoice {

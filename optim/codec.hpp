@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/options.hpp"
 #include "base/types.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/simd.hpp"
@@ -170,11 +171,12 @@ struct CodecEntry {
 };
 
 std::span<const CodecEntry> codec_table();
-std::vector<std::string> codec_names();
+/// Also those that `options` bring along.
+std::vector<std::string> codec_names(const Options& options = Options());
 /// Not in the table: an encoded block has the bytes of the block. With it a pass copies the
 /// parameters for others to read (Coding::encodes). Such a block is never decoded.
 const Codec& plain_codec(DType dtype);
 /// Null for `fp32`, which sends blocks as they are. Throws ConfigError for an unknown name.
-const Codec* find_codec(std::string_view name);
+const Codec* find_codec(std::string_view name, const Options& options = Options());
 
 }  // namespace gossamer

@@ -107,14 +107,14 @@ constexpr std::array kOptimizers = {
 };
 
 std::unique_ptr<Optimizer> make_extra(const Options& options) {
+  const auto rows = rows_for(options, optimizer_table());
   std::vector<std::string> names;
-  for (const OptimizerEntry& entry : kOptimizers) {
+  for (const OptimizerEntry& entry : rows) {
     if (entry.make_in_extra != nullptr) names.emplace_back(entry.name);
   }
   const Options inner = options.read(kInnerRule);
-  return row_of(kOptimizers, "optimizer",
-                inner.choice("name", names, std::string(*kInnerRule.rule.fallback)))
-      .make_in_extra(inner);
+  const std::string name = inner.choice("name", names, std::string(*kInnerRule.rule.fallback));
+  return row_of(rows, "optimizer", name).make_in_extra(inner);
 }
 
 constexpr std::array kSchedules = {
@@ -130,10 +130,12 @@ constexpr std::array kSchedules = {
 }  // namespace
 
 std::span<const OptimizerEntry> optimizer_table() { return kOptimizers; }
-std::vector<std::string> optimizer_names() { return names_of(kOptimizers); }
+std::vector<std::string> optimizer_names(const Options& options) {
+  return names_of(rows_for(options, optimizer_table()));
+}
 
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& options) {
-  return row_of(kOptimizers, "optimizer", name).make(options);
+  return row_of(rows_for(options, optimizer_table()), "optimizer", name).make(options);
 }
 
 std::unique_ptr<Optimizer> make_tracker() { return make_rule_optimizer(TrackerRule{}); }

@@ -171,9 +171,9 @@ constexpr std::array kWrappers = {
   throw ConfigError(what);
 }
 
-std::vector<std::string> fitting_names(const World& world) {
+std::vector<std::string> fitting_names(const World& world, const Options& options) {
   std::vector<std::string> names;
-  for (const TopologyEntry& entry : kTable) {
+  for (const TopologyEntry& entry : rows_for(options, topology_table())) {
     if (entry.fits(world) && !entry.needs_options) names.emplace_back(entry.name);
   }
   return names;
@@ -206,7 +206,8 @@ std::vector<int> nearest_sizes(const TopologyEntry& entry, const World& world) {
                             world.node_size, " on each node. It works for ", entry.sizes);
   const std::vector<int> sizes = nearest_sizes(entry, world);
   if (!sizes.empty()) what += concat("; the nearest: ", join(sizes, " and "), " ranks");
-  what += concat(". Topologies that fit this world: ", join(fitting_names(world), ", "), ".");
+  what +=
+      concat(". Topologies that fit this world: ", join(fitting_names(world, options), ", "), ".");
   refuse(options, what);
 }
 
@@ -216,12 +217,15 @@ std::span<const TopologyEntry> topology_table() { return kTable; }
 
 std::span<const WrapperEntry> wrapper_table() { return kWrappers; }
 
-std::vector<std::string> topology_names() { return names_of(kTable); }
+std::vector<std::string> topology_names(const Options& options) {
+  return names_of(rows_for(options, topology_table()));
+}
 
 std::unique_ptr<Topology> make_topology(std::string_view name, const World& world,
                                         const Options& options) {
-  const TopologyEntry* entry = find_row(kTable, name);
-  if (entry == nullptr) refuse(options, unknown_name(kTable, "topology", name));
+  const auto rows = rows_for(options, topology_table());
+  const TopologyEntry* entry = find_row(rows, name);
+  if (entry == nullptr) refuse(options, unknown_name(rows, "topology", name));
   if (world.size < 1 || world.node_size < 1) {
     throw ConfigError(concat("A world of ", world.size, " ranks with ", world.node_size,
                              " on each node is impossible; there must be at least one of each."));
@@ -256,7 +260,7 @@ std::unique_ptr<Topology> read_part(const Options& section, const World& world,
                                   join(names_of(kWrappers), ", ")));
   }
   if (wrapper != nullptr) return wrapper->make(world, section);
-  return make_topology(section.choice("name", topology_names(), fallback), world, section);
+  return make_topology(section.choice("name", topology_names(section), fallback), world, section);
 }
 
 }  // namespace gossamer

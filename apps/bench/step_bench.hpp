@@ -22,7 +22,7 @@ namespace gossamer::apps {
 class StepEngine {
  public:
   /// `text` is a name, or a section: `{name: allreduce, delay: 1}`. Throws ConfigError.
-  explicit StepEngine(std::string_view text);
+  explicit StepEngine(std::string_view text, const PlugIns& own = {});
 
   /// As written by the user.
   [[nodiscard]] const std::string& text() const { return text_; }
@@ -39,10 +39,12 @@ class StepEngine {
 };
 
 /// Reads engines with commas between them. Throws ConfigError.
-std::vector<StepEngine> read_step_engines(std::string_view text);
+std::vector<StepEngine> read_step_engines(std::string_view text, const PlugIns& own = {});
 
 struct StepBenchOptions {
   std::vector<StepEngine> engines = read_step_engines("gossip");
+  /// Names may mean these rows, too.
+  PlugIns own = {};
   std::string model = "mlp";
   /// A name, or a section as in a configuration: `{name: from-file, path: graph.yaml}`.
   std::string topology = "ring";

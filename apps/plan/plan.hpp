@@ -18,6 +18,7 @@
 
 #include "apps/plan/iteration_model.hpp"
 #include "core/algorithm.hpp"
+#include "core/plug_ins.hpp"
 #include "optim/codec.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/spectrum.hpp"
@@ -52,6 +53,8 @@ struct PlanOptions {
   const Codec* codec = nullptr;
   /// The optimizer of `algorithms`, which may need its states; null: AdamW.
   std::shared_ptr<const Optimizer> optimizer = {};
+  /// Names may mean these rows, too. The plan has a row for each of these topologies that fits.
+  PlugIns own = {};
 };
 
 struct PlanRow {

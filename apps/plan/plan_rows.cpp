@@ -105,9 +105,10 @@ std::optional<RoundCount> rounds_to_target(const Topology& topology, int world_s
 
 /// The topology of a variant, read as training will read it.
 std::shared_ptr<const Topology> topology_of(const Variant& variant, const std::string& yaml,
-                                            World world) {
+                                            const PlanOptions& options) {
+  World world = options.model.world;
   if (variant.local_size > 0) world.node_size = variant.local_size;
-  const Options root(parse_yaml(yaml, "plan"));
+  const Options root = options.own.options(parse_yaml(yaml, "plan"));
   return read_topology(root.section("topology"), world);
 }
 
@@ -126,7 +127,7 @@ void set_rounds(PlanRow& row, const std::optional<RoundCount>& rounds) {
 
 PlanRow gossip_row(const PlanOptions& options, const Variant& variant) {
   const std::string yaml = yaml_of("gossip", nullptr, &variant);
-  const auto topology = topology_of(variant, yaml, options.model.world);
+  const auto topology = topology_of(variant, yaml, options);
   const StepModel model = model_of(options, topology->period().value_or(1), variant.whole_periods);
   PlanRow row{.yaml = yaml, .label = label_of(variant), .step = predict_gossip(model, *topology)};
   set_rounds(row, rounds_to_target(*topology, model.world.size, options.target));
@@ -181,11 +182,14 @@ void add_region_variants(const StepModel& model, std::vector<Variant>& variants)
 }
 
 /// The topologies that fit the world.
-std::vector<Variant> variants_for(const StepModel& model) {
+std::vector<Variant> variants_for(const PlanOptions& options) {
+  const StepModel& model = options.model;
   std::vector<Variant> variants;
-  for (const TopologyEntry& entry : topology_table()) {
-    if (entry.needs_options || !entry.fits(model.world)) continue;
-    variants.push_back({.name = std::string(entry.name)});
+  for (const auto& table : {topology_table(), options.own.topologies}) {
+    for (const TopologyEntry& entry : table) {
+      if (entry.needs_options || !entry.fits(model.world)) continue;
+      variants.push_back({.name = std::string(entry.name)});
+    }
   }
   for (const auto& [name, option] :
        {std::pair("base-k", "k: 3"), std::pair("hierarchical", "leaders: one-peer-exp"),
@@ -241,8 +245,8 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
   // By the size of a node.
   std::map<int, ExchangeSchedule> schedules;
   std::string reason = "no topology fits";
-  for (const Variant& variant : variants_for(options.model)) {
-    const auto topology = topology_of(variant, yaml_of(choice, options.codec, &variant), world);
+  for (const Variant& variant : variants_for(options)) {
+    const auto topology = topology_of(variant, yaml_of(choice, options.codec, &variant), options);
     const std::string why = choice.why_not(
         {.topology = topology.get(), .codec = options.codec, .optimizer = &optimizer});
     if (!why.empty()) {
@@ -273,7 +277,7 @@ std::vector<PlanRow> plan_rows(const PlanOptions& options) {
   std::vector<PlanRow> rows;
   if (options.algorithms.empty() && options.codec == nullptr) {
     rows.push_back(all_reduce_row(options));
-    for (const Variant& variant : variants_for(options.model)) {
+    for (const Variant& variant : variants_for(options)) {
       rows.push_back(gossip_row(options, variant));
     }
   } else {

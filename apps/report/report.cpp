@@ -235,7 +235,7 @@ std::string topology_file_of(const RunRecord& run) {
 }
 
 /// A drawing of the rounds; a sentence if there is none.
-std::string topology_of(const RunRecord& run) {
+std::string topology_of(const RunRecord& run, const PlugIns& own) {
   constexpr double kMostDrawn = 512.0;
   const double size = number_in(run.environment, "world_size");
   if (!(size >= 2.0 && size <= kMostDrawn) || run.value("topology.name").empty()) return "";
@@ -252,7 +252,7 @@ std::string topology_of(const RunRecord& run) {
       throw ConfigError("it is no regular file");
     }
     const TemporaryFile file(".svg");
-    const Options config(read_yaml_file(run.path + "/config.yaml"));
+    const Options config = own.options(read_yaml_file(run.path + "/config.yaml"));
     plot_topology(*read_topology(config.section("topology"), world, "ring"), world, file.path());
     std::ifstream drawing(file.path(), std::ios::binary);
     const std::string svg(std::istreambuf_iterator<char>(drawing), {});
@@ -315,7 +315,8 @@ std::string environment_of(const RunRecord& run) {
   return html + "</table>\n";
 }
 
-std::string for_each(const Runs& runs, std::string (*part)(const RunRecord&)) {
+template <class Part>
+std::string for_each(const Runs& runs, const Part& part) {
   std::string html;
   for (const RunRecord& run : runs) html += part(run);
   return html;
@@ -323,7 +324,7 @@ std::string for_each(const Runs& runs, std::string (*part)(const RunRecord&)) {
 
 }  // namespace
 
-std::string html_report(const Runs& runs) {
+std::string html_report(const Runs& runs, const PlugIns& own) {
   std::vector<std::string> names;
   for (const RunRecord& run : runs) names.push_back(run.name);
   const std::string title = escaped(join(names, ", "));
@@ -332,7 +333,8 @@ std::string html_report(const Runs& runs) {
                 summary_table(runs), faults_of(runs), "<h2>Curves</h2>\n", charts_of(runs),
                 "<h2>Ranks</h2>\n<div class=\"charts\">\n", for_each(runs, time_of_ranks),
                 for_each(runs, rank_charts), "</div>\n", for_each(runs, timeline_of),
-                "<h2>Topology</h2>\n<div class=\"topology\">", for_each(runs, topology_of),
+                "<h2>Topology</h2>\n<div class=\"topology\">",
+                for_each(runs, [&own](const RunRecord& run) { return topology_of(run, own); }),
                 "</div>\n", configuration_of(runs), "<h2>Versions and machines</h2>\n",
                 for_each(runs, environment_of), "</body></html>\n");
 }

@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "apps/report/run_record.hpp"
+#include "core/plug_ins.hpp"
 
 namespace gossamer::apps {
 
 /// A page about one run, or a comparison of several.
-std::string html_report(const std::vector<RunRecord>& runs);
+/// `own`: rows that the runs' configurations may name, too.
+std::string html_report(const std::vector<RunRecord>& runs, const PlugIns& own = {});
 /// One line for each record of each run. Columns are the numbers of all records; a record that
 /// lacks one has an empty field.
 std::string csv_report(const std::vector<RunRecord>& runs);

@@ -26,7 +26,7 @@ void read_training(const Options& options, SimulationConfig& config) {
   const std::string reason = config.algorithm.why_not({.topology = config.topology.get()});
   if (!reason.empty()) options.fail("algorithm", reason);
   const Options optimizer = options.named_section("optimizer");
-  const std::string name = optimizer.choice("name", optimizer_names(), "sgd");
+  const std::string name = optimizer.choice("name", optimizer_names(optimizer), "sgd");
   config.lr = optimizer.number("lr", {.fallback = 0.05, .min = 0.0});
   config.weight_decay = optimizer.number("weight_decay", {.fallback = 0.0, .min = 0.0});
   config.optimizer = make_optimizer(name, optimizer);
@@ -207,7 +207,7 @@ SimulationConfig read_simulation(const Options& options) {
   config.rounds = options.integer("rounds", {.fallback = 1000, .min = 1, .max = 100'000'000});
   config.dim = options.integer("dim", {.fallback = 64, .min = 1, .max = std::int64_t{1} << 30});
   config.seed = static_cast<std::uint64_t>(options.integer("seed", {.fallback = 0, .min = 0}));
-  config.codec = find_codec(options.choice("codec", codec_names(), "fp32"));
+  config.codec = find_codec(options.choice("codec", codec_names(options), "fp32"), options);
   check_memory(options, config);
   config.topology = read_topology(options.named_section("topology"), config.world, "ring");
   if (config.trains) {

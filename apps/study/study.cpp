@@ -121,30 +121,28 @@ std::optional<std::string> difference_of_finished(const std::string& folder,
 
 /// Options over the sections of a run, below the key `base`, so that errors name keys as the
 /// study's file has them.
-Options as_base(const YamlNode& tree) {
+Options as_base(const YamlNode& tree, const PlugIns& own) {
   YamlNode root{.kind = YamlNode::Kind::kMapping, .where = tree.where};
   root.entries.push_back({{"base", tree.where}, tree});
-  return Options(root).section("base");
+  return own.options(root).section("base");
 }
 
 /// The study's file, or the error of reading it. Errors are thrown later, because all ranks must
 /// leave together.
 struct Source {
-  std::string config_path;
   StudyConfig config;
   std::optional<ConfigError> error;
   LaunchConfig launch;
 };
 
-Source read_source(const std::string& config_path, const std::vector<std::string>& overrides) {
+Source read_source(const StudyRequest& request) {
   Source source;
-  source.config_path = config_path;
   source.launch.backend = default_backend();
   try {
-    YamlNode tree = read_yaml_file(config_path);
-    for (const std::string& text : overrides) apply_override(tree, text);
-    source.config = read_study_config(tree, config_path);
-    source.launch = read_launch_config(as_base(source.config.base));
+    YamlNode tree = read_yaml_file(request.config_path);
+    for (const std::string& text : request.overrides) apply_override(tree, text);
+    source.config = read_study_config(tree, request.config_path, request.own);
+    source.launch = read_launch_config(as_base(source.config.base, request.own));
     if (source.launch.backend == "threads") {
       source.launch.options.num_ranks = source.config.workers;
     }
@@ -160,12 +158,9 @@ class StudyRank {
   struct Shared {
     const Source& source;
     SharedData& data;
-    /// May be null.
-    const StopSignals* stop;
+    const StudyRequest& request;
     /// Written by rank 0.
     StudyOutcome& outcome;
-    /// Finished runs of other values are replaced.
-    bool overwrite = false;
   };
 
   StudyRank(Communicator& communicator, const World& world, const Shared& shared)
@@ -191,7 +186,8 @@ class StudyRank {
 
  private:
   [[nodiscard]] RunConfig read(const StudyRun& run) const {
-    return read_run_config(Options(run.tree), world_, shared_.source.config_path);
+    return read_run_config(shared_.request.own.options(run.tree), world_,
+                           shared_.request.config_path);
   }
 
   /// Checks all runs before the first one starts.
@@ -207,8 +203,8 @@ class StudyRank {
                                  ", or mpirun -n ", config.workers));
       }
       for (const StudyRun& run : config.runs) {
-        const RunConfig checked =
-            read_run_config(as_base(run.tree), world_, shared_.source.config_path);
+        const RunConfig checked = read_run_config(as_base(run.tree, shared_.request.own), world_,
+                                                  shared_.request.config_path);
         lines.push_back(lines_of(checked.resolved));
         level_ = checked.log_level;
         mode_ = checked.progress;
@@ -227,7 +223,7 @@ class StudyRank {
       const auto difference =
           difference_of_finished(folder_of(run), read(run).resolved, world_.size);
       if (!difference || difference->empty()) return difference.has_value();
-      if (shared_.overwrite) return false;
+      if (shared_.request.overwrite) return false;
       throw CheckpointError(concat(folder_of(run), " holds a finished run of other values: ",
                                    *difference, ". To keep it, type study.output_dir=PATH; to ",
                                    "replace all such runs of the study, type --overwrite"));
@@ -269,7 +265,7 @@ class StudyRank {
                                 [this](const ProgressState& state) {
                                   if (progress_) progress_->show(state);
                                 },
-                            .stop = shared_.stop});
+                            .stop = shared_.request.stop});
       trainer.run(folder.get());
     } catch (const std::exception& error) {
       if (progress_) {
@@ -319,9 +315,8 @@ class StudyRank {
 
 }  // namespace
 
-StudyOutcome run_study(const std::string& config_path, const std::vector<std::string>& overrides,
-                       const StopSignals* stop, bool overwrite) {
-  const Source source = read_source(config_path, overrides);
+StudyOutcome run_study(const StudyRequest& request) {
+  const Source source = read_source(request);
   StudyOutcome outcome;
   outcome.folder = source.config.output_dir;
   SharedData data;
@@ -329,7 +324,7 @@ StudyOutcome run_study(const std::string& config_path, const std::vector<std::st
       launch(source.launch.backend, source.launch.options,
              [&](Communicator& communicator, const World& world) {
                return leaving_together(world, [&] {
-                 StudyRank(communicator, world, {source, data, stop, outcome, overwrite}).run();
+                 StudyRank(communicator, world, {source, data, request, outcome}).run();
                  return static_cast<int>(ExitCode::kDone);
                });
              });

@@ -14,6 +14,7 @@
 
 #include "apps/study/study_table.hpp"
 #include "apps/train/stop_signals.hpp"
+#include "core/plug_ins.hpp"
 
 namespace gossamer::apps {
 
@@ -26,11 +27,20 @@ struct StudyOutcome {
   std::int64_t num_kept = 0;
 };
 
-/// Starts the ranks (worker threads, or what mpirun has started) and runs the study of a file with
-/// `key.sub=value` replacements to its end. Errors are said once, and become the exit code. A run
-/// that fails ends the study, and so does a signal that `stop` has caught. A finished run of other
-/// values is refused before the first run starts; with `overwrite` it is replaced.
-StudyOutcome run_study(const std::string& config_path, const std::vector<std::string>& overrides,
-                       const StopSignals* stop = nullptr, bool overwrite = false);
+struct StudyRequest {
+  std::string config_path;
+  /// `key.sub=value` replacements.
+  std::vector<std::string> overrides = {};
+  /// A signal that it has caught ends the study; may be null.
+  const StopSignals* stop = nullptr;
+  /// A finished run of other values is replaced. Otherwise it is refused before the first run
+  /// starts.
+  bool overwrite = false;
+  PlugIns own = {};
+};
+
+/// Starts the ranks (worker threads, or what mpirun has started) and runs the study to its end.
+/// Errors are said once, and become the exit code. A run that fails ends the study.
+StudyOutcome run_study(const StudyRequest& request);
 
 }  // namespace gossamer::apps

@@ -227,16 +227,17 @@ struct Setup {
 };
 
 /// The algorithm that an item names, or null.
-const AlgorithmEntry* algorithm_of(const YamlNode& item) {
+const AlgorithmEntry* algorithm_of(const YamlNode& item, const PlugIns& own) {
   const YamlNode* name = item.kind == Kind::kMapping ? item.find("name") : &item;
   if (name == nullptr || name->kind != Kind::kScalar) return nullptr;
   // A frequent spelling.
   if (canonical_name(name->scalar) == "all-reduce") return find_row(algorithm_table(), "allreduce");
+  if (const AlgorithmEntry* row = find_row(own.algorithms, name->scalar)) return row;
   return find_row(algorithm_table(), name->scalar);
 }
 
 /// Combines every algorithm that takes a codec with every codec of the study. The others run once.
-std::vector<Setup> with_codecs(const YamlNode& study, const YamlNode& base,
+std::vector<Setup> with_codecs(const YamlNode& study, const YamlNode& base, const PlugIns& own,
                                const std::vector<Setup>& plain) {
   if (study.find("codecs") == nullptr) return plain;
   const YamlNode* comm = base.find("comm");
@@ -247,7 +248,7 @@ std::vector<Setup> with_codecs(const YamlNode& study, const YamlNode& base,
   const std::vector<Item> codecs = read_named(study, "codecs");
   std::vector<Setup> setups;
   for (const Setup& setup : plain) {
-    const AlgorithmEntry* entry = algorithm_of(setup.algorithm);
+    const AlgorithmEntry* entry = algorithm_of(setup.algorithm, own);
     if (entry != nullptr && !entry->takes_codec) {
       setups.push_back(setup);
       continue;
@@ -264,7 +265,7 @@ std::vector<Setup> with_codecs(const YamlNode& study, const YamlNode& base,
 
 /// Combines every algorithm that needs a topology with every topology. Without `algorithms` the
 /// only one is gossip. An algorithm that needs no topology may also be listed among the topologies.
-std::vector<Setup> read_setups(const YamlNode& study, const YamlNode& base) {
+std::vector<Setup> read_setups(const YamlNode& study, const YamlNode& base, const PlugIns& own) {
   const std::vector<Item> topologies = read_named(study, "topologies");
   const bool has_algorithms = study.find("algorithms") != nullptr;
   const std::vector<Item> algorithms =
@@ -272,14 +273,14 @@ std::vector<Setup> read_setups(const YamlNode& study, const YamlNode& base) {
                      : std::vector<Item>{{"gossip", text_node("gossip", study.where)}};
   std::vector<Setup> setups;
   for (const Item& item : topologies) {
-    const AlgorithmEntry* alone = algorithm_of(item.node);
+    const AlgorithmEntry* alone = algorithm_of(item.node, own);
     if (alone != nullptr && !alone->needs_topology()) {
       setups.push_back(
           {.label = item.label, .algorithm = text_node(std::string(alone->name), item.node.where)});
       continue;
     }
     for (const Item& algorithm : algorithms) {
-      const AlgorithmEntry* entry = algorithm_of(algorithm.node);
+      const AlgorithmEntry* entry = algorithm_of(algorithm.node, own);
       if (entry != nullptr && !entry->needs_topology()) continue;
       const std::string label =
           has_algorithms ? concat(algorithm.label, "-on-", item.label) : item.label;
@@ -287,12 +288,12 @@ std::vector<Setup> read_setups(const YamlNode& study, const YamlNode& base) {
     }
   }
   for (const Item& algorithm : algorithms) {
-    const AlgorithmEntry* entry = algorithm_of(algorithm.node);
+    const AlgorithmEntry* entry = algorithm_of(algorithm.node, own);
     if (entry != nullptr && !entry->needs_topology()) {
       setups.push_back({.label = algorithm.label, .algorithm = algorithm.node});
     }
   }
-  std::vector<Setup> all = with_codecs(study, base, setups);
+  std::vector<Setup> all = with_codecs(study, base, own, setups);
   std::vector<Item> labels;
   for (const Setup& setup : all) labels.push_back({setup.label, setup.algorithm});
   check_distinct(labels, "algorithms");
@@ -332,9 +333,9 @@ YamlNode shared_tree(const YamlNode& study, const YamlNode& base) {
   return tree;
 }
 
-void expand(const YamlNode& study, StudyConfig& config) {
+void expand(const YamlNode& study, const PlugIns& own, StudyConfig& config) {
   const YamlNode shared = shared_tree(study, config.base);
-  const std::vector<Setup> setups = read_setups(study, config.base);
+  const std::vector<Setup> setups = read_setups(study, config.base, own);
   const std::vector<Item> optimizers = read_named(study, "optimizers");
   const std::vector<Heterogeneity> mixtures = read_heterogeneity(study);
   for (const Seed& seed : read_seeds(study)) {
@@ -367,7 +368,8 @@ std::string heterogeneity_label(const std::optional<double>& dirichlet_alpha) {
   return dirichlet_alpha ? concat("alpha", shortest(*dirichlet_alpha)) : "even";
 }
 
-StudyConfig read_study_config(const YamlNode& root, const std::string& config_path) {
+StudyConfig read_study_config(const YamlNode& root, const std::string& config_path,
+                              const PlugIns& own) {
   const Options options(root);
   reject_unknown_keys(root, "", kRootKeys);
   const Options section = options.section("study");
@@ -388,7 +390,7 @@ StudyConfig read_study_config(const YamlNode& root, const std::string& config_pa
   if (config.output_dir.empty()) {
     section.fail("output_dir", "is empty, allowed: the path of a folder");
   }
-  expand(study, config);
+  expand(study, own, config);
   return config;
 }
 

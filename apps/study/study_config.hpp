@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/yaml.hpp"
+#include "core/plug_ins.hpp"
 
 namespace gossamer::apps {
 
@@ -54,8 +55,10 @@ struct StudyConfig {
 inline constexpr int kMaxStudyWorkers = 32;
 
 /// The name of the file `config_path` names the study if study.output_dir is not given. Throws
-/// ConfigError. read_run_config() checks the runs' own sections later.
-StudyConfig read_study_config(const YamlNode& root, const std::string& config_path);
+/// ConfigError. `own`: algorithms that the study may name, too. read_run_config() checks the runs'
+/// own sections later.
+StudyConfig read_study_config(const YamlNode& root, const std::string& config_path,
+                              const PlugIns& own = {});
 
 /// `even` or `alpha0.5`.
 std::string heterogeneity_label(const std::optional<double>& dirichlet_alpha);

@@ -37,7 +37,7 @@ std::optional<ConsensusControl> read_control(const Options& options,
 RunPhase read_algorithm_of(const Options& section, const std::optional<std::string>& fallback,
                            const World& world) {
   RunPhase phase;
-  phase.method.algorithm = {section.choice("name", algorithm_names(), fallback), section};
+  phase.method.algorithm = {section.choice("name", algorithm_names(section), fallback), section};
   phase.control = read_control(section, phase.method.algorithm, world);
   return phase;
 }

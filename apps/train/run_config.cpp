@@ -111,7 +111,7 @@ void take_launch_config(const Options& root, RunConfig& config) {
 /// Needs the phases.
 void read_optimizer(const Options& root, RunConfig& config) {
   const Options optimizer = root.section("optimizer");
-  const std::string name = optimizer.choice("name", optimizer_names(), "accum_adamw");
+  const std::string name = optimizer.choice("name", optimizer_names(optimizer), "accum_adamw");
   config.lr = optimizer.number("lr", {.fallback = 1e-3, .min = 0.0});
   config.weight_decay = optimizer.number("weight_decay", {.fallback = 0.0, .min = 0.0});
   config.decay_bias_and_norm = optimizer.flag("decay_bias_and_norm", false);
@@ -243,7 +243,7 @@ LaunchConfig read_launch_config(const Options& root) {
   }
   config.options.timeout_s = comm.read(kTimeout);
   config.options.node_size = static_cast<int>(comm.read(kLocalSize));
-  config.codec = find_codec(comm.choice("codec", codec_names(), "fp32"));
+  config.codec = find_codec(comm.choice("codec", codec_names(comm), "fp32"), comm);
   config.shares_memory = comm.flag("shared_memory", true);
   const Options log = root.section("log");
   config.options.log_level = log_level(log.choice("level", log_level_names(), "info"));

@@ -40,7 +40,9 @@ class StudyTest : public testing::Test {
 
   StudyOutcome run(std::vector<std::string> overrides = {}, bool overwrite = false) {
     overrides.push_back("study.output_dir=" + folder_.file("out"));
-    return run_study(folder_.file("study.yaml"), overrides, nullptr, overwrite);
+    return run_study({.config_path = folder_.file("study.yaml"),
+                      .overrides = overrides,
+                      .overwrite = overwrite});
   }
   /// A file of a run.
   [[nodiscard]] std::string file(const std::string& name, const std::string& what) const {

@@ -1,10 +1,10 @@
-#include "apps/version.hpp"
+#include "apps/program/version.hpp"
 
 #include <string_view>
 
 #include <torch/version.h>
 
-#include "apps/allocator.hpp"
+#include "apps/program/allocator.hpp"
 #include "base/text.hpp"
 #ifdef GOSSAMER_HAVE_MPI
 #include "comm/mpi_check.hpp"

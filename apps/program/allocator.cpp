@@ -1,4 +1,4 @@
-#include "apps/allocator.hpp"
+#include "apps/program/allocator.hpp"
 
 #if defined(GOSSAMER_HAVE_JEMALLOC)
 #include <jemalloc/jemalloc.h>

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <sstream>
 
 #include "base/error.hpp"
@@ -18,27 +19,6 @@ template <class T>
 bool parse_signed(std::string_view text, T& value) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   return parse_whole(text, value);
-}
-
-std::string describe(const IntegerRule& rule) {
-  using Limits = std::numeric_limits<std::int64_t>;
-  const bool low = rule.min != Limits::min();
-  const bool high = rule.max != Limits::max();
-  if (low && high) return concat("an integer from ", rule.min, " to ", rule.max);
-  if (low) return concat("an integer >= ", rule.min);
-  if (high) return concat("an integer <= ", rule.max);
-  return "an integer";
-}
-
-std::string describe(const NumberRule& rule) {
-  std::string text = "a number";
-  const bool low = std::isfinite(rule.min);
-  if (low) text += concat(rule.above_min ? " > " : " >= ", shortest(rule.min));
-  if (std::isfinite(rule.max)) {
-    text += concat(low ? " and" : "", rule.below_max ? " < " : " <= ", shortest(rule.max));
-  }
-  if (!rule.word.empty()) text += concat(", or ", rule.word);
-  return text;
 }
 
 bool within(double value, const NumberRule& rule) {
@@ -87,6 +67,7 @@ struct Options::Shared {
   /// Mappings that as_named() has made from scalars. A deque, so that their addresses never change.
   std::deque<YamlNode> made;
   std::vector<ResolvedValue> resolved;
+  std::map<std::type_index, AnyRows> rows;
 };
 
 struct Options::Level {
@@ -203,6 +184,13 @@ void Options::record(std::string_view key, std::string value) const {
   resolved.push_back({full, std::move(value)});
 }
 
+void Options::keep_rows(std::type_index type, AnyRows rows) const { shared_->rows[type] = rows; }
+
+Options::AnyRows Options::kept_rows(std::type_index type) const {
+  const auto found = shared_->rows.find(type);
+  return found == shared_->rows.end() ? AnyRows() : found->second;
+}
+
 std::int64_t Options::integer(std::string_view key, const IntegerRule& rule) const {
   const YamlNode* node = look_up(key);
   if (node == nullptr && !rule.fallback) {
@@ -221,6 +209,23 @@ double Options::number(std::string_view key, const NumberRule& rule) const {
   const double value = node == nullptr ? *rule.fallback : read_number(key, *node, rule);
   record(key, shortest(value));
   return value;
+}
+
+double Options::read(const NumberOption& option, double fallback) const {
+  NumberRule rule = option.rule;
+  rule.fallback = fallback;
+  return number(option.name, rule);
+}
+
+std::string Options::read(const PathOption& option) const {
+  return file_path(option.name, std::optional<std::string>(option.rule.fallback));
+}
+
+std::string Options::read(const ChoiceOption& option) const {
+  const auto& words = option.rule.words;
+  const auto end = std::ranges::find(words, std::string_view());
+  return choice(option.name, {words.begin(), end},
+                std::optional<std::string>(option.rule.fallback));
 }
 
 std::optional<std::int64_t> Options::optional_integer(std::string_view key,

@@ -1,9 +1,9 @@
 #pragma once
 // Options is a typed view of one section of the configuration. The code that reads a key defines
-// it: the call gives the key's type, default and range. After all keys have been read,
-// reject_unknown() refuses every key of the file that no call has read. Options records every value
-// read with its dotted path. The program prints this resolved configuration, defaults included, and
-// compares it between ranks.
+// it, by an option (option.hpp) or by the call's type, default and range. After all keys have been
+// read, reject_unknown() refuses every key of the file that no call has read. Options records every
+// value read with its dotted path. The program prints this resolved configuration, defaults
+// included, and compares it between ranks.
 //
 //   Options optimizer = root.section("optimizer");
 //   double lr = optimizer.number("lr", {.fallback = 1e-3, .min = 0});
@@ -12,37 +12,22 @@
 // Errors: ConfigError, which says the place in the file, the key, what is wrong and what is
 // allowed. Copies are views of the same section. Not thread safe.
 
+#include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <typeindex>
 #include <utility>
 #include <vector>
+
+#include "base/option.hpp"
 
 namespace gossamer {
 
 struct YamlNode;
-
-/// Type and range of an integer. A key without a fallback must be given.
-struct IntegerRule {
-  std::optional<std::int64_t> fallback = std::nullopt;
-  std::int64_t min = std::numeric_limits<std::int64_t>::min();
-  std::int64_t max = std::numeric_limits<std::int64_t>::max();
-};
-
-/// Type and range of a finite number. A key without a fallback must be given.
-struct NumberRule {
-  std::optional<double> fallback = std::nullopt;
-  double min = -std::numeric_limits<double>::infinity();
-  double max = std::numeric_limits<double>::infinity();
-  /// True: the bound itself is not allowed.
-  bool above_min = false;
-  bool below_max = false;
-  /// Set by number_or(): a word that may stand in place of the number.
-  std::string_view word = {};
-};
 
 /// One resolved value: its dotted path and its value written as YAML.
 struct ResolvedValue {
@@ -59,6 +44,27 @@ class Options {
   explicit Options(YamlNode root);
   /// A section written in code: `Options::parse("accum_iter: 4")`.
   static Options parse(std::string_view yaml);
+
+  /// The value of an option, checked and recorded.
+  std::int64_t read(const IntegerOption& option) const { return integer(option.name, option.rule); }
+  double read(const NumberOption& option) const { return number(option.name, option.rule); }
+  /// `fallback` takes the place of the option's own.
+  double read(const NumberOption& option, double fallback) const;
+  bool read(const FlagOption& option) const { return flag(option.name, option.rule.fallback); }
+  std::string read(const PathOption& option) const;
+  /// In the option's spelling.
+  std::string read(const ChoiceOption& option) const;
+  std::pair<double, double> read(const NumberPairOption& option) const {
+    return number_pair(option.name, option.rule.fallback, option.rule.each);
+  }
+  std::optional<std::pair<std::int64_t, std::int64_t>> read(const RangeOption& option) const {
+    return range(option.name);
+  }
+  std::optional<std::int64_t> read(const OptionalIntegerOption& option) const {
+    return optional_integer(option.name, option.rule.rule);
+  }
+  /// The section of a thing that has a name and perhaps options.
+  Options read(const NamedOption& option) const { return named_section(option.name); }
 
   std::int64_t integer(std::string_view key, const IntegerRule& rule) const;
   double number(std::string_view key, const NumberRule& rule) const;
@@ -98,6 +104,19 @@ class Options {
   /// Throws a ConfigError about `key`, at the key's place in the file.
   [[noreturn]] void fail(std::string_view key, std::string_view what) const;
 
+  /// Names in the whole tree may mean these rows, beside those of the table of such rows. The rows
+  /// must outlive all views of the tree. See PlugIns in core/plug_ins.hpp.
+  template <class Row>
+  void take_along(std::span<const Row> rows) const {
+    keep_rows(typeid(Row), {rows.data(), rows.size()});
+  }
+  /// The rows that take_along() was given.
+  template <class Row>
+  [[nodiscard]] std::span<const Row> rows_along() const {
+    const AnyRows rows = kept_rows(typeid(Row));
+    return {static_cast<const Row*>(rows.first), rows.size};
+  }
+
   /// Throws ConfigError for the first key that no call has read, in this section and in all
   /// sections taken from it.
   void reject_unknown() const;
@@ -113,6 +132,11 @@ class Options {
   [[nodiscard]] const std::vector<ResolvedValue>& resolved() const;
 
  private:
+  /// Rows of any table.
+  struct AnyRows {
+    const void* first = nullptr;
+    std::size_t size = 0;
+  };
   struct Shared;
   struct Level;
 
@@ -128,6 +152,8 @@ class Options {
   [[nodiscard]] std::int64_t read_integer(std::string_view key, const YamlNode& node,
                                           const IntegerRule& rule) const;
   void record(std::string_view key, std::string value) const;
+  void keep_rows(std::type_index type, AnyRows rows) const;
+  [[nodiscard]] AnyRows kept_rows(std::type_index type) const;
   /// The section called `name`. The first call makes it from `node`; later calls return the same
   /// one.
   [[nodiscard]] Options child(std::string_view name, const YamlNode* node) const;

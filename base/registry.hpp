@@ -1,12 +1,17 @@
 #pragma once
 // Look-ups that all registries share. A registry is a plain table: a constexpr array of rows that
-// have a `name`. Names match in either spelling, `-` or `_`, and in any case.
+// have a `name`. Names match in either spelling, `-` or `_`, and in any case. A configuration may
+// bring rows of a user's own along (Options::take_along()); they stand behind those of the table.
 
+#include <array>
+#include <ranges>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/options.hpp"
 #include "base/text.hpp"
 
 namespace gossamer {
@@ -18,13 +23,11 @@ struct NamedValue {
   T value;
 };
 
-/// A key that a row's factory reads. The summary says what the key means, and ends as Options
-/// describes the key: `hidden layers; an integer from 0 to 1000, default 2`. A key without a
-/// default ends with `must be given` instead.
-struct OptionEntry {
-  std::string_view name;
-  std::string_view summary;
-};
+/// A table, and behind it the rows that a configuration brings along.
+template <class Row>
+auto rows_for(const Options& options, std::span<const Row> table) {
+  return std::array{table, options.rows_along<Row>()} | std::views::join;
+}
 
 template <class Table>
 std::vector<std::string> names_of(const Table& table) {

@@ -1,5 +1,6 @@
 # What `cmake --install` gives a user: the headers of a user's program below include/gossamer, static
-# libraries, the program, and a CMake package (find_package(gossamer); target gossamer::torch).
+# libraries, the program, and a CMake package (find_package(gossamer); targets gossamer::torch and
+# gossamer::program).
 #
 # In the source tree headers include each other from the project's root ("base/error.hpp"). An
 # installed header is a copy whose includes have the prefix gossamer/, so that no other project's
@@ -16,12 +17,23 @@ set(_targets gossamer_base gossamer_topology gossamer_comm gossamer_optim gossam
 if(GOSSAMER_TORCH)
   list(APPEND _targets gossamer_torch)
   list(APPEND _headers core/torch/data_parallel.hpp core/torch/graphed_step.hpp)
+  # The program as a library, with all that it links.
+  list(APPEND _targets gossamer_program gossamer_commands gossamer_study gossamer_train gossamer_bench
+       gossamer_data gossamer_plan gossamer_replay gossamer_report gossamer_simulate
+       gossamer_topology_report gossamer_timeline)
+  list(APPEND _headers apps/program/program.hpp)
   install(TARGETS gossamer RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
   if(TARGET gossamer_torch_cuda)
     install(TARGETS gossamer_torch_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   endif()
 endif()
 install(TARGETS ${_targets} EXPORT gossamer-targets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+
+# For the package's configuration. They were found in the folder of the program.
+if(GOSSAMER_TORCH)
+  find_package(Cairo QUIET)
+  find_package(Jemalloc QUIET)
+endif()
 
 install(CODE "
   set(headers ${_headers})
@@ -38,4 +50,5 @@ write_basic_package_version_file("${CMAKE_BINARY_DIR}/gossamer-config-version.cm
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${CMAKE_BINARY_DIR}/gossamer-config.cmake"
               "${CMAKE_BINARY_DIR}/gossamer-config-version.cmake" cmake/FindLibTorch.cmake
+              cmake/FindCairo.cmake cmake/FindJemalloc.cmake
         DESTINATION "${_package}")

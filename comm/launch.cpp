@@ -15,14 +15,7 @@
 namespace gossamer {
 namespace {
 
-constexpr std::array kOptions = {
-    OptionEntry{"timeout_s",
-                "seconds to wait for a peer before giving up; a number > 0 and <= 1e+09, default "
-                "300"},
-    OptionEntry{"local_size",
-                "ranks that count as one node; an integer from 0 to 1000000, default 0: as they "
-                "really are"},
-};
+constexpr std::array kOptions = option_list(kTimeout, kLocalSize);
 
 constexpr std::array kTable = {
     BackendEntry{"threads", "ranks are threads of this process", kOptions, launch_threads},

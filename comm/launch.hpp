@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "base/option.hpp"
 #include "base/registry.hpp"
 #include "comm/communicator.hpp"
 
@@ -32,6 +33,16 @@ struct LaunchOptions {
 
 /// The work of one rank. Returns the rank's exit code.
 using RankBody = std::function<int(Communicator& communicator, const World& world)>;
+
+/// The keys of a configuration that LaunchOptions come from.
+inline constexpr NumberOption kTimeout{
+    "timeout_s",
+    "seconds to wait for a peer before giving up",
+    {.fallback = 300.0, .min = 0.0, .max = 1e9, .above_min = true}};
+inline constexpr IntegerOption kLocalSize{"local_size",
+                                          "ranks that count as one node",
+                                          {.fallback = 0, .min = 0, .max = 1'000'000},
+                                          "as they really are"};
 
 struct BackendEntry {
   std::string_view name;

@@ -1,17 +1,73 @@
 #include "core/algorithm.hpp"
 
+#include <utility>
+
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/lanes/mailbox.hpp"
 #include "topology/check.hpp"
 #include "topology/graph.hpp"
 #include "topology/nodes.hpp"
 
 namespace gossamer {
 
-std::vector<std::string> algorithm_names() { return names_of(algorithm_table()); }
+std::vector<std::string> algorithm_names(const Options& options) {
+  return names_of(rows_for(options, algorithm_table()));
+}
 
-std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const Codec* codec) {
+namespace {
+
+std::string why_not_on(const Topology& topology, const AlgorithmEntry& entry) {
+  const TopologyKind kind = entry.topologies;
+  const bool takes_directed = kind == TopologyKind::kAny || kind == TopologyKind::kNodes;
+  const bool has_one_round = topology.period() == 1;
+  if (!takes_directed && topology.directed()) {
+    return concat("the algorithm ", entry.name, " needs a topology whose messages go in both ",
+                  "directions, and ", topology.name(),
+                  " is directed; take one-peer-exp or ring, or algorithm=gossip");
+  }
+  if (kind == TopologyKind::kStatic && !has_one_round) {
+    return concat(
+        "the algorithm ", entry.name, " needs a topology with a single round, and ",
+        topology.name(),
+        " changes from round to round; take static-ring or complete, or algorithm=gossip");
+  }
+  if (kind == TopologyKind::kStatic && topology.round(0).node_size > 1) {
+    return concat("the algorithm ", entry.name, " needs a topology of one level, and ",
+                  topology.name(), " has two; take static-ring or complete, or algorithm=gossip");
+  }
+  if (kind == TopologyKind::kTree && !(has_one_round && is_tree(topology.round(0)))) {
+    return concat("the algorithm ", entry.name, " needs a topology whose graph is a tree, and ",
+                  topology.name(), " is none; take chain or binary-tree, or algorithm=gossip");
+  }
+  if (kind == TopologyKind::kNodes && !has_fixed_nodes(topology)) {
+    return concat("the algorithm ", entry.name, " needs a topology with the same nodes in every ",
+                  "round, and ", topology.name(),
+                  " is none; take hierarchical with leaders_every: 1, or algorithm=gossip");
+  }
+  return "";
+}
+
+/// What all ranks would do after the same step.
+std::string why_no_common_steps(const AlgorithmSetting& setting, std::string_view algorithm) {
+  if (setting.tries_bucket_sizes) {
+    return concat("bucket_bytes is 0, which tries sizes of buckets in steps that all make ",
+                  "together, and ", algorithm, " has none; give the size");
+  }
+  if (setting.average_buffers_every > 0) {
+    return concat("average_buffers_every is ", setting.average_buffers_every, ", and the ranks of ",
+                  algorithm, " have no common steps, allowed: 0; ",
+                  "global_average() averages buffers, too");
+  }
+  return "";
+}
+
+/// What the algorithm's row says, apart from its options.
+std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmEntry& entry) {
+  const auto [topology, codec] = std::pair(setting.topology, setting.codec);
+  if (entry.needs_topology() && topology != nullptr && setting.num_ranks > 0) {
+    // Before anything follows its rounds.
+    if (const auto found = find_fault(*topology, setting.num_ranks)) return *found;
+  }
   if (codec != nullptr && !entry.takes_codec) {
     std::vector<std::string> others;
     for (const AlgorithmEntry& other : algorithm_table()) {
@@ -20,75 +76,47 @@ std::string why_not(const AlgorithmEntry& entry, const Topology* topology, const
     return concat("the algorithm ", entry.name, " sends no encoded blocks; take codec fp32, or ",
                   "one of the algorithms ", join(others, ", "));
   }
-  if (!entry.needs_topology) return "";
-  if (topology == nullptr) {
+  if (entry.needs_topology() && topology == nullptr) {
     return concat("the algorithm ", entry.name,
                   " needs a topology; name one, as topology.name=ring");
   }
-  if (entry.needs_undirected && topology->directed()) {
-    return concat("the algorithm ", entry.name, " needs a topology whose messages go in both ",
-                  "directions, and ", topology->name(),
-                  " is directed; take one-peer-exp or ring, or algorithm=gossip");
-  }
-  if (codec != nullptr && topology->directed()) {
-    return concat("the codec ", codec->name(), " needs a topology whose messages go in both ",
-                  "directions, and ", topology->name(),
-                  " is directed; take one-peer-exp or ring, or codec fp32");
-  }
-  if (entry.needs_static && topology->period() != 1) {
-    return concat(
-        "the algorithm ", entry.name, " needs a topology with a single round, and ",
-        topology->name(),
-        " changes from round to round; take static-ring or complete, or algorithm=gossip");
-  }
-  if (entry.needs_static && topology->round(0).node_size > 1) {
-    return concat("the algorithm ", entry.name, " needs a topology of one level, and ",
-                  topology->name(), " has two; take static-ring or complete, or algorithm=gossip");
-  }
-  if (entry.needs_tree && (topology->period() != 1 || !is_tree(topology->round(0)))) {
-    return concat("the algorithm ", entry.name, " needs a topology whose graph is a tree, and ",
-                  topology->name(), " is none; take chain or binary-tree, or algorithm=gossip");
-  }
-  if (entry.needs_nodes && !has_fixed_nodes(*topology)) {
-    return concat("the algorithm ", entry.name, " needs a topology with the same nodes in every ",
-                  "round, and ", topology->name(),
-                  " is none; take hierarchical with leaders_every: 1, or algorithm=gossip");
-  }
-  if (entry.asynchronous) return why_no_mailbox(*topology);
-  return "";
-}
-
-std::string why_not(const AlgorithmChoice& choice, const AlgorithmSetting& setting) {
-  const AlgorithmEntry& entry = choice.entry();
-  // Before anything follows its rounds.
-  if (entry.needs_topology && setting.topology != nullptr) {
-    if (const auto found = find_fault(*setting.topology, setting.num_ranks)) return *found;
-  }
-  for (std::string reason : {why_not(entry, setting.topology, setting.codec),
-                             choice.why_not(setting.optimizer, setting.stream)}) {
-    if (!reason.empty()) return reason;
+  if (entry.needs_topology()) {
+    if (std::string reason = why_not_on(*topology, entry); !reason.empty()) return reason;
+    if (codec != nullptr && topology->directed()) {
+      return concat("the codec ", codec->name(), " needs a topology whose messages go in both ",
+                    "directions, and ", topology->name(),
+                    " is directed; take one-peer-exp or ring, or codec fp32");
+    }
   }
   if (setting.stream == nullptr || setting.stream->on_host()) return "";
   if (entry.processors_only) {
     return concat("the algorithm ", entry.name, " works on processors only; on GPUs take gossip");
   }
-  if (setting.codec != nullptr) {
-    return concat("the codec ", setting.codec->name(),
+  if (codec != nullptr) {
+    return concat("the codec ", codec->name(),
                   " works on processors only; on GPUs take codec fp32");
   }
   return "";
 }
 
-std::unique_ptr<Algorithm> AlgorithmFactory::make(const AlgorithmSetup& setup) const {
-  if (!setup.buckets.empty()) {
-    const std::string reason = why_not(setup.buckets.front().optimizer(), &setup.stream);
-    if (!reason.empty()) throw ConfigError(reason);
+}  // namespace
+
+std::string AlgorithmChoice::why_not(const AlgorithmSetting& setting) const {
+  std::string reason = why_not_by_row(setting, *entry_);
+  if (reason.empty()) reason = factory_.why_not(setting);
+  if (reason.empty() && entry_->asynchronous()) {
+    reason = why_no_common_steps(setting, entry_->name);
   }
-  return make_(setup);
+  return reason;
+}
+
+void AlgorithmChoice::check(const AlgorithmSetting& setting) const {
+  const std::string reason = why_not(setting);
+  if (!reason.empty()) throw ConfigError(reason);
 }
 
 AlgorithmChoice::AlgorithmChoice(std::string_view name, const Options& options)
-    : AlgorithmChoice(row_of(algorithm_table(), "algorithm", name), options) {}
+    : AlgorithmChoice(row_of(rows_for(options, algorithm_table()), "algorithm", name), options) {}
 
 AlgorithmChoice::AlgorithmChoice(const AlgorithmEntry& entry, const Options& options)
     : entry_(&entry), factory_(entry_->read(options)), text_(entry_->name) {
@@ -107,7 +135,7 @@ AlgorithmChoice read_algorithm(const Options& root, std::string_view fallback) {
   for (const char* const key : {"phases", "consensus_control"}) {
     if (section.has(key)) section.fail(key, "only gossamer train follows this; give a name alone");
   }
-  return {section.choice("name", algorithm_names(), std::string(fallback)), section};
+  return {section.choice("name", algorithm_names(section), std::string(fallback)), section};
 }
 
 }  // namespace gossamer

@@ -112,29 +112,75 @@ class Algorithm {
   [[nodiscard]] virtual SharedStates* shared_states() { return nullptr; }
 };
 
+/// What an algorithm is to run with, as far as it is known.
+struct AlgorithmSetting {
+  /// Null: none.
+  const Topology* topology = nullptr;
+  const Codec* codec = nullptr;
+  /// Null: not known yet.
+  const Optimizer* optimizer = nullptr;
+  /// Null: work is done at once, on processors.
+  const Stream* stream = nullptr;
+  /// 0: not known yet.
+  int num_ranks = 0;
+  /// As in DataParallelOptions.
+  bool tries_bucket_sizes = false;
+  std::int64_t average_buffers_every = 0;
+};
+
 /// An algorithm with its options. Converts from a function that makes the algorithm.
 class AlgorithmFactory {
  public:
   /// Makes the algorithm of one rank. Collective, because it may make lanes.
   using Make = std::function<std::unique_ptr<Algorithm>(const AlgorithmSetup& setup)>;
-  /// Says why the algorithm cannot train with an optimizer on a stream, with advice; empty if it
-  /// can. A null stream does its work at once.
-  using WhyNot = std::function<std::string(const Optimizer& optimizer, const Stream* stream)>;
+  /// Says why the algorithm cannot run so with its options, with advice; empty if it can. Called
+  /// with what suits the algorithm's row.
+  using WhyNot = std::function<std::string(const AlgorithmSetting& setting)>;
 
   template <std::invocable<const AlgorithmSetup&> Function>
   // NOLINTNEXTLINE(google-explicit-constructor): `return [](const AlgorithmSetup&) {...}` works
   AlgorithmFactory(Function make, WhyNot why_not = nullptr)
       : make_(std::move(make)), why_not_(std::move(why_not)) {}
 
-  [[nodiscard]] std::string why_not(const Optimizer& optimizer, const Stream* stream) const {
-    return why_not_ ? why_not_(optimizer, stream) : "";
+  [[nodiscard]] std::string why_not(const AlgorithmSetting& setting) const {
+    return why_not_ ? why_not_(setting) : "";
   }
-  /// Throws ConfigError if the algorithm cannot train with the buckets' optimizer on the stream.
-  [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const;
+  [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const {
+    return make_(setup);
+  }
 
  private:
   Make make_;
   WhyNot why_not_;
+};
+
+/// The topologies that an algorithm's lanes can follow.
+enum class TopologyKind {
+  /// The lanes follow none.
+  kNone,
+  kAny,
+  /// Messages go in both directions.
+  kUndirected,
+  /// Undirected, with a single round of one level.
+  kStatic,
+  /// Undirected, with a single round whose graph is a tree.
+  kTree,
+  /// Two levels, with the same nodes in every round.
+  kNodes,
+};
+
+/// When all ranks hold the same parameters.
+enum class EqualModels { kNever, kAtStart, kAfterEveryStep };
+
+/// How the steps of the ranks belong together.
+enum class RankSteps {
+  /// The ranks send one another nothing.
+  kAlone,
+  /// The k-th steps of all ranks are one step.
+  kTogether,
+  /// The ranks may make different numbers of steps between two collective calls. What all ranks do
+  /// together in every step is not possible.
+  kAsynchronous,
 };
 
 /// One row of the table of algorithms (core/algorithms/registry.cpp).
@@ -143,58 +189,27 @@ struct AlgorithmEntry {
   std::string_view summary;
   /// The keys that `read` reads beside `name`.
   std::span<const OptionEntry> options = {};
-  /// True: the ranks send one another messages.
-  bool communicates = true;
-  /// True: lanes follow a topology, so the configuration must name one.
-  bool needs_topology = false;
-  /// True: only topologies with a single round will do, and none with rounds of two levels.
-  bool needs_static = false;
-  /// True: only topologies of one round will do whose graph is a tree.
-  bool needs_tree = false;
-  /// True: only topologies of two levels will do that have the same nodes in every round.
-  bool needs_nodes = false;
-  /// True: only topologies whose messages go in both directions will do.
-  bool needs_undirected = false;
-  /// True: blocks must be in the memory of processors.
-  bool processors_only = false;
+  TopologyKind topologies = TopologyKind::kNone;
+  EqualModels equal_models = EqualModels::kNever;
+  RankSteps steps = RankSteps::kTogether;
   /// True: the ranks may send encoded blocks (optim/codec.hpp).
   bool takes_codec = false;
-  /// True: all ranks hold the same parameters after every step.
-  bool keeps_models_equal = false;
-  /// True: all ranks must begin with the same parameters.
-  bool needs_equal_models = false;
-  /// True: the ranks may make different numbers of steps between two collective calls. What all
-  /// ranks do together in every step is not possible.
-  bool asynchronous = false;
+  /// True: blocks must be in the memory of processors.
+  bool processors_only = false;
   /// Reads the options. The returned factory makes the algorithm later. Throws ConfigError with the
   /// place in the file.
   AlgorithmFactory (*read)(const Options& options) = nullptr;
+
+  /// The configuration must name a topology.
+  [[nodiscard]] bool needs_topology() const { return topologies != TopologyKind::kNone; }
+  /// All ranks must begin with the same parameters.
+  [[nodiscard]] bool needs_equal_models() const { return equal_models != EqualModels::kNever; }
+  [[nodiscard]] bool asynchronous() const { return steps == RankSteps::kAsynchronous; }
 };
 
 std::span<const AlgorithmEntry> algorithm_table();
-std::vector<std::string> algorithm_names();
-
-/// Says why an algorithm cannot run on a topology, or not with a codec, with advice; empty if it
-/// can. A null topology or codec means that there is none.
-std::string why_not(const AlgorithmEntry& entry, const Topology* topology,
-                    const Codec* codec = nullptr);
-
-class AlgorithmChoice;
-
-/// What an algorithm is to run with.
-struct AlgorithmSetting {
-  /// Null: none.
-  const Topology* topology = nullptr;
-  const Codec* codec = nullptr;
-  const Optimizer& optimizer;
-  /// Null: work is done at once, on processors.
-  const Stream* stream = nullptr;
-  int num_ranks = 1;
-};
-
-/// Says why an algorithm with its options cannot run so, with advice; empty if it can. Whoever
-/// makes an algorithm asks first, so that nothing is refused half way.
-std::string why_not(const AlgorithmChoice& choice, const AlgorithmSetting& setting);
+/// Also those that `options` bring along.
+std::vector<std::string> algorithm_names(const Options& options = Options());
 
 /// An algorithm with its options: `gossip`, or {"allreduce", Options::parse("delay: 1")}.
 class AlgorithmChoice {
@@ -218,12 +233,13 @@ class AlgorithmChoice {
   [[nodiscard]] const std::string& text() const { return text_; }
   /// The options that were given, as `every: 8`; empty: none.
   [[nodiscard]] const std::string& given() const { return given_; }
-  /// Why the algorithm cannot train with an optimizer on a stream; empty if it can. Null: a stream
-  /// whose work is done at once.
-  [[nodiscard]] std::string why_not(const Optimizer& optimizer,
-                                    const Stream* stream = nullptr) const {
-    return factory_.why_not(optimizer, stream);
-  }
+  /// Says why the algorithm with its options cannot run so, with advice; empty if it can. This is
+  /// the one place that knows what goes with what. Whoever calls make() asks first, so that nothing
+  /// is refused half way.
+  [[nodiscard]] std::string why_not(const AlgorithmSetting& setting) const;
+  /// Throws ConfigError with the reason of why_not(), if there is one.
+  void check(const AlgorithmSetting& setting) const;
+  /// Collective.
   [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const {
     return factory_.make(setup);
   }
@@ -233,6 +249,24 @@ class AlgorithmChoice {
   AlgorithmFactory factory_;
   std::string text_;
   std::string given_;
+};
+
+/// What the ranks send one another. The program, the wrapper and the pipeline hand it on as it is.
+struct ExchangeOptions {
+  /// A name, as "allreduce", or a name with options: {"allreduce", Options::parse("delay: 1")}.
+  AlgorithmChoice algorithm = {};
+  /// Must be given for algorithms that send to the peers of a topology, such as gossip.
+  std::shared_ptr<const Topology> topology = {};
+  /// What the ranks send in place of their parameters or gradients (find_codec()); null: these.
+  const Codec* codec = nullptr;
+  /// Ranks of one host read each other's memory (host_slots.hpp); false: they send messages. Equal
+  /// on all ranks.
+  bool shares_memory = true;
+
+  /// What the algorithm is to run with, as far as these options say.
+  [[nodiscard]] AlgorithmSetting setting() const {
+    return {.topology = topology.get(), .codec = codec};
+  }
 };
 
 /// Reads `algorithm: NAME` or `algorithm: {name: NAME, ...}` of a configuration. Refuses what only

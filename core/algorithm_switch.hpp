@@ -35,7 +35,13 @@ struct AlgorithmSwitch {
   bool average = false;
 
   /// Whether the ranks are averaged. They always are if the algorithm needs equal models.
-  [[nodiscard]] bool averages() const { return average || algorithm.entry().needs_equal_models; }
+  [[nodiscard]] bool averages() const { return average || algorithm.entry().needs_equal_models(); }
+  /// The options of a run after this switch.
+  [[nodiscard]] ExchangeOptions after(ExchangeOptions before) const {
+    before.algorithm = algorithm;
+    before.topology = topology;
+    return before;
+  }
 };
 
 /// Collective. Checks that all ranks make the same switch after the same step. Otherwise every rank

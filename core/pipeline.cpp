@@ -16,21 +16,20 @@
 namespace gossamer {
 namespace {
 
-/// Throws ConfigError if the algorithm cannot run on the topology under the other settings.
-void check_choice(const AlgorithmChoice& choice, const Topology* topology,
-                  const Pipeline::Config& config, int num_ranks) {
-  const std::string reason = why_not(choice, {.topology = topology,
-                                              .codec = config.codec,
-                                              .optimizer = *config.optimizer,
-                                              .stream = config.stream,
-                                              .num_ranks = num_ranks});
-  if (!reason.empty()) throw ConfigError(reason);
+/// Throws ConfigError if the algorithm cannot run so.
+void check_exchange(const ExchangeOptions& exchange, const Pipeline::Config& config,
+                    int num_ranks) {
+  AlgorithmSetting setting = exchange.setting();
+  setting.optimizer = config.optimizer.get();
+  setting.stream = config.stream;
+  setting.num_ranks = num_ranks;
+  exchange.algorithm.check(setting);
 }
 
 Pipeline::Config checked(Pipeline::Config config, int num_ranks) {
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
-  check_choice(config.algorithm, config.topology.get(), config, num_ranks);
+  check_exchange(config.exchange, config, num_ranks);
   return config;
 }
 
@@ -55,9 +54,9 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
   prepare_device(stream_);
   lanes_ = std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,
                                                  .communicator = communicator,
-                                                 .topology = config_.topology,
-                                                 .codec = config_.codec,
-                                                 .shares_memory = config_.shares_memory,
+                                                 .topology = config_.exchange.topology,
+                                                 .codec = config_.exchange.codec,
+                                                 .shares_memory = config_.exchange.shares_memory,
                                                  .metrics = metrics_,
                                                  .simd = config_.simd,
                                                  .timeline = config_.timeline});
@@ -86,13 +85,13 @@ void Pipeline::make_buckets(const BucketPlan& plan, std::vector<ParameterMemory>
 }
 
 void Pipeline::make_algorithm() {
-  algorithm_ = config_.algorithm.make({.buckets = buckets_,
-                                       .lanes = *lanes_,
-                                       .progress = progress_,
-                                       .schedule = *config_.schedule,
-                                       .stream = stream_,
-                                       .simd = config_.simd,
-                                       .pool = &pool_});
+  algorithm_ = config_.exchange.algorithm.make({.buckets = buckets_,
+                                                .lanes = *lanes_,
+                                                .progress = progress_,
+                                                .schedule = *config_.schedule,
+                                                .stream = stream_,
+                                                .simd = config_.simd,
+                                                .pool = &pool_});
   lanes_->share_memory();
 }
 
@@ -181,9 +180,8 @@ void Pipeline::update_deferred() {
     const UpdateTimer timer(metrics_);
     shared->complete_norms();
   }
-  const AlgorithmEntry& entry = config_.algorithm.entry();
   // Asynchronous ranks leave out bad steps on their own.
-  const bool decides_together = entry.communicates && !entry.asynchronous;
+  const bool decides_together = config_.exchange.algorithm.entry().steps == RankSteps::kTogether;
   if (policy_.defers()) policy_.settle(decides_together ? &communicator_ : nullptr);
   for (Bucket& bucket : buckets_) update(bucket);
 }
@@ -339,7 +337,8 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   check_between_steps("switch_to");
   close_step();
   agree_on_switch(communicator_, to, progress_.num_steps);
-  check_choice(to.algorithm, to.topology.get(), config_, communicator_.size());
+  ExchangeOptions next = to.after(config_.exchange);
+  check_exchange(next, config_, communicator_.size());
   drain();
   const double weight = model_weight();
   if (SharedStates* const shared = algorithm_->shared_states()) {
@@ -348,9 +347,8 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   drop_algorithm();
   for (Bucket& bucket : buckets_) bucket.drop_added_states();
   if (to.averages()) average_ranks(weight);
-  lanes_->set_topology(to.topology);
-  config_.algorithm = to.algorithm;
-  config_.topology = to.topology;
+  config_.exchange = std::move(next);
+  lanes_->set_topology(config_.exchange.topology);
   progress_.first_step = progress_.num_steps;
   has_sent_ = false;
   make_algorithm();

@@ -52,13 +52,7 @@ class PeerLanes;
 class Pipeline {
  public:
   struct Config {
-    AlgorithmChoice algorithm = {};
-    std::shared_ptr<const Topology> topology = {};
-    /// What the ranks send in place of their blocks (find_codec()); null: the blocks.
-    const Codec* codec = nullptr;
-    /// Ranks of one host read each other's memory (host_slots.hpp); false: they send messages.
-    /// Equal on all ranks.
-    bool shares_memory = true;
+    ExchangeOptions exchange = {};
     std::shared_ptr<const Optimizer> optimizer = {};
     std::shared_ptr<const Schedule> schedule = {};
     GradientOptions gradients = {};

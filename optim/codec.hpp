@@ -25,6 +25,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/options.hpp"
 #include "base/types.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/simd.hpp"
@@ -164,8 +165,9 @@ struct CodecEntry {
 };
 
 std::span<const CodecEntry> codec_table();
-std::vector<std::string> codec_names();
+/// Also those that `options` bring along.
+std::vector<std::string> codec_names(const Options& options = Options());
 /// Null for `fp32`, which sends blocks as they are. Throws ConfigError for an unknown name.
-const Codec* find_codec(std::string_view name);
+const Codec* find_codec(std::string_view name, const Options& options = Options());
 
 }  // namespace gossamer

@@ -14,6 +14,13 @@ namespace gossamer {
 /// taken from the parameter directly (AdamW; Loshchilov and Hutter, 2019).
 enum class Decay { kCoupled, kDecoupled };
 
+inline constexpr NumberPairOption kMomentBetas{
+    "betas",
+    "decay of the two moments",
+    {.fallback = {0.9, 0.999}, .each = {.min = 0.0, .max = 1.0, .below_max = true}}};
+inline constexpr NumberOption kMomentEps{
+    "eps", "added to the root of the second moment", {.fallback = 1e-8, .min = 0.0}};
+
 struct MomentOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -22,9 +29,8 @@ struct MomentOptions {
 
 /// Reads `betas` and `eps`. Throws ConfigError.
 inline MomentOptions read_moment_options(const Options& options) {
-  const auto [beta1, beta2] =
-      options.number_pair("betas", {0.9, 0.999}, {.min = 0.0, .max = 1.0, .below_max = true});
-  return {beta1, beta2, options.number("eps", {.fallback = 1e-8, .min = 0.0})};
+  const auto [beta1, beta2] = options.read(kMomentBetas);
+  return {beta1, beta2, options.read(kMomentEps)};
 }
 
 template <class T>

@@ -9,6 +9,7 @@
 #include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
 #include "optim/rules/tracker.hpp"
+#include "optim/schedule_options.hpp"
 #include "optim/sweep.hpp"
 #include "optim/tracker.hpp"
 
@@ -21,68 +22,14 @@ std::unique_ptr<Schedule> make_linear_schedule(const ScheduleBase& base, const O
 
 namespace {
 
-constexpr std::array kSgd = {
-    OptionEntry{"momentum",
-                "part of the last step that is taken again; a number >= 0 and < 1, default 0"},
-    OptionEntry{"nesterov", "Nesterov's variant, needs momentum; true or false, default false"},
-};
+constexpr NamedOption kInnerRule{"rule", "the optimizer inside", {.fallback = "sgd"}};
 
-constexpr OptionEntry kBetas = {
-    "betas",
-    "decay of the two moments; a list of two, each a number >= 0 and < 1, default [0.9, 0.999]"};
-constexpr OptionEntry kEps = {
-    "eps", "added to the root of the second moment; a number >= 0, default 1e-08"};
-constexpr std::array kAdam = {kBetas, kEps};
-constexpr std::array kAccumAdam = {
-    kBetas,
-    kEps,
-    OptionEntry{"accum_iter",
-                "steps per update of the moments; an integer from 1 to 1000000, default 4"},
-};
-
-constexpr std::array kQAdam = {
-    kBetas,
-    kEps,
-    OptionEntry{"warmup",
-                "first updates, which are Adam's; then the second moment stands still; an integer "
-                ">= 1, default 100"},
-};
-constexpr std::array kQuasiGlobal = {
-    OptionEntry{"beta", "weight of the buffer in a step; a number >= 0 and < 1, default 0.9"},
-    OptionEntry{"mu",
-                "weight of the old buffer in the new one; a number >= 0 and < 1, default 0.9: that "
-                "of beta"},
-};
-constexpr std::array kExtra = {
-    OptionEntry{"rule",
-                "the optimizer inside; a name, or a section of key: value lines, default sgd"},
-};
-
-constexpr OptionEntry kWarmupSteps = {"t_warmup",
-                                      "steps of linear warm-up; an integer >= 0, default 0"};
-constexpr OptionEntry kWarmupStart = {
-    "warmup_decay",
-    "the warm-up begins at this times the learning rate; a number >= 0 and <= 1, default 0.01"};
-constexpr OptionEntry kMaxSteps = {
-    "t_max", "steps after the warm-up; an integer >= 1, default null: the rest of the run"};
-constexpr std::array kCosine = {
-    kWarmupSteps,
-    kWarmupStart,
-    kMaxSteps,
-    OptionEntry{"eta_min", "the learning rate at t_max; a number >= 0, default 0"},
-};
-constexpr std::array kStep = {
-    OptionEntry{"step_size", "steps between two reductions; an integer >= 1, default 1000"},
-    OptionEntry{"gamma", "factor of each reduction; a number > 0, default 0.1"},
-};
-constexpr std::array kLinear = {
-    kWarmupSteps,
-    kWarmupStart,
-    kMaxSteps,
-    OptionEntry{"end_factor",
-                "at t_max the learning rate is this times the first; a number >= 0 and <= 1, "
-                "default 0"},
-};
+constexpr std::array kSgd = option_list(kSgdMomentum, kSgdNesterov);
+constexpr std::array kAdam = option_list(kMomentBetas, kMomentEps);
+constexpr std::array kAccumAdam = option_list(kMomentBetas, kMomentEps, kAccumIter);
+constexpr std::array kQAdam = option_list(kMomentBetas, kMomentEps, kAdamUpdates);
+constexpr std::array kQuasiGlobal = option_list(kBufferWeight, kOldBufferWeight);
+constexpr std::array kExtra = option_list(kInnerRule);
 
 /// Turn a rule into an optimizer: BuildPlain as it is, BuildExtra inside EXTRA.
 struct BuildPlain {
@@ -160,30 +107,35 @@ constexpr std::array kOptimizers = {
 };
 
 std::unique_ptr<Optimizer> make_extra(const Options& options) {
+  const auto rows = rows_for(options, optimizer_table());
   std::vector<std::string> names;
-  for (const OptimizerEntry& entry : kOptimizers) {
+  for (const OptimizerEntry& entry : rows) {
     if (entry.make_in_extra != nullptr) names.emplace_back(entry.name);
   }
-  const Options inner = options.named_section("rule");
-  return row_of(kOptimizers, "optimizer", inner.choice("name", names, "sgd")).make_in_extra(inner);
+  const Options inner = options.read(kInnerRule);
+  const std::string name = inner.choice("name", names, std::string(*kInnerRule.rule.fallback));
+  return row_of(rows, "optimizer", name).make_in_extra(inner);
 }
 
 constexpr std::array kSchedules = {
     ScheduleEntry{"constant", "the same in every step", {}, make_constant_schedule},
-    ScheduleEntry{"cosine_with_warmup", "linear warm-up, then half a cosine to eta_min", kCosine,
-                  make_cosine_schedule},
-    ScheduleEntry{"step", "times gamma after every step_size steps", kStep, make_step_schedule},
-    ScheduleEntry{"linear", "linear warm-up, then a line down to end_factor", kLinear,
+    ScheduleEntry{"cosine_with_warmup", "linear warm-up, then half a cosine to eta_min",
+                  cosine::kOptions, make_cosine_schedule},
+    ScheduleEntry{"step", "times gamma after every step_size steps", step::kOptions,
+                  make_step_schedule},
+    ScheduleEntry{"linear", "linear warm-up, then a line down to end_factor", linear::kOptions,
                   make_linear_schedule},
 };
 
 }  // namespace
 
 std::span<const OptimizerEntry> optimizer_table() { return kOptimizers; }
-std::vector<std::string> optimizer_names() { return names_of(kOptimizers); }
+std::vector<std::string> optimizer_names(const Options& options) {
+  return names_of(rows_for(options, optimizer_table()));
+}
 
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& options) {
-  return row_of(kOptimizers, "optimizer", name).make(options);
+  return row_of(rows_for(options, optimizer_table()), "optimizer", name).make(options);
 }
 
 std::unique_ptr<Optimizer> make_tracker(double beta) {

@@ -27,7 +27,8 @@ struct OptimizerEntry {
 };
 
 std::span<const OptimizerEntry> optimizer_table();
-std::vector<std::string> optimizer_names();
+/// Also those that `options` bring along.
+std::vector<std::string> optimizer_names(const Options& options = Options());
 /// Either spelling. Throws ConfigError for an unknown name or a wrong option.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name,
                                           const Options& options = Options());

@@ -9,6 +9,7 @@
 
 #include "base/options.hpp"
 #include "optim/schedule.hpp"
+#include "optim/schedule_options.hpp"
 
 namespace gossamer {
 namespace {
@@ -40,14 +41,13 @@ struct Warmup {
 };
 
 Warmup read_warmup(const Options& options) {
-  return {options.integer("t_warmup", {.fallback = 0, .min = 0}),
-          options.number("warmup_decay", {.fallback = 0.01, .min = 0.0, .max = 1.0})};
+  return {options.read(warmup::kSteps), options.read(warmup::kStart)};
 }
 
 /// Steps after the warm-up; by default the rest of the run.
-std::int64_t read_t_max(const Options& options, const ScheduleBase& base, const Warmup& warmup) {
-  const auto given = options.optional_integer("t_max", {.min = 1});
-  return given.value_or(std::max<std::int64_t>(1, base.total_steps - warmup.steps));
+std::int64_t read_t_max(const Options& options, const ScheduleBase& base, const Warmup& climb) {
+  const auto given = options.read(warmup::kStepsAfter);
+  return given.value_or(std::max<std::int64_t>(1, base.total_steps - climb.steps));
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ std::unique_ptr<Schedule> make_constant_schedule(const ScheduleBase& base, const
 std::unique_ptr<Schedule> make_cosine_schedule(const ScheduleBase& base, const Options& options) {
   const Warmup warmup = read_warmup(options);
   const std::int64_t t_max = read_t_max(options, base, warmup);
-  const double eta_min = options.number("eta_min", {.fallback = 0.0, .min = 0.0});
+  const double eta_min = options.read(cosine::kEnd);
   return make([=, lr = base.lr](std::int64_t s) {
     if (s < warmup.steps) return lr * warmup.factor(s);
     const double part = static_cast<double>(s - warmup.steps) / static_cast<double>(t_max);
@@ -68,8 +68,8 @@ std::unique_ptr<Schedule> make_cosine_schedule(const ScheduleBase& base, const O
 }
 
 std::unique_ptr<Schedule> make_step_schedule(const ScheduleBase& base, const Options& options) {
-  const std::int64_t size = options.integer("step_size", {.fallback = 1000, .min = 1});
-  const double gamma = options.number("gamma", {.fallback = 0.1, .min = 0.0, .above_min = true});
+  const std::int64_t size = options.read(step::kSize);
+  const double gamma = options.read(step::kGamma);
   return make([=, lr = base.lr](std::int64_t s) {
     return lr * std::pow(gamma, static_cast<double>(s / size));
   });
@@ -78,7 +78,7 @@ std::unique_ptr<Schedule> make_step_schedule(const ScheduleBase& base, const Opt
 std::unique_ptr<Schedule> make_linear_schedule(const ScheduleBase& base, const Options& options) {
   const Warmup warmup = read_warmup(options);
   const std::int64_t t_max = read_t_max(options, base, warmup);
-  const double end = options.number("end_factor", {.fallback = 0.0, .min = 0.0, .max = 1.0});
+  const double end = options.read(linear::kEnd);
   return make([=, lr = base.lr](std::int64_t s) {
     if (s < warmup.steps) return lr * warmup.factor(s);
     const double part = static_cast<double>(s - warmup.steps) / static_cast<double>(t_max);

@@ -4,9 +4,11 @@
     apps -> core/torch -> core -> core/lanes -> { topology, comm, optim } -> base
 
 A folder may include itself and what is below it; topology, comm and optim do not see each other.
-Inside apps: commands -> lab -> { train, bench } -> models -> data. Project headers are included by
-their path from the project's root and must exist. Headers of other libraries are allowed only in
-the folders named in LIBRARIES. Tests include what they like.
+Inside apps: commands -> tools -> { train, bench } -> models -> data. The tools are plan, simulate,
+replay, topology, report and study; they do not see each other, but report sees topology, and study
+sees report. Project headers are included by their path from the project's root and must exist.
+Headers of other libraries are allowed only in the folders named in LIBRARIES. Tests include what
+they like.
 
     scripts/check_includes.py [--root DIR]     prints file:line and the rule; exit code 1 if any
     scripts/check_includes.py --self-test      proves on made-up files that each rule bites
@@ -20,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 LIBRARY = ["core/torch", "core/timeline", "core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"]
+BELOW_TOOLS = ["apps/train", "apps/bench", "apps/models", "apps/data"] + LIBRARY
 # Each folder with the folders it may include besides itself. The longest name that fits counts.
 BELOW = {
     "base": [],
@@ -36,11 +39,18 @@ BELOW = {
     "apps/models": ["apps/data"] + LIBRARY,
     "apps/train": ["apps/models", "apps/data"] + LIBRARY,
     "apps/bench": ["apps/models", "apps/data"] + LIBRARY,
-    "apps/lab": ["apps/train", "apps/bench", "apps/models", "apps/data"] + LIBRARY,
-    "apps/commands": ["apps/lab", "apps/train", "apps/bench", "apps/models", "apps/data"] + LIBRARY,
-    "apps": ["apps/commands", "apps/train"] + LIBRARY,
-    # Examples see what is installed, and the program's own files are not.
-    "examples": LIBRARY,
+    "apps/plan": BELOW_TOOLS,
+    "apps/simulate": BELOW_TOOLS,
+    "apps/replay": BELOW_TOOLS,
+    "apps/topology": BELOW_TOOLS,
+    "apps/report": ["apps/topology"] + BELOW_TOOLS,
+    "apps/study": ["apps/report"] + BELOW_TOOLS,
+    "apps/commands": ["apps/plan", "apps/simulate", "apps/replay", "apps/topology", "apps/report", "apps/study"]
+    + BELOW_TOOLS,
+    "apps/program": ["apps/commands"] + BELOW_TOOLS,
+    "apps": ["apps/program"] + LIBRARY,
+    # Examples see what is installed: of the program, run_program() alone.
+    "examples": ["apps/program"] + LIBRARY,
 }
 # Their includes are not checked, except that CUDA files stay without LibTorch.
 FREE = {"cmake", "test"}
@@ -165,6 +175,8 @@ class Checker:
             installed = folder == "examples" and quoted and header.startswith("gossamer/")
             if installed:
                 header = header[len("gossamer/") :]
+            if folder == "examples" and quoted and ((self.root / name).parent / header).is_file():
+                continue  # an example has its own headers beside it
             if quoted and not (self.root / header).is_file():
                 yield line, (
                     f'"{header}": there is no such file; project headers are named by their path '
@@ -201,19 +213,23 @@ CASES = [
     ("apps/commands/a.cpp", '#include "core/torch/x.hpp"', None),
     ("apps/train/a.cpp", '#include "topology/x.hpp"', None),
     ("apps/train/a.cpp", '#include "apps/data/x.hpp"', None),
-    ("apps/train/a.cpp", '#include "apps/lab/x.hpp"', "apps/train does not see apps/lab"),
+    ("apps/train/a.cpp", '#include "apps/study/x.hpp"', "apps/train does not see apps/study"),
     ("apps/train/a.cpp", '#include "apps/bench/x.hpp"', "apps/train does not see apps/bench"),
-    ("apps/lab/deep/a.cpp", '#include "apps/train/x.hpp"', None),
-    ("apps/lab/a.cpp", '#include "apps/commands/x.hpp"', "apps/lab does not see apps/commands"),
+    ("apps/plan/deep/a.cpp", '#include "apps/train/x.hpp"', None),
+    ("apps/plan/a.cpp", '#include "apps/commands/x.hpp"', "apps/plan does not see apps/commands"),
+    ("apps/plan/a.cpp", '#include "apps/report/x.hpp"', "apps/plan does not see apps/report"),
+    ("apps/study/a.cpp", '#include "apps/report/x.hpp"', None),
+    ("apps/topology/a.cpp", '#include "topology/x.hpp"', None),
     ("apps/data/a.cpp", '#include "apps/models/x.hpp"', "apps/data does not see apps/models"),
-    ("apps/main.cpp", '#include "apps/commands/x.hpp"', None),
+    ("apps/program/a.cpp", '#include "apps/commands/x.hpp"', None),
+    ("apps/main.cpp", '#include "apps/program/x.hpp"', None),
     ("apps/main.cpp", "#include <torch/torch.h>", None),
     ("apps/train/a.cpp", "#include <torch/torch.h>", None),
     ("apps/train/a.cpp", "#include <mpi.h>", "MPI is included only in"),
     ("apps/train/a.cpp", "#include <cub/cub.cuh>", "CUDA is included only in"),
     ("apps/train/a.cpp", "#include <yaml-cpp/yaml.h>", "yaml-cpp is included only in"),
-    ("apps/lab/a.cpp", "#include <Eigen/Dense>", None),
-    ("apps/lab/a.cpp", "#include <Spectra/SymEigsSolver.h>", "Spectra is included only in"),
+    ("apps/plan/a.cpp", "#include <Eigen/Dense>", None),
+    ("apps/plan/a.cpp", "#include <Spectra/SymEigsSolver.h>", "Spectra is included only in"),
     ("core/torch/a.cpp", '#include "core/x.hpp"', None),
     ("core/torch/a.cpp", "#include <ATen/core/Tensor.h>", None),
     ("core/torch/a.cpp", '#include "apps/data/x.hpp"', "core/torch does not see apps/data"),
@@ -232,6 +248,8 @@ CASES = [
     ("core/a.cpp", "#include <mpi.h>", "MPI is included only in"),
     ("core/a.cpp", "#include <cuda_runtime.h>", "CUDA is included only in"),
     ("core/a.cpp", '#include "x.hpp"', "there is no such file"),
+    ("examples/a.cpp", '#include "x.hpp"', None),
+    ("examples/a.cpp", '#include "y.hpp"', "there is no such file"),
     ("core/a.cpp", '#include "../base/x.hpp"', "there is no such file"),
     ("core/a.cpp", '#include "torch/torch.h"', "there is no such file"),
     ("core/a.cpp", '#include "base/missing.hpp"', "there is no such file"),

@@ -23,7 +23,7 @@ printf '{"traceEvents":[{"ph":"X","cat":"step","ts":0,"dur":9,"pid":0,"args":{"s
 "${CLANGXX:-clang++}" -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I . \
   test/fuzz/checkpoint_fuzz.cpp core/checkpoint/manifest.cpp core/checkpoint/open_file.cpp \
   core/checkpoint/safetensors.cpp core/checkpoint/sha256.cpp core/checkpoint/whole_file.cpp base/error.cpp \
-  base/text.cpp base/yaml.cpp apps/lab/report/chart.cpp apps/lab/report/run_record.cpp \
-  apps/lab/report/timeline_picture.cpp -lcrypto -lyaml-cpp -o build/fuzz/checkpoint_fuzz
+  base/text.cpp base/yaml.cpp apps/report/chart.cpp apps/report/run_record.cpp \
+  apps/report/timeline_picture.cpp -lcrypto -lyaml-cpp -o build/fuzz/checkpoint_fuzz
 exec build/fuzz/checkpoint_fuzz -max_total_time="${1:-60}" -rss_limit_mb=500 -timeout=1 \
   -artifact_prefix=build/fuzz/ build/fuzz/corpus

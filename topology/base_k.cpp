@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "base/options.hpp"
-#include "topology/topology.hpp"
+#include "topology/topology_options.hpp"
 
 namespace gossamer {
 namespace {
@@ -195,7 +195,7 @@ class BaseGraph {
 }  // namespace
 
 std::unique_ptr<Topology> make_base_k(const World& world, const Options& options) {
-  const std::int64_t peers = options.integer("k", {.fallback = 1, .min = 1, .max = 1000});
+  const std::int64_t peers = options.read(base_k::kPeers);
   Ranks ranks(static_cast<std::size_t>(world.size));
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<Round> rounds;

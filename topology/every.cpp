@@ -5,6 +5,7 @@
 
 #include "base/text.hpp"
 #include "topology/registry.hpp"
+#include "topology/topology_options.hpp"
 
 namespace gossamer {
 namespace {
@@ -42,9 +43,9 @@ class Every final : public Topology {
 }  // namespace
 
 std::unique_ptr<Topology> make_every(const World& world, const Options& section) {
-  const Options every = section.section("every");
-  auto base = read_part(every.named_section("base"), world);
-  const std::int64_t period = every.integer("period", {.min = 1, .max = 1'000'000});
+  const Options options = section.section("every");
+  auto base = read_part(options.read(every::kBase), world);
+  const std::int64_t period = options.read(every::kPeriod);
   return std::make_unique<Every>(std::move(base), period, world.size);
 }
 

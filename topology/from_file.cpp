@@ -8,12 +8,13 @@
 #include "base/options.hpp"
 #include "base/text.hpp"
 #include "topology/topology_file.hpp"
+#include "topology/topology_options.hpp"
 #include "topology/verify.hpp"
 
 namespace gossamer {
 
 std::unique_ptr<Topology> make_from_file(const World& world, const Options& options) {
-  const std::string path = options.file_path("path", std::nullopt);
+  const std::string path = options.read(from_file::kPath);
   TopologyFile file = read_topology_file(path);
   if (file.world_size != world.size) {
     options.fail("path",

@@ -10,6 +10,7 @@
 
 #include "base/options.hpp"
 #include "topology/registry.hpp"
+#include "topology/topology_options.hpp"
 
 namespace gossamer {
 namespace {
@@ -60,9 +61,8 @@ bool hierarchical_fits(const World& world) {
 
 std::unique_ptr<Topology> make_hierarchical(const World& world, const Options& options) {
   const World nodes{.size = world.size / world.node_size};
-  auto leaders = read_part(options.named_section("leaders"), nodes, "ring");
-  const std::int64_t every =
-      options.integer("leaders_every", {.fallback = 1, .min = 1, .max = 1'000'000});
+  auto leaders = read_part(options.read(hierarchical::kLeaders), nodes, "ring");
+  const std::int64_t every = options.read(hierarchical::kLeadersEvery);
   return std::make_unique<Hierarchical>(world, std::move(leaders), every);
 }
 

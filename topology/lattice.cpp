@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/text.hpp"
+#include "topology/topology_options.hpp"
 
 namespace gossamer {
 namespace {
@@ -35,7 +36,7 @@ int most_square(int size) {
 
 std::unique_ptr<Topology> make_lattice(std::string name, bool wraps, const World& world,
                                        const Options& options) {
-  const std::int64_t given = options.integer("rows", {.fallback = 0, .min = 0});
+  const std::int64_t given = options.read(lattice::kRows);
   if (given > 0 && world.size % given != 0) {
     options.fail("rows", concat(given, " does not divide the ", world.size,
                                 " ranks, allowed: a divisor of it, or 0 for the most square"));

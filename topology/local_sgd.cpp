@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/options.hpp"
-#include "topology/topology.hpp"
+#include "topology/topology_options.hpp"
 
 namespace gossamer {
 namespace {
@@ -35,9 +35,7 @@ class LocalSgd final : public Topology {
 }  // namespace
 
 std::unique_ptr<Topology> make_local_sgd(const World& world, const Options& options) {
-  const std::int64_t sit_out =
-      options.integer("sit_out", {.fallback = 7, .min = 0, .max = 1'000'000});
-  return std::make_unique<LocalSgd>(world.size, sit_out);
+  return std::make_unique<LocalSgd>(world.size, options.read(local_sgd::kSitOut));
 }
 
 }  // namespace gossamer

@@ -8,6 +8,7 @@
 
 #include "base/text.hpp"
 #include "topology/registry.hpp"
+#include "topology/topology_options.hpp"
 
 namespace gossamer {
 namespace {
@@ -65,18 +66,18 @@ class Phases final : public Topology {
 
 std::unique_ptr<Topology> make_phases(const World& world, const Options& section) {
   const std::vector<Options> parts = section.named_sections("phases");
-  std::vector<PhaseOfRun> phases;
+  std::vector<PhaseOfRun> result;
   std::int64_t first = 0;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const Options& part = parts[p];
-    phases.push_back({first, read_part(part.named_section("topology"), world)});
+    result.push_back({first, read_part(part.read(phases::kTopology), world)});
     if (p + 1 == parts.size()) {
       if (part.has("until")) part.fail("until", "the last phase has no end; leave this key out");
       break;
     }
-    first = part.integer("until", {.min = first + 1, .max = kManyRounds - 1});
+    first = part.integer(phases::kUntil.name, {.min = first + 1, .max = kManyRounds - 1});
   }
-  return std::make_unique<Phases>(std::move(phases));
+  return std::make_unique<Phases>(std::move(result));
 }
 
 }  // namespace gossamer

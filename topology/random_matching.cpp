@@ -9,7 +9,7 @@
 
 #include "base/options.hpp"
 #include "base/random.hpp"
-#include "topology/topology.hpp"
+#include "topology/topology_options.hpp"
 
 namespace gossamer {
 namespace {
@@ -52,7 +52,7 @@ class RandomMatching final : public Topology {
 }  // namespace
 
 std::unique_ptr<Topology> make_random_matching(const World& world, const Options& options) {
-  const std::int64_t seed = options.integer("seed", {.fallback = 0, .min = 0});
+  const std::int64_t seed = options.read(random_matching::kSeed);
   return std::make_unique<RandomMatching>(world.size, static_cast<std::uint64_t>(seed));
 }
 

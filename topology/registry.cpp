@@ -9,6 +9,7 @@
 #include "base/registry.hpp"
 #include "base/text.hpp"
 #include "topology/check.hpp"
+#include "topology/topology_options.hpp"
 
 namespace gossamer {
 
@@ -41,43 +42,6 @@ namespace {
 
 bool always_fits(const World& world) { return world.size >= 1; }
 
-constexpr std::array kBaseK = {
-    OptionEntry{"k", "most peers of a rank in one round; an integer from 1 to 1000, default 1"},
-};
-constexpr std::array kRandomMatching = {
-    OptionEntry{"seed", "which pairs are drawn; an integer >= 0, default 0"},
-};
-constexpr std::array kHierarchical = {
-    OptionEntry{"leaders",
-                "the topology between nodes; a name, or a section of key: value lines, default "
-                "ring"},
-    OptionEntry{"leaders_every",
-                "nodes mix in every H-th round only; an integer from 1 to 1000000, default 1"},
-};
-constexpr std::array kLocalSgd = {
-    OptionEntry{"sit_out",
-                "rounds without communication before each average; an integer from 0 to 1000000, "
-                "default 7"},
-};
-constexpr std::array kLattice = {
-    OptionEntry{"rows",
-                "number of rows, a divisor of the number of ranks; an integer >= 0, default 0: as "
-                "nearly square as can be"},
-};
-constexpr std::array kFromFile = {
-    OptionEntry{"path", "the YAML or JSON file; text, must be given"},
-};
-constexpr std::array kEvery = {
-    OptionEntry{"base", "the topology; a name, or a section of key: value lines, must be given"},
-    OptionEntry{"period", "H; an integer from 1 to 1000000, must be given"},
-};
-constexpr std::array kPhases = {
-    OptionEntry{"topology", "of a phase; a name, or a section of key: value lines, must be given"},
-    OptionEntry{"until",
-                "the first round of the next phase, more than that of the phase before; an integer "
-                "from 1 to 1099511627775, must be given but in the last phase"},
-};
-
 constexpr std::array kTable = {
     TopologyEntry{.name = "complete",
                   .summary = "all ranks average in every round; the exact mean, the most traffic",
@@ -107,13 +71,13 @@ constexpr std::array kTable = {
     TopologyEntry{.name = "base-k",
                   .summary = "groups of at most k + 1 ranks; the exact mean after about 2 log(n) / "
                              "log(k + 1) rounds",
-                  .options = kBaseK,
+                  .options = base_k::kOptions,
                   .sizes = "every world size",
                   .fits = always_fits,
                   .make = make_base_k},
     TopologyEntry{.name = "random-matching",
                   .summary = "pairs drawn anew in every round",
-                  .options = kRandomMatching,
+                  .options = random_matching::kOptions,
                   .sizes = "every world size",
                   .fits = always_fits,
                   .make = make_random_matching},
@@ -127,13 +91,13 @@ constexpr std::array kTable = {
     TopologyEntry{.name = "hierarchical",
                   .summary = "the ranks of a node average in every round; nodes mix along another "
                              "topology, through one rank each",
-                  .options = kHierarchical,
+                  .options = hierarchical::kOptions,
                   .sizes = "equally many ranks on every node",
                   .fits = hierarchical_fits,
                   .make = make_hierarchical},
     TopologyEntry{.name = "local-sgd",
                   .summary = "rounds without communication, then all average",
-                  .options = kLocalSgd,
+                  .options = local_sgd::kOptions,
                   .sizes = "every world size",
                   .fits = always_fits,
                   .make = make_local_sgd},
@@ -145,13 +109,13 @@ constexpr std::array kTable = {
                   .make = make_star},
     TopologyEntry{.name = "grid",
                   .summary = "pairs of neighbours in rows and columns",
-                  .options = kLattice,
+                  .options = lattice::kOptions,
                   .sizes = "every world size",
                   .fits = always_fits,
                   .make = make_grid},
     TopologyEntry{.name = "torus",
                   .summary = "as grid, with the ends of rows and columns joined",
-                  .options = kLattice,
+                  .options = lattice::kOptions,
                   .sizes = "every world size",
                   .fits = always_fits,
                   .make = make_torus},
@@ -187,7 +151,7 @@ constexpr std::array kTable = {
                   .make = make_directed_one_peer_exp},
     TopologyEntry{.name = "from-file",
                   .summary = "the rounds, or the graph, of a YAML or JSON file",
-                  .options = kFromFile,
+                  .options = from_file::kOptions,
                   .needs_options = true,
                   .sizes = "the world size of the file",
                   .fits = always_fits,
@@ -196,8 +160,9 @@ constexpr std::array kTable = {
 
 constexpr std::array kWrappers = {
     WrapperEntry{"alternate", "a list of topologies, in turn", {}, make_alternate},
-    WrapperEntry{"every", "a topology in every H-th round only", kEvery, make_every},
-    WrapperEntry{"phases", "a list of topologies, one after the other", kPhases, make_phases},
+    WrapperEntry{"every", "a topology in every H-th round only", every::kOptions, make_every},
+    WrapperEntry{"phases", "a list of topologies, one after the other", phases::kOptions,
+                 make_phases},
 };
 
 [[noreturn]] void refuse(const Options& options, const std::string& what) {
@@ -206,9 +171,9 @@ constexpr std::array kWrappers = {
   throw ConfigError(what);
 }
 
-std::vector<std::string> fitting_names(const World& world) {
+std::vector<std::string> fitting_names(const World& world, const Options& options) {
   std::vector<std::string> names;
-  for (const TopologyEntry& entry : kTable) {
+  for (const TopologyEntry& entry : rows_for(options, topology_table())) {
     if (entry.fits(world) && !entry.needs_options) names.emplace_back(entry.name);
   }
   return names;
@@ -241,7 +206,8 @@ std::vector<int> nearest_sizes(const TopologyEntry& entry, const World& world) {
                             world.node_size, " on each node. It works for ", entry.sizes);
   const std::vector<int> sizes = nearest_sizes(entry, world);
   if (!sizes.empty()) what += concat("; the nearest: ", join(sizes, " and "), " ranks");
-  what += concat(". Topologies that fit this world: ", join(fitting_names(world), ", "), ".");
+  what +=
+      concat(". Topologies that fit this world: ", join(fitting_names(world, options), ", "), ".");
   refuse(options, what);
 }
 
@@ -251,12 +217,15 @@ std::span<const TopologyEntry> topology_table() { return kTable; }
 
 std::span<const WrapperEntry> wrapper_table() { return kWrappers; }
 
-std::vector<std::string> topology_names() { return names_of(kTable); }
+std::vector<std::string> topology_names(const Options& options) {
+  return names_of(rows_for(options, topology_table()));
+}
 
 std::unique_ptr<Topology> make_topology(std::string_view name, const World& world,
                                         const Options& options) {
-  const TopologyEntry* entry = find_row(kTable, name);
-  if (entry == nullptr) refuse(options, unknown_name(kTable, "topology", name));
+  const auto rows = rows_for(options, topology_table());
+  const TopologyEntry* entry = find_row(rows, name);
+  if (entry == nullptr) refuse(options, unknown_name(rows, "topology", name));
   if (world.size < 1 || world.node_size < 1) {
     throw ConfigError(concat("A world of ", world.size, " ranks with ", world.node_size,
                              " on each node is impossible; there must be at least one of each."));
@@ -291,7 +260,7 @@ std::unique_ptr<Topology> read_part(const Options& section, const World& world,
                                   join(names_of(kWrappers), ", ")));
   }
   if (wrapper != nullptr) return wrapper->make(world, section);
-  return make_topology(section.choice("name", topology_names(), fallback), world, section);
+  return make_topology(section.choice("name", topology_names(section), fallback), world, section);
 }
 
 }  // namespace gossamer

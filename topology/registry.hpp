@@ -42,7 +42,8 @@ struct WrapperEntry {
 
 std::span<const TopologyEntry> topology_table();
 std::span<const WrapperEntry> wrapper_table();
-std::vector<std::string> topology_names();
+/// Also those that `options` bring along.
+std::vector<std::string> topology_names(const Options& options = Options());
 
 /// Builds a topology by name; `-` and `_` are the same. Throws ConfigError when the name is
 /// unknown, or when the world size is impossible; the message then names the sizes that work and

@@ -44,11 +44,10 @@ inline std::vector<double> column(const std::vector<Row>& rows, const std::strin
   return values;
 }
 
-inline std::shared_ptr<const Topology> read_bench_topology(const std::string& text,
+inline std::shared_ptr<const Topology> read_bench_topology(const StepBenchOptions& options,
                                                            const World& world) {
-  return read_topology(
-      Options(parse_yaml(concat("topology: ", text), "--topology")).named_section("topology"),
-      world);
+  const YamlNode root = parse_yaml(concat("topology: ", options.topology), "--topology");
+  return read_topology(options.own.options(root).named_section("topology"), world);
 }
 
 inline std::int64_t num_warmup(const StepBenchOptions& options) {
@@ -178,20 +177,23 @@ class BenchEngine {
   }
 
   DataParallelOptions wrapper_options(const World& world, const StepBenchOptions& options) const {
-    return {
-        .algorithm = *engine_.algorithm(),
-        .topology =
-            engine_.needs_topology() ? read_bench_topology(options.topology, world) : nullptr,
-        .codec = engine_.takes_codec() ? find_codec(options.codec) : nullptr,
-        .shares_memory = options.shares_memory,
-        .optimizer = make_optimizer(
-            options.optimizer, Options::parse(options_yaml(options.optimizer, options.accum_iter))),
-        .schedule = make_schedule("constant", {.lr = options.lr}),
-        .weight_decay = options.weight_decay,
-        .decay_bias_and_norm = true,
-        .num_threads = options.threads,
-        .bucket_bytes = static_cast<std::int64_t>(options.bucket_mb * 1024.0 * 1024.0),
-        .timeline = timeline_};
+    return {.exchange = {.algorithm = *engine_.algorithm(),
+                         .topology = engine_.needs_topology() ? read_bench_topology(options, world)
+                                                              : nullptr,
+                         .codec = engine_.takes_codec()
+                                      ? find_codec(options.codec, options.own.options({}))
+                                      : nullptr,
+                         .shares_memory = options.shares_memory},
+            .optimizer = make_optimizer(
+                options.optimizer,
+                options.own.options(
+                    parse_yaml(options_yaml(options.optimizer, options.accum_iter), "--optim"))),
+            .schedule = make_schedule("constant", {.lr = options.lr}),
+            .weight_decay = options.weight_decay,
+            .decay_bias_and_norm = true,
+            .num_threads = options.threads,
+            .bucket_bytes = static_cast<std::int64_t>(options.bucket_mb * 1024.0 * 1024.0),
+            .timeline = timeline_};
   }
 
   [[nodiscard]] PipelineMetrics metrics() const {

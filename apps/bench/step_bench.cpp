@@ -64,7 +64,7 @@ class StepBench {
                                " ranks, allowed: 0 to ", world.size - 1));
     }
     const bool any_encodes = std::ranges::any_of(options.engines, &StepEngine::takes_codec);
-    if (find_codec(options.codec) != nullptr && !any_encodes) {
+    if (find_codec(options.codec, options.own.options({})) != nullptr && !any_encodes) {
       throw ConfigError(concat("--codec ", options.codec, ": no engine sends encoded blocks"));
     }
     for (const StepEngine& engine : options.engines) {
@@ -219,17 +219,17 @@ class StepBench {
 
 }  // namespace
 
-StepEngine::StepEngine(std::string_view text) : text_(text) {
+StepEngine::StepEngine(std::string_view text, const PlugIns& own) : text_(text) {
   const Options section =
-      Options(parse_yaml(concat("engine: ", text), "--engine")).named_section("engine");
-  std::vector<std::string> names = algorithm_names();
+      own.options(parse_yaml(concat("engine: ", text), "--engine")).named_section("engine");
+  std::vector<std::string> names = algorithm_names(section);
   names.emplace_back(kCompute);
   const std::string name = section.choice("name", names, std::nullopt);
   if (name != kCompute) algorithm_.emplace(name, section);
   section.reject_unknown();
 }
 
-std::vector<StepEngine> read_step_engines(std::string_view text) {
+std::vector<StepEngine> read_step_engines(std::string_view text, const PlugIns& own) {
   std::vector<StepEngine> engines;
   std::size_t begin = 0;
   int depth = 0;
@@ -239,7 +239,7 @@ std::vector<StepEngine> read_step_engines(std::string_view text) {
       if (text[at] == '}') --depth;
       if (text[at] != ',' || depth > 0) continue;
     }
-    engines.emplace_back(text.substr(begin, at - begin));
+    engines.emplace_back(text.substr(begin, at - begin), own);
     begin = at + 1;
   }
   return engines;

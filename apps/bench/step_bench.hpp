@@ -15,6 +15,7 @@
 #include "base/types.hpp"
 #include "comm/communicator.hpp"
 #include "core/algorithm.hpp"
+#include "core/plug_ins.hpp"
 #include "core/timeline/step_timeline.hpp"
 
 namespace gossamer::apps {
@@ -22,14 +23,14 @@ namespace gossamer::apps {
 class StepEngine {
  public:
   /// `text` is a name, or a section: `{name: allreduce, delay: 1}`. Throws ConfigError.
-  explicit StepEngine(std::string_view text);
+  explicit StepEngine(std::string_view text, const PlugIns& own = {});
 
   /// As written by the user.
   [[nodiscard]] const std::string& text() const { return text_; }
   /// Empty: forward and backward alone.
   [[nodiscard]] const std::optional<AlgorithmChoice>& algorithm() const { return algorithm_; }
   [[nodiscard]] bool needs_topology() const {
-    return algorithm_ && algorithm_->entry().needs_topology;
+    return algorithm_ && algorithm_->entry().needs_topology();
   }
   [[nodiscard]] bool takes_codec() const { return algorithm_ && algorithm_->entry().takes_codec; }
 
@@ -39,16 +40,18 @@ class StepEngine {
 };
 
 /// Reads engines with commas between them. Throws ConfigError.
-std::vector<StepEngine> read_step_engines(std::string_view text);
+std::vector<StepEngine> read_step_engines(std::string_view text, const PlugIns& own = {});
 
 struct StepBenchOptions {
   std::vector<StepEngine> engines = read_step_engines("gossip");
+  /// Names may mean these rows, too.
+  PlugIns own = {};
   std::string model = "mlp";
   /// A name, or a section as in a configuration: `{name: from-file, path: graph.yaml}`.
   std::string topology = "ring";
   /// For the algorithms that can send encoded blocks.
   std::string codec = "fp32";
-  /// As in Pipeline::Config.
+  /// As in ExchangeOptions.
   bool shares_memory = true;
   std::string optimizer = "accum-adamw";
   /// Timed steps of each engine. Several engines share them out over `rounds` turns.

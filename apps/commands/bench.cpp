@@ -127,7 +127,7 @@ struct StepArguments {
 
 int bench_step(StepArguments& arguments) {
   arguments.options.timeline_steps = parse_timeline_steps(arguments.timeline_steps);
-  arguments.options.engines = read_step_engines(arguments.engines);
+  arguments.options.engines = read_step_engines(arguments.engines, arguments.options.own);
   const std::string backend =
       arguments.backend == "auto" ? std::string(default_backend()) : arguments.backend;
   at::set_num_threads(arguments.options.threads);
@@ -159,8 +159,9 @@ void add_slow_rank(CLI::App& command, StepBenchOptions& options) {
       ->capture_default_str();
 }
 
-void add_step_command(CLI::App& parent, int& exit_code) {
+void add_step_command(CLI::App& parent, int& exit_code, const PlugIns& own) {
   auto arguments = std::make_shared<StepArguments>();
+  arguments->options.own = own;
   StepBenchOptions& options = arguments->options;
   CLI::App* command =
       parent.add_subcommand("step", "A training step of a model, timed; one JSON object a line");
@@ -239,15 +240,15 @@ void add_step_command(CLI::App& parent, int& exit_code) {
 
 }  // namespace
 
-void add_bench_command(CLI::App& program, int& exit_code) {
+void add_bench_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   CLI::App* command = program.add_subcommand(
       "bench", "Measure the kernel, the step, the links, and how topologies converge");
   command->require_subcommand(1);
   command->footer("Example:\n  gossamer bench kernel --threads 1");
   add_kernel_command(*command, exit_code);
-  add_step_command(*command, exit_code);
+  add_step_command(*command, exit_code, own);
   add_bench_links_command(*command, exit_code);
-  add_study_command(*command, exit_code);
+  add_study_command(*command, exit_code, own);
 }
 
 }  // namespace gossamer::apps

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands/commands.hpp"
-#include "apps/lab/plan/link_bench.hpp"
+#include "apps/plan/link_bench.hpp"
 #include "apps/train/agreement.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"

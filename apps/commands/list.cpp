@@ -8,6 +8,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <type_traits>
 
 #include "apps/commands/commands.hpp"
 #include "apps/data/dataset.hpp"
@@ -45,32 +46,38 @@ Json row_of_table(const Entry& entry) {
   Json row = {{"name", entry.name}, {"summary", entry.summary}};
   if constexpr (requires { entry.sizes; }) row["sizes"] = entry.sizes;
   if constexpr (requires { entry.needs_options; }) row["needs_options"] = entry.needs_options;
-  if constexpr (requires { entry.needs_topology; }) row["needs_topology"] = entry.needs_topology;
-  if constexpr (requires { entry.needs_undirected; }) {
-    row["needs_undirected_topology"] = entry.needs_undirected;
-    row["needs_static_topology"] = entry.needs_static;
-    row["needs_tree_topology"] = entry.needs_tree;
-    row["needs_nodes"] = entry.needs_nodes;
-    row["communicates"] = entry.communicates;
+  if constexpr (std::is_same_v<Entry, AlgorithmEntry>) {
+    const TopologyKind kind = entry.topologies;
+    row["needs_topology"] = entry.needs_topology();
+    row["needs_undirected_topology"] = kind == TopologyKind::kUndirected ||
+                                       kind == TopologyKind::kStatic || kind == TopologyKind::kTree;
+    row["needs_static_topology"] = kind == TopologyKind::kStatic;
+    row["needs_tree_topology"] = kind == TopologyKind::kTree;
+    row["needs_nodes"] = kind == TopologyKind::kNodes;
+    row["communicates"] = entry.steps != RankSteps::kAlone;
     row["takes_codec"] = entry.takes_codec;
-    row["keeps_models_equal"] = entry.keeps_models_equal;
-    row["asynchronous"] = entry.asynchronous;
+    row["keeps_models_equal"] = entry.equal_models == EqualModels::kAfterEveryStep;
+    row["asynchronous"] = entry.asynchronous();
   }
   if constexpr (requires { entry.takes; }) row["takes"] = names_of_taken(entry.takes);
   if constexpr (requires { entry.gives; }) row["gives"] = name_of(entry.gives);
   row["options"] = Json::array();
   if constexpr (requires { entry.options; }) {
     for (const OptionEntry& option : entry.options) {
-      row["options"].push_back({{"name", option.name}, {"summary", option.summary}});
+      row["options"].push_back({{"name", option.name}, {"summary", option.text()}});
     }
   }
   return row;
 }
 
-template <class Table>
-Json rows_of_table(const Table& table) {
+/// The rows of the tables, one after the other.
+template <class... Tables>
+Json rows_of_tables(const Tables&... tables) {
   Json rows = Json::array();
-  for (const auto& entry : table) rows.push_back(row_of_table(entry));
+  const auto add = [&rows](const auto& table) {
+    for (const auto& entry : table) rows.push_back(row_of_table(entry));
+  };
+  (add(tables), ...);
   return rows;
 }
 
@@ -78,21 +85,27 @@ struct Kind {
   std::string_view name;
   /// The key under which a configuration names a plug-in of this kind.
   std::string_view key;
-  Json (*rows)();
+  Json (*rows)(const PlugIns& own);
 };
 
 constexpr std::array kKinds = {
-    Kind{"topologies", "topology.name", [] { return rows_of_table(topology_table()); }},
+    Kind{"topologies", "topology.name",
+         [](const PlugIns& own) { return rows_of_tables(topology_table(), own.topologies); }},
     Kind{"wrappers", "in place of topology.name: topologies made of others",
-         [] { return rows_of_table(wrapper_table()); }},
-    Kind{"optimizers", "optimizer.name", [] { return rows_of_table(optimizer_table()); }},
-    Kind{"schedules", "lr_schedule.name", [] { return rows_of_table(schedule_table()); }},
-    Kind{"algorithms", "algorithm", [] { return rows_of_table(algorithm_table()); }},
-    Kind{"codecs", "comm.codec", [] { return rows_of_table(codec_table()); }},
-    Kind{"models", "model.name", [] { return rows_of_table(model_table()); }},
-    Kind{"losses", "train.loss", [] { return rows_of_table(loss_table()); }},
-    Kind{"data", "data.name", [] { return rows_of_table(dataset_table()); }},
-    Kind{"backends", "comm.backend", [] { return rows_of_table(backend_table()); }},
+         [](const PlugIns&) { return rows_of_tables(wrapper_table()); }},
+    Kind{"optimizers", "optimizer.name",
+         [](const PlugIns& own) { return rows_of_tables(optimizer_table(), own.optimizers); }},
+    Kind{"schedules", "lr_schedule.name",
+         [](const PlugIns&) { return rows_of_tables(schedule_table()); }},
+    Kind{"algorithms", "algorithm",
+         [](const PlugIns& own) { return rows_of_tables(algorithm_table(), own.algorithms); }},
+    Kind{"codecs", "comm.codec",
+         [](const PlugIns& own) { return rows_of_tables(codec_table(), own.codecs); }},
+    Kind{"models", "model.name", [](const PlugIns&) { return rows_of_tables(model_table()); }},
+    Kind{"losses", "train.loss", [](const PlugIns&) { return rows_of_tables(loss_table()); }},
+    Kind{"data", "data.name", [](const PlugIns&) { return rows_of_tables(dataset_table()); }},
+    Kind{"backends", "comm.backend",
+         [](const PlugIns&) { return rows_of_tables(backend_table()); }},
 };
 
 const Kind& find_kind(std::string_view name) {
@@ -139,35 +152,35 @@ void print_row(std::ostream& out, const Json& row, std::size_t indent) {
   }
 }
 
-void list(const std::string& kind, bool json) {
+void list(const std::string& kind, bool json, const PlugIns& own) {
   std::vector<std::string> kinds = names_of(kKinds);
   if (!kind.empty()) kinds = {std::string(find_kind(kind).name)};
   if (json) {
     Json tables;
-    for (const std::string& name : kinds) tables[name] = rows_of_kind(name);
+    for (const std::string& name : kinds) tables[name] = rows_of_kind(name, own);
     std::cout << tables.dump(2) << "\n";
     return;
   }
   for (const std::string& name : kinds) {
     if (name != kinds.front()) std::cout << "\n";
-    print_kind(std::cout, name);
+    print_kind(std::cout, name, own);
   }
 }
 
 }  // namespace
 
-Json rows_of_kind(std::string_view kind) { return find_kind(kind).rows(); }
+Json rows_of_kind(std::string_view kind, const PlugIns& own) { return find_kind(kind).rows(own); }
 
-void print_kind(std::ostream& out, std::string_view kind) {
+void print_kind(std::ostream& out, std::string_view kind, const PlugIns& own) {
   const Kind& found = find_kind(kind);
-  const Json rows = found.rows();
+  const Json rows = found.rows(own);
   std::size_t widest = 0;
   for (const Json& row : rows) widest = std::max(widest, row["name"].get<std::string>().size());
   out << found.name << " (" << found.key << ")\n";
   for (const Json& row : rows) print_row(out, row, widest + 4);
 }
 
-void add_list_command(CLI::App& program, int& exit_code) {
+void add_list_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   CLI::App* command = program.add_subcommand(
@@ -180,8 +193,8 @@ void add_list_command(CLI::App& program, int& exit_code) {
       "Examples:\n"
       "  gossamer list optimizers\n"
       "  gossamer list --json");
-  command->callback([kind, json, &exit_code] {
-    list(*kind, *json);
+  command->callback([kind, json, &exit_code, &own] {
+    list(*kind, *json, own);
     exit_code = static_cast<int>(ExitCode::kDone);
   });
 }

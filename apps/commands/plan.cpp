@@ -1,6 +1,6 @@
 // gossamer plan
 
-#include "apps/lab/plan/plan.hpp"
+#include "apps/plan/plan.hpp"
 
 #include <algorithm>
 #include <iostream>
@@ -32,6 +32,7 @@ struct SpeedArguments {
 };
 
 struct PlanArguments {
+  PlugIns own;
   double model_bytes = 0.0;
   /// Bytes of each bucket; replaces the model's bytes.
   std::vector<double> bucket_bytes;
@@ -107,26 +108,26 @@ RankBy rank_by_of(const std::string& name, const Links& links) {
 }
 
 /// A configuration with one key: a name, or a name with options as in `{name: outer, every: 20}`.
-Options options_of(const std::string& key, const std::string& text) {
-  return Options(parse_yaml(concat(key, ": ", text), concat("--", key)));
+Options options_of(const std::string& key, const std::string& text, const PlugIns& own) {
+  return own.options(parse_yaml(concat(key, ": ", text), concat("--", key)));
 }
 
 void read_algorithms(const PlanArguments& arguments, PlanOptions& options) {
   for (const std::string& text : arguments.algorithms) {
-    const Options root = options_of("algorithm", text);
+    const Options root = options_of("algorithm", text, options.own);
     options.algorithms.push_back(read_algorithm(root));
     root.reject_unknown();
   }
-  const Options root = options_of("optimizer", arguments.optimizer);
+  const Options root = options_of("optimizer", arguments.optimizer, options.own);
   const Options section = root.named_section("optimizer");
   options.optimizer =
-      make_optimizer(section.choice("name", optimizer_names(), std::nullopt), section);
+      make_optimizer(section.choice("name", optimizer_names(section), std::nullopt), section);
   root.reject_unknown();
-  options.codec = find_codec(arguments.codec);
+  options.codec = find_codec(arguments.codec, root);
 }
 
 void plan(const PlanArguments& arguments) {
-  PlanOptions options{.target = arguments.target, .budget = arguments.budget};
+  PlanOptions options{.target = arguments.target, .budget = arguments.budget, .own = arguments.own};
   const int local = arguments.local_world_size > 0 ? arguments.local_world_size : 1;
   const Links links = links_of(arguments);
   options.rank_by = rank_by_of(arguments.rank_by, links);
@@ -224,7 +225,7 @@ void add_algorithm_options(CLI::App& command, PlanArguments& arguments) {
   command
       .add_option("--codec", arguments.codec,
                   "What messages hold in place of float32 elements: see gossamer list codecs")
-      ->check(CLI::IsMember(codec_names()))
+      ->check(CLI::IsMember(codec_names(arguments.own.options({}))))
       ->capture_default_str();
   command
       .add_option("--optimizer", arguments.optimizer,
@@ -234,8 +235,9 @@ void add_algorithm_options(CLI::App& command, PlanArguments& arguments) {
 
 }  // namespace
 
-void add_plan_command(CLI::App& program, int& exit_code) {
+void add_plan_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   auto arguments = std::make_shared<PlanArguments>();
+  arguments->own = own;
   CLI::App* command = program.add_subcommand(
       "plan",
       "Predict the time and bytes of a step for every topology that fits a cluster, and rank them");

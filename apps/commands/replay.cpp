@@ -1,6 +1,6 @@
 // gossamer replay CASE_DIR
 
-#include "apps/lab/replay/replay.hpp"
+#include "apps/replay/replay.hpp"
 
 #include <algorithm>
 #include <cmath>

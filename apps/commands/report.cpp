@@ -1,6 +1,6 @@
 // gossamer report RUN [RUN ...] and gossamer watch RUN
 
-#include "apps/lab/report/report.hpp"
+#include "apps/report/report.hpp"
 
 #include <chrono>
 #include <cstdio>
@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "apps/commands/commands.hpp"
-#include "apps/lab/report/chart.hpp"
-#include "apps/lab/report/run_record.hpp"
-#include "apps/lab/report/timeline_picture.hpp"
+#include "apps/report/chart.hpp"
+#include "apps/report/run_record.hpp"
+#include "apps/report/timeline_picture.hpp"
 #include "apps/train/folder_lock.hpp"
 #include "apps/train/progress_line.hpp"
 #include "apps/train/run_folder.hpp"
@@ -34,6 +34,7 @@ struct ReportArguments {
   std::vector<std::string> paths;
   std::string output;
   std::string csv;
+  PlugIns own;
 };
 
 /// Draws the file of a timeline.
@@ -72,7 +73,7 @@ void report(const ReportArguments& arguments) {
   if (output.empty()) {
     output = runs.size() == 1 ? concat(runs.front().path, "/", kReportName) : kReportName;
   }
-  write_whole_file(output, html_report(runs), /*sync=*/false);
+  write_whole_file(output, html_report(runs, arguments.own), /*sync=*/false);
   std::cout << output << ": open it in a browser\n";
 }
 
@@ -162,10 +163,11 @@ void watch(const WatchArguments& arguments) {
 
 }  // namespace
 
-void add_report_command(CLI::App& program, int& exit_code) {
+void add_report_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   CLI::App* command =
       program.add_subcommand("report", "Write a page about a run, or a comparison of several runs");
   auto arguments = std::make_shared<ReportArguments>();
+  arguments->own = own;
   command
       ->add_option("runs", arguments->paths,
                    "Folders of runs; or one file of a timeline, which becomes a picture")

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands/commands.hpp"
-#include "apps/lab/simulate/simulation.hpp"
+#include "apps/simulate/simulation.hpp"
 #include "apps/train/json.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -30,6 +30,7 @@ struct SimulateArguments {
   std::vector<std::string> settings;
   int threads = 0;
   bool json = false;
+  PlugIns own;
 };
 
 int threads_of(const SimulateArguments& arguments) {
@@ -132,7 +133,7 @@ void print(const SimulationConfig& config, const SimulationResult& result,
 }
 
 void run(const SimulateArguments& arguments) {
-  const SimulationConfig config = read_simulation(Options(tree_of(arguments)));
+  const SimulationConfig config = read_simulation(arguments.own.options(tree_of(arguments)));
   const SimulationResult result = simulate(config, threads_of(arguments));
   // Above this number of ranks, the analysis would take longer than the simulation.
   constexpr int kMostAnalysed = 4096;
@@ -165,8 +166,10 @@ void add_common(CLI::App& command, const std::shared_ptr<SimulateArguments>& arg
   command.add_flag("--json", arguments->json, "As JSON, with all points");
 }
 
-void add_kind(CLI::App& parent, const std::string& kind, const std::string& help, int& exit_code) {
+void add_kind(CLI::App& parent, const std::string& kind, const std::string& help, int& exit_code,
+              const PlugIns& own) {
   const auto arguments = std::make_shared<SimulateArguments>();
+  arguments->own = own;
   arguments->settings.push_back("kind=" + kind);
   CLI::App* command = parent.add_subcommand(kind, help);
   add_setting(*command, arguments, "--topology", "topology",
@@ -202,12 +205,13 @@ void add_kind(CLI::App& parent, const std::string& kind, const std::string& help
 
 }  // namespace
 
-void add_simulate_command(CLI::App& program, int& exit_code) {
+void add_simulate_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   CLI::App* command =
       program.add_subcommand("simulate", "Mix or train thousands of virtual ranks in one process");
-  add_kind(*command, "consensus", "Mixing alone, from random vectors", exit_code);
-  add_kind(*command, "sgd", "Training on problems whose optimum is known", exit_code);
+  add_kind(*command, "consensus", "Mixing alone, from random vectors", exit_code, own);
+  add_kind(*command, "sgd", "Training on problems whose optimum is known", exit_code, own);
   const auto arguments = std::make_shared<SimulateArguments>();
+  arguments->own = own;
   command->add_option("config", arguments->config, "A YAML file that says what to simulate");
   command->add_option("settings", arguments->settings, "Values to change, as world_size=100");
   add_common(*command, arguments);

@@ -1,6 +1,6 @@
 // gossamer bench topologies CONFIG.yaml [key.sub=value ...]
 
-#include "apps/lab/study/study.hpp"
+#include "apps/study/study.hpp"
 
 #include <iostream>
 #include <memory>
@@ -37,10 +37,13 @@ void print_table(const StudyOutcome& outcome) {
             << "  plots: scripts/plot_study.py " << outcome.folder << std::endl;
 }
 
-int bench_topologies(const StudyArguments& arguments) {
+int bench_topologies(const StudyArguments& arguments, const PlugIns& own) {
   const StopSignals stop;  // before any other thread starts
-  const StudyOutcome outcome =
-      run_study(arguments.config_path, arguments.overrides, &stop, arguments.overwrite);
+  const StudyOutcome outcome = run_study({.config_path = arguments.config_path,
+                                          .overrides = arguments.overrides,
+                                          .stop = &stop,
+                                          .overwrite = arguments.overwrite,
+                                          .own = own});
   // Empty in processes without rank 0, which speaks alone.
   if (outcome.exit_code != 0 || outcome.rows.empty()) return outcome.exit_code;
   if (arguments.json) {
@@ -53,7 +56,7 @@ int bench_topologies(const StudyArguments& arguments) {
 
 }  // namespace
 
-void add_study_command(CLI::App& bench, int& exit_code) {
+void add_study_command(CLI::App& bench, int& exit_code, const PlugIns& own) {
   auto arguments = std::make_shared<StudyArguments>();
   CLI::App* command = bench.add_subcommand(
       "topologies",
@@ -73,7 +76,8 @@ void add_study_command(CLI::App& bench, int& exit_code) {
       "  gossamer bench topologies configs/study_mnist.yaml "
       "base.data.path=/where/it/is/t10k-images-idx3-ubyte.gz\n"
       "Plots: scripts/plot_study.py runs/study_glyphs");
-  command->callback([arguments, &exit_code] { exit_code = bench_topologies(*arguments); });
+  command->callback(
+      [arguments, &exit_code, &own] { exit_code = bench_topologies(*arguments, own); });
 }
 
 }  // namespace gossamer::apps

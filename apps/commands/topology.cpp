@@ -9,8 +9,8 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/list.hpp"
-#include "apps/lab/topology_plot.hpp"
-#include "apps/lab/topology_report.hpp"
+#include "apps/topology/topology_plot.hpp"
+#include "apps/topology/topology_report.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
@@ -34,16 +34,17 @@ struct ShowArguments {
   std::int64_t rounds = 0;
   std::string plot;
   bool json = false;
+  PlugIns own;
 };
 
-void list(bool json) {
+void list(bool json, const PlugIns& own) {
   if (json) {
-    std::cout << rows_of_kind("topologies").dump(2) << "\n";
+    std::cout << rows_of_kind("topologies", own).dump(2) << "\n";
     return;
   }
-  print_kind(std::cout, "topologies");
+  print_kind(std::cout, "topologies", own);
   std::cout << "\n";
-  print_kind(std::cout, "wrappers");
+  print_kind(std::cout, "wrappers", own);
 }
 
 World world_to_show(const ShowArguments& arguments) {
@@ -59,7 +60,8 @@ World world_to_show(const ShowArguments& arguments) {
 
 /// The section of `name`, which is `ring` or a section in braces such as `{alternate: [ring,
 /// torus]}`, with the options added.
-Options section_of(const std::string& name, const std::vector<std::string>& options) {
+Options section_of(const std::string& name, const std::vector<std::string>& options,
+                   const PlugIns& own) {
   YamlNode root;
   if (name.starts_with('{')) {
     root = parse_yaml(name, "command line");
@@ -70,12 +72,12 @@ Options section_of(const std::string& name, const std::vector<std::string>& opti
         YamlNode{.kind = YamlNode::Kind::kScalar, .where = "command line", .scalar = name});
   }
   for (const std::string& option : options) apply_override(root, option);
-  return Options(std::move(root));
+  return own.options(std::move(root));
 }
 
 void show(const ShowArguments& arguments) {
   const World world = world_to_show(arguments);
-  const Options section = section_of(arguments.name, arguments.options);
+  const Options section = section_of(arguments.name, arguments.options, arguments.own);
   const auto topology = read_topology(section, world);
   section.reject_unknown();
   if (!arguments.plot.empty()) {
@@ -127,20 +129,21 @@ bool check(const std::string& path, bool json) {
   return !found;
 }
 
-void add_list(CLI::App& command, int& exit_code) {
+void add_list(CLI::App& command, int& exit_code, const PlugIns& own) {
   auto json = std::make_shared<bool>(false);
   CLI::App* list_command =
       command.add_subcommand("list", "The topologies that there are, as gossamer list topologies");
   list_command->add_flag("--json", *json, "As JSON");
   list_command->footer("Example:\n  gossamer topology list --json");
-  list_command->callback([json, &exit_code] {
-    list(*json);
+  list_command->callback([json, &exit_code, &own] {
+    list(*json, own);
     exit_code = static_cast<int>(ExitCode::kDone);
   });
 }
 
-void add_show(CLI::App& command, int& exit_code) {
+void add_show(CLI::App& command, int& exit_code, const PlugIns& own) {
   auto arguments = std::make_shared<ShowArguments>();
+  arguments->own = own;
   CLI::App* show_command =
       command.add_subcommand("show", "Rounds, traffic and spectrum of a topology");
   show_command
@@ -191,12 +194,12 @@ void add_check(CLI::App& command, int& exit_code) {
 
 }  // namespace
 
-void add_topology_command(CLI::App& program, int& exit_code) {
+void add_topology_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   CLI::App* command = program.add_subcommand("topology", "List, show and check topologies");
   command->require_subcommand(1);
   command->footer("Example:\n  gossamer topology show ring --world-size 6 --json");
-  add_list(*command, exit_code);
-  add_show(*command, exit_code);
+  add_list(*command, exit_code, own);
+  add_show(*command, exit_code, own);
   add_check(*command, exit_code);
 }
 

@@ -11,8 +11,8 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/timeline_options.hpp"
-#include "apps/lab/report/report.hpp"
-#include "apps/lab/topology_report.hpp"
+#include "apps/report/report.hpp"
+#include "apps/topology/topology_report.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/environment.hpp"
@@ -43,6 +43,7 @@ struct TrainArguments {
   /// Empty: the configuration says it.
   std::string timeline;
   std::string timeline_steps;
+  PlugIns own;
   /// The versions of the libraries, one line each.
   std::string versions;
 };
@@ -75,7 +76,7 @@ Source read_source(const TrainArguments& arguments) {
       apply_override(source.tree,
                      concat("log.timeline_steps=[", steps->begin, ", ", steps->end, "]"));
     }
-    LaunchConfig launch = read_launch_config(Options(source.tree));
+    LaunchConfig launch = read_launch_config(arguments.own.options(source.tree));
     launch.options.num_ranks = arguments.num_ranks;
     source.launch = std::move(launch);
   } catch (const ConfigError& error) {
@@ -88,7 +89,7 @@ void print_dry_run(const RunConfig& config, const TrainingLoop& trainer, double 
   std::cout << "# configuration, defaults included\n" << to_yaml(config.resolved);
   const bool has_phases = config.phases.size() > 1;
   std::cout << (has_phases ? "\n# phases: " : "\n# algorithm: ")
-            << (has_phases ? describe(config.phases) : config.algorithm.name()) << "\n";
+            << (has_phases ? describe(config.phases) : config.exchange.algorithm.name()) << "\n";
   for (const RunPhase& phase : config.phases) {
     for (const bool is_sparse : {false, true}) {
       const auto topology = phase.method_with(is_sparse && phase.control).topology;
@@ -122,7 +123,8 @@ class TrainRun {
   void run(Communicator& communicator, const World& world) {
     RunConfig config = jointly(communicator, [&] {
       if (source_.error) throw ConfigError(*source_.error);
-      RunConfig read = read_run_config(Options(source_.tree), world, arguments_.config_path);
+      RunConfig read =
+          read_run_config(arguments_.own.options(source_.tree), world, arguments_.config_path);
       // Before anything that takes long.
       if (world.rank == 0 && !arguments_.dry_run && arguments_.resume.empty()) {
         check_run_folder(read.output_dir, if_finished(read));
@@ -176,9 +178,10 @@ class TrainRun {
   }
 
   /// The run is done and saved, so a page that cannot be written costs a warning.
-  static void write_report(const std::string& path, const Logger& logger) {
+  void write_report(const std::string& path, const Logger& logger) const {
     try {
-      write_whole_file(concat(path, "/", kReportName), html_report({read_run(path)}),
+      write_whole_file(concat(path, "/", kReportName),
+                       html_report({read_run(path)}, arguments_.own),
                        /*sync=*/false);
     } catch (const std::exception& error) {
       logger.warning(concat("the report could not be written: ", error.what()));
@@ -292,8 +295,9 @@ int train(const TrainArguments& arguments) {
 
 }  // namespace
 
-void add_train_command(CLI::App& program, int& exit_code) {
+void add_train_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   auto arguments = std::make_shared<TrainArguments>();
+  arguments->own = own;
   CLI::App* command = program.add_subcommand("train", "Train a model as a YAML file says");
   command->add_option("config", arguments->config_path, "The run's configuration")
       ->type_name("CONFIG.yaml");

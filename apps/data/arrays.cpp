@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "apps/data/array_samples.hpp"
+#include "apps/data/data_options.hpp"
 #include "apps/data/dataset.hpp"
 #include "apps/data/npy.hpp"
 #include "base/error.hpp"
@@ -80,7 +81,7 @@ void check_finite(const RawArray& array) {
 }
 
 // A model has an output for every class.
-constexpr std::int64_t kMostClasses = 10'000'000;
+constexpr std::int64_t kMostClasses = arrays::kNumClasses.rule.rule.max;
 
 /// The largest class and one more. Throws DataError for a class below 0 or not below `most`.
 std::int64_t count_classes(const RawArray& targets, std::int64_t most) {
@@ -198,8 +199,7 @@ std::pair<Pair, Pair> split(const Pair& all) {
 class Arrays : public DatasetEntry::Loader {
  public:
   explicit Arrays(const Options& data)
-      : path_(data.file_path("path", std::nullopt)),
-        num_classes_(data.optional_integer("num_classes", {.min = 1, .max = kMostClasses})) {
+      : path_(data.read(arrays::kPath)), num_classes_(data.read(arrays::kNumClasses)) {
     if (path_.empty()) {
       data.fail("path", "is empty, allowed: a folder of .npy files, or a safetensors file");
     }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "apps/data/array_samples.hpp"
+#include "apps/data/data_options.hpp"
 #include "apps/data/dataset.hpp"
 #include "apps/data/mapped_file.hpp"
 #include "base/error.hpp"
@@ -59,7 +60,7 @@ std::shared_ptr<const Samples> read_all(const std::string& folder,
 
 class Cifar10 : public DatasetEntry::Loader {
  public:
-  explicit Cifar10(const Options& data) : path_(data.file_path("path", std::nullopt)) {
+  explicit Cifar10(const Options& data) : path_(data.read(cifar10::kPath)) {
     if (path_.empty()) data.fail("path", "is empty, allowed: the folder of the binary files");
   }
 

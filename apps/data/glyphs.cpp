@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "apps/data/array_samples.hpp"
+#include "apps/data/data_options.hpp"
 #include "apps/data/dataset.hpp"
 #include "apps/data/glyph_font.hpp"
 #include "base/random.hpp"
@@ -21,7 +22,6 @@ namespace {
 
 constexpr std::int64_t kSide = 28;
 constexpr std::size_t kPixels = static_cast<std::size_t>(kSide * kSide);
-constexpr std::int64_t kMaxSize = 10'000'000;
 
 enum class Split : std::uint8_t { kTrain = 0, kValidation = 1 };
 /// What a stream of random numbers is drawn for; keeps images and labels independent.
@@ -156,9 +156,9 @@ std::vector<std::int64_t> draw_labels(std::uint64_t seed, Split split, std::int6
 class Glyphs : public DatasetEntry::Loader {
  public:
   explicit Glyphs(const Options& data)
-      : train_size_(data.integer("train_size", {.fallback = 8192, .min = 1, .max = kMaxSize})),
-        val_size_(data.integer("val_size", {.fallback = 2048, .min = 1, .max = kMaxSize})),
-        noise_(data.number("noise", {.fallback = 0.25, .min = 0, .max = 1})) {}
+      : train_size_(data.read(glyphs::kTrainSize)),
+        val_size_(data.read(glyphs::kValSize)),
+        noise_(data.read(glyphs::kNoise)) {}
 
   [[nodiscard]] Dataset load(std::uint64_t seed) const override {
     Font font;

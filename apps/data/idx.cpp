@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "apps/data/array_samples.hpp"
+#include "apps/data/data_options.hpp"
 #include "apps/data/dataset.hpp"
 #include "apps/data/idx_file.hpp"
 #include "apps/data/idx_files.hpp"
@@ -92,9 +93,9 @@ std::vector<Images> read_ranges(OpenPair& pair, std::span<const Range> ranges,
 class Idx : public DatasetEntry::Loader {
  public:
   explicit Idx(const Options& data)
-      : path_(data.file_path("path", std::nullopt)),
-        train_range_(data.range("train_range")),
-        val_range_(data.range("val_range")) {
+      : path_(data.read(idx::kPath)),
+        train_range_(data.read(idx::kTrainRange)),
+        val_range_(data.read(idx::kValRange)) {
     if (path_.empty()) {
       data.fail("path",
                 "is empty, allowed: a folder with IDX files, or the path of an images file");

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "apps/data/data_options.hpp"
 #include "apps/data/dataset.hpp"
 #include "apps/data/token_samples.hpp"
 #include "base/error.hpp"
@@ -19,10 +20,10 @@ constexpr std::int64_t kNumBytes = 256;
 class Text : public DatasetEntry::Loader {
  public:
   explicit Text(const Options& data)
-      : path_(data.file_path("path", std::nullopt)),
-        context_(data.integer("context", {.fallback = 128, .min = 1, .max = 65'536})),
-        train_range_(data.range("train_range")),
-        val_range_(data.range("val_range")) {
+      : path_(data.read(text::kPath)),
+        context_(data.read(text::kContext)),
+        train_range_(data.read(text::kTrainRange)),
+        val_range_(data.read(text::kValRange)) {
     if (path_.empty()) data.fail("path", "is empty, allowed: the path of a file");
   }
 

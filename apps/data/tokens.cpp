@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "apps/data/data_options.hpp"
 #include "apps/data/dataset.hpp"
 #include "apps/data/token_samples.hpp"
 #include "base/error.hpp"
@@ -113,9 +114,9 @@ std::pair<TokenRun, TokenRun> split(const TokenRun& run) {
 class Tokens : public DatasetEntry::Loader {
  public:
   explicit Tokens(const Options& data)
-      : path_(data.file_path("path", std::nullopt)),
-        context_(data.integer("context", {.fallback = 128, .min = 1, .max = 65'536})),
-        vocab_size_(data.integer("vocab_size", {.fallback = 50'257, .min = 1, .max = 10'000'000})) {
+      : path_(data.read(tokens::kPath)),
+        context_(data.read(tokens::kContext)),
+        vocab_size_(data.read(tokens::kVocabSize)) {
     if (path_.empty()) data.fail("path", "is empty, allowed: a folder, or a file of tokens");
   }
 

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "apps/models/factory.hpp"
+#include "apps/models/model_options.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -46,7 +47,7 @@ class Cnn : public Model {
 }  // namespace
 
 std::unique_ptr<const ModelFactory> configure_cnn(const Options& model) {
-  return make_factory<Cnn>(model.integer("width", {.fallback = 16, .min = 1, .max = 10'000}));
+  return make_factory<Cnn>(model.read(cnn::kWidth));
 }
 
 }  // namespace gossamer::apps

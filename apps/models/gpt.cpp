@@ -16,6 +16,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "apps/models/factory.hpp"
+#include "apps/models/model_options.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
@@ -166,14 +167,10 @@ class Gpt : public Model {
 }  // namespace
 
 std::unique_ptr<const ModelFactory> configure_gpt(const Options& model) {
-  GptOptions options =
-      row_of(kSizes, "size", model.choice("size", names_of(kSizes), "base")).options;
-  const auto replace = [&model](std::string_view key, std::int64_t most, std::int64_t& value) {
-    value = model.optional_integer(key, {.min = 1, .max = most}).value_or(value);
-  };
-  replace("layers", 1'000, options.layers);
-  replace("d_model", 100'000, options.width);
-  replace("heads", 10'000, options.heads);
+  GptOptions options = row_of(kSizes, "size", model.read(gpt::kSize)).options;
+  options.layers = model.read(gpt::kLayers).value_or(options.layers);
+  options.width = model.read(gpt::kWidth).value_or(options.width);
+  options.heads = model.read(gpt::kHeads).value_or(options.heads);
   if (options.width % options.heads != 0) {
     model.fail("heads", concat("is ", options.heads, ", which does not divide model.d_model, ",
                                options.width, ", allowed: a divisor of it"));

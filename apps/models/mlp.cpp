@@ -6,6 +6,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "apps/models/factory.hpp"
+#include "apps/models/model_options.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
@@ -43,8 +44,7 @@ class Mlp : public Model {
 
 std::unique_ptr<const ModelFactory> configure_mlp(const Options& model) {
   return make_factory<Mlp>(
-      MlpOptions{.hidden = model.integer("hidden", {.fallback = 256, .min = 1, .max = 100'000}),
-                 .layers = model.integer("layers", {.fallback = 2, .min = 0, .max = 1'000})});
+      MlpOptions{.hidden = model.read(mlp::kHidden), .layers = model.read(mlp::kLayers)});
 }
 
 }  // namespace gossamer::apps

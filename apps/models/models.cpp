@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "apps/models/factory.hpp"
+#include "apps/models/model_options.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 
@@ -21,52 +22,20 @@ std::unique_ptr<const ModelFactory> configure_torchscript(const Options& model);
 
 namespace {
 
-constexpr std::array kMlp = {
-    OptionEntry{"hidden", "units of each hidden layer; an integer from 1 to 100000, default 256"},
-    OptionEntry{"layers", "hidden layers; an integer from 0 to 1000, default 2"},
-};
-constexpr OptionEntry kWidth = {
-    "width", "channels of the first convolution; an integer from 1 to 10000, default 16"};
-constexpr std::array kCnn = {kWidth};
-constexpr std::array kResnet20 = {
-    kWidth,
-    OptionEntry{"blocks",
-                "residual blocks in each of three stages; an integer from 1 to 1000, default 3"},
-};
-constexpr std::array kGpt = {
-    OptionEntry{
-        "size",
-        "tiny (layers 2, d_model 64, heads 2), mini (4, 128, 4), small (6, 192, 6), base "
-        "(6, 384, 6), medium (8, 512, 8) or 124m, which is GPT-2's and ties the output "
-        "matrix to the embedding; one of tiny, mini, small, base, medium, 124m, default base"},
-    OptionEntry{"layers",
-                "transformer layers; an integer from 1 to 1000, default null: those of size"},
-    OptionEntry{"d_model",
-                "width of embeddings and of every layer's output; an integer from 1 to 100000, "
-                "default null: that of size"},
-    OptionEntry{"heads",
-                "attention heads, a divisor of d_model; an integer from 1 to 10000, default null: "
-                "those of size"},
-};
-constexpr std::array kTorchscript = {
-    OptionEntry{"path",
-                "the file that torch.jit.save has written; it holds code, which is run; text, must "
-                "be given"},
-};
-
 constexpr std::array kTable = {
-    ModelEntry{"mlp", "a perceptron", kMlp, configure_mlp},
-    ModelEntry{"cnn", "two convolutions with batch normalisation, then a linear layer", kCnn,
-               configure_cnn},
-    ModelEntry{"resnet20", "a residual network for small images", kResnet20, configure_resnet20},
+    ModelEntry{"mlp", "a perceptron", mlp::kOptions, configure_mlp},
+    ModelEntry{"cnn", "two convolutions with batch normalisation, then a linear layer",
+               cnn::kOptions, configure_cnn},
+    ModelEntry{"resnet20", "a residual network for small images", resnet20::kOptions,
+               configure_resnet20},
     ModelEntry{"resnet50",
                "the residual network for photographs, with torchvision's names",
                {},
                configure_resnet50},
-    ModelEntry{"gpt", "a transformer that predicts the next token of a text", kGpt, configure_gpt,
-               SampleKind::kTokens},
-    ModelEntry{"torchscript", "your own model, exported from Python with torch.jit", kTorchscript,
-               configure_torchscript, std::nullopt},
+    ModelEntry{"gpt", "a transformer that predicts the next token of a text", gpt::kOptions,
+               configure_gpt, SampleKind::kTokens},
+    ModelEntry{"torchscript", "your own model, exported from Python with torch.jit",
+               torchscript::kOptions, configure_torchscript, std::nullopt},
 };
 
 /// Gives a parameter the values that `draw` returns, one call for each element in order.

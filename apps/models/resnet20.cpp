@@ -12,6 +12,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "apps/models/factory.hpp"
+#include "apps/models/model_options.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -90,8 +91,7 @@ class ResNet : public Model {
 
 std::unique_ptr<const ModelFactory> configure_resnet20(const Options& model) {
   return make_factory<ResNet>(
-      ResNetOptions{.width = model.integer("width", {.fallback = 16, .min = 1, .max = 10'000}),
-                    .blocks = model.integer("blocks", {.fallback = 3, .min = 1, .max = 1'000})});
+      ResNetOptions{.width = model.read(cnn::kWidth), .blocks = model.read(resnet20::kBlocks)});
 }
 
 }  // namespace gossamer::apps

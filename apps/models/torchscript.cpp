@@ -11,6 +11,7 @@
 
 #include <torch/script.h>
 
+#include "apps/models/model_options.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/whole_file.hpp"
@@ -163,7 +164,7 @@ void save_torchscript(const Model& model, const std::string& path) {
 }
 
 std::unique_ptr<const ModelFactory> configure_torchscript(const Options& model) {
-  const std::string path = model.file_path("path", std::nullopt);
+  const std::string path = model.read(torchscript::kPath);
   if (path.empty()) model.fail("path", "is empty, allowed: the path of a TorchScript file");
   return std::make_unique<const TorchScriptFactory>(path);
 }

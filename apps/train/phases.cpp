@@ -7,30 +7,29 @@ namespace gossamer::apps {
 namespace {
 
 /// Reads a topology. Throws ConfigError if the algorithm cannot follow it.
-std::shared_ptr<const Topology> read_topology_of(const AlgorithmEntry& entry, const Options& parent,
-                                                 const World& world) {
+std::shared_ptr<const Topology> read_topology_of(const AlgorithmChoice& algorithm,
+                                                 const Options& parent, const World& world) {
   std::shared_ptr<const Topology> topology = read_topology(parent.named_section("topology"), world);
-  const std::string reason = why_not(entry, topology.get());
+  const std::string reason = algorithm.why_not({.topology = topology.get()});
   if (!reason.empty()) parent.fail("topology", reason);
   return topology;
 }
 
-std::optional<ConsensusControl> read_control(const Options& algorithm, const AlgorithmEntry& entry,
-                                             const World& world) {
+std::optional<ConsensusControl> read_control(const Options& options,
+                                             const AlgorithmChoice& algorithm, const World& world) {
   constexpr std::string_view kKey = "consensus_control";
-  if (!algorithm.has(kKey)) return std::nullopt;
-  if (!entry.needs_topology) {
-    algorithm.fail(kKey, concat("chooses between two topologies, and ", entry.name,
-                                " has none, allowed with gossip and other algorithms of a "
-                                "topology"));
+  if (!options.has(kKey)) return std::nullopt;
+  if (!algorithm.entry().needs_topology()) {
+    options.fail(kKey, concat("chooses between two topologies, and ", algorithm.name(),
+                              " has none, allowed with gossip and other algorithms of a topology"));
   }
-  const Options section = algorithm.section(kKey);
+  const Options section = options.section(kKey);
   ConsensusControl control;
   control.target = section.number("target", {.min = 0.0, .max = 1e6, .above_min = true});
   control.hysteresis =
       section.number("hysteresis", {.fallback = 0.5, .min = 0.0, .max = 1.0, .below_max = true});
   control.every = section.integer("every", {.fallback = 50, .min = 1, .max = 1'000'000'000});
-  control.sparse = read_topology_of(entry, section, world);
+  control.sparse = read_topology_of(algorithm, section, world);
   return control;
 }
 
@@ -38,9 +37,8 @@ std::optional<ConsensusControl> read_control(const Options& algorithm, const Alg
 RunPhase read_algorithm_of(const Options& section, const std::optional<std::string>& fallback,
                            const World& world) {
   RunPhase phase;
-  phase.method.algorithm = {section.choice("name", algorithm_names(), fallback), section};
-  const AlgorithmEntry& entry = phase.method.algorithm.entry();
-  phase.control = read_control(section, entry, world);
+  phase.method.algorithm = {section.choice("name", algorithm_names(section), fallback), section};
+  phase.control = read_control(section, phase.method.algorithm, world);
   return phase;
 }
 
@@ -49,13 +47,13 @@ RunPhase read_phase(const Options& part, const World& world) {
   RunPhase phase = read_algorithm_of(part.named_section("algorithm"), std::nullopt, world);
   const AlgorithmEntry& entry = phase.method.algorithm.entry();
   if (part.has("topology")) {
-    if (!entry.needs_topology) {
+    if (!entry.needs_topology()) {
       part.fail("topology", concat(entry.name, " uses none, allowed: null"));
     }
-    phase.method.topology = read_topology_of(entry, part, world);
+    phase.method.topology = read_topology_of(phase.method.algorithm, part, world);
   }
-  phase.method.average = part.flag("average", entry.needs_equal_models);
-  if (!phase.method.average && entry.needs_equal_models) {
+  phase.method.average = part.flag("average", entry.needs_equal_models());
+  if (!phase.method.average && entry.needs_equal_models()) {
     part.fail("average", concat("is false, but ", entry.name,
                                 " begins with equal models on all ranks, allowed: true"));
   }
@@ -66,10 +64,10 @@ RunPhase read_phase(const Options& part, const World& world) {
 void share_topology(const Options& section, const World& world, std::vector<RunPhase>& phases) {
   std::shared_ptr<const Topology> topology;
   for (RunPhase& phase : phases) {
-    const AlgorithmEntry& entry = phase.method.algorithm.entry();
-    if (!entry.needs_topology || phase.method.topology) continue;
+    const AlgorithmChoice& algorithm = phase.method.algorithm;
+    if (!algorithm.entry().needs_topology() || phase.method.topology) continue;
     if (!topology) topology = read_topology(section, world, "ring");
-    const std::string reason = why_not(entry, topology.get());
+    const std::string reason = algorithm.why_not({.topology = topology.get()});
     if (!reason.empty()) section.fail("name", reason);
     phase.method.topology = topology;
   }

@@ -90,21 +90,19 @@ void read_model_and_data(const Options& root, RunConfig& config) {
 
 void read_communication(const Options& root, const World& world, RunConfig& config) {
   config.phases = read_phases(root, world);
-  config.algorithm = config.phases.front().method.algorithm;
-  config.topology = config.phases.front().method.topology;
+  config.exchange = config.phases.front().method.after({});
 }
 
 /// Needs the phases.
 void take_launch_config(const Options& root, RunConfig& config) {
   const LaunchConfig launch = read_launch_config(root);
   config.comm_timeout_s = launch.options.timeout_s;
-  config.codec = launch.codec;
-  config.shares_memory = launch.shares_memory;
+  config.exchange.codec = launch.codec;
+  config.exchange.shares_memory = launch.shares_memory;
   for (const RunPhase& phase : config.phases) {
     for (const bool is_sparse : {false, phase.control.has_value()}) {
-      const AlgorithmSwitch method = phase.method_with(is_sparse);
-      const std::string reason =
-          why_not(method.algorithm.entry(), method.topology.get(), config.codec);
+      const ExchangeOptions exchange = phase.method_with(is_sparse).after(config.exchange);
+      const std::string reason = exchange.algorithm.why_not(exchange.setting());
       if (!reason.empty()) root.section("comm").fail("codec", reason);
     }
   }
@@ -113,14 +111,15 @@ void take_launch_config(const Options& root, RunConfig& config) {
 /// Needs the phases.
 void read_optimizer(const Options& root, RunConfig& config) {
   const Options optimizer = root.section("optimizer");
-  const std::string name = optimizer.choice("name", optimizer_names(), "accum_adamw");
+  const std::string name = optimizer.choice("name", optimizer_names(optimizer), "accum_adamw");
   config.lr = optimizer.number("lr", {.fallback = 1e-3, .min = 0.0});
   config.weight_decay = optimizer.number("weight_decay", {.fallback = 0.0, .min = 0.0});
   config.decay_bias_and_norm = optimizer.flag("decay_bias_and_norm", false);
   config.optimizer = make_optimizer(name, optimizer);
 
   for (const RunPhase& phase : config.phases) {
-    const std::string reason = phase.method.algorithm.why_not(*config.optimizer);
+    const std::string reason = phase.method.algorithm.why_not(
+        {.topology = phase.method.topology.get(), .optimizer = config.optimizer.get()});
     if (!reason.empty()) optimizer.fail("name", concat(name, ": ", reason));
   }
 
@@ -199,7 +198,7 @@ void read_log(const Options& log, RunConfig& config) {
 /// Refuses what asynchronous ranks cannot do. Needs all sections.
 void check_asynchronous(const Options& root, const RunConfig& config) {
   const auto is_asynchronous = [](const RunPhase& phase) {
-    return phase.method.algorithm.entry().asynchronous;
+    return phase.method.algorithm.entry().asynchronous();
   };
   const auto found = std::ranges::find_if(config.phases, is_asynchronous);
   if (found == config.phases.end()) return;
@@ -242,11 +241,9 @@ LaunchConfig read_launch_config(const Options& root) {
               "with threads, every process that mpirun has started would train a run of its own, "
               "allowed: mpi, or --ranks N without mpirun");
   }
-  config.options.timeout_s =
-      comm.number("timeout_s", {.fallback = 300.0, .min = 0.0, .max = 1e9, .above_min = true});
-  config.options.node_size =
-      static_cast<int>(comm.integer("local_size", {.fallback = 0, .min = 0, .max = 1'000'000}));
-  config.codec = find_codec(comm.choice("codec", codec_names(), "fp32"));
+  config.options.timeout_s = comm.read(kTimeout);
+  config.options.node_size = static_cast<int>(comm.read(kLocalSize));
+  config.codec = find_codec(comm.choice("codec", codec_names(comm), "fp32"), comm);
   config.shares_memory = comm.flag("shared_memory", true);
   const Options log = root.section("log");
   config.options.log_level = log_level(log.choice("level", log_level_names(), "info"));

@@ -28,9 +28,8 @@ namespace gossamer::apps {
 struct LaunchConfig {
   std::string backend;
   LaunchOptions options;
-  /// What the ranks send in place of their parameters; null: the parameters.
+  /// As in ExchangeOptions, like `shares_memory`.
   const Codec* codec = nullptr;
-  /// As in Pipeline::Config.
   bool shares_memory = true;
 };
 
@@ -65,10 +64,6 @@ struct RunConfig {
   DeviceChoice device;
   /// Seconds that an exchange may take.
   double comm_timeout_s = 0.0;
-  /// As in LaunchConfig.
-  const Codec* codec = nullptr;
-  bool shares_memory = true;
-
   std::unique_ptr<const ModelFactory> model;
   /// A safetensors file with the initial values; empty: none.
   std::string model_init;
@@ -85,9 +80,7 @@ struct RunConfig {
   /// At least one.
   std::vector<RunPhase> phases;
   /// Those of the first phase.
-  AlgorithmChoice algorithm;
-  /// Null if the algorithm needs no topology.
-  std::shared_ptr<const Topology> topology;
+  ExchangeOptions exchange;
   std::shared_ptr<const Optimizer> optimizer;
   double lr = 0.0;
   double weight_decay = 0.0;

@@ -75,19 +75,16 @@ std::int64_t count_steps(const RunConfig& config, const BatchLoader& batches) {
   return all / config.accumulate;
 }
 
-std::shared_ptr<CommonSchedule> make_common_schedule(const RunConfig& config,
-                                                     std::int64_t total_steps) {
-  if (!config.algorithm.entry().asynchronous) return nullptr;
-  return std::make_shared<CommonSchedule>(config.make_schedule(total_steps), total_steps);
+StepCount make_steps(const RunConfig& config, const BatchLoader& batches) {
+  const std::int64_t total = count_steps(config, batches);
+  const bool in_step = !config.exchange.algorithm.entry().asynchronous();
+  return {total, in_step, config.make_schedule(total)};
 }
 
 DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::Setup& setup,
                                   std::shared_ptr<const Schedule> schedule, TorchStream& stream,
                                   std::shared_ptr<Timeline> timeline) {
-  return {.algorithm = config.algorithm,
-          .topology = config.topology,
-          .codec = config.codec,
-          .shares_memory = config.shares_memory,
+  return {.exchange = config.exchange,
           .optimizer = config.optimizer,
           .schedule = std::move(schedule),
           .weight_decay = config.weight_decay,
@@ -115,8 +112,7 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
       setup_(setup),
       loss_(loss_for(config.loss, setup.data->train->target())),
       batches_(make_batches(config, setup)),
-      total_steps_(count_steps(config, batches_)),
-      common_schedule_(make_common_schedule(config, total_steps_)),
+      steps_(make_steps(config, batches_)),
       device_(config.device, {.host = setup.communicator,
                               .world = setup.world,
                               .logger = setup.logger,
@@ -130,9 +126,7 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
                                   }),
                      config, device_.device())),
       model_(net_, device_.communicator(),
-             model_options(config, setup,
-                           common_schedule_ ? common_schedule_ : config.make_schedule(total_steps_),
-                           device_.stream(), timeline_)),
+             model_options(config, setup, steps_.schedule(), device_.stream(), timeline_)),
       progress_(config.progress, setup.logger) {
   model_.train();
   if (setup.world.rank == 0 && batches_.batch_size() < config.batch_size) {
@@ -162,21 +156,13 @@ torch::Tensor TrainingLoop::forward(const Batch& batch) {
   return loss_.of(model_.forward(batch.inputs), batch.targets, /*sum=*/false);
 }
 
-bool TrainingLoop::has_passed(std::int64_t every) const {
-  return every > 0 && step_ / every > last_step_ / every;
-}
-
-bool TrainingLoop::is_due(std::int64_t every) const {
-  return every > 0 && (has_passed(every) || step_ == total_steps_);
-}
-
 double TrainingLoop::elapsed_s() const {
   return std::chrono::duration<double>(Clock::now() - begin_).count();
 }
 
 Batch TrainingLoop::next_batch(std::int64_t part) {
   const TimelineScope scope(timeline_.get(), {.what = "batch"});
-  const Batch batch = batches_.take(own_step_ * config_.accumulate + part);
+  const Batch batch = batches_.take(steps_.own() * config_.accumulate + part);
   num_samples_ += batch.inputs.size(0);
   window_.samples += batch.inputs.size(0);
   const c10::Device place = torch_device(device_.device());
@@ -188,7 +174,7 @@ void TrainingLoop::check_finite(const torch::Tensor& loss) {
   if (!device_.stream().immediate() || config_.gradients.nonfinite != NonFinite::kAbort) return;
   const double value = loss.item<double>();
   if (std::isfinite(value)) return;
-  throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", own_step_ + 1,
+  throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", steps_.own() + 1,
                               ": the loss is ", value, "; try a smaller optimizer.lr"));
 }
 
@@ -222,17 +208,15 @@ torch::Tensor TrainingLoop::train_step() {
   }
   if (ema_ && !setup_.dry_run) ema_->update(model_.model_weight());
   lr_ = model_.last_lr();
-  ++own_step_;
+  steps_.add();
   ++window_.steps;
-  if (!common_schedule_) last_step_ = std::exchange(step_, own_step_);
   return loss;
 }
 
 void TrainingLoop::advance() {
   // On a GPU it is known when the step is over, which nobody waits for here; records have it.
   // Ranks in step leave out the same steps.
-  const bool tells =
-      device_.stream().immediate() && (setup_.world.rank == 0 || common_schedule_ != nullptr);
+  const bool tells = device_.stream().immediate() && (setup_.world.rank == 0 || !steps_.in_step());
   const std::int64_t skipped = tells ? model_.progress().num_skipped : 0;
   {
     const ScopedTimer timer(window_.seconds);
@@ -242,7 +226,7 @@ void TrainingLoop::advance() {
     if (device_.stream().immediate() || std::ssize(window_.unread) >= kMostUnread) read_losses();
   }
   if (tells && model_.progress().num_skipped != skipped) {
-    setup_.logger.warning(concat("step ", own_step_, " is left out: a gradient is not finite (",
+    setup_.logger.warning(concat("step ", steps_.own(), " is left out: a gradient is not finite (",
                                  model_.progress().num_skipped, " so far)"));
   }
 }
@@ -259,29 +243,31 @@ void TrainingLoop::switch_to(std::size_t phase, bool is_sparse) {
 
 void TrainingLoop::follow_phases() {
   std::size_t phase = phase_;
-  while (phase + 1 < config_.phases.size() && config_.phases[phase + 1].first_step <= step_) {
+  while (phase + 1 < config_.phases.size() &&
+         config_.phases[phase + 1].first_step <= steps_.run()) {
     ++phase;
   }
   if (phase == phase_) return;
   switch_to(phase, false);
   if (setup_.world.rank == 0) {
-    setup_.logger.info(concat("after step ", step_, ": ", describe(config_.phases[phase].method)));
+    setup_.logger.info(
+        concat("after step ", steps_.run(), ": ", describe(config_.phases[phase].method)));
   }
 }
 
 void TrainingLoop::control_consensus() {
   const auto& control = config_.phases[phase_].control;
-  if (!control || step_ % control->every != 0) return;
+  if (!control || steps_.run() % control->every != 0) return;
   const double distance = measure_relative_consensus();
   const double lr_factor = config_.lr > 0.0 ? model_.lr() / config_.lr : 1.0;
   const bool is_sparse = control->chooses_sparse(is_sparse_, distance, lr_factor);
   if (is_sparse == is_sparse_) return;
   switch_to(phase_, is_sparse);
   if (setup_.world.rank == 0) {
-    setup_.logger.info(
-        concat("after step ", step_, ": ", describe(config_.phases[phase_].method_with(is_sparse)),
-               ", because the consensus distance is ", shortest(distance),
-               " of the model and the target is ", shortest(control->target * lr_factor)));
+    setup_.logger.info(concat(
+        "after step ", steps_.run(), ": ", describe(config_.phases[phase_].method_with(is_sparse)),
+        ", because the consensus distance is ", shortest(distance),
+        " of the model and the target is ", shortest(control->target * lr_factor)));
   }
 }
 
@@ -306,7 +292,7 @@ void TrainingLoop::run(RunFolder* folder, const std::string& checkpoint) {
     open_checkpoints(folder);
     if (!checkpoint.empty()) {
       restore(checkpoint, folder);
-      restored_step_ = step_;
+      restored_step_ = steps_.run();
       keep_reshaped(folder);
       if (folder != nullptr) folder->write_configuration();
     }
@@ -328,13 +314,14 @@ void TrainingLoop::note_sharing(RunFolder* folder) {
 
 void TrainingLoop::record(RunFolder* folder) {
   note_sharing(folder);
-  if (is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
-  if (is_due(config_.log_every) || is_due(config_.consensus_every)) write_step(folder);
-  if (is_due(config_.eval_every) && step_ < total_steps_) evaluate_and_record(folder);
+  if (steps_.is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
+  if (steps_.is_due(config_.log_every) || steps_.is_due(config_.consensus_every))
+    write_step(folder);
+  if (steps_.is_due(config_.eval_every) && !steps_.is_over()) evaluate_and_record(folder);
 }
 
 void TrainingLoop::train_in_step(RunFolder* folder) {
-  while (step_ < total_steps_ && !is_out_of_patience()) {
+  while (!steps_.is_over() && !is_out_of_patience()) {
     meet(folder);
     if (checkpoint_is_due()) {
       checkpointer_->finish();
@@ -348,28 +335,27 @@ void TrainingLoop::train_in_step(RunFolder* folder) {
   }
 }
 
-void TrainingLoop::set_common_step(std::int64_t steps_of_all) {
-  step_ = std::min(steps_of_all / setup_.world.size, total_steps_);
-  common_schedule_->set(step_, model_.progress().num_updates());
+void TrainingLoop::hear_steps(std::int64_t steps_of_all) {
+  steps_.hear(steps_of_all / setup_.world.size, model_.progress().num_updates());
 }
 
 void TrainingLoop::train_asynchronously(RunFolder* folder) {
-  while (step_ < total_steps_ && !is_out_of_patience()) {
+  while (!steps_.is_over() && !is_out_of_patience()) {
     const std::optional<Meetings::News> news = meetings_->poll(own_news());
     if (!news) {
       advance();
       continue;
     }
-    last_step_ = step_;
-    set_common_step(news->steps);
+    steps_.settle();
+    hear_steps(news->steps);
     if (!asks_for_something(*news)) continue;
     model_.drain();
     // The sum is older than the last steps.
-    set_common_step(std::llround(
-        sum_over_ranks(setup_.communicator, {static_cast<double>(own_step_)}).front()));
+    hear_steps(std::llround(
+        sum_over_ranks(setup_.communicator, {static_cast<double>(steps_.own())}).front()));
     record(folder);
     act_upon(*news, folder);
-    if (step_ < total_steps_ && checkpoint_is_due()) {
+    if (!steps_.is_over() && checkpoint_is_due()) {
       checkpointer_->finish();
       start_checkpoint(folder);
     }
@@ -382,14 +368,14 @@ void TrainingLoop::train(RunFolder* folder) {
   }
   if (step_timeline_) {
     step_timeline_->set_steps(
-        config_.timeline_steps.value_or(default_timeline_steps(total_steps_ - step_)));
+        config_.timeline_steps.value_or(default_timeline_steps(steps_.total() - steps_.run())));
   }
   // The run from which this one continues may have ended in it, or just before it.
-  if (restored_step_ == step_ && lacks_evaluation()) evaluate_and_record(folder);
-  common_schedule_ ? train_asynchronously(folder) : train_in_step(folder);
+  if (restored_step_ == steps_.run() && lacks_evaluation()) evaluate_and_record(folder);
+  steps_.in_step() ? train_in_step(folder) : train_asynchronously(folder);
   follow_timeline(/*is_over=*/true);
   if (is_out_of_patience() && setup_.world.rank == 0) {
-    setup_.logger.info(concat("ends after step ", step_, " of ", total_steps_,
+    setup_.logger.info(concat("ends after step ", steps_.run(), " of ", steps_.total(),
                               ": the loss of the mean model was least after step ", best_step_,
                               ", ", num_worse_, " evaluations ago (train.patience)"));
   }

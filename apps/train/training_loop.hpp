@@ -21,7 +21,6 @@
 #include "apps/data/dataset.hpp"
 #include "apps/train/batch_loader.hpp"
 #include "apps/train/checkpointer.hpp"
-#include "apps/train/common_schedule.hpp"
 #include "apps/train/evaluation.hpp"
 #include "apps/train/loss_scaler.hpp"
 #include "apps/train/meetings.hpp"
@@ -29,6 +28,7 @@
 #include "apps/train/progress_line.hpp"
 #include "apps/train/run_config.hpp"
 #include "apps/train/run_folder.hpp"
+#include "apps/train/step_count.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/summary.hpp"
 #include "core/timeline/step_timeline.hpp"
@@ -77,7 +77,7 @@ class TrainingLoop {
   void close() { device_.close(); }
 
   [[nodiscard]] const DecentralizedDataParallel<Model>& model() const { return model_; }
-  [[nodiscard]] std::int64_t total_steps() const { return total_steps_; }
+  [[nodiscard]] std::int64_t total_steps() const { return steps_.total(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -110,10 +110,6 @@ class TrainingLoop {
   torch::Tensor forward_and_backward();
   /// Throws NonFiniteError, if this is what the run does with such a loss and the host knows it.
   void check_finite(const torch::Tensor& loss);
-  /// True if the last step has reached or passed a multiple of `every`; never for 0.
-  [[nodiscard]] bool has_passed(std::int64_t every) const;
-  /// True if has_passed(every), and at the last step; never for 0.
-  [[nodiscard]] bool is_due(std::int64_t every) const;
   /// Seconds since run() began.
   [[nodiscard]] double elapsed_s() const;
   /// Makes a step, and adds its time and loss to the window.
@@ -130,8 +126,8 @@ class TrainingLoop {
   void train(RunFolder* folder);
   /// Collective. The steps of a run whose ranks go in step.
   void train_in_step(RunFolder* folder);
-  /// Sets the step of an asynchronous run. `steps_of_all`: the sum of all ranks' steps.
-  void set_common_step(std::int64_t steps_of_all);
+  /// Takes note of the sum of all ranks' steps, where the ranks do not go in step.
+  void hear_steps(std::int64_t steps_of_all);
   /// Collective. The steps of a run whose ranks do not.
   void train_asynchronously(RunFolder* folder);
   /// Collective. What is due after a step: records and evaluations.
@@ -238,9 +234,7 @@ class TrainingLoop {
   Setup setup_;
   const LossEntry& loss_;
   BatchLoader batches_;
-  std::int64_t total_steps_;
-  /// Present under an asynchronous algorithm.
-  std::shared_ptr<CommonSchedule> common_schedule_;
+  StepCount steps_;
   TrainingDevice device_;
   /// Present with log.timeline.
   std::optional<StepTimeline> step_timeline_;
@@ -258,11 +252,6 @@ class TrainingLoop {
   /// True: the phase's consensus control has chosen the sparse topology.
   bool is_sparse_ = false;
   ProgressLine progress_;
-  /// Steps of the run so far, and before the last step.
-  std::int64_t step_ = 0;
-  std::int64_t last_step_ = 0;
-  /// Steps of this rank so far; step_ if the ranks go in step.
-  std::int64_t own_step_ = 0;
   /// Samples that this rank has used.
   std::int64_t num_samples_ = 0;
   Window window_;

@@ -155,17 +155,17 @@ void TrainingLoop::save_models(RunFolder* folder) {
 
 bool TrainingLoop::is_best(const Evaluation& evaluation) const {
   const double loss = evaluation.mean_model.loss();
-  return config_.eval_every > 0 && evaluated_step_ != step_ && std::isfinite(loss) &&
+  return config_.eval_every > 0 && evaluated_step_ != steps_.run() && std::isfinite(loss) &&
          (best_step_ == 0 || loss < best_loss_);
 }
 
 void TrainingLoop::keep_best(RunFolder* folder, const Evaluation& evaluation,
                              const std::vector<NamedTensor>& mean) {
-  if (config_.eval_every == 0 || evaluated_step_ == step_) return;
+  if (config_.eval_every == 0 || evaluated_step_ == steps_.run()) return;
   ++num_worse_;
   if (!is_best(evaluation)) return;
   best_loss_ = evaluation.mean_model.loss();
-  best_step_ = step_;
+  best_step_ = steps_.run();
   num_worse_ = 0;
   save(folder, RunFolder::kBestModel, mean);
 }
@@ -177,7 +177,7 @@ void TrainingLoop::evaluate_and_record(RunFolder* folder) {
 bool TrainingLoop::lacks_evaluation() const {
   const std::int64_t every = config_.eval_every;
   const std::int64_t evaluated = std::max<std::int64_t>(evaluated_step_, 0);
-  return every > 0 && step_ < total_steps_ && step_ / every > evaluated / every;
+  return every > 0 && !steps_.is_over() && steps_.run() / every > evaluated / every;
 }
 
 void TrainingLoop::write_or_warn(const std::function<void()>& write) {
@@ -202,7 +202,7 @@ void TrainingLoop::write_step(RunFolder* folder) {
       setup_.communicator,
       {window_.loss, static_cast<double>(window_.num_losses), static_cast<double>(window_.samples),
        window_.seconds, wait_s - last_wait_s_, static_cast<double>(window_.steps),
-       static_cast<double>(own_step_), static_cast<double>(model_.progress().num_skipped)});
+       static_cast<double>(steps_.own()), static_cast<double>(model_.progress().num_skipped)});
   last_wait_s_ = wait_s;
   if (folder == nullptr) {
     window_ = {};
@@ -216,34 +216,34 @@ void TrainingLoop::write_step(RunFolder* folder) {
     rank_rates.push_back(row[2] / row[3]);
     rank_wait_ms.push_back(1e3 / row[5] * row[4]);
   }
-  const ProgressState state{.step = step_,
-                            .total_steps = total_steps_,
+  const ProgressState state{.step = steps_.run(),
+                            .total_steps = steps_.total(),
                             .loss = sum_of(column(rows, 0)) / sum_of(column(rows, 1)),
                             .lr = lr_,
-                            .samples_per_s = common_schedule_
-                                                 ? sum_of(rank_rates)
-                                                 : sum_of(column(rows, 2)) / window_.seconds,
-                            .seconds_left = elapsed_s() / static_cast<double>(step_) *
-                                            static_cast<double>(total_steps_ - step_),
+                            .samples_per_s = steps_.in_step()
+                                                 ? sum_of(column(rows, 2)) / window_.seconds
+                                                 : sum_of(rank_rates),
+                            .seconds_left = elapsed_s() / static_cast<double>(steps_.run()) *
+                                            static_cast<double>(steps_.total() - steps_.run()),
                             .consensus_distance = last_consensus_};
   Json record = {{"kind", "step"},
                  {"step", state.step},
-                 {"epoch", static_cast<double>(step_ * config_.accumulate) /
+                 {"epoch", static_cast<double>(steps_.run() * config_.accumulate) /
                                static_cast<double>(batches_.batches_per_epoch())},
                  {"loss", state.loss},
                  {"lr", state.lr}};
   if (config_.gradients.nonfinite == NonFinite::kSkip) {
     num_skipped_ =
-        common_schedule_ ? std::llround(sum_of(column(rows, 7))) : model_.progress().num_skipped;
+        steps_.in_step() ? model_.progress().num_skipped : std::llround(sum_of(column(rows, 7)));
     record["skipped_steps"] = num_skipped_;
   }
-  if (is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
+  if (steps_.is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
   record["samples_per_s"] = state.samples_per_s;
   record["elapsed_s"] = elapsed_s();
   record["rank_loss"] = rank_losses;
   record["rank_samples_per_s"] = rank_rates;
   record["rank_wait_ms"] = rank_wait_ms;
-  if (common_schedule_) record["rank_steps"] = column(rows, 6);
+  if (!steps_.in_step()) record["rank_steps"] = column(rows, 6);
   folder->begin();
   write_or_warn([&] {
     folder->write_metrics(record);
@@ -258,9 +258,9 @@ void TrainingLoop::write_step(RunFolder* folder) {
 }
 
 void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluation) {
-  evaluated_step_ = step_;
+  evaluated_step_ = steps_.run();
   if (folder == nullptr) return;
-  Json record = {{"kind", "eval"}, {"step", step_}};
+  Json record = {{"kind", "eval"}, {"step", steps_.run()}};
   record.update(to_json(evaluation));
   record["elapsed_s"] = elapsed_s();
   write_or_warn([&] { folder->write_metrics(record); });
@@ -270,8 +270,8 @@ void TrainingLoop::follow_timeline(bool is_over) {
   if (!step_timeline_) return;
   const auto drain = [this] { model_.drain(); };
   try {
-    const std::string text =
-        is_over ? step_timeline_->finish(drain) : step_timeline_->before_step(step_ + 1, drain);
+    const std::string text = is_over ? step_timeline_->finish(drain)
+                                     : step_timeline_->before_step(steps_.run() + 1, drain);
     if (!text.empty()) setup_.logger.info(text);
   } catch (const CheckpointError& error) {
     // The run itself is fine.
@@ -280,8 +280,10 @@ void TrainingLoop::follow_timeline(bool is_over) {
 }
 
 Json TrainingLoop::status(std::string_view state) {
-  Json status = {
-      {"state", state}, {"step", step_}, {"total_steps", total_steps_}, {"elapsed_s", elapsed_s()}};
+  Json status = {{"state", state},
+                 {"step", steps_.run()},
+                 {"total_steps", steps_.total()},
+                 {"elapsed_s", elapsed_s()}};
   std::vector<std::string> faults = setup_.faults;
   if (checkpointer_) {
     if (!checkpointer_->newest().empty()) status["last_checkpoint"] = checkpointer_->newest();
@@ -314,7 +316,7 @@ void TrainingLoop::finish(RunFolder* folder) {
       setup_.communicator,
       {forward_s_, backward_s_ - metrics.pipeline_s, metrics.wait_s, metrics.update_s,
        metrics.bytes_sent, train_s_, static_cast<double>(num_samples_),
-       static_cast<double>(metrics.num_wide_differences), static_cast<double>(own_step_)});
+       static_cast<double>(metrics.num_wide_differences), static_cast<double>(steps_.own())});
   const auto mean = [&](std::size_t index) {
     return sum_of(column(rows, index)) / setup_.world.size;
   };
@@ -335,14 +337,14 @@ void TrainingLoop::finish(RunFolder* folder) {
   save_models(folder);
   close_checkpoints(folder);
   const Evaluation evaluation = evaluate(folder);
-  if (evaluated_step_ != step_) {
+  if (evaluated_step_ != steps_.run()) {
     jointly_slow(setup_.communicator, [&] {
       write_evaluation(folder, evaluation);
       return true;
     });
   }
   const Summary summary{.world_size = setup_.world.size,
-                        .steps = step_,
+                        .steps = steps_.run(),
                         .evaluation = evaluation,
                         .train_s = train_s,
                         .samples_per_s = sum_of(column(rows, 6)) / train_s,

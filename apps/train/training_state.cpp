@@ -22,7 +22,7 @@
 namespace gossamer::apps {
 
 void TrainingLoop::open_checkpoints(const RunFolder* folder) {
-  if (setup_.stop == nullptr && !common_schedule_) return;
+  if (setup_.stop == nullptr && steps_.in_step()) return;
   meetings_.emplace(setup_.communicator);
   if (!setup_.saves_checkpoints) return;
   const std::string path =
@@ -68,8 +68,7 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   // State is that of the phase's algorithm.
   visit_phase(visitor);
   model_.visit(visitor);
-  visitor.number("train/step", step_);
-  if (common_schedule_) visitor.number("train/own_step", own_step_);
+  steps_.visit(visitor);
   visitor.number("train/samples", num_samples_);
   visitor.number("train/window_loss", window_.loss);
   visitor.number("train/window_losses", window_.num_losses);
@@ -112,26 +111,25 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   if (!visitor.loads()) return;
   check_restored();
   // The mean of several ranks' states has made as many steps as they have in the mean.
-  if (!common_schedule_ || setup_.reshapes) own_step_ = step_;
-  last_step_ = step_;
-  if (common_schedule_) common_schedule_->set(step_, model_.progress().num_updates());
+  steps_.resume(/*of_this_rank=*/!setup_.reshapes, model_.progress().num_updates());
   earlier_metrics_ = metrics;
   begin_ = Clock::now() -
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(elapsed));
-  if (folder != nullptr) folder->resume(metrics_bytes, step_);
+  if (folder != nullptr) folder->resume(metrics_bytes, steps_.run());
 }
 
 void TrainingLoop::check_restored() const {
-  for (const std::int64_t steps : {step_, own_step_}) {
+  for (const std::int64_t steps : {steps_.run(), steps_.own()}) {
     if (steps < 0 || steps > Progress::kMostSteps) {
       throw CheckpointError(
           concat("the checkpoint is of step ", steps, ", which no run can have saved"));
     }
   }
-  if (step_ <= total_steps_) return;
+  if (steps_.run() <= steps_.total()) return;
   throw ConfigError(concat(config_.steps ? "run.steps" : "run.epochs", ": the run ends after step ",
-                           total_steps_, ", and its checkpoint is already past it, after step ",
-                           step_, "; type a larger number, or run.output_dir=PATH for a new run"));
+                           steps_.total(), ", and its checkpoint is already past it, after step ",
+                           steps_.run(),
+                           "; type a larger number, or run.output_dir=PATH for a new run"));
 }
 
 PipelineMetrics TrainingLoop::total_metrics() const {
@@ -193,7 +191,7 @@ void TrainingLoop::start_checkpoint(RunFolder* folder) {
   }
   const bool has_best = folder != nullptr && best_step_ > 0;
   checkpointer_->start(
-      step_, [&](StateVisitor& visitor) { visit(visitor, folder); }, std::move(model),
+      steps_.run(), [&](StateVisitor& visitor) { visit(visitor, folder); }, std::move(model),
       has_best ? concat(folder->path(), "/", RunFolder::kBestModel) : "");
 }
 
@@ -201,16 +199,16 @@ std::string TrainingLoop::save_checkpoint(RunFolder* folder) {
   // An earlier one may be under way.
   checkpointer_->wait();
   // Before its evaluation a run that is at its end has saved one.
-  if (saved_step_ == step_) return "";
+  if (saved_step_ == steps_.run()) return "";
   start_checkpoint(folder);
   std::string error = checkpointer_->wait();
-  if (error.empty()) saved_step_ = step_;
+  if (error.empty()) saved_step_ = steps_.run();
   return error;
 }
 
 bool TrainingLoop::checkpoint_is_due() const {
   const std::int64_t every = config_.checkpoints.every_steps;
-  return checkpointer_ && has_passed(every) && step_ != restored_step_;
+  return checkpointer_ && steps_.has_passed(every) && steps_.run() != restored_step_;
 }
 
 Meetings::News TrainingLoop::own_news() {
@@ -219,8 +217,8 @@ Meetings::News TrainingLoop::own_news() {
   const bool writes = saves && checkpointer_->under_way();
   const double minutes = config_.checkpoints.every_minutes;
   const std::chrono::duration<double, std::ratio<60>> since = Clock::now() - last_checkpoint_;
-  const bool is_due = setup_.world.rank == 0 && saves && !writes && step_ > 0 && minutes > 0.0 &&
-                      since.count() >= minutes;
+  const bool is_due = setup_.world.rank == 0 && saves && !writes && steps_.run() > 0 &&
+                      minutes > 0.0 && since.count() >= minutes;
   const bool has_failed =
       saves && config_.checkpoints.must_succeed && !checkpointer_->errors().empty();
   return {.terminate = caught == SIGTERM ? 1 : 0,
@@ -230,12 +228,12 @@ Meetings::News TrainingLoop::own_news() {
           .written = writes && checkpointer_->is_written() ? checkpointer_->step() : 0,
           .checkpoint_due = is_due ? 1 : 0,
           .checkpoint_failed = has_failed ? 1 : 0,
-          .steps = own_step_};
+          .steps = steps_.own()};
 }
 
 void TrainingLoop::meet(RunFolder* folder) {
-  if (!meetings_ || !meetings_->is_due(step_)) return;
-  const auto news = meetings_->meet(step_, own_news());
+  if (!meetings_ || !meetings_->is_due(steps_.run())) return;
+  const auto news = meetings_->meet(steps_.run(), own_news());
   if (news) act_upon(*news, folder);
 }
 
@@ -246,9 +244,10 @@ bool TrainingLoop::has_been_written(const Meetings::News& news) const {
 }
 
 bool TrainingLoop::asks_for_something(const Meetings::News& news) const {
-  return step_ == total_steps_ || is_due(config_.consensus_every) || is_due(config_.log_every) ||
-         is_due(config_.eval_every) || checkpoint_is_due() || has_been_written(news) ||
-         news.num_signals() > 0 || news.checkpoint_failed > 0 || news.checkpoint_due > 0;
+  return steps_.is_over() || steps_.is_due(config_.consensus_every) ||
+         steps_.is_due(config_.log_every) || steps_.is_due(config_.eval_every) ||
+         checkpoint_is_due() || has_been_written(news) || news.num_signals() > 0 ||
+         news.checkpoint_failed > 0 || news.checkpoint_due > 0;
 }
 
 void TrainingLoop::act_upon(const Meetings::News& news, RunFolder* folder) {
@@ -270,9 +269,10 @@ void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
                             : news.hang_up > 0   ? std::pair("SIGHUP", ExitCode::kTerminated)
                             : news.interrupt > 0 ? std::pair("SIGINT", ExitCode::kInterrupted)
                                                  : std::pair("SIGUSR1", ExitCode::kPreempted);
-  const std::string text = concat("stopped by ", name, " after step ", step_, " of ", total_steps_);
+  const std::string text =
+      concat("stopped by ", name, " after step ", steps_.run(), " of ", steps_.total());
   const bool saves = checkpointer_ && (news.preempt > 0 || config_.checkpoints.enabled());
-  if (step_ == 0 || !saves) {
+  if (steps_.run() == 0 || !saves) {
     if (checkpointer_) checkpointer_->wait();
     model_.drain();
     follow_timeline(/*is_over=*/true);
@@ -308,7 +308,7 @@ void TrainingLoop::end_if_checkpoint_failed() {
   model_.drain();
   throw JointFailure(
       concat("a checkpoint could not be saved: ", error,
-             "; run.checkpoint_failure: end lets that end the run after step ", step_),
+             "; run.checkpoint_failure: end lets that end the run after step ", steps_.run()),
       ExitCode::kCheckpoint);
 }
 
@@ -318,7 +318,7 @@ void TrainingLoop::close_checkpoints(RunFolder* folder) {
   // The end of a long run, so that it can be made longer.
   const bool has_some = setup_.communicator.all_gather(checkpointer_->newest()).front() != "";
   if ((config_.checkpoints.given || has_some) && config_.checkpoints.enabled() &&
-      step_ != restored_step_) {
+      steps_.run() != restored_step_) {
     save_checkpoint(folder);
   }
   end_if_checkpoint_failed();

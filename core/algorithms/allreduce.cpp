@@ -23,6 +23,7 @@
 #include <optional>
 
 #include "base/error.hpp"
+#include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket_lanes.hpp"
 #include "core/packed_gradients.hpp"
 #include "optim/block_update.hpp"
@@ -162,12 +163,10 @@ class AllReduce : public Algorithm {
 }  // namespace
 
 AlgorithmFactory read_allreduce(const Options& options) {
-  const AllReduceOptions read{
-      .overlaps = options.flag("overlap", true),
-      .delays = options.integer("delay", {.fallback = 0, .min = 0, .max = 1}) == 1,
-      .averages = options.flag("average", true),
-      .sends_momentum =
-          options.choice("sends", {"gradients", "momentum"}, "gradients") == "momentum"};
+  const AllReduceOptions read{.overlaps = options.read(allreduce::kOverlap),
+                              .delays = options.read(allreduce::kDelay) == 1,
+                              .averages = options.read(allreduce::kAverage),
+                              .sends_momentum = options.read(allreduce::kSends) == "momentum"};
   if (read.delays && read.sends_momentum) {
     options.fail("sends",
                  "momentum one step late is not possible, allowed with delay 1: gradients");
@@ -176,8 +175,8 @@ AlgorithmFactory read_allreduce(const Options& options) {
     return std::make_unique<AllReduce>(read, setup);
   };
   if (!read.sends_momentum) return make;
-  return {make, [](const Optimizer& optimizer, const Stream*) -> std::string {
-            if (optimizer.frozen_moments()) return "";
+  return {make, [](const AlgorithmSetting& setting) -> std::string {
+            if (setting.optimizer == nullptr || setting.optimizer->frozen_moments()) return "";
             return "algorithm.sends: momentum needs an optimizer whose second moment stands still "
                    "after a warm-up; take the optimizer qadam, or send gradients";
           }};

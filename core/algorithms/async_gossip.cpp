@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "core/algorithm.hpp"
+#include "core/algorithms/algorithm_options.hpp"
 #include "core/lanes/mailbox.hpp"
 #include "core/per_bucket.hpp"
 #include "optim/block_update.hpp"
@@ -140,17 +141,16 @@ class AsyncGossip : public Algorithm {
 
 AlgorithmFactory read_async_gossip(const Options& options) {
   AsyncOptions read;
-  const bool waits = options.choice("mode", {"bounded", "asynchronous"}, "bounded") == "bounded";
+  const bool waits = options.read(async_gossip::kMode) == "bounded";
   if (!waits && options.has("max_staleness")) {
     options.fail("max_staleness",
                  "mode: asynchronous has no bound, allowed: only with mode: bounded");
   }
-  if (waits) {
-    read.max_staleness =
-        options.integer("max_staleness", {.fallback = 8, .min = 1, .max = 1'000'000});
-  }
-  read.corrects_rates = options.flag("rate_correction", false);
-  return [read](const AlgorithmSetup& setup) { return std::make_unique<AsyncGossip>(read, setup); };
+  if (waits) read.max_staleness = options.read(async_gossip::kMaxStaleness);
+  read.corrects_rates = options.read(async_gossip::kRateCorrection);
+  return {
+      [read](const AlgorithmSetup& setup) { return std::make_unique<AsyncGossip>(read, setup); },
+      [](const AlgorithmSetting& setting) { return why_no_mailbox(*setting.topology); }};
 }
 
 }  // namespace gossamer

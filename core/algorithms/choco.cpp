@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket_lanes.hpp"
 #include "optim/flush_denormals.hpp"
 #include "optim/sparse_layout.hpp"
@@ -116,12 +117,10 @@ class Choco : public Algorithm {
 
 AlgorithmFactory read_choco(const Options& options) {
   ChocoOptions read;
-  read.fraction =
-      options.number("fraction", {.fallback = 0.05, .min = 0.0, .max = 1.0, .above_min = true});
+  read.fraction = options.read(choco::kFraction);
   // Stable in simulations of 8 ranks on rings and complete graphs (docs/codecs.md).
   const double stable = std::min(2.0 * read.fraction, 0.5);
-  read.consensus_step = options.number(
-      "consensus_step", {.fallback = stable, .min = 0.0, .max = 1.0, .above_min = true});
+  read.consensus_step = options.read(choco::kConsensusStep, stable);
   return [read](const AlgorithmSetup& setup) { return std::make_unique<Choco>(read, setup); };
 }
 

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket_lanes.hpp"
 #include "optim/block_update.hpp"
 
@@ -82,14 +83,14 @@ class Gossip : public Algorithm {
 }  // namespace
 
 AlgorithmFactory read_gossip(const Options& options) {
-  const std::int64_t share_moments =
-      options.integer("share_moments", {.fallback = 0, .min = 0, .max = 1'000'000});
+  const std::int64_t share_moments = options.read(gossip::kShareMoments);
   const auto make = [share_moments](const AlgorithmSetup& setup) {
     return std::make_unique<Gossip>(setup, share_moments);
   };
   if (share_moments == 0) return make;
-  return {make, [](const Optimizer& optimizer, const Stream*) -> std::string {
-            const auto states = optimizer.state_names();
+  return {make, [](const AlgorithmSetting& setting) -> std::string {
+            if (setting.optimizer == nullptr) return "";
+            const auto states = setting.optimizer->state_names();
             if (std::ranges::find(states, kMoments) != states.end()) return "";
             return "the optimizer keeps no second moments, which algorithm.share_moments needs; "
                    "take an optimizer of the Adam family, or leave share_moments out";

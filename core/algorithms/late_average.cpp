@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket_lanes.hpp"
 
 namespace gossamer {
@@ -128,9 +129,9 @@ class LateAverage : public Algorithm {
 
 AlgorithmFactory read_late_average(const Options& options) {
   LateAverageOptions read;
-  read.every = options.integer("every", {.fallback = 8, .min = 1, .max = 1'000'000});
-  read.late = options.integer("late", {.fallback = 1, .min = 1, .max = 1'000'000});
-  read.warmup = options.integer("warmup", {.fallback = 0, .min = 0});
+  read.every = options.read(late_average::kEvery);
+  read.late = options.read(late_average::kLate);
+  read.warmup = options.read(late_average::kWarmup);
   if (read.late > read.every) {
     options.fail("late", concat(read.late, " steps are more than the ", read.every,
                                 " between two averages, allowed: up to the value of every"));

@@ -5,14 +5,14 @@
 //
 //   u' = beta u + g,   y' = W y + u' - u,   x' = W x - u(y')
 
+#include "core/algorithms/algorithm_options.hpp"
 #include "core/algorithms/tracking.hpp"
 
 namespace gossamer {
 
 AlgorithmFactory read_momentum_tracking(const Options& options) {
   return make_tracking(
-      {.beta = options.number("beta", {.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true}),
-       .tracked = "local_momentum"});
+      {.beta = options.read(momentum_tracking::kBeta), .tracked = "local_momentum"});
 }
 
 }  // namespace gossamer

@@ -20,6 +20,7 @@
 #include <memory>
 #include <string>
 
+#include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket_lanes.hpp"
 #include "core/lanes/shard.hpp"
 #include "core/packed_gradients.hpp"
@@ -234,15 +235,15 @@ class ShardedStates : public NodeGossip, public SharedStates {
 }  // namespace
 
 AlgorithmFactory read_node_gossip(const Options& options) {
-  const bool has_shards = options.choice("shard", {"none", "optimizer"}, "none") == "optimizer";
+  const bool has_shards = options.read(node_gossip::kShard) == "optimizer";
   const auto make = [has_shards](const AlgorithmSetup& setup) -> std::unique_ptr<Algorithm> {
     if (setup.lanes.node_size() == 1) return AlgorithmChoice("gossip").make(setup);
     if (has_shards) return std::make_unique<ShardedStates>(setup);
     return std::make_unique<ReplicatedStates>(setup);
   };
   if (!has_shards) return make;
-  return {make, [](const Optimizer&, const Stream* stream) -> std::string {
-            if (stream == nullptr || stream->immediate()) return "";
+  return {make, [](const AlgorithmSetting& setting) -> std::string {
+            if (setting.stream == nullptr || setting.stream->immediate()) return "";
             return "algorithm.shard: optimizer works on processors only; on GPUs take shard: none";
           }};
 }

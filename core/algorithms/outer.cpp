@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket_lanes.hpp"
 #include "optim/block_update.hpp"
 
@@ -116,14 +117,12 @@ class Outer : public Algorithm {
 
 AlgorithmFactory read_outer(const Options& options) {
   OuterOptions read;
-  read.is_slowmo = options.choice("kind", {"slowmo", "diloco"}, "slowmo") == "slowmo";
-  read.every = options.integer("every", {.fallback = 8, .min = 1, .max = 1'000'000});
-  read.lr = options.number(
-      "lr", {.fallback = read.is_slowmo ? 1.0 : 0.7, .min = 0.0, .max = 1e6, .above_min = true});
-  read.momentum = options.number(
-      "momentum",
-      {.fallback = read.is_slowmo ? 0.5 : 0.9, .min = 0.0, .max = 1.0, .below_max = true});
-  read.streams = options.flag("streaming", false);
+  read.is_slowmo = options.read(outer::kKind) == "slowmo";
+  read.every = options.read(outer::kEvery);
+  read.lr = read.is_slowmo ? options.read(outer::kLr) : options.read(outer::kLr, 0.7);
+  read.momentum =
+      read.is_slowmo ? options.read(outer::kMomentum) : options.read(outer::kMomentum, 0.9);
+  read.streams = options.read(outer::kStreaming);
   return [read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); };
 }
 

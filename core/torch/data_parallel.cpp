@@ -1,5 +1,3 @@
-#include "core/torch/data_parallel.hpp"
-
 #include <stdexcept>
 
 #include <torch/csrc/autograd/function_hook.h>
@@ -8,7 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/torch/data_parallel_state.hpp"
+#include "core/torch/data_parallel_core.hpp"
 
 namespace gossamer {
 namespace {
@@ -62,37 +60,42 @@ void check_arguments(const torch::nn::Module* module, const DataParallelOptions&
     throw ConfigError("DataParallelOptions needs an optimizer and a schedule");
   }
   if (!options.dry_run) {
-    check_choice(options.algorithm, options.topology.get(), options, num_ranks);
+    options.check(options.exchange, num_ranks);
   }
 }
 
 }  // namespace
 
-DataParallelCore::DataParallelCore(std::unique_ptr<State> state) : state_(std::move(state)) {}
+DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
+                                   Communicator& communicator, DataParallelOptions options)
+    : module_(std::move(module)),
+      communicator_(communicator),
+      options_(std::move(options)),
+      tensors_(collect_tensors(*module_)) {
+  note_homes();
+  agree(communicator_, "their models", describe(tensors_));
+  infos_ = describe_parameters(
+      tensors_.trainable, {options_.weight_decay, options_.decay_bias_and_norm}, stream().device());
+  if (infos_.empty()) {
+    throw ConfigError(
+        "the model has no parameter that requires a gradient: nothing can be trained");
+  }
+  for (const NamedTensor& parameter : tensors_.trainable) check_hook_is_free(parameter);
+  broadcast_tensors(communicator_, stream(), tensors_);
+  offered_.resize(infos_.size());
+  made_on_.resize(infos_.size());
+  versions_.resize(infos_.size());
+}
+
 DataParallelCore::~DataParallelCore() = default;
 
 std::shared_ptr<DataParallelCore> DataParallelCore::create(
     std::shared_ptr<torch::nn::Module> module, Communicator& communicator,
     DataParallelOptions options) {
   check_arguments(module.get(), options, communicator.size());
-  auto state = std::make_unique<State>(std::move(module), communicator, std::move(options));
-  agree(communicator, "their models", describe(state->tensors));
-  const DataParallelOptions& wanted = state->options;
-  state->infos = describe_parameters(state->tensors.trainable,
-                                     {wanted.weight_decay, wanted.decay_bias_and_norm},
-                                     state->stream().device());
-  if (state->infos.empty()) {
-    throw ConfigError(
-        "the model has no parameter that requires a gradient: nothing can be trained");
-  }
-  for (const NamedTensor& parameter : state->tensors.trainable) check_hook_is_free(parameter);
-  broadcast_tensors(communicator, state->stream(), state->tensors);
-  state->offered.resize(state->infos.size());
-  state->made_on.resize(state->infos.size());
-  state->versions.resize(state->infos.size());
-
-  std::shared_ptr<DataParallelCore> core(new DataParallelCore(std::move(state)));
-  const auto& trainable = core->state_->tensors.trainable;
+  std::shared_ptr<DataParallelCore> core(
+      new DataParallelCore(std::move(module), communicator, std::move(options)));
+  const auto& trainable = core->tensors_.trainable;
   for (std::size_t i = 0; i < trainable.size(); ++i) {
     torch::autograd::impl::set_post_acc_grad_hooks(
         trainable[i].tensor, std::make_unique<GradientHook>(core, static_cast<std::int64_t>(i)));
@@ -101,46 +104,45 @@ std::shared_ptr<DataParallelCore> DataParallelCore::create(
 }
 
 void DataParallelCore::on_gradient(std::int64_t parameter) {
-  State& state = *state_;
   const auto place = static_cast<std::size_t>(parameter);
-  const NamedTensor& entry = state.tensors.trainable[place];
+  const NamedTensor& entry = tensors_.trainable[place];
   // Left behind, it would be added to the next step's gradient.
-  if (state.averaging || state.writing) entry.tensor.mutable_grad().reset();
-  state.check_no_scope("backward()");
-  if (state.recording) return;
-  state.check_whole();
-  if (!state.in_backward) state.begin_backward(weak_from_this());
-  if (state.accumulating) return;
-  if (state.offered[place]) {
+  if (averaging_ || writing_) entry.tensor.mutable_grad().reset();
+  check_no_scope("backward()");
+  if (recording_) return;
+  check_whole();
+  if (!in_backward_) begin_backward(weak_from_this());
+  if (accumulating_) return;
+  if (offered_[place]) {
     throw std::logic_error(
         concat("parameter ", entry.name, " got a second gradient in one backward pass, as happens ",
                "when two checkpointed parts use it; call set_accumulate_grad(true) before ",
                "backward() and finish_step() after it"));
   }
-  if (state.pipeline) {
+  if (pipeline_) {
     // Autograd may run every part of a model on a stream of its own.
-    state.offer(parameter, state.stream().native());
+    offer(parameter, stream().native());
   } else {
-    state.offered[place] = true;
-    state.arrival_order.push_back(parameter);
+    offered_[place] = true;
+    arrival_order_.push_back(parameter);
   }
 }
 
-void DataParallelCore::set_accumulate_grad(bool accumulate) { state_->accumulating = accumulate; }
+void DataParallelCore::set_accumulate_grad(bool accumulate) { accumulating_ = accumulate; }
 
 void DataParallelCore::set_recording(bool recording) {
-  if (recording && state_->tuner) {
+  if (recording && tuner_) {
     throw ConfigError(
         "a recorded step needs parameters that stay in their places, and bucket_bytes is 0, which "
         "moves them while sizes of buckets are tried; give the size");
   }
-  state_->recorded = state_->recorded || recording;
-  state_->recording = recording;
+  recorded_ = recorded_ || recording;
+  recording_ = recording;
 }
 
 std::vector<torch::Tensor> DataParallelCore::take_gradients() {
   std::vector<torch::Tensor> gradients;
-  for (const NamedTensor& entry : state_->tensors.trainable) {
+  for (const NamedTensor& entry : tensors_.trainable) {
     torch::Tensor& grad = entry.tensor.mutable_grad();
     if (grad.defined()) adopt_layout(entry, grad);
     gradients.push_back(std::exchange(grad, {}));
@@ -149,132 +151,114 @@ std::vector<torch::Tensor> DataParallelCore::take_gradients() {
 }
 
 void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
-  State& state = *state_;
-  if (!state.pipeline) throw std::logic_error("step_with() before the first backward()");
-  state.check_no_scope("step_with()");
-  state.check_whole();
-  state.begin_step();
-  const auto offer = [&](std::int64_t parameter) {
+  if (!pipeline_) throw std::logic_error("step_with() before the first backward()");
+  check_no_scope("step_with()");
+  check_whole();
+  begin_step();
+  const auto offer_once = [&](std::int64_t parameter) {
     const torch::Tensor& gradient = gradients[static_cast<std::size_t>(parameter)];
-    if (gradient.defined() && !state.offered[static_cast<std::size_t>(parameter)]) {
-      state.offer(parameter, gradient);
+    if (gradient.defined() && !offered_[static_cast<std::size_t>(parameter)]) {
+      offer(parameter, gradient);
     }
   };
   // As backward passes offer them, so that buckets get ready in their order.
-  for (const std::int64_t parameter : state.arrival_order) offer(parameter);
-  for (std::int64_t i = 0; i < std::ssize(state.infos); ++i) offer(i);
-  state.end_step();
+  for (const std::int64_t parameter : arrival_order_) offer_once(parameter);
+  for (std::int64_t i = 0; i < std::ssize(infos_); ++i) offer_once(i);
+  end_step();
 }
 
 void DataParallelCore::finish_step() {
-  State& state = *state_;
-  state.check_no_scope("finish_step()");
-  state.check_whole();
-  state.begin_step();
-  if (!state.pipeline && state.arrival_order.empty()) state.take_declared_order();
-  state.end_step();
+  check_no_scope("finish_step()");
+  check_whole();
+  begin_step();
+  if (!pipeline_ && arrival_order_.empty()) take_declared_order();
+  end_step();
 }
 
-void DataParallelCore::drain() { state_->drain(); }
-
 void DataParallelCore::adopt_written() {
-  state_->check_no_scope("a step");
-  state_->adopt_written();
+  check_no_scope("a step");
+  adopt();
 }
 
 AverageScope DataParallelCore::global_average(bool average_buffers) {
-  state_->check_no_scope("global_average()");
-  if (state_->tuner) state_->tuner->skip_step();
+  check_no_scope("global_average()");
+  if (tuner_) tuner_->skip_step();
   return {shared_from_this(), average_buffers};
 }
 
 WriteScope DataParallelCore::write_parameters() {
-  state_->check_no_scope("write_parameters()");
-  if (state_->tuner) state_->tuner->skip_step();
+  check_no_scope("write_parameters()");
+  if (tuner_) tuner_->skip_step();
   return WriteScope(shared_from_this());
 }
 
 void DataParallelCore::replan(std::int64_t bucket_bytes) {
-  State& state = *state_;
-  state.check_no_scope("replan()");
-  state.check_whole();
+  check_no_scope("replan()");
+  check_whole();
   if (bucket_bytes <= 0) throw std::logic_error("replan(): bucket_bytes must be more than 0");
-  if (!state.pipeline) throw std::logic_error("replan() before the first step");
-  if (state.in_backward) throw std::logic_error("replan() inside a backward pass");
-  if (state.recorded) {
+  if (!pipeline_) throw std::logic_error("replan() before the first step");
+  if (in_backward_) throw std::logic_error("replan() inside a backward pass");
+  if (recorded_) {
     throw std::logic_error("replan() would move parameters that a recorded step reads");
   }
-  state.tuner.reset();
-  state.replan(bucket_bytes);
+  tuner_.reset();
+  recut(bucket_bytes);
 }
 
-void DataParallelCore::switch_to(const AlgorithmSwitch& to) {
-  State& state = *state_;
-  state.check_no_scope("switch_to()");
-  state.check_whole();
-  if (state.in_backward || state.num_passes > 0) {
-    throw std::logic_error("switch_to() inside a step, which ends with its last backward()");
-  }
-  state.switch_to(to);
-}
-
-bool DataParallelCore::tries_buckets() const { return state_->tuner.has_value(); }
+bool DataParallelCore::tries_buckets() const { return tuner_.has_value(); }
 
 const PipelineMetrics& DataParallelCore::metrics() const {
-  return state_->pipeline ? state_->pipeline->metrics() : state_->no_metrics;
+  return pipeline_ ? pipeline_->metrics() : no_metrics_;
 }
 
 const Progress& DataParallelCore::progress() const {
-  return state_->pipeline ? state_->pipeline->progress() : state_->no_progress;
+  return pipeline_ ? pipeline_->progress() : no_progress_;
 }
 
 double DataParallelCore::lr() const {
-  return state_->pipeline ? state_->pipeline->lr() : state_->options.schedule->lr(0);
+  return pipeline_ ? pipeline_->lr() : options_.schedule->lr(0);
 }
 
 double DataParallelCore::last_lr() const {
-  return state_->pipeline ? state_->pipeline->last_lr() : state_->options.schedule->lr(0);
+  return pipeline_ ? pipeline_->last_lr() : options_.schedule->lr(0);
 }
 
 double DataParallelCore::model_weight() const {
-  return state_->pipeline ? state_->pipeline->model_weight() : 1.0;
+  return pipeline_ ? pipeline_->model_weight() : 1.0;
 }
 
 HostSharing DataParallelCore::host_sharing() const {
-  return state_->pipeline ? state_->pipeline->host_sharing() : HostSharing();
+  return pipeline_ ? pipeline_->host_sharing() : HostSharing();
 }
 
 void DataParallelCore::set_gradient_scale(double scale) {
-  state_->gradient_scale = scale;
-  if (state_->pipeline) state_->pipeline->set_gradient_scale(scale);
+  gradient_scale_ = scale;
+  if (pipeline_) pipeline_->set_gradient_scale(scale);
 }
 
-const BucketPlan& DataParallelCore::plan() const { return state_->plan; }
+const BucketPlan& DataParallelCore::plan() const { return plan_; }
 
-const std::vector<ParameterInfo>& DataParallelCore::parameter_infos() const {
-  return state_->infos;
-}
+const std::vector<ParameterInfo>& DataParallelCore::parameter_infos() const { return infos_; }
 
 AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_buffers)
     : core_(std::move(core)) {
-  DataParallelCore::State& state = *core_->state_;
-  state.adopt_written();
-  state.drain();
+  core_->adopt();
+  core_->drain();
   const auto note_homes = [this](const std::vector<NamedTensor>& list) {
     for (const NamedTensor& entry : list)
       homes_.emplace_back(entry.tensor, entry.tensor.variable_data());
   };
-  note_homes(state.tensors.trainable);
-  if (average_buffers) note_homes(state.tensors.buffers);
-  const auto average = [&state](std::vector<ParameterMemory> memory, double weight) {
-    return std::make_unique<ModelAverage>(state.communicator, state.stream(), std::move(memory),
+  note_homes(core_->tensors_.trainable);
+  if (average_buffers) note_homes(core_->tensors_.buffers);
+  const auto average = [this](std::vector<ParameterMemory> memory, double weight) {
+    return std::make_unique<ModelAverage>(core_->communicator_, core_->stream(), std::move(memory),
                                           weight);
   };
-  parameters_ = average(state.parameter_memory(), core_->model_weight());
+  parameters_ = average(core_->parameter_memory(), core_->model_weight());
   distance_ = parameters_->distance();
-  if (average_buffers) buffers_ = average(state.buffer_memory(), 1.0);
-  state.bump_versions();
-  state.averaging = true;
+  if (average_buffers) buffers_ = average(core_->buffer_memory(), 1.0);
+  core_->bump_versions();
+  core_->averaging_ = true;
 }
 
 AverageScope::AverageScope(AverageScope&& other) noexcept
@@ -286,25 +270,24 @@ AverageScope::AverageScope(AverageScope&& other) noexcept
 
 void AverageScope::keep() {
   if (!core_) return;
-  if (core_->state_->pipeline) core_->state_->pipeline->forget_arrived();
-  core_->state_->averaging = false;
+  if (core_->pipeline_) core_->pipeline_->forget_arrived();
+  core_->averaging_ = false;
   core_.reset();
 }
 
 AverageScope::~AverageScope() {
   if (!core_) return;
   try {
-    static_cast<void>(core_->state_->stream());
+    static_cast<void>(core_->stream());
     for (auto& [tensor, home] : homes_) tensor.set_data(home);
     parameters_->restore();
     if (buffers_) buffers_->restore();
   } catch (const std::exception& error) {
     // Only a GPU that has failed gets here; the next step on it throws.
-    core_->state_->options.logger.error(
-        concat("the rank's own model is not restored: ", error.what()));
+    core_->options_.logger.error(concat("the rank's own model is not restored: ", error.what()));
   }
-  core_->state_->bump_versions();
-  core_->state_->averaging = false;
+  core_->bump_versions();
+  core_->averaging_ = false;
 }
 
 }  // namespace gossamer

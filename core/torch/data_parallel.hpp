@@ -2,7 +2,8 @@
 // DecentralizedDataParallel trains any torch::nn::Module together with other ranks. Every rank
 // builds the same module and trains it with an ordinary loop of forward() and backward():
 //
-//   gossamer::DecentralizedDataParallel model(net, communicator, {.topology = ..., ...});
+//   gossamer::DecentralizedDataParallel model(net, communicator,
+//                                            {.exchange = {.topology = ...}, ...});
 //   auto loss = criterion(model.forward(x), y);
 //   loss.backward();      // updates the parameters, bucket by bucket, and starts the exchanges
 //
@@ -38,177 +39,13 @@
 // Thread safety: only the rank's own thread may call.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <torch/nn/module.h>
-
-#include "base/log.hpp"
-#include "base/state_visitor.hpp"
-#include "base/timeline.hpp"
-#include "comm/communicator.hpp"
-#include "core/model_average.hpp"
-#include "core/pipeline.hpp"
-#include "core/torch/torch_stream.hpp"
+#include "core/torch/data_parallel_core.hpp"
 
 namespace gossamer {
-
-struct DataParallelOptions {
-  /// A name, as "allreduce", or a name with options: {"allreduce", Options::parse("delay: 1")}.
-  AlgorithmChoice algorithm = {};
-  /// Must be given for algorithms that send to the peers of a topology, such as gossip.
-  std::shared_ptr<const Topology> topology = {};
-  /// What the ranks send in place of their parameters or gradients (find_codec()); null: these.
-  const Codec* codec = nullptr;
-  /// As in Pipeline::Config.
-  bool shares_memory = true;
-  /// Must be given, like `schedule`.
-  std::shared_ptr<const Optimizer> optimizer = {};
-  std::shared_ptr<const Schedule> schedule = {};
-  double weight_decay = 0.0;
-  /// True: biases and the parameters of normalisation layers are decayed as well.
-  bool decay_bias_and_norm = false;
-  /// Clipping, and the consequence of a gradient that is not finite.
-  GradientOptions gradients = {};
-  /// The stream on which LibTorch computes with the model. All parameters are on the stream's
-  /// device, and the communicator must reach the memory of that device (RankDevice). The stream
-  /// follows LibTorch's current stream in the threads that run backward passes. It must outlive the
-  /// wrapper. Null: the model is on processors.
-  TorchStream* stream = nullptr;
-  /// Number of threads that share mixing and updates. LibTorch decides on autograd's threads.
-  int num_threads = 1;
-  /// Bytes at which a bucket closes; equal on all ranks. 0: the first steps try several sizes, and
-  /// training goes on with the one that had the shortest steps (bucket_tuner.hpp). Not for
-  /// GraphedStep.
-  std::int64_t bucket_bytes = std::int64_t{25} * 1024 * 1024;
-  /// True: a step divides the gradients that set_accumulate_grad() has collected by this rank's
-  /// number of backward passes in the step. False: the step uses their sum.
-  bool mean_over_micro_batches = false;
-  /// After every so many steps each floating-point buffer becomes its mean over all ranks, and all
-  /// ranks wait for the slowest one. 0: never. This option does not affect global_average().
-  std::int64_t average_buffers_every = 0;
-  /// True: backward() traces and plans, but never updates, sends or mixes parameters.
-  bool dry_run = false;
-  /// Records waits, updates and messages; null: nothing is recorded.
-  std::shared_ptr<Timeline> timeline = {};
-  /// Takes the wrapper's warnings.
-  Logger logger = {};
-};
-
-class DataParallelCore;
-
-/// While this object lives, the model is the mean of all ranks' models. The destructor restores
-/// this rank's own model, bit for bit, unless keep() was called. Writes to parameters or averaged
-/// buffers inside the scope are then lost. A training backward() inside the scope throws
-/// std::logic_error. The destructor does not communicate.
-class AverageScope {
- public:
-  AverageScope(AverageScope&& other) noexcept;
-  AverageScope& operator=(AverageScope&&) = delete;
-  AverageScope(const AverageScope&) = delete;
-  AverageScope& operator=(const AverageScope&) = delete;
-  ~AverageScope();
-
-  /// ||mean - x||, the L2 norm over the trainable parameters, where x are this rank's own values.
-  [[nodiscard]] double consensus_distance() const { return distance_; }
-  /// Makes the mean this rank's model for good; the next step mixes nothing. Every rank must call
-  /// it.
-  void keep();
-
- private:
-  friend class DataParallelCore;
-  AverageScope(std::shared_ptr<DataParallelCore> core, bool average_buffers);
-
-  std::shared_ptr<DataParallelCore> core_;
-  std::unique_ptr<ModelAverage> parameters_;
-  std::unique_ptr<ModelAverage> buffers_;
-  /// Each parameter and averaged buffer, with a second tensor that keeps its memory at the start.
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> homes_;
-  double distance_ = 0.0;
-};
-
-/// While this object lives, the caller may write the parameters in any way: in place under
-/// torch::NoGradGuard, with torch::load, with vector_to_parameters. Types, shapes and devices must
-/// stay; otherwise the next call that uses the parameters throws ConfigError. Training continues
-/// from the written parameters. Blocks that peers sent before are dropped, and the next step mixes
-/// nothing. The state of the optimizer stays. A training backward() inside the scope throws
-/// std::logic_error. The destructor does not communicate.
-class WriteScope {
- public:
-  WriteScope(WriteScope&& other) noexcept;
-  WriteScope& operator=(WriteScope&&) = delete;
-  WriteScope(const WriteScope&) = delete;
-  WriteScope& operator=(const WriteScope&) = delete;
-  ~WriteScope();
-
- private:
-  friend class DataParallelCore;
-  explicit WriteScope(std::shared_ptr<DataParallelCore> core);
-
-  std::shared_ptr<DataParallelCore> core_;
-};
-
-/// The part of DecentralizedDataParallel that does not depend on the module's type. The functions
-/// without a comment are documented there.
-class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
- public:
-  /// Collective. Like the constructor of DecentralizedDataParallel.
-  static std::shared_ptr<DataParallelCore> create(std::shared_ptr<torch::nn::Module> module,
-                                                  Communicator& communicator,
-                                                  DataParallelOptions options);
-  ~DataParallelCore();
-  DataParallelCore(const DataParallelCore&) = delete;
-  DataParallelCore& operator=(const DataParallelCore&) = delete;
-
-  void set_accumulate_grad(bool accumulate);
-  void finish_step();
-  void drain();
-  [[nodiscard]] AverageScope global_average(bool average_buffers);
-  [[nodiscard]] WriteScope write_parameters();
-  void visit(StateVisitor& visitor);
-  void replan(std::int64_t bucket_bytes);
-  void switch_to(const AlgorithmSwitch& to);
-  [[nodiscard]] bool tries_buckets() const;
-  [[nodiscard]] const PipelineMetrics& metrics() const;
-  [[nodiscard]] const Progress& progress() const;
-  [[nodiscard]] double lr() const;
-  [[nodiscard]] double last_lr() const;
-  [[nodiscard]] double model_weight() const;
-  [[nodiscard]] HostSharing host_sharing() const;
-  void set_gradient_scale(double scale);
-  [[nodiscard]] const BucketPlan& plan() const;
-  [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const;
-
-  /// For GraphedStep. While recording is on, backward() leaves gradients where they are and makes
-  /// no step.
-  void set_recording(bool recording);
-  /// Takes the gradients out of the trainable parameters. Returns them in declared order, each in
-  /// the layout of its parameter; an undefined tensor stands for a missing gradient.
-  [[nodiscard]] std::vector<torch::Tensor> take_gradients();
-  /// Adopts the values that other code has written to the parameters since the last step. A
-  /// backward pass does this by itself. A replayed pass does not: it reads the parameters at the
-  /// recorded addresses, so call this before a replay.
-  void adopt_written();
-  /// Makes a step with gradients in the form of take_gradients(), and does not change them. Throws
-  /// std::logic_error before the first step.
-  void step_with(std::span<const torch::Tensor> gradients);
-
-  /// For the hooks: the gradient of a trainable parameter has been accumulated. `parameter` is its
-  /// declared index.
-  void on_gradient(std::int64_t parameter);
-
- private:
-  friend class AverageScope;
-  friend class WriteScope;
-  struct State;
-  explicit DataParallelCore(std::unique_ptr<State> state);
-
-  std::unique_ptr<State> state_;
-};
 
 template <class ModuleType>
 class DecentralizedDataParallel {

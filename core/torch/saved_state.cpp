@@ -8,7 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/torch/data_parallel_state.hpp"
+#include "core/torch/data_parallel_core.hpp"
 #include "core/torch/torch_stream.hpp"
 
 namespace gossamer {
@@ -77,12 +77,12 @@ class RowMajorVisitor : public StateVisitor {
 
 }  // namespace
 
-void DataParallelCore::State::visit_arrival_order(StateVisitor& visitor) {
-  std::int64_t count = std::ssize(arrival_order);
+void DataParallelCore::visit_arrival_order(StateVisitor& visitor) {
+  std::int64_t count = std::ssize(arrival_order_);
   visitor.number("run/num_arrived", count);
-  std::vector<std::int64_t> order = arrival_order;
+  std::vector<std::int64_t> order = arrival_order_;
   if (visitor.loads()) {
-    if (count < 0 || count > std::ssize(infos)) {
+    if (count < 0 || count > std::ssize(infos_)) {
       throw CheckpointError("the saved order of gradients does not fit the model");
     }
     order.assign(static_cast<std::size_t>(count), 0);
@@ -90,8 +90,8 @@ void DataParallelCore::State::visit_arrival_order(StateVisitor& visitor) {
   visitor.block("run/arrival_order",
                 {.data = order.data(), .numel = count, .dtype = DType::kInt64});
   // A wrapper that has buckets keeps them: the state is saved by parameter.
-  if (!visitor.loads() || pipeline) return;
-  std::vector<bool> seen(infos.size());
+  if (!visitor.loads() || pipeline_) return;
+  std::vector<bool> seen(infos_.size());
   for (const std::int64_t index : order) {
     const auto place = static_cast<std::size_t>(index);
     if (index < 0 || place >= seen.size() || seen[place]) {
@@ -99,32 +99,31 @@ void DataParallelCore::State::visit_arrival_order(StateVisitor& visitor) {
     }
     seen[place] = true;
   }
-  arrival_order = std::move(order);
+  arrival_order_ = std::move(order);
   make_plan();
   start_pipeline();
 }
 
 void DataParallelCore::visit(StateVisitor& visitor) {
-  State& state = *state_;
-  state.check_no_scope("visit()");
-  state.check_whole();
-  if (!visitor.loads() && !state.pipeline) {
+  check_no_scope("visit()");
+  check_whole();
+  if (!visitor.loads() && !pipeline_) {
     throw std::logic_error("visit() before the first step, when there is no state to save");
   }
-  static_cast<void>(state.stream());
-  if (state.tuner) state.tuner->skip_step();
-  if (!visitor.loads()) state.adopt_written();
-  state.visit_arrival_order(visitor);
+  static_cast<void>(stream());
+  if (tuner_) tuner_->skip_step();
+  if (!visitor.loads()) adopt();
+  visit_arrival_order(visitor);
   // Older versions saved parameters in the order of their memory.
   std::int64_t is_row_major = visitor.loads() && !visitor.holds(kRowMajorName) ? 0 : 1;
   if (is_row_major != 0) visitor.number(kRowMajorName, is_row_major);
-  RowMajorVisitor rows(visitor, state.tensors.trainable);
-  state.pipeline->visit(is_row_major != 0 ? rows : visitor);
-  visitor.number("run/buffer_steps", state.num_steps);
-  for (const NamedTensor& entry : state.tensors.frozen) visit_tensor(visitor, entry);
-  for (const NamedTensor& entry : state.tensors.buffers) visit_tensor(visitor, entry);
-  state.quiet = !visitor.loads();
-  if (visitor.loads()) state.bump_versions();
+  RowMajorVisitor rows(visitor, tensors_.trainable);
+  pipeline_->visit(is_row_major != 0 ? rows : visitor);
+  visitor.number("run/buffer_steps", num_steps_);
+  for (const NamedTensor& entry : tensors_.frozen) visit_tensor(visitor, entry);
+  for (const NamedTensor& entry : tensors_.buffers) visit_tensor(visitor, entry);
+  quiet_ = !visitor.loads();
+  if (visitor.loads()) bump_versions();
 }
 
 }  // namespace gossamer

@@ -18,7 +18,7 @@ struct Net : torch::nn::Module {
 int train(gossamer::Communicator& peers, const gossamer::World& world) {
   gossamer::DecentralizedDataParallel model(
       std::make_shared<Net>(), peers,
-      {.topology = gossamer::make_topology("ring", world),
+      {.exchange = {.topology = gossamer::make_topology("ring", world)},
        .optimizer = gossamer::make_optimizer("adamw", gossamer::Options::parse("eps: 1e-7")),
        .schedule = gossamer::make_schedule("constant", {.lr = 3e-3})});
   auto random = torch::make_generator<torch::CPUGeneratorImpl>(100 + world.rank);

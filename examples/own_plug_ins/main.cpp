@@ -3,9 +3,9 @@
 // the mean of the targets.
 //   ./own_plug_ins
 
-#include <cmath>
+#include "plug_ins.hpp"
+
 #include <cstdio>
-#include <cstring>
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
@@ -13,69 +13,7 @@
 
 #include "gossamer/comm/launch.hpp"
 #include "gossamer/core/torch/data_parallel.hpp"
-#include "gossamer/optim/codecs/small_float.hpp"
 #include "gossamer/optim/registry.hpp"
-#include "gossamer/optim/sweep.hpp"
-#include "gossamer/topology/registry.hpp"
-
-/// In momentum_tracking.cpp.
-extern const gossamer::AlgorithmEntry kMomentumTracking;
-
-/// A round-robin tournament: every rank meets every other rank once in a period. `size` is odd.
-std::unique_ptr<gossamer::Topology> make_tournament(int size) {
-  std::vector<gossamer::Round> rounds;
-  for (int k = 0; k < size; ++k) {
-    std::vector<gossamer::Edge> edges;
-    for (int i = 0; i < size; ++i) {
-      const int j = (k - i + size) % size;
-      if (i < j) edges.push_back(gossamer::averaging_edge({i, j}));
-    }
-    rounds.push_back(gossamer::complete_round(std::move(edges), size));
-  }
-  return gossamer::make_periodic("tournament", std::move(rounds));
-}
-
-/// Descent with steps of g / (1 + |g|), which no gradient makes larger than the learning rate.
-struct BoundedRule {
-  static constexpr int kNumStates = 0;
-  static constexpr std::array<std::string_view, 0> kStateNames = {};
-  static constexpr std::array kPhases = {gossamer::Phase::kMiddle};
-  static constexpr bool kProcessorsOnly = true;
-  template <class T>
-  struct Coefficients {
-    T lr;
-  };
-  static constexpr gossamer::StateMask reads(gossamer::Phase) { return 0; }
-  static constexpr gossamer::StateMask writes(gossamer::Phase) { return 0; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] gossamer::Phase phase(std::int64_t) const { return gossamer::Phase::kMiddle; }
-  template <class T>
-  [[nodiscard]] Coefficients<T> coefficients(const gossamer::ParameterUpdate& update) const {
-    return {static_cast<T>(update.lr)};
-  }
-  template <class T, gossamer::Phase>
-  static void apply(const Coefficients<T>& c, T& p, T g, std::array<T, 0>&) {
-    p -= c.lr * g / (T(1) + std::abs(g));
-  }
-};
-
-/// The upper half of a float, cut off: bf16 without rounding.
-struct CutFormat {
-  static constexpr std::string_view kName = "cut16";
-  static std::uint16_t encode(float value) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &value, sizeof bits);
-    return static_cast<std::uint16_t>(bits >> 16U);
-  }
-  static std::uint16_t encode_summand(float value) { return encode(value); }
-  static float decode(std::uint16_t half) {
-    const std::uint32_t bits = std::uint32_t{half} << 16U;
-    float value = 0.0F;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-  }
-};
-const gossamer::internal::SmallFloatCodec<CutFormat> kCut16;
 
 struct Point : torch::nn::Module {
   torch::Tensor x = register_parameter("x", torch::zeros({8}));
@@ -104,15 +42,15 @@ int run(gossamer::Communicator& peers, const gossamer::World& world) {
   const std::shared_ptr<const gossamer::Schedule> schedule =
       gossamer::make_schedule("constant", {.lr = 0.01});
   const gossamer::Options options = gossamer::Options::parse("beta: 0.5");
-  const int tracked = train(peers, world, "momentum_tracking",
-                            {.algorithm = gossamer::AlgorithmChoice(kMomentumTracking, options),
-                             .topology = tournament,
-                             .codec = &kCut16,
-                             .optimizer = gossamer::make_rule_optimizer(BoundedRule()),
-                             .schedule = schedule});
+  const int tracked =
+      train(peers, world, "momentum_tracking",
+            {.exchange = {.algorithm = gossamer::AlgorithmChoice(kMomentumTracking, options),
+                          .topology = tournament,
+                          .codec = &kCut16},
+             .optimizer = gossamer::make_rule_optimizer(BoundedRule()),
+             .schedule = schedule});
   const int mixed = train(peers, world, "gossip",
-                          {.topology = tournament,
-                           .codec = &kCut16,
+                          {.exchange = {.topology = tournament, .codec = &kCut16},
                            .optimizer = gossamer::make_optimizer("sgd"),
                            .schedule = schedule});
   return tracked + mixed;

@@ -114,13 +114,13 @@ class MomentumTracking : public Algorithm {
   PerBucket<State> states_;
 };
 
-constexpr std::array kOptions = {
-    OptionEntry{"beta", "part of the momentum that stays; a number >= 0 and < 1, default 0.9"},
-};
+constexpr NumberOption kBeta{"beta",
+                             "part of the momentum that stays",
+                             {.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true}};
+constexpr std::array kOptions = option_list(kBeta);
 
 AlgorithmFactory read_momentum_tracking(const Options& options) {
-  const double beta =
-      options.number("beta", {.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true});
+  const double beta = options.read(kBeta);
   return [beta](const AlgorithmSetup& setup) {
     return std::make_unique<MomentumTracking>(setup, beta);
   };
@@ -131,8 +131,7 @@ AlgorithmFactory read_momentum_tracking(const Options& options) {
 const AlgorithmEntry kMomentumTracking = {.name = "momentum_tracking",
                                           .summary = "gossip with an estimate of the mean momentum",
                                           .options = kOptions,
-                                          .needs_topology = true,
-                                          .needs_undirected = true,
-                                          .processors_only = true,
+                                          .topologies = TopologyKind::kUndirected,
                                           .takes_codec = true,
+                                          .processors_only = true,
                                           .read = read_momentum_tracking};

@@ -26,7 +26,7 @@ int train(gossamer::Communicator& peers, const gossamer::World& world) {
 
   gossamer::Pipeline pipeline(
       peers,
-      {.topology = gossamer::make_topology("ring", world),
+      {.exchange = {.topology = gossamer::make_topology("ring", world)},
        .optimizer = gossamer::make_optimizer("adamw", gossamer::Options::parse("eps: 1e-7")),
        .schedule = gossamer::make_schedule("constant", {.lr = 3e-2})},
       parameters, plan, memory);

@@ -42,10 +42,12 @@ void require_bytes(const Codec& codec, const ConstBlock& encoded, std::int64_t n
 }  // namespace
 
 std::span<const CodecEntry> codec_table() { return kCodecs; }
-std::vector<std::string> codec_names() { return names_of(kCodecs); }
+std::vector<std::string> codec_names(const Options& options) {
+  return names_of(rows_for(options, codec_table()));
+}
 
-const Codec* find_codec(std::string_view name) {
-  const CodecEntry& entry = row_of(kCodecs, "codec", name);
+const Codec* find_codec(std::string_view name, const Options& options) {
+  const CodecEntry& entry = row_of(rows_for(options, codec_table()), "codec", name);
   return entry.codec == nullptr ? nullptr : &entry.codec();
 }
 

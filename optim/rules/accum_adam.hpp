@@ -64,13 +64,14 @@ struct AccumAdamRule {
   }
 };
 
+inline constexpr IntegerOption kAccumIter{
+    "accum_iter", "steps per update of the moments", {.fallback = 4, .min = 1, .max = 1'000'000}};
+
 /// `build`: turns a rule into an optimizer.
 template <Decay kDecay, class Build>
 std::unique_ptr<Optimizer> build_accum_adam(const Options& options, const Build& build) {
   const MomentOptions moments = read_moment_options(options);
-  const std::int64_t accum_iter =
-      options.integer("accum_iter", {.fallback = 4, .min = 1, .max = 1'000'000});
-  return build(AccumAdamRule<kDecay>{moments, accum_iter});
+  return build(AccumAdamRule<kDecay>{moments, options.read(kAccumIter)});
 }
 
 }  // namespace gossamer

@@ -66,11 +66,16 @@ struct QAdamRule {
   }
 };
 
+inline constexpr IntegerOption kAdamUpdates{
+    "warmup",
+    "first updates, which are Adam's; then the second moment stands still",
+    {.fallback = 100, .min = 1}};
+
 /// `build`: turns a rule into an optimizer.
 template <class Build>
 std::unique_ptr<Optimizer> build_qadam(const Options& options, const Build& build) {
-  return build(QAdamRule{.options = read_moment_options(options),
-                         .warmup = options.integer("warmup", {.fallback = 100, .min = 1})});
+  return build(
+      QAdamRule{.options = read_moment_options(options), .warmup = options.read(kAdamUpdates)});
 }
 
 }  // namespace gossamer

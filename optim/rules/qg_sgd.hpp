@@ -62,13 +62,21 @@ struct QuasiGlobalRule {
   }
 };
 
+inline constexpr NumberOption kBufferWeight{
+    "beta",
+    "weight of the buffer in a step",
+    {.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true}};
+inline constexpr NumberOption kOldBufferWeight{
+    "mu",
+    "weight of the old buffer in the new one",
+    {.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true},
+    "that of beta"};
+
 /// `build`: turns a rule into an optimizer.
 template <class Build>
 std::unique_ptr<Optimizer> build_qg_sgd(const Options& options, const Build& build) {
-  const NumberRule range{.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true};
-  QuasiGlobalRule rule{.momentum = options.number("beta", range)};
-  rule.mu =
-      options.number("mu", {.fallback = rule.momentum, .min = 0.0, .max = 1.0, .below_max = true});
+  QuasiGlobalRule rule{.momentum = options.read(kBufferWeight)};
+  rule.mu = options.read(kOldBufferWeight, rule.momentum);
   return build(rule);
 }
 

@@ -73,12 +73,17 @@ struct MomentumRule {
   }
 };
 
+inline constexpr NumberOption kSgdMomentum{
+    "momentum",
+    "part of the last step that is taken again",
+    {.fallback = 0.0, .min = 0.0, .max = 1.0, .below_max = true}};
+inline constexpr FlagOption kSgdNesterov{"nesterov", "Nesterov's variant, needs momentum"};
+
 /// `build`: turns a rule into an optimizer.
 template <class Build>
 std::unique_ptr<Optimizer> build_sgd(const Options& options, const Build& build) {
-  const double momentum =
-      options.number("momentum", {.fallback = 0.0, .min = 0.0, .max = 1.0, .below_max = true});
-  const bool nesterov = options.flag("nesterov", false);
+  const double momentum = options.read(kSgdMomentum);
+  const bool nesterov = options.read(kSgdNesterov);
   if (nesterov && momentum == 0.0) {
     options.fail("nesterov", "needs momentum, allowed: true with optimizer.momentum > 0");
   }

@@ -41,8 +41,8 @@ inline constexpr std::array kOptionVariants = {
 /// tests the others.
 inline std::vector<std::string> algorithms_in_step() {
   std::vector<std::string> names = algorithm_names();
-  std::erase_if(names,
-                [](const std::string& name) { return AlgorithmChoice(name).entry().asynchronous; });
+  std::erase_if(
+      names, [](const std::string& name) { return AlgorithmChoice(name).entry().asynchronous(); });
   return names;
 }
 
@@ -50,7 +50,7 @@ inline std::vector<std::string> algorithms_in_step() {
 inline std::vector<AlgorithmVariant> algorithm_variants() {
   std::vector<AlgorithmVariant> variants;
   for (const AlgorithmEntry& entry : algorithm_table()) {
-    if (entry.asynchronous) continue;
+    if (entry.asynchronous()) continue;
     const std::size_t before = variants.size();
     std::ranges::copy_if(
         kOptionVariants, std::back_inserter(variants),
@@ -62,10 +62,16 @@ inline std::vector<AlgorithmVariant> algorithm_variants() {
 
 /// The topology on which tests run an algorithm, if they do not care: `usual`, if it will do.
 inline std::string topology_for(std::string_view algorithm, std::string_view usual) {
-  const AlgorithmEntry& entry = AlgorithmChoice(algorithm).entry();
-  if (entry.needs_tree) return "binary-tree";
-  if (entry.needs_nodes) return "hierarchical";
-  return std::string(entry.needs_static ? "static-ring" : usual);
+  switch (AlgorithmChoice(algorithm).entry().topologies) {
+    case TopologyKind::kTree:
+      return "binary-tree";
+    case TopologyKind::kNodes:
+      return "hierarchical";
+    case TopologyKind::kStatic:
+      return "static-ring";
+    default:
+      return std::string(usual);
+  }
 }
 
 /// Whether an algorithm's blocks may be there.

@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-#include "apps/lab/simulate/virtual_ranks.hpp"
+#include "apps/simulate/virtual_ranks.hpp"
 #include "base/random.hpp"
 #include "core/algorithm.hpp"
 #include "topology/rank_round.hpp"
@@ -456,39 +456,46 @@ TEST(Relay, CountsRightWhereOneRankForgetsAlone) {
 }
 
 TEST(WhyNot, SaysWhatToDoInstead) {
-  const auto reason = [](const AlgorithmEntry& entry, const char* topology) {
-    return why_not(entry, make_topology(topology, {.size = 4, .node_size = 4}).get());
+  const auto reason = [](const AlgorithmChoice& algorithm, const char* topology) {
+    const auto made = make_topology(topology, {.size = 4, .node_size = 4});
+    return algorithm.why_not({.topology = made.get()});
   };
-  const AlgorithmEntry& tracking = AlgorithmChoice("gradient_tracking").entry();
+  const AlgorithmChoice tracking("gradient_tracking");
   EXPECT_EQ(reason(tracking, "ring"), "");
   EXPECT_TRUE(contains(reason(tracking, "static-exp"), "is directed; take one-peer-exp or ring"));
-  AlgorithmEntry fixed{
-      .name = "fixed", .summary = "", .needs_topology = true, .needs_static = true};
+  const AlgorithmEntry row{.name = "fixed",
+                           .summary = "",
+                           .topologies = TopologyKind::kStatic,
+                           .read = AlgorithmChoice("gossip").entry().read};
+  const AlgorithmChoice fixed(row);
   EXPECT_EQ(reason(fixed, "static-ring"), "");
   EXPECT_TRUE(contains(reason(fixed, "ring"), "changes from round to round; take static-ring"));
   const auto two_levels = read_topology(Options::parse("name: hierarchical, leaders: complete"),
                                         {.size = 4, .node_size = 2});
-  EXPECT_TRUE(contains(why_not(fixed, two_levels.get()), "of one level, and hierarchical has two"));
-  EXPECT_TRUE(contains(why_not(fixed, nullptr), "fixed needs a topology"));
-  const AlgorithmEntry& relay = AlgorithmChoice("relay").entry();
+  EXPECT_TRUE(contains(fixed.why_not({.topology = two_levels.get()}),
+                       "of one level, and hierarchical has two"));
+  EXPECT_TRUE(contains(fixed.why_not({}), "fixed needs a topology"));
+  const AlgorithmChoice relay("relay");
   for (const char* tree : {"chain", "binary-tree"}) EXPECT_EQ(reason(relay, tree), "");
   for (const char* other : {"ring", "static-ring", "complete", "star", "shift-one"}) {
     EXPECT_TRUE(contains(reason(relay, other), "is none; take chain or binary-tree")) << other;
   }
   const auto tree_of_nodes = read_topology(Options::parse("name: hierarchical, leaders: chain"),
                                            {.size = 4, .node_size = 2});
-  EXPECT_TRUE(contains(why_not(relay, tree_of_nodes.get()), "take chain or binary-tree"));
-  const AlgorithmEntry& nodes = AlgorithmChoice("node_gossip").entry();
+  EXPECT_TRUE(
+      contains(relay.why_not({.topology = tree_of_nodes.get()}), "take chain or binary-tree"));
+  const AlgorithmChoice nodes("node_gossip");
   for (const char* yaml : {"name: hierarchical", "name: hierarchical, leaders: static-exp",
                            "alternate: [hierarchical, {name: hierarchical, leaders: complete}]"}) {
     const auto topology = read_topology(Options::parse(yaml), {.size = 4, .node_size = 2});
-    EXPECT_EQ(why_not(nodes, topology.get()), "") << yaml;
+    EXPECT_EQ(nodes.why_not({.topology = topology.get()}), "") << yaml;
   }
   EXPECT_EQ(reason(nodes, "hierarchical"), "");
   for (const char* yaml : {"name: ring", "name: hierarchical, leaders_every: 2",
                            "every: {base: hierarchical, period: 2}"}) {
     const auto topology = read_topology(Options::parse(yaml), {.size = 4, .node_size = 2});
-    EXPECT_TRUE(contains(why_not(nodes, topology.get()), "take hierarchical with leaders_every: 1"))
+    EXPECT_TRUE(contains(nodes.why_not({.topology = topology.get()}),
+                         "take hierarchical with leaders_every: 1"))
         << yaml;
   }
   EXPECT_THROW((void)make_topology("hierarchical", {.size = 5, .node_size = 2}), ConfigError);

@@ -242,7 +242,8 @@ TEST_P(EveryAlgorithmName, ExchangesNothingAlone) {
     const std::string name(entry.name);
     Problem problem = EveryAlgorithmName::problem(1);
     problem.topology = topology_of(name, 1);
-    if (!why_not(AlgorithmChoice(GetParam()).entry(), problem.topology.get()).empty()) continue;
+    const AlgorithmChoice choice(GetParam());
+    if (!choice.why_not({.topology = problem.topology.get()}).empty()) continue;
     run_ranks(1, [&](Communicator& communicator, const World&) {
       ToyModel model = model_of(problem, communicator);
       for (int step = 0; step < 3; ++step) train_step(problem, model, 0, step);

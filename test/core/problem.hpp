@@ -31,7 +31,7 @@ struct Problem {
   std::string algorithm_options = {};
   std::shared_ptr<const Topology> topology = {};
   std::string codec = "fp32";
-  /// As in Pipeline::Config.
+  /// As in ExchangeOptions.
   bool shares_memory = true;
   reference::Rule rule = {.type = "sgd", .momentum = 0.9};
   double lr = 0.05;
@@ -104,10 +104,10 @@ class FixedSchedule : public Schedule {
 };
 
 inline Pipeline::Config config_of(const Problem& problem) {
-  return {.algorithm = {problem.algorithm, Options::parse(problem.algorithm_options)},
-          .topology = problem.topology,
-          .codec = find_codec(problem.codec),
-          .shares_memory = problem.shares_memory,
+  return {.exchange = {.algorithm = {problem.algorithm, Options::parse(problem.algorithm_options)},
+                       .topology = problem.topology,
+                       .codec = find_codec(problem.codec),
+                       .shares_memory = problem.shares_memory},
           .optimizer = make_optimizer(problem.rule.type, Options::parse(problem.rule.yaml())),
           .schedule = std::make_shared<FixedSchedule>(problem.lr),
           .gradients = problem.gradients,

@@ -181,7 +181,8 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
             .algorithm_options = GetParam().options,
             .topology = GetParam().build(),
             .codec = GetParam().codec,
-            .same_start = AlgorithmChoice(GetParam().algorithm).entry().needs_nodes};
+            .same_start =
+                AlgorithmChoice(GetParam().algorithm).entry().topologies == TopologyKind::kNodes};
   }
 
   static void expect_recursion(Problem problem) {
@@ -412,9 +413,11 @@ std::vector<Setup> coded_setups() {
       if (entry.codec == nullptr || entry.codec().needs_grid()) continue;
       // A codec does not see topologies, so one of them runs on all.
       if (entry.name != "bf16" && setup.topology != "ring") continue;
-      const AlgorithmEntry& algorithm = AlgorithmChoice(setup.algorithm).entry();
-      if (!why_not(algorithm, setup.build().get(), &entry.codec()).empty()) continue;
-      if (!algorithm.communicates || !algorithm.takes_codec) continue;
+      const AlgorithmChoice algorithm(setup.algorithm);
+      const auto topology = setup.build();
+      if (!algorithm.why_not({.topology = topology.get(), .codec = &entry.codec()}).empty()) {
+        continue;
+      }
       setup.codec = entry.name;
       setups.push_back(setup);
     }
@@ -532,8 +535,7 @@ std::vector<Setup> grid_setups() {
         setup.topology == "ring" || setup.topology == "one-peer-exp" || setup.topology == "rare";
     const bool groups = setup.topology == "complete" || setup.topology == "static-ring";
     if (setup.num_ranks < 2 || (!nodes && (setup.num_ranks > 4 || (!pairs && !groups)))) continue;
-    const AlgorithmEntry& algorithm = AlgorithmChoice(setup.algorithm).entry();
-    if (!algorithm.communicates || !algorithm.takes_codec) continue;
+    if (!AlgorithmChoice(setup.algorithm).entry().takes_codec) continue;
     // Sums need no grid; coded_sum_test.cpp has them.
     if (setup.algorithm == "allreduce") continue;
     setup.codec = "int8";

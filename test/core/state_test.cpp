@@ -95,7 +95,7 @@ Values train(const Case& c, bool reloads, std::int64_t bucket_bytes) {
         model->pipeline().visit(second);
         EXPECT_EQ(state.blocks, again.blocks);
         problem.bucket_bytes = bucket_bytes;
-        if (!c.codec_after.empty()) config.codec = find_codec(c.codec_after);
+        if (!c.codec_after.empty()) config.exchange.codec = find_codec(c.codec_after);
         model = std::unique_ptr<ToyModel>(
             new ToyModel(model_of(problem, device.communicator(), config)));
         Loader loader(state);
@@ -118,7 +118,7 @@ Case case_of(const char* algorithm, const char* options) {
   c.problem.algorithm = algorithm;
   c.problem.algorithm_options = options;
   // The ranks of a node begin with equal parameters.
-  c.problem.same_start = AlgorithmChoice(algorithm).entry().needs_nodes;
+  c.problem.same_start = AlgorithmChoice(algorithm).entry().topologies == TopologyKind::kNodes;
   c.problem.dtype = DType::kFloat32;
   c.problem.num_steps = 11;
   c.problem.lr = 0.02;

@@ -53,8 +53,7 @@ struct Case {
   [[nodiscard]] Pipeline::Config config(std::size_t p, Stream* stream) const {
     Pipeline::Config config = config_of(problem);
     const AlgorithmSwitch wanted = phase(p);
-    config.algorithm = wanted.algorithm;
-    config.topology = wanted.topology;
+    config.exchange = wanted.after(config.exchange);
     config.optimizer = make_optimizer(optimizer, Options::parse(optimizer_options));
     config.stream = stream;
     return config;
@@ -260,9 +259,9 @@ TEST(SwitchTo, GivesEqualModelsToAlgorithmsThatNeedThem) {
       const auto distance = [&] {
         return ModelAverage(communicator, model->stream(), model->pipeline().memory()).distance();
       };
-      EXPECT_EQ(distance() < 1e-6, entry.needs_equal_models);
+      EXPECT_EQ(distance() < 1e-6, entry.needs_equal_models());
     });
-    if (!entry.keeps_models_equal) continue;
+    if (entry.equal_models != EqualModels::kAfterEveryStep) continue;
     const Values values = train(c, How::kSwitched);
     for (const auto& rank : values) EXPECT_EQ(rank[1], values[0][1]);
   }

@@ -12,8 +12,8 @@
 
 #include <unistd.h>
 
-#include "apps/lab/report/run_record.hpp"
-#include "apps/lab/report/timeline_picture.hpp"
+#include "apps/report/run_record.hpp"
+#include "apps/report/timeline_picture.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/manifest.hpp"

@@ -63,7 +63,7 @@ std::vector<torch::Tensor> train(const Training& training) {
     const auto model = make_model(training);
     DecentralizedDataParallel<torch::nn::SequentialImpl> wrapper(
         model.ptr(), training.device == Device{} ? host : *staged,
-        {.topology = make_topology("ring", {.size = 1, .node_size = 1}),
+        {.exchange = {.topology = make_topology("ring", {.size = 1, .node_size = 1})},
          .optimizer = make_optimizer("accum_adamw", Options::parse("{eps: 1e-3}")),
          .schedule = make_schedule("constant", {.lr = 1e-2}),
          .stream = &stream,
@@ -154,7 +154,7 @@ TEST_F(TorchOnGpu, RefusesAModelThatMovesThereAfterItWasWrapped) {
       torch::nn::Sequential model = make_model({});
       DecentralizedDataParallel<torch::nn::SequentialImpl> wrapper(
           model.ptr(), host,
-          {.topology = make_topology("ring", {.size = 1, .node_size = 1}),
+          {.exchange = {.topology = make_topology("ring", {.size = 1, .node_size = 1})},
            .optimizer = make_optimizer("sgd", Options()),
            .schedule = make_schedule("constant", {.lr = 1e-2})});
       for (int step = 0; step < steps; ++step)

@@ -1,6 +1,8 @@
 // Gossip in small steps: x' = x + share (W x - x) - u, the consensus step of CHOCO-Gossip
 // (Koloskova, Stich and Jaggi, ICML 2019) without its compression. A share of 1 is plain gossip.
 
+#include "test/plugins/damped_gossip_options.hpp"
+
 #include <vector>
 
 #include "core/bucket_lanes.hpp"
@@ -44,8 +46,7 @@ class DampedGossip : public Algorithm {
 }  // namespace
 
 AlgorithmFactory read_damped_gossip(const Options& options) {
-  const double share =
-      options.number("share", {.fallback = 0.5, .min = 0.0, .max = 1.0, .above_min = true});
+  const double share = options.read(damped_gossip::kShare);
   return
       [share](const AlgorithmSetup& setup) { return std::make_unique<DampedGossip>(share, setup); };
 }

@@ -1,6 +1,7 @@
 // Tests the plug-ins that docs/extending.md shows, so that its examples compile and are right.
 
 #include "test/core/problem.hpp"
+#include "test/plugins/damped_gossip_options.hpp"
 #include "test/plugins/sign_sgd.hpp"
 
 #include <array>
@@ -25,16 +26,11 @@ std::unique_ptr<Topology> make_round_robin(const World& world, const Options& op
 
 namespace {
 
-constexpr std::array kDampedGossipOptions = {
-    OptionEntry{"share", "part of the way to the mix; a number > 0 and <= 1, default 0.5"},
-};
-
 constexpr AlgorithmEntry kDampedGossipRow =
     AlgorithmEntry{.name = "damped_gossip",
                    .summary = "gossip that goes a part of the way to the mix",
-                   .options = kDampedGossipOptions,
-                   .needs_topology = true,
-                   .needs_undirected = true,
+                   .options = damped_gossip::kOptions,
+                   .topologies = TopologyKind::kUndirected,
                    .read = read_damped_gossip};
 
 bool always_fits(const World& world) { return world.size >= 1; }
@@ -117,8 +113,9 @@ TEST(DampedGossip, FollowsItsRecursion) {
 TEST(DampedGossip, ReadsItsOptionAndRefusesDirectedTopologies) {
   EXPECT_THROW((void)kDampedGossipRow.read(Options::parse("share: 0")), ConfigError);
   EXPECT_THROW((void)kDampedGossipRow.read(Options::parse("share: 1.5")), ConfigError);
-  EXPECT_EQ(why_not(kDampedGossipRow, make_topology("ring", {.size = 4}).get()), "");
-  EXPECT_NE(why_not(kDampedGossipRow, make_topology("static-exp", {.size = 4}).get()), "");
+  const AlgorithmChoice damped(kDampedGossipRow);
+  EXPECT_EQ(damped.why_not({.topology = make_topology("ring", {.size = 4}).get()}), "");
+  EXPECT_NE(damped.why_not({.topology = make_topology("static-exp", {.size = 4}).get()}), "");
 }
 
 TEST(SignSgd, MovesEveryElementByTheLearningRate) {

@@ -96,13 +96,12 @@ void expect_summary(const Plugin& plugin, const OptionEntry& option) {
   if (needed == plugin.needed.end()) {
     const std::string end = concat("; ", range, ", default ", default_of(plugin, option.name));
     // The end of the summary, or an explanation of the default.
-    EXPECT_TRUE(contains(concat(option.summary, ":"), end + ":"))
-        << option.summary << "\nought to say: " << end;
+    EXPECT_TRUE(contains(concat(option.text(), ":"), end + ":"))
+        << option.text() << "\nought to say: " << end;
     return;
   }
   const std::string end = concat("; ", range, ", must be given");
-  EXPECT_TRUE(contains(std::string(option.summary), end))
-      << option.summary << "\nought to say: " << end;
+  EXPECT_TRUE(contains(option.text(), end)) << option.text() << "\nought to say: " << end;
   Values others = plugin.needed;
   others.erase(needed->first);
   const Options without = plugin.section(others);

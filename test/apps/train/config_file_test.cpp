@@ -13,9 +13,9 @@
 
 #include <gtest/gtest.h>
 
-#include "apps/lab/plan/links.hpp"
-#include "apps/lab/simulate/simulation.hpp"
-#include "apps/lab/study/study_config.hpp"
+#include "apps/plan/links.hpp"
+#include "apps/simulate/simulation.hpp"
+#include "apps/study/study_config.hpp"
 #include "apps/train/run_config.hpp"
 #include "base/text.hpp"
 #include "core/algorithm.hpp"
@@ -184,10 +184,12 @@ TEST(ConfigFile, ReadsTopologiesMadeOfOthers) {
   const RunConfig config = read_text(
       "topology:\n  phases:\n    - {until: 10, topology: complete}\n    - topology:\n"
       "        alternate: [ring, {name: base-k, k: 2}]\n");
-  EXPECT_EQ(config.topology->name(), "phases [complete, alternate [ring, base-k] from 10]");
+  EXPECT_EQ(config.exchange.topology->name(),
+            "phases [complete, alternate [ring, base-k] from 10]");
   // What is written into the run's folder reads back as the same run.
   EXPECT_EQ(read_text(to_yaml(config.resolved)).resolved, config.resolved);
-  EXPECT_EQ(read_text("", {"topology={alternate: [ring, complete]}"}).topology->period(), 4);
+  EXPECT_EQ(read_text("", {"topology={alternate: [ring, complete]}"}).exchange.topology->period(),
+            4);
   expect_parts(refusal("topology:\n  name: ring\n  colour: 1\n"), {"topology.colour: unknown key"});
   EXPECT_EQ(refusal("algorithm: allreduce\ntopology: {name: base-k, k: 3}\n"), "");
 }

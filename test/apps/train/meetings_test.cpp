@@ -1,4 +1,4 @@
-// What ranks agree on that make different numbers of steps: sums, and a schedule.
+// What ranks agree on that make different numbers of steps: sums, steps and learning rates.
 
 #include "apps/train/meetings.hpp"
 
@@ -12,32 +12,64 @@
 
 #include <gtest/gtest.h>
 
-#include "apps/train/common_schedule.hpp"
+#include "apps/train/step_count.hpp"
 #include "base/random.hpp"
 #include "optim/registry.hpp"
 
 namespace gossamer::apps {
 namespace {
 
-TEST(CommonSchedule, AddsOwnStepsToTheMeanOfAllRanks) {
+TEST(StepCount, KnowsWhatHasPassed) {
+  const std::shared_ptr<const Schedule> constant = make_schedule("constant", {.lr = 1.0});
+  StepCount in_step(5, true, constant);
+  std::vector<std::int64_t> passed;
+  std::vector<std::int64_t> due;
+  while (!in_step.is_over()) {
+    in_step.add();
+    EXPECT_EQ(in_step.run(), in_step.own());
+    if (in_step.has_passed(2)) passed.push_back(in_step.run());
+    if (in_step.is_due(2)) due.push_back(in_step.run());
+    EXPECT_FALSE(in_step.is_due(0));
+  }
+  EXPECT_EQ(passed, (std::vector<std::int64_t>{2, 4}));
+  EXPECT_EQ(due, (std::vector<std::int64_t>{2, 4, 5}));
+  EXPECT_EQ(in_step.schedule(), constant);
+
+  StepCount apart(20, false, constant);
+  for (int step = 0; step < 7; ++step) apart.add();
+  EXPECT_EQ(apart.run(), 0) << "until it hears of the others";
+  apart.hear(5, 7);
+  EXPECT_TRUE(apart.has_passed(4));
+  apart.hear(6, 7);
+  EXPECT_TRUE(apart.has_passed(4)) << "not settled yet";
+  apart.settle();
+  EXPECT_FALSE(apart.has_passed(4));
+  apart.hear(30, 9);
+  EXPECT_EQ(apart.run(), 20);
+  EXPECT_TRUE(apart.is_over());
+}
+
+TEST(StepCount, AddsOwnStepsToTheMeanOfAllRanks) {
   constexpr std::int64_t kTotal = 100;
   const std::shared_ptr<const Schedule> linear =
       make_schedule("linear", {.lr = 1.0, .total_steps = kTotal});
-  CommonSchedule schedule(linear, kTotal);
-  EXPECT_EQ(schedule.lr(3), linear->lr(3));
-  schedule.set(40, 70);
-  EXPECT_EQ(schedule.lr(70), linear->lr(40));
-  EXPECT_EQ(schedule.lr(75), linear->lr(45));
-  EXPECT_EQ(schedule.lr(1000), linear->lr(kTotal - 1)) << "behind the end";
-  schedule.set(40, 10);
-  EXPECT_EQ(schedule.lr(12), linear->lr(42));
+  StepCount steps(kTotal, false, linear);
+  const std::shared_ptr<const Schedule> schedule = steps.schedule();
+  EXPECT_EQ(schedule->lr(3), linear->lr(3));
+  steps.hear(40, 70);
+  EXPECT_EQ(schedule->lr(70), linear->lr(40));
+  EXPECT_EQ(schedule->lr(75), linear->lr(45));
+  EXPECT_EQ(schedule->lr(1000), linear->lr(kTotal - 1)) << "behind the end";
+  steps.hear(40, 10);
+  EXPECT_EQ(schedule->lr(12), linear->lr(42));
 }
 
-TEST(CommonSchedule, DoesNotRiseAgainBehindTheEnd) {
-  CommonSchedule schedule(make_schedule("cosine_with_warmup", {.lr = 1.0, .total_steps = 10}), 10);
-  const double end = schedule.lr(9);
+TEST(StepCount, TheLearningRateDoesNotRiseAgainBehindTheEnd) {
+  const StepCount steps(10, false,
+                        make_schedule("cosine_with_warmup", {.lr = 1.0, .total_steps = 10}));
+  const double end = steps.schedule()->lr(9);
   EXPECT_GT(end, 0.0);
-  for (int step = 10; step < 40; ++step) EXPECT_EQ(schedule.lr(step), end);
+  for (int step = 10; step < 40; ++step) EXPECT_EQ(steps.schedule()->lr(step), end);
 }
 
 TEST(Meetings, GiveAllRanksTheSameSumsWhateverTheirPace) {

@@ -197,9 +197,9 @@ TEST(RunConfig, HasADefaultForEverything) {
   EXPECT_EQ(config.output_dir, "runs/conf");
   EXPECT_EQ(config.batch_size, 32);
   EXPECT_FALSE(config.dirichlet_alpha);
-  EXPECT_EQ(config.algorithm.name(), "gossip");
-  ASSERT_NE(config.topology, nullptr);
-  EXPECT_EQ(config.topology->name(), "ring");
+  EXPECT_EQ(config.exchange.algorithm.name(), "gossip");
+  ASSERT_NE(config.exchange.topology, nullptr);
+  EXPECT_EQ(config.exchange.topology->name(), "ring");
   ASSERT_NE(config.model, nullptr);
   ASSERT_NE(config.data, nullptr);
   ASSERT_NE(config.optimizer, nullptr);
@@ -231,8 +231,8 @@ TEST(RunConfig, ReadsPhasesOfAlgorithms) {
       "algorithm: {phases: [{until: 10, algorithm: allreduce}, {until: 20, algorithm: gossip, "
       "topology: one-peer-exp, average: true}, {until: 30, algorithm: gossip}, {algorithm: {name: "
       "outer, every: 3}}]}\ntopology: {name: static-ring}\n");
-  EXPECT_EQ(config.algorithm.name(), "allreduce");
-  EXPECT_EQ(config.topology, nullptr);
+  EXPECT_EQ(config.exchange.algorithm.name(), "allreduce");
+  EXPECT_EQ(config.exchange.topology, nullptr);
   ASSERT_EQ(config.phases.size(), 4U);
   std::vector<std::int64_t> first;
   std::vector<bool> averages;
@@ -344,8 +344,8 @@ TEST(RunConfig, TakesEveryValueToItsPlace) {
   EXPECT_EQ(config.threads, 3);
   EXPECT_EQ(config.batch_size, 5);
   EXPECT_EQ(config.dirichlet_alpha, 0.25);
-  EXPECT_EQ(config.algorithm.name(), "local");
-  EXPECT_EQ(config.topology, nullptr);
+  EXPECT_EQ(config.exchange.algorithm.name(), "local");
+  EXPECT_EQ(config.exchange.topology, nullptr);
   EXPECT_EQ(config.optimizer->num_states(), 1);
   EXPECT_EQ(config.lr, 0.5);
   EXPECT_EQ(config.weight_decay, 0.125);

@@ -199,7 +199,7 @@ TEST(HostSlots, CanBeTurnedOff) {
   run_ranks(3, [&](Communicator& communicator, const World& world) {
     NoSharing messages(communicator);
     Pipeline::Config config = config_of(problem);
-    config.shares_memory = false;
+    config.exchange.shares_memory = false;
     ToyModel model = model_of(problem, messages, std::move(config));
     for (int step = 0; step < problem.num_steps; ++step) {
       train_step(problem, model, world.rank, step);

@@ -109,8 +109,9 @@ TEST(AsynchronousModel, RefusesWhatNeedsCommonSteps) {
       const AsyncModel model(make_mlp(0), communicator, options);
     })[0];
     // The same for a switch, before the first step and later.
-    const AlgorithmSwitch to{.algorithm = options.algorithm, .topology = options.topology};
-    options.algorithm = "gossip";
+    const AlgorithmSwitch to{.algorithm = options.exchange.algorithm,
+                             .topology = options.exchange.topology};
+    options.exchange.algorithm = "gossip";
     for (const int num_steps : {0, 1}) {
       const auto texts = config_errors(2, [&](Communicator& communicator) {
         AsyncModel model(make_mlp(0), communicator, options);

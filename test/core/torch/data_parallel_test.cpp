@@ -354,7 +354,7 @@ TEST(Replan, ChangesNoBitForAnyAlgorithm) {
 
 AlgorithmSwitch switch_to(const Scenario& scenario) {
   const DataParallelOptions options = scenario.options();
-  return {.algorithm = options.algorithm, .topology = options.topology};
+  return {.algorithm = options.exchange.algorithm, .topology = options.exchange.topology};
 }
 
 TEST(SwitchTo, GoesOnWithEveryAlgorithm) {
@@ -379,7 +379,7 @@ TEST(SwitchTo, GoesOnWithEveryAlgorithm) {
       EXPECT_EQ(model.progress().num_steps, 4);
       EXPECT_EQ(model.progress().first_step, 1);
       model.drain();
-      if (to.algorithm.entry().keeps_models_equal) {
+      if (to.algorithm.entry().equal_models == EqualModels::kAfterEveryStep) {
         EXPECT_LT(model.global_average().consensus_distance(), 1e-15);
       }
     });

@@ -37,7 +37,7 @@ void train_on_ranks(const std::function<void(Model&, const std::shared_ptr<torch
   on_ranks(2, [&](Communicator& peers) {
     auto net = std::make_shared<torch::nn::LinearImpl>(3, 2);
     Model model(net, peers,
-                {.topology = make_topology("ring", {.size = 2}),
+                {.exchange = {.topology = make_topology("ring", {.size = 2})},
                  .optimizer = make_optimizer("sgd"),
                  .schedule = make_schedule("constant", {.lr = 0.1})});
     model.forward(wave({4, 3}, peers.rank(), torch::kFloat32)).sum().backward();

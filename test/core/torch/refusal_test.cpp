@@ -201,8 +201,9 @@ TEST(Refusal, OfOptionsThatAreMissingOrUnknown) {
   };
   expect_parts(refused([](auto& options) { options.optimizer.reset(); }), {"optimizer"});
   expect_parts(refused([](auto& options) { options.schedule.reset(); }), {"schedule"});
-  expect_parts(refused([](auto& options) { options.topology.reset(); }), {"gossip", "topology"});
-  expect_parts(refused([](auto& options) { options.algorithm = "gosip"; }),
+  expect_parts(refused([](auto& options) { options.exchange.topology.reset(); }),
+               {"gossip", "topology"});
+  expect_parts(refused([](auto& options) { options.exchange.algorithm = "gosip"; }),
                {"gosip", "did you mean gossip?", "allreduce, local"});
 }
 

@@ -147,8 +147,9 @@ DataParallelOptions Scenario::options() const {
   const std::string sgd =
       concat("momentum: ", momentum, ", nesterov: ", nesterov ? "true" : "false");
   return {
-      .algorithm = choice,
-      .topology = choice.entry().needs_topology ? make_topology(topology, world()) : nullptr,
+      .exchange = {.algorithm = choice,
+                   .topology = choice.entry().needs_topology() ? make_topology(topology, world())
+                                                               : nullptr},
       .optimizer = make_optimizer(optimizer, optimizer == "sgd" ? Options::parse(sgd) : Options()),
       .schedule = make_schedule("constant", {.lr = lr}),
       .weight_decay = weight_decay,

@@ -1,0 +1,108 @@
+#include "apps/program/program.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/commands/commands.hpp"
+#include "apps/program/allocator.hpp"
+#include "apps/program/version.hpp"
+#include "apps/train/agreement.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "comm/launch.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+/// Under mpirun a process that leaves without MPI takes the others down, perhaps before anybody has
+/// said why. So everybody starts, one rank speaks, and all leave together. When `error` belongs to
+/// one rank alone, the others are in their first jointly(), and learn of it there.
+int leave_together(const std::string& to_stdout, std::string error, ExitCode code) {
+  while (error.ends_with('\n')) error.pop_back();
+  if (!under_mpi_launcher()) {
+    (code == ExitCode::kDone ? std::cout << to_stdout : std::cerr << error << '\n') << std::flush;
+    return static_cast<int>(code);
+  }
+  const auto leave = [&](Communicator& communicator, const World& world) {
+    return leaving_together(world, [&] {
+      jointly(communicator, [&] {
+        if (code != ExitCode::kDone) throw JointFailure(error, code);
+        return true;
+      });
+      if (world.rank == 0) std::cout << to_stdout << std::flush;
+      return static_cast<int>(ExitCode::kDone);
+    });
+  };
+  try {
+    return launch(default_backend(), {}, leave);
+  } catch (const std::exception&) {
+    // The system gives no thread even for one rank.
+    std::cout << to_stdout << std::flush;
+    if (!error.empty()) std::cerr << error << std::endl;
+    return static_cast<int>(code);
+  }
+}
+
+/// CLI11 would only say that a command is missing.
+void check_command(const CLI::App& program, std::string_view word) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : program.get_subcommands(nullptr)) {
+    names.push_back(command->get_name());
+  }
+  if (word.starts_with("-") || std::ranges::find(names, word) != names.end()) return;
+  throw ConfigError(concat("there is no command ", word, did_you_mean(word, names),
+                           ", allowed: ", join(names, ", "), "; every command has --help"));
+}
+
+int run(int argc, char** argv, const PlugIns& own) {
+  CLI::App program("Training of neural networks without a centre.");
+  program.set_version_flag("--version", [] { return version_text(); });
+  program.require_subcommand(1);
+  program.footer(
+      "Examples:\n"
+      "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"
+      "  gossamer list optimizers\n"
+      "  gossamer topology show one-peer-exp --world-size 8\n"
+      "  gossamer simulate consensus --topology ring --world-size 16 --rounds 200\n"
+      "Every command has --help.");
+  int exit_code = static_cast<int>(ExitCode::kDone);
+  add_train_command(program, exit_code, own);
+  add_bench_command(program, exit_code, own);
+  add_replay_command(program, exit_code);
+  add_simulate_command(program, exit_code, own);
+  add_topology_command(program, exit_code, own);
+  add_checkpoint_command(program, exit_code);
+  add_report_command(program, exit_code, own);
+  add_watch_command(program, exit_code);
+  add_list_command(program, exit_code, own);
+  add_plan_command(program, exit_code, own);
+  try {
+    if (argc > 1) check_command(program, argv[1]);
+    program.parse(argc, argv);
+    return exit_code;
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out;
+    std::ostringstream err;
+    const bool failed = program.exit(error, out, err) != 0;
+    return leave_together(out.str(), err.str(), failed ? ExitCode::kConfig : ExitCode::kDone);
+  } catch (const std::exception& error) {
+    return leave_together("", error.what(), exit_code_of(error));
+  }
+}
+
+}  // namespace
+}  // namespace gossamer::apps
+
+int gossamer::run_program(int argc, char** argv, const PlugIns& own) {
+  // Streams on GPUs wait for words that others' work will set. CUDA gives several streams one
+  // queue, in which one that waits would hold the others up, unless there are enough.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  apps::keep_freed_memory();
+  return apps::run(argc, argv, own);
+}

@@ -1,0 +1,439 @@
+#include "apps/simulate/virtual_lanes.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/host_stream.hpp"
+#include "base/text.hpp"
+#include "core/lanes/grid_lane.hpp"
+#include "core/lanes/shard.hpp"
+#include "core/lanes/tree_lane.hpp"
+#include "optim/optimizer.hpp"
+#include "topology/nodes.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+// The plans of a period are kept if it has at most kFewRounds or, in ranks times rounds,
+// kMostPlannedRankRounds; a rank takes about 40 bytes in a round. Other plans are made anew in
+// every period.
+constexpr std::int64_t kFewRounds = 64;
+constexpr std::int64_t kMostPlannedRankRounds = std::int64_t{1} << 22;
+
+bool is_one(double value) { return value == 1.0; }
+
+std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
+                                            std::shared_ptr<const Topology> topology,
+                                            int world_size) {
+  if (spec.members != LaneMembers::kAll) return topology;
+  return make_topology("complete", {.size = world_size, .node_size = world_size});
+}
+
+}  // namespace
+
+VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology,
+                         int world_size, const Codec* codec)
+    : spec_(spec),
+      topology_(topology_of(spec, std::move(topology), world_size)),
+      world_size_(world_size),
+      codec_(spec.result == LaneResult::kMix ? codec : nullptr),
+      push_sum_(world_size),
+      rows_(world_size * spec.numel, spec.dtype),
+      work_of_(static_cast<std::size_t>(world_size)),
+      inboxes_(static_cast<std::size_t>(world_size)),
+      has_arrived_(static_cast<std::size_t>(world_size)) {
+  if (spec.result != LaneResult::kApart && spec.dtype != DType::kFloat64) {
+    throw std::logic_error("VirtualWire: only float64 can be summed");
+  }
+  if (spec.result == LaneResult::kShardSum) {
+    throw ConfigError(
+        "simulated ranks hold all of the optimizer's states; take algorithm.shard: none, which "
+        "gives the same results");
+  }
+  if (codec != nullptr && spec.result == LaneResult::kSum && spec.num_coded > 0 && world_size > 1) {
+    coded_sum_.emplace(*codec, spec, world_size);
+  }
+  if (spec.members == LaneMembers::kTree) {
+    std::int64_t num_rows = 0;
+    peers_ = tree_peers(*topology_, world_size);
+    for (const std::vector<int>& peers : peers_) {
+      first_row_.push_back(num_rows);
+      num_rows += std::ssize(peers);
+    }
+    rows_ = Buffer(num_rows * spec.numel, spec.dtype);
+    heard_rows_ = Buffer(num_rows * spec.numel, spec.dtype);
+  }
+  if (codec_ == nullptr) return;
+  encoded_rows_ = Buffer(encoded_bytes(*codec_, world_size * spec.numel), DType::kUInt8);
+}
+
+Block VirtualWire::row(std::int64_t index) const {
+  return part_of(rows_.block(), index * spec_.numel, spec_.numel);
+}
+
+Block VirtualWire::encoded_row(std::int64_t rank) const {
+  return encoded_part(*codec_, encoded_rows_.block(), rank * spec_.numel, spec_.numel);
+}
+
+bool VirtualWire::hears_ranks(const RowWork& work) const {
+  const auto terms = std::span(plan_->terms())
+                         .subspan(static_cast<std::size_t>(work.first),
+                                  static_cast<std::size_t>(work.last - work.first));
+  return std::ranges::all_of(terms, [this](const RowTerm& t) { return t.row < world_size_; });
+}
+
+void VirtualWire::start(int rank, std::int64_t k, const ConstBlock& send,
+                        const std::optional<Grid>& grid) {
+  if (num_started_.fetch_add(1) == 0) {
+    started_ = {.round = k, .is_encoded = grid.has_value()};
+  }
+  if (grid) codec_->encode(encoded_row(rank), send, *grid, best_simd_path());
+  const std::int64_t first = first_row_.empty() ? rank : first_row_[static_cast<std::size_t>(rank)];
+  std::memcpy(row(first).data, send.data, static_cast<std::size_t>(send.bytes()));
+  has_arrived_[static_cast<std::size_t>(rank)] = 1;
+}
+
+const RoundPlan& VirtualWire::plan_of(std::int64_t k) {
+  if (spec_.result == LaneResult::kSum) {
+    if (plans_.empty()) plans_.push_back(RoundPlan::sum_of_all(world_size_));
+    return plans_.front();
+  }
+  const auto period = topology_->period();
+  if (topology_->directed() && period && k % *period > std::ssize(plans_)) repeats_ = false;
+  const bool keeps =
+      period && repeats_ && *period <= std::max(kFewRounds, kMostPlannedRankRounds / world_size_);
+  const std::int64_t turn = keeps ? k % *period : 0;
+  if (!keeps) plans_.clear();
+  while (turn >= std::ssize(plans_)) {
+    const std::int64_t round = keeps ? std::ssize(plans_) : k;
+    const std::int64_t most = spec_.result == LaneResult::kApart ? world_size_
+                              : codec_ == nullptr                ? 0
+                                                                 : most_coded_members(*codec_);
+    const Round next = with_arcs_for_groups(next_round(*topology_, round, push_sum_), most);
+    if (codec_ != nullptr && next.node_size > 1) {
+      throw ConfigError(concat("the simulator encodes no rounds of two levels, which ",
+                               topology_->name(), " has; take codec fp32"));
+    }
+    plans_.emplace_back(next, world_size_);
+    repeats_ = repeats_ && std::ranges::all_of(push_sum_.weights(), is_one);
+  }
+  return plans_[static_cast<std::size_t>(turn)];
+}
+
+void VirtualWire::reserve_rows(const RoundPlan& plan) {
+  if (plan.num_rows() * spec_.numel <= rows_.block().numel) return;
+  const Buffer larger(plan.num_rows() * spec_.numel, spec_.dtype);
+  const Block old = part_of(rows_.block(), 0, world_size_ * spec_.numel);
+  std::memcpy(larger.block().data, old.data, static_cast<std::size_t>(old.bytes()));
+  rows_ = larger;
+}
+
+void VirtualWire::deliver(WorkerPool& pool) {
+  const int num_started = num_started_.exchange(0);
+  if (num_started == 0) return;
+  if (num_started != world_size_) {
+    throw std::logic_error("VirtualWire: not all ranks have started the round");
+  }
+  if (spec_.members == LaneMembers::kTree) {
+    std::swap(rows_, heard_rows_);
+    return;
+  }
+  if (spec_.result == LaneResult::kGather) return gather();
+  const RoundPlan& plan = plan_of(started_.round);
+  plan_ = &plan;
+  delivered_ = started_;
+  reserve_rows(plan);
+  if (coded_sum_) {
+    compute_coded_sum(pool);
+  } else {
+    compute_sums(pool);
+  }
+  work_of_.assign(work_of_.size(), nullptr);
+  for (const RowWork& work : plan.ranks()) work_of_[static_cast<std::size_t>(work.row)] = &work;
+}
+
+void VirtualWire::inboxes_of(const RoundPlan& plan, const RowWork& work,
+                             std::vector<Inbox>& inboxes) const {
+  inboxes.clear();
+  inboxes.reserve(static_cast<std::size_t>(work.last - work.first));
+  for (std::int32_t t = work.first; t < work.last; ++t) {
+    const RowTerm& term = plan.terms()[static_cast<std::size_t>(t)];
+    inboxes.push_back({row(term.row), term.weight});
+  }
+}
+
+void VirtualWire::compute_sums(WorkerPool& pool) {
+  for (const auto& layer : plan_->sums()) {
+    pool.share(std::ssize(layer), 1, [&](const PartRange& range) {
+      std::vector<Inbox> inboxes;
+      for (std::int64_t i = range.first; i < range.last; ++i) {
+        compute_sum(*plan_, layer[static_cast<std::size_t>(i)], inboxes);
+      }
+    });
+  }
+}
+
+void VirtualWire::compute_sum(const RoundPlan& plan, const RowWork& work,
+                              std::vector<Inbox>& inboxes) {
+  inboxes_of(plan, work, inboxes);
+  const Block sum = row(work.row);
+  std::memcpy(sum.data, inboxes.front().block.data, static_cast<std::size_t>(sum.bytes()));
+  const std::span rest = std::span(inboxes).subspan(1);
+  if (rest.empty() && work.keep != 1.0) {
+    for (double& value : sum.as<double>()) value *= work.keep;
+  } else {
+    gossamer::mix(sum, work.keep, rest);
+  }
+}
+
+void VirtualWire::mix(const Block& x, std::int64_t k, WorkerPool& pool) {
+  const RoundPlan& plan = plan_of(k);
+  plan_ = &plan;
+  const std::span works(plan.ranks());
+  const std::int64_t num_paired = 2 * plan.num_pairs();
+  const std::span others = works.subspan(static_cast<std::size_t>(num_paired));
+  const auto row_of_x = [&](std::int64_t row) {
+    return part_of(x, row * spec_.numel, spec_.numel);
+  };
+  pool.share(num_paired, 2, [&](const PartRange& range) {
+    const Buffer scratch(spec_.numel, spec_.dtype);
+    for (std::int64_t i = range.first; i < range.last; i += 2) {
+      const RowWork& first = works[static_cast<std::size_t>(i)];
+      const RowWork& second = works[static_cast<std::size_t>(i + 1)];
+      const auto weight_of = [&plan](const RowWork& work) {
+        return plan.terms()[static_cast<std::size_t>(work.first)].weight;
+      };
+      const Block a = row_of_x(first.row);
+      const Block b = row_of_x(second.row);
+      std::memcpy(scratch.block().data, a.data, static_cast<std::size_t>(a.bytes()));
+      const std::array into_a = {Inbox{b, weight_of(first)}};
+      gossamer::mix(a, first.keep, into_a);
+      const std::array into_b = {Inbox{scratch.block(), weight_of(second)}};
+      gossamer::mix(b, second.keep, into_b);
+    }
+  });
+  if (others.empty()) return;
+  reserve_rows(plan);
+  pool.share(std::ssize(others), 1, [&](const PartRange& range) {
+    for (std::int64_t i = range.first; i < range.last; ++i) {
+      const std::int32_t at = others[static_cast<std::size_t>(i)].row;
+      const Block from = row_of_x(at);
+      std::memcpy(row(at).data, from.data, static_cast<std::size_t>(from.bytes()));
+    }
+  });
+  compute_sums(pool);
+  pool.share(std::ssize(others), 1, [&](const PartRange& range) {
+    std::vector<Inbox> inboxes;
+    for (std::int64_t i = range.first; i < range.last; ++i) {
+      const RowWork& work = others[static_cast<std::size_t>(i)];
+      inboxes_of(plan, work, inboxes);
+      gossamer::mix(row_of_x(work.row), work.keep, inboxes);
+    }
+  });
+}
+
+void VirtualWire::compute_coded_sum(WorkerPool& pool) {
+  const CodedSum& coded = *coded_sum_;
+  const SimdPath simd = best_simd_path();
+  // The one sum of the plan.
+  const Block sum = row(world_size_);
+  pool.share(coded.num_filled(), 1, [&](const PartRange& range) {
+    const Buffer memory((world_size_ + 1) * coded.message_distance(), DType::kUInt8);
+    const auto message = [&](std::int64_t place) {
+      return part_of(memory.block(), place * coded.message_distance(), coded.message_bytes());
+    };
+    std::vector<ConstBlock> messages;
+    for (int rank = 0; rank < world_size_; ++rank) messages.emplace_back(message(rank));
+    const Block result = message(world_size_);
+    for (std::int64_t shard = range.first; shard < range.last; ++shard) {
+      for (int rank = 0; rank < world_size_; ++rank) {
+        coded.encode(shard, row(rank), message(rank), simd);
+      }
+      coded.add(shard, messages, result, simd);
+      coded.decode(shard, result, sum, simd);
+    }
+  });
+}
+
+void VirtualWire::gather() {
+  for (int rank = 1; rank < world_size_; ++rank) {
+    const Shard shard = shard_of(spec_.numel, spec_.dtype, rank, world_size_);
+    if (shard.numel == 0) continue;
+    const Block to = part_of(row(0), shard.first, shard.numel);
+    std::memcpy(to.data, part_of(row(rank), shard.first, shard.numel).data,
+                static_cast<std::size_t>(to.bytes()));
+  }
+}
+
+Intake VirtualWire::take_gathered(int rank) {
+  const auto place = static_cast<std::size_t>(rank);
+  if (std::exchange(has_arrived_[place], char{0}) == 0) return {};
+  inboxes_[place] = {{row(0), 1.0}};
+  return {.keep = 0.0, .inboxes = inboxes_[place]};
+}
+
+Intake VirtualWire::take_from_peers(int rank) {
+  const auto place = static_cast<std::size_t>(rank);
+  if (std::exchange(has_arrived_[place], char{0}) == 0) return {};
+  inboxes_[place].clear();
+  for (const int peer : peers_[place]) {
+    const std::vector<int>& theirs = peers_[static_cast<std::size_t>(peer)];
+    const auto to_rank = std::ranges::find(theirs, rank) - theirs.begin();
+    const std::int64_t row = first_row_[static_cast<std::size_t>(peer)] + to_rank;
+    inboxes_[place].push_back({part_of(heard_rows_.block(), row * spec_.numel, spec_.numel), 1.0});
+  }
+  return {.inboxes = inboxes_[place]};
+}
+
+Intake VirtualWire::take(int rank) {
+  if (spec_.members == LaneMembers::kTree) return take_from_peers(rank);
+  if (spec_.result == LaneResult::kGather) return take_gathered(rank);
+  const auto place = static_cast<std::size_t>(rank);
+  Intake intake;
+  if (delivered_.round >= 0) intake.update_scale = 1.0 / push_sum_.weights()[place];
+  if (std::exchange(has_arrived_[place], char{0}) == 0) return intake;
+  const RowWork* work = work_of_[place];
+  if (work == nullptr) return intake;
+  inboxes_of(*plan_, *work, inboxes_[place]);
+  intake.keep = work->keep;
+  intake.inboxes = inboxes_[place];
+  if (codec_ == nullptr || !hears_ranks(*work)) return intake;
+  intake.exchange.coding = {
+      .codec = codec_, .own = encoded_row(rank), .decodes = delivered_.is_encoded};
+  if (!delivered_.is_encoded) return intake;
+  for (std::size_t i = 0; i < inboxes_[place].size(); ++i) {
+    const std::size_t term = static_cast<std::size_t>(work->first) + i;
+    inboxes_[place][i].block = encoded_row(plan_->terms()[term].row);
+  }
+  intake.keep = 1.0;
+  return intake;
+}
+
+/// The lanes of one rank.
+class VirtualNetwork::RankLanes : public LaneFactory {
+ public:
+  RankLanes(VirtualNetwork& network, int rank) : network_(network), rank_(rank) {}
+
+  NodeLanes split_by_node() override { return network_.nodes_of(rank_); }
+  [[nodiscard]] int node_size() const override { return network_.node_size(); }
+  [[nodiscard]] int num_ranks() const override { return network_.world_size_; }
+  [[nodiscard]] std::int64_t num_tree_peers() const override {
+    std::vector<std::vector<int>>& peers = network_.tree_peers_;
+    if (peers.empty()) peers = tree_peers(*network_.topology_, network_.world_size_);
+    return std::ssize(peers[static_cast<std::size_t>(rank_)]);
+  }
+
+ protected:
+  std::unique_ptr<Lane> make(const LaneSpec& spec) override {
+    if (num_lanes_ == network_.wires_.size()) {
+      network_.wires_.push_back(std::make_unique<VirtualWire>(
+          spec, network_.topology_, network_.world_size_, network_.codec_));
+    }
+    VirtualWire& wire = *network_.wires_[num_lanes_++];
+    const auto next = first_grid(wire.codec());
+    auto blocks = std::make_unique<VirtualLane>(wire, rank_, next);
+    if (wire.codec() == nullptr || !wire.codec()->needs_grid()) return blocks;
+    return std::make_unique<GridLane>(GridLane::Parts{.blocks = std::move(blocks),
+                                                      .next = next,
+                                                      .votes = make(GridLane::votes_of(spec)),
+                                                      .stream = stream_,
+                                                      .num_wide = num_wide_differences_},
+                                      spec);
+  }
+
+ private:
+  class VirtualLane : public Lane {
+   public:
+    VirtualLane(VirtualWire& wire, int rank, std::shared_ptr<const NextGrid> next)
+        : wire_(wire), rank_(rank), next_(std::move(next)) {}
+    void start(std::int64_t k, const Buffer& send) override {
+      grid_ = next_->grid.value_or(Grid());
+      wire_.start(rank_, k, send.block(), next_->grid);
+    }
+    void wait() override {}
+    Intake take() override {
+      Intake intake = wire_.take(rank_);
+      Coding& coding = intake.exchange.coding;
+      coding.grid = grid_;
+      if (coding.codec != nullptr) intake.exchange.stats = next_->stats;
+      return intake;
+    }
+    void forget() override { wire_.forget(rank_); }
+
+   private:
+    VirtualWire& wire_;
+    int rank_;
+    std::shared_ptr<const NextGrid> next_;
+    /// Of the round under way.
+    Grid grid_;
+  };
+
+  VirtualNetwork& network_;
+  int rank_;
+  std::size_t num_lanes_ = 0;
+  InlineStream stream_;
+  std::int64_t num_wide_differences_ = 0;
+};
+
+VirtualNetwork::VirtualNetwork(std::shared_ptr<const Topology> topology, int world_size,
+                               const Codec* codec)
+    : topology_(std::move(topology)),
+      world_size_(world_size),
+      codec_(codec),
+      weights_(static_cast<std::size_t>(world_size), 1.0) {
+  for (int rank = 0; rank < world_size; ++rank) {
+    ranks_.push_back(std::make_unique<RankLanes>(*this, rank));
+  }
+}
+
+VirtualNetwork::~VirtualNetwork() = default;
+
+LaneFactory& VirtualNetwork::lanes_of(int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
+
+int VirtualNetwork::node_size() const { return topology_ ? topology_->round(0).node_size : 1; }
+
+NodeLanes VirtualNetwork::nodes_of(int rank) {
+  const int size = node_size();
+  const int num_nodes = world_size_ / size;
+  if (inside_.empty()) {
+    for (int node = 0; node < num_nodes; ++node) {
+      inside_.push_back(std::make_unique<VirtualNetwork>(nullptr, size));
+    }
+    const auto topology = between_nodes(topology_);
+    for (int place = 0; place < size; ++place) {
+      between_.push_back(std::make_unique<VirtualNetwork>(topology, num_nodes));
+    }
+  }
+  const int node = rank / size;
+  const int place = rank % size;
+  return {.inside = inside_[static_cast<std::size_t>(node)]->lanes_of(place),
+          .between = between_[static_cast<std::size_t>(place)]->lanes_of(node),
+          .place = place};
+}
+
+void VirtualNetwork::deliver(WorkerPool& pool) {
+  for (const auto& wire : wires_) wire->deliver(pool);
+  for (const auto& ranks : inside_) ranks->deliver(pool);
+  for (std::size_t place = 0; place < between_.size(); ++place) {
+    between_[place]->deliver(pool);
+    const std::vector<double>& weights = between_[place]->weights();
+    for (std::size_t node = 0; node < weights.size(); ++node) {
+      weights_[node * between_.size() + place] = weights[node];
+    }
+  }
+}
+
+const std::vector<double>& VirtualNetwork::weights() const {
+  for (const auto& wire : wires_) {
+    if (wire->mixes()) return wire->weights();
+  }
+  return weights_;
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,154 @@
+#pragma once
+// Lanes between the virtual ranks of a simulation. Instead of messages they use rows of one array.
+// A wire is one lane of all ranks together. Its rows hold the blocks that the ranks sent, then the
+// sums over groups and nodes. On a wire of LaneMembers::kTree a rank has a row for each of its
+// peers.
+//
+// Protocol: all ranks start() the same round of a wire, one thread calls deliver(), then every rank
+// calls take().
+//
+// Thread safety: several threads may call start() and take() at once, for different ranks. No other
+// call may run during deliver().
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "apps/simulate/round_plan.hpp"
+#include "base/buffer.hpp"
+#include "base/worker_pool.hpp"
+#include "core/lanes/coded_sum.hpp"
+#include "core/lanes/lane.hpp"
+#include "topology/push_sum.hpp"
+
+namespace gossamer::apps {
+
+/// A lane of all virtual ranks together.
+class VirtualWire {
+ public:
+  /// `spec.dtype` must be float64 unless nothing is summed, as in LaneResult::kApart.
+  /// `topology` may be null if the rounds do not follow it. `codec` encodes messages as lanes over
+  /// a Communicator do; null: they are plain.
+  VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology, int world_size,
+              const Codec* codec = nullptr);
+
+  /// Starts round `k` for one rank, and copies the block that the rank sends. Without a grid, the
+  /// block is not encoded.
+  void start(int rank, std::int64_t k, const ConstBlock& send, const std::optional<Grid>& grid);
+  /// Computes the sums of the round, if the ranks have started one.
+  void deliver(WorkerPool& pool);
+  /// What to mix in at a rank. Only the first call returns what has arrived. Valid until the next
+  /// start().
+  Intake take(int rank);
+  /// Takes the values of all ranks, [world_size, numel], through round `k` without a codec:
+  /// x <- W x. The result has the same bits as start(), deliver() and take() give to a rank that
+  /// mixes. Pairs mix in place, so their rows are not copied into the wire first.
+  void mix(const Block& x, std::int64_t k, WorkerPool& pool);
+  void forget(int rank) { has_arrived_[static_cast<std::size_t>(rank)] = 0; }
+  /// The push-sum weights of the ranks after the last round; 1 in undirected topologies.
+  [[nodiscard]] const std::vector<double>& weights() const { return push_sum_.weights(); }
+  [[nodiscard]] bool mixes() const { return spec_.result == LaneResult::kMix; }
+  /// Of messages between single ranks; null: they are plain.
+  [[nodiscard]] const Codec* codec() const { return codec_; }
+
+ private:
+  [[nodiscard]] const RoundPlan& plan_of(std::int64_t k);
+  /// Makes room for the rows of a plan.
+  void reserve_rows(const RoundPlan& plan);
+  void compute_sums(WorkerPool& pool);
+  void compute_sum(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes);
+  /// Computes the sum of all ranks' blocks through a codec.
+  void compute_coded_sum(WorkerPool& pool);
+  /// Puts the shards of all ranks into the first row.
+  void gather();
+  Intake take_gathered(int rank);
+  /// What a rank hears on a wire of LaneMembers::kTree.
+  Intake take_from_peers(int rank);
+  /// Fills `inboxes` with the inboxes of the work on one row.
+  void inboxes_of(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes) const;
+  [[nodiscard]] Block row(std::int64_t index) const;
+  [[nodiscard]] Block encoded_row(std::int64_t rank) const;
+  /// Whether a rank hears from single ranks in its round, and from no sums.
+  [[nodiscard]] bool hears_ranks(const RowWork& work) const;
+
+  LaneSpec spec_;
+  std::shared_ptr<const Topology> topology_;
+  int world_size_;
+  /// Of LaneMembers::kTree: the peers of every rank, and its first row.
+  std::vector<std::vector<int>> peers_;
+  std::vector<std::int64_t> first_row_;
+  const Codec* codec_;
+  /// Of LaneResult::kSum under a codec.
+  std::optional<CodedSum> coded_sum_;
+  PushSum push_sum_;
+  std::vector<RoundPlan> plans_;
+  /// False once a round of a directed topology has changed a push-sum weight or was left out: its
+  /// rounds then have new weights in every period.
+  bool repeats_ = true;
+  const RoundPlan* plan_ = nullptr;
+  /// A round of this wire. Ranks may start one while others still take the one before.
+  struct Turn {
+    std::int64_t round = -1;
+    /// Whether the ranks have encoded their blocks.
+    bool is_encoded = false;
+  };
+  Turn started_;
+  Turn delivered_;
+  std::atomic<int> num_started_ = 0;
+  Buffer rows_;
+  /// Of LaneMembers::kTree: the rows of the last round. Ranks use them until the next deliver(),
+  /// while other ranks already start a round.
+  Buffer heard_rows_;
+  /// The encoded blocks of the ranks.
+  Buffer encoded_rows_;
+  /// The work of each rank in the current round; null: the rank sits the round out.
+  std::vector<const RowWork*> work_of_;
+  std::vector<std::vector<Inbox>> inboxes_;
+  /// char and not bool, because threads write neighbouring elements at the same time.
+  std::vector<char> has_arrived_;
+};
+
+/// The wires of a simulation.
+class VirtualNetwork {
+ public:
+  /// Parameters as in VirtualWire.
+  VirtualNetwork(std::shared_ptr<const Topology> topology, int world_size,
+                 const Codec* codec = nullptr);
+  ~VirtualNetwork();
+  VirtualNetwork(const VirtualNetwork&) = delete;
+  VirtualNetwork& operator=(const VirtualNetwork&) = delete;
+
+  /// The factory of one rank's lanes. Every rank must make the same lanes in the same order, one
+  /// rank after the other.
+  LaneFactory& lanes_of(int rank);
+  void deliver(WorkerPool& pool);
+  /// See VirtualWire::weights().
+  [[nodiscard]] const std::vector<double>& weights() const;
+
+ private:
+  class RankLanes;
+  friend class RankLanes;
+
+  [[nodiscard]] int node_size() const;
+  /// The lanes of a rank's node, and of the ranks with its place in all nodes.
+  NodeLanes nodes_of(int rank);
+
+  std::shared_ptr<const Topology> topology_;
+  int world_size_;
+  const Codec* codec_;
+  std::vector<std::unique_ptr<VirtualWire>> wires_;
+  std::vector<std::unique_ptr<RankLanes>> ranks_;
+  /// The networks of LaneFactory::split_by_node(): one for each node, and one for each place in a
+  /// node. Empty before the first rank asks for its own.
+  std::vector<std::unique_ptr<VirtualNetwork>> inside_;
+  std::vector<std::unique_ptr<VirtualNetwork>> between_;
+  /// Of ranks whose lanes follow no topology, or that between nodes.
+  std::vector<double> weights_;
+  /// Of LaneMembers::kTree; empty before the first rank asks for its own.
+  std::vector<std::vector<int>> tree_peers_;
+};
+
+}  // namespace gossamer::apps

@@ -1,0 +1,46 @@
+#pragma once
+// Runs a study: all its runs, one after the other. Each run goes through the code of `gossamer
+// train` and has a folder of its own below the study's folder. A finished run with exactly the same
+// configuration is kept, so a study that was stopped continues where it was. Keys that do not
+// change the result are ignored: the output folder, the number of threads, how much is logged, and
+// the timeout for peers. A run that was under way begins anew.
+//
+// After every run, rank 0 writes results.csv (one row per run) and table.md (mean and deviation
+// over seeds) beside the runs' folders. scripts/plot_study.py draws from them.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/study/study_table.hpp"
+#include "apps/train/stop_signals.hpp"
+#include "core/plug_ins.hpp"
+
+namespace gossamer::apps {
+
+struct StudyOutcome {
+  int exit_code = 0;
+  std::string folder;
+  /// The rows in the order of the study. Empty in processes without rank 0.
+  std::vector<StudyRow> rows;
+  /// The number of runs that had finished before.
+  std::int64_t num_kept = 0;
+};
+
+struct StudyRequest {
+  std::string config_path;
+  /// `key.sub=value` replacements.
+  std::vector<std::string> overrides = {};
+  /// A signal that it has caught ends the study; may be null.
+  const StopSignals* stop = nullptr;
+  /// A finished run of other values is replaced. Otherwise it is refused before the first run
+  /// starts.
+  bool overwrite = false;
+  PlugIns own = {};
+};
+
+/// Starts the ranks (worker threads, or what mpirun has started) and runs the study to its end.
+/// Errors are said once, and become the exit code. A run that fails ends the study.
+StudyOutcome run_study(const StudyRequest& request);
+
+}  // namespace gossamer::apps

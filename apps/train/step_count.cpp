@@ -1,0 +1,63 @@
+#include "apps/train/step_count.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace gossamer::apps {
+
+/// The learning rate of a rank that does not go in step.
+class StepCount::CommonSchedule : public Schedule {
+ public:
+  CommonSchedule(std::shared_ptr<const Schedule> schedule, std::int64_t total)
+      : schedule_(std::move(schedule)), last_step_(total - 1) {}
+
+  /// The ranks have made `steps` steps in the mean, and this rank `updates` of its own.
+  void set(std::int64_t steps, std::int64_t updates) { ahead_ = steps - updates; }
+  [[nodiscard]] double lr(std::int64_t updates) const override {
+    return schedule_->lr(std::clamp(ahead_ + updates, std::int64_t{0}, last_step_));
+  }
+
+ private:
+  std::shared_ptr<const Schedule> schedule_;
+  std::int64_t last_step_;
+  /// Steps of the run less updates of this rank.
+  std::int64_t ahead_ = 0;
+};
+
+StepCount::StepCount(std::int64_t total, bool in_step, std::shared_ptr<const Schedule> schedule)
+    : total_(total),
+      common_(in_step ? nullptr : std::make_shared<CommonSchedule>(schedule, total)),
+      schedule_(std::move(schedule)) {
+  if (common_) schedule_ = common_;
+}
+
+bool StepCount::has_passed(std::int64_t every) const {
+  return every > 0 && run_ / every > settled_ / every;
+}
+
+bool StepCount::is_due(std::int64_t every) const {
+  return every > 0 && (has_passed(every) || run_ == total_);
+}
+
+void StepCount::add() {
+  ++own_;
+  if (in_step()) settled_ = std::exchange(run_, own_);
+}
+
+void StepCount::hear(std::int64_t steps, std::int64_t updates) {
+  run_ = std::min(steps, total_);
+  common_->set(run_, updates);
+}
+
+void StepCount::visit(StateVisitor& visitor) {
+  visitor.number("train/step", run_);
+  if (!in_step()) visitor.number("train/own_step", own_);
+}
+
+void StepCount::resume(bool of_this_rank, std::int64_t updates) {
+  if (in_step() || !of_this_rank) own_ = run_;
+  settled_ = run_;
+  if (!in_step()) common_->set(run_, updates);
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,67 @@
+#pragma once
+// Counts the steps of a run, and knows the learning rate of a rank's steps.
+//
+// If the ranks go in step, all of them have made the same number of steps. Otherwise the run counts
+// the mean number of steps of all ranks. A rank learns this number now and then (hear()). In
+// between it adds the steps that it has made since, for its learning rate alone.
+//
+// Thread safety: the rank's own thread only.
+
+#include <cstdint>
+#include <memory>
+
+#include "base/state_visitor.hpp"
+#include "optim/schedule.hpp"
+
+namespace gossamer::apps {
+
+class StepCount {
+ public:
+  /// `total` >= 1: the steps of the run. `schedule` counts them.
+  StepCount(std::int64_t total, bool in_step, std::shared_ptr<const Schedule> schedule);
+
+  /// The ranks go in step.
+  [[nodiscard]] bool in_step() const { return common_ == nullptr; }
+  [[nodiscard]] std::int64_t total() const { return total_; }
+  /// Steps of the run so far.
+  [[nodiscard]] std::int64_t run() const { return run_; }
+  /// Steps of this rank so far.
+  [[nodiscard]] std::int64_t own() const { return own_; }
+  [[nodiscard]] bool is_over() const { return run_ >= total_; }
+  /// True if the last step of the run has reached or passed a multiple of `every`; never for 0.
+  [[nodiscard]] bool has_passed(std::int64_t every) const;
+  /// True if has_passed(every), and at the last step; never for 0.
+  [[nodiscard]] bool is_due(std::int64_t every) const;
+
+  /// The learning rate of this rank's steps. Behind the end of an asynchronous run the rate is that
+  /// of its last step.
+  [[nodiscard]] std::shared_ptr<const Schedule> schedule() const { return schedule_; }
+
+  /// This rank has made a step.
+  void add();
+  /// Before hear() is called for the next time: what has passed until now has been dealt with.
+  void settle() { settled_ = run_; }
+  /// The ranks do not go in step, and have made `steps` steps in the mean. `updates`: those of this
+  /// rank.
+  void hear(std::int64_t steps, std::int64_t updates);
+
+  /// Shows the visitor the counts.
+  void visit(StateVisitor& visitor);
+  /// After visit() has loaded the counts. `of_this_rank`: they are those of this very rank; after
+  /// --reshape they are means of several ranks'.
+  void resume(bool of_this_rank, std::int64_t updates);
+
+ private:
+  class CommonSchedule;
+
+  std::int64_t total_;
+  /// Null: the ranks go in step.
+  std::shared_ptr<CommonSchedule> common_;
+  std::shared_ptr<const Schedule> schedule_;
+  std::int64_t run_ = 0;
+  std::int64_t own_ = 0;
+  /// run_ before the last step, or at settle().
+  std::int64_t settled_ = 0;
+};
+
+}  // namespace gossamer::apps

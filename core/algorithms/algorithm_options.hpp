@@ -1,0 +1,103 @@
+#pragma once
+// The options of the algorithms, which their files read and their rows list.
+
+#include "base/option.hpp"
+
+namespace gossamer {
+
+namespace gossip {
+inline constexpr IntegerOption kShareMoments{
+    "share_moments",
+    "steps between two averages of Adam's second moments over all ranks, 0: never",
+    {.fallback = 0, .min = 0, .max = 1'000'000}};
+inline constexpr std::array kOptions = option_list(kShareMoments);
+}  // namespace gossip
+
+namespace allreduce {
+inline constexpr FlagOption kOverlap{
+    "overlap", "sums travel during the backward pass", {.fallback = true}};
+inline constexpr IntegerOption kDelay{"delay",
+                                      "1: updates use the mean gradient of the step before",
+                                      {.fallback = 0, .min = 0, .max = 1}};
+inline constexpr FlagOption kAverage{
+    "average", "updates use the mean of all gradients, else their sum", {.fallback = true}};
+inline constexpr ChoiceOption kSends{
+    "sends",
+    "what the ranks sum; momentum: after the warm-up of the optimizer qadam",
+    {.words = {"gradients", "momentum"}, .fallback = "gradients"}};
+inline constexpr std::array kOptions = option_list(kOverlap, kDelay, kAverage, kSends);
+}  // namespace allreduce
+
+namespace momentum_tracking {
+inline constexpr NumberOption kBeta{"beta",
+                                    "part of the momentum that stays",
+                                    {.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true}};
+inline constexpr std::array kOptions = option_list(kBeta);
+}  // namespace momentum_tracking
+
+namespace choco {
+inline constexpr NumberOption kFraction{
+    "fraction",
+    "the share of the elements that a message holds",
+    {.fallback = 0.05, .min = 0.0, .max = 1.0, .above_min = true}};
+inline constexpr NumberOption kConsensusStep{
+    "consensus_step",
+    "the share of a full mixing step",
+    {.fallback = 0.1, .min = 0.0, .max = 1.0, .above_min = true},
+    "twice the fraction, at most 0.5"};
+inline constexpr std::array kOptions = option_list(kFraction, kConsensusStep);
+}  // namespace choco
+
+namespace outer {
+inline constexpr IntegerOption kEvery{"every",
+                                      "steps between two averages of all models",
+                                      {.fallback = 8, .min = 1, .max = 1'000'000}};
+inline constexpr ChoiceOption kKind{"kind",
+                                    "how an average moves the common model",
+                                    {.words = {"slowmo", "diloco"}, .fallback = "slowmo"}};
+inline constexpr NumberOption kLr{"lr",
+                                  "outer learning rate",
+                                  {.fallback = 1.0, .min = 0.0, .max = 1e6, .above_min = true},
+                                  "0.7 for diloco"};
+inline constexpr NumberOption kMomentum{
+    "momentum",
+    "outer momentum",
+    {.fallback = 0.5, .min = 0.0, .max = 1.0, .below_max = true},
+    "0.9 for diloco"};
+inline constexpr FlagOption kStreaming{"streaming", "buckets take turns within a cycle"};
+inline constexpr std::array kOptions = option_list(kEvery, kKind, kLr, kMomentum, kStreaming);
+}  // namespace outer
+
+namespace late_average {
+inline constexpr IntegerOption kEvery = outer::kEvery;
+inline constexpr IntegerOption kLate{"late",
+                                     "steps that an average may take, at most every",
+                                     {.fallback = 1, .min = 1, .max = 1'000'000}};
+inline constexpr IntegerOption kWarmup{
+    "warmup", "first steps, in which updates use the mean gradient", {.fallback = 0, .min = 0}};
+inline constexpr std::array kOptions = option_list(kEvery, kLate, kWarmup);
+}  // namespace late_average
+
+namespace node_gossip {
+inline constexpr ChoiceOption kShard{
+    "shard",
+    "optimizer: a rank has the optimizer's states of its own shard alone",
+    {.words = {"none", "optimizer"}, .fallback = "none"}};
+inline constexpr std::array kOptions = option_list(kShard);
+}  // namespace node_gossip
+
+namespace async_gossip {
+inline constexpr ChoiceOption kMode{
+    "mode",
+    "bounded: a rank waits for a rank that it has not heard from for max_staleness steps",
+    {.words = {"bounded", "asynchronous"}, .fallback = "bounded"}};
+inline constexpr IntegerOption kMaxStaleness{
+    "max_staleness",
+    "a rank waits for letters older than so many of its steps",
+    {.fallback = 8, .min = 1, .max = 1'000'000}};
+inline constexpr FlagOption kRateCorrection{"rate_correction",
+                                            "the updates of slow ranks count for more"};
+inline constexpr std::array kOptions = option_list(kMode, kMaxStaleness, kRateCorrection);
+}  // namespace async_gossip
+
+}  // namespace gossamer

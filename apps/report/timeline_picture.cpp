@@ -53,6 +53,11 @@ struct KindRow {
 };
 
 constexpr std::array kKinds = {
+    KindRow{"evaluation", "evaluation", "#bbbbbb"},
+    KindRow{"checkpoint", "checkpoint", "#8899bb"},
+    KindRow{"consensus", "consensus distance", "#99bb99"},
+    KindRow{"records", "records", "#bb9988"},
+    KindRow{"switch", "change of the algorithm", "#9977bb"},
     KindRow{"batch", "batch", "#ccbb44"},
     KindRow{"forward", "forward", "#4477aa"},
     KindRow{"backward", "backward", "#ee6677"},

@@ -232,6 +232,7 @@ void TrainingLoop::advance() {
 }
 
 void TrainingLoop::switch_to(std::size_t phase, bool is_sparse) {
+  const TimelineScope scope(timeline_.get(), {.what = "switch"});
   const RunPhase& next = config_.phases[phase];
   AlgorithmSwitch method = next.method_with(is_sparse);
   // Consensus control must not move the models.

@@ -53,11 +53,13 @@ double TrainingLoop::root_mean_square(double distance) {
 }
 
 double TrainingLoop::measure_consensus() {
+  const TimelineScope span(timeline_.get(), {.what = "consensus"});
   const AverageScope scope = model_.global_average(false);
   return root_mean_square(scope.consensus_distance());
 }
 
 double TrainingLoop::measure_relative_consensus() {
+  const TimelineScope span(timeline_.get(), {.what = "consensus"});
   const AverageScope scope = model_.global_average(false);
   double square = 0.0;
   for (const torch::Tensor& parameter : model_.parameters()) {
@@ -171,6 +173,7 @@ void TrainingLoop::keep_best(RunFolder* folder, const Evaluation& evaluation,
 }
 
 void TrainingLoop::evaluate_and_record(RunFolder* folder) {
+  const TimelineScope scope(timeline_.get(), {.what = "evaluation"});
   write_evaluation(folder, evaluate(folder));
 }
 
@@ -191,6 +194,7 @@ void TrainingLoop::write_or_warn(const std::function<void()>& write) {
 }
 
 void TrainingLoop::write_step(RunFolder* folder) {
+  const TimelineScope scope(timeline_.get(), {.what = "records"});
   {
     // On a GPU this waits for the window's steps, which its time must count.
     const ScopedTimer timer(window_.seconds);

@@ -180,6 +180,7 @@ void TrainingLoop::keep_reshaped(RunFolder* folder) {
 }
 
 void TrainingLoop::start_checkpoint(RunFolder* folder) {
+  const TimelineScope span(timeline_.get(), {.what = "checkpoint"});
   last_checkpoint_ = Clock::now();
   // Before any rank can write a file there.
   if (folder != nullptr) folder->begin();

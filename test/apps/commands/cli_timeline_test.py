@@ -68,6 +68,18 @@ class Timeline(CliCase):
         done = self.gossamer("report", "tiny.yaml", "-o", "x.svg", code=4)
         self.expect_once("tiny.yaml is not a timeline", done.stderr)
 
+    def test_shows_what_lies_between_steps(self):
+        """Whatever takes a millisecond of the computing thread has a span."""
+        self.launch(2, "tiny.yaml", "--timeline", "trace.json", "log.every=2", "log.eval_every=3",
+                    "log.consensus_every=2", "run.checkpoint_every=3",
+                    "algorithm={phases: [{until: 7, algorithm: gossip}, {algorithm: allreduce}]}")
+        trace = self.read()
+        for kind in ["evaluation", "checkpoint", "consensus", "records", "switch"]:
+            ranks = {span["pid"] for span in self.spans(trace, kind)}
+            self.assertEqual(ranks, {0, 1}, kind)
+        self.gossamer("report", "trace.json")
+        self.assertIn(">checkpoint<", (self.folder / "trace.svg").read_text())
+
     def test_has_the_steps_that_were_asked_for(self):
         self.launch(2, "tiny.yaml", "--timeline", "trace.json", "--timeline-steps", "1:3")
         self.check(self.read(), 2, range(2, 4))

@@ -131,6 +131,13 @@ class Communicator {
   virtual Request reduce_sum(Block block, int root, OpContext context) = 0;
   /// Copies the block of `root` into the blocks of all members.
   virtual Request broadcast(Block block, int root, OpContext context) = 0;
+  /// Gets memory for operations that carry `num_blocks` such blocks at the same time, those to send
+  /// and those to receive together. While what this returns lives, such operations allocate none,
+  /// which on a GPU may wait for work that waits for them. Null where blocks travel as they are.
+  virtual std::shared_ptr<void> reserve(std::int64_t /*numel*/, DType /*dtype*/,
+                                        std::int64_t /*num_blocks*/) {
+    return nullptr;
+  }
   /// Collective. Gives every member `bytes` > 0 bytes of zeros, which members on the same host can
   /// read. Returns the parts of all members; a part is empty where this member cannot reach it.
   /// The members fall into groups: all of a group reach one another, and nobody else. A part stays

@@ -27,7 +27,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
         free.pop_back();
       }
     }
-    if (!memory.owner()) memory = stream.allocate_host(bytes, DType::kUInt8);
+    if (!memory.owner()) memory = allocate(stream, bytes);
     void* const data = memory.block().data;
     std::shared_ptr<void> owner(data, [pool = shared_from_this(), memory](void*) {
       const std::lock_guard lock(pool->mutex_);
@@ -36,9 +36,44 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
     return {std::move(owner), {data, numel, dtype, {}}};
   }
 
+  /// Sees to it that so many buffers may be taken at the same time, beside those that are reserved
+  /// already, until release().
+  void reserve(Stream& stream, std::int64_t bytes, std::int64_t count) {
+    std::int64_t missing = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      Count& of_size = counts_[bytes];
+      of_size.reserved += count;
+      missing = of_size.reserved - of_size.allocated;
+    }
+    for (; missing > 0; --missing) {
+      Buffer memory = allocate(stream, bytes);
+      const std::lock_guard lock(mutex_);
+      free_[bytes].push_back(std::move(memory));
+    }
+  }
+  void release(std::int64_t bytes, std::int64_t count) {
+    const std::lock_guard lock(mutex_);
+    counts_[bytes].reserved -= count;
+  }
+
  private:
+  struct Count {
+    std::int64_t allocated = 0;
+    std::int64_t reserved = 0;
+  };
+
+  Buffer allocate(Stream& stream, std::int64_t bytes) {
+    Buffer memory = stream.allocate_host(bytes, DType::kUInt8);
+    const std::lock_guard lock(mutex_);
+    ++counts_[bytes].allocated;
+    return memory;
+  }
+
   std::mutex mutex_;
-  std::map<std::int64_t, std::vector<Buffer>> free_;  // by size in bytes; guarded by mutex_
+  // Both by size in bytes; guarded by mutex_.
+  std::map<std::int64_t, std::vector<Buffer>> free_;
+  std::map<std::int64_t, Count> counts_;
 };
 
 class StagedCommunicator : public Communicator {
@@ -133,6 +168,18 @@ class StagedCommunicator : public Communicator {
     return host_.receive(peer, tag, letter, std::move(context));
   }
 
+  std::shared_ptr<void> reserve(std::int64_t numel, DType dtype, std::int64_t num_blocks) override {
+    // The host is up to one step ahead of the device, so two rounds are under way. The memory of
+    // one that is over comes back a little later.
+    const std::int64_t count = 3 * num_blocks;
+    std::map<std::int64_t, std::int64_t> num_pieces;
+    for_each_piece(numel, dtype,
+                   [&](const Piece& piece) { ++num_pieces[piece.numel * size_of(dtype)]; });
+    for (const auto& [bytes, pieces] : num_pieces) pool_->reserve(*stream_, bytes, pieces * count);
+    return {this, [pool = pool_, num_pieces, count](void*) {
+              for (const auto& [bytes, pieces] : num_pieces) pool->release(bytes, pieces * count);
+            }};
+  }
   std::vector<std::string> all_gather(std::string text) override {
     return host_.all_gather(std::move(text));
   }
@@ -188,19 +235,25 @@ class StagedCommunicator : public Communicator {
   };
 
   /// Empty blocks are a piece too: the peers have to learn of it.
-  template <class Submit>
-  Request in_pieces(std::int64_t numel, DType dtype, OpContext& context, const Submit& submit) {
+  template <class Function>
+  void for_each_piece(std::int64_t numel, DType dtype, const Function& function) const {
     const std::int64_t largest = std::max<std::int64_t>(1, options_.piece_bytes / size_of(dtype));
-    std::vector<Request> requests;
     std::int64_t first = 0;
     do {
-      const Piece piece{first, std::min(largest, numel - first)};
+      function(Piece{first, std::min(largest, numel - first)});
+      first += largest;
+    } while (first < numel);
+  }
+
+  template <class Submit>
+  Request in_pieces(std::int64_t numel, DType dtype, OpContext& context, const Submit& submit) {
+    std::vector<Request> requests;
+    for_each_piece(numel, dtype, [&](const Piece& piece) {
       context.trace.set_bytes(piece.numel * size_of(dtype));
       requests.push_back(submit(piece));
       // Once, before the first piece: the others of this channel start behind it.
       context.prepare = nullptr;
-      first += largest;
-    } while (first < numel);
+    });
     return all_of(std::move(requests));
   }
 

@@ -14,7 +14,7 @@
 // Sums and broadcasts of a rank alone stay on the device.
 //
 // Memory: the communicator keeps its staging buffers and uses them again, as many as were ever
-// needed at the same time. Thread safety and errors: communicator.hpp.
+// needed or reserved at the same time. Thread safety and errors: communicator.hpp.
 
 #include <memory>
 #include <string>

@@ -52,6 +52,8 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
       places_(parameters_.size()),
       scope_(stream_) {
   prepare_device(stream_);
+  // For the sum of flags of GradientPolicy::settle().
+  if (!stream_.on_host()) reserved_ = communicator.reserve(1, DType::kFloat64, 2);
   lanes_ = std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,
                                                  .communicator = communicator,
                                                  .topology = config_.exchange.topology,
@@ -93,6 +95,9 @@ void Pipeline::make_algorithm() {
                                                 .simd = config_.simd,
                                                 .pool = &pool_});
   lanes_->share_memory();
+  // Ranks may share a GPU, where allocating can wait for the work of all of them. So nobody begins
+  // to wait for messages before all have their memory.
+  if (!stream_.on_host()) communicator_.barrier();
 }
 
 void Pipeline::drop_algorithm() {

@@ -192,6 +192,8 @@ class Pipeline {
   /// True if the last step's exchanges are under way, or have arrived and are not forgotten.
   bool has_sent_ = false;
   double last_lr_ = 0.0;
+  /// What the communicator needs for sums of the pipeline itself.
+  std::shared_ptr<void> reserved_;
   /// The last member, so that the stream's work is done before any other member is destroyed.
   SynchronizedScope scope_;
 };

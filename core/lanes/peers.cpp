@@ -107,12 +107,34 @@ const RankRound& Peers::round(std::int64_t k) {
   return rounds_.front();
 }
 
+RoundNeeds Peers::most_needs() {
+  if (most_needs_) return *most_needs_;
+  RoundNeeds most;
+  const std::int64_t period = topology_ == nullptr ? 0 : topology_->period().value_or(1);
+  for (std::int64_t k = 0; k < period; ++k) {
+    const RankRound mine = rank_round(exchanged(topology_->round(k)), parts_.world().rank());
+    const auto num_heard =
+        mine.kind == RankRound::Kind::kGroup ? std::int64_t{1} : std::ssize(mine.take);
+    // In two levels: the sum inside the node, the exchange, and the broadcast of the result.
+    const RoundNeeds needs = mine.node_size > 1
+                                 ? RoundNeeds{.inboxes = 1 + num_heard, .carried = 4 + num_heard}
+                                 : RoundNeeds{.inboxes = num_heard, .carried = 1 + num_heard};
+    most.inboxes = std::max(most.inboxes, needs.inboxes);
+    most.carried = std::max(most.carried, needs.carried);
+  }
+  most_needs_ = most;
+  return most;
+}
+
+Round Peers::exchanged(Round round) const {
+  const std::int64_t most = round.node_size > 1 ? most_members_.nodes : most_members_.ranks;
+  return with_arcs_for_groups(std::move(round), most);
+}
+
 RankRound Peers::take(std::int64_t k) {
   const auto rank = static_cast<std::size_t>(world().rank());
   weight_ = push_sum_.weights()[rank];
-  Round round = next_round(*topology_, k, push_sum_);
-  const std::int64_t most = round.node_size > 1 ? most_members_.nodes : most_members_.ranks;
-  round = with_arcs_for_groups(std::move(round), most);
+  const Round round = exchanged(next_round(*topology_, k, push_sum_));
   parts_.build(round);
   RankRound mine = rank_round(round, world().rank());
   mine.update_scale = 1.0 / push_sum_.weights()[rank];

@@ -16,6 +16,7 @@
 // Errors: CommError; std::logic_error for a broken protocol. Not thread safe.
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +32,13 @@ struct MostMembers {
   std::int64_t ranks = 0;
   /// In rounds of two levels, where the members are nodes.
   std::int64_t nodes = 0;
+};
+
+/// What a round needs at the same time, in blocks.
+struct RoundNeeds {
+  std::int64_t inboxes = 1;
+  /// Sent or received by operations.
+  std::int64_t carried = 2;
 };
 
 class SubCommunicators {
@@ -72,6 +80,8 @@ class Peers {
   /// groups that no earlier round had. This happens only in topologies without a period and in
   /// directed topologies. In directed topologies k must not decrease, or std::logic_error.
   const RankRound& round(std::int64_t k);
+  /// The most that a round of the first period needs; without a period, the first round.
+  [[nodiscard]] RoundNeeds most_needs();
   /// This rank's push-sum weight before the round that round() was last asked for; 1 before the
   /// first, and in topologies that are not directed.
   [[nodiscard]] double weight() const { return weight_; }
@@ -79,6 +89,8 @@ class Peers {
   [[nodiscard]] Communicator& world() const { return parts_.world(); }
 
  private:
+  /// The round with arcs in place of the groups that exchange their blocks.
+  [[nodiscard]] Round exchanged(Round round) const;
   /// Checks the k-th round, builds its groups, and returns this rank's part.
   RankRound take(std::int64_t k);
 
@@ -90,6 +102,8 @@ class Peers {
   /// One period, or the last round asked for.
   std::vector<RankRound> rounds_;
   std::int64_t last_round_ = -1;
+  /// Null: not known yet.
+  std::optional<RoundNeeds> most_needs_;
   double weight_ = 1.0;
 };
 

@@ -4,6 +4,15 @@
 
 namespace gossamer {
 
+RoundMessages::RoundMessages(const LaneSetup& setup, Peers& peers, const LaneSpec& spec)
+    : setup_(setup), peers_(peers), spec_(spec) {
+  if (setup.stream.on_host()) return;
+  // Now, because on a GPU later calls may wait for work that waits for a message.
+  const RoundNeeds needs = peers.most_needs();
+  reserve(static_cast<std::size_t>(needs.inboxes));
+  reserved_ = setup.communicator.reserve(spec.numel, spec.dtype, needs.carried);
+}
+
 std::span<const Buffer> RoundMessages::reserve(std::size_t count) {
   while (inboxes_.size() < count) {
     inboxes_.push_back(setup_.stream.allocate(spec_.numel, spec_.dtype));

@@ -26,8 +26,7 @@ struct Arriving {
 class RoundMessages {
  public:
   /// `setup` and `peers` must outlive this object, as must all that they refer to.
-  RoundMessages(const LaneSetup& setup, Peers& peers, const LaneSpec& spec)
-      : setup_(setup), peers_(peers), spec_(spec) {}
+  RoundMessages(const LaneSetup& setup, Peers& peers, const LaneSpec& spec);
 
   [[nodiscard]] const LaneSetup& setup() const { return setup_; }
   [[nodiscard]] Peers& peers() const { return peers_; }
@@ -53,6 +52,8 @@ class RoundMessages {
   Peers& peers_;
   LaneSpec spec_;
   std::vector<Buffer> inboxes_;
+  /// What the communicator needs for the messages.
+  std::shared_ptr<void> reserved_;
 };
 
 /// A rank that is idle in a round neither sends nor hears.

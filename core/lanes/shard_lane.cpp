@@ -11,7 +11,12 @@ namespace {
 
 class ShardLane : public Lane {
  public:
-  ShardLane(const LaneSetup& setup, const LaneSpec& spec) : setup_(setup), spec_(spec) {}
+  ShardLane(const LaneSetup& setup, const LaneSpec& spec) : setup_(setup), spec_(spec) {
+    if (setup.stream.on_host()) return;
+    for (int place = 0; place < setup.communicator.size(); ++place) {
+      reserved_.push_back(setup.communicator.reserve(shard(place).numel, spec.dtype, 1));
+    }
+  }
 
   void start(std::int64_t k, const Buffer& send) override {
     round_ = k;
@@ -63,6 +68,8 @@ class ShardLane : public Lane {
   LaneSpec spec_;
   std::vector<Inbox> arriving_;
   std::vector<Request> requests_;
+  /// What the communicator needs for the messages.
+  std::vector<std::shared_ptr<void>> reserved_;
   bool has_arrived_ = false;
   std::int64_t round_ = -1;
 };

@@ -19,6 +19,10 @@ class TreeLane : public Lane {
       inboxes_.push_back(setup.stream.allocate(spec.numel, spec.dtype));
       arriving_.push_back({inboxes_.back().block(), 1.0});
     }
+    const auto num_blocks = 2 * std::ssize(peers_);
+    if (!setup.stream.on_host()) {
+      reserved_ = setup.communicator.reserve(spec.numel, spec.dtype, num_blocks);
+    }
   }
 
   void start(std::int64_t k, const Buffer& send) override {
@@ -64,6 +68,8 @@ class TreeLane : public Lane {
   std::vector<Inbox> arriving_;
   /// One for each peer; empty after wait().
   std::vector<Request> requests_;
+  /// What the communicator needs for the messages.
+  std::shared_ptr<void> reserved_;
   bool has_arrived_ = false;
   /// The last round that was started.
   std::int64_t round_ = -1;

@@ -47,6 +47,9 @@ class ForwardingCommunicator : public Communicator {
   Request broadcast(Block block, int root, OpContext context) override {
     return inner_.broadcast(block, root, std::move(context));
   }
+  std::shared_ptr<void> reserve(std::int64_t numel, DType dtype, std::int64_t num_blocks) override {
+    return inner_.reserve(numel, dtype, num_blocks);
+  }
   std::vector<Buffer> share(std::int64_t bytes) override { return inner_.share(bytes); }
   [[nodiscard]] std::int64_t num_on_host() const override { return inner_.num_on_host(); }
   Request await(std::vector<Awaited> awaited, OpContext context) override {

@@ -3,6 +3,7 @@
 
 #include "test/comm/conformance.hpp"
 #include "test/core/expected.hpp"
+#include "test/gpu/gpu_device.hpp"
 #include "test/gpu/gpu_test.hpp"
 
 #include <memory>
@@ -34,25 +35,6 @@ TEST_F(Pipeline, StagedExchangesConform) {
       EXPECT_EQ(launch("threads", {.num_ranks = num_ranks, .timeout_s = 60.0}, body), 0);
     }
   }
-}
-
-/// A rank's share of the GPU.
-class GpuDevice {
- public:
-  explicit GpuDevice(Communicator& host)
-      : staged_(make_staged_communicator(
-            host, make_stream({DeviceType::kCuda, 0}, StreamPriority::kHigh))),
-        compute_(make_stream({DeviceType::kCuda, 0})) {}
-  [[nodiscard]] Communicator& communicator() { return *staged_; }
-  [[nodiscard]] Stream* stream() { return compute_.get(); }
-
- private:
-  std::unique_ptr<Communicator> staged_;
-  std::unique_ptr<Stream> compute_;
-};
-
-Trajectory run_on_gpu(const Problem& problem) {
-  return run_pipeline_on(problem, [](Communicator& host) { return GpuDevice(host); });
 }
 
 TEST_F(Pipeline, FollowsTheRecursion) {

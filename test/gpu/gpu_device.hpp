@@ -1,0 +1,32 @@
+#pragma once
+// Several ranks on one GPU, which exchange through host memory.
+
+#include "test/core/problem.hpp"
+
+#include <memory>
+
+#include "base/make_stream.hpp"
+#include "comm/staged_communicator.hpp"
+
+namespace gossamer {
+
+/// A rank's share of the GPU.
+class GpuDevice {
+ public:
+  explicit GpuDevice(Communicator& host)
+      : staged_(make_staged_communicator(
+            host, make_stream({DeviceType::kCuda, 0}, StreamPriority::kHigh))),
+        compute_(make_stream({DeviceType::kCuda, 0})) {}
+  [[nodiscard]] Communicator& communicator() { return *staged_; }
+  [[nodiscard]] Stream* stream() { return compute_.get(); }
+
+ private:
+  std::unique_ptr<Communicator> staged_;
+  std::unique_ptr<Stream> compute_;
+};
+
+inline Trajectory run_on_gpu(const Problem& problem) {
+  return run_pipeline_on(problem, [](Communicator& host) { return GpuDevice(host); });
+}
+
+}  // namespace gossamer

@@ -1,0 +1,71 @@
+// Steps under the driver's locks: a call that waits for the device, while the device waits for a
+// message, would be a deadlock (standin.hpp).
+
+#include "test/core/expected.hpp"
+#include "test/gpu/gpu_device.hpp"
+#include "test/gpu/standin/standin.hpp"
+
+#include <gtest/gtest.h>
+
+#include "topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+Problem problem_of(const char* algorithm, const char* topology) {
+  Problem problem;
+  problem.num_ranks = 4;
+  problem.node_size = 2;
+  problem.algorithm = algorithm;
+  problem.topology = make_topology(topology, {.size = 4, .node_size = 2});
+  problem.same_start = true;
+  problem.dtype = DType::kFloat32;
+  problem.num_steps = 6;
+  return problem;
+}
+
+/// The parameters after the last step. All ranks free their memory when none waits any more.
+Trajectory run(const Problem& problem) {
+  Trajectory end(1, std::vector<std::vector<double>>(static_cast<std::size_t>(problem.num_ranks)));
+  run_ranks(
+      problem.num_ranks,
+      [&](Communicator& host, const World& world) {
+        GpuDevice device(host);
+        ToyModel model = model_on(problem, device);
+        for (int step = 0; step < problem.num_steps; ++step) {
+          train_step(problem, model, world.rank, step);
+        }
+        model.pipeline().drain();
+        host.barrier();
+        end[0][static_cast<std::size_t>(world.rank)] = model.values();
+        host.barrier();
+      },
+      problem.node_size);
+  return end;
+}
+
+TEST(Steps, MakeNoCallThatWaitsForTheDevice) {
+  // Rounds with one and with several peers, groups, nodes, trees, sums, shards.
+  for (const auto& [algorithm, topology] : {std::pair{"gossip", "ring"},
+                                            {"gossip", "alternating-exp-ring"},
+                                            {"gossip", "directed-one-peer-exp"},
+                                            {"gossip", "static-exp"},
+                                            {"gossip", "hierarchical"},
+                                            {"gradient_tracking", "base-k"},
+                                            {"relay", "binary-tree"},
+                                            {"allreduce", "ring"},
+                                            {"outer", "ring"},
+                                            {"node_gossip", "hierarchical"}}) {
+    for (const NonFinite nonfinite : {NonFinite::kAbort, NonFinite::kSkip}) {
+      SCOPED_TRACE(std::string(algorithm) + " on " + topology);
+      Problem problem = problem_of(algorithm, topology);
+      problem.gradients.nonfinite = nonfinite;
+      const Trajectory expected = {expected_trajectory(problem).back()};
+      const standin::ExclusiveCalls rule;
+      EXPECT_LE(largest_difference(run(problem), expected), 1e-5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gossamer

@@ -13,9 +13,9 @@
 // A rank does not store its neighbours' copies, but only d_i = sum of w_ij (h_j - h_i). So the
 // neighbours and their weights must be the same in every round.
 //
-// A message counts at both ends when it has arrived, whatever happens in between. So forget() keeps
-// the messages, and only leaves out the mixing of one step. A loaded run sends the last messages
-// again, and saved states hold h and d without them.
+// A message counts at both ends when it has arrived, whatever happens in between. So the lanes do
+// not forget messages, and forget() only leaves out the mixing of one step. A loaded run sends the
+// last messages again, and saved states hold h and d without them.
 
 #include <algorithm>
 #include <utility>

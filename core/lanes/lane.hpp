@@ -106,8 +106,8 @@ struct LaneSpec {
   /// The name of the blocks in saved state and in messages to the user; text that outlives the
   /// lane.
   std::string_view content = "parameters";
-  /// False: LaneFactory::forget() leaves what has arrived, because the algorithm takes it all the
-  /// same.
+  /// False: where all lanes forget (PeerLanes::forget()), this one keeps what has arrived, because
+  /// the algorithm takes it all the same.
   bool forgets = true;
 };
 

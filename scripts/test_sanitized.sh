@@ -21,14 +21,16 @@ esac
 add() { export "$1=$2${!1:+:${!1}}"; }
 
 add ASAN_OPTIONS detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1:check_initialization_order=1:strict_init_order=1
+# Rank threads come and go by the thousand. Their copies of the stack, which tell of uses after a function
+# has returned, would take half of the tests' time at their usual 11 MB for each thread.
+add ASAN_OPTIONS min_uar_stack_size_log=14:max_uar_stack_size_log=14
 add UBSAN_OPTIONS print_stacktrace=1:halt_on_error=1
 add LSAN_OPTIONS "suppressions=$root/scripts/lsan.supp:print_suppressions=0"
 add TSAN_OPTIONS "suppressions=$root/scripts/tsan.supp:print_suppressions=0"
 add TSAN_OPTIONS halt_on_error=1:second_deadlock_stack=1:history_size=4
-if [[ $preset == tsan ]]; then
-  # The thread sanitizer does not see how the threads of GCC's OpenMP wait for each other.
-  export OMP_NUM_THREADS=1
-fi
+# The thread sanitizer does not see how the threads of GCC's OpenMP wait for each other. And ranks that are
+# threads need none beside them: the tests of the trainer take a third less processor time.
+export OMP_NUM_THREADS=1
 
 # GCC 12's thread sanitizer does not start where the kernel spreads addresses over more bits than
 # it expects. Turning the spreading off for these processes takes no root.

@@ -2,12 +2,15 @@
 // What every backend must do, as functions that all ranks of a run call together. The threads
 // backend runs them under GoogleTest for several numbers of ranks, MPI under mpirun.
 
+#include "test/sanitized.hpp"
+
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <stdexcept>
 #include <string_view>
+#include <vector>
 
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
@@ -45,6 +48,10 @@ void sends_letters(Communicator& communicator);
 void shares_memory(Communicator& communicator);
 /// Throws unless this rank reaches just the `expected` members.
 void require_reached(Communicator& communicator, const std::function<bool(int member)>& expected);
+
+/// The numbers of threads that are ranks. Under sanitizers one, an odd and an even number.
+inline const std::vector<int> kRankCounts =
+    kSanitized ? std::vector{1, 3, 4} : std::vector{1, 2, 3, 4, 7};
 
 // Empty, one, odd, a power of two and its neighbour, and more than MPI sends without asking.
 inline constexpr std::array<std::int64_t, 7> kSizes = {0, 1, 2, 31, 1024, 1025, 70'001};

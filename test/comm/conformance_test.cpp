@@ -95,7 +95,7 @@ TEST(Sharing, ReachesAllThreads) {
 INSTANTIATE_TEST_SUITE_P(Threads, Conformance,
                          testing::Combine(testing::ValuesIn(conformance_cases().begin(),
                                                             conformance_cases().end()),
-                                          testing::Values(1, 2, 3, 4, 7)),
+                                          testing::ValuesIn(kRankCounts)),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param).name) + "_n" +
                                   std::to_string(std::get<1>(test.param));

@@ -41,7 +41,7 @@ TEST_P(NcclConformance, Holds) {
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclConformance,
                          testing::Combine(testing::ValuesIn(conformance_cases().begin(),
                                                             conformance_cases().end()),
-                                          testing::Values(1, 2, 3, 4, 7)),
+                                          testing::ValuesIn(kRankCounts)),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param).name) + "_n" +
                                   std::to_string(std::get<1>(test.param));

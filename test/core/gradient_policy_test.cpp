@@ -191,9 +191,12 @@ TEST(Abort, NamesRankStepAndParameterBeforeAnythingIsSent) {
 }
 
 TEST(Abort, IsToldOneStepLaterWhereStreamsLag) {
+  std::size_t count = 0;
   for (const Where where : kLaggingPlaces) {
     for (const std::string& algorithm : algorithms_in_step()) {
       if (!runs_at(algorithm, where)) continue;
+      // Under sanitizers every algorithm is at one or two of the places.
+      if (kSanitized && ++count % 4 != 0) continue;
       for (const std::string& topology :
            std::set{topology_for(algorithm, "ring"), topology_for(algorithm, "hierarchical")}) {
         SCOPED_TRACE(concat(name_of(where), ", ", algorithm, ", ", topology));
@@ -273,7 +276,7 @@ TEST(Threads, DoNotChangeABit) {
     // Larger than the least size that threads share, and odd sizes.
     problem.sizes = {70'001, 3, 200'003};
     problem.bucket_bytes = 1 << 30;
-    problem.num_steps = 4;
+    problem.num_steps = kSanitized ? 2 : 4;
     problem.gradients = {.clip_mode = mode, .clip_norm = 5.0};
     const Trajectory alone = run_pipeline(problem);
     for (const int threads : kSanitized ? std::vector{3} : std::vector{2, 3, 5}) {

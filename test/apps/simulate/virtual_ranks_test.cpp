@@ -176,6 +176,8 @@ TEST(VirtualRanks, FollowEveryAlgorithm) {
       if (c.world.size > most_ranks) continue;
       if (!choice.why_not({.topology = c.build().get()}).empty()) continue;
       for (const char* rule : {"sgd", "adamw"}) {
+        // The rule meets the algorithm in the sweep alone.
+        if (kSanitized && std::string_view(rule) != "sgd") continue;
         Problem problem = problem_on(c);
         problem.algorithm = algorithm;
         problem.algorithm_options = options;

@@ -118,7 +118,7 @@ std::vector<std::shared_ptr<const Topology>> topologies_of(int n) {
 TEST(HostSlots, GiveTheBitsOfMessages) {
   // Odd and even numbers, with hosts of two and three that they fill and that they do not.
   for (const int n : {1, 2, 3, 4, 6, 9}) {
-    if (kSanitized && n > 4) break;
+    if (kSanitized && n != 3) continue;
     for (const auto& topology : topologies_of(n)) {
       SCOPED_TRACE(concat(topology->name(), " on ", n, " ranks"));
       Problem problem = problem_on_node(topology, n);

@@ -60,6 +60,18 @@ inline std::vector<AlgorithmVariant> algorithm_variants() {
   return variants;
 }
 
+/// Every algorithm in step once, in its last variant, which has the most state.
+inline std::vector<AlgorithmVariant> richest_variants() {
+  std::vector<AlgorithmVariant> richest;
+  for (const AlgorithmVariant& variant : algorithm_variants()) {
+    if (!richest.empty() && std::string_view(richest.back().first) == variant.first) {
+      richest.pop_back();
+    }
+    richest.push_back(variant);
+  }
+  return richest;
+}
+
 /// The topology on which tests run an algorithm, if they do not care: `usual`, if it will do.
 inline std::string topology_for(std::string_view algorithm, std::string_view usual) {
   switch (AlgorithmChoice(algorithm).entry().topologies) {

@@ -22,7 +22,8 @@ struct PlugIns {
   std::span<const OptimizerEntry> optimizers = {};
   std::span<const CodecEntry> codecs = {};
 
-  /// The configuration of a tree, with these rows. Throws ConfigError as Options does.
+  /// The configuration of a tree, with these rows. Throws ConfigError as Options does, and for a
+  /// row with the name of another one.
   [[nodiscard]] Options options(YamlNode root) const;
 };
 

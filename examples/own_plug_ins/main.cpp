@@ -43,7 +43,7 @@ int run(gossamer::Communicator& peers, const gossamer::World& world) {
       gossamer::make_schedule("constant", {.lr = 0.01});
   const gossamer::Options options = gossamer::Options::parse("beta: 0.5");
   const int tracked =
-      train(peers, world, "momentum_tracking",
+      train(peers, world, "own_tracking",
             {.exchange = {.algorithm = gossamer::AlgorithmChoice(kMomentumTracking, options),
                           .topology = tournament,
                           .codec = &kCut16},

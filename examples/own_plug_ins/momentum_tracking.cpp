@@ -65,7 +65,7 @@ class MomentumTracking : public Algorithm {
         trackers_(setup, {.content = "trackers"}) {
     for (Bucket& bucket : setup.buckets) {
       if (bucket.spec().has_master()) {
-        throw ConfigError("momentum_tracking needs a model in float32 or float64");
+        throw ConfigError("own_tracking needs a model in float32 or float64");
       }
       states_.add({.tracker = bucket.add_state("tracker"), .momentum = bucket.add_state("sum")});
     }
@@ -128,7 +128,7 @@ AlgorithmFactory read_momentum_tracking(const Options& options) {
 
 }  // namespace
 
-const AlgorithmEntry kMomentumTracking = {.name = "momentum_tracking",
+const AlgorithmEntry kMomentumTracking = {.name = "own_tracking",
                                           .summary = "gossip with an estimate of the mean momentum",
                                           .options = kOptions,
                                           .topologies = TopologyKind::kUndirected,

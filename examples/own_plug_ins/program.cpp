@@ -1,6 +1,6 @@
 // The program `gossamer` with an algorithm, a topology, an optimizer and a codec of your own.
 //   ./own_program list algorithms
-//   ./own_program train CONFIG.yaml --ranks 5 algorithm=momentum_tracking topology.name=tournament
+//   ./own_program train CONFIG.yaml --ranks 5 algorithm=own_tracking topology.name=tournament
 
 #include "gossamer/apps/program/program.hpp"
 

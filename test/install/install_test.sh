@@ -49,9 +49,9 @@ fi
 
 # The command line of a program with rows of its own.
 own_program=$work/build/own_plug_ins/own_program
-"$own_program" list algorithms | grep "part of the momentum that stays"
+"$own_program" list algorithms | grep own_tracking
 "$own_program" topology show '{every: {base: tournament, period: 2}}' --world-size 5
-"$own_program" train "$source_folder/configs/quickstart.yaml" --ranks 3 algorithm=momentum_tracking \
+"$own_program" train "$source_folder/configs/quickstart.yaml" --ranks 3 algorithm=own_tracking \
   topology.name=tournament optimizer.name=bounded comm.codec=cut16 run.steps=3 \
   run.output_dir="$work/own_run"
 

@@ -13,7 +13,9 @@
 #include <gtest/gtest.h>
 
 #include "base/text.hpp"
+#include "base/yaml.hpp"
 #include "core/lanes/peer_lanes.hpp"
+#include "core/plug_ins.hpp"
 #include "optim/sweep.hpp"
 #include "topology/mixing.hpp"
 #include "topology/registry.hpp"
@@ -149,6 +151,23 @@ TEST(RoundRobin, MeetsEveryOtherRankOnceInAPeriod) {
       }
     }
     EXPECT_EQ(met.size(), static_cast<std::size_t>(n * (n - 1) / 2)) << n << " ranks";
+  }
+}
+
+TEST(PlugIns, HaveNamesOfTheirOwn) {
+  const auto refusal = [](std::string_view name) {
+    AlgorithmEntry row = kDampedGossipRow;
+    row.name = name;
+    const std::array rows = {kDampedGossipRow, row};
+    return what_of<ConfigError>([&] {
+      static_cast<void>(PlugIns{.algorithms = rows}.options(parse_yaml("seed: 1", "here")));
+    });
+  };
+  EXPECT_EQ(refusal("gentle_gossip"), "");
+  // Names match in either spelling.
+  for (const char* const taken : {"damped-gossip", "gossip", "Async-Gossip"}) {
+    EXPECT_EQ(refusal(taken), concat("two rows have the name ", taken,
+                                     " (algorithm); give your own row another name"));
   }
 }
 

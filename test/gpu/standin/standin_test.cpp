@@ -25,8 +25,10 @@ TEST_F(CudaStandinDeathTest, KeepsDeviceMemoryOutOfTheHostsReach) {
   EXPECT_DEATH(
       {
         CudaStream stream({});
+        const Buffer memory = stream.allocate(4, DType::kFloat32);
+        // One use of the memory each time, so that one of eight writes finds it out of reach.
         for (int i = 0; i < 8; ++i) {
-          const Buffer memory = stream.allocate(4, DType::kFloat32);
+          stream.zero(memory.block());
           stream.synchronize();
           memory.block().as<float>()[0] = 1.0F;
         }

@@ -13,7 +13,7 @@
 #include "base/options.hpp"
 #include "base/yaml.hpp"
 
-namespace gossamer {
+namespace gossamer::options_tree_test {
 namespace {
 
 Options read(std::string_view text) { return Options(parse_yaml(text, "f.yaml")); }
@@ -245,4 +245,4 @@ TEST(AcceptUnknown, LetsASectionPass) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::options_tree_test

@@ -8,7 +8,7 @@
 #include "base/options.hpp"
 #include "base/yaml.hpp"
 
-namespace gossamer {
+namespace gossamer::override_test {
 namespace {
 
 constexpr std::string_view kFile = "run:\n  seed: 7\n  name: x\ntop: 1\nlist: [1, 2]\n";
@@ -118,4 +118,4 @@ TEST(Override, RefusesBrokenYaml) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::override_test

@@ -11,7 +11,7 @@
 
 #include "base/error.hpp"
 
-namespace gossamer {
+namespace gossamer::yaml_test {
 namespace {
 
 using Kind = YamlNode::Kind;
@@ -190,4 +190,4 @@ TEST(Yaml, NamesTheFileThatCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::yaml_test

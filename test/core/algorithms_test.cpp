@@ -20,7 +20,7 @@
 #include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
 
-namespace gossamer {
+namespace gossamer::algorithms_test {
 namespace {
 
 class Floors : public LongRuns {};
@@ -523,4 +523,4 @@ TEST(ReadAlgorithm, TakesANameOrASection) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::algorithms_test

@@ -19,7 +19,7 @@
 #include "core/lanes/grid_lane.hpp"
 #include "topology/registry.hpp"
 
-namespace gossamer {
+namespace gossamer::state_test {
 namespace {
 
 /// An optimizer and the options that give it all its states.
@@ -383,6 +383,8 @@ TEST(SavedState, RemembersThatNothingIsToBeMixed) {
       // Ranks that average all models forget together.
       if (alone && std::string_view(algorithm) == "outer") continue;
       for (const int num_steps : {1, 3 * window - 1, 3 * window, 3 * window + 1}) {
+        // Windows are those of grids.
+        if (num_steps > 1 && c.problem.codec != "int8") continue;
         SCOPED_TRACE(concat(algorithm, ", ", codec, ", ", num_steps, alone ? ", alone" : ""));
         EXPECT_EQ(forget_and_go_on(c, num_steps, alone, true),
                   forget_and_go_on(c, num_steps, alone, false));
@@ -392,4 +394,4 @@ TEST(SavedState, RemembersThatNothingIsToBeMixed) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::state_test

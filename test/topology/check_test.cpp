@@ -2,6 +2,8 @@
 
 #include "topology/check.hpp"
 
+#include "test/base/thrown.hpp"
+
 #include <fstream>
 #include <string>
 
@@ -13,10 +15,6 @@
 
 namespace gossamer {
 namespace {
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// Four ranks, two on each node.
 constexpr World kWorld{.size = 4, .node_size = 2};

@@ -15,7 +15,7 @@
 
 #include "topology/registry.hpp"
 
-namespace gossamer {
+namespace gossamer::golden_edges_test {
 namespace {
 
 std::optional<nlohmann::json> read_golden() {
@@ -91,4 +91,4 @@ TEST(GoldenEdges, HaveTopologiesOfTheSameNames) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::golden_edges_test

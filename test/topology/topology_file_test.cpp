@@ -13,7 +13,7 @@
 #include "topology/registry.hpp"
 #include "topology/verify.hpp"
 
-namespace gossamer {
+namespace gossamer::topology_file_test {
 namespace {
 
 class TopologyFileTest : public testing::Test {
@@ -128,4 +128,4 @@ TEST_F(TopologyFileTest, RefusesFilesThatAreTooLargeOrNotThere) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::topology_file_test

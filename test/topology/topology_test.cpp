@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gossamer {
+namespace gossamer::topology_test {
 namespace {
 
 using Ranks = std::vector<int>;
@@ -226,4 +226,4 @@ TEST(AlternatingExpRing, LetsOddPairsOfNodesMeetFirst) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::topology_test

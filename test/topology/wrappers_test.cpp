@@ -14,7 +14,7 @@
 #include "topology/spectrum.hpp"
 #include "topology/verify.hpp"
 
-namespace gossamer {
+namespace gossamer::wrappers_test {
 namespace {
 
 std::unique_ptr<Topology> build(const std::string& yaml, int size) {
@@ -177,4 +177,4 @@ TEST(Wrappers, AreWrittenDownAsTheyWereRead) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::wrappers_test

@@ -16,7 +16,7 @@
 #include "base/error.hpp"
 #include "core/checkpoint/safetensors.hpp"
 
-namespace gossamer::apps {
+namespace gossamer::apps::arrays_test {
 namespace {
 
 /// `options`: more keys of the section, as `, key: value`.
@@ -173,4 +173,4 @@ TEST(Arrays, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace gossamer::apps
+}  // namespace gossamer::apps::arrays_test

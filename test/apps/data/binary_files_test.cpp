@@ -14,7 +14,7 @@
 #include "apps/data/dataset.hpp"
 #include "base/error.hpp"
 
-namespace gossamer::apps {
+namespace gossamer::apps::binary_files_test {
 namespace {
 
 Dataset load(const std::string& name, const std::string& path, const std::string& more = "") {
@@ -143,4 +143,4 @@ TEST(Cifar10, ReadsItsBinaryFiles) {
 }
 
 }  // namespace
-}  // namespace gossamer::apps
+}  // namespace gossamer::apps::binary_files_test

@@ -15,7 +15,7 @@
 
 #include "base/error.hpp"
 
-namespace gossamer::apps {
+namespace gossamer::apps::npy_test {
 namespace {
 
 TEST(Npy, ReadsWhatItWrites) {
@@ -121,4 +121,4 @@ TEST(Npy, ReadsFortranOrder) {
 }
 
 }  // namespace
-}  // namespace gossamer::apps
+}  // namespace gossamer::apps::npy_test

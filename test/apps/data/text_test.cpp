@@ -10,7 +10,7 @@
 #include "apps/data/dataset.hpp"
 #include "base/error.hpp"
 
-namespace gossamer::apps {
+namespace gossamer::apps::text_test {
 namespace {
 
 /// 100 bytes: 0, 1, 2, ...
@@ -65,4 +65,4 @@ TEST(Text, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace gossamer::apps
+}  // namespace gossamer::apps::text_test

@@ -26,7 +26,7 @@
 #include "core/checkpoint/state_file.hpp"
 #include "core/checkpoint/whole_file.hpp"
 
-namespace gossamer {
+namespace gossamer::checkpoint_test {
 namespace {
 
 using apps::Folder;
@@ -355,4 +355,4 @@ TEST(Average, WeighsTheParametersOfAsynchronousRanksThatAnOlderVersionSaved) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::checkpoint_test

@@ -15,7 +15,7 @@
 
 #include "base/error.hpp"
 
-namespace gossamer {
+namespace gossamer::safetensors_test {
 namespace {
 
 using apps::Folder;
@@ -219,4 +219,4 @@ TEST(Safetensors, AreRegularFilesAlone) {
 }
 
 }  // namespace
-}  // namespace gossamer
+}  // namespace gossamer::safetensors_test

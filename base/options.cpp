@@ -27,20 +27,6 @@ bool within(double value, const NumberRule& rule) {
   return low && high;
 }
 
-/// Writes text as a YAML scalar that reads back as the same text.
-std::string quote(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    if (c == '\n') {
-      quoted += "\\n";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
-}
-
 std::string_view kind_name(const YamlNode& node) {
   switch (node.kind) {
     case YamlNode::Kind::kNull:
@@ -57,7 +43,7 @@ std::string_view kind_name(const YamlNode& node) {
 
 std::string shown(const YamlNode& node) {
   if (node.kind != YamlNode::Kind::kScalar) return std::string(kind_name(node));
-  return node.quoted ? quote(node.scalar) : node.scalar;
+  return node.quoted ? quoted_text(node.scalar) : node.scalar;
 }
 
 }  // namespace
@@ -280,7 +266,7 @@ std::string Options::text(std::string_view key, const std::optional<std::string>
   const YamlNode* node = look_up(key);
   if (node == nullptr && !fallback) fail(key, "is missing, allowed: text");
   const std::string value = node == nullptr ? *fallback : need_scalar(key, *node, "text").scalar;
-  record(key, quote(value));
+  record(key, quoted_text(value));
   return value;
 }
 

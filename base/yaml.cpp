@@ -161,6 +161,19 @@ YamlNode* YamlNode::find(std::string_view key) {
   return const_cast<YamlNode*>(std::as_const(*this).find(key));
 }
 
+std::string quoted_text(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (c == '\n') {
+      quoted += "\\n";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
 YamlNode parse_yaml(std::string_view text, const std::string& source) {
   YamlNode root{YamlNode::Kind::kNull, concat(source, ":1:1")};
   // Cut the last line break off. yaml-cpp takes the end of the text for a missing closing quote if

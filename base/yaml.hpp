@@ -39,6 +39,10 @@ struct YamlNode {
 /// 64 levels and a second document.
 YamlNode parse_yaml(std::string_view text, const std::string& source);
 
+/// A text as a scalar in double quotes, which reads back as the same bytes, also where they are no
+/// UTF-8.
+std::string quoted_text(std::string_view text);
+
 /// Parses a file as parse_yaml() does. Throws ConfigError also when the file cannot be read.
 YamlNode read_yaml_file(const std::string& path);
 

@@ -67,10 +67,10 @@ Source read_source(const TrainArguments& arguments) {
     }
     source.tree = read_yaml_file(arguments.config_path.empty() ? arguments.resume + "/config.yaml"
                                                                : arguments.config_path);
-    if (named) apply_override(source.tree, "run.output_dir=" + Json(arguments.resume).dump());
+    if (named) apply_override(source.tree, "run.output_dir=" + quoted_text(arguments.resume));
     for (const std::string& text : arguments.overrides) apply_override(source.tree, text);
     if (!arguments.timeline.empty()) {
-      apply_override(source.tree, "log.timeline=" + Json(arguments.timeline).dump());
+      apply_override(source.tree, "log.timeline=" + quoted_text(arguments.timeline));
     }
     if (const auto steps = parse_timeline_steps(arguments.timeline_steps)) {
       apply_override(source.tree,

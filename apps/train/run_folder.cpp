@@ -10,6 +10,7 @@
 #include "apps/train/model_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "base/yaml.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/open_file.hpp"
 #include "core/checkpoint/whole_file.hpp"
@@ -128,8 +129,7 @@ std::vector<std::string> unfinished_runs(const std::string& path) {
 
 void set_output_dir(std::vector<ResolvedValue>& config, const std::string& path) {
   for (ResolvedValue& value : config) {
-    // A string in JSON is one in YAML.
-    if (value.path == kFolderKey) value.value = Json(path).dump();
+    if (value.path == kFolderKey) value.value = quoted_text(path);
   }
 }
 

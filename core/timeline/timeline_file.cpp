@@ -134,8 +134,10 @@ MergedTrace merge_traces(const std::vector<std::string>& ranks, const std::strin
   const TraceJson about = {{"about", about_run},
                            {"dropped_spans", merged.num_dropped},
                            {"clock_at_begin_and_end_of_each_rank", std::move(clocks)}};
-  merged.json = concat(R"({"displayTimeUnit":"ms","otherData":)", about.dump(),
-                       R"(,"traceEvents":[)", lines, "\n]}\n");
+  // A folder may have a name that is no UTF-8.
+  const std::string other = about.dump(-1, ' ', false, TraceJson::error_handler_t::replace);
+  merged.json = concat(R"({"displayTimeUnit":"ms","otherData":)", other, R"(,"traceEvents":[)",
+                       lines, "\n]}\n");
   return merged;
 }
 

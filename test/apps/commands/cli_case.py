@@ -87,7 +87,8 @@ class CliCase(unittest.TestCase):
 
     def run_command(self, command, code=0):
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True,
-                              timeout=K_PATIENCE_S, stdin=subprocess.DEVNULL)
+                              errors="surrogateescape", timeout=K_PATIENCE_S,
+                              stdin=subprocess.DEVNULL)
         if code is not None:
             self.assertEqual(done.returncode, code, f"{command}\n{done.stdout}\n{done.stderr}")
         return done

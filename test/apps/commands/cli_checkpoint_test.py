@@ -126,6 +126,16 @@ class Checkpoints(CliCase):
         self.assertEqual((self.folder / "queue").read_text(), "requeue 17\n")
         self.assertEqual(self.hash_of("out"), self.hash_of("whole"))
 
+    def test_go_on_in_a_folder_whose_name_is_no_utf8(self):
+        self.write("run.yaml", K_RUN)
+        name = os.fsdecode(b"caf\xe9")
+        self.gossamer("train", "run.yaml", f"run.output_dir={name}", "run.steps=8",
+                      "run.checkpoint_every=4")
+        self.gossamer("train", "--resume", name, "run.steps=12", "--timeline", f"{name}.json")
+        status = json.loads((self.folder / name / "status.json").read_text())
+        self.assertEqual((status["state"], status["step"]), ("done", 12))
+        self.assertTrue((self.folder / f"{name}.json").exists())
+
     def test_are_found_where_the_folder_has_no_name(self):
         """A finished trial has the first folder, and an unfinished run of another kind the last."""
         self.write("run.yaml", K_RUN.replace(", output_dir: out", ""))

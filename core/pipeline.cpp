@@ -53,7 +53,7 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
       scope_(stream_) {
   prepare_device(stream_);
   // For the sum of flags of GradientPolicy::settle().
-  if (!stream_.on_host()) reserved_ = communicator.reserve(1, DType::kFloat64, 2);
+  reserved_ = communicator.reserve(1, DType::kFloat64, 2);
   lanes_ = std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,
                                                  .communicator = communicator,
                                                  .topology = config_.exchange.topology,

@@ -1,6 +1,5 @@
 #include "core/lanes/coded_sum_lane.hpp"
 
-#include <array>
 #include <functional>
 #include <string_view>
 #include <utility>
@@ -8,6 +7,7 @@
 
 #include "comm/communicator.hpp"
 #include "core/lanes/coded_sum.hpp"
+#include "core/lanes/operations_lane.hpp"
 
 namespace gossamer {
 namespace {
@@ -40,70 +40,59 @@ class SumMessages {
   Buffer memory_;
 };
 
-class CodedSumLane : public Lane {
+class CodedSumLane : public OperationsLane {
  public:
   CodedSumLane(const LaneSetup& setup, const SumCommunicators& communicators, const LaneSpec& spec)
-      : setup_(setup),
+      : OperationsLane(setup, spec),
         communicators_(communicators),
-        spec_(spec),
         sum_(*setup.codec, spec, communicators.shards.size()),
         messages_(setup.stream, sum_),
-        result_(setup.stream.allocate(spec.numel, spec.dtype)),
-        arriving_({Inbox{result_.block(), 1.0}}) {}
+        result_(setup.stream.allocate(spec.numel, spec.dtype)) {
+    arriving() = {.keep = 0.0, .inboxes = {{result_.block(), 1.0}}};
+  }
 
   void start(std::int64_t k, const Buffer& send) override {
-    round_ = k;
+    begin(k);
     {
-      const TimelineScope scope(setup_.timeline.get(),
-                                {.what = "encode", .bucket = spec_.bucket, .round = k});
-      setup_.stream.run(
-          [sum = sum_, messages = messages_, send, rank = rank(), simd = setup_.simd] {
+      const TimelineScope scope(setup().timeline.get(),
+                                {.what = "encode", .bucket = spec().bucket, .round = k});
+      setup().stream.run(
+          [sum = sum_, messages = messages_, send, rank = rank(), simd = setup().simd] {
             for (int j = 0; j < sum.num_ranks(); ++j) {
               sum.encode(j, send.block(), j == rank ? messages.heard(j) : messages.sent(j), simd);
             }
           });
     }
-    request_ = exchange_results(exchange_shards());
-    has_arrived_ = true;
-    setup_.metrics.bytes_sent += sum_.bytes_sent();
+    std::vector<Request> requests;
+    requests.push_back(exchange_results(exchange_shards()));
+    expect(std::move(requests));
+    setup().metrics.bytes_sent += sum_.bytes_sent();
   }
 
   void wait() override {
-    if (!request_.pending()) return;
-    {
-      const ScopedTimer timer(setup_.metrics.wait_s);
-      const TimelineScope scope(setup_.timeline.get(),
-                                {.what = "wait", .bucket = spec_.bucket, .round = round_});
-      request_.wait_on(setup_.stream);
-    }
-    const TimelineScope scope(setup_.timeline.get(),
-                              {.what = "decode", .bucket = spec_.bucket, .round = round_});
-    setup_.stream.run([sum = sum_, messages = messages_, result = result_, simd = setup_.simd] {
+    if (!is_under_way()) return;
+    OperationsLane::wait();
+    const TimelineScope scope(setup().timeline.get(),
+                              {.what = "decode", .bucket = spec().bucket, .round = round()});
+    setup().stream.run([sum = sum_, messages = messages_, result = result_, simd = setup().simd] {
       for (int j = 0; j < sum.num_ranks(); ++j) {
         sum.decode(j, messages.result(j), result.block(), simd);
       }
     });
   }
 
-  Intake take() override {
-    if (!std::exchange(has_arrived_, false)) return {};
-    return {.keep = 0.0, .inboxes = arriving_};
-  }
-
-  void forget() override { has_arrived_ = false; }
-
  private:
   [[nodiscard]] int rank() const { return communicators_.shards.rank(); }
 
   [[nodiscard]] OpContext context_of(std::string_view what) const {
-    return {.label = {.what = what, .bucket = spec_.bucket, .round = round_},
+    return {.label = {.what = what, .bucket = spec().bucket, .round = round()},
             .owner = messages_.owner(),
-            .trace = OpTrace(setup_.timeline, sum_.message_bytes())};
+            .trace = OpTrace(setup().timeline, sum_.message_bytes())};
   }
 
   /// Phase 1.
   Request exchange_shards() {
-    const EventPtr encoded = setup_.stream.record();
+    const EventPtr encoded = setup().stream.record();
     const int size = sum_.num_ranks();
     std::vector<Request> requests;
     for (int i = 1; i < size; ++i) {
@@ -136,7 +125,7 @@ class CodedSumLane : public Lane {
   /// The work that adds the shards of all ranks.
   [[nodiscard]] std::function<EventPtr()> adding() const {
     return [stream = communicators_.results.stream(), sum = sum_, messages = messages_,
-            rank = rank(), simd = setup_.simd]() -> EventPtr {
+            rank = rank(), simd = setup().simd]() -> EventPtr {
       stream->run([=] {
         std::vector<ConstBlock> heard;
         for (int other = 0; other < sum.num_ranks(); ++other) {
@@ -148,17 +137,10 @@ class CodedSumLane : public Lane {
     };
   }
 
-  const LaneSetup& setup_;
   SumCommunicators communicators_;
-  LaneSpec spec_;
   CodedSum sum_;
   SumMessages messages_;
   Buffer result_;
-  std::array<Inbox, 1> arriving_;
-  Request request_;
-  bool has_arrived_ = false;
-  /// The last round that was started.
-  std::int64_t round_ = -1;
 };
 
 }  // namespace

@@ -147,8 +147,12 @@ class Communicator {
   }
   /// The members on this member's host, itself included; 1 where a backend shares no memory.
   [[nodiscard]] virtual std::int64_t num_on_host() const { return 1; }
-  /// Waits until the counters have come, which lie in memory of share(). The context's owner keeps
-  /// this memory alive.
+  /// Raises this member's counter, which lies in memory of share(), for all that await it.
+  virtual void raise(Counter& counter, std::uint64_t value) {
+    counter.store(value, std::memory_order_release);
+  }
+  /// Waits until their owners have raised the counters, which lie in memory of share(). The
+  /// context's owner keeps this memory alive.
   virtual Request await(std::vector<Awaited> /*awaited*/, OpContext /*context*/) {
     throw std::logic_error("await: this communicator shares no memory");
   }

@@ -23,6 +23,7 @@ constexpr double kLongestTurn = 0.5;
 
 ProgressWorker::ProgressWorker(Config config)
     : config_(std::move(config)),
+      bell_(config_.bell ? config_.bell : std::make_shared<Doorbell>()),
       pulse_(std::make_shared<WorkerPulse>(config_.rank, config_.timeout_s + config_.margin_s)),
       thread_(start_thread([this] { run(); })) {}
 
@@ -33,7 +34,7 @@ void ProgressWorker::stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  wake_.notify_one();
+  bell_->ring();
   if (!thread_.joinable()) return;
   thread_.join();
   fail_everything(std::make_exception_ptr(
@@ -56,7 +57,7 @@ Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext c
                           .operation = std::move(operation)});
     ++in_flight_;
   }
-  wake_.notify_one();
+  bell_->ring();
   return Request(std::move(state));
 }
 
@@ -94,6 +95,7 @@ void ProgressWorker::run() {
     if (!failed) {
       try {
         const bool started = start_submitted();
+        if (!active_.empty()) bell_->expect();
         progressed = test_active();
         if (config_.service) config_.service();
         const auto now = Clock::now();
@@ -290,13 +292,19 @@ void ProgressWorker::fail_everything(const std::exception_ptr& error) {
   drained_.notify_all();
 }
 
+bool ProgressWorker::must_ask() const {
+  const auto asks_peers = [](const Active& entry) {
+    return entry.wait != Wait::kPeers || !entry.operation->is_woken();
+  };
+  // What a channel holds up moves when an operation under way does.
+  const auto asks_events = [](const Active& entry) {
+    return entry.context.after || entry.wait == Wait::kDevice;
+  };
+  return std::ranges::any_of(active_, asks_peers) || std::ranges::any_of(starting_, asks_events);
+}
+
 void ProgressWorker::pause(bool progressed) {
-  if (progressed) return;
-  std::unique_lock lock(mutex_);
-  const auto news = [this] { return stopping_ || !submitted_.empty(); };
-  // Events wake nobody: whatever waits for one has to be asked again and again.
-  const bool idle = active_.empty() && starting_.empty();
-  wake_.wait_for(lock, idle ? config_.long_pause : config_.short_pause, news);
+  if (!progressed) bell_->sleep(must_ask() ? config_.short_pause : config_.long_pause);
 }
 
 }  // namespace gossamer

@@ -7,7 +7,8 @@
 // An operation that has to wait (OpContext::after, ready, prepare), or that does not let the next
 // one start, holds up only later operations of its own channel. The worker tests the started
 // operations in turn and ends their Requests. After a turn without progress it sleeps; it never
-// spins.
+// spins. Some operations tell when a peer has moved them (is_woken(), Doorbell). The worker asks
+// all others again after a short pause.
 //
 // Failures: an operation that throws, or that waits longer than the timeout, fails all operations
 // that the worker holds (in flight and still queued) and all later ones with the same error. A
@@ -40,6 +41,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/doorbell.hpp"
 #include "comm/worker_pulse.hpp"
 
 namespace gossamer {
@@ -56,6 +58,8 @@ class Operation {
   [[nodiscard]] virtual bool lets_next_start() const { return true; }
   /// A letter may wait for any time while nobody waits for it.
   [[nodiscard]] virtual bool is_letter() const { return false; }
+  /// Whether a peer that moves it on tells the worker's bell.
+  [[nodiscard]] virtual bool is_woken() const { return false; }
   /// World ranks that have not done their part yet, as far as this rank can tell. Before start():
   /// all others that take part.
   [[nodiscard]] virtual std::vector<int> waiting_for() const = 0;
@@ -76,12 +80,14 @@ class ProgressWorker {
     /// Seconds beyond the timeout after which callers take a worker for stuck; a diagnosis must fit
     /// in.
     double margin_s = 30.0;
-    /// The longest sleep after a turn without progress while the worker holds operations. Short
-    /// enough that a wait costs little, long enough that a rank which shares its core loses well
-    /// under one percent.
+    /// The longest sleep after a turn without progress while the worker must ask. Short enough that
+    /// a wait costs little, long enough that a rank which shares its core loses well under one
+    /// percent.
     std::chrono::microseconds short_pause{50};
-    /// The same while the worker holds no operation.
+    /// The same while the worker holds no operation, or only those that wake it.
     std::chrono::microseconds long_pause{20'000};
+    /// What wakes the worker; null: a bell that nobody else knows.
+    std::shared_ptr<Doorbell> bell = {};
     /// Called once per turn, and every few milliseconds when idle; may throw CommError.
     std::function<void()> service = {};
     /// Finds out why `peers` keep this rank waiting; may take seconds.
@@ -148,12 +154,14 @@ class ProgressWorker {
   [[nodiscard]] bool is_awaited(const Active& entry) const;
   [[noreturn]] void give_up(const Active& late);
   void fail_everything(const std::exception_ptr& error);
+  /// Whether something of which no bell tells may move an operation on.
+  [[nodiscard]] bool must_ask() const;
   void pause(bool progressed);
 
   Config config_;
+  std::shared_ptr<Doorbell> bell_;
   std::shared_ptr<WorkerPulse> pulse_;
   std::mutex mutex_;
-  std::condition_variable wake_;
   std::condition_variable drained_;
   std::deque<Active> submitted_;  // guarded by mutex_
   std::size_t in_flight_ = 0;     // guarded by mutex_; submitted and active ones

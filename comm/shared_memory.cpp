@@ -21,8 +21,8 @@ namespace {
 
 class Await : public Operation {
  public:
-  Await(std::vector<Awaited> awaited, std::function<void()> check)
-      : awaited_(std::move(awaited)), check_(std::move(check)) {}
+  Await(std::vector<Awaited> awaited, std::function<void()> check, bool is_woken)
+      : awaited_(std::move(awaited)), check_(std::move(check)), is_woken_(is_woken) {}
 
   void start() override {}
   bool test() override {
@@ -30,6 +30,7 @@ class Await : public Operation {
     std::erase_if(awaited_, [](const Awaited& counter) { return counter.has_come(); });
     return awaited_.empty();
   }
+  [[nodiscard]] bool is_woken() const override { return is_woken_; }
   [[nodiscard]] std::vector<int> waiting_for() const override {
     std::vector<int> late;
     for (const Awaited& counter : awaited_) late.push_back(counter.peer);
@@ -39,6 +40,7 @@ class Await : public Operation {
  private:
   std::vector<Awaited> awaited_;
   std::function<void()> check_;
+  bool is_woken_;
 };
 
 class FileDescriptor {
@@ -148,8 +150,9 @@ OwnMemory make_memory(std::int64_t bytes) {
 
 }  // namespace
 
-std::unique_ptr<Operation> make_await(std::vector<Awaited> awaited, std::function<void()> check) {
-  return std::make_unique<Await>(std::move(awaited), std::move(check));
+std::unique_ptr<Operation> make_await(std::vector<Awaited> awaited, std::function<void()> check,
+                                      bool is_woken) {
+  return std::make_unique<Await>(std::move(awaited), std::move(check), is_woken);
 }
 
 std::vector<Buffer> share_between_processes(Communicator& communicator, std::int64_t bytes,

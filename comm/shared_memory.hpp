@@ -16,9 +16,9 @@
 namespace gossamer {
 
 /// Over when all counters have come. `awaited` names world ranks. `check` is called before every
-/// look at the counters, and may throw.
+/// look at the counters, and may throw. `is_woken`: whether who raises a counter tells the worker.
 std::unique_ptr<Operation> make_await(
-    std::vector<Awaited> awaited, std::function<void()> check = [] {});
+    std::vector<Awaited> awaited, std::function<void()> check = [] {}, bool is_woken = false);
 
 /// Communicator::share() for processes. Collective, with two gathers. `is_near`: for every member,
 /// whether it runs on this rank's host. Where the system offers no such memory, nobody is reached.

@@ -83,6 +83,7 @@ class ThreadOperation : public Operation {
   void start() override {
     meeting_ = config_.group->join(config_.key, config_.kind, config_.place, config_.members.size(),
                                    std::move(config_.contribution));
+    if (meeting_->complete()) tell_members();
   }
 
   bool test() override {
@@ -92,13 +93,14 @@ class ThreadOperation : public Operation {
       if (usable) work();
       meeting_->num_readers.fetch_sub(1);
       worked_ = usable;
-      if (usable) meeting_->num_done.fetch_add(1);
+      if (usable && meeting_->num_done.fetch_add(1) + 1 == meeting_->members.size()) tell_members();
     }
     if (worked_ && meeting_->over()) return true;
     config_.group->hub().check();
     return false;
   }
 
+  [[nodiscard]] bool is_woken() const override { return true; }
   [[nodiscard]] bool is_letter() const override { return config_.kind == MeetingKind::kLetter; }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
@@ -117,6 +119,14 @@ class ThreadOperation : public Operation {
   }
 
  private:
+  /// All have come, or all have done their parts.
+  void tell_members() const {
+    for (const int member : config_.members) {
+      const int rank = config_.group->world_ranks()[static_cast<std::size_t>(member)];
+      config_.group->hub().bell(rank)->tell();
+    }
+  }
+
   void work() {
     const std::vector<Contribution>& members = meeting_->members;
     switch (config_.kind) {
@@ -144,7 +154,7 @@ class ThreadOperation : public Operation {
   bool worked_ = false;
 };
 
-/// Several operations as one, over when all are.
+/// Several messages as one operation, over when all are.
 class OperationSet : public Operation {
  public:
   explicit OperationSet(std::vector<std::unique_ptr<Operation>> parts) : parts_(std::move(parts)) {}
@@ -156,6 +166,7 @@ class OperationSet : public Operation {
     std::erase_if(parts_, [](const auto& part) { return part->test(); });
     return parts_.empty();
   }
+  [[nodiscard]] bool is_woken() const override { return true; }
   [[nodiscard]] std::vector<int> waiting_for() const override {
     std::vector<int> late;
     for (const auto& part : parts_)
@@ -261,9 +272,15 @@ class ThreadCommunicator : public Communicator {
 
   [[nodiscard]] std::int64_t num_on_host() const override { return size(); }
 
+  void raise(Counter& counter, std::uint64_t value) override {
+    Communicator::raise(counter, value);
+    group_->hub().tell_all();
+  }
+
   Request await(std::vector<Awaited> awaited, OpContext context) override {
     return worker_->submit(
-        make_await(of_world(*this, std::move(awaited)), [group = group_] { group->hub().check(); }),
+        make_await(
+            of_world(*this, std::move(awaited)), [group = group_] { group->hub().check(); }, true),
         std::move(context));
   }
 
@@ -376,8 +393,8 @@ int run_rank(const std::shared_ptr<ThreadGroup>& group, const LaunchOptions& opt
   // Outlives the catch blocks: the others must learn of the failure before it drops operations.
   std::shared_ptr<ProgressWorker> worker;
   try {
-    worker = std::make_shared<ProgressWorker>(
-        ProgressWorker::Config{.rank = world.rank, .timeout_s = options.timeout_s});
+    worker = std::make_shared<ProgressWorker>(ProgressWorker::Config{
+        .rank = world.rank, .timeout_s = options.timeout_s, .bell = group->hub().bell(world.rank)});
     ThreadCommunicator communicator(worker, group, world.rank);
     const int code = body(communicator, world);
     worker->drain();
@@ -401,7 +418,7 @@ int launch_threads(const LaunchOptions& options, const RankBody& body) {
   }
   std::vector<int> everyone(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) everyone[static_cast<std::size_t>(rank)] = rank;
-  const auto hub = std::make_shared<ThreadHub>();
+  const auto hub = std::make_shared<ThreadHub>(everyone.size());
   const auto group = std::make_shared<ThreadGroup>(hub, everyone);
   std::vector<int> codes(everyone.size());
   // No rank begins unless all can.

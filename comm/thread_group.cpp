@@ -34,9 +34,18 @@ std::string describe(MeetingKind kind, const ConstBlock& block) {
 
 }  // namespace
 
+ThreadHub::ThreadHub(std::size_t num_ranks) {
+  for (std::size_t r = 0; r < num_ranks; ++r) bells_.push_back(std::make_shared<Doorbell>());
+}
+
 void ThreadHub::fail(int rank) {
   int none = -1;
   failed_rank_.compare_exchange_strong(none, rank);
+  tell_all();
+}
+
+void ThreadHub::tell_all() const {
+  for (const auto& bell : bells_) bell->tell();
 }
 
 void ThreadHub::check() const {

@@ -9,6 +9,7 @@
 // Thread safety: the progress workers of all ranks share everything here.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,22 +20,32 @@
 
 #include "base/buffer.hpp"
 #include "base/types.hpp"
+#include "comm/doorbell.hpp"
 
 namespace gossamer {
 
 /// Remembers the first rank that failed. From then on no rank of the run starts or ends an
-/// operation.
+/// operation. Wakes the workers of ranks that wait.
 class ThreadHub {
  public:
+  explicit ThreadHub(std::size_t num_ranks);
+
   /// The first failure counts; `rank` is the one that failed.
   void fail(int rank);
   [[nodiscard]] bool failed() const { return failed_rank_.load() >= 0; }
   [[nodiscard]] int failed_rank() const { return failed_rank_.load(); }
   /// Throws CommError if a rank has failed.
   void check() const;
+  /// The bell of a rank's worker.
+  [[nodiscard]] const std::shared_ptr<Doorbell>& bell(int rank) const {
+    return bells_.at(static_cast<std::size_t>(rank));
+  }
+  /// Tells all workers that something has changed for which an operation may wait.
+  void tell_all() const;
 
  private:
   std::atomic<int> failed_rank_ = -1;
+  std::vector<std::shared_ptr<Doorbell>> bells_;
 };
 
 enum class MeetingKind : std::uint8_t {

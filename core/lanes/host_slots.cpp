@@ -115,7 +115,7 @@ void HostSlots::publish(const RankRound& round) {
   former_readers_ = std::exchange(readers_, readers_of(round));
   std::erase_if(former_readers_,
                 [this](int rank) { return std::ranges::find(sources_, rank) != sources_.end(); });
-  counter_of(world_.rank()).store(++num_started_, std::memory_order_release);
+  world_.raise(counter_of(world_.rank()), ++num_started_);
 }
 
 Request HostSlots::arrival(OpContext context) {

@@ -70,7 +70,7 @@ void shares_memory(Communicator& communicator) {
   for (std::uint64_t round = 0; round < 30; ++round) {
     std::ranges::fill(values_of_part(own),
                       static_cast<std::int64_t>(round) * 100 + communicator.rank());
-    counter_of(own).store(2 * round + 1, std::memory_order_release);
+    communicator.raise(counter_of(own), 2 * round + 1);
     await_all(communicator, parts, others, 2 * round + 1);
     for (const int member : others) {
       for (const std::int64_t value : values_of_part(parts[static_cast<std::size_t>(member)])) {
@@ -78,7 +78,7 @@ void shares_memory(Communicator& communicator) {
                 " of rank ", member);
       }
     }
-    counter_of(own).store(2 * round + 2, std::memory_order_release);
+    communicator.raise(counter_of(own), 2 * round + 2);
     await_all(communicator, parts, others, 2 * round + 2);
   }
 }

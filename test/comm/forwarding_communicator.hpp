@@ -52,6 +52,7 @@ class ForwardingCommunicator : public Communicator {
   }
   std::vector<Buffer> share(std::int64_t bytes) override { return inner_.share(bytes); }
   [[nodiscard]] std::int64_t num_on_host() const override { return inner_.num_on_host(); }
+  void raise(Counter& counter, std::uint64_t value) override { inner_.raise(counter, value); }
   Request await(std::vector<Awaited> awaited, OpContext context) override {
     return inner_.await(std::move(awaited), std::move(context));
   }

@@ -241,6 +241,61 @@ TEST(ProgressWorker, TakesTheLongPauseOnlyWhenItHoldsNothing) {
   expect_started(script, {0, 1});
 }
 
+TEST(ProgressWorker, SleepsUntilThePeerOfAnOperationTellsIt) {
+  Script script;
+  script.is_woken = 3U;
+  const auto bell = std::make_shared<Doorbell>();
+  ProgressWorker worker(
+      {.short_pause = std::chrono::hours(1), .long_pause = std::chrono::hours(1), .bell = bell});
+  Request first = worker.submit(scripted(script, 0), {});
+  Request second = worker.submit(scripted(script, 1), {});
+  expect_started(script, {0, 1});
+  script.may_end = 1U;
+  EXPECT_FALSE(first.done());
+  bell->tell();
+  first.wait();
+  EXPECT_FALSE(second.done());
+  script.may_end = 3U;
+  bell->tell();
+  second.wait();
+  // Each of four rings, and the end of an operation, is a reason for one turn with two operations.
+  EXPECT_LE(script.num_tests, 12);
+}
+
+TEST(ProgressWorker, AsksWhatNobodyTells) {
+  // One operation wakes the worker and the other does not.
+  Script script;
+  script.is_woken = 1U;
+  ProgressWorker worker({.long_pause = std::chrono::hours(1)});
+  Request first = worker.submit(scripted(script, 0), {});
+  Request second = worker.submit(scripted(script, 1), {});
+  expect_started(script, {0, 1});
+  script.may_end = 3U;
+  second.wait();
+  first.wait();
+}
+
+TEST(Doorbell, LosesNoNews) {
+  // Behind a ring that is lost the sleep would take an hour.
+  Doorbell bell;
+  std::atomic<int> news = 0;
+  constexpr int kAll = 20'000;
+  std::thread peer([&bell, &news] {
+    for (int i = 1; i <= kAll; ++i) {
+      news.store(i, std::memory_order_release);
+      bell.tell();
+      if (i % 100 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  });
+  for (int seen = 0; seen < kAll;) {
+    bell.expect();
+    const int now = news.load(std::memory_order_acquire);
+    if (now == seen) bell.sleep(std::chrono::hours(1));
+    seen = now;
+  }
+  peer.join();
+}
+
 TEST(ProgressWorker, DestroysWhatIsInFlightWhenItStops) {
   Script script;
   {

@@ -24,6 +24,7 @@ struct Script {
   std::atomic<unsigned> may_end = 0;     // bit i: operation i
   std::atomic<unsigned> holds_next = 0;  // bit i: operation i
   std::atomic<unsigned> letters = 0;     // bit i: operation i
+  std::atomic<unsigned> is_woken = 0;    // bit i: operation i
 };
 
 class ScriptedOperation : public Operation {
@@ -43,6 +44,9 @@ class ScriptedOperation : public Operation {
   }
   [[nodiscard]] bool is_letter() const override {
     return (script_.letters.load() >> static_cast<unsigned>(number_) & 1U) != 0;
+  }
+  [[nodiscard]] bool is_woken() const override {
+    return (script_.is_woken.load() >> static_cast<unsigned>(number_) & 1U) != 0;
   }
   [[nodiscard]] std::vector<int> waiting_for() const override { return {number_}; }
 

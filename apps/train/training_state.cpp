@@ -157,6 +157,12 @@ void TrainingLoop::restore(const std::string& checkpoint, RunFolder* folder) {
   visit(loader, folder);
   jointly(setup_.communicator, [&] {
     loader.check_all_loaded();
+    // Ranks that go on from different steps would wait for one another.
+    if (const std::int64_t step = read_manifest(checkpoint).step; step != steps_.run()) {
+      throw CheckpointError(concat(checkpoint, ": the manifest is of step ", step,
+                                   ", and the state", " of rank ", setup_.world.rank, " of step ",
+                                   steps_.run()));
+    }
     return true;
   });
   // What lies in the folder may be of steps that are made again, perhaps in another way.

@@ -373,11 +373,12 @@ TEST(Resume, GoesOnPlainlyAfterAReshapedRunThatDiedAtOnce) {
   EXPECT_EQ(read_manifest(newest(out)).step, 14);
 }
 
-/// Changes a number of all ranks' states in a run's newest checkpoint.
-void set_number(const std::string& path, const std::string& name, std::int64_t value) {
+/// Changes a number in the states of the ranks from `first` on, in a run's newest checkpoint.
+void set_number(const std::string& path, const std::string& name, std::int64_t value,
+                int first = 0) {
   const std::string checkpoint = newest(path);
   Manifest manifest = read_manifest(checkpoint);
-  for (int rank = 0; rank < manifest.world_size; ++rank) {
+  for (int rank = first; rank < manifest.world_size; ++rank) {
     const std::string file = concat(checkpoint, "/", rank_file_name(rank));
     std::string bytes = read_file(file);
     const TensorEntry entry = *SafetensorsFile(file).find(name);
@@ -406,6 +407,16 @@ TEST(Resume, RefusesStepsThatCannotBe) {
     }
     set_number(out, name, name == std::string("run/first_step") ? 0 : 5);
   }
+}
+
+TEST(Resume, RefusesRanksOfDifferentSteps) {
+  const Folder folder;
+  const std::string out = folder.file("out");
+  ASSERT_EQ(train_into(RunCase().yaml(5), 2, out, false), 0);
+  set_number(out, "train/step", 3, /*first=*/1);
+  EXPECT_EQ(train_into(RunCase().yaml(7), 2, out, true), static_cast<int>(ExitCode::kCheckpoint));
+  set_number(out, "train/step", 5, /*first=*/1);
+  EXPECT_EQ(train_into(RunCase().yaml(7), 2, out, true), 0);
 }
 
 TEST(Resume, KnowsPathsThatAreNotUtf8) {

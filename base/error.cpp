@@ -1,6 +1,7 @@
 #include "base/error.hpp"
 
 #include <filesystem>
+#include <ios>
 #include <utility>
 
 #include "base/text.hpp"
@@ -38,8 +39,9 @@ ExitCode exit_code_of(const std::exception& error) {
   if (is(static_cast<const ConfigError*>(nullptr))) return ExitCode::kConfig;
   if (is(static_cast<const DataError*>(nullptr))) return ExitCode::kData;
   if (is(static_cast<const CheckpointError*>(nullptr))) return ExitCode::kCheckpoint;
-  // A name that is too long, or a folder that may not be read: no fault of the program.
-  if (is(static_cast<const std::filesystem::filesystem_error*>(nullptr))) {
+  // A name that is too long, or a folder or file that may not be read: no fault of the program.
+  if (is(static_cast<const std::filesystem::filesystem_error*>(nullptr)) ||
+      is(static_cast<const std::ios_base::failure*>(nullptr))) {
     return ExitCode::kCheckpoint;
   }
   if (is(static_cast<const CommError*>(nullptr))) return ExitCode::kPeerLost;

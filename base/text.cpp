@@ -110,6 +110,12 @@ std::string visible(std::string_view text) {
   return result;
 }
 
+std::string visible_line(std::string_view name) {
+  std::string result;
+  for (const char c : visible(name)) result += c == '\n' ? std::string("\\x0a") : std::string(1, c);
+  return result;
+}
+
 std::string human_bytes(double bytes) {
   constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB"};
   std::size_t unit = 0;

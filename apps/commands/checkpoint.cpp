@@ -59,8 +59,8 @@ std::int64_t total_bytes(const Manifest& manifest) {
 void verify(const std::string& path) {
   const Found found = find_checkpoint(path);
   const Manifest manifest = verified_manifest(found);
-  std::cout << found.folder << ": " << manifest.files.size() << " files, " << total_bytes(manifest)
-            << " bytes, as the manifest says\n";
+  std::cout << visible(found.folder) << ": " << manifest.files.size() << " files, "
+            << total_bytes(manifest) << " bytes, as the manifest says\n";
 }
 
 void show(const std::string& path, bool json) {
@@ -81,15 +81,15 @@ void show(const std::string& path, bool json) {
     std::cout << all.dump(2, ' ', /*ensure_ascii=*/true) << "\n";
     return;
   }
-  std::cout << folder << "\n  after step " << manifest.step << ", " << manifest.world_size
+  std::cout << visible(folder) << "\n  after step " << manifest.step << ", " << manifest.world_size
             << (manifest.world_size == 1 ? " rank, " : " ranks, ") << total_bytes(manifest)
             << " bytes\n\nconfiguration\n";
   for (const auto& [key, value] : manifest.run) {
-    std::cout << "  " << visible(key) << ": " << visible(value) << "\n";
+    std::cout << "  " << visible_line(key) << ": " << visible_line(value) << "\n";
   }
   std::cout << "\nstate of rank 0\n";
   for (const TensorEntry& tensor : file.tensors()) {
-    std::cout << "  " << visible(tensor.name) << "  " << tensor.dtype;
+    std::cout << "  " << visible_line(tensor.name) << "  " << tensor.dtype;
     for (const std::int64_t size : tensor.shape) std::cout << " x " << size;
     std::cout << "\n";
   }
@@ -97,8 +97,8 @@ void show(const std::string& path, bool json) {
 
 void hash(const std::string& path) {
   const Found found = find_checkpoint(path);
-  std::cout << hash_of_state(found.folder, verified_manifest(found)) << "  " << found.folder
-            << "\n";
+  std::cout << hash_of_state(found.folder, verified_manifest(found)) << "  "
+            << visible(found.folder) << "\n";
 }
 
 ExitCode diff(const std::string& first, const std::string& second) {
@@ -118,7 +118,7 @@ ExitCode diff(const std::string& first, const std::string& second) {
   }
   std::cout << all.size() << " tensors are not the same\n";
   for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), kMostDifferences); ++i) {
-    std::cout << "  rank " << all[i].rank << ", " << visible(all[i].name) << " " << all[i].text
+    std::cout << "  rank " << all[i].rank << ", " << visible_line(all[i].name) << " " << all[i].text
               << "\n";
   }
   if (all.size() > kMostDifferences) std::cout << "  ...\n";

@@ -47,7 +47,7 @@ void draw_timeline(const std::string& path, std::string output) {
   }
   if (output.empty()) output = std::filesystem::path(path).replace_extension(".svg").string();
   write_whole_file(output, svg, /*sync=*/false);
-  std::cout << output << ": open it in a browser\n";
+  std::cout << visible(output) << ": open it in a browser\n";
 }
 
 void report(const ReportArguments& arguments) {
@@ -64,7 +64,7 @@ void report(const ReportArguments& arguments) {
       std::cout << csv << std::flush;
     } else {
       write_whole_file(arguments.csv, csv, /*sync=*/false);
-      std::cout << arguments.csv << ": the records of " << runs.size() << " runs\n";
+      std::cout << visible(arguments.csv) << ": the records of " << runs.size() << " runs\n";
     }
     if (arguments.output.empty()) return;
   }
@@ -74,7 +74,7 @@ void report(const ReportArguments& arguments) {
     output = runs.size() == 1 ? concat(runs.front().path, "/", kReportName) : kReportName;
   }
   write_whole_file(output, html_report(runs, arguments.own), /*sync=*/false);
-  std::cout << output << ": open it in a browser\n";
+  std::cout << visible(output) << ": open it in a browser\n";
 }
 
 // States of a run; others say how it has ended.

@@ -90,9 +90,10 @@ int run(int argc, char** argv, const PlugIns& own) {
     std::ostringstream out;
     std::ostringstream err;
     const bool failed = program.exit(error, out, err) != 0;
-    return leave_together(out.str(), err.str(), failed ? ExitCode::kConfig : ExitCode::kDone);
+    return leave_together(out.str(), visible(err.str()),
+                          failed ? ExitCode::kConfig : ExitCode::kDone);
   } catch (const std::exception& error) {
-    return leave_together("", error.what(), exit_code_of(error));
+    return leave_together("", visible(error.what()), exit_code_of(error));
   }
 }
 

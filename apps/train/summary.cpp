@@ -57,7 +57,7 @@ void print_summary(const Summary& summary, const std::string& folder) {
   std::printf("    waiting for peers          %9.2f ms\n", summary.wait_ms);
   std::printf("    mix and update             %9.2f ms\n", summary.update_ms);
   std::printf("    batches and the rest       %9.2f ms\n", other_ms);
-  std::printf("\n  everything about this run is in %s\n", folder.c_str());
+  std::printf("\n  everything about this run is in %s\n", visible(folder).c_str());
   std::fflush(stdout);
 }
 

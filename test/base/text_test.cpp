@@ -115,6 +115,7 @@ TEST(Registry, NamesWhatThereIs) {
 TEST(Text, ShowsWhatWouldCommandATerminal) {
   EXPECT_EQ(visible("a\tb\nc \u00e9 \u20ac \U0001f600"), "a\tb\nc \u00e9 \u20ac \U0001f600");
   EXPECT_EQ(visible("\x1b[2J\x7f\r\b"), "\\x1b[2J\\x7f\\x0d\\x08");
+  EXPECT_EQ(visible_line("\x1b a\nb"), "\\x1b a\\x0ab");
   EXPECT_EQ(visible(std::string("a\0b", 3)), "a\\x00b");
   // The control characters of Latin-1, and what turns the direction of writing.
   EXPECT_EQ(visible("\u009b\u202e"), "\\xc2\\x9b\\xe2\\x80\\xae");

@@ -1,5 +1,6 @@
 #include "apps/train/stop_signals.hpp"
 
+#include <chrono>
 #include <ctime>
 
 #include <pthread.h>
@@ -9,7 +10,11 @@
 namespace gossamer::apps {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr long kTurn = 50'000'000;  // nanoseconds
+// `timeout` and some launchers send a signal to the process and to its group, which is one request.
+constexpr auto kOneRequest = std::chrono::seconds(1);
 
 bool is_ignored(int signal) {
   struct sigaction action {};
@@ -35,11 +40,16 @@ StopSignals::~StopSignals() {
 
 void StopSignals::listen(const std::stop_token& stop) {
   constexpr timespec kWait{.tv_sec = 0, .tv_nsec = kTurn};
+  Clock::time_point first{};
   while (!stop.stop_requested()) {
     const int signal = sigtimedwait(&signals_, nullptr, &kWait);
     if (signal <= 0) continue;
     int none = 0;
-    if (caught_.compare_exchange_strong(none, signal)) continue;
+    if (caught_.compare_exchange_strong(none, signal)) {
+      first = Clock::now();
+      continue;
+    }
+    if (Clock::now() - first < kOneRequest) continue;
     // The second one does what it does in any program.
     sigset_t only;
     sigemptyset(&only);

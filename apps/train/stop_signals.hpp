@@ -8,7 +8,8 @@
 namespace gossamer::apps {
 
 /// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 while this object lives. It keeps the first signal
-/// for caught(); the second signal ends the process at once. A signal that the process was told to
+/// for caught(). Signals within a second after it are taken for the same request; a later one ends
+/// the process at once. A signal that the process was told to
 /// ignore (nohup, jobs in the background) stays ignored.
 class StopSignals {
  public:

@@ -41,10 +41,29 @@ TEST(StopSignalsDeathTest, EndTheProcessTheSecondTime) {
         const StopSignals signals;
         kill(getpid(), SIGINT);
         wait_for_signal(signals);
-        kill(getpid(), SIGTERM);
-        std::this_thread::sleep_for(std::chrono::minutes(1));
+        // Those of the first second count for nothing.
+        for (int i = 0; i < 600; ++i) {
+          kill(getpid(), SIGTERM);
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        }
       },
       testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(StopSignalsDeathTest, TakeTwoAtOnceForOne) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const StopSignals signals;
+        // To the process and to its group, as `timeout` does.
+        for (const int signal : {SIGTERM, SIGTERM, SIGHUP}) {
+          kill(getpid(), signal);
+          wait_for_signal(signals);
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        _exit(signals.caught() == SIGTERM ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(StopSignalsDeathTest, LeaveAloneWhatIsIgnored) {

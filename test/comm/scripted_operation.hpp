@@ -37,20 +37,19 @@ class ScriptedOperation : public Operation {
   }
   bool test() override {
     ++script_.num_tests;
-    return (script_.may_end.load() >> static_cast<unsigned>(number_) & 1U) != 0;
+    return is_set(script_.may_end);
   }
-  [[nodiscard]] bool lets_next_start() const override {
-    return (script_.holds_next.load() >> static_cast<unsigned>(number_) & 1U) == 0;
-  }
-  [[nodiscard]] bool is_letter() const override {
-    return (script_.letters.load() >> static_cast<unsigned>(number_) & 1U) != 0;
-  }
-  [[nodiscard]] bool is_woken() const override {
-    return (script_.is_woken.load() >> static_cast<unsigned>(number_) & 1U) != 0;
-  }
+  [[nodiscard]] bool lets_next_start() const override { return !is_set(script_.holds_next); }
+  [[nodiscard]] bool is_letter() const override { return is_set(script_.letters); }
+  [[nodiscard]] bool is_woken() const override { return is_set(script_.is_woken); }
   [[nodiscard]] std::vector<int> waiting_for() const override { return {number_}; }
 
  private:
+  /// This operation's bit.
+  [[nodiscard]] bool is_set(const std::atomic<unsigned>& bits) const {
+    return (bits.load() >> static_cast<unsigned>(number_) & 1U) != 0;
+  }
+
   Script& script_;
   int number_;
 };

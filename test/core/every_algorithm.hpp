@@ -7,6 +7,7 @@
 #include "test/core/test_topologies.hpp"
 #include "test/sanitized.hpp"
 #include "test/topology/irregular.hpp"
+#include "test/topology/worlds.hpp"
 
 #include <algorithm>
 #include <array>
@@ -72,16 +73,10 @@ inline std::string setup_name(const testing::TestParamInfo<Setup>& info) {
   return name;
 }
 
-inline bool looks_at_nodes(std::string_view topology) {
-  return topology == "alternating-exp-ring" || topology.starts_with("hierarchical");
-}
-
 inline std::vector<std::string> all_topologies() {
   std::vector<std::string> names = {"random-groups", "irregular"};
   for (const auto& [name, yaml] : kMixtures) names.emplace_back(name);
-  for (const TopologyEntry& entry : topology_table()) {
-    if (!entry.needs_options) names.emplace_back(entry.name);
-  }
+  for (const std::string_view name : topologies_to_test()) names.emplace_back(name);
   return names;
 }
 

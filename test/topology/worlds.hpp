@@ -31,7 +31,7 @@ inline void PrintTo(const TopologyCase& c, std::ostream* out) { *out << to_strin
 
 /// Whether a topology depends on how ranks are dealt to nodes.
 inline bool looks_at_nodes(std::string_view topology) {
-  return topology == "alternating-exp-ring" || topology == "hierarchical";
+  return topology == "alternating-exp-ring" || topology.starts_with("hierarchical");
 }
 
 /// The cases that the table says can be built, or the others.

@@ -57,6 +57,28 @@ bool commands_terminal(std::uint32_t code) {
   return is_control || is_direction;
 }
 
+/// The text with `\x1b` and the like for the bytes of characters that `hides` names, and for bytes
+/// that are no UTF-8.
+template <class Hides>
+std::string escaped(std::string_view text, const Hides& hides) {
+  std::string result;
+  while (!text.empty()) {
+    const auto [count, code] = first_character(text);
+    const std::size_t length = std::max<std::size_t>(count, 1);
+    if (count > 0 && !hides(code)) {
+      result += text.substr(0, length);
+    } else {
+      for (const char c : text.substr(0, length)) {
+        std::array<char, 8> escape{};
+        std::snprintf(escape.data(), escape.size(), "\\x%02x", static_cast<unsigned char>(c));
+        result += escape.data();
+      }
+    }
+    text.remove_prefix(length);
+  }
+  return result;
+}
+
 }  // namespace
 
 std::string canonical_name(std::string_view name) {
@@ -91,29 +113,10 @@ std::string shortest(double value) {
   return {digits.data(), result.ptr};
 }
 
-std::string visible(std::string_view text) {
-  std::string result;
-  while (!text.empty()) {
-    const auto [count, code] = first_character(text);
-    const std::size_t length = std::max<std::size_t>(count, 1);
-    if (count > 0 && !commands_terminal(code)) {
-      result += text.substr(0, length);
-    } else {
-      for (const char c : text.substr(0, length)) {
-        std::array<char, 8> escape{};
-        std::snprintf(escape.data(), escape.size(), "\\x%02x", static_cast<unsigned char>(c));
-        result += escape.data();
-      }
-    }
-    text.remove_prefix(length);
-  }
-  return result;
-}
+std::string visible(std::string_view text) { return escaped(text, commands_terminal); }
 
 std::string visible_line(std::string_view name) {
-  std::string result;
-  for (const char c : visible(name)) result += c == '\n' ? std::string("\\x0a") : std::string(1, c);
-  return result;
+  return escaped(name, [](std::uint32_t code) { return code == '\n' || commands_terminal(code); });
 }
 
 std::string human_bytes(double bytes) {

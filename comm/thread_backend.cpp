@@ -111,9 +111,7 @@ class ThreadOperation : public Operation {
     // A member that comes while this is read is listed or not; both are true at some moment.
     if (meeting_) here = config_.group->who_is_here(*meeting_);
     for (std::size_t place = 0; place < here.size(); ++place) {
-      if (here[place]) continue;
-      const auto member = static_cast<std::size_t>(config_.members[place]);
-      late.push_back(config_.group->world_ranks()[member]);
+      if (!here[place]) late.push_back(world_rank(config_.members[place]));
     }
     return late;
   }
@@ -122,9 +120,12 @@ class ThreadOperation : public Operation {
   /// All have come, or all have done their parts.
   void tell_members() const {
     for (const int member : config_.members) {
-      const int rank = config_.group->world_ranks()[static_cast<std::size_t>(member)];
-      config_.group->hub().bell(rank)->tell();
+      config_.group->hub().bell(world_rank(member))->tell();
     }
+  }
+
+  [[nodiscard]] int world_rank(int member) const {
+    return config_.group->world_ranks()[static_cast<std::size_t>(member)];
   }
 
   void work() {
@@ -280,7 +281,8 @@ class ThreadCommunicator : public Communicator {
   Request await(std::vector<Awaited> awaited, OpContext context) override {
     return worker_->submit(
         make_await(
-            of_world(*this, std::move(awaited)), [group = group_] { group->hub().check(); }, true),
+            of_world(*this, std::move(awaited)), [group = group_] { group->hub().check(); },
+            /*is_woken=*/true),
         std::move(context));
   }
 

@@ -25,6 +25,7 @@ namespace {
 /// one rank alone, the others are in their first jointly(), and learn of it there.
 int leave_together(const std::string& to_stdout, std::string error, ExitCode code) {
   while (error.ends_with('\n')) error.pop_back();
+  error = visible(error);
   if (!under_mpi_launcher()) {
     (code == ExitCode::kDone ? std::cout << to_stdout : std::cerr << error << '\n') << std::flush;
     return static_cast<int>(code);
@@ -90,10 +91,9 @@ int run(int argc, char** argv, const PlugIns& own) {
     std::ostringstream out;
     std::ostringstream err;
     const bool failed = program.exit(error, out, err) != 0;
-    return leave_together(out.str(), visible(err.str()),
-                          failed ? ExitCode::kConfig : ExitCode::kDone);
+    return leave_together(out.str(), err.str(), failed ? ExitCode::kConfig : ExitCode::kDone);
   } catch (const std::exception& error) {
-    return leave_together("", visible(error.what()), exit_code_of(error));
+    return leave_together("", error.what(), exit_code_of(error));
   }
 }
 

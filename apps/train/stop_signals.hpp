@@ -9,8 +9,8 @@ namespace gossamer::apps {
 
 /// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 while this object lives. It keeps the first signal
 /// for caught(). Signals within a second after it are taken for the same request; a later one ends
-/// the process at once. A signal that the process was told to
-/// ignore (nohup, jobs in the background) stays ignored.
+/// the process at once. A signal that the process was told to ignore (nohup, jobs in the
+/// background) stays ignored.
 class StopSignals {
  public:
   /// Blocks the signals for this thread and for the threads that it starts from now on, so that

@@ -160,7 +160,7 @@ void TrainingLoop::restore(const std::string& checkpoint, RunFolder* folder) {
     // Ranks that go on from different steps would wait for one another.
     if (const std::int64_t step = read_manifest(checkpoint).step; step != steps_.run()) {
       throw CheckpointError(concat(checkpoint, ": the manifest is of step ", step,
-                                   ", and the state", " of rank ", setup_.world.rank, " of step ",
+                                   ", and the state of rank ", setup_.world.rank, " of step ",
                                    steps_.run()));
     }
     return true;

@@ -35,6 +35,8 @@ class Model : public torch::nn::Module {
   /// Takes the inputs of a batch. Returns [answers, num_outputs]: one answer per array, or one per
   /// token.
   virtual torch::Tensor forward(torch::Tensor inputs) = 0;
+  /// Computes the gradients of a loss of one number that comes from the outputs.
+  virtual void backward(const torch::Tensor& loss) { loss.backward(); }
   /// Gives every parameter its initial value, drawn from `random` alone; see initialise().
   virtual void reset(Random& random);
 };

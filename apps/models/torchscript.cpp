@@ -7,8 +7,11 @@
 #include <map>
 #include <sstream>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 
 #include "apps/models/model_options.hpp"
@@ -23,9 +26,8 @@ std::unique_ptr<const ModelFactory> configure_torchscript(const Options& model);
 namespace {
 
 /// The first line of LibTorch's message; the others tell where in LibTorch it was thrown.
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
 }
 
 /// The last line of a message, where TorchScript says what went wrong.
@@ -75,7 +77,7 @@ class TorchScriptModel : public Model {
       module_ = torch::jit::load(path_, torch::kCPU);
     } catch (const std::exception& error) {
       throw DataError(concat(path_, ": cannot be loaded as a TorchScript module: ",
-                             first_line(error), "; write it with torch.jit.save()"));
+                             first_line(error.what()), "; write it with torch.jit.save()"));
     }
     Known known;
     mirror(module_, *this, known);
@@ -99,7 +101,20 @@ class TorchScriptModel : public Model {
                                join(result.toTensor().sizes(), ", "), "], and the data need ",
                                num_answers, " answers with a last dimension of ", num_outputs_));
     }
+    check_values(outputs);
     return outputs;
+  }
+
+  void backward(const torch::Tensor& loss) override {
+    try {
+      loss.backward();
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error& error) {
+      // What LibTorch refuses comes of the file's code, as a change of values that it still needs.
+      throw ConfigError(concat("model.path: ", path_, ": the backward pass failed: ",
+                               first_line(error.what_without_backtrace())));
+    }
   }
 
   /// The values in the file stay.
@@ -113,7 +128,23 @@ class TorchScriptModel : public Model {
   }
 
  private:
+  void check_values(const torch::Tensor& outputs) const {
+    if (!outputs.is_floating_point()) {
+      throw ConfigError(concat("model.path: ", path_, ": forward() returns numbers of the type ",
+                               c10::toString(outputs.scalar_type()),
+                               "; a loss needs floating point"));
+    }
+    if (torch::GradMode::is_enabled() && is_training() && !outputs.requires_grad()) {
+      throw ConfigError(concat("model.path: ", path_,
+                               ": forward() returns outputs that do not depend on the parameters; "
+                               "a step needs their gradient"));
+    }
+  }
+
   torch::jit::IValue run(torch::Tensor inputs, const std::vector<std::int64_t>& shape) {
+    // The optimiser watches the first calls and then runs another graph, whose sums have another
+    // order: a run that is continued would not repeat the one that was never stopped.
+    const torch::jit::GraphOptimizerEnabledGuard plain(false);
     try {
       return module_.forward({std::move(inputs)});
     } catch (const c10::OutOfMemoryError&) {

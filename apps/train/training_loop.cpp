@@ -188,7 +188,7 @@ torch::Tensor TrainingLoop::forward_and_backward() {
     model_.set_accumulate_grad(part + 1 < config_.accumulate);
     const ScopedTimer timer(backward_s_);
     const TimelineScope scope(timeline_.get(), {.what = "backward"});
-    (scaler_ ? loss * scaler_->scale() : loss).backward();
+    net_->backward(scaler_ ? loss * scaler_->scale() : loss);
   }
   return config_.accumulate == 1 ? sum : sum / config_.accumulate;
 }

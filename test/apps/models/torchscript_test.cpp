@@ -9,6 +9,7 @@
 
 #include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -107,7 +108,7 @@ TEST(TorchScript, RefusesOutputsThatAreNoAnswers) {
   const std::string path = folder.file("net.pt");
   const auto forward = [&](const std::string& body) {
     torch::jit::Module module("Net");
-    module.register_parameter("weight", torch::ones({784, 10}), false);
+    module.register_parameter("weight", torch::ones({784, 10}, torch::requires_grad()), false);
     module.define(concat("def forward(self, x):\n    ", body, "\n"));
     module.save(path);
     const auto model = make(path);
@@ -117,6 +118,9 @@ TEST(TorchScript, RefusesOutputsThatAreNoAnswers) {
   EXPECT_TRUE(contains(forward("return x.flatten(1).matmul(self.weight).mean(0, keepdim=True)"),
                        "the data need 2 answers"));
   EXPECT_TRUE(contains(forward("return x.flatten(1), x"), "returns no tensor"));
+  EXPECT_TRUE(contains(forward("return x.flatten(1).matmul(self.weight).long()"),
+                       "numbers of the type Long"));
+  EXPECT_TRUE(contains(forward("return x.flatten(1)[:, :10]"), "do not depend on the parameters"));
   const std::string failed = forward("return x.matmul(self.weight)");
   EXPECT_TRUE(contains(failed, "failed for inputs of the shape [2, 1, 28, 28]")) << failed;
   EXPECT_EQ(failed.find('\n'), std::string::npos);
@@ -134,9 +138,10 @@ TEST(TorchScript, RefusesAMatrixThatIsTiedToItsTranspose) {
       contains(what_of<ConfigError>([&] { make(folder.file("net.pt")); }), "shares its memory"));
 }
 
-/// Trains a module with this body of forward() on rows of two numbers. Row 5 is {9, 9}, the others
-/// are zeros. Returns the exit code.
-int train_module(const Folder& folder, const std::string& body, int num_ranks) {
+/// Trains a module with this body of forward() on rows of two numbers. Row `nine` is {9, 9}, the
+/// others are zeros. Returns the exit code.
+int train_module(const Folder& folder, const std::string& body, int num_ranks,
+                 std::size_t nine = 5) {
   torch::jit::Module module("Net");
   module.register_parameter("weight", torch::ones({2, 1}, torch::requires_grad()), false);
   module.register_attribute("training", c10::BoolType::get(), true);
@@ -144,7 +149,7 @@ int train_module(const Folder& folder, const std::string& body, int num_ranks) {
                        "    return x.matmul(self.weight)\n"));
   module.save(folder.file("net.pt"));
   std::vector<float> rows(32);
-  rows[10] = rows[11] = 9.0F;
+  rows[2 * nine] = rows[2 * nine + 1] = 9.0F;
   for (const char* const part : {"train", "val"}) {
     write_npy(folder.file(concat(part, "_inputs.npy")), "<f4", {16, 2}, rows);
     write_npy<double>(folder.file(concat(part, "_targets.npy")), "<f8", {16},
@@ -173,17 +178,79 @@ int train_module(const Folder& folder, const std::string& body, int num_ranks) {
 }
 
 TEST(TorchScript, EndsTheRunWhereOneRankAloneFails) {
+  std::set<std::string> failed;
+  for (const std::size_t nine : {4, 5, 6, 7, 8, 9}) {
+    const Folder folder;
+    testing::internal::CaptureStderr();
+    const int code = train_module(
+        folder, "    assert float(x.max()) < 5.0 or not self.training, \"a nine\"\n", 2, nine);
+    const std::string errors = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(code, static_cast<int>(ExitCode::kConfig)) << errors;
+    EXPECT_TRUE(contains(errors, "] model.path: ")) << errors;
+    EXPECT_TRUE(contains(errors, "a nine")) << errors;
+    EXPECT_FALSE(contains(errors, "timeout")) << errors;
+    // Rank 0 writes the status, even where it has the failure from the other rank.
+    const Json status = Json::parse(read_file(folder.file("out/status.json")));
+    EXPECT_EQ(status["exit_code"], code);
+    EXPECT_TRUE(contains(status["message"], "a nine")) << status;
+    const std::size_t rank = errors.find("[rank ");
+    if (rank != std::string::npos) failed.insert(errors.substr(rank, 7));
+  }
+  EXPECT_EQ(failed.size(), 2) << "sharding decides which rank has the row";
+}
+
+TEST(TorchScript, EndsTheRunWhereItsBackwardPassFails) {
   const Folder folder;
   testing::internal::CaptureStderr();
-  const int code =
-      train_module(folder, "    assert float(x.max()) < 5.0 or not self.training, \"a nine\"\n", 2);
+  const int code = train_module(folder,
+                                "    y = torch.sigmoid(x.matmul(self.weight))\n"
+                                "    if self.training:\n"
+                                "        y.mul_(2.0)\n"
+                                "    return y\n",
+                                1);
   const std::string errors = testing::internal::GetCapturedStderr();
   EXPECT_EQ(code, static_cast<int>(ExitCode::kConfig)) << errors;
-  // Sharding decides which of them has the row.
-  EXPECT_TRUE(contains(errors, " error [rank ")) << errors;
-  EXPECT_TRUE(contains(errors, "] model.path: ")) << errors;
-  EXPECT_TRUE(contains(errors, "a nine")) << errors;
-  EXPECT_FALSE(contains(errors, "timeout")) << errors;
+  EXPECT_TRUE(contains(errors, "the backward pass failed: ")) << errors;
+  EXPECT_TRUE(contains(errors, "inplace")) << errors;
+  EXPECT_FALSE(contains(errors, "frame #")) << errors;
+}
+
+TEST(TorchScript, ComputesTheSameBitsAtEveryCall) {
+  // A run that is continued begins at the first call again.
+  const Folder folder;
+  const std::string path = folder.file("net.pt");
+  torch::manual_seed(1);
+  torch::jit::Module module("Net");
+  const auto add = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    module.register_parameter(name, torch::randn(shape).set_requires_grad(true), false);
+  };
+  add("kernel", {6, 1, 3, 3});
+  add("scale", {6});
+  add("shift", {6});
+  add("weight", {4'056, 10});
+  module.define(
+      "def forward(self, x):\n"
+      "    y = torch.conv2d(x, self.kernel)\n"
+      "    y = torch.batch_norm(y, self.scale, self.shift, None, None, True, 0.1, 1e-5, False)\n"
+      "    y = 0.5 * y * (1.0 + torch.tanh(0.8 * (y + 0.04 * y * y * y)))\n"
+      "    return torch.relu(y).flatten(1).matmul(self.weight)\n");
+  module.save(path);
+  const auto model = make(path);
+  const torch::Tensor inputs = torch::randn({20, 1, 28, 28});
+  std::vector<torch::Tensor> first;
+  for (int call = 0; call < 5; ++call) {
+    model->zero_grad();
+    const torch::Tensor outputs = model->forward(inputs);
+    model->backward(outputs.square().sum());
+    std::vector<torch::Tensor> all = {outputs.detach()};
+    for (const torch::Tensor& parameter : model->parameters()) {
+      all.push_back(parameter.grad().clone());
+    }
+    if (call == 0) first = all;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      EXPECT_TRUE(torch::equal(all[i], first[i])) << "call " << call << ", tensor " << i;
+    }
+  }
 }
 
 TEST(TorchScript, IsSavedBeforeAnEvaluationThatFails) {

@@ -44,7 +44,7 @@ ExitCode exit_code_of(const std::exception& error) {
       is(static_cast<const std::ios_base::failure*>(nullptr))) {
     return ExitCode::kCheckpoint;
   }
-  if (is(static_cast<const CommError*>(nullptr))) return ExitCode::kPeerLost;
+  if (const auto* comm = dynamic_cast<const CommError*>(&error)) return comm->context().code;
   if (is(static_cast<const NonFiniteError*>(nullptr))) return ExitCode::kNonFinite;
   return ExitCode::kInternal;
 }

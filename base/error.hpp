@@ -71,7 +71,8 @@ struct OpLabel {
 /// `exchange of bucket 2, round 7`.
 std::string to_string(const OpLabel& label);
 
-/// A peer is lost, is late beyond the timeout, or runs another operation than this rank.
+/// A peer is lost, has failed, is late beyond the timeout, or runs another operation than this
+/// rank.
 class CommError : public std::runtime_error {
  public:
   struct Context {
@@ -80,6 +81,8 @@ class CommError : public std::runtime_error {
     /// World ranks that this rank was waiting for; empty when unknown.
     std::vector<int> peers = {};
     OpLabel label = {};
+    /// The exit code of a program that this error ends. A peer that has failed tells its own.
+    ExitCode code = ExitCode::kPeerLost;
   };
   CommError(Context context, std::string_view what);
   [[nodiscard]] const Context& context() const { return context_; }

@@ -265,8 +265,15 @@ void check_layout(const LaunchOptions& options, int size) {
   }
 }
 
-/// Ends the job: the others are killed by the launcher, which returns `code`.
-[[noreturn]] void abort_job(ExitCode code) {
+/// Ends the job: tells the others why, and has the launcher kill them. The launcher returns `code`.
+[[noreturn]] void abort_job(MpiContext& context, ExitCode code, std::string_view reason) {
+  if (context.worker) {
+    // Fails where the worker has failed: then the others have an error of their own, or will.
+    context.worker->submit(make_mpi_call([&context, code, text = std::string(reason)] {
+                             context.watch->tell_failure(code, text);
+                           }),
+                           {.label = {.what = "last words"}});
+  }
   std::this_thread::sleep_for(kLastWords);
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   std::abort();
@@ -328,11 +335,14 @@ int launch_mpi(const LaunchOptions& options, const RankBody& body) {
     shut_down(*context);
     return code;
   } catch (const std::exception& error) {
-    logger.error(error.what());
-    abort_job(exit_code_of(error));
+    // A peer that has failed prints its error itself.
+    const bool is_own = exit_code_of(error) == ExitCode::kPeerLost ||
+                        dynamic_cast<const CommError*>(&error) == nullptr;
+    is_own ? logger.error(error.what()) : logger.debug(error.what());
+    abort_job(*context, exit_code_of(error), error.what());
   } catch (...) {
     logger.error("an unknown error");
-    abort_job(ExitCode::kInternal);
+    abort_job(*context, ExitCode::kInternal, "an unknown error");
   }
 }
 

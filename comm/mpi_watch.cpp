@@ -11,7 +11,6 @@ namespace gossamer {
 namespace {
 
 constexpr int kTag = 1;
-constexpr int kWords = 2;
 constexpr auto kPatience = std::chrono::seconds(2);
 // For the last messages to leave; those to the silent rank never do.
 constexpr auto kFlush = std::chrono::milliseconds(100);
@@ -24,14 +23,16 @@ MpiWatch::MpiWatch(MPI_Comm comm, int rank, int size)
 }
 
 void MpiWatch::post_receive() {
-  mpi_check(MPI_Irecv(&incoming_, kWords, MPI_INT64_T, MPI_ANY_SOURCE, kTag, comm_, &receive_),
-            "MPI_Irecv");
+  mpi_check(
+      MPI_Irecv(&incoming_, sizeof(incoming_), MPI_BYTE, MPI_ANY_SOURCE, kTag, comm_, &receive_),
+      "MPI_Irecv");
 }
 
-void MpiWatch::send(int to, Kind kind, int about) {
-  Sent& sent = sent_.emplace_back(Sent{{static_cast<std::int64_t>(kind), about}});
-  mpi_check(MPI_Isend(&sent.message, kWords, MPI_INT64_T, to, kTag, comm_, &sent.request),
-            "MPI_Isend");
+void MpiWatch::send(int to, const Message& message) {
+  Sent& sent = sent_.emplace_back(Sent{message});
+  mpi_check(
+      MPI_Isend(&sent.message, sizeof(sent.message), MPI_BYTE, to, kTag, comm_, &sent.request),
+      "MPI_Isend");
 }
 
 void MpiWatch::release_sent() {
@@ -66,23 +67,29 @@ void MpiWatch::service() {
 }
 
 void MpiWatch::handle(int from, const Message& message) {
-  switch (static_cast<Kind>(message.kind)) {
+  switch (message.kind) {
     case Kind::kProbe:
-      return send(from, Kind::kAnswer, rank_);
+      return send(from, {.kind = Kind::kAnswer});
     case Kind::kAnswer:
       answered_[static_cast<std::size_t>(from)] = true;
       return;
     case Kind::kLost:
       throw CommError(
-          {rank_, {static_cast<int>(message.about)}, {.what = "communication"}},
+          {.rank = rank_, .peers = {message.about}, .label = {.what = "communication"}},
           concat("that rank shows no sign of life; rank ", from, " has found this out"));
+    case Kind::kFailed:
+      throw CommError({.rank = rank_,
+                       .peers = {from},
+                       .label = {.what = "communication"},
+                       .code = message.code},
+                      concat("that rank has failed: ", message.reason.data()));
   }
 }
 
 ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
   answered_.assign(answered_.size(), false);
   for (int rank = 0; rank < size_; ++rank) {
-    if (rank != rank_) send(rank, Kind::kProbe, rank_);
+    if (rank != rank_) send(rank, {.kind = Kind::kProbe});
   }
   std::vector<int> silent;
   const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -102,11 +109,20 @@ ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_ && answered_[static_cast<std::size_t>(rank)]) {
-      send(rank, Kind::kLost, silent.front());
+      send(rank, {.kind = Kind::kLost, .about = silent.front()});
     }
   }
   flush();
   return {silent, "no sign of life (stopped, or its host is gone)"};
+}
+
+void MpiWatch::tell_failure(ExitCode code, std::string_view reason) {
+  Message message{.kind = Kind::kFailed, .code = code};
+  reason.copy(message.reason.data(), message.reason.size() - 1);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) send(rank, message);
+  }
+  flush();
 }
 
 void MpiWatch::close() {

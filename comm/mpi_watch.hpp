@@ -2,16 +2,19 @@
 // Finds out which rank is lost when an operation does not end. Every worker answers probes between
 // its turns, even while its rank computes; a rank that is stopped or gone does not answer. So a
 // rank can name the lost rank even where its own peer is merely waiting for that rank, too. It then
-// tells the others.
+// tells the others. A rank that fails tells the others why.
 //
 // Thread safety: one thread (the progress worker) uses it.
 
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <string_view>
 #include <vector>
 
 #include <mpi.h>
 
+#include "base/error.hpp"
 #include "comm/progress_worker.hpp"
 
 namespace gossamer {
@@ -24,19 +27,27 @@ class MpiWatch {
   MpiWatch& operator=(const MpiWatch&) = delete;
   ~MpiWatch() = default;
 
-  /// Answers the probes that have come. Throws CommError when another rank reports a lost rank.
+  /// Answers the probes that have come. Throws CommError when another rank reports a lost rank, or
+  /// its own failure.
   void service();
   /// Probes all ranks and waits up to two seconds for answers. Tells the ranks that answered about
   /// one that did not. Returns the silent ranks, or `peers` where all have answered.
   ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers);
+  /// Tells the other ranks that this one ends with `code`, and why. They fail with CommError.
+  void tell_failure(ExitCode code, std::string_view reason);
   /// Withdraws the open receive; nothing may be called afterwards.
   void close();
 
  private:
-  enum class Kind : std::int64_t { kProbe, kAnswer, kLost };
+  enum class Kind : std::uint8_t { kProbe, kAnswer, kLost, kFailed };
   struct Message {
-    std::int64_t kind = 0;
-    std::int64_t about = 0;
+    Kind kind = Kind::kProbe;
+    /// The lost rank.
+    int about = 0;
+    /// Of a rank that has failed.
+    ExitCode code = ExitCode::kPeerLost;
+    /// Why; ends with 0, so a long text lacks its end.
+    std::array<char, 1000> reason = {};
   };
   struct Sent {
     Message message;
@@ -44,7 +55,7 @@ class MpiWatch {
   };
 
   void post_receive();
-  void send(int to, Kind kind, int about);
+  void send(int to, const Message& message);
   void handle(int from, const Message& message);
   /// Forgets the messages that have left, oldest first.
   void release_sent();

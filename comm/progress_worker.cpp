@@ -120,15 +120,17 @@ bool ProgressWorker::take_submitted() {
 
 template <class Step>
 auto ProgressWorker::explained(const Active& entry, const Step& step) {
-  const auto explain = [this, &entry](std::vector<int> peers, const std::string& reason) {
-    if (peers.empty() && entry.operation) peers = entry.operation->waiting_for();
-    return CommError({config_.rank, std::move(peers), entry.context.label}, reason);
+  const auto explain = [this, &entry](CommError::Context context, const std::string& reason) {
+    context.rank = config_.rank;
+    context.label = entry.context.label;
+    if (context.peers.empty() && entry.operation) context.peers = entry.operation->waiting_for();
+    return CommError(std::move(context), reason);
   };
   try {
     return step();
   } catch (const CommError& error) {
     if (error.context().rank >= 0) throw;
-    throw explain(error.context().peers, error.reason());
+    throw explain(error.context(), error.reason());
   } catch (const DeviceError& error) {
     throw DeviceError(explain({}, error.what()).what());
   }

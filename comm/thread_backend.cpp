@@ -293,9 +293,7 @@ class ThreadCommunicator : public Communicator {
   void barrier() override { gather({}, {.what = "barrier"}); }
   void check() override {
     worker_->check();
-    const int failed = group_->hub().failed_rank();
-    if (failed < 0) return;
-    throw CommError({.rank = own_world_rank(*this), .peers = {failed}}, "that rank has failed");
+    group_->hub().check(own_world_rank(*this));
   }
 
   [[nodiscard]] double worker_cpu_s() override { return worker_->cpu_s(); }
@@ -387,7 +385,7 @@ int run_rank(const std::shared_ptr<ThreadGroup>& group, const LaunchOptions& opt
   const Logger logger(options.log_level, world.size > 1 ? concat("rank ", world.rank) : "");
   const auto leave = [&](const char* what, ExitCode code) {
     // The ranks that only learn of another's failure need not repeat it.
-    group->hub().fail(world.rank);
+    group->hub().fail(world.rank, code, what);
     const bool first = group->hub().failed_rank() == world.rank;
     first ? logger.error(what) : logger.debug(what);
     return static_cast<int>(code);

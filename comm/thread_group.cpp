@@ -38,9 +38,17 @@ ThreadHub::ThreadHub(std::size_t num_ranks) {
   for (std::size_t r = 0; r < num_ranks; ++r) bells_.push_back(std::make_shared<Doorbell>());
 }
 
-void ThreadHub::fail(int rank) {
-  int none = -1;
-  failed_rank_.compare_exchange_strong(none, rank);
+void ThreadHub::fail(int rank, ExitCode code, std::string_view reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    const bool is_first = !failed();
+    // A rank may drop its operations before it says why.
+    if (is_first || (failed_rank() == rank && reason_.empty())) {
+      code_ = code;
+      reason_ = reason;
+    }
+    if (is_first) failed_rank_.store(rank);
+  }
   tell_all();
 }
 
@@ -48,8 +56,11 @@ void ThreadHub::tell_all() const {
   for (const auto& bell : bells_) bell->tell();
 }
 
-void ThreadHub::check() const {
-  if (failed()) throw CommError({.peers = {failed_rank()}}, "that rank has failed");
+void ThreadHub::check(int rank) const {
+  if (!failed()) return;
+  const std::lock_guard lock(mutex_);
+  throw CommError({.rank = rank, .peers = {failed_rank()}, .code = code_},
+                  concat("that rank has failed", reason_.empty() ? "" : ": ", reason_));
 }
 
 std::shared_ptr<Meeting> ThreadGroup::join(const Key& key, MeetingKind kind, std::size_t place,

@@ -15,10 +15,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "base/buffer.hpp"
+#include "base/error.hpp"
 #include "base/types.hpp"
 #include "comm/doorbell.hpp"
 
@@ -30,12 +32,13 @@ class ThreadHub {
  public:
   explicit ThreadHub(std::size_t num_ranks);
 
-  /// The first failure counts; `rank` is the one that failed.
-  void fail(int rank);
+  /// `rank` has failed; the first rank counts. A program that this failure ends has the exit code
+  /// `code`.
+  void fail(int rank, ExitCode code = ExitCode::kPeerLost, std::string_view reason = "");
   [[nodiscard]] bool failed() const { return failed_rank_.load() >= 0; }
   [[nodiscard]] int failed_rank() const { return failed_rank_.load(); }
-  /// Throws CommError if a rank has failed.
-  void check() const;
+  /// Throws CommError if a rank has failed. `rank` asks; -1: unknown.
+  void check(int rank = -1) const;
   /// The bell of a rank's worker.
   [[nodiscard]] const std::shared_ptr<Doorbell>& bell(int rank) const {
     return bells_.at(static_cast<std::size_t>(rank));
@@ -45,6 +48,9 @@ class ThreadHub {
 
  private:
   std::atomic<int> failed_rank_ = -1;
+  mutable std::mutex mutex_;
+  ExitCode code_ = ExitCode::kPeerLost;  // guarded by mutex_
+  std::string reason_;                   // likewise
   std::vector<std::shared_ptr<Doorbell>> bells_;
 };
 

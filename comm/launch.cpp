@@ -35,11 +35,12 @@ struct CountVariable {
 };
 // One launcher may start another, which may pass the variables of the first one on: mpirun, mpiexec
 // and torchrun run in steps of srun. The first row whose sign is set is the nearest launcher.
+// People set WORLD_SIZE for their own use, too; a launcher sets RANK beside it.
 constexpr std::array kCountVariables = {
-    CountVariable{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    CountVariable{"PMI_RANK", "PMI_SIZE"},
-    CountVariable{"TORCHELASTIC_RUN_ID", "WORLD_SIZE"},
-    CountVariable{"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"},
+    CountVariable{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"},
+    CountVariable{"PMI_SIZE", "PMI_SIZE"},
+    CountVariable{"RANK", "WORLD_SIZE"},
+    CountVariable{"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS"},
 };
 
 std::string_view environment(const char* name) {
@@ -76,8 +77,13 @@ std::string_view default_backend() { return under_mpi_launcher() ? "mpi" : "thre
 
 std::string why_not_whole(int num_processes) {
   const char* const variable = count_variable();
+  if (variable == nullptr || environment(variable).empty()) return "";
   int started = 0;
-  if (variable == nullptr || !parse_whole(environment(variable), started)) return "";
+  if (!parse_whole(environment(variable), started)) {
+    return concat(variable, " is ", environment(variable),
+                  ", where a launcher writes how many processes it has started; unset it if no "
+                  "launcher has set it");
+  }
   if (started <= num_processes) return "";
   return concat(
       variable, " says that ", started, " processes were started, and this world has ",

@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "comm/launch.hpp"
 
 namespace gossamer {
@@ -29,15 +30,17 @@ struct Failure {
   const char* name;
   std::function<void()> fail;
   ExitCode code;
+  const char* text;
 };
 
 const std::array<Failure, 6> kFailures = {{
-    {"Config", [] { throw ConfigError("wrong"); }, ExitCode::kConfig},
-    {"Data", [] { throw DataError("torn"); }, ExitCode::kData},
-    {"Checkpoint", [] { throw CheckpointError("full"); }, ExitCode::kCheckpoint},
-    {"Comm", [] { throw CommError({.rank = 1}, "gone"); }, ExitCode::kPeerLost},
-    {"NonFinite", [] { throw NonFiniteError("nan"); }, ExitCode::kNonFinite},
-    {"Logic", [] { throw std::logic_error("bug"); }, ExitCode::kInternal},
+    {"Config", [] { throw ConfigError("wrong"); }, ExitCode::kConfig, "wrong"},
+    {"Data", [] { throw DataError("torn"); }, ExitCode::kData, "torn"},
+    {"Checkpoint", [] { throw CheckpointError("full"); }, ExitCode::kCheckpoint, "full"},
+    {"Comm", [] { throw CommError({.rank = 1}, "gone"); }, ExitCode::kPeerLost,
+     "rank 1: exchange: gone"},
+    {"NonFinite", [] { throw NonFiniteError("nan"); }, ExitCode::kNonFinite, "nan"},
+    {"Logic", [] { throw std::logic_error("bug"); }, ExitCode::kInternal, "bug"},
 }};
 
 /// What the other ranks are blocked in meanwhile.
@@ -74,6 +77,9 @@ TEST(ThreadsFailure, EndsTheRunWithTheExitCodeOfTheFirstFailure) {
               wait(communicator);
             } catch (const CommError& error) {
               EXPECT_EQ(error.context().peers, std::vector<int>{0});
+              EXPECT_EQ(exit_code_of(error), failure.code) << error.what();
+              EXPECT_TRUE(contains(error.what(), concat("that rank has failed: ", failure.text)))
+                  << error.what();
               ++num_told;
               throw;
             }
@@ -90,6 +96,7 @@ TEST(ThreadsFailure, TellsWhoUsesTheCommunicatorLater) {
     if (world.rank == 0) throw DataError("torn");
     EXPECT_THROW(communicator.barrier(), CommError);
     EXPECT_THROW(communicator.barrier(), CommError);
+    EXPECT_TRUE(contains(what_of<CommError>([&] { communicator.check(); }), "failed: torn"));
     return 0;
   });
   EXPECT_EQ(code, static_cast<int>(ExitCode::kData));
@@ -219,13 +226,12 @@ std::string why_with(const std::vector<std::pair<const char*, const char*>>& var
 }
 
 TEST(Launcher, HasStartedMoreProcessesThanTheWorldHas) {
-  for (const char* const name :
-       {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID",
-        "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PTY_PORT"}) {
+  for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_NAMESPACE", "RANK",
+                                 "WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_PTY_PORT"}) {
     unsetenv(name);
   }
   using Variables = std::vector<std::pair<const char*, const char*>>;
-  const Variables step = {{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}};
+  const Variables step = {{"SLURM_STEP_NUM_TASKS", "3"}};
   const auto in_step = [&](Variables more) {
     more.insert(more.end(), step.begin(), step.end());
     return why_with(more);
@@ -238,17 +244,21 @@ TEST(Launcher, HasStartedMoreProcessesThanTheWorldHas) {
       << why;
   EXPECT_NE(why.find("srun --mpi=pmix"), std::string::npos);
   EXPECT_NE(in_step({{"PMIX_NAMESPACE", "slurm.pmix.2.0"}}), "");
-  EXPECT_NE(why_with({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}}), "");
-  EXPECT_NE(why_with({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "3"}}), "");
-  EXPECT_NE(why_with({{"TORCHELASTIC_RUN_ID", "a"}, {"WORLD_SIZE", "3"}}), "");
+  EXPECT_NE(why_with({{"PMI_SIZE", "3"}}), "");
+  EXPECT_NE(why_with({{"OMPI_COMM_WORLD_SIZE", "3"}}), "");
+  EXPECT_NE(why_with({{"RANK", "0"}, {"WORLD_SIZE", "3"}}), "");
+  const std::string no_number = why_with({{"SLURM_STEP_NUM_TASKS", "abc"}});
+  EXPECT_TRUE(no_number.starts_with("SLURM_STEP_NUM_TASKS is abc, ")) << no_number;
   // A world may be larger, and the launcher of the world may run in a step.
-  EXPECT_EQ(why_with({{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}), "");
-  EXPECT_EQ(in_step({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}), "");
-  EXPECT_EQ(in_step({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), "");
+  EXPECT_EQ(why_with({{"SLURM_STEP_NUM_TASKS", "1"}}), "");
+  EXPECT_EQ(in_step({{"OMPI_COMM_WORLD_SIZE", "2"}}), "");
+  EXPECT_EQ(in_step({{"PMI_SIZE", "2"}}), "");
   EXPECT_EQ(in_step({{"PMIX_NAMESPACE", "prterun-a-7@1"}}), "");
   // A shell, and what somebody has set.
   EXPECT_EQ(in_step({{"SLURM_PTY_PORT", "4000"}}), "");
   EXPECT_EQ(why_with({{"SLURM_NTASKS", "3"}, {"WORLD_SIZE", "3"}}), "");
+  EXPECT_EQ(why_with({{"RANK", "3"}}), "");
+  EXPECT_EQ(why_with({{"PMI_SIZE", ""}}), "");
 }
 
 }  // namespace

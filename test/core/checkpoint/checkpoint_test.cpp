@@ -100,6 +100,18 @@ TEST(StateFile, RefusesOtherNamesTypesAndSizes) {
             std::string::npos);
 }
 
+TEST(StateFile, RefusesNumbersThatNoRunCounts) {
+  const Folder folder;
+  for (const std::int64_t steps : {std::int64_t{1} << 62, -(std::int64_t{1} << 62)}) {
+    const std::string path = make_checkpoint(folder, "a", {.steps = steps});
+    const SafetensorsFile file(path + "/rank-00000.safetensors");
+    StateLoader loader(file);
+    State state;
+    EXPECT_TRUE(contains(what_of<CheckpointError>([&] { state.visit(loader); }),
+                         concat("steps is ", steps, ", which no run can have saved")));
+  }
+}
+
 TEST(StateFile, RefusesTwoPiecesOfOneName) {
   const Folder folder;
   StateSnapshot snapshot;

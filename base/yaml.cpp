@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include <yaml-cpp/eventhandler.h>
@@ -13,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "base/whole_text.hpp"
 
 namespace gossamer {
 namespace {
@@ -197,12 +196,13 @@ YamlNode parse_yaml(std::string_view text, const std::string& source) {
 
 YamlNode read_yaml_file(const std::string& path) {
   std::error_code ignored;
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path, ignored)) {
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  const auto text = is_folder ? std::nullopt : whole_text(path);
+  if (!text) {
     throw ConfigError(concat(path, ":1:1"), "",
                       "the configuration file cannot be read, allowed: the path of a YAML file");
   }
-  return parse_yaml(std::string(std::istreambuf_iterator<char>(file), {}), path);
+  return parse_yaml(*text, path);
 }
 
 YamlNode named_mapping(YamlNode name) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "apps/report/chart.hpp"
@@ -13,6 +11,7 @@
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
+#include "base/whole_text.hpp"
 #include "base/yaml.hpp"
 #include "core/checkpoint/whole_file.hpp"
 #include "topology/registry.hpp"
@@ -254,10 +253,8 @@ std::string topology_of(const RunRecord& run, const PlugIns& own) {
     const TemporaryFile file(".svg");
     const Options config = own.options(read_yaml_file(run.path + "/config.yaml"));
     plot_topology(*read_topology(config.section("topology"), world, "ring"), world, file.path());
-    std::ifstream drawing(file.path(), std::ios::binary);
-    const std::string svg(std::istreambuf_iterator<char>(drawing), {});
     html += concat("<p><img alt=\"rounds of the topology\" src=\"data:image/svg+xml;base64,",
-                   in_base64(svg), "\"></p>\n");
+                   in_base64(whole_text(file.path()).value_or("")), "\"></p>\n");
   } catch (const std::exception& error) {
     const std::string why =
         path.empty() ? error.what() : concat(path, " does not hold a topology that can be drawn");

@@ -2,11 +2,11 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <limits>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "base/whole_text.hpp"
 #include "base/yaml.hpp"
 
 namespace gossamer::apps {
@@ -70,9 +70,7 @@ bool keeps(const std::string& line, StepCounts counts, std::size_t most, StepCou
 }
 
 ReportJson read_json(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  const auto json = json_or_null<ReportJson>(text);
+  const auto json = json_or_null<ReportJson>(whole_text(path).value_or(""));
   return json.is_object() ? json : ReportJson(nullptr);
 }
 

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -17,6 +15,7 @@
 #include "apps/report/chart.hpp"
 #include "apps/train/json.hpp"
 #include "base/text.hpp"
+#include "base/whole_text.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -340,9 +339,7 @@ constexpr std::string_view kOwnStyle =
 nlohmann::json read_trace(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return nullptr;
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  auto trace = json_or_null<TraceFile>(text);
+  auto trace = json_or_null<TraceFile>(whole_text(path).value_or(""));
   const bool is_trace =
       trace.is_object() && trace.contains("traceEvents") && trace["traceEvents"].is_array();
   return is_trace ? trace : TraceFile(nullptr);

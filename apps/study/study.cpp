@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -21,6 +20,7 @@
 #include "apps/train/run_folder.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/text.hpp"
+#include "base/whole_text.hpp"
 #include "base/yaml.hpp"
 #include "core/bucket_plan.hpp"
 
@@ -31,11 +31,6 @@ namespace {
 constexpr std::array<std::string_view, 7> kIrrelevant = {
     "run.output_dir", "run.threads",  "log.level",         "log.progress",
     "comm.timeout_s", "log.timeline", "log.timeline_steps"};
-
-std::string read_whole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 /// Removes the value at a dotted path from a tree.
 void remove_path(YamlNode& tree, std::string_view path) {
@@ -98,7 +93,7 @@ std::optional<Json> final_record(const std::string& folder) {
 std::optional<std::string> difference_of_finished(const std::string& folder,
                                                   const std::vector<ResolvedValue>& config,
                                                   int workers) {
-  const Json status = json_or_null<Json>(read_whole(folder + "/status.json"));
+  const Json status = json_or_null<Json>(whole_text(folder + "/status.json").value_or(""));
   const std::optional<Json> end = final_record(folder);
   if (text_in(status, "state") != "done" || !end) return std::nullopt;
   // The configuration does not contain the number of workers.

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <iterator>
 #include <utility>
 
 #include "apps/train/json.hpp"
 #include "apps/train/model_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "base/whole_text.hpp"
 #include "base/yaml.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/open_file.hpp"
@@ -32,8 +32,7 @@ std::string text_of(const Json& json, int indent) {
 
 /// null when there is none that can be read.
 Json read_status(const std::string& folder) {
-  std::ifstream file(folder + "/status.json", std::ios::binary);
-  return json_or_null<Json>(std::string(std::istreambuf_iterator<char>(file), {}));
+  return json_or_null<Json>(whole_text(folder + "/status.json").value_or(""));
 }
 
 bool holds_finished_run(const std::string& folder) {

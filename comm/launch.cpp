@@ -3,10 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <exception>
+#include <latch>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/text.hpp"
+#include "base/thread.hpp"
+#include "comm/session.hpp"
 #include "comm/thread_backend.hpp"
 #ifdef GOSSAMER_HAVE_MPI
 #include "comm/mpi_backend.hpp"
@@ -18,10 +26,10 @@ namespace {
 constexpr std::array kOptions = option_list(kTimeout, kLocalSize);
 
 constexpr std::array kTable = {
-    BackendEntry{"threads", "ranks are threads of this process", kOptions, launch_threads},
+    BackendEntry{"threads", "ranks are threads of this process", kOptions, open_threads},
 #ifdef GOSSAMER_HAVE_MPI
     BackendEntry{"mpi", "ranks are processes started by mpirun, mpiexec or srun", kOptions,
-                 launch_mpi},
+                 open_mpi},
 #endif
 };
 
@@ -62,6 +70,84 @@ const char* count_variable() {
   return nullptr;
 }
 
+const BackendEntry& find_backend(std::string_view name) {
+  return row_of(kTable, "backend in this program called", name);
+}
+
+/// Why the world of these sessions is not as wanted; empty: it is.
+std::string why_not(const LaunchOptions& options, const Sessions& sessions) {
+  const int size = sessions.front()->world().size;
+  if (options.num_ranks > 0 && options.num_ranks != size) {
+    return concat("--ranks ", options.num_ranks, ": ", size,
+                  " processes were started; leave --ranks out under a launcher");
+  }
+  if (options.node_size > 0 && size % options.node_size != 0) {
+    return concat("comm.local_size: ", options.node_size, " does not divide the ", size,
+                  " ranks, allowed: a divisor of the number of ranks");
+  }
+  return why_not_whole(size / static_cast<int>(sessions.size()));
+}
+
+/// Ranks that come to the same conclusion leave together.
+void close_all(const Sessions& sessions) {
+  for (const auto& session : sessions) session->close();
+}
+
+struct End {
+  int code = 0;
+  /// No other rank had failed before.
+  bool has_failed_first = false;
+};
+
+End stay(Session& session, const RankBody& body) {
+  const auto fail = [&session](ExitCode code, std::string_view reason) {
+    return End{static_cast<int>(code), session.abort(code, reason)};
+  };
+  try {
+    const int code = body(session.communicator(), session.world());
+    session.close();
+    return {.code = code};
+  } catch (const std::exception& error) {
+    return fail(exit_code_of(error), error.what());
+  } catch (...) {
+    return fail(ExitCode::kInternal, "an unknown error");
+  }
+}
+
+int run(Sessions sessions, const RankBody& body) {
+  std::vector<End> ends(sessions.size());
+  // A rank's session goes on the rank's thread.
+  const auto run_one = [&](std::size_t place) {
+    const std::unique_ptr<Session> session = std::move(sessions[place]);
+    ends[place] = stay(*session, body);
+  };
+  if (sessions.size() == 1) {
+    run_one(0);
+  } else {
+    // No rank begins unless all can.
+    std::latch decided(1);
+    bool begins = false;
+    std::vector<std::jthread> threads;
+    try {
+      for (std::size_t place = 0; place < sessions.size(); ++place) {
+        threads.push_back(start_thread<std::jthread>([&, place] {
+          decided.wait();
+          if (begins) run_one(place);
+        }));
+      }
+    } catch (...) {
+      decided.count_down();
+      throw;
+    }
+    begins = true;
+    decided.count_down();
+  }
+  const auto failed = std::ranges::find_if(ends, &End::has_failed_first);
+  if (failed != ends.end()) return failed->code;
+  const auto other = std::ranges::find_if(ends, [](const End& end) { return end.code != 0; });
+  return other == ends.end() ? 0 : other->code;
+}
+
 }  // namespace
 
 std::span<const BackendEntry> backend_table() { return kTable; }
@@ -93,8 +179,22 @@ std::string why_not_whole(int num_processes) {
       "with the mpirun or mpiexec of the MPI that this program was built with");
 }
 
+Sessions open_sessions(std::string_view backend, const LaunchOptions& options) {
+  Sessions sessions = find_backend(backend).open(options);
+  const std::string why = why_not(options, sessions);
+  if (why.empty()) return sessions;
+  close_all(sessions);
+  throw ConfigError(why);
+}
+
 int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body) {
-  return row_of(kTable, "backend in this program called", backend).launch(options, body);
+  Sessions sessions = find_backend(backend).open(options);
+  const std::string why = why_not(options, sessions);
+  if (why.empty()) return run(std::move(sessions), body);
+  // Before any rank leaves: a launcher ends the job when the first process returns a code.
+  if (sessions.front()->world().rank == 0) Logger(LogLevel::kError, "").error(why);
+  close_all(sessions);
+  return static_cast<int>(ExitCode::kConfig);
 }
 
 World world_of(int rank, int size, int node_size) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,9 @@ struct LaunchOptions {
   /// ones by MPI. Negative: see least_ring_bytes() in placement.hpp. Must be equal on all ranks.
   std::int64_t least_ring_bytes = -1;
   LogLevel log_level = LogLevel::kInfo;
+  /// Called about ten times a second on a thread that waits for an operation or for the worker. It
+  /// may throw: that ends the wait, and the operation goes on. Null: nothing is called.
+  std::function<void()> while_waiting = {};
 };
 
 /// The work of one rank. Returns the rank's exit code.
@@ -44,12 +48,16 @@ inline constexpr IntegerOption kLocalSize{"local_size",
                                           {.fallback = 0, .min = 0, .max = 1'000'000},
                                           "as they really are"};
 
+class Session;
+
 struct BackendEntry {
   std::string_view name;
   std::string_view summary;
   /// The keys of a configuration that LaunchOptions come from.
   std::span<const OptionEntry> options;
-  int (*launch)(const LaunchOptions& options, const RankBody& body);
+  /// The sessions of this process (session.hpp). Does not check that the world is as the options
+  /// say, unless it cannot be made otherwise.
+  std::vector<std::unique_ptr<Session>> (*open)(const LaunchOptions& options);
 };
 
 std::span<const BackendEntry> backend_table();
@@ -65,11 +73,11 @@ std::string_view default_backend();
 /// or if no launcher says how many processes it has started.
 std::string why_not_whole(int num_processes);
 
-/// Runs `body` on every rank. Returns the exit code of the run: the code of the first rank that
-/// failed, else the first code that is not 0. When a body throws, the error is logged and no other
-/// rank is left waiting: the operations of other threads fail; under MPI the job is aborted with
-/// the exit code. Throws ConfigError for an unknown backend, for impossible options, and for the
-/// reason of why_not_whole(), and std::runtime_error when the system gives no threads for ranks.
+/// Runs `body` on every rank, in a session of its own. Returns the exit code of the run: the code
+/// of the first rank that failed, else the first code that is not 0. A body that throws aborts its
+/// session. For a world that open_sessions() would refuse, rank 0 logs why, and all ranks return the
+/// code of a ConfigError. Throws ConfigError for an unknown backend, and std::runtime_error when the
+/// system gives no thread.
 int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body);
 
 /// The World of `rank` where all ranks share one host, as threads do. `node_size` divides `size`.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <ranges>
 #include <span>
@@ -23,6 +24,16 @@ namespace {
 
 /// Before a rank takes the job down, the others have this long to write their own last line.
 constexpr auto kLastWords = std::chrono::milliseconds(500);
+/// Seconds in which the last messages of a rank that has left may still arrive: TCP repeats a lost
+/// packet for a few seconds.
+constexpr double kGrace = 5.0;
+
+/// Ends the job: the others are killed by the launcher, which returns `code`.
+[[noreturn]] void abort_job(ExitCode code) {
+  std::this_thread::sleep_for(kLastWords);
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  std::abort();
+}
 
 /// One communicator handle. Freeing one is a collective call, so it happens in release() and never
 /// in a destructor; MPI_Finalize reclaims what was not released.
@@ -55,8 +66,16 @@ struct MpiContext {
   /// LaunchOptions::least_ring_bytes.
   std::int64_t least_ring_bytes = -1;
   std::vector<MpiComm> comms;
+  std::shared_ptr<Attendance> attendance;
   std::optional<MpiWatch> watch;
   std::optional<ProgressWorker> worker;
+
+  /// Meets the other ranks. Returns the group of all.
+  std::shared_ptr<const MpiGroup> start(const LaunchOptions& options, int rank, int size);
+  /// Has the worker run a call of MPI.
+  Request call(std::function<void()> body) {
+    return worker->submit(make_mpi_call(std::move(body)), {.label = {.what = "call"}});
+  }
 
   MPI_Comm adopt(MPI_Comm comm) {
     mpi_check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
@@ -235,6 +254,28 @@ std::vector<int> hosts_of_ranks(int rank, int size) {
   return hosts;
 }
 
+std::shared_ptr<const MpiGroup> MpiContext::start(const LaunchOptions& options, int rank,
+                                                  int size) {
+  hosts = hosts_of_ranks(rank, size);
+  least_ring_bytes = options.least_ring_bytes;
+  attendance = std::make_shared<Attendance>(static_cast<std::size_t>(size));
+  watch.emplace(duplicate(MPI_COMM_WORLD), rank, size, attendance);
+  auto group = std::make_shared<MpiGroup>();
+  group->comm = duplicate(MPI_COMM_WORLD);
+  group->rank = rank;
+  for (int member = 0; member < size; ++member) group->world_ranks.push_back(member);
+  set_ring(*group);
+  worker.emplace(ProgressWorker::Config{
+      .rank = rank,
+      .timeout_s = options.timeout_s,
+      .attendance = attendance,
+      .grace_s = kGrace,
+      .while_waiting = options.while_waiting,
+      .service = [this] { watch->service(); },
+      .diagnose = [this](const std::vector<int>& peers) { return watch->diagnose(peers); }});
+  return group;
+}
+
 World world_on(std::span<const int> hosts, int rank, const LaunchOptions& options,
                const Logger& logger) {
   const int fitting = node_size_of(hosts);
@@ -253,32 +294,6 @@ World world_on(std::span<const int> hosts, int rank, const LaunchOptions& option
           .placement = placement_of(hosts, rank)};
 }
 
-void check_layout(const LaunchOptions& options, int size) {
-  if (const std::string why = why_not_whole(size); !why.empty()) throw ConfigError(why);
-  if (options.num_ranks > 0 && options.num_ranks != size) {
-    throw ConfigError(concat("--ranks ", options.num_ranks, ": MPI has started ", size,
-                             " processes; leave --ranks out under mpirun"));
-  }
-  if (options.node_size > 0 && size % options.node_size != 0) {
-    throw ConfigError(concat("comm.local_size: ", options.node_size, " does not divide the ", size,
-                             " ranks, allowed: a divisor of the number of ranks"));
-  }
-}
-
-/// Ends the job: tells the others why, and has the launcher kill them. The launcher returns `code`.
-[[noreturn]] void abort_job(MpiContext& context, ExitCode code, std::string_view reason) {
-  if (context.worker) {
-    // Fails where the worker has failed: then the others have an error of their own, or will.
-    context.worker->submit(make_mpi_call([&context, code, text = std::string(reason)] {
-                             context.watch->tell_failure(code, text);
-                           }),
-                           {.label = {.what = "last words"}});
-  }
-  std::this_thread::sleep_for(kLastWords);
-  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
-  std::abort();
-}
-
 void shut_down(MpiContext& context) {
   context.worker->stop();
   context.watch->close();
@@ -286,9 +301,45 @@ void shut_down(MpiContext& context) {
   MPI_Finalize();
 }
 
+class MpiSession : public Session {
+ public:
+  MpiSession(std::shared_ptr<MpiContext> context, std::shared_ptr<const MpiGroup> group,
+             const World& world, Logger logger)
+      : context_(std::move(context)),
+        world_(world),
+        logger_(std::move(logger)),
+        communicator_(context_, std::move(group)) {}
+
+  [[nodiscard]] Communicator& communicator() override { return communicator_; }
+  [[nodiscard]] const World& world() const override { return world_; }
+
+  void close() override {
+    context_->worker->drain();
+    context_->call([&watch = *context_->watch] { watch.tell_leaving(); }).wait();
+    communicator_.barrier();
+    shut_down(*context_);
+  }
+
+  bool abort(ExitCode code, std::string_view reason) override {
+    const bool is_first = !context_->watch->has_heard_of_failure();
+    is_first ? logger_.error(reason) : logger_.debug(reason);
+    // Fails where the worker has failed: then the others have an error of their own, or will.
+    context_->call([&watch = *context_->watch, code, text = std::string(reason)] {
+      watch.tell_failure(code, text);
+    });
+    abort_job(code);
+  }
+
+ private:
+  std::shared_ptr<MpiContext> context_;
+  World world_;
+  Logger logger_;
+  MpiCommunicator communicator_;
+};
+
 }  // namespace
 
-int launch_mpi(const LaunchOptions& options, const RankBody& body) {
+Sessions open_mpi(const LaunchOptions& options) {
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   // MPICH asks one of these, and not the communicator of the requests, when MPI_Testall has failed.
@@ -300,49 +351,21 @@ int launch_mpi(const LaunchOptions& options, const RankBody& body) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   const Logger logger(options.log_level, size > 1 ? concat("rank ", rank) : "");
-  auto context = std::make_shared<MpiContext>();
   try {
     if (provided < MPI_THREAD_SERIALIZED) {
       throw CommError({.rank = rank, .label = {.what = "start"}},
                       "this MPI offers no thread support; gossamer needs MPI_THREAD_SERIALIZED");
     }
-    context->hosts = hosts_of_ranks(rank, size);
-    context->least_ring_bytes = options.least_ring_bytes;
-    context->watch.emplace(context->duplicate(MPI_COMM_WORLD), rank, size);
-    MpiWatch& watch = *context->watch;
-    auto group = std::make_shared<MpiGroup>();
-    group->comm = context->duplicate(MPI_COMM_WORLD);
-    group->rank = rank;
-    for (int member = 0; member < size; ++member) group->world_ranks.push_back(member);
-    context->set_ring(*group);
-    context->worker.emplace(ProgressWorker::Config{
-        .rank = rank,
-        .timeout_s = options.timeout_s,
-        .service = [&watch] { watch.service(); },
-        .diagnose = [&watch](const std::vector<int>& peers) { return watch.diagnose(peers); }});
-    try {
-      check_layout(options, size);
-    } catch (const ConfigError& error) {
-      // Every rank comes to the same conclusion, so they leave together and one says why.
-      if (rank == 0) logger.error(error.what());
-      shut_down(*context);
-      return static_cast<int>(ExitCode::kConfig);
-    }
-    MpiCommunicator communicator(context, std::move(group));
-    const int code = body(communicator, world_on(context->hosts, rank, options, logger));
-    context->worker->drain();
-    communicator.barrier();
-    shut_down(*context);
-    return code;
+    auto context = std::make_shared<MpiContext>();
+    auto group = context->start(options, rank, size);
+    const World world = world_on(context->hosts, rank, options, logger);
+    Sessions sessions;
+    sessions.push_back(
+        std::make_unique<MpiSession>(std::move(context), std::move(group), world, logger));
+    return sessions;
   } catch (const std::exception& error) {
-    // A peer that has failed prints its error itself.
-    const bool is_own = exit_code_of(error) == ExitCode::kPeerLost ||
-                        dynamic_cast<const CommError*>(&error) == nullptr;
-    is_own ? logger.error(error.what()) : logger.debug(error.what());
-    abort_job(*context, exit_code_of(error), error.what());
-  } catch (...) {
-    logger.error("an unknown error");
-    abort_job(*context, ExitCode::kInternal, "an unknown error");
+    logger.error(error.what());
+    abort_job(exit_code_of(error));
   }
 }
 

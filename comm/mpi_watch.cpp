@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/text.hpp"
 #include "comm/mpi_check.hpp"
@@ -17,8 +18,12 @@ constexpr auto kFlush = std::chrono::milliseconds(100);
 
 }  // namespace
 
-MpiWatch::MpiWatch(MPI_Comm comm, int rank, int size)
-    : comm_(comm), rank_(rank), size_(size), answered_(static_cast<std::size_t>(size)) {
+MpiWatch::MpiWatch(MPI_Comm comm, int rank, int size, std::shared_ptr<Attendance> attendance)
+    : comm_(comm),
+      rank_(rank),
+      size_(size),
+      answered_(static_cast<std::size_t>(size)),
+      attendance_(std::move(attendance)) {
   post_receive();
 }
 
@@ -33,6 +38,12 @@ void MpiWatch::send(int to, const Message& message) {
   mpi_check(
       MPI_Isend(&sent.message, sizeof(sent.message), MPI_BYTE, to, kTag, comm_, &sent.request),
       "MPI_Isend");
+}
+
+void MpiWatch::send_to_all(const Message& message) {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) send(rank, message);
+  }
 }
 
 void MpiWatch::release_sent() {
@@ -77,7 +88,10 @@ void MpiWatch::handle(int from, const Message& message) {
       throw CommError(
           {.rank = rank_, .peers = {message.about}, .label = {.what = "communication"}},
           concat("that rank shows no sign of life; rank ", from, " has found this out"));
+    case Kind::kLeaving:
+      return attendance_->leave(from);
     case Kind::kFailed:
+      has_heard_of_failure_ = true;
       throw CommError({.rank = rank_,
                        .peers = {from},
                        .label = {.what = "communication"},
@@ -88,9 +102,7 @@ void MpiWatch::handle(int from, const Message& message) {
 
 ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
   answered_.assign(answered_.size(), false);
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank != rank_) send(rank, {.kind = Kind::kProbe});
-  }
+  send_to_all({.kind = Kind::kProbe});
   std::vector<int> silent;
   const auto end = std::chrono::steady_clock::now() + kPatience;
   do {
@@ -119,11 +131,11 @@ ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
 void MpiWatch::tell_failure(ExitCode code, std::string_view reason) {
   Message message{.kind = Kind::kFailed, .code = code};
   reason.copy(message.reason.data(), message.reason.size() - 1);
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank != rank_) send(rank, message);
-  }
+  send_to_all(message);
   flush();
 }
+
+void MpiWatch::tell_leaving() { send_to_all({.kind = Kind::kLeaving}); }
 
 void MpiWatch::close() {
   if (receive_ == MPI_REQUEST_NULL) return;

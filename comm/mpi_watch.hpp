@@ -2,19 +2,22 @@
 // Finds out which rank is lost when an operation does not end. Every worker answers probes between
 // its turns, even while its rank computes; a rank that is stopped or gone does not answer. So a
 // rank can name the lost rank even where its own peer is merely waiting for that rank, too. It then
-// tells the others. A rank that fails tells the others why.
+// tells the others. A rank that fails tells the others why, and one that leaves tells them, too.
 //
 // Thread safety: one thread (the progress worker) uses it.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include <mpi.h>
 
 #include "base/error.hpp"
+#include "comm/attendance.hpp"
 #include "comm/progress_worker.hpp"
 
 namespace gossamer {
@@ -22,7 +25,7 @@ namespace gossamer {
 class MpiWatch {
  public:
   /// Nothing else uses `comm`, which belongs to the caller and must outlive close().
-  MpiWatch(MPI_Comm comm, int rank, int size);
+  MpiWatch(MPI_Comm comm, int rank, int size, std::shared_ptr<Attendance> attendance);
   MpiWatch(const MpiWatch&) = delete;
   MpiWatch& operator=(const MpiWatch&) = delete;
   ~MpiWatch() = default;
@@ -35,11 +38,15 @@ class MpiWatch {
   ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers);
   /// Tells the other ranks that this one ends with `code`, and why. They fail with CommError.
   void tell_failure(ExitCode code, std::string_view reason);
+  /// Tells the other ranks that this one leaves in the ordinary way.
+  void tell_leaving();
+  /// Whether another rank has told of a failure. Any thread may ask.
+  [[nodiscard]] bool has_heard_of_failure() const { return has_heard_of_failure_; }
   /// Withdraws the open receive; nothing may be called afterwards.
   void close();
 
  private:
-  enum class Kind : std::uint8_t { kProbe, kAnswer, kLost, kFailed };
+  enum class Kind : std::uint8_t { kProbe, kAnswer, kLost, kFailed, kLeaving };
   struct Message {
     Kind kind = Kind::kProbe;
     /// The lost rank.
@@ -56,6 +63,7 @@ class MpiWatch {
 
   void post_receive();
   void send(int to, const Message& message);
+  void send_to_all(const Message& message);
   void handle(int from, const Message& message);
   /// Forgets the messages that have left, oldest first.
   void release_sent();
@@ -69,6 +77,8 @@ class MpiWatch {
   MPI_Request receive_ = MPI_REQUEST_NULL;
   std::deque<Sent> sent_;  // a deque keeps messages in place while they are on their way
   std::vector<bool> answered_;
+  std::shared_ptr<Attendance> attendance_;
+  std::atomic<bool> has_heard_of_failure_ = false;
 };
 
 }  // namespace gossamer

@@ -24,7 +24,8 @@ constexpr double kLongestTurn = 0.5;
 ProgressWorker::ProgressWorker(Config config)
     : config_(std::move(config)),
       bell_(config_.bell ? config_.bell : std::make_shared<Doorbell>()),
-      pulse_(std::make_shared<WorkerPulse>(config_.rank, config_.timeout_s + config_.margin_s)),
+      pulse_(std::make_shared<WorkerPulse>(config_.rank, config_.timeout_s + config_.margin_s,
+                                           config_.while_waiting)),
       thread_(start_thread([this] { run(); })) {}
 
 ProgressWorker::~ProgressWorker() { stop(); }
@@ -239,6 +240,7 @@ void ProgressWorker::wait_for(Active& entry, Wait wait) {
   if (entry.wait == wait) return;
   entry.wait = wait;
   entry.waited_s = 0.0;
+  entry.left_s = 0.0;
 }
 
 bool ProgressWorker::is_awaited(const Active& entry) const {
@@ -252,9 +254,22 @@ void ProgressWorker::watch(double elapsed_s, bool progressed) {
     if (progressed && entry.wait == Wait::kDevice) entry.waited_s = 0.0;
     entry.waited_s += elapsed_s;
     if (entry.waited_s > config_.timeout_s) give_up(entry);
+    if (entry.wait == Wait::kPeers) check_attendance(entry, elapsed_s);
   };
   std::ranges::for_each(active_, count);
   std::ranges::for_each(starting_, count);
+}
+
+void ProgressWorker::check_attendance(Active& entry, double elapsed_s) const {
+  if (!config_.attendance || !config_.attendance->any_has_left()) return;
+  const std::vector<int> peers = entry.operation->waiting_for();
+  if (!config_.attendance->all_have_left(peers)) return;
+  entry.left_s += elapsed_s;
+  if (entry.left_s <= config_.grace_s) return;
+  throw CommError({.rank = config_.rank, .peers = peers, .label = entry.context.label},
+                  peers.size() == 1
+                      ? "that rank has left the run; all ranks make the same calls"
+                      : "these ranks have left the run; all ranks make the same calls");
 }
 
 void ProgressWorker::give_up(const Active& late) {

@@ -15,7 +15,8 @@
 // CommError names rank, peers, bucket and round of the operation that failed. From then on the
 // worker receives nothing more. The owners of operations that were in flight stay alive until the
 // worker is destroyed. Time in which the whole process was stopped does not count as waiting. For a
-// letter only the time counts in which somebody waits for its request, or drains the worker.
+// letter only the time counts in which somebody waits for its request, or drains the worker. An
+// operation that waits for ranks which have all left the world (Attendance) fails much sooner.
 //
 // The timeout holds for peers and for this rank's device: for the event `ready`, and for the work
 // that prepare() and finish() have given to a stream (DeviceError). That work may stand on the
@@ -40,6 +41,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/attendance.hpp"
 #include "comm/communicator.hpp"
 #include "comm/doorbell.hpp"
 #include "comm/worker_pulse.hpp"
@@ -86,6 +88,12 @@ class ProgressWorker {
     std::chrono::microseconds short_pause{50};
     /// The same while the worker holds no operation, or only those that wake it.
     std::chrono::microseconds long_pause{20'000};
+    /// Who has left; null: nobody leaves before the others.
+    std::shared_ptr<const Attendance> attendance = {};
+    /// Seconds in which what a rank has sent before it left may still arrive.
+    double grace_s = 0.1;
+    /// LaunchOptions::while_waiting.
+    std::function<void()> while_waiting = {};
     /// What wakes the worker; null: a bell that nobody else knows.
     std::shared_ptr<Doorbell> bell = {};
     /// Called once per turn, and every few milliseconds when idle; may throw CommError.
@@ -122,6 +130,8 @@ class ProgressWorker {
     /// Whom it waits for, and for how long; set by wait_for().
     Wait wait = Wait::kNone;
     double waited_s = 0.0;
+    /// For how long all those have left.
+    double left_s = 0.0;
     /// The end of the work that prepare() or finish() has given to a stream.
     EventPtr under_way = {};
     /// Last, so that it goes first: while it ends it may still touch what the context owns.
@@ -153,6 +163,8 @@ class ProgressWorker {
   /// Whether the time that passes now counts as waiting.
   [[nodiscard]] bool is_awaited(const Active& entry) const;
   [[noreturn]] void give_up(const Active& late);
+  /// Throws CommError if an operation has waited long enough for ranks that have left.
+  void check_attendance(Active& entry, double elapsed_s) const;
   void fail_everything(const std::exception_ptr& error);
   /// Whether something of which no bell tells may move an operation on.
   [[nodiscard]] bool must_ask() const;

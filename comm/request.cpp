@@ -120,6 +120,17 @@ void RequestState::wait_for_any(const Operations& awaited, const Operations& oth
   first.pulse_->wait(lock, bell->rings, first.label_, [&bell] { return bell->has_rung; });
 }
 
+void Request::wait() {
+  if (!state_) return;
+  try {
+    state_->wait();
+  } catch (...) {
+    if (state_->done()) state_.reset();
+    throw;
+  }
+  state_.reset();
+}
+
 void Request::wait_on(Stream& stream) {
   if (!stream.may_hold()) return wait();
   const auto state = std::exchange(state_, nullptr);

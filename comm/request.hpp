@@ -132,10 +132,9 @@ class Request {
 
   /// Never blocks. True also when the operation failed; wait() then throws.
   [[nodiscard]] bool done() const { return !state_ || state_->done(); }
-  /// Blocks until the operation is over, then empties the request. Throws CommError.
-  void wait() {
-    if (const auto state = std::exchange(state_, nullptr)) state->wait();
-  }
+  /// Blocks until the operation is over, then empties the request. Throws CommError, and what
+  /// LaunchOptions::while_waiting throws; the request then keeps its operation.
+  void wait();
   /// Makes later work of `stream` wait for the operation, and empties the request. The calling
   /// thread itself waits only for a stream that does its work at once. An error of the operation
   /// ends the stream.

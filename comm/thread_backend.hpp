@@ -2,10 +2,10 @@
 // Backend `threads`: the ranks are threads of this process. For one machine without MPI, and for
 // tests. See launch.hpp.
 
-#include "comm/launch.hpp"
+#include "comm/session.hpp"
 
 namespace gossamer {
 
-int launch_threads(const LaunchOptions& options, const RankBody& body);
+Sessions open_threads(const LaunchOptions& options);
 
 }  // namespace gossamer

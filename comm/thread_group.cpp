@@ -34,21 +34,28 @@ std::string describe(MeetingKind kind, const ConstBlock& block) {
 
 }  // namespace
 
-ThreadHub::ThreadHub(std::size_t num_ranks) {
+ThreadHub::ThreadHub(std::size_t num_ranks) : attendance_(std::make_shared<Attendance>(num_ranks)) {
   for (std::size_t r = 0; r < num_ranks; ++r) bells_.push_back(std::make_shared<Doorbell>());
 }
 
-void ThreadHub::fail(int rank, ExitCode code, std::string_view reason) {
+bool ThreadHub::fail(int rank, ExitCode code, std::string_view reason) {
+  bool is_first = false;
   {
     const std::lock_guard lock(mutex_);
-    const bool is_first = !failed();
     // A rank may drop its operations before it says why.
-    if (is_first || (failed_rank() == rank && reason_.empty())) {
+    is_first = !failed() || (failed_rank() == rank && reason_.empty());
+    if (is_first) {
       code_ = code;
       reason_ = reason;
+      failed_rank_.store(rank);
     }
-    if (is_first) failed_rank_.store(rank);
   }
+  tell_all();
+  return is_first;
+}
+
+void ThreadHub::leave(int rank) {
+  attendance_->leave(rank);
   tell_all();
 }
 

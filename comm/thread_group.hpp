@@ -22,6 +22,7 @@
 #include "base/buffer.hpp"
 #include "base/error.hpp"
 #include "base/types.hpp"
+#include "comm/attendance.hpp"
 #include "comm/doorbell.hpp"
 
 namespace gossamer {
@@ -32,13 +33,16 @@ class ThreadHub {
  public:
   explicit ThreadHub(std::size_t num_ranks);
 
-  /// `rank` has failed; the first rank counts. A program that this failure ends has the exit code
-  /// `code`.
-  void fail(int rank, ExitCode code = ExitCode::kPeerLost, std::string_view reason = "");
+  /// `rank` has failed; the first rank counts. Returns whether this is the first. A program that
+  /// this failure ends has the exit code `code`.
+  bool fail(int rank, ExitCode code = ExitCode::kPeerLost, std::string_view reason = "");
   [[nodiscard]] bool failed() const { return failed_rank_.load() >= 0; }
   [[nodiscard]] int failed_rank() const { return failed_rank_.load(); }
   /// Throws CommError if a rank has failed. `rank` asks; -1: unknown.
   void check(int rank = -1) const;
+  /// `rank` has left in the ordinary way.
+  void leave(int rank);
+  [[nodiscard]] const std::shared_ptr<Attendance>& attendance() const { return attendance_; }
   /// The bell of a rank's worker.
   [[nodiscard]] const std::shared_ptr<Doorbell>& bell(int rank) const {
     return bells_.at(static_cast<std::size_t>(rank));
@@ -51,6 +55,7 @@ class ThreadHub {
   mutable std::mutex mutex_;
   ExitCode code_ = ExitCode::kPeerLost;  // guarded by mutex_
   std::string reason_;                   // likewise
+  std::shared_ptr<Attendance> attendance_;
   std::vector<std::shared_ptr<Doorbell>> bells_;
 };
 

@@ -21,6 +21,12 @@ void WorkerPulse::wait(std::unique_lock<std::mutex>& lock, std::condition_variab
   auto last_look = Clock::now();
   double silent_s = 0.0;
   while (!changed.wait_for(lock, kLook, is_over)) {
+    if (while_waiting_) {
+      // It may take its time, and the worker needs the lock.
+      lock.unlock();
+      while_waiting_();
+      lock.lock();
+    }
     const auto now = Clock::now();
     const double gap_s = std::chrono::duration<double>(now - last_look).count();
     const std::uint64_t turns = turns_.load(std::memory_order_relaxed);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <new>
 #include <span>
 #include <string>
@@ -104,6 +105,23 @@ void last_rank_throws_in_flight(Communicator& ring) {
   ring.barrier();
 }
 
+/// Rank 2 has ended its work, and waits for the others where all leave.
+void last_rank_leaves(Communicator& ring) {
+  go_round(ring, 0, 5);
+  if (ring.rank() != 2) go_round(ring, 5, 10);
+}
+
+/// Rank 2 leaves, and the others go on without it for longer than it takes to miss somebody.
+void last_rank_leaves_first(Communicator& ring) {
+  const std::unique_ptr<Communicator> pair = ring.split(ring.rank() / 2);
+  if (ring.rank() == 2) return;
+  std::this_thread::sleep_for(std::chrono::seconds(6));
+  std::vector<float> mine(3, 1.0F);
+  std::vector<float> sum(3);
+  pair->all_reduce_sum(block_of(std::span(mine)), block_of(std::span(sum)), {}).wait();
+  if (sum.back() != 2.0F) throw std::logic_error("wrong data");
+}
+
 /// Rank 2 receives fewer elements than rank 0 sends.
 void last_rank_has_another_size(Communicator& ring) {
   std::vector<float> mine(ring.rank() == 2 ? 4U : 5U);
@@ -183,6 +201,8 @@ const std::array kModes = {
     Mode{"stops-before-its-counter", last_rank_stops_before_its_counter},
     Mode{"throws", last_rank_throws, {.timeout_s = 60.0}},
     Mode{"throws-in-flight", last_rank_throws_in_flight, {.timeout_s = 60.0}},
+    Mode{"leaves", last_rank_leaves, {.timeout_s = 60.0}},
+    Mode{"leaves-first", last_rank_leaves_first, {.timeout_s = 60.0}},
     Mode{"has-another-size", last_rank_has_another_size, {.timeout_s = 60.0}},
     Mode{"sums-another-size", last_rank_sums_another_size, kRing},
     Mode{"is-late-for-a-sum", last_rank_is_late_for_a_sum, kRing},

@@ -1,0 +1,54 @@
+#pragma once
+// A session is the stay of one rank in a world, from meeting the other ranks to leaving them.
+// launch() opens sessions and runs a function on each. A program that has threads of its own, such
+// as an interpreter of Python, opens sessions itself.
+//
+// Protocol: open_sessions() returns the sessions of this process: one for each rank that is a
+// thread, or one alone where ranks are processes. Use the communicator, then call either close() or
+// abort() once. All objects that use the communicator must be gone before close(). A session that
+// goes without either has failed for the other ranks.
+//
+// Nobody waits without end for a rank that has left. A rank that waits only for ranks that have
+// closed their sessions fails with a CommError soon, and so does every rank that uses a
+// communicator after another one's abort().
+//
+// Thread safety: one thread uses a session and its communicator. Destructors do not communicate.
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/error.hpp"
+#include "comm/communicator.hpp"
+#include "comm/launch.hpp"
+
+namespace gossamer {
+
+class Session {
+ public:
+  Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  virtual ~Session() = default;
+
+  /// Belongs to the session.
+  [[nodiscard]] virtual Communicator& communicator() = 0;
+  [[nodiscard]] virtual const World& world() const = 0;
+  /// Waits until no operation of this rank is under way, and leaves. Where ranks are processes,
+  /// waits for all ranks to leave as well. Throws CommError.
+  virtual void close() = 0;
+  /// Tells the other ranks that this one has failed, and why. Their operations then fail with a
+  /// CommError that has this exit code. Logs the reason and returns true, unless another rank has
+  /// failed before. Under MPI ends this process and the job, with the exit code.
+  virtual bool abort(ExitCode code, std::string_view reason) = 0;
+};
+
+using Sessions = std::vector<std::unique_ptr<Session>>;
+
+/// Enters a world. Where ranks are processes, all of them call it. Throws ConfigError for an
+/// unknown backend and for a world that is not as the options and the launcher say (why_not_whole()
+/// in launch.hpp), on all ranks; CommError if the ranks cannot meet; std::runtime_error when the
+/// system gives no thread.
+Sessions open_sessions(std::string_view backend, const LaunchOptions& options);
+
+}  // namespace gossamer

@@ -1,0 +1,166 @@
+#include "comm/thread_operations.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "base/sorted.hpp"
+#include "comm/add_block.hpp"
+
+namespace gossamer {
+namespace {
+
+void copy_block(const ConstBlock& from, const Block& to) {
+  if (from.bytes() > 0 && from.data != to.data) {
+    std::memcpy(to.data, from.data, static_cast<std::size_t>(from.bytes()));
+  }
+}
+
+void sum_in_rank_order(const std::vector<Contribution>& members, const Block& receive) {
+  copy_block(members.front().send, receive);
+  for (std::size_t m = 1; m < members.size(); ++m) add_block(receive, members[m].send);
+}
+
+/// The same for a sum that takes the place of one of its terms.
+void reduce_in_rank_order(const std::vector<Contribution>& members, const Block& sum) {
+  alignas(64) std::array<std::byte, 16 * 1024> memory;
+  const std::int64_t most = std::ssize(memory) / size_of(sum.dtype);
+  for (std::int64_t first = 0; first < sum.numel; first += most) {
+    const std::int64_t numel = std::min(most, sum.numel - first);
+    const Block part{memory.data(), numel, sum.dtype, {}};
+    copy_block(part_of(members.front().send, first, numel), part);
+    for (std::size_t m = 1; m < members.size(); ++m) {
+      add_block(part, part_of(members[m].send, first, numel));
+    }
+    copy_block(part, part_of(sum, first, numel));
+  }
+}
+
+/// One member's side of a meeting.
+class ThreadOperation : public Operation {
+ public:
+  explicit ThreadOperation(ThreadPart config)
+      : config_(std::move(config)), receive_(config_.contribution.receive) {}
+
+  ~ThreadOperation() override {
+    if (!meeting_ || meeting_->over()) return;
+    // Dropped before its end: the run has failed. A peer may be reading this rank's blocks at this
+    // moment; none can start to any more.
+    config_.group->hub().fail(config_.group->world_ranks()[config_.place_in_group]);
+    while (meeting_->num_readers.load() > 0) std::this_thread::yield();
+  }
+
+  void start() override {
+    meeting_ = config_.group->join(config_.key, config_.kind, config_.place, config_.members.size(),
+                                   std::move(config_.contribution));
+    if (meeting_->complete()) tell_members();
+  }
+
+  bool test() override {
+    if (!worked_ && meeting_->complete()) {
+      meeting_->num_readers.fetch_add(1);
+      const bool usable = !config_.group->hub().failed();
+      if (usable) work();
+      meeting_->num_readers.fetch_sub(1);
+      worked_ = usable;
+      if (usable && meeting_->num_done.fetch_add(1) + 1 == meeting_->members.size()) tell_members();
+    }
+    if (worked_ && meeting_->over()) return true;
+    config_.group->hub().check();
+    return false;
+  }
+
+  [[nodiscard]] bool is_woken() const override { return true; }
+  [[nodiscard]] bool is_letter() const override { return config_.kind == MeetingKind::kLetter; }
+
+  [[nodiscard]] std::vector<int> waiting_for() const override {
+    std::vector<int> late;
+    if (meeting_ && meeting_->complete()) return late;
+    std::vector<bool> here(config_.members.size(), false);
+    here[config_.place] = true;
+    // A member that comes while this is read is listed or not; both are true at some moment.
+    if (meeting_) here = config_.group->who_is_here(*meeting_);
+    for (std::size_t place = 0; place < here.size(); ++place) {
+      if (!here[place]) late.push_back(world_rank(config_.members[place]));
+    }
+    return late;
+  }
+
+ private:
+  /// All have come, or all have done their parts.
+  void tell_members() const {
+    for (const int member : config_.members) {
+      config_.group->hub().bell(world_rank(member))->tell();
+    }
+  }
+
+  [[nodiscard]] int world_rank(int member) const {
+    return config_.group->world_ranks()[static_cast<std::size_t>(member)];
+  }
+
+  void work() {
+    const std::vector<Contribution>& members = meeting_->members;
+    switch (config_.kind) {
+      case MeetingKind::kMessage:
+      case MeetingKind::kLetter:
+        if (config_.place == config_.source) return;
+        return copy_block(members[config_.source].send, receive_);
+      case MeetingKind::kExchange:
+      case MeetingKind::kBroadcast:
+        return copy_block(members[config_.source].send, receive_);
+      case MeetingKind::kAllReduce:
+        return sum_in_rank_order(members, receive_);
+      case MeetingKind::kReduce:
+        if (config_.place == config_.source) reduce_in_rank_order(members, receive_);
+        return;
+      case MeetingKind::kGather:
+        for (const Contribution& member : members) config_.texts->push_back(member.text);
+        return;
+    }
+  }
+
+  ThreadPart config_;
+  Block receive_;
+  std::shared_ptr<Meeting> meeting_;
+  bool worked_ = false;
+};
+
+/// Several messages as one operation, over when all are.
+class OperationSet : public Operation {
+ public:
+  explicit OperationSet(std::vector<std::unique_ptr<Operation>> parts) : parts_(std::move(parts)) {}
+
+  void start() override {
+    for (const auto& part : parts_) part->start();
+  }
+  bool test() override {
+    std::erase_if(parts_, [](const auto& part) { return part->test(); });
+    return parts_.empty();
+  }
+  [[nodiscard]] bool is_woken() const override { return true; }
+  [[nodiscard]] std::vector<int> waiting_for() const override {
+    std::vector<int> late;
+    for (const auto& part : parts_)
+      std::ranges::copy(part->waiting_for(), std::back_inserter(late));
+    sort_unique(late);
+    return late;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Operation>> parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> make_thread_operation(ThreadPart part) {
+  return std::make_unique<ThreadOperation>(std::move(part));
+}
+
+std::unique_ptr<Operation> make_operation_set(std::vector<std::unique_ptr<Operation>> parts) {
+  return std::make_unique<OperationSet>(std::move(parts));
+}
+
+}  // namespace gossamer

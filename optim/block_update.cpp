@@ -129,7 +129,7 @@ struct SegmentStep {
                          .keep = keep,
                          .inboxes = inboxes,
                          .step = segment.step,
-                         .lr = update.lr,
+                         .lr = segment.lr.value_or(update.lr),
                          .weight_decay = segment.weight_decay,
                          .gradient_scale = decision.factor,
                          .simd = update.simd};
@@ -204,7 +204,8 @@ void update_range(const Optimizer& optimizer, const BlockUpdate& update,
     const PartRange part{std::max(range.first, segment.offset),
                          std::min(range.last, segment.offset + segment.numel)};
     if (part.first >= part.last) continue;
-    const SegmentStep step{optimizer, update, decision, segment, inboxes};
+    const Optimizer& own = segment.optimizer != nullptr ? *segment.optimizer : optimizer;
+    const SegmentStep step{own, update, decision, segment, inboxes};
     if (update.exchange.is_empty()) {
       step.run(part, update.keep, step.plain_inboxes(part));
     } else {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,11 @@ struct Segment {
   /// 1 for the parameter's first update.
   std::int64_t step = 1;
   double weight_decay = 0.0;
+  /// The parameter's own learning rate. Empty: that of the block.
+  std::optional<double> lr = {};
+  /// An optimizer of the block's kind (same_kind()) with numbers of the parameter's own; must
+  /// outlive the work. Null: the block's optimizer.
+  const Optimizer* optimizer = nullptr;
 };
 
 /// One step of a block. All memory lies on the stream's device and must stay until the work is

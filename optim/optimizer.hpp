@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <typeinfo>
 
 #include "base/types.hpp"
 #include "optim/simd.hpp"
@@ -109,11 +110,16 @@ class Optimizer {
   [[nodiscard]] virtual PassTraffic least_traffic(std::int64_t step, DType model) const = 0;
   /// Null if the second moment goes on moving, or if there is none.
   [[nodiscard]] virtual std::optional<FrozenMoments> frozen_moments() const { return {}; }
+  /// The rule, for kernels of the rule's type.
+  [[nodiscard]] virtual const void* rule() const { return nullptr; }
   /// Mixes and updates one parameter, at once. Thread safe for distinct parameters.
   virtual void update(const ParameterUpdate& update) const = 0;
   /// Enqueues the step of a whole block on a stream that does not run on processors;
   /// block_update.hpp.
   virtual void update_on_device(Stream& stream, const BlockUpdate& update) const = 0;
 };
+
+/// Whether two optimizers have the same rule, with other numbers perhaps.
+inline bool same_kind(const Optimizer& a, const Optimizer& b) { return typeid(a) == typeid(b); }
 
 }  // namespace gossamer

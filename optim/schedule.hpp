@@ -1,7 +1,8 @@
 #pragma once
 // A schedule gives the learning rate as a function of the number of completed steps. Schedules are
-// immutable and thread safe.
+// thread safe, and all but ToldSchedule are immutable.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -12,6 +13,18 @@ class Schedule {
   virtual ~Schedule() = default;
   /// The learning rate of the step that follows `completed_steps` completed ones.
   [[nodiscard]] virtual double lr(std::int64_t completed_steps) const = 0;
+};
+
+/// The rate that somebody else tells before every step, such as a schedule of a Python program.
+/// Knows nothing of other steps. Thread safe.
+class ToldSchedule : public Schedule {
+ public:
+  explicit ToldSchedule(double lr = 0.0) : lr_(lr) {}
+  void tell(double lr) { lr_.store(lr); }
+  [[nodiscard]] double lr(std::int64_t /*completed_steps*/) const override { return lr_.load(); }
+
+ private:
+  std::atomic<double> lr_;
 };
 
 /// What every schedule gets in addition to its own options.

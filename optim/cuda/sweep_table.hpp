@@ -224,7 +224,10 @@ void in_portions(const Rule& rule, BlockUpdate update, const Block& mixed, const
   if (update.inboxes.size() > kMaxInboxes) {
     part.parameters = mixed;
     part.segments = update.segments;
-    for (Segment& segment : part.segments) segment.gradient = {};
+    for (Segment& segment : part.segments) {
+      segment.gradient = {};
+      segment.optimizer = nullptr;
+    }
   }
   while (update.inboxes.size() > kMaxInboxes) {
     const auto end = update.inboxes.begin() + kMaxInboxes;
@@ -271,7 +274,7 @@ class SweepLaunches {
     for (const Phase phase : Rule::kPhases) {
       begin_table();
       for (const Segment& segment : update_.segments) {
-        if (segment.numel == 0 || rule_.phase(segment.step) != phase) continue;
+        if (segment.numel == 0 || rule_of(segment).phase(segment.step) != phase) continue;
         if (!fits(segment)) {
           launch(phase, table_);
           begin_table();
@@ -285,7 +288,9 @@ class SweepLaunches {
  private:
   struct Kind {
     double weight_decay = 0.0;
+    double lr = 0.0;
     std::int64_t step = 0;
+    const Optimizer* optimizer = nullptr;
     friend bool operator==(const Kind&, const Kind&) = default;
   };
 
@@ -303,16 +308,23 @@ class SweepLaunches {
            table_.num_chunks + chunks <= std::int64_t{1} << 30;
   }
 
-  static Kind kind_of(const Segment& segment) { return {segment.weight_decay, segment.step}; }
+  [[nodiscard]] Kind kind_of(const Segment& segment) const {
+    return {segment.weight_decay, segment.lr.value_or(update_.lr), segment.step, segment.optimizer};
+  }
+
+  [[nodiscard]] const Rule& rule_of(const Segment& segment) const {
+    return segment.optimizer == nullptr ? rule_
+                                        : *static_cast<const Rule*>(segment.optimizer->rule());
+  }
 
   void add(const Segment& segment) {
     auto kind = std::ranges::find(kinds_, kind_of(segment));
     if (kind == kinds_.end()) {
       table_.coefficients[kinds_.size()] =
-          rule_.template coefficients<T>({.parameter = update_.parameters,
-                                          .step = segment.step,
-                                          .lr = update_.lr,
-                                          .weight_decay = segment.weight_decay});
+          rule_of(segment).template coefficients<T>({.parameter = update_.parameters,
+                                                     .step = segment.step,
+                                                     .lr = segment.lr.value_or(update_.lr),
+                                                     .weight_decay = segment.weight_decay});
       kind = kinds_.insert(kinds_.end(), kind_of(segment));
     }
     const auto fits = [](const auto* address) { return is_aligned<kLanes<T>>(address); };

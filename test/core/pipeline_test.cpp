@@ -2,12 +2,18 @@
 
 #include "core/pipeline.hpp"
 
+#include "test/base/thrown.hpp"
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/test_topologies.hpp"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
+#include <functional>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -275,6 +281,120 @@ TEST(MakeAlgorithm, RefusesWhatCannotBe) {
     config = config_of(problem);
     config.schedule = nullptr;
     EXPECT_THROW((void)model_of(problem, communicator, config), ConfigError);
+  });
+}
+
+/// Two parameters that train for nine steps, and what they are then. `tell` runs before every step.
+std::vector<double> train_two(const Problem& problem,
+                              const std::function<void(Pipeline& pipeline, int step)>& tell) {
+  std::vector<double> end;
+  run_ranks(problem.num_ranks, [&](Communicator& communicator, const World& world) {
+    ToyModel model = model_of(problem, communicator);
+    for (int step = 0; step < 9; ++step) {
+      tell(model.pipeline(), step);
+      train_step(problem, model, world.rank, step);
+      if (step == 4) model.replan(problem.bucket_bytes == 1 ? 1 << 20 : 1);
+    }
+    model.pipeline().drain();
+    if (world.rank == 1) end = model.values();
+  });
+  return end;
+}
+
+class EverySettings : public testing::TestWithParam<reference::Rule> {};
+INSTANTIATE_TEST_SUITE_P(Optimizers, EverySettings,
+                         testing::Values(reference::Rule{.type = "sgd", .momentum = 0.9},
+                                         reference::Rule{.type = "adam"},
+                                         reference::Rule{.type = "adamw"},
+                                         reference::Rule{.type = "accum_adam", .accum_iter = 3},
+                                         reference::Rule{.type = "accum_adamw", .accum_iter = 3}),
+                         [](const auto& test) { return test.param.type; });
+
+TEST_P(EverySettings, OfAParameterAreThoseOfAPipelineOfItsOwn) {
+  // Rates change at every step, as a schedule changes them, and stay when buckets change.
+  const auto rate = [](std::size_t group, int step) {
+    return group == 0 ? 0.1 / (1 + step) : 0.02;
+  };
+  for (const DType dtype : {DType::kFloat64, DType::kBFloat16}) {
+    for (const std::int64_t bucket_bytes : {1, 1 << 20}) {
+      Problem problem = problem_of("ring", 3);
+      problem.rule = GetParam();
+      problem.dtype = dtype;
+      problem.sizes = {7, 5};
+      problem.bucket_bytes = bucket_bytes;
+      const std::array<double, 2> decays = {0.3, 0.0};
+      const std::vector<double> both = train_two(problem, [&](Pipeline& pipeline, int step) {
+        for (std::size_t group : {0, 1}) {
+          pipeline.set_settings(static_cast<std::int64_t>(group),
+                                {.lr = rate(group, step), .weight_decay = decays[group]});
+        }
+      });
+      for (const std::size_t group : {0, 1}) {
+        const std::vector<double> alone = train_two(problem, [&](Pipeline& pipeline, int step) {
+          for (const std::int64_t parameter : {0, 1}) {
+            pipeline.set_settings(parameter,
+                                  {.lr = rate(group, step), .weight_decay = decays[group]});
+          }
+        });
+        const auto first = static_cast<std::ptrdiff_t>(group == 0 ? 0 : 7);
+        const auto last = static_cast<std::ptrdiff_t>(group == 0 ? 7 : 12);
+        EXPECT_TRUE(std::equal(both.begin() + first, both.begin() + last, alone.begin() + first));
+        EXPECT_NE(both, alone);
+      }
+    }
+  }
+}
+
+TEST(Settings, ThatAreThoseOfTheConfigurationChangeNothing) {
+  Problem problem = problem_of("ring", 3);
+  problem.rule = {.type = "adamw"};
+  problem.sizes = {7, 5};
+  const std::shared_ptr<const Optimizer> same = make_optimizer("adamw");
+  const FixedSchedule schedule(problem.lr);
+  const std::vector<double> told = train_two(problem, [&](Pipeline& pipeline, int step) {
+    for (const std::int64_t parameter : {0, 1}) {
+      pipeline.set_settings(
+          parameter,
+          {.lr = schedule.lr(step), .weight_decay = problem.weight_decay, .optimizer = same});
+    }
+  });
+  EXPECT_EQ(told, train_two(problem, [](Pipeline&, int) {}));
+}
+
+TEST(Settings, TakeOtherNumbersOfTheSameRule) {
+  // Betas that change from step to step, as OneCycleLR changes them.
+  Problem problem = problem_of("ring", 2);
+  problem.rule = {.type = "adamw"};
+  problem.sizes = {7, 5};
+  const auto with_betas = [](double beta1) {
+    return std::shared_ptr<const Optimizer>(
+        make_optimizer("adamw", Options::parse(concat("betas: [", beta1, ", 0.9]"))));
+  };
+  const auto own = [&](Pipeline& pipeline, int step) {
+    pipeline.set_settings(1, {.lr = 0.1, .optimizer = with_betas(step < 3 ? 0.8 : 0.3)});
+  };
+  problem.num_ranks = 2;
+  const std::vector<double> actual = train_two(problem, own);
+  const std::vector<double> others = train_two(problem, [](Pipeline&, int) {});
+  EXPECT_TRUE(std::equal(actual.begin(), actual.begin() + 7, others.begin()));
+  EXPECT_NE(actual, others);
+  // A constant beta gives the same as a pipeline with it.
+  const std::vector<double> constant = train_two(problem, [&](Pipeline& pipeline, int) {
+    pipeline.set_settings(1, {.lr = 0.1, .optimizer = with_betas(0.8)});
+  });
+  EXPECT_NE(actual, constant);
+}
+
+TEST(Settings, RefuseAnotherRule) {
+  run_ranks(2, [](Communicator& communicator, const World&) {
+    Problem problem = plain_problem("complete", 2);
+    ToyModel model = model_of(problem, communicator);
+    EXPECT_TRUE(contains(what_of<std::logic_error>([&] {
+                           model.pipeline().set_settings(1, {.optimizer = make_optimizer("adamw")});
+                         }),
+                         "the optimizer for p1 has another rule"));
+    EXPECT_THROW(model.pipeline().set_settings(2, {}), std::out_of_range);
+    model.pipeline().drain();
   });
 }
 

@@ -70,6 +70,9 @@ struct Layout {
   std::int64_t num_decays = 1;
   /// Every n-th segment has no gradient; 0: all have one.
   int missing = 0;
+  /// Every second segment has a rate of its own, and this optimizer, if there is one.
+  bool has_own_rates = false;
+  const Optimizer* own = nullptr;
   GradientDecision decision = {.factor = 0.75, .apply = 1};
 };
 
@@ -113,6 +116,10 @@ class Side {
           .step = step + place % layout_.num_step_counts,
           .weight_decay = 0.01 * static_cast<double>(place % layout_.num_decays)};
       if (layout_.missing != 0 && static_cast<int>(i) % layout_.missing == 0) segment.gradient = {};
+      if ((layout_.has_own_rates || layout_.own != nullptr) && i % 2 == 1) {
+        segment.lr = 0.01 * static_cast<double>(i);
+        segment.optimizer = layout_.own;
+      }
       update.segments.push_back(segment);
     }
     return update;
@@ -266,6 +273,25 @@ TEST_P(SweepTable, GivesTheSameBitsWhereSegmentsDifferInStepAndDecay) {
 
 TEST_P(SweepTable, MixesAloneWhereAStepIsLeftOut) {
   GetParam().check({.sizes = {5, 4500}, .decision = {.factor = 0.0, .apply = 0}});
+}
+
+TEST_P(SweepTable, GivesTheSameBitsWhereSegmentsHaveRatesOfTheirOwn) {
+  GetParam().check({.sizes = {5, 6, 7, 8, 5000}, .has_own_rates = true});
+}
+
+TEST(SweepTable, GivesTheSameBitsWhereSegmentsHaveNumbersOfTheirOwn) {
+  using AdamW = AdamRule<Decay::kDecoupled>;
+  using AccumAdamW = AccumAdamRule<Decay::kDecoupled>;
+  const auto own_adamw = make_optimizer("adamw", Options::parse("betas: [0.5, 0.6]"));
+  const auto own_accum =
+      make_optimizer("accum_adamw", Options::parse("betas: [0.5, 0.6], accum_iter: 2"));
+  Layout layout{
+      .sizes = {5, 6, 7, 8, 5000}, .num_inboxes = kMaxInboxes + 3, .own = own_adamw.get()};
+  expect_the_same<AdamW, float>({kMoments}, *make_optimizer("adamw"), layout);
+  layout.own = own_accum.get();
+  // Segments are in different phases of their cycles.
+  const auto accum = make_optimizer("accum_adamw", Options::parse("accum_iter: 3"));
+  expect_the_same<AccumAdamW, float, BFloat16>({kMoments, 3}, *accum, layout);
 }
 
 TEST(SweepTable, CutsWhatDoesNotFitIntoSeveralLaunches) {

@@ -1,0 +1,19 @@
+#pragma once
+// What one parameter's updates use, where parameters differ or somebody else decides: groups of
+// parameters with rates of their own, schedules of a Python program.
+
+#include <memory>
+
+#include "optim/optimizer.hpp"
+
+namespace gossamer {
+
+struct ParameterSettings {
+  double lr = 0.0;
+  double weight_decay = 0.0;
+  /// An optimizer of the pipeline's kind with numbers of its own, such as other betas. Null: the
+  /// pipeline's optimizer.
+  std::shared_ptr<const Optimizer> optimizer = {};
+};
+
+}  // namespace gossamer

@@ -1,5 +1,6 @@
 #include "core/bucket.hpp"
 
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -7,6 +8,34 @@
 #include "optim/convert.hpp"
 
 namespace gossamer {
+namespace {
+
+/// Takes what comes after the rule out of the work of a pass.
+ExchangeWork split_off_sending(ExchangeWork& work) {
+  ExchangeWork sending{.coding = work.coding, .copy = std::exchange(work.copy, {})};
+  sending.coding.decodes = false;
+  work.coding.encodes = false;
+  if (!sending.coding.encodes) sending.coding = {};
+  if (!work.coding.decodes) work.coding = {};
+  return sending;
+}
+
+/// Waits for the stream.
+GradientDecision read_decision(Stream& stream, const GradientDecision* decision) {
+  GradientDecision found;
+  if (stream.on_host()) {
+    stream.synchronize();
+    return *decision;
+  }
+  constexpr std::int64_t kBytes = sizeof(GradientDecision);
+  const Buffer host = stream.allocate_host(kBytes, DType::kUInt8);
+  stream.copy(host.block(), ConstBlock(decision, kBytes, DType::kUInt8, stream.device()));
+  stream.synchronize();
+  std::memcpy(&found, host.block().data, sizeof(found));
+  return found;
+}
+
+}  // namespace
 
 Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInfo> parameters,
                Memory memory, const Optimizer& optimizer, Stream& stream)
@@ -98,6 +127,15 @@ void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
   ++num_arrived_;
 }
 
+void Bucket::set_settings(std::int64_t entry, ParameterSettings settings) {
+  Slot& slot = slots_.at(static_cast<std::size_t>(entry));
+  if (settings.optimizer && !same_kind(*settings.optimizer, optimizer_)) {
+    throw std::logic_error(
+        concat("the optimizer for ", slot.name, " has another rule than the pipeline's"));
+  }
+  slot.settings = std::move(settings);
+}
+
 void Bucket::replace_gradient(std::int64_t entry, ConstBlock gradient) {
   slots_.at(static_cast<std::size_t>(entry)).gradient = gradient;
   has_replaced_ = true;
@@ -133,6 +171,16 @@ void Bucket::update(const Update& update) {
                    .decision = update.decision,
                    .simd = update.simd,
                    .pool = update.pool};
+  for (std::size_t entry = 0; entry < slots_.size(); ++entry) {
+    const std::optional<ParameterSettings>& own = slots_[entry].settings;
+    if (!own) continue;
+    Segment& segment = work.segments[entry];
+    segment.weight_decay = own->weight_decay;
+    segment.lr = own->lr * update.intake.update_scale;
+    if (!own->optimizer) continue;
+    segment.optimizer = own->optimizer.get();
+    stream_.keep(std::const_pointer_cast<Optimizer>(own->optimizer));
+  }
   if (spec_.has_master()) work.rounded = part_of(memory_.model.rounded.block(), shard_);
   for (std::size_t k = 0; k < optimizer_.state_names().size(); ++k) {
     work.states[k] = states_[k].buffer.block().data;
@@ -142,8 +190,30 @@ void Bucket::update(const Update& update) {
     if (slot.counted) ++slot.num_updates;
     slot.gradient = {};
   }
-  enqueue_update(stream_, optimizer_, std::move(work));
+  if (update.own_rule == nullptr) {
+    enqueue_update(stream_, optimizer_, std::move(work));
+  } else {
+    OwnRuleStep step{
+        .bucket = index_, .parameters = work.parameters, .segments = work.segments, .lr = work.lr};
+    BlockUpdate sending{.parameters = work.parameters,
+                        .exchange = split_off_sending(work.exchange),
+                        .simd = work.simd,
+                        .pool = work.pool};
+    for (const Segment& segment : work.segments) {
+      sending.segments.push_back({.offset = segment.offset, .numel = segment.numel});
+    }
+    enqueue_update(stream_, optimizer_, std::move(work));
+    apply(*update.own_rule, std::move(step), update.decision);
+    if (!sending.exchange.is_empty()) enqueue_update(stream_, optimizer_, std::move(sending));
+  }
   is_updated_ = true;
+}
+
+void Bucket::apply(const OwnRule& rule, OwnRuleStep step, const GradientDecision* decision) {
+  if (decision != nullptr) step.decision = read_decision(stream_, decision);
+  stream_.synchronize();
+  rule(step);
+  write_rounded();
 }
 
 void Bucket::write_rounded() {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,8 +28,10 @@
 #include "core/lanes/intake.hpp"
 #include "core/lanes/shard.hpp"
 #include "core/parameter_memory.hpp"
+#include "core/parameter_settings.hpp"
 #include "optim/block_update.hpp"
 #include "optim/optimizer.hpp"
+#include "optim/own_rule.hpp"
 
 namespace gossamer {
 
@@ -88,6 +91,10 @@ class Bucket {
   /// Drops all blocks of add_state(). The algorithm must be gone, and the stream's work done.
   void drop_added_states();
 
+  /// What the updates of an entry use from the next one on, in place of Update::lr and of
+  /// ParameterInfo::weight_decay. Throws std::logic_error for an optimizer of another kind.
+  void set_settings(std::int64_t entry, ParameterSettings settings);
+
   /// Tells that the gradient of an entry has arrived. Its memory must stay until the work of
   /// update() is done. Throws std::logic_error for another size or type, and for a second gradient
   /// of the same entry in one step.
@@ -131,6 +138,9 @@ class Bucket {
     SimdPath simd = best_simd_path();
     /// Threads that share the work; null: one thread does it.
     WorkerPool* pool = nullptr;
+    /// Called after mixing, and before the parameters are copied or encoded for the next exchange.
+    /// The stream's work is done then. Null: the optimizer has the rule.
+    const OwnRule* own_rule = nullptr;
   };
   /// Mixes the parameters of the shard, and updates those that have a gradient. Inboxes have the
   /// elements of the shard.
@@ -154,12 +164,16 @@ class Bucket {
     Block parameter;
     std::int64_t offset = 0;
     double weight_decay = 0.0;
+    std::optional<ParameterSettings> settings = {};
     /// Updates of this parameter so far.
     std::int64_t num_updates = 0;
     /// True if the last update() counted as an update of this parameter.
     bool counted = false;
     ConstBlock gradient = {};
   };
+  /// Waits for the stream, and calls the rule.
+  void apply(const OwnRule& rule, OwnRuleStep step, const GradientDecision* decision);
+
   struct NamedState {
     std::string name;
     Buffer buffer;

@@ -27,6 +27,10 @@ void check_exchange(const ExchangeOptions& exchange, const Pipeline::Config& con
 }
 
 Pipeline::Config checked(Pipeline::Config config, int num_ranks) {
+  if (config.own_rule) {
+    if (config.optimizer) throw ConfigError("training has two rules: an optimizer, and its own");
+    config.optimizer = make_mixing_optimizer();
+  }
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
   check_exchange(config.exchange, config, num_ranks);
@@ -50,6 +54,7 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
       pool_(config_.num_threads),
       policy_(config_.gradients, stream_, num_entries(plan), std::ssize(plan.buckets)),
       places_(parameters_.size()),
+      settings_(parameters_.size()),
       scope_(stream_) {
   prepare_device(stream_);
   // For the sum of flags of GradientPolicy::settle().
@@ -79,7 +84,10 @@ void Pipeline::make_buckets(const BucketPlan& plan, std::vector<ParameterMemory>
                           Bucket::Memory{std::move(memory[b]), squares}, *config_.optimizer,
                           stream_);
     for (std::size_t e = 0; e < entries.size(); ++e) {
-      places_[static_cast<std::size_t>(entries[e].parameter)] = {b, static_cast<std::int64_t>(e)};
+      const auto parameter = static_cast<std::size_t>(entries[e].parameter);
+      const auto entry = static_cast<std::int64_t>(e);
+      places_[parameter] = {b, entry};
+      if (settings_[parameter]) buckets_.back().set_settings(entry, *settings_[parameter]);
     }
     first_entry += std::ssize(entries);
   }
@@ -94,6 +102,11 @@ void Pipeline::make_algorithm() {
                                                 .stream = stream_,
                                                 .simd = config_.simd,
                                                 .pool = &pool_});
+  if (config_.own_rule && algorithm_->shared_states() != nullptr) {
+    throw ConfigError(
+        "the ranks of a node share the optimizer's states, and a rule of one's own has states that "
+        "nobody else knows; take node_gossip without shard: optimizer");
+  }
   lanes_->share_memory();
   // Ranks may share a GPU, where allocating can wait for the work of all of them. So nobody begins
   // to wait for messages before all have their memory.
@@ -115,6 +128,13 @@ void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
     refuse(bucket, place.entry, progress_.num_steps + 1, true);
   }
   advance();
+}
+
+void Pipeline::set_settings(std::int64_t parameter, ParameterSettings settings) {
+  const auto index = static_cast<std::size_t>(parameter);
+  const Place place = places_.at(index);
+  buckets_[place.bucket].set_settings(place.entry, settings);
+  settings_[index] = std::move(settings);
 }
 
 void Pipeline::advance() {
@@ -162,7 +182,8 @@ void Pipeline::update(Bucket& bucket) {
         {.lr = config_.schedule->lr(progress_.num_updates()),
          .decision = policy_.decide(bucket.index(), bucket.squares(), algorithm_->mean_factor()),
          .simd = config_.simd,
-         .pool = &pool_},
+         .pool = &pool_,
+         .own_rule = config_.own_rule ? &config_.own_rule : nullptr},
         [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); },
         config_.timeline.get());
   }

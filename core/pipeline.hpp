@@ -31,6 +31,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,7 +54,10 @@ class Pipeline {
  public:
   struct Config {
     ExchangeOptions exchange = {};
+    /// Null where `own_rule` is given.
     std::shared_ptr<const Optimizer> optimizer = {};
+    /// Somebody else's rule in place of an optimizer. The pipeline then knows no states of it.
+    OwnRule own_rule = {};
     std::shared_ptr<const Schedule> schedule = {};
     GradientOptions gradients = {};
     /// Must outlive the pipeline. Null: the pipeline has a stream of its own, whose work is done at
@@ -109,6 +113,12 @@ class Pipeline {
   /// algorithm cannot run so; training may then go on as before. Throws std::logic_error inside a
   /// step, and what drain() throws. After a CommError the pipeline is unusable.
   void switch_to(const AlgorithmSwitch& to);
+
+  /// Tells what the updates of a parameter use from the next one on, in place of the schedule and
+  /// of ParameterInfo::weight_decay, and keeps it when buckets change. `parameter` is its declared
+  /// index. Where ranks share the optimizer's states (node_gossip with `shard: optimizer`), all
+  /// tell the same. Throws std::logic_error for an optimizer of another kind than the pipeline's.
+  void set_settings(std::int64_t parameter, ParameterSettings settings);
 
   /// Sets the factor that gradients are multiplied by before clipping and update; see
   /// GradientPolicy.
@@ -184,6 +194,8 @@ class Pipeline {
   GradientPolicy policy_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
+  /// What set_settings() has told.
+  std::vector<std::optional<ParameterSettings>> settings_;
   std::unique_ptr<PeerLanes> lanes_;
   std::unique_ptr<Algorithm> algorithm_;
   /// Number of buckets of this step for which gradients_ready() was called.

@@ -214,8 +214,9 @@ TEST(Launch, DealsRanksToNodes) {
 TEST(Launch, RefusesImpossibleOptions) {
   const RankBody nothing = [](Communicator&, const World&) { return 0; };
   testing::internal::CaptureStderr();
-  EXPECT_EQ(launch("threads", {.num_ranks = 4, .node_size = 3, .log_level = LogLevel::kOff}, nothing),
-            static_cast<int>(ExitCode::kConfig));
+  EXPECT_EQ(
+      launch("threads", {.num_ranks = 4, .node_size = 3, .log_level = LogLevel::kOff}, nothing),
+      static_cast<int>(ExitCode::kConfig));
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(contains(said, "3 does not divide the 4 ranks")) << said;
   try {

@@ -6,6 +6,7 @@
 #include "test/core/toy_model.hpp"
 #include "test/optim/reference.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -34,6 +35,9 @@ struct Problem {
   /// As in ExchangeOptions.
   bool shares_memory = true;
   reference::Rule rule = {.type = "sgd", .momentum = 0.9};
+  /// The test applies the rule, which is gradient descent without momentum, in place of the
+  /// optimizer.
+  bool has_own_rule = false;
   double lr = 0.05;
   double weight_decay = 0.02;
   DType dtype = DType::kFloat64;
@@ -103,7 +107,42 @@ class FixedSchedule : public Schedule {
   double lr_;
 };
 
+/// x <- x - lr * (factor * g + weight_decay * x), with the arithmetic of the optimizer `sgd`.
+template <class T, class G>
+void descend(const OwnRuleStep& step, double weight_decay) {
+  for (const Segment& segment : step.segments) {
+    if (segment.gradient.data == nullptr) continue;
+    const Block part = part_of(step.parameters, segment.offset, segment.numel);
+    const auto x = part.as<T>();
+    const auto g = segment.gradient.as<G>();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const T gradient = static_cast<T>(step.decision.factor) * static_cast<T>(widened(g[i]));
+      x[i] -= static_cast<T>(step.lr) * (gradient + static_cast<T>(weight_decay) * x[i]);
+    }
+  }
+}
+
+inline void descend_any(const OwnRuleStep& step, double weight_decay) {
+  if (step.decision.apply == 0) return;
+  if (step.parameters.dtype == DType::kFloat64) return descend<double, double>(step, weight_decay);
+  const bool narrow = std::ranges::any_of(step.segments, [](const Segment& segment) {
+    return segment.gradient.data != nullptr && segment.gradient.dtype == DType::kBFloat16;
+  });
+  if (narrow) return descend<float, BFloat16>(step, weight_decay);
+  descend<float, float>(step, weight_decay);
+}
+
 inline Pipeline::Config config_of(const Problem& problem) {
+  if (problem.has_own_rule) {
+    Problem other = problem;
+    other.has_own_rule = false;
+    Pipeline::Config config = config_of(other);
+    config.optimizer = nullptr;
+    config.own_rule = [decay = problem.weight_decay](const OwnRuleStep& step) {
+      descend_any(step, decay);
+    };
+    return config;
+  }
   return {.exchange = {.algorithm = {problem.algorithm, Options::parse(problem.algorithm_options)},
                        .topology = problem.topology,
                        .codec = find_codec(problem.codec),

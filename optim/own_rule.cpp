@@ -1,0 +1,29 @@
+#include "optim/own_rule.hpp"
+
+#include "optim/cuda_kernels.hpp"
+
+namespace gossamer {
+namespace {
+
+class MixingOptimizer : public Optimizer {
+ public:
+  [[nodiscard]] std::span<const std::string_view> state_names() const override { return {}; }
+  [[nodiscard]] std::int64_t cycle() const override { return 1; }
+  [[nodiscard]] PassTraffic least_traffic(std::int64_t /*step*/, DType model) const override {
+    const DType master = master_of(model);
+    return {.read = size_of(master),
+            .changed = size_of(master),
+            .written = master == model ? 0 : size_of(model)};
+  }
+  void update(const ParameterUpdate& update) const override { mix(update); }
+  void update_on_device(Stream& stream, const BlockUpdate& update) const override {
+    // Whoever applies the rule writes the rounded copy.
+    if (!update.inboxes.empty()) cuda_mix(stream, update.parameters, update.keep, update.inboxes);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_mixing_optimizer() { return std::make_unique<MixingOptimizer>(); }
+
+}  // namespace gossamer

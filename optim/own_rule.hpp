@@ -1,0 +1,39 @@
+#pragma once
+// A rule that is not the engine's: somebody else's optimizer changes the parameters, such as one of
+// a Python program. The engine mixes, calls the rule, and sends what the rule leaves.
+//
+// Thread safety: the pipeline calls the rule on the thread that calls the pipeline.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "optim/block_update.hpp"
+#include "optim/gradient_control.hpp"
+#include "optim/optimizer.hpp"
+
+namespace gossamer {
+
+/// What a rule gets for one bucket in one step.
+struct OwnRuleStep {
+  std::int64_t bucket = 0;
+  /// What the rule changes.
+  Block parameters = {};
+  /// One for each parameter of the bucket, in the order of the bucket's entries. Their gradients
+  /// are final: sums over ranks stand in place of the rank's own where the algorithm sums.
+  std::vector<Segment> segments = {};
+  /// The schedule's rate, times what the algorithm wants it to be scaled by.
+  double lr = 0.0;
+  /// The factor for the gradients. If `apply` is 0, the rule must leave the parameters as they are.
+  GradientDecision decision = {};
+};
+
+/// Changes the parameters of a bucket in their block; in a bucket with master copies, these. May
+/// throw: the step then ends half way, and the pipeline cannot go on.
+using OwnRule = std::function<void(const OwnRuleStep& step)>;
+
+/// An optimizer without a rule and without states: parameters are mixed, not updated.
+std::unique_ptr<Optimizer> make_mixing_optimizer();
+
+}  // namespace gossamer

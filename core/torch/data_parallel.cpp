@@ -74,17 +74,29 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
       tensors_(collect_tensors(*module_)) {
   note_homes();
   agree(communicator_, "their models", describe(tensors_));
-  infos_ = describe_parameters(
+  std::vector<ParameterInfo> infos = describe_parameters(
       tensors_.trainable, {options_.weight_decay, options_.decay_bias_and_norm}, stream().device());
-  if (infos_.empty()) {
+  if (infos.empty()) {
     throw ConfigError(
         "the model has no parameter that requires a gradient: nothing can be trained");
   }
   for (const NamedTensor& parameter : tensors_.trainable) check_hook_is_free(parameter);
   broadcast_tensors(communicator_, stream(), tensors_);
-  offered_.resize(infos_.size());
-  made_on_.resize(infos_.size());
-  versions_.resize(infos_.size());
+  made_on_.resize(infos.size());
+  versions_.resize(infos.size());
+  BucketedModel::Host& host = *this;
+  model_ = std::make_unique<BucketedModel>(
+      communicator_,
+      BucketedModel::Options{.pipeline = {.exchange = options_.exchange,
+                                          .optimizer = options_.optimizer,
+                                          .schedule = options_.schedule,
+                                          .gradients = options_.gradients,
+                                          .stream = &stream(),
+                                          .num_threads = options_.num_threads,
+                                          .timeline = options_.timeline},
+                             .bucket_bytes = options_.bucket_bytes,
+                             .logger = options_.logger},
+      std::move(infos), host);
 }
 
 DataParallelCore::~DataParallelCore() = default;
@@ -113,25 +125,24 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
   check_whole();
   if (!in_backward_) begin_backward(weak_from_this());
   if (accumulating_) return;
-  if (offered_[place]) {
+  if (model_->is_offered(parameter)) {
     throw std::logic_error(
         concat("parameter ", entry.name, " got a second gradient in one backward pass, as happens ",
                "when two checkpointed parts use it; call set_accumulate_grad(true) before ",
                "backward() and finish_step() after it"));
   }
-  if (pipeline_) {
+  if (pipeline() != nullptr) {
     // Autograd may run every part of a model on a stream of its own.
     offer(parameter, stream().native());
   } else {
-    offered_[place] = true;
-    arrival_order_.push_back(parameter);
+    model_->arrived(parameter);
   }
 }
 
 void DataParallelCore::set_accumulate_grad(bool accumulate) { accumulating_ = accumulate; }
 
 void DataParallelCore::set_recording(bool recording) {
-  if (recording && tuner_) {
+  if (recording && tries_buckets()) {
     throw ConfigError(
         "a recorded step needs parameters that stay in their places, and bucket_bytes is 0, which "
         "moves them while sizes of buckets are tried; give the size");
@@ -151,19 +162,19 @@ std::vector<torch::Tensor> DataParallelCore::take_gradients() {
 }
 
 void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
-  if (!pipeline_) throw std::logic_error("step_with() before the first backward()");
+  if (pipeline() == nullptr) throw std::logic_error("step_with() before the first backward()");
   check_no_scope("step_with()");
   check_whole();
   begin_step();
   const auto offer_once = [&](std::int64_t parameter) {
     const torch::Tensor& gradient = gradients[static_cast<std::size_t>(parameter)];
-    if (gradient.defined() && !offered_[static_cast<std::size_t>(parameter)]) {
+    if (gradient.defined() && !model_->is_offered(parameter)) {
       offer(parameter, gradient);
     }
   };
   // As backward passes offer them, so that buckets get ready in their order.
-  for (const std::int64_t parameter : arrival_order_) offer_once(parameter);
-  for (std::int64_t i = 0; i < std::ssize(infos_); ++i) offer_once(i);
+  for (const std::int64_t parameter : model_->arrival_order()) offer_once(parameter);
+  for (std::int64_t i = 0; i < std::ssize(parameter_infos()); ++i) offer_once(i);
   end_step();
 }
 
@@ -171,7 +182,7 @@ void DataParallelCore::finish_step() {
   check_no_scope("finish_step()");
   check_whole();
   begin_step();
-  if (!pipeline_ && arrival_order_.empty()) take_declared_order();
+  if (pipeline() == nullptr && model_->arrival_order().empty()) take_declared_order();
   end_step();
 }
 
@@ -182,13 +193,13 @@ void DataParallelCore::adopt_written() {
 
 AverageScope DataParallelCore::global_average(bool average_buffers) {
   check_no_scope("global_average()");
-  if (tuner_) tuner_->skip_step();
+  model_->skip_trial();
   return {shared_from_this(), average_buffers};
 }
 
 WriteScope DataParallelCore::write_parameters() {
   check_no_scope("write_parameters()");
-  if (tuner_) tuner_->skip_step();
+  model_->skip_trial();
   return WriteScope(shared_from_this());
 }
 
@@ -196,49 +207,35 @@ void DataParallelCore::replan(std::int64_t bucket_bytes) {
   check_no_scope("replan()");
   check_whole();
   if (bucket_bytes <= 0) throw std::logic_error("replan(): bucket_bytes must be more than 0");
-  if (!pipeline_) throw std::logic_error("replan() before the first step");
+  if (pipeline() == nullptr) throw std::logic_error("replan() before the first step");
   if (in_backward_) throw std::logic_error("replan() inside a backward pass");
   if (recorded_) {
     throw std::logic_error("replan() would move parameters that a recorded step reads");
   }
-  tuner_.reset();
-  recut(bucket_bytes);
+  model_->replan(bucket_bytes);
 }
 
-bool DataParallelCore::tries_buckets() const { return tuner_.has_value(); }
+bool DataParallelCore::tries_buckets() const { return model_->tries_buckets(); }
 
-const PipelineMetrics& DataParallelCore::metrics() const {
-  return pipeline_ ? pipeline_->metrics() : no_metrics_;
+const PipelineMetrics& DataParallelCore::metrics() const { return model_->metrics(); }
+
+const Progress& DataParallelCore::progress() const { return model_->progress(); }
+
+double DataParallelCore::lr() const { return model_->lr(); }
+
+double DataParallelCore::last_lr() const { return model_->last_lr(); }
+
+double DataParallelCore::model_weight() const { return model_->model_weight(); }
+
+HostSharing DataParallelCore::host_sharing() const { return model_->host_sharing(); }
+
+void DataParallelCore::set_gradient_scale(double scale) { model_->set_gradient_scale(scale); }
+
+const BucketPlan& DataParallelCore::plan() const { return model_->plan(); }
+
+const std::vector<ParameterInfo>& DataParallelCore::parameter_infos() const {
+  return model_->parameters();
 }
-
-const Progress& DataParallelCore::progress() const {
-  return pipeline_ ? pipeline_->progress() : no_progress_;
-}
-
-double DataParallelCore::lr() const {
-  return pipeline_ ? pipeline_->lr() : options_.schedule->lr(0);
-}
-
-double DataParallelCore::last_lr() const {
-  return pipeline_ ? pipeline_->last_lr() : options_.schedule->lr(0);
-}
-
-double DataParallelCore::model_weight() const {
-  return pipeline_ ? pipeline_->model_weight() : 1.0;
-}
-
-HostSharing DataParallelCore::host_sharing() const {
-  return pipeline_ ? pipeline_->host_sharing() : HostSharing();
-}
-
-void DataParallelCore::set_gradient_scale(double scale) {
-  gradient_scale_ = scale;
-  if (pipeline_) pipeline_->set_gradient_scale(scale);
-}
-
-const BucketPlan& DataParallelCore::plan() const { return plan_; }
-
-const std::vector<ParameterInfo>& DataParallelCore::parameter_infos() const { return infos_; }
 
 AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_buffers)
     : core_(std::move(core)) {
@@ -270,7 +267,7 @@ AverageScope::AverageScope(AverageScope&& other) noexcept
 
 void AverageScope::keep() {
   if (!core_) return;
-  if (core_->pipeline_) core_->pipeline_->forget_arrived();
+  if (core_->pipeline() != nullptr) core_->pipeline()->forget_arrived();
   core_->averaging_ = false;
   core_.reset();
 }

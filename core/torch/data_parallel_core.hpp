@@ -19,9 +19,8 @@
 #include "base/state_visitor.hpp"
 #include "base/timeline.hpp"
 #include "comm/communicator.hpp"
-#include "core/bucket_tuner.hpp"
+#include "core/bucketed_model.hpp"
 #include "core/model_average.hpp"
-#include "core/pipeline.hpp"
 #include "core/torch/parameters.hpp"
 #include "core/torch/torch_stream.hpp"
 
@@ -121,13 +120,14 @@ class WriteScope {
 
 /// The part of DecentralizedDataParallel that does not depend on the module's type. Public
 /// functions without a comment are documented there.
-class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
+class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
+                         private BucketedModel::Host {
  public:
   /// Collective. Like the constructor of DecentralizedDataParallel.
   static std::shared_ptr<DataParallelCore> create(std::shared_ptr<torch::nn::Module> module,
                                                   Communicator& communicator,
                                                   DataParallelOptions options);
-  ~DataParallelCore();
+  ~DataParallelCore() override;
   DataParallelCore(const DataParallelCore&) = delete;
   DataParallelCore& operator=(const DataParallelCore&) = delete;
 
@@ -193,41 +193,21 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   void offer(std::int64_t parameter, const torch::Tensor& grad);
   /// Offers the gradients for which no hook was called in the last backward pass of the step.
   void offer_rest();
-  /// Collective: compares the order of the gradients between the ranks, and cuts buckets.
-  void make_plan();
   /// Sets the order of the gradients for a first step without a traced backward pass. The gradient
   /// of the last declared parameter counts as the first to arrive.
   void take_declared_order();
-  /// The first ten names of a list, for a message.
-  [[nodiscard]] static std::string list_of(std::vector<std::string> names);
-  [[nodiscard]] std::string names_without_gradient() const;
-  [[nodiscard]] BucketPlan plan_of(std::int64_t bucket_bytes) const;
-  /// Starts the trials of sizes of buckets, if there is anything to try.
-  void start_trials();
-  /// Moves the parameters into new blocks for the buckets of a plan.
-  [[nodiscard]] std::vector<ParameterMemory> move_parameters(const BucketPlan& to);
-  /// Collective: moves the parameters into blocks, and makes the pipeline.
-  void start_pipeline();
-  /// Notes where the parameters lie after a move.
-  void note_move();
-  /// Collective: moves parameters and state into other buckets. Does nothing if the present ones
-  /// are cut alike.
-  void recut(std::int64_t bucket_bytes);
-  /// Collective: goes on to the next size of buckets that is to be tried. When all have been tried,
-  /// takes the best one.
-  void try_buckets();
   void end_step();
-  /// Tells once that the system keeps ranks of a host from sharing memory.
-  void tell_of_messages();
-  /// Drops the gradients of a bucket that has been updated, and notes its new versions.
-  void after_update(const BucketSpec& spec);
+
+  // BucketedModel::Host.
+
+  std::vector<ParameterMemory> move_parameters(const BucketPlan& plan) override;
+  void parameters_have_moved() override;
+  void settle_parameters() override;
+  /// Drops the gradients of the bucket, and notes its new versions.
+  void after_update(const BucketSpec& spec) override;
+
   /// Collective: replaces the floating-point buffers by their means.
   void average_buffers();
-
-  // In saved_state.cpp.
-
-  /// Collective when it loads into a wrapper without buckets: cuts them, and makes the pipeline.
-  void visit_arrival_order(StateVisitor& visitor);
 
   // In written_parameters.cpp.
 
@@ -250,6 +230,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   void warn_of_untrained();
   void note_version(std::size_t parameter);
 
+  /// Null before the first step.
+  [[nodiscard]] Pipeline* pipeline() const { return model_->pipeline(); }
   /// The memory that an average of the model works on.
   [[nodiscard]] std::vector<ParameterMemory> parameter_memory();
   [[nodiscard]] std::vector<ParameterMemory> buffer_memory();
@@ -266,19 +248,9 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   Communicator& communicator_;
   DataParallelOptions options_;
   ModuleTensors tensors_;
-  std::vector<ParameterInfo> infos_;
-  BucketPlan plan_;
   InlineStream inline_stream_;
-  /// Made by the first step. Declared after the stream, because its destructor waits for the
-  /// stream.
-  std::unique_ptr<Pipeline> pipeline_;
-  /// Sizes of buckets are being tried.
-  std::optional<BucketTuner> tuner_;
-  /// Declared indices, in the order in which gradients arrived in the first step.
-  std::vector<std::int64_t> arrival_order_;
-  /// The pipeline has been given the parameter's gradient in this step. In the first step, which
-  /// has no pipeline: the gradient has arrived.
-  std::vector<bool> offered_;
+  /// Declared after the stream, because its destructor waits for the stream.
+  std::unique_ptr<BucketedModel> model_;
   /// The native handle of the stream on which the gradient was made.
   std::vector<const void*> made_on_;
   /// A tensor on the parameter's own memory: the memory that it was wrapped with, later its part of
@@ -304,17 +276,12 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore> {
   bool quiet_ = true;
   bool warned_of_writing_ = false;
   bool warned_of_untrained_ = false;
-  bool has_told_of_messages_ = false;
   /// offered_ at the last search of warn_of_untrained().
   std::vector<bool> last_offered_;
   /// The callback for the end of the backward pass is queued.
   bool in_backward_ = false;
   /// Expires when that callback is released.
   std::weak_ptr<void> callback_;
-  /// The answers of metrics() and progress() before there is a pipeline.
-  PipelineMetrics no_metrics_;
-  Progress no_progress_;
-  double gradient_scale_ = 1.0;
 };
 
 }  // namespace gossamer

@@ -77,48 +77,21 @@ class RowMajorVisitor : public StateVisitor {
 
 }  // namespace
 
-void DataParallelCore::visit_arrival_order(StateVisitor& visitor) {
-  std::int64_t count = std::ssize(arrival_order_);
-  visitor.number("run/num_arrived", count);
-  std::vector<std::int64_t> order = arrival_order_;
-  if (visitor.loads()) {
-    if (count < 0 || count > std::ssize(infos_)) {
-      throw CheckpointError("the saved order of gradients does not fit the model");
-    }
-    order.assign(static_cast<std::size_t>(count), 0);
-  }
-  visitor.block("run/arrival_order",
-                {.data = order.data(), .numel = count, .dtype = DType::kInt64});
-  // A wrapper that has buckets keeps them: the state is saved by parameter.
-  if (!visitor.loads() || pipeline_) return;
-  std::vector<bool> seen(infos_.size());
-  for (const std::int64_t index : order) {
-    const auto place = static_cast<std::size_t>(index);
-    if (index < 0 || place >= seen.size() || seen[place]) {
-      throw CheckpointError("the saved order of gradients does not fit the model");
-    }
-    seen[place] = true;
-  }
-  arrival_order_ = std::move(order);
-  make_plan();
-  start_pipeline();
-}
-
 void DataParallelCore::visit(StateVisitor& visitor) {
   check_no_scope("visit()");
   check_whole();
-  if (!visitor.loads() && !pipeline_) {
+  if (!visitor.loads() && model_->pipeline() == nullptr) {
     throw std::logic_error("visit() before the first step, when there is no state to save");
   }
   static_cast<void>(stream());
-  if (tuner_) tuner_->skip_step();
+  model_->skip_trial();
   if (!visitor.loads()) adopt();
-  visit_arrival_order(visitor);
+  model_->visit_arrival_order(visitor);
   // Older versions saved parameters in the order of their memory.
   std::int64_t is_row_major = visitor.loads() && !visitor.holds(kRowMajorName) ? 0 : 1;
   if (is_row_major != 0) visitor.number(kRowMajorName, is_row_major);
   RowMajorVisitor rows(visitor, tensors_.trainable);
-  pipeline_->visit(is_row_major != 0 ? rows : visitor);
+  model_->pipeline()->visit(is_row_major != 0 ? rows : visitor);
   visitor.number("run/buffer_steps", num_steps_);
   for (const NamedTensor& entry : tensors_.frozen) visit_tensor(visitor, entry);
   for (const NamedTensor& entry : tensors_.buffers) visit_tensor(visitor, entry);

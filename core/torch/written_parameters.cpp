@@ -67,16 +67,16 @@ bool DataParallelCore::is_written(std::size_t parameter) const {
 
 void DataParallelCore::drain() {
   static_cast<void>(stream());
-  if (!pipeline_) return;
+  if (pipeline() == nullptr) return;
   const bool in_flight = !quiet_ && communicator_.size() > 1;
   for (std::size_t i = 0; in_flight && i < homes_.size(); ++i) {
     if (!is_home(i) || !is_written(i)) continue;
     throw std::logic_error(
-        concat("rank ", own_world_rank(communicator_), ": parameter ", infos_[i].name,
+        concat("rank ", own_world_rank(communicator_), ": parameter ", parameter_infos()[i].name,
                " was written while its exchange may have been in flight, so that a peer may have ",
                "got half of it; write parameters in the scope of write_parameters()"));
   }
-  pipeline_->drain();
+  pipeline()->drain();
   quiet_ = true;
 }
 
@@ -84,14 +84,14 @@ void DataParallelCore::adopt() {
   std::vector<bool> written(homes_.size());
   std::vector<std::string> names;
   for (std::size_t i = 0; i < homes_.size(); ++i) {
-    written[i] = !is_home(i) || (pipeline_ && is_written(i));
-    if (written[i]) names.push_back(infos_[i].name);
+    written[i] = !is_home(i) || (pipeline() != nullptr && is_written(i));
+    if (written[i]) names.push_back(parameter_infos()[i].name);
   }
   const bool announced = std::exchange(was_open_, false);
   if (names.empty() && !announced) return;
   // Draining again may be collective, and a write without a scope is this rank's own.
   if (!quiet_) drain();
-  if (pipeline_) pipeline_->forget_arrived();
+  if (pipeline() != nullptr) pipeline()->forget_arrived();
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < homes_.size(); ++i) {
     torch::Tensor parameter = tensors_.trainable[i].tensor;
@@ -100,7 +100,7 @@ void DataParallelCore::adopt() {
     homes_[i].copy_(parameter.detach().clone());
     parameter.set_data(homes_[i]);
   }
-  if (!pipeline_) return;
+  if (pipeline() == nullptr) return;
   write_masters(written, announced);
   if (announced || std::exchange(warned_of_writing_, true)) return;
   options_.logger.warning(
@@ -110,11 +110,11 @@ void DataParallelCore::adopt() {
 
 /// `everywhere`: parameters that show no sign of writing are compared with their master copies.
 void DataParallelCore::write_masters(const std::vector<bool>& written, bool everywhere) {
-  for (const Bucket& bucket : pipeline_->buckets()) {
+  for (const Bucket& bucket : pipeline()->buckets()) {
     const Block rounded = bucket.model_memory().rounded.block();
     for (const BucketEntry& entry : bucket.spec().entries) {
       const auto place = static_cast<std::size_t>(entry.parameter);
-      const std::int64_t numel = infos_[place].numel();
+      const std::int64_t numel = parameter_infos()[place].numel();
       const Block part = part_of(bucket.parameters().block(), entry.offset, numel);
       if (bucket.spec().has_master() &&
           (written[place] || (everywhere && differ(part, homes_[place])))) {
@@ -140,8 +140,8 @@ void DataParallelCore::check_no_scope(std::string_view call) const {
 void DataParallelCore::warn_of_untrained() {
   const bool unfrozen = std::ranges::any_of(
       tensors_.frozen, [](const NamedTensor& entry) { return entry.tensor.requires_grad(); });
-  if (warned_of_untrained_ || (!unfrozen && offered_ == last_offered_)) return;
-  last_offered_ = offered_;
+  if (warned_of_untrained_ || (!unfrozen && model_->offered() == last_offered_)) return;
+  last_offered_ = model_->offered();
   const auto is_known = [this](const NamedTensor& found) {
     return std::ranges::any_of(tensors_.trainable, [&found](const NamedTensor& known) {
       return known.tensor.is_same(found.tensor);
@@ -163,7 +163,7 @@ void DataParallelCore::warn_of_untrained() {
 WriteScope::WriteScope(std::shared_ptr<DataParallelCore> core) : core_(std::move(core)) {
   core_->adopt();
   core_->drain();
-  if (core_->pipeline_) core_->pipeline_->forget_arrived();
+  if (core_->pipeline() != nullptr) core_->pipeline()->forget_arrived();
   core_->writing_ = true;
 }
 

@@ -35,6 +35,8 @@ BELOW = {
     "core/checkpoint": ["core", "core/lanes", "topology", "comm", "optim", "base"],
     "core/timeline": ["core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"],
     "core/torch": ["core", "core/lanes", "topology", "comm", "optim", "base"],
+    # Without LibTorch, so that one module works with every PyTorch.
+    "python": ["core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"],
     "apps/data": ["core/checkpoint", "base"],
     "apps/models": ["apps/data"] + LIBRARY,
     "apps/train": ["apps/models", "apps/data"] + LIBRARY,
@@ -72,6 +74,7 @@ LIBRARIES = [
     ("Spectra", r"Spectra/", ["topology"]),
     ("yaml-cpp", r"yaml-cpp/", ["base"]),
     ("spdlog", r"(spdlog|fmt)/", ["base"]),
+    ("nanobind", r"nanobind/", ["python"]),
 ]
 LIBRARIES = [(name, re.compile(headers), folders) for name, headers, folders in LIBRARIES]
 TORCH = LIBRARIES[0][1]
@@ -241,6 +244,9 @@ CASES = [
     ("core/a.cpp", '#include "optim/x.hpp"', None),
     ("core/a.cpp", '#include "topology/x.hpp"', None),
     ("core/a.cpp", '#include "core/torch/x.hpp"', "core does not see core/torch"),
+    ("python/src/a.cpp", '#include "core/torch/x.hpp"', "python does not see core/torch"),
+    ("python/src/a.cpp", "#include <nanobind/nanobind.h>", None),
+    ("core/a.cpp", "#include <nanobind/nanobind.h>", "nanobind is included only in"),
     ("core/a.cpp", '#include "core/algorithms/x.hpp"', "core does not see core/algorithms"),
     ("core/a.cpp", '#include "apps/data/x.hpp"', "core does not see apps/data"),
     ("core/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),

@@ -1,0 +1,75 @@
+"""Which modules can be trained, and making them equal on all ranks."""
+
+from __future__ import annotations
+
+import torch
+
+from . import _core
+from .distributed import Session
+
+__all__ = ["TYPES", "check_module", "share_module"]
+
+TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
+
+
+def share_module(session: Session, module: torch.nn.Module) -> None:
+    """Compare the ranks' modules, and give all ranks the values of rank 0.
+
+    Raises
+    ------
+    ConfigError
+        For modules that differ, and for parameters that cannot be trained.
+    """
+    if not any(p.requires_grad for p in module.parameters()):
+        raise _core.ConfigError(
+            "the model has no parameter that requires a gradient: nothing can be trained"
+        )
+    lines = []
+    for name, p in module.named_parameters():
+        _check_parameter(name, p)
+        lines.append(f"{name} {list(p.shape)} {list(p.stride())} {p.dtype} {p.requires_grad}")
+    for name, b in module.named_buffers():
+        lines.append(f"buffer {name} {list(b.shape)} {b.dtype}")
+    session.agree("their models", "\n".join(lines))
+    with torch.no_grad():
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dense = tensor if _is_dense(tensor) else tensor.contiguous()
+            session.broadcast(dense.data_ptr(), dense.numel() * dense.element_size())
+            if dense is not tensor:
+                tensor.copy_(dense)
+
+
+def check_module(module: torch.nn.Module) -> None:
+    """Refuse a module that synchronizes its gradients itself, or is wrapped already."""
+    kind = type(module).__name__
+    if kind == "DecentralizedDataParallel":
+        raise _core.ConfigError("the module is wrapped already, allowed: the plain module")
+    if kind in ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP", "DataParallel"):
+        raise _core.ConfigError(
+            f"the module is in {kind}, which synchronizes gradients itself, allowed: the plain "
+            "module, model.module"
+        )
+
+
+def _check_parameter(name: str, p: torch.nn.Parameter) -> None:
+    if not p.requires_grad:
+        return
+    if p.dtype not in TYPES:
+        raise _core.ConfigError(
+            f"parameter {name} is {p.dtype}, allowed: float32, float64, bfloat16"
+        )
+    if p.device.type != "cpu":
+        raise _core.ConfigError(f"parameter {name} is on {p.device}, allowed: the processor")
+    if not _is_dense(p):
+        raise _core.ConfigError(
+            f"parameter {name} has gaps or an unusual order in its memory, allowed: contiguous, "
+            "channels_last, and transposed matrices"
+        )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.is_contiguous()
+        or tensor.is_contiguous(memory_format=torch.channels_last)
+        or (tensor.dim() == 2 and tensor.t().is_contiguous())
+    )

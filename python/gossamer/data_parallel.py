@@ -1,0 +1,444 @@
+"""The wrapper that trains a module together with other ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from . import _core
+from .autograd import at_end_of_backward, increment_versions
+from .checks import TYPES, check_module, share_module
+from .distributed import Session, current_session, register_owner
+from .groups import WrappedOptimizer
+
+__all__ = ["DecentralizedDataParallel"]
+
+OptimFn = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+class DecentralizedDataParallel(torch.nn.Module):
+    """Trains a module by gossip. ``loss.backward()`` makes the whole step.
+
+    Every rank builds the same module and wraps it. A backward pass updates the parameters, bucket
+    by bucket, and starts the exchanges with the peers of the round; gradients are gone when it
+    returns. Read the parameters as you like, and write them only inside write_parameters().
+
+    Parameters
+    ----------
+    module
+        The module to train, on the processor. All ranks get rank 0's parameters and buffers.
+    optim_fn
+        Makes an optimizer from the list of parameters, as ``lambda ps: torch.optim.AdamW(ps)``; or
+        an optimizer. The engine does the work of SGD, Adam, AdamW and decent-dp's AccumAdam and
+        AccumAdamW in the pass that mixes. Any other optimizer runs in Python between mixing and
+        sending. All numbers of ``optimizer.param_groups`` are read again at every step.
+    topology
+        A name, as "one-peer-exp", or a dict with options, as ``{"name": "base-k", "k": 2}``.
+    lr_scheduler_fn
+        Makes a schedule from the optimizer, which then steps after every step.
+    algorithm
+        A name, as "gossip" or "allreduce", or a dict with options.
+    codec
+        What ranks send: "fp32", "bf16", "fp16", "int8", or a dict with options.
+    bucket_size_in_mb
+        Size in MiB at which a bucket closes; 0: the first steps try several sizes.
+    options
+        More options of the engine: grad_clip, grad_clip_norm, nonfinite, threads, shared_memory.
+    session
+        The session to train in; None: current_session().
+
+    Raises
+    ------
+    ConfigError
+        For a model that differs between the ranks, for impossible options, and for parameters that
+        are not float32, float64 or bfloat16 on the processor.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optim_fn: OptimFn | torch.optim.Optimizer,
+        topology: str | Mapping[str, Any] | None = None,
+        *,
+        lr_scheduler_fn: Callable[[torch.optim.Optimizer], Any] | None = None,
+        algorithm: str | Mapping[str, Any] = "gossip",
+        codec: str | Mapping[str, Any] = "fp32",
+        bucket_size_in_mb: float = 25,
+        options: Mapping[str, Any] | None = None,
+        session: Session | None = None,
+    ) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+        self._session = session if session is not None else current_session()
+        check_module(module)
+        self.module = module
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        share_module(self._session, module)
+        self._names = [name for name, _ in trained]
+        self._parameters_of_engine = [p for _, p in trained]
+        self._strides = [p.stride() for p in self._parameters_of_engine]
+        made = (
+            optim_fn
+            if isinstance(optim_fn, torch.optim.Optimizer)
+            else optim_fn(list(self._parameters_of_engine))
+        )
+        self._optimizer = WrappedOptimizer(made, self._parameters_of_engine)
+        engine_options: dict[str, Any] = {
+            "algorithm": algorithm,
+            "codec": codec,
+            "bucket_bytes": int(bucket_size_in_mb * 2**20),
+            **(options or {}),
+        }
+        if topology is not None:
+            engine_options["topology"] = topology
+        self._engine = _core.Engine(
+            self._session,
+            [
+                (name, list(p.shape), list(p.stride()), TYPES[p.dtype], p.data_ptr())
+                for name, p in trained
+            ],
+            json.dumps(engine_options),
+            self._optimizer.rule or "",
+            _rule_of(self) if self._optimizer.rule is None else None,
+        )
+        self._generation = 0
+        self._accumulating = False
+        self._in_backward = False
+        self._end_of_backward: Callable[[], object] = lambda: None
+        self._is_broken = False
+        self._scope = ""
+        self._num_done = 0
+        self._buckets: list[list[int]] = []
+        self._is_offered = bytearray(len(trained))
+        self._versions = [p._version for p in self._parameters_of_engine]
+        self._homes = [p.data for p in self._parameters_of_engine]
+        self.lr_scheduler = lr_scheduler_fn(made) if lr_scheduler_fn else None
+        self._handles = [
+            p.register_post_accumulate_grad_hook(_hook(self, i))  # type: ignore[no-untyped-call]
+            for i, p in enumerate(self._parameters_of_engine)
+        ]
+        register_owner(self)
+
+    # What a training loop calls.
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer, whose param_groups count."""
+        return self._optimizer.optimizer
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        return self.module(*args, **kwargs)
+
+    def set_accumulate_grad(self, enable: bool = True) -> None:
+        """While on, backward() only adds to the gradients; the next one then makes the step."""
+        self._accumulating = enable
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients inside the scope, as DistributedDataParallel does."""
+        self.set_accumulate_grad(True)
+        try:
+            yield
+        finally:
+            self.set_accumulate_grad(False)
+
+    def finish_step(self) -> None:
+        """Make a step without a backward pass, with the gradients that have accumulated.
+
+        Collective, as backward() is: for a rank that has no batch left while others have one.
+        """
+        self._check("finish_step()")
+        self._begin_step()
+        if not self._engine.has_started:
+            # The gradient of the last parameter is the first to arrive in a backward pass.
+            for i in reversed(range(len(self._parameters_of_engine))):
+                if self._parameters_of_engine[i].grad is not None and not self._is_offered[i]:
+                    self._engine.arrived(i)
+        self._end_step()
+
+    def drain(self) -> None:
+        """Wait for the exchanges under way. The next step still mixes in what has arrived."""
+        self._engine.drain()
+
+    @contextlib.contextmanager
+    def global_average(self, keep: bool = False, buffers: bool = True) -> Iterator[float]:
+        """Be the mean of all ranks' models inside the scope. Collective.
+
+        Parameters
+        ----------
+        keep
+            True: the mean stays this rank's model after the scope.
+        buffers
+            Whether buffers of floating point are averaged, too.
+
+        Yields
+        ------
+        float
+            The distance of this rank's model from the mean, an L2 norm over all parameters.
+        """
+        self._check("global_average()")
+        self._adopt()
+        saved = [(b, b.clone()) for b in self._averaged_buffers()] if buffers else []
+        for buffer, _ in saved:
+            kind = TYPES[buffer.dtype]
+            self._session.average(buffer.data_ptr(), buffer.numel(), kind)
+        has_started = self._engine.has_started
+        distance = self._engine.average() if has_started else 0.0
+        self._note_versions()
+        self._scope = "global_average()"
+        try:
+            yield distance
+        finally:
+            self._scope = ""
+            if has_started:
+                self._engine.end_average(keep)
+            if not keep:
+                for buffer, own in saved:
+                    buffer.copy_(own)
+            self._note_versions()
+
+    @contextlib.contextmanager
+    def write_parameters(self) -> Iterator[None]:
+        """Write parameters inside the scope. Collective; the next step mixes nothing."""
+        self._check("write_parameters()")
+        self._adopt()
+        self._engine.drain()
+        self._scope = "write_parameters()"
+        try:
+            yield
+        finally:
+            self._scope = ""
+            self._take_back()
+            if self._engine.has_started:
+                self._engine.forget_arrived()
+                self._engine.write_masters()
+            self._note_versions()
+
+    def switch_to(
+        self,
+        topology: str | Mapping[str, Any] | None = None,
+        *,
+        algorithm: str | Mapping[str, Any] = "gossip",
+        average: bool = False,
+    ) -> None:
+        """Go on with another algorithm or topology. Collective, between two steps."""
+        self._check("switch_to()")
+        self._adopt()
+        wanted: dict[str, Any] = {"algorithm": algorithm, "average": average}
+        if topology is not None:
+            wanted["topology"] = topology
+        self._engine.switch_to(json.dumps(wanted))
+        self._follow_moves()
+        self._note_versions()
+
+    def set_gradient_scale(self, scale: float) -> None:
+        """Multiply gradients by `scale` first: 1/S where a loss has been multiplied by S."""
+        self._engine.set_gradient_scale(scale)
+
+    def metrics(self) -> dict[str, float]:
+        """Return sums over all steps: steps, bytes sent, seconds of waiting, and more."""
+        return self._engine.metrics()
+
+    def finish(self) -> None:
+        """Wait for the exchanges under way, and free the engine; the program's end does it, too."""
+        self.close(failed=False)
+
+    def close(self, *, failed: bool) -> None:
+        """End the work of the engine; without waiting where the run has failed."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if not failed and not self._is_broken and self._session.is_open:
+            self._engine.drain()
+        self._engine.close()
+        self._is_broken = True
+
+    # The steps of a backward pass.
+
+    def _begin_backward(self) -> None:
+        self._check("backward()")
+        self._in_backward = True
+        if not self._accumulating:
+            self._begin_step()
+        self._end_of_backward = at_end_of_backward(self._end_backward)
+
+    def _end_backward(self) -> None:
+        self._in_backward = False
+        if not self._accumulating:
+            self._end_step()
+
+    def _begin_step(self) -> None:
+        if not self._engine.has_started:
+            return
+        self._adopt()
+        self._optimizer.tell(self._engine)
+
+    def _end_step(self) -> None:
+        self._is_broken = True
+        if not self._engine.has_started:
+            self._engine.start()
+            self._buckets = self._engine.buckets()
+            self._is_offered = bytearray(len(self._parameters_of_engine))
+            self._follow_moves()
+            self._optimizer.tell(self._engine)
+        for i, p in enumerate(self._parameters_of_engine):
+            # Of the first step, and from earlier micro-batches.
+            if p.grad is not None and not self._is_offered[i]:
+                self._offer(i, p)
+        self._engine.finish_step()
+        self._updated(len(self._buckets))
+        self._num_done = 0
+        self._is_offered = bytearray(len(self._parameters_of_engine))
+        self._follow_moves()
+        self._note_versions()
+        self._is_broken = False
+        self._optimizer.has_stepped()
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+
+    def _on_gradient(self, i: int, p: torch.Tensor) -> None:
+        if not self._in_backward or self._end_of_backward() is None:
+            # Autograd drops its callbacks when a backward pass fails.
+            self._is_broken = self._is_broken or self._in_backward
+            self._begin_backward()
+        if self._accumulating:
+            return
+        if not self._engine.has_started:
+            self._engine.arrived(i)
+            return
+        if self._is_offered[i]:
+            raise RuntimeError(
+                f"parameter {self._names[i]} got a second gradient in one backward pass, as "
+                "happens when two checkpointed parts use it; call set_accumulate_grad(True) "
+                "before backward() and finish_step() after it"
+            )
+        self._offer(i, p)
+
+    def _offer(self, i: int, p: torch.Tensor) -> None:
+        grad = p.grad
+        assert grad is not None
+        if grad.stride() != self._strides[i] or grad.dtype != p.dtype:
+            grad = self._in_layout(i, p, grad)
+        self._is_offered[i] = 1
+        num_done = self._engine.gradient_ready(i, grad.data_ptr())
+        if num_done != self._num_done:
+            self._updated(num_done)
+
+    def _in_layout(self, i: int, p: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        if grad.layout != torch.strided:
+            raise _core.ConfigError(
+                f"parameter {self._names[i]} has a sparse gradient, allowed: dense gradients"
+            )
+        p.grad = torch.empty_like(p).copy_(grad)
+        return p.grad
+
+    def _updated(self, num_done: int) -> None:
+        """Drop the gradients of buckets that have been updated, and tell autograd of new values."""
+        changed = []
+        for bucket in self._buckets[self._num_done : num_done]:
+            for i in bucket:
+                p = self._parameters_of_engine[i]
+                p.grad = None
+                changed.append(p)
+        increment_versions(changed)
+        self._num_done = num_done
+
+    # Parameters in the engine's memory.
+
+    def _follow_moves(self) -> None:
+        if self._engine.generation == self._generation:
+            return
+        self._generation = self._engine.generation
+        self._buckets = self._engine.buckets()
+        for i, p in enumerate(self._parameters_of_engine):
+            p.data = from_dlpack(self._engine.parameter(i))
+        self._homes = [p.data for p in self._parameters_of_engine]
+        self._note_versions()
+
+    def _note_versions(self) -> None:
+        self._versions = [p._version for p in self._parameters_of_engine]
+
+    def _take_back(self) -> bool:
+        """Move parameters that have been given other memory back into the engine's."""
+        has_moved = False
+        for p, home in zip(self._parameters_of_engine, self._homes, strict=True):
+            if p.data_ptr() != home.data_ptr():
+                home.copy_(p.data)
+                p.data = home
+                has_moved = True
+        return has_moved
+
+    def _adopt(self) -> None:
+        """Go on from what others have written to the parameters."""
+        written = [
+            i for i, p in enumerate(self._parameters_of_engine) if p._version != self._versions[i]
+        ]
+        if not self._take_back() and not written:
+            return
+        if self._engine.has_started:
+            self._engine.drain()
+            self._engine.forget_arrived()
+            self._engine.write_masters()
+        self._note_versions()
+        warnings.warn(
+            "parameters were written outside of write_parameters(); training goes on from what "
+            "was written, and this rank's next step mixes nothing",
+            stacklevel=3,
+        )
+
+    def _averaged_buffers(self) -> Iterable[torch.Tensor]:
+        for buffer in self.module.buffers():
+            if buffer.dtype in (torch.float32, torch.float64) and buffer.is_contiguous():
+                yield buffer
+
+    def _check(self, call: str) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"{call} in a process that was forked from the one that trains; start it with "
+                "the method 'spawn', or let it only load data"
+            )
+        if self._scope:
+            raise RuntimeError(f"{call} inside the scope of {self._scope}; let the scope end first")
+        if self._is_broken:
+            raise RuntimeError(
+                f"{call} after a step that has failed half way, or after finish(); training cannot "
+                "go on"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        raise TypeError("copy the module instead: copy.deepcopy(model.module)")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
+
+
+def _hook(model: DecentralizedDataParallel, i: int) -> Callable[[torch.Tensor], None]:
+    """Make the hook of a parameter. It does not keep the wrapper alive."""
+    reference = weakref.ref(model)
+
+    def on_gradient(p: torch.Tensor) -> None:
+        found = reference()
+        if found is not None:
+            found._on_gradient(i, p)
+
+    return on_gradient
+
+
+def _rule_of(model: DecentralizedDataParallel) -> Callable[[int, float, list[Any]], None]:
+    reference = weakref.ref(model)
+
+    def rule(bucket: int, factor: float, gradients: list[Any]) -> None:
+        found = reference()
+        if found is not None:
+            found._optimizer.step(found._buckets[bucket], factor, gradients)
+
+    return rule

@@ -1,0 +1,203 @@
+"""Entering and leaving a world of ranks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from . import _core
+from ._core import Session
+
+__all__ = ["Session", "current_session", "finalize_dist", "initialize_dist", "run_threads"]
+
+Result = TypeVar("Result")
+
+# Exit codes of the command line program, which a job's launcher returns.
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (_core.ConfigError, 2),
+    (_core.DataError, 3),
+    (_core.CheckpointError, 4),
+    (_core.CommError, 74),
+    (_core.NonFiniteError, 76),
+    (KeyboardInterrupt, 130),
+)
+_OTHER_CODE = 1
+
+
+class _Owner(Protocol):
+    """What must end its work before its session is closed."""
+
+    def close(self, *, failed: bool) -> None: ...
+
+
+class _State:
+    """The session of this process, or of each thread that run_threads() has started."""
+
+    def __init__(self) -> None:
+        self.of_process: Session | None = None
+        self.of_thread = threading.local()
+        self.failure: BaseException | None = None
+        self.pid = os.getpid()
+        self.owners: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def session(self) -> Session | None:
+        own: Session | None = getattr(self.of_thread, "session", None)
+        return own if own is not None else self.of_process
+
+
+_state = _State()
+
+
+def current_session() -> Session:
+    """Return the session of this thread, or else of this process.
+
+    Raises
+    ------
+    RuntimeError
+        If initialize_dist() has not been called.
+    """
+    session = _state.session()
+    if session is None:
+        raise RuntimeError("there is no session yet; call gossamer.initialize_dist() first")
+    if _state.pid != os.getpid():
+        raise RuntimeError(
+            "this process was forked from one that trains, and cannot take part; "
+            "start it with the method 'spawn', or let it only load data"
+        )
+    return session
+
+
+def register_owner(owner: _Owner) -> None:
+    """Have `owner` closed before the session is."""
+    _state.owners.add(owner)
+
+
+def initialize_dist(backend: str = "", timeout_s: float = 300.0) -> tuple[int, int]:
+    """Meet the other processes that a launcher has started.
+
+    Parameters
+    ----------
+    backend
+        "mpi" under mpirun, mpiexec or srun, "threads" for one process alone. Empty: the one that
+        fits.
+    timeout_s
+        Seconds that an operation may wait for its peers.
+
+    Returns
+    -------
+    tuple of int
+        This process's rank, and the number of ranks.
+
+    Raises
+    ------
+    ConfigError
+        If a launcher has started more processes than have met: each would train alone.
+    """
+    if _state.session() is None:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("initialize_dist() is for the main thread; see run_threads()")
+        (_state.of_process,) = _core.open_sessions(backend, 0, 0, timeout_s)
+        _watch_exit()
+    session = current_session()
+    return session.rank, session.world_size
+
+
+def finalize_dist() -> None:
+    """Leave the world. All ranks call it; a program that ends calls it by itself."""
+    session, _state.of_process = _state.of_process, None
+    if session is None or os.getpid() != _state.pid:
+        return
+    failure, _state.failure = _state.failure, None
+    for owner in list(_state.owners):
+        owner.close(failed=failure is not None)
+    if failure is None:
+        session.close()
+    else:
+        session.abort(_code_of(failure), _text_of(failure))
+
+
+def _code_of(error: BaseException) -> int:
+    return next((code for kind, code in _CODES if isinstance(error, kind)), _OTHER_CODE)
+
+
+def _text_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(type(error), error)).strip()
+
+
+def _watch_exit() -> None:
+    before = sys.excepthook
+
+    def note_failure(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        _state.failure = error
+        before(kind, error, trace)
+
+    sys.excepthook = note_failure
+    atexit.register(finalize_dist)
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _leave_to_parent() -> None:
+    if _state.of_process is not None:
+        _state.of_process.leave_to_parent()
+
+
+def run_threads(
+    num_ranks: int, work: Callable[[], Result], *, node_size: int = 0, timeout_s: float = 300.0
+) -> list[Result]:
+    """Run `work` on ranks that are threads of this process, as in a notebook.
+
+    Parameters
+    ----------
+    num_ranks
+        The number of ranks.
+    work
+        Called on every thread; current_session() is then the thread's own. Python runs one thread
+        at a time, so this is for trying things out.
+    node_size
+        Consecutive ranks that count as one node; 0: all.
+    timeout_s
+        Seconds that an operation may wait for its peers.
+
+    Returns
+    -------
+    list
+        The results, by rank.
+
+    Raises
+    ------
+    BaseException
+        What the first rank that failed has raised.
+    """
+    sessions = _core.open_sessions("threads", num_ranks, node_size, timeout_s)
+    results: list[Any] = [None] * num_ranks
+    first: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        session = sessions[rank]
+        _state.of_thread.session = session
+        try:
+            results[rank] = work()
+            session.close()
+        except BaseException as error:
+            if session.abort(_code_of(error), _text_of(error)):
+                first.append(error)
+        finally:
+            _state.of_thread.session = None
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(num_ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if first:
+        raise first[0]
+    return results

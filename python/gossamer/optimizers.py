@@ -1,0 +1,68 @@
+"""Which of the engine's rules computes what an optimizer of PyTorch computes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["Rule", "rule_of_group", "rules_of"]
+
+
+class Rule(NamedTuple):
+    """A rule of the engine, and the numbers of one group of parameters."""
+
+    kind: str
+    """Rules of one kind differ in numbers alone."""
+    text: str
+    """The rule as the engine reads it."""
+    lr: float
+    weight_decay: float
+
+
+def rule_of_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule | None:
+    """Return the engine's rule for a group of an optimizer; None if the engine has none."""
+    name = type(optimizer).__name__
+    if group.get("maximize") or group.get("amsgrad"):
+        return None
+    options: dict[str, Any] = {}
+    if name in ("Adam", "AdamW"):
+        decoupled = name == "AdamW" or group.get("decoupled_weight_decay", False)
+        options = {"name": "adamw" if decoupled else "adam"} | _moments(group)
+        kind = options["name"]
+    elif name in ("AccumAdam", "AccumAdamW"):
+        kind = "accum_adamw" if name == "AccumAdamW" else "accum_adam"
+        options = {"name": kind} | _moments(group) | {"accum_iter": group["accum_iter"]}
+    elif name == "SGD" and not group["dampening"]:
+        momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
+        options = {"name": "sgd"}
+        kind = "sgd"
+        if momentum:
+            options |= {"momentum": momentum, "nesterov": nesterov}
+            kind = f"sgd with momentum, nesterov {nesterov}"
+    else:
+        return None
+    # A subclass may compute something else.
+    if type(optimizer).step is not _known_step(name) and not name.startswith("Accum"):
+        return None
+    return Rule(kind, json.dumps(options), float(group["lr"]), float(group["weight_decay"]))
+
+
+def rules_of(optimizer: torch.optim.Optimizer) -> list[Rule] | None:
+    """Return the rule of each group; None if the engine cannot do the optimizer's work."""
+    rules = [rule_of_group(optimizer, group) for group in optimizer.param_groups]
+    known = [rule for rule in rules if rule is not None]
+    if len(known) < len(rules) or len({rule.kind for rule in known}) > 1:
+        return None
+    return known
+
+
+def _moments(group: Mapping[str, Any]) -> dict[str, Any]:
+    beta1, beta2 = group["betas"]
+    return {"betas": [float(beta1), float(beta2)], "eps": float(group["eps"])}
+
+
+def _known_step(name: str) -> Any:
+    return getattr(torch.optim, name).step

@@ -1,0 +1,100 @@
+"""Topologies to look at: who mixes with whom, and how fast."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+
+__all__ = ["Topology", "topology", "topology_names"]
+
+
+class Topology:
+    """A topology for a number of ranks. Make one with topology()."""
+
+    def __init__(self, core: _core.WorldTopology) -> None:
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """The name, as "one-peer-exp"."""
+        return self._core.name
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self._core.world_size
+
+    @property
+    def period(self) -> int | None:
+        """Rounds after which the rounds repeat; None: they never do."""
+        return self._core.period
+
+    def rounds(self, num_rounds: int | None = None) -> list[list[tuple[list[int], float]]]:
+        """Return the edges of the first rounds: ranks, and the weight that a rank keeps.
+
+        Parameters
+        ----------
+        num_rounds
+            None: one period.
+        """
+        if num_rounds is None:
+            num_rounds = self.period or 1
+        return [self._core.round(k)[0] for k in range(num_rounds)]
+
+    def matrix(self, k: int = 0) -> npt.NDArray[np.float64]:
+        """Return the mixing matrix of round `k`: row i has the weights with which rank i mixes."""
+        edges, arcs, node_size = self._core.round(k)
+        size = self.world_size // node_size
+        matrix = np.zeros((size, size))
+        for ranks, weight in edges:
+            if len(ranks) == 1 and any(to == ranks[0] for _, to, _ in arcs):
+                continue
+            share = (1.0 - weight) / max(1, len(ranks) - 1)
+            for i in ranks:
+                for j in ranks:
+                    matrix[i, j] = weight if i == j else share
+        for source, to, weight in arcs:
+            matrix[to, source] = weight
+        if node_size == 1:
+            return matrix
+        return np.kron(matrix, np.full((node_size, node_size), 1.0 / node_size))
+
+    def rounds_to(self, factor: float = 1e-3) -> int | None:
+        """Return after how many rounds the distance from the mean has shrunk by `factor`."""
+        return self._core.rounds_to(factor)
+
+    def __repr__(self) -> str:
+        return f"<topology {self.name} of {self.world_size} ranks>"
+
+
+def topology(name: str, n: int, *, node_size: int = 0, **options: Any) -> Topology:
+    """Make a topology.
+
+    Parameters
+    ----------
+    name
+        One of topology_names().
+    n
+        The number of ranks.
+    node_size
+        Consecutive ranks that are one node; 0: all.
+    **options
+        The topology's own options, as k=2 for "base-k".
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name or option, or a number of ranks that is impossible.
+    """
+    text = json.dumps({"topology": {"name": name} | options})
+    return Topology(_core.make_topology(text, n, node_size))
+
+
+def topology_names() -> list[str]:
+    """Return the names of all topologies."""
+    return _core.topology_names()

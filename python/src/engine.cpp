@@ -1,0 +1,317 @@
+#include "python/src/engine.hpp"
+
+#include <array>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "base/error.hpp"
+#include "base/options.hpp"
+#include "base/text.hpp"
+#include "optim/convert.hpp"
+#include "optim/registry.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+struct TypeName {
+  DType type;
+  const char* name;
+  nb::dlpack::dtype_code code;
+  std::uint8_t bits;
+};
+constexpr std::array kTypes = {
+    TypeName{DType::kFloat32, "float32", nb::dlpack::dtype_code::Float, 32},
+    TypeName{DType::kFloat64, "float64", nb::dlpack::dtype_code::Float, 64},
+    TypeName{DType::kBFloat16, "bfloat16", nb::dlpack::dtype_code::Bfloat, 16},
+};
+
+DType type_named(const std::string& parameter, const std::string& name) {
+  for (const TypeName& row : kTypes) {
+    if (row.name == name) return row.type;
+  }
+  throw ConfigError(
+      concat("parameter ", parameter, " is ", name, ", allowed: float32, float64, bfloat16"));
+}
+
+nb::dlpack::dtype dlpack_type(DType type) {
+  for (const TypeName& row : kTypes) {
+    if (row.type == type) return {static_cast<std::uint8_t>(row.code), row.bits, 1};
+  }
+  throw std::logic_error("a tensor of a type that parameters do not have");
+}
+
+ExchangeOptions read_exchange(const Options& root, const World& world) {
+  ExchangeOptions exchange{.algorithm = read_algorithm(root),
+                           .shares_memory = root.flag("shared_memory", true)};
+  if (exchange.algorithm.entry().needs_topology()) {
+    exchange.topology = read_topology(root.named_section("topology"), world, "ring");
+  } else if (root.has("topology")) {
+    root.fail("topology",
+              concat("is given, and ", exchange.algorithm.name(), " uses none, allowed: none"));
+  }
+  const Options codec = root.named_section("codec");
+  exchange.codec = find_codec(codec.text("name", "fp32"), codec);
+  return exchange;
+}
+
+std::shared_ptr<const Optimizer> read_optimizer(const std::string& yaml) {
+  const Options section = Options::parse(yaml);
+  std::shared_ptr<const Optimizer> optimizer =
+      make_optimizer(section.text("name", std::nullopt), section);
+  section.reject_unknown();
+  return optimizer;
+}
+
+BucketedModel::Options read_options(const std::string& yaml, const World& world) {
+  const Options root = Options::parse(yaml);
+  BucketedModel::Options options;
+  options.pipeline.exchange = read_exchange(root, world);
+  options.pipeline.num_threads =
+      static_cast<int>(root.integer("threads", {.fallback = 1, .min = 1, .max = 1024}));
+  options.pipeline.gradients = {
+      .clip_mode = clip_mode(root.choice("grad_clip", clip_mode_names(), "none")),
+      .clip_norm = root.number("grad_clip_norm", {.fallback = 1.0, .min = 0.0, .above_min = true}),
+      .nonfinite = nonfinite(root.choice("nonfinite", nonfinite_names(), "abort"))};
+  options.bucket_bytes = root.integer("bucket_bytes", {.fallback = 25 << 20, .min = 0});
+  options.logger = world.rank == 0 ? Logger(LogLevel::kInfo, "") : Logger();
+  root.reject_unknown();
+  return options;
+}
+
+}  // namespace
+
+Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
+               const std::string& options, const std::string& optimizer, nb::object rule)
+    : session_(std::move(session)),
+      rule_(std::move(rule)),
+      offered_(parameters.size()),
+      told_(parameters.size()) {
+  std::vector<ParameterInfo> infos;
+  for (const auto& [name, shape, strides, type, address] : parameters) {
+    infos.push_back({.name = name, .shape = shape, .dtype = type_named(name, type)});
+    void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    places_.push_back({.strides = strides,
+                       .block = {data, infos.back().numel(), infos.back().dtype, {}},
+                       .owner = nullptr});
+  }
+  BucketedModel::Options read = read_options(options, session_->world());
+  read.pipeline.schedule = schedule_;
+  read.pipeline.stream = &stream_;
+  if (rule_.is_none()) {
+    read.pipeline.optimizer = read_optimizer(optimizer);
+  } else {
+    read.pipeline.own_rule = [this](const OwnRuleStep& step) { apply_rule(step); };
+  }
+  AlgorithmSetting setting = read.pipeline.exchange.setting();
+  setting.optimizer = read.pipeline.optimizer.get();
+  setting.num_ranks = session_->world().size;
+  setting.tries_bucket_sizes = read.bucket_bytes == 0;
+  read.pipeline.exchange.algorithm.check(setting);
+  BucketedModel::Host& host = *this;
+  model_ = std::make_unique<BucketedModel>(session_->communicator(), std::move(read),
+                                           std::move(infos), host);
+}
+
+Engine::~Engine() = default;
+
+std::vector<ParameterMemory> Engine::move_parameters(const BucketPlan& plan) {
+  std::vector<ParameterMemory> memory;
+  for (const BucketSpec& spec : plan.buckets) {
+    memory.push_back(allocate_parameters(spec, stream_));
+    const Buffer& models = spec.has_master() ? memory.back().rounded : memory.back().parameters;
+    for (const BucketEntry& entry : spec.entries) {
+      Place& place = places_[static_cast<std::size_t>(entry.parameter)];
+      const Block to = part_of(models.block(), entry.offset, place.block.numel);
+      if (to.bytes() > 0) {
+        std::memcpy(to.data, place.block.data, static_cast<std::size_t>(to.bytes()));
+      }
+      place.block = to;
+      place.owner = models.owner();
+    }
+    if (spec.has_master()) {
+      enqueue_convert(stream_, memory.back().parameters.block(), memory.back().rounded.block());
+    }
+  }
+  return memory;
+}
+
+std::int64_t Engine::gradient_ready(std::int64_t parameter, std::uintptr_t address) {
+  const auto place = static_cast<std::size_t>(parameter);
+  const Block& own = places_.at(place).block;
+  const void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+  offered_[place] = data;
+  model_->offer(parameter, {data, own.numel, own.dtype, {}});
+  return num_updated_;
+}
+
+void Engine::start() {
+  model_->make_plan();
+  model_->start();
+}
+
+void Engine::finish_step() {
+  model_->finish_step();
+  num_updated_ = 0;
+  offered_.assign(offered_.size(), nullptr);
+}
+
+std::vector<std::vector<std::int64_t>> Engine::buckets() const {
+  std::vector<std::vector<std::int64_t>> all;
+  for (const BucketSpec& spec : model_->plan().buckets) {
+    all.emplace_back();
+    for (const BucketEntry& entry : spec.entries) all.back().push_back(entry.parameter);
+  }
+  return all;
+}
+
+View Engine::view_of(std::int64_t parameter, const Block& block,
+                     std::shared_ptr<void> owner) const {
+  const auto place = static_cast<std::size_t>(parameter);
+  auto keep = std::make_unique<std::shared_ptr<void>>(std::move(owner));
+  const nb::capsule capsule(
+      keep.get(), [](void* data) noexcept { delete static_cast<std::shared_ptr<void>*>(data); });
+  static_cast<void>(keep.release());
+  const auto& shape = model_->parameters()[place].shape;
+  const std::vector<std::size_t> sizes(shape.begin(), shape.end());
+  return {block.data,
+          sizes.size(),
+          sizes.data(),
+          capsule,
+          places_[place].strides.data(),
+          dlpack_type(block.dtype),
+          nb::device::cpu::value,
+          0};
+}
+
+View Engine::parameter(std::int64_t index) const {
+  const Place& place = places_.at(static_cast<std::size_t>(index));
+  return view_of(index, place.block, place.owner);
+}
+
+void Engine::apply_rule(const OwnRuleStep& step) {
+  const nb::gil_scoped_acquire gil;
+  const BucketSpec& spec = model_->plan().buckets[static_cast<std::size_t>(step.bucket)];
+  nb::list gradients;
+  for (std::size_t entry = 0; entry < spec.entries.size(); ++entry) {
+    const std::int64_t parameter = spec.entries[entry].parameter;
+    const ConstBlock& found = step.segments[entry].gradient;
+    if (found.data == offered_[static_cast<std::size_t>(parameter)]) continue;
+    // A sum over ranks. Python copies it during the call.
+    const Block block{const_cast<void*>(found.data), found.numel, found.dtype, {}};
+    gradients.append(nb::make_tuple(
+        parameter, found.data == nullptr ? nb::none() : nb::cast(view_of(parameter, block, {}))));
+  }
+  if (step.decision.apply != 0) rule_(step.bucket, step.decision.factor, gradients);
+}
+
+void Engine::tell(const std::vector<std::int64_t>& parameters, double lr, double weight_decay,
+                  const std::string& optimizer) {
+  const auto told = optimizer.empty() ? nullptr : read_optimizer(optimizer);
+  for (const std::int64_t parameter : parameters) {
+    std::shared_ptr<const Optimizer>& own = told_.at(static_cast<std::size_t>(parameter));
+    if (told) own = told;
+    model_->pipeline()->set_settings(parameter,
+                                     {.lr = lr, .weight_decay = weight_decay, .optimizer = own});
+  }
+}
+
+void Engine::drain() {
+  if (model_->pipeline() != nullptr) model_->pipeline()->drain();
+}
+
+void Engine::forget_arrived() {
+  if (model_->pipeline() != nullptr) model_->pipeline()->forget_arrived();
+}
+
+void Engine::write_masters() {
+  for (const Bucket& bucket : model_->pipeline()->buckets()) {
+    if (!bucket.spec().has_master()) continue;
+    enqueue_convert(stream_, bucket.parameters().block(), bucket.model_memory().rounded.block());
+  }
+}
+
+double Engine::average() {
+  model_->skip_trial();
+  drain();
+  average_ = std::make_unique<ModelAverage>(session_->communicator(), stream_,
+                                            model_->pipeline()->memory(), model_->model_weight());
+  return average_->distance();
+}
+
+void Engine::end_average(bool keep) {
+  if (!average_) throw std::logic_error("end_average() without average()");
+  if (keep) {
+    forget_arrived();
+  } else {
+    average_->restore();
+  }
+  average_.reset();
+}
+
+void Engine::switch_to(const std::string& options) {
+  const Options root = Options::parse(options);
+  const bool average = root.flag("average", false);
+  const ExchangeOptions next = read_exchange(root, session_->world());
+  root.reject_unknown();
+  model_->switch_to(
+      {.algorithm = next.algorithm, .topology = next.topology, .average = average},
+      [](const ExchangeOptions&) {},
+      [] { throw std::logic_error("switch_to() before the first step"); });
+}
+
+nb::dict Engine::metrics() const {
+  const PipelineMetrics& metrics = model_->metrics();
+  const Progress& progress = model_->progress();
+  nb::dict all;
+  all["steps"] = progress.num_steps;
+  all["skipped_steps"] = progress.num_skipped;
+  all["bytes_sent"] = metrics.bytes_sent;
+  all["wait_s"] = metrics.wait_s;
+  all["update_s"] = metrics.update_s;
+  all["pipeline_s"] = metrics.pipeline_s;
+  return all;
+}
+
+void Engine::close() { model_.reset(); }
+
+void add_engine(nb::module_& module) {
+  using Free = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Engine>(module, "Engine")
+      .def(nb::init<std::shared_ptr<PySession>, const std::vector<GivenParameter>&,
+                    const std::string&, const std::string&, nb::object>(),
+           "session"_a, "parameters"_a, "options"_a, "optimizer"_a, "rule"_a.none())
+      .def("arrived", &Engine::arrived, "parameter"_a)
+      .def("gradient_ready", &Engine::gradient_ready, "parameter"_a, "address"_a, Free())
+      .def("start", &Engine::start, Free())
+      .def("finish_step", &Engine::finish_step, Free())
+      .def_prop_ro("has_started", &Engine::has_started)
+      .def_prop_ro("generation", &Engine::generation)
+      .def("buckets", &Engine::buckets)
+      .def("parameter", &Engine::parameter, "index"_a)
+      .def("tell_lr", &Engine::tell_lr, "lr"_a)
+      .def("tell", &Engine::tell, "parameters"_a, "lr"_a, "weight_decay"_a, "optimizer"_a = "")
+      .def("set_gradient_scale", &Engine::set_gradient_scale, "scale"_a)
+      .def("drain", &Engine::drain, Free())
+      .def("forget_arrived", &Engine::forget_arrived, Free())
+      .def("write_masters", &Engine::write_masters, Free())
+      .def("average", &Engine::average, Free())
+      .def("end_average", &Engine::end_average, "keep"_a = false, Free())
+      .def("switch_to", &Engine::switch_to, "options"_a, Free())
+      .def("replan", &Engine::replan, "bucket_bytes"_a, Free())
+      .def("metrics", &Engine::metrics, nb::sig("def metrics(self) -> dict[str, float]"))
+      .def_prop_ro("model_weight", &Engine::model_weight)
+      .def_prop_ro("tries_buckets", &Engine::tries_buckets)
+      .def("close", &Engine::close, Free());
+}
+
+}  // namespace gossamer::python

@@ -1,0 +1,118 @@
+#pragma once
+// The engine of one model, as Python's wrapper uses it: a BucketedModel whose parameters were
+// tensors of Python and lie in the engine's blocks from the first step on. Python makes tensors of
+// them again, which share the block's memory (DLPack).
+//
+// Protocol: as that of BucketedModel. Python calls arrived() or gradient_ready() from its hooks and
+// finish_step() at the end of a backward pass. When generation() has changed, the parameters lie
+// somewhere else: Python fetches them with parameter().
+//
+// Thread safety: one thread uses an engine. Calls that may wait hold no lock of Python's. A rule of
+// Python's runs on the thread that calls the engine.
+
+#include "python/src/session.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include "base/host_stream.hpp"
+#include "core/bucketed_model.hpp"
+#include "core/model_average.hpp"
+#include "optim/schedule.hpp"
+
+namespace gossamer::python {
+
+/// A tensor that others may use without a copy.
+using View = nanobind::ndarray<nanobind::array_api>;
+
+/// Name, shape, strides in elements, type, and the address of the values.
+using GivenParameter = std::tuple<std::string, std::vector<std::int64_t>, std::vector<std::int64_t>,
+                                  std::string, std::uintptr_t>;
+
+class Engine : private BucketedModel::Host {
+ public:
+  /// `options` and `optimizer`: YAML. `rule`: None, or a function that takes the place of the
+  /// optimizer. It is called with the index of a bucket, the factor for the gradients, and a list
+  /// of (parameter, gradient) for gradients that are not the rank's own.
+  Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
+         const std::string& options, const std::string& optimizer, nanobind::object rule);
+  ~Engine() override;
+
+  void arrived(std::int64_t parameter) { model_->arrived(parameter); }
+  /// Returns the number of buckets that have been updated in this step.
+  std::int64_t gradient_ready(std::int64_t parameter, std::uintptr_t address);
+  /// Collective. In the first step, cuts buckets and moves the parameters.
+  void start();
+  void finish_step();
+  [[nodiscard]] bool has_started() const { return model_->pipeline() != nullptr; }
+  [[nodiscard]] std::int64_t generation() const { return generation_; }
+  /// The indices of each bucket's parameters.
+  [[nodiscard]] std::vector<std::vector<std::int64_t>> buckets() const;
+  [[nodiscard]] View parameter(std::int64_t index) const;
+
+  void tell_lr(double lr) { schedule_->tell(lr); }
+  /// Tells what the updates of these parameters use from now on. `optimizer`: YAML; empty: as it
+  /// was.
+  void tell(const std::vector<std::int64_t>& parameters, double lr, double weight_decay,
+            const std::string& optimizer);
+  void set_gradient_scale(double scale) { model_->set_gradient_scale(scale); }
+
+  void drain();
+  /// The next step mixes nothing. After drain(), when Python has written parameters.
+  void forget_arrived();
+  /// Copies the model's parameters into the master copies, where there are such.
+  void write_masters();
+  /// Collective. The model becomes the mean of all; returns the distance of this rank's own.
+  double average();
+  /// Gives this rank's own model back, or keeps the mean for good.
+  void end_average(bool keep);
+  void switch_to(const std::string& options);
+  void replan(std::int64_t bucket_bytes) { model_->replan(bucket_bytes); }
+
+  [[nodiscard]] nanobind::dict metrics() const;
+  [[nodiscard]] double model_weight() const { return model_->model_weight(); }
+  [[nodiscard]] bool tries_buckets() const { return model_->tries_buckets(); }
+  /// Frees the pipeline. Nothing but the destructor may follow.
+  void close();
+
+ private:
+  struct Place {
+    std::vector<std::int64_t> strides;
+    Block block;
+    std::shared_ptr<void> owner;
+  };
+
+  std::vector<ParameterMemory> move_parameters(const BucketPlan& plan) override;
+  void parameters_have_moved() override { ++generation_; }
+  void settle_parameters() override { drain(); }
+  void after_update(const BucketSpec& /*spec*/) override { ++num_updated_; }
+  void apply_rule(const OwnRuleStep& step);
+  [[nodiscard]] View view_of(std::int64_t parameter, const Block& block,
+                             std::shared_ptr<void> owner) const;
+
+  std::shared_ptr<PySession> session_;
+  InlineStream stream_;
+  std::shared_ptr<ToldSchedule> schedule_ = std::make_shared<ToldSchedule>();
+  std::string optimizer_name_;
+  nanobind::object rule_;
+  std::vector<Place> places_;
+  /// Where Python's own gradients of this step lie.
+  std::vector<const void*> offered_;
+  /// What tell() has told; null: nothing.
+  std::vector<std::shared_ptr<const Optimizer>> told_;
+  std::int64_t num_updated_ = 0;
+  std::int64_t generation_ = 0;
+  std::unique_ptr<BucketedModel> model_;
+  std::unique_ptr<ModelAverage> average_;
+};
+
+/// Adds the class Engine.
+void add_engine(nanobind::module_& module);
+
+}  // namespace gossamer::python

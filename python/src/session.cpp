@@ -1,0 +1,126 @@
+#include "python/src/session.hpp"
+
+#include <stdexcept>
+#include <utility>
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "base/error.hpp"
+#include "base/host_stream.hpp"
+#include "core/bucket_plan.hpp"
+#include "core/model_average.hpp"
+
+namespace gossamer::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+/// Lets Ctrl-C end a wait. Signals of Python run on its main thread alone.
+void look_for_signals() {
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+std::vector<std::shared_ptr<PySession>> open(const std::string& backend, int num_ranks,
+                                             int node_size, double timeout_s) {
+  const LaunchOptions options{.num_ranks = num_ranks,
+                              .node_size = node_size,
+                              .timeout_s = timeout_s,
+                              .while_waiting = look_for_signals};
+  std::vector<std::shared_ptr<PySession>> sessions;
+  for (auto& session : open_sessions(backend.empty() ? default_backend() : backend, options)) {
+    sessions.push_back(std::make_shared<PySession>(std::move(session)));
+  }
+  return sessions;
+}
+
+/// Copies rank 0's bytes to all.
+void broadcast(const PySession& session, std::uintptr_t address, std::int64_t num_bytes) {
+  void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+  session.communicator()
+      .broadcast({data, num_bytes, DType::kUInt8, {}}, 0,
+                 {.label = {.what = "broadcast of the model"}})
+      .wait();
+}
+
+/// The block becomes its mean over all ranks.
+void average(const PySession& session, std::uintptr_t address, std::int64_t numel,
+             const std::string& type) {
+  if (type != "float32" && type != "float64") {
+    throw ConfigError("a mean of " + type + ", allowed: float32, float64");
+  }
+  void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+  const Block block{data, numel, type == "float32" ? DType::kFloat32 : DType::kFloat64, {}};
+  InlineStream stream;
+  // Nobody takes the rank's own values back.
+  static_cast<void>(
+      ModelAverage(session.communicator(), stream, {{.parameters = Buffer(nullptr, block)}}));
+}
+
+}  // namespace
+
+Session& PySession::open() const {
+  if (session_) return *session_;
+  throw std::logic_error("this session has been closed");
+}
+
+void PySession::close() {
+  // Whatever happens, there is no second way to leave.
+  const std::unique_ptr<Session> session = std::move(session_);
+  if (session) session->close();
+}
+
+bool PySession::abort(int code, const std::string& reason) {
+  const std::unique_ptr<Session> session = std::move(session_);
+  return session && session->abort(static_cast<ExitCode>(code), reason);
+}
+
+void PySession::leave_to_parent() { static_cast<void>(session_.release()); }
+
+void add_session(nb::module_& module) {
+  using Free = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<PySession>(module, "Session")
+      .def_prop_ro("is_open", &PySession::is_open)
+      .def_prop_ro("rank", [](const PySession& session) { return session.world().rank; })
+      .def_prop_ro("world_size", [](const PySession& session) { return session.world().size; })
+      .def_prop_ro("node_size", [](const PySession& session) { return session.world().node_size; })
+      .def_prop_ro("local_rank",
+                   [](const PySession& session) { return session.world().placement.local_rank; })
+      .def_prop_ro(
+          "local_world_size",
+          [](const PySession& session) { return session.world().placement.local_world_size; })
+      .def("close", &PySession::close, Free())
+      .def("abort", &PySession::abort, "code"_a, "reason"_a, Free())
+      .def("leave_to_parent", &PySession::leave_to_parent)
+      .def(
+          "barrier", [](const PySession& session) { session.communicator().barrier(); }, Free())
+      .def(
+          "all_gather",
+          [](const PySession& session, const std::string& text) {
+            return session.communicator().all_gather(text);
+          },
+          "text"_a, Free())
+      .def(
+          "sum",
+          [](const PySession& session, std::vector<double> numbers) {
+            return sum_over_ranks(session.communicator(), std::move(numbers));
+          },
+          "numbers"_a, Free())
+      .def(
+          "agree",
+          [](const PySession& session, const std::string& what, const std::string& lines) {
+            gossamer::agree(session.communicator(), what, lines);
+          },
+          "what"_a, "lines"_a, Free())
+      .def("broadcast", &broadcast, "address"_a, "num_bytes"_a, Free())
+      .def("average", &average, "address"_a, "numel"_a, "type"_a, Free());
+  module.def("open_sessions", &open, "backend"_a = "", "num_ranks"_a = 0, "node_size"_a = 0,
+             "timeout_s"_a = 300.0, Free());
+  module.def("backends", &backend_names);
+  module.def("default_backend", [] { return std::string(default_backend()); });
+}
+
+}  // namespace gossamer::python

@@ -1,0 +1,41 @@
+#pragma once
+// A rank's session as Python holds it.
+//
+// Thread safety: one thread uses a session. No worker calls Python: while_waiting() runs on the
+// thread that waits.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+#include "comm/session.hpp"
+
+namespace gossamer::python {
+
+class PySession {
+ public:
+  explicit PySession(std::unique_ptr<Session> session) : session_(std::move(session)) {}
+
+  /// Throws std::logic_error after close() and abort(), and in a child process.
+  [[nodiscard]] Communicator& communicator() const { return open().communicator(); }
+  [[nodiscard]] const World& world() const { return open().world(); }
+  [[nodiscard]] bool is_open() const { return session_ != nullptr; }
+  void close();
+  bool abort(int code, const std::string& reason);
+  /// In a child process that has been forked: the parent's threads are not there, so nothing of the
+  /// session can be used or destroyed.
+  void leave_to_parent();
+
+ private:
+  [[nodiscard]] Session& open() const;
+
+  std::unique_ptr<Session> session_;
+};
+
+/// Adds the class Session and the functions that open sessions.
+void add_session(nanobind::module_& module);
+
+}  // namespace gossamer::python

@@ -1,0 +1,81 @@
+#include "python/src/topologies.hpp"
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "base/options.hpp"
+#include "topology/registry.hpp"
+#include "topology/spectrum.hpp"
+
+namespace gossamer::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+/// A topology for a world, without a session.
+struct WorldTopology {
+  std::shared_ptr<const Topology> topology;
+  int world_size = 1;
+};
+
+WorldTopology make(const std::string& yaml, int world_size, int node_size) {
+  const Options root = Options::parse(yaml);
+  const World world{0, world_size, node_size > 0 ? node_size : world_size};
+  WorldTopology made{read_topology(root.named_section("topology"), world), world_size};
+  root.reject_unknown();
+  return made;
+}
+
+using Edges = std::vector<std::tuple<std::vector<int>, double>>;
+using Arcs = std::vector<std::tuple<int, int, double>>;
+
+/// Edges (ranks, weight), arcs (from, to, weight), and the size of nodes.
+std::tuple<Edges, Arcs, int> round_of(const WorldTopology& made, std::int64_t k) {
+  const Round round = made.topology->round(k);
+  Edges edges;
+  for (const Edge& edge : round.edges) {
+    edges.emplace_back(std::vector<int>(edge.ranks.begin(), edge.ranks.end()), edge.weight);
+  }
+  Arcs arcs;
+  for (const Arc& arc : round.arcs) arcs.emplace_back(arc.from, arc.to, arc.weight);
+  return {edges, arcs, round.node_size};
+}
+
+}  // namespace
+
+void add_topologies(nb::module_& module) {
+  using Free = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<WorldTopology>(module, "WorldTopology")
+      .def_prop_ro("name", [](const WorldTopology& made) { return made.topology->name(); })
+      .def_prop_ro("world_size", [](const WorldTopology& made) { return made.world_size; })
+      .def_prop_ro("period", [](const WorldTopology& made) { return made.topology->period(); })
+      .def_prop_ro("directed", [](const WorldTopology& made) { return made.topology->directed(); })
+      .def("round", &round_of, "k"_a)
+      .def(
+          "rounds_to",
+          [](const WorldTopology& made, double factor) {
+            const auto count = rounds_to(*made.topology, made.world_size, factor);
+            return count ? std::optional(count->rounds) : std::nullopt;
+          },
+          "factor"_a = 1e-3, Free())
+      .def(
+          "distance_factor",
+          [](const WorldTopology& made, std::int64_t num_rounds) {
+            return distance_factor(*made.topology, made.world_size, num_rounds);
+          },
+          "num_rounds"_a, Free());
+  module.def("make_topology", &make, "yaml"_a, "world_size"_a, "node_size"_a = 0, Free());
+  module.def("topology_names", [] { return topology_names(); });
+}
+
+}  // namespace gossamer::python

@@ -1,0 +1,50 @@
+"""Models and data that the tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import gossamer as gs
+
+
+def make_mlp() -> torch.nn.Module:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+    # Ranks that are threads share PyTorch's own generator.
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(0.3 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    x = torch.randn(16, 8, generator=generator)
+    return x, 2 * x[:, :3] + 1
+
+
+def loss_of(model: torch.nn.Module, rank: int, step: int) -> torch.Tensor:
+    x, y = batch(rank, step)
+    return torch.nn.functional.mse_loss(model(x), y)
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().to(torch.float64).flatten() for p in model.parameters()])
+
+
+def rank() -> int:
+    return gs.current_session().rank
+
+
+def alone(work: Callable[[], Any]) -> Any:
+    """Run `work` in a world of one rank."""
+    return gs.run_threads(1, work)[0]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,256 @@
+"""Models of all kinds, in a world of one, against PyTorch's optimizer."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from conftest import alone, flat, loss_of, make_mlp
+from test_optimizers import OPTIMIZERS, largest_difference, plain, wrapped
+from torch.utils.checkpoint import checkpoint
+
+import gossamer as gs
+
+ADAMW = OPTIMIZERS["adamw"]
+
+
+def seeded(make):
+    torch.manual_seed(1)
+    return make()
+
+
+class Checkpointed(torch.nn.Module):
+    """A model of which parts are computed again in the backward pass."""
+
+    def __init__(self, reentrant: bool, whole: bool) -> None:
+        super().__init__()
+        self.inside = make_mlp()
+        self.reentrant, self.whole = reentrant, whole
+
+    def forward(self, x):
+        if self.whole:
+            x = x.requires_grad_()
+            return checkpoint(self.inside, x, use_reentrant=self.reentrant)
+        x = self.inside[0](x)
+        return self.inside[2](checkpoint(self.inside[1], x, use_reentrant=self.reentrant))
+
+
+class Tied(torch.nn.Module):
+    """One matrix in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = torch.nn.Linear(8, 8, bias=False)
+        self.two = torch.nn.Linear(8, 8)
+        self.two.weight = self.one.weight
+        self.head = torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.two(torch.tanh(self.one(x))))
+
+
+class Alternating(torch.nn.Module):
+    """Uses one layer in even calls, another one in odd calls, and a third one never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 3) for _ in range(3)])
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layers[self.calls % 2](x)
+
+
+class Image(torch.nn.Module):
+    """A convolution whose weights lie in channels_last order, and a transposed matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Without a bias, whose gradient batch normalisation makes zero but for rounding.
+        self.conv = torch.nn.Conv2d(2, 5, 2, bias=False)
+        self.conv.to(memory_format=torch.channels_last)
+        self.norm = torch.nn.BatchNorm2d(5)
+        self.head = torch.nn.Parameter(torch.randn(3, 5).t())
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.conv(x.reshape(-1, 2, 2, 2)))).flatten(1) @ self.head
+
+
+MODELS = {
+    "checkpoint, reentrant": lambda: Checkpointed(True, False),
+    "checkpoint, not reentrant": lambda: Checkpointed(False, False),
+    "checkpoint of all, reentrant": lambda: Checkpointed(True, True),
+    "checkpoint of all, not reentrant": lambda: Checkpointed(False, True),
+    "tied": Tied,
+    "alternating": Alternating,
+    "channels last": Image,
+    "float64": lambda: make_mlp().double(),
+}
+
+
+class AsDouble(torch.nn.Module):
+    """Takes batches of float32, whatever type the model has."""
+
+    def __init__(self, inside: torch.nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x):
+        return self.inside(x.to(next(self.inside.parameters()).dtype)).float()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trains(name):
+    def make():
+        return AsDouble(seeded(MODELS[name]))
+
+    for size in (1e-5, 25):
+        actual = alone(lambda size=size: wrapped(ADAMW, None, make(), bucket_size_in_mb=size))
+        assert largest_difference(actual, plain(ADAMW, None, make())) < 5e-7
+
+
+def test_bfloat16_has_master_copies():
+    def end(dtype):
+        return alone(lambda: wrapped(ADAMW, None, AsDouble(make_mlp().to(dtype))))
+
+    # Small steps get lost in a bfloat16 alone.
+    difference = largest_difference(end(torch.bfloat16), end(torch.float32))
+    assert 0.0 < difference < 0.05
+
+
+def test_compiled_and_autocast_models_train():
+    def end(change):
+        def train():
+            model = make_mlp()
+            wrapper = gs.DecentralizedDataParallel(change(model), ADAMW)
+            for step in range(5):
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=change is not compiled):
+                    loss = loss_of(wrapper, 0, step)
+                loss.backward()
+            return flat(model).clone()
+
+        return alone(train)
+
+    def compiled(model):
+        return torch.compile(model, backend="aot_eager")
+
+    assert largest_difference(end(compiled), end(lambda model: model)) < 0.05
+
+
+def test_a_loss_may_be_scaled():
+    def train(scale):
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)
+        wrapper.set_gradient_scale(1 / scale)
+        for step in range(10):
+            (scale * loss_of(wrapper, 0, step)).backward()
+        return flat(wrapper.module).clone()
+
+    assert largest_difference(alone(lambda: train(1.0)), alone(lambda: train(1024.0))) < 5e-7
+
+
+def test_hooks_of_the_user_see_gradients():
+    seen = []
+
+    def train():
+        model = make_mlp()
+        first = next(iter(model.parameters()))
+        first.register_hook(lambda grad: seen.append(grad.norm().item()) or 2 * grad)
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW)
+        for step in range(3):
+            loss_of(wrapper, 0, step).backward()
+
+    alone(train)
+    assert len(seen) == 3
+    assert all(norm > 0 for norm in seen)
+
+
+def test_old_graphs_notice_new_values():
+    def train():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)
+        loss_of(wrapper, 0, 0).backward()
+        old = loss_of(wrapper, 0, 1)
+        loss_of(wrapper, 0, 2).backward()
+        old.backward()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        alone(train)
+
+
+def test_parameters_are_views_of_the_engine():
+    def train():
+        model = make_mlp()
+        before = list(model.parameters())
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW)
+        loss_of(wrapper, 0, 0).backward()
+        assert all(a is b for a, b in zip(before, model.parameters(), strict=True))
+        state = model.state_dict()
+        addresses = [p.data_ptr() for p in model.parameters()]
+        loss_of(wrapper, 0, 1).backward()
+        assert addresses == [p.data_ptr() for p in model.parameters()]
+        assert torch.equal(state["0.weight"], model[0].weight), "a state_dict shares memory"
+        wrapper.finish()
+        return model
+
+    # They outlive the engine.
+    assert torch.isfinite(flat(alone(train))).all()
+
+
+def test_written_parameters():
+    def train():
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW)
+        loss_of(wrapper, 0, 0).backward()
+        with wrapper.write_parameters(), torch.no_grad():
+            model[0].weight.fill_(0.25)
+            model[2].weight.data = torch.full((3, 16), 0.5)
+        assert (model[0].weight == 0.25).all()
+        assert (model[2].weight == 0.5).all()
+        with torch.no_grad():
+            model[0].bias.fill_(0.125)
+        with pytest.warns(UserWarning, match="outside of write_parameters"):
+            loss_of(wrapper, 0, 1).backward()
+        assert (model[0].bias - 0.125).abs().max() < 0.02
+
+    alone(train)
+
+
+def test_what_cannot_be_wrapped_is_refused():
+    class DistributedDataParallel(torch.nn.Module):
+        pass
+
+    cases = [
+        (torch.nn.ReLU(), "nothing can be trained"),
+        (make_mlp().half(), "parameter 0.weight is torch.float16"),
+        (DistributedDataParallel(), "synchronizes gradients itself"),
+    ]
+    for module, text in cases:
+        with pytest.raises(gs.ConfigError, match=text):
+            alone(lambda module=module: gs.DecentralizedDataParallel(module, ADAMW))
+    with pytest.raises(gs.ConfigError, match="unknown key"):
+        alone(lambda: gs.DecentralizedDataParallel(make_mlp(), ADAMW, options={"spam": 1}))
+
+
+def test_copies_and_pickles_are_refused():
+    def train():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)
+        with pytest.raises(TypeError, match=r"copy.deepcopy\(model.module\)"):
+            copy.deepcopy(wrapper)
+        with pytest.raises(TypeError, match="state_dict"):
+            pickle.dumps(wrapper)
+
+    alone(train)
+
+
+def test_a_failed_backward_ends_training():
+    def train():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)
+        loss_of(wrapper, 0, 0).backward()
+        with pytest.raises(gs.NonFiniteError, match="not finite"):
+            (float("nan") * loss_of(wrapper, 0, 1)).backward()
+        with pytest.raises(RuntimeError, match="failed half way"):
+            loss_of(wrapper, 0, 2).backward()
+
+    alone(train)

@@ -1,0 +1,224 @@
+"""Several ranks: threads of this process, and processes under mpirun."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import torch
+from conftest import flat, loss_of, make_mlp, rank
+from test_optimizers import OPTIMIZERS
+
+import gossamer as gs
+
+ADAMW = OPTIMIZERS["adamw"]
+MPIRUN = shutil.which("mpirun")
+
+
+def train(num_steps=10, topology=None, optim_fn=ADAMW, **options):
+    model = make_mlp()
+    with torch.no_grad():
+        model[0].weight.add_(rank())  # rank 0's values count
+    wrapper = gs.DecentralizedDataParallel(model, optim_fn, topology, **options)
+    for step in range(num_steps):
+        loss_of(wrapper, rank(), step).backward()
+    with wrapper.global_average() as distance:
+        mean = flat(model).clone()
+    own = flat(model).clone()
+    wrapper.finish()
+    return own, mean, distance
+
+
+@pytest.mark.parametrize("topology", ["ring", "complete", "one-peer-exp", {"name": "base-k"}])
+def test_ranks_mix_and_agree_on_the_mean(topology):
+    ends = gs.run_threads(4, lambda: train(topology=topology))
+    owns = torch.stack([own for own, _, _ in ends])
+    for own, mean, distance in ends:
+        assert torch.allclose(mean, owns.mean(0), atol=1e-6)
+        assert distance == pytest.approx((own - owns.mean(0)).norm().item(), rel=1e-4)
+    assert not torch.equal(ends[0][0], ends[1][0])
+
+
+def test_all_reduce_keeps_ranks_equal_also_in_python():
+    for optim_fn in (ADAMW, lambda ps: torch.optim.RMSprop(ps, lr=0.01)):
+        ends = gs.run_threads(
+            3, lambda optim_fn=optim_fn: train(algorithm="allreduce", optim_fn=optim_fn)
+        )
+        assert torch.equal(ends[0][0], ends[1][0])
+        assert torch.equal(ends[0][0], ends[2][0])
+
+
+def test_an_optimizer_in_python_gives_what_the_engine_gives():
+    class InPython(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    def end(kind, codec, shared_memory):
+        return gs.run_threads(
+            4,
+            lambda: train(
+                optim_fn=lambda ps: kind(ps, lr=0.05, momentum=0.9),
+                codec=codec,
+                options={"shared_memory": shared_memory},
+                num_steps=25,
+            ),
+        )
+
+    for codec in ("fp32", "bf16", "int8"):
+        for shared_memory in (True, False):
+            engine = end(torch.optim.SGD, codec, shared_memory)
+            python = end(InPython, codec, shared_memory)
+            for a, b in zip(engine, python, strict=True):
+                assert torch.allclose(a[0], b[0], atol=2e-6 if codec == "fp32" else 2e-2)
+
+
+def test_the_mean_may_be_kept():
+    def work():
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW, "ring")
+        for step in range(5):
+            loss_of(wrapper, rank(), step).backward()
+        with wrapper.global_average(keep=True):
+            pass
+        kept = flat(model).clone()
+        loss_of(wrapper, rank(), 5).backward()
+        return kept, flat(model).clone()
+
+    ends = gs.run_threads(3, work)
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert not torch.equal(ends[0][1], ends[1][1])
+
+
+def test_no_step_inside_a_scope():
+    def work():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring")
+        loss_of(wrapper, rank(), 0).backward()
+        with wrapper.global_average(), pytest.raises(RuntimeError, match="inside the scope"):
+            loss_of(wrapper, rank(), 1).backward()
+
+    gs.run_threads(2, work)
+
+
+def test_ranks_switch_and_try_sizes():
+    def work():
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW, "ring", bucket_size_in_mb=0)
+        x = torch.randn(2, 512)
+        for step in range(90):
+            model(x).square().mean().backward()
+            if step == 70:
+                wrapper.switch_to("complete", average=True)
+                ends = flat(model).clone()
+        return ends
+
+    ends = gs.run_threads(2, work)
+    assert torch.equal(ends[0], ends[1])
+
+
+def test_models_that_differ_are_refused():
+    def work():
+        gs.DecentralizedDataParallel(torch.nn.Linear(3, 1 + rank()), ADAMW, "ring")
+
+    with pytest.raises(gs.ConfigError, match="the ranks differ in their models"):
+        gs.run_threads(2, work)
+
+
+def test_an_error_of_one_rank_is_the_error():
+    def work():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring")
+        for step in range(10):
+            if rank() == 1 and step == 4:
+                raise KeyError("a bad batch")
+            loss_of(wrapper, rank(), step).backward()
+
+    begin = time.monotonic()
+    with pytest.raises(KeyError, match="a bad batch"):
+        gs.run_threads(3, work, timeout_s=60)
+    assert time.monotonic() - begin < 30
+
+
+def test_topologies_have_the_figures_of_their_matrices():
+    for name, n in [("ring", 6), ("one-peer-exp", 8), ("static-exp", 6), ("base-k", 12)]:
+        topology = gs.topology(name, n)
+        product = np.eye(n)
+        for k in range(topology.period or 1):
+            matrix = topology.matrix(k)
+            assert np.allclose(matrix.sum(0), 1)
+            product = matrix @ product
+        if name in ("one-peer-exp", "base-k"):
+            assert np.allclose(product, 1 / n)
+    assert gs.topology("one-peer-exp", 8).rounds_to() == 3
+    with pytest.raises(gs.ConfigError, match="powers of two"):
+        gs.topology("one-peer-exp", 6)
+
+
+def test_processes_that_have_not_met_are_refused():
+    """As torchrun starts them: each would train alone."""
+    environment = os.environ | {"RANK": "0", "WORLD_SIZE": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import gossamer; gossamer.initialize_dist()"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert "WORLD_SIZE says that 2 processes were started" in done.stderr
+    assert done.returncode != 0
+
+
+PROGRAM = textwrap.dedent(
+    """
+    import os, signal, sys
+    import torch, gossamer as gs
+    rank, size = gs.initialize_dist(timeout_s=60)
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(8, 3)
+    wrapper = gs.DecentralizedDataParallel(model, lambda ps: torch.optim.AdamW(ps), "ring")
+    for step in range(50):
+        if rank == 1 and step == 20:
+            {fault}
+        wrapper(torch.ones(4, 8)).square().mean().backward()
+    with wrapper.global_average() as distance:
+        print(f"rank {{rank}} of {{size}}: {{distance:.3g}}", flush=True)
+    """
+)
+
+
+def run_processes(tmp_path, fault):
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM.format(fault=fault))
+    command = [MPIRUN, "--oversubscribe", "-n", "2", sys.executable, str(path)]
+    environment = os.environ | {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+
+
+@pytest.mark.skipif(MPIRUN is None or "mpi" not in gs._core.backends(), reason="no MPI here")
+@pytest.mark.parametrize(
+    ("fault", "code", "text"),
+    [
+        ("pass", 0, "rank 0 of 2: "),
+        ("raise ValueError('a bad batch')", 1, "that rank has failed: ValueError: a bad batch"),
+        ("sys.exit(0)", 74, "with rank 1: that rank has left the run"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", None, "signal 9"),
+        ("raise gs.ConfigError('no')", 2, "that rank has failed: gossamer._core.ConfigError: no"),
+    ],
+)
+def test_processes_end_together(tmp_path, fault, code, text):
+    done = run_processes(tmp_path, fault)
+    assert text in done.stdout + done.stderr, done.stderr
+    if code is None:
+        assert done.returncode != 0
+    else:
+        assert done.returncode == code, done.stderr

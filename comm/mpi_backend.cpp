@@ -317,6 +317,7 @@ class MpiSession : public Session {
     context_->worker->drain();
     context_->call([&watch = *context_->watch] { watch.tell_leaving(); }).wait();
     communicator_.barrier();
+    context_->call([&watch = *context_->watch] { watch.settle(); }).wait();
     shut_down(*context_);
   }
 

@@ -137,6 +137,20 @@ void MpiWatch::tell_failure(ExitCode code, std::string_view reason) {
 
 void MpiWatch::tell_leaving() { send_to_all({.kind = Kind::kLeaving}); }
 
+void MpiWatch::settle() {
+  std::vector<int> others;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) others.push_back(rank);
+  }
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  service();
+  while ((!sent_.empty() || !(others.empty() || attendance_->all_have_left(others))) &&
+         std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    service();
+  }
+}
+
 void MpiWatch::close() {
   if (receive_ == MPI_REQUEST_NULL) return;
   MPI_Cancel(&receive_);

@@ -13,9 +13,10 @@ few peers that a topology picks, while the next forward and backward already run
         evaluate(model)
 """
 
+import importlib
+
 from ._core import CheckpointError, CommError, ConfigError, DataError, NonFiniteError
 from .distributed import Session, current_session, finalize_dist, initialize_dist, run_threads
-from .topologies import Topology, topology, topology_names
 
 __all__ = [
     "CheckpointError",
@@ -34,11 +35,16 @@ __all__ = [
     "topology_names",
 ]
 
+# Imported when they are used: PyTorch's import takes a second, numpy's a tenth.
+_LATER = {
+    "DecentralizedDataParallel": "data_parallel",
+    "Topology": "topologies",
+    "topology": "topologies",
+    "topology_names": "topologies",
+}
+
 
 def __getattr__(name: str) -> object:
-    # Only the wrapper needs PyTorch, whose import takes a second.
-    if name == "DecentralizedDataParallel":
-        from .data_parallel import DecentralizedDataParallel
-
-        return DecentralizedDataParallel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)

@@ -1,5 +1,6 @@
 #include "core/checkpoint/state_file.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -114,9 +115,14 @@ void StateLoader::number(const std::string& name, std::int64_t& value) {
       concat(file_.path(), ": ", name, " is ", value, ", which no run can have saved"));
 }
 
-void StateLoader::check_all_loaded() const {
+void StateLoader::check_all_loaded(std::span<const std::string_view> of_others) const {
   for (const TensorEntry& tensor : file_.tensors()) {
-    if (loaded_.contains(tensor.name)) continue;
+    if (loaded_.contains(tensor.name) ||
+        std::ranges::any_of(of_others, [&tensor](std::string_view begin) {
+          return tensor.name.starts_with(begin);
+        })) {
+      continue;
+    }
     throw CheckpointError(concat(file_.path(), " has ", tensor.name,
                                  ", which this run does not know; the model, the algorithm or the "
                                  "optimizer is another one than at saving"));

@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/state_visitor.hpp"
@@ -65,8 +67,9 @@ class StateLoader : public StateVisitor {
   void number(const std::string& name, double& value) override;
   void number(const std::string& name, std::int64_t& value) override;
 
-  /// Throws CheckpointError if the file has a tensor that nobody has asked for.
-  void check_all_loaded() const;
+  /// Throws CheckpointError if the file has a tensor that nobody has asked for. Names that begin
+  /// with one of `of_others` are somebody else's.
+  void check_all_loaded(std::span<const std::string_view> of_others = {}) const;
 
  private:
   void read(const std::string& name, std::string_view dtype, std::size_t num_dimensions,

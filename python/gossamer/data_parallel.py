@@ -8,7 +8,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -240,6 +240,48 @@ class DecentralizedDataParallel(torch.nn.Module):
         self._follow_moves()
         self._note_versions()
 
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write all state of training into a folder. Collective, between two steps.
+
+        Each rank writes a file rank-00000.safetensors with parameters, buffers, and the states of
+        optimizer and algorithm, under the names of the command line program's checkpoints; and a
+        file python-00000.pt with the numbers of the optimizer and of lr_scheduler_fn's schedule.
+        """
+        self._check("save()")
+        self._adopt()
+        os.makedirs(folder, exist_ok=True)
+        state, python = self._files_in(folder)
+        others = self._other_tensors()
+        self._engine.save(state, [other.described() for other in others])
+        own = {"optimizer": self._optimizer.state_dict()}
+        if self.lr_scheduler is not None:
+            own["lr_scheduler"] = self.lr_scheduler.state_dict()
+        torch.save(own, python)
+
+    def load(self, folder: str | os.PathLike[str]) -> None:
+        """Go on from what save() has written, bit for bit. Collective; also before the first step.
+
+        The number of ranks, the module, the algorithm and the optimizer are those of the saved run;
+        buckets may differ, except under the codec int8. Takes a checkpoint of the command line
+        program, too, but for what only the program knows, such as its place in the data.
+        """
+        self._check("load()")
+        state, python = self._files_in(folder)
+        others = self._other_tensors()
+        self._engine.load(state, [other.described() for other in others])
+        with torch.no_grad():
+            for other in others:
+                if other.dense is not other.tensor:
+                    other.tensor.copy_(other.dense)
+        self._follow_moves()
+        if os.path.exists(python):
+            own = torch.load(python, weights_only=True)
+            self._optimizer.load_state_dict(own["optimizer"])
+            if self.lr_scheduler is not None and "lr_scheduler" in own:
+                self.lr_scheduler.load_state_dict(own["lr_scheduler"])
+        increment_versions(self._parameters_of_engine)
+        self._note_versions()
+
     def set_gradient_scale(self, scale: float) -> None:
         """Multiply gradients by `scale` first: 1/S where a loss has been multiplied by S."""
         self._engine.set_gradient_scale(scale)
@@ -395,6 +437,19 @@ class DecentralizedDataParallel(torch.nn.Module):
             stacklevel=3,
         )
 
+    def _files_in(self, folder: str | os.PathLike[str]) -> tuple[str, str]:
+        number = f"{self._session.rank:05d}"
+        return (
+            os.path.join(folder, f"rank-{number}.safetensors"),
+            os.path.join(folder, f"python-{number}.pt"),
+        )
+
+    def _other_tensors(self) -> list[_OtherTensor]:
+        trained = {id(p) for p in self._parameters_of_engine}
+        found = [(n, p.detach()) for n, p in self.module.named_parameters() if id(p) not in trained]
+        found += self.module.named_buffers()
+        return [_OtherTensor(name, tensor, tensor.contiguous()) for name, tensor in found]
+
     def _averaged_buffers(self) -> Iterable[torch.Tensor]:
         for buffer in self.module.buffers():
             if buffer.dtype in (torch.float32, torch.float64) and buffer.is_contiguous():
@@ -419,6 +474,20 @@ class DecentralizedDataParallel(torch.nn.Module):
 
     def __reduce__(self) -> Any:
         raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
+
+
+class _OtherTensor(NamedTuple):
+    """A tensor of the module that the engine does not train."""
+
+    name: str
+    tensor: torch.Tensor
+    dense: torch.Tensor
+    """The tensor itself, or a copy in row-major order."""
+
+    def described(self) -> tuple[str, str, int, int]:
+        kind = str(self.dense.dtype).removeprefix("torch.")
+        size = self.dense.numel() * self.dense.element_size()
+        return self.name, kind, self.dense.data_ptr(), size
 
 
 def _hook(model: DecentralizedDataParallel, i: int) -> Callable[[torch.Tensor], None]:

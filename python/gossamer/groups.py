@@ -89,6 +89,15 @@ class WrappedOptimizer:
             for group, params in zip(self.optimizer.param_groups, kept, strict=True):
                 group["params"] = params
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the numbers of the groups, and the states of an optimizer that runs in Python."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what state_dict() has returned."""
+        self.optimizer.load_state_dict(state)
+        self._told = None
+
     def has_stepped(self) -> None:
         """Keep PyTorch's schedules from warning of a step that they have not seen."""
         self.optimizer._opt_called = True  # type: ignore[attr-defined]

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstring>
+#include <map>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include <nanobind/stl/shared_ptr.h>
@@ -13,6 +15,9 @@
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
+#include "core/checkpoint/safetensors.hpp"
+#include "core/checkpoint/state_file.hpp"
+#include "core/row_major_visitor.hpp"
 #include "optim/convert.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
@@ -41,6 +46,18 @@ DType type_named(const std::string& parameter, const std::string& name) {
   }
   throw ConfigError(
       concat("parameter ", parameter, " is ", name, ", allowed: float32, float64, bfloat16"));
+}
+
+/// What the command line program has in its checkpoints beside the wrapper's state.
+constexpr std::array<std::string_view, 5> kOfTheProgram = {"train/", "record/", "random/", "ema/",
+                                                           "scaler/"};
+
+/// As core/torch saves tensors that are not trained.
+DType saved_type(const std::string& name) {
+  for (const TypeName& row : kTypes) {
+    if (row.name == name) return row.type;
+  }
+  return name == "int64" ? DType::kInt64 : DType::kUInt8;
 }
 
 nb::dlpack::dtype dlpack_type(DType type) {
@@ -269,6 +286,46 @@ void Engine::switch_to(const std::string& options) {
       [] { throw std::logic_error("switch_to() before the first step"); });
 }
 
+void Engine::visit(StateVisitor& visitor, const std::vector<OtherTensor>& others) {
+  model_->skip_trial();
+  model_->visit_arrival_order(visitor);
+  // Older versions saved parameters in the order of their memory.
+  std::int64_t is_row_major = visitor.loads() && !visitor.holds(kRowMajorName) ? 0 : 1;
+  if (is_row_major != 0) visitor.number(kRowMajorName, is_row_major);
+  std::map<std::string, MemoryLayout> layouts;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const ParameterInfo& info = model_->parameters()[i];
+    layouts[info.name] = {info.shape, places_[i].strides};
+  }
+  RowMajorVisitor rows(visitor, std::move(layouts));
+  model_->pipeline()->visit(is_row_major != 0 ? rows : visitor);
+  // The program counts the steps until buffers are averaged.
+  constexpr const char* kBufferSteps = "run/buffer_steps";
+  std::int64_t buffer_steps = 0;
+  if (!visitor.loads() || visitor.holds(kBufferSteps)) visitor.number(kBufferSteps, buffer_steps);
+  for (const auto& [name, type, address, num_bytes] : others) {
+    void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    const DType dtype = saved_type(type);
+    visitor.block(name, {data, num_bytes / size_of(dtype), dtype, {}});
+  }
+}
+
+void Engine::save(const std::string& path, const std::vector<OtherTensor>& others) {
+  if (!has_started()) {
+    throw std::logic_error("save() before the first step, when there is no state to save");
+  }
+  StateSnapshot snapshot;
+  visit(snapshot, others);
+  static_cast<void>(snapshot.write(path));
+}
+
+void Engine::load(const std::string& path, const std::vector<OtherTensor>& others) {
+  const SafetensorsFile file(path);
+  StateLoader loader(file);
+  visit(loader, others);
+  loader.check_all_loaded(kOfTheProgram);
+}
+
 nb::dict Engine::metrics() const {
   const PipelineMetrics& metrics = model_->metrics();
   const Progress& progress = model_->progress();
@@ -308,6 +365,8 @@ void add_engine(nb::module_& module) {
       .def("end_average", &Engine::end_average, "keep"_a = false, Free())
       .def("switch_to", &Engine::switch_to, "options"_a, Free())
       .def("replan", &Engine::replan, "bucket_bytes"_a, Free())
+      .def("save", &Engine::save, "path"_a, "others"_a, Free())
+      .def("load", &Engine::load, "path"_a, "others"_a, Free())
       .def("metrics", &Engine::metrics, nb::sig("def metrics(self) -> dict[str, float]"))
       .def_prop_ro("model_weight", &Engine::model_weight)
       .def_prop_ro("tries_buckets", &Engine::tries_buckets)

@@ -35,6 +35,10 @@ using View = nanobind::ndarray<nanobind::array_api>;
 using GivenParameter = std::tuple<std::string, std::vector<std::int64_t>, std::vector<std::int64_t>,
                                   std::string, std::uintptr_t>;
 
+/// A tensor that the engine does not train, in row-major order: its name, type, address, and size
+/// in bytes. Types that the engine does not know are saved as bytes.
+using OtherTensor = std::tuple<std::string, std::string, std::uintptr_t, std::int64_t>;
+
 class Engine : private BucketedModel::Host {
  public:
   /// `options` and `optimizer`: YAML. `rule`: None, or a function that takes the place of the
@@ -75,6 +79,13 @@ class Engine : private BucketedModel::Host {
   void switch_to(const std::string& options);
   void replan(std::int64_t bucket_bytes) { model_->replan(bucket_bytes); }
 
+  /// Collective, between two steps. Writes all state of this rank into a file: parameters,
+  /// optimizer, algorithm, and the values of `others`, in the form of the program's checkpoints.
+  void save(const std::string& path, const std::vector<OtherTensor>& others);
+  /// Collective. Training goes on as after save(). Also takes a rank's file of a checkpoint of the
+  /// program; what only the program knows is left out.
+  void load(const std::string& path, const std::vector<OtherTensor>& others);
+
   [[nodiscard]] nanobind::dict metrics() const;
   [[nodiscard]] double model_weight() const { return model_->model_weight(); }
   [[nodiscard]] bool tries_buckets() const { return model_->tries_buckets(); }
@@ -92,6 +103,7 @@ class Engine : private BucketedModel::Host {
   void parameters_have_moved() override { ++generation_; }
   void settle_parameters() override { drain(); }
   void after_update(const BucketSpec& /*spec*/) override { ++num_updated_; }
+  void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void apply_rule(const OwnRuleStep& step);
   [[nodiscard]] View view_of(std::int64_t parameter, const Block& block,
                              std::shared_ptr<void> owner) const;

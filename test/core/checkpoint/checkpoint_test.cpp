@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,10 @@ TEST(StateFile, GivesBackWhatTheVisitorSaw) {
   State state{.weights = {0, 0, 0}, .rate = 0, .steps = 0, .seconds = 0};
   StateLoader loader(file);
   EXPECT_THROW(loader.check_all_loaded(), CheckpointError);
+  constexpr std::array<std::string_view, 2> kOthers = {"record/", "st"};
+  EXPECT_THROW(loader.check_all_loaded(kOthers), CheckpointError) << "w and rate are missing";
+  constexpr std::array<std::string_view, 3> kAll = {"record/", "w", ""};
+  loader.check_all_loaded(kAll);
   state.visit(loader);
   loader.check_all_loaded();
   EXPECT_EQ(state.weights, State().weights);

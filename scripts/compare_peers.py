@@ -33,7 +33,7 @@ K_CODECS = {"gossip-bf16": ("gossip", "bf16"), "gossip-int8": ("gossip", "int8")
 class Machine:
     """Ranks on this machine."""
 
-    engines = ["decent-dp", "ddp", "gossip", "compute"]
+    engines = ["decent-dp", "ddp", "python", "gossip", "compute"]
     # The steps of a turn are alike, so their median leaves out what else the machine has done.
     time = "step_ms"
     tables_memory = True
@@ -45,6 +45,9 @@ class Machine:
         return f"{self.ranks} ranks"
 
     def command(self, engine, arguments):
+        if engine == "python":
+            return [os.environ.get("MPIEXEC", "mpirun"), "-n", str(self.ranks), sys.executable,
+                    str(K_ROOT / "scripts/peer_step.py"), *arguments]
         if engine in K_PEERS:
             return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node",
                     str(self.ranks), "--log-dir", str(K_ROOT / "build/peers_log"),
@@ -79,11 +82,12 @@ class Hosts:
 def measure(place, engine, case, topology):
     model, bucket_mb, steps = K_CASES[case]
     name, codec = K_CODECS.get(engine, (engine, ""))
-    arguments = ["--engine", name, *(["--codec", codec] if codec else []), "--model", model,
+    arguments = ["--engine", "gossamer" if name == "python" else name, *(["--codec", codec] if codec else []), "--model", model,
                  "--bucket-mb", str(bucket_mb), "--warmup", str(K_WARMUP.get(codec, 5)),
                  "--steps", str(steps), "--topology", topology, "--threads", "1"]
     done = subprocess.run(place.command(engine, arguments), capture_output=True, text=True,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+                          env={**os.environ, "OMP_NUM_THREADS": "1",
+                               "PYTHONPATH": str(K_ROOT / "build/python/package")}, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         sys.exit(f"compare_peers: {engine} on {case} failed:\n{done.stdout}\n{done.stderr}")
@@ -126,6 +130,7 @@ def run_case(place, case, args, record):
 def table(place, rows_of_cases):
     """Milliseconds of every engine, then ratios of them."""
     names = {"ddp": "DDP", "ddp-bf16": "DDP, bf16", "gossip": "gossamer",
+             "python": "gossamer, Python",
              "gossip-bf16": "gossamer, bf16", "gossip-int8": "gossamer, int8",
              "allreduce": "gossamer, all-reduce", "allreduce-bf16": "gossamer, all-reduce, bf16",
              "allreduce-int8": "gossamer, all-reduce, int8", "compute": "forward + backward alone"}

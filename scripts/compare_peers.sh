@@ -34,6 +34,7 @@ if [[ -z $python ]]; then
   fi
 fi
 [[ -x build/release/gossamer ]] || scripts/build.sh release --target gossamer
+scripts/build_python.sh "$python" >&2
 
 # shellcheck source=scripts/mpi_env.sh
 source scripts/mpi_env.sh

@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 2 scripts/peer_step.py --engine ddp --model gpt --losses
     scripts/hosts.sh mpirun build/peers/bin/python scripts/peer_step.py --engine ddp-bf16
 
-Engines: decent-dp (PyPI), ddp (PyTorch's DistributedDataParallel), ddp-bf16 (the same, with gradients sent as bfloat16),
+Engines: gossamer (the Python package; build/python/package must be on PYTHONPATH), decent-dp (PyPI), ddp (PyTorch's DistributedDataParallel), ddp-bf16 (the same, with gradients sent as bfloat16),
 local (no communication). gloo on the CPU.
 Models, initial values and data follow from a seed as apps/bench/reference_task.hpp says, so the losses must be those of
 gossamer's `local` (local), `gossip` (decent-dp). Prints one JSON line with the keys of `gossamer bench step`.
@@ -256,9 +256,27 @@ class DecentDp:
                 work.wait()
 
 
+class Gossamer:
+    def __init__(self, args):
+        import gossamer
+        self.model = make_model(args.model, args.seed)
+        self.net = gossamer.DecentralizedDataParallel(
+            self.model, lambda parameters: make_optimizer(parameters, args), args.topology,
+            bucket_size_in_mb=args.bucket_mb)
+        self.net.train()
+
+    def after_backward(self):
+        pass  # the update is part of backward
+
+    def settle(self):
+        self.net.drain()
+
+
 def make_engine(args):
     if args.engine == "decent-dp":
         return DecentDp(args)
+    if args.engine == "gossamer":
+        return Gossamer(args)
     return Plain(args, distributed=args.engine != "local")
 
 
@@ -292,7 +310,25 @@ def measure(args, rank):
             "losses": [float(loss) for loss in losses]}
 
 
-def join_group():
+def join_group(args):
+    """Returns rank, size, and a function that gathers the results of all ranks."""
+    if args.engine == "gossamer":
+        import gossamer
+        rank, world = gossamer.initialize_dist()
+        session = gossamer.current_session()
+        return rank, world, lambda own: [json.loads(text) for text in
+                                         session.all_gather(json.dumps(own))]
+    join_gloo()
+
+    def gather(own):
+        ranks = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, own)
+        return ranks
+
+    return dist.get_rank(), dist.get_world_size(), gather
+
+
+def join_gloo():
     """Torchrun says where the ranks find each other. Under mpirun they meet on the first host of
     scripts/hosts.sh, or on this machine."""
     for rank, world in [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]:
@@ -309,7 +345,7 @@ def join_group():
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=["decent-dp", "ddp", "ddp-bf16", "local"], default="decent-dp")
+    parser.add_argument("--engine", choices=["gossamer", "decent-dp", "ddp", "ddp-bf16", "local"], default="decent-dp")
     parser.add_argument("--model", choices=list(MODELS), default="mlp")
     parser.add_argument("--topology", default="ring")
     parser.add_argument("--optim", choices=["adamw", "accum-adamw", "accum-adam"],
@@ -325,16 +361,14 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--losses", action="store_true")
     args = parser.parse_args()
-    join_group()
-    rank, world = dist.get_rank(), dist.get_world_size()
-    ranks = [None] * world
-    dist.all_gather_object(ranks, measure(args, rank))
+    rank, world, gather = join_group(args)
+    ranks = gather(measure(args, rank))
     if rank == 0:
         mean = {key: statistics.mean(r[key] for r in ranks)
                 for key in ["step_ms", "mean_ms", "p10_ms", "p90_ms", "forward",
                             "backward_and_update"]}
         line = {"engine": args.engine, "model": args.model, "params": ranks[0]["params"],
-                "world": world, "topology": args.topology if args.engine == "decent-dp" else None,
+                "world": world, "topology": args.topology if args.engine in ("gossamer", "decent-dp") else None,
                 "optim": args.optim, "optim_impl": "torch" if args.optim == "adamw" else "decent-dp",
                 "accum_iter": args.accum_iter, "batch_size": ranks[0]["batch_size"],
                 "bucket_mb": args.bucket_mb, "threads": args.threads, "timed_steps": args.steps,
@@ -346,6 +380,8 @@ def main():
         if args.losses:
             line["losses"] = [round(float(v), 6) for v in np.mean([r["losses"] for r in ranks], 0)]
         print(json.dumps(line), flush=True)
+    if args.engine == "gossamer":
+        return
     dist.barrier()
     # gloo's threads now and then abort the interpreter when it ends in the ordinary way.
     os._exit(0)

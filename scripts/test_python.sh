@@ -16,22 +16,11 @@ if [[ -z ${PYTHON_WITH_TORCH:-} ]] &&
   "$python" -m pip install --quiet --disable-pip-version-check -r scripts/requirements-python.txt
   cp scripts/requirements-python.txt build/python-venv/installed.txt
 fi
-python=$(realpath -s "$python")
 
 # shellcheck source=scripts/mpi_env.sh
 source scripts/mpi_env.sh
 say "building the module"
-cmake -S . -B build/python -G Ninja -DCMAKE_BUILD_TYPE=Release -DGOSSAMER_PYTHON=ON \
-  -DGOSSAMER_TORCH=OFF -DGOSSAMER_TESTS=OFF -DGOSSAMER_CUDA=OFF -DGOSSAMER_WERROR=ON \
-  -DPython_EXECUTABLE="$python" >/dev/null
-cmake --build build/python --target gossamer_python
-# The package, as an installed one has it.
-package=build/python/package/gossamer
-rm -rf "$package"
-mkdir -p "$package"
-cp python/gossamer/* "$package" 2>/dev/null || true
-rm -f "$package"/*.so
-cp build/python/python/_core*.so "$package"
+scripts/build_python.sh "$python"
 export PYTHONPATH=$PWD/build/python/package
 
 say "checking"

@@ -24,7 +24,7 @@ class Rule(NamedTuple):
 
 def rule_of_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule | None:
     """Return the engine's rule for a group of an optimizer; None if the engine has none."""
-    name = type(optimizer).__name__
+    name = _known_name(optimizer)
     if group.get("maximize") or group.get("amsgrad"):
         return None
     options: dict[str, Any] = {}
@@ -44,9 +44,6 @@ def rule_of_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) ->
             kind = f"sgd with momentum, nesterov {nesterov}"
     else:
         return None
-    # A subclass may compute something else.
-    if type(optimizer).step is not _known_step(name) and not name.startswith("Accum"):
-        return None
     return Rule(kind, json.dumps(options), float(group["lr"]), float(group["weight_decay"]))
 
 
@@ -64,5 +61,9 @@ def _moments(group: Mapping[str, Any]) -> dict[str, Any]:
     return {"betas": [float(beta1), float(beta2)], "eps": float(group["eps"])}
 
 
-def _known_step(name: str) -> Any:
-    return getattr(torch.optim, name).step
+def _known_name(optimizer: torch.optim.Optimizer) -> str:
+    """Return the name of the class; empty for a subclass, which may do something else."""
+    kind = type(optimizer)
+    if kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        return kind.__name__
+    return kind.__name__ if kind.__module__.split(".")[0] == "decent_dp" else ""

@@ -100,6 +100,22 @@ def test_unknown_optimizers_run_in_python(name):
         assert largest_difference(actual, plain(IN_PYTHON[name], SCHEDULES["cosine"])) == 0.0
 
 
+@pytest.mark.parametrize("name", ["AccumAdam", "AccumAdamW"])
+def test_engine_does_the_work_of_decent_dps(name, monkeypatch):
+    kind = getattr(pytest.importorskip("decent_dp.optim"), name)
+    # decent-dp 0.2.3 calls a method that PyTorch has renamed.
+    renamed = getattr(torch.optim.Optimizer, "_accelerator_graph_capture_health_check", None)
+    if renamed is not None:
+        old = "_cuda_graph_capture_health_check"
+        monkeypatch.setattr(torch.optim.Optimizer, old, renamed, raising=False)
+
+    def optim_fn(ps):
+        return kind(ps, lr=0.01, weight_decay=0.1, accum_iter=3)
+
+    actual = alone(lambda: wrapped(optim_fn, None))
+    assert largest_difference(actual, plain(optim_fn, None)) < 5e-7
+
+
 def test_a_subclass_runs_in_python():
     class Half(torch.optim.SGD):
         def step(self, closure=None):

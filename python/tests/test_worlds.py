@@ -173,6 +173,10 @@ def test_processes_that_have_not_met_are_refused():
     assert done.returncode != 0
 
 
+needs_mpi = pytest.mark.skipif(
+    MPIRUN is None or "mpi" not in gs._core.backends(), reason="no MPI here"
+)
+
 PROGRAM = textwrap.dedent(
     """
     import os, signal, sys
@@ -191,9 +195,9 @@ PROGRAM = textwrap.dedent(
 )
 
 
-def run_processes(tmp_path, fault):
+def run_processes(tmp_path, fault, program=PROGRAM):
     path = tmp_path / "train.py"
-    path.write_text(PROGRAM.format(fault=fault))
+    path.write_text(program.format(fault=fault))
     command = [MPIRUN, "--oversubscribe", "-n", "2", sys.executable, str(path)]
     environment = os.environ | {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -204,7 +208,7 @@ def run_processes(tmp_path, fault):
     )
 
 
-@pytest.mark.skipif(MPIRUN is None or "mpi" not in gs._core.backends(), reason="no MPI here")
+@needs_mpi
 @pytest.mark.parametrize(
     ("fault", "code", "text"),
     [
@@ -222,3 +226,44 @@ def test_processes_end_together(tmp_path, fault, code, text):
         assert done.returncode != 0
     else:
         assert done.returncode == code, done.stderr
+
+
+@needs_mpi
+def test_ctrl_c_ends_a_wait(tmp_path):
+    # Rank 1 sleeps, and rank 0, which waits for it, gets the signal.
+    fault = "import time; time.sleep(50)"
+    interrupt = textwrap.dedent(
+        """
+        import threading
+        if rank == 0:
+            threading.Timer(3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        for step in range(50):"""
+    ).strip()
+    begin = time.monotonic()
+    done = run_processes(tmp_path, fault, PROGRAM.replace("for step in range(50):", interrupt))
+    assert done.returncode == 130, done.stderr
+    assert "KeyboardInterrupt" in done.stderr
+    assert time.monotonic() - begin < 40
+
+
+@needs_mpi
+def test_forked_workers_load_data_and_cannot_train(tmp_path):
+    fault = textwrap.dedent(
+        """
+            data = torch.utils.data.TensorDataset(torch.ones(8, 8))
+            loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2)
+            assert len([x.sum() for x, in loader]) == 2
+            child = os.fork()
+            if child == 0:
+                try:
+                    wrapper(torch.ones(4, 8)).sum().backward()
+                except RuntimeError as error:
+                    print(error, flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+        """
+    )
+    done = run_processes(tmp_path, textwrap.indent(fault, 8 * " ").strip())
+    assert done.returncode == 0, done.stderr
+    assert "backward() in a process that was forked" in done.stdout
+    assert "rank 0 of 2: " in done.stdout

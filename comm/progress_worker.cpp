@@ -240,7 +240,7 @@ void ProgressWorker::wait_for(Active& entry, Wait wait) {
   if (entry.wait == wait) return;
   entry.wait = wait;
   entry.waited_s = 0.0;
-  entry.left_s = 0.0;
+  entry.left_s.reset();
 }
 
 bool ProgressWorker::is_awaited(const Active& entry) const {
@@ -263,9 +263,10 @@ void ProgressWorker::watch(double elapsed_s, bool progressed) {
 void ProgressWorker::check_attendance(Active& entry, double elapsed_s) const {
   if (!config_.attendance || !config_.attendance->any_has_left()) return;
   const std::vector<int> peers = entry.operation->waiting_for();
-  if (!config_.attendance->all_have_left(peers)) return;
-  entry.left_s += elapsed_s;
-  if (entry.left_s <= config_.grace_s) return;
+  if (!config_.attendance->all_have_left(peers)) return entry.left_s.reset();
+  // The time before it was seen does not count: the last thing that they sent may have come since.
+  entry.left_s = entry.left_s ? *entry.left_s + elapsed_s : 0.0;
+  if (*entry.left_s <= config_.grace_s) return;
   throw CommError({.rank = config_.rank, .peers = peers, .label = entry.context.label},
                   peers.size() == 1
                       ? "that rank has left the run; all ranks make the same calls"

@@ -37,6 +37,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -130,8 +131,8 @@ class ProgressWorker {
     /// Whom it waits for, and for how long; set by wait_for().
     Wait wait = Wait::kNone;
     double waited_s = 0.0;
-    /// For how long all those have left.
-    double left_s = 0.0;
+    /// For how long all those have left; empty: not all have.
+    std::optional<double> left_s = {};
     /// The end of the work that prepare() or finish() has given to a stream.
     EventPtr under_way = {};
     /// Last, so that it goes first: while it ends it may still touch what the context owns.

@@ -119,6 +119,8 @@ struct AlgorithmSetting {
   const Codec* codec = nullptr;
   /// Null: not known yet.
   const Optimizer* optimizer = nullptr;
+  /// A rule of somebody else's takes the optimizer's place (optim/own_rule.hpp).
+  bool has_own_rule = false;
   /// Null: work is done at once, on processors.
   const Stream* stream = nullptr;
   /// 0: not known yet.

@@ -193,8 +193,11 @@ void Bucket::update(const Update& update) {
   if (update.own_rule == nullptr) {
     enqueue_update(stream_, optimizer_, std::move(work));
   } else {
-    OwnRuleStep step{
-        .bucket = index_, .parameters = work.parameters, .segments = work.segments, .lr = work.lr};
+    OwnRuleStep step{.bucket = index_,
+                     .parameters = work.parameters,
+                     .segments = work.segments,
+                     .lr = work.lr,
+                     .update_scale = update.intake.update_scale};
     BlockUpdate sending{.parameters = work.parameters,
                         .exchange = split_off_sending(work.exchange),
                         .simd = work.simd,

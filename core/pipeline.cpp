@@ -21,6 +21,7 @@ void check_exchange(const ExchangeOptions& exchange, const Pipeline::Config& con
                     int num_ranks) {
   AlgorithmSetting setting = exchange.setting();
   setting.optimizer = config.optimizer.get();
+  setting.has_own_rule = config.own_rule != nullptr;
   setting.stream = config.stream;
   setting.num_ranks = num_ranks;
   exchange.algorithm.check(setting);
@@ -102,11 +103,6 @@ void Pipeline::make_algorithm() {
                                                 .stream = stream_,
                                                 .simd = config_.simd,
                                                 .pool = &pool_});
-  if (config_.own_rule && algorithm_->shared_states() != nullptr) {
-    throw ConfigError(
-        "the ranks of a node share the optimizer's states, and a rule of one's own has states that "
-        "nobody else knows; take node_gossip without shard: optimizer");
-  }
   lanes_->share_memory();
   // Ranks may share a GPU, where allocating can wait for the work of all of them. So nobody begins
   // to wait for messages before all have their memory.

@@ -23,8 +23,10 @@ struct OwnRuleStep {
   /// One for each parameter of the bucket, in the order of the bucket's entries. Their gradients
   /// are final: sums over ranks stand in place of the rank's own where the algorithm sums.
   std::vector<Segment> segments = {};
-  /// The schedule's rate, times what the algorithm wants it to be scaled by.
+  /// The schedule's rate, times update_scale.
   double lr = 0.0;
+  /// What the algorithm wants learning rates to be multiplied by, as in directed topologies.
+  double update_scale = 1.0;
   /// The factor for the gradients. If `apply` is 0, the rule must leave the parameters as they are.
   GradientDecision decision = {};
 };

@@ -243,6 +243,10 @@ AlgorithmFactory read_node_gossip(const Options& options) {
   };
   if (!has_shards) return make;
   return {make, [](const AlgorithmSetting& setting) -> std::string {
+            if (setting.has_own_rule) {
+              return "algorithm.shard: optimizer shares the optimizer's states, and a rule of "
+                     "somebody else's has states that nobody else knows; take shard: none";
+            }
             if (setting.stream == nullptr || setting.stream->immediate()) return "";
             return "algorithm.shard: optimizer works on processors only; on GPUs take shard: none";
           }};

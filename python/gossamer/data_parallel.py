@@ -125,9 +125,15 @@ class DecentralizedDataParallel(torch.nn.Module):
             p.register_post_accumulate_grad_hook(_hook(self, i))  # type: ignore[no-untyped-call]
             for i, p in enumerate(self._parameters_of_engine)
         ]
-        register_owner(self)
+        # The ranks of an asynchronous algorithm end it together, so it must live that long.
+        register_owner(self, keep=self._engine.is_asynchronous)
 
     # What a training loop calls.
+
+    @property
+    def session(self) -> Session:
+        """The session in which the wrapper trains."""
+        return self._session
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -187,12 +193,14 @@ class DecentralizedDataParallel(torch.nn.Module):
         """
         self._check("global_average()")
         self._adopt()
+        # Whoever is interrupted in between has a part of the mean.
+        self._is_broken = True
         saved = [(b, b.clone()) for b in self._averaged_buffers()] if buffers else []
         for buffer, _ in saved:
-            kind = TYPES[buffer.dtype]
-            self._session.average(buffer.data_ptr(), buffer.numel(), kind)
+            self._session.average(buffer.data_ptr(), buffer.numel(), TYPES[buffer.dtype])
         has_started = self._engine.has_started
         distance = self._engine.average() if has_started else 0.0
+        self._is_broken = False
         self._note_versions()
         self._scope = "global_average()"
         try:
@@ -502,12 +510,12 @@ def _hook(model: DecentralizedDataParallel, i: int) -> Callable[[torch.Tensor], 
     return on_gradient
 
 
-def _rule_of(model: DecentralizedDataParallel) -> Callable[[int, float, list[Any]], None]:
+def _rule_of(model: DecentralizedDataParallel) -> Callable[[int, float, float, list[Any]], None]:
     reference = weakref.ref(model)
 
-    def rule(bucket: int, factor: float, gradients: list[Any]) -> None:
+    def rule(bucket: int, factor: float, scale: float, gradients: list[Any]) -> None:
         found = reference()
         if found is not None:
-            found._optimizer.step(found._buckets[bucket], factor, gradients)
+            found._optimizer.step(found._buckets[bucket], factor, scale, gradients)
 
     return rule

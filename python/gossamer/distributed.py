@@ -34,6 +34,9 @@ _OTHER_CODE = 1
 class _Owner(Protocol):
     """What must end its work before its session is closed."""
 
+    @property
+    def session(self) -> Session: ...
+
     def close(self, *, failed: bool) -> None: ...
 
 
@@ -46,6 +49,16 @@ class _State:
         self.failure: BaseException | None = None
         self.pid = os.getpid()
         self.owners: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.kept: list[Any] = []
+        self.lock = threading.Lock()
+
+    def close_owners(self, session: Session, *, failed: bool) -> None:
+        """Close what belongs to a session."""
+        with self.lock:
+            own = [owner for owner in self.owners if owner.session is session]
+            self.kept = [owner for owner in self.kept if owner.session is not session]
+        for owner in own:
+            owner.close(failed=failed)
 
     def session(self) -> Session | None:
         own: Session | None = getattr(self.of_thread, "session", None)
@@ -66,7 +79,7 @@ def current_session() -> Session:
     session = _state.session()
     if session is None:
         raise RuntimeError("there is no session yet; call gossamer.initialize_dist() first")
-    if _state.pid != os.getpid():
+    if session is _state.of_process and _state.pid != os.getpid():
         raise RuntimeError(
             "this process was forked from one that trains, and cannot take part; "
             "start it with the method 'spawn', or let it only load data"
@@ -74,9 +87,12 @@ def current_session() -> Session:
     return session
 
 
-def register_owner(owner: _Owner) -> None:
-    """Have `owner` closed before the session is."""
-    _state.owners.add(owner)
+def register_owner(owner: _Owner, *, keep: bool) -> None:
+    """Have `owner` closed before its session is; with `keep`, nobody need hold it until then."""
+    with _state.lock:
+        _state.owners.add(owner)
+        if keep:
+            _state.kept.append(owner)
 
 
 def initialize_dist(backend: str = "", timeout_s: float = 300.0) -> tuple[int, int]:
@@ -104,6 +120,7 @@ def initialize_dist(backend: str = "", timeout_s: float = 300.0) -> tuple[int, i
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("initialize_dist() is for the main thread; see run_threads()")
         (_state.of_process,) = _core.open_sessions(backend, 0, 0, timeout_s)
+        _state.pid = os.getpid()
         _watch_exit()
     session = current_session()
     return session.rank, session.world_size
@@ -115,11 +132,14 @@ def finalize_dist() -> None:
     if session is None or os.getpid() != _state.pid:
         return
     failure, _state.failure = _state.failure, None
-    for owner in list(_state.owners):
-        owner.close(failed=failure is not None)
-    if failure is None:
-        session.close()
-    else:
+    try:
+        _state.close_owners(session, failed=failure is not None)
+        if failure is None:
+            session.close()
+    except BaseException as error:
+        session.abort(_code_of(error), _text_of(error))
+        raise
+    if failure is not None:
         session.abort(_code_of(failure), _text_of(failure))
 
 
@@ -186,8 +206,10 @@ def run_threads(
         _state.of_thread.session = session
         try:
             results[rank] = work()
+            _state.close_owners(session, failed=False)
             session.close()
         except BaseException as error:
+            _state.close_owners(session, failed=True)
             if session.abort(_code_of(error), _text_of(error)):
                 first.append(error)
         finally:

@@ -61,7 +61,9 @@ class WrappedOptimizer:
         self._told = rules
 
     @torch.no_grad()
-    def step(self, bucket: list[int], factor: float, gradients: list[tuple[int, Any]]) -> None:
+    def step(
+        self, bucket: list[int], factor: float, scale: float, gradients: list[tuple[int, Any]]
+    ) -> None:
         """Update the parameters of one bucket in Python.
 
         Parameters
@@ -70,6 +72,8 @@ class WrappedOptimizer:
             The indices of the bucket's parameters.
         factor
             Gradients are multiplied by this first.
+        scale
+            Learning rates are multiplied by this, as an algorithm in a directed topology wants it.
         gradients
             Parameters whose gradient is not the rank's own: a sum over ranks, or None.
         """
@@ -77,17 +81,19 @@ class WrappedOptimizer:
             p = self._parameters[i]
             p.grad = None if found is None else _copy_of(found, p)
         inside = {id(self._parameters[i]) for i in bucket}
-        kept = [group["params"] for group in self.optimizer.param_groups]
+        kept = [(group["params"], group["lr"]) for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["params"] = [p for p in group["params"] if id(p) in inside]
+            if scale != 1.0:
+                group["lr"] = group["lr"] * scale
             for p in group["params"]:
                 if factor != 1.0 and p.grad is not None:
                     p.grad.mul_(factor)
         try:
             self._own_step()
         finally:
-            for group, params in zip(self.optimizer.param_groups, kept, strict=True):
-                group["params"] = params
+            for group, (params, lr) in zip(self.optimizer.param_groups, kept, strict=True):
+                group["params"], group["lr"] = params, lr
 
     def state_dict(self) -> dict[str, Any]:
         """Return the numbers of the groups, and the states of an optimizer that runs in Python."""

@@ -116,6 +116,11 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   std::vector<ParameterInfo> infos;
   for (const auto& [name, shape, strides, type, address] : parameters) {
     infos.push_back({.name = name, .shape = shape, .dtype = type_named(name, type)});
+    if (!rule_.is_none() && infos.back().dtype == DType::kBFloat16) {
+      throw ConfigError(concat("parameter ", name,
+                               " is bfloat16, and its optimizer runs in Python, allowed: float32, "
+                               "float64, or an optimizer that the engine has"));
+    }
     void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
     places_.push_back({.strides = strides,
                        .block = {data, infos.back().numel(), infos.back().dtype, {}},
@@ -129,8 +134,10 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   } else {
     read.pipeline.own_rule = [this](const OwnRuleStep& step) { apply_rule(step); };
   }
+  is_asynchronous_ = read.pipeline.exchange.algorithm.entry().asynchronous();
   AlgorithmSetting setting = read.pipeline.exchange.setting();
   setting.optimizer = read.pipeline.optimizer.get();
+  setting.has_own_rule = !rule_.is_none();
   setting.num_ranks = session_->world().size;
   setting.tries_bucket_sizes = read.bucket_bytes == 0;
   read.pipeline.exchange.algorithm.check(setting);
@@ -167,24 +174,24 @@ std::int64_t Engine::gradient_ready(std::int64_t parameter, std::uintptr_t addre
   const Block& own = places_.at(place).block;
   const void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
   offered_[place] = data;
-  model_->offer(parameter, {data, own.numel, own.dtype, {}});
+  model().offer(parameter, {data, own.numel, own.dtype, {}});
   return num_updated_;
 }
 
 void Engine::start() {
-  model_->make_plan();
-  model_->start();
+  model().make_plan();
+  model().start();
 }
 
 void Engine::finish_step() {
-  model_->finish_step();
+  model().finish_step();
   num_updated_ = 0;
   offered_.assign(offered_.size(), nullptr);
 }
 
 std::vector<std::vector<std::int64_t>> Engine::buckets() const {
   std::vector<std::vector<std::int64_t>> all;
-  for (const BucketSpec& spec : model_->plan().buckets) {
+  for (const BucketSpec& spec : model().plan().buckets) {
     all.emplace_back();
     for (const BucketEntry& entry : spec.entries) all.back().push_back(entry.parameter);
   }
@@ -198,7 +205,7 @@ View Engine::view_of(std::int64_t parameter, const Block& block,
   const nb::capsule capsule(
       keep.get(), [](void* data) noexcept { delete static_cast<std::shared_ptr<void>*>(data); });
   static_cast<void>(keep.release());
-  const auto& shape = model_->parameters()[place].shape;
+  const auto& shape = model().parameters()[place].shape;
   const std::vector<std::size_t> sizes(shape.begin(), shape.end());
   return {block.data,
           sizes.size(),
@@ -217,7 +224,7 @@ View Engine::parameter(std::int64_t index) const {
 
 void Engine::apply_rule(const OwnRuleStep& step) {
   const nb::gil_scoped_acquire gil;
-  const BucketSpec& spec = model_->plan().buckets[static_cast<std::size_t>(step.bucket)];
+  const BucketSpec& spec = model().plan().buckets[static_cast<std::size_t>(step.bucket)];
   nb::list gradients;
   for (std::size_t entry = 0; entry < spec.entries.size(); ++entry) {
     const std::int64_t parameter = spec.entries[entry].parameter;
@@ -228,7 +235,8 @@ void Engine::apply_rule(const OwnRuleStep& step) {
     gradients.append(nb::make_tuple(
         parameter, found.data == nullptr ? nb::none() : nb::cast(view_of(parameter, block, {}))));
   }
-  if (step.decision.apply != 0) rule_(step.bucket, step.decision.factor, gradients);
+  if (step.decision.apply == 0) return;
+  rule_(step.bucket, step.decision.factor, step.update_scale, gradients);
 }
 
 void Engine::tell(const std::vector<std::int64_t>& parameters, double lr, double weight_decay,
@@ -237,31 +245,31 @@ void Engine::tell(const std::vector<std::int64_t>& parameters, double lr, double
   for (const std::int64_t parameter : parameters) {
     std::shared_ptr<const Optimizer>& own = told_.at(static_cast<std::size_t>(parameter));
     if (told) own = told;
-    model_->pipeline()->set_settings(parameter,
+    model().pipeline()->set_settings(parameter,
                                      {.lr = lr, .weight_decay = weight_decay, .optimizer = own});
   }
 }
 
 void Engine::drain() {
-  if (model_->pipeline() != nullptr) model_->pipeline()->drain();
+  if (model().pipeline() != nullptr) model().pipeline()->drain();
 }
 
 void Engine::forget_arrived() {
-  if (model_->pipeline() != nullptr) model_->pipeline()->forget_arrived();
+  if (model().pipeline() != nullptr) model().pipeline()->forget_arrived();
 }
 
 void Engine::write_masters() {
-  for (const Bucket& bucket : model_->pipeline()->buckets()) {
+  for (const Bucket& bucket : model().pipeline()->buckets()) {
     if (!bucket.spec().has_master()) continue;
     enqueue_convert(stream_, bucket.parameters().block(), bucket.model_memory().rounded.block());
   }
 }
 
 double Engine::average() {
-  model_->skip_trial();
+  model().skip_trial();
   drain();
   average_ = std::make_unique<ModelAverage>(session_->communicator(), stream_,
-                                            model_->pipeline()->memory(), model_->model_weight());
+                                            model().pipeline()->memory(), model().model_weight());
   return average_->distance();
 }
 
@@ -280,25 +288,25 @@ void Engine::switch_to(const std::string& options) {
   const bool average = root.flag("average", false);
   const ExchangeOptions next = read_exchange(root, session_->world());
   root.reject_unknown();
-  model_->switch_to(
+  model().switch_to(
       {.algorithm = next.algorithm, .topology = next.topology, .average = average},
       [](const ExchangeOptions&) {},
       [] { throw std::logic_error("switch_to() before the first step"); });
 }
 
 void Engine::visit(StateVisitor& visitor, const std::vector<OtherTensor>& others) {
-  model_->skip_trial();
-  model_->visit_arrival_order(visitor);
+  model().skip_trial();
+  model().visit_arrival_order(visitor);
   // Older versions saved parameters in the order of their memory.
   std::int64_t is_row_major = visitor.loads() && !visitor.holds(kRowMajorName) ? 0 : 1;
   if (is_row_major != 0) visitor.number(kRowMajorName, is_row_major);
   std::map<std::string, MemoryLayout> layouts;
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    const ParameterInfo& info = model_->parameters()[i];
+    const ParameterInfo& info = model().parameters()[i];
     layouts[info.name] = {info.shape, places_[i].strides};
   }
   RowMajorVisitor rows(visitor, std::move(layouts));
-  model_->pipeline()->visit(is_row_major != 0 ? rows : visitor);
+  model().pipeline()->visit(is_row_major != 0 ? rows : visitor);
   // The program counts the steps until buffers are averaged.
   constexpr const char* kBufferSteps = "run/buffer_steps";
   std::int64_t buffer_steps = 0;
@@ -327,8 +335,8 @@ void Engine::load(const std::string& path, const std::vector<OtherTensor>& other
 }
 
 nb::dict Engine::metrics() const {
-  const PipelineMetrics& metrics = model_->metrics();
-  const Progress& progress = model_->progress();
+  const PipelineMetrics& metrics = model_ ? model_->metrics() : last_metrics_;
+  const Progress& progress = model_ ? model_->progress() : last_progress_;
   nb::dict all;
   all["steps"] = progress.num_steps;
   all["skipped_steps"] = progress.num_skipped;
@@ -339,7 +347,23 @@ nb::dict Engine::metrics() const {
   return all;
 }
 
-void Engine::close() { model_.reset(); }
+BucketedModel& Engine::model() const {
+  if (!model_) throw std::logic_error("the engine has been closed");
+  if (!session_->is_open()) throw std::logic_error("the engine's session has been closed");
+  return *model_;
+}
+
+void Engine::close() {
+  if (!model_) return;
+  try {
+    last_metrics_ = model_->metrics();
+    last_progress_ = model_->progress();
+  } catch (
+      const std::exception&) {  // NOLINT(bugprone-empty-catch): a step has failed, and was told
+  }
+  average_.reset();
+  model_.reset();
+}
 
 void add_engine(nb::module_& module) {
   using Free = nb::call_guard<nb::gil_scoped_release>;
@@ -369,6 +393,7 @@ void add_engine(nb::module_& module) {
       .def("load", &Engine::load, "path"_a, "others"_a, Free())
       .def("metrics", &Engine::metrics, nb::sig("def metrics(self) -> dict[str, float]"))
       .def_prop_ro("model_weight", &Engine::model_weight)
+      .def_prop_ro("is_asynchronous", &Engine::is_asynchronous)
       .def_prop_ro("tries_buckets", &Engine::tries_buckets)
       .def("close", &Engine::close, Free());
 }

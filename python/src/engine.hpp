@@ -42,19 +42,19 @@ using OtherTensor = std::tuple<std::string, std::string, std::uintptr_t, std::in
 class Engine : private BucketedModel::Host {
  public:
   /// `options` and `optimizer`: YAML. `rule`: None, or a function that takes the place of the
-  /// optimizer. It is called with the index of a bucket, the factor for the gradients, and a list
-  /// of (parameter, gradient) for gradients that are not the rank's own.
+  /// optimizer. It is called with the index of a bucket, the factors for the gradients and for the
+  /// learning rates, and a list of (parameter, gradient) for gradients that are not the rank's own.
   Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
          const std::string& options, const std::string& optimizer, nanobind::object rule);
   ~Engine() override;
 
-  void arrived(std::int64_t parameter) { model_->arrived(parameter); }
+  void arrived(std::int64_t parameter) { model().arrived(parameter); }
   /// Returns the number of buckets that have been updated in this step.
   std::int64_t gradient_ready(std::int64_t parameter, std::uintptr_t address);
   /// Collective. In the first step, cuts buckets and moves the parameters.
   void start();
   void finish_step();
-  [[nodiscard]] bool has_started() const { return model_->pipeline() != nullptr; }
+  [[nodiscard]] bool has_started() const { return model().pipeline() != nullptr; }
   [[nodiscard]] std::int64_t generation() const { return generation_; }
   /// The indices of each bucket's parameters.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> buckets() const;
@@ -65,7 +65,7 @@ class Engine : private BucketedModel::Host {
   /// was.
   void tell(const std::vector<std::int64_t>& parameters, double lr, double weight_decay,
             const std::string& optimizer);
-  void set_gradient_scale(double scale) { model_->set_gradient_scale(scale); }
+  void set_gradient_scale(double scale) { model().set_gradient_scale(scale); }
 
   void drain();
   /// The next step mixes nothing. After drain(), when Python has written parameters.
@@ -77,7 +77,7 @@ class Engine : private BucketedModel::Host {
   /// Gives this rank's own model back, or keeps the mean for good.
   void end_average(bool keep);
   void switch_to(const std::string& options);
-  void replan(std::int64_t bucket_bytes) { model_->replan(bucket_bytes); }
+  void replan(std::int64_t bucket_bytes) { model().replan(bucket_bytes); }
 
   /// Collective, between two steps. Writes all state of this rank into a file: parameters,
   /// optimizer, algorithm, and the values of `others`, in the form of the program's checkpoints.
@@ -87,9 +87,11 @@ class Engine : private BucketedModel::Host {
   void load(const std::string& path, const std::vector<OtherTensor>& others);
 
   [[nodiscard]] nanobind::dict metrics() const;
-  [[nodiscard]] double model_weight() const { return model_->model_weight(); }
-  [[nodiscard]] bool tries_buckets() const { return model_->tries_buckets(); }
-  /// Frees the pipeline. Nothing but the destructor may follow.
+  [[nodiscard]] double model_weight() const { return model().model_weight(); }
+  [[nodiscard]] bool tries_buckets() const { return model().tries_buckets(); }
+  /// Whether the ranks may make different numbers of steps.
+  [[nodiscard]] bool is_asynchronous() const { return is_asynchronous_; }
+  /// Frees the pipeline. The metrics stay; other calls throw std::logic_error.
   void close();
 
  private:
@@ -103,6 +105,8 @@ class Engine : private BucketedModel::Host {
   void parameters_have_moved() override { ++generation_; }
   void settle_parameters() override { drain(); }
   void after_update(const BucketSpec& /*spec*/) override { ++num_updated_; }
+  /// Throws std::logic_error after close(), and when the session has been closed.
+  [[nodiscard]] BucketedModel& model() const;
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void apply_rule(const OwnRuleStep& step);
   [[nodiscard]] View view_of(std::int64_t parameter, const Block& block,
@@ -120,6 +124,10 @@ class Engine : private BucketedModel::Host {
   std::vector<std::shared_ptr<const Optimizer>> told_;
   std::int64_t num_updated_ = 0;
   std::int64_t generation_ = 0;
+  bool is_asynchronous_ = false;
+  /// Those of close().
+  PipelineMetrics last_metrics_;
+  Progress last_progress_;
   std::unique_ptr<BucketedModel> model_;
   std::unique_ptr<ModelAverage> average_;
 };

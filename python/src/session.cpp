@@ -1,5 +1,6 @@
 #include "python/src/session.hpp"
 
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -37,48 +38,62 @@ std::vector<std::shared_ptr<PySession>> open(const std::string& backend, int num
   return sessions;
 }
 
-/// Copies rank 0's bytes to all.
+/// Copies rank 0's bytes to all. The operation has memory of its own, because Ctrl-C may end the
+/// wait and not the operation.
 void broadcast(const PySession& session, std::uintptr_t address, std::int64_t num_bytes) {
   void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+  const Buffer copy(num_bytes, DType::kUInt8);
+  const auto size = static_cast<std::size_t>(num_bytes);
+  if (size == 0) return;
+  std::memcpy(copy.block().data, data, size);
   session.communicator()
-      .broadcast({data, num_bytes, DType::kUInt8, {}}, 0,
-                 {.label = {.what = "broadcast of the model"}})
+      .broadcast(copy.block(), 0,
+                 {.label = {.what = "broadcast of the model"}, .owner = copy.owner()})
       .wait();
+  std::memcpy(data, copy.block().data, size);
 }
 
-/// The block becomes its mean over all ranks.
+/// The values become their mean over all ranks; memory as in broadcast().
 void average(const PySession& session, std::uintptr_t address, std::int64_t numel,
              const std::string& type) {
   if (type != "float32" && type != "float64") {
     throw ConfigError("a mean of " + type + ", allowed: float32, float64");
   }
   void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
-  const Block block{data, numel, type == "float32" ? DType::kFloat32 : DType::kFloat64, {}};
+  const Buffer copy(numel, type == "float32" ? DType::kFloat32 : DType::kFloat64);
+  const auto size = static_cast<std::size_t>(copy.block().bytes());
+  if (size == 0) return;
+  std::memcpy(copy.block().data, data, size);
   InlineStream stream;
   // Nobody takes the rank's own values back.
-  static_cast<void>(
-      ModelAverage(session.communicator(), stream, {{.parameters = Buffer(nullptr, block)}}));
+  static_cast<void>(ModelAverage(session.communicator(), stream, {{.parameters = copy}}));
+  std::memcpy(data, copy.block().data, size);
 }
 
 }  // namespace
 
 Session& PySession::open() const {
-  if (session_) return *session_;
+  if (is_open_) return *session_;
   throw std::logic_error("this session has been closed");
 }
 
 void PySession::close() {
-  // Whatever happens, there is no second way to leave.
-  const std::unique_ptr<Session> session = std::move(session_);
-  if (session) session->close();
+  if (!is_open_) return;
+  session_->close();
+  // After an error the session is open still, and abort() tells the others.
+  is_open_ = false;
 }
 
 bool PySession::abort(int code, const std::string& reason) {
-  const std::unique_ptr<Session> session = std::move(session_);
-  return session && session->abort(static_cast<ExitCode>(code), reason);
+  if (!is_open_) return false;
+  is_open_ = false;
+  return session_->abort(static_cast<ExitCode>(code), reason);
 }
 
-void PySession::leave_to_parent() { static_cast<void>(session_.release()); }
+void PySession::leave_to_parent() {
+  is_open_ = false;
+  static_cast<void>(session_.release());
+}
 
 void add_session(nb::module_& module) {
   using Free = nb::call_guard<nb::gil_scoped_release>;

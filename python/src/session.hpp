@@ -22,7 +22,7 @@ class PySession {
   /// Throws std::logic_error after close() and abort(), and in a child process.
   [[nodiscard]] Communicator& communicator() const { return open().communicator(); }
   [[nodiscard]] const World& world() const { return open().world(); }
-  [[nodiscard]] bool is_open() const { return session_ != nullptr; }
+  [[nodiscard]] bool is_open() const { return is_open_; }
   void close();
   bool abort(int code, const std::string& reason);
   /// In a child process that has been forked: the parent's threads are not there, so nothing of the
@@ -32,7 +32,9 @@ class PySession {
  private:
   [[nodiscard]] Session& open() const;
 
+  /// Stays to the end, also when it has been closed: engines refer to its communicator.
   std::unique_ptr<Session> session_;
+  bool is_open_ = true;
 };
 
 /// Adds the class Session and the functions that open sessions.

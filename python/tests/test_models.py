@@ -229,6 +229,12 @@ def test_what_cannot_be_wrapped_is_refused():
     for module, text in cases:
         with pytest.raises(gs.ConfigError, match=text):
             alone(lambda module=module: gs.DecentralizedDataParallel(module, ADAMW))
+    with pytest.raises(gs.ConfigError, match="its optimizer runs in Python"):
+        alone(
+            lambda: gs.DecentralizedDataParallel(
+                make_mlp().to(torch.bfloat16), lambda ps: torch.optim.RMSprop(ps)
+            )
+        )
     with pytest.raises(gs.ConfigError, match="unknown key"):
         alone(lambda: gs.DecentralizedDataParallel(make_mlp(), ADAMW, options={"spam": 1}))
 

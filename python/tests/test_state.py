@@ -59,7 +59,7 @@ def train(folder, model, optim_fn, options, schedule, num_before, num_after, siz
 @pytest.mark.parametrize("model", MODELS)
 def test_a_run_goes_on_bit_for_bit(tmp_path, model, options):
     optim_fns = [ADAMW, lambda ps: torch.optim.RMSprop(ps, lr=0.01)]
-    if options == "tracking":
+    if options == "tracking" or model == "bfloat16":
         optim_fns.pop()
     for i, optim_fn in enumerate(optim_fns):
         folder = tmp_path / str(i)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -54,15 +55,16 @@ def test_all_reduce_keeps_ranks_equal_also_in_python():
         assert torch.equal(ends[0][0], ends[2][0])
 
 
-def test_an_optimizer_in_python_gives_what_the_engine_gives():
+def test_an_optimizer_in_python_gives_what_the_engine_gives(tmp_path):
     class InPython(torch.optim.SGD):
         def step(self, closure=None):
             return super().step(closure)
 
-    def end(kind, codec, shared_memory):
+    def end(kind, codec, shared_memory, topology="ring"):
         return gs.run_threads(
             4,
             lambda: train(
+                topology=topology,
                 optim_fn=lambda ps: kind(ps, lr=0.05, momentum=0.9),
                 codec=codec,
                 options={"shared_memory": shared_memory},
@@ -76,6 +78,15 @@ def test_an_optimizer_in_python_gives_what_the_engine_gives():
             python = end(InPython, codec, shared_memory)
             for a, b in zip(engine, python, strict=True):
                 assert torch.allclose(a[0], b[0], atol=2e-6 if codec == "fp32" else 2e-2)
+    # Ranks weigh differently here, and scale their learning rates.
+    edges = {"directed": True, "edges": [[0, 1], [1, 2], [2, 3], [3, 0], [0, 2]]}
+    path = tmp_path / "directed.json"
+    path.write_text(json.dumps({"world_size": 4} | edges))
+    directed = {"name": "from-file", "path": str(path)}
+    engine = end(torch.optim.SGD, "fp32", True, directed)
+    python = end(InPython, "fp32", True, directed)
+    for a, b in zip(engine, python, strict=True):
+        assert torch.allclose(a[0], b[0], atol=2e-6)
 
 
 def test_the_mean_may_be_kept():
@@ -142,6 +153,60 @@ def test_an_error_of_one_rank_is_the_error():
     with pytest.raises(KeyError, match="a bad batch"):
         gs.run_threads(3, work, timeout_s=60)
     assert time.monotonic() - begin < 30
+
+
+def test_ranks_that_make_different_numbers_of_steps_are_told():
+    def work():
+        # A message is under way when the work has ended.
+        wrapper = gs.DecentralizedDataParallel(
+            make_mlp(), ADAMW, "ring", options={"shared_memory": False}
+        )
+        for step in range(5 + rank()):
+            loss_of(wrapper, rank(), step).backward()
+
+    with pytest.raises(gs.CommError, match="that rank has left the run"):
+        gs.run_threads(2, work, timeout_s=60)
+
+
+def test_a_wrapper_that_outlives_its_session_says_so():
+    def work():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring")
+        loss_of(wrapper, rank(), 0).backward()
+        return wrapper
+
+    for wrapper in gs.run_threads(2, work):
+        assert wrapper.metrics()["steps"] == 1
+        with pytest.raises(RuntimeError, match="has been closed"):
+            wrapper.drain()
+        with pytest.raises(RuntimeError, match="after finish"):
+            wrapper.finish_step()
+
+
+def test_asynchronous_ranks_end_together_without_a_word():
+    def work():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring", algorithm="async_gossip")
+        for step in range(10 + 5 * rank()):
+            loss_of(wrapper, rank(), step).backward()
+
+    begin = time.monotonic()
+    gs.run_threads(2, work, timeout_s=60)
+    assert time.monotonic() - begin < 30
+
+
+def test_a_child_that_is_forked_before_anything_has_begun_may_train():
+    program = (
+        "import os, sys, gossamer as gs\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    print(gs.initialize_dist(), gs.run_threads(2, lambda: gs.current_session().rank))\n"
+        "    sys.exit(0)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "(0, 1) [0, 1]"
 
 
 def test_topologies_have_the_figures_of_their_matrices():

@@ -130,6 +130,24 @@ TEST(OwnRule, IsRefusedBesideAnOptimizerAndForSharedStates) {
       2);
 }
 
+TEST(OwnRule, IsRefusedForSharedStatesBeforeAnythingChanges) {
+  run_ranks(
+      4,
+      [](Communicator& communicator, const World& world) {
+        Problem problem = problem_of({"node_gossip", ""}, "ring");
+        problem.has_own_rule = true;
+        ToyModel model = model_of(problem, communicator);
+        train_step(problem, model, world.rank, 0);
+        const AlgorithmSwitch to{.algorithm = {"node_gossip", Options::parse("shard: optimizer")},
+                                 .topology = problem.topology};
+        EXPECT_TRUE(contains(what_of<ConfigError>([&] { model.pipeline().switch_to(to); }),
+                             "take shard: none"));
+        train_step(problem, model, world.rank, 1);
+        model.pipeline().drain();
+      },
+      2);
+}
+
 TEST(OwnRule, EndsTheStepWithItsError) {
   run_ranks(2, [](Communicator& communicator, const World&) {
     Problem problem = problem_of({"gossip", ""}, "ring");

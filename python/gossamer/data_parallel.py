@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.dlpack import from_dlpack
 
 from . import _core
 from .autograd import at_end_of_backward, increment_versions
 from .checks import TYPES, check_module, share_module
 from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer
+from .parameters import EngineParameters
 
 __all__ = ["DecentralizedDataParallel"]
 
@@ -80,17 +80,14 @@ class DecentralizedDataParallel(torch.nn.Module):
         self._session = session if session is not None else current_session()
         check_module(module)
         self.module = module
-        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         share_module(self._session, module)
-        self._names = [name for name, _ in trained]
-        self._parameters_of_engine = [p for _, p in trained]
-        self._strides = [p.stride() for p in self._parameters_of_engine]
+        self._trained = EngineParameters(module)
         made = (
             optim_fn
             if isinstance(optim_fn, torch.optim.Optimizer)
-            else optim_fn(list(self._parameters_of_engine))
+            else optim_fn(list(self._trained.tensors))
         )
-        self._optimizer = WrappedOptimizer(made, self._parameters_of_engine)
+        self._optimizer = WrappedOptimizer(made, self._trained.tensors)
         engine_options: dict[str, Any] = {
             "algorithm": algorithm,
             "codec": codec,
@@ -101,15 +98,11 @@ class DecentralizedDataParallel(torch.nn.Module):
             engine_options["topology"] = topology
         self._engine = _core.Engine(
             self._session,
-            [
-                (name, list(p.shape), list(p.stride()), TYPES[p.dtype], p.data_ptr())
-                for name, p in trained
-            ],
+            self._trained.described(),
             json.dumps(engine_options),
             self._optimizer.rule or "",
             _rule_of(self) if self._optimizer.rule is None else None,
         )
-        self._generation = 0
         self._accumulating = False
         self._in_backward = False
         self._end_of_backward: Callable[[], object] = lambda: None
@@ -117,13 +110,11 @@ class DecentralizedDataParallel(torch.nn.Module):
         self._scope = ""
         self._num_done = 0
         self._buckets: list[list[int]] = []
-        self._is_offered = bytearray(len(trained))
-        self._versions = [p._version for p in self._parameters_of_engine]
-        self._homes = [p.data for p in self._parameters_of_engine]
+        self._is_offered = bytearray(len(self._trained.tensors))
         self.lr_scheduler = lr_scheduler_fn(made) if lr_scheduler_fn else None
         self._handles = [
             p.register_post_accumulate_grad_hook(_hook(self, i))  # type: ignore[no-untyped-call]
-            for i, p in enumerate(self._parameters_of_engine)
+            for i, p in enumerate(self._trained.tensors)
         ]
         # The ranks of an asynchronous algorithm end it together, so it must live that long.
         register_owner(self, keep=self._engine.is_asynchronous)
@@ -166,8 +157,8 @@ class DecentralizedDataParallel(torch.nn.Module):
         self._begin_step()
         if not self._engine.has_started:
             # The gradient of the last parameter is the first to arrive in a backward pass.
-            for i in reversed(range(len(self._parameters_of_engine))):
-                if self._parameters_of_engine[i].grad is not None and not self._is_offered[i]:
+            for i in reversed(range(len(self._trained.tensors))):
+                if self._trained.tensors[i].grad is not None and not self._is_offered[i]:
                     self._engine.arrived(i)
         self._end_step()
 
@@ -201,7 +192,7 @@ class DecentralizedDataParallel(torch.nn.Module):
         has_started = self._engine.has_started
         distance = self._engine.average() if has_started else 0.0
         self._is_broken = False
-        self._note_versions()
+        self._trained.note_versions()
         self._scope = "global_average()"
         try:
             yield distance
@@ -212,7 +203,7 @@ class DecentralizedDataParallel(torch.nn.Module):
             if not keep:
                 for buffer, own in saved:
                     buffer.copy_(own)
-            self._note_versions()
+            self._trained.note_versions()
 
     @contextlib.contextmanager
     def write_parameters(self) -> Iterator[None]:
@@ -225,11 +216,11 @@ class DecentralizedDataParallel(torch.nn.Module):
             yield
         finally:
             self._scope = ""
-            self._take_back()
+            self._trained.take_back()
             if self._engine.has_started:
                 self._engine.forget_arrived()
                 self._engine.write_masters()
-            self._note_versions()
+            self._trained.note_versions()
 
     def switch_to(
         self,
@@ -246,7 +237,7 @@ class DecentralizedDataParallel(torch.nn.Module):
             wanted["topology"] = topology
         self._engine.switch_to(json.dumps(wanted))
         self._follow_moves()
-        self._note_versions()
+        self._trained.note_versions()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all state of training into a folder. Collective, between two steps.
@@ -287,8 +278,8 @@ class DecentralizedDataParallel(torch.nn.Module):
             self._optimizer.load_state_dict(own["optimizer"])
             if self.lr_scheduler is not None and "lr_scheduler" in own:
                 self.lr_scheduler.load_state_dict(own["lr_scheduler"])
-        increment_versions(self._parameters_of_engine)
-        self._note_versions()
+        increment_versions(self._trained.tensors)
+        self._trained.note_versions()
 
     def set_gradient_scale(self, scale: float) -> None:
         """Multiply gradients by `scale` first: 1/S where a loss has been multiplied by S."""
@@ -336,20 +327,18 @@ class DecentralizedDataParallel(torch.nn.Module):
         self._is_broken = True
         if not self._engine.has_started:
             self._engine.start()
-            self._buckets = self._engine.buckets()
-            self._is_offered = bytearray(len(self._parameters_of_engine))
             self._follow_moves()
             self._optimizer.tell(self._engine)
-        for i, p in enumerate(self._parameters_of_engine):
+        for i, p in enumerate(self._trained.tensors):
             # Of the first step, and from earlier micro-batches.
             if p.grad is not None and not self._is_offered[i]:
                 self._offer(i, p)
         self._engine.finish_step()
         self._updated(len(self._buckets))
         self._num_done = 0
-        self._is_offered = bytearray(len(self._parameters_of_engine))
+        self._is_offered = bytearray(len(self._trained.tensors))
         self._follow_moves()
-        self._note_versions()
+        self._trained.note_versions()
         self._is_broken = False
         self._optimizer.has_stepped()
         if self.lr_scheduler is not None:
@@ -367,8 +356,8 @@ class DecentralizedDataParallel(torch.nn.Module):
             return
         if self._is_offered[i]:
             raise RuntimeError(
-                f"parameter {self._names[i]} got a second gradient in one backward pass, as "
-                "happens when two checkpointed parts use it; call set_accumulate_grad(True) "
+                f"parameter {self._trained.names[i]} got a second gradient in one backward pass, "
+                "as happens when two checkpointed parts use it; call set_accumulate_grad(True) "
                 "before backward() and finish_step() after it"
             )
         self._offer(i, p)
@@ -376,7 +365,8 @@ class DecentralizedDataParallel(torch.nn.Module):
     def _offer(self, i: int, p: torch.Tensor) -> None:
         grad = p.grad
         assert grad is not None
-        if grad.stride() != self._strides[i] or grad.dtype != p.dtype:
+        fits = grad.layout is torch.strided and grad.dtype == p.dtype
+        if not fits or grad.stride() != self._trained.strides[i]:
             grad = self._in_layout(i, p, grad)
         self._is_offered[i] = 1
         num_done = self._engine.gradient_ready(i, grad.data_ptr())
@@ -386,7 +376,8 @@ class DecentralizedDataParallel(torch.nn.Module):
     def _in_layout(self, i: int, p: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         if grad.layout != torch.strided:
             raise _core.ConfigError(
-                f"parameter {self._names[i]} has a sparse gradient, allowed: dense gradients"
+                f"parameter {self._trained.names[i]} has a sparse gradient, allowed: dense "
+                "gradients"
             )
         p.grad = torch.empty_like(p).copy_(grad)
         return p.grad
@@ -396,7 +387,7 @@ class DecentralizedDataParallel(torch.nn.Module):
         changed = []
         for bucket in self._buckets[self._num_done : num_done]:
             for i in bucket:
-                p = self._parameters_of_engine[i]
+                p = self._trained.tensors[i]
                 p.grad = None
                 changed.append(p)
         increment_versions(changed)
@@ -405,40 +396,20 @@ class DecentralizedDataParallel(torch.nn.Module):
     # Parameters in the engine's memory.
 
     def _follow_moves(self) -> None:
-        if self._engine.generation == self._generation:
-            return
-        self._generation = self._engine.generation
-        self._buckets = self._engine.buckets()
-        for i, p in enumerate(self._parameters_of_engine):
-            p.data = from_dlpack(self._engine.parameter(i))
-        self._homes = [p.data for p in self._parameters_of_engine]
-        self._note_versions()
-
-    def _note_versions(self) -> None:
-        self._versions = [p._version for p in self._parameters_of_engine]
-
-    def _take_back(self) -> bool:
-        """Move parameters that have been given other memory back into the engine's."""
-        has_moved = False
-        for p, home in zip(self._parameters_of_engine, self._homes, strict=True):
-            if p.data_ptr() != home.data_ptr():
-                home.copy_(p.data)
-                p.data = home
-                has_moved = True
-        return has_moved
+        if self._trained.follow(self._engine):
+            self._buckets = self._engine.buckets()
+            self._trained.note_versions()
 
     def _adopt(self) -> None:
         """Go on from what others have written to the parameters."""
-        written = [
-            i for i, p in enumerate(self._parameters_of_engine) if p._version != self._versions[i]
-        ]
-        if not self._take_back() and not written:
+        is_written = self._trained.are_written()
+        if not self._trained.take_back() and not is_written:
             return
         if self._engine.has_started:
             self._engine.drain()
             self._engine.forget_arrived()
             self._engine.write_masters()
-        self._note_versions()
+        self._trained.note_versions()
         warnings.warn(
             "parameters were written outside of write_parameters(); training goes on from what "
             "was written, and this rank's next step mixes nothing",
@@ -453,7 +424,7 @@ class DecentralizedDataParallel(torch.nn.Module):
         )
 
     def _other_tensors(self) -> list[_OtherTensor]:
-        trained = {id(p) for p in self._parameters_of_engine}
+        trained = {id(p) for p in self._trained.tensors}
         found = [(n, p.detach()) for n, p in self.module.named_parameters() if id(p) not in trained]
         found += self.module.named_buffers()
         return [_OtherTensor(name, tensor, tensor.contiguous()) for name, tensor in found]

@@ -132,15 +132,29 @@ def finalize_dist() -> None:
     if session is None or os.getpid() != _state.pid:
         return
     failure, _state.failure = _state.failure, None
+    error, _ = _leave(session, failure)
+    if error is not failure and error is not None:
+        raise error
+
+
+def _leave(session: Session, failure: BaseException | None) -> tuple[BaseException | None, bool]:
+    """Close a session, or abort it where its rank has failed.
+
+    Returns
+    -------
+    tuple
+        The failure, or else the error with which closing has ended, and whether no other rank had
+        failed before.
+    """
     try:
         _state.close_owners(session, failed=failure is not None)
         if failure is None:
             session.close()
     except BaseException as error:
-        session.abort(_code_of(error), _text_of(error))
-        raise
-    if failure is not None:
-        session.abort(_code_of(failure), _text_of(failure))
+        failure = failure or error
+    if failure is None:
+        return None, False
+    return failure, session.abort(_code_of(failure), _text_of(failure))
 
 
 def _code_of(error: BaseException) -> int:
@@ -204,16 +218,15 @@ def run_threads(
     def run(rank: int) -> None:
         session = sessions[rank]
         _state.of_thread.session = session
+        failure: BaseException | None = None
         try:
             results[rank] = work()
-            _state.close_owners(session, failed=False)
-            session.close()
         except BaseException as error:
-            _state.close_owners(session, failed=True)
-            if session.abort(_code_of(error), _text_of(error)):
-                first.append(error)
-        finally:
-            _state.of_thread.session = None
+            failure = error
+        failure, is_first = _leave(session, failure)
+        if failure is not None and is_first:
+            first.append(failure)
+        _state.of_thread.session = None
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(num_ranks)]
     for thread in threads:

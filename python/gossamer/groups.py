@@ -10,7 +10,6 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from . import _core
-from .checks import TYPES
 from .optimizers import Rule, rules_of
 
 __all__ = ["WrappedOptimizer"]
@@ -79,7 +78,7 @@ class WrappedOptimizer:
         """
         for i, found in gradients:
             p = self._parameters[i]
-            p.grad = None if found is None else _copy_of(found, p)
+            p.grad = None if found is None else from_dlpack(found).to(p.dtype, copy=True)
         inside = {id(self._parameters[i]) for i in bucket}
         kept = [(group["params"], group["lr"]) for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
@@ -138,8 +137,3 @@ class WrappedOptimizer:
         bound = types.MethodType
         self.optimizer.step = bound(step, self.optimizer)  # type: ignore[method-assign]
         self.optimizer.zero_grad = bound(zero_grad, self.optimizer)  # type: ignore[method-assign]
-
-
-def _copy_of(view: Any, p: torch.nn.Parameter) -> torch.Tensor:
-    assert p.dtype in TYPES
-    return from_dlpack(view).to(p.dtype, copy=True)

@@ -239,6 +239,23 @@ def test_what_cannot_be_wrapped_is_refused():
         alone(lambda: gs.DecentralizedDataParallel(make_mlp(), ADAMW, options={"spam": 1}))
 
 
+def test_sparse_gradients_are_refused():
+    class Table(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows = torch.nn.Embedding(5, 3, sparse=True)
+
+        def forward(self, x):
+            return self.rows(x)
+
+    def train():
+        wrapper = gs.DecentralizedDataParallel(Table(), OPTIMIZERS["sgd"])
+        wrapper(torch.tensor([1, 2])).sum().backward()
+
+    with pytest.raises(gs.ConfigError, match=r"rows.weight has a sparse gradient"):
+        alone(train)
+
+
 def test_copies_and_pickles_are_refused():
     def train():
         wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)

@@ -211,6 +211,25 @@ void BucketedModel::switch_to(const AlgorithmSwitch& to,
   start_trials();
 }
 
+void BucketedModel::check(const ExchangeOptions& exchange) const {
+  AlgorithmSetting setting = options_.pipeline.setting(exchange, communicator_.size());
+  setting.tries_bucket_sizes = options_.bucket_bytes == 0;
+  exchange.algorithm.check(setting);
+}
+
+void BucketedModel::visit(StateVisitor& visitor, std::map<std::string, MemoryLayout> layouts) {
+  if (!visitor.loads() && !pipeline_) {
+    throw std::logic_error("visit() before the first step, when there is no state to save");
+  }
+  skip_trial();
+  visit_arrival_order(visitor);
+  // Older versions saved parameters in the order of their memory.
+  std::int64_t is_row_major = visitor.loads() && !visitor.holds(kRowMajorName) ? 0 : 1;
+  if (is_row_major != 0) visitor.number(kRowMajorName, is_row_major);
+  RowMajorVisitor rows(visitor, std::move(layouts));
+  pipeline_->visit(is_row_major != 0 ? rows : visitor);
+}
+
 void BucketedModel::visit_arrival_order(StateVisitor& visitor) {
   std::int64_t count = std::ssize(arrival_order_);
   visitor.number("run/num_arrived", count);

@@ -1,8 +1,9 @@
 #pragma once
 // The parameters of a model in buckets, for every framework that has tensors: LibTorch's wrapper in
-// core/torch, and Python's. A BucketedModel notes in which order gradients arrive in the first
-// step, agrees with the other ranks on it, cuts buckets, has the framework move its parameters into
-// their blocks, and owns the pipeline. If it has no size for buckets, the first steps try several.
+// core/torch, and Python's. In the first step a BucketedModel notes the order in which gradients
+// arrive, and compares it with that of the other ranks. Then it cuts buckets, and the framework
+// moves its parameters into their blocks. The model owns the pipeline. If it has no size for
+// buckets, the first steps try several.
 //
 // Protocol: in the first step, call arrived() for each gradient, then make_plan(), then start(),
 // then go on as in every step. In each step, call offer() for each gradient, then finish_step().
@@ -14,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +27,7 @@
 #include "comm/communicator.hpp"
 #include "core/bucket_tuner.hpp"
 #include "core/pipeline.hpp"
+#include "core/row_major_visitor.hpp"
 
 namespace gossamer {
 
@@ -108,9 +111,12 @@ class BucketedModel {
                  const std::function<void(const ExchangeOptions& next)>& check,
                  const std::function<void()>& average);
 
-  /// Collective when it loads before the first step: then it makes the plan, and starts. Shows the
-  /// visitor the order of arrival. The pipeline's state is the caller's to show.
-  void visit_arrival_order(StateVisitor& visitor);
+  /// Collective, as Pipeline::visit(). Shows the visitor all state, in row-major order; `layouts`
+  /// says where the elements of the parameters lie, by name. Loading before the first step makes
+  /// the plan, and starts. Throws std::logic_error when saving before the first step.
+  void visit(StateVisitor& visitor, std::map<std::string, MemoryLayout> layouts);
+  /// Throws ConfigError if an algorithm cannot run so with this model's options.
+  void check(const ExchangeOptions& exchange) const;
 
   /// As those of Pipeline, also before there is one.
   [[nodiscard]] const PipelineMetrics& metrics() const;
@@ -121,6 +127,8 @@ class BucketedModel {
   [[nodiscard]] HostSharing host_sharing() const;
 
  private:
+  /// Shows the visitor the order of arrival; see visit().
+  void visit_arrival_order(StateVisitor& visitor);
   [[nodiscard]] BucketPlan plan_of(std::int64_t bucket_bytes) const;
   [[nodiscard]] std::string names_without_gradient() const;
   /// Starts the trials of sizes, if there is anything to try.

@@ -33,6 +33,12 @@ NonFinite nonfinite(std::string_view name) {
   return row_of(kNonFinite, "policy for non-finite gradients", name).value;
 }
 
+void read_clipping(const Options& section, GradientOptions& gradients) {
+  gradients.clip_mode = clip_mode(section.choice("grad_clip", clip_mode_names(), "none"));
+  gradients.clip_norm =
+      section.number("grad_clip_norm", {.fallback = 1.0, .min = 0.0, .above_min = true});
+}
+
 GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,
                                std::int64_t num_entries, std::int64_t num_buckets)
     : options_(options),

@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "base/buffer.hpp"
+#include "base/options.hpp"
 #include "base/state_visitor.hpp"
 #include "base/stream.hpp"
 #include "comm/communicator.hpp"
@@ -62,6 +63,9 @@ struct GradientOptions {
   double clip_norm = 1.0;
   NonFinite nonfinite = NonFinite::kAbort;
 };
+
+/// Reads the keys grad_clip and grad_clip_norm of a section. Throws ConfigError.
+void read_clipping(const Options& section, GradientOptions& gradients);
 
 /// How a step has ended.
 struct StepReport {

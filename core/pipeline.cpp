@@ -16,17 +16,6 @@
 namespace gossamer {
 namespace {
 
-/// Throws ConfigError if the algorithm cannot run so.
-void check_exchange(const ExchangeOptions& exchange, const Pipeline::Config& config,
-                    int num_ranks) {
-  AlgorithmSetting setting = exchange.setting();
-  setting.optimizer = config.optimizer.get();
-  setting.has_own_rule = config.own_rule != nullptr;
-  setting.stream = config.stream;
-  setting.num_ranks = num_ranks;
-  exchange.algorithm.check(setting);
-}
-
 Pipeline::Config checked(Pipeline::Config config, int num_ranks) {
   if (config.own_rule) {
     if (config.optimizer) throw ConfigError("training has two rules: an optimizer, and its own");
@@ -34,7 +23,7 @@ Pipeline::Config checked(Pipeline::Config config, int num_ranks) {
   }
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
-  check_exchange(config.exchange, config, num_ranks);
+  config.exchange.algorithm.check(config.setting(config.exchange, num_ranks));
   return config;
 }
 
@@ -45,6 +34,15 @@ std::int64_t num_entries(const BucketPlan& plan) {
 }
 
 }  // namespace
+
+AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted, int num_ranks) const {
+  AlgorithmSetting setting = wanted.setting();
+  setting.optimizer = optimizer.get();
+  setting.has_own_rule = own_rule != nullptr;
+  setting.stream = stream;
+  setting.num_ranks = num_ranks;
+  return setting;
+}
 
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
                    const BucketPlan& plan, std::vector<ParameterMemory> memory)
@@ -360,7 +358,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   close_step();
   agree_on_switch(communicator_, to, progress_.num_steps);
   ExchangeOptions next = to.after(config_.exchange);
-  check_exchange(next, config_, communicator_.size());
+  next.algorithm.check(config_.setting(next, communicator_.size()));
   drain();
   const double weight = model_weight();
   if (SharedStates* const shared = algorithm_->shared_states()) {

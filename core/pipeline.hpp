@@ -71,6 +71,9 @@ class Pipeline {
     std::shared_ptr<Timeline> timeline = {};
     /// Called after every update of a bucket, with the bucket's spec.
     std::function<void(const BucketSpec&)> after_update = {};
+
+    /// What an algorithm of `wanted` is to run with, as far as this configuration says.
+    [[nodiscard]] AlgorithmSetting setting(const ExchangeOptions& wanted, int num_ranks) const;
   };
 
   /// Collective. `memory` holds the initial parameters of each bucket of the plan. `communicator`

@@ -6,7 +6,6 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "base/whole_text.hpp"
 #include "base/yaml.hpp"
 
 namespace gossamer::apps {
@@ -70,7 +69,7 @@ bool keeps(const std::string& line, StepCounts counts, std::size_t most, StepCou
 }
 
 ReportJson read_json(const fs::path& path) {
-  const auto json = json_or_null<ReportJson>(whole_text(path).value_or(""));
+  const auto json = json_file_or_null<ReportJson>(path);
   return json.is_object() ? json : ReportJson(nullptr);
 }
 

@@ -15,7 +15,6 @@
 #include "apps/report/chart.hpp"
 #include "apps/train/json.hpp"
 #include "base/text.hpp"
-#include "base/whole_text.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -339,7 +338,7 @@ constexpr std::string_view kOwnStyle =
 nlohmann::json read_trace(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return nullptr;
-  auto trace = json_or_null<TraceFile>(whole_text(path).value_or(""));
+  auto trace = json_file_or_null<TraceFile>(path);
   const bool is_trace =
       trace.is_object() && trace.contains("traceEvents") && trace["traceEvents"].is_array();
   return is_trace ? trace : TraceFile(nullptr);

@@ -20,7 +20,6 @@
 #include "apps/train/run_folder.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/text.hpp"
-#include "base/whole_text.hpp"
 #include "base/yaml.hpp"
 #include "core/bucket_plan.hpp"
 
@@ -93,7 +92,7 @@ std::optional<Json> final_record(const std::string& folder) {
 std::optional<std::string> difference_of_finished(const std::string& folder,
                                                   const std::vector<ResolvedValue>& config,
                                                   int workers) {
-  const Json status = json_or_null<Json>(whole_text(folder + "/status.json").value_or(""));
+  const Json status = json_file_or_null<Json>(folder + "/status.json");
   const std::optional<Json> end = final_record(folder);
   if (text_in(status, "state") != "done" || !end) return std::nullopt;
   // The configuration does not contain the number of workers.

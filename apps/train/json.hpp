@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/whole_text.hpp"
+
 namespace gossamer::apps {
 
 /// The value as JSON; null if there is none.
@@ -24,6 +26,12 @@ Json json_or_null(const std::string& text) {
   };
   Json json = Json::parse(text, keeps, /*allow_exceptions=*/false);
   return json.is_discarded() ? Json(nullptr) : json;
+}
+
+/// The value of a file; null where there is no file, or no JSON in it. Throws as whole_text() does.
+template <class Json>
+Json json_file_or_null(const std::string& path) {
+  return json_or_null<Json>(whole_text(path).value_or(""));
 }
 
 /// A text of a record, other values as JSON; empty if there is none.

@@ -158,9 +158,7 @@ void read_train(const Options& train, RunConfig& config) {
                "device.precision: fp16 scales the loss, which device.graph cannot do; "
                "allowed: device.graph: false");
   }
-  config.gradients.clip_mode = clip_mode(train.choice("grad_clip", clip_mode_names(), "none"));
-  config.gradients.clip_norm =
-      train.number("grad_clip_norm", {.fallback = 1.0, .min = 0.0, .above_min = true});
+  read_clipping(train, config.gradients);
   config.loss = train.choice("loss", loss_names(), "auto");
   config.accumulate = train.integer("accumulate", {.fallback = 1, .min = 1, .max = 1'000'000});
   if (config.accumulate > 1 && config.device.graph) {

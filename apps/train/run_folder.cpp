@@ -9,7 +9,6 @@
 #include "apps/train/model_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "base/whole_text.hpp"
 #include "base/yaml.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/open_file.hpp"
@@ -32,7 +31,7 @@ std::string text_of(const Json& json, int indent) {
 
 /// null when there is none that can be read.
 Json read_status(const std::string& folder) {
-  return json_or_null<Json>(whole_text(folder + "/status.json").value_or(""));
+  return json_file_or_null<Json>(folder + "/status.json");
 }
 
 bool holds_finished_run(const std::string& folder) {

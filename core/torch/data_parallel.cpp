@@ -142,7 +142,7 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
 void DataParallelCore::set_accumulate_grad(bool accumulate) { accumulating_ = accumulate; }
 
 void DataParallelCore::set_recording(bool recording) {
-  if (recording && tries_buckets()) {
+  if (recording && model_->tries_buckets()) {
     throw ConfigError(
         "a recorded step needs parameters that stay in their places, and bucket_bytes is 0, which "
         "moves them while sizes of buckets are tried; give the size");
@@ -174,7 +174,7 @@ void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
   };
   // As backward passes offer them, so that buckets get ready in their order.
   for (const std::int64_t parameter : model_->arrival_order()) offer_once(parameter);
-  for (std::int64_t i = 0; i < std::ssize(parameter_infos()); ++i) offer_once(i);
+  for (std::int64_t i = 0; i < std::ssize(model_->parameters()); ++i) offer_once(i);
   end_step();
 }
 
@@ -215,28 +215,6 @@ void DataParallelCore::replan(std::int64_t bucket_bytes) {
   model_->replan(bucket_bytes);
 }
 
-bool DataParallelCore::tries_buckets() const { return model_->tries_buckets(); }
-
-const PipelineMetrics& DataParallelCore::metrics() const { return model_->metrics(); }
-
-const Progress& DataParallelCore::progress() const { return model_->progress(); }
-
-double DataParallelCore::lr() const { return model_->lr(); }
-
-double DataParallelCore::last_lr() const { return model_->last_lr(); }
-
-double DataParallelCore::model_weight() const { return model_->model_weight(); }
-
-HostSharing DataParallelCore::host_sharing() const { return model_->host_sharing(); }
-
-void DataParallelCore::set_gradient_scale(double scale) { model_->set_gradient_scale(scale); }
-
-const BucketPlan& DataParallelCore::plan() const { return model_->plan(); }
-
-const std::vector<ParameterInfo>& DataParallelCore::parameter_infos() const {
-  return model_->parameters();
-}
-
 AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_buffers)
     : core_(std::move(core)) {
   core_->adopt();
@@ -251,7 +229,7 @@ AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_
     return std::make_unique<ModelAverage>(core_->communicator_, core_->stream(), std::move(memory),
                                           weight);
   };
-  parameters_ = average(core_->parameter_memory(), core_->model_weight());
+  parameters_ = average(core_->parameter_memory(), core_->model().model_weight());
   distance_ = parameters_->distance();
   if (average_buffers) buffers_ = average(core_->buffer_memory(), 1.0);
   core_->bump_versions();

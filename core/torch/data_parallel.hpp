@@ -120,34 +120,34 @@ class DecentralizedDataParallel {
   /// accumulate.
   void switch_to(const AlgorithmSwitch& to) { core_->switch_to(to); }
   /// True while the first steps try sizes of buckets.
-  [[nodiscard]] bool tries_buckets() const { return core_->tries_buckets(); }
+  [[nodiscard]] bool tries_buckets() const { return core_->model().tries_buckets(); }
 
   /// Sets the factor that gradients are multiplied by before clipping and update, from the next
   /// step on: 1/S for a loss that was multiplied by S. With GradientOptions::nonfinite = kSkip a
   /// gradient scaler needs nothing else: if progress().num_skipped has grown, all ranks have
   /// skipped the last step, and S must shrink.
-  void set_gradient_scale(double scale) { core_->set_gradient_scale(scale); }
+  void set_gradient_scale(double scale) { core_->model().set_gradient_scale(scale); }
 
   /// For GraphedStep.
   [[nodiscard]] const std::shared_ptr<DataParallelCore>& core() const { return core_; }
 
   /// Sums over the steps so far. Waits until it is known how the last step ended.
-  [[nodiscard]] const PipelineMetrics& metrics() const { return core_->metrics(); }
+  [[nodiscard]] const PipelineMetrics& metrics() const { return core_->model().metrics(); }
   /// Numbers of steps so far. Waits like metrics().
-  [[nodiscard]] const Progress& progress() const { return core_->progress(); }
+  [[nodiscard]] const Progress& progress() const { return core_->model().progress(); }
   /// The learning rate of the next step. Waits like metrics().
-  [[nodiscard]] double lr() const { return core_->lr(); }
+  [[nodiscard]] double lr() const { return core_->model().lr(); }
   /// The learning rate of the last step. Never waits, unlike lr().
-  [[nodiscard]] double last_lr() const { return core_->last_lr(); }
+  [[nodiscard]] double last_lr() const { return core_->model().last_lr(); }
   /// This rank's weight in the mean of all ranks' models, as in Pipeline; 1 before the first step.
-  [[nodiscard]] double model_weight() const { return core_->model_weight(); }
+  [[nodiscard]] double model_weight() const { return core_->model().model_weight(); }
   /// How the ranks of a host read each other's blocks, as in Pipeline.
-  [[nodiscard]] HostSharing host_sharing() const { return core_->host_sharing(); }
+  [[nodiscard]] HostSharing host_sharing() const { return core_->model().host_sharing(); }
   /// The buckets; empty before the first step.
-  [[nodiscard]] const BucketPlan& plan() const { return core_->plan(); }
+  [[nodiscard]] const BucketPlan& plan() const { return core_->model().plan(); }
   /// The trainable parameters, in declared order.
   [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const {
-    return core_->parameter_infos();
+    return core_->model().parameters();
   }
 
  private:

@@ -141,16 +141,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   void visit(StateVisitor& visitor);
   void replan(std::int64_t bucket_bytes);
   void switch_to(const AlgorithmSwitch& to);
-  [[nodiscard]] bool tries_buckets() const;
-  [[nodiscard]] const PipelineMetrics& metrics() const;
-  [[nodiscard]] const Progress& progress() const;
-  [[nodiscard]] double lr() const;
-  [[nodiscard]] double last_lr() const;
-  [[nodiscard]] double model_weight() const;
-  [[nodiscard]] HostSharing host_sharing() const;
-  void set_gradient_scale(double scale);
-  [[nodiscard]] const BucketPlan& plan() const;
-  [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const;
+  /// The parameters in their buckets. Steps, moves and switches go through the functions above.
+  [[nodiscard]] BucketedModel& model() const { return *model_; }
 
   /// For GraphedStep. While recording is on, backward() leaves gradients where they are and makes
   /// no step.

@@ -6,7 +6,6 @@
 
 #include <torch/types.h>
 
-#include "core/row_major_visitor.hpp"
 #include "core/torch/data_parallel_core.hpp"
 
 namespace gossamer {
@@ -39,18 +38,9 @@ std::map<std::string, MemoryLayout> layouts_of(const std::vector<NamedTensor>& p
 void DataParallelCore::visit(StateVisitor& visitor) {
   check_no_scope("visit()");
   check_whole();
-  if (!visitor.loads() && model_->pipeline() == nullptr) {
-    throw std::logic_error("visit() before the first step, when there is no state to save");
-  }
   static_cast<void>(stream());
-  model_->skip_trial();
-  if (!visitor.loads()) adopt();
-  model_->visit_arrival_order(visitor);
-  // Older versions saved parameters in the order of their memory.
-  std::int64_t is_row_major = visitor.loads() && !visitor.holds(kRowMajorName) ? 0 : 1;
-  if (is_row_major != 0) visitor.number(kRowMajorName, is_row_major);
-  RowMajorVisitor rows(visitor, layouts_of(tensors_.trainable));
-  model_->pipeline()->visit(is_row_major != 0 ? rows : visitor);
+  if (!visitor.loads() && pipeline() != nullptr) adopt();
+  model_->visit(visitor, layouts_of(tensors_.trainable));
   visitor.number("run/buffer_steps", num_steps_);
   for (const NamedTensor& entry : tensors_.frozen) visit_tensor(visitor, entry);
   for (const NamedTensor& entry : tensors_.buffers) visit_tensor(visitor, entry);

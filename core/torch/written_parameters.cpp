@@ -72,7 +72,7 @@ void DataParallelCore::drain() {
   for (std::size_t i = 0; in_flight && i < homes_.size(); ++i) {
     if (!is_home(i) || !is_written(i)) continue;
     throw std::logic_error(
-        concat("rank ", own_world_rank(communicator_), ": parameter ", parameter_infos()[i].name,
+        concat("rank ", own_world_rank(communicator_), ": parameter ", model_->parameters()[i].name,
                " was written while its exchange may have been in flight, so that a peer may have ",
                "got half of it; write parameters in the scope of write_parameters()"));
   }
@@ -85,7 +85,7 @@ void DataParallelCore::adopt() {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < homes_.size(); ++i) {
     written[i] = !is_home(i) || (pipeline() != nullptr && is_written(i));
-    if (written[i]) names.push_back(parameter_infos()[i].name);
+    if (written[i]) names.push_back(model_->parameters()[i].name);
   }
   const bool announced = std::exchange(was_open_, false);
   if (names.empty() && !announced) return;
@@ -114,7 +114,7 @@ void DataParallelCore::write_masters(const std::vector<bool>& written, bool ever
     const Block rounded = bucket.model_memory().rounded.block();
     for (const BucketEntry& entry : bucket.spec().entries) {
       const auto place = static_cast<std::size_t>(entry.parameter);
-      const std::int64_t numel = parameter_infos()[place].numel();
+      const std::int64_t numel = model_->parameters()[place].numel();
       const Block part = part_of(bucket.parameters().block(), entry.offset, numel);
       if (bucket.spec().has_master() &&
           (written[place] || (everywhere && differ(part, homes_[place])))) {

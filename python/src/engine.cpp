@@ -17,7 +17,6 @@
 #include "base/text.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/state_file.hpp"
-#include "core/row_major_visitor.hpp"
 #include "optim/convert.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
@@ -95,11 +94,10 @@ BucketedModel::Options read_options(const std::string& yaml, const World& world)
   options.pipeline.exchange = read_exchange(root, world);
   options.pipeline.num_threads =
       static_cast<int>(root.integer("threads", {.fallback = 1, .min = 1, .max = 1024}));
-  options.pipeline.gradients = {
-      .clip_mode = clip_mode(root.choice("grad_clip", clip_mode_names(), "none")),
-      .clip_norm = root.number("grad_clip_norm", {.fallback = 1.0, .min = 0.0, .above_min = true}),
-      .nonfinite = nonfinite(root.choice("nonfinite", nonfinite_names(), "abort"))};
-  options.bucket_bytes = root.integer("bucket_bytes", {.fallback = 25 << 20, .min = 0});
+  read_clipping(root, options.pipeline.gradients);
+  options.pipeline.gradients.nonfinite =
+      nonfinite(root.choice("nonfinite", nonfinite_names(), "abort"));
+  options.bucket_bytes = root.integer("bucket_bytes", {.fallback = options.bucket_bytes, .min = 0});
   options.logger = world.rank == 0 ? Logger(LogLevel::kInfo, "") : Logger();
   root.reject_unknown();
   return options;
@@ -135,15 +133,11 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
     read.pipeline.own_rule = [this](const OwnRuleStep& step) { apply_rule(step); };
   }
   is_asynchronous_ = read.pipeline.exchange.algorithm.entry().asynchronous();
-  AlgorithmSetting setting = read.pipeline.exchange.setting();
-  setting.optimizer = read.pipeline.optimizer.get();
-  setting.has_own_rule = !rule_.is_none();
-  setting.num_ranks = session_->world().size;
-  setting.tries_bucket_sizes = read.bucket_bytes == 0;
-  read.pipeline.exchange.algorithm.check(setting);
+  const ExchangeOptions exchange = read.pipeline.exchange;
   BucketedModel::Host& host = *this;
   model_ = std::make_unique<BucketedModel>(session_->communicator(), std::move(read),
                                            std::move(infos), host);
+  model_->check(exchange);
 }
 
 Engine::~Engine() = default;
@@ -290,23 +284,17 @@ void Engine::switch_to(const std::string& options) {
   root.reject_unknown();
   model().switch_to(
       {.algorithm = next.algorithm, .topology = next.topology, .average = average},
-      [](const ExchangeOptions&) {},
+      [this](const ExchangeOptions& exchange) { model().check(exchange); },
       [] { throw std::logic_error("switch_to() before the first step"); });
 }
 
 void Engine::visit(StateVisitor& visitor, const std::vector<OtherTensor>& others) {
-  model().skip_trial();
-  model().visit_arrival_order(visitor);
-  // Older versions saved parameters in the order of their memory.
-  std::int64_t is_row_major = visitor.loads() && !visitor.holds(kRowMajorName) ? 0 : 1;
-  if (is_row_major != 0) visitor.number(kRowMajorName, is_row_major);
   std::map<std::string, MemoryLayout> layouts;
   for (std::size_t i = 0; i < places_.size(); ++i) {
     const ParameterInfo& info = model().parameters()[i];
     layouts[info.name] = {info.shape, places_[i].strides};
   }
-  RowMajorVisitor rows(visitor, std::move(layouts));
-  model().pipeline()->visit(is_row_major != 0 ? rows : visitor);
+  model().visit(visitor, std::move(layouts));
   // The program counts the steps until buffers are averaged.
   constexpr const char* kBufferSteps = "run/buffer_steps";
   std::int64_t buffer_steps = 0;
@@ -319,9 +307,6 @@ void Engine::visit(StateVisitor& visitor, const std::vector<OtherTensor>& others
 }
 
 void Engine::save(const std::string& path, const std::vector<OtherTensor>& others) {
-  if (!has_started()) {
-    throw std::logic_error("save() before the first step, when there is no state to save");
-  }
   StateSnapshot snapshot;
   visit(snapshot, others);
   static_cast<void>(snapshot.write(path));

@@ -42,8 +42,9 @@ using OtherTensor = std::tuple<std::string, std::string, std::uintptr_t, std::in
 class Engine : private BucketedModel::Host {
  public:
   /// `options` and `optimizer`: YAML. `rule`: None, or a function that takes the place of the
-  /// optimizer. It is called with the index of a bucket, the factors for the gradients and for the
-  /// learning rates, and a list of (parameter, gradient) for gradients that are not the rank's own.
+  /// optimizer. Its arguments are the index of a bucket, the factor for the gradients, the factor
+  /// for the learning rates, and a list of pairs (parameter, gradient). The list has the gradients
+  /// that are not the rank's own.
   Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
          const std::string& options, const std::string& optimizer, nanobind::object rule);
   ~Engine() override;

@@ -188,14 +188,12 @@ TEST(BucketedModel, LoadsBeforeItsFirstStep) {
     Rank saved(communicator, {3, 4, 5}, options_of(2, 1));
     for (int step = 0; step < 4; ++step) saved.step({2, 0, 1});
     StateCopy state;
-    saved.model().visit_arrival_order(state);
-    saved.model().pipeline()->visit(state);
+    saved.model().visit(state, {});
     state.load();
     // Other buckets: the state is that of parameters.
     Rank loaded(communicator, {3, 4, 5}, options_of(2, kMib));
-    loaded.model().visit_arrival_order(state);
+    loaded.model().visit(state, {});
     EXPECT_EQ(loaded.model().arrival_order(), (std::vector<std::int64_t>{2, 0, 1}));
-    loaded.model().pipeline()->visit(state);
     for (Rank* rank : {&saved, &loaded}) rank->step({0, 1, 2});
     EXPECT_EQ(loaded.values(), saved.values());
   });

@@ -5,7 +5,7 @@
     scripts/ci_table.py --self-test
 
 JUNIT.xml is what `ctest --output-junit` writes, of a run with --test-output-size-passed large enough
-for whole outputs. A test of ctest counts as one, except that a share of a test program
+for whole outputs, or what pytest writes. A test of ctest counts as one, except that a share of a test program
 (GOSSAMER_TEST_SHARDS) counts as the tests that ran in it. The table is followed by the first failure of
 each failed test. The last line is "N passed, N failed, N skipped"; the exit code is 1 if a test
 failed or a run has no test.
@@ -46,6 +46,9 @@ class Run:
         return sum(self.reasons.values())
 
     def add(self, case):
+        if case.get("status") is None:
+            self.add_of_pytest(case)
+            return
         output = case.findtext("system-out") or ""
         reasons = [" ".join(reason.split()) for reason in SKIPPED.findall(output)]
         status = case.get("status")
@@ -74,6 +77,19 @@ class Run:
             said = SAYS.search(output)
             why = skipped.get("message", "") if skipped is not None else "ctest did not start it"
             self.reasons[said.group(1) if said else why or "no reason given"] += 1
+
+    def add_of_pytest(self, case):
+        fault = case.find("failure")
+        if fault is None:
+            fault = case.find("error")
+        skipped = case.find("skipped")
+        if fault is not None:
+            self.failed += 1
+            self.failures.append((case.get("name"), "\n".join((fault.text or "").splitlines()[-SHOWN_LINES:])))
+        elif skipped is not None:
+            self.reasons[skipped.get("message")] += 1
+        else:
+            self.passed += 1
 
 
 def table(runs, notes):
@@ -133,6 +149,9 @@ one is not two
 [  FAILED  ] 2 tests, listed below:
 </system-out></testcase>
 <testcase name="g" status="fail"><system-out>ERROR: AddressSanitizer</system-out></testcase>
+<testcase classname="tests.x" name="h" time="0.1"/>
+<testcase classname="tests.x" name="i" time="0.1"><skipped type="pytest.skip" message="no MPI here">x</skipped></testcase>
+<testcase classname="tests.x" name="j" time="0.1"><failure message="m">E  one is not two</failure></testcase>
 </testsuite>
 """
 
@@ -144,16 +163,17 @@ def self_test():
         run = Run("sample", path)
     found = (run.passed, run.failed, dict(run.reasons), run.failures)
     expected = (
-        10,
-        3,
-        {"no file /y": 2, "needs 2 GPUs": 1, "disabled in the source": 1},
+        11,
+        4,
+        {"no file /y": 2, "needs 2 GPUs": 1, "disabled in the source": 1, "no MPI here": 1},
         [
             ("A/C.D/1", "/x/a_test.cpp:5: Failure\none is not two\n"),
             ("A/C.D/2", "/x/a_test.cpp:6: Failure\n"),
             ("g", "ERROR: AddressSanitizer"),
+            ("j", "E  one is not two"),
         ],
     )
-    if found != expected or table([run], [])[-1] != "10 passed, 3 failed, 4 skipped":
+    if found != expected or table([run], [])[-1] != "11 passed, 4 failed, 5 skipped":
         print(f"ci_table: self-test: expected {expected}, found {found}")
         return 1
     print("ci_table: the self-test holds")

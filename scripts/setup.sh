@@ -6,7 +6,7 @@
 #   - .venv in the project's folder, with the packages of scripts/requirements.txt, and with --dev
 #     those of scripts/requirements-dev.txt;
 #   - LibTorch, inside .venv (scripts/requirements-libtorch.txt).
-# --dev adds clang-format, clang-tidy, doxygen, git, iproute2 for scripts/hosts.sh, and as root slurm-wlm
+# --dev adds clang-format, clang-tidy, doxygen, git, Python's headers, iproute2 for scripts/hosts.sh, and as root slurm-wlm
 # and munge for the test under SLURM; --gpu adds the NVIDIA libraries that LibTorch needs on GPUs
 # (scripts/requirements-gpu.txt).
 #
@@ -86,6 +86,17 @@ find_python() {
   return 1
 }
 
+# Whether the Python of .venv, or the one to make it with, has what modules in C++ are compiled with.
+has_python_headers() {
+  local python
+  if venv_is_good; then
+    python=$venv/bin/python
+  else
+    python=$(find_python) || return 1
+  fi
+  [[ -e $("$python" -I -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]]
+}
+
 venv_is_good() { [[ -x $venv/bin/python ]] && "$venv/bin/python" -I -c '' >/dev/null 2>&1; }
 
 has_header() {
@@ -126,6 +137,7 @@ find_missing_packages() {
     has clang-tidy || wanted+=(clang-tidy)
     has doxygen || wanted+=(doxygen)
     has git || wanted+=(git)
+    has_python_headers || wanted+=(python3-dev)
     [[ -x $(PATH=$PATH:/usr/sbin:/sbin command -v tc) ]] || wanted+=(iproute2)
     [[ $(id -u) != 0 ]] || { has slurmctld && has munged; } || wanted+=(slurm-wlm munge)
   fi

@@ -36,7 +36,7 @@ BELOW = {
     "core/timeline": ["core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"],
     "core/torch": ["core", "core/lanes", "topology", "comm", "optim", "base"],
     # Without LibTorch, so that one module works with every PyTorch.
-    "python": ["core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"],
+    "python": ["core/checkpoint", "core/timeline", "core", "core/lanes", "topology", "comm", "optim", "base"],
     "apps/data": ["core/checkpoint", "base"],
     "apps/models": ["apps/data"] + LIBRARY,
     "apps/train": ["apps/models", "apps/data"] + LIBRARY,

@@ -20,26 +20,14 @@
 
 #include "core/checkpoint/open_file.hpp"
 #include "core/checkpoint/sha256.hpp"
+#include "core/checkpoint/tensor_source.hpp"
 
 namespace gossamer {
-
-/// A tensor in a file.
-struct TensorEntry {
-  std::string name = {};
-  /// As the format spells it: F32, F64, BF16, F16, I64, U8, BOOL, ...
-  std::string dtype = {};
-  std::vector<std::int64_t> shape = {};
-  /// Place of the values: bytes from the end of the header on.
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-
-  [[nodiscard]] std::int64_t num_bytes() const { return end - begin; }
-};
 
 /// Bytes of one element. Throws CheckpointError for a type that the format does not have.
 std::int64_t bytes_of_element(std::string_view dtype);
 
-class SafetensorsFile {
+class SafetensorsFile : public TensorSource {
  public:
   /// The largest header that is read, in bytes.
   static constexpr std::int64_t kMostHeaderBytes = std::int64_t{32} << 20U;
@@ -48,13 +36,11 @@ class SafetensorsFile {
   explicit SafetensorsFile(std::string path, SymbolicLink link = SymbolicLink::kRefused);
 
   [[nodiscard]] const std::string& path() const { return file_.path(); }
-  /// In the order of their values in the file.
-  [[nodiscard]] std::span<const TensorEntry> tensors() const { return tensors_; }
-  /// Null if there is none of this name.
-  [[nodiscard]] const TensorEntry* find(std::string_view name) const;
+  [[nodiscard]] const std::string& title() const override { return path(); }
+  [[nodiscard]] std::span<const TensorEntry> tensors() const override { return tensors_; }
+  [[nodiscard]] const TensorEntry* find(std::string_view name) const override;
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  /// Copies the values of a tensor; `to` has room for num_bytes().
-  void read(const TensorEntry& tensor, void* to) const;
+  void read(const TensorEntry& tensor, void* to) const override;
 
  private:
   void check_places() const;
@@ -65,15 +51,6 @@ class SafetensorsFile {
   /// Index of each tensor, by name.
   std::map<std::string, std::size_t, std::less<>> places_;
   std::map<std::string, std::string> metadata_;
-};
-
-/// A tensor that is to be written. The values are contiguous and in row-major order.
-struct TensorView {
-  std::string name = {};
-  std::string dtype = {};
-  std::vector<std::int64_t> shape = {};
-  const void* data = nullptr;
-  std::int64_t num_bytes = 0;
 };
 
 /// Writes the tensors, those with wide elements first. The path holds the whole file or none

@@ -61,8 +61,7 @@ std::int64_t StateSnapshot::num_bytes() const {
   return sum;
 }
 
-FileDigest StateSnapshot::write(const std::string& path,
-                                const std::map<std::string, std::string>& metadata) const {
+std::vector<TensorView> StateSnapshot::tensors() const {
   std::vector<TensorView> tensors;
   std::set<std::string_view> names;
   for (std::size_t i = 0; i < num_pieces_; ++i) {
@@ -77,24 +76,29 @@ FileDigest StateSnapshot::write(const std::string& path,
                        .data = piece.bytes.get(),
                        .num_bytes = piece.num_bytes});
   }
-  return write_safetensors(path, std::move(tensors), metadata);
+  return tensors;
+}
+
+FileDigest StateSnapshot::write(const std::string& path,
+                                const std::map<std::string, std::string>& metadata) const {
+  return write_safetensors(path, tensors(), metadata);
 }
 
 void StateLoader::read(const std::string& name, std::string_view dtype, std::size_t num_dimensions,
                        std::int64_t num_bytes, void* to) {
-  const TensorEntry* tensor = file_.find(name);
+  const TensorEntry* tensor = source_.find(name);
   if (tensor == nullptr) {
-    throw CheckpointError(concat(file_.path(), " has no ", name,
+    throw CheckpointError(concat(source_.title(), " has no ", name,
                                  "; the model, the algorithm or the optimizer is another one than "
                                  "at saving"));
   }
   if (tensor->dtype != dtype || tensor->shape.size() != num_dimensions ||
       tensor->num_bytes() != num_bytes) {
-    throw CheckpointError(concat(file_.path(), ": ", name, " has ", tensor->num_bytes(),
+    throw CheckpointError(concat(source_.title(), ": ", name, " has ", tensor->num_bytes(),
                                  " bytes of ", tensor->dtype, ", and this run needs ", num_bytes,
                                  " bytes of ", dtype));
   }
-  file_.read(*tensor, to);
+  source_.read(*tensor, to);
   loaded_.insert(name);
 }
 
@@ -112,18 +116,18 @@ void StateLoader::number(const std::string& name, std::int64_t& value) {
   constexpr std::int64_t kLargest = 1'000'000'000'000'000'000;
   if (value >= -kLargest && value <= kLargest) return;
   throw CheckpointError(
-      concat(file_.path(), ": ", name, " is ", value, ", which no run can have saved"));
+      concat(source_.title(), ": ", name, " is ", value, ", which no run can have saved"));
 }
 
 void StateLoader::check_all_loaded(std::span<const std::string_view> of_others) const {
-  for (const TensorEntry& tensor : file_.tensors()) {
+  for (const TensorEntry& tensor : source_.tensors()) {
     if (loaded_.contains(tensor.name) ||
         std::ranges::any_of(of_others, [&tensor](std::string_view begin) {
           return tensor.name.starts_with(begin);
         })) {
       continue;
     }
-    throw CheckpointError(concat(file_.path(), " has ", tensor.name,
+    throw CheckpointError(concat(source_.title(), " has ", tensor.name,
                                  ", which this run does not know; the model, the algorithm or the "
                                  "optimizer is another one than at saving"));
   }

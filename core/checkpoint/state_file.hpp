@@ -30,6 +30,8 @@ class StateSnapshot : public StateVisitor {
   /// Forgets the state, and keeps the memory for the next one.
   void clear() { num_pieces_ = 0; }
   [[nodiscard]] std::int64_t num_bytes() const;
+  /// The state, in the snapshot's memory. Throws CheckpointError if a name comes twice.
+  [[nodiscard]] std::vector<TensorView> tensors() const;
   /// Writes the file. Throws CheckpointError, also if a name comes twice.
   FileDigest write(const std::string& path,
                    const std::map<std::string, std::string>& metadata = {}) const;
@@ -52,22 +54,22 @@ class StateSnapshot : public StateVisitor {
   std::size_t num_pieces_ = 0;
 };
 
-/// Loads state from a file.
+/// Loads state from a file, or from memory.
 class StateLoader : public StateVisitor {
  public:
-  /// `file` must outlive the loader.
-  explicit StateLoader(const SafetensorsFile& file) : file_(file) {}
+  /// `source` must outlive the loader.
+  explicit StateLoader(const TensorSource& source) : source_(source) {}
 
   [[nodiscard]] bool loads() const override { return true; }
   [[nodiscard]] bool holds(const std::string& name) const override {
-    return file_.find(name) != nullptr;
+    return source_.find(name) != nullptr;
   }
-  /// Throws CheckpointError if the file has no tensor of this name, type and size.
+  /// Throws CheckpointError if the source has no tensor of this name, type and size.
   void block(const std::string& name, const Block& block) override;
   void number(const std::string& name, double& value) override;
   void number(const std::string& name, std::int64_t& value) override;
 
-  /// Throws CheckpointError if the file has a tensor that nobody has asked for. Names that begin
+  /// Throws CheckpointError if the source has a tensor that nobody has asked for. Names that begin
   /// with one of `of_others` are somebody else's.
   void check_all_loaded(std::span<const std::string_view> of_others = {}) const;
 
@@ -75,7 +77,7 @@ class StateLoader : public StateVisitor {
   void read(const std::string& name, std::string_view dtype, std::size_t num_dimensions,
             std::int64_t num_bytes, void* to);
 
-  const SafetensorsFile& file_;
+  const TensorSource& source_;
   std::set<std::string> loaded_;
 };
 

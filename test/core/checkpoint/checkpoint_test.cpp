@@ -84,6 +84,28 @@ TEST(StateFile, GivesBackWhatTheVisitorSaw) {
   EXPECT_EQ(state.steps, 7);
 }
 
+TEST(StateFile, GivesBackFromMemoryWhatAFileWouldHold) {
+  State saved{.weights = {4.0F, 5.0F, 6.0F}, .rate = 0.5, .steps = 3, .seconds = 2.0};
+  StateSnapshot snapshot;
+  saved.visit(snapshot);
+  const std::vector<TensorView> tensors = snapshot.tensors();
+  const TensorsInMemory source("the state", tensors);
+  StateLoader loader(source);
+  State state;
+  state.visit(loader);
+  loader.check_all_loaded();
+  EXPECT_EQ(state.weights, saved.weights);
+  EXPECT_EQ(state.rate, 0.5);
+  EXPECT_EQ(state.steps, 3);
+  EXPECT_EQ(state.seconds, 2.0);
+  double number = 0.0;
+  EXPECT_EQ(
+      what_of<CheckpointError>([&] { loader.number("rat", number); }).find("the state has no"), 0U);
+  std::vector<TensorView> twice = tensors;
+  twice.push_back(tensors.front());
+  EXPECT_THROW(TensorsInMemory("the state", twice), CheckpointError);
+}
+
 TEST(StateFile, RefusesOtherNamesTypesAndSizes) {
   const Folder folder;
   const SafetensorsFile file(make_checkpoint(folder, "a", {}) + "/rank-00000.safetensors");

@@ -40,15 +40,23 @@ def share_module(session: Session, module: torch.nn.Module) -> None:
 
 
 def check_module(module: torch.nn.Module) -> None:
-    """Refuse a module that synchronizes its gradients itself, or is wrapped already."""
-    kind = type(module).__name__
-    if kind == "DecentralizedDataParallel":
-        raise _core.ConfigError("the module is wrapped already, allowed: the plain module")
-    if kind in ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP", "DataParallel"):
-        raise _core.ConfigError(
-            f"the module is in {kind}, which synchronizes gradients itself, allowed: the plain "
-            "module, model.module"
-        )
+    """Refuse a module with a part that synchronizes gradients itself, or is wrapped already."""
+    for name, part in module.named_modules():
+        kind = type(part).__name__
+        place = f"the module's part {name}" if name else "the module"
+        if kind == "DecentralizedDataParallel":
+            raise _core.ConfigError(f"{place} is wrapped already, allowed: the plain module")
+        if kind in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"):
+            raise _core.ConfigError(
+                f"{place} is in {kind}, which synchronizes gradients itself, allowed: the plain "
+                "module, model.module"
+            )
+        # fully_shard() makes a class of its own, as FSDPLinear.
+        if any(base.__name__ == "FSDPModule" for base in type(part).__mro__):
+            raise _core.ConfigError(
+                f"{place} is sharded by fully_shard(), allowed: a module whose parameters lie "
+                "whole on every rank"
+            )
 
 
 def _check_parameter(name: str, p: torch.nn.Parameter) -> None:

@@ -8,9 +8,10 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 
 from . import _core
 from .autograd import at_end_of_backward, increment_versions
@@ -18,10 +19,12 @@ from .checks import TYPES, check_module, share_module
 from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer
 from .parameters import EngineParameters
+from .scaling import LossScale
+from .state import TrainingState
 
 __all__ = ["DecentralizedDataParallel"]
 
-OptimFn = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+OptimFn = Callable[[list[Any]], torch.optim.Optimizer]
 
 
 class DecentralizedDataParallel(torch.nn.Module):
@@ -48,10 +51,17 @@ class DecentralizedDataParallel(torch.nn.Module):
         A name, as "gossip" or "allreduce", or a dict with options.
     codec
         What ranks send: "fp32", "bf16", "fp16", "int8", or a dict with options.
+    with_names
+        Whether optim_fn gets pairs (name, parameter).
+    scaler
+        A torch.amp.GradScaler, for ``scaler.scale(loss).backward()`` and ``scaler.update()``. Steps
+        with a gradient that is not finite are left out.
     bucket_size_in_mb
         Size in MiB at which a bucket closes; 0: the first steps try several sizes.
     options
-        More options of the engine: grad_clip, grad_clip_norm, nonfinite, threads, shared_memory.
+        More options of the engine: grad_clip, grad_clip_norm, nonfinite, threads, shared_memory;
+        timeline, a file of JSON that gets what all ranks do in the steps of timeline_steps, as
+        ``[10, 30]``, for https://ui.perfetto.dev.
     session
         The session to train in; None: current_session().
 
@@ -69,6 +79,8 @@ class DecentralizedDataParallel(torch.nn.Module):
         topology: str | Mapping[str, Any] | None = None,
         *,
         lr_scheduler_fn: Callable[[torch.optim.Optimizer], Any] | None = None,
+        with_names: bool = False,
+        scaler: GradScaler | None = None,
         algorithm: str | Mapping[str, Any] = "gossip",
         codec: str | Mapping[str, Any] = "fp32",
         bucket_size_in_mb: float = 25,
@@ -85,13 +97,15 @@ class DecentralizedDataParallel(torch.nn.Module):
         made = (
             optim_fn
             if isinstance(optim_fn, torch.optim.Optimizer)
-            else optim_fn(list(self._trained.tensors))
+            else optim_fn(self._trained.with_names() if with_names else list(self._trained.tensors))
         )
         self._optimizer = WrappedOptimizer(made, self._trained.tensors)
+        self._loss_scale = LossScale(scaler, made) if scaler is not None else None
         engine_options: dict[str, Any] = {
             "algorithm": algorithm,
             "codec": codec,
             "bucket_bytes": int(bucket_size_in_mb * 2**20),
+            **({"nonfinite": "skip"} if scaler is not None else {}),
             **(options or {}),
         }
         if topology is not None:
@@ -109,13 +123,18 @@ class DecentralizedDataParallel(torch.nn.Module):
         self._is_broken = False
         self._scope = ""
         self._num_done = 0
+        self._backward_ns = 0
         self._buckets: list[list[int]] = []
         self._is_offered = bytearray(len(self._trained.tensors))
         self.lr_scheduler = lr_scheduler_fn(made) if lr_scheduler_fn else None
+        self._state = TrainingState(
+            self._engine, module, self._trained.tensors, self._optimizer, self.lr_scheduler
+        )
         self._handles = [
             p.register_post_accumulate_grad_hook(_hook(self, i))  # type: ignore[no-untyped-call]
             for i, p in enumerate(self._trained.tensors)
         ]
+        self._engine.before_step()
         # The ranks of an asynchronous algorithm end it together, so it must live that long.
         register_owner(self, keep=self._engine.is_asynchronous)
 
@@ -133,7 +152,10 @@ class DecentralizedDataParallel(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
-        return self.module(*args, **kwargs)
+        start_ns = self._engine.now_ns()
+        output = self.module(*args, **kwargs)
+        self._engine.record("forward", start_ns)
+        return output
 
     def set_accumulate_grad(self, enable: bool = True) -> None:
         """While on, backward() only adds to the gradients; the next one then makes the step."""
@@ -248,14 +270,7 @@ class DecentralizedDataParallel(torch.nn.Module):
         """
         self._check("save()")
         self._adopt()
-        os.makedirs(folder, exist_ok=True)
-        state, python = self._files_in(folder)
-        others = self._other_tensors()
-        self._engine.save(state, [other.described() for other in others])
-        own = {"optimizer": self._optimizer.state_dict()}
-        if self.lr_scheduler is not None:
-            own["lr_scheduler"] = self.lr_scheduler.state_dict()
-        torch.save(own, python)
+        self._state.save(folder, self._session.rank)
 
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Go on from what save() has written, bit for bit. Collective; also before the first step.
@@ -265,21 +280,24 @@ class DecentralizedDataParallel(torch.nn.Module):
         program, too, but for what only the program knows, such as its place in the data.
         """
         self._check("load()")
-        state, python = self._files_in(folder)
-        others = self._other_tensors()
-        self._engine.load(state, [other.described() for other in others])
-        with torch.no_grad():
-            for other in others:
-                if other.dense is not other.tensor:
-                    other.tensor.copy_(other.dense)
-        self._follow_moves()
-        if os.path.exists(python):
-            own = torch.load(python, weights_only=True)
-            self._optimizer.load_state_dict(own["optimizer"])
-            if self.lr_scheduler is not None and "lr_scheduler" in own:
-                self.lr_scheduler.load_state_dict(own["lr_scheduler"])
-        increment_versions(self._trained.tensors)
-        self._trained.note_versions()
+        self._state.load(folder, self._session.rank)
+        self._has_loaded()
+
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        """Return what save() writes, as a dict for torch.save(). Collective, between two steps.
+
+        The module's parameters and buffers have their own names and shapes; "NAME/m" is the
+        optimizer's state of the parameter NAME.
+        """
+        self._check("state_dict()")
+        self._adopt()
+        return self._state.to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Go on from what state_dict() has returned on this rank, as load() does."""
+        self._check("load_state_dict()")
+        self._state.from_dict(state)
+        self._has_loaded()
 
     def set_gradient_scale(self, scale: float) -> None:
         """Multiply gradients by `scale` first: 1/S where a loss has been multiplied by S."""
@@ -299,7 +317,7 @@ class DecentralizedDataParallel(torch.nn.Module):
             handle.remove()
         self._handles = []
         if not failed and not self._is_broken and self._session.is_open:
-            self._engine.drain()
+            self._engine.finish()
         self._engine.close()
         self._is_broken = True
 
@@ -318,9 +336,12 @@ class DecentralizedDataParallel(torch.nn.Module):
             self._end_step()
 
     def _begin_step(self) -> None:
+        if self._loss_scale is not None:
+            self._loss_scale.before_step(self._engine)
         if not self._engine.has_started:
             return
         self._adopt()
+        self._backward_ns = self._engine.now_ns()
         self._optimizer.tell(self._engine)
 
     def _end_step(self) -> None:
@@ -340,6 +361,11 @@ class DecentralizedDataParallel(torch.nn.Module):
         self._follow_moves()
         self._trained.note_versions()
         self._is_broken = False
+        self._engine.record("backward", self._backward_ns)
+        # The next forward pass belongs to the next step.
+        self._engine.before_step()
+        if self._loss_scale is not None:
+            self._loss_scale.after_step(self._engine)
         self._optimizer.has_stepped()
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
@@ -395,6 +421,11 @@ class DecentralizedDataParallel(torch.nn.Module):
 
     # Parameters in the engine's memory.
 
+    def _has_loaded(self) -> None:
+        self._follow_moves()
+        increment_versions(self._trained.tensors)
+        self._trained.note_versions()
+
     def _follow_moves(self) -> None:
         if self._trained.follow(self._engine):
             self._buckets = self._engine.buckets()
@@ -415,19 +446,6 @@ class DecentralizedDataParallel(torch.nn.Module):
             "was written, and this rank's next step mixes nothing",
             stacklevel=3,
         )
-
-    def _files_in(self, folder: str | os.PathLike[str]) -> tuple[str, str]:
-        number = f"{self._session.rank:05d}"
-        return (
-            os.path.join(folder, f"rank-{number}.safetensors"),
-            os.path.join(folder, f"python-{number}.pt"),
-        )
-
-    def _other_tensors(self) -> list[_OtherTensor]:
-        trained = {id(p) for p in self._trained.tensors}
-        found = [(n, p.detach()) for n, p in self.module.named_parameters() if id(p) not in trained]
-        found += self.module.named_buffers()
-        return [_OtherTensor(name, tensor, tensor.contiguous()) for name, tensor in found]
 
     def _averaged_buffers(self) -> Iterable[torch.Tensor]:
         for buffer in self.module.buffers():
@@ -453,20 +471,6 @@ class DecentralizedDataParallel(torch.nn.Module):
 
     def __reduce__(self) -> Any:
         raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
-
-
-class _OtherTensor(NamedTuple):
-    """A tensor of the module that the engine does not train."""
-
-    name: str
-    tensor: torch.Tensor
-    dense: torch.Tensor
-    """The tensor itself, or a copy in row-major order."""
-
-    def described(self) -> tuple[str, str, int, int]:
-        kind = str(self.dense.dtype).removeprefix("torch.")
-        size = self.dense.numel() * self.dense.element_size()
-        return self.name, kind, self.dense.data_ptr(), size
 
 
 def _hook(model: DecentralizedDataParallel, i: int) -> Callable[[torch.Tensor], None]:

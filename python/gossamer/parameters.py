@@ -32,6 +32,10 @@ class EngineParameters:
         self._generation = 0
         self.note_versions()
 
+    def with_names(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Return pairs (name, parameter)."""
+        return list(zip(self.names, self.tensors, strict=True))
+
     def described(self) -> list[tuple[str, list[int], list[int], str, int]]:
         """Return what the engine must know of them."""
         return [

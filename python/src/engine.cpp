@@ -88,8 +88,7 @@ std::shared_ptr<const Optimizer> read_optimizer(const std::string& yaml) {
   return optimizer;
 }
 
-BucketedModel::Options read_options(const std::string& yaml, const World& world) {
-  const Options root = Options::parse(yaml);
+BucketedModel::Options read_options(const Options& root, const World& world) {
   BucketedModel::Options options;
   options.pipeline.exchange = read_exchange(root, world);
   options.pipeline.num_threads =
@@ -99,8 +98,25 @@ BucketedModel::Options read_options(const std::string& yaml, const World& world)
       nonfinite(root.choice("nonfinite", nonfinite_names(), "abort"));
   options.bucket_bytes = root.integer("bucket_bytes", {.fallback = options.bucket_bytes, .min = 0});
   options.logger = world.rank == 0 ? Logger(LogLevel::kInfo, "") : Logger();
-  root.reject_unknown();
   return options;
+}
+
+/// Nothing where no timeline is asked for.
+std::optional<StepTimeline::Config> read_timeline(const Options& root, bool is_asynchronous) {
+  StepTimeline::Config config{.path = root.file_path("timeline", ""), .about = "Python"};
+  if (const auto steps = root.range("timeline_steps")) {
+    config.steps = {.begin = steps->first, .end = steps->second};
+    if (config.path.empty()) {
+      root.fail("timeline_steps", "is given without timeline, allowed: both, or none");
+    }
+  }
+  if (config.path.empty()) return std::nullopt;
+  if (is_asynchronous) {
+    root.fail("timeline",
+              "records the same steps of all ranks, and this algorithm's ranks make different "
+              "numbers of steps, allowed: none");
+  }
+  return config;
 }
 
 }  // namespace
@@ -124,7 +140,8 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
                        .block = {data, infos.back().numel(), infos.back().dtype, {}},
                        .owner = nullptr});
   }
-  BucketedModel::Options read = read_options(options, session_->world());
+  const Options root = Options::parse(options);
+  BucketedModel::Options read = read_options(root, session_->world());
   read.pipeline.schedule = schedule_;
   read.pipeline.stream = &stream_;
   if (rule_.is_none()) {
@@ -133,6 +150,12 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
     read.pipeline.own_rule = [this](const OwnRuleStep& step) { apply_rule(step); };
   }
   is_asynchronous_ = read.pipeline.exchange.algorithm.entry().asynchronous();
+  logger_ = read.logger;
+  if (auto timeline = read_timeline(root, is_asynchronous_)) {
+    timeline_.emplace(session_->communicator(), std::move(*timeline));
+    read.pipeline.timeline = timeline_->timeline();
+  }
+  root.reject_unknown();
   const ExchangeOptions exchange = read.pipeline.exchange;
   BucketedModel::Host& host = *this;
   model_ = std::make_unique<BucketedModel>(session_->communicator(), std::move(read),
@@ -312,11 +335,77 @@ void Engine::save(const std::string& path, const std::vector<OtherTensor>& other
   static_cast<void>(snapshot.write(path));
 }
 
+std::vector<StateTensor> Engine::state(const std::vector<OtherTensor>& others) {
+  StateSnapshot snapshot;
+  visit(snapshot, others);
+  const nb::gil_scoped_acquire gil;
+  std::vector<StateTensor> state;
+  for (const TensorView& tensor : snapshot.tensors()) {
+    state.emplace_back(tensor.name, tensor.dtype, tensor.shape,
+                       nb::bytearray(tensor.data, static_cast<std::size_t>(tensor.num_bytes)));
+  }
+  return state;
+}
+
+void Engine::load_state(const std::vector<GivenTensor>& state,
+                        const std::vector<OtherTensor>& others) {
+  std::vector<TensorView> tensors;
+  for (const auto& [name, dtype, shape, address] : state) {
+    std::int64_t num_bytes = bytes_of_element(dtype);
+    for (const std::int64_t size : shape) num_bytes *= size;
+    tensors.push_back(
+        {.name = name,
+         .dtype = dtype,
+         .shape = shape,
+         .data = reinterpret_cast<void*>(address),  // NOLINT(performance-no-int-to-ptr)
+         .num_bytes = num_bytes});
+  }
+  load_from(TensorsInMemory("the state", tensors), others);
+}
+
 void Engine::load(const std::string& path, const std::vector<OtherTensor>& others) {
-  const SafetensorsFile file(path);
-  StateLoader loader(file);
+  load_from(SafetensorsFile(path), others);
+}
+
+void Engine::load_from(const TensorSource& source, const std::vector<OtherTensor>& others) {
+  StateLoader loader(source);
   visit(loader, others);
   loader.check_all_loaded(kOfTheProgram);
+}
+
+std::int64_t Engine::now_ns() const {
+  const bool records = timeline_ && timeline_->timeline()->step() >= 0;
+  return records ? timeline_->timeline()->now_ns() : 0;
+}
+
+void Engine::record(const std::string& what, std::int64_t start_ns) {
+  if (now_ns() == 0 || start_ns == 0) return;
+  TimelineSpan span{.label = {.what = what == "forward" ? "forward" : "backward"},
+                    .step = timeline_->timeline()->step(),
+                    .start_ns = start_ns,
+                    .end_ns = now_ns()};
+  timeline_->timeline()->record(span);
+}
+
+void Engine::before_step() { follow_timeline(/*is_over=*/false); }
+
+void Engine::finish() {
+  drain();
+  follow_timeline(/*is_over=*/true);
+}
+
+void Engine::follow_timeline(bool is_over) {
+  if (!timeline_) return;
+  const auto wait = [this] { drain(); };
+  try {
+    const std::string text = is_over
+                                 ? timeline_->finish(wait)
+                                 : timeline_->before_step(model().progress().num_steps + 1, wait);
+    if (!text.empty()) logger_.info(text);
+  } catch (const CheckpointError& error) {
+    // The run itself is fine.
+    logger_.warning(concat("the timeline could not be written: ", error.what()));
+  }
 }
 
 nb::dict Engine::metrics() const {
@@ -376,6 +465,12 @@ void add_engine(nb::module_& module) {
       .def("replan", &Engine::replan, "bucket_bytes"_a, Free())
       .def("save", &Engine::save, "path"_a, "others"_a, Free())
       .def("load", &Engine::load, "path"_a, "others"_a, Free())
+      .def("state", &Engine::state, "others"_a, Free())
+      .def("load_state", &Engine::load_state, "state"_a, "others"_a, Free())
+      .def("now_ns", &Engine::now_ns)
+      .def("record", &Engine::record, "what"_a, "start_ns"_a)
+      .def("before_step", &Engine::before_step, Free())
+      .def("finish", &Engine::finish, Free())
       .def("metrics", &Engine::metrics, nb::sig("def metrics(self) -> dict[str, float]"))
       .def_prop_ro("model_weight", &Engine::model_weight)
       .def_prop_ro("is_asynchronous", &Engine::is_asynchronous)

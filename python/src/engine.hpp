@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -23,7 +24,9 @@
 
 #include "base/host_stream.hpp"
 #include "core/bucketed_model.hpp"
+#include "core/checkpoint/tensor_source.hpp"
 #include "core/model_average.hpp"
+#include "core/timeline/step_timeline.hpp"
 #include "optim/schedule.hpp"
 
 namespace gossamer::python {
@@ -34,6 +37,14 @@ using View = nanobind::ndarray<nanobind::array_api>;
 /// Name, shape, strides in elements, type, and the address of the values.
 using GivenParameter = std::tuple<std::string, std::vector<std::int64_t>, std::vector<std::int64_t>,
                                   std::string, std::uintptr_t>;
+
+/// A piece of state that Python keeps: name, type and shape as safetensors files have them, and the
+/// address of the values in row-major order.
+using GivenTensor = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::uintptr_t>;
+
+/// A copy of a piece of state: name, type, shape, values.
+using StateTensor =
+    std::tuple<std::string, std::string, std::vector<std::int64_t>, nanobind::bytearray>;
 
 /// A tensor that the engine does not train, in row-major order: its name, type, address, and size
 /// in bytes. Types that the engine does not know are saved as bytes.
@@ -86,6 +97,18 @@ class Engine : private BucketedModel::Host {
   /// Collective. Training goes on as after save(). Also takes a rank's file of a checkpoint of the
   /// program; what only the program knows is left out.
   void load(const std::string& path, const std::vector<OtherTensor>& others);
+  /// As save() and load(), in memory.
+  [[nodiscard]] std::vector<StateTensor> state(const std::vector<OtherTensor>& others);
+  void load_state(const std::vector<GivenTensor>& state, const std::vector<OtherTensor>& others);
+
+  /// Nanoseconds of the timeline's clock; 0 while nothing is recorded.
+  [[nodiscard]] std::int64_t now_ns() const;
+  /// Records Python's own work since `start_ns` > 0; `what`: "forward" or "backward".
+  void record(const std::string& what, std::int64_t start_ns);
+  /// Collective. Before every step.
+  void before_step();
+  /// Collective. After the last step: waits for the exchanges under way, and writes the timeline.
+  void finish();
 
   [[nodiscard]] nanobind::dict metrics() const;
   [[nodiscard]] double model_weight() const { return model().model_weight(); }
@@ -109,6 +132,8 @@ class Engine : private BucketedModel::Host {
   /// Throws std::logic_error after close(), and when the session has been closed.
   [[nodiscard]] BucketedModel& model() const;
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
+  void load_from(const TensorSource& source, const std::vector<OtherTensor>& others);
+  void follow_timeline(bool is_over);
   void apply_rule(const OwnRuleStep& step);
   [[nodiscard]] View view_of(std::int64_t parameter, const Block& block,
                              std::shared_ptr<void> owner) const;
@@ -126,6 +151,8 @@ class Engine : private BucketedModel::Host {
   std::int64_t num_updated_ = 0;
   std::int64_t generation_ = 0;
   bool is_asynchronous_ = false;
+  Logger logger_;
+  std::optional<StepTimeline> timeline_;
   /// Those of close().
   PipelineMetrics last_metrics_;
   Progress last_progress_;

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 
 import pytest
+import safetensors.torch
 import torch
 from conftest import flat, loss_of, make_mlp, rank
 from test_models import AsDouble, Image
@@ -38,7 +41,24 @@ OPTIONS = {
 }
 
 
-def train(folder, model, optim_fn, options, schedule, num_before, num_after, size=1e-5):
+def save(wrapper, folder, as_dict):
+    if as_dict:
+        folder.mkdir(exist_ok=True)
+        torch.save(wrapper.state_dict(), folder / f"{rank()}.pt")
+    else:
+        wrapper.save(folder)
+
+
+def load(wrapper, folder, as_dict):
+    if as_dict:
+        wrapper.load_state_dict(torch.load(folder / f"{rank()}.pt", weights_only=True))
+    else:
+        wrapper.load(folder)
+
+
+def train(
+    folder, model, optim_fn, options, schedule, num_before, num_after, size=1e-5, as_dict=False
+):
     """Train, save or load in between, and return the end."""
     wrapper = gs.DecentralizedDataParallel(
         model, optim_fn, lr_scheduler_fn=schedule, bucket_size_in_mb=size, **options
@@ -46,18 +66,19 @@ def train(folder, model, optim_fn, options, schedule, num_before, num_after, siz
     for step in range(num_before):
         loss_of(wrapper, rank(), step).backward()
     if num_before:
-        wrapper.save(folder)
+        save(wrapper, folder, as_dict)
     else:
-        wrapper.load(folder)
+        load(wrapper, folder, as_dict)
     for step in range(20, 20 + num_after):
         loss_of(wrapper, rank(), step).backward()
     buffers = [b.to(torch.float64).flatten() for b in model.buffers()]
     return torch.cat([flat(model), *buffers]).clone()
 
 
+@pytest.mark.parametrize("as_dict", [False, True])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("model", MODELS)
-def test_a_run_goes_on_bit_for_bit(tmp_path, model, options):
+def test_a_run_goes_on_bit_for_bit(tmp_path, model, options, as_dict):
     optim_fns = [ADAMW, lambda ps: torch.optim.RMSprop(ps, lr=0.01)]
     if options == "tracking" or model == "bfloat16":
         optim_fns.pop()
@@ -76,6 +97,7 @@ def test_a_run_goes_on_bit_for_bit(tmp_path, model, options):
                     num_before,
                     10,
                     size,
+                    as_dict,
                 ),
             )
 
@@ -106,6 +128,31 @@ def test_other_strides_load_the_same_values(tmp_path):
         assert torch.equal(a, b)
 
 
+def test_a_state_has_the_names_and_shapes_of_the_module(tmp_path):
+    def work():
+        model = make_image()
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW, "ring")
+        loss_of(wrapper, rank(), 0).backward()
+        state = wrapper.state_dict()
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(state[name], tensor)
+            assert state[name].dtype == tensor.dtype
+        assert state["head/m"].numel() == model.head.numel()
+        other = make_image()
+        result = other.load_state_dict(state, strict=False)
+        assert result.missing_keys == []
+        assert torch.equal(flat(other), flat(model))
+        # The state is a copy.
+        loss_of(wrapper, rank(), 1).backward()
+        assert not torch.equal(flat(other), flat(model))
+        del state["head/m"]
+        with pytest.raises(gs.CheckpointError, match="the state has no head/m"):
+            wrapper.load_state_dict(state)
+        wrapper.finish()
+
+    gs.run_threads(1, work)
+
+
 def test_nothing_is_saved_before_the_first_step(tmp_path):
     def work():
         gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring").save(tmp_path)
@@ -130,6 +177,53 @@ def test_a_state_of_another_model_is_refused(tmp_path):
 
     with pytest.raises(gs.CheckpointError, match="which this run does not know"):
         gs.run_threads(2, with_another_optimizer)
+
+
+PROGRAM = os.environ.get("GOSSAMER_PROGRAM")
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="GOSSAMER_PROGRAM does not name the program")
+def test_a_checkpoint_of_the_program_loads_and_is_saved_as_it_was(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "data: {name: glyphs}\n"
+        "model: {name: mlp, hidden: 16}\n"
+        "optimizer: {name: adamw, lr: 0.01}\n"
+        "topology: {name: ring}\n"
+        f"run: {{steps: 20, checkpoint_every: 20, output_dir: {tmp_path / 'run'}}}\n"
+    )
+    command = [PROGRAM, "train", str(config), "--ranks", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = (tmp_path / "run" / "checkpoints").glob("step-*")
+    saved = safetensors.torch.load_file(folder / "rank-00000.safetensors")
+    shapes = {n: t.shape for n, t in load_mean(folder).items()}
+
+    def work():
+        model = torch.nn.Module()
+        for name, shape in shapes.items():
+            part = model
+            *path, last = name.split(".")
+            for step in path:
+                if not hasattr(part, step):
+                    part.add_module(step, torch.nn.Module())
+                part = getattr(part, step)
+            part.register_parameter(last, torch.nn.Parameter(torch.zeros(shape)))
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW, "ring")
+        wrapper.load(folder)
+        wrapper.save(tmp_path / "python")
+
+    gs.run_threads(2, work)
+    again = safetensors.torch.load_file(tmp_path / "python" / "rank-00000.safetensors")
+    own = {n: t for n, t in saved.items() if n in again}
+    assert set(again) == set(own)
+    assert {n.split("/")[0] for n in saved if n not in again} <= {"train", "record", "random"}
+    for name, tensor in own.items():
+        assert torch.equal(again[name], tensor), name
+
+
+def load_mean(folder):
+    return safetensors.torch.load_file(folder / "model.safetensors")
 
 
 def test_what_only_the_program_knows_is_left_out(tmp_path):

@@ -1,0 +1,171 @@
+"""What a training loop of PyTorch brings along: scalers, names, timelines, hooks, shards."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from conftest import alone, flat, loss_of, make_mlp, rank
+from test_optimizers import OPTIMIZERS
+
+import gossamer as gs
+
+ADAMW = OPTIMIZERS["adamw"]
+BAD_STEP = 3
+
+
+def scaled_loss(model, scaler, step):
+    loss = loss_of(model, 0, step)
+    return scaler.scale(loss * float("inf") if step == BAD_STEP else loss)
+
+
+def make_scaler(**options):
+    return torch.amp.GradScaler("cpu", init_scale=512.0, growth_interval=4, **options)
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum"])
+def test_a_gradient_scaler_works_as_with_the_optimizer_alone(name):
+    plain = make_mlp()
+    optimizer = OPTIMIZERS[name](list(plain.parameters()))
+    scaler = make_scaler()
+    scales = []
+    for step in range(12):
+        scaled_loss(plain, scaler, step).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        scales.append(scaler.get_scale())
+
+    def train(calls_step):
+        scaler = make_scaler()
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, OPTIMIZERS[name], scaler=scaler)
+        own = []
+        for step in range(12):
+            scaled_loss(wrapper, scaler, step).backward()
+            if calls_step:
+                scaler.step(wrapper.optimizer)
+            scaler.update()
+            own.append(scaler.get_scale())
+        assert wrapper.metrics()["skipped_steps"] == 1
+        assert own == scales
+        return flat(model)
+
+    assert len(set(scales)) > 2
+    with pytest.warns(UserWarning, match="backward\\(\\) makes the whole step"):
+        habit = alone(lambda: train(True))
+    assert (habit - flat(plain)).abs().max() < 5e-7
+    assert torch.equal(alone(lambda: train(False)), habit)
+
+
+def test_a_scaler_that_is_off_changes_nothing():
+    def train(**options):
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW, **options)
+        for step in range(5):
+            loss_of(wrapper, 0, step).backward()
+        return flat(model)
+
+    without = alone(train)
+    assert torch.equal(alone(lambda: train(scaler=make_scaler(enabled=False))), without)
+
+
+def test_an_optimizer_may_be_made_from_names():
+    def decays(named):
+        groups = [
+            {"params": [p for n, p in named if n.endswith("weight")], "weight_decay": 0.5},
+            {"params": [p for n, p in named if n.endswith("bias")], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=0.01)
+
+    plain = make_mlp()
+    optimizer = decays(list(plain.named_parameters()))
+    for step in range(5):
+        loss_of(plain, 0, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def train():
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, decays, with_names=True)
+        for step in range(5):
+            loss_of(wrapper, 0, step).backward()
+        return flat(model)
+
+    assert (alone(train) - flat(plain)).abs().max() < 5e-7
+
+
+def test_a_timeline_has_the_steps_of_all_ranks(tmp_path):
+    path = tmp_path / "timeline.json"
+
+    def train():
+        wrapper = gs.DecentralizedDataParallel(
+            make_mlp(), ADAMW, "ring", options={"timeline": str(path), "timeline_steps": [3, 6]}
+        )
+        for step in range(8):
+            loss_of(wrapper, rank(), step).backward()
+        wrapper.finish()
+
+    gs.run_threads(2, train)
+    events = json.loads(path.read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    for name in ("forward", "backward", "update"):
+        own = [span for span in spans if span["name"].startswith(name)]
+        for pid in (0, 1):
+            steps = {span["args"]["step"] for span in own if span["pid"] == pid}
+            assert steps == {4, 5, 6}, name
+
+
+def test_a_timeline_of_ranks_that_count_for_themselves_is_refused(tmp_path):
+    options = {"timeline": str(tmp_path / "t.json")}
+    with pytest.raises(gs.ConfigError, match="different numbers of steps"):
+        alone(
+            lambda: gs.DecentralizedDataParallel(
+                make_mlp(), ADAMW, algorithm="async_gossip", options=options
+            )
+        )
+
+
+def test_hooks_before_wrapping_see_gradients_and_change_them():
+    def halve(p):
+        p.grad.mul_(0.5)
+
+    plain = make_mlp()
+    optimizer = OPTIMIZERS["momentum"](list(plain.parameters()))
+    for step in range(4):
+        loss_of(plain, 0, step).backward()
+        for p in plain.parameters():
+            p.grad.mul_(0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def train():
+        model = make_mlp()
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(halve)
+        wrapper = gs.DecentralizedDataParallel(model, OPTIMIZERS["momentum"])
+        for step in range(4):
+            loss_of(wrapper, 0, step).backward()
+        return flat(model)
+
+    assert (alone(train) - flat(plain)).abs().max() < 5e-7
+
+
+def test_a_sharded_module_is_refused():
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("this PyTorch has no fully_shard()")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        model = make_mlp()
+        fsdp.fully_shard(model[0], mesh=mesh)
+        with pytest.raises(gs.ConfigError, match=r"the module's part 0 is sharded by fully_shard"):
+            alone(lambda: gs.DecentralizedDataParallel(model, ADAMW))
+        wrapped = torch.nn.parallel.DistributedDataParallel(make_mlp())
+        with pytest.raises(gs.ConfigError, match="synchronizes gradients itself"):
+            alone(lambda: gs.DecentralizedDataParallel(wrapped, ADAMW))
+    finally:
+        torch.distributed.destroy_process_group()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from . import _core
 from .distributed import Session
 
-__all__ = ["TYPES", "check_module", "share_module"]
+__all__ = ["TYPES", "check_module", "share_module", "share_tensors"]
 
 TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 
@@ -31,8 +33,13 @@ def share_module(session: Session, module: torch.nn.Module) -> None:
     for name, b in module.named_buffers():
         lines.append(f"buffer {name} {list(b.shape)} {b.dtype}")
     session.agree("their models", "\n".join(lines))
+    share_tensors(session, [*module.parameters(), *module.buffers()])
+
+
+def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
+    """Give all ranks the values of rank 0. Collective."""
     with torch.no_grad():
-        for tensor in [*module.parameters(), *module.buffers()]:
+        for tensor in tensors:
             dense = tensor if _is_dense(tensor) else tensor.contiguous()
             session.broadcast(dense.data_ptr(), dense.numel() * dense.element_size())
             if dense is not tensor:

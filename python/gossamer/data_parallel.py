@@ -181,7 +181,7 @@ class DecentralizedDataParallel(torch.nn.Module):
             # The gradient of the last parameter is the first to arrive in a backward pass.
             for i in reversed(range(len(self._trained.tensors))):
                 if self._trained.tensors[i].grad is not None and not self._is_offered[i]:
-                    self._engine.arrived(i)
+                    self._arrived(i)
         self._end_step()
 
     def drain(self) -> None:
@@ -347,9 +347,7 @@ class DecentralizedDataParallel(torch.nn.Module):
     def _end_step(self) -> None:
         self._is_broken = True
         if not self._engine.has_started:
-            self._engine.start()
-            self._follow_moves()
-            self._optimizer.tell(self._engine)
+            self._start()
         for i, p in enumerate(self._trained.tensors):
             # Of the first step, and from earlier micro-batches.
             if p.grad is not None and not self._is_offered[i]:
@@ -378,7 +376,7 @@ class DecentralizedDataParallel(torch.nn.Module):
         if self._accumulating:
             return
         if not self._engine.has_started:
-            self._engine.arrived(i)
+            self._arrived(i)
             return
         if self._is_offered[i]:
             raise RuntimeError(
@@ -387,6 +385,15 @@ class DecentralizedDataParallel(torch.nn.Module):
                 "before backward() and finish_step() after it"
             )
         self._offer(i, p)
+
+    def _arrived(self, i: int) -> None:
+        """Note a gradient of the first step."""
+        self._engine.arrived(i)
+
+    def _start(self) -> None:
+        self._engine.start()
+        self._follow_moves()
+        self._optimizer.tell(self._engine)
 
     def _offer(self, i: int, p: torch.Tensor) -> None:
         grad = p.grad
@@ -409,15 +416,15 @@ class DecentralizedDataParallel(torch.nn.Module):
         return p.grad
 
     def _updated(self, num_done: int) -> None:
-        """Drop the gradients of buckets that have been updated, and tell autograd of new values."""
-        changed = []
-        for bucket in self._buckets[self._num_done : num_done]:
-            for i in bucket:
-                p = self._trained.tensors[i]
-                p.grad = None
-                changed.append(p)
-        increment_versions(changed)
+        changed = [i for bucket in self._buckets[self._num_done : num_done] for i in bucket]
         self._num_done = num_done
+        self._after_update([self._trained.tensors[i] for i in changed])
+
+    def _after_update(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Drop gradients that have been used, and tell autograd of new values."""
+        for p in parameters:
+            p.grad = None
+        increment_versions(parameters)
 
     # Parameters in the engine's memory.
 

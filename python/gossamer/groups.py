@@ -78,7 +78,12 @@ class WrappedOptimizer:
         """
         for i, found in gradients:
             p = self._parameters[i]
-            p.grad = None if found is None else from_dlpack(found).to(p.dtype, copy=True)
+            if found is None:
+                p.grad = None
+            elif p.grad is None:
+                p.grad = from_dlpack(found).to(p.dtype, copy=True)
+            else:
+                p.grad.copy_(from_dlpack(found))
         inside = {id(self._parameters[i]) for i in bucket}
         kept = [(group["params"], group["lr"]) for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:

@@ -1,0 +1,1 @@
+"""Other libraries' interfaces, on gossamer's engine: a program changes an import."""

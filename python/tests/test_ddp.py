@@ -1,0 +1,326 @@
+"""The drop-in for DistributedDataParallel: mean gradients, or gossip in the optimizer's step."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from conftest import batch, flat, make_mlp, rank
+from test_models import Alternating, Image
+from test_optimizers import IN_PYTHON, OPTIMIZERS, SCHEDULES, largest_difference
+
+import gossamer as gs
+from gossamer.compat.ddp import DistributedDataParallel
+
+NUM_STEPS = 10
+
+
+def mean_loss(model, ranks, step):
+    """Return the mean of the ranks' losses: its gradient is the mean of the ranks' gradients."""
+    losses = [torch.nn.functional.mse_loss(model(x), y) for x, y in (batch(r, step) for r in ranks)]
+    return torch.stack(losses).mean()
+
+
+def train(model, optim_fn, ranks, schedule=None, parts=1, clip=None):
+    """Train as a program for DistributedDataParallel does; also the reference, with all ranks."""
+    optimizer = optim_fn(list(model.parameters()))
+    scheduler = schedule(optimizer) if schedule else None
+    for step in range(NUM_STEPS):
+        optimizer.zero_grad()
+        for part in range(parts - 1):
+            if isinstance(model, DistributedDataParallel):
+                with model.no_sync():
+                    mean_loss(model, ranks, 100 * part + step).backward()
+            else:
+                mean_loss(model, ranks, 100 * part + step).backward()
+        mean_loss(model, ranks, step).backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        if scheduler:
+            scheduler.step()
+    return model
+
+
+def end_of_ranks(num_ranks, make, optim_fn, options=None, **how):
+    def work():
+        model = DistributedDataParallel(make(), **(options or {}))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            train(model, optim_fn, [rank()], **how)
+        return flat(model).clone()
+
+    return gs.run_threads(num_ranks, work)
+
+
+HOWS = {
+    "plain": {},
+    "clipping": {"clip": 0.05},
+    "no_sync": {"parts": 3},
+    "schedule": {"schedule": SCHEDULES["cosine"]},
+}
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("name", ["momentum", "adamw", "rmsprop"])
+def test_all_reduce_is_training_with_all_batches(num_ranks, how, name):
+    optim_fn = (OPTIMIZERS | IN_PYTHON)[name]
+    expected = train(make_mlp(), optim_fn, range(num_ranks), **HOWS[how])
+    for size in (1e-5, 25):
+        ends = end_of_ranks(num_ranks, make_mlp, optim_fn, {"bucket_cap_mb": size}, **HOWS[how])
+        for end in ends:
+            assert torch.equal(end, ends[0])
+            assert largest_difference(end, flat(expected)) < 1e-6
+
+
+def test_gradients_are_means_and_stay():
+    def work():
+        model = DistributedDataParallel(make_mlp())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        mean_loss(model, [rank()], 0).backward()
+        with model.no_sync():
+            mean_loss(model, [rank()], 1).backward()
+        mean_loss(model, [rank()], 2).backward()
+        optimizer.step()
+        assert model.metrics()["steps"] == 2
+        return [p.grad.clone() for p in model.parameters()]
+
+    model = make_mlp()
+    for step in range(3):
+        mean_loss(model, range(3), step).backward()
+    for grads in gs.run_threads(3, work):
+        for grad, p in zip(grads, model.parameters(), strict=True):
+            assert torch.allclose(grad, p.grad, atol=1e-6)
+
+
+def test_a_graph_may_be_used_twice():
+    def work():
+        model = DistributedDataParallel(make_mlp())
+        for _ in range(2):
+            loss = mean_loss(model, [rank()], 0)
+            loss.backward(retain_graph=True)
+            loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    model = make_mlp()
+    (4 * mean_loss(model, range(2), 0)).backward()
+    for grads in gs.run_threads(2, work):
+        for grad, p in zip(grads, model.parameters(), strict=True):
+            assert torch.allclose(grad, p.grad, atol=1e-5)
+
+
+def test_ranks_may_use_different_parameters():
+    """A parameter that no rank uses has no gradient; that of one rank alone counts half."""
+
+    def work():
+        inside = Alternating()
+        inside.calls = rank()
+        model = DistributedDataParallel(inside, find_unused_parameters=True)
+        grads = []
+        for step in range(3):
+            model.zero_grad()
+            mean_loss(model, [rank()], step).backward()
+            grads.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
+        return copy.deepcopy(inside), grads
+
+    ends = gs.run_threads(2, work)
+    for step in range(3):
+        model = ends[0][0]
+        model.zero_grad()
+        for r in range(2):
+            model.calls = r + step
+            (mean_loss(model, [r], step) / 2).backward()
+        for _, grads in ends:
+            for grad, p in zip(grads[step], model.parameters(), strict=True):
+                assert (grad is None) == (p.grad is None)
+                assert grad is None or torch.allclose(grad, p.grad, atol=1e-6)
+        assert grads[step][4] is None
+
+
+def test_parameters_are_the_users():
+    """Written and moved parameters are trained, without a warning."""
+
+    def work():
+        model = DistributedDataParallel(make_mlp())
+        with torch.no_grad():
+            for p in model.parameters():
+                p.data = 2 * p.data
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for step in range(4):
+                optimizer.zero_grad()
+                mean_loss(model, [rank()], step).backward()
+                optimizer.step()
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p.data = 0.5 * p.data
+        return flat(model).clone()
+
+    model = make_mlp()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        mean_loss(model, range(2), step).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(0.5)
+    for end in gs.run_threads(2, work):
+        assert largest_difference(end, flat(model)) < 1e-6
+
+
+@pytest.mark.parametrize("broadcasts", [True, False])
+def test_buffers_are_rank_0s_before_a_forward_pass(broadcasts):
+    def work():
+        torch.manual_seed(1)
+        model = DistributedDataParallel(Image(), broadcast_buffers=broadcasts)
+        seen = []
+        norm = model.module.norm
+        norm.register_forward_pre_hook(lambda *_: seen.append(norm.running_mean.clone()))
+        for step in range(3):
+            mean_loss(model, [rank()], step).backward()
+        with torch.no_grad():
+            model(batch(0, 0)[0])
+        return seen
+
+    ends = gs.run_threads(2, work)
+    for step in range(3):
+        same = torch.equal(ends[0][step], ends[1][step])
+        assert same == (broadcasts or step == 0)
+    assert not torch.equal(ends[0][3], ends[1][3]), "without gradients nobody waits for others"
+
+
+def test_names_are_those_of_the_original():
+    def work():
+        model = DistributedDataParallel(make_mlp())
+        names = list(model.state_dict())
+        assert names == [f"module.{name}" for name in make_mlp().state_dict()]
+        assert [name for name, _ in model.named_parameters()] == names
+        model.load_state_dict(model.state_dict())
+
+    gs.run_threads(1, work)
+
+
+@pytest.mark.parametrize("topology", ["ring", "one-peer-exp", "directed-one-peer-exp"])
+@pytest.mark.parametrize("name", [*OPTIMIZERS, *IN_PYTHON])
+def test_gossip_is_that_of_the_library(topology, name):
+    optim_fn = (OPTIMIZERS | IN_PYTHON)[name]
+
+    def library():
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, optim_fn, topology)
+        for step in range(NUM_STEPS):
+            mean_loss(wrapper, [rank()], step).backward()
+        wrapper.finish()
+        return flat(model).clone()
+
+    ends = end_of_ranks(4, make_mlp, optim_fn, {"algorithm": "gossip", "topology": topology})
+    for end, expected in zip(ends, gs.run_threads(4, library), strict=True):
+        assert largest_difference(end, expected) < 1e-6
+    assert not torch.equal(ends[0], ends[1])
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_gossip_in_a_world_of_one_is_the_optimizer(how):
+    for name in ("momentum", "adamw"):
+        expected = train(make_mlp(), OPTIMIZERS[name], [0], **HOWS[how])
+        options = {"algorithm": "gossip", "topology": "ring", "bucket_cap_mb": 1e-5}
+        (end,) = end_of_ranks(1, make_mlp, OPTIMIZERS[name], options, **HOWS[how])
+        assert torch.equal(end, flat(expected))
+
+
+def test_gossip_leaves_states_and_gradients_to_the_optimizer():
+    def work():
+        model = DistributedDataParallel(make_mlp(), algorithm="gossip", topology="ring")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        losses = []
+        for step in range(3):
+            optimizer.zero_grad()
+
+            def closure(step=step):
+                loss = mean_loss(model, [rank()], step)
+                loss.backward()
+                return loss
+
+            losses.append(optimizer.step(closure).item())
+            assert all(p.grad is not None for p in model.parameters())
+        states = optimizer.state_dict()["state"]
+        assert sorted(states) == [0, 1, 2, 3]
+        assert all(state["step"] == 3 for state in states.values())
+        assert losses[0] > losses[2]
+        with model.global_average() as distance:
+            assert distance > 0
+            return flat(model).clone()
+
+    ends = gs.run_threads(2, work)
+    assert torch.equal(ends[0], ends[1])
+
+
+def test_a_second_optimizer_is_refused():
+    def work():
+        model = DistributedDataParallel(make_mlp(), algorithm="gossip", topology="ring")
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)]
+        mean_loss(model, [rank()], 0).backward()
+        optimizers[0].step()
+        optimizers[1].step()
+
+    with pytest.raises(gs.ConfigError, match="allowed: one optimizer for a model"):
+        gs.run_threads(2, work)
+
+
+@pytest.mark.parametrize("of", [lambda ps: ps[:1], lambda ps: [*ps, *make_mlp().parameters()]])
+def test_an_optimizer_has_the_parameters_of_one_model(of):
+    def work():
+        model = DistributedDataParallel(make_mlp(), algorithm="gossip", topology="ring")
+        optimizer = torch.optim.SGD(of(list(model.parameters())), lr=0.1)
+        mean_loss(model, [rank()], 0).backward()
+        before = flat(model).clone()
+        try:
+            optimizer.step()
+        finally:
+            assert torch.equal(before, flat(model))
+
+    with pytest.raises(gs.ConfigError, match="allowed: those of one model, all of them"):
+        gs.run_threads(1, work)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"device_ids": [0]}, "device_ids is .*, allowed: None"),
+        ({"process_group": "a group"}, "process_group is 'a group', allowed: None"),
+        ({"mixed_precision": "some"}, "mixed_precision is 'some', allowed: None"),
+        ({"init_sync": False}, "init_sync is False, allowed: True"),
+        ({"bucket_cap_mb": 0}, "bucket_cap_mb is 0, allowed: more than 0"),
+    ],
+)
+def test_arguments_that_would_do_something_else_are_refused(arguments, message):
+    with pytest.raises(gs.ConfigError, match=message):
+        gs.run_threads(1, lambda: DistributedDataParallel(make_mlp(), **arguments))
+
+
+def test_arguments_without_meaning_are_taken():
+    def work():
+        model = DistributedDataParallel(
+            make_mlp(),
+            None,
+            find_unused_parameters=True,
+            gradient_as_bucket_view=True,
+            static_graph=True,
+            device_mesh=None,
+        )
+        with model.join(enable=False):
+            mean_loss(model, [0], 0).backward()
+        with pytest.raises(gs.ConfigError, match="the same number of steps"):
+            model.join()
+
+    gs.run_threads(1, work)
+    with pytest.raises(TypeError, match="no argument 'bucket_cap'"):
+        gs.run_threads(1, lambda: DistributedDataParallel(make_mlp(), bucket_cap=1))

@@ -15,7 +15,14 @@ few peers that a topology picks, while the next forward and backward already run
 
 import importlib
 
-from ._core import CheckpointError, CommError, ConfigError, DataError, NonFiniteError
+from ._core import (
+    CheckpointError,
+    CommError,
+    ConfigError,
+    DataError,
+    NonFiniteError,
+    version,
+)
 from .distributed import Session, current_session, finalize_dist, initialize_dist, run_threads
 
 __all__ = [
@@ -27,6 +34,7 @@ __all__ = [
     "NonFiniteError",
     "Session",
     "Topology",
+    "__version__",
     "current_session",
     "finalize_dist",
     "initialize_dist",
@@ -34,6 +42,8 @@ __all__ = [
     "topology",
     "topology_names",
 ]
+
+__version__ = version()
 
 # Imported when they are used: PyTorch's import takes a second, numpy's a tenth.
 _LATER = {

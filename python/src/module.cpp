@@ -5,11 +5,29 @@
 #include "python/src/session.hpp"
 #include "python/src/topologies.hpp"
 
+#include <string>
+
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include "base/error.hpp"
+#ifdef GOSSAMER_HAVE_MPI
+#include "comm/mpi_check.hpp"
+#endif
 
 namespace nb = nanobind;
+
+namespace {
+
+std::string mpi_version() {
+#ifdef GOSSAMER_HAVE_MPI
+  return gossamer::mpi_library_version();
+#else
+  return "";
+#endif
+}
+
+}  // namespace
 
 NB_MODULE(_core, module) {
   using namespace gossamer;
@@ -21,4 +39,6 @@ NB_MODULE(_core, module) {
   python::add_session(module);
   python::add_engine(module);
   python::add_topologies(module);
+  module.def("version", [] { return std::string(GOSSAMER_VERSION); });
+  module.def("mpi_version", &mpi_version);
 }

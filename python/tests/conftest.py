@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +47,29 @@ def rank() -> int:
 def alone(work: Callable[[], Any]) -> Any:
     """Run `work` in a world of one rank."""
     return gs.run_threads(1, work)[0]
+
+
+MPIRUN = shutil.which("mpirun")
+needs_mpi = pytest.mark.skipif(
+    MPIRUN is None or "mpi" not in gs._core.backends(), reason="no MPI here"
+)
+
+
+def run_python(arguments: list[str], num_processes: int = 1) -> subprocess.CompletedProcess[str]:
+    """Run Python alone, or as several processes under mpirun."""
+    launcher = [MPIRUN, "--oversubscribe", "-n", str(num_processes)] if num_processes > 1 else []
+    environment = os.environ | {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    return subprocess.run(
+        [*launcher, sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
 
 
 @pytest.fixture(autouse=True)

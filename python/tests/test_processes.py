@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
 import time
 
 import pytest
-
-import gossamer as gs
-
-MPIRUN = shutil.which("mpirun")
+from conftest import needs_mpi, run_python
 
 
 def test_a_child_that_is_forked_before_anything_has_begun_may_train():
@@ -46,10 +42,6 @@ def test_processes_that_have_not_met_are_refused():
     assert done.returncode != 0
 
 
-needs_mpi = pytest.mark.skipif(
-    MPIRUN is None or "mpi" not in gs._core.backends(), reason="no MPI here"
-)
-
 PROGRAM = textwrap.dedent(
     """
     import os, signal, sys
@@ -71,14 +63,7 @@ PROGRAM = textwrap.dedent(
 def run_processes(tmp_path, fault, program=PROGRAM):
     path = tmp_path / "train.py"
     path.write_text(program.format(fault=fault))
-    command = [MPIRUN, "--oversubscribe", "-n", "2", sys.executable, str(path)]
-    environment = os.environ | {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env=environment
-    )
+    return run_python([str(path)], num_processes=2)
 
 
 @needs_mpi

@@ -76,8 +76,8 @@ if [[ $old == yes ]]; then
   python=build/python-venv-old/bin/python
 else
   say '==== checking ===='
-  "$python" -m ruff format --check python
-  "$python" -m ruff check python
+  "$python" -m ruff format --check python examples/python
+  "$python" -m ruff check python examples/python
   "$python" -m mypy
   "$python" -m nanobind.stubgen -q -m gossamer._core -o build/python/_core.pyi
   "$python" -m ruff format -q build/python/_core.pyi

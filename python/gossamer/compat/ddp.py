@@ -183,6 +183,11 @@ class DistributedDataParallel(torch.nn.Module):
         """Be the mean of all ranks' models, as in DecentralizedDataParallel. Collective."""
         return self._trainer.global_average(keep, buffers)
 
+    @property
+    def is_average(self) -> bool:
+        """Whether the program is inside global_average()."""
+        return self._trainer.is_average
+
     def metrics(self) -> dict[str, float]:
         """Return sums over all steps: steps, bytes sent, seconds of waiting, and more."""
         return self._trainer.metrics()
@@ -211,6 +216,10 @@ class _Trainer(DecentralizedDataParallel):
     @property
     def accumulates(self) -> bool:
         return self._accumulating
+
+    @property
+    def is_average(self) -> bool:
+        return self._scope == "global_average()"
 
     @property
     def parameters_trained(self) -> list[torch.nn.Parameter]:

@@ -1,0 +1,120 @@
+"""A strategy for Lightning's Trainer.
+
+mpirun or srun starts the processes::
+
+    strategy = GossamerStrategy(algorithm="gossip", topology="one-peer-exp")
+    lightning.Trainer(accelerator="cpu", devices=1, strategy=strategy).fit(module, loader)
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from .._core import ConfigError
+from ..compat.ddp import DistributedDataParallel
+from ..distributed import current_session, initialize_dist
+from .mean import mean_of
+
+__all__ = ["GossamerStrategy"]
+
+
+class GossamerStrategy(ParallelStrategy):
+    """Trains a LightningModule with compat.ddp.DistributedDataParallel.
+
+    With gossip the ranks' models differ while they train. Validation and checkpoints take their
+    mean, and after fit() every rank has the mean; checkpoints have the optimizer of rank 0.
+
+    Parameters
+    ----------
+    **options
+        Those of compat.ddp.DistributedDataParallel, as algorithm, topology, codec.
+    """
+
+    model: Any
+    is_distributed = True
+    root_device = torch.device("cpu")
+    # Values in place of the base's properties, which ask the launcher's variables.
+    global_rank, local_rank, world_size = 0, 0, 1
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self._options = options
+        self.global_rank, self.world_size = initialize_dist()
+        self._session = current_session()
+        self.local_rank = self._session.local_rank
+        self._scope = contextlib.ExitStack()
+        rank_zero_only.rank = self.global_rank
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Which part of the data is this rank's."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def model_to_device(self) -> None:
+        """Leave the model on the processor."""
+
+    def _setup_model(self, model: torch.nn.Module) -> torch.nn.Module:
+        is_training = self.lightning_module.trainer.state.fn == TrainerFn.FITTING
+        return DistributedDataParallel(model, **self._options) if is_training else model
+
+    @contextlib.contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Accumulate gradients inside the scope."""
+        with self.model.no_sync():
+            yield
+
+    def on_validation_start(self) -> None:
+        """Become the mean."""
+        self._scope.enter_context(mean_of(self.model))
+
+    def on_validation_end(self) -> None:
+        """Become the rank's own model again."""
+        self._scope.close()
+
+    def on_train_end(self) -> None:
+        """Become the mean for good, and free the engine."""
+        with mean_of(self.model, keep=True):
+            pass
+        self.model.finish()
+        self.model = self.lightning_module
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the mean's values."""
+        with mean_of(self.model):
+            return {name: x.clone() for name, x in self.lightning_module.state_dict().items()}
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all ranks."""
+        self._session.barrier()
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Return the object of rank `src`."""
+        return self._gather(obj if self.global_rank == src else None)[src]
+
+    def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:
+        """Return the tensors of all ranks in one."""
+        if sync_grads:
+            raise ConfigError("sync_grads is True, allowed: False; no gradient goes through it")
+        return torch.stack(self._gather(tensor.detach())) if self.world_size > 1 else tensor
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Return the sum or the mean of a tensor over all ranks."""
+        name = str(reduce_op).split(".")[-1].lower()
+        if name not in ("sum", "mean", "avg"):
+            raise ConfigError(f"reduce_op is {reduce_op}, allowed: sum, mean, avg")
+        total = torch.tensor(self._session.sum(tensor.double().flatten().tolist()))
+        total = total.reshape(tensor.shape)
+        return total.to(tensor.dtype) if name == "sum" else (total / self.world_size).float()
+
+    def _gather(self, value: Any) -> list[Any]:
+        text = base64.b64encode(pickle.dumps(value)).decode()
+        return [pickle.loads(base64.b64decode(found)) for found in self._session.all_gather(text)]

@@ -22,12 +22,16 @@ def run(tmp_path, program, num_processes):
 
 
 LIGHTNING = """
-import logging, sys
+import logging, os, sys
 import torch, lightning
 from torch.utils.data import DistributedSampler
 import gossamer as gs
 from gossamer.integrations.lightning import GossamerStrategy
 
+_, size = gs.initialize_dist()
+# As under srun, whose tasks are no devices of Lightning.
+os.environ |= {"SLURM_NTASKS": str(size), "SLURM_NTASKS_PER_NODE": str(size)}
+os.environ["SLURM_JOB_NAME"] = "train"
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
 y = 2 * x[:, :3] + 1
@@ -64,7 +68,7 @@ def train(num_epochs, **options):
     )
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=4)
     trainer.fit(module, loader, loader)
-    size = trainer.world_size
+    assert trainer.world_size == size
     assert trainer.global_step == num_epochs * 8 // size
     saved = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=False)
     for name, p in module.state_dict().items():
@@ -73,7 +77,7 @@ def train(num_epochs, **options):
     (again,) = trainer.validate(module, loader, verbose=False)
     assert abs(again["loss"] - trainer.callback_metrics["loss"]) < 1e-6
     trainer.save_checkpoint(sys.argv[1] + "/end.ckpt")
-    return module, start, size
+    return module, start
 
 
 def train_plain(start, num_epochs, size):
@@ -95,12 +99,12 @@ def train_plain(start, num_epochs, size):
     return module
 
 
-module, start, size = train(3)
+module, start = train(3)
 plain = train_plain(start, 3, size)
 for p, q in zip(module.parameters(), plain.parameters()):
     assert torch.equal(p, q) or (p - q).abs().max() < 1e-5, (p - q).abs().max()
 
-module, start, size = train(30, algorithm="gossip", topology="ring")
+module, start = train(30, algorithm="gossip", topology="ring")
 loss = torch.nn.functional.mse_loss(module.net(x), y).item()
 assert loss < 0.1, loss
 print(f"rank {gs.current_session().rank} has done it\\n", flush=True)

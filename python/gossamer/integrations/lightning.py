@@ -11,10 +11,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -46,7 +46,8 @@ class GossamerStrategy(ParallelStrategy):
     global_rank, local_rank, world_size = 0, 0, 1
 
     def __init__(self, **options: Any) -> None:
-        super().__init__()
+        # SLURM's own environment would want a device for every task.
+        super().__init__(cluster_environment=LightningEnvironment())
         self._options = options
         self.global_rank, self.world_size = initialize_dist()
         self._session = current_session()
@@ -66,11 +67,9 @@ class GossamerStrategy(ParallelStrategy):
         is_training = self.lightning_module.trainer.state.fn == TrainerFn.FITTING
         return DistributedDataParallel(model, **self._options) if is_training else model
 
-    @contextlib.contextmanager
-    def block_backward_sync(self) -> Iterator[None]:
+    def block_backward_sync(self) -> contextlib.AbstractContextManager[None]:
         """Accumulate gradients inside the scope."""
-        with self.model.no_sync():
-            yield
+        return self.model.no_sync()  # type: ignore[no-any-return]
 
     def on_validation_start(self) -> None:
         """Become the mean."""

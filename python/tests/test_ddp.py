@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from conftest import batch, flat, make_mlp, rank
+from conftest import batch, flat, make_mlp, needs_mpi, rank, run_python
 from test_models import Alternating, Image
 from test_optimizers import IN_PYTHON, OPTIMIZERS, SCHEDULES, largest_difference
 
@@ -324,3 +324,39 @@ def test_arguments_without_meaning_are_taken():
     gs.run_threads(1, work)
     with pytest.raises(TypeError, match="no argument 'bucket_cap'"):
         gs.run_threads(1, lambda: DistributedDataParallel(make_mlp(), bucket_cap=1))
+
+
+PROGRAM = """
+import os, pathlib, sys
+import torch
+from {library} import DistributedDataParallel
+
+torch.manual_seed(1)
+model = DistributedDataParallel(torch.nn.Linear(8, 3))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    x = torch.randn(16, 8)
+    torch.nn.functional.mse_loss(model(x), 2 * x[:, :3] + 1).backward()
+    optimizer.step()
+end = [round(p.double().sum().item(), 4) for p in model.parameters()]
+pathlib.Path(sys.argv[1], str(os.getpid())).write_text(str(end))
+"""
+
+
+@needs_mpi
+def test_a_program_changes_one_import(tmp_path):
+    """Both processes draw the same batches, so that their mean is what one of them computes."""
+
+    def ends(name, program, num_processes):
+        (tmp_path / f"{name}.py").write_text(program)
+        folder = tmp_path / name
+        folder.mkdir()
+        done = run_python([f"{folder}.py", str(folder)], num_processes)
+        assert done.returncode == 0, done.stderr
+        return [path.read_text() for path in folder.iterdir()]
+
+    group = f"'gloo', init_method='file://{tmp_path}/store', rank=0, world_size=1"
+    begin = f"import torch.distributed\ntorch.distributed.init_process_group({group})\n"
+    expected = ends("theirs", begin + PROGRAM.format(library="torch.nn.parallel"), 1)
+    assert ends("ours", PROGRAM.format(library="gossamer.compat.ddp"), 2) == 2 * expected

@@ -18,7 +18,7 @@ def run(tmp_path, program, num_processes):
         ["-W", "error:parameters were written:UserWarning", str(path), str(tmp_path)], num_processes
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("has done it") == num_processes
+    assert "has done it" in done.stdout
 
 
 LIGHTNING = """

@@ -72,8 +72,16 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-std::string shown(const std::vector<std::string>& lines, std::size_t number) {
-  return number < lines.size() ? concat('"', lines[number], '"') : "nothing";
+/// The line in quotes. Of a long line, the part around the byte `place`.
+std::string shown(const std::vector<std::string>& lines, std::size_t number, std::size_t place) {
+  constexpr std::size_t kLongest = 160;
+  constexpr std::size_t kBefore = 40;
+  if (number >= lines.size()) return "nothing";
+  const std::string& line = lines[number];
+  if (line.size() <= kLongest) return concat('"', line, '"');
+  const std::size_t first = place > kBefore ? place - kBefore : 0;
+  return concat(first > 0 ? "\"..." : "\"", line.substr(first, kLongest),
+                first + kLongest < line.size() ? "...\"" : "\"");
 }
 
 }  // namespace
@@ -141,8 +149,14 @@ void agree(Communicator& communicator, std::string_view what, const std::string&
     const std::vector<std::string> other = lines_of(all[rank]);
     const auto place = std::ranges::mismatch(first, other).in1;
     const auto number = static_cast<std::size_t>(place - first.begin());
-    throw ConfigError(concat("the ranks differ in ", what, ": rank 0 has ", shown(first, number),
-                             ", rank ", rank, " has ", shown(other, number)));
+    std::size_t byte = 0;
+    if (number < first.size() && number < other.size()) {
+      const auto differs = std::ranges::mismatch(first[number], other[number]).in1;
+      byte = static_cast<std::size_t>(differs - first[number].begin());
+    }
+    throw ConfigError(concat("the ranks differ in ", what, ": rank 0 has ",
+                             shown(first, number, byte), ", rank ", rank, " has ",
+                             shown(other, number, byte)));
   }
 }
 

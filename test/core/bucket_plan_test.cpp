@@ -128,6 +128,18 @@ std::vector<std::string> disagreement(const std::vector<std::string>& lines) {
   return errors;
 }
 
+TEST(Agree, QuotesOfLongLinesThePartThatDiffers) {
+  const std::string same(1000, 'a');
+  const auto errors = disagreement({same + "b" + same, same + "c" + same});
+  const auto part = [](char different) {
+    return concat("\"...", std::string(40, 'a'), different, std::string(119, 'a'), "...\"");
+  };
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, concat("the ranks differ in the order: rank 0 has ", part('b'),
+                            ", rank 1 has ", part('c')));
+  }
+}
+
 TEST(Agree, NamesTheFirstDifferenceOnAllRanks) {
   const auto errors = disagreement({"a\nb\nc", "a\nb\nc", "a\nX\nY", "Z"});
   for (const std::string& error : errors) {

@@ -11,6 +11,7 @@
 #include "base/text.hpp"
 #include "base/yaml.hpp"
 #include "topology/graph.hpp"
+#include "topology/verify.hpp"
 
 namespace gossamer {
 namespace {
@@ -192,7 +193,7 @@ class FileTopology final : public Topology {
  public:
   explicit FileTopology(TopologyFile file) : file_(std::move(file)) {}
 
-  [[nodiscard]] std::string name() const override { return "from-file"; }
+  [[nodiscard]] std::string name() const override { return file_.name; }
   [[nodiscard]] std::optional<std::int64_t> period() const override {
     return std::ssize(file_.rounds);
   }
@@ -218,6 +219,26 @@ TopologyFile read_topology_file(const std::string& path) {
   }
   const YamlNode root = read_yaml_file(path);
   return FileReader(root).read();
+}
+
+TopologyFile read_topology_text(std::string_view text, const std::string& source) {
+  const YamlNode root = parse_yaml(text, source);
+  return FileReader(root).read();
+}
+
+std::unique_ptr<Topology> checked_topology(TopologyFile file, const std::string& source,
+                                           const World& world, const Options& options,
+                                           std::string_view key) {
+  if (file.world_size != world.size) {
+    options.fail(
+        key, concat(source, " is for ", file.world_size, " ranks, this world has ", world.size));
+  }
+  auto topology = unchecked_topology(std::move(file));
+  if (const auto found = find_violation(*topology, world.size, *topology->period())) {
+    const std::string round = found->round < 0 ? "" : concat("round ", found->round, ": ");
+    options.fail(key, concat(source, ": ", round, found->text));
+  }
+  return topology;
 }
 
 std::unique_ptr<Topology> unchecked_topology(TopologyFile file) {

@@ -18,8 +18,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/options.hpp"
 #include "topology/topology.hpp"
 
 namespace gossamer {
@@ -29,6 +31,8 @@ struct TopologyFile {
   bool directed = false;
   /// Every rank is named, also those that sit out. Rules of verify.hpp may be broken.
   std::vector<Round> rounds = {};
+  /// The topology's name in messages.
+  std::string name = "from-file";
 };
 
 /// Larger files are refused.
@@ -36,6 +40,14 @@ inline constexpr std::int64_t kLargestTopologyFile = std::int64_t{16} << 20;
 
 /// Throws ConfigError for a file that cannot be read, is too large, or describes no topology.
 TopologyFile read_topology_file(const std::string& path);
+/// The same for a text; messages name its `source`.
+TopologyFile read_topology_text(std::string_view text, const std::string& source);
+
+/// A topology of the file's rounds. Throws ConfigError about `key` of `options` where the world has
+/// another number of ranks, and where a rule of verify.hpp is broken.
+std::unique_ptr<Topology> checked_topology(TopologyFile file, const std::string& source,
+                                           const World& world, const Options& options,
+                                           std::string_view key);
 
 /// A topology of the file's rounds, which are not checked; for find_violation().
 std::unique_ptr<Topology> unchecked_topology(TopologyFile file);

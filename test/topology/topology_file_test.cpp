@@ -127,5 +127,20 @@ TEST_F(TopologyFileTest, RefusesFilesThatAreTooLargeOrNotThere) {
   EXPECT_THROW((void)read_topology_file("/nowhere/at/all.yaml"), ConfigError);
 }
 
+TEST_F(TopologyFileTest, TakesTextsFromElsewhere) {
+  const std::string text = R"({"world_size": 2, "rounds": [{"edges": [[0, 1]]}]})";
+  TopologyFile given = read_topology_text(text, "Pairs");
+  given.name = "Pairs";
+  const Options options = Options::parse("rounds: given");
+  EXPECT_EQ(what_of<ConfigError>(
+                [&] { (void)checked_topology(given, "Pairs", {.size = 3}, options, "rounds"); }),
+            "options:1:10: rounds: Pairs is for 2 ranks, this world has 3");
+  const auto pairs = checked_topology(given, "Pairs", {.size = 2}, options, "rounds");
+  EXPECT_EQ(pairs->name(), "Pairs");
+  EXPECT_EQ(pairs->round(0), complete_round({averaging_edge({0, 1})}, 2));
+  EXPECT_TRUE(
+      contains(what_of<ConfigError>([] { (void)read_topology_text("[1", "Pairs"); }), "Pairs:1:"));
+}
+
 }  // namespace
 }  // namespace gossamer::topology_file_test

@@ -32,8 +32,10 @@ __all__ = [
     "DataError",
     "DecentralizedDataParallel",
     "NonFiniteError",
+    "OwnTopology",
     "Session",
     "Topology",
+    "World",
     "__version__",
     "current_session",
     "finalize_dist",
@@ -48,7 +50,9 @@ __version__ = version()
 # Imported when they are used: PyTorch's import takes a second, numpy's a tenth.
 _LATER = {
     "DecentralizedDataParallel": "data_parallel",
+    "OwnTopology": "own_topologies",
     "Topology": "topologies",
+    "World": "own_topologies",
     "topology": "topologies",
     "topology_names": "topologies",
 }

@@ -1,15 +1,18 @@
-"""Which modules can be trained, and making them equal on all ranks."""
+"""Which modules can be trained, and what must be equal on all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
 from . import _core
 from .distributed import Session
+from .own_topologies import engine_text, world_of
 
-__all__ = ["TYPES", "check_module", "share_module", "share_tensors"]
+__all__ = ["TYPES", "check_module", "share_module", "share_options", "share_tensors"]
 
 TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 
@@ -44,6 +47,21 @@ def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
             session.broadcast(dense.data_ptr(), dense.numel() * dense.element_size())
             if dense is not tensor:
                 tensor.copy_(dense)
+
+
+def share_options(session: Session, options: Mapping[str, Any]) -> str:
+    """Write options as the engine reads them, and compare them between the ranks.
+
+    Raises
+    ------
+    ConfigError
+        For options that differ. Only the number of threads may, as hosts do.
+    """
+    text = engine_text(options, world_of(session))
+    compared = {key: value for key, value in json.loads(text).items() if key != "threads"}
+    lines = [f"{key}: {json.dumps(value)}" for key, value in compared.items()]
+    session.agree("their options", "\n".join(lines))
+    return text
 
 
 def check_module(module: torch.nn.Module) -> None:

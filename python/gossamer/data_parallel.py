@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import warnings
 import weakref
@@ -15,9 +14,10 @@ from torch.amp.grad_scaler import GradScaler
 
 from . import _core
 from .autograd import at_end_of_backward, increment_versions
-from .checks import TYPES, check_module, share_module
+from .checks import TYPES, check_module, share_module, share_options
 from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer
+from .own_topologies import AnyTopology, engine_text, world_of
 from .parameters import EngineParameters
 from .scaling import LossScale
 from .state import TrainingState
@@ -44,7 +44,8 @@ class DecentralizedDataParallel(torch.nn.Module):
         AccumAdamW in the pass that mixes. Any other optimizer runs in Python between mixing and
         sending. All numbers of ``optimizer.param_groups`` are read again at every step.
     topology
-        A name, as "one-peer-exp", or a dict with options, as ``{"name": "base-k", "k": 2}``.
+        A name, as "one-peer-exp", a dict with options, as ``{"name": "base-k", "k": 2}``, or an
+        OwnTopology.
     lr_scheduler_fn
         Makes a schedule from the optimizer, which then steps after every step.
     algorithm
@@ -68,15 +69,15 @@ class DecentralizedDataParallel(torch.nn.Module):
     Raises
     ------
     ConfigError
-        For a model that differs between the ranks, for impossible options, and for parameters that
-        are not float32, float64 or bfloat16 on the processor.
+        For a model or options that differ between the ranks, for impossible options, and for
+        parameters that are not float32, float64 or bfloat16 on the processor.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
         optim_fn: OptimFn | torch.optim.Optimizer,
-        topology: str | Mapping[str, Any] | None = None,
+        topology: AnyTopology | None = None,
         *,
         lr_scheduler_fn: Callable[[torch.optim.Optimizer], Any] | None = None,
         with_names: bool = False,
@@ -113,7 +114,7 @@ class DecentralizedDataParallel(torch.nn.Module):
         self._engine = _core.Engine(
             self._session,
             self._trained.described(),
-            json.dumps(engine_options),
+            share_options(self._session, engine_options),
             self._optimizer.rule or "",
             _rule_of(self) if self._optimizer.rule is None else None,
         )
@@ -246,7 +247,7 @@ class DecentralizedDataParallel(torch.nn.Module):
 
     def switch_to(
         self,
-        topology: str | Mapping[str, Any] | None = None,
+        topology: AnyTopology | None = None,
         *,
         algorithm: str | Mapping[str, Any] = "gossip",
         average: bool = False,
@@ -257,7 +258,7 @@ class DecentralizedDataParallel(torch.nn.Module):
         wanted: dict[str, Any] = {"algorithm": algorithm, "average": average}
         if topology is not None:
             wanted["topology"] = topology
-        self._engine.switch_to(json.dumps(wanted))
+        self._engine.switch_to(engine_text(wanted, world_of(self._session)))
         self._follow_moves()
         self._trained.note_versions()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from .own_topologies import AnyTopology, World, engine_text
 
 __all__ = ["Topology", "topology", "topology_names"]
 
@@ -72,13 +72,14 @@ class Topology:
         return f"<topology {self.name} of {self.world_size} ranks>"
 
 
-def topology(name: str, n: int, *, node_size: int = 0, **options: Any) -> Topology:
+def topology(name: AnyTopology, n: int, *, node_size: int = 0, **options: Any) -> Topology:
     """Make a topology.
 
     Parameters
     ----------
     name
-        One of topology_names().
+        One of topology_names(), a dict as ``{"alternate": ["ring", "complete"]}``, or an
+        OwnTopology.
     n
         The number of ranks.
     node_size
@@ -89,9 +90,15 @@ def topology(name: str, n: int, *, node_size: int = 0, **options: Any) -> Topolo
     Raises
     ------
     ConfigError
-        For an unknown name or option, or a number of ranks that is impossible.
+        For an unknown name or option, for a number of ranks that is impossible, and for rounds of
+        your own that break a rule.
     """
-    text = json.dumps({"topology": {"name": name} | options})
+    section = {"name": name} | options if isinstance(name, str) else name
+    if section is name and options:
+        raise _core.ConfigError(
+            f"options stand beside {name!r}, allowed: options beside a name alone"
+        )
+    text = engine_text({"topology": section}, World(n, node_size or n))
     return Topology(_core.make_topology(text, n, node_size))
 
 

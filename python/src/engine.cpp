@@ -1,5 +1,7 @@
 #include "python/src/engine.hpp"
 
+#include "python/src/options.hpp"
+
 #include <array>
 #include <cstring>
 #include <map>
@@ -140,7 +142,7 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
                        .block = {data, infos.back().numel(), infos.back().dtype, {}},
                        .owner = nullptr});
   }
-  const Options root = Options::parse(options);
+  const Options root = given_options(options);
   BucketedModel::Options read = read_options(root, session_->world());
   read.pipeline.schedule = schedule_;
   read.pipeline.stream = &stream_;
@@ -301,7 +303,7 @@ void Engine::end_average(bool keep) {
 }
 
 void Engine::switch_to(const std::string& options) {
-  const Options root = Options::parse(options);
+  const Options root = given_options(options);
   const bool average = root.flag("average", false);
   const ExchangeOptions next = read_exchange(root, session_->world());
   root.reject_unknown();

@@ -1,5 +1,7 @@
 #include "python/src/topologies.hpp"
 
+#include "python/src/options.hpp"
+
 #include <memory>
 #include <string>
 #include <tuple>
@@ -12,7 +14,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "base/options.hpp"
 #include "topology/registry.hpp"
 #include "topology/spectrum.hpp"
 
@@ -29,7 +30,7 @@ struct WorldTopology {
 };
 
 WorldTopology make(const std::string& yaml, int world_size, int node_size) {
-  const Options root = Options::parse(yaml);
+  const Options root = given_options(yaml);
   const World world{0, world_size, node_size > 0 ? node_size : world_size};
   WorldTopology made{read_topology(root.named_section("topology"), world), world_size};
   root.reject_unknown();
@@ -40,8 +41,7 @@ using Edges = std::vector<std::tuple<std::vector<int>, double>>;
 using Arcs = std::vector<std::tuple<int, int, double>>;
 
 /// Edges (ranks, weight), arcs (from, to, weight), and the size of nodes.
-std::tuple<Edges, Arcs, int> round_of(const WorldTopology& made, std::int64_t k) {
-  const Round round = made.topology->round(k);
+std::tuple<Edges, Arcs, int> parts_of(const Round& round) {
   Edges edges;
   for (const Edge& edge : round.edges) {
     edges.emplace_back(std::vector<int>(edge.ranks.begin(), edge.ranks.end()), edge.weight);
@@ -60,7 +60,12 @@ void add_topologies(nb::module_& module) {
       .def_prop_ro("world_size", [](const WorldTopology& made) { return made.world_size; })
       .def_prop_ro("period", [](const WorldTopology& made) { return made.topology->period(); })
       .def_prop_ro("directed", [](const WorldTopology& made) { return made.topology->directed(); })
-      .def("round", &round_of, "k"_a)
+      .def(
+          "round",
+          [](const WorldTopology& made, std::int64_t k) {
+            return parts_of(made.topology->round(k));
+          },
+          "k"_a)
       .def(
           "rounds_to",
           [](const WorldTopology& made, double factor) {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 
-import numpy as np
 import pytest
 import torch
 from conftest import flat, loss_of, make_mlp, rank
@@ -185,18 +184,3 @@ def test_asynchronous_ranks_end_together_without_a_word():
     begin = time.monotonic()
     gs.run_threads(2, work, timeout_s=60)
     assert time.monotonic() - begin < 30
-
-
-def test_topologies_have_the_figures_of_their_matrices():
-    for name, n in [("ring", 6), ("one-peer-exp", 8), ("static-exp", 6), ("base-k", 12)]:
-        topology = gs.topology(name, n)
-        product = np.eye(n)
-        for k in range(topology.period or 1):
-            matrix = topology.matrix(k)
-            assert np.allclose(matrix.sum(0), 1)
-            product = matrix @ product
-        if name in ("one-peer-exp", "base-k"):
-            assert np.allclose(product, 1 / n)
-    assert gs.topology("one-peer-exp", 8).rounds_to() == 3
-    with pytest.raises(gs.ConfigError, match="powers of two"):
-        gs.topology("one-peer-exp", 6)

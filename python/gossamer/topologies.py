@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from . import _core
 from .own_topologies import AnyTopology, World, engine_text
+from .plots import Plot, plot_rounds
 
 __all__ = ["Topology", "topology", "topology_names"]
 
@@ -67,6 +68,53 @@ class Topology:
     def rounds_to(self, factor: float = 1e-3) -> int | None:
         """Return after how many rounds the distance from the mean has shrunk by `factor`."""
         return self._core.rounds_to(factor)
+
+    def spectrum(self) -> dict[str, float | None]:
+        """Return how fast the rounds average, with the names of ``gossamer topology show --json``.
+
+        P is the product of the mixing matrices of a period, and J the matrix that averages. None
+        stands where the engine does not know a figure.
+
+        Returns
+        -------
+        dict
+            - spectral_gap: 1 - r, where r is the spectral radius of P - J. For a symmetric P, r is
+              the size of the second largest eigenvalue.
+            - consensus_rate: the factor per round by which the distance from the mean shrinks in
+              the long run.
+            - exact_after: the rounds after which all ranks have the exact mean.
+            - rounds_to_1e-3: the rounds after which the distance has shrunk to a thousandth.
+            - rounds_to_1e-3_estimated: whether that number is an estimate, as in large worlds.
+        """
+        gap, rate, exact, count = self._core.speed()
+        return {
+            "spectral_gap": gap,
+            "consensus_rate": rate,
+            "exact_after": exact,
+            "rounds_to_1e-3": None if count is None else count[0],
+            "rounds_to_1e-3_estimated": count is not None and count[1],
+        }
+
+    def plot(self, k: int | None = None) -> Plot:
+        """Draw the ranks of a round on a circle, and who mixes with whom.
+
+        Parameters
+        ----------
+        k
+            The round; None: all rounds of a period, 16 at most.
+
+        Raises
+        ------
+        ConfigError
+            For more than 512 ranks, of which nothing could be seen.
+        """
+        numbers = range(min(self.period or 8, 16)) if k is None else [k]
+        repeats = f"period {self.period}" if self.period else "never repeats"
+        return plot_rounds(
+            self.world_size,
+            f"{self.name}, {self.world_size} ranks, {repeats}",
+            {i: self._core.flat_round(i)[:2] for i in numbers},
+        )
 
     def __repr__(self) -> str:
         return f"<topology {self.name} of {self.world_size} ranks>"

@@ -51,6 +51,19 @@ std::tuple<Edges, Arcs, int> parts_of(const Round& round) {
   return {edges, arcs, round.node_size};
 }
 
+using Count = std::tuple<std::int64_t, bool>;
+
+/// The spectral gap, the consensus rate, the round of the exact mean, and the rounds to a
+/// thousandth, which may be estimated.
+std::tuple<std::optional<double>, std::optional<double>, std::optional<std::int64_t>,
+           std::optional<Count>>
+speed_of(const WorldTopology& made) {
+  const ConsensusSpeed speed = consensus_speed(*made.topology, made.world_size);
+  std::optional<Count> count;
+  if (const auto& found = speed.rounds_to_thousandth) count = {found->rounds, found->estimated};
+  return {speed.spectral_gap, speed.consensus_rate, speed.exact_after, count};
+}
+
 }  // namespace
 
 void add_topologies(nb::module_& module) {
@@ -66,6 +79,13 @@ void add_topologies(nb::module_& module) {
             return parts_of(made.topology->round(k));
           },
           "k"_a)
+      .def(
+          "flat_round",
+          [](const WorldTopology& made, std::int64_t k) {
+            return parts_of(flat_round(made.topology->round(k), made.world_size));
+          },
+          "k"_a)
+      .def("speed", &speed_of, Free())
       .def(
           "rounds_to",
           [](const WorldTopology& made, double factor) {

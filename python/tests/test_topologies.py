@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from test_optimizers import OPTIMIZERS
 import gossamer as gs
 
 ADAMW = OPTIMIZERS["adamw"]
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Ring(gs.OwnTopology):
@@ -51,6 +54,13 @@ def train(topology, then=None, num_steps=6):
     return flat(model).clone()
 
 
+def period_of(topology):
+    product = np.eye(topology.world_size)
+    for k in range(topology.period):
+        product = topology.matrix(k) @ product
+    return product
+
+
 def test_topologies_have_the_figures_of_their_matrices():
     for name, n in [("ring", 6), ("one-peer-exp", 8), ("static-exp", 6), ("base-k", 12)]:
         topology = gs.topology(name, n)
@@ -64,6 +74,54 @@ def test_topologies_have_the_figures_of_their_matrices():
     assert gs.topology("one-peer-exp", 8).rounds_to() == 3
     with pytest.raises(gs.ConfigError, match="powers of two"):
         gs.topology("one-peer-exp", 6)
+
+
+@pytest.mark.parametrize("given", ["ring", "static-ring", "base-k", "hierarchical", Ring()])
+def test_the_spectrum_is_that_of_the_matrices(given):
+    n = 12
+    topology = gs.topology(given, n, node_size=3)
+    product = period_of(topology)
+    radius = np.abs(np.linalg.eigvals(product - 1 / n)).max()
+    spectrum = topology.spectrum()
+    assert spectrum["spectral_gap"] == pytest.approx(1 - radius, abs=1e-7)
+    distance, count = 1.0, 0
+    mixed = np.eye(n)
+    while distance > 1e-3:
+        mixed = topology.matrix(count) @ mixed
+        distance = np.linalg.norm(mixed - 1 / n, 2)
+        count += 1
+    assert spectrum["rounds_to_1e-3"] == count
+    assert not spectrum["rounds_to_1e-3_estimated"]
+    if radius > 1e-3:
+        rate = spectrum["consensus_rate"]
+        assert rate == pytest.approx(radius ** (1 / topology.period), abs=1e-7)
+        assert spectrum["exact_after"] is None
+    else:
+        exact = spectrum["exact_after"]
+        mixed = np.linalg.multi_dot([topology.matrix(k) for k in range(exact)][::-1])
+        assert np.allclose(mixed, 1 / n, atol=1e-12)
+
+
+def test_pictures_have_the_ranks_and_edges(tmp_path):
+    def count(plot, kind):
+        root = ElementTree.fromstring(plot.svg)
+        return sum(element.get("class") == kind for element in root.iter())
+
+    ring = gs.topology(Ring(), 8).plot()
+    assert [count(ring, kind) for kind in ("round", "rank", "edge", "arc")] == [2, 16, 8, 0]
+    one = gs.topology("base-k", 6, k=2).plot(0)
+    assert [count(one, kind) for kind in ("round", "rank", "edge", "arc")] == [1, 6, 2, 0]
+    circle = gs.topology(Circle(), 5).plot()
+    assert [count(circle, kind) for kind in ("round", "rank", "edge", "arc")] == [1, 5, 0, 5]
+    # Two nodes of two ranks are one group of four.
+    nodes = gs.topology("hierarchical", 4, node_size=2).plot(0)
+    assert [count(nodes, kind) for kind in ("round", "rank", "edge", "arc")] == [1, 4, 1, 0]
+    root = ElementTree.fromstring(ring._repr_svg_())
+    assert "Ring, 8 ranks, period 2" in [text.text for text in root.iter(f"{SVG}text")]
+    ring.save(tmp_path / "ring.svg")
+    assert (tmp_path / "ring.svg").read_text() == str(ring)
+    with pytest.raises(gs.ConfigError, match="up to 512"):
+        gs.topology("ring", 513).plot()
 
 
 def test_an_own_ring_is_the_ring():

@@ -11,7 +11,7 @@ class CheckpointError(OSError):
     pass
 
 class CommError(RuntimeError):
-    pass
+    exit_code: int = 74
 
 class NonFiniteError(ArithmeticError):
     pass

@@ -24,7 +24,6 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (_core.ConfigError, 2),
     (_core.DataError, 3),
     (_core.CheckpointError, 4),
-    (_core.CommError, 74),
     (_core.NonFiniteError, 76),
     (KeyboardInterrupt, 130),
 )
@@ -158,6 +157,8 @@ def _leave(session: Session, failure: BaseException | None) -> tuple[BaseExcepti
 
 
 def _code_of(error: BaseException) -> int:
+    if isinstance(error, _core.CommError):
+        return int(error.exit_code)
     return next((code for kind, code in _CODES if isinstance(error, kind)), _OTHER_CODE)
 
 

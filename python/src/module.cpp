@@ -5,6 +5,7 @@
 #include "python/src/session.hpp"
 #include "python/src/topologies.hpp"
 
+#include <exception>
 #include <string>
 
 #include <nanobind/nanobind.h>
@@ -27,6 +28,25 @@ std::string mpi_version() {
 #endif
 }
 
+/// As nanobind's own exceptions, and with the attribute exit_code: a rank that a peer's failure
+/// ends leaves with the peer's code.
+void add_comm_error(nb::module_& module) {
+  const nb::exception<gossamer::CommError> type(module, "CommError", PyExc_RuntimeError);
+  type.attr("exit_code") = static_cast<int>(gossamer::ExitCode::kPeerLost);
+  nb::register_exception_translator(
+      [](const std::exception_ptr& pointer, void* payload) {
+        try {
+          std::rethrow_exception(pointer);
+        } catch (const gossamer::CommError& error) {
+          const nb::handle kind(static_cast<PyObject*>(payload));
+          const nb::object made = kind(error.what());
+          made.attr("exit_code") = static_cast<int>(error.context().code);
+          PyErr_SetObject(kind.ptr(), made.ptr());
+        }
+      },
+      type.ptr());
+}
+
 }  // namespace
 
 NB_MODULE(_core, module) {
@@ -34,7 +54,7 @@ NB_MODULE(_core, module) {
   nb::exception<ConfigError>(module, "ConfigError", PyExc_ValueError);
   nb::exception<DataError>(module, "DataError", PyExc_ValueError);
   nb::exception<CheckpointError>(module, "CheckpointError", PyExc_OSError);
-  nb::exception<CommError>(module, "CommError", PyExc_RuntimeError);
+  add_comm_error(module);
   nb::exception<NonFiniteError>(module, "NonFiniteError", PyExc_ArithmeticError);
   python::add_session(module);
   python::add_engine(module);

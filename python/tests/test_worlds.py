@@ -148,6 +148,25 @@ def test_an_error_of_one_rank_is_the_error():
     assert time.monotonic() - begin < 30
 
 
+def test_the_others_end_with_the_code_of_the_rank_that_failed():
+    codes = []
+
+    def work():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring")
+        for step in range(10):
+            if rank() == 1 and step == 4:
+                raise gs.DataError("a bad file")
+            try:
+                loss_of(wrapper, rank(), step).backward()
+            except gs.CommError as error:
+                codes.append(error.exit_code)
+                raise
+
+    with pytest.raises(gs.DataError, match="a bad file"):
+        gs.run_threads(3, work, timeout_s=60)
+    assert codes == [3, 3]
+
+
 def test_ranks_that_make_different_numbers_of_steps_are_told():
     def work():
         # A message is under way when the work has ended.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 
 import torch
 from torch.autograd import Variable
 
-__all__ = ["at_end_of_backward", "increment_versions"]
+from . import _core
+
+__all__ = ["at_end_of_backward", "increment_versions", "refuse_compiled_autograd"]
 
 _VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
@@ -46,6 +49,19 @@ class _AtEnd:
     def __del__(self) -> None:
         if self.is_inside:
             Variable._execution_engine.queue_callback(_AtEnd(self.action).run)
+
+
+def refuse_compiled_autograd() -> None:
+    """Raise a ConfigError where compiled autograd would run the next backward pass.
+
+    It traces hooks, in place of calling them when gradients arrive.
+    """
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    if compiled is not None and compiled.compiled_autograd_enabled:
+        raise _core.ConfigError(
+            "compiled autograd is on, allowed: torch._dynamo.config.compiled_autograd = False; "
+            "torch.compile(net) before wrapping works without it"
+        )
 
 
 def increment_versions(tensors: list[torch.nn.Parameter]) -> None:

@@ -7,20 +7,23 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.amp.grad_scaler import GradScaler
 
 from . import _core
-from .autograd import at_end_of_backward, increment_versions
+from .autograd import at_end_of_backward, increment_versions, refuse_compiled_autograd
 from .checks import TYPES, check_module, share_module, share_options
 from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer
 from .own_topologies import AnyTopology, engine_text, world_of
 from .parameters import EngineParameters
-from .scaling import LossScale
 from .state import TrainingState
+
+if TYPE_CHECKING:
+    from torch.amp.grad_scaler import GradScaler
+
+    from .scaling import LossScale
 
 __all__ = ["DecentralizedDataParallel"]
 
@@ -101,7 +104,7 @@ class DecentralizedDataParallel(torch.nn.Module):
             else optim_fn(self._trained.with_names() if with_names else list(self._trained.tensors))
         )
         self._optimizer = WrappedOptimizer(made, self._trained.tensors)
-        self._loss_scale = LossScale(scaler, made) if scaler is not None else None
+        self._loss_scale = _loss_scale(scaler, made)
         engine_options: dict[str, Any] = {
             "algorithm": algorithm,
             "codec": codec,
@@ -153,6 +156,7 @@ class DecentralizedDataParallel(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
+        refuse_compiled_autograd()
         start_ns = self._engine.now_ns()
         output = self.module(*args, **kwargs)
         self._engine.record("forward", start_ns)
@@ -479,6 +483,15 @@ class DecentralizedDataParallel(torch.nn.Module):
 
     def __reduce__(self) -> Any:
         raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
+
+
+def _loss_scale(scaler: GradScaler | None, optimizer: torch.optim.Optimizer) -> LossScale | None:
+    if scaler is None:
+        return None
+    # Imported when it is used: PyTorch's part of it takes as long as the rest of the package.
+    from .scaling import LossScale
+
+    return LossScale(scaler, optimizer)
 
 
 def _hook(model: DecentralizedDataParallel, i: int) -> Callable[[torch.Tensor], None]:

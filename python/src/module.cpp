@@ -51,6 +51,8 @@ void add_comm_error(nb::module_& module) {
 
 NB_MODULE(_core, module) {
   using namespace gossamer;
+  // A program that ends with an exception keeps its last frames, and what they hold.
+  nb::set_leak_warnings(false);
   nb::exception<ConfigError>(module, "ConfigError", PyExc_ValueError);
   nb::exception<DataError>(module, "DataError", PyExc_ValueError);
   nb::exception<CheckpointError>(module, "CheckpointError", PyExc_OSError);

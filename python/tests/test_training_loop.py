@@ -152,6 +152,22 @@ def test_hooks_before_wrapping_see_gradients_and_change_them():
     assert (alone(train) - flat(plain)).abs().max() < 5e-7
 
 
+def test_compiled_autograd_is_refused():
+    from torch._dynamo import compiled_autograd
+
+    enable = getattr(compiled_autograd, "_enable", None) or compiled_autograd.enable
+
+    def train():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)
+        loss_of(wrapper, 0, 0).backward()
+        with enable(lambda graph: graph), pytest.raises(gs.ConfigError, match="compiled autograd"):
+            loss_of(wrapper, 0, 1)
+        loss_of(wrapper, 0, 1).backward()
+        assert wrapper.metrics()["steps"] == 2
+
+    alone(train)
+
+
 # In a process of its own: fully_shard() of PyTorch 2.11 crashes in one whose threads have compiled.
 SHARDED = """
 import torch, gossamer as gs

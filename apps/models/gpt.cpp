@@ -51,6 +51,11 @@ torch::nn::LayerNorm make_norm(std::int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
 
+/// As PyTorch's Linear computes it. torch::nn::Linear adds the bias in a pass of its own.
+torch::Tensor fused_linear(const torch::nn::Linear& layer, const torch::Tensor& x) {
+  return at::linear(x, layer->weight, layer->bias);
+}
+
 class AttentionImpl : public torch::nn::Module {
  public:
   AttentionImpl(std::int64_t width, std::int64_t heads)
@@ -62,13 +67,13 @@ class AttentionImpl : public torch::nn::Module {
     const std::int64_t batch = x.size(0);
     const std::int64_t length = x.size(1);
     const std::int64_t width = x.size(2);
-    const auto parts = qkv_->forward(x).split(width, 2);
+    const auto parts = fused_linear(qkv_, x).split(width, 2);
     const auto by_head = [&](const torch::Tensor& part) {
       return part.view({batch, length, heads_, width / heads_}).transpose(1, 2);
     };
     const torch::Tensor y = at::scaled_dot_product_attention(
         by_head(parts[0]), by_head(parts[1]), by_head(parts[2]), {}, 0.0, /*is_causal=*/true);
-    return proj_->forward(y.transpose(1, 2).reshape({batch, length, width}));
+    return fused_linear(proj_, y.transpose(1, 2).reshape({batch, length, width}));
   }
 
  private:
@@ -84,7 +89,7 @@ class FeedForwardImpl : public torch::nn::Module {
       : fc_(register_module("fc", torch::nn::Linear(width, 4 * width))),
         proj_(register_module("proj", torch::nn::Linear(4 * width, width))) {}
   torch::Tensor forward(const torch::Tensor& x) {
-    return proj_->forward(torch::gelu(fc_->forward(x)));
+    return fused_linear(proj_, torch::gelu(fused_linear(fc_, x)));
   }
 
  private:

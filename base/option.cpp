@@ -22,12 +22,15 @@ Words words_of(const IntegerRule& rule) {
   return words;
 }
 
-Words words_of(const NullOr<IntegerRule>& rule) { return {describe(rule.rule), "null"}; }
-
 Words words_of(const NumberRule& rule) {
   Words words{describe(rule), std::nullopt};
   if (rule.fallback) words.fallback = shortest(*rule.fallback);
   return words;
+}
+
+template <class Rule>
+Words words_of(const NullOr<Rule>& rule) {
+  return {describe(rule.rule), "null"};
 }
 
 Words words_of(const FlagRule& rule) { return {"true or false", rule.fallback ? "true" : "false"}; }

@@ -88,6 +88,7 @@ struct TypedOption {
 using IntegerOption = TypedOption<IntegerRule>;
 using OptionalIntegerOption = TypedOption<NullOr<IntegerRule>>;
 using NumberOption = TypedOption<NumberRule>;
+using OptionalNumberOption = TypedOption<NullOr<NumberRule>>;
 using FlagOption = TypedOption<FlagRule>;
 using PathOption = TypedOption<PathRule>;
 using ChoiceOption = TypedOption<ChoiceRule>;
@@ -104,8 +105,8 @@ std::string describe(const NumberRule& rule);
 struct OptionEntry {
   std::string_view name;
   std::string_view meaning;
-  std::variant<IntegerRule, NullOr<IntegerRule>, NumberRule, FlagRule, PathRule, ChoiceRule,
-               NumberPairRule, RangeRule, NamedRule>
+  std::variant<IntegerRule, NullOr<IntegerRule>, NumberRule, NullOr<NumberRule>, FlagRule, PathRule,
+               ChoiceRule, NumberPairRule, RangeRule, NamedRule>
       rule;
   std::string_view note;
 

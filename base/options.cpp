@@ -314,6 +314,27 @@ std::pair<double, double> Options::number_pair(std::string_view key,
   return value;
 }
 
+std::vector<double> Options::numbers(std::string_view key, const NumberRule& each) const {
+  const YamlNode* node = look_up(key);
+  if (node == nullptr) {
+    record(key, "null");
+    return {};
+  }
+  if (node->kind != YamlNode::Kind::kSequence || node->items.empty()) {
+    throw ConfigError(
+        node->where, path(key),
+        concat("is ", shown(*node), ", allowed: a list of one or more, each ", describe(each)));
+  }
+  std::vector<double> values;
+  std::vector<std::string> texts;
+  for (const YamlNode& item : node->items) {
+    values.push_back(read_number(key, item, each));
+    texts.push_back(shortest(values.back()));
+  }
+  record(key, concat("[", join(texts, ", "), "]"));
+  return values;
+}
+
 std::optional<std::pair<std::int64_t, std::int64_t>> Options::range(std::string_view key) const {
   constexpr std::string_view kAllowed = "[first, last) with 0 <= first < last";
   const YamlNode* node = look_up(key);

@@ -63,6 +63,9 @@ class Options {
   std::optional<std::int64_t> read(const OptionalIntegerOption& option) const {
     return optional_integer(option.name, option.rule.rule);
   }
+  std::optional<double> read(const OptionalNumberOption& option) const {
+    return optional_number(option.name, option.rule.rule);
+  }
   /// The section of a thing that has a name and perhaps options.
   Options read(const NamedOption& option) const { return named_section(option.name); }
 
@@ -81,6 +84,8 @@ class Options {
   /// Two numbers `[a, b]`, each within the rule.
   std::pair<double, double> number_pair(std::string_view key, std::pair<double, double> fallback,
                                         const NumberRule& each) const;
+  /// A list of one number or more, each within the rule; empty when the key is not given.
+  std::vector<double> numbers(std::string_view key, const NumberRule& each) const;
   /// `[first, last)` with 0 <= first < last; nothing when the key is not given.
   std::optional<std::pair<std::int64_t, std::int64_t>> range(std::string_view key) const;
   /// Like integer and number, for keys whose absence has a meaning of its own.

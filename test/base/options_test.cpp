@@ -237,6 +237,24 @@ TEST(Options, NumberPairsAreListsOfTwo) {
             "");
 }
 
+TEST(Options, NumbersAreAListOfAnyLength) {
+  const NumberRule rule{.min = 1, .max = 1e6};
+  const Options options = read("a: [1, 2.5, 1e6]");
+  EXPECT_EQ(options.numbers("a", rule), (std::vector<double>{1, 2.5, 1e6}));
+  EXPECT_EQ(options.value_of("a"), "[1, 2.5, 1e+06]");
+  EXPECT_EQ(read("a: [7]").numbers("a", rule), std::vector<double>{7});
+  EXPECT_TRUE(read("").numbers("a", rule).empty());
+  const auto refusal = [&rule](const std::string& text) {
+    return what_of<ConfigError>([&] { (void)read(text).numbers("a", rule); });
+  };
+  const std::string allowed = "a list of one or more, each a number >= 1 and <= 1e+06";
+  EXPECT_EQ(refusal("a: 7"), "f.yaml:1:4: a: is 7, allowed: " + allowed);
+  EXPECT_EQ(refusal("a: []"), "f.yaml:1:4: a: is a list, allowed: " + allowed);
+  EXPECT_EQ(refusal("a: [7, 0]"),
+            "f.yaml:1:8: a: 0 is out of range, allowed: a number >= 1 and <= 1e+06");
+  EXPECT_TRUE(contains(refusal("a: [7, b]"), "f.yaml:1:8: a: b is not a number"));
+}
+
 TEST(Options, RangesHoldSomething) {
   EXPECT_EQ(read("a: [0, 5]").range("a"), std::pair(std::int64_t{0}, std::int64_t{5}));
   EXPECT_EQ(read("").range("a"), std::nullopt);

@@ -1,25 +1,21 @@
 // gossamer simulate CONFIG.yaml | consensus | sgd
 
-#include <algorithm>
 #include <iomanip>
 #include <iostream>
 #include <memory>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "apps/commands/commands.hpp"
+#include "apps/commands/settings.hpp"
 #include "apps/simulate/simulation.hpp"
-#include "apps/train/json.hpp"
+#include "apps/simulate/simulation_report.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
-#include "optim/registry.hpp"
-#include "topology/registry.hpp"
-#include "topology/spectrum.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -33,52 +29,12 @@ struct SimulateArguments {
   PlugIns own;
 };
 
-int threads_of(const SimulateArguments& arguments) {
-  if (arguments.threads > 0) return arguments.threads;
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
-
 YamlNode tree_of(const SimulateArguments& arguments) {
   YamlNode root = arguments.config.empty()
                       ? YamlNode{.kind = YamlNode::Kind::kMapping, .where = "command line"}
                       : read_yaml_file(arguments.config);
   for (const std::string& setting : arguments.settings) apply_override(root, setting);
   return root;
-}
-
-nlohmann::ordered_json to_json(const SimulationConfig& config, const SimulationResult& result,
-                               const std::optional<double>& gap) {
-  nlohmann::ordered_json json = {{"kind", config.trains ? "sgd" : "consensus"},
-                                 {"topology", config.topology->name()},
-                                 {"world_size", config.world.size},
-                                 {"local_world_size", config.world.node_size},
-                                 {"rounds", config.rounds},
-                                 {"dim", config.dim},
-                                 {"seed", config.seed},
-                                 {"period", or_null(config.topology->period())},
-                                 {"spectral_gap", or_null(gap)}};
-  if (config.trains) {
-    json["steady"] = {{"consensus_distance", result.steady.consensus_distance},
-                      {"excess_loss", result.steady.excess_loss},
-                      {"distance_to_optimum", result.steady.distance_to_optimum}};
-  } else {
-    json["measured_factor_per_period"] = or_null(result.measured_factor);
-    json["mean_drift"] = result.mean_drift;
-    json["exact_after"] = or_null(result.exact_after);
-    json["rounds_to_1e-3"] = or_null(result.rounds_to_thousandth);
-  }
-  auto points = nlohmann::ordered_json::array();
-  for (const SimulationPoint& point : result.points) {
-    nlohmann::ordered_json entry = {{"round", point.round},
-                                    {"consensus_distance", point.consensus_distance}};
-    if (config.trains) {
-      entry["excess_loss"] = point.excess_loss;
-      entry["distance_to_optimum"] = point.distance_to_optimum;
-    }
-    points.push_back(std::move(entry));
-  }
-  json["points"] = std::move(points);
-  return json;
 }
 
 /// A few points, evenly chosen.
@@ -134,29 +90,13 @@ void print(const SimulationConfig& config, const SimulationResult& result,
 
 void run(const SimulateArguments& arguments) {
   const SimulationConfig config = read_simulation(arguments.own.options(tree_of(arguments)));
-  const SimulationResult result = simulate(config, threads_of(arguments));
-  // Above this number of ranks, the analysis would take longer than the simulation.
-  constexpr int kMostAnalysed = 4096;
-  std::optional<double> gap;
-  if (config.world.size <= kMostAnalysed) gap = spectral_gap(*config.topology, config.world.size);
+  const SimulationResult result = simulate(config, arguments.threads);
+  const std::optional<double> gap = gap_of(config);
   if (arguments.json) {
     std::cout << to_json(config, result, gap).dump(2) << "\n";
   } else {
     print(config, result, gap);
   }
-}
-
-/// `--topology ring` or `--topology '{name: base-k, k: 2}'`.
-void add_setting(CLI::App& command, const std::shared_ptr<SimulateArguments>& arguments,
-                 const std::string& option, const std::string& key, const std::string& help) {
-  command
-      .add_option_function<std::string>(
-          option,
-          [arguments, key](const std::string& value) {
-            arguments->settings.push_back(concat(key, "=", value));
-          },
-          help)
-      ->trigger_on_parse();
 }
 
 void add_common(CLI::App& command, const std::shared_ptr<SimulateArguments>& arguments) {
@@ -172,23 +112,23 @@ void add_kind(CLI::App& parent, const std::string& kind, const std::string& help
   arguments->own = own;
   arguments->settings.push_back("kind=" + kind);
   CLI::App* command = parent.add_subcommand(kind, help);
-  add_setting(*command, arguments, "--topology", "topology",
-              "Its name, or a section: '{name: base-k, k: 2}'");
-  add_setting(*command, arguments, "--codec", "codec",
-              "What the ranks send in place of their values: see gossamer list codecs");
-  add_setting(*command, arguments, "--world-size", "world_size", "Number of virtual ranks");
-  add_setting(*command, arguments, "--local-world-size", "local_world_size",
-              "Ranks on each node; all of them when not given");
-  add_setting(*command, arguments, "--rounds,--steps", "rounds", "Rounds, or steps");
-  add_setting(*command, arguments, "--dim", "dim", "Parameters of a rank");
-  add_setting(*command, arguments, "--seed", "seed", "Seed of all random numbers");
+  const auto add = [&](const std::string& option, const std::string& key,
+                       const std::string& about) {
+    add_setting(*command, arguments->settings, option, key, about);
+  };
+  add("--topology", "topology", "Its name, or a section: '{name: base-k, k: 2}'");
+  add("--codec", "codec", "What the ranks send in place of their values: see gossamer list codecs");
+  add("--world-size", "world_size", "Number of virtual ranks");
+  add("--local-world-size", "local_world_size", "Ranks on each node; all of them when not given");
+  add("--rounds,--steps", "rounds", "Rounds, or steps");
+  add("--dim", "dim", "Parameters of a rank");
+  add("--seed", "seed", "Seed of all random numbers");
   if (kind == "sgd") {
-    add_setting(*command, arguments, "--algorithm", "algorithm",
-                "Its name, or a section: '{name: outer, every: 10}'; gossip when not given");
-    add_setting(*command, arguments, "--optimizer", "optimizer",
-                "Its name, or a section: '{name: accum_adamw, lr: 0.01}'");
-    add_setting(*command, arguments, "--problem", "problem",
-                "quadratic, logistic, or a section: '{name: quadratic, heterogeneity: 2}'");
+    add("--algorithm", "algorithm",
+        "Its name, or a section: '{name: outer, every: 10}'; gossip when not given");
+    add("--optimizer", "optimizer", "Its name, or a section: '{name: accum_adamw, lr: 0.01}'");
+    add("--problem", "problem",
+        "quadratic, logistic, or a section: '{name: quadratic, heterogeneity: 2}'");
     command->footer(
         "Example:\n  gossamer simulate sgd --topology ring --world-size 32 --steps 2000 "
         "--problem '{name: quadratic, heterogeneity: 1, noise: 0.1}'");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <thread>
 
 #include "apps/simulate/virtual_ranks.hpp"
 #include "base/error.hpp"
@@ -231,7 +232,8 @@ SimulationConfig read_simulation(const Options& options) {
 }
 
 SimulationResult simulate(const SimulationConfig& config, int num_threads) {
-  Run run(config, num_threads);
+  const auto num_cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  Run run(config, num_threads > 0 ? num_threads : num_cores);
   return config.trains ? run.training() : run.consensus();
 }
 

@@ -78,6 +78,7 @@ struct SimulationResult {
   SimulationPoint steady = {};
 };
 
+/// `num_threads` share the work; 0: as many as there are cores.
 SimulationResult simulate(const SimulationConfig& config, int num_threads);
 
 }  // namespace gossamer::apps

@@ -213,6 +213,12 @@ across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
             done = self.gossamer(*self.K_WORLD, "--algorithm", wrong, code=2)
             self.assertIn(part, done.stderr)
 
+    def test_says_which_option_is_wrong(self):
+        done = self.gossamer(*self.K_WORLD, "--compute-ms", "-1", code=2)
+        self.assertIn("--compute-ms: compute_ms: -1 is out of range, allowed: ", done.stderr)
+        self.assertRegex(self.gossamer("plan", "--help").stdout,
+                         r"--compute-ms [^\n]*; a number >= 0 and <= 1e\+09,")
+
     def test_says_what_is_wrong_with_the_links(self):
         for text, part in [("{", "links.json:"), ("{}", "within: is missing"),
                            ('{"between": {"latency_s": 1}}', "bandwidth_bytes_per_s"),

@@ -36,7 +36,8 @@ BELOW = {
     "core/timeline": ["core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"],
     "core/torch": ["core", "core/lanes", "topology", "comm", "optim", "base"],
     # Without LibTorch, so that one module works with every PyTorch.
-    "python": ["core/checkpoint", "core/timeline", "core", "core/lanes", "topology", "comm", "optim", "base"],
+    "python": ["apps/plan", "apps/simulate", "core/checkpoint", "core/timeline", "core", "core/lanes", "topology", "comm",
+               "optim", "base"],
     "apps/data": ["core/checkpoint", "base"],
     "apps/models": ["apps/data"] + LIBRARY,
     "apps/train": ["apps/models", "apps/data"] + LIBRARY,
@@ -245,6 +246,8 @@ CASES = [
     ("core/a.cpp", '#include "topology/x.hpp"', None),
     ("core/a.cpp", '#include "core/torch/x.hpp"', "core does not see core/torch"),
     ("python/src/a.cpp", '#include "core/torch/x.hpp"', "python does not see core/torch"),
+    ("python/src/a.cpp", '#include "apps/plan/x.hpp"', None),
+    ("python/src/a.cpp", '#include "apps/train/x.hpp"', "python does not see apps/train"),
     ("python/src/a.cpp", "#include <nanobind/nanobind.h>", None),
     ("core/a.cpp", "#include <nanobind/nanobind.h>", "nanobind is included only in"),
     ("core/a.cpp", '#include "core/algorithms/x.hpp"', "core does not see core/algorithms"),

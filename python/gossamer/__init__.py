@@ -40,7 +40,9 @@ __all__ = [
     "current_session",
     "finalize_dist",
     "initialize_dist",
+    "plan",
     "run_threads",
+    "simulate",
     "topology",
     "topology_names",
 ]
@@ -53,6 +55,8 @@ _LATER = {
     "OwnTopology": "own_topologies",
     "Topology": "topologies",
     "World": "own_topologies",
+    "plan": "studies",
+    "simulate": "studies",
     "topology": "topologies",
     "topology_names": "topologies",
 }

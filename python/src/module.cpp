@@ -3,6 +3,7 @@
 
 #include "python/src/engine.hpp"
 #include "python/src/session.hpp"
+#include "python/src/studies.hpp"
 #include "python/src/topologies.hpp"
 
 #include <exception>
@@ -61,6 +62,7 @@ NB_MODULE(_core, module) {
   python::add_session(module);
   python::add_engine(module);
   python::add_topologies(module);
+  python::add_studies(module);
   module.def("version", [] { return std::string(GOSSAMER_VERSION); });
   module.def("mpi_version", &mpi_version);
 }

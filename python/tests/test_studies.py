@@ -1,0 +1,89 @@
+"""Simulations and plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_topologies import Circle, Ring, period_of
+
+import gossamer as gs
+
+BUCKETS = {"bucket_bytes": [1e6, 4e6], "compute_ms": 20}
+
+
+def test_simulated_ranks_near_their_mean_as_the_matrices_say():
+    n = 8
+    result = gs.simulate(world_size=n, topology="ring", rounds=120, dim=4)
+    radius = np.abs(np.linalg.eigvals(period_of(gs.topology("ring", n)) - 1 / n)).max()
+    assert result["measured_factor_per_period"] == pytest.approx(radius, abs=1e-3)
+    assert result["spectral_gap"] == pytest.approx(1 - radius, abs=1e-7)
+    points = result["points"]
+    assert set(points) == {"round", "consensus_distance"}
+    assert points["round"][-1] == 120
+    assert len(points["round"]) == len(points["consensus_distance"])
+    assert points["consensus_distance"][-1] < 1e-3 * points["consensus_distance"][0]
+    assert gs.simulate(world_size=n, topology="complete", rounds=3)["exact_after"] == 1
+
+
+def test_an_own_topology_is_simulated_as_the_built_in_one():
+    training = {
+        "kind": "sgd",
+        "rounds": 60,
+        "dim": 5,
+        "optimizer": {"name": "sgd", "lr": 0.05},
+        "problem": {"name": "quadratic", "heterogeneity": 2},
+    }
+    own, built_in = (
+        gs.simulate(world_size=6, threads=threads, topology=topology, **training)
+        for threads, topology in [(1, Ring()), (2, "ring")]
+    )
+    assert (own.pop("topology"), built_in.pop("topology")) == ("Ring", "ring")
+    assert own == built_in
+    assert own["steady"]["consensus_distance"] > 0
+    assert own["points"]["excess_loss"][-1] < own["points"]["excess_loss"][0]
+    circle = gs.simulate(world_size=5, topology=Circle(), rounds=200)
+    assert circle["points"]["consensus_distance"][-1] < 1e-9
+
+
+def test_a_plan_has_the_rounds_of_its_topologies():
+    report = gs.plan(world_size=8, local_world_size=2, target=1e-2, **BUCKETS)
+    assert (report["compute_ms"], report["bucket_bytes"]) == (20, [1e6, 4e6])
+    assert len(report["assumed"]) == 1
+    times = [row["target_ms"] for row in report["rows"] if row["target_ms"] is not None]
+    assert times == sorted(times)
+    plain = [row for row in report["rows"] if row["topology"] in gs.topology_names()]
+    assert {"ring", "one-peer-exp"} <= {row["topology"] for row in plain}
+    for row in plain:
+        topology = gs.topology(row["topology"], 8, node_size=2)
+        assert row["rounds_to_target"] == topology.rounds_to(1e-2)
+
+
+def test_a_plan_takes_links_and_algorithms():
+    speed = {"latency_s": 0, "bandwidth_bytes_per_s": 1e9}
+    report = gs.plan(
+        world_size=2,
+        links={"between": speed},
+        between_gbit=4,
+        algorithm=["relay", {"name": "late_average", "every": 4}],
+        rank_by="step",
+        **BUCKETS,
+    )
+    assert report["assumed"] == []
+    assert report["links"]["between"]["bandwidth_bytes_per_s"] == 5e8
+    assert "late_average {every: 4}" in [row["topology"] for row in report["rows"]]
+
+
+def test_wrong_keys_are_refused():
+    def refuses(text, function, **keys):
+        with pytest.raises(gs.ConfigError, match=text):
+            function(**keys)
+
+    refuses("world_size: 0 is out of range, allowed: ", gs.simulate, world_size=0)
+    refuses("topolgy: .*did you mean topology", gs.simulate, world_size=4, topolgy="ring")
+    refuses("threads: -1 is out of range, allowed: from 0", gs.simulate, world_size=4, threads=-1)
+    refuses("model_bytes: is missing, allowed: ", gs.plan, world_size=4)
+    refuses("budget: -1 is out of range", gs.plan, world_size=4, budget=-1, **BUCKETS)
+    refuses("no_such.json", gs.plan, world_size=4, links="no_such.json", **BUCKETS)
+    refuses(
+        "algorithm: is .*, allowed: a list", gs.plan, world_size=4, algorithm="relay", **BUCKETS
+    )

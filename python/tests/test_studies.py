@@ -1,6 +1,10 @@
-"""Simulations and plans."""
+"""Simulations and plans, and the examples of the documents."""
 
 from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +12,7 @@ from test_topologies import Circle, Ring, period_of
 
 import gossamer as gs
 
+ROOT = Path(__file__).parents[2]
 BUCKETS = {"bucket_bytes": [1e6, 4e6], "compute_ms": 20}
 
 
@@ -87,3 +92,25 @@ def test_wrong_keys_are_refused():
     refuses(
         "algorithm: is .*, allowed: a list", gs.plan, world_size=4, algorithm="relay", **BUCKETS
     )
+
+
+def test_the_notebook_of_topologies_runs():
+    path = ROOT / "examples" / "python" / "topologies.ipynb"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    names = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec("".join(cell["source"]), names)
+    assert names["distances"]["Hops"][-1] < names["distances"]["ring"][-1]
+
+
+def test_the_document_of_topologies_simulation_and_plans_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    section = text.split("\n## Topologies, simulation, plans\n")[1].split("\n## ")[0]
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        exec(block, names)
+    assert (tmp_path / "ring.svg").exists()
+    assert names["best"] in [row["yaml"] for row in names["report"]["rows"]]

@@ -1,5 +1,6 @@
 #include "topology/edge_weights.hpp"
 
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -60,10 +61,27 @@ std::unique_ptr<Topology> with_edge_weights(std::shared_ptr<const Topology> topo
 }
 
 EdgeWeight adaptive_factor(double a) {
+  return adaptive_factor(std::make_shared<const ChangingFactor>(a));
+}
+
+void ChangingFactor::change(double a, std::int64_t k) {
   if (!(a >= 0.0 && a <= 1.0)) {
     throw ConfigError(concat("adaptive_factor: ", a, ", allowed: a number from 0 to 1"));
   }
-  return [a](const Edge& edge, std::int64_t) { return 1.0 - a * (1.0 - edge.weight); };
+  require_round_number(k);
+  factors_.erase(factors_.lower_bound(k), factors_.end());
+  factors_.emplace(k, a);
+}
+
+double ChangingFactor::at(std::int64_t k) const {
+  require_round_number(k);
+  return std::prev(factors_.upper_bound(k))->second;
+}
+
+EdgeWeight adaptive_factor(std::shared_ptr<const ChangingFactor> factor) {
+  return [factor = std::move(factor)](const Edge& edge, std::int64_t k) {
+    return 1.0 - factor->at(k) * (1.0 - edge.weight);
+  };
 }
 
 }  // namespace gossamer

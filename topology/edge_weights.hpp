@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "topology/topology.hpp"
@@ -34,5 +35,24 @@ std::unique_ptr<Topology> with_edge_weights(std::shared_ptr<const Topology> topo
 /// w' = 1 - a (1 - w): the ranks go the share a of the way to the mix. Throws ConfigError unless a
 /// is a number from 0 to 1.
 EdgeWeight adaptive_factor(double a);
+
+/// The factors of a run that changes them. Changes are for rounds to come, so a round that has
+/// begun keeps its weights. Not thread safe.
+class ChangingFactor {
+ public:
+  /// From round 0 on. Throws ConfigError as adaptive_factor(a).
+  explicit ChangingFactor(double a) { change(a, 0); }
+  /// From the k-th round on. Throws ConfigError as adaptive_factor(a).
+  void change(double a, std::int64_t k);
+  /// That of the k-th round, k >= 0.
+  [[nodiscard]] double at(std::int64_t k) const;
+
+ private:
+  /// By the first round that has it.
+  std::map<std::int64_t, double> factors_;
+};
+
+/// w' = 1 - a (1 - w), where a is the factor of the round.
+EdgeWeight adaptive_factor(std::shared_ptr<const ChangingFactor> factor);
 
 }  // namespace gossamer

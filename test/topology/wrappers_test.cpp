@@ -81,6 +81,24 @@ TEST(WithEdgeWeights, TakesAShareOfTheMix) {
   }
 }
 
+TEST(WithEdgeWeights, ChangesTheShareForRoundsToCome) {
+  const auto factor = std::make_shared<ChangingFactor>(1.0);
+  const auto ring = with_edge_weights(make_topology("ring", {.size = 4}), adaptive_factor(factor));
+  const auto weight = [&ring](std::int64_t k) { return ring->round(k).edges.front().weight; };
+  factor->change(0.5, 3);
+  factor->change(0.25, 4);
+  factor->change(0.0, 4);
+  EXPECT_EQ(weight(0), 0.5);
+  EXPECT_EQ(weight(2), 0.5);
+  EXPECT_EQ(weight(3), 0.75);
+  EXPECT_EQ(weight(4), 1.0);
+  EXPECT_EQ(weight(100), 1.0);
+  factor->change(1.0, 4);
+  EXPECT_EQ(weight(4), 0.5);
+  EXPECT_THROW(factor->change(2.0, 5), ConfigError);
+  EXPECT_THROW(factor->change(0.5, -1), std::logic_error);
+}
+
 TEST(WithEdgeWeights, RefusesWhatIsNoWeight) {
   const std::shared_ptr<const Topology> ring = make_topology("ring", {.size = 4});
   for (const double weight : {-0.1, 1.1, std::nan("")}) {

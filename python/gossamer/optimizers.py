@@ -10,6 +10,9 @@ import torch
 
 __all__ = ["Rule", "rule_of_group", "rules_of"]
 
+# The modules that have AccumAdam and AccumAdamW.
+_DECENT_DP = ("decent_dp.optim", "gossamer.compat.decent_dp.optim")
+
 
 class Rule(NamedTuple):
     """A rule of the engine, and the numbers of one group of parameters."""
@@ -66,4 +69,4 @@ def _known_name(optimizer: torch.optim.Optimizer) -> str:
     kind = type(optimizer)
     if kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         return kind.__name__
-    return kind.__name__ if kind.__module__.split(".")[0] == "decent_dp" else ""
+    return kind.__name__ if kind.__module__ in _DECENT_DP else ""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 
 import gossamer as gs
+from gossamer.compat.decent_dp.topo import Edge, Topology, TopologyReg
+
+PROJECT = pathlib.Path(__file__).parents[2]
+# What the project does not hold, as CONTRIBUTING.md says.
+SHARED = pathlib.Path(os.environ.get("GOSSAMER_SHARED", PROJECT.parent / "shared"))
 
 
 def make_mlp() -> torch.nn.Module:
@@ -75,3 +81,19 @@ def run_python(arguments: list[str], num_processes: int = 1) -> subprocess.Compl
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopologyReg, "registry", dict(TopologyReg.registry))
+
+
+def register(name: str, steps: Sequence[Sequence[tuple[list[int], float]]]) -> type[Topology]:
+    """Register a topology with these steps, lists of pairs (ranks, weight)."""
+
+    @TopologyReg.register(name)
+    class Given(Topology):
+        def _get_topo_edges(self) -> list[list[Edge]]:
+            return [[Edge(list(ranks), weight) for ranks, weight in edges] for edges in steps]
+
+    return Given

@@ -144,6 +144,12 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   }
   const Options root = given_options(options);
   BucketedModel::Options read = read_options(root, session_->world());
+  if (root.has("adaptive_factor")) {
+    adaptive_factor_ =
+        std::make_shared<ChangingFactor>(root.number("adaptive_factor", {.min = 0.0, .max = 1.0}));
+    auto& topology = read.pipeline.exchange.topology;
+    topology = with_edge_weights(topology, adaptive_factor(adaptive_factor_));
+  }
   read.pipeline.schedule = schedule_;
   read.pipeline.stream = &stream_;
   if (rule_.is_none()) {
@@ -267,6 +273,13 @@ void Engine::tell(const std::vector<std::int64_t>& parameters, double lr, double
     model().pipeline()->set_settings(parameter,
                                      {.lr = lr, .weight_decay = weight_decay, .optimizer = own});
   }
+}
+
+void Engine::set_adaptive_factor(double factor) {
+  if (!adaptive_factor_) {
+    throw std::logic_error("set_adaptive_factor() without the option adaptive_factor");
+  }
+  adaptive_factor_->change(factor, model().progress().round());
 }
 
 void Engine::drain() {
@@ -458,6 +471,7 @@ void add_engine(nb::module_& module) {
       .def("tell_lr", &Engine::tell_lr, "lr"_a)
       .def("tell", &Engine::tell, "parameters"_a, "lr"_a, "weight_decay"_a, "optimizer"_a = "")
       .def("set_gradient_scale", &Engine::set_gradient_scale, "scale"_a)
+      .def("set_adaptive_factor", &Engine::set_adaptive_factor, "factor"_a)
       .def("drain", &Engine::drain, Free())
       .def("forget_arrived", &Engine::forget_arrived, Free())
       .def("write_masters", &Engine::write_masters, Free())

@@ -28,6 +28,7 @@
 #include "core/model_average.hpp"
 #include "core/timeline/step_timeline.hpp"
 #include "optim/schedule.hpp"
+#include "topology/edge_weights.hpp"
 
 namespace gossamer::python {
 
@@ -78,6 +79,9 @@ class Engine : private BucketedModel::Host {
   void tell(const std::vector<std::int64_t>& parameters, double lr, double weight_decay,
             const std::string& optimizer);
   void set_gradient_scale(double scale) { model().set_gradient_scale(scale); }
+  /// Edges of exchanges that start from now on have the weight 1 - factor (1 - w). Only with the
+  /// option adaptive_factor, and with the same factor on all ranks.
+  void set_adaptive_factor(double factor);
 
   void drain();
   /// The next step mixes nothing. After drain(), when Python has written parameters.
@@ -141,6 +145,8 @@ class Engine : private BucketedModel::Host {
   std::shared_ptr<PySession> session_;
   InlineStream stream_;
   std::shared_ptr<ToldSchedule> schedule_ = std::make_shared<ToldSchedule>();
+  /// Null without the option adaptive_factor.
+  std::shared_ptr<ChangingFactor> adaptive_factor_;
   std::string optimizer_name_;
   nanobind::object rule_;
   std::vector<Place> places_;

@@ -167,6 +167,33 @@ def test_adaptive_factor_counts_for_exchanges_that_start_later():
         assert np.allclose(actual[step], expected, atol=1e-6), step
 
 
+def test_registered_topologies_mix_as_their_edges_say():
+    pairs, others = [([0, 1], 0.75), ([2, 3], 0.75)], [([0, 3], 0.5), ([1, 2], 0.5)]
+    steps = [[([0, 1, 2, 3], 0.25)], pairs, others, [([0, 1, 3], 0.5), ([2], 1.0)]]
+    register("mine", steps)
+
+    def work():
+        module = torch.nn.Linear(3, 1, bias=False)
+        model = wrap(module, sgd, topology="mine")
+        with torch.no_grad():
+            module.weight.copy_(torch.full((1, 3), float(rank())))
+        after_steps = []
+        for _ in range(7):
+            (model(torch.zeros(3))).backward()
+            after_steps.append(module.weight[0, 0].item())
+        return after_steps
+
+    actual = np.array(gs.run_threads(4, work)).T
+    expected = np.arange(4.0)
+    for step, launched in enumerate([None, 1, 3, 0, 1, 2, 3]):
+        before = expected.copy()
+        for ranks, weight in steps[launched] if launched is not None else []:
+            for i in ranks:
+                rest = [before[j] for j in ranks if j != i]
+                expected[i] = weight * before[i] + (1 - weight) * (np.mean(rest) if rest else 0.0)
+        assert np.allclose(actual[step], expected, atol=1e-6), step
+
+
 def test_averages_end_later_or_never():
     def work():
         model = wrap(topology="ring")
@@ -281,6 +308,7 @@ SCRIPT = textwrap.dedent(
     """
     import functools
     import torch
+    import torch.distributed as dist
     from gossamer.compat.decent_dp.ddp import DecentralizedDataParallel
     from gossamer.compat.decent_dp.optim import optim_fn_accum_adamw
     from gossamer.compat.decent_dp.utils import initialize_dist
@@ -299,6 +327,10 @@ SCRIPT = textwrap.dedent(
     total = sum(p.sum() for p in model.parameters())
     print(f"rank {rank} of {world_size}: {distance < 0.1} {total:.6f}", flush=True)
     model.revert_global_avg()
+    ranks = torch.tensor([dist.get_rank(), dist.get_world_size()])
+    dist.all_reduce(ranks)
+    assert ranks.tolist() == [sum(range(world_size)), world_size**2]
+    dist.barrier()
     """
 )
 
@@ -309,7 +341,16 @@ def test_a_script_runs_under_mpirun(tmp_path):
     path.write_text(SCRIPT)
     done = run_python([str(path)], 2)
     assert done.returncode == 0, done.stderr
-    lines = sorted(done.stdout.splitlines())
-    assert [line.split(":")[0] for line in lines] == ["rank 0 of 2", "rank 1 of 2"]
-    assert lines[0].split(": ")[1].startswith("True")
-    assert lines[0].split(": ")[1] == lines[1].split(": ")[1]
+    lines = [line.split(": ") for line in sorted(done.stdout.splitlines())]
+    assert [line[0] for line in lines] == ["rank 0 of 2", "rank 1 of 2"]
+    assert lines[0][1].startswith("True")
+    assert lines[0][1] == lines[1][1]
+    assert done.stderr == ""
+
+
+def test_a_script_runs_alone(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    done = run_python([str(path)])
+    assert done.stdout.startswith("rank 0 of 1: True"), done.stderr
+    assert done.returncode == 0

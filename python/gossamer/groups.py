@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.dlpack import from_dlpack
 from . import _core
 from .optimizers import Rule, rules_of
 
-__all__ = ["WrappedOptimizer"]
+__all__ = ["WrappedOptimizer", "replace_step"]
 
 
 class WrappedOptimizer:
@@ -136,9 +137,14 @@ class WrappedOptimizer:
         def zero_grad(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             return None
 
-        # A schedule would otherwise wrap the function, and warn of one that it has not wrapped.
-        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        # Bound, because schedules of PyTorch expect a method.
-        bound = types.MethodType
-        self.optimizer.step = bound(step, self.optimizer)  # type: ignore[method-assign]
-        self.optimizer.zero_grad = bound(zero_grad, self.optimizer)  # type: ignore[method-assign]
+        replace_step(self.optimizer, step)
+        bound = types.MethodType(zero_grad, self.optimizer)
+        self.optimizer.zero_grad = bound  # type: ignore[method-assign]
+
+
+def replace_step(optimizer: torch.optim.Optimizer, step: Callable[..., Any]) -> None:
+    """Have ``optimizer.step()`` call a function, whose first argument is the optimizer."""
+    # A schedule would otherwise wrap the function, and warn of one that it has not wrapped.
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    # Bound, because schedules of PyTorch expect a method.
+    optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -33,7 +32,7 @@ from ..autograd import increment_versions
 from ..checks import share_tensors
 from ..data_parallel import DecentralizedDataParallel
 from ..distributed import Session, initialize_dist
-from ..groups import WrappedOptimizer
+from ..groups import WrappedOptimizer, replace_step
 
 __all__ = ["DistributedDataParallel"]
 
@@ -229,7 +228,7 @@ class _Trainer(DecentralizedDataParallel):
         """Send what the first step of an optimizer has left; the engine calls its next steps."""
         own = _UserOptimizer(optimizer, self._trained.tensors)
         self.finish_step()
-        own.replace_step(self.finish_step)
+        own.step_by(self.finish_step)
         self._optimizer = own
 
     def _arrived(self, i: int) -> None:
@@ -275,7 +274,7 @@ class _UserOptimizer(WrappedOptimizer):
         super().__init__(optimizer, parameters)
         self.rule = None
 
-    def replace_step(self, make_step: Callable[[], None]) -> None:
+    def step_by(self, make_step: Callable[[], None]) -> None:
         """Have the optimizer's step() call `make_step`."""
 
         def step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
@@ -286,10 +285,7 @@ class _UserOptimizer(WrappedOptimizer):
             make_step()
             return loss
 
-        # A schedule would otherwise wrap the function, and warn of one that it has not wrapped.
-        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        # Bound, because schedules of PyTorch expect a method.
-        self.optimizer.step = types.MethodType(step, self.optimizer)  # type: ignore[method-assign]
+        replace_step(self.optimizer, step)
 
     def _replace_habits(self) -> None:
         """Leave zero_grad() as it is."""

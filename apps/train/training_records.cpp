@@ -272,15 +272,9 @@ void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluat
 
 void TrainingLoop::follow_timeline(bool is_over) {
   if (!step_timeline_) return;
-  const auto drain = [this] { model_.drain(); };
-  try {
-    const std::string text = is_over ? step_timeline_->finish(drain)
-                                     : step_timeline_->before_step(steps_.run() + 1, drain);
-    if (!text.empty()) setup_.logger.info(text);
-  } catch (const CheckpointError& error) {
-    // The run itself is fine.
-    setup_.logger.warning(concat("the timeline could not be written: ", error.what()));
-  }
+  step_timeline_->follow(
+      is_over ? std::nullopt : std::optional(steps_.run() + 1), [this] { model_.drain(); },
+      setup_.logger);
 }
 
 Json TrainingLoop::status(std::string_view state) {

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/whole_file.hpp"
 #include "core/timeline/timeline_file.hpp"
@@ -71,6 +72,16 @@ std::string StepTimeline::finish(const std::function<void()>& drain) {
   if (communicator_.rank() != 0) return "";
   return concat("there is no timeline: the run has ended after ", num_steps_,
                 " steps, and the recording begins after ", config_.steps.begin);
+}
+
+void StepTimeline::follow(std::optional<std::int64_t> step, const std::function<void()>& drain,
+                          const Logger& logger) {
+  try {
+    const std::string text = step ? before_step(*step, drain) : finish(drain);
+    if (!text.empty()) logger.info(text);
+  } catch (const CheckpointError& error) {
+    logger.warning(concat("the timeline could not be written: ", error.what()));
+  }
 }
 
 std::string StepTimeline::write(const std::function<void()>& drain) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/log.hpp"
 #include "base/timeline.hpp"
 #include "comm/clock_offset.hpp"
 #include "comm/communicator.hpp"
@@ -63,6 +64,10 @@ class StepTimeline {
   std::string before_step(std::int64_t step, const std::function<void()>& drain);
   /// Collective. Like before_step(), after the last step.
   std::string finish(const std::function<void()>& drain);
+  /// before_step(), or finish() where `step` is nothing, and their sentence in the log. A file that
+  /// cannot be written is a warning there, because the run itself is fine.
+  void follow(std::optional<std::int64_t> step, const std::function<void()>& drain,
+              const Logger& logger);
 
  private:
   std::string write(const std::function<void()>& drain);

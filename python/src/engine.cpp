@@ -411,16 +411,9 @@ void Engine::finish() {
 
 void Engine::follow_timeline(bool is_over) {
   if (!timeline_) return;
-  const auto wait = [this] { drain(); };
-  try {
-    const std::string text = is_over
-                                 ? timeline_->finish(wait)
-                                 : timeline_->before_step(model().progress().num_steps + 1, wait);
-    if (!text.empty()) logger_.info(text);
-  } catch (const CheckpointError& error) {
-    // The run itself is fine.
-    logger_.warning(concat("the timeline could not be written: ", error.what()));
-  }
+  timeline_->follow(
+      is_over ? std::nullopt : std::optional(model().progress().num_steps + 1), [this] { drain(); },
+      logger_);
 }
 
 nb::dict Engine::metrics() const {

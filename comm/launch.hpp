@@ -1,6 +1,6 @@
 #pragma once
 // Starts the ranks of a run on a backend: as threads of this process, or as processes that a
-// launcher (mpirun, mpiexec, srun) has already started.
+// launcher (mpirun, mpiexec, srun, torchrun) or the user has already started.
 
 #include <cstdint>
 #include <functional>
@@ -14,6 +14,7 @@
 #include "base/option.hpp"
 #include "base/registry.hpp"
 #include "comm/communicator.hpp"
+#include "comm/meeting.hpp"
 
 namespace gossamer {
 
@@ -29,6 +30,8 @@ struct LaunchOptions {
   /// Under MPI, blocks of this many bytes or more are summed round a ring of messages, and smaller
   /// ones by MPI. Negative: see least_ring_bytes() in placement.hpp. Must be equal on all ranks.
   std::int64_t least_ring_bytes = -1;
+  /// How the ranks of the backend `tcp` meet.
+  MeetingOptions meeting = {};
   LogLevel log_level = LogLevel::kInfo;
   /// Called about ten times a second on a thread that waits for an operation or for the worker. It
   /// may throw: that ends the wait, and the operation goes on. Null: nothing is called.

@@ -4,8 +4,6 @@
 #include <chrono>
 #include <functional>
 #include <optional>
-#include <ranges>
-#include <span>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "comm/mpi_watch.hpp"
 #include "comm/placement.hpp"
 #include "comm/preconditions.hpp"
+#include "comm/process_world.hpp"
 #include "comm/shared_memory.hpp"
 
 namespace gossamer {
@@ -74,7 +73,7 @@ struct MpiContext {
   std::shared_ptr<const MpiGroup> start(const LaunchOptions& options, int rank, int size);
   /// Has the worker run a call of MPI.
   Request call(std::function<void()> body) {
-    return worker->submit(make_mpi_call(std::move(body)), {.label = {.what = "call"}});
+    return worker->submit(make_call(std::move(body)), {.label = {.what = "call"}});
   }
 
   MPI_Comm adopt(MPI_Comm comm) {
@@ -193,7 +192,7 @@ class MpiCommunicator : public Communicator {
       part->comm = context_->adopt(comm);
       MPI_Comm_rank(comm, &part->rank);
     };
-    submit(make_mpi_call(call), {.label = {.what = "split"}}).wait();
+    submit(make_call(call), {.label = {.what = "split"}}).wait();
     if (color < 0) return nullptr;
     for (std::size_t member = 0; member < colors.size(); ++member) {
       if (colors[member] == std::to_string(color)) {
@@ -274,24 +273,6 @@ std::shared_ptr<const MpiGroup> MpiContext::start(const LaunchOptions& options, 
       .service = [this] { watch->service(); },
       .diagnose = [this](const std::vector<int>& peers) { return watch->diagnose(peers); }});
   return group;
-}
-
-World world_on(std::span<const int> hosts, int rank, const LaunchOptions& options,
-               const Logger& logger) {
-  const int fitting = node_size_of(hosts);
-  const bool irregular = std::ranges::any_of(
-      std::views::iota(0, static_cast<int>(hosts.size())),
-      [&](int other) { return placement_of(hosts, other).local_world_size != fitting; });
-  if (rank == 0 && options.node_size == 0 && irregular) {
-    logger.warning(
-        "hosts have different numbers of ranks, or ranks are not numbered host by host: topologies "
-        "take every rank as a node of its own. To change that, start equally many ranks on each "
-        "host, host by host (mpirun --map-by slot), or set comm.local_size");
-  }
-  return {.rank = rank,
-          .size = static_cast<int>(hosts.size()),
-          .node_size = options.node_size > 0 ? options.node_size : fitting,
-          .placement = placement_of(hosts, rank)};
 }
 
 void shut_down(MpiContext& context) {

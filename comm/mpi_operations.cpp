@@ -281,17 +281,6 @@ class MpiGather : public MpiCollective {
   std::shared_ptr<std::vector<std::string>> texts_;
 };
 
-class MpiCall : public Operation {
- public:
-  explicit MpiCall(std::function<void()> call) : call_(std::move(call)) {}
-  void start() override { call_(); }
-  bool test() override { return true; }
-  [[nodiscard]] std::vector<int> waiting_for() const override { return {}; }
-
- private:
-  std::function<void()> call_;
-};
-
 }  // namespace
 
 std::vector<int> other_members(const MpiGroup& group) {
@@ -343,10 +332,6 @@ std::unique_ptr<Operation> make_mpi_barrier(std::shared_ptr<const MpiGroup> grou
 std::unique_ptr<Operation> make_mpi_gather(std::shared_ptr<const MpiGroup> group, std::string text,
                                            std::shared_ptr<std::vector<std::string>> texts) {
   return std::make_unique<MpiGather>(std::move(group), std::move(text), std::move(texts));
-}
-
-std::unique_ptr<Operation> make_mpi_call(std::function<void()> call) {
-  return std::make_unique<MpiCall>(std::move(call));
 }
 
 }  // namespace gossamer

@@ -3,7 +3,6 @@
 // Blocks of more than 2^30 elements go in several calls.
 
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -53,7 +52,5 @@ std::unique_ptr<Operation> make_mpi_barrier(std::shared_ptr<const MpiGroup> grou
 /// `texts` is filled when the operation is over.
 std::unique_ptr<Operation> make_mpi_gather(std::shared_ptr<const MpiGroup> group, std::string text,
                                            std::shared_ptr<std::vector<std::string>> texts);
-/// Runs `call` on the worker, for MPI calls that have no nonblocking form.
-std::unique_ptr<Operation> make_mpi_call(std::function<void()> call);
 
 }  // namespace gossamer

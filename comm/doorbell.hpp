@@ -17,8 +17,13 @@ namespace gossamer {
 
 class Doorbell {
  public:
+  Doorbell() = default;
+  Doorbell(const Doorbell&) = delete;
+  Doorbell& operator=(const Doorbell&) = delete;
+  virtual ~Doorbell() = default;
+
   /// Ends the present sleep, or the next one.
-  void ring() {
+  virtual void ring() {
     {
       const std::lock_guard lock(mutex_);
       has_rung_ = true;
@@ -32,7 +37,7 @@ class Doorbell {
   /// From now on tell() rings.
   void expect() { expects_.exchange(true, std::memory_order_acq_rel); }
   /// Returns after a ring, or after `longest`.
-  void sleep(std::chrono::microseconds longest) {
+  virtual void sleep(std::chrono::microseconds longest) {
     std::unique_lock lock(mutex_);
     rings_.wait_for(lock, longest, [this] { return has_rung_; });
     has_rung_ = false;

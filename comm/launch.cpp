@@ -15,6 +15,7 @@
 #include "base/text.hpp"
 #include "base/thread.hpp"
 #include "comm/session.hpp"
+#include "comm/tcp/backend.hpp"
 #include "comm/thread_backend.hpp"
 #ifdef GOSSAMER_HAVE_MPI
 #include "comm/mpi_backend.hpp"
@@ -27,6 +28,7 @@ constexpr std::array kOptions = option_list(kTimeout, kLocalSize);
 
 constexpr std::array kTable = {
     BackendEntry{"threads", "ranks are threads of this process", kOptions, open_threads},
+    BackendEntry{"tcp", "ranks are processes joined by TCP, without MPI", kOptions, open_tcp},
 #ifdef GOSSAMER_HAVE_MPI
     BackendEntry{"mpi", "ranks are processes started by mpirun, mpiexec or srun", kOptions,
                  open_mpi},

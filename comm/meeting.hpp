@@ -36,6 +36,12 @@ struct MeetingOptions {
   /// A network interface or an address of this host (comm.interface), in place of the one that
   /// leads to the store. Empty: none is given.
   std::string interface = {};
+  /// The run goes over several hosts without a secret (comm.security: none).
+  bool is_open = false;
+  /// Data connections between two ranks (comm.streams).
+  int num_streams = 1;
+  /// False: messages between ranks of one host go over the network as well.
+  bool reads_memory = true;
   /// Seconds to wait for the others.
   double timeout_s = 300.0;
 };

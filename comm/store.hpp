@@ -1,10 +1,11 @@
 #pragma once
 // A Store is the place where ranks that cannot reach each other yet leave short records: keys and
-// values that all of them see. Ranks ask it when they start (comm/meeting.hpp), and never in a step.
+// values that all of them see. Ranks ask it when they start (comm/meeting.hpp), and never in a
+// step.
 //
-// Protocol: set() makes a value visible to all. get() waits for a value. compare_and_set() changes a
-// value in one indivisible step, so of several ranks that try the same change one succeeds. Values
-// are not empty: an empty text stands for a key that nobody has set.
+// Protocol: set() makes a value visible to all. get() waits for a value. compare_and_set() changes
+// a value in one indivisible step, so of several ranks that try the same change one succeeds.
+// Values are not empty: an empty text stands for a key that nobody has set.
 //
 // A store is not trusted: whoever reaches it can read and change it. Records therefore carry a
 // signature (comm/meeting.hpp).

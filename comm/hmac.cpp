@@ -1,0 +1,55 @@
+#include "comm/hmac.hpp"
+
+#include <array>
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include "base/error.hpp"
+
+namespace gossamer {
+namespace {
+
+const unsigned char* bytes_of(std::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
+
+}  // namespace
+
+std::string hmac_sha256(std::string_view key, std::string_view text) {
+  std::array<unsigned char, 32> code{};
+  unsigned int length = 0;
+  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes_of(text), text.size(),
+           code.data(), &length) == nullptr ||
+      length != code.size()) {
+    throw CommError({.label = {.what = "HMAC-SHA256"}}, "this OpenSSL does not offer it");
+  }
+  return {code.begin(), code.end()};
+}
+
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+std::string to_hex(std::string_view bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kDigits[byte >> 4U];
+    text += kDigits[byte & 0xfU];
+  }
+  return text;
+}
+
+std::string random_bytes(int count) {
+  std::string bytes(static_cast<std::size_t>(count), '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), count) != 1) {
+    throw CommError({.label = {.what = "random bytes"}}, "the system gives none");
+  }
+  return bytes;
+}
+
+}  // namespace gossamer

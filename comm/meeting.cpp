@@ -1,0 +1,99 @@
+#include "comm/meeting.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "comm/hmac.hpp"
+
+namespace gossamer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr OpLabel kLabel = {.what = "start"};
+/// For records that should be there already.
+constexpr milliseconds kShortLimit{50};
+/// HMAC-SHA256 in hexadecimal digits.
+constexpr std::size_t kSignatureLength = 64;
+
+std::string record_key(const MeetingOptions& options, int rank) {
+  return concat(options.run, "/record/", rank);
+}
+
+std::string signature_of(const MeetingOptions& options, std::string_view key,
+                         std::string_view text) {
+  return to_hex(hmac_sha256(options.secret, concat("record ", key, "\n", text)));
+}
+
+std::string verified(const MeetingOptions& options, int rank, std::string_view record) {
+  const std::string_view text = record.substr(std::min(kSignatureLength, record.size()));
+  if (!equal_in_constant_time(record.substr(0, kSignatureLength),
+                              signature_of(options, record_key(options, rank), text))) {
+    throw CommError({.peers = {rank}, .label = kLabel},
+                    "the record that stands in the store for that rank is not signed with this "
+                    "rank's secret; give all ranks the same GOSSAMER_SECRET");
+  }
+  return std::string(text);
+}
+
+void take(const MeetingOptions& options, int rank, const std::string& name) {
+  const std::string key = concat(options.run, "/taken/", rank);
+  if (options.store->compare_and_set(key, "", name) == name) return;
+  throw CommError({.peers = {rank}, .label = kLabel},
+                  concat("another process of this run is rank ", rank,
+                         " already; give every process its own --rank, or none"));
+}
+
+/// The record of a rank, or an empty text when it does not come in time.
+std::string find_record(const MeetingOptions& options, int rank, milliseconds limit) {
+  try {
+    return options.store->get(record_key(options, rank), limit);
+  } catch (const CommError&) {
+    return "";
+  }
+}
+
+}  // namespace
+
+int take_rank(const MeetingOptions& options) {
+  const std::string name = to_hex(random_bytes(16));
+  if (options.rank >= 0) {
+    take(options, options.rank, name);
+    return options.rank;
+  }
+  for (int rank = 0; rank < options.size; ++rank) {
+    const std::string key = concat(options.run, "/taken/", rank);
+    if (options.store->compare_and_set(key, "", name) == name) return rank;
+  }
+  throw CommError({.label = kLabel},
+                  concat("the run has ", options.size,
+                         " ranks already; start as many processes as --world-size says"));
+}
+
+std::vector<std::string> exchange_records(const MeetingOptions& options, int rank,
+                                          const std::string& record) {
+  const std::string key = record_key(options, rank);
+  options.store->set(key, concat(signature_of(options, key, record), record));
+  const auto end = Clock::now() + milliseconds(static_cast<std::int64_t>(1e3 * options.timeout_s));
+  std::vector<std::string> records;
+  std::vector<int> missing;
+  for (int other = 0; other < options.size; ++other) {
+    const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
+    const std::string found = find_record(options, other, std::max(left, kShortLimit));
+    if (found.empty()) {
+      missing.push_back(other);
+      records.emplace_back();
+    } else {
+      records.push_back(verified(options, other, found));
+    }
+  }
+  if (missing.empty()) return records;
+  throw CommError({.rank = rank, .peers = missing, .label = kLabel},
+                  concat("they have not come within ", shortest(options.timeout_s),
+                         " s (comm.timeout_s); the run waits for ", options.size, " ranks"));
+}
+
+}  // namespace gossamer

@@ -1,0 +1,89 @@
+#include "comm/tcp/address.hpp"
+
+#include <memory>
+#include <utility>
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer::tcp {
+namespace {
+
+struct Interface {
+  std::string name;
+  asio::ip::address address;
+};
+
+std::vector<Interface> interfaces() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
+  std::vector<Interface> found;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    if (entry->ifa_addr->sa_family == AF_INET) {
+      const auto* socket = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
+      found.push_back({entry->ifa_name, asio::ip::address_v4(ntohl(socket->sin_addr.s_addr))});
+    } else if (entry->ifa_addr->sa_family == AF_INET6) {
+      const auto* socket = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
+      asio::ip::address_v6::bytes_type bytes;
+      std::copy_n(socket->sin6_addr.s6_addr, bytes.size(), bytes.begin());
+      found.push_back({entry->ifa_name, asio::ip::address_v6(bytes, socket->sin6_scope_id)});
+    }
+  }
+  return found;
+}
+
+asio::ip::address address_of_interface(const std::string& name) {
+  asio::error_code no_address;
+  const auto given = asio::ip::make_address(name, no_address);
+  const Interface* chosen = nullptr;
+  const std::vector<Interface> all = interfaces();
+  for (const Interface& interface : all) {
+    const bool fits = no_address ? interface.name == name : interface.address == given;
+    if (fits && (chosen == nullptr || !chosen->address.is_v4())) chosen = &interface;
+  }
+  if (chosen != nullptr) return chosen->address;
+  throw ConfigError(concat("comm.interface: this host has no interface or address ", name,
+                           ", allowed: ", join(own_addresses(), ", ")));
+}
+
+/// The address from which packets to `host` leave. Nothing is sent.
+asio::ip::address address_towards(const std::string& host) {
+  asio::io_context io;
+  asio::error_code error;
+  const auto found = asio::ip::udp::resolver(io).resolve(host, "9", error);
+  if (error || found.empty()) {
+    throw ConfigError(
+        concat("the host ", host, " of the rendezvous is not known here: ", error.message()));
+  }
+  asio::ip::udp::socket socket(io);
+  socket.open(found.begin()->endpoint().protocol(), error);
+  if (!error) socket.connect(found.begin()->endpoint(), error);
+  if (error) {
+    throw ConfigError(concat("no way leads from this host to ", host, ": ", error.message()));
+  }
+  return socket.local_endpoint().address();
+}
+
+}  // namespace
+
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> texts;
+  for (const Interface& interface : interfaces()) {
+    texts.push_back(concat(interface.name, " ", interface.address.to_string()));
+  }
+  return texts;
+}
+
+asio::ip::address own_address(const MeetingOptions& options) {
+  if (!options.interface.empty()) return address_of_interface(options.interface);
+  if (!options.store_host.empty()) return address_towards(options.store_host);
+  return asio::ip::address_v4::loopback();
+}
+
+}  // namespace gossamer::tcp

@@ -1,0 +1,37 @@
+#pragma once
+// The bell of a progress worker that waits for sockets as well: it sleeps in the io_context, so
+// whatever happens on a connection ends the sleep.
+//
+// Thread safety: as Doorbell.
+
+#include <atomic>
+#include <chrono>
+
+#include "comm/doorbell.hpp"
+#include "comm/tcp/asio.hpp"
+
+namespace gossamer::tcp {
+
+class SocketBell : public Doorbell {
+ public:
+  [[nodiscard]] asio::io_context& io() { return io_; }
+
+  void ring() override {
+    if (has_rung_.exchange(true)) return;
+    // Ends run_one_for() on the worker's thread.
+    asio::post(io_, [] {});
+  }
+  void sleep(std::chrono::microseconds longest) override {
+    if (!has_rung_.load()) io_.run_one_for(longest);
+    has_rung_.store(false);
+  }
+
+ private:
+  // One thread at a time runs it.
+  asio::io_context io_{1};
+  // It has work, even when nobody waits for a socket.
+  asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
+  std::atomic<bool> has_rung_ = false;
+};
+
+}  // namespace gossamer::tcp

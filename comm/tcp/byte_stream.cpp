@@ -1,0 +1,150 @@
+#include "comm/tcp/byte_stream.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
+
+#include "base/text.hpp"
+
+namespace gossamer::tcp {
+namespace {
+
+constexpr std::string_view kCongestionControl = "cubic";
+/// What the kernel holds beyond what it may send: short, so that a frame does not wait behind a
+/// queue that nobody can see.
+constexpr int kUnsentBytes = 256 * 1024;
+/// AES-GCM may protect 2^24.5 records with one key.
+constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 23U;
+constexpr std::size_t kRecordBytes = 16 * 1024;
+
+[[noreturn]] void end(const asio::error_code& error) {
+  if (error == asio::error::eof) throw ConnectionEnded("the other end has closed it");
+  throw ConnectionEnded(error.message());
+}
+
+}  // namespace
+
+ByteStream::ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role,
+                       double timeout_s)
+    : socket_(std::move(socket)) {
+  asio::error_code ignored;
+  socket_.non_blocking(true, ignored);
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  const int fd = socket_.native_handle();
+  // A kernel without one of these options works as well, only slower.
+  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(),
+             static_cast<socklen_t>(kCongestionControl.size()));
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes, sizeof kUnsentBytes);
+  const auto patience_ms = static_cast<unsigned int>(std::clamp(1e3 * timeout_s, 1e3, 1e9));
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms);
+  if (tls != nullptr) ssl_ = tls->connect(fd, role);
+}
+
+bool ByteStream::shake_hands() {
+  if (!ssl_) return true;
+  ERR_clear_error();
+  const int result = SSL_do_handshake(ssl_.get());
+  if (result != 1) return can_go_on(result);
+  if (SSL_session_reused(ssl_.get()) != 1) {
+    throw ConnectionEnded("the other end has not shown that it knows the run's secret");
+  }
+  return true;
+}
+
+std::size_t ByteStream::read(std::span<std::byte> place) {
+  if (!ssl_) {
+    asio::error_code error;
+    const std::size_t count = socket_.read_some(asio::buffer(place.data(), place.size()), error);
+    if (error == asio::error::would_block || error == asio::error::try_again) return 0;
+    if (error) end(error);
+    return count;
+  }
+  ERR_clear_error();
+  std::size_t count = 0;
+  const int result = SSL_read_ex(ssl_.get(), place.data(), place.size(), &count);
+  if (result == 1) return count;
+  can_go_on(result);
+  return 0;
+}
+
+std::size_t ByteStream::write(const Parts& parts) {
+  if (!ssl_) {
+    asio::error_code error;
+    const std::array buffers = {asio::buffer(parts[0].data(), parts[0].size()),
+                                asio::buffer(parts[1].data(), parts[1].size())};
+    const std::size_t count = socket_.write_some(buffers, error);
+    if (error == asio::error::would_block || error == asio::error::try_again) return 0;
+    if (error) end(error);
+    return count;
+  }
+  std::size_t total = 0;
+  for (const std::span<const std::byte> part : parts) {
+    const std::size_t written = write_some(part);
+    total += written;
+    if (written < part.size()) break;
+  }
+  return total;
+}
+
+std::size_t ByteStream::write_some(std::span<const std::byte> bytes) {
+  std::size_t total = 0;
+  while (total < bytes.size()) {
+    ERR_clear_error();
+    std::size_t written = 0;
+    const int result =
+        SSL_write_ex(ssl_.get(), bytes.data() + total, bytes.size() - total, &written);
+    if (result != 1) {
+      can_go_on(result);
+      break;
+    }
+    total += written;
+    renew_key(written);
+  }
+  return total;
+}
+
+bool ByteStream::can_go_on(int result) {
+  const int problem = errno;
+  const int kind = SSL_get_error(ssl_.get(), result);
+  waits_to_write_ = kind == SSL_ERROR_WANT_WRITE;
+  if (waits_to_write_ || kind == SSL_ERROR_WANT_READ) return false;
+  if (kind == SSL_ERROR_ZERO_RETURN) throw ConnectionEnded("the other end has closed it");
+  if (kind == SSL_ERROR_SYSCALL) {
+    if (problem == 0) throw ConnectionEnded("the other end has closed it");
+    throw ConnectionEnded(std::system_category().message(problem));
+  }
+  const unsigned long code = ERR_get_error();
+  if (ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
+    throw ConnectionEnded("the other end has closed it");
+  }
+  const char* const text = code == 0 ? nullptr : ERR_reason_error_string(code);
+  throw ConnectionEnded(concat("TLS: ", text == nullptr ? "unknown error" : text));
+}
+
+void ByteStream::renew_key(std::size_t written) {
+  num_records_ += 1 + written / kRecordBytes;
+  if (num_records_ < kRecordsPerKey) return;
+  // Refused while a record is under way; the next call asks again.
+  if (SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1) num_records_ = 0;
+}
+
+void ByteStream::end_writing() {
+  asio::error_code ignored;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+}
+
+void ByteStream::close() {
+  asio::error_code ignored;
+  socket_.close(ignored);
+}
+
+}  // namespace gossamer::tcp

@@ -1,0 +1,63 @@
+#pragma once
+// A connection as a stream of bytes, in plain TCP or in TLS. Nothing here blocks: a call that
+// cannot go on returns, and the caller waits for the socket.
+//
+// Protocol: shake_hands() until it returns true, then read() and write(). A write that has moved
+// nothing is repeated with the same bytes first.
+//
+// Thread safety: one thread at a time. Errors: ConnectionEnded when the peer has closed the
+// connection or the network has broken it.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+
+#include "comm/tcp/asio.hpp"
+#include "comm/tcp/tls.hpp"
+
+namespace gossamer::tcp {
+
+class ConnectionEnded : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class ByteStream {
+ public:
+  /// `tls` may be null; then the stream is plain. Sets the options of the socket: no delay, the
+  /// congestion control `cubic` (hosts with another default lose nothing), and the end of the
+  /// connection after `timeout_s` seconds in which the peer acknowledges nothing.
+  ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role, double timeout_s);
+
+  [[nodiscard]] asio::ip::tcp::socket& socket() { return socket_; }
+
+  /// Moves the handshake of TLS on; true when it is over.
+  bool shake_hands();
+  /// What an unfinished handshake waits for.
+  [[nodiscard]] bool waits_to_write() const { return waits_to_write_; }
+  /// Reads up to `place.size()` > 0 bytes. 0: none are here at the moment.
+  std::size_t read(std::span<std::byte> place);
+  using Parts = std::array<std::span<const std::byte>, 2>;
+  /// Writes from the beginning of the first part on. Returns the number of bytes written; 0: the
+  /// connection takes none at the moment.
+  std::size_t write(const Parts& parts);
+  /// The peer reads the end of the stream after what has been written.
+  void end_writing();
+  void close();
+
+ private:
+  std::size_t write_some(std::span<const std::byte> bytes);
+  /// Ends the call of TLS that has returned `result`. Returns whether it can go on later.
+  bool can_go_on(int result);
+  /// Changes the key before it has protected more than it may (RFC 8446, section 5.5).
+  void renew_key(std::size_t written);
+
+  asio::ip::tcp::socket socket_;
+  TlsContext::Ssl ssl_;
+  bool waits_to_write_ = false;
+  std::uint64_t num_records_ = 0;
+};
+
+}  // namespace gossamer::tcp

@@ -1,0 +1,101 @@
+#pragma once
+// What goes over the connections of the backend `tcp`: frames, each a header of fixed size, and
+// after some of them a payload.
+//
+// Protocol. Two ranks have a control connection, for short frames, and data connections, for the
+// pieces of messages. The payload of a message leaves only after its receiver has said kReady, so
+// every payload has a place, and a rank that runs ahead cannot fill another one's memory:
+//
+//   receiver -> sender   control   kReady    key, size of the message
+//   sender -> receiver   data      kPiece    key, offset; then `length` bytes of the message
+//
+// A receiver that can read the sender's memory (one host) says so in its hello, and takes the
+// message itself:
+//
+//   sender -> receiver   control   kOffer    key, size and address of the message
+//   receiver -> sender   control   kTaken    key; or kReady if the memory cannot be read after all
+//
+// MessageKey names a message among all that one rank sends to another. Both ranks count alike, so
+// they need not agree on names.
+//
+//   kHello     the first frame of each connection, in both directions: who is at this end
+//   kBeat      nothing else was to be said for a while; control
+//   kNews      a rank has failed, is lost, or leaves; a text follows; control
+//   kGoodbye   the last frame of a control connection: its end is no failure
+//
+// Numbers are little-endian. Errors: FrameError for bytes that no gossamer of this version sends.
+// Thread safety: functions without state.
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+
+namespace gossamer::tcp {
+
+enum class FrameKind : std::uint8_t {
+  kHello = 1,
+  kReady = 2,
+  kPiece = 3,
+  kOffer = 4,
+  kTaken = 5,
+  kBeat = 6,
+  kNews = 7,
+  kGoodbye = 8
+};
+
+/// What a message is for. Messages of one use between two ranks have running numbers.
+enum class MessageUse : std::uint8_t {
+  kExchange = 0,
+  kCollective = 1,
+  kRing = 2,
+  /// Letters with tag 0; the other tags follow.
+  kLetter = 16
+};
+
+struct MessageKey {
+  /// The communicator; 0 is the world.
+  std::uint32_t group = 0;
+  std::uint8_t use = 0;
+  std::uint64_t number = 0;
+  /// Of an operation that has several messages between the same two ranks.
+  std::uint32_t part = 0;
+  auto operator<=>(const MessageKey&) const = default;
+};
+
+struct Frame {
+  FrameKind kind = FrameKind::kBeat;
+  /// kHello: this end reads the memory of the other one.
+  bool reads_memory = false;
+  /// Frames of other epochs are refused.
+  std::uint32_t epoch = 0;
+  MessageKey key = {};
+  /// kReady and kOffer: bytes of the message. kPiece: where the payload begins in the message.
+  /// kHello: the number of data connections.
+  std::uint64_t offset = 0;
+  /// Bytes of the payload.
+  std::uint64_t length = 0;
+  /// kOffer: where the message lies in the sender's memory. kHello: the run.
+  std::uint64_t address = 0;
+};
+
+class FrameError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+inline constexpr std::size_t kHeaderBytes = 56;
+using Header = std::array<std::byte, kHeaderBytes>;
+
+/// The largest payload of a kPiece.
+inline constexpr std::uint64_t kMaxPieceBytes = std::uint64_t{1} << 20U;
+/// The largest payload of a kNews.
+inline constexpr std::uint64_t kMaxNewsBytes = 1024;
+
+Header encode(const Frame& frame);
+/// Throws FrameError, also for a length that this kind of frame cannot have.
+Frame decode(std::span<const std::byte, kHeaderBytes> header);
+
+}  // namespace gossamer::tcp

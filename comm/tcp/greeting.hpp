@@ -1,0 +1,60 @@
+#pragma once
+// The first moments of a connection, until both ends know who the other one is: the handshake of
+// TLS, then a kHello from the end that connects, then a kHello as the answer.
+//
+// Protocol: make one as a shared_ptr, and start() it. Then either `welcome` or `refuse` is called
+// once, unless the greeting is dropped with its io_context. A peer that is slow or silent is
+// refused after `limit`. Before that it holds 56 bytes of memory and a socket.
+//
+// Thread safety: one thread, which runs the io_context. Hooks do not throw, except `judge`.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/tcp/byte_stream.hpp"
+#include "comm/tcp/frame.hpp"
+
+namespace gossamer::tcp {
+
+class Greeting : public std::enable_shared_from_this<Greeting> {
+ public:
+  struct Hooks {
+    /// Looks at the other end's hello and returns this end's. The end that connects has sent its
+    /// own already, so there what it returns is not used. Throws FrameError to refuse the other
+    /// end.
+    std::function<Frame(const Frame& theirs)> judge;
+    std::function<void(ByteStream stream, const Frame& theirs)> welcome;
+    std::function<void(const std::string& reason)> refuse;
+  };
+
+  Greeting(asio::io_context& io, ByteStream stream, Role role, const Frame& hello, Hooks hooks);
+  void start(std::chrono::milliseconds limit);
+  /// Ends it; `refuse` is called if nothing else has been.
+  void cancel(const std::string& reason);
+
+ private:
+  enum class Phase : std::uint8_t { kShakesHands, kWrites, kReads, kOver };
+
+  void go_on();
+  /// One phase after the other, until the connection has no more at the moment.
+  void step();
+  void wait();
+  void read_hello();
+  void write_hello();
+  void finish();
+
+  asio::steady_timer timer_;
+  ByteStream stream_;
+  Role role_;
+  Phase phase_ = Phase::kShakesHands;
+  Header ours_;
+  std::size_t num_written_ = 0;
+  Header theirs_ = {};
+  std::size_t num_read_ = 0;
+  bool waits_ = false;
+  Hooks hooks_;
+};
+
+}  // namespace gossamer::tcp

@@ -1,0 +1,153 @@
+#pragma once
+// The connections of this rank with one peer, and the messages on them (frame.hpp has the
+// protocol).
+//
+// Protocol: post_send() and post_receive() say what shall be sent and where it shall lie. Both give
+// back a message that tells when it is over. The connections come by adopt(), in any order and at
+// any time; until then everything waits. A data connection takes the next piece of the message that
+// has waited longest, so one large message uses all of them.
+//
+// The blocks of a message must stay until it is over, or until nobody runs the io_context any more.
+//
+// Thread safety: one thread, which runs the io_context. Hooks must not throw.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.hpp"
+#include "comm/tcp/byte_stream.hpp"
+#include "comm/tcp/frame.hpp"
+#include "comm/tcp/process_memory.hpp"
+
+namespace gossamer::tcp {
+
+/// One message under way.
+struct Message {
+  MessageKey key = {};
+  std::int64_t bytes = 0;
+  /// Where it begins: in the sender's memory, or in the receiver's.
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  /// What pieces have been made of, and what has left or arrived.
+  std::int64_t num_dealt = 0;
+  std::int64_t num_moved = 0;
+  bool is_over = false;
+  /// Keeps the memory where it begins; may be empty.
+  std::shared_ptr<void> owner = {};
+};
+using MessagePtr = std::shared_ptr<Message>;
+
+class Link {
+ public:
+  struct Hooks {
+    /// A message is over.
+    std::function<void()> moved;
+    /// The peer brings news.
+    std::function<void(const Frame& frame, const std::string& text)> news;
+    /// The peer is gone, or breaks the protocol.
+    std::function<void(const std::string& reason)> lost;
+  };
+
+  /// `num_data` data connections, from 1 on. The peer's memory may be empty: it is on another host.
+  Link(std::uint32_t epoch, int num_data, ProcessMemory memory, Hooks hooks);
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  ~Link();
+
+  /// `owner` stays until the message is over, or this link goes.
+  MessagePtr post_send(const MessageKey& key, const ConstBlock& block,
+                       std::shared_ptr<void> owner = {});
+  MessagePtr post_receive(const MessageKey& key, const Block& block,
+                          std::shared_ptr<void> owner = {});
+  void send_news(Frame frame, std::string_view text);
+  /// Says that the end that follows is no failure.
+  void send_goodbye();
+
+  /// Takes a connection, after the peer's hello, which names it. Connection 0 is the control
+  /// connection.
+  void adopt(ByteStream stream, const Frame& hello);
+  /// Whether this end reads the peer's memory.
+  [[nodiscard]] bool reads_memory() const { return memory_.is_reached(); }
+  [[nodiscard]] bool has_connection(int index) const;
+  [[nodiscard]] int num_connections() const { return 1 + num_data_; }
+  [[nodiscard]] bool is_open() const { return control_ != nullptr; }
+  /// The peer has said goodbye.
+  [[nodiscard]] bool has_left() const { return has_left_; }
+  /// Whether the control connection has come to its end, or has never been.
+  [[nodiscard]] bool has_ended() const;
+
+  /// Counts time: sends a sign of life every `beat_s` seconds, and takes a peer for lost that has
+  /// given none for `timeout_s` seconds.
+  void tick(double elapsed_s, double beat_s, double timeout_s);
+  /// Seconds since the peer's last sign of life; 0 while there is no connection.
+  [[nodiscard]] double silent_s() const { return is_open() ? silent_s_ : 0.0; }
+  /// Takes messages that lie in the peer's memory. Returns whether any has moved.
+  bool fetch_messages();
+
+  /// Closes the data connections. Blocks of messages are not touched any more.
+  void close_data();
+  /// Nothing more will be sent to the peer.
+  void end_writing();
+
+ private:
+  class Control;
+  class Data;
+  /// A message that lies in the peer's memory.
+  struct Offered {
+    MessagePtr message;
+    std::uint64_t address = 0;
+  };
+
+  void send_frame(const Frame& frame, std::string_view payload = {});
+  void make_sendable(const MessagePtr& message, const Frame& ready);
+  /// Connections that have nothing to do take pieces.
+  void wake_data();
+  void handle(const Frame& frame, const std::string& text);
+  void handle_ready(const Frame& frame);
+  void handle_offer(const Frame& frame);
+  void handle_taken(const Frame& frame);
+  void say_ready(const Message& message);
+  void offer(const Message& message);
+  void take_offer(const MessagePtr& message, const Frame& offer);
+  /// Keeps a frame whose message has not been posted yet.
+  static void keep(std::map<MessageKey, Frame>& early, const Frame& frame);
+  /// The message that a piece belongs to. Throws FrameError.
+  MessagePtr arriving(const Frame& piece);
+  void count_arrived(const MessagePtr& message, std::int64_t bytes);
+  void count_sent(const MessagePtr& message, std::int64_t bytes);
+  /// The next piece to send; its message is null when there is none.
+  MessagePtr next_piece(Frame& piece);
+  void finish(Message& message);
+
+  std::uint32_t epoch_;
+  int num_data_;
+  ProcessMemory memory_;
+  Hooks hooks_;
+  std::map<MessageKey, MessagePtr> sends_;
+  std::map<MessageKey, MessagePtr> receives_;
+  /// What the peer is ready for or offers, and this rank has not posted yet.
+  std::map<MessageKey, Frame> early_ready_;
+  std::map<MessageKey, Frame> early_offers_;
+  std::deque<MessagePtr> sendable_;
+  std::deque<Offered> offered_;
+  bool peer_reads_memory_ = false;
+  /// Frames for the control connection.
+  std::string outbox_;
+  std::shared_ptr<Control> control_;
+  std::vector<std::shared_ptr<Data>> data_;
+  bool has_left_ = false;
+  bool ends_writing_ = false;
+  /// Why a data connection has ended although the control connection is there; empty: none has.
+  std::string broken_;
+  double broken_s_ = 0.0;
+  double silent_s_ = 0.0;
+  double quiet_s_ = 0.0;
+};
+
+}  // namespace gossamer::tcp

@@ -1,0 +1,102 @@
+#include "comm/tcp/listener.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer::tcp {
+namespace {
+
+constexpr auto kWarningPause = std::chrono::minutes(1);
+/// Addresses that the listener remembers; strangers may have many.
+constexpr std::size_t kMaxWarned = 1000;
+/// After an error of the system, such as no free file descriptor.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+}  // namespace
+
+Listener::Listener(asio::io_context& io, const asio::ip::address& address, Logger logger)
+    : io_(io), acceptor_(io), pause_(io), logger_(std::move(logger)) {
+  try {
+    const asio::ip::tcp::endpoint endpoint(address, 0);
+    acceptor_.open(endpoint.protocol());
+    acceptor_.bind(endpoint);
+    acceptor_.listen();
+    port_ = acceptor_.local_endpoint().port();
+  } catch (const std::system_error& error) {
+    throw CommError({.label = {.what = "start"}},
+                    concat("this rank cannot listen on ", address.to_string(), ": ",
+                           error.code().message(), "; comm.interface names another address"));
+  }
+}
+
+void Listener::start(const TlsContext* tls, double timeout_s, Hooks hooks) {
+  tls_ = tls;
+  timeout_s_ = timeout_s;
+  hooks_ = std::move(hooks);
+  accept();
+}
+
+void Listener::accept() {
+  acceptor_.async_accept([this](const asio::error_code& error, asio::ip::tcp::socket socket) {
+    if (error == asio::error::operation_aborted) return;
+    if (error) {
+      pause_.expires_after(kAcceptPause);
+      pause_.async_wait([this](const asio::error_code& stopped) {
+        if (!stopped) accept();
+      });
+      return;
+    }
+    asio::error_code unknown;
+    const auto from = socket.remote_endpoint(unknown);
+    if (!unknown) greet(std::move(socket), from.address().to_string());
+    accept();
+  });
+}
+
+void Listener::greet(asio::ip::tcp::socket socket, const std::string& address) {
+  std::erase_if(guests_, [](const auto& guest) { return guest.expired(); });
+  if (guests_.size() >= kMaxGuests) {
+    if (const auto oldest = guests_.front().lock()) {
+      oldest->cancel("too many connections have not introduced themselves");
+    }
+  }
+  try {
+    const auto guest = std::make_shared<Greeting>(
+        io_, ByteStream(std::move(socket), tls_, Role::kAccepts, timeout_s_), Role::kAccepts,
+        Frame{.kind = FrameKind::kHello},
+        Greeting::Hooks{.judge = hooks_.judge,
+                        .welcome = hooks_.welcome,
+                        .refuse = [this, address](const std::string& why) { warn(address, why); }});
+    guests_.push_back(guest);
+    guest->start(kPatience);
+  } catch (const std::exception& error) {
+    warn(address, error.what());
+  }
+}
+
+void Listener::warn(const std::string& address, const std::string& reason) {
+  const auto now = std::chrono::steady_clock::now();
+  std::erase_if(warned_, [&](const auto& entry) { return now - entry.second > kWarningPause; });
+  if (warned_.size() >= kMaxWarned || !warned_.try_emplace(address, now).second) return;
+  logger_.warning(concat("a connection from ", address, " is refused: ", visible(reason),
+                         " (further ones from there are not reported for a minute)"));
+}
+
+void Listener::close() {
+  asio::error_code ignored;
+  acceptor_.close(ignored);
+  pause_.cancel();
+  for (const auto& guest : guests_) {
+    if (const auto open = guest.lock()) open->cancel("this rank leaves");
+  }
+}
+
+std::size_t Listener::num_guests() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(guests_, [](const auto& guest) { return !guest.expired(); }));
+}
+
+}  // namespace gossamer::tcp

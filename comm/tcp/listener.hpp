@@ -1,0 +1,66 @@
+#pragma once
+// Takes connections from other ranks, and keeps strangers from doing harm: at most kMaxGuests
+// connections that have not introduced themselves, each for at most kPatience; of more, the oldest
+// goes. One warning for each address and minute.
+//
+// Protocol: make it, publish port(), then start(). Thread safety: one thread, which runs the
+// io_context. Errors: CommError when no port can be had.
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/log.hpp"
+#include "comm/tcp/byte_stream.hpp"
+#include "comm/tcp/greeting.hpp"
+
+namespace gossamer::tcp {
+
+class Listener {
+ public:
+  static constexpr std::size_t kMaxGuests = 64;
+  static constexpr std::chrono::seconds kPatience{10};
+
+  /// Listens on `address`, on a port that the system chooses.
+  Listener(asio::io_context& io, const asio::ip::address& address, Logger logger);
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  ~Listener() = default;
+
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+
+  struct Hooks {
+    /// Greeting::Hooks.
+    std::function<Frame(const Frame& theirs)> judge;
+    std::function<void(ByteStream stream, const Frame& theirs)> welcome;
+  };
+  /// `tls` may be null, and must outlive this listener. `timeout_s`: see ByteStream.
+  void start(const TlsContext* tls, double timeout_s, Hooks hooks);
+  /// Takes no more connections.
+  void close();
+  /// Connections that have not introduced themselves yet.
+  [[nodiscard]] std::size_t num_guests() const;
+
+ private:
+  void accept();
+  void greet(asio::ip::tcp::socket socket, const std::string& address);
+  void warn(const std::string& address, const std::string& reason);
+
+  asio::io_context& io_;
+  asio::ip::tcp::acceptor acceptor_;
+  asio::steady_timer pause_;
+  std::uint16_t port_ = 0;
+  Logger logger_;
+  const TlsContext* tls_ = nullptr;
+  double timeout_s_ = 0.0;
+  Hooks hooks_;
+  std::deque<std::weak_ptr<Greeting>> guests_;
+  /// When each address has last been warned of.
+  std::map<std::string, std::chrono::steady_clock::time_point> warned_;
+};
+
+}  // namespace gossamer::tcp

@@ -1,0 +1,43 @@
+#pragma once
+// The memory of another process on this host, from which this one reads without a copy between
+// (process_vm_readv, Linux). Works where the system allows it: processes of one user that see each
+// other's numbers; not between containers.
+//
+// Thread safety: none.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace gossamer::tcp {
+
+/// Something in this process's memory by which others recognise it when they meet.
+class MemoryMark {
+ public:
+  MemoryMark();
+  /// `process address mark`, for of().
+  [[nodiscard]] std::string text() const;
+
+ private:
+  std::unique_ptr<std::string> mark_;
+};
+
+class ProcessMemory {
+ public:
+  /// No memory can be reached.
+  ProcessMemory() = default;
+  /// The memory of the process that has this mark; none if it cannot be read, or if another process
+  /// has that number here.
+  static ProcessMemory of(std::string_view mark);
+
+  [[nodiscard]] bool is_reached() const { return process_ > 0; }
+  /// Copies bytes to `to`. Returns whether all have been read.
+  [[nodiscard]] bool read(std::uint64_t address, std::byte* to, std::size_t bytes) const;
+
+ private:
+  std::int64_t process_ = 0;
+};
+
+}  // namespace gossamer::tcp

@@ -1,0 +1,137 @@
+#pragma once
+// All connections of one rank: finds peers, opens connections when the first message needs them,
+// and watches over the peers.
+//
+// Of two ranks the higher one connects to the lower one. A connection that does not come about is
+// tried again until the message's own time limit ends the run.
+//
+// News (a rank has failed, is lost, or leaves) goes from rank to rank over the connections that
+// exist: who hears something for the first time tells it to all its peers. The backend's first
+// operation connects each rank with those 1, 2, 4, ... ranks away, so news reaches everybody soon,
+// and every rank has peers that notice its end. The first failure counts, and service() throws it.
+//
+// Protocol: the progress worker calls service() in every turn, and the operations post messages.
+// When the worker has stopped, part() or tell_failure() ends the connections in good order.
+//
+// Thread safety: one thread at a time: first the worker, then who has stopped it.
+// Errors: CommError.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "comm/attendance.hpp"
+#include "comm/progress_worker.hpp"
+#include "comm/tcp/bell.hpp"
+#include "comm/tcp/link.hpp"
+#include "comm/tcp/listener.hpp"
+
+namespace gossamer::tcp {
+
+class Transport {
+ public:
+  /// Where a rank is.
+  struct Peer {
+    asio::ip::tcp::endpoint endpoint;
+    /// Empty where its memory cannot be reached.
+    ProcessMemory memory = {};
+  };
+  struct Config {
+    int rank = 0;
+    /// One for every rank.
+    std::vector<Peer> peers = {};
+    /// Connections of other runs and epochs are refused.
+    std::uint64_t run = 0;
+    std::uint32_t epoch = 0;
+    /// Null: connections are plain.
+    std::unique_ptr<const TlsContext> tls = {};
+    /// Data connections between two ranks; at most kMaxStreams.
+    int num_streams = 1;
+    double timeout_s = 300.0;
+    std::shared_ptr<Attendance> attendance = {};
+    /// By which the peers on this host find this process.
+    MemoryMark memory_mark = {};
+  };
+  static constexpr int kMaxStreams = 64;
+
+  Transport(std::shared_ptr<SocketBell> bell, std::unique_ptr<Listener> listener, Config config);
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  ~Transport();
+
+  [[nodiscard]] int rank() const { return config_.rank; }
+  [[nodiscard]] const std::shared_ptr<SocketBell>& bell() const { return bell_; }
+
+  /// The connections with a world rank, for the messages of operations.
+  Link& link(int peer);
+  /// Moves everything on. Throws the first failure.
+  void service();
+  /// Waits a moment for news, which it throws. Else names the ranks that are silent, or `peers`.
+  ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers);
+  void tell_leaving();
+
+  /// When the worker has stopped: tells the others that this rank ends with `code`, and why.
+  void tell_failure(ExitCode code, std::string_view reason);
+  /// When the worker has stopped and all ranks have come to their end: closes all connections, and
+  /// waits a moment for the others to do so.
+  void part();
+  /// Whether another rank has told of a failure, or is lost. Any thread may ask.
+  [[nodiscard]] bool has_heard_of_failure() const { return has_heard_of_failure_; }
+
+ private:
+  enum class NewsKind : std::uint8_t { kFailed, kLost, kLeaving };
+  struct News {
+    NewsKind kind = NewsKind::kFailed;
+    /// The rank that has failed, is lost, or leaves.
+    int about = 0;
+    ExitCode code = ExitCode::kPeerLost;
+    std::string text = {};
+  };
+
+  Link::Hooks hooks_of(int peer);
+  void connect(int peer, int index);
+  void connect_again(int peer, int index);
+  void introduce(int peer, int index, asio::ip::tcp::socket socket);
+  Frame hello(int peer, int index);
+  /// Looks at the hello of a rank that connects; the answer to it.
+  Frame judge(const Frame& theirs);
+  void welcome(ByteStream stream, const Frame& theirs);
+
+  void hear(int from, const Frame& frame, const std::string& text);
+  /// Tells the peers what they have not heard yet. Returns whether it is news to this rank.
+  bool spread(const News& news, int except);
+  void fail(const News& news, const std::string& text);
+  void lose(int peer, const std::string& reason);
+  void count_time();
+  /// Runs the connections until `is_over` or for `longest`.
+  template <class IsOver>
+  void run_until(const IsOver& is_over, std::chrono::milliseconds longest);
+  /// Says goodbye to all, and waits for their end.
+  void say_goodbye();
+
+  std::shared_ptr<SocketBell> bell_;
+  std::unique_ptr<Listener> listener_;
+  Config config_;
+  /// By rank; null until the first message.
+  std::vector<std::unique_ptr<Link>> links_;
+  std::set<std::tuple<NewsKind, int>> heard_;
+  /// Why the last attempt to connect to a rank has failed.
+  std::map<int, std::string> refusals_;
+  std::exception_ptr failure_;
+  std::atomic<bool> has_heard_of_failure_ = false;
+  /// From now on the end of a connection is no failure.
+  bool is_leaving_ = false;
+  std::chrono::steady_clock::time_point last_tick_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace gossamer::tcp

@@ -324,7 +324,7 @@ class Broadcast : public Collective {
   void pass_on() {
     while (num_passed_on_ < pieces_.count()) {
       const auto i = static_cast<std::size_t>(num_passed_on_);
-      if (place() > 0 && !arriving_[i]->is_over) return;
+      if (place() > 0 && !arriving_[i]->check()) return;
       for (const int child : {2 * place() + 1, 2 * place() + 2}) {
         if (child >= group().size()) continue;
         const int member = member_at(child);

@@ -53,7 +53,7 @@ class Awaiting {
   }
   /// Whether all are over. Forgets those that are.
   bool are_over() {
-    std::erase_if(waiting_, [](const auto& entry) { return entry.second->is_over; });
+    std::erase_if(waiting_, [](const auto& entry) { return entry.second->check(); });
     return waiting_.empty();
   }
   [[nodiscard]] std::vector<int> ranks() const {

@@ -23,17 +23,16 @@ constexpr std::size_t kMaxEarly = std::size_t{1} << 17U;
 /// Seconds in which the control connection says why a data connection has ended.
 constexpr double kExplanation = 0.5;
 
-void require_size(const Message& message, const Frame& theirs) {
-  if (theirs.offset == static_cast<std::uint64_t>(message.bytes)) return;
-  throw FrameError(concat("this rank's block has ", message.bytes, " bytes, and that one's ",
-                          theirs.offset, "; both must exchange blocks of the same size"));
-}
-
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
 }  // namespace
+
+bool Message::check() const {
+  if (!fault.empty()) throw CommError({}, fault);
+  return is_over;
+}
 
 /// Whole frames in both directions.
 class Link::Control : public Connection {
@@ -205,11 +204,7 @@ MessagePtr Link::post_send(const MessageKey& key, const ConstBlock& block,
     if (peer_reads_memory_) offer(*message);
     return message;
   }
-  try {
-    make_sendable(message, ready.mapped());
-  } catch (const FrameError& error) {
-    throw CommError({}, error.what());
-  }
+  make_sendable(message, ready.mapped());
   return message;
 }
 
@@ -225,11 +220,7 @@ MessagePtr Link::post_receive(const MessageKey& key, const Block& block,
   if (!reads_memory()) {
     say_ready(*message);
   } else if (!offer.empty()) {
-    try {
-      take_offer(message, offer.mapped());
-    } catch (const FrameError& error) {
-      throw CommError({}, error.what());
-    }
+    take_offer(message, offer.mapped());
   }
   return message;
 }
@@ -250,13 +241,21 @@ void Link::offer(const Message& message) {
 }
 
 void Link::make_sendable(const MessagePtr& message, const Frame& ready) {
-  require_size(*message, ready);
+  if (!has_size(*message, ready)) return;
   sendable_.push_back(message);
   wake_data();
 }
 
+bool Link::has_size(Message& message, const Frame& theirs) {
+  if (theirs.offset == static_cast<std::uint64_t>(message.bytes)) return true;
+  message.fault = concat("this rank's block has ", message.bytes, " bytes, and that one's ",
+                         theirs.offset, "; both must exchange blocks of the same size");
+  hooks_.moved();
+  return false;
+}
+
 void Link::take_offer(const MessagePtr& message, const Frame& offer) {
-  require_size(*message, offer);
+  if (!has_size(*message, offer)) return;
   offered_.push_back({message, offer.address});
   hooks_.moved();
 }

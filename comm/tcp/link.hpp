@@ -38,8 +38,13 @@ struct Message {
   std::int64_t num_dealt = 0;
   std::int64_t num_moved = 0;
   bool is_over = false;
+  /// Why it cannot be sent; empty: it can.
+  std::string fault = {};
   /// Keeps the memory where it begins; may be empty.
   std::shared_ptr<void> owner = {};
+
+  /// Whether all of it has left, or arrived. Throws CommError if it cannot be sent.
+  [[nodiscard]] bool check() const;
 };
 using MessagePtr = std::shared_ptr<Message>;
 
@@ -106,6 +111,8 @@ class Link {
 
   void send_frame(const Frame& frame, std::string_view payload = {});
   void make_sendable(const MessagePtr& message, const Frame& ready);
+  /// Whether the peer's message is as large. If not, whoever waits for it is told.
+  bool has_size(Message& message, const Frame& theirs);
   /// Connections that have nothing to do take pieces.
   void wake_data();
   void handle(const Frame& frame, const std::string& text);

@@ -76,9 +76,9 @@ class TcpRingWire : public RingWire {
   void receive(std::int64_t i, const Block& piece) override {
     receives_.push_back(messages_.receive(last_, static_cast<std::uint32_t>(i), piece));
   }
-  bool has_sent(std::int64_t i) override { return sends_[static_cast<std::size_t>(i)]->is_over; }
+  bool has_sent(std::int64_t i) override { return sends_[static_cast<std::size_t>(i)]->check(); }
   bool has_received(std::int64_t i) override {
-    return receives_[static_cast<std::size_t>(i)]->is_over;
+    return receives_[static_cast<std::size_t>(i)]->check();
   }
   [[nodiscard]] bool is_woken() const override { return true; }
 

@@ -206,7 +206,7 @@ bool Transport::spread(const News& news, int except) {
 
 void Transport::fail(const News& news, const std::string& text) {
   if (is_leaving_) return;
-  has_heard_of_failure_ = true;
+  if (news.kind == NewsKind::kFailed) has_heard_of_failure_ = true;
   if (failure_) return;
   failure_ = std::make_exception_ptr(CommError({.rank = config_.rank,
                                                 .peers = {news.about},

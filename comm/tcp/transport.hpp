@@ -85,7 +85,7 @@ class Transport {
   /// When the worker has stopped and all ranks have come to their end: closes all connections, and
   /// waits a moment for the others to do so.
   void part();
-  /// Whether another rank has told of a failure, or is lost. Any thread may ask.
+  /// Whether another rank has told of its own failure. Any thread may ask.
   [[nodiscard]] bool has_heard_of_failure() const { return has_heard_of_failure_; }
 
  private:

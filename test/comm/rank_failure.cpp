@@ -1,5 +1,7 @@
-// Three ranks of which one does what the first argument says; run by mpi_failure_test.sh, which
+// Three ranks of which one does what the first argument says; run by rank_failure_test.sh, which
 // checks how the job ends. A second argument marks the job's processes.
+
+#include "test/comm/process_ranks.hpp"
 
 #include <array>
 #include <chrono>
@@ -60,6 +62,12 @@ void stop_for_a_second() {
 void last_rank_stops(Communicator& ring) {
   go_round(ring, 0, 5);
   if (ring.rank() == 2) stop_until_somebody_continues();
+  go_round(ring, 5, 10);
+}
+
+void last_rank_is_killed(Communicator& ring) {
+  go_round(ring, 0, 5);
+  if (ring.rank() == 2) std::raise(SIGKILL);
   go_round(ring, 5, 10);
 }
 
@@ -196,6 +204,7 @@ const LaunchOptions kRing = {.timeout_s = 1.0, .least_ring_bytes = 0};
 
 const std::array kModes = {
     Mode{"stops", last_rank_stops},
+    Mode{"is-killed", last_rank_is_killed, {.timeout_s = 60.0}},
     Mode{"pauses", last_rank_pauses},
     Mode{"is-late", last_rank_is_late},
     Mode{"stops-before-its-counter", last_rank_stops_before_its_counter},
@@ -216,7 +225,7 @@ const std::array kModes = {
 int run_mode(std::string_view name) {
   for (const Mode& mode : kModes) {
     if (mode.name != name) continue;
-    return launch("mpi", mode.options, [&mode](Communicator& ring, const World&) {
+    return launch_process(mode.options, [&mode](Communicator& ring, const World&) {
       mode.body(ring);
       return 0;
     });

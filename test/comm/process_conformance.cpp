@@ -1,9 +1,10 @@
-// The conformance suite over the MPI backend, and over staging on top of it; with the argument
-// `ring`, over the MPI backend that sums all blocks round a ring, as it does with large ones
-// between hosts. Run by mpirun; MPI can be started only once per process, so all cases run within
-// one launch. Exit code 0 when all hold on all ranks.
+// The conformance suite over a backend whose ranks are processes, and over staging on top of it;
+// with the argument `ring`, over the backend that sums all blocks round a ring, as it does with
+// large ones between hosts. Run by mpirun or test_tcp_run; MPI can be started only once per
+// process, so all cases run within one launch. Exit code 0 when all hold on all ranks.
 
 #include "test/comm/conformance.hpp"
+#include "test/comm/process_ranks.hpp"
 
 #include <array>
 #include <cstdio>
@@ -65,7 +66,7 @@ int run_rank_in_ring(Communicator& communicator, const World&) {
 int main(int argc, char** argv) {
   using namespace gossamer;
   if (argc > 1 && std::string_view(argv[1]) == "ring") {
-    return launch("mpi", {.timeout_s = 60.0, .least_ring_bytes = 0}, run_rank_in_ring);
+    return launch_process({.timeout_s = 60.0, .least_ring_bytes = 0}, run_rank_in_ring);
   }
-  return launch("mpi", {.timeout_s = 60.0}, run_rank);
+  return launch_process({.timeout_s = 60.0}, run_rank);
 }

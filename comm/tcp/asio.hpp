@@ -11,3 +11,4 @@
 #include <asio/post.hpp>
 #include <asio/socket_base.hpp>
 #include <asio/steady_timer.hpp>
+#include <asio/write.hpp>

@@ -17,8 +17,9 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Listener::Listener(asio::io_context& io, const asio::ip::address& address, Logger logger)
-    : io_(io), acceptor_(io), pause_(io), logger_(std::move(logger)) {
+Listener::Listener(asio::io_context& io, const asio::ip::address& address, Logger logger,
+                   std::chrono::milliseconds patience)
+    : io_(io), acceptor_(io), pause_(io), logger_(std::move(logger)), patience_(patience) {
   try {
     const asio::ip::tcp::endpoint endpoint(address, 0);
     acceptor_.open(endpoint.protocol());
@@ -71,7 +72,7 @@ void Listener::greet(asio::ip::tcp::socket socket, const std::string& address) {
                         .welcome = hooks_.welcome,
                         .refuse = [this, address](const std::string& why) { warn(address, why); }});
     guests_.push_back(guest);
-    guest->start(kPatience);
+    guest->start(patience_);
   } catch (const std::exception& error) {
     warn(address, error.what());
   }

@@ -1,6 +1,6 @@
 #pragma once
 // Takes connections from other ranks, and keeps strangers from doing harm: at most kMaxGuests
-// connections that have not introduced themselves, each for at most kPatience; of more, the oldest
+// connections that have not introduced themselves, each for a limited time; of more, the oldest
 // goes. One warning for each address and minute.
 //
 // Protocol: make it, publish port(), then start(). Thread safety: one thread, which runs the
@@ -23,10 +23,11 @@ namespace gossamer::tcp {
 class Listener {
  public:
   static constexpr std::size_t kMaxGuests = 64;
-  static constexpr std::chrono::seconds kPatience{10};
 
-  /// Listens on `address`, on a port that the system chooses.
-  Listener(asio::io_context& io, const asio::ip::address& address, Logger logger);
+  /// Listens on `address`, on a port that the system chooses. `patience`: how long a connection may
+  /// take to introduce itself.
+  Listener(asio::io_context& io, const asio::ip::address& address, Logger logger,
+           std::chrono::milliseconds patience = std::chrono::seconds(10));
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
   ~Listener() = default;
@@ -55,6 +56,7 @@ class Listener {
   asio::steady_timer pause_;
   std::uint16_t port_ = 0;
   Logger logger_;
+  std::chrono::milliseconds patience_;
   const TlsContext* tls_ = nullptr;
   double timeout_s_ = 0.0;
   Hooks hooks_;

@@ -1,0 +1,247 @@
+// A Link whose peer is this test: what it sends, what it refuses, and that nothing a peer sends
+// makes it write where it should not.
+
+#include "comm/tcp/link.hpp"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.hpp"
+
+namespace gossamer::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+using Socket = asio::ip::tcp::socket;
+
+constexpr MessageKey kFirst = {.number = 1};
+constexpr MessageKey kSecond = {.number = 2};
+
+/// A link and the other ends of its connections.
+class Ends {
+ public:
+  explicit Ends(bool with_data = true) {
+    link_.emplace(
+        0U, 1, ProcessMemory(),
+        Link::Hooks{.moved = [] {},
+                    .news = [this](const Frame&, const std::string& text) { news.push_back(text); },
+                    .lost = [this](const std::string& reason) { lost = reason; }});
+    control.emplace(connect(0));
+    if (with_data) data.emplace(connect(1));
+    // Their own handlers may still be under way.
+    run();
+  }
+  ~Ends() { link_.reset(); }
+
+  Link& link() { return *link_; }
+
+  void run() {
+    io_.restart();
+    io_.run_for(milliseconds(2));
+  }
+  void send(Socket& socket, std::span<const std::byte> bytes) {
+    asio::error_code ignored;
+    asio::write(socket, asio::buffer(bytes.data(), bytes.size()), ignored);
+    run();
+  }
+  void send(Socket& socket, const Frame& frame) { send(socket, encode(frame)); }
+  /// What the link has sent.
+  std::vector<std::byte> take(Socket& socket) {
+    run();
+    std::vector<std::byte> all(std::size_t{1} << 20U);
+    asio::error_code nothing;
+    socket.non_blocking(true);
+    const std::size_t count = socket.read_some(asio::buffer(all), nothing);
+    socket.non_blocking(false);
+    all.resize(nothing ? 0 : count);
+    return all;
+  }
+
+  std::optional<Socket> control;
+  std::optional<Socket> data;
+  std::vector<std::string> news;
+  std::string lost;
+
+ private:
+  Socket connect(std::uint32_t index) {
+    asio::ip::tcp::acceptor acceptor(io_, {asio::ip::address_v4::loopback(), 0});
+    Socket theirs(io_);
+    theirs.connect(acceptor.local_endpoint());
+    link_->adopt(ByteStream(acceptor.accept(), nullptr, Role::kAccepts, 60.0),
+                 {.kind = FrameKind::kHello, .key = {.part = index}});
+    return theirs;
+  }
+
+  asio::io_context io_;
+  std::optional<Link> link_;
+};
+
+Frame first_frame(const std::vector<std::byte>& bytes) {
+  return decode(std::span(bytes).first<kHeaderBytes>());
+}
+
+template <class T>
+std::vector<std::byte> bytes_of(const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST(Link, SendsNothingBeforeTheReceiverIsReady) {
+  Ends ends;
+  const std::vector<float> values = {1, 2, 3};
+  const auto message = ends.link().post_send(kFirst, {values.data(), 3, DType::kFloat32});
+  EXPECT_TRUE(ends.take(*ends.data).empty());
+  EXPECT_FALSE(message->check());
+  ends.send(*ends.control, {.kind = FrameKind::kReady, .key = kFirst, .offset = 12});
+  const std::vector<std::byte> sent = ends.take(*ends.data);
+  ASSERT_EQ(sent.size(), kHeaderBytes + 12);
+  EXPECT_EQ(std::vector(sent.begin() + kHeaderBytes, sent.end()), bytes_of(values));
+  EXPECT_TRUE(message->check());
+}
+
+TEST(Link, KeepsWhatItsPeerIsReadyForUntilItIsPosted) {
+  Ends ends;
+  ends.send(*ends.control, {.kind = FrameKind::kReady, .key = kSecond, .offset = 0});
+  EXPECT_TRUE(ends.take(*ends.data).empty());
+  const auto message = ends.link().post_send(kSecond, {nullptr, 0, DType::kFloat32});
+  EXPECT_EQ(ends.take(*ends.data).size(), kHeaderBytes);
+  EXPECT_TRUE(message->check());
+}
+
+TEST(Link, NamesBlocksOfDifferentSizes) {
+  Ends ends;
+  const std::vector<float> values(3);
+  const auto message = ends.link().post_send(kFirst, {values.data(), 3, DType::kFloat32});
+  ends.send(*ends.control, {.kind = FrameKind::kReady, .key = kFirst, .offset = 8});
+  EXPECT_THROW(static_cast<void>(message->check()), CommError);
+}
+
+TEST(Link, TakesPiecesInAnyOrder) {
+  Ends ends;
+  std::vector<float> values(2);
+  const auto message = ends.link().post_receive(kFirst, block_of(std::span(values)));
+  const Frame ready = first_frame(ends.take(*ends.control));
+  EXPECT_EQ(ready.kind, FrameKind::kReady);
+  EXPECT_EQ(ready.offset, 8U);
+  for (const std::uint64_t place : {1U, 0U}) {
+    const std::vector<float> value = {static_cast<float>(place) + 1.0F};
+    ends.send(*ends.data,
+              {.kind = FrameKind::kPiece, .key = kFirst, .offset = 4 * place, .length = 4});
+    EXPECT_FALSE(message->check());
+    ends.send(*ends.data, bytes_of(value));
+  }
+  EXPECT_TRUE(message->check());
+  EXPECT_EQ(values, (std::vector{1.0F, 2.0F}));
+}
+
+TEST(Link, RefusesPiecesThatNobodyHasAskedFor) {
+  for (const Frame& piece :
+       {Frame{.kind = FrameKind::kPiece, .key = kSecond, .length = 4},
+        Frame{.kind = FrameKind::kPiece, .key = kFirst, .offset = 4, .length = 8},
+        Frame{.kind = FrameKind::kPiece, .key = kFirst, .offset = ~std::uint64_t{0}, .length = 4},
+        Frame{.kind = FrameKind::kPiece, .key = kFirst},
+        Frame{.kind = FrameKind::kPiece, .epoch = 1, .key = kFirst, .length = 4},
+        Frame{.kind = FrameKind::kBeat}}) {
+    Ends ends;
+    std::vector<float> values(2);
+    const auto message = ends.link().post_receive(kFirst, block_of(std::span(values)));
+    ends.send(*ends.data, piece);
+    // The control connection may have an explanation; a second later there is none.
+    ends.link().tick(1.0, 60.0, 60.0);
+    EXPECT_NE(ends.lost, "");
+    EXPECT_EQ(values, (std::vector{0.0F, 0.0F}));
+  }
+}
+
+TEST(Link, EndsWithTheControlConnectionButNotAfterAGoodbye) {
+  for (const bool says_goodbye : {false, true}) {
+    Ends ends;
+    if (says_goodbye) ends.send(*ends.control, {.kind = FrameKind::kGoodbye});
+    ends.control->close();
+    ends.run();
+    EXPECT_EQ(ends.lost.empty(), says_goodbye);
+    EXPECT_EQ(ends.link().has_left(), says_goodbye);
+  }
+}
+
+TEST(Link, GivesASignOfLifeAndMissesOne) {
+  Ends ends;
+  ends.link().tick(1.5, 1.0, 3.0);
+  EXPECT_EQ(first_frame(ends.take(*ends.control)).kind, FrameKind::kBeat);
+  ends.link().tick(1.0, 1.0, 3.0);
+  EXPECT_EQ(ends.lost, "");
+  ends.send(*ends.control, {.kind = FrameKind::kBeat});
+  ends.link().tick(2.9, 1.0, 3.0);
+  EXPECT_EQ(ends.lost, "");
+  ends.link().tick(0.2, 1.0, 3.0);
+  EXPECT_NE(ends.lost.find("no sign of life for 3 s"), std::string::npos) << ends.lost;
+}
+
+TEST(Link, DoesNotRememberMoreThanAPeerMayBeAhead) {
+  Ends ends;
+  std::vector<std::byte> many;
+  for (std::uint32_t part = 0; part <= (1U << 17U); ++part) {
+    const Header header = encode({.kind = FrameKind::kReady, .key = {.part = part}, .offset = 1});
+    many.insert(many.end(), header.begin(), header.end());
+  }
+  for (std::size_t first = 0; first < many.size(); first += 50'000) {
+    ends.send(*ends.control,
+              std::span(many).subspan(first, std::min<std::size_t>(50'000, many.size() - first)));
+  }
+  EXPECT_NE(ends.lost.find("ahead by more than"), std::string::npos) << ends.lost;
+}
+
+/// A frame as a peer might send it, with some of its bytes changed.
+std::vector<std::byte> any_frame(Random& random) {
+  const MessageKey key{.number = static_cast<std::uint64_t>(random.below(4)),
+                       .part = static_cast<std::uint32_t>(random.below(2))};
+  const Frame frame{.kind = static_cast<FrameKind>(1 + random.below(8)),
+                    .key = key,
+                    .offset = static_cast<std::uint64_t>(random.below(3) * 200),
+                    .length = static_cast<std::uint64_t>(random.below(3) * 200),
+                    .address = static_cast<std::uint64_t>(random.below(2))};
+  Header header = encode(frame);
+  if (random.below(3) == 0) {
+    header.at(static_cast<std::size_t>(random.below(kHeaderBytes))) =
+        static_cast<std::byte>(random.below(256));
+  }
+  std::vector<std::byte> bytes(header.begin(), header.end());
+  bytes.resize(bytes.size() + static_cast<std::size_t>(random.below(2) * 200), std::byte{7});
+  return bytes;
+}
+
+/// Whatever a peer sends: only blocks that wait are written, and the addresses sanitizer is
+/// content.
+TEST(Link, BearsAnythingThatAPeerSends) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    Random random(seed, 1);
+    Ends ends;
+    std::vector<std::vector<std::byte>> memory(6, std::vector<std::byte>(400, std::byte{1}));
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+      const MessageKey key{.number = i / 2, .part = static_cast<std::uint32_t>(i % 2)};
+      const Block block{memory[i].data(), 400, DType::kUInt8, {}};
+      i < 3 ? ends.link().post_receive(key, block) : ends.link().post_send(key, block);
+    }
+    for (int i = 0; i < 40 && ends.lost.empty(); ++i) {
+      ends.send(random.below(2) == 0 ? *ends.control : *ends.data, any_frame(random));
+      ends.take(*ends.control);
+      ends.take(*ends.data);
+      ends.link().fetch_messages();
+    }
+    for (std::size_t i = 3; i < memory.size(); ++i) {
+      EXPECT_EQ(memory[i], std::vector<std::byte>(400, std::byte{1})) << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gossamer::tcp

@@ -38,8 +38,8 @@ struct MeetingOptions {
   std::string interface = {};
   /// The run goes over several hosts without a secret (comm.security: none).
   bool is_open = false;
-  /// Data connections between two ranks (comm.streams).
-  int num_streams = 1;
+  /// Data connections between two ranks (comm.streams), at most 64. 0: as many as help.
+  int num_streams = 0;
   /// False: messages between ranks of one host go over the network as well.
   bool reads_memory = true;
   /// Seconds to wait for the others.

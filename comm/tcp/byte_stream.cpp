@@ -19,8 +19,8 @@ namespace gossamer::tcp {
 namespace {
 
 constexpr std::string_view kCongestionControl = "cubic";
-/// What the kernel holds beyond what it may send: short, so that a frame does not wait behind a
-/// queue that nobody can see.
+/// Short, so that nothing waits long behind a queue that nobody can see; long enough for a worker
+/// that gets its core a little late.
 constexpr int kUnsentBytes = 256 * 1024;
 /// AES-GCM may protect 2^24.5 records with one key.
 constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 23U;
@@ -43,7 +43,7 @@ ByteStream::ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role
   // A kernel without one of these options works as well, only slower.
   setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(),
              static_cast<socklen_t>(kCongestionControl.size()));
-  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes, sizeof kUnsentBytes);
+  limit_unsent(kUnsentBytes);
   const auto patience_ms = static_cast<unsigned int>(std::clamp(1e3 * timeout_s, 1e3, 1e9));
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms);
   if (tls != nullptr) ssl_ = tls->connect(fd, role);
@@ -135,6 +135,17 @@ void ByteStream::renew_key(std::size_t written) {
   if (num_records_ < kRecordsPerKey) return;
   // Refused while a record is under way; the next call asks again.
   if (SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1) num_records_ = 0;
+}
+
+void ByteStream::limit_unsent(int bytes) {
+  setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+}
+
+double ByteStream::round_trip_s() {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0.0;
+  return 1e-6 * static_cast<double>(info.tcpi_rtt);
 }
 
 void ByteStream::end_writing() {

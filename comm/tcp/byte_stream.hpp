@@ -43,6 +43,10 @@ class ByteStream {
   /// Writes from the beginning of the first part on. Returns the number of bytes written; 0: the
   /// connection takes none at the moment.
   std::size_t write(const Parts& parts);
+  /// What the kernel holds beyond what it may send at the moment.
+  void limit_unsent(int bytes);
+  /// Seconds of the round trip, as TCP has measured it; 0 where it tells nothing.
+  [[nodiscard]] double round_trip_s();
   /// The peer reads the end of the stream after what has been written.
   void end_writing();
   void close();

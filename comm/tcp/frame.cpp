@@ -80,7 +80,7 @@ Frame decode(std::span<const std::byte, kHeaderBytes> header) {
   Frame frame;
   const auto kind = reader.take<std::uint8_t>();
   if (kind < static_cast<std::uint8_t>(FrameKind::kHello) ||
-      kind > static_cast<std::uint8_t>(FrameKind::kGoodbye)) {
+      kind > static_cast<std::uint8_t>(FrameKind::kStreams)) {
     throw FrameError(concat("there is no frame of kind ", int{kind}));
   }
   frame.kind = static_cast<FrameKind>(kind);

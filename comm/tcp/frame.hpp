@@ -20,6 +20,7 @@
 //
 //   kHello     the first frame of each connection, in both directions: who is at this end
 //   kBeat      nothing else was to be said for a while; control
+//   kStreams   the end that has been connected to wants so many data connections; control
 //   kNews      a rank has failed, is lost, or leaves; a text follows; control
 //   kGoodbye   the last frame of a control connection: its end is no failure
 //
@@ -43,7 +44,8 @@ enum class FrameKind : std::uint8_t {
   kTaken = 5,
   kBeat = 6,
   kNews = 7,
-  kGoodbye = 8
+  kGoodbye = 8,
+  kStreams = 9
 };
 
 /// What a message is for. Messages of one use between two ranks have running numbers.
@@ -73,7 +75,7 @@ struct Frame {
   std::uint32_t epoch = 0;
   MessageKey key = {};
   /// kReady and kOffer: bytes of the message. kPiece: where the payload begins in the message.
-  /// kHello: the number of data connections.
+  /// kStreams: a number of data connections.
   std::uint64_t offset = 0;
   /// Bytes of the payload.
   std::uint64_t length = 0;

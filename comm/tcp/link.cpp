@@ -20,6 +20,8 @@ constexpr std::int64_t kFetchBudget = std::int64_t{4} << 20;
 constexpr std::int64_t kMinPieceBytes = std::int64_t{64} << 10;
 /// A rank may be ready for so many messages that its peer does not know of yet.
 constexpr std::size_t kMaxEarly = std::size_t{1} << 17U;
+/// The kernel's queue for each of many connections.
+constexpr int kUnsentPerStream = 64 * 1024;
 /// Seconds in which the control connection says why a data connection has ended.
 constexpr double kExplanation = 0.5;
 
@@ -139,6 +141,7 @@ class Link::Data : public Connection {
       }
       std::size_t count = stream().write(rest_);
       if (count == 0) return false;
+      link_.num_written_ += static_cast<std::int64_t>(count);
       for (auto& part : rest_) {
         const std::size_t taken = std::min(count, part.size());
         part = part.subspan(taken);
@@ -179,12 +182,17 @@ class Link::Data : public Connection {
   std::int64_t out_bytes_ = 0;
 };
 
-Link::Link(std::uint32_t epoch, int num_data, ProcessMemory memory, Hooks hooks)
-    : epoch_(epoch),
-      num_data_(num_data),
-      memory_(memory),
+Link::Link(const Config& config, Hooks hooks)
+    : epoch_(config.epoch),
+      connects_(config.connects),
+      memory_(config.memory),
       hooks_(std::move(hooks)),
-      data_(static_cast<std::size_t>(num_data)) {}
+      data_(StreamCount::kMax),
+      count_(config.num_streams) {
+  if (!connects_) return;
+  hooks_.connect(0);
+  want_streams(count_.wanted());
+}
 
 Link::~Link() {
   if (control_) control_->close();
@@ -270,7 +278,7 @@ void Link::wake_data() {
 MessagePtr Link::next_piece(Frame& piece) {
   if (sendable_.empty()) return nullptr;
   const MessagePtr message = sendable_.front();
-  const std::int64_t share = (message->bytes + num_data_ - 1) / num_data_;
+  const std::int64_t share = (message->bytes + num_open_ - 1) / num_open_;
   const std::int64_t most =
       std::clamp(share, kMinPieceBytes, static_cast<std::int64_t>(kMaxPieceBytes));
   const std::int64_t length = std::min(most, message->bytes - message->num_dealt);
@@ -379,6 +387,11 @@ void Link::handle(const Frame& frame, const std::string& text) {
     case FrameKind::kGoodbye:
       has_left_ = true;
       return;
+    case FrameKind::kStreams:
+      if (connects_ && !count_.is_fixed()) {
+        want_streams(static_cast<int>(std::min<std::uint64_t>(frame.offset, StreamCount::kMax)));
+      }
+      return;
     case FrameKind::kBeat:
       return;
     case FrameKind::kHello:
@@ -414,21 +427,56 @@ void Link::keep(std::map<MessageKey, Frame>& early, const Frame& frame) {
 }
 
 void Link::adopt(ByteStream stream, const Frame& hello) {
-  if (hello.key.part > 0) {
-    auto& place = data_.at(hello.key.part - 1);
-    place = std::make_shared<Data>(std::move(stream), *this);
-    place->start();
-    place->send_soon();
-    return;
-  }
+  if (hello.key.part == 0) return adopt_control(std::move(stream), hello.reads_memory);
+  adopt_data(std::move(stream), static_cast<int>(hello.key.part));
+}
+
+void Link::adopt_control(ByteStream stream, bool peer_reads_memory) {
+  count_.set_round_trip(stream.round_trip_s());
   control_ = std::make_shared<Control>(std::move(stream), *this);
   silent_s_ = 0.0;
-  peer_reads_memory_ = hello.reads_memory;
+  peer_reads_memory_ = peer_reads_memory;
   if (peer_reads_memory_) {
     for (const auto& [key, message] : sends_) offer(*message);
   }
   control_->start();
   control_->send_soon();
+  want_streams(count_.wanted());
+}
+
+void Link::adopt_data(ByteStream stream, int index) {
+  if (index > 1) stream.limit_unsent(kUnsentPerStream);
+  auto& place = data_.at(static_cast<std::size_t>(index) - 1);
+  place = std::make_shared<Data>(std::move(stream), *this);
+  ++num_open_;
+  place->start();
+  place->send_soon();
+}
+
+void Link::want_streams(int number) {
+  // Through memory, messages need none.
+  if (number <= num_asked_for_ || (peer_reads_memory_ && reads_memory())) return;
+  if (!connects_) {
+    num_asked_for_ = number;
+    if (number > 1) {
+      send_frame({.kind = FrameKind::kStreams,
+                  .epoch = epoch_,
+                  .offset = static_cast<std::uint64_t>(number)});
+    }
+    return;
+  }
+  while (num_asked_for_ < number) hooks_.connect(++num_asked_for_);
+}
+
+void Link::measure_streams(double elapsed_s) {
+  const bool is_busy = num_open_ == num_asked_for_ && num_open_ > 0 &&
+                       std::ranges::all_of(data_, [](const auto& connection) {
+                         return !connection || connection->is_busy();
+                       });
+  const std::int64_t written = std::exchange(num_written_, 0);
+  if (!is_busy) return;
+  count_.add(elapsed_s, written);
+  want_streams(count_.wanted());
 }
 
 bool Link::has_connection(int index) const {
@@ -446,6 +494,7 @@ void Link::tick(double elapsed_s, double beat_s, double timeout_s) {
     quiet_s_ = 0.0;
     send_frame({.kind = FrameKind::kBeat, .epoch = epoch_});
   }
+  measure_streams(elapsed_s);
   if (!broken_.empty()) {
     broken_s_ += elapsed_s;
     if (broken_s_ > kExplanation) return hooks_.lost(broken_);

@@ -24,6 +24,7 @@
 #include "comm/tcp/byte_stream.hpp"
 #include "comm/tcp/frame.hpp"
 #include "comm/tcp/process_memory.hpp"
+#include "comm/tcp/stream_count.hpp"
 
 namespace gossamer::tcp {
 
@@ -57,10 +58,20 @@ class Link {
     std::function<void(const Frame& frame, const std::string& text)> news;
     /// The peer is gone, or breaks the protocol.
     std::function<void(const std::string& reason)> lost;
+    /// Connection `index` shall be made. Called only where this end connects.
+    std::function<void(int index)> connect;
+  };
+  struct Config {
+    std::uint32_t epoch = 0;
+    /// Data connections; 0: as many as help (StreamCount).
+    int num_streams = 0;
+    /// This end connects to the other one.
+    bool connects = false;
+    /// The peer's memory; empty if it cannot be reached.
+    ProcessMemory memory = {};
   };
 
-  /// `num_data` data connections, from 1 on. The peer's memory may be empty: it is on another host.
-  Link(std::uint32_t epoch, int num_data, ProcessMemory memory, Hooks hooks);
+  Link(const Config& config, Hooks hooks);
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
   ~Link();
@@ -80,7 +91,7 @@ class Link {
   /// Whether this end reads the peer's memory.
   [[nodiscard]] bool reads_memory() const { return memory_.is_reached(); }
   [[nodiscard]] bool has_connection(int index) const;
-  [[nodiscard]] int num_connections() const { return 1 + num_data_; }
+  [[nodiscard]] int num_streams() const { return num_open_; }
   [[nodiscard]] bool is_open() const { return control_ != nullptr; }
   /// The peer has said goodbye.
   [[nodiscard]] bool has_left() const { return has_left_; }
@@ -110,6 +121,11 @@ class Link {
   };
 
   void send_frame(const Frame& frame, std::string_view payload = {});
+  void adopt_control(ByteStream stream, bool peer_reads_memory);
+  void adopt_data(ByteStream stream, int index);
+  /// Asks for more data connections if so many are not asked for yet.
+  void want_streams(int number);
+  void measure_streams(double elapsed_s);
   void make_sendable(const MessagePtr& message, const Frame& ready);
   /// Whether the peer's message is as large. If not, whoever waits for it is told.
   bool has_size(Message& message, const Frame& theirs);
@@ -133,7 +149,7 @@ class Link {
   void finish(Message& message);
 
   std::uint32_t epoch_;
-  int num_data_;
+  bool connects_;
   ProcessMemory memory_;
   Hooks hooks_;
   std::map<MessageKey, MessagePtr> sends_;
@@ -147,7 +163,13 @@ class Link {
   /// Frames for the control connection.
   std::string outbox_;
   std::shared_ptr<Control> control_;
+  /// By index, from 1 on.
   std::vector<std::shared_ptr<Data>> data_;
+  int num_open_ = 0;
+  int num_asked_for_ = 0;
+  StreamCount count_;
+  /// Bytes of pieces that have been written since the last look.
+  std::int64_t num_written_ = 0;
   bool has_left_ = false;
   bool ends_writing_ = false;
   /// Why a data connection has ended although the control connection is there; empty: none has.

@@ -48,18 +48,19 @@ Link::Hooks Transport::hooks_of(int peer) {
   return {.moved = [this] { bell_->ring(); },
           .news = [this, peer](const Frame& frame,
                                const std::string& text) { hear(peer, frame, text); },
-          .lost = [this, peer](const std::string& reason) { lose(peer, reason); }};
+          .lost = [this, peer](const std::string& reason) { lose(peer, reason); },
+          .connect = [this, peer](int index) { connect(peer, index); }};
 }
 
 Link& Transport::link(int peer) {
   auto& link = links_.at(static_cast<std::size_t>(peer));
   if (link) return *link;
-  link =
-      std::make_unique<Link>(config_.epoch, config_.num_streams,
-                             config_.peers[static_cast<std::size_t>(peer)].memory, hooks_of(peer));
-  if (config_.rank > peer) {
-    for (int index = 0; index < link->num_connections(); ++index) connect(peer, index);
-  }
+  link = std::make_unique<Link>(
+      Link::Config{.epoch = config_.epoch,
+                   .num_streams = config_.num_streams,
+                   .connects = config_.rank > peer,
+                   .memory = config_.peers[static_cast<std::size_t>(peer)].memory},
+      hooks_of(peer));
   return *link;
 }
 
@@ -113,7 +114,6 @@ Frame Transport::hello(int peer, int index) {
           .epoch = config_.epoch,
           .key = {.number = static_cast<std::uint64_t>(config_.rank),
                   .part = static_cast<std::uint32_t>(index)},
-          .offset = static_cast<std::uint64_t>(config_.num_streams),
           .address = config_.run};
 }
 
@@ -123,15 +123,11 @@ Frame Transport::judge(const Frame& theirs) {
     throw FrameError(
         concat("it comes from epoch ", theirs.epoch, ", and this one is ", config_.epoch));
   }
-  if (theirs.offset != static_cast<std::uint64_t>(config_.num_streams)) {
-    throw FrameError(concat("it wants ", theirs.offset, " streams, and this rank ",
-                            config_.num_streams, "; comm.streams must be the same on all ranks"));
-  }
   const std::uint64_t peer = theirs.key.number;
   if (peer >= config_.peers.size() || peer <= static_cast<std::uint64_t>(config_.rank)) {
     throw FrameError(concat("rank ", peer, " does not connect to rank ", config_.rank));
   }
-  if (theirs.key.part > static_cast<std::uint32_t>(config_.num_streams)) {
+  if (theirs.key.part > static_cast<std::uint32_t>(StreamCount::kMax)) {
     throw FrameError(concat("there is no connection ", theirs.key.part));
   }
   if (link(static_cast<int>(peer)).has_connection(static_cast<int>(theirs.key.part))) {

@@ -55,14 +55,13 @@ class Transport {
     std::uint32_t epoch = 0;
     /// Null: connections are plain.
     std::unique_ptr<const TlsContext> tls = {};
-    /// Data connections between two ranks; at most kMaxStreams.
-    int num_streams = 1;
+    /// Link::Config.
+    int num_streams = 0;
     double timeout_s = 300.0;
     std::shared_ptr<Attendance> attendance = {};
     /// By which the peers on this host find this process.
     MemoryMark memory_mark = {};
   };
-  static constexpr int kMaxStreams = 64;
 
   Transport(std::shared_ptr<SocketBell> bell, std::unique_ptr<Listener> listener, Config config);
   Transport(const Transport&) = delete;

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kMax64 = std::numeric_limits<std::uint64_t>::max();
 
 TEST(Frame, ReturnsAsItWas) {
-  for (std::uint8_t kind = 1; kind <= 8; ++kind) {
+  for (std::uint8_t kind = 1; kind <= 9; ++kind) {
     const Frame frame{
         .kind = static_cast<FrameKind>(kind),
         .reads_memory = kind % 2 == 0,
@@ -46,7 +46,7 @@ TEST(Frame, HasTheBytesOfThisVersionOnEveryMachine) {
 }
 
 TEST(Frame, RefusesLengthsThatItsKindCannotHave) {
-  for (std::uint8_t kind = 1; kind <= 8; ++kind) {
+  for (std::uint8_t kind = 1; kind <= 9; ++kind) {
     for (const std::uint64_t length : {kMaxPieceBytes + 1, kMax64}) {
       const Header header = encode({.kind = static_cast<FrameKind>(kind), .length = length});
       EXPECT_THROW(decode(header), FrameError) << int{kind};

@@ -28,20 +28,22 @@ constexpr MessageKey kSecond = {.number = 2};
 
 /// A link and the other ends of its connections.
 class Ends {
+  // First, so that it goes last.
+  asio::io_context io_;
+
  public:
   explicit Ends(bool with_data = true) {
     link_.emplace(
-        0U, 1, ProcessMemory(),
+        Link::Config{.num_streams = 1},
         Link::Hooks{.moved = [] {},
                     .news = [this](const Frame&, const std::string& text) { news.push_back(text); },
-                    .lost = [this](const std::string& reason) { lost = reason; }});
+                    .lost = [this](const std::string& reason) { lost = reason; },
+                    .connect = [](int) { ADD_FAILURE() << "the other end connects"; }});
     control.emplace(connect(0));
     if (with_data) data.emplace(connect(1));
     // Their own handlers may still be under way.
     run();
   }
-  ~Ends() { link_.reset(); }
-
   Link& link() { return *link_; }
 
   void run() {
@@ -81,7 +83,6 @@ class Ends {
     return theirs;
   }
 
-  asio::io_context io_;
   std::optional<Link> link_;
 };
 
@@ -204,7 +205,7 @@ TEST(Link, DoesNotRememberMoreThanAPeerMayBeAhead) {
 std::vector<std::byte> any_frame(Random& random) {
   const MessageKey key{.number = static_cast<std::uint64_t>(random.below(4)),
                        .part = static_cast<std::uint32_t>(random.below(2))};
-  const Frame frame{.kind = static_cast<FrameKind>(1 + random.below(8)),
+  const Frame frame{.kind = static_cast<FrameKind>(1 + random.below(9)),
                     .key = key,
                     .offset = static_cast<std::uint64_t>(random.below(3) * 200),
                     .length = static_cast<std::uint64_t>(random.below(3) * 200),

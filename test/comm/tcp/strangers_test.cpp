@@ -120,7 +120,7 @@ void expect_harmless(const std::string& secret, const std::function<void(std::ui
   EXPECT_NE(log.find("a connection from 127.0.0.1 is refused"), std::string::npos) << log;
 }
 
-Frame hello_of_rank_1() { return {.kind = FrameKind::kHello, .key = {.number = 1}, .offset = 1}; }
+Frame hello_of_rank_1() { return {.kind = FrameKind::kHello, .key = {.number = 1}}; }
 
 TEST(Strangers, SendGarbage) {
   expect_harmless(kSecret, [](std::uint16_t port) {
@@ -190,14 +190,14 @@ TEST(Strangers, ComeFromAnotherEpochOrRun) {
 TEST(Strangers, LieAboutLengthsAndRanks) {
   expect_harmless("", [](std::uint16_t port) {
     std::vector<Frame> frames;
-    for (int kind = 1; kind <= 8; ++kind) {
+    for (int kind = 1; kind <= 9; ++kind) {
       frames.push_back({.kind = static_cast<FrameKind>(kind), .length = ~std::uint64_t{0}});
     }
     for (const std::uint64_t rank : {std::uint64_t{0}, std::uint64_t{2}, ~std::uint64_t{0}}) {
-      frames.push_back({.kind = FrameKind::kHello, .key = {.number = rank}, .offset = 1});
+      frames.push_back({.kind = FrameKind::kHello, .key = {.number = rank}});
     }
-    for (const std::uint64_t num_streams : {std::uint64_t{0}, ~std::uint64_t{0}}) {
-      frames.push_back({.kind = FrameKind::kHello, .key = {.number = 1}, .offset = num_streams});
+    for (const std::uint32_t index : {std::uint32_t{65}, ~std::uint32_t{0}}) {
+      frames.push_back({.kind = FrameKind::kHello, .key = {.number = 1, .part = index}});
     }
     for (const Frame& frame : frames) {
       Stranger stranger(port);

@@ -1,0 +1,83 @@
+// The number of connections for links whose rate is a function of it.
+
+#include "comm/tcp/stream_count.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include <gtest/gtest.h>
+
+namespace gossamer::tcp {
+namespace {
+
+/// What a link gives to `num_streams` connections, in bytes per second.
+using Rate = std::function<double(int num_streams)>;
+
+/// The number of connections after `seconds` in which the link is busy.
+int count_after(StreamCount& count, const Rate& rate, double seconds) {
+  constexpr double kTick = 0.01;
+  for (double time = 0.0; time < seconds; time += kTick) {
+    count.add(kTick, static_cast<std::int64_t>(rate(count.wanted()) * kTick));
+  }
+  return count.wanted();
+}
+
+Rate shared_wire(double per_stream, double wire) {
+  return [=](int num_streams) { return std::min(per_stream * num_streams, wire); };
+}
+
+TEST(StreamCount, IsOneBetweenNearHosts) {
+  StreamCount count(0);
+  EXPECT_EQ(count.wanted(), 1);
+  count.set_round_trip(0.2e-3);
+  EXPECT_EQ(count_after(count, shared_wire(1e6, 1e9), 100.0), 1);
+}
+
+TEST(StreamCount, IsWhatTheUserSays) {
+  StreamCount count(5);
+  count.set_round_trip(150e-3);
+  EXPECT_EQ(count_after(count, shared_wire(1e6, 1e9), 100.0), 5);
+}
+
+TEST(StreamCount, BeginsWithTheRoundTrip) {
+  for (const auto& [round_trip_s, expected] :
+       {std::pair{2e-3, 2}, {50e-3, 5}, {150e-3, 15}, {10.0, 16}}) {
+    StreamCount count(0);
+    count.set_round_trip(round_trip_s);
+    EXPECT_EQ(count.wanted(), expected) << round_trip_s;
+  }
+}
+
+TEST(StreamCount, GrowsWhileThatHelps) {
+  StreamCount count(0);
+  count.set_round_trip(50e-3);
+  // 25 connections fill the wire.
+  const int num_streams = count_after(count, shared_wire(1e6, 25e6), 60.0);
+  EXPECT_GE(num_streams, 25);
+  EXPECT_EQ(count_after(count, shared_wire(1e6, 25e6), 60.0), num_streams);
+}
+
+TEST(StreamCount, StaysNearTheFirstWhereOneFillsTheWire) {
+  StreamCount count(0);
+  count.set_round_trip(50e-3);
+  EXPECT_LE(count_after(count, shared_wire(1e9, 25e6), 60.0), 10);
+}
+
+TEST(StreamCount, GrowsAgainWhenTheRateFalls) {
+  StreamCount count(0);
+  count.set_round_trip(20e-3);
+  const int at_first = count_after(count, shared_wire(25e6, 25e6), 60.0);
+  // Losses: now each connection has a tenth.
+  EXPECT_GE(count_after(count, shared_wire(0.5e6, 25e6), 60.0), 32);
+  EXPECT_LT(at_first, 32);
+}
+
+TEST(StreamCount, NeverExceedsTheMost) {
+  StreamCount count(0);
+  count.set_round_trip(150e-3);
+  EXPECT_EQ(count_after(count, shared_wire(1e3, 1e9), 200.0), StreamCount::kMax);
+  EXPECT_EQ(count_after(count, shared_wire(1.0, 1e9), 200.0), StreamCount::kMax);
+}
+
+}  // namespace
+}  // namespace gossamer::tcp

@@ -35,6 +35,13 @@ need_program() {
 
 # ---- inside: hosts exist -----------------------------------------------------------------------
 
+# plug_in HOST: takes its link up.
+plug_in() {
+  ip -n "host$1" link set eth0 up
+  # A link that goes down loses its routes, and gets one without congctl back.
+  ip -n "host$1" route change 10.77.0.0/24 dev eth0 src "10.77.0.$(($1 + 1))" congctl "$(</run/tcp)"
+}
+
 # Sets up the namespace this script runs in as the switch.
 make_hosts() {
   mount -t tmpfs tmpfs /run
@@ -42,6 +49,7 @@ make_hosts() {
   ip link set lo up
   ip link add switch type bridge
   ip link set switch up
+  echo "$tcp" >/run/tcp
   echo '127.0.0.1 localhost' >/run/etc_hosts
   local i
   for ((i = 0; i < num_hosts; ++i)); do
@@ -50,8 +58,7 @@ make_hosts() {
     ip link set "port$i" master switch up
     ip -n "host$i" link set lo up
     ip -n "host$i" addr add "10.77.0.$((i + 1))/24" dev eth0
-    ip -n "host$i" link set eth0 up
-    ip -n "host$i" route change 10.77.0.0/24 dev eth0 src "10.77.0.$((i + 1))" congctl "$tcp"
+    plug_in "$i"
     # What leaves a port of the switch is what its host receives.
     tc -n "host$i" qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
     tc qdisc add dev "port$i" root tbf rate "$rate" burst 256kb latency 50ms
@@ -112,7 +119,8 @@ if [[ -n ${GOSSAMER_HOSTS:-} ]]; then
   if [[ ${1:-} == link ]]; then
     [[ ${2:-} =~ ^[0-9]+$ && -e /run/netns/host$2 && ${3:-} =~ ^(up|down)$ ]] ||
       die "hosts.sh: type: $script link HOST up|down, HOST from 0 to $((GOSSAMER_HOSTS - 1))"
-    exec nsenter --net="/run/netns/host$2" ip link set eth0 "$3"
+    if [[ $3 == up ]]; then plug_in "$2"; else ip -n "host$2" link set eth0 down; fi
+    exit
   fi
   [[ ${1:-} == mpirun ]] || die "hosts.sh: on a host, type: $script mpirun PROGRAM... or link HOST up|down"
   need_program "${2:-}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/hosts.sh [--hosts N] [--rate RATE] [--tcp NAME] COMMAND...
+# scripts/hosts.sh [--hosts N] [--rate RATE] [--latency TIME] [--loss PERCENT] [--tcp NAME] COMMAND...
 #
 # Tries programs on a slow network with one machine. Makes N hosts (4 when not given) that are joined
 # by a switch, limits what each host sends and receives to RATE (500mbit when not given), and runs
@@ -10,6 +10,7 @@
 #   scripts/hosts.sh bash                       a shell; in it, `scripts/hosts.sh mpirun PROGRAM...`
 #                                               may be called several times
 #   scripts/hosts.sh link 2 down                in that shell: unplugs host 2; `up` plugs it in again
+#   scripts/hosts.sh --rate 200mbit --latency 50ms --loss 0.1% mpirun PROGRAM...          far hosts
 #
 # The hosts are Linux network namespaces with host names of their own. They share the machine's
 # processors and files. RATE is a number with kbit, mbit or gbit. NAME is the congestion control of
@@ -19,6 +20,19 @@
 # 5 and MPICH work. Needs ip and tc (Debian's iproute2), and root or a kernel that lets users make
 # namespaces. Exit code 77: this machine cannot make such hosts. Ctrl-C and SIGTERM kill everything at
 # once.
+#
+# --latency or --loss makes far hosts. TIME is the round trip between any two hosts, half of it each
+# way: a number with us, ms or s (0 when not given). PERCENT is the part of all packets that is lost at
+# random, as 0.1% (0 when not given); the seed is the same in every run. A process carries every packet
+# of 1500 bytes; keep the rates of all hosts together at 1 Gbit/s or below. Every host has a queue for
+# what it sends and one for what it receives. As in a router, a queue holds what passes in a round trip,
+# and at least in 50 ms, and drops the rest. TCP's buffers on the hosts may grow to four times what the
+# round trip and the queues hold; a warning says where the kernel does not allow it. Buffers that a
+# program sets itself stay within /proc/sys/net/core/rmem_max and wmem_max.
+#
+# Far hosts need /dev/net/tun and a C++ compiler (CXX names it, else c++): the first call compiles
+# test/hosts/far_network.cpp into build/hosts. Nothing else of the project must be built. An ordinary
+# user's packets are late while programs compute.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
@@ -26,11 +40,21 @@ source "$root/scripts/lib.sh"
 show_help "$@"
 
 script=$root/scripts/hosts.sh
+far_network=$root/build/hosts/far_network
 # Debian keeps tc where an ordinary user's PATH does not look.
 PATH=$PATH:/usr/sbin:/sbin
 
 need_program() {
   [[ -n ${1:-} && $1 != -* ]] || die "hosts.sh: after mpirun comes a program, and no option of mpirun"
+}
+
+# 200mbit in bit/s, 50ms in ns.
+in_base_units() {
+  awk -v text="$1" 'BEGIN {
+    factor["kbit"] = factor["us"] = 1e3; factor["mbit"] = factor["ms"] = 1e6; factor["gbit"] = factor["s"] = 1e9
+    match(text, /[a-z]+$/)
+    printf "%.0f\n", substr(text, 1, RSTART - 1) * factor[substr(text, RSTART)]
+  }'
 }
 
 # ---- inside: hosts exist -----------------------------------------------------------------------
@@ -42,27 +66,66 @@ plug_in() {
   ip -n "host$1" route change 10.77.0.0/24 dev eth0 src "10.77.0.$(($1 + 1))" congctl "$(</run/tcp)"
 }
 
-# Sets up the namespace this script runs in as the switch.
-make_hosts() {
-  mount -t tmpfs tmpfs /run
-  mkdir /run/netns
-  ip link set lo up
+# Makes the device eth0 of every host, joined by a switch in this namespace.
+join_near_hosts() {
+  local i
   ip link add switch type bridge
   ip link set switch up
-  echo "$tcp" >/run/tcp
-  echo '127.0.0.1 localhost' >/run/etc_hosts
-  local i
   for ((i = 0; i < num_hosts; ++i)); do
-    ip netns add "host$i"
     ip link add "port$i" type veth peer name eth0 netns "host$i"
     ip link set "port$i" master switch up
-    ip -n "host$i" link set lo up
-    ip -n "host$i" addr add "10.77.0.$((i + 1))/24" dev eth0
-    plug_in "$i"
     # What leaves a port of the switch is what its host receives.
     tc -n "host$i" qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
     tc qdisc add dev "port$i" root tbf rate "$rate" burst 256kb latency 50ms
+  done
+}
+
+# allow_buffers HOST BYTES: lets the buffers of TCP on a host grow to BYTES.
+allow_buffers() {
+  # shellcheck disable=SC2016
+  nsenter --net="/run/netns/host$1" bash -c '
+    for name in tcp_rmem tcp_wmem; do
+      read -r least default most </proc/sys/net/ipv4/$name
+      ((most >= $1)) || echo "$least $default $1" >/proc/sys/net/ipv4/$name || exit 1
+    done' allow_buffers "$2"
+}
+
+# Makes the device eth0 of every host, joined by a process that stays.
+join_far_hosts() {
+  local i bits round_trip buffers
+  bits=$(in_base_units "$rate")
+  round_trip=$(in_base_units "$latency")
+  "$far_network" "$num_hosts" "$bits" "$round_trip" "${loss%\%}"
+  # What is on its way and in the queues, four times: the kernel counts more than a packet's bytes. The
+  # kernel takes no more than 31 bits.
+  buffers=$(awk -v bits="$bits" -v ns="$round_trip" 'BEGIN {
+    bytes = 4 * bits / 8 * (ns + (ns > 5e7 ? ns : 5e7)) / 1e9
+    printf "%.0f\n", bytes < 2^30 ? bytes : 2^30
+  }')
+  for ((i = 0; i < num_hosts; ++i)); do
+    # A tun device drops what does not fit into its own queue. Here the links' queues shall do that.
+    ip link set "far$i" txqueuelen 10000 netns "host$i" name eth0
+    allow_buffers "$i" "$buffers" || complain "hosts.sh: warning: this kernel keeps the buffers of TCP small"
+  done
+}
+
+# Sets up the namespace this script runs in, and those of the hosts.
+make_hosts() {
+  local i
+  mount -t tmpfs tmpfs /run
+  mkdir /run/netns
+  ip link set lo up
+  echo "$tcp" >/run/tcp
+  echo '127.0.0.1 localhost' >/run/etc_hosts
+  for ((i = 0; i < num_hosts; ++i)); do
+    ip netns add "host$i"
+    ip -n "host$i" link set lo up
     echo "10.77.0.$((i + 1)) host$i" >>/run/etc_hosts
+  done
+  if [[ -n $latency ]]; then join_far_hosts; else join_near_hosts; fi
+  for ((i = 0; i < num_hosts; ++i)); do
+    ip -n "host$i" addr add "10.77.0.$((i + 1))/24" dev eth0
+    plug_in "$i"
   done
   mount --bind /run/etc_hosts /etc/hosts
   # A launcher calls this in place of ssh: agent [options] HOST COMMAND, which is text for a shell.
@@ -101,8 +164,8 @@ mpirun_on_hosts() {
 }
 
 if [[ ${1:-} == --inside ]]; then
-  num_hosts=$2 rate=$3 tcp=$4
-  shift 4
+  num_hosts=$2 rate=$3 tcp=$4 latency=$5 loss=$6
+  shift 6
   set -E
   trap 'complain "hosts.sh: this machine cannot make hosts: $BASH_COMMAND"; exit 77' ERR
   make_hosts
@@ -130,23 +193,49 @@ fi
 
 # ---- outside -----------------------------------------------------------------------------------
 
-num_hosts=4 rate=500mbit
+# Compiles the program of far hosts where there is none, or an old one.
+make_far_network() {
+  local compiler=${CXX:-c++}
+  if [[ -e $far_network && -z $(find "$root/test/hosts" "$root/base/text.hpp" -name '*.[ch]pp' -newer "$far_network") ]]; then
+    return
+  fi
+  if ! has "$compiler"; then
+    complain "hosts.sh: far hosts need a C++ compiler. Type: apt-get install g++"
+    exit 77
+  fi
+  mkdir -p "${far_network%/*}"
+  # Another call may run the old program, or compile at the same time.
+  "$compiler" -std=c++20 -O2 -Wall -Wextra -I "$root" -o "$far_network.$$" "$root/test/hosts/far_network.cpp" ||
+    die "hosts.sh: $compiler cannot compile test/hosts/far_network.cpp"
+  mv -f "$far_network.$$" "$far_network"
+}
+
+num_hosts=4 rate=500mbit latency='' loss=''
 known_tcp=$(cat /proc/sys/net/ipv4/tcp_available_congestion_control)
 # Every Linux has reno.
 [[ " $known_tcp " == *" cubic "* ]] && tcp=cubic || tcp=reno
 while [[ ${1:-} == --* ]]; do
   case $1 in
-    --hosts | --rate | --tcp) [[ -n ${2:-} ]] || die "hosts.sh: $1 needs a value" ;;&
+    --hosts | --rate | --latency | --loss | --tcp) [[ -n ${2:-} ]] || die "hosts.sh: $1 needs a value" ;;&
     --hosts) num_hosts=$2 ;;
     --rate) rate=$2 ;;
+    --latency) latency=$2 ;;
+    --loss) loss=$2 ;;
     --tcp) tcp=$2 ;;
-    *) die "hosts.sh: unknown option $1, allowed: --hosts, --rate, --tcp; --help alone explains them" ;;
+    *) die "hosts.sh: unknown option $1, allowed: --hosts, --rate, --latency, --loss, --tcp; --help explains them" ;;
   esac
   shift 2
 done
 [[ $num_hosts =~ ^[1-9][0-9]?$ ]] || die "hosts.sh: --hosts $num_hosts, allowed: 1 to 99"
-[[ $rate =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ ]] ||
-  die "hosts.sh: --rate $rate, allowed: a number with kbit, mbit or gbit, as 500mbit"
+[[ $rate =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ && $rate =~ [1-9] ]] ||
+  die "hosts.sh: --rate $rate, allowed: a number above 0 with kbit, mbit or gbit, as 500mbit"
+if [[ -n $latency || -n $loss ]]; then
+  latency=${latency:-0ms} loss=${loss:-0%}
+  if [[ ! $latency =~ ^[0-9]{1,9}(\.[0-9]+)?(us|ms|s)$ ]] || (($(in_base_units "$latency") > 10 ** 10)); then
+    die "hosts.sh: --latency $latency, allowed: a number with us, ms or s, as 50ms; at most 10s"
+  fi
+  [[ $loss =~ ^[0-9]{1,2}(\.[0-9]+)?%$ ]] || die "hosts.sh: --loss $loss, allowed: 0% to below 100%, as 0.1%"
+fi
 [[ " $known_tcp " == *" $tcp "* ]] || die "hosts.sh: --tcp $tcp, this kernel has: $known_tcp"
 (($# > 0)) || die "hosts.sh: which command? See scripts/hosts.sh --help"
 [[ $1 != mpirun ]] || need_program "${2:-}"
@@ -155,6 +244,7 @@ if ! has ip || ! has tc; then
   complain "hosts.sh: ip or tc is missing. Type: apt-get install iproute2"
   exit 77
 fi
+[[ -z $latency ]] || make_far_network
 
 # A process namespace of its own ends whatever COMMAND leaves behind.
 namespaces=(unshare --mount --net --uts --pid --fork --kill-child --mount-proc)
@@ -164,7 +254,7 @@ if ! refusal=$("${namespaces[@]}" true 2>&1); then
   exit 77
 fi
 # unshare itself does not react to signals. The end of unshare ends everything inside.
-"${namespaces[@]}" "$script" --inside "$num_hosts" "$rate" "$tcp" "$@" <&0 &
+"${namespaces[@]}" "$script" --inside "$num_hosts" "$rate" "$tcp" "$latency" "$loss" "$@" <&0 &
 job=$!
 trap 'kill -KILL "$job"; exit 130' INT
 trap 'kill -KILL "$job"; exit 143' TERM HUP

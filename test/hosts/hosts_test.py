@@ -1,19 +1,27 @@
 #!/usr/bin/env python3
 """What hosts of scripts/hosts.sh measure; runs on the first of them.
 
-    hosts.sh ...    hosts_test.py link    `link` unplugs a host, and plugs it in again
+    hosts.sh --latency 20ms ...        hosts_test.py round_trip 20    no round trip is shorter (milliseconds)
+    hosts.sh --loss 5% ...             hosts_test.py loss 5           as many packets are lost (percent)
+    hosts.sh --hosts 3 --rate 40mbit   hosts_test.py rate 40          no transfer is faster (Mbit/s), all arrive intact
+    hosts.sh ...                       hosts_test.py link             `link` unplugs a host, and plugs it in again
 
 No test fails because the machine is slow. Exit code 1 and a message: a host does not keep its word.
 """
 
+import math
+import random
 import re
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 HOSTS = Path(__file__).resolve().parents[2] / "scripts/hosts.sh"
 PORT = 7000
+TRANSFER_BYTES = 4_000_000
 
 
 def address(host):
@@ -51,7 +59,45 @@ def echo():
         datagrams.sendto(*datagrams.recvfrom(2000))
 
 
-PEERS = {"echo": echo}
+def count():
+    """For every byte that arrives over TCP: answers with the number of datagrams that came before it."""
+    datagrams = datagram_socket()
+    datagrams.setblocking(False)
+    server = socket.create_server(("", PORT))
+    report_ready()
+    control = server.accept()[0]
+    while control.recv(1):
+        num = 0
+        try:
+            while datagrams.recv(2000):
+                num += 1
+        except BlockingIOError:
+            pass
+        control.sendall(bytes([num]))
+
+
+def content(host):
+    return random.Random(host).randbytes(TRANSFER_BYTES)
+
+
+def serve(host):
+    """Sends the content of a host to everyone who connects."""
+    data = content(host)
+    server = socket.create_server(("", PORT))
+    report_ready()
+    while True:
+        connection = server.accept()[0]
+        threading.Thread(target=lambda to=connection: (to.sendall(data), to.close()), daemon=True).start()
+
+
+def fetch(host):
+    with socket.create_connection(address(int(host))) as connection:
+        data = connection.makefile("rb").read()
+    if data != content(host):
+        sys.exit(f"hosts_test: the content of host {host} has arrived changed")
+
+
+PEERS = {"echo": echo, "count": count, "serve": serve, "fetch": fetch}
 
 
 # ---- tests -------------------------------------------------------------------------------------------
@@ -67,6 +113,78 @@ def echoed(datagrams, number):
     except OSError:
         return False
     return True
+
+
+def round_trip(milliseconds):
+    start_server(1, "echo")
+    datagrams = datagram_socket()
+    datagrams.settimeout(60)
+    shortest = math.inf
+    for number in range(50):
+        start_time = time.perf_counter()
+        if not echoed(datagrams, number):
+            sys.exit("hosts_test: no echo")
+        shortest = min(shortest, time.perf_counter() - start_time)
+    print(f"the shortest of 50 round trips took {shortest * 1e3:.3f} ms")
+    if shortest * 1e3 < float(milliseconds):
+        sys.exit(f"hosts_test: a round trip took less than {milliseconds} ms")
+
+
+def loss_bounds(num, probability):
+    """Fewer losses than the first number, or more than the second, have odds of 1e-9 at most."""
+
+    def chance(lost):
+        ways = math.lgamma(num + 1) - math.lgamma(lost + 1) - math.lgamma(num - lost + 1)
+        return math.exp(ways + lost * math.log(probability) + (num - lost) * math.log1p(-probability))
+
+    def end(values):
+        tail = 0.0
+        for lost in values:
+            tail += chance(lost)
+            if tail > 0.5e-9:
+                return lost
+        raise ValueError("no bound")
+
+    return end(range(num + 1)), end(range(num, -1, -1))
+
+
+def loss(percent):
+    start_server(1, "count")
+    control = socket.create_connection(address(1))
+    datagrams = datagram_socket()
+    num_batches, batch = 80, 50
+    num_arrived = 0
+    for _ in range(num_batches):
+        for _ in range(batch):
+            datagrams.sendto(b"datagram", address(1))
+        # Packets keep their order, so what has not arrived before this byte is lost.
+        control.sendall(b"?")
+        num_arrived += control.recv(1)[0]
+    num = num_batches * batch
+    least, most = loss_bounds(num, float(percent) / 100)
+    print(f"{num - num_arrived} of {num} datagrams were lost, expected {least} to {most}")
+    if not least <= num - num_arrived <= most:
+        sys.exit(f"hosts_test: the loss is not {percent} %")
+
+
+def rate(mbit):
+    for host in (0, 1, 2):
+        start_server(host, "serve", str(host))
+    # A transfer is from the first host to the second.
+    time_transfers("one host receives both", [(1, 0), (2, 0)], mbit)
+    time_transfers("one host sends both", [(0, 1), (0, 2)], mbit)
+
+
+def time_transfers(what, transfers, mbit):
+    least = len(transfers) * TRANSFER_BYTES * 8 / (float(mbit) * 1e6)
+    start_time = time.monotonic()
+    processes = [start(receiver, "fetch", str(sender)) for sender, receiver in transfers]
+    if any([process.wait() for process in processes]):
+        sys.exit("hosts_test: a transfer has failed")
+    seconds = time.monotonic() - start_time
+    print(f"{what}: {seconds:.3f} s, at least {least:.3f} s expected")
+    if seconds < least:
+        sys.exit(f"hosts_test: {what} faster than {mbit} Mbit/s")
 
 
 def link():
@@ -94,7 +212,7 @@ def congestion_control(route):
     return re.findall(r"congctl \S+", route)
 
 
-TESTS = {"link": link}
+TESTS = {"round_trip": round_trip, "loss": loss, "rate": rate, "link": link}
 
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]

@@ -7,6 +7,8 @@
 #
 #   scripts/hosts.sh mpirun PROGRAM...          runs PROGRAM with one rank on each host
 #   scripts/hosts.sh --rate 100mbit mpirun build/release/gossamer bench step --engine gossip,allreduce
+#   scripts/hosts.sh each COMMAND...            runs COMMAND on every host at the same time, where GOSSAMER_HOST is
+#                                               the host's number; returns the first code that is not 0
 #   scripts/hosts.sh bash                       a shell; in it, `scripts/hosts.sh mpirun PROGRAM...`
 #                                               may be called several times
 #   scripts/hosts.sh link 2 down                in that shell: unplugs host 2; `up` plugs it in again
@@ -45,7 +47,7 @@ far_network=$root/build/hosts/far_network
 PATH=$PATH:/usr/sbin:/sbin
 
 need_program() {
-  [[ -n ${1:-} && $1 != -* ]] || die "hosts.sh: after mpirun comes a program, and no option of mpirun"
+  [[ -n $2 && $2 != -* ]] || die "hosts.sh: after $1 comes a program, and no option of $1"
 }
 
 # 200mbit in bit/s, 50ms in ns.
@@ -163,6 +165,28 @@ mpirun_on_hosts() {
   on_first_host "$root/scripts/launch/mpirun.sh" --host "${hosts//,/:1,}:1" --map-by ppr:1:node -n "$GOSSAMER_HOSTS" "$@"
 }
 
+# each_host COMMAND...
+each_host() {
+  local i jobs=() code=0
+  for ((i = 0; i < GOSSAMER_HOSTS; ++i)); do
+    /run/agent "host$i" "export GOSSAMER_HOST=$i; exec ${*@Q}" &
+    jobs+=($!)
+  done
+  for i in "${jobs[@]}"; do
+    if wait "$i"; then continue; else ((code)) || code=$?; fi
+  done
+  return "$code"
+}
+
+# run_command COMMAND...: mpirun and each are ours.
+run_command() {
+  case $1 in
+    mpirun) mpirun_on_hosts "${@:2}" ;;
+    each) each_host "${@:2}" ;;
+    *) on_first_host "$@" ;;
+  esac
+}
+
 if [[ ${1:-} == --inside ]]; then
   num_hosts=$2 rate=$3 tcp=$4 latency=$5 loss=$6
   shift 6
@@ -171,11 +195,7 @@ if [[ ${1:-} == --inside ]]; then
   make_hosts
   trap - ERR
   export GOSSAMER_HOSTS=$num_hosts
-  if [[ $1 == mpirun ]]; then
-    mpirun_on_hosts "${@:2}"
-  else
-    on_first_host "$@"
-  fi
+  run_command "$@"
   exit
 fi
 if [[ -n ${GOSSAMER_HOSTS:-} ]]; then
@@ -185,9 +205,10 @@ if [[ -n ${GOSSAMER_HOSTS:-} ]]; then
     if [[ $3 == up ]]; then plug_in "$2"; else ip -n "host$2" link set eth0 down; fi
     exit
   fi
-  [[ ${1:-} == mpirun ]] || die "hosts.sh: on a host, type: $script mpirun PROGRAM... or link HOST up|down"
-  need_program "${2:-}"
-  mpirun_on_hosts "${@:2}"
+  [[ ${1:-} =~ ^(mpirun|each)$ ]] ||
+    die "hosts.sh: on a host, type: $script mpirun PROGRAM..., each COMMAND..., or link HOST up|down"
+  need_program "$1" "${2:-}"
+  run_command "$@"
   exit
 fi
 
@@ -238,7 +259,7 @@ if [[ -n $latency || -n $loss ]]; then
 fi
 [[ " $known_tcp " == *" $tcp "* ]] || die "hosts.sh: --tcp $tcp, this kernel has: $known_tcp"
 (($# > 0)) || die "hosts.sh: which command? See scripts/hosts.sh --help"
-[[ $1 != mpirun ]] || need_program "${2:-}"
+[[ ! $1 =~ ^(mpirun|each)$ ]] || need_program "$1" "${2:-}"
 [[ $1 != link ]] || die "hosts.sh: link works on a host, in the shell of: $script bash"
 if ! has ip || ! has tc; then
   complain "hosts.sh: ip or tc is missing. Type: apt-get install iproute2"

@@ -47,11 +47,13 @@ void take(const MeetingOptions& options, int rank, const std::string& name) {
                          " already; give every process its own --rank, or none"));
 }
 
-/// The record of a rank, or an empty text when it does not come in time.
-std::string find_record(const MeetingOptions& options, int rank, milliseconds limit) {
+/// The record of a rank, or an empty text when it does not come in time; `why` then has the reason.
+std::string find_record(const MeetingOptions& options, int rank, milliseconds limit,
+                        std::string& why) {
   try {
     return options.store->get(record_key(options, rank), limit);
-  } catch (const CommError&) {
+  } catch (const CommError& error) {
+    why = error.reason();
     return "";
   }
 }
@@ -80,9 +82,10 @@ std::vector<std::string> exchange_records(const MeetingOptions& options, int ran
   const auto end = Clock::now() + milliseconds(static_cast<std::int64_t>(1e3 * options.timeout_s));
   std::vector<std::string> records;
   std::vector<int> missing;
+  std::string why;
   for (int other = 0; other < options.size; ++other) {
     const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
-    const std::string found = find_record(options, other, std::max(left, kShortLimit));
+    const std::string found = find_record(options, other, std::max(left, kShortLimit), why);
     if (found.empty()) {
       missing.push_back(other);
       records.emplace_back();
@@ -93,7 +96,8 @@ std::vector<std::string> exchange_records(const MeetingOptions& options, int ran
   if (missing.empty()) return records;
   throw CommError({.rank = rank, .peers = missing, .label = kLabel},
                   concat("they have not come within ", shortest(options.timeout_s),
-                         " s (comm.timeout_s); the run waits for ", options.size, " ranks"));
+                         " s (comm.timeout_s); the run waits for ", options.size,
+                         " ranks (the store: ", why, ")"));
 }
 
 }  // namespace gossamer

@@ -105,6 +105,7 @@ void ProgressWorker::run() {
         last = now;
       } catch (...) {
         failed = true;
+        if (config_.failed) config_.failed(std::current_exception());
         fail_everything(std::current_exception());
       }
     }

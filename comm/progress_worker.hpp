@@ -99,6 +99,9 @@ class ProgressWorker {
     std::shared_ptr<Doorbell> bell = {};
     /// Called once per turn, and every few milliseconds when idle; may throw CommError.
     std::function<void()> service = {};
+    /// Called when the worker has failed, before anybody learns of it. From then on nothing may be
+    /// received into blocks, or sent from them. Must not throw.
+    std::function<void(const std::exception_ptr& error)> failed = {};
     /// Finds out why `peers` keep this rank waiting; may take seconds.
     std::function<Diagnosis(const std::vector<int>& peers)> diagnose = {};
   };

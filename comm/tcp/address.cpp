@@ -1,5 +1,6 @@
 #include "comm/tcp/address.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -41,13 +42,18 @@ std::vector<Interface> interfaces() {
 asio::ip::address address_of_interface(const std::string& name) {
   asio::error_code no_address;
   const auto given = asio::ip::make_address(name, no_address);
-  const Interface* chosen = nullptr;
-  const std::vector<Interface> all = interfaces();
-  for (const Interface& interface : all) {
+  std::vector<Interface> fitting;
+  for (const Interface& interface : interfaces()) {
     const bool fits = no_address ? interface.name == name : interface.address == given;
-    if (fits && (chosen == nullptr || !chosen->address.is_v4())) chosen = &interface;
+    if (fits) fitting.push_back(interface);
   }
-  if (chosen != nullptr) return chosen->address;
+  // IPv4, then addresses that hold beyond the next router, then the others.
+  const auto kind = [](const Interface& interface) {
+    if (interface.address.is_v4()) return 0;
+    return interface.address.to_v6().is_link_local() ? 2 : 1;
+  };
+  std::ranges::stable_sort(fitting, {}, kind);
+  if (!fitting.empty()) return fitting.front().address;
   throw ConfigError(concat("comm.interface: this host has no interface or address ", name,
                            ", allowed: ", join(own_addresses(), ", ")));
 }

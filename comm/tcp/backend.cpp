@@ -226,6 +226,7 @@ class TcpSession : public Session {
   ~TcpSession() override {
     // What still runs on the worker uses the transport.
     context_->worker->stop();
+    context_->transport->close();
   }
 
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
@@ -297,6 +298,7 @@ Sessions open_tcp(const LaunchOptions& options) {
       .while_waiting = options.while_waiting,
       .bell = transport->bell(),
       .service = [transport] { transport->service(); },
+      .failed = [transport](const std::exception_ptr& error) { transport->abandon(error); },
       .diagnose =
           [transport](const std::vector<int>& peers) { return transport->diagnose(peers); }});
   auto session = std::make_unique<TcpSession>(std::move(context), world, logger);

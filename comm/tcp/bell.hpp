@@ -18,11 +18,17 @@ class SocketBell : public Doorbell {
 
   void ring() override {
     if (has_rung_.exchange(true)) return;
+    Doorbell::ring();
     // Ends run_one_for() on the worker's thread.
     asio::post(io_, [] {});
   }
   void sleep(std::chrono::microseconds longest) override {
-    if (!has_rung_.load()) io_.run_one_for(longest);
+    // The io_context counts in milliseconds. Who sleeps less looks at the sockets often enough.
+    if (longest < std::chrono::milliseconds(1)) {
+      Doorbell::sleep(longest);
+    } else if (!has_rung_.load()) {
+      io_.run_one_for(longest);
+    }
     has_rung_.store(false);
   }
 

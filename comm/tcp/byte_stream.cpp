@@ -1,12 +1,12 @@
 #include "comm/tcp/byte_stream.hpp"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
@@ -33,19 +33,19 @@ constexpr std::size_t kRecordBytes = 16 * 1024;
 
 }  // namespace
 
-ByteStream::ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role,
-                       double timeout_s)
+void keep_from_children(int fd) { fcntl(fd, F_SETFD, FD_CLOEXEC); }
+
+ByteStream::ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role)
     : socket_(std::move(socket)) {
   asio::error_code ignored;
   socket_.non_blocking(true, ignored);
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   const int fd = socket_.native_handle();
+  keep_from_children(fd);
   // A kernel without one of these options works as well, only slower.
   setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(),
              static_cast<socklen_t>(kCongestionControl.size()));
   limit_unsent(kUnsentBytes);
-  const auto patience_ms = static_cast<unsigned int>(std::clamp(1e3 * timeout_s, 1e3, 1e9));
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms);
   if (tls != nullptr) ssl_ = tls->connect(fd, role);
 }
 

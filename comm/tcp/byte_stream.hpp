@@ -24,12 +24,15 @@ class ConnectionEnded : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A program that this one starts does not get the socket, and so does not hold it open.
+void keep_from_children(int fd);
+
 class ByteStream {
  public:
-  /// `tls` may be null; then the stream is plain. Sets the options of the socket: no delay, the
-  /// congestion control `cubic` (hosts with another default lose nothing), and the end of the
-  /// connection after `timeout_s` seconds in which the peer acknowledges nothing.
-  ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role, double timeout_s);
+  /// `tls` may be null; then the stream is plain. Sets the options of the socket: no delay, and the
+  /// congestion control `cubic`, so that hosts with another default lose nothing. The kernel's own
+  /// time limit (TCP_USER_TIMEOUT) stays off: it counts the time in which the peer is stopped, too.
+  ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role);
 
   [[nodiscard]] asio::ip::tcp::socket& socket() { return socket_; }
 

@@ -49,8 +49,17 @@ class AllToAll {
     return num_over_ == rounds_.size() && sends_.are_over();
   }
 
+  /// All whose bytes the present round brings, for its sender may wait for one of them.
   [[nodiscard]] std::vector<int> ranks() const {
-    return num_over_ < rounds_.size() ? rounds_[num_over_].arrives.ranks() : sends_.ranks();
+    if (num_over_ == rounds_.size()) return sends_.ranks();
+    const Group& group = messages_.group();
+    std::vector<int> ranks;
+    for (int i = 0; i < rounds_[num_over_].count; ++i) {
+      const int place = (1 << num_over_) + i;
+      ranks.push_back(group.world_rank((group.rank + place) % group.size()));
+    }
+    sort_unique(ranks);
+    return ranks;
   }
 
   /// The bytes of the member i places after this one.

@@ -18,8 +18,6 @@ constexpr std::int64_t kReadBudget = std::int64_t{4} << 20;
 constexpr std::int64_t kFetchBudget = std::int64_t{4} << 20;
 /// Pieces are not smaller than this only because there are many connections.
 constexpr std::int64_t kMinPieceBytes = std::int64_t{64} << 10;
-/// A rank may be ready for so many messages that its peer does not know of yet.
-constexpr std::size_t kMaxEarly = std::size_t{1} << 17U;
 /// The kernel's queue for each of many connections.
 constexpr int kUnsentPerStream = 64 * 1024;
 /// Seconds in which the control connection says why a data connection has ended.
@@ -46,6 +44,7 @@ class Link::Control : public Connection {
     while (const std::size_t count = read_more()) {
       num_read_ += count;
       link_.silent_s_ = 0.0;
+      has_begun_ = true;
       if (num_read_ < wanted()) continue;
       if (num_read_ == kHeaderBytes) {
         frame_ = decode(header_);
@@ -72,7 +71,8 @@ class Link::Control : public Connection {
   }
 
   void ended(const std::string& reason) override {
-    if (!link_.has_left_) link_.hooks_.lost(reason);
+    if (link_.has_left_ || link_.is_abandoned_) return;
+    has_begun_ ? link_.hooks_.lost(reason) : link_.forget_control();
   }
 
   std::size_t write_some() {
@@ -99,6 +99,7 @@ class Link::Control : public Connection {
   std::string text_;
   /// Bytes of the present frame.
   std::size_t num_read_ = 0;
+  bool has_begun_ = false;
 };
 
 /// Pieces in both directions.
@@ -113,6 +114,7 @@ class Link::Data : public Connection {
       const std::size_t count = read_more();
       if (count == 0) return false;
       link_.silent_s_ = 0.0;
+      has_begun_ = true;
       budget -= static_cast<std::int64_t>(count);
       if (num_header_ < kHeaderBytes) {
         num_header_ += count;
@@ -135,6 +137,7 @@ class Link::Data : public Connection {
         Frame piece;
         out_ = link_.next_piece(piece);
         if (!out_) return true;
+        has_begun_ = true;
         out_header_ = encode(piece);
         out_bytes_ = static_cast<std::int64_t>(piece.length);
         rest_ = {out_header_, {out_->from + piece.offset, static_cast<std::size_t>(piece.length)}};
@@ -153,6 +156,8 @@ class Link::Data : public Connection {
   }
 
   void ended(const std::string& reason) override {
+    if (link_.is_abandoned_) return;
+    if (!has_begun_) return link_.forget_data(*this);
     if (link_.broken_.empty()) link_.broken_ = reason;
   }
 
@@ -180,11 +185,13 @@ class Link::Data : public Connection {
   Header out_header_ = {};
   ByteStream::Parts rest_;
   std::int64_t out_bytes_ = 0;
+  bool has_begun_ = false;
 };
 
 Link::Link(const Config& config, Hooks hooks)
     : epoch_(config.epoch),
       connects_(config.connects),
+      max_early_(config.max_early),
       memory_(config.memory),
       hooks_(std::move(hooks)),
       data_(StreamCount::kMax),
@@ -194,10 +201,7 @@ Link::Link(const Config& config, Hooks hooks)
   want_streams(count_.wanted());
 }
 
-Link::~Link() {
-  if (control_) control_->close();
-  close_data();
-}
+Link::~Link() { close(); }
 
 MessagePtr Link::post_send(const MessageKey& key, const ConstBlock& block,
                            std::shared_ptr<void> owner) {
@@ -298,8 +302,15 @@ bool Link::fetch_messages() {
   while (!offered_.empty() && budget > 0) {
     const auto [message, address] = offered_.front();
     const std::int64_t length = std::min(budget, message->bytes - message->num_moved);
-    if (!memory_.read(address + static_cast<std::uint64_t>(message->num_moved),
-                      message->to + message->num_moved, static_cast<std::size_t>(length))) {
+    const ProcessMemory::Result result =
+        memory_.read(address + static_cast<std::uint64_t>(message->num_moved),
+                     message->to + message->num_moved, static_cast<std::size_t>(length));
+    if (result == ProcessMemory::Result::kGone) {
+      // The peer has failed. The control connection says why.
+      offered_.clear();
+      return has_moved;
+    }
+    if (result == ProcessMemory::Result::kRefused) {
       // The system has changed its mind. The connections still carry everything.
       memory_ = {};
       for (const auto& [key, waiting] : receives_) {
@@ -346,11 +357,13 @@ MessagePtr Link::arriving(const Frame& piece) {
   const auto found = receives_.find(piece.key);
   if (found == receives_.end()) throw FrameError("a piece of a message that nobody has asked for");
   const auto bytes = static_cast<std::uint64_t>(found->second->bytes);
-  if (piece.offset > bytes || piece.length > bytes - piece.offset ||
+  const auto begun = static_cast<std::uint64_t>(found->second->num_dealt);
+  if (piece.length > bytes - begun || piece.offset > bytes || piece.length > bytes - piece.offset ||
       (piece.length == 0 && bytes > 0)) {
     throw FrameError(concat("a piece of ", piece.length, " bytes at ", piece.offset,
                             " of a message of ", bytes, " bytes"));
   }
+  found->second->num_dealt += static_cast<std::int64_t>(piece.length);
   return found->second;
 }
 
@@ -375,6 +388,7 @@ void Link::handle(const Frame& frame, const std::string& text) {
   if (frame.epoch != epoch_) {
     throw FrameError(concat("a frame of epoch ", frame.epoch, ", and this one is ", epoch_));
   }
+  if (is_abandoned_ && frame.kind != FrameKind::kNews) return;
   switch (frame.kind) {
     case FrameKind::kReady:
       return handle_ready(frame);
@@ -419,9 +433,9 @@ void Link::handle_taken(const Frame& frame) {
   finish(*found.mapped());
 }
 
-void Link::keep(std::map<MessageKey, Frame>& early, const Frame& frame) {
-  if (early.size() >= kMaxEarly) {
-    throw FrameError(concat("it is ahead by more than ", kMaxEarly, " messages"));
+void Link::keep(std::map<MessageKey, Frame>& early, const Frame& frame) const {
+  if (early.size() >= max_early_) {
+    throw FrameError(concat("it is ahead by more than ", max_early_, " messages"));
   }
   early[frame.key] = frame;
 }
@@ -433,12 +447,15 @@ void Link::adopt(ByteStream stream, const Frame& hello) {
 
 void Link::adopt_control(ByteStream stream, bool peer_reads_memory) {
   count_.set_round_trip(stream.round_trip_s());
-  control_ = std::make_shared<Control>(std::move(stream), *this);
   silent_s_ = 0.0;
   peer_reads_memory_ = peer_reads_memory;
+  // Into the outbox: while there is no connection, nothing can change the messages.
   if (peer_reads_memory_) {
     for (const auto& [key, message] : sends_) offer(*message);
   }
+  // At once, so that the peer knows that this connection is alive.
+  send_frame({.kind = FrameKind::kBeat, .epoch = epoch_});
+  control_ = std::make_shared<Control>(std::move(stream), *this);
   control_->start();
   control_->send_soon();
   want_streams(count_.wanted());
@@ -505,10 +522,35 @@ void Link::tick(double elapsed_s, double beat_s, double timeout_s) {
   }
 }
 
-void Link::close_data() {
+void Link::abandon() {
+  is_abandoned_ = true;
   for (const auto& connection : data_) {
     if (connection) connection->close();
   }
+  sends_.clear();
+  receives_.clear();
+  early_ready_.clear();
+  early_offers_.clear();
+  sendable_.clear();
+  offered_.clear();
+}
+
+void Link::close() {
+  abandon();
+  if (control_) control_->close();
+}
+
+void Link::forget_control() {
+  control_.reset();
+  if (connects_) hooks_.connect(0);
+}
+
+void Link::forget_data(const Connection& connection) {
+  const auto place =
+      std::ranges::find(data_, &connection, [](const auto& each) { return each.get(); });
+  place->reset();
+  --num_open_;
+  if (connects_) hooks_.connect(static_cast<int>(place - data_.begin()) + 1);
 }
 
 void Link::end_writing() {

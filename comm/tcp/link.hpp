@@ -49,6 +49,8 @@ struct Message {
 };
 using MessagePtr = std::shared_ptr<Message>;
 
+class Connection;
+
 class Link {
  public:
   struct Hooks {
@@ -69,6 +71,8 @@ class Link {
     bool connects = false;
     /// The peer's memory; empty if it cannot be reached.
     ProcessMemory memory = {};
+    /// The peer may be ahead by so many messages.
+    std::size_t max_early = std::size_t{1} << 20U;
   };
 
   Link(const Config& config, Hooks hooks);
@@ -106,8 +110,11 @@ class Link {
   /// Takes messages that lie in the peer's memory. Returns whether any has moved.
   bool fetch_messages();
 
-  /// Closes the data connections. Blocks of messages are not touched any more.
-  void close_data();
+  /// Closes the data connections and forgets all messages, whose blocks are not touched any more.
+  /// What comes on the control connection is read, and only news counts.
+  void abandon();
+  /// Closes all connections.
+  void close();
   /// Nothing more will be sent to the peer.
   void end_writing();
 
@@ -139,7 +146,10 @@ class Link {
   void offer(const Message& message);
   void take_offer(const MessagePtr& message, const Frame& offer);
   /// Keeps a frame whose message has not been posted yet.
-  static void keep(std::map<MessageKey, Frame>& early, const Frame& frame);
+  void keep(std::map<MessageKey, Frame>& early, const Frame& frame) const;
+  /// A connection has ended on which nothing has come: the peer had given it up, and makes another.
+  void forget_control();
+  void forget_data(const Connection& connection);
   /// The message that a piece belongs to. Throws FrameError.
   MessagePtr arriving(const Frame& piece);
   void count_arrived(const MessagePtr& message, std::int64_t bytes);
@@ -150,6 +160,7 @@ class Link {
 
   std::uint32_t epoch_;
   bool connects_;
+  std::size_t max_early_;
   ProcessMemory memory_;
   Hooks hooks_;
   std::map<MessageKey, MessagePtr> sends_;
@@ -170,6 +181,7 @@ class Link {
   StreamCount count_;
   /// Bytes of pieces that have been written since the last look.
   std::int64_t num_written_ = 0;
+  bool is_abandoned_ = false;
   bool has_left_ = false;
   bool ends_writing_ = false;
   /// Why a data connection has ended although the control connection is there; empty: none has.

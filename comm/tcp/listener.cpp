@@ -17,12 +17,13 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Listener::Listener(asio::io_context& io, const asio::ip::address& address, Logger logger,
+Listener::Listener(asio::io_context& io, const asio::ip::address& address,
                    std::chrono::milliseconds patience)
-    : io_(io), acceptor_(io), pause_(io), logger_(std::move(logger)), patience_(patience) {
+    : io_(io), acceptor_(io), pause_(io), patience_(patience) {
   try {
     const asio::ip::tcp::endpoint endpoint(address, 0);
     acceptor_.open(endpoint.protocol());
+    keep_from_children(acceptor_.native_handle());
     acceptor_.bind(endpoint);
     acceptor_.listen();
     port_ = acceptor_.local_endpoint().port();
@@ -33,9 +34,9 @@ Listener::Listener(asio::io_context& io, const asio::ip::address& address, Logge
   }
 }
 
-void Listener::start(const TlsContext* tls, double timeout_s, Hooks hooks) {
+void Listener::start(const TlsContext* tls, Logger logger, Hooks hooks) {
   tls_ = tls;
-  timeout_s_ = timeout_s;
+  logger_ = std::move(logger);
   hooks_ = std::move(hooks);
   accept();
 }
@@ -57,21 +58,29 @@ void Listener::accept() {
   });
 }
 
-void Listener::greet(asio::ip::tcp::socket socket, const std::string& address) {
-  std::erase_if(guests_, [](const auto& guest) { return guest.expired(); });
-  if (guests_.size() >= kMaxGuests) {
-    if (const auto oldest = guests_.front().lock()) {
-      oldest->cancel("too many connections have not introduced themselves");
-    }
+void Listener::make_room() {
+  std::erase_if(guests_, [](const Guest& guest) { return guest.greeting.expired(); });
+  if (guests_.size() < kMaxGuests) return;
+  std::map<std::string_view, int> counts;
+  for (const Guest& guest : guests_) ++counts[guest.address];
+  const auto most =
+      std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
+  const auto oldest = std::ranges::find(guests_, most->first, &Guest::address);
+  if (const auto greeting = oldest->greeting.lock()) {
+    greeting->cancel("too many connections have not introduced themselves");
   }
+}
+
+void Listener::greet(asio::ip::tcp::socket socket, const std::string& address) {
+  make_room();
   try {
     const auto guest = std::make_shared<Greeting>(
-        io_, ByteStream(std::move(socket), tls_, Role::kAccepts, timeout_s_), Role::kAccepts,
+        io_, ByteStream(std::move(socket), tls_, Role::kAccepts), Role::kAccepts,
         Frame{.kind = FrameKind::kHello},
         Greeting::Hooks{.judge = hooks_.judge,
                         .welcome = hooks_.welcome,
                         .refuse = [this, address](const std::string& why) { warn(address, why); }});
-    guests_.push_back(guest);
+    guests_.push_back({address, guest});
     guest->start(patience_);
   } catch (const std::exception& error) {
     warn(address, error.what());
@@ -90,14 +99,14 @@ void Listener::close() {
   asio::error_code ignored;
   acceptor_.close(ignored);
   pause_.cancel();
-  for (const auto& guest : guests_) {
-    if (const auto open = guest.lock()) open->cancel("this rank leaves");
+  for (const Guest& guest : guests_) {
+    if (const auto open = guest.greeting.lock()) open->cancel("this rank leaves");
   }
 }
 
 std::size_t Listener::num_guests() const {
   return static_cast<std::size_t>(
-      std::ranges::count_if(guests_, [](const auto& guest) { return !guest.expired(); }));
+      std::ranges::count_if(guests_, [](const Guest& guest) { return !guest.greeting.expired(); }));
 }
 
 }  // namespace gossamer::tcp

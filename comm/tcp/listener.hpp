@@ -1,7 +1,7 @@
 #pragma once
 // Takes connections from other ranks, and keeps strangers from doing harm: at most kMaxGuests
-// connections that have not introduced themselves, each for a limited time; of more, the oldest
-// goes. One warning for each address and minute.
+// connections that have not introduced themselves, each for a limited time. Of more, the oldest
+// goes of the address that has most. One warning for each address and minute.
 //
 // Protocol: make it, publish port(), then start(). Thread safety: one thread, which runs the
 // io_context. Errors: CommError when no port can be had.
@@ -22,11 +22,11 @@ namespace gossamer::tcp {
 
 class Listener {
  public:
-  static constexpr std::size_t kMaxGuests = 64;
+  static constexpr std::size_t kMaxGuests = 256;
 
   /// Listens on `address`, on a port that the system chooses. `patience`: how long a connection may
   /// take to introduce itself.
-  Listener(asio::io_context& io, const asio::ip::address& address, Logger logger,
+  Listener(asio::io_context& io, const asio::ip::address& address,
            std::chrono::milliseconds patience = std::chrono::seconds(10));
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -39,15 +39,22 @@ class Listener {
     std::function<Frame(const Frame& theirs)> judge;
     std::function<void(ByteStream stream, const Frame& theirs)> welcome;
   };
-  /// `tls` may be null, and must outlive this listener. `timeout_s`: see ByteStream.
-  void start(const TlsContext* tls, double timeout_s, Hooks hooks);
+  /// `tls` may be null, and must outlive this listener.
+  void start(const TlsContext* tls, Logger logger, Hooks hooks);
   /// Takes no more connections.
   void close();
   /// Connections that have not introduced themselves yet.
   [[nodiscard]] std::size_t num_guests() const;
 
  private:
+  struct Guest {
+    std::string address;
+    std::weak_ptr<Greeting> greeting;
+  };
+
   void accept();
+  /// Sends a guest away if there are too many.
+  void make_room();
   void greet(asio::ip::tcp::socket socket, const std::string& address);
   void warn(const std::string& address, const std::string& reason);
 
@@ -58,9 +65,8 @@ class Listener {
   Logger logger_;
   std::chrono::milliseconds patience_;
   const TlsContext* tls_ = nullptr;
-  double timeout_s_ = 0.0;
   Hooks hooks_;
-  std::deque<std::weak_ptr<Greeting>> guests_;
+  std::deque<Guest> guests_;
   /// When each address has last been warned of.
   std::map<std::string, std::chrono::steady_clock::time_point> warned_;
 };

@@ -1,5 +1,6 @@
 #include "comm/tcp/process_memory.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -15,50 +16,67 @@ namespace {
 
 constexpr std::size_t kMarkBytes = 32;
 
-/// Reads up to `bytes` bytes. Returns how many have been read; negative: none can be.
-ssize_t read_some(std::int64_t process, std::uint64_t address, void* to, std::size_t bytes) {
-  const iovec here{to, bytes};
-  const iovec there{reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), bytes};
-  return process_vm_readv(static_cast<pid_t>(process), &here, 1, &there, 1, 0);
+iovec remote(std::uint64_t address, std::size_t bytes) {
+  return {reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), bytes};
 }
 
 }  // namespace
 
 MemoryMark::MemoryMark() : mark_(std::make_unique<std::string>(to_hex(random_bytes(16)))) {}
 
+void MemoryMark::erase() {
+  if (mark_) mark_->assign(mark_->size(), '-');
+}
+
 std::string MemoryMark::text() const {
   return concat(getpid(), " ", reinterpret_cast<std::uintptr_t>(mark_->data()), " ", *mark_);
 }
 
 ProcessMemory ProcessMemory::of(std::string_view mark) {
-  std::int64_t process = 0;
-  std::uint64_t address = 0;
+  ProcessMemory memory;
   const std::size_t first = mark.find(' ');
   const std::size_t second = first == mark.npos ? mark.npos : mark.find(' ', first + 1);
-  if (second == mark.npos || !parse_whole(mark.substr(0, first), process) ||
-      !parse_whole(mark.substr(first + 1, second - first - 1), address)) {
+  if (second == mark.npos || mark.size() - second - 1 != kMarkBytes ||
+      !parse_whole(mark.substr(0, first), memory.process_) ||
+      !parse_whole(mark.substr(first + 1, second - first - 1), memory.mark_address_)) {
     return {};
   }
-  const std::string_view expected = mark.substr(second + 1);
-  std::array<char, kMarkBytes> found{};
-  if (read_some(process, address, found.data(), found.size()) != std::ssize(found) ||
-      std::string_view(found.data(), found.size()) != expected) {
-    return {};
-  }
-  ProcessMemory memory;
-  memory.process_ = process;
-  return memory;
+  memory.mark_ = mark.substr(second + 1);
+  std::byte any{};
+  const Result result = memory.read(memory.mark_address_, &any, 1);
+  return result == Result::kRead ? memory : ProcessMemory();
 }
 
-bool ProcessMemory::read(std::uint64_t address, std::byte* to, std::size_t bytes) const {
-  while (bytes > 0) {
-    const ssize_t count = read_some(process_, address, to, bytes);
-    if (count <= 0) return false;
+ProcessMemory::Result ProcessMemory::read(std::uint64_t address, std::byte* to,
+                                          std::size_t bytes) const {
+  Result result = Result::kRead;
+  while (bytes > 0 && result == Result::kRead) {
+    const auto count = static_cast<std::size_t>(read_some(address, to, bytes, result));
     to += count;
-    address += static_cast<std::uint64_t>(count);
-    bytes -= static_cast<std::size_t>(count);
+    address += count;
+    bytes -= count;
   }
-  return true;
+  return result;
+}
+
+std::int64_t ProcessMemory::read_some(std::uint64_t address, std::byte* to, std::size_t bytes,
+                                      Result& result) const {
+  // One call moves less than 2 GiB.
+  bytes = std::min(bytes, std::size_t{1} << 30U);
+  std::array<char, kMarkBytes> found{};
+  const std::array<iovec, 2> here = {iovec{to, bytes}, iovec{found.data(), found.size()}};
+  const std::array<iovec, 2> there = {remote(address, bytes), remote(mark_address_, kMarkBytes)};
+  const ssize_t count = process_vm_readv(static_cast<pid_t>(process_), here.data(), here.size(),
+                                         there.data(), there.size(), 0);
+  if (count != static_cast<ssize_t>(bytes + kMarkBytes)) {
+    result = Result::kRefused;
+    return 0;
+  }
+  if (std::string_view(found.data(), found.size()) != mark_) {
+    result = Result::kGone;
+    return 0;
+  }
+  return static_cast<std::int64_t>(bytes);
 }
 
 }  // namespace gossamer::tcp

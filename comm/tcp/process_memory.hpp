@@ -13,10 +13,13 @@
 
 namespace gossamer::tcp {
 
-/// Something in this process's memory by which others recognise it when they meet.
+/// Something in this process's memory by which others recognise it: when they meet, and with every
+/// message that they take. So they take nothing after erase().
 class MemoryMark {
  public:
   MemoryMark();
+  /// From now on this process's memory is not what it has offered.
+  void erase();
   /// `process address mark`, for of().
   [[nodiscard]] std::string text() const;
 
@@ -33,11 +36,24 @@ class ProcessMemory {
   static ProcessMemory of(std::string_view mark);
 
   [[nodiscard]] bool is_reached() const { return process_ > 0; }
-  /// Copies bytes to `to`. Returns whether all have been read.
-  [[nodiscard]] bool read(std::uint64_t address, std::byte* to, std::size_t bytes) const;
+  enum class Result : std::uint8_t {
+    kRead,
+    /// The system does not allow it.
+    kRefused,
+    /// The process has withdrawn its memory.
+    kGone
+  };
+  /// Copies bytes to `to`.
+  [[nodiscard]] Result read(std::uint64_t address, std::byte* to, std::size_t bytes) const;
 
  private:
+  /// Reads up to `bytes` bytes, then the mark. Returns how many have been read, without the mark.
+  [[nodiscard]] std::int64_t read_some(std::uint64_t address, std::byte* to, std::size_t bytes,
+                                       Result& result) const;
+
   std::int64_t process_ = 0;
+  std::uint64_t mark_address_ = 0;
+  std::string mark_;
 };
 
 }  // namespace gossamer::tcp

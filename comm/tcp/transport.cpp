@@ -10,6 +10,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Handlers that run in one turn of the worker.
+constexpr int kMaxHandlers = 256;
 constexpr auto kGreetingLimit = std::chrono::seconds(10);
 constexpr auto kConnectPause = std::chrono::milliseconds(200);
 /// Between two looks at the clock.
@@ -21,7 +23,27 @@ constexpr auto kNewsPatience = std::chrono::milliseconds(700);
 constexpr auto kPartingPatience = std::chrono::seconds(2);
 constexpr auto kLastWordsPatience = std::chrono::milliseconds(500);
 
-double beat_s(double timeout_s) { return std::clamp(timeout_s / 8.0, 0.02, 2.0); }
+/// The codes of base/error.hpp that a rank can end with.
+bool is_failure(ExitCode code) {
+  switch (code) {
+    case ExitCode::kCheckFailed:
+    case ExitCode::kConfig:
+    case ExitCode::kData:
+    case ExitCode::kCheckpoint:
+    case ExitCode::kInternal:
+    case ExitCode::kPeerLost:
+    case ExitCode::kPreempted:
+    case ExitCode::kNonFinite:
+    case ExitCode::kInterrupted:
+    case ExitCode::kTerminated:
+      return true;
+    case ExitCode::kDone:
+      break;
+  }
+  return false;
+}
+
+double beat_s(double timeout_s) { return std::clamp(timeout_s / 8.0, 0.005, 2.0); }
 
 }  // namespace
 
@@ -33,16 +55,13 @@ Transport::Transport(std::shared_ptr<SocketBell> bell, std::unique_ptr<Listener>
       links_(config_.peers.size()) {
   if (!listener_) return;
   listener_->start(
-      config_.tls.get(), config_.timeout_s,
+      config_.tls.get(), config_.logger,
       {.judge = [this](const Frame& theirs) { return judge(theirs); },
        .welcome = [this](ByteStream stream,
                          const Frame& theirs) { welcome(std::move(stream), theirs); }});
 }
 
-Transport::~Transport() {
-  is_leaving_ = true;
-  if (listener_) listener_->close();
-}
+Transport::~Transport() { close(); }
 
 Link::Hooks Transport::hooks_of(int peer) {
   return {.moved = [this] { bell_->ring(); },
@@ -69,8 +88,12 @@ void Transport::connect(int peer, int index) {
   socket->async_connect(config_.peers[static_cast<std::size_t>(peer)].endpoint,
                         [this, peer, index, socket](const asio::error_code& error) {
                           if (is_leaving_) return;
-                          if (!error) return introduce(peer, index, std::move(*socket));
-                          refusals_[peer] = error.message();
+                          try {
+                            if (!error) return introduce(peer, index, std::move(*socket));
+                            refusals_[peer] = error.message();
+                          } catch (const std::exception& failure) {
+                            refusals_[peer] = failure.what();
+                          }
                           connect_again(peer, index);
                         });
 }
@@ -92,19 +115,17 @@ void Transport::introduce(int peer, int index, asio::ip::tcp::socket socket) {
     return Frame{.kind = FrameKind::kHello};
   };
   const auto greeting = std::make_shared<Greeting>(
-      bell_->io(),
-      ByteStream(std::move(socket), config_.tls.get(), Role::kConnects, config_.timeout_s),
+      bell_->io(), ByteStream(std::move(socket), config_.tls.get(), Role::kConnects),
       Role::kConnects, hello(peer, index),
-      Greeting::Hooks{.judge = judge,
-                      .welcome =
-                          [this, peer](ByteStream stream, const Frame& theirs) {
-                            if (!is_leaving_) link(peer).adopt(std::move(stream), theirs);
-                          },
-                      .refuse =
-                          [this, peer, index](const std::string& reason) {
-                            refusals_[peer] = reason;
-                            connect_again(peer, index);
-                          }});
+      Greeting::Hooks{
+          .judge = judge,
+          .welcome = [this, peer](ByteStream stream,
+                                  const Frame& theirs) { adopt(peer, std::move(stream), theirs); },
+          .refuse =
+              [this, peer, index](const std::string& reason) {
+                refusals_[peer] = reason;
+                connect_again(peer, index);
+              }});
   greeting->start(kGreetingLimit);
 }
 
@@ -137,15 +158,22 @@ Frame Transport::judge(const Frame& theirs) {
 }
 
 void Transport::welcome(ByteStream stream, const Frame& theirs) {
-  Link& their_link = link(static_cast<int>(theirs.key.number));
-  const int index = static_cast<int>(theirs.key.part);
-  if (is_leaving_ || their_link.has_connection(index)) return;
-  their_link.adopt(std::move(stream), theirs);
+  const auto peer = static_cast<int>(theirs.key.number);
+  if (!link(peer).has_connection(static_cast<int>(theirs.key.part))) {
+    adopt(peer, std::move(stream), theirs);
+  }
+}
+
+void Transport::adopt(int peer, ByteStream stream, const Frame& hello) {
+  if (is_leaving_) return;
+  link(peer).adopt(std::move(stream), hello);
+  if (hello.key.part > 0) return;
+  for (const News& news : failures_) send_news(link(peer), news);
 }
 
 void Transport::service() {
-  bell_->io().poll();
-  if (bell_->io().stopped()) bell_->io().restart();
+  for (int i = 0; i < kMaxHandlers && bell_->io().poll_one() > 0; ++i) {
+  }
   count_time();
   bool has_moved = false;
   for (const auto& link : links_) {
@@ -174,7 +202,8 @@ void Transport::hear(int from, const Frame& frame, const std::string& text) {
   const News news{.kind = static_cast<NewsKind>(frame.key.use),
                   .about = static_cast<int>(frame.key.number),
                   .code = static_cast<ExitCode>(frame.key.part),
-                  .text = text};
+                  .text = visible(text)};
+  if (!is_failure(news.code)) throw FrameError("news with an exit code that no failure has");
   if (news.about == config_.rank || !spread(news, from)) return;
   switch (news.kind) {
     case NewsKind::kLeaving:
@@ -188,22 +217,49 @@ void Transport::hear(int from, const Frame& frame, const std::string& text) {
 
 bool Transport::spread(const News& news, int except) {
   if (!heard_.emplace(news.kind, news.about).second) return false;
-  const Frame frame{.key = {.use = static_cast<std::uint8_t>(news.kind),
-                            .number = static_cast<std::uint64_t>(news.about),
-                            .part = static_cast<std::uint32_t>(news.code)}};
+  if (news.kind != NewsKind::kLeaving) failures_.push_back(news);
   for (std::size_t peer = 0; peer < links_.size(); ++peer) {
     if (static_cast<int>(peer) == except || static_cast<int>(peer) == news.about) continue;
     if (links_[peer] && links_[peer]->is_open() && !links_[peer]->has_ended()) {
-      links_[peer]->send_news(frame, news.text);
+      send_news(*links_[peer], news);
     }
   }
   return true;
 }
 
+void Transport::send_news(Link& link, const News& news) {
+  link.send_news({.key = {.use = static_cast<std::uint8_t>(news.kind),
+                          .number = static_cast<std::uint64_t>(news.about),
+                          .part = static_cast<std::uint32_t>(news.code)}},
+                 news.text);
+}
+
+void Transport::abandon(const std::exception_ptr& error) {
+  config_.memory_mark.erase();
+  // What another rank has told, or the end of its connections, goes round already.
+  if (!failure_) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& known) {
+      spread({.kind = NewsKind::kFailed,
+              .about = config_.rank,
+              .code = exit_code_of(known),
+              .text = known.what()},
+             -1);
+      failure_ = error;
+    }
+  }
+  for (const auto& link : links_) {
+    if (link) link->abandon();
+  }
+}
+
 void Transport::fail(const News& news, const std::string& text) {
   if (is_leaving_) return;
-  if (news.kind == NewsKind::kFailed) has_heard_of_failure_ = true;
+  // After a failure of this rank's own, that one counts, also where two ranks fail at the same
+  // time.
   if (failure_) return;
+  if (news.kind == NewsKind::kFailed) has_heard_of_failure_ = true;
   failure_ = std::make_exception_ptr(CommError({.rank = config_.rank,
                                                 .peers = {news.about},
                                                 .label = {.what = "communication"},
@@ -235,14 +291,13 @@ ProgressWorker::Diagnosis Transport::diagnose(const std::vector<int>& peers) {
   std::vector<int> unreached;
   for (const int peer : peers) {
     const auto& link = links_.at(static_cast<std::size_t>(peer));
-    if (link && !link->is_open()) unreached.push_back(peer);
+    // The higher rank connects, so this one knows nothing of a higher one that is late.
+    if (link && !link->is_open() && refusals_.contains(peer)) unreached.push_back(peer);
   }
   if (!unreached.empty()) {
-    const auto refusal = refusals_.find(unreached.front());
     return {unreached,
-            concat("no connection has come about",
-                   refusal == refusals_.end() ? "" : concat(" (", visible(refusal->second), ")"),
-                   ": a firewall stands between the hosts, or a rank announces an address that "
+            concat("no connection has come about (", visible(refusals_.at(unreached.front())),
+                   "): a firewall stands between the hosts, or a rank announces an address that "
                    "others cannot reach (comm.interface)")};
   }
   return {peers,
@@ -255,8 +310,9 @@ void Transport::tell_leaving() { spread({.kind = NewsKind::kLeaving, .about = co
 
 void Transport::tell_failure(ExitCode code, std::string_view reason) {
   is_leaving_ = true;
+  config_.memory_mark.erase();
   for (const auto& link : links_) {
-    if (link) link->close_data();
+    if (link) link->abandon();
   }
   spread(
       {.kind = NewsKind::kFailed, .about = config_.rank, .code = code, .text = std::string(reason)},
@@ -274,10 +330,6 @@ void Transport::tell_failure(ExitCode code, std::string_view reason) {
 
 void Transport::part() {
   is_leaving_ = true;
-  say_goodbye();
-}
-
-void Transport::say_goodbye() {
   for (const auto& link : links_) {
     if (!link || !link->is_open()) continue;
     link->send_goodbye();
@@ -289,6 +341,15 @@ void Transport::say_goodbye() {
                                    [](const auto& link) { return !link || link->has_ended(); });
       },
       kPartingPatience);
+  close();
+}
+
+void Transport::close() {
+  is_leaving_ = true;
+  if (listener_) listener_->close();
+  for (const auto& link : links_) {
+    if (link) link->close();
+  }
 }
 
 template <class IsOver>
@@ -296,7 +357,6 @@ void Transport::run_until(const IsOver& is_over, std::chrono::milliseconds longe
   const auto end = Clock::now() + longest;
   while (!is_over() && Clock::now() < end) {
     bell_->io().run_one_for(std::chrono::milliseconds(10));
-    if (bell_->io().stopped()) bell_->io().restart();
     count_time();
   }
 }

@@ -11,7 +11,8 @@
 // and every rank has peers that notice its end. The first failure counts, and service() throws it.
 //
 // Protocol: the progress worker calls service() in every turn, and the operations post messages.
-// When the worker has stopped, part() or tell_failure() ends the connections in good order.
+// When the worker fails it calls abandon(), and no block is touched any more. When it has stopped,
+// part() or tell_failure() ends the connections in good order.
 //
 // Thread safety: one thread at a time: first the worker, then who has stopped it.
 // Errors: CommError.
@@ -59,10 +60,12 @@ class Transport {
     int num_streams = 0;
     double timeout_s = 300.0;
     std::shared_ptr<Attendance> attendance = {};
+    Logger logger = {};
     /// By which the peers on this host find this process.
     MemoryMark memory_mark = {};
   };
 
+  /// `listener` is null in a world of one rank.
   Transport(std::shared_ptr<SocketBell> bell, std::unique_ptr<Listener> listener, Config config);
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
@@ -78,13 +81,18 @@ class Transport {
   /// Waits a moment for news, which it throws. Else names the ranks that are silent, or `peers`.
   ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers);
   void tell_leaving();
+  /// The worker has failed: tells the others why, unless they know, and forgets all messages.
+  void abandon(const std::exception_ptr& error);
 
   /// When the worker has stopped: tells the others that this rank ends with `code`, and why.
   void tell_failure(ExitCode code, std::string_view reason);
   /// When the worker has stopped and all ranks have come to their end: closes all connections, and
   /// waits a moment for the others to do so.
   void part();
-  /// Whether another rank has told of its own failure. Any thread may ask.
+  /// Closes all connections.
+  void close();
+  /// Whether another rank has told of its failure before this one's worker failed. Any thread may
+  /// ask.
   [[nodiscard]] bool has_heard_of_failure() const { return has_heard_of_failure_; }
 
  private:
@@ -105,18 +113,18 @@ class Transport {
   /// Looks at the hello of a rank that connects; the answer to it.
   Frame judge(const Frame& theirs);
   void welcome(ByteStream stream, const Frame& theirs);
+  void adopt(int peer, ByteStream stream, const Frame& hello);
 
   void hear(int from, const Frame& frame, const std::string& text);
   /// Tells the peers what they have not heard yet. Returns whether it is news to this rank.
   bool spread(const News& news, int except);
+  static void send_news(Link& link, const News& news);
   void fail(const News& news, const std::string& text);
   void lose(int peer, const std::string& reason);
   void count_time();
   /// Runs the connections until `is_over` or for `longest`.
   template <class IsOver>
   void run_until(const IsOver& is_over, std::chrono::milliseconds longest);
-  /// Says goodbye to all, and waits for their end.
-  void say_goodbye();
 
   std::shared_ptr<SocketBell> bell_;
   std::unique_ptr<Listener> listener_;
@@ -124,6 +132,8 @@ class Transport {
   /// By rank; null until the first message.
   std::vector<std::unique_ptr<Link>> links_;
   std::set<std::tuple<NewsKind, int>> heard_;
+  /// What links hear that come later.
+  std::vector<News> failures_;
   /// Why the last attempt to connect to a rank has failed.
   std::map<int, std::string> refusals_;
   std::exception_ptr failure_;

@@ -89,6 +89,33 @@ void require_closed(const MeetingOptions& meeting, const asio::ip::address& addr
              "GOSSAMER_SECRET; or set comm.security=none in a network that you trust"));
 }
 
+void require_possible(const MeetingOptions& meeting) {
+  if (meeting.size < 1) {
+    throw ConfigError(concat("a world of ", meeting.size, " ranks, allowed: 1 or more"));
+  }
+  if (meeting.rank >= meeting.size) {
+    throw ConfigError(concat("rank ", meeting.rank, " of ", meeting.size, " ranks, allowed: 0 to ",
+                             meeting.size - 1));
+  }
+  if (meeting.num_streams < 0 || meeting.num_streams > StreamCount::kMax) {
+    throw ConfigError(concat("comm.streams: ", meeting.num_streams, ", allowed: auto, or 1 to ",
+                             StreamCount::kMax));
+  }
+}
+
+/// Others cannot reach a loopback address.
+void require_reachable(const std::vector<Record>& records) {
+  const auto is_elsewhere = [&](const Record& record) { return record.host != records[0].host; };
+  if (std::ranges::none_of(records, is_elsewhere)) return;
+  for (std::size_t rank = 0; rank < records.size(); ++rank) {
+    if (!records[rank].endpoint.address().is_loopback()) continue;
+    throw ConfigError(concat("rank ", rank, " announces ",
+                             records[rank].endpoint.address().to_string(),
+                             ", which other hosts cannot reach; name an interface or an address of "
+                             "its host as comm.interface"));
+  }
+}
+
 std::uint64_t run_number(const std::string& run) {
   std::uint64_t number = 0;
   for (const char c : hmac_sha256("", run).substr(0, sizeof number)) {
@@ -118,6 +145,7 @@ void fill_in(const std::vector<Record>& records, bool reads_memory, Place& place
 Place find_place(const LaunchOptions& options) {
   MeetingOptions meeting = options.meeting;
   meeting.timeout_s = options.timeout_s;
+  require_possible(meeting);
   Place place;
   place.attendance = std::make_shared<Attendance>(static_cast<std::size_t>(meeting.size));
   Transport::Config config{.num_streams = meeting.num_streams,
@@ -134,8 +162,7 @@ Place find_place(const LaunchOptions& options) {
   const asio::ip::address address = own_address(meeting);
   require_closed(meeting, address);
   const int arrival = take_rank(meeting);
-  const Logger logger(options.log_level, concat("rank ", arrival));
-  auto listener = std::make_unique<Listener>(bell->io(), address, logger);
+  auto listener = std::make_unique<Listener>(bell->io(), address);
   const Record own{.host = host_name(),
                    .endpoint = {address, listener->port()},
                    .memory = mark.text(),
@@ -150,7 +177,9 @@ Place find_place(const LaunchOptions& options) {
     records.push_back(arrived[i]);
   }
   fill_in(records, meeting.reads_memory, place, config);
+  require_reachable(records);
   config.rank = place.rank;
+  config.logger = Logger(options.log_level, concat("rank ", place.rank));
   config.run = run_number(meeting.run);
   config.memory_mark = std::move(mark);
   if (!meeting.secret.empty()) {

@@ -23,6 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 using Socket = asio::ip::tcp::socket;
 
+constexpr std::size_t kMaxEarly = 2'000;
 constexpr MessageKey kFirst = {.number = 1};
 constexpr MessageKey kSecond = {.number = 2};
 
@@ -34,15 +35,15 @@ class Ends {
  public:
   explicit Ends(bool with_data = true) {
     link_.emplace(
-        Link::Config{.num_streams = 1},
+        Link::Config{.num_streams = 1, .max_early = kMaxEarly},
         Link::Hooks{.moved = [] {},
                     .news = [this](const Frame&, const std::string& text) { news.push_back(text); },
                     .lost = [this](const std::string& reason) { lost = reason; },
                     .connect = [](int) { ADD_FAILURE() << "the other end connects"; }});
     control.emplace(connect(0));
     if (with_data) data.emplace(connect(1));
-    // Their own handlers may still be under way.
-    run();
+    // The link's first sign of life.
+    take(*control);
   }
   Link& link() { return *link_; }
 
@@ -78,7 +79,7 @@ class Ends {
     asio::ip::tcp::acceptor acceptor(io_, {asio::ip::address_v4::loopback(), 0});
     Socket theirs(io_);
     theirs.connect(acceptor.local_endpoint());
-    link_->adopt(ByteStream(acceptor.accept(), nullptr, Role::kAccepts, 60.0),
+    link_->adopt(ByteStream(acceptor.accept(), nullptr, Role::kAccepts),
                  {.kind = FrameKind::kHello, .key = {.part = index}});
     return theirs;
   }
@@ -166,12 +167,50 @@ TEST(Link, RefusesPiecesThatNobodyHasAskedFor) {
 TEST(Link, EndsWithTheControlConnectionButNotAfterAGoodbye) {
   for (const bool says_goodbye : {false, true}) {
     Ends ends;
+    ends.send(*ends.control, {.kind = FrameKind::kBeat});
     if (says_goodbye) ends.send(*ends.control, {.kind = FrameKind::kGoodbye});
     ends.control->close();
     ends.run();
     EXPECT_EQ(ends.lost.empty(), says_goodbye);
     EXPECT_EQ(ends.link().has_left(), says_goodbye);
   }
+}
+
+/// The peer has given them up while this rank was stopped, and makes others.
+TEST(Link, ForgetsConnectionsOnWhichNothingHasCome) {
+  Ends ends;
+  ends.control->close();
+  ends.data->close();
+  ends.run();
+  ends.link().tick(1.0, 60.0, 60.0);
+  EXPECT_EQ(ends.lost, "");
+  EXPECT_FALSE(ends.link().has_connection(0));
+  EXPECT_FALSE(ends.link().has_connection(1));
+}
+
+TEST(Link, TouchesNoBlockAfterItIsAbandoned) {
+  Ends ends;
+  std::vector<float> values(2);
+  const auto message = ends.link().post_receive(kFirst, block_of(std::span(values)));
+  ends.link().abandon();
+  ends.send(*ends.data, {.kind = FrameKind::kPiece, .key = kFirst, .length = 8});
+  ends.send(*ends.data, bytes_of(std::vector<float>{1, 2}));
+  EXPECT_EQ(values, (std::vector{0.0F, 0.0F}));
+  EXPECT_FALSE(message->check());
+  EXPECT_EQ(ends.lost, "");
+}
+
+TEST(Link, RefusesMorePiecesThanAMessageHas) {
+  Ends ends;
+  std::vector<float> values(2);
+  ends.link().post_receive(kFirst, block_of(std::span(values)));
+  for (int i = 0; i < 2; ++i) {
+    ends.send(*ends.data, {.kind = FrameKind::kPiece, .key = kFirst, .offset = 4, .length = 4});
+    ends.send(*ends.data, bytes_of(std::vector<float>{1}));
+  }
+  ends.send(*ends.data, {.kind = FrameKind::kPiece, .key = kFirst, .length = 4});
+  ends.link().tick(1.0, 60.0, 60.0);
+  EXPECT_NE(ends.lost, "");
 }
 
 TEST(Link, GivesASignOfLifeAndMissesOne) {
@@ -190,7 +229,7 @@ TEST(Link, GivesASignOfLifeAndMissesOne) {
 TEST(Link, DoesNotRememberMoreThanAPeerMayBeAhead) {
   Ends ends;
   std::vector<std::byte> many;
-  for (std::uint32_t part = 0; part <= (1U << 17U); ++part) {
+  for (std::uint32_t part = 0; part <= kMaxEarly; ++part) {
     const Header header = encode({.kind = FrameKind::kReady, .key = {.part = part}, .offset = 1});
     many.insert(many.end(), header.begin(), header.end());
   }

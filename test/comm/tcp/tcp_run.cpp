@@ -32,7 +32,11 @@ constexpr int kPeerLost = static_cast<int>(ExitCode::kPeerLost);
 pid_t start(char** command, const std::string& folder, int rank, int size) {
   const pid_t parent = getpid();
   const pid_t child = fork();
-  if (child != 0) return child;
+  if (child < 0) {
+    std::perror("fork");
+    std::exit(1);
+  }
+  if (child > 0) return child;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   setenv(kStoreVariable, folder.c_str(), 1);
@@ -62,7 +66,9 @@ int run(char** command, int size) {
     const pid_t child = waitpid(-1, &status, WNOHANG);
     if (child > 0) {
       --num_left;
-      codes[rank_of(children, child)] = code_of(status);
+      const std::size_t rank = rank_of(children, child);
+      codes[rank] = code_of(status);
+      children[rank] = 0;
       const bool has_started_killing = std::chrono::steady_clock::now() > end;
       if (code_of(status) == 0 || has_started_killing) continue;
       if (code == 0) end = std::chrono::steady_clock::now() + kGrace;
@@ -70,7 +76,9 @@ int run(char** command, int size) {
       continue;
     }
     if (std::chrono::steady_clock::now() > end) {
-      for (const pid_t other : children) kill(other, SIGKILL);
+      for (const pid_t other : children) {
+        if (other > 0) kill(other, SIGKILL);
+      }
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.hpp"
+#include "base/file_descriptor.hpp"
 #include "base/text.hpp"
 
 namespace gossamer {
@@ -43,28 +44,7 @@ class Await : public Operation {
   bool is_woken_;
 };
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-
-  [[nodiscard]] int get() const { return fd_; }
-  [[nodiscard]] bool is_open() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
-
-/// Where a process finds another one's memory, and how it knows that it has found the right one.
+// Where a process finds another one's memory, and how it knows that it has found the right one.
 struct Address {
   std::int64_t process = 0;
   std::int64_t fd = 0;

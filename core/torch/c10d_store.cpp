@@ -1,0 +1,155 @@
+#include "core/torch/c10d_store.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Logging.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <unistd.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+using std::chrono::milliseconds;
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
+
+CommError meeting_error(std::string_view what) { return {{.label = {.what = "meeting"}}, what}; }
+
+/// The message without the stack that LibTorch adds, on one line.
+std::string reason_of(const std::exception& error) {
+  const auto* const torch_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text =
+      torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+  return visible_line(text.substr(0, text.find('\n')));
+}
+
+/// c10d writes lines of its own, with a stack, for what the CommError says already. Somebody who
+/// sets TORCH_CPP_LOG_LEVEL sees them.
+void silence_c10d() {
+  constexpr int kFatal = 3;
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kFatal;
+}
+
+class C10dStore : public Store {
+ public:
+  /// `where` describes the place in messages, and `advice` says what to check there.
+  C10dStore(c10::intrusive_ptr<c10d::Store> store, std::string where, std::string advice)
+      : store_(std::move(store)), where_(std::move(where)), advice_(std::move(advice)) {}
+
+  void set(const std::string& key, std::string_view value) override {
+    reaching([&] { store_->set(key, bytes_of(value)); });
+  }
+
+  std::string get(const std::string& key, milliseconds limit) override {
+    const auto begin = std::chrono::steady_clock::now();
+    // c10d takes 0 for no limit.
+    store_->setTimeout(std::max(limit, milliseconds(1)));
+    try {
+      return text_of(store_->get(key));
+    } catch (const std::exception& error) {
+      if (std::chrono::steady_clock::now() - begin < limit) throw unreachable(error);
+      throw meeting_error(concat("nobody has left ", key, " in ", where_, " within ",
+                                 shortest(static_cast<double>(limit.count()) / 1000.0), " s"));
+    }
+  }
+
+  std::string compare_and_set(const std::string& key, std::string_view expected,
+                              std::string_view desired) override {
+    return reaching([&]() -> std::string {
+      const std::string now =
+          text_of(store_->compareSet(key, bytes_of(expected), bytes_of(desired)));
+      // c10d answers with `expected` for a key that nobody has set.
+      const bool may_be_missing = !expected.empty() && now == expected;
+      return may_be_missing && !store_->check({key}) ? "" : now;
+    });
+  }
+
+ private:
+  [[nodiscard]] CommError unreachable(const std::exception& error) const {
+    return meeting_error(concat(where_, " cannot be reached (", reason_of(error), "): ", advice_));
+  }
+
+  template <class Work>
+  auto reaching(const Work& work) -> decltype(work()) {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      throw unreachable(error);
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string where_;
+  std::string advice_;
+};
+
+std::shared_ptr<Store> open_tcp_store(const StorePlace& place, const c10d::TCPStoreOptions& options,
+                                      std::string_view advice) {
+  const std::string where = concat("the store at ", to_string(place));
+  silence_c10d();
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
+    return std::make_shared<C10dStore>(
+        std::move(store), where,
+        concat("has the process ended that serves it? It does so on ", place.host));
+  } catch (const std::exception& error) {
+    throw meeting_error(concat(where, " ", advice, " (", reason_of(error), ")"));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Store> serve_tcp_store(StoreSocket socket) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(socket.place.port);
+  options.isServer = true;
+  options.waitWorkers = false;
+  // The server closes it.
+  options.masterListenFd = socket.file.release();
+  return open_tcp_store(socket.place, options, "cannot be served");
+}
+
+std::shared_ptr<Store> connect_tcp_store(const StorePlace& place, milliseconds limit) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(place.port);
+  options.waitWorkers = false;
+  options.timeout = std::max(limit, milliseconds(1));
+  return open_tcp_store(
+      place, options,
+      concat("does not answer within ", shortest(static_cast<double>(limit.count()) / 1000.0),
+             " s: check that a process of this run has started on ", place.host,
+             ", that the port is right, and that no firewall is between"));
+}
+
+std::shared_ptr<Store> open_file_store(const std::string& path, int num_processes) {
+  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (folder.empty()) folder = ".";
+  const std::string where = concat("the store ", path);
+  const std::string advice =
+      concat("check that ", folder.string(), " is a folder that all machines share and that this ",
+             "user may write");
+  // c10d waits for minutes for a folder that does not exist.
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    throw meeting_error(concat(where, " cannot be written: ", advice));
+  }
+  try {
+    return std::make_shared<C10dStore>(c10::make_intrusive<c10d::FileStore>(path, num_processes),
+                                       where, advice);
+  } catch (const std::exception& error) {
+    throw meeting_error(concat(where, " cannot be opened (", reason_of(error), "): ", advice));
+  }
+}
+
+}  // namespace gossamer

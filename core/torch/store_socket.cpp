@@ -1,0 +1,149 @@
+#include "core/torch/store_socket.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using AddressList = std::unique_ptr<addrinfo, FreeAddresses>;
+
+/// The addresses of a host; empty if there are none, and `error` says why.
+AddressList look_up(const StorePlace& place, int flags, int& error) {
+  addrinfo wanted{};
+  wanted.ai_flags = flags;
+  wanted.ai_family = AF_UNSPEC;
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(place.port);
+  error = getaddrinfo(place.host.c_str(), port.c_str(), &wanted, &found);
+  return AddressList(error == 0 ? found : nullptr);
+}
+
+bool is_loopback_address(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    sockaddr_in ipv4{};
+    std::memcpy(&ipv4, address, sizeof(ipv4));
+    return (ntohl(ipv4.sin_addr.s_addr) >> 24) == 127;
+  }
+  if (address->sa_family != AF_INET6) return false;
+  sockaddr_in6 ipv6{};
+  std::memcpy(&ipv6, address, sizeof(ipv6));
+  return IN6_IS_ADDR_LOOPBACK(&ipv6.sin6_addr);
+}
+
+/// The same port at all addresses of the family.
+sockaddr_storage any_address(const addrinfo& info) {
+  sockaddr_storage address{};
+  std::memcpy(&address, info.ai_addr, info.ai_addrlen);
+  if (info.ai_family == AF_INET) {
+    reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr = htonl(INADDR_ANY);
+  } else {
+    reinterpret_cast<sockaddr_in6&>(address).sin6_addr = in6addr_any;
+  }
+  return address;
+}
+
+int port_of(int file) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  getsockname(file, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
+                                            : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
+}
+
+/// Listens at one address. Returns 0 or an error number.
+int try_to_listen(const addrinfo& info, bool everywhere, FileDescriptor& file) {
+  file = FileDescriptor(socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!file.is_open()) return errno;
+  // The connections of a run that has just ended keep the port for a minute.
+  constexpr int kOn = 1;
+  setsockopt(file.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof(kOn));
+  const sockaddr_storage any = everywhere ? any_address(info) : sockaddr_storage{};
+  const sockaddr* const address =
+      everywhere ? reinterpret_cast<const sockaddr*>(&any) : info.ai_addr;
+  if (bind(file.get(), address, info.ai_addrlen) != 0) return errno;
+  // Two sockets may be bound to one port. One alone can listen.
+  return listen(file.get(), SOMAXCONN) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+std::string to_string(const StorePlace& place) {
+  const bool is_ipv6 = place.host.find(':') != std::string::npos;
+  return is_ipv6 ? concat("[", place.host, "]:", place.port) : concat(place.host, ":", place.port);
+}
+
+std::optional<StoreSocket> listen_at(const StorePlace& place) {
+  int unknown = 0;
+  const AddressList addresses = look_up(place, 0, unknown);
+  if (unknown != 0) {
+    throw CommError({.label = {.what = "meeting"}},
+                    concat("this machine does not know the host ", place.host, " (",
+                           gai_strerror(unknown), "): check the name, or give its address"));
+  }
+  for (const addrinfo* info = addresses.get(); info != nullptr; info = info->ai_next) {
+    if (info->ai_family != AF_INET && info->ai_family != AF_INET6) continue;
+    const bool everywhere = is_loopback_address(info->ai_addr) && !is_loopback(place.host);
+    FileDescriptor file;
+    const int error = try_to_listen(*info, everywhere, file);
+    if (error == 0) {
+      const int port = port_of(file.get());
+      return StoreSocket{std::move(file), {place.host, port}};
+    }
+    if (error == EADDRINUSE) return std::nullopt;
+    // The address of another machine, or a family that this machine does not have.
+    if (error == EADDRNOTAVAIL || error == EAFNOSUPPORT) continue;
+    throw CommError({.label = {.what = "meeting"}},
+                    concat("this process cannot listen at ", to_string(place), ": ",
+                           std::generic_category().message(error),
+                           "; check the port: those below 1024 are the system's"));
+  }
+  return std::nullopt;
+}
+
+bool is_loopback(const std::string& host) {
+  if (host == "localhost") return true;
+  int unknown = 0;
+  const AddressList addresses = look_up({host, 0}, AI_NUMERICHOST, unknown);
+  return addresses != nullptr && is_loopback_address(addresses->ai_addr);
+}
+
+std::string outward_address() {
+  // An address that documents use (RFC 5737). Nothing is sent: connect() of UDP only looks up the
+  // route.
+  sockaddr_in far{};
+  far.sin_family = AF_INET;
+  far.sin_port = htons(9);
+  inet_pton(AF_INET, "192.0.2.1", &far.sin_addr);
+  const FileDescriptor file(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!file.is_open() ||
+      connect(file.get(), reinterpret_cast<const sockaddr*>(&far), sizeof(far)) != 0) {
+    return "";
+  }
+  sockaddr_in own{};
+  socklen_t size = sizeof(own);
+  std::array<char, INET_ADDRSTRLEN> text{};
+  if (getsockname(file.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
+      inet_ntop(AF_INET, &own.sin_addr, text.data(), text.size()) == nullptr) {
+    return "";
+  }
+  return text.data();
+}
+
+}  // namespace gossamer

@@ -1,0 +1,211 @@
+// The contract of stores (comm/store.hpp), asked of LibTorch's.
+
+#include "core/torch/c10d_store.hpp"
+
+#include "test/apps/folder.hpp"
+#include "test/base/thrown.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer::store_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPatience = 60s;
+const StorePlace kAnywhere{"127.0.0.1", 0};
+
+/// A store, and further ways to the same one.
+struct Place {
+  virtual ~Place() = default;
+  virtual std::shared_ptr<Store> open() = 0;
+};
+
+class TcpPlace : public Place {
+ public:
+  TcpPlace() : server_(serve_tcp_store(listen())) {}
+  std::shared_ptr<Store> open() override { return connect_tcp_store(place_, kPatience); }
+
+ private:
+  StoreSocket listen() {
+    StoreSocket socket = listen_at(kAnywhere).value();
+    place_ = socket.place;
+    return socket;
+  }
+  StorePlace place_;
+  std::shared_ptr<Store> server_;
+};
+
+class FilePlace : public Place {
+ public:
+  std::shared_ptr<Store> open() override { return open_file_store(folder_.file("store"), 100); }
+
+ private:
+  apps::Folder folder_;
+};
+
+struct Kind {
+  const char* name;
+  std::function<std::unique_ptr<Place>()> make;
+};
+
+class Stores : public testing::TestWithParam<Kind> {
+ protected:
+  std::unique_ptr<Place> place_ = GetParam().make();
+  std::shared_ptr<Store> store_ = place_->open();
+};
+
+INSTANTIATE_TEST_SUITE_P(C10d, Stores,
+                         testing::Values(Kind{"Tcp", [] { return std::make_unique<TcpPlace>(); }},
+                                         Kind{"File",
+                                              [] { return std::make_unique<FilePlace>(); }}),
+                         [](const auto& kind) { return std::string(kind.param.name); });
+
+TEST_P(Stores, ShowAValueToAll) {
+  const std::string zeros("a\0b\0\n\xff", 6);
+  store_->set("zeros", zeros);
+  EXPECT_EQ(store_->get("zeros", kPatience), zeros);
+  EXPECT_EQ(place_->open()->get("zeros", kPatience), zeros);
+  store_->set("zeros", "new");
+  EXPECT_EQ(place_->open()->get("zeros", kPatience), "new");
+  const std::string large(1 << 20, 'x');
+  store_->set("large", large);
+  EXPECT_EQ(place_->open()->get("large", kPatience), large);
+}
+
+TEST_P(Stores, WaitForAValue) {
+  std::jthread later([this] {
+    std::this_thread::sleep_for(100ms);
+    place_->open()->set("late", "value");
+  });
+  EXPECT_EQ(store_->get("late", kPatience), "value");
+}
+
+TEST_P(Stores, WaitNoLongerThanTheyMay) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string what = what_of<CommError>([&] { store_->get("never", 200ms); });
+  EXPECT_TRUE(contains(what, "nobody has left never in the store")) << what;
+  EXPECT_TRUE(contains(what, "within 0.2 s")) << what;
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 200ms);
+  EXPECT_NE(what_of<CommError>([&] { store_->get("never", 0ms); }), "");
+  // It works on.
+  store_->set("key", "value");
+  EXPECT_EQ(store_->get("key", kPatience), "value");
+}
+
+TEST_P(Stores, ChangeAValueInOneStep) {
+  EXPECT_EQ(store_->compare_and_set("key", "other", "new"), "");
+  EXPECT_EQ(store_->compare_and_set("key", "same", "same"), "");
+  EXPECT_THROW(store_->get("key", 1ms), CommError);
+  EXPECT_EQ(store_->compare_and_set("key", "", "first"), "first");
+  EXPECT_EQ(store_->compare_and_set("key", "", "second"), "first");
+  EXPECT_EQ(store_->compare_and_set("key", "other", "second"), "first");
+  EXPECT_EQ(store_->compare_and_set("key", "first", "first"), "first");
+  const std::string zeros("\0\0", 2);
+  EXPECT_EQ(store_->compare_and_set("key", "first", zeros), zeros);
+  EXPECT_EQ(store_->compare_and_set("key", zeros, "last"), "last");
+  EXPECT_EQ(place_->open()->get("key", kPatience), "last");
+}
+
+TEST_P(Stores, LetOneOfSeveralSucceed) {
+  constexpr int kThreads = 4;
+  for (int turn = 0; turn < 5; ++turn) {
+    std::atomic<int> winners = 0;
+    std::atomic<int> ready = 0;
+    std::vector<std::string> seen(kThreads);
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&, i] {
+          const std::shared_ptr<Store> own = place_->open();
+          const std::string mine = concat("thread ", i);
+          for (++ready; ready < kThreads;) std::this_thread::yield();
+          const auto place = static_cast<std::size_t>(i);
+          seen[place] = own->compare_and_set(concat("race ", turn), "", mine);
+          if (seen[place] == mine) ++winners;
+        });
+      }
+    }
+    EXPECT_EQ(winners, 1);
+    EXPECT_EQ(seen, std::vector<std::string>(kThreads, seen.front()));
+  }
+}
+
+TEST(TcpStore, ListensAtOneAddressForOneProcess) {
+  const std::optional<StoreSocket> first = listen_at(kAnywhere);
+  ASSERT_TRUE(first);
+  EXPECT_GT(first->place.port, 0);
+  EXPECT_FALSE(listen_at(first->place));
+  // Another loopback address of this machine is another place.
+  EXPECT_TRUE(listen_at({"127.0.0.2", first->place.port}));
+}
+
+TEST(TcpStore, IsServedByItsOwnMachineAlone) {
+  // An address of documents (RFC 5737).
+  EXPECT_FALSE(listen_at({"192.0.2.1", 0}));
+  const std::string what = what_of<CommError>([] {
+    (void)listen_at({"no-such-host.invalid", 29500});
+  });
+  EXPECT_TRUE(contains(what, "does not know the host no-such-host.invalid")) << what;
+}
+
+TEST(TcpStore, SaysWhereNobodyAnswers) {
+  StorePlace place;
+  { place = listen_at(kAnywhere).value().place; }
+  const std::string what = what_of<CommError>([&] { connect_tcp_store(place, 300ms); });
+  EXPECT_TRUE(contains(what, concat("127.0.0.1:", place.port, " does not answer within 0.3 s")))
+      << what;
+  EXPECT_TRUE(contains(what, "firewall")) << what;
+}
+
+TEST(TcpStore, SaysThatItsServerHasEnded) {
+  StoreSocket socket = listen_at(kAnywhere).value();
+  const StorePlace place = socket.place;
+  std::shared_ptr<Store> server = serve_tcp_store(std::move(socket));
+  const std::shared_ptr<Store> client = connect_tcp_store(place, kPatience);
+  server.reset();
+  const std::string what = what_of<CommError>([&] { client->get("key", kPatience); });
+  EXPECT_TRUE(contains(what, concat("127.0.0.1:", place.port, " cannot be reached"))) << what;
+}
+
+TEST(FileStore, WantsAFolder) {
+  const std::string what = what_of<CommError>([] { open_file_store("/no/such/folder/store", 2); });
+  EXPECT_TRUE(contains(what, "/no/such/folder is a folder")) << what;
+}
+
+TEST(FileStore, GoesWithItsLastProcess) {
+  const apps::Folder folder;
+  std::shared_ptr<Store> first = open_file_store(folder.file("store"), 2);
+  std::shared_ptr<Store> second = open_file_store(folder.file("store"), 2);
+  first.reset();
+  EXPECT_TRUE(std::filesystem::exists(folder.file("store")));
+  second.reset();
+  EXPECT_FALSE(std::filesystem::exists(folder.file("store")));
+}
+
+TEST(Loopback, IsWhatOnlyThisMachineReaches) {
+  for (const char* const host : {"localhost", "127.0.0.1", "127.0.1.1", "::1"}) {
+    EXPECT_TRUE(is_loopback(host)) << host;
+  }
+  for (const char* const host : {"10.0.0.1", "::", "n1", "128.0.0.1", ""}) {
+    EXPECT_FALSE(is_loopback(host)) << host;
+  }
+  EXPECT_EQ(to_string(StorePlace{"::1", 5}), "[::1]:5");
+  EXPECT_EQ(to_string(StorePlace{"n1", 5}), "n1:5");
+}
+
+}  // namespace
+}  // namespace gossamer::store_test

@@ -20,6 +20,8 @@ void add_checkpoint_command(CLI::App& program, int& exit_code);
 void add_report_command(CLI::App& program, int& exit_code, const PlugIns& own);
 void add_watch_command(CLI::App& program, int& exit_code);
 void add_list_command(CLI::App& program, int& exit_code, const PlugIns& own);
+/// Its exit code is 0 unless it throws.
+void add_secret_command(CLI::App& program);
 
 /// Adds `bench topologies`.
 void add_study_command(CLI::App& bench, int& exit_code, const PlugIns& own);

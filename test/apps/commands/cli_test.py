@@ -32,7 +32,7 @@ class Help(CliCase):
                 if not re.match(r"  \S", line):
                     break
                 waiting.append([*command, line.split()[0]])
-        for command in ["train", "topology", "list", "topology list", "topology show",
+        for command in ["train", "secret", "topology", "list", "topology list", "topology show",
                         "topology check",
                         "simulate", "simulate consensus", "simulate sgd", "plan", "replay", "bench",
                         "bench kernel", "bench step", "bench links", "bench topologies"]:

@@ -1,0 +1,24 @@
+#pragma once
+// The secret of a run: a text that all its ranks have and nobody else. It signs the records by
+// which ranks meet (comm/meeting.hpp), and encrypts what they send.
+//
+// Thread safe. Errors: ConfigError that says what is allowed.
+
+#include <string>
+
+namespace gossamer::apps {
+
+/// 32 random bytes of the system, as 64 hexadecimal digits.
+std::string fresh_secret();
+
+/// The text of the file, without space at its end. The file must belong to this user, and nobody
+/// else may read it (mode 600). Throws ConfigError, whose text names the file.
+std::string read_secret_file(const std::string& path);
+
+/// Writes a new file that only this user may read. Throws ConfigError if it exists already.
+void write_secret_file(const std::string& path, const std::string& secret);
+
+/// Throws ConfigError for a secret that is easy to guess: one of fewer than 16 characters.
+void check_secret(const std::string& secret);
+
+}  // namespace gossamer::apps

@@ -77,7 +77,10 @@ std::string doubt_about_validation(const Dataset& data) {
 
 std::string lines_of(const std::vector<ResolvedValue>& values) {
   std::vector<std::string> lines;
-  for (const ResolvedValue& value : values) lines.push_back(concat(value.path, ": ", value.value));
+  for (const ResolvedValue& value : values) {
+    const bool is_of_host = value.path == "comm.interface" || value.path == "comm.secret_file";
+    if (!is_of_host) lines.push_back(concat(value.path, ": ", value.value));
+  }
   return join(lines, "\n");
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apps/models/losses.hpp"
+#include "apps/train/secret.hpp"
 #include "base/text.hpp"
 #include "core/algorithm.hpp"
 
@@ -225,6 +226,21 @@ void check_asynchronous(const Options& root, const RunConfig& config) {
   }
 }
 
+void read_meeting(const Options& comm, LaunchConfig& config) {
+  config.options.meeting.interface = comm.text("interface", "");
+  config.is_secured = comm.choice("security", {"secret", "none"}, "secret") == "secret";
+  const std::string path = comm.file_path("secret_file", "");
+  if (path.empty()) return;
+  if (!config.is_secured) {
+    comm.fail("secret_file", "is given, and comm.security: none uses no secret, allowed: \"\"");
+  }
+  try {
+    config.options.meeting.secret = read_secret_file(path);
+  } catch (const ConfigError& error) {
+    comm.fail("secret_file", error.what());
+  }
+}
+
 }  // namespace
 
 LaunchConfig read_launch_config(const Options& root) {
@@ -233,7 +249,8 @@ LaunchConfig read_launch_config(const Options& root) {
   std::vector<std::string> backends = backend_names();
   backends.insert(backends.begin(), "auto");
   config.backend = comm.choice("backend", backends, "auto");
-  if (config.backend == "auto") config.backend = default_backend();
+  config.is_auto = config.backend == "auto";
+  if (config.is_auto) config.backend = default_backend();
   if (config.backend == "threads" && under_mpi_launcher()) {
     comm.fail("backend",
               "with threads, every process that mpirun has started would train a run of its own, "
@@ -243,6 +260,7 @@ LaunchConfig read_launch_config(const Options& root) {
   config.options.node_size = static_cast<int>(comm.read(kLocalSize));
   config.codec = find_codec(comm.choice("codec", codec_names(comm), "fp32"), comm);
   config.shares_memory = comm.flag("shared_memory", true);
+  read_meeting(comm, config);
   const Options log = root.section("log");
   config.options.log_level = log_level(log.choice("level", log_level_names(), "info"));
   return config;

@@ -27,13 +27,19 @@ namespace gossamer::apps {
 /// The `comm` section and the log level. Most of it is needed before any rank runs.
 struct LaunchConfig {
   std::string backend;
+  /// True: the configuration leaves the backend open, and `backend` is the one without a meeting of
+  /// ranks (start.hpp).
+  bool is_auto = true;
+  /// False: the ranks of the backend `tcp` need no secret, and use none (comm.security: none).
+  bool is_secured = true;
   LaunchOptions options;
   /// As in ExchangeOptions, like `shares_memory`.
   const Codec* codec = nullptr;
   bool shares_memory = true;
 };
 
-/// Replaces the backend `auto` by the one that is used.
+/// Replaces the backend `auto` by that of default_backend(). Of `options.meeting`, takes the
+/// interface and the secret.
 LaunchConfig read_launch_config(const Options& root);
 
 struct RunConfig {

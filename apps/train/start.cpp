@@ -1,0 +1,341 @@
+#include "apps/train/start.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <string_view>
+
+#include <unistd.h>
+
+#include "apps/train/node_list.hpp"
+#include "apps/train/secret.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+constexpr int kMaxPort = 65'535;
+constexpr std::string_view kFileScheme = "file:";
+constexpr std::string_view kThisMachine = "127.0.0.1";
+
+[[noreturn]] void refuse(std::string_view option, std::string_view what) {
+  throw ConfigError("command line", option, what);
+}
+
+/// Reads `HOST:PORT` or `[HOST]:PORT`.
+StorePlace read_place(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  StorePlace place{text.substr(0, colon), 0};
+  if (place.host.starts_with('[') && place.host.ends_with(']')) {
+    place.host = place.host.substr(1, place.host.size() - 2);
+  } else if (place.host.find(':') != std::string::npos) {
+    place.host.clear();
+  }
+  if (colon == std::string::npos || place.host.empty() ||
+      !parse_whole(std::string_view(text).substr(colon + 1), place.port) || place.port < 1 ||
+      place.port > kMaxPort) {
+    refuse("--rendezvous",
+           concat("is ", visible_line(text),
+                  ", allowed: HOST:PORT with a port from 1 to 65535, [ADDRESS]:PORT "
+                  "for IPv6, file:FOLDER, or slurm"));
+  }
+  return place;
+}
+
+bool is_run_id(const std::string& text) {
+  return std::ranges::all_of(text, [](unsigned char letter) {
+    return std::isalnum(letter) != 0 || letter == '.' || letter == '_' || letter == '-';
+  });
+}
+
+class Planner {
+ public:
+  Planner(StartOptions options, const LaunchConfig& launch, const Environment& environment,
+          bool under_mpi)
+      : options_(std::move(options)),
+        launch_(launch),
+        environment_(environment),
+        under_mpi_(under_mpi),
+        wants_tcp_(!launch.is_auto && launch.backend == "tcp") {}
+
+  Start plan() {
+    if (options_.num_processes > 0) {
+      return text("GOSSAMER_PARENT").empty() ? with_secret(processes()) : with_secret(child());
+    }
+    const bool given = !options_.rendezvous.empty();
+    if (!given && (options_.world_size > 0 || options_.rank >= 0 || !options_.run_id.empty())) {
+      refuse(options_.world_size > 0 ? "--world-size"
+             : options_.rank >= 0    ? "--rank"
+                                     : "--run-id",
+             "is given without --rendezvous, allowed: together with --rendezvous");
+    }
+    take_variables();
+    if (!options_.rendezvous.empty()) return with_secret(rendezvous());
+    return with_secret(by_launcher());
+  }
+
+ private:
+  [[nodiscard]] std::string text(const char* name) const {
+    const char* const value = environment_(name);
+    return value == nullptr ? "" : value;
+  }
+  [[nodiscard]] int number(const char* name, int min, int max) const {
+    int value = 0;
+    if (!parse_whole(text(name), value) || value < min || value > max) {
+      throw ConfigError("environment", name,
+                        concat("is ", visible_line(text(name)), ", allowed: ", min, " to ", max));
+    }
+    return value;
+  }
+
+  /// The variables in place of options that are not given.
+  void take_variables() {
+    if (options_.rendezvous.empty()) options_.rendezvous = text("GOSSAMER_RENDEZVOUS");
+    if (options_.rendezvous.empty()) return;
+    if (options_.world_size == 0 && !text("GOSSAMER_WORLD_SIZE").empty()) {
+      options_.world_size = number("GOSSAMER_WORLD_SIZE", 1, kMaxRanks);
+    }
+    if (options_.rank < 0 && !text("GOSSAMER_RANK").empty()) {
+      options_.rank = number("GOSSAMER_RANK", 0, kMaxRanks - 1);
+    }
+    if (options_.run_id.empty()) options_.run_id = text("GOSSAMER_RUN_ID");
+  }
+
+  void check_backend(std::string_view option) const {
+    if (launch_.options.num_ranks > 0) {
+      refuse("--ranks", concat("starts threads of one process, and ", option,
+                               " has processes, allowed: one of the two"));
+    }
+    if (!launch_.is_auto && !wants_tcp_) {
+      refuse(option, concat("is for comm.backend: tcp, and the configuration says ",
+                            launch_.backend, ", allowed: auto or tcp"));
+    }
+  }
+
+  [[nodiscard]] Start processes() const {
+    check_backend("--processes");
+    if (!options_.rendezvous.empty() || options_.world_size > 0 || options_.rank >= 0 ||
+        !options_.run_id.empty() || !text("GOSSAMER_RENDEZVOUS").empty()) {
+      refuse("--processes",
+             "starts all ranks of the run on this machine, allowed: without --rendezvous, "
+             "--world-size, --rank, --run-id and GOSSAMER_RENDEZVOUS");
+    }
+    if (under_mpi_ || (is_slurm_task() && number("SLURM_STEP_NUM_TASKS", 1, kMaxRanks) > 1) ||
+        (has_addresses() && number("WORLD_SIZE", 1, kMaxRanks) > 1)) {
+      refuse("--processes",
+             concat("is for a program that no launcher has started, and each of the launcher's "
+                    "processes would start ",
+                    options_.num_processes, " ranks, allowed: without mpirun, srun and torchrun"));
+    }
+    Start start;
+    start.num_processes = options_.num_processes;
+    start.place = {std::string(kThisMachine), 0};
+    start.meeting.size = options_.num_processes;
+    start.meeting.run = concat("processes-", getpid());
+    return start;
+  }
+
+  /// A process that a parent with --processes has started.
+  [[nodiscard]] Start child() const {
+    Start start;
+    start.is_rank = true;
+    start.parent = number("GOSSAMER_PARENT", 1, kMaxNumber);
+    start.place = read_place(text("GOSSAMER_RENDEZVOUS"));
+    start.meeting.size = number("GOSSAMER_WORLD_SIZE", 1, kMaxRanks);
+    start.meeting.rank = number("GOSSAMER_RANK", 0, start.meeting.size - 1);
+    start.meeting.run = text("GOSSAMER_RUN_ID");
+    return start;
+  }
+
+  [[nodiscard]] Start rendezvous() const {
+    check_backend("--rendezvous");
+    if (options_.rendezvous == "slurm") return asked_for_slurm();
+    if (under_mpi_ && !is_slurm_task()) {
+      refuse("--rendezvous",
+             "is for processes that MPI does not connect, and mpirun or mpiexec has started this "
+             "one, allowed: either without the other");
+    }
+    if (options_.world_size == 0) {
+      refuse("--world-size", "is missing, allowed: the number of ranks on all hosts together");
+    }
+    if (options_.rank >= options_.world_size) {
+      refuse("--rank", concat("is ", options_.rank, ", allowed: 0 to ", options_.world_size - 1));
+    }
+    if (!is_run_id(options_.run_id)) {
+      refuse("--run-id", concat("is ", visible_line(options_.run_id),
+                                ", allowed: letters, digits, points, - and _"));
+    }
+    Start start;
+    start.is_rank = true;
+    start.meeting.size = options_.world_size;
+    start.meeting.rank = options_.rank;
+    if (!options_.run_id.empty()) start.meeting.run = options_.run_id;
+    const bool has_scheme = options_.rendezvous.starts_with(kFileScheme);
+    if (has_scheme || options_.rendezvous.find('/') != std::string::npos) {
+      start.folder = options_.rendezvous.substr(has_scheme ? kFileScheme.size() : 0);
+      if (start.folder.empty()) start.folder = ".";
+      return start;
+    }
+    start.place = read_place(options_.rendezvous);
+    start.may_serve = true;
+    if (!is_loopback(start.place.host)) start.meeting.store_host = start.place.host;
+    return start;
+  }
+
+  [[nodiscard]] Start asked_for_slurm() const {
+    if (options_.world_size > 0 || options_.rank >= 0 || !options_.run_id.empty()) {
+      refuse("--rendezvous",
+             "slurm takes world size and ranks from srun, allowed: without --world-size, --rank "
+             "and --run-id");
+    }
+    if (!is_slurm_task()) {
+      refuse("--rendezvous",
+             "is slurm, and this process is no task of srun, allowed: srun -n N gossamer ... "
+             "--rendezvous slurm");
+    }
+    return slurm();
+  }
+
+  /// Without an option that says how.
+  [[nodiscard]] Start by_launcher() const {
+    if (!wants_tcp_ && !launch_.is_auto) return {};
+    if (launch_.options.num_ranks > 0) {
+      if (wants_tcp_) check_backend("comm.backend: tcp");
+      return {};
+    }
+    const bool is_torchrun = !text("TORCHELASTIC_RUN_ID").empty() && !is_open_mpi();
+    if (has_addresses() && (is_torchrun || wants_tcp_ || !under_mpi_)) return torchrun();
+    if (!wants_tcp_) return {};
+    if (is_slurm_task()) return slurm();
+    throw ConfigError("comm.backend", "tcp",
+                      "needs to know where the ranks meet, allowed: --processes N; --rendezvous "
+                      "HOST:PORT or file:FOLDER, with --world-size N; torchrun; or srun");
+  }
+
+  [[nodiscard]] bool is_open_mpi() const { return !text("OMPI_COMM_WORLD_RANK").empty(); }
+
+  /// The variables of torchrun, which other launchers set as well.
+  [[nodiscard]] bool has_addresses() const {
+    return std::ranges::all_of(
+        std::initializer_list<const char*>{"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
+        [this](const char* name) { return !text(name).empty(); });
+  }
+
+  [[nodiscard]] Start torchrun() const {
+    Start start;
+    start.is_rank = true;
+    start.place = {text("MASTER_ADDR"), number("MASTER_PORT", 1, kMaxPort)};
+    start.meeting.size = number("WORLD_SIZE", 1, kMaxRanks);
+    start.meeting.rank = number("RANK", 0, start.meeting.size - 1);
+    // An attempt after a failure must not find the records of the earlier one.
+    start.meeting.run =
+        concat("torchrun-", text("TORCHELASTIC_RUN_ID"), "-", text("TORCHELASTIC_RESTART_COUNT"));
+    start.may_serve = text("TORCHELASTIC_USE_AGENT_STORE") != "True";
+    const bool is_one_machine = text("LOCAL_WORLD_SIZE") == text("WORLD_SIZE");
+    if (!is_one_machine && !is_loopback(start.place.host)) {
+      start.meeting.store_host = start.place.host;
+    }
+    return start;
+  }
+
+  /// True if srun has started this process, and not a shell (srun --pty) or mpirun in it.
+  [[nodiscard]] bool is_slurm_task() const {
+    return !text("SLURM_STEP_ID").empty() && !text("SLURM_PROCID").empty() &&
+           !text("SLURM_STEP_NUM_TASKS").empty() && text("SLURM_PTY_PORT").empty() &&
+           !is_open_mpi();
+  }
+
+  [[nodiscard]] Start slurm() const {
+    Start start;
+    start.is_rank = true;
+    start.meeting.size = number("SLURM_STEP_NUM_TASKS", 1, kMaxRanks);
+    start.meeting.rank = number("SLURM_PROCID", 0, start.meeting.size - 1);
+    const auto job = static_cast<std::int64_t>(number("SLURM_JOB_ID", 0, kMaxNumber));
+    const std::string step = text("SLURM_STEP_ID");
+    // A job that goes back into the queue keeps its number.
+    start.meeting.run = concat("slurm-", job, "-", step, "-", text("SLURM_RESTART_COUNT"));
+    int step_number = 0;
+    parse_whole(step, step_number);
+    // Steps of a job have ports beside each other, so jobs of neighbouring numbers lie apart.
+    constexpr std::int64_t kPortsOfJob = 16;
+    start.place.port =
+        kFirstSlurmPort + static_cast<int>((job * kPortsOfJob + step_number) % kNumSlurmPorts);
+    start.may_serve = true;
+    if (text("SLURM_STEP_NUM_NODES") == "1") {
+      start.place.host = kThisMachine;
+      return start;
+    }
+    start.place.host = first_node(text("SLURM_STEP_NODELIST"));
+    start.meeting.store_host = start.place.host;
+    return start;
+  }
+
+  [[nodiscard]] Start with_secret(Start start) const {
+    if (!start.is_rank && start.num_processes == 0) return start;
+    start.meeting.timeout_s = launch_.options.timeout_s;
+    start.meeting.interface = launch_.options.meeting.interface;
+    if (!launch_.is_secured) return start;
+    start.meeting.secret = secret();
+    if (!start.meeting.secret.empty()) return start;
+    if (start.num_processes > 0) {
+      start.meeting.secret = fresh_secret();
+      return start;
+    }
+    const bool is_private = start.folder.empty() && is_loopback(start.place.host);
+    if (is_private || start.meeting.size == 1) return start;
+    throw ConfigError(
+        "environment", "GOSSAMER_SECRET",
+        concat("is not set, and others may reach ",
+               start.folder.empty() ? to_string(start.place) : start.folder,
+               ", where the ranks meet; type gossamer secret -o FILE, copy FILE to all hosts, and "
+               "set GOSSAMER_SECRET_FILE to its path there (or the key comm.secret_file). In a "
+               "network that you trust, comm.security=none does without"));
+  }
+
+  /// Empty: none is given.
+  [[nodiscard]] std::string secret() const {
+    if (!launch_.options.meeting.secret.empty()) return launch_.options.meeting.secret;
+    const std::string given = text("GOSSAMER_SECRET");
+    const std::string path = text("GOSSAMER_SECRET_FILE");
+    const char* const name = given.empty() ? "GOSSAMER_SECRET_FILE" : "GOSSAMER_SECRET";
+    try {
+      if (given.empty()) return path.empty() ? "" : read_secret_file(path);
+      check_secret(given);
+      return given;
+    } catch (const ConfigError& error) {
+      throw ConfigError("environment", name, error.what());
+    }
+  }
+
+  static constexpr int kMaxRanks = 1'000'000;
+  static constexpr int kMaxNumber = 2'000'000'000;
+
+  StartOptions options_;
+  const LaunchConfig& launch_;
+  const Environment& environment_;
+  bool under_mpi_;
+  /// The configuration says so.
+  bool wants_tcp_;
+};
+
+}  // namespace
+
+Start plan_start(const StartOptions& options, const LaunchConfig& launch,
+                 const Environment& environment, bool under_mpi) {
+  return Planner(options, launch, environment, under_mpi).plan();
+}
+
+Variables variables_of_rank(const Start& start, int rank, const StorePlace& place, int parent) {
+  Variables variables = {{"GOSSAMER_PARENT", std::to_string(parent)},
+                         {"GOSSAMER_RENDEZVOUS", to_string(place)},
+                         {"GOSSAMER_WORLD_SIZE", std::to_string(start.num_processes)},
+                         {"GOSSAMER_RANK", std::to_string(rank)},
+                         {"GOSSAMER_RUN_ID", start.meeting.run}};
+  if (!start.meeting.secret.empty()) {
+    variables.emplace_back("GOSSAMER_SECRET", start.meeting.secret);
+  }
+  return variables;
+}
+
+}  // namespace gossamer::apps

@@ -1,0 +1,74 @@
+#pragma once
+// How a run starts without MPI. The command line, the environment and the configuration say it;
+// what they say is read and checked here, before any process or connection exists.
+//
+//   --processes N                 this process starts N ranks on this machine
+//   --rendezvous HOST:PORT        the ranks meet in a store there
+//   --rendezvous file:FOLDER      the ranks meet in a file of a folder that all hosts share
+//   --rendezvous slurm, or srun   the ranks are the tasks of a step of SLURM
+//   torchrun                      its variables say where the ranks meet
+//
+// Variables of the environment stand for options that are not given: GOSSAMER_RENDEZVOUS,
+// GOSSAMER_WORLD_SIZE, GOSSAMER_RANK, GOSSAMER_RUN_ID. The secret comes from comm.secret_file,
+// GOSSAMER_SECRET or GOSSAMER_SECRET_FILE.
+//
+// Thread safe. Errors: ConfigError.
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/train/run_config.hpp"
+#include "comm/meeting.hpp"
+#include "core/torch/store_socket.hpp"
+
+namespace gossamer::apps {
+
+/// What the command line says.
+struct StartOptions {
+  /// 0: not given, like a world of 0 ranks, a negative rank, and an empty text.
+  int num_processes = 0;
+  std::string rendezvous = {};
+  int world_size = 0;
+  int rank = -1;
+  std::string run_id = {};
+};
+
+/// The value of a variable of the environment; null: it is not set.
+using Environment = std::function<const char*(const char* name)>;
+
+struct Start {
+  /// Positive: this process starts so many ranks and is none itself.
+  int num_processes = 0;
+  /// True: this process is a rank of the backend `tcp`.
+  bool is_rank = false;
+  /// The process that has started this one by --processes; 0: there is none.
+  int parent = 0;
+  /// The store is a file in this folder. Empty: it is at `place`.
+  std::string folder = {};
+  StorePlace place = {};
+  /// True: the process of the run that can listen at `place` serves the store there. False: another
+  /// process does.
+  bool may_serve = false;
+  /// All but the store.
+  MeetingOptions meeting = {};
+};
+
+/// How this process starts. Neither `num_processes` nor `is_rank`: by the configuration's backend,
+/// as threads or under MPI. `under_mpi`: under_mpi_launcher().
+Start plan_start(const StartOptions& options, const LaunchConfig& launch,
+                 const Environment& environment, bool under_mpi);
+
+/// Variables of an environment, each a name and a value.
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+/// The variables by which plan_start() knows rank `rank` of the processes that `start` starts.
+/// `place` is their store, which the process `parent` serves.
+Variables variables_of_rank(const Start& start, int rank, const StorePlace& place, int parent);
+
+/// The range of ports from which a step of SLURM has one.
+inline constexpr int kFirstSlurmPort = 20'000;
+inline constexpr int kNumSlurmPorts = 10'000;
+
+}  // namespace gossamer::apps

@@ -1,0 +1,96 @@
+#include "apps/train/start_store.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "comm/launch.hpp"
+#include "core/torch/c10d_store.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+using std::chrono::milliseconds;
+
+// For ranks that are slow, not for ranks that are lost.
+constexpr auto kFarewell = std::chrono::seconds(10);
+
+std::string key_of(const MeetingOptions& meeting, int rank) {
+  return concat(meeting.run, "/met/", rank);
+}
+
+int meet_and_launch(Start& start, LaunchOptions options, const RankBody& body) {
+  const bool serves = open_store(start);
+  options.meeting = start.meeting;
+  const int code = launch("tcp", options, [&](Communicator& communicator, const World& world) {
+    say_met(start.meeting, world.rank);
+    return body(communicator, world);
+  });
+  // The world exists for this rank. Others may still be reading.
+  if (serves) wait_until_all_met(start.meeting, kFarewell);
+  return code;
+}
+
+}  // namespace
+
+int launch_as(Start start, const LaunchConfig& config, const RankBody& body) {
+  if (!start.is_rank) return launch(config.backend, config.options, body);
+  try {
+    return meet_and_launch(start, config.options, body);
+  } catch (const std::exception& error) {
+    const int rank = start.meeting.rank;
+    Logger(LogLevel::kError, rank < 0 ? "" : concat("rank ", rank)).error(error.what());
+    return static_cast<int>(exit_code_of(error));
+  }
+}
+
+bool open_store(Start& start) {
+  MeetingOptions& meeting = start.meeting;
+  if (meeting.size == 1) return false;
+  if (!start.folder.empty()) {
+    meeting.store = open_file_store(concat(start.folder, "/gossamer-", meeting.run), meeting.size);
+    // No host leads to the store.
+    if (meeting.interface.empty()) meeting.interface = outward_address();
+    return false;
+  }
+  std::optional<StoreSocket> socket =
+      start.may_serve ? listen_at(start.place) : std::optional<StoreSocket>();
+  if (socket) {
+    meeting.store = serve_tcp_store(std::move(*socket));
+    return true;
+  }
+  const auto limit = milliseconds(static_cast<std::int64_t>(meeting.timeout_s * 1000.0));
+  meeting.store = connect_tcp_store(start.place, limit);
+  return false;
+}
+
+void say_met(const MeetingOptions& meeting, int rank) {
+  if (!meeting.store) return;
+  try {
+    meeting.store->set(key_of(meeting, rank), "yes");
+  } catch (const CommError&) {
+    // A server that has ended waits for nobody, and the backend says why it has.
+  }
+}
+
+bool wait_until_all_met(const MeetingOptions& meeting, milliseconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  try {
+    for (int rank = 0; rank < meeting.size; ++rank) {
+      const auto left =
+          std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now());
+      meeting.store->get(key_of(meeting, rank), std::max(left, milliseconds(0)));
+    }
+    return true;
+  } catch (const CommError&) {
+    return false;
+  }
+}
+
+}  // namespace gossamer::apps

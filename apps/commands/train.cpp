@@ -10,15 +10,18 @@
 #include <vector>
 
 #include "apps/commands/commands.hpp"
+#include "apps/commands/start_options.hpp"
 #include "apps/commands/timeline_options.hpp"
 #include "apps/report/report.hpp"
 #include "apps/topology/topology_report.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/environment.hpp"
+#include "apps/train/local_processes.hpp"
 #include "apps/train/rank_setup.hpp"
 #include "apps/train/resume.hpp"
 #include "apps/train/run_config.hpp"
+#include "apps/train/start_store.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/text.hpp"
@@ -34,6 +37,7 @@ struct TrainArguments {
   std::string config_path;
   std::vector<std::string> overrides;
   int num_ranks = 0;
+  StartOptions start;
   bool dry_run = false;
   bool overwrite = false;
   /// Empty, `auto`, or the folder of a run.
@@ -108,8 +112,9 @@ void print_dry_run(const RunConfig& config, const TrainingLoop& trainer, double 
 class TrainRun {
  public:
   /// `stop` may be null.
-  TrainRun(const TrainArguments& arguments, const Source& source, const StopSignals* stop)
-      : arguments_(arguments), source_(source), stop_(stop) {}
+  TrainRun(const TrainArguments& arguments, const Source& source, const Start& start,
+           const StopSignals* stop)
+      : arguments_(arguments), source_(source), start_(start), stop_(stop) {}
 
   /// The work of every rank.
   int operator()(Communicator& communicator, const World& world) {
@@ -134,7 +139,7 @@ class TrainRun {
     agree(communicator, "their configuration", lines_of(config.resolved));
     const Logger logger(config.log_level, world.size > 1 ? concat("rank ", world.rank) : "");
     set_compute_threads(config, world);
-    seed_generator(config.seed, world, source_.launch.backend);
+    seed_generator(config.seed, world, start_.is_rank ? "tcp" : source_.launch.backend);
     if (world.rank == 0) warn(config, logger);
     const auto data = load_together(communicator, data_, config);
     std::vector<std::string> faults;
@@ -158,7 +163,8 @@ class TrainRun {
                                   .saves_checkpoints = true,
                                   .resumes = !checkpoint.empty(),
                                   .reshapes = !checkpoint.empty() && !arguments_.reshape.empty(),
-                                  .faults = faults});
+                                  .faults = faults,
+                                  .start_words = words_of(start_)});
     if (arguments_.dry_run) {
       const double loss = apart([&] { return trainer.train_step().item<double>(); });
       if (world.rank == 0) print_dry_run(config, trainer, loss);
@@ -186,6 +192,13 @@ class TrainRun {
     } catch (const std::exception& error) {
       logger.warning(concat("the report could not be written: ", error.what()));
     }
+  }
+
+  /// What starts as many ranks again, behind `gossamer train --resume RUN`; empty: the backend says
+  /// it.
+  static std::string words_of(const Start& start) {
+    if (start.parent > 0) return concat(" --processes ", start.meeting.size);
+    return start.is_rank ? ", on all hosts as before" : "";
   }
 
   /// True if `--resume auto` has to find the run: nobody has named its folder.
@@ -280,17 +293,36 @@ class TrainRun {
 
   const TrainArguments& arguments_;
   const Source& source_;
+  const Start& start_;
   const StopSignals* stop_;
   SharedData data_;
 };
 
+Start start_of(const TrainArguments& arguments, const Source& source) {
+  try {
+    return plan_start(arguments.start, source.launch, variable_of_environment,
+                      under_mpi_launcher());
+  } catch (const ConfigError&) {
+    // What the file says may be what is missing.
+    if (source.error) throw ConfigError(*source.error);
+    throw;
+  }
+}
+
 int train(const TrainArguments& arguments) {
+  const Source source = read_source(arguments);
+  const Start start = start_of(arguments, source);
+  if (start.parent > 0) end_with_parent(start.parent);
+  if (start.num_processes > 0) {
+    // Once, and not by every rank.
+    if (source.error) throw ConfigError(*source.error);
+    return run_processes(start);
+  }
   // Before any other thread starts. A dry run has nothing to bring to an orderly end.
   std::optional<StopSignals> stop;
   if (!arguments.dry_run) stop.emplace();
-  const Source source = read_source(arguments);
-  TrainRun run(arguments, source, stop ? &*stop : nullptr);
-  return launch(source.launch.backend, source.launch.options, std::ref(run));
+  TrainRun run(arguments, source, start, stop ? &*stop : nullptr);
+  return launch_as(start, source.launch, std::ref(run));
 }
 
 }  // namespace
@@ -307,6 +339,7 @@ void add_train_command(CLI::App& program, int& exit_code, const PlugIns& own) {
       ->add_option("--ranks", arguments->num_ranks,
                    "Run this many worker threads in one process, without mpirun")
       ->check(CLI::Range(1, 4096));
+  add_start_options(*command, arguments->start);
   command->add_flag("--dry-run", arguments->dry_run,
                     "One forward and backward without an update; prints the configuration, the "
                     "topology's rounds and the buckets");
@@ -332,6 +365,8 @@ void add_train_command(CLI::App& program, int& exit_code, const PlugIns& own) {
       "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"
       "  gossamer train configs/quickstart.yaml --ranks 4 topology.name=one-peer-exp "
       "run.steps=100\n"
+      "  gossamer train configs/quickstart.yaml --processes 4\n"
+      "  gossamer train configs/quickstart.yaml --rendezvous host1:29500 --world-size 4\n"
       "  gossamer train --resume runs/quickstart --ranks 4\n"
       "  gossamer train --resume runs/quickstart --reshape average --ranks 2");
   command->callback([arguments, &program, &exit_code] {

@@ -60,6 +60,9 @@ class TrainingLoop {
     bool reshapes = false;
     /// Things that went wrong before the loop, for status.json.
     std::vector<std::string> faults = {};
+    /// Stands behind `gossamer train --resume RUN` in the advice how to continue. Empty: the advice
+    /// is for threads, or for mpirun under MPI.
+    std::string start_words = {};
   };
 
   /// Collective. `config` must outlive this object.

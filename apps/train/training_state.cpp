@@ -300,6 +300,9 @@ void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
 std::string TrainingLoop::how_to_continue(const RunFolder* folder) const {
   // Rank 0 prints it.
   if (folder == nullptr) return "";
+  if (!setup_.start_words.empty()) {
+    return concat("gossamer train --resume ", folder->path(), setup_.start_words);
+  }
   const int size = setup_.world.size;
   const bool has_launcher = under_mpi_launcher();
   return concat(has_launcher ? concat("mpirun -n ", size, " ") : "", "gossamer train --resume ",

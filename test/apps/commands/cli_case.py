@@ -85,16 +85,17 @@ class CliCase(unittest.TestCase):
         path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
         return name
 
-    def run_command(self, command, code=0):
+    def run_command(self, command, code=0, variables=None):
+        """`variables` are added to the environment."""
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True,
                               errors="surrogateescape", timeout=K_PATIENCE_S,
-                              stdin=subprocess.DEVNULL)
+                              stdin=subprocess.DEVNULL, env={**os.environ, **(variables or {})})
         if code is not None:
             self.assertEqual(done.returncode, code, f"{command}\n{done.stdout}\n{done.stderr}")
         return done
 
-    def gossamer(self, *arguments, code=0):
-        return self.run_command([self.program, *arguments], code)
+    def gossamer(self, *arguments, code=0, variables=None):
+        return self.run_command([self.program, *arguments], code, variables)
 
     def mpirun(self, ranks, *arguments, code=0):
         return self.run_command([K_MPIEXEC, "-n", str(ranks), self.program, *arguments], code)

@@ -1,0 +1,70 @@
+#pragma once
+// The ranks of a run as processes of this program on this machine. Each is started with the
+// arguments of this process, and with variables of its own.
+//
+// Protocol: construct before any other thread runs, then call wait() once. Signals that end a run
+// (SIGINT, SIGTERM, SIGHUP, SIGUSR1) go on to all processes. When a process has failed, the others
+// learn of it from their backend, and have ten seconds to end. Not thread safe. Errors:
+// std::system_error when the system starts no process; those that run are then killed.
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "apps/train/start.hpp"
+
+namespace gossamer::apps {
+
+class LocalProcesses {
+ public:
+  /// Starts `count` processes. `variables` gives those of a rank, beside the environment of this
+  /// process.
+  LocalProcesses(int count, const std::function<Variables(int rank)>& variables);
+  /// Kills what still runs.
+  ~LocalProcesses();
+  LocalProcesses(const LocalProcesses&) = delete;
+  LocalProcesses& operator=(const LocalProcesses&) = delete;
+
+  /// Waits until all have ended. Returns the exit code of the first that has failed, else 0. A
+  /// process that a signal has ended counts as 128 and the number of the signal.
+  int wait();
+
+ private:
+  struct Process {
+    int rank = 0;
+    pid_t pid = 0;
+  };
+
+  struct Failure {
+    int rank = 0;
+    /// 0: none.
+    int code = 0;
+  };
+
+  void start(int rank, const Variables& variables);
+  void send(int signal) const;
+  /// Takes those that have ended from `running_`.
+  void collect();
+  void kill_late();
+  void clear_away();
+
+  sigset_t signals_{};
+  sigset_t blocked_before_{};
+  std::vector<Process> running_;
+  Failure first_failure_;
+  std::chrono::steady_clock::time_point end_of_patience_{};
+  bool has_killed_ = false;
+};
+
+/// Lets the system kill this process when `parent` ends. Ends this process at once if it has ended
+/// already.
+void end_with_parent(int parent);
+
+/// Starts the ranks of a `start` with `num_processes`, serves their store, and waits for them.
+/// Returns their exit code. Errors: as LocalProcesses, and CommError.
+int run_processes(const Start& start);
+
+}  // namespace gossamer::apps

@@ -53,10 +53,14 @@ int launch_as(Start start, const LaunchConfig& config, const RankBody& body) {
 bool open_store(Start& start) {
   MeetingOptions& meeting = start.meeting;
   if (meeting.size == 1) return false;
+  // The way to the store shows which address others reach. A file shows none, and neither does a
+  // store on this machine whose name stands for the loopback address here.
+  const bool is_local = !meeting.store_host.empty() && leads_to_loopback(meeting.store_host);
+  if (meeting.interface.empty() && (is_local || !start.folder.empty())) {
+    meeting.interface = outward_address();
+  }
   if (!start.folder.empty()) {
     meeting.store = open_file_store(concat(start.folder, "/gossamer-", meeting.run), meeting.size);
-    // No host leads to the store.
-    if (meeting.interface.empty()) meeting.interface = outward_address();
     return false;
   }
   std::optional<StoreSocket> socket =

@@ -124,6 +124,12 @@ bool is_loopback(const std::string& host) {
   return addresses != nullptr && is_loopback_address(addresses->ai_addr);
 }
 
+bool leads_to_loopback(const std::string& host) {
+  int unknown = 0;
+  const AddressList addresses = look_up({host, 0}, 0, unknown);
+  return addresses != nullptr && is_loopback_address(addresses->ai_addr);
+}
+
 std::string outward_address() {
   // An address that documents use (RFC 5737). Nothing is sent: connect() of UDP only looks up the
   // route.

@@ -35,6 +35,8 @@ std::optional<StoreSocket> listen_at(const StorePlace& place);
 
 /// True for `localhost` and addresses that only this machine reaches.
 bool is_loopback(const std::string& host);
+/// True if this machine takes the name for a loopback address, as many do with their own.
+bool leads_to_loopback(const std::string& host);
 
 /// The address of this machine that messages to other networks leave from; empty if no network
 /// leads there.

@@ -372,6 +372,20 @@ TEST(StartStore, IsAFileInAFolder) {
   EXPECT_EQ(first.meeting.interface, outward_address());
 }
 
+TEST(StartStore, OnThisMachineDoesNotHideItsAddress) {
+  // As on a machine that takes its own name for the loopback address.
+  Start start;
+  start.place = listen_at({"127.0.0.1", 0}).value().place;
+  start.may_serve = true;
+  start.meeting.size = 2;
+  start.meeting.store_host = "localhost";
+  EXPECT_TRUE(open_store(start));
+  EXPECT_EQ(start.meeting.interface, outward_address());
+  start.meeting.interface = "eth1";
+  EXPECT_FALSE(open_store(start));
+  EXPECT_EQ(start.meeting.interface, "eth1");
+}
+
 TEST(StartStore, IsNotNeededByOneRank) {
   Start alone = plan({.rendezvous = "n1:5", .world_size = 1}, {});
   EXPECT_FALSE(open_store(alone));

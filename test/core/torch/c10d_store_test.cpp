@@ -203,6 +203,9 @@ TEST(Loopback, IsWhatOnlyThisMachineReaches) {
   for (const char* const host : {"10.0.0.1", "::", "n1", "128.0.0.1", ""}) {
     EXPECT_FALSE(is_loopback(host)) << host;
   }
+  EXPECT_TRUE(leads_to_loopback("localhost"));
+  EXPECT_FALSE(leads_to_loopback("192.0.2.1"));
+  EXPECT_FALSE(leads_to_loopback("no-such-host.invalid"));
   EXPECT_EQ(to_string(StorePlace{"::1", 5}), "[::1]:5");
   EXPECT_EQ(to_string(StorePlace{"n1", 5}), "n1:5");
 }

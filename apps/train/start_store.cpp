@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/error.hpp"
@@ -25,27 +27,38 @@ std::string key_of(const MeetingOptions& meeting, int rank) {
   return concat(meeting.run, "/met/", rank);
 }
 
-int meet_and_launch(Start& start, LaunchOptions options, const RankBody& body) {
-  const bool serves = open_store(start);
+std::string file_of(const Start& start) {
+  return concat(start.folder, "/gossamer-", start.meeting.run);
+}
+
+/// Runs the body in the world of tcp. `serves`: other ranks need this process for the store.
+int launch_met(const Start& start, LaunchOptions options, bool serves, const RankBody& body) {
   options.meeting = start.meeting;
-  const int code = launch("tcp", options, [&](Communicator& communicator, const World& world) {
+  return launch("tcp", options, [&](Communicator& communicator, const World& world) {
     say_met(start.meeting, world.rank);
+    // This rank's world exists. Others may still be reading.
+    const bool removes = !start.folder.empty() && world.rank == 0;
+    if ((serves || removes) && wait_until_all_met(start.meeting, kFarewell) && removes) {
+      std::error_code in_vain;
+      std::filesystem::remove(file_of(start), in_vain);
+    }
     return body(communicator, world);
   });
-  // The world exists for this rank. Others may still be reading.
-  if (serves) wait_until_all_met(start.meeting, kFarewell);
-  return code;
 }
 
 }  // namespace
 
 int launch_as(Start start, const LaunchConfig& config, const RankBody& body) {
   if (!start.is_rank) return launch(config.backend, config.options, body);
+  bool serves = false;
   try {
-    return meet_and_launch(start, config.options, body);
+    serves = open_store(start);
+    return launch_met(start, config.options, serves, body);
   } catch (const std::exception& error) {
     const int rank = start.meeting.rank;
     Logger(LogLevel::kError, rank < 0 ? "" : concat("rank ", rank)).error(error.what());
+    // Ranks that have come a little later wait a little longer, and then say who is missing.
+    if (serves) wait_until_all_met(start.meeting, kFarewell);
     return static_cast<int>(exit_code_of(error));
   }
 }
@@ -60,7 +73,7 @@ bool open_store(Start& start) {
     meeting.interface = outward_address();
   }
   if (!start.folder.empty()) {
-    meeting.store = open_file_store(concat(start.folder, "/gossamer-", meeting.run), meeting.size);
+    meeting.store = open_file_store(file_of(start));
     return false;
   }
   std::optional<StoreSocket> socket =

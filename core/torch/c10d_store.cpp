@@ -133,7 +133,7 @@ std::shared_ptr<Store> connect_tcp_store(const StorePlace& place, milliseconds l
              ", that the port is right, and that no firewall is between"));
 }
 
-std::shared_ptr<Store> open_file_store(const std::string& path, int num_processes) {
+std::shared_ptr<Store> open_file_store(const std::string& path) {
   std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (folder.empty()) folder = ".";
   const std::string where = concat("the store ", path);
@@ -145,7 +145,10 @@ std::shared_ptr<Store> open_file_store(const std::string& path, int num_processe
     throw meeting_error(concat(where, " cannot be written: ", advice));
   }
   try {
-    return std::make_shared<C10dStore>(c10::make_intrusive<c10d::FileStore>(path, num_processes),
+    // The last of a known number of processes would remove the file, but none does where the last
+    // two go at once.
+    constexpr int kUnknownNumber = -1;
+    return std::make_shared<C10dStore>(c10::make_intrusive<c10d::FileStore>(path, kUnknownNumber),
                                        where, advice);
   } catch (const std::exception& error) {
     throw meeting_error(concat(where, " cannot be opened (", reason_of(error), "): ", advice));

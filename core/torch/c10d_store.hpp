@@ -21,8 +21,8 @@ std::shared_ptr<Store> serve_tcp_store(StoreSocket socket);
 /// A client of the store at `place`. Waits up to `limit` for a process that serves it.
 std::shared_ptr<Store> connect_tcp_store(const StorePlace& place, std::chrono::milliseconds limit);
 
-/// A store in the file `path`, which the last of `num_processes` processes removes. The file's
-/// folder must exist, and its file system must have locks (flock).
-std::shared_ptr<Store> open_file_store(const std::string& path, int num_processes);
+/// A store in the file `path`, which stays when the store goes. The file's folder must exist, and
+/// its file system must have locks (flock).
+std::shared_ptr<Store> open_file_store(const std::string& path);
 
 }  // namespace gossamer

@@ -51,7 +51,7 @@ class TcpPlace : public Place {
 
 class FilePlace : public Place {
  public:
-  std::shared_ptr<Store> open() override { return open_file_store(folder_.file("store"), 100); }
+  std::shared_ptr<Store> open() override { return open_file_store(folder_.file("store")); }
 
  private:
   apps::Folder folder_;
@@ -182,18 +182,20 @@ TEST(TcpStore, SaysThatItsServerHasEnded) {
 }
 
 TEST(FileStore, WantsAFolder) {
-  const std::string what = what_of<CommError>([] { open_file_store("/no/such/folder/store", 2); });
+  const std::string what = what_of<CommError>([] { open_file_store("/no/such/folder/store"); });
   EXPECT_TRUE(contains(what, "/no/such/folder is a folder")) << what;
 }
 
-TEST(FileStore, GoesWithItsLastProcess) {
+TEST(FileStore, LeavesItsFileToTheUser) {
   const apps::Folder folder;
-  std::shared_ptr<Store> first = open_file_store(folder.file("store"), 2);
-  std::shared_ptr<Store> second = open_file_store(folder.file("store"), 2);
-  first.reset();
-  EXPECT_TRUE(std::filesystem::exists(folder.file("store")));
-  second.reset();
-  EXPECT_FALSE(std::filesystem::exists(folder.file("store")));
+  const std::string path = folder.file("store");
+  open_file_store(path)->set("key", "value");
+  std::shared_ptr<Store> store = open_file_store(path);
+  EXPECT_EQ(store->get("key", kPatience), "value");
+  // A file that is gone stays so.
+  ASSERT_TRUE(std::filesystem::remove(path));
+  store.reset();
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST(Loopback, IsWhatOnlyThisMachineReaches) {

@@ -23,8 +23,8 @@ constexpr std::string_view kThisMachine = "127.0.0.1";
   throw ConfigError("command line", option, what);
 }
 
-/// Reads `HOST:PORT` or `[HOST]:PORT`.
-StorePlace read_place(const std::string& text) {
+/// Reads `HOST:PORT` or `[HOST]:PORT`. `is_variable`: the text is that of the variable.
+StorePlace read_place(const std::string& text, bool is_variable) {
   const std::size_t colon = text.rfind(':');
   StorePlace place{text.substr(0, colon), 0};
   if (place.host.starts_with('[') && place.host.ends_with(']')) {
@@ -35,10 +35,11 @@ StorePlace read_place(const std::string& text) {
   if (colon == std::string::npos || place.host.empty() ||
       !parse_whole(std::string_view(text).substr(colon + 1), place.port) || place.port < 1 ||
       place.port > kMaxPort) {
-    refuse("--rendezvous",
-           concat("is ", visible_line(text),
-                  ", allowed: HOST:PORT with a port from 1 to 65535, [ADDRESS]:PORT "
-                  "for IPv6, file:FOLDER, or slurm"));
+    throw ConfigError(is_variable ? "environment" : "command line",
+                      is_variable ? "GOSSAMER_RENDEZVOUS" : "--rendezvous",
+                      concat("is ", visible_line(text),
+                             ", allowed: HOST:PORT with a port from 1 to 65535, [ADDRESS]:PORT for "
+                             "IPv6, file:FOLDER, or slurm"));
   }
   return place;
 }
@@ -91,7 +92,8 @@ class Planner {
 
   /// The variables in place of options that are not given.
   void take_variables() {
-    if (options_.rendezvous.empty()) options_.rendezvous = text("GOSSAMER_RENDEZVOUS");
+    is_variable_ = options_.rendezvous.empty();
+    if (is_variable_) options_.rendezvous = text("GOSSAMER_RENDEZVOUS");
     if (options_.rendezvous.empty()) return;
     if (options_.world_size == 0 && !text("GOSSAMER_WORLD_SIZE").empty()) {
       options_.world_size = number("GOSSAMER_WORLD_SIZE", 1, kMaxRanks);
@@ -141,7 +143,7 @@ class Planner {
     Start start;
     start.is_rank = true;
     start.parent = number("GOSSAMER_PARENT", 1, kMaxNumber);
-    start.place = read_place(text("GOSSAMER_RENDEZVOUS"));
+    start.place = read_place(text("GOSSAMER_RENDEZVOUS"), /*is_variable=*/true);
     start.meeting.size = number("GOSSAMER_WORLD_SIZE", 1, kMaxRanks);
     start.meeting.rank = number("GOSSAMER_RANK", 0, start.meeting.size - 1);
     start.meeting.run = text("GOSSAMER_RUN_ID");
@@ -177,7 +179,7 @@ class Planner {
       if (start.folder.empty()) start.folder = ".";
       return start;
     }
-    start.place = read_place(options_.rendezvous);
+    start.place = read_place(options_.rendezvous, is_variable_);
     start.may_serve = true;
     if (!is_loopback(start.place.host)) start.meeting.store_host = start.place.host;
     return start;
@@ -312,6 +314,8 @@ class Planner {
   static constexpr int kMaxNumber = 2'000'000'000;
 
   StartOptions options_;
+  /// The rendezvous is that of the environment.
+  bool is_variable_ = false;
   const LaunchConfig& launch_;
   const Environment& environment_;
   bool under_mpi_;

@@ -201,6 +201,8 @@ TEST(Rendezvous, ComesFromTheEnvironmentToo) {
   EXPECT_EQ(plan({.rendezvous = "n2:6", .world_size = 8, .rank = 7}, variables).meeting.rank, 7);
   EXPECT_CONTAINS(refusal({}, with(variables, {{"GOSSAMER_WORLD_SIZE", "x"}})),
                   "environment: GOSSAMER_WORLD_SIZE: is x, allowed: 1 to ");
+  EXPECT_CONTAINS(refusal({}, with(variables, {{"GOSSAMER_RENDEZVOUS", "n1"}})),
+                  "environment: GOSSAMER_RENDEZVOUS: is n1, allowed: HOST:PORT");
 }
 
 TEST(Rendezvous, IsRefusedWhereItIsNone) {

@@ -25,7 +25,7 @@ using Bytes = std::vector<std::uint8_t>;
 Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
 
-CommError meeting_error(std::string_view what) { return {{.label = {.what = "meeting"}}, what}; }
+CommError meeting_error(std::string_view what) { return {{.label = {.what = "start"}}, what}; }
 
 /// The message without the stack that LibTorch adds, on one line.
 std::string reason_of(const std::exception& error) {
@@ -60,7 +60,7 @@ class C10dStore : public Store {
       return text_of(store_->get(key));
     } catch (const std::exception& error) {
       if (std::chrono::steady_clock::now() - begin < limit) throw unreachable(error);
-      throw meeting_error(concat("nobody has left ", key, " in ", where_, " within ",
+      throw meeting_error(concat("nobody has set ", key, " in ", where_, " within ",
                                  shortest(static_cast<double>(limit.count()) / 1000.0), " s"));
     }
   }

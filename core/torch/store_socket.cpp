@@ -93,7 +93,7 @@ std::optional<StoreSocket> listen_at(const StorePlace& place) {
   int unknown = 0;
   const AddressList addresses = look_up(place, 0, unknown);
   if (unknown != 0) {
-    throw CommError({.label = {.what = "meeting"}},
+    throw CommError({.label = {.what = "start"}},
                     concat("this machine does not know the host ", place.host, " (",
                            gai_strerror(unknown), "): check the name, or give its address"));
   }
@@ -109,7 +109,7 @@ std::optional<StoreSocket> listen_at(const StorePlace& place) {
     if (error == EADDRINUSE) return std::nullopt;
     // The address of another machine, or a family that this machine does not have.
     if (error == EADDRNOTAVAIL || error == EAFNOSUPPORT) continue;
-    throw CommError({.label = {.what = "meeting"}},
+    throw CommError({.label = {.what = "start"}},
                     concat("this process cannot listen at ", to_string(place), ": ",
                            std::generic_category().message(error),
                            "; check the port: those below 1024 are the system's"));

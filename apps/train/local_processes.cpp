@@ -149,8 +149,8 @@ void LocalProcesses::collect() {
     int status = 0;
     if (waitpid(process.pid, &status, WNOHANG) != process.pid) return false;
     const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    if (status != 0)
-      failures.push_back({process.rank, signal > 0 ? 128 + signal : WEXITSTATUS(status)});
+    const int code = signal > 0 ? 128 + signal : WEXITSTATUS(status);
+    if (code != 0) failures.push_back({process.rank, code});
     if (signal > 0 && !has_killed_) {
       // A process that is killed has said nothing itself.
       Logger(LogLevel::kError, "")

@@ -25,6 +25,11 @@ using Bytes = std::vector<std::uint8_t>;
 Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
 
+/// c10d takes 0 for no limit, and counts some limits in an int.
+milliseconds as_c10d_takes(milliseconds limit) {
+  return std::clamp<milliseconds>(limit, milliseconds(1), std::chrono::hours(24));
+}
+
 CommError meeting_error(std::string_view what) { return {{.label = {.what = "start"}}, what}; }
 
 /// The message without the stack that LibTorch adds, on one line.
@@ -54,8 +59,7 @@ class C10dStore : public Store {
 
   std::string get(const std::string& key, milliseconds limit) override {
     const auto begin = std::chrono::steady_clock::now();
-    // c10d takes 0 for no limit.
-    store_->setTimeout(std::max(limit, milliseconds(1)));
+    store_->setTimeout(as_c10d_takes(limit));
     try {
       return text_of(store_->get(key));
     } catch (const std::exception& error) {
@@ -125,7 +129,7 @@ std::shared_ptr<Store> connect_tcp_store(const StorePlace& place, milliseconds l
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(place.port);
   options.waitWorkers = false;
-  options.timeout = std::max(limit, milliseconds(1));
+  options.timeout = as_c10d_takes(limit);
   return open_tcp_store(
       place, options,
       concat("does not answer within ", shortest(static_cast<double>(limit.count()) / 1000.0),

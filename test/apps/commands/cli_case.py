@@ -57,7 +57,7 @@ def processes_of(folder):
         except OSError:
             continue
         rank = [line.split("=")[1] for line in environment
-                if re.match(r"(OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=", line)]
+                if re.match(r"(OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK|GOSSAMER_RANK)=", line)]
         if rank:
             found[int(entry.name)] = int(rank[0])
     return found

@@ -91,6 +91,14 @@ code=$?
 grep -q 'srun --mpi=pmix' err || fail "no advice for ranks that do not meet"
 [[ ! -e runs ]] || fail "ranks that do not meet have a folder"
 
+# Without PMIx, ranks meet by what srun tells each of them.
+srun -n 2 "$program" train run.yaml --rendezvous slurm run.steps=4 run.output_dir=asked >asked.out 2>&1 ||
+  fail "ranks that meet by --rendezvous slurm end with $?"
+grep -q ' 2 ranks, 4 steps, into asked' asked.out || fail "--rendezvous slurm has no world of two"
+srun -n 2 "$program" train run.yaml comm.backend=tcp run.steps=4 run.output_dir=tcp >tcp.out 2>&1 ||
+  fail "ranks with comm.backend: tcp end with $?"
+grep -q ' 2 ranks, 4 steps, into tcp' tcp.out || fail "comm.backend: tcp has no world of two"
+
 # Ranks that are threads of one task; a short trial that is finished.
 srun -n 1 "$program" train run.yaml --ranks 2 run.steps=4 run.checkpoint_every=never >trial.out 2>err ||
   fail "ranks of one task end with $?"

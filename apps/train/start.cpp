@@ -277,7 +277,9 @@ class Planner {
     if (!start.is_rank && start.num_processes == 0) return start;
     start.meeting.timeout_s = launch_.options.timeout_s;
     start.meeting.interface = launch_.options.meeting.interface;
-    if (!launch_.is_secured) return start;
+    start.meeting.is_open = !launch_.is_secured;
+    start.meeting.reads_memory = launch_.shares_memory;
+    if (start.meeting.is_open) return start;
     start.meeting.secret = secret();
     if (!start.meeting.secret.empty()) return start;
     if (start.num_processes > 0) {

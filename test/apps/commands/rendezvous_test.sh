@@ -32,6 +32,9 @@ code=$?
 ((code == 2)) || fail "ranks without a secret end with $code"
 grep -q 'GOSSAMER_SECRET: is not set' out0 || fail "no advice for ranks without a secret"
 
+on_hosts --rendezvous host0:29500 --world-size 3 comm.security=none run.output_dir="$folder/open" ||
+  fail "ranks that need no secret end with $?"
+
 "$program" secret -o secret >/dev/null || fail "gossamer secret ends with $?"
 export GOSSAMER_SECRET_FILE=$folder/secret
 on_hosts --rendezvous host0:29500 --world-size 3 run.output_dir="$folder/address" ||

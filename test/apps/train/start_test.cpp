@@ -180,7 +180,11 @@ TEST(Rendezvous, IsAnAddress) {
   EXPECT_EQ(start.meeting.interface, "eth1");
   EXPECT_EQ(start.meeting.timeout_s, 7.0);
   EXPECT_EQ(start.meeting.secret, kSecret);
+  EXPECT_TRUE(start.meeting.reads_memory);
   EXPECT_LT(plan({.rendezvous = "n1:5", .world_size = 4}, kWithSecret).meeting.rank, 0);
+  const LaunchConfig apart = config_of("comm: {shared_memory: false}");
+  EXPECT_FALSE(
+      plan({.rendezvous = "n1:5", .world_size = 4}, kWithSecret, apart).meeting.reads_memory);
   EXPECT_EQ(plan({.rendezvous = "[fe80::1]:5", .world_size = 4}, kWithSecret).place.host,
             "fe80::1");
   EXPECT_EQ(plan({.rendezvous = "n1:5", .world_size = 4, .run_id = "b-2"}, kWithSecret).meeting.run,
@@ -312,7 +316,10 @@ TEST(SecretOfAStart, IsNeededWhereOthersReachTheStore) {
   EXPECT_TRUE(plan({.rendezvous = "localhost:5", .world_size = 2}, {}).is_rank);
   EXPECT_TRUE(plan({.rendezvous = "n1:5", .world_size = 1}, {}).is_rank);
   const LaunchConfig open = config_of("comm: {security: none}");
-  EXPECT_EQ(plan({.rendezvous = "n1:5", .world_size = 2}, kWithSecret, open).meeting.secret, "");
+  const Start start = plan({.rendezvous = "n1:5", .world_size = 2}, kWithSecret, open);
+  EXPECT_EQ(start.meeting.secret, "");
+  EXPECT_TRUE(start.meeting.is_open);
+  EXPECT_FALSE(plan({.rendezvous = "n1:5", .world_size = 2}, kWithSecret).meeting.is_open);
 }
 
 TEST(SecretOfAStart, ComesFromAFileOrTheEnvironment) {

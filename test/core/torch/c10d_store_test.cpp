@@ -1,9 +1,10 @@
-// The contract of stores (comm/store.hpp), asked of LibTorch's.
+// The contract of stores (comm/store.hpp), asked of LibTorch's and of the one for tests.
 
 #include "core/torch/c10d_store.hpp"
 
 #include "test/apps/folder.hpp"
 #include "test/base/thrown.hpp"
+#include "test/comm/memory_store.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -57,6 +58,15 @@ class FilePlace : public Place {
   apps::Folder folder_;
 };
 
+/// Of the tests of the backend tcp.
+class MemoryPlace : public Place {
+ public:
+  std::shared_ptr<Store> open() override { return store_; }
+
+ private:
+  std::shared_ptr<Store> store_ = std::make_shared<MemoryStore>();
+};
+
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<Place>()> make;
@@ -68,11 +78,12 @@ class Stores : public testing::TestWithParam<Kind> {
   std::shared_ptr<Store> store_ = place_->open();
 };
 
-INSTANTIATE_TEST_SUITE_P(C10d, Stores,
-                         testing::Values(Kind{"Tcp", [] { return std::make_unique<TcpPlace>(); }},
-                                         Kind{"File",
-                                              [] { return std::make_unique<FilePlace>(); }}),
-                         [](const auto& kind) { return std::string(kind.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, Stores,
+    testing::Values(Kind{"Memory", [] { return std::make_unique<MemoryPlace>(); }},
+                    Kind{"Tcp", [] { return std::make_unique<TcpPlace>(); }},
+                    Kind{"File", [] { return std::make_unique<FilePlace>(); }}),
+    [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(Stores, ShowAValueToAll) {
   const std::string zeros("a\0b\0\n\xff", 6);

@@ -167,13 +167,15 @@ mpirun_on_hosts() {
 
 # each_host COMMAND...
 each_host() {
-  local i jobs=() code=0
+  local i jobs=() code=0 last
   for ((i = 0; i < GOSSAMER_HOSTS; ++i)); do
     /run/agent "host$i" "export GOSSAMER_HOST=$i; exec ${*@Q}" &
     jobs+=($!)
   done
   for i in "${jobs[@]}"; do
-    if wait "$i"; then continue; else ((code)) || code=$?; fi
+    last=0
+    wait "$i" || last=$?
+    ((code)) || code=$last
   done
   return "$code"
 }

@@ -50,7 +50,7 @@ class TcpCommunicator : public Communicator {
  public:
   TcpCommunicator(std::shared_ptr<TcpContext> context, std::uint32_t number,
                   std::vector<int> world_ranks, int rank)
-      : context_(std::move(context)), least_ring_bytes_(context_->least_ring_bytes) {
+      : context_(std::move(context)) {
     auto group = std::make_shared<Group>();
     group->transport = context_->transport;
     group->number = number;
@@ -58,7 +58,7 @@ class TcpCommunicator : public Communicator {
     group->world_ranks = std::move(world_ranks);
     group->ring = ring_order(context_->hosts, group->world_ranks);
     group_ = std::move(group);
-    if (least_ring_bytes_ < 0) least_ring_bytes_ = least_piece_ring_bytes(size());
+    is_on_one_host_ = num_on_host() == size();
   }
 
   [[nodiscard]] int rank() const override { return group_->rank; }
@@ -93,10 +93,8 @@ class TcpCommunicator : public Communicator {
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     require_sum(send, receive);
     const std::uint64_t number = num_collectives_++;
-    const bool in_ring = size() > 1 && send.bytes() >= least_ring_bytes_;
-    return submit(in_ring ? tcp::make_large_sum(group_, number, send, receive)
-                          : tcp::make_small_sum(group_, number, send, receive),
-                  std::move(context));
+    const auto make = sum_of(send.bytes());
+    return submit(make(group_, number, send, receive), std::move(context));
   }
 
   Request reduce_sum(Block block, int root, OpContext context) override {
@@ -158,10 +156,16 @@ class TcpCommunicator : public Communicator {
   /// Numbers of messages, for each peer and use.
   using Counts = std::map<std::pair<int, int>, std::uint64_t>;
 
-  /// From where on a ring is better than sending everything to everybody.
-  static std::int64_t least_piece_ring_bytes(int size) {
-    constexpr std::int64_t kShard = std::int64_t{8} << 10U;
-    return kShard * size;
+  using MakeSum = std::unique_ptr<Operation> (*)(GroupPtr, std::uint64_t, ConstBlock, Block);
+
+  [[nodiscard]] MakeSum sum_of(std::int64_t bytes) const {
+    // From so many bytes for each member, shards are better than everything for everybody.
+    constexpr std::int64_t kLeastShard = std::int64_t{8} << 10U;
+    const std::int64_t least_ring_bytes = context_->least_ring_bytes;
+    const bool is_large =
+        least_ring_bytes >= 0 ? bytes >= least_ring_bytes : bytes >= kLeastShard * size();
+    if (size() == 1 || !is_large) return tcp::make_small_sum;
+    return is_on_one_host_ && least_ring_bytes < 0 ? tcp::make_host_sum : tcp::make_ring_sum;
   }
 
   [[nodiscard]] bool is_on_host_of(int world_rank) const {
@@ -207,8 +211,8 @@ class TcpCommunicator : public Communicator {
   }
 
   std::shared_ptr<TcpContext> context_;
-  std::int64_t least_ring_bytes_;
   GroupPtr group_;
+  bool is_on_one_host_ = false;
   std::shared_ptr<Stream> stream_ = std::make_shared<InlineStream>();
   Counts sent_;
   Counts received_;

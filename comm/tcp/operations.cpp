@@ -98,13 +98,13 @@ std::unique_ptr<Operation> make_messages(GroupPtr group, std::vector<Post> sends
                                     is_letter);
 }
 
-std::unique_ptr<Operation> make_large_sum(const GroupPtr& group, std::uint64_t number,
-                                          ConstBlock send, Block receive) {
+std::unique_ptr<Operation> make_ring_sum(GroupPtr group, std::uint64_t number, ConstBlock send,
+                                         Block receive) {
   Ring ring = ring_through(group->ring, group->world_ranks, group->rank);
   ring.piece_bytes = kRingPieceBytes;
   ring.receive_window = kRingWindow;
-  return make_ring_sum(std::move(ring), send, receive,
-                       std::make_unique<TcpRingWire>(group, number));
+  return gossamer::make_ring_sum(std::move(ring), send, receive,
+                                 std::make_unique<TcpRingWire>(group, number));
 }
 
 }  // namespace gossamer::tcp

@@ -54,8 +54,12 @@ std::unique_ptr<Operation> make_gather(GroupPtr group, std::uint64_t number, std
 /// The sum in rank order, for small blocks: everybody gets all blocks.
 std::unique_ptr<Operation> make_small_sum(GroupPtr group, std::uint64_t number, ConstBlock send,
                                           Block receive);
-std::unique_ptr<Operation> make_large_sum(const GroupPtr& group, std::uint64_t number,
-                                          ConstBlock send, Block receive);
+/// The sum in rank order, for large blocks of ranks on one host (host_sum.cpp).
+std::unique_ptr<Operation> make_host_sum(GroupPtr group, std::uint64_t number, ConstBlock send,
+                                         Block receive);
+/// The sum round a ring (comm/ring_sum.hpp), for large blocks.
+std::unique_ptr<Operation> make_ring_sum(GroupPtr group, std::uint64_t number, ConstBlock send,
+                                         Block receive);
 /// The root adds all blocks, piece by piece, in rank order.
 std::unique_ptr<Operation> make_reduce(GroupPtr group, std::uint64_t number, Block block, int root);
 /// A binary tree, piece by piece.

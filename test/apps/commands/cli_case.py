@@ -69,6 +69,10 @@ def heed_signals():
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+# The backends whose ranks are processes, as arguments of launch().
+K_PROCESS_BACKENDS = ["mpi", "tcp"] if K_MPIEXEC else ["tcp"]
+
+
 class CliCase(unittest.TestCase):
     """A test in an empty folder of its own."""
 
@@ -160,12 +164,14 @@ class CliCase(unittest.TestCase):
                          [0.5, 2.0, 1.0, 1.5, 0.5, 1.5, 0.25, 1.25 + last, *rest])
         self.write_array(f"{folder}/final_avg.npy", (2,), [0.375, 1.375])
 
-    def launch(self, ranks, *arguments, mpi=False, overwrite=True, code=0):
-        """A training on rank threads or under mpirun."""
+    def launch(self, ranks, *arguments, mpi=False, tcp=False, overwrite=True, code=0):
+        """A training on rank threads, under mpirun, or on processes joined by TCP."""
         if overwrite:
             arguments = [*arguments, "--overwrite"]
         if mpi:
             return self.mpirun(ranks, "train", *arguments, code=code)
+        if tcp:
+            return self.gossamer("train", *arguments, "--processes", str(ranks), code=code)
         return self.gossamer("train", *arguments, "--ranks", str(ranks), code=code)
 
     def records(self, folder="out"):

@@ -13,7 +13,8 @@ import time
 import unittest
 
 import cli_case
-from cli_case import K_LONG, K_MPIEXEC, K_PATIENCE_S, K_TINY, CliCase, needs_mpi, processes_of
+from cli_case import (K_LONG, K_MPIEXEC, K_PATIENCE_S, K_PROCESS_BACKENDS, K_TINY, CliCase, needs_mpi,
+                      processes_of)
 
 # Fails in its second step, before its first record.
 K_RUNAWAY = "optimizer={name: sgd, lr: 1e20}"
@@ -78,13 +79,12 @@ class Phases(CliCase):
         self.assertIn("simulate.yaml:3:21: algorithm.phases: only gossamer train follows this",
                       done.stderr)
 
-    @needs_mpi
-    def test_are_the_same_under_mpirun(self):
-        for folder in ["threads", "mpi"]:
-            self.launch(2, "tiny.yaml", self.phases, f"run.output_dir={folder}",
-                        mpi=folder == "mpi")
-        self.assertEqual(*[(self.folder / folder / "model.safetensors").read_bytes()
-                           for folder in ["threads", "mpi"]])
+    def test_are_the_same_on_threads_and_processes(self):
+        self.launch(2, "tiny.yaml", self.phases)
+        for backend in K_PROCESS_BACKENDS:
+            self.launch(2, "tiny.yaml", self.phases, f"run.output_dir={backend}", **{backend: True})
+            self.assertEqual(*[(self.folder / folder / "model.safetensors").read_bytes()
+                               for folder in ["out", backend]])
 
 
 class RunFolder(CliCase):

@@ -7,7 +7,7 @@ import struct
 import sys
 
 import cli_case
-from cli_case import K_MPIEXEC, CliCase, needs_mpi, without_times
+from cli_case import K_MPIEXEC, K_PROCESS_BACKENDS, CliCase, needs_mpi, without_times
 
 K_FINAL_FIELDS = {
     "kind", "step", "world_size", "accuracy_mean_model", "accuracy_worst_local",
@@ -293,7 +293,6 @@ class Train(CliCase):
     def test_runs_on_three_processes(self):
         self.check_runs(3, mpi=True)
 
-    @needs_mpi
     def test_is_the_same_on_threads_and_processes(self):
         for change in [["algorithm=gossip"], ["algorithm=allreduce"], ["algorithm=local"],
                        ["algorithm={name: gossip, share_moments: 3}", "optimizer.name=adamw"],
@@ -303,11 +302,12 @@ class Train(CliCase):
                        ["algorithm=choco", "topology.name=static-ring"]]:
             with self.subTest(change):
                 self.launch(2, "tiny.yaml", *change)
-                self.launch(2, "tiny.yaml", *change, "run.output_dir=mpi", mpi=True)
-                self.assertEqual([without_times(record) for record in self.records("mpi")],
-                                 [without_times(record) for record in self.records()])
+                for backend in K_PROCESS_BACKENDS:
+                    self.launch(2, "tiny.yaml", *change, f"run.output_dir={backend}",
+                                **{backend: True})
+                    self.assertEqual([without_times(record) for record in self.records(backend)],
+                                     [without_times(record) for record in self.records()], backend)
 
-    @needs_mpi
     def test_passes_on_alike_on_threads_and_processes(self):
         for change in [["algorithm=relay", "topology.name=binary-tree"],
                        ["algorithm=node_gossip", "topology={name: hierarchical, leaders: complete}",
@@ -316,15 +316,16 @@ class Train(CliCase):
                         "topology={name: hierarchical, leaders: complete}", "comm.local_size=2"]]:
             with self.subTest(change):
                 self.launch(4, "tiny.yaml", *change)
-                self.launch(4, "tiny.yaml", *change, "run.output_dir=mpi", mpi=True)
-                # Means over four ranks are summed in another order by MPI; the ranks' own losses
-                # are not.
-                losses = [[record["rank_loss"] for record in self.records(*folder)
-                           if "rank_loss" in record] for folder in [["mpi"], []]]
-                self.assertGreater(len(losses[0]), 2)
-                self.assertEqual(losses[0], losses[1])
+                for backend in K_PROCESS_BACKENDS:
+                    self.launch(4, "tiny.yaml", *change, f"run.output_dir={backend}",
+                                **{backend: True})
+                    # Means over four ranks are summed in another order by MPI; the ranks' own
+                    # losses are not.
+                    losses = [[record["rank_loss"] for record in self.records(*folder)
+                               if "rank_loss" in record] for folder in [[backend], []]]
+                    self.assertGreater(len(losses[0]), 2)
+                    self.assertEqual(losses[0], losses[1], backend)
 
-    @needs_mpi
     def test_mixes_alike_on_threads_and_processes_whatever_the_rounds_are(self):
         self.write("irregular.yaml", "world_size: 6\ndirected: true\nedges: [[0, 1], [1, 2], "
                                      "[2, 3], [3, 4], [4, 5], [5, 0], [0, 2], [0, 3], [0, 4]]\n")
@@ -341,16 +342,24 @@ class Train(CliCase):
                         "algorithm={name: node_gossip, shard: optimizer}"]]:
             with self.subTest(change):
                 self.launch(6, "tiny.yaml", *change)
-                self.launch(6, "tiny.yaml", *change, "run.output_dir=mpi", mpi=True)
-                for mpi, threads in zip(self.records("mpi"), self.records(), strict=True):
-                    mpi, threads = without_times(mpi), without_times(threads)
-                    self.assertEqual(list(mpi), list(threads))
-                    for key, value in mpi.items():
-                        # MPI adds in an order of its own.
-                        if isinstance(value, float):
-                            self.assertAlmostEqual(value, threads[key], places=5, msg=key)
-                        else:
-                            self.assertEqual(value, threads[key], key)
+                for backend in K_PROCESS_BACKENDS:
+                    self.launch(6, "tiny.yaml", *change, f"run.output_dir={backend}",
+                                **{backend: True})
+                    records, expected = ([without_times(record) for record in self.records(*folder)]
+                                         for folder in [[backend], []])
+                    if backend == "tcp":
+                        self.assertEqual(records, expected)
+                    for record, threads in zip(records, expected, strict=True):
+                        self.expect_close(record, threads)
+
+    def expect_close(self, record, expected):
+        """MPI adds in an order of its own."""
+        self.assertEqual(list(record), list(expected))
+        for key, value in record.items():
+            if isinstance(value, float):
+                self.assertAlmostEqual(value, expected[key], places=5, msg=key)
+            else:
+                self.assertEqual(value, expected[key], key)
 
     def test_learns_with_every_plug_in(self):
         for change in ["model.name=cnn", "algorithm=allreduce", "algorithm=local",

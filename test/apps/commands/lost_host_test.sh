@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# lost_host_test.sh PROGRAM FAULT: trains on three hosts of scripts/hosts.sh. FAULT strikes host 2:
+# lost_host_test.sh PROGRAM BACKEND FAULT: trains on three hosts of scripts/hosts.sh. FAULT strikes host 2:
 # `unplugged` takes its link down, `stopped` stops its rank for good. The run must name rank 2, leave
-# with 74, and end mpirun. Runs inside `scripts/hosts.sh --hosts 3`.
+# with 74, and end mpirun. Over TCP nobody ends the others' ranks for them, so each must end by itself; one
+# that was stopped, when it goes on. Runs inside `scripts/hosts.sh --hosts 3`.
 set -uo pipefail
-program=$1 fault=$2
+program=$1 backend=$2 fault=$3
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../../.." && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -23,8 +24,16 @@ trainers() {
 }
 
 export GOSSAMER_GRACE_S=3
-"$root/scripts/hosts.sh" mpirun "$program" train "$root/configs/quickstart.yaml" run.steps=1000000 \
-  run.output_dir="$folder/run" comm.timeout_s=4 topology.name=ring log.every=5 >"$folder/out" 2>&1 &
+train=("$program" train "$root/configs/quickstart.yaml" run.steps=1000000 run.output_dir="$folder/run"
+  comm.timeout_s=4 topology.name=ring log.every=5)
+if [[ $backend == mpi ]]; then
+  launch=(mpirun)
+else
+  launch=(each bash -c 'export GOSSAMER_RANK=$GOSSAMER_HOST; exec "$0" "$@"')
+  train+=(--rendezvous 10.77.0.1:29500 --world-size 3)
+  export GOSSAMER_SECRET='the secret of three hosts on one machine'
+fi
+"$root/scripts/hosts.sh" "${launch[@]}" "${train[@]}" >"$folder/out" 2>&1 &
 job=$!
 for _ in {1..300}; do
   sleep 0.2
@@ -37,8 +46,9 @@ case $fault in
   stopped)
     num_stopped=0
     for pid in $(trainers); do
-      if grep -qzx 'OMPI_COMM_WORLD_RANK=2\|PMI_RANK=2' "/proc/$pid/environ"; then
+      if grep -qzx 'OMPI_COMM_WORLD_RANK=2\|PMI_RANK=2\|GOSSAMER_RANK=2' "/proc/$pid/environ"; then
         kill -STOP "$pid"
+        stopped=$pid
         ((++num_stopped))
       fi
     done
@@ -46,6 +56,14 @@ case $fault in
     ;;
   *) fail "no fault $fault" ;;
 esac
+if [[ $backend == tcp && $fault == stopped ]]; then
+  for _ in {1..100}; do
+    [[ $(trainers) != "$stopped" ]] || break
+    sleep 0.2
+  done
+  [[ $(trainers) == "$stopped" ]] || fail "other ranks have not ended: $(trainers)"
+  kill -CONT "$stopped"
+fi
 wait "$job"
 code=$?
 ((code == 74)) || fail "exit code $code"

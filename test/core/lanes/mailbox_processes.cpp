@@ -1,5 +1,6 @@
-// Mailboxes under mpirun: random delays, and a rank that the system stops for five seconds.
+// Mailboxes between processes: random delays, and a rank that the system stops for five seconds.
 
+#include "test/comm/process_ranks.hpp"
 #include "test/core/lanes/mailbox_runs.hpp"
 
 #include <csignal>
@@ -75,5 +76,5 @@ int run_rank(Communicator& communicator, const World&) {
 
 int main() {
   using namespace gossamer;
-  return launch("mpi", {.timeout_s = 60.0}, run_rank);
+  return launch_process({.timeout_s = 60.0}, run_rank);
 }

@@ -25,7 +25,7 @@ cd -- "$root"
 # Debian 12's versions; any newer patch of them will do.
 packages=(libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 libyaml-cpp-dev libyaml-cpp0.7
   libeigen3-dev libspectra-dev nlohmann-json3-dev libcli11-dev zlib1g-dev zlib1g libgtest-dev
-  libgmock-dev libjemalloc-dev libjemalloc2 libssl-dev libssl3)
+  libgmock-dev libjemalloc-dev libjemalloc2 libasio-dev libssl-dev libssl3)
 
 pack() {
   local folder work

@@ -76,6 +76,8 @@ LIBRARIES = [
     ("yaml-cpp", r"yaml-cpp/", ["base"]),
     ("spdlog", r"(spdlog|fmt)/", ["base"]),
     ("nanobind", r"nanobind/", ["python"]),
+    ("asio", r"asio(\.hpp$|/)", ["comm"]),
+    ("OpenSSL", r"openssl/", ["comm", "core/checkpoint"]),
 ]
 LIBRARIES = [(name, re.compile(headers), folders) for name, headers, folders in LIBRARIES]
 TORCH = LIBRARIES[0][1]
@@ -250,6 +252,10 @@ CASES = [
     ("python/src/a.cpp", '#include "apps/train/x.hpp"', "python does not see apps/train"),
     ("python/src/a.cpp", "#include <nanobind/nanobind.h>", None),
     ("core/a.cpp", "#include <nanobind/nanobind.h>", "nanobind is included only in"),
+    ("comm/tcp/a.hpp", "#include <asio/buffer.hpp>", None),
+    ("core/a.cpp", "#include <asio.hpp>", "asio is included only in"),
+    ("comm/hmac.cpp", "#include <openssl/hmac.h>", None),
+    ("apps/a.cpp", "#include <openssl/rand.h>", "OpenSSL is included only in"),
     ("core/a.cpp", '#include "core/algorithms/x.hpp"', "core does not see core/algorithms"),
     ("core/a.cpp", '#include "apps/data/x.hpp"', "core does not see apps/data"),
     ("core/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),

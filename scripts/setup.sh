@@ -128,7 +128,7 @@ find_missing_packages() {
   for entry in libcli11-dev:CLI/CLI.hpp libspdlog-dev:spdlog/spdlog.h \
     libjemalloc-dev:jemalloc/jemalloc.h libcairo2-dev:cairo/cairo.h libspectra-dev:Spectra/GenEigsSolver.h \
     libyaml-cpp-dev:yaml-cpp/yaml.h nlohmann-json3-dev:nlohmann/json.hpp \
-    libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h zlib1g-dev:zlib.h libssl-dev:openssl/evp.h \
+    libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h zlib1g-dev:zlib.h libssl-dev:openssl/evp.h libasio-dev:asio.hpp \
     libeigen3-dev:eigen3/Eigen/Core; do
     has_header "${entry#*:}" || wanted+=("${entry%%:*}")
   done

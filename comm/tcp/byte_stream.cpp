@@ -141,13 +141,6 @@ void ByteStream::limit_unsent(int bytes) {
   setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
 }
 
-double ByteStream::round_trip_s() {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  if (getsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0.0;
-  return 1e-6 * static_cast<double>(info.tcpi_rtt);
-}
-
 void ByteStream::end_writing() {
   asio::error_code ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);

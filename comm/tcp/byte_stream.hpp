@@ -15,6 +15,7 @@
 #include <stdexcept>
 
 #include "comm/tcp/asio.hpp"
+#include "comm/tcp/tcp_figures.hpp"
 #include "comm/tcp/tls.hpp"
 
 namespace gossamer::tcp {
@@ -48,8 +49,7 @@ class ByteStream {
   std::size_t write(const Parts& parts);
   /// What the kernel holds beyond what it may send at the moment.
   void limit_unsent(int bytes);
-  /// Seconds of the round trip, as TCP has measured it; 0 where it tells nothing.
-  [[nodiscard]] double round_trip_s();
+  [[nodiscard]] TcpFigures figures() { return tcp_figures(socket_.native_handle()); }
   /// The peer reads the end of the stream after what has been written.
   void end_writing();
   void close();

@@ -16,10 +16,14 @@ namespace {
 constexpr std::int64_t kReadBudget = std::int64_t{4} << 20;
 /// What is read from another process before others have their turn.
 constexpr std::int64_t kFetchBudget = std::int64_t{4} << 20;
-/// Pieces are not smaller than this only because there are many connections.
-constexpr std::int64_t kMinPieceBytes = std::int64_t{64} << 10;
-/// The kernel's queue for each of many connections.
-constexpr int kUnsentPerStream = 64 * 1024;
+/// A message goes over many connections in so many pieces for each, of at least so many bytes. The
+/// connections are not equally fast, and the last piece to arrive ends the message.
+constexpr std::int64_t kPiecesPerStream = 4;
+constexpr std::int64_t kMinPieceBytes = std::int64_t{16} << 10;
+/// The kernel's own queue for a connection between far hosts.
+constexpr int kUnsentWhenFar = 16 * 1024;
+/// Seconds in a window by which buffers may hold a connection back.
+constexpr double kHeldBack = 0.1;
 /// Seconds in which the control connection says why a data connection has ended.
 constexpr double kExplanation = 0.5;
 
@@ -282,7 +286,8 @@ void Link::wake_data() {
 MessagePtr Link::next_piece(Frame& piece) {
   if (sendable_.empty()) return nullptr;
   const MessagePtr message = sendable_.front();
-  const std::int64_t share = (message->bytes + num_open_ - 1) / num_open_;
+  const std::int64_t num_pieces = num_open_ == 1 ? 1 : kPiecesPerStream * num_open_;
+  const std::int64_t share = (message->bytes + num_pieces - 1) / num_pieces;
   const std::int64_t most =
       std::clamp(share, kMinPieceBytes, static_cast<std::int64_t>(kMaxPieceBytes));
   const std::int64_t length = std::min(most, message->bytes - message->num_dealt);
@@ -446,7 +451,7 @@ void Link::adopt(ByteStream stream, const Frame& hello) {
 }
 
 void Link::adopt_control(ByteStream stream, bool peer_reads_memory) {
-  count_.set_round_trip(stream.round_trip_s());
+  count_.set_round_trip(stream.figures().round_trip_s);
   silent_s_ = 0.0;
   peer_reads_memory_ = peer_reads_memory;
   // Into the outbox: while there is no connection, nothing can change the messages.
@@ -462,7 +467,7 @@ void Link::adopt_control(ByteStream stream, bool peer_reads_memory) {
 }
 
 void Link::adopt_data(ByteStream stream, int index) {
-  if (index > 1) stream.limit_unsent(kUnsentPerStream);
+  if (count_.is_far()) stream.limit_unsent(kUnsentWhenFar);
   auto& place = data_.at(static_cast<std::size_t>(index) - 1);
   place = std::make_shared<Data>(std::move(stream), *this);
   ++num_open_;
@@ -492,8 +497,22 @@ void Link::measure_streams(double elapsed_s) {
                        });
   const std::int64_t written = std::exchange(num_written_, 0);
   if (!is_busy) return;
-  count_.add(elapsed_s, written);
+  if (!count_.add(elapsed_s, written)) return;
+  count_.judge(was_held_back());
   want_streams(count_.wanted());
+}
+
+bool Link::was_held_back() {
+  TcpFigures total;
+  for (const auto& connection : data_) {
+    if (!connection) continue;
+    const TcpFigures figures = connection->figures();
+    total.num_sent_again += figures.num_sent_again;
+    total.held_back_s += figures.held_back_s;
+  }
+  const TcpFigures last = std::exchange(last_figures_, total);
+  return total.num_sent_again > last.num_sent_again ||
+         total.held_back_s > last.held_back_s + kHeldBack * num_open_;
 }
 
 bool Link::has_connection(int index) const {

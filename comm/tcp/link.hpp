@@ -133,6 +133,8 @@ class Link {
   /// Asks for more data connections if so many are not asked for yet.
   void want_streams(int number);
   void measure_streams(double elapsed_s);
+  /// Whether TCP has lost packets since the last call, or has waited for its windows.
+  bool was_held_back();
   void make_sendable(const MessagePtr& message, const Frame& ready);
   /// Whether the peer's message is as large. If not, whoever waits for it is told.
   bool has_size(Message& message, const Frame& theirs);
@@ -181,6 +183,8 @@ class Link {
   StreamCount count_;
   /// Bytes of pieces that have been written since the last look.
   std::int64_t num_written_ = 0;
+  /// Of all data connections.
+  TcpFigures last_figures_;
   bool is_abandoned_ = false;
   bool has_left_ = false;
   bool ends_writing_ = false;

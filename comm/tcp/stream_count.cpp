@@ -1,15 +1,13 @@
 #include "comm/tcp/stream_count.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace gossamer::tcp {
 namespace {
 
 /// Hosts next to each other; one connection is enough.
 constexpr double kNear = 2e-3;
-/// A connection for each so many seconds of the round trip, to begin with.
-constexpr double kRoundTripPerStream = 10e-3;
-constexpr int kMaxAtFirst = 16;
 /// A window has so many seconds, and so many round trips: new connections find their speed in them.
 constexpr double kWindow = 1.0;
 constexpr double kWindowRoundTrips = 10.0;
@@ -20,23 +18,20 @@ constexpr double kFall = 0.7;
 
 }  // namespace
 
-void StreamCount::set_round_trip(double seconds) {
-  round_trip_s_ = seconds;
-  if (fixed_ > 0 || seconds < kNear) return;
-  wanted_ = std::clamp(static_cast<int>(seconds / kRoundTripPerStream), 2, kMaxAtFirst);
-}
+bool StreamCount::is_far() const { return round_trip_s_ >= kNear; }
 
-void StreamCount::add(double seconds, std::int64_t bytes) {
-  if (fixed_ > 0 || round_trip_s_ < kNear) return;
+void StreamCount::set_round_trip(double seconds) { round_trip_s_ = seconds; }
+
+bool StreamCount::add(double seconds, std::int64_t bytes) {
+  if (fixed_ > 0 || !is_far()) return false;
   busy_s_ += seconds;
   bytes_ += bytes;
-  if (busy_s_ < std::max(kWindow, kWindowRoundTrips * round_trip_s_)) return;
-  judge(static_cast<double>(bytes_) / busy_s_);
-  busy_s_ = 0.0;
-  bytes_ = 0;
+  return busy_s_ >= std::max(kWindow, kWindowRoundTrips * round_trip_s_);
 }
 
-void StreamCount::judge(double rate) {
+void StreamCount::judge(bool is_held_back) {
+  const double rate = static_cast<double>(std::exchange(bytes_, 0)) / std::exchange(busy_s_, 0.0);
+  const bool goes_on = std::exchange(was_held_back_, is_held_back) && is_held_back;
   ++num_windows_;
   // The first window has the connections' own start in it.
   if (num_windows_ == 1) {
@@ -44,11 +39,12 @@ void StreamCount::judge(double rate) {
     return;
   }
   if (is_settled_) {
-    if (rate < kFall * best_) return double_up(rate);
+    if (rate < kFall * best_ && goes_on) return double_up(rate);
     best_ = std::max(best_, rate);
     return;
   }
   best_ = std::max(best_, rate);
+  if (!goes_on) return;
   if (best_ > kGain * rate_before_) return double_up(best_);
   is_settled_ = true;
 }

@@ -1,11 +1,13 @@
 #pragma once
 // How many data connections two ranks should have.
 //
-// One connection fills a near link. On a far one a single loss halves its rate for many round
-// trips, and its window may be smaller than what the wire holds; several connections together are
-// as fast as the wire. So the count begins with the round trip. Then each rank measures the rate at
-// which its messages leave, over the time in which all connections are busy. While more connections
-// help, their number doubles. When the rate falls, more are tried again.
+// One connection fills the wire where nothing is lost. On a far link a single loss halves its rate
+// for many round trips, and its window may be smaller than what the wire holds; several connections
+// together are as fast as the wire. Where nothing is lost they are slower, because a message waits
+// for its slowest connection. So the count begins with one. Each rank measures the rate at which
+// its messages leave, over the time in which all connections are busy. Where TCP goes on losing
+// packets, or is held back by its buffers, the number doubles as long as that helps, and again when
+// the rate falls.
 //
 // Thread safety: none.
 
@@ -22,14 +24,17 @@ class StreamCount {
 
   [[nodiscard]] bool is_fixed() const { return fixed_ > 0; }
   [[nodiscard]] int wanted() const { return wanted_; }
+  /// The hosts are not next to each other.
+  [[nodiscard]] bool is_far() const;
   /// The connections have this round trip when nothing else is under way.
   void set_round_trip(double seconds);
-  /// `seconds` of time in which all connections were busy and `bytes` have left.
-  void add(double seconds, std::int64_t bytes);
+  /// `seconds` of time in which all connections were busy and `bytes` have left. Returns whether a
+  /// window is over; judge() must follow.
+  bool add(double seconds, std::int64_t bytes);
+  /// `is_held_back`: in this window TCP has lost packets, or has waited for buffers.
+  void judge(bool is_held_back);
 
  private:
-  /// The rate over a whole window.
-  void judge(double rate);
   /// `rate`: what more connections have to beat.
   void double_up(double rate);
 
@@ -44,6 +49,8 @@ class StreamCount {
   /// Windows since the last increase.
   int num_windows_ = 0;
   bool is_settled_ = false;
+  /// In the last window. One window alone may have the losses by which TCP finds its rate.
+  bool was_held_back_ = false;
 };
 
 }  // namespace gossamer::tcp

@@ -1,0 +1,22 @@
+// Compiled alone: the kernel's header has more figures than that of the C library, and both cannot
+// be included together.
+
+#include "comm/tcp/tcp_figures.hpp"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+namespace gossamer::tcp {
+
+TcpFigures tcp_figures(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  return {
+      .round_trip_s = 1e-6 * static_cast<double>(info.tcpi_rtt),
+      .num_sent_again = info.tcpi_total_retrans,
+      .held_back_s = 1e-6 * static_cast<double>(info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited)};
+}
+
+}  // namespace gossamer::tcp

@@ -238,8 +238,9 @@ std::optional<double> Options::optional_number(std::string_view key, NumberRule 
 std::optional<double> Options::number_or(std::string_view word, std::string_view key,
                                          NumberRule rule) const {
   const YamlNode* node = look_up(key);
-  if (node != nullptr && node->kind == YamlNode::Kind::kScalar &&
-      canonical_name(node->scalar) == word) {
+  const bool is_word = node != nullptr && node->kind == YamlNode::Kind::kScalar &&
+                       canonical_name(node->scalar) == word;
+  if (is_word || (node == nullptr && !rule.fallback)) {
     record(key, std::string(word));
     return std::nullopt;
   }

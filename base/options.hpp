@@ -92,7 +92,8 @@ class Options {
   std::optional<std::int64_t> optional_integer(std::string_view key, IntegerRule rule) const;
   std::optional<double> optional_number(std::string_view key, NumberRule rule) const;
 
-  /// A number, or `word`, which gives no number. A key that is not given has the rule's fallback.
+  /// A number, or `word`, which gives no number. A missing key has the rule's fallback, else
+  /// `word`.
   std::optional<double> number_or(std::string_view word, std::string_view key,
                                   NumberRule rule) const;
 

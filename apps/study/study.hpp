@@ -2,8 +2,8 @@
 // Runs a study: all its runs, one after the other. Each run goes through the code of `gossamer
 // train` and has a folder of its own below the study's folder. A finished run with exactly the same
 // configuration is kept, so a study that was stopped continues where it was. Keys that do not
-// change the result are ignored: the output folder, the number of threads, how much is logged, and
-// the timeout for peers. A run that was under way begins anew.
+// change the result are ignored: the output folder, the number of threads, how much is logged,
+// the timeout for peers, and how ranks reach one another. A run that was under way begins anew.
 //
 // After every run, rank 0 writes results.csv (one row per run) and table.md (mean and deviation
 // over seeds) beside the runs' folders. scripts/plot_study.py draws from them.

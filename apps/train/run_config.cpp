@@ -1,12 +1,14 @@
 #include "apps/train/run_config.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
 #include "apps/models/losses.hpp"
 #include "apps/train/secret.hpp"
 #include "base/text.hpp"
+#include "comm/tcp/stream_count.hpp"
 #include "core/algorithm.hpp"
 
 namespace gossamer::apps {
@@ -226,7 +228,19 @@ void check_asynchronous(const Options& root, const RunConfig& config) {
   }
 }
 
+/// 0: auto.
+int read_num_streams(const Options& comm) {
+  const double number =
+      comm.number_or("auto", "streams", {.min = 1.0, .max = tcp::StreamCount::kMax}).value_or(0.0);
+  if (number != std::floor(number)) {
+    comm.fail("streams", concat("is ", number, ", allowed: auto, or a whole number from 1 to ",
+                                tcp::StreamCount::kMax));
+  }
+  return static_cast<int>(number);
+}
+
 void read_meeting(const Options& comm, LaunchConfig& config) {
+  config.options.meeting.num_streams = read_num_streams(comm);
   config.options.meeting.interface = comm.text("interface", "");
   config.is_secured = comm.choice("security", {"secret", "none"}, "secret") == "secret";
   const std::string path = comm.file_path("secret_file", "");

@@ -38,8 +38,8 @@ struct LaunchConfig {
   bool shares_memory = true;
 };
 
-/// Replaces the backend `auto` by that of default_backend(). Of `options.meeting`, takes the
-/// interface and the secret.
+/// Replaces the backend `auto` by that of default_backend(). Of `options.meeting`, takes the number
+/// of streams, the interface and the secret.
 LaunchConfig read_launch_config(const Options& root);
 
 struct RunConfig {

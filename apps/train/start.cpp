@@ -277,6 +277,7 @@ class Planner {
     if (!start.is_rank && start.num_processes == 0) return start;
     start.meeting.timeout_s = launch_.options.timeout_s;
     start.meeting.interface = launch_.options.meeting.interface;
+    start.meeting.num_streams = launch_.options.meeting.num_streams;
     start.meeting.is_open = !launch_.is_secured;
     start.meeting.reads_memory = launch_.shares_memory;
     if (start.meeting.is_open) return start;

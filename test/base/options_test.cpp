@@ -138,6 +138,8 @@ TEST(Options, AWordMayStandInPlaceOfANumber) {
   EXPECT_EQ(root.number_or("auto", "a", {}), std::nullopt);
   EXPECT_EQ(root.number_or("auto", "b", {}), 0.5);
   EXPECT_EQ(root.number_or("auto", "missing", {.fallback = 3}), 3.0);
+  EXPECT_EQ(root.number_or("auto", "missing", {}), std::nullopt);
+  EXPECT_EQ(root.value_of("missing"), "auto");
   EXPECT_EQ(what_of<ConfigError>([&] { (void)root.number_or("auto", "c", {.min = 0}); }),
             "f.yaml:3:4: c: other is not a number, allowed: a number >= 0, or auto");
   EXPECT_NE(what_of<ConfigError>([&] { (void)root.number_or("auto", "d", {}); }), "");

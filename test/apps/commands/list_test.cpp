@@ -200,13 +200,13 @@ TEST(ListedOptions, AreThoseOfDataSets) {
 
 TEST(ListedOptions, AreThoseOfBackends) {
   for (const BackendEntry& entry : backend_table()) {
-    expect_true_options(
-        {.name = entry.name,
-         .options = entry.options,
-         .make = [](const Options& given) { (void)read_launch_config(given); },
-         .before = "comm: ",
-         .prefix = "comm.",
-         .shared = {"backend", "codec", "interface", "secret_file", "security", "shared_memory"}});
+    expect_true_options({.name = entry.name,
+                         .options = entry.options,
+                         .make = [](const Options& given) { (void)read_launch_config(given); },
+                         .before = "comm: ",
+                         .prefix = "comm.",
+                         .shared = {"backend", "codec", "interface", "secret_file", "security",
+                                    "shared_memory", "streams"}});
   }
 }
 

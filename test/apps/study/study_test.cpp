@@ -120,7 +120,10 @@ TEST_F(StudyTest, ReplacesFinishedRunsOfOtherValuesIfTold) {
   EXPECT_EQ(run({"base.model.hidden=5"}, true).num_kept, 0);
   EXPECT_EQ(run({"base.model.hidden=5", "study.steps=5"}, true).num_kept, 0);
   // What says nothing about the result does not matter.
-  EXPECT_EQ(run({"base.model.hidden=5", "study.steps=5", "base.comm.timeout_s=17"}).num_kept, 2);
+  EXPECT_EQ(
+      run({"base.model.hidden=5", "study.steps=5", "base.comm.timeout_s=17", "base.comm.streams=3"})
+          .num_kept,
+      2);
 }
 
 TEST_F(StudyTest, ReplacesFinishedRunsOfOtherWorkersIfTold) {

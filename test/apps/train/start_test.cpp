@@ -170,7 +170,7 @@ TEST(StartOptions, ContradictOneAnother) {
 
 TEST(Rendezvous, IsAnAddress) {
   const Start start = plan({.rendezvous = "n1:29500", .world_size = 4, .rank = 3}, kWithSecret,
-                           config_of("comm: {timeout_s: 7, interface: eth1}"));
+                           config_of("comm: {timeout_s: 7, interface: eth1, streams: 4}"));
   EXPECT_TRUE(start.is_rank);
   EXPECT_TRUE(start.may_serve);
   EXPECT_EQ(to_string(start.place), "n1:29500");
@@ -178,6 +178,8 @@ TEST(Rendezvous, IsAnAddress) {
   EXPECT_EQ(start.meeting.rank, 3);
   EXPECT_EQ(start.meeting.store_host, "n1");
   EXPECT_EQ(start.meeting.interface, "eth1");
+  EXPECT_EQ(start.meeting.num_streams, 4);
+  EXPECT_EQ(plan({.num_processes = 2}, {}).meeting.num_streams, 0);
   EXPECT_EQ(start.meeting.timeout_s, 7.0);
   EXPECT_EQ(start.meeting.secret, kSecret);
   EXPECT_TRUE(start.meeting.reads_memory);

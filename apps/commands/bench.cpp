@@ -13,12 +13,14 @@
 #include "apps/bench/step_bench.hpp"
 #include "apps/commands/commands.hpp"
 #include "apps/commands/simd_option.hpp"
+#include "apps/commands/start_options.hpp"
 #include "apps/commands/timeline_options.hpp"
 #include "apps/train/agreement.hpp"
+#include "apps/train/local_processes.hpp"
+#include "apps/train/start_store.hpp"
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
-#include "comm/launch.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 
@@ -120,20 +122,18 @@ void add_kernel_command(CLI::App& parent, int& exit_code) {
 struct StepArguments {
   StepBenchOptions options;
   std::string engines = "gossip";
-  std::string backend = "auto";
-  int num_ranks = 0;
+  RankOptions ranks;
   std::string timeline_steps;
 };
 
 int bench_step(StepArguments& arguments) {
   arguments.options.timeline_steps = parse_timeline_steps(arguments.timeline_steps);
   arguments.options.engines = read_step_engines(arguments.engines, arguments.options.own);
-  const std::string backend =
-      arguments.backend == "auto" ? std::string(default_backend()) : arguments.backend;
+  arguments.ranks.launch.shares_memory = arguments.options.shares_memory;
+  const Start start = plan_ranks(arguments.ranks);
+  if (const auto code = run_processes(start)) return *code;
   at::set_num_threads(arguments.options.threads);
-  const LaunchOptions launch_options{.num_ranks = arguments.num_ranks,
-                                     .log_level = LogLevel::kWarning};
-  return launch(backend, launch_options, [&](Communicator& communicator, const World& world) {
+  const auto body = [&](Communicator& communicator, const World& world) {
     return leaving_together(world, [&] {
       const auto lines = run_step_bench(communicator, world, arguments.options);
       if (world.rank == 0) {
@@ -141,7 +141,8 @@ int bench_step(StepArguments& arguments) {
       }
       return static_cast<int>(ExitCode::kDone);
     });
-  });
+  };
+  return launch_as(start, arguments.ranks.launch, body);
 }
 
 void add_slow_rank(CLI::App& command, StepBenchOptions& options) {
@@ -198,17 +199,10 @@ void add_step_command(CLI::App& parent, int& exit_code, const PlugIns& own) {
       ->add_option("--batch-size", options.batch_size,
                    "Samples per rank; 0: mlp 64, resnet20 32, gpt 4")
       ->check(count(0));
-  const auto size_or_auto = [](std::string& text) {
-    if (text == "auto") {
-      text = "0";
-      return std::string();
-    }
-    return CLI::Range(1e-6, 1e6)(text);
-  };
   command
       ->add_option("--bucket-mb", options.bucket_mb,
                    "MiB at which a bucket closes. auto: the first steps try 25, 8, 3 and 1")
-      ->transform(CLI::Validator(size_or_auto, "or auto"))
+      ->transform(auto_or(CLI::Range(1e-6, 1e6)))
       ->capture_default_str();
   command->add_option("--accum-iter", options.accum_iter, "Steps per cycle of accum optimizers")
       ->check(count(1))
@@ -225,16 +219,13 @@ void add_step_command(CLI::App& parent, int& exit_code, const PlugIns& own) {
   command->add_flag("--losses", options.losses, "Report every step's loss, warm-up included");
   add_timeline_options(*command, options.timeline, arguments->timeline_steps);
   command->get_option("--timeline-steps")->needs(command->get_option("--timeline"));
-  std::vector<std::string> backends = backend_names();
-  backends.insert(backends.begin(), "auto");
-  command->add_option("--backend", arguments->backend, "auto: mpi under mpirun, otherwise threads")
-      ->check(CLI::IsMember(backends));
-  command->add_option("--ranks", arguments->num_ranks, "Worker threads, without mpirun")
-      ->check(CLI::Range(1, 4096));
+  add_rank_options(*command, arguments->ranks);
+  add_threads_option(*command, arguments->ranks);
   command->footer(
       "Examples:\n"
       "  gossamer bench step --model mlp --losses\n"
-      "  mpirun -n 2 gossamer bench step --model gpt --engine gossip,compute --rounds 10");
+      "  mpirun -n 2 gossamer bench step --model gpt --engine gossip,compute --rounds 10\n"
+      "  gossamer bench step --processes 2 --engine gossip,allreduce");
   command->callback([arguments, &exit_code] { exit_code = bench_step(*arguments); });
 }
 

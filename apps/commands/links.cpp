@@ -9,11 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands/commands.hpp"
+#include "apps/commands/start_options.hpp"
 #include "apps/plan/link_bench.hpp"
 #include "apps/train/agreement.hpp"
+#include "apps/train/local_processes.hpp"
+#include "apps/train/start_store.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "comm/launch.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -21,8 +23,7 @@ namespace {
 struct LinksArguments {
   LinkBenchOptions options;
   std::string pairs;
-  std::string backend = "auto";
-  LaunchOptions launch = {.log_level = LogLevel::kWarning};
+  RankOptions ranks;
   std::string output;
   bool json = false;
 };
@@ -54,13 +55,13 @@ void print(const LinkFigures& figures, const LinksArguments& arguments) {
   }
 }
 
-int bench_links(const LinksArguments& arguments) {
-  const std::string backend =
-      arguments.backend == "auto" ? std::string(default_backend()) : arguments.backend;
-  return launch(backend, arguments.launch, [&](Communicator& communicator, const World& world) {
+int bench_links(LinksArguments& arguments) {
+  const Start start = plan_ranks(arguments.ranks);
+  if (const auto code = run_processes(start)) return *code;
+  const auto body = [&](Communicator& communicator, const World& world) {
     return leaving_together(world, [&] {
       LinkBenchOptions options = arguments.options;
-      if (arguments.launch.node_size == 0) require_regular_hosts(communicator, world);
+      if (arguments.ranks.launch.options.node_size == 0) require_regular_hosts(communicator, world);
       if (!arguments.pairs.empty()) {
         options.pairs = parse_pairs(arguments.pairs, world);
       } else {
@@ -83,7 +84,8 @@ int bench_links(const LinksArguments& arguments) {
       }
       return static_cast<int>(ExitCode::kDone);
     });
-  });
+  };
+  return launch_as(start, arguments.ranks.launch, body);
 }
 
 }  // namespace
@@ -110,21 +112,18 @@ void add_bench_links_command(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "One JSON object on stdout");
   command->add_option("-o,--output", arguments->output, "A file for gossamer plan --links");
-  std::vector<std::string> backends = backend_names();
-  backends.insert(backends.begin(), "auto");
-  command->add_option("--backend", arguments->backend, "auto: mpi under mpirun, otherwise threads")
-      ->check(CLI::IsMember(backends));
-  command->add_option("--ranks", arguments->launch.num_ranks, "Worker threads, without mpirun")
-      ->check(CLI::Range(1, 4096));
+  add_rank_options(*command, arguments->ranks);
+  add_threads_option(*command, arguments->ranks);
   command
-      ->add_option("--local-size", arguments->launch.node_size,
+      ->add_option("--local-size", arguments->ranks.launch.options.node_size,
                    "Ranks that count as one node; as they really are when not given")
       ->check(CLI::Range(1, 1'000'000));
   command->footer(
       "Examples:\n"
       "  mpirun -n 4 gossamer bench links -o links.json\n"
       "  mpirun -n 4 gossamer bench links --together -o links.json\n"
-      "  gossamer bench links --ranks 4 --local-size 2 --pairs all --json");
+      "  gossamer bench links --ranks 4 --local-size 2 --pairs all --json\n"
+      "  gossamer bench links --rendezvous host1:29500 --world-size 2 -o links.json");
   command->callback([arguments, &exit_code] { exit_code = bench_links(*arguments); });
 }
 

@@ -13,11 +13,13 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/simd_option.hpp"
+#include "apps/commands/start_options.hpp"
 #include "apps/train/agreement.hpp"
+#include "apps/train/local_processes.hpp"
+#include "apps/train/start_store.hpp"
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
-#include "comm/launch.hpp"
 #include "core/bucket_plan.hpp"
 
 namespace gossamer::apps {
@@ -27,7 +29,9 @@ using Json = nlohmann::ordered_json;
 
 struct ReplayArguments {
   std::string folder;
-  std::string backend = "auto";
+  RankOptions ranks;
+  /// The one that the ranks use.
+  std::string backend;
   std::string simd = "auto";
   ReplayOptions options;
   std::int64_t bucket_bytes = 0;
@@ -125,7 +129,10 @@ RecordedCase prepare(ReplayArguments& arguments) {
 }
 
 int replay_case(ReplayArguments arguments) {
-  if (arguments.backend == "auto") arguments.backend = default_backend();
+  const Start start = plan_ranks(arguments.ranks);
+  if (const auto code = run_processes(start)) return *code;
+  LaunchConfig& config = arguments.ranks.launch;
+  arguments.backend = start.is_rank ? "tcp" : config.backend;
   RecordedCase recorded;
   std::exception_ptr failure;
   try {
@@ -133,10 +140,9 @@ int replay_case(ReplayArguments arguments) {
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
-  LaunchOptions launch_options{.log_level = LogLevel::kWarning};
   if (arguments.backend == "threads" && !failure) {
-    launch_options.num_ranks = recorded.world_size;
-    launch_options.node_size = recorded.local_world_size;
+    config.options.num_ranks = recorded.world_size;
+    config.options.node_size = recorded.local_world_size;
   }
   const auto body = [&](Communicator& communicator) {
     jointly(communicator, [&] {
@@ -157,10 +163,9 @@ int replay_case(ReplayArguments arguments) {
     return static_cast<int>(report.passed(arguments.options.tolerance) ? ExitCode::kDone
                                                                        : ExitCode::kCheckFailed);
   };
-  return launch(arguments.backend, launch_options,
-                [&](Communicator& communicator, const World& world) {
-                  return leaving_together(world, [&] { return body(communicator); });
-                });
+  return launch_as(start, config, [&](Communicator& communicator, const World& world) {
+    return leaving_together(world, [&] { return body(communicator); });
+  });
 }
 
 }  // namespace
@@ -172,10 +177,7 @@ void add_replay_command(CLI::App& program, int& exit_code) {
   command->add_option("case", arguments->folder, "Folder of the recorded case (docs/replay.md)")
       ->required()
       ->type_name("CASE_DIR");
-  std::vector<std::string> backends = backend_names();
-  backends.insert(backends.begin(), "auto");
-  command->add_option("--backend", arguments->backend, "auto: mpi under mpirun, otherwise threads")
-      ->check(CLI::IsMember(backends));
+  add_rank_options(*command, arguments->ranks);
   command
       ->add_option("--tolerance", arguments->options.tolerance,
                    "Largest absolute difference allowed")
@@ -198,7 +200,8 @@ void add_replay_command(CLI::App& program, int& exit_code) {
       "distance from rank 0 to the mean differ from the record.\n"
       "Examples:\n"
       "  gossamer replay cases/accum_adamw_ring_n4\n"
-      "  mpirun -n 4 gossamer replay cases/accum_adamw_ring_n4 --simd avx2 --json");
+      "  mpirun -n 4 gossamer replay cases/accum_adamw_ring_n4 --simd avx2 --json\n"
+      "  gossamer replay cases/accum_adamw_ring_n4 --processes 4");
   command->callback([arguments, &exit_code] { exit_code = replay_case(*arguments); });
 }
 

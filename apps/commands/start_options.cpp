@@ -1,6 +1,10 @@
 #include "apps/commands/start_options.hpp"
 
-#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "comm/launch.hpp"
+#include "comm/tcp/stream_count.hpp"
 
 namespace gossamer::apps {
 
@@ -29,6 +33,53 @@ void add_start_options(CLI::App& command, StartOptions& options) {
       ->type_name("NAME");
 }
 
-const char* variable_of_environment(const char* name) { return std::getenv(name); }
+void add_rank_options(CLI::App& command, RankOptions& options) {
+  std::vector<std::string> backends = backend_names();
+  backends.insert(backends.begin(), "auto");
+  command
+      .add_option("--backend", options.launch.backend,
+                  "auto: mpi under mpirun; tcp with --processes, --rendezvous or torchrun; "
+                  "otherwise threads")
+      ->check(CLI::IsMember(backends));
+  add_start_options(command, options.start);
+  MeetingOptions& meeting = options.launch.options.meeting;
+  command
+      .add_option("--streams", meeting.num_streams,
+                  "tcp: connections that share the messages between two ranks; by default as many "
+                  "as help")
+      ->transform(auto_or(CLI::Range(1, tcp::StreamCount::kMax)));
+  command
+      .add_option("--interface", meeting.interface,
+                  "tcp: the network interface, or the address, of this host at which the others "
+                  "reach it")
+      ->type_name("NAME");
+  command
+      .add_option_function<std::string>(
+          "--security",
+          [&options](const std::string& word) { options.launch.is_secured = word == "secret"; },
+          "tcp: secret, or none in a network that you trust; GOSSAMER_SECRET_FILE names the file "
+          "with the secret")
+      ->check(CLI::IsMember({"secret", "none"}));
+}
+
+void add_threads_option(CLI::App& command, RankOptions& options) {
+  command.add_option("--ranks", options.launch.options.num_ranks, "Worker threads, without mpirun")
+      ->check(CLI::Range(1, 4096));
+}
+
+Start plan_ranks(RankOptions& options) {
+  options.launch.is_auto = options.launch.backend == "auto";
+  if (options.launch.is_auto) options.launch.backend = default_backend();
+  return plan_own_start(options.start, options.launch);
+}
+
+CLI::Validator auto_or(const CLI::Validator& range) {
+  const auto check = [range](std::string& text) {
+    if (text != "auto") return range(text);
+    text = "0";
+    return std::string();
+  };
+  return {check, "or auto"};
+}
 
 }  // namespace gossamer::apps

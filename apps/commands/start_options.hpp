@@ -1,5 +1,5 @@
 #pragma once
-// The options by which a run starts without MPI, which several commands may have.
+// The options that say where the ranks of a command run, and how they start.
 
 #include <CLI/CLI.hpp>
 
@@ -11,7 +11,23 @@ namespace gossamer::apps {
 /// command.
 void add_start_options(CLI::App& command, StartOptions& options);
 
-/// getenv(), for plan_start().
-const char* variable_of_environment(const char* name);
+/// What a command without a configuration file has in place of the section `comm`.
+struct RankOptions {
+  StartOptions start = {};
+  LaunchConfig launch = {.backend = "auto", .options = {.log_level = LogLevel::kWarning}};
+};
+
+/// Adds --backend, --streams, --interface, --security, and the options of add_start_options().
+/// `options` must outlive the command.
+void add_rank_options(CLI::App& command, RankOptions& options);
+/// Adds --ranks. `options` must outlive the command.
+void add_threads_option(CLI::App& command, RankOptions& options);
+
+/// Replaces the backend `auto` as read_launch_config() does, then plan_own_start(). Throws
+/// ConfigError.
+Start plan_ranks(RankOptions& options);
+
+/// Lets `auto` stand for 0 beside the numbers of a range.
+CLI::Validator auto_or(const CLI::Validator& range);
 
 }  // namespace gossamer::apps

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/commands/commands.hpp"
-#include "apps/train/stop_signals.hpp"
+#include "apps/commands/start_options.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -16,6 +16,7 @@ namespace {
 struct StudyArguments {
   std::string config_path;
   std::vector<std::string> overrides;
+  StartOptions start;
   bool json = false;
   bool overwrite = false;
 };
@@ -38,10 +39,10 @@ void print_table(const StudyOutcome& outcome) {
 }
 
 int bench_topologies(const StudyArguments& arguments, const PlugIns& own) {
-  const StopSignals stop;  // before any other thread starts
   const StudyOutcome outcome = run_study({.config_path = arguments.config_path,
                                           .overrides = arguments.overrides,
-                                          .stop = &stop,
+                                          .start = arguments.start,
+                                          .heeds_signals = true,
                                           .overwrite = arguments.overwrite,
                                           .own = own});
   // Empty in processes without rank 0, which speaks alone.
@@ -66,6 +67,7 @@ void add_study_command(CLI::App& bench, int& exit_code, const PlugIns& own) {
       ->type_name("CONFIG.yaml");
   command->add_option("overrides", arguments->overrides, "Values that replace those of the file")
       ->type_name("key.sub=value");
+  add_start_options(*command, arguments->start);
   command->add_flag("--json", arguments->json, "One JSON object on stdout instead of the table");
   command->add_flag("--overwrite", arguments->overwrite,
                     "Replace finished runs whose values are others than the study's");
@@ -75,6 +77,7 @@ void add_study_command(CLI::App& bench, int& exit_code, const PlugIns& own) {
       "  gossamer bench topologies configs/study_glyphs.yaml\n"
       "  gossamer bench topologies configs/study_mnist.yaml "
       "base.data.path=/where/it/is/t10k-images-idx3-ubyte.gz\n"
+      "  gossamer bench topologies configs/study_glyphs.yaml --processes 4\n"
       "Plots: scripts/plot_study.py runs/study_glyphs");
   command->callback(
       [arguments, &exit_code, &own] { exit_code = bench_topologies(*arguments, own); });

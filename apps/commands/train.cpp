@@ -298,26 +298,10 @@ class TrainRun {
   SharedData data_;
 };
 
-Start start_of(const TrainArguments& arguments, const Source& source) {
-  try {
-    return plan_start(arguments.start, source.launch, variable_of_environment,
-                      under_mpi_launcher());
-  } catch (const ConfigError&) {
-    // What the file says may be what is missing.
-    if (source.error) throw ConfigError(*source.error);
-    throw;
-  }
-}
-
 int train(const TrainArguments& arguments) {
   const Source source = read_source(arguments);
-  const Start start = start_of(arguments, source);
-  if (start.parent > 0) end_with_parent(start.parent);
-  if (start.num_processes > 0) {
-    // Once, and not by every rank.
-    if (source.error) throw ConfigError(*source.error);
-    return run_processes(start);
-  }
+  const Start start = plan_own_start(arguments.start, source.launch, source.error);
+  if (const auto code = run_processes(start)) return *code;
   // Before any other thread starts. A dry run has nothing to bring to an orderly end.
   std::optional<StopSignals> stop;
   if (!arguments.dry_run) stop.emplace();

@@ -15,9 +15,12 @@
 #include "apps/study/study_config.hpp"
 #include "apps/study/study_progress.hpp"
 #include "apps/train/agreement.hpp"
+#include "apps/train/local_processes.hpp"
 #include "apps/train/rank_setup.hpp"
 #include "apps/train/run_config.hpp"
 #include "apps/train/run_folder.hpp"
+#include "apps/train/start_store.hpp"
+#include "apps/train/stop_signals.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
@@ -138,9 +141,6 @@ Source read_source(const StudyRequest& request) {
     for (const std::string& text : request.overrides) apply_override(tree, text);
     source.config = read_study_config(tree, request.config_path, request.own);
     source.launch = read_launch_config(as_base(source.config.base, request.own));
-    if (source.launch.backend == "threads") {
-      source.launch.options.num_ranks = source.config.workers;
-    }
   } catch (const ConfigError& error) {
     source.error = error;
   }
@@ -154,6 +154,8 @@ class StudyRank {
     const Source& source;
     SharedData& data;
     const StudyRequest& request;
+    /// May be null.
+    const StopSignals* stop;
     /// Written by rank 0.
     StudyOutcome& outcome;
   };
@@ -195,7 +197,7 @@ class StudyRank {
         throw ConfigError(config.workers_where, "study.workers",
                           concat("is ", config.workers, ", and ", world_.size,
                                  " ranks were started, allowed: study.workers=", world_.size,
-                                 ", or mpirun -n ", config.workers));
+                                 ", or ", config.workers, " ranks"));
       }
       for (const StudyRun& run : config.runs) {
         const RunConfig checked = read_run_config(as_base(run.tree, shared_.request.own), world_,
@@ -260,7 +262,7 @@ class StudyRank {
                                 [this](const ProgressState& state) {
                                   if (progress_) progress_->show(state);
                                 },
-                            .stop = shared_.request.stop});
+                            .stop = shared_.stop});
       trainer.run(folder.get());
     } catch (const std::exception& error) {
       if (progress_) {
@@ -311,18 +313,28 @@ class StudyRank {
 }  // namespace
 
 StudyOutcome run_study(const StudyRequest& request) {
-  const Source source = read_source(request);
+  Source source = read_source(request);
+  const Start start = plan_own_start(request.start, source.launch, source.error);
   StudyOutcome outcome;
+  if (const auto code = run_processes(start)) {
+    outcome.exit_code = *code;
+    return outcome;
+  }
+  if (!start.is_rank && source.launch.backend == "threads") {
+    source.launch.options.num_ranks = source.config.workers;
+  }
+  std::optional<StopSignals> stop;
+  if (request.heeds_signals) stop.emplace();
   outcome.folder = source.config.output_dir;
   SharedData data;
   outcome.exit_code =
-      launch(source.launch.backend, source.launch.options,
-             [&](Communicator& communicator, const World& world) {
-               return leaving_together(world, [&] {
-                 StudyRank(communicator, world, {source, data, request, outcome}).run();
-                 return static_cast<int>(ExitCode::kDone);
-               });
-             });
+      launch_as(start, source.launch, [&](Communicator& communicator, const World& world) {
+        return leaving_together(world, [&] {
+          StudyRank(communicator, world, {source, data, request, stop ? &*stop : nullptr, outcome})
+              .run();
+          return static_cast<int>(ExitCode::kDone);
+        });
+      });
   return outcome;
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "apps/study/study_table.hpp"
-#include "apps/train/stop_signals.hpp"
+#include "apps/train/start.hpp"
 #include "core/plug_ins.hpp"
 
 namespace gossamer::apps {
@@ -31,16 +31,18 @@ struct StudyRequest {
   std::string config_path;
   /// `key.sub=value` replacements.
   std::vector<std::string> overrides = {};
-  /// A signal that it has caught ends the study; may be null.
-  const StopSignals* stop = nullptr;
+  StartOptions start = {};
+  /// A signal (StopSignals) ends the study.
+  bool heeds_signals = false;
   /// A finished run of other values is replaced. Otherwise it is refused before the first run
   /// starts.
   bool overwrite = false;
   PlugIns own = {};
 };
 
-/// Starts the ranks (worker threads, or what mpirun has started) and runs the study to its end.
-/// Errors are said once, and become the exit code. A run that fails ends the study.
+/// Starts the ranks (worker threads, or the processes that `start` and the launcher say) and runs
+/// the study to its end. Errors are said once, and become the exit code. A run that fails ends the
+/// study. Call it before any other thread runs. Throws ConfigError for a start that is impossible.
 StudyOutcome run_study(const StudyRequest& request);
 
 }  // namespace gossamer::apps

@@ -75,6 +75,12 @@ class Attributes {
   posix_spawnattr_t attributes_{};
 };
 
+/// Ends this process at once if the parent has ended already.
+void end_with_parent(int parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(static_cast<int>(ExitCode::kPeerLost));
+}
+
 }  // namespace
 
 LocalProcesses::LocalProcesses(int count, const std::function<Variables(int rank)>& variables) {
@@ -169,12 +175,9 @@ void LocalProcesses::collect() {
   end_of_patience_ = Clock::now() + kPatience;
 }
 
-void end_with_parent(int parent) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(static_cast<int>(ExitCode::kPeerLost));
-}
-
-int run_processes(const Start& start) {
+std::optional<int> run_processes(const Start& start) {
+  if (start.parent > 0) end_with_parent(start.parent);
+  if (start.num_processes == 0) return std::nullopt;
   // The clients of a socket that listens wait for the store, which has threads.
   std::optional<StoreSocket> socket = listen_at(start.place);
   if (!socket) throw std::logic_error("the loopback address has no free port");

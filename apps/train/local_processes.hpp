@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include <sys/types.h>
@@ -59,12 +60,10 @@ class LocalProcesses {
   bool has_killed_ = false;
 };
 
-/// Lets the system kill this process when `parent` ends. Ends this process at once if it has ended
-/// already.
-void end_with_parent(int parent);
-
 /// Starts the ranks of a `start` with `num_processes`, serves their store, and waits for them.
-/// Returns their exit code. Errors: as LocalProcesses, and CommError.
-int run_processes(const Start& start);
+/// Returns their exit code. For any other start returns nothing, and this process goes on; if it
+/// has a parent, the system kills it when the parent ends. Errors: as LocalProcesses, and
+/// CommError.
+std::optional<int> run_processes(const Start& start);
 
 }  // namespace gossamer::apps

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <cstdlib>
 #include <string_view>
 
 #include <unistd.h>
@@ -110,8 +111,8 @@ class Planner {
                                " has processes, allowed: one of the two"));
     }
     if (!launch_.is_auto && !wants_tcp_) {
-      refuse(option, concat("is for comm.backend: tcp, and the configuration says ",
-                            launch_.backend, ", allowed: auto or tcp"));
+      refuse(option, concat("is for the backend tcp, and the backend ", launch_.backend,
+                            " is asked for, allowed: auto or tcp"));
     }
   }
 
@@ -203,16 +204,16 @@ class Planner {
   [[nodiscard]] Start by_launcher() const {
     if (!wants_tcp_ && !launch_.is_auto) return {};
     if (launch_.options.num_ranks > 0) {
-      if (wants_tcp_) check_backend("comm.backend: tcp");
+      if (wants_tcp_) check_backend("the backend tcp");
       return {};
     }
     const bool is_torchrun = !text("TORCHELASTIC_RUN_ID").empty() && !is_open_mpi();
     if (has_addresses() && (is_torchrun || wants_tcp_ || !under_mpi_)) return torchrun();
     if (!wants_tcp_) return {};
     if (is_slurm_task()) return slurm();
-    throw ConfigError("comm.backend", "tcp",
-                      "needs to know where the ranks meet, allowed: --processes N; --rendezvous "
-                      "HOST:PORT or file:FOLDER, with --world-size N; torchrun; or srun");
+    throw ConfigError(
+        "The backend tcp needs to know where the ranks meet, allowed: --processes N; --rendezvous "
+        "HOST:PORT or file:FOLDER, with --world-size N; torchrun; or srun");
   }
 
   [[nodiscard]] bool is_open_mpi() const { return !text("OMPI_COMM_WORLD_RANK").empty(); }
@@ -295,7 +296,8 @@ class Planner {
                start.folder.empty() ? to_string(start.place) : start.folder,
                ", where the ranks meet; type gossamer secret -o FILE, copy FILE to all hosts, and "
                "set GOSSAMER_SECRET_FILE to its path there (or the key comm.secret_file). In a "
-               "network that you trust, comm.security=none does without"));
+               "network that you trust, comm.security=none does without, or --security none for "
+               "a command without a configuration"));
   }
 
   /// Empty: none is given.
@@ -331,6 +333,19 @@ class Planner {
 Start plan_start(const StartOptions& options, const LaunchConfig& launch,
                  const Environment& environment, bool under_mpi) {
   return Planner(options, launch, environment, under_mpi).plan();
+}
+
+Start plan_own_start(const StartOptions& options, const LaunchConfig& launch,
+                     const std::optional<ConfigError>& fault) {
+  try {
+    Start start = plan_start(
+        options, launch, [](const char* name) -> const char* { return std::getenv(name); },
+        under_mpi_launcher());
+    if (start.num_processes == 0 || !fault) return start;
+  } catch (const ConfigError&) {
+    if (!fault) throw;
+  }
+  throw ConfigError(*fault);
 }
 
 Variables variables_of_rank(const Start& start, int rank, const StorePlace& place, int parent) {

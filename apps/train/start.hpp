@@ -15,11 +15,13 @@
 // Thread safe. Errors: ConfigError.
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "apps/train/run_config.hpp"
+#include "base/error.hpp"
 #include "comm/meeting.hpp"
 #include "core/torch/store_socket.hpp"
 
@@ -55,10 +57,16 @@ struct Start {
   MeetingOptions meeting = {};
 };
 
-/// How this process starts. Neither `num_processes` nor `is_rank`: by the configuration's backend,
+/// How a process starts. Neither `num_processes` nor `is_rank`: by the configuration's backend,
 /// as threads or under MPI. `under_mpi`: under_mpi_launcher().
 Start plan_start(const StartOptions& options, const LaunchConfig& launch,
                  const Environment& environment, bool under_mpi);
+
+/// plan_start() with the environment of this process. `fault` is what is wrong with the
+/// configuration. It is thrown before the processes of a run start, because each of them would say
+/// it, and in place of an error that may follow from it.
+Start plan_own_start(const StartOptions& options, const LaunchConfig& launch,
+                     const std::optional<ConfigError>& fault = std::nullopt);
 
 /// Variables of an environment, each a name and a value.
 using Variables = std::vector<std::pair<std::string, std::string>>;

@@ -29,7 +29,7 @@ class Start(CliCase):
         self.expect_refusal("allowed: HOST:PORT", "--rendezvous", "here", "--world-size", "2")
         self.expect_refusal("--rank: is given without --rendezvous", "--rank", "0")
         self.expect_refusal("no task of srun", "--rendezvous", "slurm")
-        self.expect_refusal("the configuration says threads", "--processes", "2",
+        self.expect_refusal("the backend threads is asked for", "--processes", "2",
                             "comm.backend=threads")
         self.expect_refusal("--processes", "--processes", "0")
         self.expect_refusal("GOSSAMER_WORLD_SIZE: is many", GOSSAMER_RENDEZVOUS=meet[1],
@@ -38,6 +38,32 @@ class Start(CliCase):
     def test_reads_the_configuration_before_it_starts_processes(self):
         self.expect_refusal("comm.timeout_s", "--processes", "2", "comm.timeout_s=0")
         self.expect_refusal("comm.security", "--processes", "2", "comm.security=perhaps")
+
+    def test_is_refused_alike_in_commands_without_a_configuration(self):
+        for command in [["bench", "step"], ["bench", "links"], ["replay", "case"]]:
+            for text, arguments in [
+                    ("the backend threads is asked for", ["--backend", "threads", "--processes", "2"]),
+                    ("needs to know where the ranks meet", ["--backend", "tcp"]),
+                    ("--world-size: is missing", self.K_MEET[:2]),
+                    ("or --security none for a command", self.K_MEET),
+                    ("--streams", ["--streams", "65", "--processes", "2"]),
+                    ("--security", ["--security", "perhaps", "--processes", "2"])]:
+                with self.subTest(command=command, arguments=arguments):
+                    done = self.gossamer(*command, *arguments, code=2)
+                    self.expect_once(text, done.stderr)
+                    self.assertEqual(done.stdout, "")
+
+    def test_is_refused_in_studies_before_the_first_run(self):
+        self.write("study.yaml", "study: {workers: 2, steps: 4, topologies: [ring], "
+                                 "optimizers: [sgd]}\n")
+        for text, arguments in [("the backend threads is asked for", ["base.comm.backend=threads",
+                                                                    "--processes", "2"]),
+                                ("study.workers: 0", ["study.workers=0", "--processes", "2"]),
+                                ("--world-size: is missing", self.K_MEET[:2]),
+                                ("or 3 ranks", ["study.workers=3", "--processes", "2"])]:
+            done = self.gossamer("bench", "topologies", "study.yaml", *arguments, code=2)
+            self.expect_once(text, done.stderr)
+        self.assertFalse((self.folder / "runs").exists())
 
     @needs_mpi
     def test_of_processes_is_refused_once_under_mpirun(self):

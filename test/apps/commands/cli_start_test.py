@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs that start without MPI, on one machine. How to run it: cli_case.py."""
 
+import json
 import os
 import pathlib
 import signal
@@ -89,9 +90,57 @@ class Processes(StartCase):
         self.expect_trained(2)
 
 
+class Commands(StartCase):
+    """Every command that has ranks runs in processes as it does on threads."""
+
+    K_STEP = ["bench", "step", "--engine", "allreduce", "--batch-size", "4", "--steps", "2",
+              "--losses"]
+    K_LINKS = ["bench", "links", "--json", "--local-size", "1", "--bytes", "65536", "--pings", "5",
+               "--transfers", "2", "-o", "links.json"]
+    K_STUDY = """\
+base:
+  model: {name: mlp, hidden: 16}
+  data: {name: glyphs, train_size: 256, val_size: 64, batch_size: 8}
+study: {workers: 2, steps: 4, topologies: [allreduce, ring], optimizers: [sgd]}
+"""
+
+    def report(self, *arguments):
+        return json.loads(self.gossamer(*arguments).stdout)
+
+    def test_bench_step(self):
+        report = self.report(*self.K_STEP, "--processes", "2")
+        threads = self.report(*self.K_STEP, "--ranks", "2")
+        self.assertEqual([report["world"], report["losses"]], [2, threads["losses"]])
+
+    def test_bench_links(self):
+        for more in [[], ["--streams", "2"], ["--streams", "auto"]]:
+            report = self.report(*self.K_LINKS, "--processes", "2", *more)
+            self.assertEqual(list(report["pairs"]), ["0-1"])
+            self.assertGreater(report["between"]["bandwidth_bytes_per_s"], 0)
+            self.assertEqual(json.loads((self.folder / "links.json").read_text()), report)
+
+    def test_bench_topologies(self):
+        self.write("study.yaml", self.K_STUDY)
+        study = ["bench", "topologies", "study.yaml", "--json"]
+        threads = self.report(*study)
+        report = self.report(*study, "--processes", "2", "study.output_dir=processes")
+        self.assertEqual([without_times(run) for run in report["runs"]],
+                         [without_times(run) for run in threads["runs"]])
+        # The same study goes on with ranks that start otherwise.
+        self.assertEqual(self.report(*study, "study.output_dir=processes")["kept"], 2)
+
+    def test_replay(self):
+        self.write_case()
+        report = self.report("replay", "case", "--json", "--processes", "2")
+        self.assertEqual([report["passed"], report["backend"]], [True, "tcp"])
+        done = self.gossamer("replay", "case", "--processes", "3", code=2)
+        self.expect_once("has 2 ranks, this world has 3", done.stderr)
+
+
 class RendezvousCase(StartCase):
-    def start_rank(self, place, *arguments, world_size=3, **variables):
-        job = subprocess.Popen([self.program, "train", "tiny.yaml", "--rendezvous", place,
+    def start_rank(self, place, *arguments, command=("train", "tiny.yaml"), world_size=3,
+                   **variables):
+        job = subprocess.Popen([self.program, *command, "--rendezvous", place,
                                 "--world-size", str(world_size), *arguments], cwd=self.folder,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, preexec_fn=heed_signals,
@@ -130,6 +179,13 @@ class Rendezvous(RendezvousCase):
         place = self.free_place()
         self.outputs([self.start_rank(place, world_size=2, GOSSAMER_SECRET="") for _ in range(2)])
         self.expect_trained(2)
+
+    def test_is_for_benches_too(self):
+        place = self.free_place()
+        bench = ["bench", "links", "--json", "--bytes", "65536", "--pings", "5", "--transfers", "2"]
+        outputs = self.outputs([self.start_rank(place, command=bench, world_size=2)
+                                for _ in range(2)])
+        self.assertEqual(list(json.loads("".join(outputs))["pairs"]), ["0-1"])
 
     def test_names_the_rank_that_does_not_come(self):
         place = self.free_place()

@@ -327,7 +327,7 @@ study:
         again = self.mpirun(2, "bench", "topologies", "study.yaml", "--json",
                             "study.output_dir=mpi")
         self.assertEqual(json.loads(again.stdout)["kept"], 4)
-        self.expect_once("study.workers=3, or mpirun -n 2",
+        self.expect_once("study.workers=3, or 2 ranks",
                          self.mpirun(3, "bench", "topologies", "study.yaml", code=2).stderr)
 
 

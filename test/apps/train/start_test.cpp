@@ -154,7 +154,7 @@ TEST(StartOptions, ContradictOneAnother) {
   const LaunchConfig given = config_of("comm: {backend: threads}");
   EXPECT_CONTAINS(refusal({.num_processes = 2}, {}, given), "allowed: auto or tcp");
   EXPECT_CONTAINS(refusal({.rendezvous = "n1:5", .world_size = 2}, {}, given),
-                  "the configuration says threads");
+                  "the backend threads is asked for");
   for (const StartOptions& more : {StartOptions{.num_processes = 2, .rendezvous = "n1:5"},
                                    StartOptions{.num_processes = 2, .world_size = 2},
                                    StartOptions{.num_processes = 2, .rank = 0},

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# slurm_test.sh PROGRAM: trains under a SLURM of one node that is set up as Debian's is: srun by itself
+# slurm_test.sh PROGRAM: trains under a SLURM of two nodes that is set up as Debian's is: srun by itself
 # tells the ranks nothing of one another. Needs root, and Debian's slurm-wlm and munge. Runs inside
-# `scripts/hosts.sh --hosts 1`, which ends the SLURM. Exit code 77: skipped.
+# `scripts/hosts.sh --hosts 2`, which ends the SLURM. Exit code 77: skipped.
 set -uo pipefail
 program=$1
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -36,7 +36,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 chmod 755 "$folder"
 cd "$folder" || exit 1
-mkdir state spool
+mkdir state node
 mkdir -m 700 munge
 head -c 64 /dev/urandom >munge/key
 chmod 600 munge/key
@@ -45,17 +45,17 @@ munged --force --key-file="$folder/munge/key" --socket="$folder/munge.socket" \
   fail "munged does not start"
 cat >slurm.conf <<END
 ClusterName=test
-SlurmctldHost=$(hostname)
+SlurmctldHost=host0
 AuthType=auth/munge
 AuthInfo=socket=$folder/munge.socket
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation=$folder/state
-SlurmdSpoolDir=$folder/spool
+SlurmdSpoolDir=$folder/node/spool
 SlurmctldPidFile=$folder/slurmctld.pid
-SlurmdPidFile=$folder/slurmd.pid
+SlurmdPidFile=$folder/node/slurmd.pid
 SlurmctldLogFile=$folder/slurmctld.log
-SlurmdLogFile=$folder/slurmd.log
+SlurmdLogFile=$folder/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 ReturnToService=2
@@ -64,16 +64,23 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0
 MpiDefault=none
-NodeName=$(hostname) CPUs=2 State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+NodeName=host[0-1] CPUs=2 State=UNKNOWN
+PartitionName=usual Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 END
 # By default it is /tmp, where a job of the same number may have left something.
-echo "PMIxCliTmpDirBase=$folder" >mpi.conf
+echo "PMIxCliTmpDirBase=$folder/node" >mpi.conf
 export SLURM_CONF=$folder/slurm.conf
 slurmctld || fail "slurmctld does not start"
-slurmd || fail "slurmd does not start"
-is_idle() { sinfo -h -o %t | grep -qx idle; }
-wait_for "the node" is_idle
+for host in host0 host1; do
+  # The nodes share all files but those of `node`.
+  /run/agent "$host" "unshare --mount bash -c 'mount -t tmpfs node node && mkdir node/spool && slurmd'" ||
+    fail "slurmd of $host does not start"
+done
+are_idle() { [[ $(sinfo -h -p usual -o '%t %D') == 'idle 2' ]]; }
+wait_for "the nodes" are_idle
 
 # shellcheck source=scripts/mpi_env.sh
 source "$root/scripts/mpi_env.sh"
@@ -111,17 +118,36 @@ sbatch -n 2 -o mpirun.out mpirun.sbatch >/dev/null 2>err || fail "sbatch ends wi
 wait_for "mpirun in a batch job" grep -q 'everything about this run is in mpirun' mpirun.out
 grep -q ' 2 ranks, 4 steps, into mpirun' mpirun.out || fail "mpirun in a batch job has no world of two"
 
-# The script asks for PMIx. After the signal the job goes back into the queue and continues.
-job=$(sbatch --parsable --ntasks-per-node=2 -o job.out "$root/scripts/launch/slurm.sbatch" run.yaml)
-has_saved() { compgen -G 'runs/run-2/checkpoints/step-*'; }
-wait_for "a checkpoint" has_saved
-grep -q ' 2 ranks, .* steps, into runs/run-2$' job.out || fail "the job has no world of two in runs/run-2"
-scancel --signal=TERM "$job"
-is_pending() { [[ $(squeue -h -j "$job" -o %t) == PD ]]; }
-wait_for "the job in the queue" is_pending
-grep -q 'type: mpirun -n 2 gossamer train --resume runs/run-2$' job.out || fail "how to continue is not said"
-# SLURM would wait for two minutes. It starts no job in the second in which it has ended the job's last run.
-sleep 2
-scontrol update JobId="$job" StartTime=now
-wait_for "the job to go on" grep -q 'continues from runs/run-2/checkpoints/' job.out
-scancel --full "$job"
+# run_job FOLDER SIGNALLER ARGUMENTS...: a job of both nodes by the script, whose run is in FOLDER. SIGNALLER
+# makes SLURM signal the job, which then goes back into the queue and continues.
+run_job() {
+  local folder_of_run=$1 signaller=$2 output job step
+  output=${folder_of_run##*/}.out
+  shift 2
+  job=$(sbatch --parsable --nodes=2 -o "$output" "$root/scripts/launch/slurm.sbatch" run.yaml "$@") ||
+    fail "sbatch of $folder_of_run ends with $?"
+  has_saved() { compgen -G "$folder_of_run/checkpoints/step-*"; }
+  wait_for "a checkpoint in $folder_of_run" has_saved
+  grep -q " 2 ranks, .* steps, into $folder_of_run\$" "$output" || fail "the job has no world of two in $folder_of_run"
+  "$signaller" "$job"
+  is_pending() { [[ $(squeue -h -j "$job" -o %t) == PD ]]; }
+  wait_for "the job of $folder_of_run in the queue" is_pending
+  step=$(sed -n 's/^stopped by SIGTERM after step \([0-9]*\) of .*; the checkpoint is saved; .*/\1/p' "$output")
+  [[ -n $step ]] || fail "the run in $folder_of_run was not stopped with a checkpoint"
+  # SLURM would wait for two minutes. It starts no job in the second in which it has ended the job's last run.
+  sleep 2
+  scontrol update JobId="$job" StartTime=now TimeLimit=60
+  wait_for "the job of $folder_of_run to go on" \
+    grep -q "continues from $folder_of_run/checkpoints/$(printf 'step-%09d' "$step")" "$output"
+  scancel --full "$job"
+  wait_for "the nodes" are_idle
+}
+# Fewer than the script's 120 seconds are then left. SLURM looks every 30 seconds.
+shorten() { scontrol update JobId="$1" TimeLimit=2; }
+preempt() { srun -p urgent --nodes=2 --exclusive true; }
+
+# Through PMIx, and without MPI. The finished trial has the folder runs/run.
+run_job runs/run-2 shorten
+export GOSSAMER_SECRET_FILE=$folder/secret
+"$program" secret -o "$GOSSAMER_SECRET_FILE" >/dev/null || fail "gossamer secret ends with $?"
+run_job preempted preempt --rendezvous slurm run.output_dir=preempted

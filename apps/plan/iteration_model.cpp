@@ -259,16 +259,17 @@ class Simulation {
     const Transfer& transfer = exchange.traffic->transfers[at(index)];
     const double bytes = model_.bucket_bytes[at(exchange.bucket)];
     const bool counts = exchange.key / num_buckets() >= model_.num_warmup;
-    double end_s = now_s_ + (transfer.holds_links ? transfer.latency_s : 0.0);
+    const double latency_s = transfer.latency_s + transfer.ready_s;
+    double end_s = now_s_ + (transfer.holds_links ? latency_s : 0.0);
     for (const Flow& flow : transfer.flows) {
       LinkState& link = links_[at(flow.link)];
       link.free_s = std::max(link.free_s, now_s_) + flow.share * bytes / link.bandwidth;
-      if (transfer.holds_links) link.free_s += transfer.latency_s;
+      if (transfer.holds_links) link.free_s += latency_s;
       end_s = std::max(end_s, link.free_s);
       links_[at(link.account)].lost_s += flow.share * bytes * link.lost_s_per_byte;
       if (counts) link.bytes += flow.share * bytes;
     }
-    if (!transfer.holds_links) end_s += transfer.latency_s;
+    if (!transfer.holds_links) end_s += latency_s;
     push(end_s, SimulationEvent::Kind::kTransferOver, slot, index);
   }
 

@@ -5,13 +5,17 @@
 //   {"within":  {"latency_s": 1e-5, "bandwidth_bytes_per_s": 5e9},
 //    "between": {"latency_s": 5e-5, "bandwidth_bytes_per_s": 3.125e9, "lost_s_per_byte": 2e-11},
 //    "update_bytes_per_s": 2.7e9,
-//    "compute_s": 0.1}
+//    "compute_s": 0.1,
+//    "backend": "tcp"}
 //
 // `within` or `between` may be missing if no two ranks talk that way. `update_bytes_per_s`,
 // `compute_s` and `lost_s_per_byte` are optional; they default to 0, nothing and 0: updates take no
-// time, the file does not say, and no time is lost. A cluster in several regions has two more keys
-// (regions.hpp). The file may be JSON or YAML.
+// time, the file does not say, and no time is lost. `backend` is `threads`, `mpi`, `tcp`, or not
+// known. A measured link of the backend `tcp` also has `streams` and `loss_rate`, which no
+// prediction depends on. A cluster in several regions has two more keys (regions.hpp). The file may
+// be JSON or YAML.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -32,6 +36,10 @@ struct LinkSpeed {
   /// end of the link: copies and protocols need cores and memory. Between nodes, the node's ranks
   /// share this loss.
   double lost_s_per_byte = 0.0;
+  /// Connections of TCP that shared the bytes when the link was measured, if that is known.
+  std::optional<std::int64_t> num_streams = std::nullopt;
+  /// The part of all segments that TCP had to send again, 0 to 1, if that is known.
+  std::optional<double> loss_rate = std::nullopt;
   friend bool operator==(const LinkSpeed&, const LinkSpeed&) = default;
 };
 
@@ -44,7 +52,13 @@ struct Links {
   double update_bytes_per_s = 0.0;
   /// Seconds of forward and backward of a step, if the file says so.
   std::optional<double> compute_s = std::nullopt;
+  /// The backend of the run; empty: not known.
+  std::string backend = {};
   Regions regions = {};
+
+  /// True: a message between nodes leaves after its receiver has said that it is ready, so it costs
+  /// one more latency (comm/tcp/frame.hpp).
+  [[nodiscard]] bool receivers_say_ready() const { return backend == "tcp"; }
   friend bool operator==(const Links&, const Links&) = default;
 };
 
@@ -59,5 +73,6 @@ Links read_links_file(const std::string& path);
 
 /// Writes links as read_links() reads them.
 nlohmann::ordered_json to_json(const Links& links);
+nlohmann::ordered_json to_json(const LinkSpeed& speed);
 
 }  // namespace gossamer::apps

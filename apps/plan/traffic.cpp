@@ -26,6 +26,7 @@ void add_message(const LinkTable& links, int from, int to, double share, Transfe
     }
   }
   transfer.latency_s = std::max(transfer.latency_s, links.latency_s(from, to));
+  transfer.ready_s = std::max(transfer.ready_s, links.ready_s(from, to));
 }
 
 /// A pair, or a ring of more.
@@ -153,6 +154,7 @@ LinkTable::LinkTable(const World& world, const Links& links) : world_(world) {
   num_nodes_ = world.size / world.node_size;
   within_ = needed(links.within, world.node_size > 1, "within a node");
   between_ = needed(links.between, num_nodes_ > 1, "between nodes");
+  receivers_say_ready_ = links.receivers_say_ready();
   if (links.regions.count() == 0) return;
   if (links.regions.num_nodes() != num_nodes_) {
     throw ConfigError(concat("The regions have ", links.regions.num_nodes(),
@@ -222,6 +224,10 @@ int LinkTable::out_of_node(int rank) const { return 2 * world_.size + rank / wor
 double LinkTable::latency_s(int from, int to) const {
   if (same_node(from, to)) return within_.latency_s;
   return crosses(from, to) ? path(from, to).latency_s : between_.latency_s;
+}
+
+double LinkTable::ready_s(int from, int to) const {
+  return receivers_say_ready_ && !same_node(from, to) ? latency_s(to, from) : 0.0;
 }
 
 Traffic traffic_of(const Round& round, const LinkTable& links) {

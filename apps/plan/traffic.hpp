@@ -7,6 +7,8 @@
 // does not use the ranks' own links. Where the cluster has regions, every node has one more link
 // out to every other region and one in from it. A transfer between regions uses the nodes' links
 // too, and takes its latency from the path between the regions.
+// Where receivers say that they are ready (Links::receivers_say_ready()), a transfer between nodes
+// begins with one more latency. A ring has it once: its members expect later pieces in time.
 // - Pair: both directions at once, the whole bucket in each.
 // - Group of n > 2: a ring in the order of ranks. Each member sends 2 (n-1) / n of the bucket to
 //   the next member, in 2 (n-1) steps that follow each other; each step adds one latency (Patarasuk
@@ -42,6 +44,8 @@ struct Transfer {
   std::vector<int> waiters = {};
   std::vector<Flow> flows = {};
   double latency_s = 0.0;
+  /// Seconds until the receivers have said that they are ready.
+  double ready_s = 0.0;
   /// True: the links are busy during the latency too, because the steps of a ring wait for each
   /// other and nothing else of the communicator runs meanwhile.
   bool holds_links = false;
@@ -88,6 +92,8 @@ class LinkTable {
   [[nodiscard]] int account(int link) const;
   /// Seconds of latency of one message.
   [[nodiscard]] double latency_s(int from, int to) const;
+  /// Seconds until a receiver's word that it is ready has come from `to` to `from`.
+  [[nodiscard]] double ready_s(int from, int to) const;
   [[nodiscard]] const World& world() const { return world_; }
 
  private:
@@ -101,6 +107,7 @@ class LinkTable {
   int num_nodes_ = 1;
   LinkSpeed within_ = {};
   LinkSpeed between_ = {};
+  bool receivers_say_ready_ = false;
   Regions regions_ = {};
   std::vector<int> region_of_node_ = {};
 };

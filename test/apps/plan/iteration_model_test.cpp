@@ -77,6 +77,53 @@ TEST(IterationModel, PaysALatencyForEveryStepOfARing) {
   EXPECT_NEAR(gossip_s(model, "one-peer-exp"), 1.125, 1e-12);
 }
 
+/// Seconds of an exchange of `bytes` on the backend tcp, as frame.hpp has it: the receiver's word
+/// and the first byte take `latency_s` each, then the bytes follow. A ring of n > 2 ranks passes an
+/// n-th of the bytes on in each of its 2 (n-1) steps.
+double on_tcp_s(int n, double bytes, double latency_s, double bandwidth) {
+  double end_s = latency_s;
+  const int num_steps = n == 2 ? 1 : 2 * (n - 1);
+  for (int step = 0; step < num_steps; ++step) {
+    end_s += latency_s + bytes / (n == 2 ? 1 : n) / bandwidth;
+  }
+  return end_s;
+}
+
+TEST(IterationModel, WaitsForReceiversOnTcp) {
+  for (const double latency_s : {0.0, 0.02, 0.3}) {
+    for (const int n : {2, 4, 5}) {
+      StepModel model = plain(n, 1);
+      model.links.between = LinkSpeed{.latency_s = latency_s, .bandwidth = 3e6};
+      model.links.backend = "tcp";
+      EXPECT_NEAR(gossip_s(model, "complete"), on_tcp_s(n, 1e6, latency_s, 3e6), 1e-12);
+      EXPECT_NEAR(predict_all_reduce(model).step_s, on_tcp_s(n, 1e6, latency_s, 3e6), 1e-12);
+    }
+  }
+}
+
+TEST(IterationModel, HidesLatenciesOfTcpBehindOtherBuckets) {
+  StepModel model = plain(2, 1);
+  model.links.backend = "tcp";
+  model.bucket_bytes = {0.5e6, 0.5e6};
+  // While one bucket waits for two latencies, the other one's bytes travel for half a second.
+  model.links.between->latency_s = 0.2;
+  EXPECT_NEAR(gossip_s(model, "ring"), 1.0, 1e-12);
+  model.links.between->latency_s = 0.5;
+  EXPECT_NEAR(gossip_s(model, "ring"), 0.5 + 2.0 * 0.5, 1e-12);
+}
+
+TEST(IterationModel, WaitsForNobodyInsideANode) {
+  StepModel model = plain(4, 2);
+  model.links.backend = "tcp";
+  model.links.within->latency_s = 0.25;
+  model.links.between->latency_s = 0.125;
+  const auto inside = always({averaging_edge({0, 1}), averaging_edge({2, 3})}, 4);
+  EXPECT_NEAR(predict_gossip(model, *inside).step_s, 0.25 + 0.5, 1e-12);
+  EXPECT_NEAR(predict_gossip(model, *always({averaging_edge({0, 2})}, 4)).step_s,
+              on_tcp_s(2, 1e6, 0.125, 1e6) / 2.0, 1e-12)
+      << "two of four ranks exchange, so the mean is half of their step";
+}
+
 TEST(IterationModel, BoundsAGroupByItsSlowestHop) {
   const StepModel model = plain(4, 2);
   EXPECT_NEAR(gossip_s(model, "complete"), 1.5, 1e-12) << "each node sends the ring's bytes once";

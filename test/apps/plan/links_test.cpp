@@ -23,6 +23,9 @@ TEST(Links, AreReadAsTheyAreWritten) {
   links.within->lost_s_per_byte = 3e-11;
   links.update_bytes_per_s = 2.5e9;
   links.compute_s = 0.125;
+  links.backend = "tcp";
+  links.within->num_streams = 8;
+  links.within->loss_rate = 0.25;
   EXPECT_EQ(read_links(Options::parse(to_json(links).dump())), links);
 }
 
@@ -37,6 +40,13 @@ TEST(Links, SayWhatIsWrongInAFile) {
                        "between.bandwidth_bytes_per_s"));
   EXPECT_TRUE(contains(complaint("{between: {latency_s: 0, bandwidth_bytes_per_s: 1}, betwixt: 1}"),
                        "betwixt"));
+  EXPECT_TRUE(contains(complaint("between: {latency_s: 0, bandwidth_bytes_per_s: 1, streams: 0}"),
+                       "between.streams"));
+  EXPECT_TRUE(
+      contains(complaint("between: {latency_s: 0, bandwidth_bytes_per_s: 1, loss_rate: 1.5}"),
+               "between.loss_rate"));
+  EXPECT_TRUE(contains(complaint("{between: {latency_s: 0, bandwidth_bytes_per_s: 1}, backend: x}"),
+                       "backend"));
   EXPECT_THROW(read_links_file("/no/such/links.json"), ConfigError);
 }
 

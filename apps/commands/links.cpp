@@ -39,8 +39,13 @@ void write_file(const std::string& path, const std::string& text) {
 
 void print(const LinkFigures& figures, const LinksArguments& arguments) {
   const auto figures_of = [](const LinkSpeed& speed) {
-    return concat(1e6 * speed.latency_s, " us, ", human_bytes(speed.bandwidth), "/s (",
-                  8e-9 * speed.bandwidth, " Gbit/s)\n");
+    std::string text = concat(1e6 * speed.latency_s, " us, ", human_bytes(speed.bandwidth), "/s (",
+                              8e-9 * speed.bandwidth, " Gbit/s)");
+    if (speed.num_streams) {
+      text += concat(", ", *speed.num_streams, *speed.num_streams == 1 ? " stream, " : " streams, ",
+                     100.0 * *speed.loss_rate, " % sent again");
+    }
+    return text + "\n";
   };
   for (const PairFigures& each : figures.pairs) {
     std::cout << "ranks " << each.pair.first << " and " << each.pair.second
@@ -61,6 +66,7 @@ int bench_links(LinksArguments& arguments) {
   const auto body = [&](Communicator& communicator, const World& world) {
     return leaving_together(world, [&] {
       LinkBenchOptions options = arguments.options;
+      options.backend = start.is_rank ? "tcp" : arguments.ranks.launch.backend;
       if (arguments.ranks.launch.options.node_size == 0) require_regular_hosts(communicator, world);
       if (!arguments.pairs.empty()) {
         options.pairs = parse_pairs(arguments.pairs, world);

@@ -1,13 +1,13 @@
 #include "apps/plan/link_bench.hpp"
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/statistics.hpp"
-#include "base/buffer.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 
@@ -15,62 +15,13 @@ namespace gossamer::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-
-constexpr int kWarmUp = 3;
 constexpr std::int64_t kSmallBytes = 8;
-
-/// Exchanges between the pairs, in turns or all at once.
-class PairTimer {
- public:
-  PairTimer(Communicator& communicator, const std::vector<RankPair>& pairs, bool together)
-      : communicator_(communicator), pairs_(pairs), together_(together) {}
-
-  /// The median seconds of an exchange, for each pair; 0 for pairs of other ranks.
-  std::vector<double> run(std::int64_t bytes, int count) {
-    const Buffer sent(bytes, DType::kUInt8);
-    const Buffer received(bytes, DType::kUInt8);
-    std::vector<std::vector<double>> seconds(pairs_.size());
-    for (int turn = -kWarmUp; turn < count; ++turn) {
-      for (std::size_t p = 0; p < pairs_.size(); ++p) {
-        if (p == 0 || !together_) communicator_.barrier();
-        const auto& [a, b] = pairs_[p];
-        if (communicator_.rank() != a && communicator_.rank() != b) continue;
-        const double passed =
-            exchange_s(communicator_.rank() == a ? b : a, sent.block(), received.block());
-        if (turn >= 0) seconds[p].push_back(passed);
-      }
-    }
-    std::vector<double> medians;
-    for (const std::vector<double>& each : seconds) {
-      medians.push_back(each.empty() ? 0.0 : median(each));
-    }
-    return medians;
-  }
-
- private:
-  double exchange_s(int peer, const Block& sent, const Block& received) {
-    const auto begin = Clock::now();
-    communicator_.exchange(peer, sent, received, {.label = {.what = "link bench"}}).wait();
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  }
-
-  Communicator& communicator_;
-  const std::vector<RankPair>& pairs_;
-  bool together_;
-};
 
 bool are_disjoint(const std::vector<RankPair>& pairs) {
   std::vector<int> ranks;
   for (const auto& [a, b] : pairs) ranks.insert(ranks.end(), {a, b});
   std::ranges::sort(ranks);
   return std::ranges::adjacent_find(ranks) == ranks.end();
-}
-
-LinkSpeed speed_of(double small_s, double large_s, std::int64_t bytes) {
-  // If the machine was busy meanwhile, small blocks may have taken longer than large ones.
-  const double wire_s = large_s > small_s ? large_s - small_s : large_s;
-  return {.latency_s = small_s, .bandwidth = static_cast<double>(bytes) / wire_s};
 }
 
 bool is_within_node(const RankPair& pair, const World& world) {
@@ -96,16 +47,78 @@ RankPair parse_pair(std::string_view text, const World& world) {
   return std::minmax(pair.first, pair.second);
 }
 
+/// What the ranks of a pair have measured.
+struct Measured {
+  double small_s = 0.0;
+  double block_s = 0.0;
+  TcpTraffic tcp = {};
+};
+
+/// Of all pairs, from the ranks that are in them.
+std::vector<Measured> measure(Communicator& communicator, const LinkBenchOptions& options) {
+  PairTimer timer(communicator, options.pairs, options.together, options.backend == "tcp");
+  const std::vector<double> small_s = timer.exchange_s(kSmallBytes, options.num_pings);
+  const std::vector<double> block_s = timer.steady_s(options.bytes, options.num_transfers, small_s);
+  auto mine = Json::array();
+  for (std::size_t p = 0; p < options.pairs.size(); ++p) {
+    const TcpTraffic& tcp = timer.tcp_traffic()[p];
+    mine.push_back({small_s[p], block_s[p], tcp.sum.bytes, tcp.sum.num_segments, tcp.sum.num_resent,
+                    tcp.num_streams});
+  }
+  std::vector<Measured> all(options.pairs.size());
+  const std::vector<std::string> texts = communicator.all_gather(mine.dump());
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const Json numbers = Json::parse(texts[rank]);
+    for (std::size_t p = 0; p < all.size(); ++p) {
+      const auto& [a, b] = options.pairs[p];
+      const bool is_first = static_cast<std::size_t>(a) == rank;
+      if (!is_first && static_cast<std::size_t>(b) != rank) continue;
+      const Json& own = numbers.at(p);
+      if (is_first) {
+        all[p].small_s = own.at(0).get<double>();
+        all[p].block_s = own.at(1).get<double>();
+      }
+      all[p].tcp += {.sum = {.bytes = own.at(2).get<std::int64_t>(),
+                             .num_segments = own.at(3).get<std::int64_t>(),
+                             .num_resent = own.at(4).get<std::int64_t>()},
+                     .num_streams = own.at(5).get<int>()};
+    }
+  }
+  return all;
+}
+
+LinkSpeed speed_of(const Measured& measured, const LinkBenchOptions& options, bool is_within) {
+  const bool says_ready = Links{.backend = options.backend}.receivers_say_ready() && !is_within;
+  LinkSpeed speed{.latency_s = measured.small_s / (says_ready ? 2.0 : 1.0),
+                  .bandwidth = static_cast<double>(options.bytes) / measured.block_s};
+  // Ranks of one host may read each other's memory. TCP then carries words alone.
+  if (measured.tcp.sum.bytes < options.bytes) return speed;
+  speed.num_streams = measured.tcp.num_streams;
+  speed.loss_rate = static_cast<double>(measured.tcp.sum.num_resent) /
+                    static_cast<double>(measured.tcp.sum.num_segments);
+  return speed;
+}
+
+/// Medians over the pairs of one kind.
 std::optional<LinkSpeed> middle(const std::vector<PairFigures>& pairs, bool is_within) {
   std::vector<double> latencies;
   std::vector<double> bandwidths;
+  std::vector<double> streams;
+  std::vector<double> loss_rates;
   for (const PairFigures& each : pairs) {
     if (each.is_within != is_within) continue;
     latencies.push_back(each.speed.latency_s);
     bandwidths.push_back(each.speed.bandwidth);
+    if (!each.speed.num_streams) continue;
+    streams.push_back(static_cast<double>(*each.speed.num_streams));
+    loss_rates.push_back(*each.speed.loss_rate);
   }
   if (latencies.empty()) return std::nullopt;
-  return LinkSpeed{.latency_s = median(latencies), .bandwidth = median(bandwidths)};
+  LinkSpeed speed{.latency_s = median(latencies), .bandwidth = median(bandwidths)};
+  if (streams.empty()) return speed;
+  speed.num_streams = std::llround(median(streams));
+  speed.loss_rate = median(loss_rates);
+  return speed;
 }
 
 }  // namespace
@@ -178,32 +191,17 @@ LinkFigures run_link_bench(Communicator& communicator, const World& world,
                       "pairs that are measured at once must not share a rank, allowed: pairs as "
                       "0-1,2-3");
   }
-  PairTimer timer(communicator, options.pairs, options.together);
-  const std::vector<double> small_s = timer.run(kSmallBytes, options.num_pings);
-  const std::vector<double> large_s = timer.run(options.bytes, options.num_transfers);
-  auto mine = Json::array();
-  for (std::size_t p = 0; p < options.pairs.size(); ++p) {
-    if (options.pairs[p].first != world.rank) continue;
-    const LinkSpeed speed = speed_of(small_s[p], large_s[p], options.bytes);
-    mine.push_back({speed.latency_s, speed.bandwidth});
-  }
-  // For each rank, the figures of the pairs whose first rank it is, in the order of the pairs.
-  std::vector<Json> measured;
-  for (const std::string& text : communicator.all_gather(mine.dump())) {
-    measured.push_back(Json::parse(text));
-  }
+  const std::vector<Measured> measured = measure(communicator, options);
   LinkFigures figures;
-  std::vector<std::size_t> used(measured.size());
-  for (const RankPair& pair : options.pairs) {
-    const auto rank = static_cast<std::size_t>(pair.first);
-    const Json& numbers = measured[rank].at(used[rank]++);
-    figures.pairs.push_back({.pair = pair,
-                             .is_within = is_within_node(pair, world),
-                             .speed = {.latency_s = numbers.at(0).get<double>(),
-                                       .bandwidth = numbers.at(1).get<double>()}});
+  for (std::size_t p = 0; p < options.pairs.size(); ++p) {
+    const bool is_within = is_within_node(options.pairs[p], world);
+    figures.pairs.push_back({.pair = options.pairs[p],
+                             .is_within = is_within,
+                             .speed = speed_of(measured[p], options, is_within)});
   }
   figures.links.within = middle(figures.pairs, true);
   figures.links.between = middle(figures.pairs, false);
+  figures.links.backend = options.backend;
   return figures;
 }
 
@@ -211,10 +209,9 @@ nlohmann::ordered_json to_json(const LinkFigures& figures) {
   Json json = to_json(figures.links);
   json["pairs"] = Json::object();
   for (const PairFigures& each : figures.pairs) {
-    json["pairs"][concat(each.pair.first, "-", each.pair.second)] = {
-        {"within_node", each.is_within},
-        {"latency_s", each.speed.latency_s},
-        {"bandwidth_bytes_per_s", each.speed.bandwidth}};
+    Json& pair = json["pairs"][concat(each.pair.first, "-", each.pair.second)];
+    pair = {{"within_node", each.is_within}};
+    pair.update(to_json(each.speed));
   }
   return json;
 }

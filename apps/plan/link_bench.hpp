@@ -1,14 +1,19 @@
 #pragma once
 // Measures the links between chosen pairs of ranks. Exchanges of small blocks give the latency,
-// exchanges of large blocks the bandwidth; blocks travel in both directions at once, as between
-// pairs in training. The figures are those of a whole exchange, progress worker included, and not
-// the limit of the wire.
+// exchanges of large blocks the bandwidth of a steady state (pair_timer.hpp); blocks travel in both
+// directions at once, as between pairs in training. The figures are those of a whole exchange,
+// progress worker included, and not the limit of the wire.
+//
+// On the backend `tcp` a small exchange between nodes takes two latencies, because every message
+// waits for its receiver's word (Links::receivers_say_ready()). TCP itself tells there how many
+// connections carried the blocks, and how many segments it had to send again.
 //
 // Protocol: run_link_bench() is collective. Either the pairs take turns, exchange by exchange,
 // while the other ranks wait; this tells what one link can do. Or all pairs exchange at once, as in
 // training; this tells what remains when pairs share switches and processors.
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,11 +21,10 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "apps/plan/links.hpp"
+#include "apps/plan/pair_timer.hpp"
 #include "comm/communicator.hpp"
 
 namespace gossamer::apps {
-
-using RankPair = std::pair<int, int>;
 
 struct LinkBenchOptions {
   std::vector<RankPair> pairs = {};
@@ -31,6 +35,8 @@ struct LinkBenchOptions {
   /// Exchanges of small blocks (num_pings) and of large blocks (num_transfers) per pair.
   int num_pings = 200;
   int num_transfers = 10;
+  /// That of the communicator.
+  std::string backend = {};
 };
 
 struct PairFigures {

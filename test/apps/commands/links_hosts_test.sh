@@ -32,3 +32,5 @@ grep -q '"0-1":{"within_node":false' out || fail "no pair of two nodes"
 export GOSSAMER_SECRET_FILE=$folder/secret
 bench --streams 2 || fail "ranks with a secret end with $?"
 grep -q '"0-1":{"within_node":false' out || fail "no pair of two nodes"
+grep -q '"streams":2,"loss_rate":' out || fail "TCP has not been asked"
+grep -q '"backend":"tcp"' out || fail "the backend is missing"

@@ -1,38 +1,19 @@
 #include "apps/plan/tcp_counters.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
 
-// Not netinet/tcp.h, whose tcp_info lacks most counters.
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include "base/text.hpp"
+#include "comm/tcp/tcp_figures.hpp"
 
 namespace gossamer::apps {
 namespace {
 
 /// A connection that carries messages carries more than this part of all bytes.
 constexpr std::int64_t kLeastPart = 256;
-
-/// Nothing if the descriptor is none of TCP.
-std::optional<TcpCounters> counters_of(int descriptor) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return std::nullopt;
-  if (length < offsetof(tcp_info, tcpi_bytes_sent) + sizeof info.tcpi_bytes_sent) {
-    return std::nullopt;
-  }
-  return TcpCounters{.bytes = static_cast<std::int64_t>(info.tcpi_bytes_sent),
-                     .num_segments = std::int64_t{info.tcpi_data_segs_out},
-                     .num_resent = std::int64_t{info.tcpi_total_retrans}};
-}
 
 }  // namespace
 
@@ -42,7 +23,11 @@ TcpSnapshot tcp_snapshot() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", in_vain)) {
     int descriptor = 0;
     if (!parse_whole(entry.path().filename().string(), descriptor)) continue;
-    if (const auto counters = counters_of(descriptor)) snapshot[descriptor] = *counters;
+    if (const auto figures = tcp::tcp_figures(descriptor)) {
+      snapshot[descriptor] = {.bytes = figures->num_bytes,
+                              .num_segments = figures->num_segments,
+                              .num_resent = figures->num_resent};
+    }
   }
   return snapshot;
 }

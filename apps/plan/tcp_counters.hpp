@@ -2,7 +2,7 @@
 // What TCP has counted on the connections of this process. For measurements: the counters say how
 // many connections carry messages, and how many segments were lost on the way.
 //
-// Thread safe. A kernel without these counters gives none (Linux has them since 4.19).
+// Thread safe. A kernel without these counters gives none (tcp_figures.hpp).
 
 #include <cstdint>
 #include <map>

@@ -49,7 +49,10 @@ class ByteStream {
   std::size_t write(const Parts& parts);
   /// What the kernel holds beyond what it may send at the moment.
   void limit_unsent(int bytes);
-  [[nodiscard]] TcpFigures figures() { return tcp_figures(socket_.native_handle()); }
+  /// Zeros where the kernel tells nothing.
+  [[nodiscard]] TcpFigures figures() {
+    return tcp_figures(socket_.native_handle()).value_or(TcpFigures());
+  }
   /// The peer reads the end of the stream after what has been written.
   void end_writing();
   void close();

@@ -24,16 +24,16 @@ class GroupMessages {
   /// Message `part` to, or from, a member. Parts between two members have different numbers.
   MessagePtr send(int member, std::uint32_t part, const ConstBlock& block,
                   std::shared_ptr<void> owner = {}) {
-    return link(member).post_send(key(part), block, std::move(owner));
+    return messages(member).post_send(key(part), block, std::move(owner));
   }
   MessagePtr receive(int member, std::uint32_t part, const Block& block,
                      std::shared_ptr<void> owner = {}) {
-    return link(member).post_receive(key(part), block, std::move(owner));
+    return messages(member).post_receive(key(part), block, std::move(owner));
   }
 
  private:
-  [[nodiscard]] Link& link(int member) const {
-    return group_->transport->link(group_->world_rank(member));
+  [[nodiscard]] PeerMessages& messages(int member) const {
+    return group_->transport->link(group_->world_rank(member)).messages();
   }
   [[nodiscard]] MessageKey key(std::uint32_t part) const {
     MessageKey key = key_;

@@ -14,12 +14,6 @@ namespace {
 
 /// What one connection reads before others have their turn.
 constexpr std::int64_t kReadBudget = std::int64_t{4} << 20;
-/// What is read from another process before others have their turn.
-constexpr std::int64_t kFetchBudget = std::int64_t{4} << 20;
-/// A message goes over many connections in so many pieces for each, of at least so many bytes. The
-/// connections are not equally fast, and the last piece to arrive ends the message.
-constexpr std::int64_t kPiecesPerStream = 4;
-constexpr std::int64_t kMinPieceBytes = std::int64_t{16} << 10;
 /// The kernel's own queue for a connection between far hosts.
 constexpr int kUnsentWhenFar = 16 * 1024;
 /// Seconds in a window by which buffers may hold a connection back.
@@ -32,11 +26,6 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 }
 
 }  // namespace
-
-bool Message::check() const {
-  if (!fault.empty()) throw CommError({}, fault);
-  return is_over;
-}
 
 /// Whole frames in both directions.
 class Link::Control : public Connection {
@@ -129,7 +118,7 @@ class Link::Data : public Connection {
       if (num_header_ == kHeaderBytes && in_place_.empty()) {
         num_header_ = 0;
         const MessagePtr message = std::exchange(in_, nullptr);
-        link_.count_arrived(message, in_bytes_);
+        link_.messages_.count_arrived(message, in_bytes_);
       }
     }
     return true;
@@ -139,7 +128,7 @@ class Link::Data : public Connection {
     while (true) {
       if (!out_) {
         Frame piece;
-        out_ = link_.next_piece(piece);
+        out_ = link_.messages_.next_piece(link_.num_open_, piece);
         if (!out_) return true;
         has_begun_ = true;
         out_header_ = encode(piece);
@@ -155,7 +144,7 @@ class Link::Data : public Connection {
         count -= taken;
       }
       if (!rest_[0].empty() || !rest_[1].empty()) continue;
-      link_.count_sent(std::exchange(out_, nullptr), out_bytes_);
+      link_.messages_.count_sent(std::exchange(out_, nullptr), out_bytes_);
     }
   }
 
@@ -172,7 +161,7 @@ class Link::Data : public Connection {
 
   void begin_piece() {
     const Frame piece = decode(header_);
-    in_ = link_.arriving(piece);
+    in_ = link_.messages_.arriving(piece);
     in_bytes_ = static_cast<std::int64_t>(piece.length);
     in_place_ = {in_->to + piece.offset, static_cast<std::size_t>(piece.length)};
   }
@@ -195,9 +184,11 @@ class Link::Data : public Connection {
 Link::Link(const Config& config, Hooks hooks)
     : epoch_(config.epoch),
       connects_(config.connects),
-      max_early_(config.max_early),
-      memory_(config.memory),
       hooks_(std::move(hooks)),
+      messages_({.epoch = config.epoch, .memory = config.memory, .max_early = config.max_early},
+                {.moved = [this] { hooks_.moved(); },
+                 .send = [this](const Frame& frame) { send_frame(frame); },
+                 .sendable = [this] { wake_data(); }}),
       data_(StreamCount::kMax),
       count_(config.num_streams) {
   if (!connects_) return;
@@ -207,169 +198,11 @@ Link::Link(const Config& config, Hooks hooks)
 
 Link::~Link() { close(); }
 
-MessagePtr Link::post_send(const MessageKey& key, const ConstBlock& block,
-                           std::shared_ptr<void> owner) {
-  auto message = std::make_shared<Message>();
-  message->key = key;
-  message->bytes = block.bytes();
-  message->from = static_cast<const std::byte*>(block.data);
-  message->owner = std::move(owner);
-  const auto ready = early_ready_.extract(key);
-  if (ready.empty()) {
-    sends_[key] = message;
-    if (peer_reads_memory_) offer(*message);
-    return message;
-  }
-  make_sendable(message, ready.mapped());
-  return message;
-}
-
-MessagePtr Link::post_receive(const MessageKey& key, const Block& block,
-                              std::shared_ptr<void> owner) {
-  auto message = std::make_shared<Message>();
-  message->key = key;
-  message->bytes = block.bytes();
-  message->to = static_cast<std::byte*>(block.data);
-  message->owner = std::move(owner);
-  receives_[key] = message;
-  const auto offer = early_offers_.extract(key);
-  if (!reads_memory()) {
-    say_ready(*message);
-  } else if (!offer.empty()) {
-    take_offer(message, offer.mapped());
-  }
-  return message;
-}
-
-void Link::say_ready(const Message& message) {
-  send_frame({.kind = FrameKind::kReady,
-              .epoch = epoch_,
-              .key = message.key,
-              .offset = static_cast<std::uint64_t>(message.bytes)});
-}
-
-void Link::offer(const Message& message) {
-  send_frame({.kind = FrameKind::kOffer,
-              .epoch = epoch_,
-              .key = message.key,
-              .offset = static_cast<std::uint64_t>(message.bytes),
-              .address = reinterpret_cast<std::uintptr_t>(message.from)});
-}
-
-void Link::make_sendable(const MessagePtr& message, const Frame& ready) {
-  if (!has_size(*message, ready)) return;
-  sendable_.push_back(message);
-  wake_data();
-}
-
-bool Link::has_size(Message& message, const Frame& theirs) {
-  if (theirs.offset == static_cast<std::uint64_t>(message.bytes)) return true;
-  message.fault = concat("this rank's block has ", message.bytes, " bytes, and that one's ",
-                         theirs.offset, "; both must exchange blocks of the same size");
-  hooks_.moved();
-  return false;
-}
-
-void Link::take_offer(const MessagePtr& message, const Frame& offer) {
-  if (!has_size(*message, offer)) return;
-  offered_.push_back({message, offer.address});
-  hooks_.moved();
-}
-
 void Link::wake_data() {
   for (const auto& connection : data_) {
-    if (sendable_.empty()) return;
+    if (!messages_.has_pieces()) return;
     if (connection) connection->send_soon();
   }
-}
-
-MessagePtr Link::next_piece(Frame& piece) {
-  if (sendable_.empty()) return nullptr;
-  const MessagePtr message = sendable_.front();
-  const std::int64_t num_pieces = num_open_ == 1 ? 1 : kPiecesPerStream * num_open_;
-  const std::int64_t share = (message->bytes + num_pieces - 1) / num_pieces;
-  const std::int64_t most =
-      std::clamp(share, kMinPieceBytes, static_cast<std::int64_t>(kMaxPieceBytes));
-  const std::int64_t length = std::min(most, message->bytes - message->num_dealt);
-  piece = {.kind = FrameKind::kPiece,
-           .epoch = epoch_,
-           .key = message->key,
-           .offset = static_cast<std::uint64_t>(message->num_dealt),
-           .length = static_cast<std::uint64_t>(length)};
-  message->num_dealt += length;
-  if (message->num_dealt == message->bytes) sendable_.pop_front();
-  return message;
-}
-
-bool Link::fetch_messages() {
-  std::int64_t budget = kFetchBudget;
-  bool has_moved = false;
-  while (!offered_.empty() && budget > 0) {
-    const auto [message, address] = offered_.front();
-    const std::int64_t length = std::min(budget, message->bytes - message->num_moved);
-    const ProcessMemory::Result result =
-        memory_.read(address + static_cast<std::uint64_t>(message->num_moved),
-                     message->to + message->num_moved, static_cast<std::size_t>(length));
-    if (result == ProcessMemory::Result::kGone) {
-      // The peer has failed. The control connection says why.
-      offered_.clear();
-      return has_moved;
-    }
-    if (result == ProcessMemory::Result::kRefused) {
-      // The system has changed its mind. The connections still carry everything.
-      memory_ = {};
-      for (const auto& [key, waiting] : receives_) {
-        waiting->num_moved = 0;
-        say_ready(*waiting);
-      }
-      offered_.clear();
-      early_offers_.clear();
-      return true;
-    }
-    budget -= std::max<std::int64_t>(length, 1);
-    has_moved = true;
-    if (message->num_moved + length == message->bytes) {
-      offered_.pop_front();
-      send_frame({.kind = FrameKind::kTaken, .epoch = epoch_, .key = message->key});
-    }
-    count_arrived(message, length);
-  }
-  return has_moved;
-}
-
-void Link::count_sent(const MessagePtr& message, std::int64_t bytes) {
-  message->num_moved += bytes;
-  quiet_s_ = 0.0;
-  if (message->num_moved == message->bytes) finish(*message);
-}
-
-void Link::count_arrived(const MessagePtr& message, std::int64_t bytes) {
-  message->num_moved += bytes;
-  if (message->num_moved < message->bytes) return;
-  receives_.erase(message->key);
-  finish(*message);
-}
-
-void Link::finish(Message& message) {
-  message.is_over = true;
-  hooks_.moved();
-}
-
-MessagePtr Link::arriving(const Frame& piece) {
-  if (piece.kind != FrameKind::kPiece || piece.epoch != epoch_) {
-    throw FrameError("a data connection brings something else than a piece of this epoch");
-  }
-  const auto found = receives_.find(piece.key);
-  if (found == receives_.end()) throw FrameError("a piece of a message that nobody has asked for");
-  const auto bytes = static_cast<std::uint64_t>(found->second->bytes);
-  const auto begun = static_cast<std::uint64_t>(found->second->num_dealt);
-  if (piece.length > bytes - begun || piece.offset > bytes || piece.length > bytes - piece.offset ||
-      (piece.length == 0 && bytes > 0)) {
-    throw FrameError(concat("a piece of ", piece.length, " bytes at ", piece.offset,
-                            " of a message of ", bytes, " bytes"));
-  }
-  found->second->num_dealt += static_cast<std::int64_t>(piece.length);
-  return found->second;
 }
 
 void Link::send_frame(const Frame& frame, std::string_view payload) {
@@ -396,11 +229,11 @@ void Link::handle(const Frame& frame, const std::string& text) {
   if (is_abandoned_ && frame.kind != FrameKind::kNews) return;
   switch (frame.kind) {
     case FrameKind::kReady:
-      return handle_ready(frame);
+      return messages_.handle_ready(frame);
     case FrameKind::kOffer:
-      return handle_offer(frame);
+      return messages_.handle_offer(frame);
     case FrameKind::kTaken:
-      return handle_taken(frame);
+      return messages_.handle_taken(frame);
     case FrameKind::kNews:
       return hooks_.news(frame, text);
     case FrameKind::kGoodbye:
@@ -420,31 +253,6 @@ void Link::handle(const Frame& frame, const std::string& text) {
   throw FrameError("a frame that does not belong on a control connection");
 }
 
-void Link::handle_ready(const Frame& frame) {
-  const auto found = sends_.extract(frame.key);
-  found.empty() ? keep(early_ready_, frame) : make_sendable(found.mapped(), frame);
-}
-
-void Link::handle_offer(const Frame& frame) {
-  // Otherwise the peer knows, or will know, that this rank waits for pieces.
-  if (!reads_memory()) return;
-  const auto found = receives_.find(frame.key);
-  found == receives_.end() ? keep(early_offers_, frame) : take_offer(found->second, frame);
-}
-
-void Link::handle_taken(const Frame& frame) {
-  const auto found = sends_.extract(frame.key);
-  if (found.empty()) throw FrameError("it has taken a message that nobody has offered");
-  finish(*found.mapped());
-}
-
-void Link::keep(std::map<MessageKey, Frame>& early, const Frame& frame) const {
-  if (early.size() >= max_early_) {
-    throw FrameError(concat("it is ahead by more than ", max_early_, " messages"));
-  }
-  early[frame.key] = frame;
-}
-
 void Link::adopt(ByteStream stream, const Frame& hello) {
   if (hello.key.part == 0) return adopt_control(std::move(stream), hello.reads_memory);
   adopt_data(std::move(stream), static_cast<int>(hello.key.part));
@@ -453,11 +261,8 @@ void Link::adopt(ByteStream stream, const Frame& hello) {
 void Link::adopt_control(ByteStream stream, bool peer_reads_memory) {
   count_.set_round_trip(stream.figures().round_trip_s);
   silent_s_ = 0.0;
-  peer_reads_memory_ = peer_reads_memory;
   // Into the outbox: while there is no connection, nothing can change the messages.
-  if (peer_reads_memory_) {
-    for (const auto& [key, message] : sends_) offer(*message);
-  }
+  messages_.set_peer_reads_memory(peer_reads_memory);
   // At once, so that the peer knows that this connection is alive.
   send_frame({.kind = FrameKind::kBeat, .epoch = epoch_});
   control_ = std::make_shared<Control>(std::move(stream), *this);
@@ -477,7 +282,8 @@ void Link::adopt_data(ByteStream stream, int index) {
 
 void Link::want_streams(int number) {
   // Through memory, messages need none.
-  if (number <= num_asked_for_ || (peer_reads_memory_ && reads_memory())) return;
+  if (number <= num_asked_for_ || (messages_.peer_reads_memory() && messages_.reads_memory()))
+    return;
   if (!connects_) {
     num_asked_for_ = number;
     if (number > 1) {
@@ -507,11 +313,11 @@ bool Link::was_held_back() {
   for (const auto& connection : data_) {
     if (!connection) continue;
     const TcpFigures figures = connection->figures();
-    total.num_sent_again += figures.num_sent_again;
+    total.num_resent += figures.num_resent;
     total.held_back_s += figures.held_back_s;
   }
   const TcpFigures last = std::exchange(last_figures_, total);
-  return total.num_sent_again > last.num_sent_again ||
+  return total.num_resent > last.num_resent ||
          total.held_back_s > last.held_back_s + kHeldBack * num_open_;
 }
 
@@ -546,12 +352,7 @@ void Link::abandon() {
   for (const auto& connection : data_) {
     if (connection) connection->close();
   }
-  sends_.clear();
-  receives_.clear();
-  early_ready_.clear();
-  early_offers_.clear();
-  sendable_.clear();
-  offered_.clear();
+  messages_.clear();
 }
 
 void Link::close() {
@@ -561,7 +362,11 @@ void Link::close() {
 
 void Link::forget_control() {
   control_.reset();
-  if (connects_) hooks_.connect(0);
+  // What has been written is lost.
+  outbox_.clear();
+  messages_.say_all_ready();
+  if (connects_) return hooks_.connect(0);
+  num_asked_for_ = std::min(num_asked_for_, num_open_);
 }
 
 void Link::forget_data(const Connection& connection) {

@@ -1,53 +1,25 @@
 #pragma once
-// The connections of this rank with one peer, and the messages on them (frame.hpp has the
-// protocol).
+// The connections of this rank with one peer. They carry the frames and pieces of PeerMessages,
+// news, and signs of life.
 //
-// Protocol: post_send() and post_receive() say what shall be sent and where it shall lie. Both give
-// back a message that tells when it is over. The connections come by adopt(), in any order and at
-// any time; until then everything waits. A data connection takes the next piece of the message that
-// has waited longest, so one large message uses all of them.
-//
-// The blocks of a message must stay until it is over, or until nobody runs the io_context any more.
+// Protocol: messages() takes what shall be sent and received. The connections come by adopt(), in
+// any order and at any time; until then everything waits.
 //
 // Thread safety: one thread, which runs the io_context. Hooks must not throw.
 
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/types.hpp"
 #include "comm/tcp/byte_stream.hpp"
 #include "comm/tcp/frame.hpp"
-#include "comm/tcp/process_memory.hpp"
+#include "comm/tcp/peer_messages.hpp"
 #include "comm/tcp/stream_count.hpp"
 
 namespace gossamer::tcp {
-
-/// One message under way.
-struct Message {
-  MessageKey key = {};
-  std::int64_t bytes = 0;
-  /// Where it begins: in the sender's memory, or in the receiver's.
-  const std::byte* from = nullptr;
-  std::byte* to = nullptr;
-  /// What pieces have been made of, and what has left or arrived.
-  std::int64_t num_dealt = 0;
-  std::int64_t num_moved = 0;
-  bool is_over = false;
-  /// Why it cannot be sent; empty: it can.
-  std::string fault = {};
-  /// Keeps the memory where it begins; may be empty.
-  std::shared_ptr<void> owner = {};
-
-  /// Whether all of it has left, or arrived. Throws CommError if it cannot be sent.
-  [[nodiscard]] bool check() const;
-};
-using MessagePtr = std::shared_ptr<Message>;
 
 class Connection;
 
@@ -80,11 +52,7 @@ class Link {
   Link& operator=(const Link&) = delete;
   ~Link();
 
-  /// `owner` stays until the message is over, or this link goes.
-  MessagePtr post_send(const MessageKey& key, const ConstBlock& block,
-                       std::shared_ptr<void> owner = {});
-  MessagePtr post_receive(const MessageKey& key, const Block& block,
-                          std::shared_ptr<void> owner = {});
+  [[nodiscard]] PeerMessages& messages() { return messages_; }
   void send_news(Frame frame, std::string_view text);
   /// Says that the end that follows is no failure.
   void send_goodbye();
@@ -92,8 +60,6 @@ class Link {
   /// Takes a connection, after the peer's hello, which names it. Connection 0 is the control
   /// connection.
   void adopt(ByteStream stream, const Frame& hello);
-  /// Whether this end reads the peer's memory.
-  [[nodiscard]] bool reads_memory() const { return memory_.is_reached(); }
   [[nodiscard]] bool has_connection(int index) const;
   [[nodiscard]] int num_streams() const { return num_open_; }
   [[nodiscard]] bool is_open() const { return control_ != nullptr; }
@@ -107,9 +73,6 @@ class Link {
   void tick(double elapsed_s, double beat_s, double timeout_s);
   /// Seconds since the peer's last sign of life; 0 while there is no connection.
   [[nodiscard]] double silent_s() const { return is_open() ? silent_s_ : 0.0; }
-  /// Takes messages that lie in the peer's memory. Returns whether any has moved.
-  bool fetch_messages();
-
   /// Closes the data connections and forgets all messages, whose blocks are not touched any more.
   /// What comes on the control connection is read, and only news counts.
   void abandon();
@@ -121,12 +84,6 @@ class Link {
  private:
   class Control;
   class Data;
-  /// A message that lies in the peer's memory.
-  struct Offered {
-    MessagePtr message;
-    std::uint64_t address = 0;
-  };
-
   void send_frame(const Frame& frame, std::string_view payload = {});
   void adopt_control(ByteStream stream, bool peer_reads_memory);
   void adopt_data(ByteStream stream, int index);
@@ -135,44 +92,16 @@ class Link {
   void measure_streams(double elapsed_s);
   /// Whether TCP has lost packets since the last call, or has waited for its windows.
   bool was_held_back();
-  void make_sendable(const MessagePtr& message, const Frame& ready);
-  /// Whether the peer's message is as large. If not, whoever waits for it is told.
-  bool has_size(Message& message, const Frame& theirs);
   /// Connections that have nothing to do take pieces.
   void wake_data();
   void handle(const Frame& frame, const std::string& text);
-  void handle_ready(const Frame& frame);
-  void handle_offer(const Frame& frame);
-  void handle_taken(const Frame& frame);
-  void say_ready(const Message& message);
-  void offer(const Message& message);
-  void take_offer(const MessagePtr& message, const Frame& offer);
-  /// Keeps a frame whose message has not been posted yet.
-  void keep(std::map<MessageKey, Frame>& early, const Frame& frame) const;
   /// A connection has ended on which nothing has come: the peer had given it up, and makes another.
   void forget_control();
   void forget_data(const Connection& connection);
-  /// The message that a piece belongs to. Throws FrameError.
-  MessagePtr arriving(const Frame& piece);
-  void count_arrived(const MessagePtr& message, std::int64_t bytes);
-  void count_sent(const MessagePtr& message, std::int64_t bytes);
-  /// The next piece to send; its message is null when there is none.
-  MessagePtr next_piece(Frame& piece);
-  void finish(Message& message);
-
   std::uint32_t epoch_;
   bool connects_;
-  std::size_t max_early_;
-  ProcessMemory memory_;
   Hooks hooks_;
-  std::map<MessageKey, MessagePtr> sends_;
-  std::map<MessageKey, MessagePtr> receives_;
-  /// What the peer is ready for or offers, and this rank has not posted yet.
-  std::map<MessageKey, Frame> early_ready_;
-  std::map<MessageKey, Frame> early_offers_;
-  std::deque<MessagePtr> sendable_;
-  std::deque<Offered> offered_;
-  bool peer_reads_memory_ = false;
+  PeerMessages messages_;
   /// Frames for the control connection.
   std::string outbox_;
   std::shared_ptr<Control> control_;

@@ -20,10 +20,10 @@ class Messages : public Operation {
     has_started_ = true;
     // Receives first: their senders wait for that.
     for (const Post& post : receives_) {
-      awaiting_.add(rank_of(post), link(post).post_receive(post.key, post.receive));
+      awaiting_.add(rank_of(post), messages(post).post_receive(post.key, post.receive));
     }
     for (const Post& post : sends_) {
-      awaiting_.add(rank_of(post), link(post).post_send(post.key, post.send));
+      awaiting_.add(rank_of(post), messages(post).post_send(post.key, post.send));
     }
   }
 
@@ -43,8 +43,8 @@ class Messages : public Operation {
 
  private:
   [[nodiscard]] int rank_of(const Post& post) const { return group_->world_rank(post.member); }
-  [[nodiscard]] Link& link(const Post& post) const {
-    return group_->transport->link(rank_of(post));
+  [[nodiscard]] PeerMessages& messages(const Post& post) const {
+    return group_->transport->link(rank_of(post)).messages();
   }
 
   GroupPtr group_;

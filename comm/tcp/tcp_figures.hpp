@@ -4,18 +4,23 @@
 // Thread safety: a function without state. Errors: none.
 
 #include <cstdint>
+#include <optional>
 
 namespace gossamer::tcp {
 
 struct TcpFigures {
   double round_trip_s = 0.0;
-  /// Since the connection was made: packets that were sent again, and seconds in which the buffers
-  /// of either end held the connection back.
-  std::uint64_t num_sent_again = 0;
+  /// Since the connection was made: bytes and segments of payload that were sent, those that were
+  /// sent again included, and segments that were sent again.
+  std::int64_t num_bytes = 0;
+  std::int64_t num_segments = 0;
+  std::int64_t num_resent = 0;
+  /// Since the connection was made: seconds in which the buffers of either end held it back.
   double held_back_s = 0.0;
 };
 
-/// Of the socket `fd`; zeros where the kernel tells nothing.
-TcpFigures tcp_figures(int fd);
+/// Of the descriptor `fd`; nothing if it is none of TCP, or if the kernel does not count (Linux
+/// does since 4.19).
+std::optional<TcpFigures> tcp_figures(int fd);
 
 }  // namespace gossamer::tcp

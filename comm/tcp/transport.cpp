@@ -131,7 +131,7 @@ void Transport::introduce(int peer, int index, asio::ip::tcp::socket socket) {
 
 Frame Transport::hello(int peer, int index) {
   return {.kind = FrameKind::kHello,
-          .reads_memory = link(peer).reads_memory(),
+          .reads_memory = link(peer).messages().reads_memory(),
           .epoch = config_.epoch,
           .key = {.number = static_cast<std::uint64_t>(config_.rank),
                   .part = static_cast<std::uint32_t>(index)},
@@ -177,7 +177,7 @@ void Transport::service() {
   count_time();
   bool has_moved = false;
   for (const auto& link : links_) {
-    if (link && link->fetch_messages()) has_moved = true;
+    if (link && link->messages().fetch()) has_moved = true;
   }
   if (has_moved) bell_->ring();
   if (failure_) std::rethrow_exception(failure_);

@@ -47,6 +47,15 @@ class Ends {
   }
   Link& link() { return *link_; }
 
+  Socket connect(std::uint32_t index) {
+    asio::ip::tcp::acceptor acceptor(io_, {asio::ip::address_v4::loopback(), 0});
+    Socket theirs(io_);
+    theirs.connect(acceptor.local_endpoint());
+    link_->adopt(ByteStream(acceptor.accept(), nullptr, Role::kAccepts),
+                 {.kind = FrameKind::kHello, .key = {.part = index}});
+    return theirs;
+  }
+
   void run() {
     io_.restart();
     io_.run_for(milliseconds(2));
@@ -75,15 +84,6 @@ class Ends {
   std::string lost;
 
  private:
-  Socket connect(std::uint32_t index) {
-    asio::ip::tcp::acceptor acceptor(io_, {asio::ip::address_v4::loopback(), 0});
-    Socket theirs(io_);
-    theirs.connect(acceptor.local_endpoint());
-    link_->adopt(ByteStream(acceptor.accept(), nullptr, Role::kAccepts),
-                 {.kind = FrameKind::kHello, .key = {.part = index}});
-    return theirs;
-  }
-
   std::optional<Link> link_;
 };
 
@@ -100,7 +100,8 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
 TEST(Link, SendsNothingBeforeTheReceiverIsReady) {
   Ends ends;
   const std::vector<float> values = {1, 2, 3};
-  const auto message = ends.link().post_send(kFirst, {values.data(), 3, DType::kFloat32});
+  const auto message =
+      ends.link().messages().post_send(kFirst, {values.data(), 3, DType::kFloat32});
   EXPECT_TRUE(ends.take(*ends.data).empty());
   EXPECT_FALSE(message->check());
   ends.send(*ends.control, {.kind = FrameKind::kReady, .key = kFirst, .offset = 12});
@@ -114,7 +115,7 @@ TEST(Link, KeepsWhatItsPeerIsReadyForUntilItIsPosted) {
   Ends ends;
   ends.send(*ends.control, {.kind = FrameKind::kReady, .key = kSecond, .offset = 0});
   EXPECT_TRUE(ends.take(*ends.data).empty());
-  const auto message = ends.link().post_send(kSecond, {nullptr, 0, DType::kFloat32});
+  const auto message = ends.link().messages().post_send(kSecond, {nullptr, 0, DType::kFloat32});
   EXPECT_EQ(ends.take(*ends.data).size(), kHeaderBytes);
   EXPECT_TRUE(message->check());
 }
@@ -122,7 +123,8 @@ TEST(Link, KeepsWhatItsPeerIsReadyForUntilItIsPosted) {
 TEST(Link, NamesBlocksOfDifferentSizes) {
   Ends ends;
   const std::vector<float> values(3);
-  const auto message = ends.link().post_send(kFirst, {values.data(), 3, DType::kFloat32});
+  const auto message =
+      ends.link().messages().post_send(kFirst, {values.data(), 3, DType::kFloat32});
   ends.send(*ends.control, {.kind = FrameKind::kReady, .key = kFirst, .offset = 8});
   EXPECT_THROW(static_cast<void>(message->check()), CommError);
 }
@@ -130,7 +132,7 @@ TEST(Link, NamesBlocksOfDifferentSizes) {
 TEST(Link, TakesPiecesInAnyOrder) {
   Ends ends;
   std::vector<float> values(2);
-  const auto message = ends.link().post_receive(kFirst, block_of(std::span(values)));
+  const auto message = ends.link().messages().post_receive(kFirst, block_of(std::span(values)));
   const Frame ready = first_frame(ends.take(*ends.control));
   EXPECT_EQ(ready.kind, FrameKind::kReady);
   EXPECT_EQ(ready.offset, 8U);
@@ -155,7 +157,7 @@ TEST(Link, RefusesPiecesThatNobodyHasAskedFor) {
         Frame{.kind = FrameKind::kBeat}}) {
     Ends ends;
     std::vector<float> values(2);
-    const auto message = ends.link().post_receive(kFirst, block_of(std::span(values)));
+    const auto message = ends.link().messages().post_receive(kFirst, block_of(std::span(values)));
     ends.send(*ends.data, piece);
     // The control connection may have an explanation; a second later there is none.
     ends.link().tick(1.0, 60.0, 60.0);
@@ -188,10 +190,25 @@ TEST(Link, ForgetsConnectionsOnWhichNothingHasCome) {
   EXPECT_FALSE(ends.link().has_connection(1));
 }
 
+/// What went into a connection that the peer had given up is lost, so the next one gets it again.
+TEST(Link, SaysAgainWhatItIsReadyFor) {
+  Ends ends;
+  std::vector<float> values(2);
+  ends.link().messages().post_receive(kFirst, block_of(std::span(values)));
+  ends.control->close();
+  ends.run();
+  ends.control.emplace(ends.connect(0));
+  std::vector<std::byte> sent = ends.take(*ends.control);
+  ASSERT_EQ(sent.size(), 2 * kHeaderBytes);
+  const Frame ready = first_frame(sent);
+  EXPECT_EQ(ready.kind, FrameKind::kReady);
+  EXPECT_EQ(ready.key, kFirst);
+}
+
 TEST(Link, TouchesNoBlockAfterItIsAbandoned) {
   Ends ends;
   std::vector<float> values(2);
-  const auto message = ends.link().post_receive(kFirst, block_of(std::span(values)));
+  const auto message = ends.link().messages().post_receive(kFirst, block_of(std::span(values)));
   ends.link().abandon();
   ends.send(*ends.data, {.kind = FrameKind::kPiece, .key = kFirst, .length = 8});
   ends.send(*ends.data, bytes_of(std::vector<float>{1, 2}));
@@ -203,7 +220,7 @@ TEST(Link, TouchesNoBlockAfterItIsAbandoned) {
 TEST(Link, RefusesMorePiecesThanAMessageHas) {
   Ends ends;
   std::vector<float> values(2);
-  ends.link().post_receive(kFirst, block_of(std::span(values)));
+  ends.link().messages().post_receive(kFirst, block_of(std::span(values)));
   for (int i = 0; i < 2; ++i) {
     ends.send(*ends.data, {.kind = FrameKind::kPiece, .key = kFirst, .offset = 4, .length = 4});
     ends.send(*ends.data, bytes_of(std::vector<float>{1}));
@@ -269,13 +286,14 @@ TEST(Link, BearsAnythingThatAPeerSends) {
     for (std::size_t i = 0; i < memory.size(); ++i) {
       const MessageKey key{.number = i / 2, .part = static_cast<std::uint32_t>(i % 2)};
       const Block block{memory[i].data(), 400, DType::kUInt8, {}};
-      i < 3 ? ends.link().post_receive(key, block) : ends.link().post_send(key, block);
+      i < 3 ? ends.link().messages().post_receive(key, block)
+            : ends.link().messages().post_send(key, block);
     }
     for (int i = 0; i < 40 && ends.lost.empty(); ++i) {
       ends.send(random.below(2) == 0 ? *ends.control : *ends.data, any_frame(random));
       ends.take(*ends.control);
       ends.take(*ends.data);
-      ends.link().fetch_messages();
+      ends.link().messages().fetch();
     }
     for (std::size_t i = 3; i < memory.size(); ++i) {
       EXPECT_EQ(memory[i], std::vector<std::byte>(400, std::byte{1})) << seed;

@@ -104,8 +104,8 @@ class AllToAll {
 
 class Collective : public Operation {
  public:
-  Collective(GroupPtr group, std::uint64_t number)
-      : messages_(std::move(group), MessageUse::kCollective, number) {}
+  Collective(GroupPtr group, std::uint64_t number, MessageUse use = MessageUse::kCollective)
+      : messages_(std::move(group), use, number) {}
   [[nodiscard]] bool is_woken() const override { return true; }
 
  protected:
@@ -174,7 +174,9 @@ class Gather : public Collective {
 class SmallSum : public Collective {
  public:
   SmallSum(GroupPtr group, std::uint64_t number, ConstBlock send, Block receive)
-      : Collective(std::move(group), number), send_(send), receive_(receive) {}
+      : Collective(std::move(group), number, MessageUse::kSmallSum),
+        send_(send),
+        receive_(receive) {}
 
   void start() override {
     all_.emplace(messages(), 0U,

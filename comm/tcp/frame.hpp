@@ -53,6 +53,8 @@ enum class MessageUse : std::uint8_t {
   kExchange = 0,
   kCollective = 1,
   kRing = 2,
+  kSmallSum = 3,
+  kHostSum = 4,
   /// Letters with tag 0; the other tags follow.
   kLetter = 16
 };

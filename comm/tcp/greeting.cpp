@@ -45,9 +45,14 @@ void Greeting::step() {
   waits_ = false;
   if (phase_ == Phase::kShakesHands) {
     if (!stream_.shake_hands()) return wait();
-    phase_ = role_ == Role::kConnects ? Phase::kWrites : Phase::kReads;
+    begin(role_ == Role::kConnects ? Phase::kWrites : Phase::kReads);
   }
-  while (!waits_ && phase_ != Phase::kOver) phase_ == Phase::kWrites ? write_hello() : read_hello();
+  while (!waits_ && phase_ != Phase::kOver) phase_ == Phase::kWrites ? write_frame() : read_frame();
+}
+
+void Greeting::begin(Phase phase) {
+  phase_ = phase;
+  num_moved_ = 0;
 }
 
 void Greeting::wait() {
@@ -60,32 +65,48 @@ void Greeting::wait() {
                               });
 }
 
-void Greeting::write_hello() {
-  num_written_ += stream_.write({std::span<const std::byte>(ours_).subspan(num_written_), {}});
-  if (num_written_ < ours_.size()) return wait();
-  if (role_ == Role::kAccepts) return finish();
-  phase_ = Phase::kReads;
+void Greeting::write_frame() {
+  num_moved_ += stream_.write({std::span<const std::byte>(ours_).subspan(num_moved_), {}});
+  num_moved_ < ours_.size() ? wait() : on_written();
 }
 
-void Greeting::read_hello() {
+void Greeting::read_frame() {
   // No byte more, for what follows belongs to whoever gets the connection.
-  const std::size_t count = stream_.read(std::span(theirs_).subspan(num_read_));
+  const std::size_t count = stream_.read(std::span(theirs_).subspan(num_moved_));
   if (count == 0) return wait();
-  num_read_ += count;
-  if (num_read_ < theirs_.size()) return;
-  const Frame hello = decode(theirs_);
-  if (hello.kind != FrameKind::kHello) throw FrameError("it begins with another frame than hello");
-  ours_ = encode(hooks_.judge(hello));
-  if (role_ == Role::kConnects) return finish();
-  num_written_ = 0;
-  phase_ = Phase::kWrites;
+  num_moved_ += count;
+  if (num_moved_ == theirs_.size()) on_read();
+}
+
+void Greeting::on_written() {
+  // The end that connects has written its hello, or at last its kBeat.
+  role_ == Role::kConnects&& hello_ ? finish() : begin(Phase::kReads);
+}
+
+void Greeting::on_read() {
+  const Frame frame = decode(theirs_);
+  if (role_ == Role::kAccepts && hello_) {
+    if (frame.kind != FrameKind::kBeat)
+      throw FrameError("it does not say that the answer has come");
+    return finish();
+  }
+  if (frame.kind != FrameKind::kHello) throw FrameError("it begins with another frame than hello");
+  const Frame answer = hooks_.judge(frame);
+  hello_ = frame;
+  ours_ = encode(role_ == Role::kAccepts ? answer
+                                         : Frame{.kind = FrameKind::kBeat, .epoch = frame.epoch});
+  begin(Phase::kWrites);
 }
 
 void Greeting::finish() {
   phase_ = Phase::kOver;
   timer_.cancel();
   const Hooks hooks = std::exchange(hooks_, {});
-  hooks.welcome(std::move(stream_), decode(theirs_));
+  try {
+    hooks.welcome(std::move(stream_), *hello_);
+  } catch (const std::exception& error) {
+    hooks.refuse(error.what());
+  }
 }
 
 }  // namespace gossamer::tcp

@@ -1,6 +1,7 @@
 #pragma once
 // The first moments of a connection, until both ends know who the other one is: the handshake of
-// TLS, then a kHello from the end that connects, then a kHello as the answer.
+// TLS, a kHello from the end that connects, a kHello as the answer, and a kBeat, which says that
+// the answer has come. So an end that accepts gets no connection that the other one has given up.
 //
 // Protocol: make one as a shared_ptr, and start() it. Then either `welcome` or `refuse` is called
 // once, unless the greeting is dropped with its io_context. A peer that is slow or silent is
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/tcp/byte_stream.hpp"
@@ -41,18 +43,25 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
   /// One phase after the other, until the connection has no more at the moment.
   void step();
   void wait();
-  void read_hello();
-  void write_hello();
+  void read_frame();
+  void write_frame();
+  /// The frame has come, or has gone.
+  void on_read();
+  void on_written();
+  void begin(Phase phase);
   void finish();
 
   asio::steady_timer timer_;
   ByteStream stream_;
   Role role_;
   Phase phase_ = Phase::kShakesHands;
+  /// The frame that is being written, and the one that is being read.
   Header ours_;
-  std::size_t num_written_ = 0;
   Header theirs_ = {};
-  std::size_t num_read_ = 0;
+  /// Bytes of the present one.
+  std::size_t num_moved_ = 0;
+  /// The hello of the other end, once it has come.
+  std::optional<Frame> hello_;
   bool waits_ = false;
   Hooks hooks_;
 };

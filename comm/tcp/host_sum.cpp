@@ -18,7 +18,7 @@ namespace {
 class HostSum : public Operation {
  public:
   HostSum(GroupPtr group, std::uint64_t number, ConstBlock send, Block receive)
-      : messages_(std::move(group), MessageUse::kCollective, number),
+      : messages_(std::move(group), MessageUse::kHostSum, number),
         send_(send),
         receive_(receive),
         most_((send.numel + size() - 1) / size()) {}

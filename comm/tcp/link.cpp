@@ -37,7 +37,6 @@ class Link::Control : public Connection {
     while (const std::size_t count = read_more()) {
       num_read_ += count;
       link_.silent_s_ = 0.0;
-      has_begun_ = true;
       if (num_read_ < wanted()) continue;
       if (num_read_ == kHeaderBytes) {
         frame_ = decode(header_);
@@ -64,8 +63,7 @@ class Link::Control : public Connection {
   }
 
   void ended(const std::string& reason) override {
-    if (link_.has_left_ || link_.is_abandoned_) return;
-    has_begun_ ? link_.hooks_.lost(reason) : link_.forget_control();
+    if (!link_.has_left_ && !link_.is_abandoned_) link_.hooks_.lost(reason);
   }
 
   std::size_t write_some() {
@@ -92,7 +90,6 @@ class Link::Control : public Connection {
   std::string text_;
   /// Bytes of the present frame.
   std::size_t num_read_ = 0;
-  bool has_begun_ = false;
 };
 
 /// Pieces in both directions.
@@ -107,7 +104,6 @@ class Link::Data : public Connection {
       const std::size_t count = read_more();
       if (count == 0) return false;
       link_.silent_s_ = 0.0;
-      has_begun_ = true;
       budget -= static_cast<std::int64_t>(count);
       if (num_header_ < kHeaderBytes) {
         num_header_ += count;
@@ -130,7 +126,6 @@ class Link::Data : public Connection {
         Frame piece;
         out_ = link_.messages_.next_piece(link_.num_open_, piece);
         if (!out_) return true;
-        has_begun_ = true;
         out_header_ = encode(piece);
         out_bytes_ = static_cast<std::int64_t>(piece.length);
         rest_ = {out_header_, {out_->from + piece.offset, static_cast<std::size_t>(piece.length)}};
@@ -149,9 +144,7 @@ class Link::Data : public Connection {
   }
 
   void ended(const std::string& reason) override {
-    if (link_.is_abandoned_) return;
-    if (!has_begun_) return link_.forget_data(*this);
-    if (link_.broken_.empty()) link_.broken_ = reason;
+    if (link_.broken_.empty() && !link_.is_abandoned_) link_.broken_ = reason;
   }
 
   std::size_t read_more() {
@@ -178,7 +171,6 @@ class Link::Data : public Connection {
   Header out_header_ = {};
   ByteStream::Parts rest_;
   std::int64_t out_bytes_ = 0;
-  bool has_begun_ = false;
 };
 
 Link::Link(const Config& config, Hooks hooks)
@@ -241,7 +233,8 @@ void Link::handle(const Frame& frame, const std::string& text) {
       return;
     case FrameKind::kStreams:
       if (connects_ && !count_.is_fixed()) {
-        want_streams(static_cast<int>(std::min<std::uint64_t>(frame.offset, StreamCount::kMax)));
+        count_.raise_to(static_cast<int>(std::min<std::uint64_t>(frame.offset, StreamCount::kMax)));
+        want_streams(count_.wanted());
       }
       return;
     case FrameKind::kBeat:
@@ -261,23 +254,24 @@ void Link::adopt(ByteStream stream, const Frame& hello) {
 void Link::adopt_control(ByteStream stream, bool peer_reads_memory) {
   count_.set_round_trip(stream.figures().round_trip_s);
   silent_s_ = 0.0;
-  // Into the outbox: while there is no connection, nothing can change the messages.
+  // Into the outbox, before anything can be read that changes the messages.
   messages_.set_peer_reads_memory(peer_reads_memory);
-  // At once, so that the peer knows that this connection is alive.
-  send_frame({.kind = FrameKind::kBeat, .epoch = epoch_});
-  control_ = std::make_shared<Control>(std::move(stream), *this);
-  control_->start();
-  control_->send_soon();
+  const auto control = std::make_shared<Control>(std::move(stream), *this);
+  control_ = control;
+  control->start();
+  control->send_soon();
   want_streams(count_.wanted());
 }
 
 void Link::adopt_data(ByteStream stream, int index) {
-  if (count_.is_far()) stream.limit_unsent(kUnsentWhenFar);
-  auto& place = data_.at(static_cast<std::size_t>(index) - 1);
-  place = std::make_shared<Data>(std::move(stream), *this);
+  if (StreamCount::is_far(stream.figures().round_trip_s)) stream.limit_unsent(kUnsentWhenFar);
+  const auto connection = std::make_shared<Data>(std::move(stream), *this);
+  data_.at(static_cast<std::size_t>(index) - 1) = connection;
   ++num_open_;
-  place->start();
-  place->send_soon();
+  num_asked_for_ = std::max(num_asked_for_, index);
+  count_.raise_to(index);
+  connection->start();
+  connection->send_soon();
 }
 
 void Link::want_streams(int number) {
@@ -358,23 +352,6 @@ void Link::abandon() {
 void Link::close() {
   abandon();
   if (control_) control_->close();
-}
-
-void Link::forget_control() {
-  control_.reset();
-  // What has been written is lost.
-  outbox_.clear();
-  messages_.say_all_ready();
-  if (connects_) return hooks_.connect(0);
-  num_asked_for_ = std::min(num_asked_for_, num_open_);
-}
-
-void Link::forget_data(const Connection& connection) {
-  const auto place =
-      std::ranges::find(data_, &connection, [](const auto& each) { return each.get(); });
-  place->reset();
-  --num_open_;
-  if (connects_) hooks_.connect(static_cast<int>(place - data_.begin()) + 1);
 }
 
 void Link::end_writing() {

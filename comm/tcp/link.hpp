@@ -21,8 +21,6 @@
 
 namespace gossamer::tcp {
 
-class Connection;
-
 class Link {
  public:
   struct Hooks {
@@ -95,9 +93,7 @@ class Link {
   /// Connections that have nothing to do take pieces.
   void wake_data();
   void handle(const Frame& frame, const std::string& text);
-  /// A connection has ended on which nothing has come: the peer had given it up, and makes another.
-  void forget_control();
-  void forget_data(const Connection& connection);
+
   std::uint32_t epoch_;
   bool connects_;
   Hooks hooks_;

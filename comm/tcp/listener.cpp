@@ -79,7 +79,9 @@ void Listener::greet(asio::ip::tcp::socket socket, const std::string& address) {
         Frame{.kind = FrameKind::kHello},
         Greeting::Hooks{.judge = hooks_.judge,
                         .welcome = hooks_.welcome,
-                        .refuse = [this, address](const std::string& why) { warn(address, why); }});
+                        .refuse = [this, address](const std::string& why) {
+                          if (acceptor_.is_open()) warn(address, why);
+                        }});
     guests_.push_back({address, guest});
     guest->start(patience_);
   } catch (const std::exception& error) {

@@ -217,11 +217,6 @@ void PeerMessages::set_peer_reads_memory(bool reads) {
   for (const auto& [key, message] : sends_) offer(*message);
 }
 
-void PeerMessages::say_all_ready() {
-  if (reads_memory()) return;
-  for (const auto& [key, message] : receives_) say_ready(*message);
-}
-
 void PeerMessages::clear() {
   sends_.clear();
   receives_.clear();

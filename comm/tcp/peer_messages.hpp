@@ -76,9 +76,6 @@ class PeerMessages {
   [[nodiscard]] bool peer_reads_memory() const { return peer_reads_memory_; }
   /// Whether the peer reads this end's memory. If so, offers it all that waits.
   void set_peer_reads_memory(bool reads);
-  /// The peer has heard nothing yet: says again which messages this end is ready for.
-  void say_all_ready();
-
   void handle_ready(const Frame& frame);
   void handle_offer(const Frame& frame);
   void handle_taken(const Frame& frame);

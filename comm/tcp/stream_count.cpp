@@ -18,12 +18,19 @@ constexpr double kFall = 0.7;
 
 }  // namespace
 
-bool StreamCount::is_far() const { return round_trip_s_ >= kNear; }
+bool StreamCount::is_far(double round_trip_s) { return round_trip_s >= kNear; }
+
+void StreamCount::raise_to(int number) {
+  if (fixed_ > 0 || number <= wanted_) return;
+  wanted_ = number;
+  best_ = 0.0;
+  num_windows_ = 0;
+}
 
 void StreamCount::set_round_trip(double seconds) { round_trip_s_ = seconds; }
 
 bool StreamCount::add(double seconds, std::int64_t bytes) {
-  if (fixed_ > 0 || !is_far()) return false;
+  if (fixed_ > 0 || !is_far(round_trip_s_)) return false;
   busy_s_ += seconds;
   bytes_ += bytes;
   return busy_s_ >= std::max(kWindow, kWindowRoundTrips * round_trip_s_);

@@ -24,8 +24,10 @@ class StreamCount {
 
   [[nodiscard]] bool is_fixed() const { return fixed_ > 0; }
   [[nodiscard]] int wanted() const { return wanted_; }
-  /// The hosts are not next to each other.
-  [[nodiscard]] bool is_far() const;
+  /// Whether hosts with this round trip are not next to each other.
+  static bool is_far(double round_trip_s);
+  /// The other end wants so many.
+  void raise_to(int number);
   /// The connections have this round trip when nothing else is under way.
   void set_round_trip(double seconds);
   /// `seconds` of time in which all connections were busy and `bytes` have left. Returns whether a

@@ -139,6 +139,7 @@ Frame Transport::hello(int peer, int index) {
 }
 
 Frame Transport::judge(const Frame& theirs) {
+  if (is_leaving_) throw FrameError("this rank leaves");
   if (theirs.address != config_.run) throw FrameError("it belongs to another run");
   if (theirs.epoch != config_.epoch) {
     throw FrameError(
@@ -165,10 +166,13 @@ void Transport::welcome(ByteStream stream, const Frame& theirs) {
 }
 
 void Transport::adopt(int peer, ByteStream stream, const Frame& hello) {
-  if (is_leaving_) return;
-  link(peer).adopt(std::move(stream), hello);
-  if (hello.key.part > 0) return;
-  for (const News& news : failures_) send_news(link(peer), news);
+  Link& their_link = link(peer);
+  // Who comes late hears the failures, too.
+  if (hello.key.part == 0) {
+    for (const News& news : failures_) send_news(their_link, news);
+    if (is_leaving_) their_link.end_writing();
+  }
+  their_link.adopt(std::move(stream), hello);
 }
 
 void Transport::service() {
@@ -209,9 +213,9 @@ void Transport::hear(int from, const Frame& frame, const std::string& text) {
     case NewsKind::kLeaving:
       return config_.attendance->leave(news.about);
     case NewsKind::kLost:
-      return fail(news, concat(text, "; rank ", from, " has told this"));
+      return fail(news, concat(news.text, "; rank ", from, " has told this"));
     case NewsKind::kFailed:
-      return fail(news, concat("that rank has failed: ", text));
+      return fail(news, concat("that rank has failed: ", news.text));
   }
 }
 
@@ -246,6 +250,8 @@ void Transport::abandon(const std::exception_ptr& error) {
               .code = exit_code_of(known),
               .text = known.what()},
              -1);
+      failure_ = error;
+    } catch (...) {
       failure_ = error;
     }
   }
@@ -317,31 +323,26 @@ void Transport::tell_failure(ExitCode code, std::string_view reason) {
   spread(
       {.kind = NewsKind::kFailed, .about = config_.rank, .code = code, .text = std::string(reason)},
       -1);
-  for (const auto& link : links_) {
-    if (link) link->end_writing();
-  }
-  run_until(
-      [this] {
-        return std::ranges::all_of(links_,
-                                   [](const auto& link) { return !link || link->has_ended(); });
-      },
-      kLastWordsPatience);
+  end_all(kLastWordsPatience);
 }
 
 void Transport::part() {
   is_leaving_ = true;
   for (const auto& link : links_) {
-    if (!link || !link->is_open()) continue;
-    link->send_goodbye();
-    link->end_writing();
+    if (link && link->is_open()) link->send_goodbye();
   }
-  run_until(
-      [this] {
-        return std::ranges::all_of(links_,
-                                   [](const auto& link) { return !link || link->has_ended(); });
-      },
-      kPartingPatience);
+  end_all(kPartingPatience);
   close();
+}
+
+void Transport::end_all(std::chrono::milliseconds longest) {
+  for (const auto& link : links_) {
+    if (link) link->end_writing();
+  }
+  const auto have_ended = [this] {
+    return std::ranges::all_of(links_, [](const auto& link) { return !link || link->has_ended(); });
+  };
+  run_until(have_ended, longest);
 }
 
 void Transport::close() {

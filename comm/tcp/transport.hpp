@@ -122,6 +122,8 @@ class Transport {
   void fail(const News& news, const std::string& text);
   void lose(int peer, const std::string& reason);
   void count_time();
+  /// Writes nothing more to the peers, and waits for their end.
+  void end_all(std::chrono::milliseconds longest);
   /// Runs the connections until `is_over` or for `longest`.
   template <class IsOver>
   void run_until(const IsOver& is_over, std::chrono::milliseconds longest);

@@ -143,8 +143,7 @@ void fill_in(const std::vector<Record>& records, bool reads_memory, Place& place
 }  // namespace
 
 Place find_place(const LaunchOptions& options) {
-  MeetingOptions meeting = options.meeting;
-  meeting.timeout_s = options.timeout_s;
+  const MeetingOptions& meeting = options.meeting;
   require_possible(meeting);
   Place place;
   place.attendance = std::make_shared<Attendance>(static_cast<std::size_t>(meeting.size));

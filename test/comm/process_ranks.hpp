@@ -4,10 +4,13 @@
 
 #include "test/comm/folder_store.hpp"
 
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <string>
 
+#include "base/error.hpp"
 #include "comm/launch.hpp"
 
 namespace gossamer {
@@ -34,7 +37,13 @@ inline int launch_process(LaunchOptions options, const RankBody& body) {
   meeting.interface = text(kInterfaceVariable);
   meeting.secret = text(kSecretVariable);
   meeting.reads_memory = text(kSocketsVariable).empty();
-  return launch("tcp", options, body);
+  // As the program does with what a start throws.
+  try {
+    return launch("tcp", options, body);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(exit_code_of(error));
+  }
 }
 
 }  // namespace gossamer

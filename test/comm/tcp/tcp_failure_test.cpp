@@ -54,19 +54,18 @@ TEST(TcpFailure, ReleasesTheBlocks) {
     const auto body = [&](Communicator& communicator, const World& world) {
       std::vector<float> mine(kNumel, 1.0F);
       std::vector<float> theirs(kNumel, 2.0F);
-      if (world.rank == 1) std::this_thread::sleep_for(milliseconds(800));
+      if (world.rank == 1) std::this_thread::sleep_for(milliseconds(3'000));
       EXPECT_THROW(exchange(communicator, mine, theirs), CommError);
       std::ranges::fill(mine, 3.0F);
       std::ranges::fill(theirs, 3.0F);
-      std::this_thread::sleep_for(milliseconds(world.rank == 0 ? 1'000 : 300));
+      std::this_thread::sleep_for(milliseconds(world.rank == 0 ? 1'500 : 300));
       EXPECT_EQ(std::ranges::count(theirs, 3.0F), kNumel) << world.rank;
       return 74;
     };
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&, rank] {
-        launch("tcp", rank_options(store, rank, 2, quiet(rank == 0 ? 0.4 : 60.0, reads_memory)),
-               body);
+        launch("tcp", rank_options(store, rank, 2, quiet(2.0, reads_memory)), body);
       });
     }
   }
@@ -85,16 +84,16 @@ TEST(TcpFailure, TellsTheReasonWhileTheRankComputes) {
       request =
           communicator.exchange(1, block_of(std::span(mine)), block_of(std::span(theirs)), {});
     }
-    std::this_thread::sleep_for(milliseconds(3'500));
+    std::this_thread::sleep_for(milliseconds(6'000));
     const std::lock_guard lock(mutex);
     texts[rank] = what_of<CommError>([&] { communicator.check(); });
     return 74;
   };
-  launch_ranks(3, quiet(1.0, true), body);
-  EXPECT_TRUE(contains(texts[0], "exchange with rank 1: no end after 1 s")) << texts[0];
+  launch_ranks(3, quiet(2.0, true), body);
+  EXPECT_TRUE(contains(texts[0], "exchange with rank 1: no end after 2 s")) << texts[0];
   for (const std::size_t rank : {1U, 2U}) {
     EXPECT_TRUE(contains(texts[rank], "with rank 0: that rank has failed: ")) << texts[rank];
-    EXPECT_TRUE(contains(texts[rank], "exchange with rank 1: no end after 1 s")) << texts[rank];
+    EXPECT_TRUE(contains(texts[rank], "exchange with rank 1: no end after 2 s")) << texts[rank];
   }
 }
 
@@ -105,7 +104,7 @@ TEST(TcpFailure, IsNoFirewallWhereTheHigherRankIsLate) {
     std::vector<float> mine(3);
     std::vector<float> theirs(3);
     if (world.rank != 0) {
-      std::this_thread::sleep_for(milliseconds(2'500));
+      std::this_thread::sleep_for(milliseconds(4'500));
       return 74;
     }
     text = what_of<CommError>([&] {
@@ -113,7 +112,7 @@ TEST(TcpFailure, IsNoFirewallWhereTheHigherRankIsLate) {
     });
     return 74;
   };
-  launch_ranks(8, quiet(1.0, true), body);
+  launch_ranks(8, quiet(2.0, true), body);
   EXPECT_TRUE(contains(text, "the named peers have not come to this point")) << text;
 }
 

@@ -3,10 +3,13 @@
 
 #include "test/comm/memory_store.hpp"
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "comm/launch.hpp"
 
@@ -29,8 +32,12 @@ inline std::vector<int> launch_ranks(int size, const LaunchOptions& options, con
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
-        codes[static_cast<std::size_t>(rank)] =
-            launch("tcp", rank_options(store, rank, size, options), body);
+        int& code = codes[static_cast<std::size_t>(rank)];
+        try {
+          code = launch("tcp", rank_options(store, rank, size, options), body);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "rank " << rank << " has not begun: " << error.what();
+        }
       });
     }
   }

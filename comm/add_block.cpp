@@ -1,5 +1,6 @@
 #include "comm/add_block.hpp"
 
+#include <cstring>
 #include <stdexcept>
 
 namespace gossamer {
@@ -28,6 +29,12 @@ void add_block(const Block& sum, const ConstBlock& term) {
       break;
   }
   throw std::logic_error("add_block: an element type that cannot be summed");
+}
+
+void copy_block(const ConstBlock& from, const Block& to) {
+  if (from.bytes() > 0 && from.data != to.data) {
+    std::memcpy(to.data, from.data, static_cast<std::size_t>(from.bytes()));
+  }
 }
 
 }  // namespace gossamer

@@ -9,4 +9,15 @@ namespace gossamer {
 /// std::logic_error for other types.
 void add_block(const Block& sum, const ConstBlock& term);
 
+/// Copies a block to one of the same size and type, which may be the same one.
+void copy_block(const ConstBlock& from, const Block& to);
+
+/// sum = term(0) + term(1) + ..., `num_terms` > 0 of them, added in this order. Of the terms, only
+/// the first may be `sum` itself.
+template <class Term>
+void sum_in_order(const Block& sum, int num_terms, const Term& term) {
+  copy_block(term(0), sum);
+  for (int i = 1; i < num_terms; ++i) add_block(sum, term(i));
+}
+
 }  // namespace gossamer

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -13,15 +12,9 @@
 namespace gossamer {
 namespace {
 
-void copy_block(const ConstBlock& from, const Block& to) {
-  if (from.bytes() > 0 && from.data != to.data) {
-    std::memcpy(to.data, from.data, static_cast<std::size_t>(from.bytes()));
-  }
-}
-
 void sum_in_rank_order(const std::vector<Contribution>& members, const Block& receive) {
-  copy_block(members.front().send, receive);
-  for (std::size_t m = 1; m < members.size(); ++m) add_block(receive, members[m].send);
+  const auto term = [&](int member) { return members[static_cast<std::size_t>(member)].send; };
+  sum_in_order(receive, static_cast<int>(members.size()), term);
 }
 
 /// The same for a sum that takes the place of one of its terms.
@@ -31,10 +24,9 @@ void reduce_in_rank_order(const std::vector<Contribution>& members, const Block&
   for (std::int64_t first = 0; first < sum.numel; first += most) {
     const std::int64_t numel = std::min(most, sum.numel - first);
     const Block part{memory.data(), numel, sum.dtype, {}};
-    copy_block(part_of(members.front().send, first, numel), part);
-    for (std::size_t m = 1; m < members.size(); ++m) {
-      add_block(part, part_of(members[m].send, first, numel));
-    }
+    sum_in_order(part, static_cast<int>(members.size()), [&](int member) {
+      return part_of(members[static_cast<std::size_t>(member)].send, first, numel);
+    });
     copy_block(part, part_of(sum, first, numel));
   }
 }

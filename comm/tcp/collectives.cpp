@@ -62,8 +62,9 @@ class AllToAll {
     return ranks;
   }
 
-  /// The bytes of the member i places after this one.
-  [[nodiscard]] std::span<const std::byte> of(std::size_t i) const {
+  [[nodiscard]] std::span<const std::byte> of(int member) const {
+    const Group& group = messages_.group();
+    const auto i = static_cast<std::size_t>((member - group.rank + group.size()) % group.size());
     return std::span(*bytes_).subspan(static_cast<std::size_t>(offsets_[i]),
                                       static_cast<std::size_t>(offsets_[i + 1] - offsets_[i]));
   }
@@ -136,9 +137,8 @@ class Gather : public Collective {
       start_texts();
     }
     if (!all_->test()) return false;
-    const std::size_t size = group().world_ranks.size();
-    for (std::size_t member = 0; member < size; ++member) {
-      const auto bytes = all_->of((member + size - static_cast<std::size_t>(group().rank)) % size);
+    for (int member = 0; member < group().size(); ++member) {
+      const auto bytes = all_->of(member);
       texts_->emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     }
     return true;
@@ -152,9 +152,9 @@ class Gather : public Collective {
  private:
   void start_texts() {
     std::vector<std::int64_t> sizes;
-    for (std::size_t i = 0; i < group().world_ranks.size(); ++i) {
+    for (int i = 0; i < group().size(); ++i) {
       std::int64_t size = 0;
-      std::memcpy(&size, lengths_->of(i).data(), sizeof size);
+      std::memcpy(&size, lengths_->of((group().rank + i) % group().size()).data(), sizeof size);
       sizes.push_back(size);
     }
     all_.emplace(messages(), kTextParts, std::move(sizes),
@@ -186,15 +186,9 @@ class SmallSum : public Collective {
 
   bool test() override {
     if (!all_->test()) return false;
-    const std::size_t size = group().world_ranks.size();
-    for (std::size_t member = 0; member < size; ++member) {
-      const auto bytes = all_->of((member + size - static_cast<std::size_t>(group().rank)) % size);
-      if (member == 0) {
-        if (!bytes.empty()) std::memcpy(receive_.data, bytes.data(), bytes.size());
-      } else {
-        add_block(receive_, {bytes.data(), send_.numel, send_.dtype});
-      }
-    }
+    sum_in_order(receive_, group().size(), [this](int member) {
+      return ConstBlock(all_->of(member).data(), send_.numel, send_.dtype);
+    });
     return true;
   }
 
@@ -230,7 +224,7 @@ class Pieces {
 class Reduce : public Collective {
  public:
   Reduce(GroupPtr group, std::uint64_t number, Block block, int root)
-      : Collective(std::move(group), number), block_(block), pieces_(block), root_(root) {}
+      : Collective(std::move(group), number), pieces_(block), root_(root) {}
 
   void start() override {
     has_started_ = true;
@@ -277,17 +271,12 @@ class Reduce : public Collective {
   }
   void add_piece() {
     const Block piece = pieces_.at(num_over_);
-    const auto copy = [&](void* to, const void* from) {
-      if (piece.numel > 0) std::memcpy(to, from, static_cast<std::size_t>(piece.bytes()));
-    };
-    copy(term_of(root_, piece).data, piece.data);
-    copy(piece.data, term_of(0, piece).data);
-    for (int member = 1; member < group().size(); ++member) {
-      add_block(piece, term_of(member, piece));
-    }
+    // The sum takes the place of the root's own values.
+    copy_block(piece, term_of(root_, piece));
+    sum_in_order(piece, group().size(),
+                 [&](int member) -> ConstBlock { return term_of(member, piece); });
   }
 
-  Block block_;
   Pieces pieces_;
   int root_;
   bool has_started_ = false;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -86,12 +85,9 @@ class HostSum : public Operation {
 
   void add() {
     const ConstBlock mine = shard(send_, rank());
-    const Block sum = shard(receive_, rank());
-    const auto term = [&](int member) -> ConstBlock {
+    sum_in_order(shard(receive_, rank()), size(), [&](int member) -> ConstBlock {
       return member == rank() ? mine : ConstBlock(term_of(member));
-    };
-    if (sum.numel > 0) std::memcpy(sum.data, term(0).data, static_cast<std::size_t>(sum.bytes()));
-    for (int member = 1; member < size(); ++member) add_block(sum, term(member));
+    });
   }
 
   GroupMessages messages_;

@@ -85,9 +85,6 @@ struct MpiContext {
     mpi_check(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
     return adopt(copy);
   }
-  [[nodiscard]] int host_of(int world_rank) const {
-    return hosts[static_cast<std::size_t>(world_rank)];
-  }
   /// Says how the group sums round a ring. Its ranks must be known.
   void set_ring(MpiGroup& group) const {
     group.ring = ring_order(hosts, group.world_ranks);
@@ -97,7 +94,7 @@ struct MpiContext {
   }
 };
 
-class MpiCommunicator : public Communicator {
+class MpiCommunicator : public ProcessCommunicator {
  public:
   MpiCommunicator(std::shared_ptr<MpiContext> context, std::shared_ptr<const MpiGroup> group)
       : context_(std::move(context)), group_(std::move(group)) {}
@@ -152,17 +149,6 @@ class MpiCommunicator : public Communicator {
     return submit(make_mpi_broadcast(group_, block, root), std::move(context));
   }
 
-  std::vector<Buffer> share(std::int64_t bytes) override {
-    std::vector<bool> is_near;
-    for (const int member : world_ranks()) is_near.push_back(is_on_host_of(member));
-    return share_between_processes(*this, bytes, is_near);
-  }
-
-  [[nodiscard]] std::int64_t num_on_host() const override {
-    return std::ranges::count_if(world_ranks(),
-                                 [this](int member) { return is_on_host_of(member); });
-  }
-
   Request await(std::vector<Awaited> awaited, OpContext context) override {
     return context_->worker->submit(make_await(of_world(*this, std::move(awaited))),
                                     std::move(context));
@@ -204,9 +190,7 @@ class MpiCommunicator : public Communicator {
   }
 
  private:
-  [[nodiscard]] bool is_on_host_of(int world_rank) const {
-    return context_->host_of(world_rank) == context_->host_of(own_world_rank(*this));
-  }
+  [[nodiscard]] const std::vector<int>& hosts() const override { return context_->hosts; }
 
   Request submit(std::unique_ptr<Operation> operation, OpContext context) {
     return context_->worker->submit(std::move(operation), std::move(context), group_.get());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/placement.hpp"
+#include "comm/shared_memory.hpp"
 
 namespace gossamer {
 namespace {
@@ -39,6 +40,22 @@ World world_on(std::span<const int> hosts, int rank, const LaunchOptions& option
           .size = static_cast<int>(hosts.size()),
           .node_size = options.node_size > 0 ? options.node_size : fitting,
           .placement = placement_of(hosts, rank)};
+}
+
+std::vector<bool> ProcessCommunicator::who_is_near() const {
+  const auto host_of = [this](int rank) { return hosts()[static_cast<std::size_t>(rank)]; };
+  const int own_host = host_of(own_world_rank(*this));
+  std::vector<bool> is_near;
+  for (const int rank : world_ranks()) is_near.push_back(host_of(rank) == own_host);
+  return is_near;
+}
+
+std::vector<Buffer> ProcessCommunicator::share(std::int64_t bytes) {
+  return share_between_processes(*this, bytes, who_is_near());
+}
+
+std::int64_t ProcessCommunicator::num_on_host() const {
+  return std::ranges::count(who_is_near(), true);
 }
 
 std::unique_ptr<Operation> make_call(std::function<void()> call) {

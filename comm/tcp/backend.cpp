@@ -1,7 +1,6 @@
 #include "comm/tcp/backend.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,13 +39,9 @@ struct TcpContext {
   std::unique_ptr<ProgressWorker> worker;
   /// The next number of a group that no group of this rank has.
   std::uint32_t next_group = 1;
-
-  [[nodiscard]] int host_of(int world_rank) const {
-    return hosts[static_cast<std::size_t>(world_rank)];
-  }
 };
 
-class TcpCommunicator : public Communicator {
+class TcpCommunicator : public ProcessCommunicator {
  public:
   TcpCommunicator(std::shared_ptr<TcpContext> context, std::uint32_t number,
                   std::vector<int> world_ranks, int rank)
@@ -108,17 +103,6 @@ class TcpCommunicator : public Communicator {
     return submit(tcp::make_broadcast(group_, num_collectives_++, block, root), std::move(context));
   }
 
-  std::vector<Buffer> share(std::int64_t bytes) override {
-    std::vector<bool> is_near;
-    for (const int member : world_ranks()) is_near.push_back(is_on_host_of(member));
-    return share_between_processes(*this, bytes, is_near);
-  }
-
-  [[nodiscard]] std::int64_t num_on_host() const override {
-    return std::ranges::count_if(world_ranks(),
-                                 [this](int member) { return is_on_host_of(member); });
-  }
-
   Request await(std::vector<Awaited> awaited, OpContext context) override {
     return submit(make_await(of_world(*this, std::move(awaited))), std::move(context));
   }
@@ -168,9 +152,7 @@ class TcpCommunicator : public Communicator {
     return is_on_one_host_ && least_ring_bytes < 0 ? tcp::make_host_sum : tcp::make_ring_sum;
   }
 
-  [[nodiscard]] bool is_on_host_of(int world_rank) const {
-    return context_->host_of(world_rank) == context_->host_of(own_world_rank(*this));
-  }
+  [[nodiscard]] const std::vector<int>& hosts() const override { return context_->hosts; }
 
   /// Nothing waits for an earlier operation: every message has its own place.
   Request submit(std::unique_ptr<Operation> operation, OpContext context) {

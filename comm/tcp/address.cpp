@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -10,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/tcp/asio.hpp"
 
 namespace gossamer::tcp {
 namespace {
@@ -39,11 +41,20 @@ std::vector<Interface> interfaces() {
   return found;
 }
 
-asio::ip::address address_of_interface(const std::string& name) {
+std::vector<std::string> texts_of(const std::vector<Interface>& all) {
+  std::vector<std::string> texts;
+  for (const Interface& interface : all) {
+    texts.push_back(concat(interface.name, " ", interface.address.to_string()));
+  }
+  return texts;
+}
+
+std::string address_of_interface(const std::string& name) {
   asio::error_code no_address;
   const auto given = asio::ip::make_address(name, no_address);
   std::vector<Interface> fitting;
-  for (const Interface& interface : interfaces()) {
+  const std::vector<Interface> all = interfaces();
+  for (const Interface& interface : all) {
     const bool fits = no_address ? interface.name == name : interface.address == given;
     if (fits) fitting.push_back(interface);
   }
@@ -53,13 +64,14 @@ asio::ip::address address_of_interface(const std::string& name) {
     return interface.address.to_v6().is_link_local() ? 2 : 1;
   };
   std::ranges::stable_sort(fitting, {}, kind);
-  if (!fitting.empty()) return fitting.front().address;
+  if (!fitting.empty()) return fitting.front().address.to_string();
   throw ConfigError(concat("comm.interface: this host has no interface or address ", name,
-                           ", allowed: ", join(own_addresses(), ", ")));
+                           ", allowed: ", join(texts_of(all), ", ")));
 }
 
-/// The address from which packets to `host` leave. Nothing is sent.
-asio::ip::address address_towards(const std::string& host) {
+}  // namespace
+
+std::string address_towards(const std::string& host) {
   asio::io_context io;
   asio::error_code error;
   const auto found = asio::ip::udp::resolver(io).resolve(host, "9", error);
@@ -73,23 +85,13 @@ asio::ip::address address_towards(const std::string& host) {
   if (error) {
     throw ConfigError(concat("no way leads from this host to ", host, ": ", error.message()));
   }
-  return socket.local_endpoint().address();
+  return socket.local_endpoint().address().to_string();
 }
 
-}  // namespace
-
-std::vector<std::string> own_addresses() {
-  std::vector<std::string> texts;
-  for (const Interface& interface : interfaces()) {
-    texts.push_back(concat(interface.name, " ", interface.address.to_string()));
-  }
-  return texts;
-}
-
-asio::ip::address own_address(const MeetingOptions& options) {
+std::string own_address(const MeetingOptions& options) {
   if (!options.interface.empty()) return address_of_interface(options.interface);
   if (!options.store_host.empty()) return address_towards(options.store_host);
-  return asio::ip::address_v4::loopback();
+  return asio::ip::address_v4::loopback().to_string();
 }
 
 }  // namespace gossamer::tcp

@@ -158,7 +158,7 @@ Place find_place(const LaunchOptions& options) {
     place.transport = std::make_shared<Transport>(bell, nullptr, std::move(config));
     return place;
   }
-  const asio::ip::address address = own_address(meeting);
+  const asio::ip::address address = asio::ip::make_address(own_address(meeting));
   require_closed(meeting, address);
   const int arrival = take_rank(meeting);
   auto listener = std::make_unique<Listener>(bell->io(), address);

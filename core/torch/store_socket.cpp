@@ -1,19 +1,18 @@
 #include "core/torch/store_socket.hpp"
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <system_error>
 #include <utility>
 
-#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/tcp/address.hpp"
 
 namespace gossamer {
 namespace {
@@ -131,25 +130,12 @@ bool leads_to_loopback(const std::string& host) {
 }
 
 std::string outward_address() {
-  // An address that documents use (RFC 5737). Nothing is sent: connect() of UDP only looks up the
-  // route.
-  sockaddr_in far{};
-  far.sin_family = AF_INET;
-  far.sin_port = htons(9);
-  inet_pton(AF_INET, "192.0.2.1", &far.sin_addr);
-  const FileDescriptor file(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!file.is_open() ||
-      connect(file.get(), reinterpret_cast<const sockaddr*>(&far), sizeof(far)) != 0) {
+  try {
+    // An address that documents use (RFC 5737).
+    return tcp::address_towards("192.0.2.1");
+  } catch (const ConfigError&) {
     return "";
   }
-  sockaddr_in own{};
-  socklen_t size = sizeof(own);
-  std::array<char, INET_ADDRSTRLEN> text{};
-  if (getsockname(file.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
-      inet_ntop(AF_INET, &own.sin_addr, text.data(), text.size()) == nullptr) {
-    return "";
-  }
-  return text.data();
 }
 
 }  // namespace gossamer

@@ -39,12 +39,9 @@ std::string verified(const MeetingOptions& options, int rank, std::string_view r
   return std::string(text);
 }
 
-void take(const MeetingOptions& options, int rank, const std::string& name) {
-  const std::string key = concat(options.run, "/taken/", rank);
-  if (options.store->compare_and_set(key, "", name) == name) return;
-  throw CommError({.peers = {rank}, .label = kLabel},
-                  concat("another process of this run is rank ", rank,
-                         " already; give every process its own --rank, or none"));
+/// Whether `rank` now belongs to the process that calls itself `name`.
+bool take(const MeetingOptions& options, int rank, const std::string& name) {
+  return options.store->compare_and_set(concat(options.run, "/taken/", rank), "", name) == name;
 }
 
 /// The record of a rank, or an empty text when it does not come in time; `why` then has the reason.
@@ -63,12 +60,13 @@ std::string find_record(const MeetingOptions& options, int rank, milliseconds li
 int take_rank(const MeetingOptions& options) {
   const std::string name = to_hex(random_bytes(16));
   if (options.rank >= 0) {
-    take(options, options.rank, name);
-    return options.rank;
+    if (take(options, options.rank, name)) return options.rank;
+    throw CommError({.peers = {options.rank}, .label = kLabel},
+                    concat("another process of this run is rank ", options.rank,
+                           " already; give every process its own --rank, or none"));
   }
   for (int rank = 0; rank < options.size; ++rank) {
-    const std::string key = concat(options.run, "/taken/", rank);
-    if (options.store->compare_and_set(key, "", name) == name) return rank;
+    if (take(options, rank, name)) return rank;
   }
   throw CommError({.label = kLabel},
                   concat("the run has ", options.size,

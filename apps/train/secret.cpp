@@ -1,23 +1,21 @@
 #include "apps/train/secret.hpp"
 
-#include <array>
 #include <cerrno>
-#include <string_view>
 #include <system_error>
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.hpp"
 #include "base/file_descriptor.hpp"
 #include "base/text.hpp"
+#include "comm/hmac.hpp"
 
 namespace gossamer::apps {
 namespace {
 
-constexpr std::size_t kNumBytes = 32;
+constexpr int kNumBytes = 32;
 constexpr std::size_t kLeastLength = 16;
 constexpr std::size_t kMostLength = 4096;
 
@@ -25,19 +23,7 @@ std::string reason() { return std::generic_category().message(errno); }
 
 }  // namespace
 
-std::string fresh_secret() {
-  std::array<unsigned char, kNumBytes> bytes{};
-  if (getentropy(bytes.data(), bytes.size()) != 0) {
-    throw std::system_error(errno, std::generic_category(), "the system gives no random bytes");
-  }
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    text += kDigits[byte >> 4U];
-    text += kDigits[byte & 15U];
-  }
-  return text;
-}
+std::string fresh_secret() { return to_hex(random_bytes(kNumBytes)); }
 
 std::string read_secret_file(const std::string& path) {
   const std::string name = visible_line(path);

@@ -3,8 +3,10 @@
 // record in a Store that says where it can be reached.
 //
 // Protocol: take_rank() first, then exchange_records(). All ranks give the same size, run and
-// secret. A record carries the name of its key and an HMAC-SHA256 of both with the run's secret, so
-// nobody without the secret can add a rank, or move a record from one rank or run to another.
+// secret. A record carries an
+// HMAC-SHA256 of its key and its text, made with the run's secret. Without the secret nobody can
+// add a rank. Nobody can move a record to another rank or run either, because both stand in the
+// key.
 //
 // Errors: CommError. It names the ranks that have not come, and records that carry no valid
 // signature. Thread safety: as the Store's.

@@ -1,6 +1,6 @@
 #pragma once
 // How a run starts without MPI. plan_start() reads and checks the command line, the environment and
-// the configuration, before any process or connection exists. The ways to start:
+// the configuration. No process and no connection exists yet. The ways to start:
 //
 //   --processes N                 this process starts N ranks on this machine
 //   --rendezvous HOST:PORT        the ranks meet in a store there

@@ -12,8 +12,8 @@ namespace gossamer::apps {
 
 /// launch() for a process that plan_start() has not made the parent of others: on the backend `tcp`
 /// if `start` says so, else on that of `config`. Throws what launch() throws on the latter. A rank
-/// of `tcp` that cannot meet the others logs why and returns the error's exit code, because a
-/// caller under srun would tell the others by MPI, which connects nobody in such a run.
+/// of `tcp` that cannot meet the others logs why and returns the error's exit code. It does not
+/// throw: under srun the program tells of errors by MPI, and MPI connects nobody in such a run.
 int launch_as(Start start, const LaunchConfig& config, const RankBody& body);
 
 /// Opens the store of a rank, and puts it into `start.meeting`. Returns true if this process serves

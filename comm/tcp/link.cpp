@@ -1,11 +1,9 @@
 #include "comm/tcp/link.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 #include <utility>
 
-#include "base/error.hpp"
 #include "base/text.hpp"
 #include "comm/tcp/connection.hpp"
 

@@ -59,7 +59,6 @@ class Link {
   /// connection.
   void adopt(ByteStream stream, const Frame& hello);
   [[nodiscard]] bool has_connection(int index) const;
-  [[nodiscard]] int num_streams() const { return num_open_; }
   [[nodiscard]] bool is_open() const { return control_ != nullptr; }
   /// The peer has said goodbye.
   [[nodiscard]] bool has_left() const { return has_left_; }

@@ -106,9 +106,4 @@ void Listener::close() {
   }
 }
 
-std::size_t Listener::num_guests() const {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(guests_, [](const Guest& guest) { return !guest.greeting.expired(); }));
-}
-
 }  // namespace gossamer::tcp

@@ -43,8 +43,6 @@ class Listener {
   void start(const TlsContext* tls, Logger logger, Hooks hooks);
   /// Takes no more connections.
   void close();
-  /// Connections that have not introduced themselves yet.
-  [[nodiscard]] std::size_t num_guests() const;
 
  private:
   struct Guest {

@@ -71,7 +71,6 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
   ~Transport();
 
-  [[nodiscard]] int rank() const { return config_.rank; }
   [[nodiscard]] const std::shared_ptr<SocketBell>& bell() const { return bell_; }
 
   /// The connections with a world rank, for the messages of operations.

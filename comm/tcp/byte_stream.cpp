@@ -141,6 +141,13 @@ void ByteStream::limit_unsent(int bytes) {
   setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
 }
 
+void ByteStream::pace() {
+  // The kernel paces a connection that has a limit, and this one is never reached.
+  constexpr std::uint64_t kBytesPerSecond = std::uint64_t{1} << 40U;
+  setsockopt(socket_.native_handle(), SOL_SOCKET, SO_MAX_PACING_RATE, &kBytesPerSecond,
+             sizeof kBytesPerSecond);
+}
+
 void ByteStream::end_writing() {
   asio::error_code ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);

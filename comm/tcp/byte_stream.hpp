@@ -49,6 +49,10 @@ class ByteStream {
   std::size_t write(const Parts& parts);
   /// What the kernel holds beyond what it may send at the moment.
   void limit_unsent(int bytes);
+  /// Has the kernel send packets one by one, and not a whole window when acknowledgements come
+  /// together. Between far hosts with traffic in both directions they do, because they wait behind
+  /// data, and bursts then leave the link idle in between.
+  void pace();
   /// Zeros where the kernel tells nothing.
   [[nodiscard]] TcpFigures figures() {
     return tcp_figures(socket_.native_handle()).value_or(TcpFigures());

@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kReadBudget = std::int64_t{4} << 20;
 /// The kernel's own queue for a connection between far hosts.
 constexpr int kUnsentWhenFar = 16 * 1024;
+/// A queue is full if packets take so many times as long as without one.
+constexpr double kFullQueue = 1.3;
 /// Seconds in a window by which buffers may hold a connection back.
 constexpr double kHeldBack = 0.1;
 /// Seconds in which the control connection says why a data connection has ended.
@@ -262,7 +264,10 @@ void Link::adopt_control(ByteStream stream, bool peer_reads_memory) {
 }
 
 void Link::adopt_data(ByteStream stream, int index) {
-  if (StreamCount::is_far(stream.figures().round_trip_s)) stream.limit_unsent(kUnsentWhenFar);
+  if (StreamCount::is_far(stream.figures().round_trip_s)) {
+    stream.limit_unsent(kUnsentWhenFar);
+    stream.pace();
+  }
   const auto connection = std::make_shared<Data>(std::move(stream), *this);
   data_.at(static_cast<std::size_t>(index) - 1) = connection;
   ++num_open_;
@@ -289,10 +294,10 @@ void Link::want_streams(int number) {
 }
 
 void Link::measure_streams(double elapsed_s) {
-  const bool is_busy = num_open_ == num_asked_for_ && num_open_ > 0 &&
-                       std::ranges::all_of(data_, [](const auto& connection) {
-                         return !connection || connection->is_busy();
-                       });
+  const bool is_busy =
+      num_open_ == num_asked_for_ && std::ranges::any_of(data_, [](const auto& connection) {
+        return connection && connection->is_busy();
+      });
   const std::int64_t written = std::exchange(num_written_, 0);
   if (!is_busy) return;
   if (!count_.add(elapsed_s, written)) return;
@@ -305,11 +310,14 @@ bool Link::was_held_back() {
   for (const auto& connection : data_) {
     if (!connection) continue;
     const TcpFigures figures = connection->figures();
+    total.round_trip_s += figures.round_trip_s;
     total.num_resent += figures.num_resent;
     total.held_back_s += figures.held_back_s;
   }
   const TcpFigures last = std::exchange(last_figures_, total);
-  return total.num_resent > last.num_resent ||
+  // A full queue makes the round trip long, and loses packets of any number of connections.
+  const bool is_queue_full = total.round_trip_s > kFullQueue * count_.round_trip_s() * num_open_;
+  return (total.num_resent > last.num_resent && !is_queue_full) ||
          total.held_back_s > last.held_back_s + kHeldBack * num_open_;
 }
 

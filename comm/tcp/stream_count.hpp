@@ -5,9 +5,9 @@
 // for many round trips, and its window may be smaller than what the wire holds; several connections
 // together are as fast as the wire. Where nothing is lost they are slower, because a message waits
 // for its slowest connection. So the count begins with one. Each rank measures the rate at which
-// its messages leave, over the time in which all connections are busy. Where TCP goes on losing
-// packets, or is held back by its buffers, the number doubles as long as that helps, and again when
-// the rate falls.
+// its messages leave, over the time in which they wait for the network. Where TCP loses packets
+// although no queue is full, or is held back by its buffers, there are four times as many
+// connections, as long as that helps, and again when the rate falls.
 //
 // Thread safety: none.
 
@@ -30,15 +30,16 @@ class StreamCount {
   void raise_to(int number);
   /// The connections have this round trip when nothing else is under way.
   void set_round_trip(double seconds);
-  /// `seconds` of time in which all connections were busy and `bytes` have left. Returns whether a
-  /// window is over; judge() must follow.
+  [[nodiscard]] double round_trip_s() const { return round_trip_s_; }
+  /// `seconds` of time in which messages wait for the network, and `bytes` that have left. Returns
+  /// whether a window is over; judge() must follow.
   bool add(double seconds, std::int64_t bytes);
-  /// `is_held_back`: in this window TCP has lost packets, or has waited for buffers.
+  /// `is_held_back`: in this window TCP has lost packets without need, or has waited for buffers.
   void judge(bool is_held_back);
 
  private:
   /// `rate`: what more connections have to beat.
-  void double_up(double rate);
+  void grow(double rate);
 
   int fixed_;
   int wanted_;
@@ -51,8 +52,6 @@ class StreamCount {
   /// Windows since the last increase.
   int num_windows_ = 0;
   bool is_settled_ = false;
-  /// In the last window. One window alone may have the losses by which TCP finds its rate.
-  bool was_held_back_ = false;
 };
 
 }  // namespace gossamer::tcp

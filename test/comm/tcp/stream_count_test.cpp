@@ -54,20 +54,40 @@ TEST(StreamCount, IsWhatTheUserSays) {
 
 TEST(StreamCount, GrowsWhileThatHelps) {
   StreamCount count = far_count();
-  // 25 connections fill the wire. One doubling more shows that.
+  // 25 connections fill the wire. 64 are the next number, and show that.
   EXPECT_EQ(count_after(count, shared_wire(1e6, 25e6), 60.0), 64);
   count = far_count();
-  EXPECT_EQ(count_after(count, shared_wire(1e6, 3e6), 60.0), 8);
+  EXPECT_EQ(count_after(count, shared_wire(1e6, 3e6), 60.0), 16);
 }
 
 TEST(StreamCount, StaysNearOneWhereOneFillsTheWire) {
   StreamCount count = far_count();
-  EXPECT_EQ(count_after(count, shared_wire(1e9, 25e6), 60.0), 2);
+  EXPECT_EQ(count_after(count, shared_wire(1e9, 25e6), 60.0), 4);
+}
+
+TEST(StreamCount, GrowsWithinSeconds) {
+  StreamCount count(0);
+  count.set_round_trip(150e-3);
+  // Three steps of two windows, of ten round trips each.
+  EXPECT_EQ(count_after(count, shared_wire(0.4e6, 25e6), 9.1), 64);
+}
+
+TEST(StreamCount, LetsTheStartsOfConnectionsPass) {
+  StreamCount count = far_count();
+  EXPECT_EQ(count_after(count, shared_wire(1e6, 25e6), 0.6), 1);
+  EXPECT_EQ(count_after(count, shared_wire(1e6, 25e6), 60.0, /*is_held_back=*/false), 1);
+}
+
+TEST(StreamCount, ComparesWithTheRateBeforeThePeerWantedMore) {
+  StreamCount count = far_count();
+  EXPECT_EQ(count_after(count, shared_wire(25e6, 25e6), 1.1, /*is_held_back=*/false), 1);
+  for (int number = 2; number <= 4; ++number) count.raise_to(number);
+  EXPECT_EQ(count_after(count, shared_wire(25e6, 25e6), 60.0), 4);
 }
 
 TEST(StreamCount, GrowsAgainWhenTheRateFalls) {
   StreamCount count = far_count();
-  EXPECT_EQ(count_after(count, shared_wire(25e6, 25e6), 60.0), 2);
+  EXPECT_EQ(count_after(count, shared_wire(25e6, 25e6), 60.0), 4);
   // Losses: now each connection has a fiftieth.
   EXPECT_GE(count_after(count, shared_wire(0.5e6, 25e6), 60.0), 32);
 }

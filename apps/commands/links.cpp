@@ -55,6 +55,10 @@ void print(const LinkFigures& figures, const LinksArguments& arguments) {
   const Links& links = figures.links;
   if (links.within) std::cout << "within a node, median:  " << figures_of(*links.within);
   if (links.between) std::cout << "between nodes, median:  " << figures_of(*links.between);
+  if (figures.sum_s) {
+    std::cout << "sum over all ranks:     " << *figures.sum_s << " s for "
+              << human_bytes(static_cast<double>(figures.sum_bytes)) << "\n";
+  }
   if (!arguments.output.empty()) {
     std::cout << "Written to " << arguments.output << "; gossamer plan takes it with --links.\n";
   }
@@ -116,6 +120,7 @@ void add_bench_links_command(CLI::App& bench, int& exit_code) {
   command->add_option("--transfers", options.num_transfers, "Large exchanges per pair")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
+  command->add_flag("--sums", options.sums, "Sums of such blocks over all ranks, too");
   command->add_flag("--json", arguments->json, "One JSON object on stdout");
   command->add_option("-o,--output", arguments->output, "A file for gossamer plan --links");
   add_rank_options(*command, arguments->ranks);

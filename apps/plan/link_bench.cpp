@@ -1,6 +1,7 @@
 #include "apps/plan/link_bench.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -85,6 +86,23 @@ std::vector<Measured> measure(Communicator& communicator, const LinkBenchOptions
     }
   }
   return all;
+}
+
+/// The median seconds of a sum over all ranks, as this rank sees it.
+double measure_sums(Communicator& communicator, std::int64_t bytes, int count) {
+  constexpr int kWarmUp = 2;
+  const Buffer block(bytes / size_of(DType::kFloat32), DType::kFloat32);
+  const Buffer sum(block.block().numel, DType::kFloat32);
+  std::vector<double> seconds;
+  for (int turn = -kWarmUp; turn < count; ++turn) {
+    communicator.barrier();
+    const auto begin = std::chrono::steady_clock::now();
+    communicator.all_reduce_sum(block.block(), sum.block(), {.label = {.what = "link bench: sum"}})
+        .wait();
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    if (turn >= 0) seconds.push_back(passed.count());
+  }
+  return median(seconds);
 }
 
 LinkSpeed speed_of(const Measured& measured, const LinkBenchOptions& options, bool is_within) {
@@ -202,6 +220,11 @@ LinkFigures run_link_bench(Communicator& communicator, const World& world,
   figures.links.within = middle(figures.pairs, true);
   figures.links.between = middle(figures.pairs, false);
   figures.links.backend = options.backend;
+  if (options.sums) {
+    const double own_s = measure_sums(communicator, options.bytes, options.num_transfers);
+    figures.sum_s = Json::parse(communicator.all_gather(Json(own_s).dump()).front()).get<double>();
+    figures.sum_bytes = options.bytes;
+  }
   return figures;
 }
 
@@ -213,6 +236,7 @@ nlohmann::ordered_json to_json(const LinkFigures& figures) {
     pair = {{"within_node", each.is_within}};
     pair.update(to_json(each.speed));
   }
+  if (figures.sum_s) json["sum"] = {{"bytes", figures.sum_bytes}, {"seconds", *figures.sum_s}};
   return json;
 }
 

@@ -13,6 +13,7 @@
 // training; this tells what remains when pairs share switches and processors.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,6 +36,8 @@ struct LinkBenchOptions {
   /// Exchanges of small blocks (num_pings) and of large blocks (num_transfers) per pair.
   int num_pings = 200;
   int num_transfers = 10;
+  /// Sums of large blocks over all ranks, too, one after the other, num_transfers times.
+  bool sums = false;
   /// That of the communicator.
   std::string backend = {};
 };
@@ -49,6 +52,9 @@ struct LinkFigures {
   std::vector<PairFigures> pairs = {};
   /// Medians over the pairs of each kind.
   Links links = {};
+  /// The median seconds of a sum of `sum_bytes` over all ranks, if it was wanted.
+  std::optional<double> sum_s = std::nullopt;
+  std::int64_t sum_bytes = 0;
 };
 
 /// Collective. Throws ConfigError where hosts do not tell which ranks form a node (Placement).

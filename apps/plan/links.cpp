@@ -44,6 +44,7 @@ Links read_links(const Options& section) {
   }
   // The file of a measurement also lists the pairs; their keys are not for this function.
   section.section("pairs").accept_unknown();
+  section.section("sum").accept_unknown();
   section.reject_unknown();
   return links;
 }

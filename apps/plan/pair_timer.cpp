@@ -6,6 +6,7 @@
 #include <deque>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "apps/bench/statistics.hpp"
 #include "base/text.hpp"
@@ -26,6 +27,9 @@ constexpr double kStartExchanges = 15.0;
 /// Trains of far pairs have this many blocks at least, so that some of them count.
 constexpr int kLeastBlocks = 4;
 constexpr int kMostBlocks = 4096;
+/// Milliseconds of trains in which no more connections have come to share the blocks of a far pair.
+/// The backend decides about them every half second or more (comm/tcp/stream_count.hpp).
+constexpr int kSettledMs = 3000;
 /// Trains grow by this more than the last one seems to need, because its start was slow.
 constexpr double kMargin = 1.2;
 /// Bytes and blocks under way: more than a far link holds.
@@ -105,9 +109,9 @@ std::vector<double> PairTimer::steady_s(std::int64_t bytes, int count,
   for (int turn = 0; turn < count; ++turn) {
     for_own_pairs([&](std::size_t p) {
       if (turn > 0 && turn * lengths[p] >= count) return;
-      const TcpSnapshot before = counts_tcp_ ? tcp_snapshot() : TcpSnapshot();
-      seconds[p].push_back(steady_block_s(run_train(p, lengths[p]), small_s[p]));
-      if (counts_tcp_) traffic_[p] += traffic_between(before, tcp_snapshot());
+      const auto [ends_s, tcp] = run_counted_train(p, lengths[p]);
+      seconds[p].push_back(steady_block_s(ends_s, small_s[p]));
+      traffic_[p] += tcp;
     });
   }
   return medians_of(seconds);
@@ -116,11 +120,12 @@ std::vector<double> PairTimer::steady_s(std::int64_t bytes, int count,
 std::vector<double> PairTimer::run_train(std::size_t pair, int length) {
   const auto& [a, b] = pairs_[pair];
   const int peer = communicator_.rank() == a ? b : a;
-  const std::int64_t window =
-      std::clamp(kWindowBytes / sent_.block().numel, kLeastWindow, kMostWindow);
-  while (std::ssize(received_) < std::min<std::int64_t>(length, window)) {
+  const std::int64_t window = std::min<std::int64_t>(
+      length, std::clamp(kWindowBytes / sent_.block().numel, kLeastWindow, kMostWindow));
+  while (std::ssize(received_) < window) {
     received_.emplace_back(sent_.block().numel, DType::kUInt8);
   }
+  const std::int64_t total = length == 1 ? 1 : length + window;
   std::deque<Request> under_way;
   std::vector<double> ends_s;
   const auto begin = Clock::now();
@@ -129,24 +134,44 @@ std::vector<double> PairTimer::run_train(std::size_t pair, int length) {
     under_way.pop_front();
     ends_s.push_back(seconds_since(begin));
   };
-  for (int i = 0; i < length; ++i) {
-    if (under_way.size() == received_.size()) end_first();
-    const Buffer& into = received_[static_cast<std::size_t>(i) % received_.size()];
+  for (std::int64_t i = 0; i < total; ++i) {
+    if (std::ssize(under_way) == window) end_first();
+    const Buffer& into = received_[static_cast<std::size_t>(i % window)];
     under_way.push_back(communicator_.exchange(peer, sent_.block(), into.block(),
                                                {.label = {.what = "link bench"}}));
   }
   while (!under_way.empty()) end_first();
+  ends_s.resize(static_cast<std::size_t>(length));
   return ends_s;
+}
+
+PairTimer::CountedTrain PairTimer::run_counted_train(std::size_t pair, int length) {
+  const TcpSnapshot before = counts_tcp_ ? tcp_snapshot() : TcpSnapshot();
+  std::vector<double> ends_s = run_train(pair, length);
+  return {.ends_s = std::move(ends_s),
+          .tcp = counts_tcp_ ? traffic_between(before, tcp_snapshot()) : TcpTraffic()};
 }
 
 std::vector<int> PairTimer::find_lengths(const std::vector<double>& small_s) {
   std::vector<int> lengths(pairs_.size(), 1);
+  std::vector<int> num_streams(pairs_.size(), 0);
+  std::vector<int> settled_ms(pairs_.size(), 0);
   for (int turn = 1;; ++turn) {
     std::vector<int> wanted = lengths;
-    for_own_pairs(
-        [&](std::size_t p) { wanted[p] = blocks_wanted(run_train(p, lengths[p]), small_s[p]); });
+    for_own_pairs([&](std::size_t p) {
+      const CountedTrain train = run_counted_train(p, lengths[p]);
+      wanted[p] = blocks_wanted(train.ends_s, small_s[p]);
+      const bool has_more =
+          train.tcp.num_streams > std::exchange(num_streams[p], train.tcp.num_streams);
+      const bool may_have_more = train.tcp.num_streams > 0 && small_s[p] >= kFar;
+      settled_ms[p] = has_more ? 0 : settled_ms[p] + static_cast<int>(1e3 * train.ends_s.back());
+      if (!may_have_more) settled_ms[p] = kSettledMs;
+    });
     wanted = of_first_ranks(wanted);
-    if (wanted == lengths && turn >= kWarmUp) return lengths;
+    settled_ms = of_first_ranks(settled_ms);
+    const bool is_settled =
+        std::ranges::all_of(settled_ms, [](int time) { return time >= kSettledMs; });
+    if (wanted == lengths && is_settled && turn >= kWarmUp) return lengths;
     lengths = std::move(wanted);
   }
 }

@@ -5,7 +5,8 @@
 // TCP needs many round trips until it sends as fast as a far link allows, and begins anew after a
 // pause. Large blocks of a far pair therefore follow one another without a pause, in a train. The
 // train grows until it takes enough round trips, and the first of them do not count. A train on a
-// near link is one block.
+// near link is one block. Trains whose bytes still come to be shared by more connections do not
+// count either (comm.streams: auto).
 //
 // Protocol: all ranks make the same calls. Either the pairs take turns, train by train, while the
 // other ranks wait, or all pairs exchange at once. Errors: CommError. Not thread safe.
@@ -47,9 +48,16 @@ class PairTimer {
  private:
   /// Calls `work` with the index of every pair that this rank is in.
   void for_own_pairs(const std::function<void(std::size_t)>& work);
-  /// Seconds from the begin until each of `length` blocks was there.
+  /// Seconds from the begin until each of `length` blocks was there. While they end, equally many
+  /// others are under way, so a train of several has more blocks behind them.
   std::vector<double> run_train(std::size_t pair, int length);
-  /// The lengths of trains that are long enough.
+  struct CountedTrain {
+    std::vector<double> ends_s = {};
+    TcpTraffic tcp = {};
+  };
+  /// The same, and what TCP has sent for it if that is wanted.
+  CountedTrain run_counted_train(std::size_t pair, int length);
+  /// The lengths of trains that are long enough, when no more connections come to share them.
   std::vector<int> find_lengths(const std::vector<double>& small_s);
   /// The numbers that the first rank of each pair gives.
   std::vector<int> of_first_ranks(const std::vector<int>& numbers);

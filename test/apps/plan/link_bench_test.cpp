@@ -42,6 +42,21 @@ TEST(LinkBench, MeasuresEveryPairOnEveryRankAlike) {
   run_ranks(4, body, /*node_size=*/2);
 }
 
+TEST(LinkBench, MeasuresSumsWhereTheyAreWanted) {
+  const auto body = [](Communicator& communicator, const World& world) {
+    LinkBenchOptions options = quick(default_pairs(world));
+    EXPECT_FALSE(run_link_bench(communicator, world, options).sum_s);
+    options.sums = true;
+    const LinkFigures figures = run_link_bench(communicator, world, options);
+    EXPECT_GT(figures.sum_s.value_or(0.0), 0.0);
+    const std::string text = to_json(figures).dump();
+    EXPECT_TRUE(contains(text, R"("sum":{"bytes":4096,"seconds":)")) << text;
+    EXPECT_EQ(read_links(Options::parse(text)), figures.links) << text;
+    for (const std::string& other : communicator.all_gather(text)) EXPECT_EQ(other, text);
+  };
+  run_ranks(3, body);
+}
+
 TEST(LinkBench, RefusesHostsThatAreNoNodes) {
   const auto body = [](Communicator& communicator, World world) {
     EXPECT_NO_THROW(require_regular_hosts(communicator, world));

@@ -22,6 +22,8 @@ using std::chrono::milliseconds;
 
 // For ranks that are slow, not for ranks that are lost.
 constexpr auto kFarewell = std::chrono::seconds(10);
+// For names that a cluster is about to give out, and not so long that a wrong one goes unnoticed.
+constexpr auto kNameless = std::chrono::seconds(30);
 
 std::string key_of(const MeetingOptions& meeting, int rank) {
   return concat(meeting.run, "/met/", rank);
@@ -66,6 +68,10 @@ int launch_as(Start start, const LaunchConfig& config, const RankBody& body) {
 bool open_store(Start& start) {
   MeetingOptions& meeting = start.meeting;
   if (meeting.size == 1) return false;
+  const auto limit = milliseconds(static_cast<std::int64_t>(meeting.timeout_s * 1000.0));
+  // listen_at() says what is wrong with a name that stays unknown.
+  if (start.folder.empty())
+    wait_for_name(start.place.host, std::min<milliseconds>(limit, kNameless));
   // The way to the store shows which address others reach. A file shows none, and neither does a
   // store on this machine whose name stands for the loopback address here.
   const bool is_local = !meeting.store_host.empty() && leads_to_loopback(meeting.store_host);
@@ -82,7 +88,6 @@ bool open_store(Start& start) {
     meeting.store = serve_tcp_store(std::move(*socket));
     return true;
   }
-  const auto limit = milliseconds(static_cast<std::int64_t>(meeting.timeout_s * 1000.0));
   meeting.store = connect_tcp_store(start.place, limit);
   return false;
 }

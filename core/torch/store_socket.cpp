@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include <netdb.h>
@@ -86,6 +87,18 @@ int try_to_listen(const addrinfo& info, bool everywhere, FileDescriptor& file) {
 std::string to_string(const StorePlace& place) {
   const bool is_ipv6 = place.host.find(':') != std::string::npos;
   return is_ipv6 ? concat("[", place.host, "]:", place.port) : concat(place.host, ":", place.port);
+}
+
+bool wait_for_name(const std::string& host, std::chrono::milliseconds limit) {
+  constexpr auto kTurn = std::chrono::milliseconds(250);
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (true) {
+    int unknown = 0;
+    look_up({host, 0}, 0, unknown);
+    if (unknown == 0) return true;
+    if (std::chrono::steady_clock::now() + kTurn > end) return false;
+    std::this_thread::sleep_for(kTurn);
+  }
 }
 
 std::optional<StoreSocket> listen_at(const StorePlace& place) {

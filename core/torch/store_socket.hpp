@@ -4,6 +4,7 @@
 //
 // Thread safety: as any object's. Errors: CommError.
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -26,6 +27,11 @@ struct StoreSocket {
   /// Where clients find it; the port is the real one.
   StorePlace place;
 };
+
+/// Waits until this machine knows the host's name, and at most until `limit` has passed. The names
+/// of hosts that have just started come late where a cluster gives them out. Returns whether the
+/// name is known.
+bool wait_for_name(const std::string& host, std::chrono::milliseconds limit);
 
 /// Listens at `place`, for the port 0 at any free port. Listens at the address of the host alone.
 /// Where this machine takes its own name for its loopback address, listens at all addresses, since

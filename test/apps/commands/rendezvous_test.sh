@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # rendezvous_test.sh PROGRAM: ranks on three hosts of scripts/hosts.sh meet without MPI, at a host's
-# name and in a folder. Runs inside `scripts/hosts.sh --hosts 3`.
+# name, also when it becomes known late, and in a folder. Runs inside `scripts/hosts.sh --hosts 3`.
 set -uo pipefail
 program=$(readlink -f "$1")
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -32,8 +32,9 @@ code=$?
 ((code == 2)) || fail "ranks without a secret end with $code"
 grep -q 'GOSSAMER_SECRET: is not set' out0 || fail "no advice for ranks without a secret"
 
-on_hosts --rendezvous host0:29500 --world-size 3 comm.security=none run.output_dir="$folder/open" ||
-  fail "ranks that need no secret end with $?"
+(sleep 2 && echo '10.77.0.1 late' >>/etc/hosts) &
+on_hosts --rendezvous late:29500 --world-size 3 comm.security=none run.output_dir="$folder/open" ||
+  fail "ranks that need no secret, and meet at a name that comes late, end with $?"
 
 "$program" secret -o secret >/dev/null || fail "gossamer secret ends with $?"
 export GOSSAMER_SECRET_FILE=$folder/secret

@@ -165,6 +165,14 @@ TEST(TcpStore, ListensAtOneAddressForOneProcess) {
   EXPECT_TRUE(listen_at({"127.0.0.2", first->place.port}));
 }
 
+TEST(TcpStore, WaitsForTheNameOfAHost) {
+  EXPECT_TRUE(wait_for_name("localhost", 0ms));
+  EXPECT_TRUE(wait_for_name("127.0.0.1", 0ms));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(wait_for_name("no-such-host.invalid", 600ms));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 250ms);
+}
+
 TEST(TcpStore, IsServedByItsOwnMachineAlone) {
   // An address of documents (RFC 5737).
   EXPECT_FALSE(listen_at({"192.0.2.1", 0}));

@@ -102,7 +102,7 @@ LocalProcesses::LocalProcesses(int count, const std::function<Variables(int rank
 LocalProcesses::~LocalProcesses() { clear_away(); }
 
 void LocalProcesses::clear_away() {
-  send(SIGKILL);
+  pass_on(SIGKILL);
   for (const Process& process : running_) waitpid(process.pid, nullptr, 0);
   pthread_sigmask(SIG_SETMASK, &blocked_before_, nullptr);
 }
@@ -127,10 +127,10 @@ int LocalProcesses::wait() {
   constexpr timespec kTurn{.tv_sec = 0, .tv_nsec = 100'000'000};
   while (!running_.empty()) {
     const int signal = sigtimedwait(&signals_, nullptr, &kTurn);
-    if (signal > 0 && signal != SIGCHLD) send(signal);
+    if (signal > 0 && signal != SIGCHLD) pass_on(signal);
     collect();
     const bool must_end = first_failure_.code != 0 && Clock::now() >= end_of_patience_;
-    if (must_end && !has_killed_ && !running_.empty()) kill_late();
+    if (must_end && passed_on_ != SIGKILL && !running_.empty()) kill_late();
   }
   return first_failure_.code;
 }
@@ -141,11 +141,11 @@ void LocalProcesses::kill_late() {
   Logger(LogLevel::kError, "")
       .error(concat("rank ", first_failure_.rank, " has failed, and ", kPatience.count(),
                     " s later these ranks have not ended; they are killed: ", join(late, ", ")));
-  has_killed_ = true;
-  send(SIGKILL);
+  pass_on(SIGKILL);
 }
 
-void LocalProcesses::send(int signal) const {
+void LocalProcesses::pass_on(int signal) {
+  passed_on_ = signal;
   for (const Process& process : running_) kill(process.pid, signal);
 }
 
@@ -157,7 +157,7 @@ void LocalProcesses::collect() {
     const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     const int code = signal > 0 ? 128 + signal : WEXITSTATUS(status);
     if (code != 0) failures.push_back({process.rank, code});
-    if (signal > 0 && !has_killed_) {
+    if (signal > 0 && signal != passed_on_) {
       // A process that is killed has said nothing itself.
       Logger(LogLevel::kError, "")
           .error(concat("signal ", signal, " (", strsignal(signal), ") has ended rank ",

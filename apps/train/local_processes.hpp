@@ -46,7 +46,7 @@ class LocalProcesses {
   };
 
   void start(int rank, const Variables& variables);
-  void send(int signal) const;
+  void pass_on(int signal);
   /// Takes those that have ended from `running_`.
   void collect();
   void kill_late();
@@ -57,7 +57,9 @@ class LocalProcesses {
   std::vector<Process> running_;
   Failure first_failure_;
   std::chrono::steady_clock::time_point end_of_patience_{};
-  bool has_killed_ = false;
+  /// The last signal that went on to the processes; 0: none. Whoever has sent it knows why they
+  /// end.
+  int passed_on_ = 0;
 };
 
 /// Starts the ranks of a `start` with `num_processes`, serves their store, and waits for them.

@@ -78,6 +78,12 @@ class Processes(StartCase):
         job.wait()
         self.wait_until(lambda: not self.pids())
 
+    def test_end_without_a_word_when_a_bench_gets_a_signal(self):
+        job = self.start([self.program, "bench", "step", "--processes", "3", "--model", "gpt",
+                          "--steps", "100000"], until=lambda: len(self.pids()) == 3)
+        job.send_signal(signal.SIGINT)
+        self.assertEqual(self.expect_end(job, 128 + signal.SIGINT), "")
+
     def test_save_a_checkpoint_when_the_program_gets_a_signal(self):
         for number in [signal.SIGTERM, signal.SIGINT]:
             job = self.start_processes(2, "--overwrite")

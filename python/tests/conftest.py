@@ -68,6 +68,8 @@ def run_python(arguments: list[str], num_processes: int = 1) -> subprocess.Compl
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
+    # A line that is printed would be two writes, and lines of several ranks would mix.
+    environment.pop("PYTHONUNBUFFERED", None)
     return subprocess.run(
         [*launcher, sys.executable, *arguments],
         capture_output=True,

@@ -4,7 +4,7 @@
 # Measures the table "Far hosts" of docs/network.md: exchanges and sums between two far hosts, for round trips of 10, 50
 # and 150 ms, losses of 0, 0.1 and 1 %, and 1, 4, 16 and as many connections as the backend `tcp` finds out, beside gloo.
 # Prints a JSON line for each, with bytes per second and seconds. RATE is that of every host (200mbit when not given).
-# Takes about 45 minutes. Needs build/release/gossamer, and build/peers (scripts/compare_peers.sh makes it; PEER_PYTHON
+# Takes about half an hour. Needs build/release/gossamer, and build/peers (scripts/compare_peers.sh makes it; PEER_PYTHON
 # names another Python with torch and numpy).
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -34,19 +34,27 @@ measure() {
   printf '{"latency": "%s", "loss": "%s", "streams": "%s", "figures": %s}\n' "$latency" "$loss" "$streams" "$line"
 }
 
+# bytes_for LOSS STREAMS: of a block. It takes seconds at most, also where few connections lose packets.
+bytes_for() {
+  case $1,$2 in
+    0%,* | *,auto) echo 4194304 ;;
+    *,gloo | *,1) echo 524288 ;;
+    *) echo 1048576 ;;
+  esac
+}
+
 for latency in 10ms 50ms 150ms; do
+  count=3
+  [[ $latency != 10ms ]] || count=10
   for loss in 0% 0.1% 1%; do
-    # Blocks take seconds at most, also where one connection loses packets.
-    slow=4194304
-    [[ $loss == 0% ]] || slow=524288
-    count=5
-    [[ $latency != 10ms ]] || count=20
-    measure $latency $loss gloo mpirun "$PEER_PYTHON" "$root/scripts/peer_links.py" --bytes $slow --transfers $count
-    for streams in 1 4 16 auto; do
-      bytes=4194304
-      [[ $streams != 1 ]] || bytes=$slow
-      measure $latency $loss $streams each "$program" bench links --rendezvous host0:29500 --world-size 2 --json --sums \
-        --bytes $bytes --pings 10 --transfers $count --streams $streams
+    for streams in gloo 1 4 16 auto; do
+      bytes=$(bytes_for $loss $streams)
+      if [[ $streams == gloo ]]; then
+        measure $latency $loss gloo mpirun "$PEER_PYTHON" "$root/scripts/peer_links.py" --bytes "$bytes" --transfers $count
+      else
+        measure $latency $loss $streams each "$program" bench links --rendezvous host0:29500 --world-size 2 --json \
+          --sums --bytes "$bytes" --pings 10 --transfers $count --streams $streams
+      fi
     done
   done
 done

@@ -21,23 +21,25 @@ import sys
 import tempfile
 from pathlib import Path
 
-LIBRARY = ["core/torch", "core/timeline", "core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"]
+LIBRARY = ["core/torch", "core/timeline", "core/checkpoint", "core", "core/lanes", "topology", "comm/start", "comm",
+           "optim", "base"]
 BELOW_TOOLS = ["apps/train", "apps/bench", "apps/models", "apps/data"] + LIBRARY
 # Each folder with the folders it may include besides itself. The longest name that fits counts.
 BELOW = {
     "base": [],
     "topology": ["base"],
     "comm": ["base"],
+    "comm/start": ["comm", "base"],
     "optim": ["base"],
     "core/lanes": ["topology", "comm", "optim", "base"],
     "core": ["core/lanes", "topology", "comm", "optim", "base"],
     "core/algorithms": ["core", "core/lanes", "topology", "comm", "optim", "base"],
     "core/checkpoint": ["core", "core/lanes", "topology", "comm", "optim", "base"],
     "core/timeline": ["core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"],
-    "core/torch": ["core", "core/lanes", "topology", "comm", "optim", "base"],
+    "core/torch": ["core", "core/lanes", "topology", "comm/start", "comm", "optim", "base"],
     # Without LibTorch, so that one module works with every PyTorch.
-    "python": ["apps/plan", "apps/simulate", "core/checkpoint", "core/timeline", "core", "core/lanes", "topology", "comm",
-               "optim", "base"],
+    "python": ["apps/plan", "apps/simulate", "core/checkpoint", "core/timeline", "core", "core/lanes", "topology", "comm/start",
+               "comm", "optim", "base"],
     "apps/data": ["core/checkpoint", "base"],
     "apps/models": ["apps/data"] + LIBRARY,
     "apps/train": ["apps/models", "apps/data"] + LIBRARY,

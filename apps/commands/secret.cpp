@@ -1,6 +1,6 @@
 // gossamer secret [-o FILE]
 
-#include "apps/train/secret.hpp"
+#include "comm/start/secret.hpp"
 
 #include <iostream>
 #include <memory>

@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "apps/train/start.hpp"
+#include "comm/start/start.hpp"
 
 namespace gossamer::apps {
 

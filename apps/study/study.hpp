@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "apps/study/study_table.hpp"
-#include "apps/train/start.hpp"
+#include "comm/start/start.hpp"
 #include "core/plug_ins.hpp"
 
 namespace gossamer::apps {

@@ -15,7 +15,7 @@
 
 #include <sys/types.h>
 
-#include "apps/train/start.hpp"
+#include "comm/start/start.hpp"
 
 namespace gossamer::apps {
 

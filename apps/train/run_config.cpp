@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "apps/models/losses.hpp"
-#include "apps/train/secret.hpp"
 #include "base/text.hpp"
+#include "comm/start/secret.hpp"
 #include "comm/tcp/stream_count.hpp"
 #include "core/algorithm.hpp"
 
@@ -96,11 +96,12 @@ void read_communication(const Options& root, const World& world, RunConfig& conf
   config.exchange = config.phases.front().method.after({});
 }
 
+LaunchConfig read_launch_config(const Options& root, const Codec*& codec);
+
 /// Needs the phases.
 void take_launch_config(const Options& root, RunConfig& config) {
-  const LaunchConfig launch = read_launch_config(root);
+  const LaunchConfig launch = read_launch_config(root, config.exchange.codec);
   config.comm_timeout_s = launch.options.timeout_s;
-  config.exchange.codec = launch.codec;
   config.exchange.shares_memory = launch.shares_memory;
   for (const RunPhase& phase : config.phases) {
     for (const bool is_sparse : {false, phase.control.has_value()}) {
@@ -255,9 +256,8 @@ void read_meeting(const Options& comm, LaunchConfig& config) {
   }
 }
 
-}  // namespace
-
-LaunchConfig read_launch_config(const Options& root) {
+/// The section may be read once.
+LaunchConfig read_launch_config(const Options& root, const Codec*& codec) {
   const Options comm = root.section("comm");
   LaunchConfig config;
   std::vector<std::string> backends = backend_names();
@@ -272,12 +272,19 @@ LaunchConfig read_launch_config(const Options& root) {
   }
   config.options.timeout_s = comm.read(kTimeout);
   config.options.node_size = static_cast<int>(comm.read(kLocalSize));
-  config.codec = find_codec(comm.choice("codec", codec_names(comm), "fp32"), comm);
+  codec = find_codec(comm.choice("codec", codec_names(comm), "fp32"), comm);
   config.shares_memory = comm.flag("shared_memory", true);
   read_meeting(comm, config);
   const Options log = root.section("log");
   config.options.log_level = log_level(log.choice("level", log_level_names(), "info"));
   return config;
+}
+
+}  // namespace
+
+LaunchConfig read_launch_config(const Options& root) {
+  const Codec* later = nullptr;
+  return read_launch_config(root, later);
 }
 
 std::shared_ptr<const Schedule> RunConfig::make_schedule(std::int64_t total_steps) const {

@@ -15,7 +15,7 @@
 #include "apps/train/device_choice.hpp"
 #include "apps/train/phases.hpp"
 #include "base/options.hpp"
-#include "comm/launch.hpp"
+#include "comm/start/start.hpp"
 #include "core/algorithm.hpp"
 #include "core/gradient_policy.hpp"
 #include "core/timeline/step_timeline.hpp"
@@ -23,20 +23,6 @@
 #include "topology/registry.hpp"
 
 namespace gossamer::apps {
-
-/// The `comm` section and the log level. Most of it is needed before any rank runs.
-struct LaunchConfig {
-  std::string backend;
-  /// True: the configuration leaves the backend open, and `backend` is the one without a meeting of
-  /// ranks (start.hpp).
-  bool is_auto = true;
-  /// False: the ranks of the backend `tcp` need no secret, and use none (comm.security: none).
-  bool is_secured = true;
-  LaunchOptions options;
-  /// As in ExchangeOptions, like `shares_memory`.
-  const Codec* codec = nullptr;
-  bool shares_memory = true;
-};
 
 /// Replaces the backend `auto` by that of default_backend(). Of `options.meeting`, takes the number
 /// of streams, the interface and the secret.

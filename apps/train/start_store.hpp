@@ -1,12 +1,10 @@
 #pragma once
-// Runs a rank that starts without MPI (start.hpp): opens the store in which it meets the others,
-// and keeps the store as long as others need it.
+// Runs a rank that starts without MPI (comm/start/start.hpp): opens the store in which it meets the
+// others, and keeps the store as long as others need it (comm/start/store_use.hpp).
 //
-// Thread safety: as the Store's. Errors: CommError, from all but launch_as().
+// Thread safety: as the Store's.
 
-#include <chrono>
-
-#include "apps/train/start.hpp"
+#include "comm/start/start.hpp"
 
 namespace gossamer::apps {
 
@@ -17,13 +15,7 @@ namespace gossamer::apps {
 int launch_as(Start start, const LaunchConfig& config, const RankBody& body);
 
 /// Opens the store of a rank, and puts it into `start.meeting`. Returns true if this process serves
-/// it. A world of one rank needs none.
+/// it. A world of one rank needs none. Throws CommError.
 bool open_store(Start& start);
-
-/// Says in the store that `rank` needs the store no more.
-void say_met(const MeetingOptions& meeting, int rank);
-
-/// Waits up to `limit` until all ranks have said so. Returns false if some have not.
-bool wait_until_all_met(const MeetingOptions& meeting, std::chrono::milliseconds limit);
 
 }  // namespace gossamer::apps

@@ -80,7 +80,8 @@ std::vector<std::size_t> order_of(const std::vector<Record>& records) {
   return order;
 }
 
-/// Only this machine may connect to a rank that asks for no secret.
+/// Only this machine may connect to a rank that asks for no secret, and such a rank connects to
+/// this machine alone.
 void require_closed(const MeetingOptions& meeting, const asio::ip::address& address) {
   if (!meeting.secret.empty() || meeting.is_open || address.is_loopback()) return;
   throw ConfigError(
@@ -169,6 +170,7 @@ Place find_place(const LaunchOptions& options) {
   std::vector<Record> arrived;
   for (const std::string& text : exchange_records(meeting, arrival, own.text())) {
     arrived.push_back(Record::of(text, static_cast<int>(arrived.size())));
+    require_closed(meeting, arrived.back().endpoint.address());
   }
   std::vector<Record> records;
   for (const std::size_t i : order_of(arrived)) {

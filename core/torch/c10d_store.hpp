@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "comm/start/store_socket.hpp"
 #include "comm/store.hpp"
-#include "core/torch/store_socket.hpp"
 
 namespace gossamer {
 

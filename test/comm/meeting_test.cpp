@@ -15,6 +15,8 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/launch.hpp"
+#include "comm/session.hpp"
 
 namespace gossamer {
 namespace {
@@ -108,6 +110,20 @@ TEST_F(Meeting, BelievesSignedRecordsOnly) {
   EXPECT_TRUE(refused(right.substr(0, right.size() - 1)));
   EXPECT_TRUE(refused(right.substr(0, 10)));
   EXPECT_TRUE(refused("x"));
+}
+
+/// A store that others can write may name any address as that of a rank.
+TEST_F(Meeting, LeadsNoRankWithoutASecretToAnotherMachine) {
+  LaunchOptions launch{.timeout_s = 60.0};
+  launch.meeting = options(2, 0);
+  launch.meeting.secret.clear();
+  launch.meeting.timeout_s = 60.0;
+  MeetingOptions other = launch.meeting;
+  other.rank = 1;
+  // An address of documents (RFC 5737).
+  const std::jthread stranger([&] { exchange_records(other, 1, "host 192.0.2.1 29500 0 mark"); });
+  const std::string what = what_of<ConfigError>([&] { open_sessions("tcp", launch); });
+  EXPECT_TRUE(contains(what, "anybody who reaches 192.0.2.1 could join the run")) << what;
 }
 
 }  // namespace

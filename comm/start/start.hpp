@@ -20,12 +20,25 @@
 #include <utility>
 #include <vector>
 
-#include "apps/train/run_config.hpp"
 #include "base/error.hpp"
+#include "comm/launch.hpp"
 #include "comm/meeting.hpp"
-#include "core/torch/store_socket.hpp"
+#include "comm/start/store_socket.hpp"
 
-namespace gossamer::apps {
+namespace gossamer {
+
+/// The `comm` section and the log level. Most of it is needed before any rank runs.
+struct LaunchConfig {
+  std::string backend = {};
+  /// True: the configuration leaves the backend open, and `backend` is the one without a meeting of
+  /// ranks (start.hpp).
+  bool is_auto = true;
+  /// False: the ranks of the backend `tcp` need no secret, and use none (comm.security: none).
+  bool is_secured = true;
+  LaunchOptions options = {};
+  /// False: messages between ranks of one host go over the network as well (comm.shared_memory).
+  bool shares_memory = true;
+};
 
 /// What the command line says.
 struct StartOptions {
@@ -35,6 +48,8 @@ struct StartOptions {
   int world_size = 0;
   int rank = -1;
   std::string run_id = {};
+  /// The caller has a store of its own; then `world_size` is needed.
+  bool has_store = false;
 };
 
 /// The value of a variable of the environment; null: it is not set.
@@ -47,9 +62,13 @@ struct Start {
   bool is_rank = false;
   /// The process that has started this one by --processes; 0: there is none.
   int parent = 0;
-  /// The store is a file in this folder. Empty: it is at `place`.
+  /// The caller has the store. Otherwise it is a file in `folder`, or where that is empty, at
+  /// `place`.
+  bool has_store = false;
   std::string folder = {};
   StorePlace place = {};
+  /// True: a launcher says that all ranks are on this machine.
+  bool is_one_machine = false;
   /// True: the process of the run that can listen at `place` serves the store there. False: another
   /// process does.
   bool may_serve = false;
@@ -79,4 +98,4 @@ Variables variables_of_rank(const Start& start, int rank, const StorePlace& plac
 inline constexpr int kFirstSlurmPort = 20'000;
 inline constexpr int kNumSlurmPorts = 10'000;
 
-}  // namespace gossamer::apps
+}  // namespace gossamer

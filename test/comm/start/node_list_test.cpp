@@ -1,12 +1,12 @@
 // Lists of nodes as SLURM writes them.
 
-#include "apps/train/node_list.hpp"
+#include "comm/start/node_list.hpp"
 
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
 
-namespace gossamer::apps {
+namespace gossamer {
 namespace {
 
 TEST(NodeList, BeginsWithItsFirstHost) {
@@ -25,4 +25,4 @@ TEST(NodeList, IsRefusedWhenMalformed) {
 }
 
 }  // namespace
-}  // namespace gossamer::apps
+}  // namespace gossamer

@@ -1,6 +1,6 @@
 // How a run starts without MPI: what options, variables and configurations mean together.
 
-#include "apps/train/start.hpp"
+#include "comm/start/start.hpp"
 
 #include "test/apps/folder.hpp"
 #include "test/base/thrown.hpp"
@@ -13,16 +13,20 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "apps/train/secret.hpp"
 #include "apps/train/start_store.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/start/secret.hpp"
+#include "comm/start/store_use.hpp"
 #include "core/torch/c10d_store.hpp"
 
-namespace gossamer::apps::start_test {
+namespace gossamer::start_test {
 namespace {
 
 using namespace std::chrono_literals;
+using apps::Folder;
+using apps::open_store;
+using apps::read_launch_config;
 
 using Map = std::map<std::string, std::string>;
 
@@ -401,8 +405,8 @@ TEST(StartStore, IsNotNeededByOneRank) {
   Start alone = plan({.rendezvous = "n1:5", .world_size = 1}, {});
   EXPECT_FALSE(open_store(alone));
   EXPECT_EQ(alone.meeting.store, nullptr);
-  EXPECT_NO_THROW(say_met(alone.meeting, 0));
+  EXPECT_NO_THROW(end_meeting(alone, 0, /*serves=*/false));
 }
 
 }  // namespace
-}  // namespace gossamer::apps::start_test
+}  // namespace gossamer::start_test

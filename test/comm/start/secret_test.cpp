@@ -1,6 +1,6 @@
 // Secrets of runs, and the files that hold them.
 
-#include "apps/train/secret.hpp"
+#include "comm/start/secret.hpp"
 
 #include "test/apps/folder.hpp"
 #include "test/base/thrown.hpp"
@@ -13,8 +13,11 @@
 
 #include "base/error.hpp"
 
-namespace gossamer::apps {
+namespace gossamer {
 namespace {
+
+using apps::Folder;
+using apps::write_bytes;
 
 const std::string kSecret = "0123456789abcdef";
 
@@ -75,4 +78,4 @@ TEST(Secret, IsRefusedWhereItIsNone) {
 }
 
 }  // namespace
-}  // namespace gossamer::apps
+}  // namespace gossamer

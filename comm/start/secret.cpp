@@ -1,4 +1,4 @@
-#include "apps/train/secret.hpp"
+#include "comm/start/secret.hpp"
 
 #include <cerrno>
 #include <system_error>
@@ -12,7 +12,7 @@
 #include "base/text.hpp"
 #include "comm/hmac.hpp"
 
-namespace gossamer::apps {
+namespace gossamer {
 namespace {
 
 constexpr int kNumBytes = 32;
@@ -81,4 +81,4 @@ void check_secret(const std::string& secret) {
                            kLeastLength, " or more; gossamer secret makes one"));
 }
 
-}  // namespace gossamer::apps
+}  // namespace gossamer

@@ -1,4 +1,4 @@
-#include "core/torch/store_socket.hpp"
+#include "comm/start/store_socket.hpp"
 
 #include <cerrno>
 #include <cstring>

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-namespace gossamer::apps {
+namespace gossamer {
 
 /// The first host of the list. Throws ConfigError for text that is no such list.
 std::string first_node(std::string_view list);
 
-}  // namespace gossamer::apps
+}  // namespace gossamer

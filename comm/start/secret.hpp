@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace gossamer::apps {
+namespace gossamer {
 
 /// 32 random bytes of the system, as 64 hexadecimal digits.
 std::string fresh_secret();
@@ -21,4 +21,4 @@ void write_secret_file(const std::string& path, const std::string& secret);
 /// Throws ConfigError for a secret that is easy to guess: one of fewer than 16 characters.
 void check_secret(const std::string& secret);
 
-}  // namespace gossamer::apps
+}  // namespace gossamer

@@ -1,4 +1,4 @@
-#include "apps/train/start.hpp"
+#include "comm/start/start.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -8,12 +8,12 @@
 
 #include <unistd.h>
 
-#include "apps/train/node_list.hpp"
-#include "apps/train/secret.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/start/node_list.hpp"
+#include "comm/start/secret.hpp"
 
-namespace gossamer::apps {
+namespace gossamer {
 namespace {
 
 constexpr int kMaxPort = 65'535;
@@ -65,7 +65,7 @@ class Planner {
     if (options_.num_processes > 0) {
       return text("GOSSAMER_PARENT").empty() ? with_secret(processes()) : with_secret(child());
     }
-    const bool given = !options_.rendezvous.empty();
+    const bool given = !options_.rendezvous.empty() || options_.has_store;
     if (!given && (options_.world_size > 0 || options_.rank >= 0 || !options_.run_id.empty())) {
       refuse(options_.world_size > 0 ? "--world-size"
              : options_.rank >= 0    ? "--rank"
@@ -73,6 +73,7 @@ class Planner {
              "is given without --rendezvous, allowed: together with --rendezvous");
     }
     take_variables();
+    if (options_.has_store) return with_secret(own_store());
     if (!options_.rendezvous.empty()) return with_secret(rendezvous());
     return with_secret(by_launcher());
   }
@@ -159,6 +160,21 @@ class Planner {
              "is for processes that MPI does not connect, and mpirun or mpiexec has started this "
              "one, allowed: either without the other");
     }
+    Start start = as_given();
+    const bool has_scheme = options_.rendezvous.starts_with(kFileScheme);
+    if (has_scheme || options_.rendezvous.find('/') != std::string::npos) {
+      start.folder = options_.rendezvous.substr(has_scheme ? kFileScheme.size() : 0);
+      if (start.folder.empty()) start.folder = ".";
+      return start;
+    }
+    start.place = read_place(options_.rendezvous, is_variable_);
+    start.may_serve = true;
+    if (!is_loopback(start.place.host)) start.meeting.store_host = start.place.host;
+    return start;
+  }
+
+  /// Size, rank and run as the options say.
+  [[nodiscard]] Start as_given() const {
     if (options_.world_size == 0) {
       refuse("--world-size", "is missing, allowed: the number of ranks on all hosts together");
     }
@@ -174,15 +190,13 @@ class Planner {
     start.meeting.size = options_.world_size;
     start.meeting.rank = options_.rank;
     if (!options_.run_id.empty()) start.meeting.run = options_.run_id;
-    const bool has_scheme = options_.rendezvous.starts_with(kFileScheme);
-    if (has_scheme || options_.rendezvous.find('/') != std::string::npos) {
-      start.folder = options_.rendezvous.substr(has_scheme ? kFileScheme.size() : 0);
-      if (start.folder.empty()) start.folder = ".";
-      return start;
-    }
-    start.place = read_place(options_.rendezvous, is_variable_);
-    start.may_serve = true;
-    if (!is_loopback(start.place.host)) start.meeting.store_host = start.place.host;
+    return start;
+  }
+
+  [[nodiscard]] Start own_store() const {
+    check_backend("a store");
+    Start start = as_given();
+    start.has_store = true;
     return start;
   }
 
@@ -235,8 +249,8 @@ class Planner {
     start.meeting.run =
         concat("torchrun-", text("TORCHELASTIC_RUN_ID"), "-", text("TORCHELASTIC_RESTART_COUNT"));
     start.may_serve = text("TORCHELASTIC_USE_AGENT_STORE") != "True";
-    const bool is_one_machine = text("LOCAL_WORLD_SIZE") == text("WORLD_SIZE");
-    if (!is_one_machine && !is_loopback(start.place.host)) {
+    start.is_one_machine = text("LOCAL_WORLD_SIZE") == text("WORLD_SIZE");
+    if (!start.is_one_machine && !is_loopback(start.place.host)) {
       start.meeting.store_host = start.place.host;
     }
     return start;
@@ -288,16 +302,20 @@ class Planner {
       start.meeting.secret = fresh_secret();
       return start;
     }
-    const bool is_private = start.folder.empty() && is_loopback(start.place.host);
+    const bool is_private = start.is_one_machine || (start.folder.empty() && !start.has_store &&
+                                                     is_loopback(start.place.host));
     if (is_private || start.meeting.size == 1) return start;
     throw ConfigError(
         "environment", "GOSSAMER_SECRET",
         concat("is not set, and others may reach ",
-               start.folder.empty() ? to_string(start.place) : start.folder,
-               ", where the ranks meet; type gossamer secret -o FILE, copy FILE to all hosts, and "
-               "set GOSSAMER_SECRET_FILE to its path there (or the key comm.secret_file). In a "
-               "network that you trust, comm.security=none does without, or --security none for "
-               "a command without a configuration"));
+               start.has_store        ? "the store"
+               : start.folder.empty() ? to_string(start.place)
+                                      : start.folder,
+               ", where the ranks meet; type gossamer secret -o FILE (without the program: python "
+               "-m gossamer --secret FILE), copy FILE to all hosts, and set GOSSAMER_SECRET_FILE "
+               "to its path there (or the key comm.secret_file). In a network that you trust, "
+               "comm.security=none does without, or --security none for a command without a "
+               "configuration, or security=\"none\" in Python"));
   }
 
   /// Empty: none is given.
@@ -360,4 +378,4 @@ Variables variables_of_rank(const Start& start, int rank, const StorePlace& plac
   return variables;
 }
 
-}  // namespace gossamer::apps
+}  // namespace gossamer

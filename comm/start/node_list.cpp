@@ -1,9 +1,9 @@
-#include "apps/train/node_list.hpp"
+#include "comm/start/node_list.hpp"
 
 #include "base/error.hpp"
 #include "base/text.hpp"
 
-namespace gossamer::apps {
+namespace gossamer {
 
 std::string first_node(std::string_view list) {
   const auto refuse = [list]() -> ConfigError {
@@ -35,4 +35,4 @@ std::string first_node(std::string_view list) {
   return host;
 }
 
-}  // namespace gossamer::apps
+}  // namespace gossamer

@@ -14,18 +14,20 @@ from typing import Any, Protocol, TypeVar
 
 from . import _core
 from ._core import Session
+from .rendezvous import meet
 
 __all__ = ["Session", "current_session", "finalize_dist", "initialize_dist", "run_threads"]
 
 Result = TypeVar("Result")
 
+_INTERRUPTED = 130
 # Exit codes of the command line program, which a job's launcher returns.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (_core.ConfigError, 2),
     (_core.DataError, 3),
     (_core.CheckpointError, 4),
     (_core.NonFiniteError, 76),
-    (KeyboardInterrupt, 130),
+    (KeyboardInterrupt, _INTERRUPTED),
 )
 _OTHER_CODE = 1
 
@@ -50,6 +52,10 @@ class _State:
         self.owners: weakref.WeakSet[Any] = weakref.WeakSet()
         self.kept: list[Any] = []
         self.lock = threading.Lock()
+        self.num_meetings = 0
+        self.is_watching = False
+        self.store: Any = None
+        """Where this process has met the others. A file would come back if it closed too late."""
 
     def close_owners(self, session: Session, *, failed: bool) -> None:
         """Close what belongs to a session."""
@@ -94,16 +100,53 @@ def register_owner(owner: _Owner, *, keep: bool) -> None:
             _state.kept.append(owner)
 
 
-def initialize_dist(backend: str = "", timeout_s: float = 300.0) -> tuple[int, int]:
-    """Meet the other processes that a launcher has started.
+def initialize_dist(
+    backend: str = "",
+    timeout_s: float = 300.0,
+    *,
+    rendezvous: str = "",
+    world_size: int = 0,
+    rank: int = -1,
+    run_id: str = "",
+    store: Any = None,
+    secret: str = "",
+    security: str = "secret",
+    interface: str = "",
+    streams: int = 0,
+    shared_memory: bool = True,
+) -> tuple[int, int]:
+    """Meet the other processes: those that torchrun, mpirun or srun has started, or one's own.
 
     Parameters
     ----------
     backend
-        "mpi" under mpirun, mpiexec or srun, "threads" for one process alone. Empty: the one that
-        fits.
+        "tcp" under torchrun, srun, or with a rendezvous or a store; "mpi" under mpirun; "threads"
+        for one process alone. Empty: the one that fits.
     timeout_s
         Seconds that an operation may wait for its peers.
+    rendezvous
+        Where the ranks meet without a launcher: "HOST:PORT" of one of the hosts, "file:FOLDER" that
+        all hosts share, or "slurm". The variable GOSSAMER_RENDEZVOUS stands for it.
+    world_size, rank
+        With a rendezvous or a store: the number of ranks, and this process's. Without a rank, ranks
+        are dealt by arrival.
+    run_id
+        Tells runs apart that meet in one place.
+    store
+        A store of torch.distributed, or an object as `gossamer.rendezvous.Store` describes it,
+        where the ranks meet.
+    secret
+        All ranks give the same; messages are then encrypted. Empty: that of GOSSAMER_SECRET, or of
+        the file that GOSSAMER_SECRET_FILE names. Ranks need none under torchrun on one machine,
+        or where they meet at 127.0.0.1.
+    security
+        "none": messages between hosts are neither encrypted nor authenticated.
+    interface
+        The network interface, or the address, of this host at which others reach it.
+    streams
+        Connections that share the messages between two ranks; 0: as many as help.
+    shared_memory
+        False: messages between ranks of one host go over connections as well.
 
     Returns
     -------
@@ -118,9 +161,21 @@ def initialize_dist(backend: str = "", timeout_s: float = 300.0) -> tuple[int, i
     if _state.session() is None:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("initialize_dist() is for the main thread; see run_threads()")
-        (_state.of_process,) = _core.open_sessions(backend, 0, 0, timeout_s)
-        _state.pid = os.getpid()
         _watch_exit()
+        settings = _core.StartSettings()
+        settings.backend, settings.timeout_s = backend, timeout_s
+        settings.rendezvous, settings.run_id = rendezvous, run_id
+        settings.world_size, settings.rank = world_size, rank
+        settings.secret, settings.security = secret, security
+        settings.interface, settings.num_streams = interface, streams
+        settings.shares_memory = shared_memory
+        settings.num_meetings = _state.num_meetings
+        _state.num_meetings += 1
+        session, _state.store = meet(settings, store)
+        if session is None:
+            (session,) = _core.open_sessions(backend, 0, 0, timeout_s)
+        _state.of_process = session
+        _state.pid = os.getpid()
     session = current_session()
     return session.rank, session.world_size
 
@@ -167,6 +222,9 @@ def _text_of(error: BaseException) -> str:
 
 
 def _watch_exit() -> None:
+    if _state.is_watching:
+        return
+    _state.is_watching = True
     before = sys.excepthook
 
     def note_failure(
@@ -174,6 +232,12 @@ def _watch_exit() -> None:
     ) -> None:
         _state.failure = error
         before(kind, error, trace)
+        # Python itself ends with 1 after every exception, and leaves by this one where a hook
+        # raises it. A prompt goes on.
+        code = _code_of(error)
+        is_prompt = hasattr(sys, "ps1") or sys.flags.interactive
+        if code not in (_OTHER_CODE, _INTERRUPTED) and not is_prompt:
+            raise SystemExit(code)
 
     sys.excepthook = note_failure
     atexit.register(finalize_dist)

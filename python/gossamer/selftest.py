@@ -1,7 +1,7 @@
 """What python -m gossamer --selftest checks: that an installation trains as it should.
 
-Four ranks that are threads, or the processes that mpirun has started, train a tiny model, whose end
-PyTorch alone knows as well.
+Four ranks that are threads, or the processes that a launcher has started, train a tiny model, whose
+end PyTorch alone knows as well.
 """
 
 from __future__ import annotations

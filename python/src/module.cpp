@@ -3,6 +3,7 @@
 
 #include "python/src/engine.hpp"
 #include "python/src/session.hpp"
+#include "python/src/start.hpp"
 #include "python/src/studies.hpp"
 #include "python/src/topologies.hpp"
 
@@ -60,6 +61,7 @@ NB_MODULE(_core, module) {
   add_comm_error(module);
   nb::exception<NonFiniteError>(module, "NonFiniteError", PyExc_ArithmeticError);
   python::add_session(module);
+  python::add_start(module);
   python::add_engine(module);
   python::add_topologies(module);
   python::add_studies(module);

@@ -27,10 +27,9 @@ void look_for_signals() {
 
 std::vector<std::shared_ptr<PySession>> open(const std::string& backend, int num_ranks,
                                              int node_size, double timeout_s) {
-  const LaunchOptions options{.num_ranks = num_ranks,
-                              .node_size = node_size,
-                              .timeout_s = timeout_s,
-                              .while_waiting = look_for_signals};
+  LaunchOptions options = waiting_options(timeout_s);
+  options.num_ranks = num_ranks;
+  options.node_size = node_size;
   std::vector<std::shared_ptr<PySession>> sessions;
   for (auto& session : open_sessions(backend.empty() ? default_backend() : backend, options)) {
     sessions.push_back(std::make_shared<PySession>(std::move(session)));
@@ -71,6 +70,10 @@ void average(const PySession& session, std::uintptr_t address, std::int64_t nume
 }
 
 }  // namespace
+
+LaunchOptions waiting_options(double timeout_s) {
+  return {.timeout_s = timeout_s, .while_waiting = look_for_signals};
+}
 
 Session& PySession::open() const {
   if (is_open_) return *session_;

@@ -37,6 +37,9 @@ class PySession {
   bool is_open_ = true;
 };
 
+/// Options of a world whose waits Ctrl-C ends.
+LaunchOptions waiting_options(double timeout_s);
+
 /// Adds the class Session and the functions that open sessions.
 void add_session(nanobind::module_& module);
 

@@ -1,6 +1,6 @@
 """A strategy for Lightning's Trainer.
 
-mpirun or srun starts the processes::
+torchrun, mpirun or srun starts the processes::
 
     strategy = GossamerStrategy(algorithm="gossip", topology="one-peer-exp")
     lightning.Trainer(accelerator="cpu", devices=1, strategy=strategy).fit(module, loader)

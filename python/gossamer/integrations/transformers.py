@@ -1,6 +1,7 @@
 """A Trainer of Hugging Face's transformers whose ranks gossip.
 
-mpirun or srun starts the processes. Accelerate spreads data and metrics over them, by gloo::
+torchrun, mpirun or srun starts the processes. Accelerate spreads data and metrics over them, by
+gloo::
 
     meet_accelerate()
     arguments = transformers.TrainingArguments("out", use_cpu=True)
@@ -40,6 +41,8 @@ def meet_accelerate() -> None:
         told |= {"LOCAL_WORLD_SIZE": session.local_world_size}
         os.environ |= {name: str(value) for name, value in told.items()}
         os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": port}
+        # Nobody but rank 0 serves a store there.
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
 
 
 class GossamerTrainer(Trainer):

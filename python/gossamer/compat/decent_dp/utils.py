@@ -20,9 +20,10 @@ _TIMEOUT = datetime.timedelta(seconds=300)
 def initialize_dist() -> tuple[int, int]:
     """Meet the other processes; return this process's rank, and the number of ranks.
 
-    As gossamer.initialize_dist(): under mpirun or srun, or one process alone. The processes are
-    also a group of torch.distributed, with gloo, for what a script does beside training, as
-    DistributedSampler or an all_reduce of a metric. Ranks that are threads have no such group.
+    As gossamer.initialize_dist(): under torchrun, mpirun or srun, or one process alone. The
+    processes are also a group of torch.distributed, with gloo, for what a script does beside
+    training, as DistributedSampler or an all_reduce of a metric. Ranks that are threads have no
+    such group.
     """
     rank, world_size = distributed.initialize_dist()
     is_process = threading.current_thread() is threading.main_thread()

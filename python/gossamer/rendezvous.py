@@ -1,0 +1,158 @@
+"""How processes meet without MPI: in a store of PyTorch, or in one that the caller brings."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import time
+from typing import Any, Protocol
+
+from . import _core
+from ._core import Session, Start, StartSettings
+
+__all__ = ["Store", "meet"]
+
+_FIRST_PAUSE_S = 0.002
+_LONGEST_PAUSE_S = 0.1
+_CONNECT_S = 1.0
+
+
+class Store(Protocol):
+    """Where ranks leave records that all of them see. Asked when ranks meet, and never in a step.
+
+    Values are not empty. Every exception counts as a store that cannot be reached, and its text
+    becomes part of a CommError.
+    """
+
+    def set(self, key: str, value: bytes) -> None:
+        """Make a value visible to all."""
+
+    def get(self, key: str, limit_s: float) -> bytes:
+        """Return the value of `key`, and wait up to `limit_s` seconds for somebody to set it.
+
+        Raises
+        ------
+        TimeoutError
+            If nobody has.
+        """
+
+    def compare_and_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """Set `key` to `desired` if its value is `expected`, and return the value it has then.
+
+        With an empty `expected`, set `key` if nobody has set it. An empty result: nobody has, and
+        another value was expected.
+        """
+
+
+class _TorchStore:
+    """A store of torch.distributed."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str, limit_s: float) -> bytes:
+        # The store's own wait cannot be interrupted.
+        end = time.monotonic() + limit_s
+        pause_s = _FIRST_PAUSE_S
+        while not self._store.check([key]):
+            if time.monotonic() >= end:
+                raise TimeoutError(f"nobody has set {key} in the store within {limit_s:g} s")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        value: bytes = self._store.get(key)
+        return value
+
+    def compare_and_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        now: bytes = self._store.compare_set(key, expected, desired)
+        # It answers with `expected` for a key that nobody has set.
+        if expected and now == expected and not self._store.check([key]):
+            return b""
+        return now
+
+
+def meet(settings: StartSettings, store: Any = None) -> tuple[Session | None, Any]:
+    """Meet the other processes, if they shall meet without MPI.
+
+    Parameters
+    ----------
+    settings
+        What the caller of initialize_dist() has given.
+    store
+        A store of torch.distributed, or one as `Store` describes it. None: the store that the
+        settings and the environment name.
+
+    Returns
+    -------
+    tuple
+        The session, or None where MPI connects the processes or this one is alone; and the store,
+        which must live as long as the session.
+    """
+    settings.has_store = store is not None
+    start = _core.plan_start(settings)
+    if not start.is_rank:
+        return None, None
+    if start.world_size == 1:
+        return start.open(None, False), None
+    serves = False
+    if store is None:
+        store, serves = _open_torch_store(start, settings.timeout_s)
+    return start.open(
+        store if hasattr(store, "compare_and_set") else _TorchStore(store), serves
+    ), store
+
+
+def _open_torch_store(start: Start, timeout_s: float) -> tuple[Any, bool]:
+    """Open the store of PyTorch that a start names; says whether this process serves it."""
+    from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
+
+    if start.file:
+        folder = os.path.dirname(start.file)
+        # PyTorch would wait for minutes for a folder that does not exist.
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise _core.CommError(
+                f"the store {start.file} cannot be written: check that {folder} is a folder that "
+                "all machines share and that this user may write"
+            )
+        return FileStore(start.file, -1), False
+    common: dict[str, Any] = {
+        "wait_for_workers": False,
+        "timeout": datetime.timedelta(seconds=timeout_s),
+    }
+    own = start.listen()
+    try:
+        if own is not None:
+            file, port = own
+            # The other kind of server takes no socket in older versions of PyTorch.
+            common |= {"master_listen_fd": file, "use_libuv": False}
+            return TCPStore(start.host, port, is_master=True, **common), True
+        _wait_for_server(start, timeout_s)
+        return TCPStore(start.host, start.port, is_master=False, **common), False
+    except RuntimeError as error:
+        if own is not None:
+            os.close(own[0])
+        verb = "reached" if own is None else "served"
+        reason = str(error).partition("\n")[0]
+        raise _core.CommError(f"the store at {start.place} cannot be {verb}: {reason}") from None
+
+
+def _wait_for_server(start: Start, timeout_s: float) -> None:
+    """Wait until somebody listens at the store's place. Unlike PyTorch's wait, Ctrl-C ends it."""
+    end = time.monotonic() + timeout_s
+    while True:
+        left_s = end - time.monotonic()
+        try:
+            limit_s = max(min(left_s, _CONNECT_S), _LONGEST_PAUSE_S)
+            socket.create_connection((start.host, start.port), limit_s).close()
+            return
+        except OSError as error:
+            if left_s <= 0:
+                raise _core.CommError(
+                    f"the store at {start.place} does not answer within {timeout_s:g} s: check "
+                    "that a process of this run has started there, that the port is right, and "
+                    f"that no firewall is between ({error})"
+                ) from None
+        time.sleep(_LONGEST_PAUSE_S)

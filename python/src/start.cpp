@@ -1,0 +1,236 @@
+#include "python/src/start.hpp"
+
+#include "python/src/session.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "comm/start/secret.hpp"
+#include "comm/start/start.hpp"
+#include "comm/start/store_use.hpp"
+#include "comm/store.hpp"
+
+namespace gossamer::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+/// A store that Python implements: set(key, value), get(key, limit_s) and
+/// compare_and_set(key, expected, desired). Keys are str, values are bytes. Errors of Python count
+/// as an unreachable store; those that end the program pass.
+class PyStore : public Store {
+ public:
+  explicit PyStore(nb::object store) : store_(std::move(store)) {}
+  ~PyStore() override {
+    const nb::gil_scoped_acquire gil;
+    store_.reset();
+  }
+
+  void set(const std::string& key, std::string_view value) override {
+    calling([&] { store_.attr("set")(key, bytes_of(value)); });
+  }
+  std::string get(const std::string& key, std::chrono::milliseconds limit) override {
+    return calling([&] {
+      const std::chrono::duration<double> limit_s = limit;
+      return text_of(store_.attr("get")(key, limit_s.count()));
+    });
+  }
+  std::string compare_and_set(const std::string& key, std::string_view expected,
+                              std::string_view desired) override {
+    return calling([&] {
+      return text_of(store_.attr("compare_and_set")(key, bytes_of(expected), bytes_of(desired)));
+    });
+  }
+
+ private:
+  static nb::bytes bytes_of(std::string_view text) { return nb::bytes(text.data(), text.size()); }
+  static std::string text_of(const nb::object& value) {
+    const auto bytes = nb::cast<nb::bytes>(value);
+    return {bytes.c_str(), bytes.size()};
+  }
+
+  template <class Call>
+  static auto calling(const Call& call) -> decltype(call()) {
+    const nb::gil_scoped_acquire gil;
+    try {
+      return call();
+    } catch (const nb::python_error& error) {
+      // KeyboardInterrupt and SystemExit are no errors of the store.
+      if (!error.matches(PyExc_Exception)) throw;
+      throw CommError({.label = {.what = "start"}}, first_line_of(error));
+    } catch (const std::bad_cast&) {
+      throw CommError({.label = {.what = "start"}},
+                      "the store's get() and compare_and_set() must return bytes");
+    }
+  }
+
+  /// Errors of PyTorch have a stack below it.
+  static std::string first_line_of(const nb::python_error& error) {
+    const auto text = nb::cast<std::string>(nb::str(error.value()));
+    const auto name = nb::cast<std::string>(nb::str(error.type().attr("__name__")));
+    return text.empty() ? name : visible_line(text.substr(0, text.find('\n')));
+  }
+
+  nb::object store_;
+};
+
+struct Settings {
+  std::string backend;
+  double timeout_s = 0.0;
+  std::string rendezvous;
+  int world_size = 0;
+  int rank = -1;
+  std::string run_id;
+  bool has_store = false;
+  std::string secret;
+  std::string security;
+  std::string interface;
+  int num_streams = 0;
+  bool shares_memory = true;
+  /// How often this process has met others before. A store may still have the records of then.
+  int num_meetings = 0;
+};
+
+/// Seconds; a day.
+constexpr double kLongestTimeout = 86'400.0;
+
+void check_secret_of(const Settings& settings) {
+  if (settings.secret.empty()) return;
+  try {
+    check_secret(settings.secret);
+  } catch (const ConfigError& error) {
+    throw ConfigError("initialize_dist", "secret", error.what());
+  }
+  if (settings.security == "none") {
+    throw ConfigError("initialize_dist", "secret",
+                      "is given, and security=\"none\" uses none, allowed: one of the two");
+  }
+}
+
+Start plan(const Settings& settings) {
+  const bool is_secured = settings.security == "secret";
+  if (!is_secured && settings.security != "none") {
+    throw ConfigError("initialize_dist", "security",
+                      "is \"" + settings.security + "\", allowed: \"secret\", \"none\"");
+  }
+  if (!(settings.timeout_s > 0.0 && settings.timeout_s <= kLongestTimeout)) {
+    throw ConfigError(
+        "initialize_dist", "timeout_s",
+        concat("is ", settings.timeout_s, ", allowed: more than 0, at most ", kLongestTimeout));
+  }
+  check_secret_of(settings);
+  LaunchConfig launch{.backend = settings.backend,
+                      .is_auto = settings.backend.empty(),
+                      .is_secured = is_secured,
+                      .options = {.timeout_s = settings.timeout_s},
+                      .shares_memory = settings.shares_memory};
+  if (launch.is_auto) launch.backend = default_backend();
+  launch.options.meeting.secret = settings.secret;
+  launch.options.meeting.interface = settings.interface;
+  launch.options.meeting.num_streams = settings.num_streams;
+  Start start = plan_own_start({.rendezvous = settings.rendezvous,
+                                .world_size = settings.world_size,
+                                .rank = settings.rank,
+                                .run_id = settings.run_id,
+                                .has_store = settings.has_store},
+                               launch);
+  if (!start.is_rank && launch.backend == "mpi" && !settings.secret.empty()) {
+    throw ConfigError("initialize_dist", "secret",
+                      "is given, and MPI, which connects these ranks, does not encrypt, allowed: "
+                      "the backend \"tcp\", or no secret");
+  }
+  if (settings.num_meetings > 0) {
+    start.meeting.run += concat("-again-", settings.num_meetings);
+  }
+  if (start.is_rank) {
+    const nb::gil_scoped_release free;
+    complete(start);
+  }
+  return start;
+}
+
+/// The socket, which the caller owns, and its port; nothing if another process serves the store.
+std::optional<std::pair<int, int>> listen_for(const Start& start) {
+  if (!start.may_serve) return std::nullopt;
+  std::optional<StoreSocket> socket = listen_at(start.place);
+  if (!socket) return std::nullopt;
+  const int port = socket->place.port;
+  return std::pair(socket->file.release(), port);
+}
+
+std::shared_ptr<PySession> open_met(Start& start, nb::object store, bool serves) {
+  if (!store.is_none()) start.meeting.store = std::make_shared<PyStore>(std::move(store));
+  const nb::gil_scoped_release free;
+  LaunchOptions options = waiting_options(start.meeting.timeout_s);
+  options.meeting = start.meeting;
+  Sessions sessions;
+  try {
+    sessions = open_sessions("tcp", options);
+  } catch (const nb::python_error&) {
+    throw;
+  } catch (const std::exception&) {
+    // Ranks that have come a little later wait a little longer, and then say who is missing.
+    if (serves) wait_until_all_met(start.meeting, kFarewell);
+    throw;
+  }
+  try {
+    end_meeting(start, sessions.front()->world().rank, serves);
+  } catch (const nb::python_error&) {
+    sessions.front()->abort(ExitCode::kInterrupted, "interrupted");
+    throw;
+  }
+  return std::make_shared<PySession>(std::move(sessions.front()));
+}
+
+}  // namespace
+
+void add_start(nb::module_& module) {
+  nb::class_<Settings>(module, "StartSettings")
+      .def(nb::init<>())
+      .def_rw("backend", &Settings::backend)
+      .def_rw("timeout_s", &Settings::timeout_s)
+      .def_rw("rendezvous", &Settings::rendezvous)
+      .def_rw("world_size", &Settings::world_size)
+      .def_rw("rank", &Settings::rank)
+      .def_rw("run_id", &Settings::run_id)
+      .def_rw("has_store", &Settings::has_store)
+      .def_rw("secret", &Settings::secret)
+      .def_rw("security", &Settings::security)
+      .def_rw("interface", &Settings::interface)
+      .def_rw("num_streams", &Settings::num_streams)
+      .def_rw("shares_memory", &Settings::shares_memory)
+      .def_rw("num_meetings", &Settings::num_meetings);
+  nb::class_<Start>(module, "Start")
+      .def_ro("is_rank", &Start::is_rank)
+      .def_ro("has_store", &Start::has_store)
+      .def_prop_ro("world_size", [](const Start& start) { return start.meeting.size; })
+      .def_prop_ro("host", [](const Start& start) { return start.place.host; })
+      .def_prop_ro("port", [](const Start& start) { return start.place.port; })
+      .def_prop_ro("file",
+                   [](const Start& start) {
+                     return start.folder.empty() ? std::string() : store_file(start);
+                   })
+      .def_prop_ro("place", [](const Start& start) { return to_string(start.place); })
+      .def("listen", &listen_for)
+      .def("open", &open_met, "store"_a.none(), "serves"_a);
+  module.def("plan_start", &plan, "settings"_a);
+  module.def(
+      "write_secret_file", [](const std::string& path) { write_secret_file(path, fresh_secret()); },
+      "path"_a);
+}
+
+}  // namespace gossamer::python

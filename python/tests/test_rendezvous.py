@@ -1,0 +1,296 @@
+"""Processes that meet without MPI: under torchrun, at an address, in a folder, and in a store."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from conftest import run_python
+
+import gossamer as gs
+
+PROGRAM = textwrap.dedent(
+    """
+    import datetime, os, signal, sys
+    import torch, gossamer as gs
+    import torch.distributed as dist
+    {before}
+    rank, size = gs.initialize_dist(timeout_s={timeout_s}, {arguments})
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(8, 3)
+    wrapper = gs.DecentralizedDataParallel(model, lambda ps: torch.optim.AdamW(ps), "ring")
+    for step in range(50):
+        if rank == 1 and step == 20:
+            {fault}
+        wrapper(torch.ones(4, 8)).square().mean().backward()
+    with wrapper.global_average() as distance:
+        print(f"rank {{rank}} of {{size}} on {{gs.current_session().node_size}}: {{distance:.3g}}")
+    """
+)
+# A store as gossamer.rendezvous.Store describes it, over one of PyTorch.
+OWN_STORE = """
+class Own:
+    def __init__(self, path):
+        self.inner = dist.FileStore(path, -1)
+    def set(self, key, value):
+        self.inner.set(key, value)
+    def get(self, key, limit_s):
+        self.inner.wait([key], datetime.timedelta(seconds=limit_s))
+        return self.inner.get(key)
+    def compare_and_set(self, key, expected, desired):
+        return self.inner.compare_set(key, expected, desired)
+"""
+SECRET = "a secret for these tests"
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("GOSSAMER_", "MASTER_", "SLURM_", "TORCHELASTIC_", "OMPI_", "RANK", "WORLD_SIZE")
+    for name in [name for name in os.environ if name.startswith(names)]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def place():
+    """An address that nobody else gets meanwhile: this socket has it, and does not listen."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+def write_program(tmp_path, arguments="", *, before="", fault="pass", timeout_s=60):
+    path = tmp_path / "train.py"
+    path.write_text(
+        PROGRAM.format(arguments=arguments, before=before, fault=fault, timeout_s=timeout_s)
+    )
+    return path
+
+
+def start(tmp_path, arguments, *, variables=None, **program):
+    path = write_program(tmp_path, arguments, **program)
+    return subprocess.Popen(
+        [sys.executable, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | (variables or {}),
+    )
+
+
+def outcomes(processes):
+    """(code, output, errors) of each."""
+    try:
+        ends = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)]
+
+
+def expect_trained(processes):
+    ends = outcomes(processes)
+    assert [code for code, _, _ in ends] == [0] * len(ends), ends
+    lines = sorted("".join(output for _, output, _ in ends).splitlines())
+    size = len(processes)
+    for rank, line in enumerate(lines):
+        assert line.startswith(f"rank {rank} of {size} on {size}: "), lines
+    # The ranks have met and agree what the distance is.
+    assert len({line.split()[-1] for line in lines}) == 1, lines
+    assert len(lines) == size
+
+
+def run_torchrun(tmp_path, fault, *arguments):
+    path = write_program(tmp_path, fault=fault)
+    return run_python(
+        ["-m", "torch.distributed.run", "--nproc-per-node", "2", *arguments, str(path)]
+    )
+
+
+@pytest.mark.parametrize("kind", ["static", "c10d", "standalone"])
+def test_torchrun_starts_ranks_without_a_secret(tmp_path, place, kind):
+    host, port = place.split(":")
+    arguments = {
+        "static": ["--master-addr", host, "--master-port", port],
+        "c10d": ["--rdzv-backend", "c10d", "--rdzv-endpoint", place, "--rdzv-id", "this-test"],
+        "standalone": ["--standalone"],
+    }
+    done = run_torchrun(tmp_path, "pass", *arguments[kind])
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 2 on 2: " in done.stdout
+    assert "rank 1 of 2 on 2: " in done.stdout
+
+
+def test_torchrun_ends_when_a_rank_fails(tmp_path):
+    done = run_torchrun(tmp_path, "raise ValueError('a bad batch')", "--standalone")
+    assert done.returncode != 0
+    assert "that rank has failed: ValueError: a bad batch" in done.stderr
+
+
+def test_ranks_meet_at_an_address(tmp_path, place):
+    arguments = f"rendezvous={place!r}, world_size=3"
+    expect_trained([start(tmp_path, arguments) for _ in range(3)])
+
+
+def test_ranks_meet_where_the_environment_says(tmp_path, place):
+    variables = {"GOSSAMER_RENDEZVOUS": place, "GOSSAMER_WORLD_SIZE": "2"}
+    expect_trained(
+        [start(tmp_path, "", variables=variables | {"GOSSAMER_RANK": str(rank)}) for rank in (1, 0)]
+    )
+
+
+def test_ranks_meet_in_a_folder_with_a_secret(tmp_path):
+    folder = tmp_path / "meet"
+    folder.mkdir()
+    arguments = f"rendezvous='file:{folder}', world_size=2, secret={SECRET!r}, shared_memory=False"
+    expect_trained([start(tmp_path, arguments) for _ in range(2)])
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "store"),
+    [("", "dist.FileStore({!r}, -1)"), (OWN_STORE, "Own({!r})")],
+    ids=["of-pytorch", "of-ones-own"],
+)
+def test_ranks_meet_in_a_store(tmp_path, before, store):
+    store = store.format(str(tmp_path / "store"))
+    processes = [
+        start(
+            tmp_path,
+            f"store={store}, world_size=2, rank=int(os.environ['MY_RANK']), secret={SECRET!r}",
+            before=before,
+            variables={"MY_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    expect_trained(processes)
+
+
+@pytest.mark.parametrize(
+    ("fault", "codes", "text"),
+    [
+        ("raise ValueError('a bad batch')", {1}, "that rank has failed: ValueError: a bad batch"),
+        ("sys.exit(0)", {0, 74}, "with rank 1: that rank has left the run"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", {-9, 74}, "with rank 1: that rank is lost"),
+        ("raise gs.ConfigError('no')", {2}, "that rank has failed: gossamer._core.ConfigError: no"),
+    ],
+)
+def test_ranks_end_together(tmp_path, place, fault, codes, text):
+    arguments = f"rendezvous={place!r}, world_size=2"
+    ends = outcomes([start(tmp_path, arguments, fault=fault) for _ in range(2)])
+    assert {code for code, _, _ in ends} == codes, ends
+    assert text in "".join(errors for _, _, errors in ends)
+
+
+def test_a_rank_with_another_secret_gets_in_nowhere(tmp_path, place):
+    ends = []
+    for rank in range(2):
+        path = tmp_path / f"of_rank_{rank}"
+        path.mkdir()
+        settings = f"rendezvous={place!r}, world_size=2, rank={rank}, secret='{SECRET} {rank}'"
+        ends.append(start(path, settings, timeout_s=3))
+    ends = outcomes(ends)
+    assert [code for code, _, _ in ends] == [74, 74], ends
+    assert "not signed with this rank's secret" in ends[0][2] + ends[1][2]
+
+
+def test_missing_ranks_are_named(place):
+    with_rank_0 = f"rendezvous={place!r}, world_size=2, rank=0, timeout_s=1"
+    done = run_python(["-c", f"import gossamer as gs; gs.initialize_dist({with_rank_0})"])
+    assert done.returncode != 0
+    assert "CommError: " in done.stderr
+    assert "rank 1" in done.stderr
+
+
+def test_a_place_that_others_reach_needs_a_secret():
+    with pytest.raises(gs.ConfigError, match="python -m gossamer --secret FILE"):
+        gs.initialize_dist(rendezvous="192.0.2.1:29500", world_size=2)
+
+
+def test_settings_that_do_not_fit_are_refused():
+    with pytest.raises(gs.ConfigError, match="is missing, allowed: the number of ranks"):
+        gs.initialize_dist(rendezvous="127.0.0.1:29500")
+    with pytest.raises(gs.ConfigError, match='allowed: "secret", "none"'):
+        gs.initialize_dist(security="some")
+    at = {"rendezvous": "127.0.0.1:29500", "world_size": 2}
+    with pytest.raises(gs.ConfigError, match=r"initialize_dist: secret: .*16"):
+        gs.initialize_dist(secret="short", **at)
+    with pytest.raises(gs.ConfigError, match="allowed: one of the two"):
+        gs.initialize_dist(secret=SECRET, security="none", **at)
+    for timeout_s in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(gs.ConfigError, match="timeout_s"):
+            gs.initialize_dist(timeout_s=timeout_s, **at)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(gs.CommError, match="is a folder that all machines share"):
+        gs.initialize_dist(rendezvous=f"file:{tmp_path}/none", world_size=2, secret=SECRET)
+
+
+def test_one_rank_alone_needs_no_store():
+    done = run_python(
+        [
+            "-c",
+            "import gossamer as gs; print(gs.initialize_dist(rendezvous='file:.', world_size=1))",
+        ]
+    )
+    assert done.stdout == "(0, 1)\n", done.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["that-serves", "that-connects"])
+def test_ctrl_c_ends_the_wait_for_others(tmp_path, place, rank):
+    arguments = f"rendezvous={place!r}, world_size=2, rank={rank}"
+    # The second connects, because somebody else has the place, who does not answer.
+    before = "print('begun', flush=True)"
+    with socket.socket() as deaf:
+        if rank == 1:
+            deaf.bind(("127.0.0.2", int(place.split(":")[1])))
+            arguments = arguments.replace("127.0.0.1", "127.0.0.2")
+        process = start(tmp_path, arguments, before=before)
+        assert process.stdout.readline() == "begun\n"
+        # Long enough to be waiting; also earlier, the program must end as it does here.
+        time.sleep(2)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        ((code, _, errors),) = outcomes([process])
+    assert "KeyboardInterrupt" in errors
+    assert code in (130, -signal.SIGINT)
+
+
+def test_processes_may_meet_again(tmp_path):
+    again = "gs.finalize_dist(); gs.initialize_dist(**settings); gs.finalize_dist()"
+    program = (
+        "import os, gossamer as gs, torch.distributed as dist\n"
+        f"settings = dict(store=dist.FileStore({str(tmp_path / 'store')!r}, -1), world_size=2,\n"
+        f"    rank=int(os.environ['MY_RANK']), secret={SECRET!r}, timeout_s=60)\n"
+        f"gs.initialize_dist(**settings)\n{again}\n"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"MY_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    ends = outcomes(processes)
+    assert [code for code, _, _ in ends] == [0, 0], ends
+
+
+def test_the_package_makes_secrets(tmp_path):
+    path = tmp_path / "secret"
+    done = run_python(["-m", "gossamer", "--secret", str(path)])
+    assert done.returncode == 0, done.stderr
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(pathlib.Path(path).read_text().strip()) == 64
+    assert run_python(["-m", "gossamer", "--secret", str(path)]).returncode != 0

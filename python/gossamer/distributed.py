@@ -120,8 +120,8 @@ def initialize_dist(
     Parameters
     ----------
     backend
-        "tcp" under torchrun, srun, or with a rendezvous or a store; "mpi" under mpirun; "threads"
-        for one process alone. Empty: the one that fits.
+        "tcp" under torchrun, or with a rendezvous or a store; "mpi" under mpirun and srun, where
+        "tcp" does without MPI; "threads" for one process alone. Empty: the one that fits.
     timeout_s
         Seconds that an operation may wait for its peers.
     rendezvous
@@ -187,6 +187,7 @@ def finalize_dist() -> None:
         return
     failure, _state.failure = _state.failure, None
     error, _ = _leave(session, failure)
+    _state.store = None
     if error is not failure and error is not None:
         raise error
 

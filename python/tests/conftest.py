@@ -55,6 +55,17 @@ def alone(work: Callable[[], Any]) -> Any:
     return gs.run_threads(1, work)[0]
 
 
+# What the programs of several processes do when they have met; `fault` befalls rank 1.
+TRAINING = """
+torch.manual_seed(rank)
+model = torch.nn.Linear(8, 3)
+wrapper = gs.DecentralizedDataParallel(model, lambda ps: torch.optim.AdamW(ps), "ring")
+for step in range(50):
+    if rank == 1 and step == 20:
+        {fault}
+    wrapper(torch.ones(4, 8)).square().mean().backward()
+"""
+
 MPIRUN = shutil.which("mpirun")
 needs_mpi = pytest.mark.skipif(
     MPIRUN is None or "mpi" not in gs._core.backends(), reason="no MPI here"

@@ -9,7 +9,7 @@ import textwrap
 import time
 
 import pytest
-from conftest import needs_mpi, run_python
+from conftest import TRAINING, needs_mpi, run_python
 
 
 def test_a_child_that_is_forked_before_anything_has_begun_may_train():
@@ -42,22 +42,14 @@ def test_processes_that_have_not_met_are_refused():
     assert done.returncode != 0
 
 
-PROGRAM = textwrap.dedent(
-    """
-    import os, signal, sys
-    import torch, gossamer as gs
-    rank, size = gs.initialize_dist(timeout_s=60)
-    torch.manual_seed(rank)
-    model = torch.nn.Linear(8, 3)
-    wrapper = gs.DecentralizedDataParallel(model, lambda ps: torch.optim.AdamW(ps), "ring")
-    for step in range(50):
-        if rank == 1 and step == 20:
-            {fault}
-        wrapper(torch.ones(4, 8)).square().mean().backward()
-    with wrapper.global_average() as distance:
-        print(f"rank {{rank}} of {{size}}: {{distance:.3g}}", flush=True)
-    """
-)
+PROGRAM = f"""
+import os, signal, sys
+import torch, gossamer as gs
+rank, size = gs.initialize_dist(timeout_s=60)
+{TRAINING}
+with wrapper.global_average() as distance:
+    print(f"rank {{{{rank}}}} of {{{{size}}}}: {{{{distance:.3g}}}}", flush=True)
+"""
 
 
 def run_processes(tmp_path, fault, program=PROGRAM):

@@ -9,32 +9,24 @@ import socket
 import stat
 import subprocess
 import sys
-import textwrap
 import time
 
 import pytest
-from conftest import run_python
+from conftest import TRAINING, run_python
 
 import gossamer as gs
 
-PROGRAM = textwrap.dedent(
-    """
-    import datetime, os, signal, sys
-    import torch, gossamer as gs
-    import torch.distributed as dist
-    {before}
-    rank, size = gs.initialize_dist(timeout_s={timeout_s}, {arguments})
-    torch.manual_seed(rank)
-    model = torch.nn.Linear(8, 3)
-    wrapper = gs.DecentralizedDataParallel(model, lambda ps: torch.optim.AdamW(ps), "ring")
-    for step in range(50):
-        if rank == 1 and step == 20:
-            {fault}
-        wrapper(torch.ones(4, 8)).square().mean().backward()
-    with wrapper.global_average() as distance:
-        print(f"rank {{rank}} of {{size}} on {{gs.current_session().node_size}}: {{distance:.3g}}")
-    """
-)
+PROGRAM = f"""
+import datetime, os, signal, sys
+import torch, gossamer as gs
+import torch.distributed as dist
+{{before}}
+rank, size = gs.initialize_dist(timeout_s={{timeout_s}}, {{arguments}})
+{TRAINING}
+place = f"rank {{{{rank}}}} of {{{{size}}}} on {{{{gs.current_session().node_size}}}}"
+with wrapper.global_average() as distance:
+    print(f"{{{{place}}}}: {{{{distance:.3g}}}}")
+"""
 # A store as gossamer.rendezvous.Store describes it, over one of PyTorch.
 OWN_STORE = """
 class Own:

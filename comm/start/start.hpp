@@ -2,11 +2,11 @@
 // How a run starts without MPI. plan_start() reads and checks the command line, the environment and
 // the configuration. No process and no connection exists yet. The ways to start:
 //
-//   --processes N                 this process starts N ranks on this machine
-//   --rendezvous HOST:PORT        the ranks meet in a store there
-//   --rendezvous file:FOLDER      the ranks meet in a file of a folder that all hosts share
-//   --rendezvous slurm, or srun   the ranks are the tasks of a step of SLURM
-//   torchrun                      its variables say where the ranks meet
+//   --processes N                 This process starts N ranks on this machine.
+//   --rendezvous HOST:PORT        The ranks meet in a store there.
+//   --rendezvous file:FOLDER      The ranks meet in a file of a folder that all hosts share.
+//   --rendezvous slurm, or srun   The ranks are the tasks of a step of SLURM.
+//   torchrun                      Its variables say where the ranks meet.
 //
 // Variables of the environment stand for options that are not given: GOSSAMER_RENDEZVOUS,
 // GOSSAMER_WORLD_SIZE, GOSSAMER_RANK, GOSSAMER_RUN_ID. The secret comes from comm.secret_file,

@@ -5,9 +5,10 @@
 // for many round trips, and its window may be smaller than what the wire holds; several connections
 // together are as fast as the wire. Where nothing is lost they are slower, because a message waits
 // for its slowest connection. So the count begins with one. Each rank measures the rate at which
-// its messages leave, over the time in which they wait for the network. Where TCP loses packets
-// although no queue is full, or is held back by its buffers, there are four times as many
-// connections, as long as that helps, and again when the rate falls.
+// its messages leave, over the time in which they wait for the network. More connections help in
+// two cases: TCP loses packets although no queue is full, or its buffers hold it back. The count
+// then grows to four times as many, as long as the rate grows with it. It grows again when the rate
+// falls.
 //
 // Thread safety: none.
 

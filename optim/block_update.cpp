@@ -195,6 +195,11 @@ struct SegmentStep {
   }
 };
 
+void wait_for_all(const ExchangeWork& exchange, std::int64_t numel) {
+  if (!exchange.wait_for_more) return;
+  while (exchange.wait_for_more() < numel) continue;
+}
+
 /// The step of the elements [range.first, range.last) of the block.
 void update_range(const Optimizer& optimizer, const BlockUpdate& update,
                   const GradientDecision& decision, PartRange range) {
@@ -218,13 +223,19 @@ void update_now(const Optimizer& optimizer, const BlockUpdate& update) {
   const GradientDecision decision =
       update.decision == nullptr ? GradientDecision{} : *update.decision;
   const std::int64_t numel = update.parameters.numel;
-  if (update.pool != nullptr && numel >= kLeastShared) {
-    update.pool->share(numel, kGrain, [&](const PartRange& range) {
-      update_range(optimizer, update, decision, range);
-    });
-  } else {
-    update_range(optimizer, update, decision, {0, numel});
-  }
+  const auto& wait_for_more = update.exchange.wait_for_more;
+  PartRange part;
+  do {
+    part = {part.last, wait_for_more ? wait_for_more() : numel};
+    if (update.pool != nullptr && part.last - part.first >= kLeastShared) {
+      update.pool->share(part.last - part.first, kGrain, [&](const PartRange& range) {
+        update_range(optimizer, update, decision,
+                     {part.first + range.first, part.first + range.last});
+      });
+    } else {
+      update_range(optimizer, update, decision, part);
+    }
+  } while (part.last < numel);
 }
 
 }  // namespace
@@ -264,6 +275,7 @@ void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const Exch
          SimdPath simd) {
   if (inboxes.empty()) return;
   if (exchange.sums) throw std::logic_error("mix: inboxes to add up, which only updates do");
+  wait_for_all(exchange, x.numel);
   if (!exchange.coding.decodes) {
     if (exchange.stats) measure(x, inboxes, *exchange.stats);
     return mix(x, keep, inboxes, simd);

@@ -2,6 +2,8 @@
 // What the pass of an update does for an exchange, beside mixing in plain inboxes. A lane says it
 // (Intake), and the pass must do all of it. On processors only.
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/types.hpp"
@@ -20,6 +22,10 @@ struct ExchangeWork {
   bool sums = false;
   /// Takes the differences between the block and its inboxes; null: nobody asks.
   std::shared_ptr<DifferenceStats> stats = {};
+  /// The inboxes' elements are still arriving. Waits for more of them, and returns how many, from
+  /// the first one on, are there; in the end all. The pass must call it until then, and until then
+  /// leaves alone what is not there, also in its own block. Null: all are there.
+  std::function<std::int64_t()> wait_for_more = {};
 
   [[nodiscard]] bool is_empty() const {
     return coding.codec == nullptr && copy.data == nullptr && !sums && !stats;

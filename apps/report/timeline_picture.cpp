@@ -60,8 +60,9 @@ constexpr std::array kKinds = {
     KindRow{"forward", "forward", "#4477aa"},
     KindRow{"backward", "backward", "#ee6677"},
     KindRow{"graph", "forward and backward", "#ee6677"},
-    KindRow{"wait", "waiting for peers", "#228833"},
     KindRow{"update", "mix and update", "#aa3377"},
+    // Over the update, which may wait for the rest of a large block.
+    KindRow{"wait", "waiting for peers", "#228833"},
     KindRow{"encode", "encode", "#bb5500"},
     KindRow{"decode", "decode", "#ee9955"},
     KindRow{"sleep", "sleep (bench step --slow-rank)", "#dddddd"},

@@ -66,8 +66,7 @@ class Gossip : public Algorithm {
 
   Intake before_update(Bucket& bucket) override {
     if (moments_) moments_->finish(bucket);
-    lanes_[bucket].wait();
-    return lanes_[bucket].take();
+    return lanes_[bucket].receive();
   }
   void after_update(Bucket& bucket) override {
     lanes_[bucket].start(setup_.progress.round(), bucket.parameters());

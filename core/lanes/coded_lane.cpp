@@ -33,7 +33,7 @@ class CodedLane : public PlainLane {
     if (decodes_ && !is_encoded) encode(send);
     expect(has_nodes  ? coded_nodes_.start(part, k, send, arriving())
            : decodes_ ? exchange_encoded(part)
-                      : exchange_blocks(part));
+                      : whole(exchange_blocks(part)));
     const bool codes = decodes_ || (has_nodes && coded_nodes_.encodes(part));
     const std::int64_t plain = send.block().bytes();
     messages().count(part, {plain, codes ? encoded_bytes(encoded_.codec, spec().numel) : plain});

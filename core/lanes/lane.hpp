@@ -6,7 +6,7 @@
 // Protocol: start(k), wait(), take(), start(k + 1), and so on. All ranks use the same rounds, and
 // start their lanes in the same order. No code may write the block between start() and the end of
 // wait(). The result of a round that is never taken is lost; later rounds are not affected.
-// forget() drops what has arrived.
+// forget() drops what has arrived. receive() stands for wait() and take().
 //
 // Under a codec, lanes of LaneResult::kMix send encoded blocks to peers and neighbours. Lanes of
 // LaneResult::kSum encode the first LaneSpec::num_coded elements, and take() gives plain values.
@@ -53,6 +53,13 @@ class Lane {
   /// What to mix in. Only the first call after wait() returns what has arrived; later calls return
   /// an Intake that mixes in nothing. Valid until the next start().
   virtual Intake take() = 0;
+  /// wait() and take() in one, for a pass that does all of Intake::exchange. It may begin before
+  /// the last elements have arrived (ExchangeWork::wait_for_more). Throws what wait() throws, and
+  /// so does wait_for_more().
+  virtual Intake receive() {
+    wait();
+    return take();
+  }
   /// Drops what has arrived: take() then returns an Intake that mixes in nothing.
   virtual void forget() = 0;
   /// Shows the visitor what the lane must know to go on after loading, once for each of `names`:

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/lanes/block_checksum.hpp"
 #include "core/lanes/node_round.hpp"
@@ -25,6 +26,7 @@ class PlainLane : public Lane {
   void start(std::int64_t k, const Buffer& send) override;
   void wait() override { finish({}); }
   Intake take() override;
+  Intake receive() override;
   void forget() override { has_arrived_ = false; }
   void visit(StateVisitor& visitor, std::span<const std::string> names) override;
 
@@ -32,14 +34,12 @@ class PlainLane : public Lane {
   /// This rank's part in round k, which begins.
   const RankRound& begin(std::int64_t k);
   /// The block of the round, in which this rank takes part.
-  void hold(const Buffer& send);
+  void hold(const Buffer& send) { sent_ = send; }
   /// Exchanges the block in a round of one level.
-  Request exchange_blocks(const RankRound& part);
+  std::vector<PartUnderWay> exchange_blocks(const RankRound& part);
   /// The round's messages are under way.
-  void expect(Request request) {
-    request_ = std::move(request);
-    has_arrived_ = true;
-  }
+  void expect(std::vector<PartUnderWay> parts);
+  void expect(Request request);
   /// Waits for `also` and for the messages of the round.
   void finish(Request also);
 
@@ -54,16 +54,27 @@ class PlainLane : public Lane {
   [[nodiscard]] Arriving& arriving() { return arriving_; }
 
  private:
+  [[nodiscard]] bool is_under_way() const { return num_over_ < parts_.size(); }
+  /// Waits for the next part.
+  void finish_part();
+  /// Waits for the next part, and for those that are there. Returns how many elements are.
+  std::int64_t wait_for_more();
+  [[nodiscard]] OpLabel wait_label() const {
+    return {.what = "wait", .bucket = spec().bucket, .round = round_};
+  }
+
   RoundMessages messages_;
   NodeRound nodes_;
   Buffer sent_;
-  bool is_under_way_ = false;
-  Request request_;
+  /// The parts of the block, and how many of them have been waited for.
+  std::vector<PartUnderWay> parts_;
+  std::size_t num_over_ = 0;
   Arriving arriving_;
   bool has_arrived_ = false;
   double update_scale_ = 1.0;
   std::int64_t round_ = -1;
-  std::shared_ptr<BlockChecksum> checksum_ = std::make_shared<BlockChecksum>();
+  /// One for each part.
+  std::vector<std::shared_ptr<BlockChecksum>> checksums_;
 };
 
 }  // namespace gossamer

@@ -1,8 +1,27 @@
 #include "core/lanes/round_messages.hpp"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/worker_pool.hpp"
+
 namespace gossamer {
+namespace {
+
+// A block goes in at most so many parts, of at least so many bytes. One more part saves an eighth
+// of what is left after the last one, and costs the worker one more operation.
+constexpr std::int64_t kMostParts = 8;
+constexpr std::int64_t kLeastPartBytes = std::int64_t{1} << 20;
+// Elements. Parts begin at a multiple of this, so that every inbox's part is as aligned as it is.
+constexpr std::int64_t kPartGrain = 1024;
+
+}  // namespace
+
+Request whole(std::vector<PartUnderWay> parts) {
+  std::vector<Request> requests;
+  for (PartUnderWay& part : parts) requests.push_back(std::move(part.request));
+  return all_of(std::move(requests));
+}
 
 RoundMessages::RoundMessages(const LaneSetup& setup, Peers& peers, const LaneSpec& spec)
     : setup_(setup), peers_(peers), spec_(spec) {
@@ -61,6 +80,27 @@ Request RoundMessages::exchange(const RankRound& round, ConstBlock send,
     }
   }
   return {};
+}
+
+std::vector<PartUnderWay> RoundMessages::exchange_in_parts(const RankRound& round, ConstBlock send,
+                                                           std::span<const Buffer> inboxes,
+                                                           const OpContext& context) const {
+  const bool may_part = round.kind != RankRound::Kind::kGroup && setup_.stream.on_host();
+  const int num_parts = may_part ? static_cast<int>(std::clamp<std::int64_t>(
+                                       send.bytes() / kLeastPartBytes, 1, kMostParts))
+                                 : 1;
+  std::vector<PartUnderWay> parts;
+  for (int i = 0; i < num_parts; ++i) {
+    const PartRange range = part_range(send.numel, num_parts, i, kPartGrain);
+    const std::int64_t numel = range.last - range.first;
+    std::vector<Buffer> into;
+    for (const Buffer& inbox : inboxes) {
+      into.emplace_back(inbox.owner(), part_of(inbox.block(), range.first, numel));
+    }
+    parts.push_back(
+        {range.last, exchange(round, part_of(send, range.first, numel), into, context)});
+  }
+  return parts;
 }
 
 void RoundMessages::count(const RankRound& round, const BlockBytes& bytes) const {

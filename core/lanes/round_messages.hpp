@@ -17,6 +17,16 @@
 
 namespace gossamer {
 
+/// A part of a block on its way. The parts of a block arrive in their order.
+struct PartUnderWay {
+  /// Elements of the block up to the end of the part.
+  std::int64_t last = 0;
+  Request request = {};
+};
+
+/// A request that is over when all parts are.
+Request whole(std::vector<PartUnderWay> parts);
+
 /// What an update mixes in when a round has arrived.
 struct Arriving {
   double keep = 1.0;
@@ -44,6 +54,11 @@ class RoundMessages {
   /// nodes.
   Request exchange(const RankRound& round, ConstBlock send, std::span<const Buffer> inboxes,
                    OpContext context) const;
+  /// The same for a round of pairs or neighbours, and for a block of this lane. A large block in
+  /// host memory goes in parts, the same ones on every rank.
+  std::vector<PartUnderWay> exchange_in_parts(const RankRound& round, ConstBlock send,
+                                              std::span<const Buffer> inboxes,
+                                              const OpContext& context) const;
   /// Adds the bytes of a round to the metrics.
   void count(const RankRound& round, const BlockBytes& bytes) const;
 

@@ -82,7 +82,7 @@ class SlotLane : public PlainLane {
 
   /// The messages of a round of one level to and from the ranks that are not reached.
   Request exchange_with_others(const RankRound& part) {
-    if (part.kind == RankRound::Kind::kGroup) return exchange_blocks(part);
+    if (part.kind == RankRound::Kind::kGroup) return whole(exchange_blocks(part));
     const RankRound far = slots_->unreached(part);
     const std::span<const Buffer> inboxes = messages().reserve(far.receive_from.size());
     arriving() = {.keep = part.keep};
@@ -94,7 +94,8 @@ class SlotLane : public PlainLane {
       arriving().inboxes.push_back({from, part.take[i]});
     }
     if (far.kind == RankRound::Kind::kIdle) return {};
-    return messages().exchange(far, sent().block(), inboxes, messages().context(round(), sent()));
+    return whole(messages().exchange_in_parts(far, sent().block(), inboxes,
+                                              messages().context(round(), sent())));
   }
 
   /// Where a timeline records, gives the wait to the worker now, to show how long messages take.

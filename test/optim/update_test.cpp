@@ -2,8 +2,11 @@
 
 #include "test/optim/parameters.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "base/buffer.hpp"
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
+#include "base/worker_pool.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {
@@ -328,6 +332,63 @@ TEST(BlockUpdate, RefusesGradientsThatDoNotFit) {
   EXPECT_NO_THROW(update(narrow, {}, g16));
   EXPECT_THROW(update({}, g16, g16), std::logic_error);
   EXPECT_THROW(update(narrow, g16, g32), std::logic_error);
+}
+
+TEST(BlockUpdate, TakesElementsAsTheyArrive) {
+  // Parts that threads share and a part that one thread does; borders inside of parameters.
+  constexpr std::int64_t kNumel = 200'000;
+  for (const int num_threads : {1, 3}) {
+    const auto sgd = make_optimizer("sgd");
+    WorkerPool pool(num_threads);
+    const Buffer parameters(kNumel, DType::kFloat32);
+    const Buffer gradient(kNumel, DType::kFloat32);
+    const Buffer inbox(kNumel, DType::kFloat32);
+    const auto x = parameters.block().as<float>();
+    std::ranges::fill(x, 1.0F);
+    std::ranges::fill(gradient.block().as<float>(), 1.0F);
+    std::ranges::fill(inbox.block().as<float>(), std::numeric_limits<float>::quiet_NaN());
+    std::int64_t there = 0;
+    const auto wait_for_more = [&] {
+      // Everything that was there has been used, and nothing else.
+      EXPECT_EQ(std::ranges::count(x, 1.5F), there);
+      EXPECT_EQ(std::ranges::count(x, 1.0F), kNumel - there);
+      there = std::min(there + 80'000, kNumel);
+      std::ranges::fill(part_of(inbox.block(), 0, there).as<float>(), 3.0F);
+      return there;
+    };
+    InlineStream stream;
+    enqueue_update(
+        stream, *sgd,
+        {.parameters = parameters.block(),
+         .keep = 0.5,
+         .inboxes = {{inbox.block(), 0.5}},
+         .exchange = {.wait_for_more = wait_for_more},
+         .segments = {{.offset = 0,
+                       .numel = 100'001,
+                       .gradient = part_of(gradient.block(), 0, 100'001)},
+                      {.offset = 100'001,
+                       .numel = kNumel - 100'001,
+                       .gradient = part_of(gradient.block(), 100'001, kNumel - 100'001)}},
+         .lr = 0.5,
+         .pool = &pool});
+    EXPECT_EQ(there, kNumel);
+    EXPECT_EQ(std::ranges::count(x, 1.5F), kNumel);
+  }
+}
+
+TEST(BlockUpdate, MixesWhenAllIsThere) {
+  const Buffer block(8, DType::kFloat32);
+  const Buffer inbox(8, DType::kFloat32);
+  std::int64_t there = 0;
+  const auto wait_for_more = [&] {
+    there += 4;
+    std::ranges::fill(part_of(inbox.block(), 0, there).as<float>(), 2.0F);
+    return there;
+  };
+  InlineStream stream;
+  enqueue_mix(stream, block.block(), 0.5, {{inbox.block(), 0.5}}, {.wait_for_more = wait_for_more});
+  EXPECT_EQ(there, 8);
+  EXPECT_EQ(std::ranges::count(block.block().as<float>(), 1.0F), 8);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A short run of the fuzz target on changed copies of valid files, with the same numbers every
+// Short runs of the fuzz targets on changed copies of what is valid, with the same numbers every
 // time. scripts/fuzz.sh looks longer, and where the code leads it.
 
 #include "test/sanitized.hpp"
@@ -10,8 +10,11 @@
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
+#include "comm/tcp/frame.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t count);
+/// LLVMFuzzerTestOneInput of frames_fuzz.cpp.
+extern "C" int fuzz_frames(const std::uint8_t* bytes, std::size_t count);
 
 namespace gossamer {
 namespace {
@@ -110,6 +113,34 @@ TEST(Fuzz, SurvivesChangesOfValidFiles) {
     EXPECT_EQ(
         LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size()),
         0);
+  }
+}
+
+/// All that a peer says about two messages.
+std::string frames() {
+  using tcp::FrameKind;
+  std::string bytes;
+  const auto add = [&bytes](const tcp::Frame& frame) {
+    const tcp::Header header = tcp::encode(frame);
+    bytes.append(reinterpret_cast<const char*>(header.data()), header.size());
+    bytes.append(frame.length, 'x');
+  };
+  add({.kind = FrameKind::kReady, .key = {.number = 1}, .offset = 200});
+  add({.kind = FrameKind::kPiece, .key = {.number = 1}, .length = 4});
+  add({.kind = FrameKind::kReady, .key = {.number = 7}, .offset = 8});
+  add({.kind = FrameKind::kPiece, .key = {.number = 2}, .offset = 80, .length = 100});
+  add({.kind = FrameKind::kPiece, .key = {.number = 2}, .length = 80});
+  add({.kind = FrameKind::kBeat});
+  return bytes;
+}
+
+TEST(Fuzz, SurvivesChangesOfFrames) {
+  Random random(20'261'126);
+  const std::string valid = frames();
+  const int num_inputs = kSanitized ? 3000 : 12'000;
+  for (int i = 0; i < num_inputs; ++i) {
+    const std::string input = changed(valid, random);
+    EXPECT_EQ(fuzz_frames(reinterpret_cast<const std::uint8_t*>(input.data()), input.size()), 0);
   }
 }
 

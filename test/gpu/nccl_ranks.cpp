@@ -1,10 +1,11 @@
 // NCCL among processes: the conformance suite, one rank per GPU, or several ranks on each where
 // there are fewer. NCCL refuses two ranks of one host on one GPU, so these say that they are
-// different hosts (NCCL_HOSTID) and talk over sockets. Run by mpirun. Prints what communicators
-// cost. Exit code 77, which ctest takes as skipped, where there is no GPU, no NCCL, or an NCCL that
-// wants a GPU for every rank. Any other failure of NCCL fails the test.
+// different hosts (NCCL_HOSTID) and talk over sockets. Run by mpirun or test_tcp_run. Prints what
+// communicators cost. Exit code 77, which ctest takes as skipped, where there is no GPU, no NCCL,
+// or an NCCL that wants a GPU for every rank. Any other failure of NCCL fails the test.
 
 #include "test/comm/conformance.hpp"
+#include "test/comm/process_ranks.hpp"
 #include "test/gpu/nccl_or_null.hpp"
 
 #include <chrono>
@@ -19,7 +20,6 @@
 
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
-#include "comm/launch.hpp"
 #include "comm/nccl_communicator.hpp"
 #include "comm/nccl_library.hpp"
 
@@ -118,4 +118,4 @@ int run_rank(Communicator& host, const World& world) {
 }  // namespace
 }  // namespace gossamer
 
-int main() { return gossamer::launch("mpi", {.timeout_s = 60.0}, gossamer::run_rank); }
+int main() { return gossamer::launch_process({.timeout_s = 60.0}, gossamer::run_rank); }

@@ -4,8 +4,9 @@
     .venv/bin/python scripts/build_site.py
 
 README.md becomes the first page. A link from a page to a source file becomes plain text, since the site has
-the pages alone. With doxygen the site has the C++ interface in api/. mkdocs ends with an error at a link or
-an anchor that leads nowhere. Exit code 77: mkdocs-material is not installed (scripts/setup.sh --dev does that).
+the pages alone. mkdocstrings makes the Python reference, and doxygen, where it is installed, the C++ interface
+in api/. mkdocs ends with an error at a link or an anchor that leads nowhere, and at a name that is not in the
+package. Exit code 77: mkdocs is not installed (scripts/setup.sh --dev does that).
 """
 import importlib.util
 import os
@@ -60,8 +61,10 @@ def copy_page(source):
 
 
 def main():
-    if importlib.util.find_spec("material") is None or importlib.util.find_spec("mkdocs") is None:
-        print("build_site: mkdocs-material is not installed; scripts/setup.sh --dev installs it")
+    missing = [name for name in ("mkdocs", "material", "mkdocstrings_handlers")
+               if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"build_site: {', '.join(missing)}: not installed; scripts/setup.sh --dev installs it")
         return 77
     shutil.rmtree(ROOT / "build/site", ignore_errors=True)
     for source in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*"))]:

@@ -6,6 +6,7 @@ import gzip
 import re
 from pathlib import Path
 
+import gossamer
 import pytest
 import torch
 from conftest import needs_mpi, run_python
@@ -21,26 +22,29 @@ def accuracies(arguments, num_processes):
     return [float(text) for text in re.findall(r"accuracy of the mean (\d\.\d+)", done.stdout)]
 
 
-@PROCESSES
-def test_mnist_without_a_file(num_processes):
-    begin, end = (accuracies(["mnist.py", "--steps", n], num_processes)[-1] for n in ("2", "150"))
-    assert begin < 0.5
-    assert end > 0.8
-
-
 def write_idx(path, array):
     sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
     path.write_bytes(gzip.compress(bytes([0, 0, 8, array.dim()]) + sizes + array.numpy().tobytes()))
 
 
-def test_mnist_from_files(tmp_path):
-    y = (torch.arange(1000) % 10).to(torch.uint8)
-    x = torch.zeros(1000, 28, 28, dtype=torch.uint8)
-    x[torch.arange(1000), y.long()] = 255
-    images = tmp_path / "some-images-idx3-ubyte.gz"
-    write_idx(images, x)
-    write_idx(tmp_path / "some-labels-idx1-ubyte.gz", y)
-    assert accuracies(["mnist.py", "--images", str(images), "--steps", "60"], 1) == [1.0]
+@PROCESSES
+def test_mnist(tmp_path, num_processes):
+    patterns = torch.randint(256, (10, 28, 28), dtype=torch.uint8)
+    for part, count in (("train", 1000), ("t10k", 100)):
+        y = torch.randint(10, (count,), dtype=torch.uint8)
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte.gz", patterns[y.long()])
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte.gz", y)
+    assert accuracies(["mnist.py", str(tmp_path)], num_processes) == [1.0] * 5
+
+
+def test_mnist_is_short():
+    assert len((FOLDER / "mnist.py").read_text(encoding="utf-8").splitlines()) <= 30
+
+
+def test_the_reference_has_every_public_name():
+    text = (FOLDER.parents[1] / "docs" / "python-reference.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^::: [\w.]+\.(\w+)$", text, re.MULTILINE))
+    assert set(gossamer.__all__) - {"__version__"} <= named
 
 
 @PROCESSES

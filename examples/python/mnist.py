@@ -1,4 +1,4 @@
-"""Classifies MNIST's images on all ranks: python mnist.py FOLDER, which has its four files (.gz)."""
+"""Classifies MNIST on all ranks: python mnist.py FOLDER, which has its four files (.gz)."""
 
 import gzip
 import sys

@@ -6,10 +6,11 @@ import gzip
 import re
 from pathlib import Path
 
-import gossamer
 import pytest
 import torch
 from conftest import needs_mpi, run_python
+
+import gossamer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "python"
 PROCESSES = pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=needs_mpi)])

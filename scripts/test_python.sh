@@ -86,4 +86,5 @@ else
 fi
 
 say "==== testing with torch $("$python" -c 'import torch; print(torch.__version__)') ===="
-"$python" -m pytest -q python/tests "$@"
+# Most tests wait for processes, or for a thread that computes: three at once keep two cores busy.
+"$python" -m pytest -q -n 3 python/tests "$@"

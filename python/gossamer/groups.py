@@ -38,6 +38,10 @@ class WrappedOptimizer:
         self.rule = rules[0].text if rules else None
         """The engine's rule; None: the optimizer runs in Python."""
         self._own_step = optimizer.step
+        self.before_update: Callable[[list[torch.nn.Parameter]], None] = _nothing
+        """Called with the parameters of a bucket, which are mixed, before an update in Python."""
+        self.after_update: Callable[[list[torch.nn.Parameter]], None] = _nothing
+        """Called after it, when their exchange is about to begin."""
         self._replace_habits()
 
     def tell(self, engine: _core.Engine) -> None:
@@ -85,7 +89,8 @@ class WrappedOptimizer:
                 p.grad = from_dlpack(found).to(p.dtype, copy=True)
             else:
                 p.grad.copy_(from_dlpack(found))
-        inside = {id(self._parameters[i]) for i in bucket}
+        parameters = [self._parameters[i] for i in bucket]
+        inside = set(map(id, parameters))
         kept = [(group["params"], group["lr"]) for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["params"] = [p for p in group["params"] if id(p) in inside]
@@ -95,7 +100,9 @@ class WrappedOptimizer:
                 if factor != 1.0 and p.grad is not None:
                     p.grad.mul_(factor)
         try:
+            self.before_update(parameters)
             self._own_step()
+            self.after_update(parameters)
         finally:
             for group, (params, lr) in zip(self.optimizer.param_groups, kept, strict=True):
                 group["params"], group["lr"] = params, lr
@@ -140,6 +147,10 @@ class WrappedOptimizer:
         replace_step(self.optimizer, step)
         bound = types.MethodType(zero_grad, self.optimizer)
         self.optimizer.zero_grad = bound  # type: ignore[method-assign]
+
+
+def _nothing(parameters: list[torch.nn.Parameter]) -> None:
+    """Do nothing with the parameters of a bucket."""
 
 
 def replace_step(optimizer: torch.optim.Optimizer, step: Callable[..., Any]) -> None:

@@ -65,7 +65,9 @@ def _moments(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known_name(optimizer: torch.optim.Optimizer) -> str:
-    """Return the name of the class; empty for a subclass, which may do something else."""
+    """Return the name of the class; empty for what may do something else, as a subclass."""
+    if hasattr(optimizer, "pre_average_hook"):
+        return ""
     kind = type(optimizer)
     if kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         return kind.__name__

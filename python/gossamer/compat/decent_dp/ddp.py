@@ -11,8 +11,9 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 
-from ... import _core, data_parallel, distributed
-from .topo import TopologyReg, as_launched
+from ... import data_parallel, distributed
+from .sums import PeerSums
+from .topo import Topology, TopologyReg, as_launched
 
 __all__ = ["LR_SCHEDULER_FN_TYPE", "OPTIM_FN_TYPE", "DecentralizedDataParallel"]
 
@@ -55,8 +56,7 @@ class DecentralizedDataParallel(torch.nn.Module):
     Raises
     ------
     ConfigError
-        For an optimizer with a method pre_average_hook(), which reads sums that the engine does not
-        keep, and as gossamer.DecentralizedDataParallel does.
+        As gossamer.DecentralizedDataParallel does.
     KeyError
         For a topology that is not registered.
     """
@@ -91,17 +91,19 @@ class DecentralizedDataParallel(torch.nn.Module):
         self._averages_buffers = sync_buffer_in_global_avg
         self._has_begun_step = False
         self._is_second_forward = False
+        made = TopologyReg.registry[topology](_local_world_size)
         # No child, because the names of parameters are those of the original.
         self.__dict__["_trainer"] = _Trainer(
             model,
-            _without_hook(optim_fn),
-            as_launched(TopologyReg.registry[topology](_local_world_size)),
+            optim_fn,
+            as_launched(made),
             with_names=True,
             lr_scheduler_fn=lr_scheduler_fn,
             scaler=scaler,
             bucket_size_in_mb=bucket_size_in_mb,
             options=options,
         )
+        self._trainer.follow_sums(made)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
@@ -167,7 +169,8 @@ class DecentralizedDataParallel(torch.nn.Module):
         Raises
         ------
         ConfigError
-            For a factor that is no number from 0 to 1.
+            For a factor that is no number from 0 to 1, and for 0 with an optimizer that has
+        pre_average_hook().
         """
         self._trainer.set_adaptive_factor(factor)
 
@@ -180,12 +183,22 @@ class _Trainer(data_parallel.DecentralizedDataParallel):
         self._scaler = scaler
         self._average: contextlib.AbstractContextManager[float] | None = None
         self._backup: list[torch.Tensor] = []
+        self._sums: PeerSums | None = None
+
+    def follow_sums(self, topology: Topology) -> None:
+        """Call the optimizer's pre_average_hook(), if it has one."""
+        if hasattr(self.optimizer, "pre_average_hook"):
+            self._sums = PeerSums(self.optimizer, topology)
+            self._optimizer.before_update = self._sums.before_update
+            self._optimizer.after_update = self._sums.after_update
 
     @property
     def accumulates(self) -> bool:
         return self._accumulating
 
     def set_adaptive_factor(self, factor: float) -> None:
+        if self._sums is not None:
+            self._sums.set_factor(factor)
         self._engine.set_adaptive_factor(factor)
 
     def begin_average(self, will_revert: bool, has_backup: bool, buffers: bool) -> float:
@@ -193,6 +206,8 @@ class _Trainer(data_parallel.DecentralizedDataParallel):
         self.go_on_from_average()
         if has_backup:
             self._backup = self._values()
+        if self._sums is not None and not will_revert:
+            self._sums.forget()
         average = self.global_average(keep=not will_revert, buffers=buffers)
         if will_revert:
             self._average = average
@@ -232,24 +247,15 @@ class _Trainer(data_parallel.DecentralizedDataParallel):
         return [p.detach().clone() for p in self._trained.tensors]
 
     def _write(self, values: list[torch.Tensor]) -> None:
+        if self._sums is not None:
+            self._sums.forget()
         with self.write_parameters(), torch.no_grad():
             for p, value in zip(self._trained.tensors, values, strict=True):
                 p.copy_(value)
 
     def _end_step(self) -> None:
         super()._end_step()
+        if self._sums is not None:
+            self._sums.end_step()
         if self._scaler is not None:
             self._scaler.update()
-
-
-def _without_hook(optim_fn: OPTIM_FN_TYPE) -> OPTIM_FN_TYPE:
-    def make(pairs: list[tuple[str, torch.Tensor]]) -> torch.optim.Optimizer:
-        optimizer = optim_fn(pairs)
-        if hasattr(optimizer, "pre_average_hook"):
-            raise _core.ConfigError(
-                f"{type(optimizer).__name__} has a method pre_average_hook(), allowed: optimizers "
-                "without one; the engine keeps no sums of the peers' parameters"
-            )
-        return optimizer
-
-    return make

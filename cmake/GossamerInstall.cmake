@@ -22,7 +22,7 @@ if(GOSSAMER_TORCH)
        gossamer_data gossamer_plan gossamer_replay gossamer_report gossamer_simulate
        gossamer_topology_report gossamer_timeline)
   list(APPEND _headers apps/program/program.hpp)
-  install(TARGETS gossamer RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  install(TARGETS gossamer RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
   if(TARGET gossamer_torch_cuda)
     install(TARGETS gossamer_torch_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   endif()

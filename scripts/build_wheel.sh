@@ -69,8 +69,9 @@ if [[ $cli == yes ]]; then
   code=0
   bare=$work/bare/bin/gossamer
   (cd -- "$work" && env -i PATH=/nonexistent "$bare" --version) >"$work/said" 2>&1 || code=$?
-  ((code == 2)) && grep -q 'PyTorch is not installed' "$work/said" ||
+  if ((code != 2)) || ! grep -q 'PyTorch is not installed' "$work/said"; then
     die "build_wheel.sh: without PyTorch, $bare has ended with $code:" "$(<"$work/said")"
+  fi
   # PyTorch beside the package, as pip installs it.
   ln -s "$(dirname -- "$torch")"/{torch,torch-*.dist-info,nvidia} "$work"/bare/lib/python3*/site-packages/
   (cd -- "$work" && env -i PATH=/nonexistent "$bare" --version)

@@ -21,6 +21,11 @@ if [[ ${1:-} == --cli ]]; then
   shift
 fi
 folder=${1:-build/wheels}
+if [[ $cli == yes ]]; then
+  torch=$(users_libtorch || libtorch_at .venv) || die 'build_wheel.sh: there is no LibTorch; run scripts/setup.sh'
+  compgen -G "$(dirname -- "$torch")/torch-*.dist-info" >/dev/null ||
+    die "build_wheel.sh: $torch is not from a wheel of PyTorch; unset LIBTORCH_ROOT and CMAKE_PREFIX_PATH"
+fi
 python=${PYTHON:-python3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -61,7 +66,6 @@ build gossamer . --config-settings=cmake.define.GOSSAMER_MPI=OFF
 check_size
 
 if [[ $cli == yes ]]; then
-  torch=$(users_libtorch || libtorch_at .venv)
   "$work/tools/bin/python" -m pip install --quiet --disable-pip-version-check scikit-build-core==1.1.2
   export LIBTORCH_ROOT=$torch
   build cli python/cli --no-build-isolation -- --exclude libtorch_cpu.so --exclude libtorch.so --exclude libc10.so

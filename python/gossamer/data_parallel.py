@@ -245,8 +245,7 @@ class DecentralizedDataParallel(torch.nn.Module):
             self._scope = ""
             self._trained.take_back()
             if self._engine.has_started:
-                self._engine.forget_arrived()
-                self._engine.write_masters()
+                self._forget_arrived()
             self._trained.note_versions()
 
     def switch_to(
@@ -450,14 +449,18 @@ class DecentralizedDataParallel(torch.nn.Module):
             return
         if self._engine.has_started:
             self._engine.drain()
-            self._engine.forget_arrived()
-            self._engine.write_masters()
+            self._forget_arrived()
         self._trained.note_versions()
         warnings.warn(
             "parameters were written outside of write_parameters(); training goes on from what "
             "was written, and this rank's next step mixes nothing",
             stacklevel=3,
         )
+
+    def _forget_arrived(self) -> None:
+        """Mix nothing in the next step, because somebody else has written the parameters."""
+        self._engine.forget_arrived()
+        self._engine.write_masters()
 
     def _averaged_buffers(self) -> Iterable[torch.Tensor]:
         for buffer in self.module.buffers():

@@ -40,8 +40,6 @@ class WrappedOptimizer:
         self._own_step = optimizer.step
         self.before_update: Callable[[list[torch.nn.Parameter]], None] = _nothing
         """Called with the parameters of a bucket, which are mixed, before an update in Python."""
-        self.after_update: Callable[[list[torch.nn.Parameter]], None] = _nothing
-        """Called after it, when their exchange is about to begin."""
         self._replace_habits()
 
     def tell(self, engine: _core.Engine) -> None:
@@ -102,7 +100,6 @@ class WrappedOptimizer:
         try:
             self.before_update(parameters)
             self._own_step()
-            self.after_update(parameters)
         finally:
             for group, (params, lr) in zip(self.optimizer.param_groups, kept, strict=True):
                 group["params"], group["lr"] = params, lr

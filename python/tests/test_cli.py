@@ -25,7 +25,13 @@ def install(monkeypatch, site, version="2.11.0+cu130"):
     """Have PyTorch of a version lie in a folder; None: nowhere."""
     spec = site and types.SimpleNamespace(submodule_search_locations=[str(site / "torch")])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+
+    def version_of(name):
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", version_of)
 
 
 def started(cli, monkeypatch):
@@ -52,7 +58,11 @@ def test_pytorch_elsewhere_is_shown_to_the_program(cli, monkeypatch):
 
 @pytest.mark.parametrize(
     ("site", "version", "message"),
-    [(None, "", "PyTorch is not installed"), (Path("/other"), "2.10.1", "PyTorch is 2.10.1, and")],
+    [
+        (None, "", "PyTorch is not installed"),
+        (Path("/other"), "2.10.1", "PyTorch is 2.10.1, and"),
+        (Path("/other"), None, "PyTorch is of an unknown version, and"),
+    ],
 )
 def test_other_pytorches_are_refused(cli, monkeypatch, capsys, site, version, message):
     install(monkeypatch, site, version)

@@ -346,7 +346,8 @@ HOOKED = textwrap.dedent(
     heard = [optimizer.state[p]["heard"].flatten()
              for optimizer in optimizers for group in optimizer.param_groups
              for p in group["params"] if optimizer.state.get(p)]
-    print(rank, torch.cat(values).tolist(), torch.cat(heard).sum().item(), flush=True)
+    # One write, because torchrun's processes do not buffer, and their lines would mix.
+    sys.stdout.write(f"{rank} {torch.cat(values).tolist()} {torch.cat(heard).sum().item()}\\n")
     torch.distributed.barrier()
     """
 )
@@ -393,17 +394,51 @@ def test_a_hook_is_not_called_where_nothing_is_mixed():
         with pytest.raises(gs.ConfigError, match="adaptive_factor: 0, allowed: above 0"):
             model.set_adaptive_factor(0)
         calls = []
-        for step in range(5):
+        for step in range(7):
             if step == 2:
                 model.global_avg(will_revert=False)
             if step == 4:
                 model.global_avg()
+            if step == 6:
+                with torch.no_grad():
+                    module.weight.fill_(float(rank()))
             model(torch.ones(3)).backward()
             calls.append(made[0].num_calls)
         return calls
 
     # As in decent-dp, the first step calls it with a rank's own parameters.
-    assert gs.run_threads(2, work) == [[1, 2, 2, 3, 3]] * 2
+    assert gs.run_threads(2, work) == [[1, 2, 2, 3, 3, 4, 4]] * 2
+
+
+def test_a_hook_gets_the_sums_after_a_step_that_is_left_out():
+    class Hooked(torch.optim.SGD):
+        def pre_average_hook(self, edge, weight):
+            self.heard.append(self.p.comm_buffer.tolist()[0])
+
+    def work():
+        module = torch.nn.Linear(2, 1, bias=False)
+        made = []
+
+        def optim_fn(named):
+            # Only the first step moves the ranks apart.
+            made.append(Hooked([p for _, p in named], lr=0.1))
+            made[0].p, made[0].heard = module.weight, []
+            return made[0]
+
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        model = wrap(module, optim_fn, topology="pair", scaler=scaler)
+        for step in range(4):
+            x = torch.full((2,), float("inf") if step == 1 else rank() + 1.0)
+            scaler.scale(model(x)).backward()
+            made[0].param_groups[0]["lr"] = 0.0
+        return made[0].heard, module.weight.tolist()[0]
+
+    register("pair", [[([0, 1], 0.7)]])
+    (heard, own), (other, others) = gs.run_threads(2, work)
+    assert len(heard) == len(other) == 3
+    # Then the optimizer moves nothing, so mixing keeps the sum.
+    total = 0.3 * (np.array(own) + np.array(others))
+    assert np.allclose([heard[1:], other[1:]], total, atol=1e-6)
 
 
 SCRIPT = textwrap.dedent(

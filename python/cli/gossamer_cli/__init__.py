@@ -31,7 +31,10 @@ def _libraries() -> Path:
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         _fail(f"PyTorch is not installed; type: pip install torch=={_WANTED}.*")
-    found = importlib.metadata.version("torch")
+    try:
+        found = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        found = "of an unknown version"
     if not found.startswith(f"{_WANTED}."):
         _fail(
             f"PyTorch is {found}, and this program is linked to {_WANTED}; type: "

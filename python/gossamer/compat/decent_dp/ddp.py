@@ -11,7 +11,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 
-from ... import data_parallel, distributed
+from ... import _core, data_parallel, distributed
 from .sums import PeerSums
 from .topo import Topology, TopologyReg, as_launched
 
@@ -190,16 +190,20 @@ class _Trainer(data_parallel.DecentralizedDataParallel):
         if hasattr(self.optimizer, "pre_average_hook"):
             self._sums = PeerSums(self.optimizer, topology)
             self._optimizer.before_update = self._sums.before_update
-            self._optimizer.after_update = self._sums.after_update
 
     @property
     def accumulates(self) -> bool:
         return self._accumulating
 
     def set_adaptive_factor(self, factor: float) -> None:
-        if self._sums is not None:
-            self._sums.set_factor(factor)
+        if self._sums is not None and factor == 0:
+            raise _core.ConfigError(
+                "adaptive_factor: 0, allowed: above 0, because the optimizer's pre_average_hook() "
+                "asks for sums that are then not mixed in"
+            )
         self._engine.set_adaptive_factor(factor)
+        if self._sums is not None:
+            self._sums.factor = factor
 
     def begin_average(self, will_revert: bool, has_backup: bool, buffers: bool) -> float:
         """Take the mean; return the distance from it."""
@@ -246,9 +250,12 @@ class _Trainer(data_parallel.DecentralizedDataParallel):
     def _values(self) -> list[torch.Tensor]:
         return [p.detach().clone() for p in self._trained.tensors]
 
-    def _write(self, values: list[torch.Tensor]) -> None:
+    def _forget_arrived(self) -> None:
+        super()._forget_arrived()
         if self._sums is not None:
             self._sums.forget()
+
+    def _write(self, values: list[torch.Tensor]) -> None:
         with self.write_parameters(), torch.no_grad():
             for p, value in zip(self._trained.tensors, values, strict=True):
                 p.copy_(value)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ... import _core
 from .topo import Edge, Topology
 
 __all__ = ["PeerSums"]
@@ -25,7 +24,8 @@ class PeerSums:
     The engine mixes before it calls an optimizer that runs in Python. So this object keeps every
     parameter as it was sent, and takes from it and from the mix what the peers' sum has been: ``p``
     and ``p.comm_buffer`` are those of decent-dp when the hook is called. What the hook writes to
-    them goes into the mix. It costs one more copy of the parameters and one for the sums.
+    them goes into the mix. It costs one more copy of the parameters and one for the sums. A step
+    that a scaler leaves out calls no hook.
 
     Parameters
     ----------
@@ -38,26 +38,20 @@ class PeerSums:
     def __init__(self, optimizer: Any, topology: Topology) -> None:
         self._optimizer = optimizer
         self._topology = topology
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._sent: dict[torch.nn.Parameter, _Sent] = {}
         self._num_steps = 0
-        self._factor = 1.0
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                p.comm_buffer = p.detach().clone()
-
-    def set_factor(self, factor: float) -> None:
-        """Tell the factor of the exchanges that start from now on."""
-        if factor == 0.0:
-            raise _core.ConfigError(
-                "adaptive_factor: 0, allowed: above 0, because the optimizer's pre_average_hook() "
-                "asks for sums that are then not mixed in"
-            )
-        self._factor = factor
+        self.factor = 1.0
+        """The adaptive factor of the exchanges that start from now on; above 0."""
+        for p in self._parameters:
+            p.comm_buffer = p.detach().clone()
 
     def before_update(self, parameters: list[torch.nn.Parameter]) -> None:
         """Call the hook for the parameters of a bucket, which are mixed already."""
         edge = self._edge()
         if self._num_steps == 0:
+            for p in parameters:
+                p.comm_buffer.copy_(p)  # type: ignore[attr-defined]
             self._optimizer.pre_average_hook(edge, edge.weight)
             return
         if any(p not in self._sent for p in parameters):
@@ -79,13 +73,9 @@ class PeerSums:
             own += factor * (p.comm_buffer - total)  # type: ignore[attr-defined]
             p.copy_(own)
 
-    def after_update(self, parameters: list[torch.nn.Parameter]) -> None:
-        """Keep the parameters of a bucket, whose exchange begins."""
-        for p in parameters:
-            self._sent[p] = _Sent(p.detach().clone(), self._factor)
-
     def end_step(self) -> None:
-        """Count a step."""
+        """Keep the parameters, which nobody writes while they are exchanged."""
+        self._sent = {p: _Sent(p.detach().clone(), self.factor) for p in self._parameters}
         self._num_steps += 1
 
     def forget(self) -> None:

@@ -170,7 +170,7 @@ class DecentralizedDataParallel(torch.nn.Module):
         ------
         ConfigError
             For a factor that is no number from 0 to 1, and for 0 with an optimizer that has
-        pre_average_hook().
+            pre_average_hook().
         """
         self._trainer.set_adaptive_factor(factor)
 

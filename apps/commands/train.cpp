@@ -16,6 +16,7 @@
 #include "apps/topology/topology_report.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/checkpointer.hpp"
+#include "apps/train/device_choice.hpp"
 #include "apps/train/environment.hpp"
 #include "apps/train/local_processes.hpp"
 #include "apps/train/rank_setup.hpp"
@@ -24,6 +25,7 @@
 #include "apps/train/start_store.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/training_loop.hpp"
+#include "base/make_stream.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
 #include "core/checkpoint/whole_file.hpp"
@@ -134,6 +136,7 @@ class TrainRun {
       if (world.rank == 0 && !arguments_.dry_run && arguments_.resume.empty()) {
         check_run_folder(read.output_dir, if_finished(read));
       }
+      load_torch_for(read.device, num_gpus());
       return read;
     });
     agree(communicator, "their configuration", lines_of(config.resolved));

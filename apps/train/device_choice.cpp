@@ -95,6 +95,10 @@ Device device_of_rank(const DeviceChoice& choice, const Placement& placement, in
   return {DeviceType::kCuda, placement.local_rank % num_gpus};
 }
 
+void load_torch_for(const DeviceChoice& choice, int num_gpus) {
+  if (choice.name != "cpu" && num_gpus > 0) load_torch_cuda();
+}
+
 bool share_gpus(const DeviceChoice& choice, const std::vector<RankPlace>& places) {
   const bool first_has = !places[0].uuid.empty();
   for (std::size_t rank = 0; rank < places.size(); ++rank) {

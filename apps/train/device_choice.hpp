@@ -41,6 +41,10 @@ DeviceChoice read_device_choice(const Options& device);
 /// starts again at 0. Throws ConfigError if a GPU is asked for and there is none.
 Device device_of_rank(const DeviceChoice& choice, const Placement& placement, int num_gpus);
 
+/// Loads what LibTorch needs for the choice: the libraries of GPUs, if a rank may train on one.
+/// Call this before all other uses of LibTorch. Throws ConfigError.
+void load_torch_for(const DeviceChoice& choice, int num_gpus);
+
 /// Where a rank trains.
 struct RankPlace {
   /// The UUID of the rank's GPU; empty on processors.

@@ -50,7 +50,8 @@ class CudaStepGraph : public StepGraph {
 }  // namespace
 }  // namespace gossamer
 
-/// The caller owns it.
-extern "C" gossamer::StepGraph* gossamer_make_cuda_graph(int device) {
+/// The caller owns it. Visible, although the project hides its symbols: step_graph.cpp looks it up.
+extern "C" __attribute__((visibility("default"))) gossamer::StepGraph* gossamer_make_cuda_graph(
+    int device) {
   return new gossamer::CudaStepGraph(static_cast<c10::DeviceIndex>(device));
 }

@@ -1,5 +1,6 @@
 #include "core/torch/torch_stream.hpp"
 
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <torch/types.h>
@@ -15,15 +16,6 @@ namespace gossamer {
 namespace {
 
 #ifdef GOSSAMER_HAVE_CUDA
-/// Libraries register what they can do when they are loaded. Loading one twice does nothing.
-void load_torch_cuda() {
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
-  const char* const reason = dlerror();
-  throw ConfigError(concat(
-      "LibTorch's CUDA library cannot be loaded: ", reason == nullptr ? "no reason given" : reason,
-      "; install torch with all that it needs (scripts/setup.sh --gpu, or pip install torch)"));
-}
-
 /// Memory of LibTorch's caching allocator, which counts it as its own.
 Buffer allocate_with_torch(std::int64_t numel, DType dtype, Device device) {
   const Block block{nullptr, numel, dtype, device};
@@ -68,6 +60,26 @@ Device device_of(const c10::Device& device) {
   if (device.is_cpu()) return {};
   if (device.is_cuda()) return {DeviceType::kCuda, device.index()};
   throw ConfigError(concat("a model on ", device.str(), ", allowed: cpu, cuda"));
+}
+
+void load_torch_cuda() {
+#ifdef GOSSAMER_HAVE_CUDA
+  // The library registers what it can do. Loading it twice does nothing.
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const char* const reason = dlerror();
+    throw ConfigError(
+        concat("LibTorch's CUDA library cannot be loaded: ",
+               reason == nullptr ? "no reason given" : reason,
+               "; install torch with all that it needs (scripts/setup.sh --gpu, or pip install "
+               "torch)"));
+  }
+  if (!at::detail::getCUDAHooks().hasCUDART()) {
+    throw ConfigError(
+        "LibTorch was used before its CUDA library was loaded, and so computes on processors "
+        "alone; call gossamer::load_torch_cuda() first in the program, or link the program with "
+        "libtorch_cuda.so");
+  }
+#endif
 }
 
 void use_torch_device(Device device) {

@@ -18,10 +18,15 @@
 
 namespace gossamer {
 
-/// Loads LibTorch's CUDA library, and makes `device` the current device of this thread. A thread
-/// needs both before it first uses LibTorch on that GPU. Does nothing for processors. Throws
-/// ConfigError if this program was built without CUDA, the library cannot be loaded, or there is no
-/// such GPU.
+/// Loads LibTorch's CUDA library. Call this before all other uses of LibTorch: LibTorch looks once
+/// whether it has that library, for example in torch::manual_seed(), and remembers the answer. Does
+/// nothing in a build without CUDA. Throws ConfigError if the library cannot be loaded, or comes
+/// too late.
+void load_torch_cuda();
+
+/// Calls load_torch_cuda(), and makes `device` the current device of this thread. A thread needs
+/// both before it first uses LibTorch on that GPU. Does nothing for processors. Throws ConfigError
+/// as load_torch_cuda(), if this program was built without CUDA, and if there is no such GPU.
 void use_torch_device(Device device);
 
 /// The stream on which LibTorch computes. The caller's code may switch LibTorch's current stream at

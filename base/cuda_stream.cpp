@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <stdexcept>
@@ -84,7 +83,6 @@ Buffer allocate_pinned(int device, std::int64_t numel, DType dtype) {
   return {std::move(owner), {data, numel, dtype, {}}};
 }
 
-using StreamWaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 using PrimaryCtxGetState = CUresult (*)(CUdevice, unsigned*, int*);
 
 /// Looks up a function of the driver at run time, because the program is not linked with the
@@ -153,52 +151,8 @@ struct CudaStream::Failure {
   std::exception_ptr error;  // guarded by mutex
 };
 
-/// Words of host memory that the device waits for. A word is free again once the device has passed
-/// it.
-class CudaStream::Gates : public std::enable_shared_from_this<Gates> {
- public:
-  /// Words per allocation.
-  static constexpr std::int64_t kWords = 1024;
-  using Word = std::shared_ptr<std::uint32_t>;
-
-  /// The first words are allocated at once: the device may wait for a word when take() is called.
-  explicit Gates(std::function<Buffer()> allocate) : allocate_(std::move(allocate)) { add_words(); }
-
-  /// Returns a free word, set to 0.
-  Word take() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) add_words();
-    std::uint32_t* const word = free_.back();
-    free_.pop_back();
-    std::atomic_ref(*word).store(0);
-    return {word, [gates = shared_from_this()](std::uint32_t* seen) {
-              const std::lock_guard relock(gates->mutex_);
-              gates->free_.push_back(seen);
-            }};
-  }
-
- private:
-  void add_words() {
-    const Buffer memory = allocate_();
-    memory_.push_back(memory);
-    auto* const words = static_cast<std::uint32_t*>(memory.block().data);
-    for (std::int64_t i = 0; i < kWords; ++i) free_.push_back(words + i);
-  }
-
-  std::function<Buffer()> allocate_;
-  std::mutex mutex_;
-  std::vector<Buffer> memory_;        // guarded by mutex_
-  std::vector<std::uint32_t*> free_;  // guarded by mutex_
-};
-
 CudaStream::CudaStream(CudaStreamOptions options)
     : options_(std::move(options)), failure_(std::make_shared<Failure>()) {
-  const char* const host_waits = std::getenv("GOSSAMER_HOST_WAITS");
-  may_hold_ = host_waits == nullptr || std::string_view(host_waits) != "1";
-  gates_ = std::make_shared<Gates>([device = options_.device] {
-    return allocate_pinned(device, Gates::kWords * std::int64_t{sizeof(std::uint32_t)},
-                           DType::kUInt8);
-  });
   const CudaDeviceScope scope(options_.device);
   if (!options_.allocate) options_.allocate = cuda_malloc_allocator(options_.device);
   if (!options_.native) owned_ = make_stream(options_.high_priority);
@@ -241,31 +195,6 @@ void CudaStream::run(std::function<void()> work) {
   static_cast<void>(argument.release());
 }
 
-StreamHold CudaStream::hold() {
-  const CudaDeviceScope scope(options_.device);
-  const Gates::Word word = gates_->take();
-  const CUresult code = driver_function<StreamWaitValue>("cuStreamWaitValue32")(
-      as_stream(native_), reinterpret_cast<CUdeviceptr>(word.get()), 1, CU_STREAM_WAIT_VALUE_EQ);
-  if (code != CUDA_SUCCESS) {
-    throw DeviceError(concat("cuStreamWaitValue32: error ", static_cast<int>(code)));
-  }
-  StreamHold release = [word, failure = failure_](std::exception_ptr error) {
-    if (error) {
-      const std::lock_guard lock(failure->mutex);
-      if (!failure->error) failure->error = std::move(error);
-    }
-    std::atomic_ref(*word).store(1);
-  };
-  try {
-    keep(word);
-  } catch (...) {
-    // No caller has the release function yet, so release the device here.
-    release(nullptr);
-    throw;
-  }
-  return release;
-}
-
 EventPtr CudaStream::record() {
   check();
   const CudaDeviceScope scope(options_.device);
@@ -275,7 +204,8 @@ EventPtr CudaStream::record() {
 void CudaStream::wait(EventPtr event) {
   if (!event) return;
   const auto* const cuda_event = dynamic_cast<const CudaEvent*>(event.get());
-  if (cuda_event == nullptr) return run([event = std::move(event)] { event->wait(); });
+  // The host waits, not the device; cuda_stream.hpp says why.
+  if (cuda_event == nullptr) return event->wait();
   const CudaDeviceScope scope(options_.device);
   cuda_check(cudaStreamWaitEvent(as_stream(native_), cuda_event->get(), 0), "cudaStreamWaitEvent");
 }

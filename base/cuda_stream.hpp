@@ -1,14 +1,15 @@
 #pragma once
 // A CUDA stream as a Stream; stream.hpp has the protocol.
 //
-// run() enqueues a host function (cudaLaunchHostFunc). When a host function throws, or a hold is
-// released with an error, the stream calls no further host functions, and the next check(),
-// record() or synchronize() throws the error. Kernels and copies that are on the device already
-// still run.
+// run() enqueues a host function (cudaLaunchHostFunc). When a host function throws, the stream
+// calls no further host functions, and the next check(), record() or synchronize() throws the
+// error. Kernels and copies that are on the device already still run.
 //
-// hold() makes the device wait for a word of host memory (cuStreamWaitValue32). A host function
-// that blocks would not do: CUDA may run the host functions of all streams of a process on one
-// thread. With GOSSAMER_HOST_WAITS=1 in the environment, may_hold() is false.
+// The device never waits for another thread of the host: wait() blocks the caller for an event that
+// is not CUDA's. While the device waits, calls such as cudaFree() and the first launch of a kernel
+// wait for the device inside of the driver, and the driver lets no other thread of the process call
+// CUDA meanwhile. If the other thread needs CUDA before it can end the device's wait, nobody goes
+// on (docs/decisions/the-host-waits-for-exchanges.md has the measurements).
 
 #include <deque>
 #include <functional>
@@ -55,8 +56,6 @@ class CudaStream : public Stream {
   [[nodiscard]] void* native() const override { return native_; }
   void enter() override;
   void run(std::function<void()> work) override;
-  StreamHold hold() override;
-  [[nodiscard]] bool may_hold() const override { return may_hold_; }
   EventPtr record() override;
   void wait(EventPtr event) override;
   void copy(const Block& to, const ConstBlock& from) override;
@@ -68,10 +67,9 @@ class CudaStream : public Stream {
   void check() override;
 
  private:
-  /// The first error of a host function or a hold. Host functions and holds share it, because they
-  /// may outlive the stream.
+  /// The first error of a host function. Host functions share it, because they may outlive the
+  /// stream.
   struct Failure;
-  class Gates;
 
   /// Releases the owners given to keep() whose work is done.
   void drop_done();
@@ -80,9 +78,7 @@ class CudaStream : public Stream {
   /// The cudaStream_t that this object created; null where the caller gave one.
   std::shared_ptr<void> owned_;
   void* native_ = nullptr;
-  bool may_hold_ = true;
   std::shared_ptr<Failure> failure_;
-  std::shared_ptr<Gates> gates_;
   std::mutex mutex_;
   std::deque<std::pair<EventPtr, std::shared_ptr<void>>> kept_;  // guarded by mutex_
 };

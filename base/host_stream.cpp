@@ -63,10 +63,6 @@ void InlineStream::copy(const Block& to, const ConstBlock& from) {
   copy_now(to, from);
 }
 
-StreamHold InlineStream::hold() {
-  throw std::logic_error("a stream whose work is done at once cannot be held");
-}
-
 void InlineStream::zero(const Block& block) { zero_now(block); }
 
 ThreadStream::~ThreadStream() {
@@ -85,22 +81,6 @@ void ThreadStream::run(std::function<void()> work) {
     queue_.push_back(std::move(work));
   }
   changed_.notify_all();
-}
-
-StreamHold ThreadStream::hold() {
-  struct Gate {
-    ThreadEvent event;
-    std::exception_ptr error;
-  };
-  const auto gate = std::make_shared<Gate>();
-  run([gate] {
-    gate->event.wait();
-    if (gate->error) std::rethrow_exception(gate->error);
-  });
-  return [gate](std::exception_ptr error) {
-    gate->error = std::move(error);
-    gate->event.set();
-  };
 }
 
 EventPtr ThreadStream::record() {

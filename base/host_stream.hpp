@@ -22,7 +22,6 @@ class InlineStream : public Stream {
   [[nodiscard]] bool immediate() const override { return true; }
   [[nodiscard]] bool on_host() const override { return true; }
   void run(std::function<void()> work) override { work(); }
-  StreamHold hold() override;
   EventPtr record() override { return nullptr; }
   void wait(EventPtr event) override {
     if (event) event->wait();
@@ -51,7 +50,6 @@ class ThreadStream : public Stream {
   [[nodiscard]] bool immediate() const override { return false; }
   [[nodiscard]] bool on_host() const override { return true; }
   void run(std::function<void()> work) override;
-  StreamHold hold() override;
   EventPtr record() override;
   void wait(EventPtr event) override;
   void copy(const Block& to, const ConstBlock& from) override;

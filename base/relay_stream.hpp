@@ -34,8 +34,6 @@ class RelayStream : public Stream {
   [[nodiscard]] void* native() const override { return current_->native(); }
   void enter() override { current_->enter(); }
   void run(std::function<void()> work) override { current_->run(std::move(work)); }
-  StreamHold hold() override { return current_->hold(); }
-  [[nodiscard]] bool may_hold() const override { return current_->may_hold(); }
   EventPtr record() override;
   void wait(EventPtr event) override { current_->wait(std::move(event)); }
   void copy(const Block& to, const ConstBlock& from) override { current_->copy(to, from); }

@@ -21,7 +21,6 @@
 //
 // Thread safety: any thread may call; the order of concurrent calls is not defined.
 
-#include <exception>
 #include <functional>
 #include <memory>
 
@@ -43,9 +42,6 @@ class Event {
 /// Null means that there is nothing to wait for.
 using EventPtr = std::shared_ptr<const Event>;
 
-/// Releases a stream from hold(). A null `error` means success; any other error ends the stream.
-using StreamHold = std::function<void(std::exception_ptr error)>;
-
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -65,12 +61,6 @@ class Stream {
   /// Calls `work` on some host thread. On a CUDA stream `work` must be short and must neither call
   /// CUDA nor wait for anything: the device waits for `work`, and so may other streams.
   virtual void run(std::function<void()> work) = 0;
-  /// Stops all work given later until the caller calls the returned function: once, from any
-  /// thread. An error passed to that function ends the stream. Throws std::logic_error on an
-  /// immediate() stream.
-  virtual StreamHold hold() = 0;
-  /// False: whoever would call hold() waits on the host instead.
-  [[nodiscard]] virtual bool may_hold() const { return !immediate(); }
   /// An event after all work given so far. Null where that work is done already. Throws the
   /// stream's error.
   virtual EventPtr record() = 0;

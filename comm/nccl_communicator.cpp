@@ -147,14 +147,7 @@ class NcclCommunicator : public Communicator {
   template <class Call>
   Request submit(OpContext context, std::vector<int> peers, const Call& call) {
     context_->check();
-    if (context.after) {
-      // What this rank's stream has been given before is done before anyway.
-      if (const EventPtr event = context.after->event()) {
-        stream()->wait(event);
-      } else {
-        context.after->when_over(stream()->hold());
-      }
-    }
+    if (context.after) context.after->wait_on(*stream());
     stream()->wait(context.ready);
     EventPtr ends;
     try {

@@ -14,7 +14,7 @@ void RequestState::fail(std::string_view reason) {
 }
 
 void RequestState::end(std::exception_ptr error) {
-  StreamHold listener;
+  Listener listener;
   {
     const std::lock_guard lock(mutex_);
     error_ = error;
@@ -22,7 +22,7 @@ void RequestState::end(std::exception_ptr error) {
     listener = std::exchange(listener_, nullptr);
   }
   over_.notify_all();
-  if (listener) listener(std::move(error));
+  if (listener) listener(error);
 }
 
 bool RequestState::done() const {
@@ -59,9 +59,10 @@ void RequestState::wait() const {
   if (error_) std::rethrow_exception(error_);
 }
 
-void RequestState::when_over(StreamHold listener) {
-  if (!parts_.empty()) return when_all_over(std::move(listener));
-  if (event_) throw std::logic_error("a request of a device's stream has an event, no listener");
+void RequestState::when_over(Listener listener) {
+  if (event_ || !parts_.empty()) {
+    throw std::logic_error("RequestState::when_over: this is no operation of a worker");
+  }
   std::exception_ptr error;
   {
     const std::lock_guard lock(mutex_);
@@ -71,29 +72,15 @@ void RequestState::when_over(StreamHold listener) {
     }
     error = error_;
   }
-  listener(std::move(error));
+  listener(error);
 }
 
-void RequestState::when_all_over(StreamHold listener) {
-  struct Countdown {
-    std::mutex mutex;
-    std::size_t num_left = 0;
-    std::exception_ptr error;
-  };
-  const auto countdown = std::make_shared<Countdown>();
-  countdown->num_left = parts_.size();
-  for (const auto& part : parts_) {
-    part->when_over([countdown, listener](const std::exception_ptr& error) {
-      std::exception_ptr first;
-      {
-        const std::lock_guard lock(countdown->mutex);
-        if (!countdown->error) countdown->error = error;
-        if (--countdown->num_left > 0) return;
-        first = countdown->error;
-      }
-      listener(first);
-    });
-  }
+void RequestState::wait_on(Stream& stream) const {
+  for (const auto& part : parts_) part->wait_on(stream);
+  if (!parts_.empty()) return;
+  if (!event_ || stream.immediate()) return wait();
+  check();
+  stream.wait(event_);
 }
 
 void RequestState::wait_for_any(const Operations& awaited, const Operations& others) {
@@ -120,10 +107,11 @@ void RequestState::wait_for_any(const Operations& awaited, const Operations& oth
   first.pulse_->wait(lock, bell->rings, first.label_, [&bell] { return bell->has_rung; });
 }
 
-void Request::wait() {
+template <class Waits>
+void Request::empty_after(const Waits& waits) {
   if (!state_) return;
   try {
-    state_->wait();
+    waits(*state_);
   } catch (...) {
     if (state_->done()) state_.reset();
     throw;
@@ -131,13 +119,12 @@ void Request::wait() {
   state_.reset();
 }
 
+void Request::wait() {
+  empty_after([](const RequestState& state) { state.wait(); });
+}
+
 void Request::wait_on(Stream& stream) {
-  if (!stream.may_hold()) return wait();
-  const auto state = std::exchange(state_, nullptr);
-  if (!state) return;
-  if (!state->event()) return state->when_over(stream.hold());
-  state->check();
-  stream.wait(state->event());
+  empty_after([&stream](const RequestState& state) { state.wait_on(stream); });
 }
 
 Request all_of(std::vector<Request> requests) {

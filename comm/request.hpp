@@ -31,6 +31,9 @@ namespace gossamer {
 /// What the worker and the caller share: whether the operation is over, and how it ended.
 class RequestState {
  public:
+  /// Receives the error of an operation that has failed, or null.
+  using Listener = std::function<void(const std::exception_ptr& error)>;
+
   RequestState() = default;
   /// An operation of a worker: wait() gives up when `pulse` stops. Errors name `label`.
   RequestState(std::shared_ptr<const WorkerPulse> pulse, const OpLabel& label)
@@ -49,10 +52,10 @@ class RequestState {
   /// Blocks until complete() or fail(); rethrows the error given to fail(). Throws CommError when
   /// the worker hangs.
   void wait() const;
-  /// Calls `listener` exactly once: with the error given to fail(), or with null. Calls it at once
-  /// if the operation is over, else on the thread that ends the operation, so `listener` must be
-  /// quick. One listener at a time.
-  void when_over(StreamHold listener);
+  /// For an operation of a worker. Calls `listener` exactly once: with the error given to fail(),
+  /// or with null. Calls it at once if the operation is over, else on the thread that ends the
+  /// operation, so `listener` must be quick. One listener at a time.
+  void when_over(Listener listener);
   using Operations = std::vector<std::shared_ptr<RequestState>>;
   /// Blocks until one of the operations is over, which may have failed; `awaited` are those that
   /// the caller needs, `others` only wake it up too. They are operations of workers. Takes the
@@ -60,8 +63,9 @@ class RequestState {
   static void wait_for_any(const Operations& awaited, const Operations& others = {});
   /// Whether a thread waits for this operation of a worker at this moment.
   [[nodiscard]] bool is_awaited() const { return num_waiting_ > 0; }
-  /// A stream can wait for this event instead of using when_over(); null where there is none.
-  [[nodiscard]] const EventPtr& event() const { return event_; }
+  /// Makes later work of `stream` wait for the operation. The caller waits for the parts that have
+  /// no event. Throws as wait() and check().
+  void wait_on(Stream& stream) const;
   /// Throws if it is known that the operation has failed. Never blocks.
   void check() const;
 
@@ -79,7 +83,6 @@ class RequestState {
   };
 
   void end(std::exception_ptr error);
-  void when_all_over(StreamHold listener);
 
   std::shared_ptr<const WorkerPulse> pulse_;
   OpLabel label_;
@@ -91,7 +94,7 @@ class RequestState {
   mutable std::atomic<int> num_waiting_ = 0;
   bool done_ = false;
   std::exception_ptr error_;
-  StreamHold listener_;
+  Listener listener_;
 };
 
 /// The worker's side of a request, which ends the request exactly once. A Completion that is
@@ -135,9 +138,9 @@ class Request {
   /// Blocks until the operation is over, then empties the request. Throws CommError, and what
   /// LaunchOptions::while_waiting throws; the request then keeps its operation.
   void wait();
-  /// Makes later work of `stream` wait for the operation, and empties the request. The calling
-  /// thread itself waits only for a stream that does its work at once. An error of the operation
-  /// ends the stream.
+  /// Makes later work of `stream` wait for the operation, and empties the request. Only operations
+  /// of a device's own stream (NCCL's) have an event for that; otherwise the caller waits, and all
+  /// is as with wait().
   void wait_on(Stream& stream);
   /// True until wait() or wait_on() has been called.
   [[nodiscard]] bool pending() const { return state_ != nullptr; }
@@ -145,6 +148,9 @@ class Request {
   [[nodiscard]] const std::shared_ptr<RequestState>& state() const { return state_; }
 
  private:
+  template <class Waits>
+  void empty_after(const Waits& waits);
+
   std::shared_ptr<RequestState> state_;
 };
 

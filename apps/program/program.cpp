@@ -102,9 +102,6 @@ int run(int argc, char** argv, const PlugIns& own) {
 }  // namespace gossamer::apps
 
 int gossamer::run_program(int argc, char** argv, const PlugIns& own) {
-  // Streams on GPUs wait for words that others' work will set. CUDA gives several streams one
-  // queue, in which one that waits would hold the others up, unless there are enough.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   apps::keep_freed_memory();
   return apps::run(argc, argv, own);
 }

@@ -1,6 +1,7 @@
 #include "comm/request.hpp"
 
 #include <exception>
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <thread>
@@ -84,35 +85,43 @@ TEST(Request, EndsOnce) {
   request.wait();
 }
 
-TEST(Request, HoldsAStreamUpUntilAllPartsAreOver) {
-  const std::vector<State> states = {std::make_shared<RequestState>(),
-                                     std::make_shared<RequestState>()};
+TEST(Request, LetsAStreamWaitForEventsAndTheCallerForTheRest) {
+  ThreadStream device;
   ThreadStream stream;
+  std::promise<void> go;
   int value = 0;
-  int seen = 0;
-  std::vector<Request> requests;
-  for (const State& state : states) requests.emplace_back(state);
-  all_of(std::move(requests)).wait_on(stream);
-  stream.run([&] { seen = value; });
-  std::thread worker([&] {
-    states[1]->complete();
+  device.run([&] {
+    go.get_future().wait();
     value = 7;
-    states[0]->complete();
   });
+  const auto worker = std::make_shared<RequestState>();
+  std::vector<Request> requests;
+  requests.emplace_back(worker);
+  requests.emplace_back(std::make_shared<RequestState>(device.record(), [] {}));
+  Request all = all_of(std::move(requests));
+  std::thread thread([&worker] { worker->complete(); });
+  // Returns although the device has not come to the event yet.
+  all.wait_on(stream);
+  EXPECT_FALSE(all.pending());
+  EXPECT_TRUE(worker->done());
+  int seen = 0;
+  stream.run([&] { seen = value; });
+  go.set_value();
   stream.synchronize();
   EXPECT_EQ(seen, 7);
-  worker.join();
+  thread.join();
 }
 
-TEST(Request, EndsTheStreamThatWaitsForItWithItsError) {
-  const State state = std::make_shared<RequestState>();
+TEST(Request, TellsTheCallerOfAnErrorThatAStreamWouldWaitFor) {
   ThreadStream stream;
-  bool ran = false;
-  Request(state).wait_on(stream);
-  stream.run([&ran] { ran = true; });
-  state->fail(an_error());
-  EXPECT_THROW(stream.synchronize(), std::runtime_error);
-  EXPECT_FALSE(ran);
+  const State failed = std::make_shared<RequestState>();
+  failed->fail(an_error());
+  EXPECT_THROW(Request(failed).wait_on(stream), std::runtime_error);
+  const auto broken =
+      std::make_shared<RequestState>(stream.record(), [] { throw std::runtime_error("broken"); });
+  EXPECT_THROW(Request(broken).wait_on(stream), std::runtime_error);
+  EXPECT_THROW(broken->when_over([](const std::exception_ptr&) {}), std::logic_error);
+  stream.synchronize();
 }
 
 TEST(Request, IsWaitedForWhereWorkIsDoneAtOnce) {
@@ -121,7 +130,6 @@ TEST(Request, IsWaitedForWhereWorkIsDoneAtOnce) {
   InlineStream stream;
   Request request(state);
   EXPECT_THROW(request.wait_on(stream), std::runtime_error);
-  EXPECT_THROW(stream.hold(), std::logic_error);
 }
 
 }  // namespace

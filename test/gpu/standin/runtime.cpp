@@ -153,14 +153,9 @@ class Driver {
     const std::lock_guard lock(mutex_);
     return loaded_.insert(kernel).second;
   }
-  void unload_all() {
-    const std::lock_guard lock(mutex_);
-    loaded_.clear();
-  }
 
   /// Locked by every call for as long as it changes something.
   std::shared_mutex calls;
-  std::atomic<bool> exclusive = false;
 
  private:
   Driver() : default_(&make_stream()) {}
@@ -185,15 +180,14 @@ class Call {
   std::shared_lock<std::shared_mutex> lock_;
 };
 
-/// A call that changes the whole device; see ExclusiveCalls.
+/// A call that lets no other call begin and waits until the device is idle.
 class DeviceCall {
  public:
   explicit DeviceCall(const char* name) {
     if (in_host_function) fail("a host function calls CUDA");
     Driver& driver = Driver::get();
-    if (!driver.exclusive) return;
     lock_ = std::unique_lock(driver.calls);
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     for (const Mark& mark : driver.marks()) {
       if (mark.wait_until(limit) == std::future_status::ready) continue;
       const std::string text =
@@ -207,43 +201,6 @@ class DeviceCall {
  private:
   std::unique_lock<std::shared_mutex> lock_;
 };
-
-/// Memory that is freed when the work given so far is done: CUDA waits for this work. Here only
-/// ExclusiveCalls wait, because ranks that are threads of one process would wait for one another.
-class FreedMemory {
- public:
-  static FreedMemory& get() {
-    static auto* const kFreed = new FreedMemory;
-    return *kFreed;
-  }
-  void add(void* address) {
-    const std::lock_guard lock(mutex_);
-    freed_.emplace_back(Driver::get().marks(), address);
-    std::erase_if(freed_, [](const auto& entry) {
-      if (!std::ranges::all_of(entry.first, is_done)) return false;
-      standin::release(entry.second);
-      return true;
-    });
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::pair<std::vector<Mark>, void*>> freed_;  // guarded by mutex_
-};
-
-CUresult wait_for_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  const Call call;
-  auto* const word = reinterpret_cast<cuuint32_t*>(address);
-  if (flags != CU_STREAM_WAIT_VALUE_EQ || standin::kind_of(word) == MemoryKind::kPageable) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  Driver::get().stream_of(stream).push([word, value] {
-    while (std::atomic_ref(*word).load() != value) {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  });
-  return CUDA_SUCCESS;
-}
 
 CUresult context_state(CUdevice, unsigned* flags, int* active) {
   *flags = 0;
@@ -264,12 +221,6 @@ void fail(const char* what) {
   std::fprintf(stderr, "stand-in for CUDA: %s\n", what);
   std::abort();
 }
-
-ExclusiveCalls::ExclusiveCalls() {
-  Driver::get().unload_all();
-  Driver::get().exclusive = true;
-}
-ExclusiveCalls::~ExclusiveCalls() { Driver::get().exclusive = false; }
 
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
                    std::function<void()> thread) {
@@ -320,13 +271,13 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
 }
 
 cudaError_t cudaMalloc(void** address, std::size_t bytes) {
-  const DeviceCall call("cudaMalloc()");
+  const Call call;
   *address = standin::allocate_device(bytes);
   return *address == nullptr ? refused(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 cudaError_t cudaFree(void* address) {
   const DeviceCall call("cudaFree()");
-  FreedMemory::get().add(address);
+  standin::release(address);
   return cudaSuccess;
 }
 cudaError_t cudaMallocAsync(void** address, std::size_t bytes, cudaStream_t) {
@@ -340,13 +291,13 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned) {
-  const DeviceCall call("cudaHostAlloc()");
+  const Call call;
   *address = standin::allocate_pinned(bytes);
   return *address == nullptr ? refused(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* address) {
   const DeviceCall call("cudaFreeHost()");
-  FreedMemory::get().add(address);
+  standin::release(address);
   return cudaSuccess;
 }
 
@@ -356,7 +307,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  const DeviceCall call("cudaStreamCreateWithPriority()");
+  const Call call;
   *stream = &Driver::get().make_stream();
   return cudaSuccess;
 }
@@ -454,9 +405,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
                                              cudaDriverEntryPointQueryResult* found) {
   const std::string text = name;
   *found = cudaDriverEntryPointSuccess;
-  if (text == "cuStreamWaitValue32") {
-    *function = reinterpret_cast<void*>(wait_for_value);
-  } else if (text == "cuDevicePrimaryCtxGetState") {
+  if (text == "cuDevicePrimaryCtxGetState") {
     *function = reinterpret_cast<void*>(context_state);
   } else {
     *found = cudaDriverEntryPointSymbolNotFound;

@@ -9,11 +9,11 @@
 //   - Device memory is out of the host's reach while no kernel and no copy runs, every eighth time.
 //     New and freed memory is NaN.
 //   - A copy from or to pageable memory, and a copy within the host, waits until it is done.
-//   - cudaFree() and cudaFreeHost() take effect when the work given before is done.
+//   - cudaFree(), cudaFreeHost() and the first launch of a kernel let no other call begin and wait
+//     until the device is idle. A deadlock ends the process, with a message.
 //   - One thread calls the host functions of all streams. The process ends if a host function calls
 //     CUDA.
 //   - A launch with no blocks, too many threads, or too many bytes of parameters is refused.
-//   - ExclusiveCalls: the driver's locks, with which a program can deadlock.
 //
 // What it cannot show: speed; races between the threads of one block that no order of whole pieces
 // between barriers shows; kernels that read host memory; misaligned accesses; several devices; the
@@ -26,18 +26,6 @@
 #include <cuda_runtime_api.h>
 
 namespace standin {
-
-/// While an object of this class lives, calls that change the whole device let no other call begin
-/// and wait until the device is idle, as the driver may do: allocating device memory or pinned
-/// memory, freeing it, making a stream, and the first use of a kernel. All kernels count as unused
-/// when the object is made. A deadlock ends the process, with a message. One object at a time.
-class ExclusiveCalls {
- public:
-  ExclusiveCalls();
-  ~ExclusiveCalls();
-  ExclusiveCalls(const ExclusiveCalls&) = delete;
-  ExclusiveCalls& operator=(const ExclusiveCalls&) = delete;
-};
 
 /// Ends the process: the program has broken one of CUDA's rules.
 [[noreturn]] void fail(const char* what);

@@ -2,8 +2,10 @@
 
 #include "test/gpu/standin/standin.hpp"
 
-#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <future>
+#include <optional>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -47,40 +49,43 @@ TEST_F(CudaStandinDeathTest, EndsAProcessWhoseHostFunctionCallsCuda) {
       "a host function calls CUDA");
 }
 
-TEST(CudaStandin, WaitsForTheDeviceInCallsThatExcludeOthers) {
-  CudaStream stream({});
-  const standin::ExclusiveCalls rule;
-  std::atomic<bool> released = false;
-  const StreamHold release = stream.hold();
-  std::thread helper([&] {
-    released = true;
-    release(nullptr);
-  });
-  static_cast<void>(stream.allocate_host(1, DType::kFloat32));
-  EXPECT_TRUE(released);
-  helper.join();
+TEST_F(CudaStandinDeathTest, EndsAProcessThatWaitsForItself) {
+  EXPECT_DEATH(
+      {
+        CudaStream stream({});
+        CudaStream other({});
+        std::optional<Buffer> memory = stream.allocate(4, DType::kFloat32);
+        std::promise<void> go;
+        stream.run([&go] { go.get_future().wait(); });
+        std::thread helper([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          other.record();
+          go.set_value();
+        });
+        memory.reset();
+        helper.join();
+      },
+      "cudaFree\\(\\) waits for the device, .*: a deadlock");
 }
 
-TEST(CudaStandin, PreparedKernelsStartWhileAStreamWaits) {
-  CudaStream stream({});
-  const Buffer squares = stream.allocate(1, DType::kFloat64);
-  const Buffer flag = stream.allocate(1, DType::kFloat64);
-  stream.synchronize();
-  const standin::ExclusiveCalls rule;
-  prepare_device(stream);
-  const StreamHold release = stream.hold();
-  // Without prepare_device() this would wait for the device, which waits for the release below.
-  enqueue_flag(stream, squares.block(), static_cast<double*>(flag.block().data));
-  enqueue_mix(stream, squares.block(), 0.5, {{flag.block(), 0.5}});
-  release(nullptr);
-  stream.synchronize();
-}
-
-TEST(CudaStandin, StreamsWaitOnTheHostWhereTheUserWants) {
-  EXPECT_TRUE(CudaStream({}).may_hold());
-  setenv("GOSSAMER_HOST_WAITS", "1", 1);
-  EXPECT_FALSE(CudaStream({}).may_hold());
-  unsetenv("GOSSAMER_HOST_WAITS");
+TEST_F(CudaStandinDeathTest, StartsPreparedKernelsWhileAStreamIsBusy) {
+  // In a new process no kernel is loaded.
+  EXPECT_EXIT(
+      {
+        CudaStream stream({});
+        const Buffer squares = stream.allocate(1, DType::kFloat64);
+        const Buffer flag = stream.allocate(1, DType::kFloat64);
+        prepare_device(stream);
+        std::promise<void> go;
+        stream.run([&go] { go.get_future().wait(); });
+        // Without prepare_device() this would wait for the device, which waits for the promise.
+        enqueue_flag(stream, squares.block(), static_cast<double*>(flag.block().data));
+        enqueue_mix(stream, squares.block(), 0.5, {{flag.block(), 0.5}});
+        go.set_value();
+        stream.synchronize();
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -65,8 +65,7 @@ else
   with_libraries() { "$@"; }
   [[ $dry == yes || -x $gossamer ]] || die "measure_gpu.sh: $gossamer is not there. Type: scripts/build.sh release"
 fi
-# As the program itself does: streams that wait for each other need queues of their own.
-export CUDA_DEVICE_MAX_CONNECTIONS=32 PYTHONUNBUFFERED=1
+export PYTHONUNBUFFERED=1
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
 if [[ $dry == no ]]; then
@@ -175,15 +174,14 @@ nccl() {
 }
 
 sanitizer() {
-  local filter='Kernels.[CS]*:CudaStream*'
-  # Under a tool that lets kernels run one after another only, streams that wait for each other would
-  # do so for ever. Calls that fail on purpose are the tests' own business.
+  local filter='Kernels.C*:Kernels.S*:CudaStream*'
+  # Calls that fail on purpose are the tests' own business.
   ours 120 memcheck compute-sanitizer --tool memcheck --error-exitcode 9 --report-api-errors no \
     "$test_programs/test_gpu" --gtest_filter="$filter"
   ours 120 racecheck compute-sanitizer --tool racecheck --error-exitcode 9 "$test_programs/test_gpu" \
     --gtest_filter='Kernels.S*'
   ours 90 initcheck compute-sanitizer --tool initcheck --error-exitcode 9 "$test_programs/test_gpu" \
-    --gtest_filter='Kernels.[CS]*'
+    --gtest_filter='Kernels.C*:Kernels.S*'
   ours 150 memcheck_sweep compute-sanitizer --tool memcheck --error-exitcode 9 "$test_programs/test_gpu" \
     --gtest_filter=Kernels.UpdateLikeProcessors
 }

@@ -13,7 +13,7 @@ namespace gossamer {
 namespace {
 
 // With 256 threads per block, each thread has 64 registers. No rule then spills registers in
-// float32, and 96 KiB of loads are in flight on every multiprocessor.
+// float32.
 constexpr int kBlocksPerMultiprocessor = 4;
 
 template <class Rule, class T, class G, Phase kPhase>

@@ -24,8 +24,6 @@ namespace gossamer {
 inline constexpr int kSweepThreads = 256;
 /// Bytes of the widest access.
 inline constexpr std::int64_t kVectorBytes = 16;
-/// Vectors of one chunk that a thread works on, one after the other.
-inline constexpr std::int64_t kVectorsPerThread = 4;
 
 inline constexpr int kMaxSegments = 512;
 inline constexpr int kMaxCoefficients = 16;
@@ -34,9 +32,10 @@ inline constexpr int kMaxInboxes = 16;
 
 template <class T>
 inline constexpr std::int64_t kLanes = kVectorBytes / std::int64_t{sizeof(T)};
-/// Elements.
+/// Elements: one vector for each thread of a block. Small chunks end the launch evenly: with four
+/// vectors a bucket of 25 MiB took 7 % longer on an H200, because a few blocks had a chunk more.
 template <class T>
-inline constexpr std::int64_t kChunk = kSweepThreads* kVectorsPerThread* kLanes<T>;
+inline constexpr std::int64_t kChunk = kSweepThreads* kLanes<T>;
 
 /// One parameter of a launch.
 struct SweepSegment {
@@ -104,8 +103,9 @@ struct SweepThread {
     std::int64_t done = 0;
     if (segment.aligned) {
       constexpr std::int64_t kStep = kLanes<T>;
-      for (std::int64_t i = thread; i < count / kStep; i += kSweepThreads) {
-        updates ? update<kStep>(first + i * kStep) : mix_only<kStep>(first + i * kStep);
+      if (thread < count / kStep) {
+        const std::int64_t index = first + thread * kStep;
+        updates ? update<kStep>(index) : mix_only<kStep>(index);
       }
       done = count / kStep * kStep;
     }

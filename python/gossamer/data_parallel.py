@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _core
-from .autograd import at_end_of_backward, increment_versions, refuse_compiled_autograd
-from .checks import TYPES, check_module, share_module, share_options
+from .autograd import refuse_compiled_autograd
+from .checks import TYPES, check_module, share_module
 from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer
 from .own_topologies import AnyTopology, engine_text, world_of
 from .parameters import EngineParameters
 from .state import TrainingState
+from .steps import EngineSteps
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
-
-    from .scaling import LossScale
 
 __all__ = ["DecentralizedDataParallel"]
 
 OptimFn = Callable[[list[Any]], torch.optim.Optimizer]
 
 
-class DecentralizedDataParallel(torch.nn.Module):
+class DecentralizedDataParallel(EngineSteps):
     """Trains a module by gossip. ``loss.backward()`` makes the whole step.
 
     Every rank builds the same module and wraps it. A backward pass updates the parameters, bucket
@@ -91,20 +87,15 @@ class DecentralizedDataParallel(torch.nn.Module):
         options: Mapping[str, Any] | None = None,
         session: Session | None = None,
     ) -> None:
-        super().__init__()
-        self._pid = os.getpid()
-        self._session = session if session is not None else current_session()
+        session = session if session is not None else current_session()
         check_module(module)
-        self.module = module
-        share_module(self._session, module)
-        self._trained = EngineParameters(module)
+        share_module(session, module)
+        trained = EngineParameters(module)
         made = (
             optim_fn
             if isinstance(optim_fn, torch.optim.Optimizer)
-            else optim_fn(self._trained.with_names() if with_names else list(self._trained.tensors))
+            else optim_fn(trained.with_names() if with_names else list(trained.tensors))
         )
-        self._optimizer = WrappedOptimizer(made, self._trained.tensors)
-        self._loss_scale = _loss_scale(scaler, made)
         engine_options: dict[str, Any] = {
             "algorithm": algorithm,
             "codec": codec,
@@ -114,30 +105,12 @@ class DecentralizedDataParallel(torch.nn.Module):
         }
         if topology is not None:
             engine_options["topology"] = topology
-        self._engine = _core.Engine(
-            self._session,
-            self._trained.described(),
-            share_options(self._session, engine_options),
-            self._optimizer.rule or "",
-            _rule_of(self) if self._optimizer.rule is None else None,
-        )
-        self._accumulating = False
-        self._in_backward = False
-        self._end_of_backward: Callable[[], object] = lambda: None
-        self._is_broken = False
-        self._scope = ""
-        self._num_done = 0
-        self._backward_ns = 0
-        self._buckets: list[list[int]] = []
-        self._is_offered = bytearray(len(self._trained.tensors))
+        optimizer = WrappedOptimizer(made, trained.tensors)
+        super().__init__(session, module, trained, optimizer, engine_options, scaler)
         self.lr_scheduler = lr_scheduler_fn(made) if lr_scheduler_fn else None
         self._state = TrainingState(
             self._engine, module, self._trained.tensors, self._optimizer, self.lr_scheduler
         )
-        self._handles = [
-            p.register_post_accumulate_grad_hook(_hook(self, i))  # type: ignore[no-untyped-call]
-            for i, p in enumerate(self._trained.tensors)
-        ]
         self._engine.before_step()
         # The ranks of an asynchronous algorithm end it together, so it must live that long.
         register_owner(self, keep=self._engine.is_asynchronous)
@@ -325,196 +298,13 @@ class DecentralizedDataParallel(torch.nn.Module):
         self._engine.close()
         self._is_broken = True
 
-    # The steps of a backward pass.
-
-    def _begin_backward(self) -> None:
-        self._check("backward()")
-        self._in_backward = True
-        if not self._accumulating:
-            self._begin_step()
-        self._end_of_backward = at_end_of_backward(self._end_backward)
-
-    def _end_backward(self) -> None:
-        self._in_backward = False
-        if not self._accumulating:
-            self._end_step()
-
-    def _begin_step(self) -> None:
-        if self._loss_scale is not None:
-            self._loss_scale.before_step(self._engine)
-        if not self._engine.has_started:
-            return
-        self._adopt()
-        self._backward_ns = self._engine.now_ns()
-        self._optimizer.tell(self._engine)
-
-    def _end_step(self) -> None:
-        self._is_broken = True
-        if not self._engine.has_started:
-            self._start()
-        for i, p in enumerate(self._trained.tensors):
-            # Of the first step, and from earlier micro-batches.
-            if p.grad is not None and not self._is_offered[i]:
-                self._offer(i, p)
-        self._engine.finish_step()
-        self._updated(len(self._buckets))
-        self._num_done = 0
-        self._is_offered = bytearray(len(self._trained.tensors))
-        self._follow_moves()
-        self._trained.note_versions()
-        self._is_broken = False
-        self._engine.record("backward", self._backward_ns)
-        # The next forward pass belongs to the next step.
-        self._engine.before_step()
-        if self._loss_scale is not None:
-            self._loss_scale.after_step(self._engine)
-        self._optimizer.has_stepped()
-        if self.lr_scheduler is not None:
-            self.lr_scheduler.step()
-
-    def _on_gradient(self, i: int, p: torch.Tensor) -> None:
-        if not self._in_backward or self._end_of_backward() is None:
-            # Autograd drops its callbacks when a backward pass fails.
-            self._is_broken = self._is_broken or self._in_backward
-            self._begin_backward()
-        if self._accumulating:
-            return
-        if not self._engine.has_started:
-            self._arrived(i)
-            return
-        if self._is_offered[i]:
-            raise RuntimeError(
-                f"parameter {self._trained.names[i]} got a second gradient in one backward pass, "
-                "as happens when two checkpointed parts use it; call set_accumulate_grad(True) "
-                "before backward() and finish_step() after it"
-            )
-        self._offer(i, p)
-
-    def _arrived(self, i: int) -> None:
-        """Note a gradient of the first step."""
-        self._engine.arrived(i)
-
-    def _start(self) -> None:
-        self._engine.start()
-        self._follow_moves()
-        self._optimizer.tell(self._engine)
-
-    def _offer(self, i: int, p: torch.Tensor) -> None:
-        grad = p.grad
-        assert grad is not None
-        fits = grad.layout is torch.strided and grad.dtype == p.dtype
-        if not fits or grad.stride() != self._trained.strides[i]:
-            grad = self._in_layout(i, p, grad)
-        self._is_offered[i] = 1
-        num_done = self._engine.gradient_ready(i, grad.data_ptr())
-        if num_done != self._num_done:
-            self._updated(num_done)
-
-    def _in_layout(self, i: int, p: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        if grad.layout != torch.strided:
-            raise _core.ConfigError(
-                f"parameter {self._trained.names[i]} has a sparse gradient, allowed: dense "
-                "gradients"
-            )
-        p.grad = torch.empty_like(p).copy_(grad)
-        return p.grad
-
-    def _updated(self, num_done: int) -> None:
-        changed = [i for bucket in self._buckets[self._num_done : num_done] for i in bucket]
-        self._num_done = num_done
-        self._after_update([self._trained.tensors[i] for i in changed])
-
-    def _after_update(self, parameters: list[torch.nn.Parameter]) -> None:
-        """Drop gradients that have been used, and tell autograd of new values."""
-        for p in parameters:
-            p.grad = None
-        increment_versions(parameters)
-
-    # Parameters in the engine's memory.
-
-    def _has_loaded(self) -> None:
-        self._follow_moves()
-        increment_versions(self._trained.tensors)
-        self._trained.note_versions()
-
-    def _follow_moves(self) -> None:
-        if self._trained.follow(self._engine):
-            self._buckets = self._engine.buckets()
-            self._trained.note_versions()
-
-    def _adopt(self) -> None:
-        """Go on from what others have written to the parameters."""
-        is_written = self._trained.are_written()
-        if not self._trained.take_back() and not is_written:
-            return
-        if self._engine.has_started:
-            self._engine.drain()
-            self._forget_arrived()
-        self._trained.note_versions()
-        warnings.warn(
-            "parameters were written outside of write_parameters(); training goes on from what "
-            "was written, and this rank's next step mixes nothing",
-            stacklevel=3,
-        )
-
-    def _forget_arrived(self) -> None:
-        """Mix nothing in the next step, because somebody else has written the parameters."""
-        self._engine.forget_arrived()
-        self._engine.write_masters()
-
     def _averaged_buffers(self) -> Iterable[torch.Tensor]:
         for buffer in self.module.buffers():
             if buffer.dtype in (torch.float32, torch.float64) and buffer.is_contiguous():
                 yield buffer
-
-    def _check(self, call: str) -> None:
-        if os.getpid() != self._pid:
-            raise RuntimeError(
-                f"{call} in a process that was forked from the one that trains; start it with "
-                "the method 'spawn', or let it only load data"
-            )
-        if self._scope:
-            raise RuntimeError(f"{call} inside the scope of {self._scope}; let the scope end first")
-        if self._is_broken:
-            raise RuntimeError(
-                f"{call} after a step that has failed half way, or after finish(); training cannot "
-                "go on"
-            )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise TypeError("copy the module instead: copy.deepcopy(model.module)")
 
     def __reduce__(self) -> Any:
         raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
-
-
-def _loss_scale(scaler: GradScaler | None, optimizer: torch.optim.Optimizer) -> LossScale | None:
-    if scaler is None:
-        return None
-    # Imported when it is used: PyTorch's part of it takes as long as the rest of the package.
-    from .scaling import LossScale
-
-    return LossScale(scaler, optimizer)
-
-
-def _hook(model: DecentralizedDataParallel, i: int) -> Callable[[torch.Tensor], None]:
-    """Make the hook of a parameter. It does not keep the wrapper alive."""
-    reference = weakref.ref(model)
-
-    def on_gradient(p: torch.Tensor) -> None:
-        found = reference()
-        if found is not None:
-            found._on_gradient(i, p)
-
-    return on_gradient
-
-
-def _rule_of(model: DecentralizedDataParallel) -> Callable[[int, float, float, list[Any]], None]:
-    reference = weakref.ref(model)
-
-    def rule(bucket: int, factor: float, scale: float, gradients: list[Any]) -> None:
-        found = reference()
-        if found is not None:
-            found._optimizer.step(found._buckets[bucket], factor, scale, gradients)
-
-    return rule

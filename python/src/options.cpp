@@ -4,8 +4,10 @@
 #include <memory>
 #include <utility>
 
+#include "base/text.hpp"
 #include "base/yaml.hpp"
 #include "core/plug_ins.hpp"
+#include "optim/registry.hpp"
 #include "topology/registry.hpp"
 #include "topology/topology_file.hpp"
 
@@ -33,6 +35,58 @@ constexpr std::array kOwn = {
 
 Options given_options(const std::string& yaml) {
   return PlugIns{.topologies = kOwn}.options(parse_yaml(yaml, "options"));
+}
+
+ExchangeOptions read_exchange(const Options& root, const World& world) {
+  ExchangeOptions exchange{.algorithm = read_algorithm(root),
+                           .shares_memory = root.flag("shared_memory", true)};
+  if (exchange.algorithm.entry().needs_topology()) {
+    exchange.topology = read_topology(root.named_section("topology"), world, "ring");
+  } else if (root.has("topology")) {
+    root.fail("topology",
+              concat("is given, and ", exchange.algorithm.name(), " uses none, allowed: none"));
+  }
+  const Options codec = root.named_section("codec");
+  exchange.codec = find_codec(codec.text("name", "fp32"), codec);
+  return exchange;
+}
+
+std::shared_ptr<const Optimizer> read_optimizer(const std::string& yaml) {
+  const Options section = Options::parse(yaml);
+  std::shared_ptr<const Optimizer> optimizer =
+      make_optimizer(section.text("name", std::nullopt), section);
+  section.reject_unknown();
+  return optimizer;
+}
+
+BucketedModel::Options read_engine_options(const Options& root, const World& world) {
+  BucketedModel::Options options;
+  options.pipeline.exchange = read_exchange(root, world);
+  options.pipeline.num_threads =
+      static_cast<int>(root.integer("threads", {.fallback = 1, .min = 1, .max = 1024}));
+  read_clipping(root, options.pipeline.gradients);
+  options.pipeline.gradients.nonfinite =
+      nonfinite(root.choice("nonfinite", nonfinite_names(), "abort"));
+  options.bucket_bytes = root.integer("bucket_bytes", {.fallback = options.bucket_bytes, .min = 0});
+  options.logger = world.rank == 0 ? Logger(LogLevel::kInfo, "") : Logger();
+  return options;
+}
+
+std::optional<StepTimeline::Config> read_timeline(const Options& root, bool is_asynchronous) {
+  StepTimeline::Config config{.path = root.file_path("timeline", ""), .about = "Python"};
+  if (const auto steps = root.range("timeline_steps")) {
+    config.steps = {.begin = steps->first, .end = steps->second};
+    if (config.path.empty()) {
+      root.fail("timeline_steps", "is given without timeline, allowed: both, or none");
+    }
+  }
+  if (config.path.empty()) return std::nullopt;
+  if (is_asynchronous) {
+    root.fail("timeline",
+              "records the same steps of all ranks, and this algorithm's ranks make different "
+              "numbers of steps, allowed: none");
+  }
+  return config;
 }
 
 }  // namespace gossamer::python

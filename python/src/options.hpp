@@ -5,13 +5,28 @@
 //
 // TEXT is what a topology file holds (topology_file.hpp), and `class` names it in messages.
 
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "base/options.hpp"
+#include "base/types.hpp"
+#include "core/bucketed_model.hpp"
+#include "core/timeline/step_timeline.hpp"
+#include "optim/optimizer.hpp"
 
 namespace gossamer::python {
 
 /// Throws ConfigError for what is no YAML.
 Options given_options(const std::string& yaml);
+
+/// Algorithm, topology and codec. This and the following functions throw ConfigError.
+ExchangeOptions read_exchange(const Options& root, const World& world);
+/// The engine's options but the optimizer, the schedule, the stream and the timeline.
+BucketedModel::Options read_engine_options(const Options& root, const World& world);
+/// `yaml` names the optimizer and has its numbers.
+std::shared_ptr<const Optimizer> read_optimizer(const std::string& yaml);
+/// Nothing where no timeline is asked for.
+std::optional<StepTimeline::Config> read_timeline(const Options& root, bool is_asynchronous);
 
 }  // namespace gossamer::python

@@ -1,14 +1,12 @@
 #include "base/cuda_stream.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <cuda.h>
 

@@ -5,11 +5,11 @@
 // calls no further host functions, and the next check(), record() or synchronize() throws the
 // error. Kernels and copies that are on the device already still run.
 //
-// The device never waits for another thread of the host: wait() blocks the caller for an event that
-// is not CUDA's. While the device waits, calls such as cudaFree() and the first launch of a kernel
-// wait for the device inside of the driver, and the driver lets no other thread of the process call
-// CUDA meanwhile. If the other thread needs CUDA before it can end the device's wait, nobody goes
-// on (docs/decisions/the-host-waits-for-exchanges.md has the measurements).
+// This stream never makes the device wait for another thread of the host: wait() blocks the caller
+// for an event that is not CUDA's. While the device waits, calls such as cudaFree() and the first
+// launch of a kernel wait for the device inside of the driver, and the driver lets no other thread
+// of the process call CUDA meanwhile. If the other thread needs CUDA before it can end the device's
+// wait, nobody goes on (docs/decisions/the-host-waits-for-exchanges.md has the measurements).
 
 #include <deque>
 #include <functional>

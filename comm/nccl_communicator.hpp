@@ -2,7 +2,8 @@
 // Exchanges blocks of GPUs with NCCL.
 //
 // All operations of a rank go to one stream, in the order submitted, and wait there for the events
-// they need; the host does not wait in a step. A request is over at the event behind its operation.
+// they need; the host waits in a step only where an operation comes after one of another
+// communicator. A request is over at the event behind its operation.
 // A stream that waits for the request waits for that event. Pairs and neighbours use grouped sends
 // and receives on their own communicator; a group uses an all-reduce on a communicator from
 // split(). Blocks on the host go through a communicator for host memory, which also brings the

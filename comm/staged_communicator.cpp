@@ -169,9 +169,9 @@ class StagedCommunicator : public Communicator {
   }
 
   std::shared_ptr<void> reserve(std::int64_t numel, DType dtype, std::int64_t num_blocks) override {
-    // The host is up to one step ahead of the device, so two rounds are under way. The memory of
-    // one that is over comes back a little later.
-    const std::int64_t count = 3 * num_blocks;
+    // The host waits for a round before it starts the next, and the memory of one that is over
+    // comes back a little later.
+    const std::int64_t count = 2 * num_blocks;
     std::map<std::int64_t, std::int64_t> num_pieces;
     for_each_piece(numel, dtype,
                    [&](const Piece& piece) { ++num_pieces[piece.numel * size_of(dtype)]; });

@@ -21,7 +21,8 @@
 //                   Without communication each rank decides for itself.
 //
 // Sums, factors and decisions are work on the model's stream and stay in the stream's memory
-// (optim/gradient_control.hpp). So a step goes on without the host knowing them. On a stream that
+// (optim/gradient_control.hpp). So a step goes on without the host knowing them; without NCCL the
+// host waits for the one number that `skip` all-reduces. On a stream that
 // lags behind (a GPU's), the sweep leaves out gradients that are not finite, and the host learns of
 // them when the next step begins. Under all-reduce the gradients have been summed by then, and the
 // pipeline looks whether the bad one was this rank's (Bucket::last_own_gradient()).

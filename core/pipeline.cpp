@@ -102,8 +102,9 @@ void Pipeline::make_algorithm() {
                                                 .simd = config_.simd,
                                                 .pool = &pool_});
   lanes_->share_memory();
-  // Ranks may share a GPU, where allocating can wait for the work of all of them. So nobody begins
-  // to wait for messages before all have their memory.
+  // Allocating may free what an allocator has kept, which waits for the device, and a device may
+  // wait for NCCL's operation of a peer. So nobody begins to wait for messages before all have
+  // their memory.
   if (!stream_.on_host()) communicator_.barrier();
 }
 

@@ -20,10 +20,11 @@
 // Streams: all work on memory goes to one stream, in the order of the calls. On a stream that lags
 // behind (a GPU's), the code that writes gradients or reads parameters must do so in the stream's
 // order. The first call of a step waits until it is known how the step before ended, so the host is
-// never more than one step ahead. The other calls of a step do not wait for the stream, with three
-// exceptions. All-reduce waits for the sums of a bucket to see which ranks have used a parameter.
-// Relay waits for the messages of a bucket to see how many ranks are in their sums.
-// Under the codec int8 the votes are counted in every eighth step (grid_lane.hpp).
+// never more than one step ahead. Exchanges that end on the host are waited for there; those of
+// NCCL are not, with these exceptions. All-reduce and node gossip wait for the sums of a bucket to
+// see which ranks have used a parameter. Relay waits for the messages of a bucket to see how many
+// ranks are in their sums. Under the codec int8 the votes are counted in every eighth step
+// (grid_lane.hpp).
 //
 // Thread safety: only the thread that runs the backward pass may call. Errors: CommError from
 // exchanges, NonFiniteError for gradients (see gradient_policy.hpp), ConfigError from the
@@ -66,8 +67,9 @@ class Pipeline {
     SimdPath simd = best_simd_path();
     /// Number of threads that share mixing and updates, the caller included.
     int num_threads = 1;
-    /// Where waits, updates and messages are recorded; null: nowhere. On a GPU, waits and updates
-    /// are recorded as the host sees them: as long as it takes to give the work to the stream.
+    /// Where waits, updates and messages are recorded; null: nowhere. On a GPU, updates and the
+    /// waits for NCCL are recorded as the host sees them: as long as it takes to give the work to
+    /// the stream.
     std::shared_ptr<Timeline> timeline = {};
     /// Called after every update of a bucket, with the bucket's spec.
     std::function<void(const BucketSpec&)> after_update = {};

@@ -1,7 +1,6 @@
 #include "apps/program/program.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <sstream>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <system_error>
 
 #include <unistd.h>
@@ -28,7 +29,7 @@ constexpr std::string_view kReaches = "MPI that reaches GPUs";
 constexpr std::string_view kMpiText = "GPUs exchange by MPI, from their own memory";
 constexpr std::string_view kHostText = "GPUs exchange through host memory";
 
-Offer offer_of(const DeviceChoice& choice, const Communicator& host, bool shares) {
+Offer offer_of(const DeviceChoice& choice, const Communicator& host, bool shares, bool threads) {
   Offer offer;
   offer.mpi_text = host.takes_device_memory() ? kReaches : "no MPI that reaches GPUs";
   if (choice.exchange == "host" || choice.exchange == "mpi") {
@@ -37,6 +38,12 @@ Offer offer_of(const DeviceChoice& choice, const Communicator& host, bool shares
   }
   if (shares) {
     offer.nccl_text = "no NCCL: ranks share GPUs, which NCCL refuses";
+    return offer;
+  }
+  if (threads && choice.exchange == "auto") {
+    offer.nccl_text =
+        "no NCCL: ranks are threads of one process, which NCCL may hang; start processes "
+        "(--processes N, mpirun), or ask for it with device.exchange: nccl";
     return offer;
   }
   try {
@@ -132,6 +139,12 @@ bool share_gpus(const DeviceChoice& choice, const std::vector<RankPlace>& places
   return shares;
 }
 
+bool ranks_are_threads(const std::vector<RankPlace>& places) {
+  std::set<std::string> processes;
+  for (const RankPlace& place : places) processes.insert(place.process);
+  return processes.size() < places.size();
+}
+
 namespace {
 
 /// Containers may have processes with the same number, but not in the same namespace.
@@ -165,15 +178,17 @@ TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
     : device_(jointly(setup.host,
                       [&] { return device_of_rank(choice, setup.world.placement, num_gpus()); })),
       host_(setup.host) {
+  std::vector<RankPlace> places;
   bool shares = false;
   if (choice.name != "cpu" && setup.world.size > 1) {
-    shares = share_gpus(choice, gather_places(setup.host, device_));
+    places = gather_places(setup.host, device_);
+    shares = share_gpus(choice, places);
   }
   compute_ = jointly(setup.host, [this] { return std::make_unique<TorchStream>(device_); });
   if (device_.type == DeviceType::kCpu) return;
   RankDevice::Wires wires{.timeout_s = setup.timeout_s};
   if (setup.world.size > 1) {
-    Offer offer = offer_of(choice, host_, shares);
+    Offer offer = offer_of(choice, host_, shares, ranks_are_threads(places));
     const std::vector<std::string> nccl = host_.all_gather(offer.nccl_text);
     const WireKind kind = choose_wires(choice.exchange, nccl, host_.all_gather(offer.mpi_text));
     if (kind == WireKind::kNccl) nccl_ = std::move(offer.nccl);

@@ -26,7 +26,8 @@ struct DeviceChoice {
   /// True: a node may have more ranks than GPUs. Ranks that share a GPU take turns.
   bool share = false;
   /// How GPUs exchange: `nccl`; `mpi`, from the GPUs' own memory; `host`, through host memory; or
-  /// `auto`, the first of these that all ranks have. NCCL needs a GPU for every rank.
+  /// `auto`, the first of these that all ranks have. NCCL needs a GPU for every rank; `auto` also
+  /// wants a process for every rank.
   std::string exchange = "auto";
   Precision precision = Precision::kFloat32;
   /// True: forward and backward passes are recorded in a CUDA graph; see GraphedStep.
@@ -60,6 +61,11 @@ struct RankPlace {
 ///   so one rank's backward pass would wait for that of the other rank.
 /// - Some ranks have a GPU, and other ranks have none.
 bool share_gpus(const DeviceChoice& choice, const std::vector<RankPlace>& places);
+
+/// True if a process has two ranks. `auto` then leaves NCCL out: its operation on one rank's GPU
+/// waits for another rank's, and meanwhile the driver may keep the other rank's thread from calling
+/// CUDA (docs/decisions/the-host-waits-for-exchanges.md).
+bool ranks_are_threads(const std::vector<RankPlace>& places);
 
 enum class WireKind : std::uint8_t { kNccl, kMpi, kHost };
 

@@ -42,8 +42,8 @@ class Lane {
   /// LaneMembers::kTree for each peer. The lane keeps the memory of `send` alive until the
   /// messages are over.
   virtual void start(std::int64_t k, const Buffer& send) = 0;
-  /// Makes the stream wait for the messages that start() has started: work given later runs after
-  /// they have arrived. On a stream whose work is done at once, the caller waits. Returns at once
+  /// Work given to the stream later runs after the messages that start() has started have arrived.
+  /// The caller waits for them; only for NCCL's the stream does (Request::wait_on). Returns at once
   /// if nothing is under way. Throws CommError; in builds with GOSSAMER_CHECK_BLOCKS also
   /// std::logic_error when the block was written during the round. On a stream that lags behind the
   /// std::logic_error comes later.

@@ -26,7 +26,7 @@ Request whole(std::vector<PartUnderWay> parts) {
 RoundMessages::RoundMessages(const LaneSetup& setup, Peers& peers, const LaneSpec& spec)
     : setup_(setup), peers_(peers), spec_(spec) {
   if (setup.stream.on_host()) return;
-  // Now, because on a GPU later calls may wait for work that waits for a message.
+  // Now, because later an allocator may have to free memory on a GPU, which waits for the device.
   const RoundNeeds needs = peers.most_needs();
   reserve(static_cast<std::size_t>(needs.inboxes));
   reserved_ = setup.communicator.reserve(spec.numel, spec.dtype, needs.carried);

@@ -41,6 +41,8 @@ struct DataParallelOptions {
   /// device, and the communicator must reach the memory of that device (RankDevice). The stream
   /// follows LibTorch's current stream in the threads that run backward passes. It must outlive the
   /// wrapper. Null: the model is on processors.
+  /// Ranks that share a GPU must be processes: autograd has one thread for a GPU in every process,
+  /// and a rank's hooks wait there for messages.
   TorchStream* stream = nullptr;
   /// Number of threads that share mixing and updates. LibTorch decides on autograd's threads.
   int num_threads = 1;

@@ -1,5 +1,6 @@
 #include "comm/request.hpp"
 
+#include <chrono>
 #include <exception>
 #include <future>
 #include <memory>
@@ -99,7 +100,10 @@ TEST(Request, LetsAStreamWaitForEventsAndTheCallerForTheRest) {
   requests.emplace_back(worker);
   requests.emplace_back(std::make_shared<RequestState>(device.record(), [] {}));
   Request all = all_of(std::move(requests));
-  std::thread thread([&worker] { worker->complete(); });
+  std::thread thread([&worker] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    worker->complete();
+  });
   // Returns although the device has not come to the event yet.
   all.wait_on(stream);
   EXPECT_FALSE(all.pending());
@@ -122,6 +126,19 @@ TEST(Request, TellsTheCallerOfAnErrorThatAStreamWouldWaitFor) {
   EXPECT_THROW(Request(broken).wait_on(stream), std::runtime_error);
   EXPECT_THROW(broken->when_over([](const std::exception_ptr&) {}), std::logic_error);
   stream.synchronize();
+}
+
+TEST(Request, KeepsAnOperationWhoseWaitIsInterrupted) {
+  const auto pulse =
+      std::make_shared<WorkerPulse>(0, 60.0, [] { throw std::logic_error("Ctrl-C"); });
+  const auto state = std::make_shared<RequestState>(pulse, OpLabel{});
+  ThreadStream stream;
+  Request request(state);
+  EXPECT_THROW(request.wait_on(stream), std::logic_error);
+  EXPECT_TRUE(request.pending());
+  state->complete();
+  request.wait_on(stream);
+  EXPECT_FALSE(request.pending());
 }
 
 TEST(Request, IsWaitedForWhereWorkIsDoneAtOnce) {

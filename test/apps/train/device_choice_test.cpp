@@ -92,6 +92,12 @@ std::vector<RankPlace> places_of(const std::vector<std::string>& uuids) {
   return places;
 }
 
+TEST(DeviceChoice, SeesRanksThatAreThreads) {
+  EXPECT_FALSE(ranks_are_threads({}));
+  EXPECT_FALSE(ranks_are_threads({{"GPU-a", "x"}, {"GPU-a", "y"}}));
+  EXPECT_TRUE(ranks_are_threads({{"GPU-a", "x"}, {"GPU-b", "y"}, {"GPU-c", "x"}}));
+}
+
 TEST(DeviceChoice, KnowsRanksThatShareByTheirGpus) {
   const DeviceChoice alone{.name = "cuda"};
   EXPECT_FALSE(share_gpus(alone, places_of({"", "", ""})));

@@ -2,11 +2,8 @@
 
 #include "test/gpu/standin/standin.hpp"
 
-#include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

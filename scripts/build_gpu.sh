@@ -99,6 +99,8 @@ bundle() {
   libraries_of "${files[@]}" | while read -r library; do cp -L -- "$library" "$root/lib/"; done
   strip --strip-unneeded "$root"/bin/* "$root"/openmpi/bin/* "$root"/lib/*.so* "$root"/openmpi/lib/*/*.so 2>/dev/null || true
   cp -- configs/gpt_124m.yaml configs/reference.yaml "$root/configs/"
+  mkdir -p "$root/test/apps/commands"
+  cp -- test/apps/commands/cli_{case,gpu_test}.py "$root/test/apps/commands/"
   cp -- scripts/{measure_gpu.sh,bundle_env.sh,lib.sh,mpi_env.sh,gpu_peer.py,peer_step.py} "$root/scripts/"
   # Any text does: what is measured is time.
   cat -- core/*.?pp core/*/*.?pp optim/*.?pp comm/*.?pp apps/*/*.?pp docs/*.md >"$root/data/text.txt"

@@ -8,7 +8,7 @@
 # leaves its output in FOLDER/PART.log and a line for each command in FOLDER/table.txt.
 #
 #   first       driver, versions, one run on text, tests of streams
-#   tests       tests of kernels, of the pipeline, and of LibTorch's part
+#   tests       tests of kernels, of the pipeline, of LibTorch's part, and of the program
 #   nccl        tests of NCCL; several ranks on one GPU print what communicators cost
 #   sanitizer   tests under compute-sanitizer
 #   golden      recorded runs replayed on the GPU; only if GOLDEN names a folder of cases
@@ -162,9 +162,13 @@ tests() {
   local name
   ours 100 kernels "$test_programs/test_gpu" --gtest_filter='Kernels.*'
   for name in StagedExchangesConform FollowsTheRecursion AveragesGradients EndsWhenAGradientIsNotFinite; do
-    ours 60 "pipeline_$name" "$test_programs/test_gpu" --gtest_filter="Pipeline.$name"
+    ours 40 "pipeline_$name" "$test_programs/test_gpu" --gtest_filter="Pipeline.$name"
   done
   ours 100 torch_tests "$test_programs/test_gpu_torch"
+  for name in TrainsLikeProcessors IsSharedByTwoRanksUnderMpirun; do
+    [[ -n $mpirun || $name != *Mpirun ]] || continue
+    ours 60 "gpu_$name" env MPIEXEC="$mpirun" "$python" test/apps/commands/cli_gpu_test.py "$gossamer" "Gpu.$name"
+  done
 }
 
 nccl() {

@@ -81,28 +81,21 @@ Buffer allocate_pinned(int device, std::int64_t numel, DType dtype) {
   return {std::move(owner), {data, numel, dtype, {}}};
 }
 
-using PrimaryCtxGetState = CUresult (*)(CUdevice, unsigned*, int*);
-
-/// Looks up a function of the driver at run time, because the program is not linked with the
-/// driver.
-template <class Function>
-Function driver_function(const char* name) {
+/// True if this process has a context on the device already. The driver's function is looked up at
+/// run time, because the program is not linked with the driver.
+bool has_context(int device) {
   constexpr unsigned kVersion = 12000;
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  cuda_check(cudaGetDriverEntryPointByVersion(name, &function, kVersion, cudaEnableDefault, &found),
-             "cudaGetDriverEntryPointByVersion");
-  if (found != cudaDriverEntryPointSuccess) {
-    throw DeviceError(concat("the GPU's driver is older than CUDA 12: it has no ", name));
+  if (cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, kVersion,
+                                       cudaEnableDefault, &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return false;
   }
-  return reinterpret_cast<Function>(function);
-}
-
-/// True if this process has a context on the device already.
-bool has_context(int device) {
-  const auto get_state = driver_function<PrimaryCtxGetState>("cuDevicePrimaryCtxGetState");
   unsigned flags = 0;
   int active = 0;
+  const auto get_state = reinterpret_cast<CUresult (*)(CUdevice, unsigned*, int*)>(function);
   return get_state(device, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
 
@@ -122,13 +115,9 @@ CudaDeviceScope::CudaDeviceScope(int device) : device_(device) {
 }
 
 CudaDeviceScope::~CudaDeviceScope() {
-  if (before_ == device_) return;
-  try {
-    // cudaSetDevice() creates a context of hundreds of megabytes where there is none. Without the
-    // check, every rank would create one on the first GPU.
-    if (has_context(before_)) cudaSetDevice(before_);
-  } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): the thread keeps this device
-  }
+  // cudaSetDevice() creates a context of hundreds of megabytes where there is none. Without the
+  // check, every rank would create one on the first GPU.
+  if (before_ != device_ && has_context(before_)) cudaSetDevice(before_);
 }
 
 DeviceAllocator cuda_malloc_allocator(int device) {

@@ -6,10 +6,10 @@
 // error. Kernels and copies that are on the device already still run.
 //
 // This stream never makes the device wait for another thread of the host: wait() blocks the caller
-// for an event that is not CUDA's. While the device waits, calls such as cudaFree() and the first
-// launch of a kernel wait for the device inside of the driver, and the driver lets no other thread
-// of the process call CUDA meanwhile. If the other thread needs CUDA before it can end the device's
-// wait, nobody goes on (docs/decisions/the-host-waits-for-exchanges.md has the measurements).
+// for an event that is not CUDA's. The reason is the driver. Some calls, such as cudaFree() and the
+// first launch of a kernel, wait until the device is idle. Until then no other thread of the
+// process can call CUDA. If the device waits for such a thread, and the thread needs CUDA first,
+// both wait for ever (docs/decisions/the-host-waits-for-exchanges.md has the measurements).
 
 #include <deque>
 #include <functional>

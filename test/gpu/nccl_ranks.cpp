@@ -1,11 +1,13 @@
-// NCCL among processes: the conformance suite, one rank per GPU, or several ranks on each where
-// there are fewer. NCCL refuses two ranks of one host on one GPU, so these say that they are
-// different hosts (NCCL_HOSTID) and talk over sockets. Run by mpirun or test_tcp_run. Prints what
-// communicators cost. Exit code 77, which ctest takes as skipped, where there is no GPU, no NCCL,
-// or an NCCL that wants a GPU for every rank. Any other failure of NCCL fails the test.
+// NCCL among processes: the conformance suite and the whole pipeline, one rank per GPU, or several
+// ranks on each where there are fewer. NCCL refuses two ranks of one host on one GPU, so these say
+// that they are different hosts (NCCL_HOSTID) and talk over sockets. Run by mpirun or test_tcp_run.
+// Prints what communicators cost. Exit code 77, which ctest takes as skipped, where there is no
+// GPU, no NCCL, or an NCCL that wants a GPU for every rank. Any other failure of NCCL fails the
+// test.
 
 #include "test/comm/conformance.hpp"
 #include "test/comm/process_ranks.hpp"
+#include "test/core/expected.hpp"
 #include "test/gpu/nccl_or_null.hpp"
 
 #include <chrono>
@@ -13,6 +15,7 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -20,8 +23,10 @@
 
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
+#include "base/text.hpp"
 #include "comm/nccl_communicator.hpp"
 #include "comm/nccl_library.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {
@@ -52,6 +57,56 @@ class Cost {
 
 void say(const Communicator& communicator, const std::string& line) {
   if (communicator.rank() == 0) std::printf("%s\n", line.c_str());
+}
+
+struct NcclDevice {
+  Communicator& wires;
+  Stream& compute;
+  [[nodiscard]] Communicator& communicator() const { return wires; }
+  [[nodiscard]] Stream* stream() const { return &compute; }
+};
+
+/// This rank's part of the problem. Throws std::runtime_error if its parameters leave the
+/// recursion.
+void train(const Problem& problem, NcclDevice device, const std::string& name) {
+  const Trajectory expected = expected_trajectory(problem);
+  const int rank = device.wires.rank();
+  ToyModel model = model_on(problem, device);
+  for (int step = 0; step < problem.num_steps; ++step) {
+    train_step(problem, model, rank, step);
+    const std::vector<double> values = model.values();
+    const auto& right = expected[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)];
+    const double error = largest_difference({{values}}, {{right}});
+    if (error <= 1e-5) continue;
+    throw std::runtime_error(concat(name, ", step ", step, ": off by ", error));
+  }
+  model.pipeline().drain();
+}
+
+/// Every kind of round, with a clipping factor and without, and gradients that are summed.
+void follow_recursions(Communicator& wires, Device device, int node_size) {
+  const std::unique_ptr<Stream> compute = make_stream(device);
+  const World world{.size = wires.size(), .node_size = node_size};
+  for (const char* name :
+       {"ring", "one-peer-exp", "complete", "static-exp", "directed-one-peer-exp"}) {
+    for (const ClipMode mode : {ClipMode::kNone, ClipMode::kDelayedGlobal}) {
+      Problem problem;
+      problem.num_ranks = world.size;
+      problem.topology = make_topology(name, world);
+      problem.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 2};
+      problem.lr = 0.02;
+      problem.dtype = DType::kFloat32;
+      problem.gradients = {.clip_mode = mode, .clip_norm = 0.6};
+      train(problem, {wires, *compute}, name);
+    }
+    say(wires, concat("the pipeline on ", name, " holds"));
+  }
+  Problem problem;
+  problem.num_ranks = world.size;
+  problem.algorithm = "allreduce";
+  problem.dtype = DType::kFloat32;
+  train(problem, {wires, *compute}, "allreduce");
+  say(wires, "the pipeline with allreduce holds");
 }
 
 int run_rank(Communicator& host, const World& world) {
@@ -99,6 +154,7 @@ int run_rank(Communicator& host, const World& world) {
     communicator->barrier();
     say(host, std::string(test.name) + " holds");
   }
+  follow_recursions(*communicator, stream->device(), world.node_size);
   std::vector<std::unique_ptr<Communicator>> more;
   const Buffer number = stream->allocate(1, DType::kFloat32);
   const Buffer sum = stream->allocate(1, DType::kFloat32);

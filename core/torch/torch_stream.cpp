@@ -8,14 +8,10 @@
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
-#ifdef GOSSAMER_HAVE_CUDA
-#include "base/cuda_stream.hpp"
-#endif
 
 namespace gossamer {
 namespace {
 
-#ifdef GOSSAMER_HAVE_CUDA
 /// Memory of LibTorch's caching allocator, which counts it as its own.
 Buffer allocate_with_torch(std::int64_t numel, DType dtype, Device device) {
   const Block block{nullptr, numel, dtype, device};
@@ -25,28 +21,16 @@ Buffer allocate_with_torch(std::int64_t numel, DType dtype, Device device) {
   return {owner, {tensor.data_ptr(), numel, dtype, device}};
 }
 
-/// The stream on which LibTorch computes on a GPU in this thread.
+/// The stream on which LibTorch computes in this thread; null on processors.
 void* current_native(Device device) {
+  if (device.type == DeviceType::kCpu) return nullptr;
   const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
   return guard.getStream(torch_device(device)).native_handle();
 }
 
-std::shared_ptr<Stream> stream_on(Device device, void* native) {
-  return std::make_shared<CudaStream>(
-      CudaStreamOptions{.device = device.index,
-                        .native = native,
-                        .allocate = [device](std::int64_t numel, DType dtype) {
-                          return allocate_with_torch(numel, dtype, device);
-                        }});
-}
-#endif
-
-std::shared_ptr<Stream> first_stream(Device device) {
+void* first_native(Device device) {
   use_torch_device(device);
-#ifdef GOSSAMER_HAVE_CUDA
-  if (device.type == DeviceType::kCuda) return stream_on(device, current_native(device));
-#endif
-  return make_stream(device);
+  return current_native(device);
 }
 
 }  // namespace
@@ -86,37 +70,22 @@ void use_torch_device(Device device) {
   if (device.type == DeviceType::kCpu) return;
   // Says what is wrong where there is no such GPU.
   static_cast<void>(make_stream(device));
-#ifdef GOSSAMER_HAVE_CUDA
   load_torch_cuda();
   const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
   guard.setDevice(torch_device(device));
-#endif
 }
 
-TorchStream::TorchStream(Device device) : TorchStream(device, first_stream(device)) {}
+TorchStream::TorchStream(Device device)
+    : FrameworkStream(device, first_native(device), [device](std::int64_t numel, DType dtype) {
+        return allocate_with_torch(numel, dtype, device);
+      }) {}
 
-TorchStream::TorchStream(Device device, std::shared_ptr<Stream> first)
-    : RelayStream(*first), device_(device) {
-  void* const native = first->native();
-  streams_.emplace(native, std::move(first));
-}
-
-void TorchStream::keep_for_current([[maybe_unused]] const at::Tensor& tensor) {
-#ifdef GOSSAMER_HAVE_CUDA
-  if (device_.type == DeviceType::kCpu) return;
+void TorchStream::keep_for_current(const at::Tensor& tensor) {
+  if (device().type == DeviceType::kCpu) return;
   const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-  tensor.record_stream(guard.getStream(torch_device(device_)));
-#endif
+  tensor.record_stream(guard.getStream(torch_device(device())));
 }
 
-void TorchStream::follow_current() {
-#ifdef GOSSAMER_HAVE_CUDA
-  if (device_.type == DeviceType::kCpu) return;
-  void* const native = current_native(device_);
-  std::shared_ptr<Stream>& stream = streams_[native];
-  if (!stream) stream = stream_on(device_, native);
-  follow(*stream);
-#endif
-}
+void TorchStream::follow_current() { follow(current_native(device())); }
 
 }  // namespace gossamer

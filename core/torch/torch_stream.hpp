@@ -7,13 +7,10 @@
 //
 // Thread safety: one thread at a time, as for every RelayStream.
 
-#include <map>
-#include <memory>
-
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "base/relay_stream.hpp"
+#include "base/framework_stream.hpp"
 #include "base/types.hpp"
 
 namespace gossamer {
@@ -32,7 +29,7 @@ void use_torch_device(Device device);
 /// The stream on which LibTorch computes. The caller's code may switch LibTorch's current stream at
 /// any time, for each thread. After such code has run, call follow_current() before you give work
 /// to this stream.
-class TorchStream : public RelayStream {
+class TorchStream : public FrameworkStream {
  public:
   /// Passes work on to the stream on which LibTorch computes on `device` in this thread now. On
   /// processors the work is done at once. Throws like use_torch_device().
@@ -43,13 +40,6 @@ class TorchStream : public RelayStream {
   /// Makes LibTorch's allocator keep the tensor's memory until the work that this stream has been
   /// given so far is done.
   void keep_for_current(const at::Tensor& tensor);
-
- private:
-  TorchStream(Device device, std::shared_ptr<Stream> first);
-
-  Device device_;
-  /// All streams followed so far, by their native handles.
-  std::map<void*, std::shared_ptr<Stream>> streams_;
 };
 
 /// The device in LibTorch's type.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/framework_stream.hpp"
 #include "base/host_stream.hpp"
 #include "base/make_stream.hpp"
 
@@ -61,6 +62,37 @@ class Blocked {
  private:
   std::promise<void> go_;
 };
+
+TEST_F(CudaStreamTest, KeepsTheOrderOfAFrameworkThatChangesItsStream) {
+  const auto first = make_stream({DeviceType::kCuda, 0});
+  const auto second = make_stream({DeviceType::kCuda, 0});
+  FrameworkStream stream({DeviceType::kCuda, 0}, first->native(), {});
+  EXPECT_EQ(stream.native(), first->native());
+  Blocked blocked(*first);
+  // No lock guards this: only the order of the streams keeps the host functions apart.
+  std::vector<int> order;
+  std::vector<int> expected;
+  for (int i = 0; i < 20; ++i) {
+    stream.follow(i % 3 == 0 ? first->native() : second->native());
+    stream.run([&order, i] { order.push_back(i); });
+    expected.push_back(i);
+  }
+  blocked.release();
+  stream.synchronize();
+  EXPECT_EQ(order, expected);
+}
+
+TEST_F(CudaStreamTest, TakesMemoryFromAFramework) {
+  std::vector<std::int64_t> taken;
+  FrameworkStream stream({DeviceType::kCuda, 0}, nullptr,
+                         [&taken, allocate = cuda_malloc_allocator(0)](auto numel, DType dtype) {
+                           taken.push_back(numel);
+                           return allocate(numel, dtype);
+                         });
+  const Buffer memory = stream.allocate(7, DType::kFloat32);
+  EXPECT_EQ(taken, std::vector<std::int64_t>{7});
+  EXPECT_EQ(read(stream, memory.block()), std::vector<float>(7, 0.0F));
+}
 
 TEST_F(CudaStreamTest, RecordsAnEventBehindItsWork) {
   const auto stream = make_stream({DeviceType::kCuda, 0});

@@ -1,0 +1,190 @@
+#include "core/device_wires.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include <unistd.h>
+
+#include "base/error.hpp"
+#include "base/make_stream.hpp"
+#include "base/text.hpp"
+#include "comm/nccl_communicator.hpp"
+#include "comm/nccl_library.hpp"
+#include "comm/staged_communicator.hpp"
+
+namespace gossamer {
+namespace {
+
+/// What a rank has for exchanges.
+struct Offer {
+  std::unique_ptr<NcclApi> nccl = {};
+  /// `NCCL 2.28.9`, or why there is none.
+  std::string nccl_text = {};
+  std::string mpi_text = {};
+};
+
+constexpr std::string_view kReaches = "MPI that reaches GPUs";
+constexpr std::string_view kMpiText = "GPUs exchange by MPI, from their own memory";
+constexpr std::string_view kHostText = "GPUs exchange through host memory";
+
+Offer offer_of(const WireChoice& choice, const Communicator& host, bool shares, bool threads) {
+  Offer offer;
+  offer.mpi_text = host.takes_device_memory() ? kReaches : "no MPI that reaches GPUs";
+  if (choice.exchange == "host" || choice.exchange == "mpi") {
+    offer.nccl_text = "no NCCL: not asked for";
+    return offer;
+  }
+  if (shares) {
+    offer.nccl_text = "no NCCL: ranks share GPUs, which NCCL refuses";
+    return offer;
+  }
+  if (threads && choice.exchange == "auto") {
+    offer.nccl_text =
+        "no NCCL: ranks are threads of one process, which NCCL may hang; start processes "
+        "(--processes N, mpirun), or ask for it with device.exchange: nccl";
+    return offer;
+  }
+  try {
+    offer.nccl = load_nccl();
+    offer.nccl_text = concat("NCCL ", offer.nccl->version());
+  } catch (const ConfigError& error) {
+    offer.nccl_text = concat("no NCCL: ", error.what());
+  }
+  return offer;
+}
+
+/// The first rank that does not have `text`; the number of ranks: all have it.
+std::size_t first_without(const std::vector<std::string>& all, std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::find_if(all, [text](const std::string& other) { return other != text; }) -
+      all.begin());
+}
+
+/// Containers may have processes with the same number, but not in the same namespace.
+std::string process_name() {
+  std::error_code failure;
+  const auto space = std::filesystem::read_symlink("/proc/self/ns/pid", failure);
+  return concat(space.string(), " ", getpid());
+}
+
+/// Collective.
+std::vector<RankPlace> gather_places(Communicator& host, Device device) {
+  std::vector<RankPlace> places;
+  const std::vector<std::string> uuids = host.all_gather(gpu_uuid(device));
+  const std::vector<std::string> processes = host.all_gather(process_name());
+  for (std::size_t rank = 0; rank < uuids.size(); ++rank) {
+    places.push_back({uuids[rank], processes[rank]});
+  }
+  return places;
+}
+
+/// For the log, where it is not NCCL.
+std::string reason_of(const WireChoice& choice, const std::vector<std::string>& nccl) {
+  if (choice.exchange != "auto") return " (as asked for)";
+  const std::size_t odd = first_without(nccl, nccl[0]) % nccl.size();
+  return concat(" (rank ", odd, " has ", nccl[odd], ")");
+}
+
+}  // namespace
+
+WireChoice read_wire_choice(const Options& device) {
+  return {.share = device.flag("share", false),
+          .exchange = device.choice("exchange", {"auto", "nccl", "mpi", "host"}, "auto")};
+}
+
+WireKind choose_wires(std::string_view exchange, const std::vector<std::string>& nccl,
+                      const std::vector<std::string>& mpi) {
+  const auto refuse = [exchange](const std::vector<std::string>& texts, std::size_t rank) {
+    throw ConfigError(concat("device.exchange: ", exchange, ", but rank ", rank, " has ",
+                             texts[rank], rank > 0 ? concat(", and rank 0 has ", texts[0]) : "",
+                             ", allowed: auto, nccl, mpi, host"));
+  };
+  if (exchange == "host") return WireKind::kHost;
+  if (exchange != "mpi") {
+    const std::size_t odd = nccl[0].starts_with("NCCL ") ? first_without(nccl, nccl[0]) : 0;
+    if (odd == nccl.size()) return WireKind::kNccl;
+    if (exchange == "nccl") refuse(nccl, odd);
+  }
+  const std::size_t odd = first_without(mpi, kReaches);
+  if (odd == mpi.size()) return WireKind::kMpi;
+  if (exchange == "mpi") refuse(mpi, odd);
+  return WireKind::kHost;
+}
+
+bool share_gpus(bool may_share, const std::vector<RankPlace>& places) {
+  const bool first_has = !places[0].uuid.empty();
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    if (places[rank].uuid.empty() != first_has) continue;
+    const std::size_t with = first_has ? 0 : rank;
+    throw ConfigError(concat("rank ", with, " trains on a GPU and rank ", rank - with,
+                             " on processors, allowed: GPUs for all ranks (is "
+                             "CUDA_VISIBLE_DEVICES empty on one of them?), or processors"));
+  }
+  if (!first_has) return false;
+  bool shares = false;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const auto other = std::ranges::find(places, places[rank].uuid, &RankPlace::uuid);
+    const auto first = static_cast<std::size_t>(other - places.begin());
+    if (first == rank) continue;
+    const std::string who =
+        concat("ranks ", first, " and ", rank, " have the same GPU (", places[rank].uuid, ")");
+    if (!may_share) {
+      throw ConfigError(
+          concat("device.share: ", who,
+                 "; start as many ranks per node as there are GPUs, or let ranks share them with "
+                 "device.share: true (they take turns, and NCCL is not used)"));
+    }
+    if (other->process == places[rank].process) {
+      throw ConfigError(
+          concat("device.share: ", who,
+                 " and are threads of one process, allowed: a process for each (mpirun -n ",
+                 places.size(), ", --processes ", places.size(), ")"));
+    }
+    shares = true;
+  }
+  return shares;
+}
+
+bool ranks_are_threads(const std::vector<RankPlace>& places) {
+  std::set<std::string> processes;
+  for (const RankPlace& place : places) processes.insert(place.process);
+  return processes.size() < places.size();
+}
+
+DeviceWires::DeviceWires(Device device, const WireChoice& choice, const Setup& setup)
+    : host_(setup.host) {
+  std::vector<RankPlace> places;
+  bool shares = false;
+  if (host_.size() > 1) {
+    places = gather_places(host_, device);
+    shares = share_gpus(choice.share, places);
+  }
+  if (device.type == DeviceType::kCpu) return;
+  WireKind kind = WireKind::kHost;
+  if (host_.size() > 1) {
+    Offer offer = offer_of(choice, host_, shares, ranks_are_threads(places));
+    const std::vector<std::string> nccl = host_.all_gather(offer.nccl_text);
+    kind = choose_wires(choice.exchange, nccl, host_.all_gather(offer.mpi_text));
+    if (kind == WireKind::kNccl) nccl_ = std::move(offer.nccl);
+    if (host_.rank() == 0) {
+      setup.logger.info(
+          kind == WireKind::kNccl
+              ? concat("GPUs exchange by ", nccl[0])
+              : concat(kind == WireKind::kMpi ? kMpiText : kHostText, reason_of(choice, nccl)));
+    }
+  }
+  // Exchanges are short, and peers wait for them.
+  std::shared_ptr<Stream> stream = make_stream(device, StreamPriority::kHigh);
+  own_ = nccl_ != nullptr
+             ? make_nccl_communicator(*nccl_, host_, std::move(stream), {setup.timeout_s})
+             : make_staged_communicator(host_, std::move(stream),
+                                        {.direct_messages = kind == WireKind::kMpi});
+}
+
+void DeviceWires::close() {
+  if (own_) own_->close();
+}
+
+}  // namespace gossamer

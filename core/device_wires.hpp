@@ -1,0 +1,90 @@
+#pragma once
+// DeviceWires is the communicator with which a rank exchanges the memory of its device. On
+// processors it is the host's communicator. On GPUs all ranks choose one way together: NCCL, an MPI
+// that takes the memory of GPUs, or host memory.
+//
+// Thread safety: as the communicator's. Errors: ConfigError on all ranks where the ranks' devices
+// do not fit together or do not have the way that is asked for; CommError.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/options.hpp"
+#include "base/stream.hpp"
+#include "comm/communicator.hpp"
+#include "comm/nccl_api.hpp"
+
+namespace gossamer {
+
+/// The keys `share` and `exchange` of a section `device`.
+struct WireChoice {
+  /// True: a node may have more ranks than GPUs. Ranks that share a GPU take turns.
+  bool share = false;
+  /// How GPUs exchange: `nccl`; `mpi`, from the GPUs' own memory; `host`, through host memory; or
+  /// `auto`, the first of these that all ranks have. NCCL needs a GPU for every rank; `auto` also
+  /// wants a process for every rank.
+  std::string exchange = "auto";
+};
+
+/// Throws ConfigError for a wrong value.
+WireChoice read_wire_choice(const Options& device);
+
+/// Where a rank trains.
+struct RankPlace {
+  /// The UUID of the rank's GPU; empty on processors.
+  std::string uuid = {};
+  /// A text that no other process of the machine has.
+  std::string process = {};
+};
+
+/// True if ranks share GPUs. Compares UUIDs and not the numbers of the GPUs, because a launcher may
+/// show every rank one GPU of its own. Throws ConfigError in three cases:
+/// - Ranks share a GPU, and `may_share` is false.
+/// - The ranks that share a GPU are threads of one process. Autograd has one thread for each GPU,
+///   so one rank's backward pass would wait for that of the other rank.
+/// - Some ranks have a GPU, and other ranks have none.
+bool share_gpus(bool may_share, const std::vector<RankPlace>& places);
+
+/// True if a process has two ranks. `auto` then leaves NCCL out: its operation on one rank's GPU
+/// waits for another rank's, and meanwhile the driver may keep the other rank's thread from calling
+/// CUDA (docs/decisions/the-host-waits-for-exchanges.md).
+bool ranks_are_threads(const std::vector<RankPlace>& places);
+
+enum class WireKind : std::uint8_t { kNccl, kMpi, kHost };
+
+/// Chooses the way in which GPUs exchange. `exchange` is that of WireChoice. `nccl` has one text
+/// per rank: `NCCL` and its version, or the reason why the rank has no NCCL. Ranks with different
+/// versions have no NCCL together. `mpi` has one text per rank: `MPI that reaches GPUs`, or that
+/// there is none. Throws ConfigError if the ranks do not have the way that `exchange` asks for.
+WireKind choose_wires(std::string_view exchange, const std::vector<std::string>& nccl,
+                      const std::vector<std::string>& mpi);
+
+class DeviceWires {
+ public:
+  struct Setup {
+    Communicator& host;
+    /// Rank 0's gets a line about the way of the exchanges.
+    Logger logger;
+    /// Seconds that an operation of NCCL may take.
+    double timeout_s = 300.0;
+  };
+  /// Collective. `device` is that of the rank's model. `setup.host` must outlive this object.
+  DeviceWires(Device device, const WireChoice& choice, const Setup& setup);
+
+  [[nodiscard]] Communicator& communicator() { return own_ ? *own_ : host_; }
+  /// Collective, after a training that has not failed; see Communicator::close(). Leaves the host's
+  /// communicator open.
+  void close();
+
+ private:
+  Communicator& host_;
+  std::unique_ptr<NcclApi> nccl_;
+  /// Null on processors.
+  std::unique_ptr<Communicator> own_;
+};
+
+}  // namespace gossamer

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _core
+from .devices import on_host
 from .groups import WrappedOptimizer
 
 __all__ = ["TrainingState"]
@@ -59,7 +60,9 @@ class TrainingState:
     def save(self, folder: str | os.PathLike[str], rank: int) -> None:
         """Write the files of a rank."""
         os.makedirs(folder, exist_ok=True)
-        self._engine.save(_tensors_in(folder, rank), [o.described() for o in self._others()])
+        # Copies live as long as the engine reads them.
+        others = self._others()
+        self._engine.save(_tensors_in(folder, rank), [o.described() for o in others])
         torch.save(self._of_python(), _python_in(folder, rank))
 
     def load(self, folder: str | os.PathLike[str], rank: int) -> None:
@@ -68,15 +71,16 @@ class TrainingState:
         self._engine.load(_tensors_in(folder, rank), [o.described() for o in others])
         _copy_back(others)
         if os.path.exists(_python_in(folder, rank)):
-            self._load_python(torch.load(_python_in(folder, rank), weights_only=True))
+            self._load_python(
+                torch.load(_python_in(folder, rank), map_location="cpu", weights_only=True)
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as tensors that nobody shares."""
         own = self._module.state_dict(keep_vars=True)
+        others = self._others()
         state: dict[str, Any] = {}
-        for name, kind, shape, values in self._engine.state(
-            [o.described() for o in self._others()]
-        ):
+        for name, kind, shape, values in self._engine.state([o.described() for o in others]):
             flat = (
                 torch.frombuffer(values, dtype=_TYPES[kind])
                 if len(values) > 0
@@ -121,7 +125,7 @@ class TrainingState:
             if id(p) not in self._trained
         ]
         found += self._module.named_buffers()
-        return [_OtherTensor(name, tensor, tensor.contiguous()) for name, tensor in found]
+        return [_OtherTensor(name, tensor, on_host(tensor).contiguous()) for name, tensor in found]
 
     def _of_python(self) -> dict[str, Any]:
         own = {"optimizer": self._optimizer.state_dict()}
@@ -141,7 +145,7 @@ class _OtherTensor(NamedTuple):
     name: str
     tensor: torch.Tensor
     dense: torch.Tensor
-    """The tensor itself, or a copy in row-major order."""
+    """The tensor's own memory, or a copy in row-major order on the host."""
 
     def described(self) -> tuple[str, str, int, int]:
         kind = str(self.dense.dtype).removeprefix("torch.")
@@ -152,7 +156,7 @@ class _OtherTensor(NamedTuple):
 @torch.no_grad()
 def _copy_back(others: list[_OtherTensor]) -> None:
     for other in others:
-        if other.dense is not other.tensor:
+        if other.dense.data_ptr() != other.tensor.data_ptr():
             other.tensor.copy_(other.dense)
 
 

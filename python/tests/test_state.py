@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import safetensors.torch
 import torch
-from conftest import flat, loss_of, make_mlp, rank
+from conftest import DEVICE, flat, loss_of, make_mlp, rank
 from test_models import AsDouble, Image
 from test_optimizers import OPTIMIZERS, SCHEDULES
 
@@ -25,7 +25,7 @@ def make_image():
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(0.5 * torch.randn(p.shape, generator=generator))
-    return model
+    return model.to(DEVICE)
 
 
 MODELS = {
@@ -71,7 +71,7 @@ def train(
         load(wrapper, folder, as_dict)
     for step in range(20, 20 + num_after):
         loss_of(wrapper, rank(), step).backward()
-    buffers = [b.to(torch.float64).flatten() for b in model.buffers()]
+    buffers = [b.cpu().to(torch.float64).flatten() for b in model.buffers()]
     return torch.cat([flat(model), *buffers]).clone()
 
 
@@ -135,7 +135,7 @@ def test_a_state_has_the_names_and_shapes_of_the_module(tmp_path):
         loss_of(wrapper, rank(), 0).backward()
         state = wrapper.state_dict()
         for name, tensor in model.state_dict().items():
-            assert torch.equal(state[name], tensor)
+            assert torch.equal(state[name], tensor.cpu())
             assert state[name].dtype == tensor.dtype
         assert state["head/m"].numel() == model.head.numel()
         other = make_image()
@@ -148,6 +148,31 @@ def test_a_state_has_the_names_and_shapes_of_the_module(tmp_path):
         del state["head/m"]
         with pytest.raises(gs.CheckpointError, match="the state has no head/m"):
             wrapper.load_state_dict(state)
+        wrapper.finish()
+
+    gs.run_threads(1, work)
+
+
+def test_a_buffer_in_another_order_is_saved(tmp_path):
+    def make():
+        model = make_mlp()
+        # Large enough that a copy that nobody holds any more would be other memory, or none.
+        values = torch.arange(1_000_000.0, device=DEVICE).reshape(1000, 1000)
+        model.register_buffer("turned", values.t())
+        return model
+
+    def work():
+        model = make()
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW, "ring")
+        loss_of(wrapper, 0, 0).backward()
+        wrapper.save(tmp_path)
+        state = wrapper.state_dict()
+        assert torch.equal(state["turned"], model.turned.cpu())
+        for restore in (lambda: wrapper.load(tmp_path), lambda: wrapper.load_state_dict(state)):
+            expected = model.turned.clone()
+            model.turned.zero_()
+            restore()
+            assert torch.equal(model.turned, expected)
         wrapper.finish()
 
     gs.run_threads(1, work)

@@ -1,7 +1,11 @@
-# NCCL_INCLUDE_DIR: the folder of nccl.h, if there is one: beside LibTorch (NVIDIA's wheel), in the
-# CUDA toolkit, or where the system has it. The library is not needed for building.
+# NCCL_INCLUDE_DIR: the folder of nccl.h, if there is one: beside LibTorch or in Python's packages
+# (NVIDIA's wheel), in the CUDA toolkit, or where the system has it. The library is not needed for
+# building.
 
 set(_nccl_hints ${CUDAToolkit_INCLUDE_DIRS})
+if(Python_SITELIB)
+  list(PREPEND _nccl_hints "${Python_SITELIB}/nvidia/nccl/include")
+endif()
 if(LibTorch_ROOT_DIR)
   list(PREPEND _nccl_hints "${LibTorch_ROOT_DIR}/../nvidia/nccl/include")
 endif()

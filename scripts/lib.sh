@@ -23,6 +23,13 @@ has() { command -v "$1" >/dev/null 2>&1; }
 # at_least 3.25 3.31.6: is the second version the same as the first, or newer?
 at_least() { [[ $(printf '%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]; }
 
+# Is there a compiler for the kernels of GPUs?
+has_nvcc() {
+  local nvcc
+  nvcc=${CUDACXX:-$(command -v nvcc)} || return 1
+  at_least 12.5 "$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')"
+}
+
 # Prints the LibTorch folder that an entry of a search path means: the entry itself, torch below
 # it, the folder of its share/cmake, or the torch of a Python environment. The same places as in
 # cmake/FindLibTorch.cmake.

@@ -1,6 +1,6 @@
 """Trains a small GPT on the characters of a text, on all ranks together, and writes a few lines.
 
-python nanogpt.py TEXT [--steps 500] [--topology one-peer-exp] [--codec bf16]
+python nanogpt.py TEXT [--steps 500] [--topology one-peer-exp] [--codec bf16] [--device cuda]
 """
 
 import argparse
@@ -51,7 +51,9 @@ class GPT(torch.nn.Module):
                 torch.nn.init.normal_(p, std=0.02)
 
     def forward(self, tokens):
-        x = self.characters(tokens) + self.places(torch.arange(tokens.shape[1]))
+        x = self.characters(tokens) + self.places(
+            torch.arange(tokens.shape[1], device=tokens.device)
+        )
         return self.head(self.norm(self.blocks(x)))
 
     @torch.no_grad()
@@ -105,17 +107,21 @@ def main():
     parser.add_argument("--batch", type=int, default=16, help="pieces of a rank")
     parser.add_argument("--topology", default="ring")
     parser.add_argument("--codec", default="fp32")
+    parser.add_argument("--device", default="cpu", help="cuda: each process has a GPU of its own")
     options = parser.parse_args()
 
     rank, _ = gs.initialize_dist()
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(gs.current_session().local_rank)
     text = options.text.read_text(encoding="utf-8")
     characters = sorted(set(text))
     number = {c: i for i, c in enumerate(characters)}
-    tokens = torch.tensor([number[c] for c in text])
+    tokens = torch.tensor([number[c] for c in text], device=device)
     num_train = int(0.9 * len(tokens))
     generator = torch.Generator().manual_seed(1 + rank)
     model = gs.DecentralizedDataParallel(
-        GPT(len(characters), options.context),
+        GPT(len(characters), options.context).to(device),
         optimizer_of,
         options.topology,
         lr_scheduler_fn=lambda optimizer: schedule_of(optimizer, options.steps),
@@ -138,7 +144,7 @@ def main():
     with model.global_average():
         if rank == 0:
             written = model.module.write(tokens[: options.context], 200)
-            print("".join(characters[i] for i in written[options.context :]))
+            print("".join(characters[i] for i in written[options.context :].tolist()))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,18 @@ from typing import Any
 import torch
 
 from . import _core
+from .devices import check_device, on_host
 from .distributed import Session
 from .own_topologies import engine_text, world_of
 
-__all__ = ["TYPES", "check_module", "share_module", "share_options", "share_tensors"]
+__all__ = [
+    "TYPES",
+    "average_tensors",
+    "check_module",
+    "share_module",
+    "share_options",
+    "share_tensors",
+]
 
 TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 
@@ -29,6 +37,7 @@ def share_module(session: Session, module: torch.nn.Module) -> None:
         raise _core.ConfigError(
             "the model has no parameter that requires a gradient: nothing can be trained"
         )
+    check_device((name, p) for name, p in module.named_parameters() if p.requires_grad)
     lines = []
     for name, p in module.named_parameters():
         _check_parameter(name, p)
@@ -43,10 +52,24 @@ def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
     """Give all ranks the values of rank 0. Collective."""
     with torch.no_grad():
         for tensor in tensors:
-            dense = tensor if _is_dense(tensor) else tensor.contiguous()
+            dense = on_host(tensor)
+            dense = dense if _is_dense(dense) else dense.contiguous()
             session.broadcast(dense.data_ptr(), dense.numel() * dense.element_size())
-            if dense is not tensor:
-                tensor.copy_(dense)
+            _write_back(tensor, dense)
+
+
+def average_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
+    """Make contiguous tensors of float32 or float64 their mean over all ranks. Collective."""
+    with torch.no_grad():
+        for tensor in tensors:
+            dense = on_host(tensor)
+            session.average(dense.data_ptr(), dense.numel(), TYPES[dense.dtype])
+            _write_back(tensor, dense)
+
+
+def _write_back(tensor: torch.Tensor, dense: torch.Tensor) -> None:
+    if dense.data_ptr() != tensor.data_ptr():
+        tensor.copy_(dense)
 
 
 def share_options(session: Session, options: Mapping[str, Any]) -> str:
@@ -91,8 +114,6 @@ def _check_parameter(name: str, p: torch.nn.Parameter) -> None:
         raise _core.ConfigError(
             f"parameter {name} is {p.dtype}, allowed: float32, float64, bfloat16"
         )
-    if p.device.type != "cpu":
-        raise _core.ConfigError(f"parameter {name} is on {p.device}, allowed: the processor")
     if not _is_dense(p):
         raise _core.ConfigError(
             f"parameter {name} has gaps or an unusual order in its memory, allowed: contiguous, "

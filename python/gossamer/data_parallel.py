@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import _core
 from .autograd import refuse_compiled_autograd
-from .checks import TYPES, check_module, share_module
+from .checks import average_tensors, check_module, share_module
 from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer
 from .own_topologies import AnyTopology, engine_text, world_of
@@ -36,7 +37,8 @@ class DecentralizedDataParallel(EngineSteps):
     Parameters
     ----------
     module
-        The module to train, on the processor. All ranks get rank 0's parameters and buffers.
+        The module to train, on the processor or on one GPU. All ranks get rank 0's parameters and
+        buffers.
     optim_fn
         Makes an optimizer from the list of parameters, as ``lambda ps: torch.optim.AdamW(ps)``; or
         an optimizer. The engine does the work of SGD, Adam, AdamW and decent-dp's AccumAdam and
@@ -59,9 +61,10 @@ class DecentralizedDataParallel(EngineSteps):
     bucket_size_in_mb
         Size in MiB at which a bucket closes; 0: the first steps try several sizes.
     options
-        More options of the engine: grad_clip, grad_clip_norm, nonfinite, threads, shared_memory;
-        timeline, a file of JSON that gets what all ranks do in the steps of timeline_steps, as
-        ``[10, 30]``, for https://ui.perfetto.dev.
+        More options of the engine: device, a dict with exchange ("auto", "nccl", "mpi" or "host")
+        and share (whether ranks may share a GPU); grad_clip, grad_clip_norm, nonfinite, threads,
+        shared_memory; timeline, a file of JSON that gets what all ranks do in the steps of
+        timeline_steps, as ``[10, 30]``, for https://ui.perfetto.dev.
     session
         The session to train in; None: current_session().
 
@@ -69,7 +72,7 @@ class DecentralizedDataParallel(EngineSteps):
     ------
     ConfigError
         For a model or options that differ between the ranks, for impossible options, and for
-        parameters that are not float32, float64 or bfloat16 on the processor.
+        parameters that are not float32, float64 or bfloat16, or not on one device.
     """
 
     def __init__(
@@ -187,8 +190,7 @@ class DecentralizedDataParallel(EngineSteps):
         # Whoever is interrupted in between has a part of the mean.
         self._is_broken = True
         saved = [(b, b.clone()) for b in self._averaged_buffers()] if buffers else []
-        for buffer, _ in saved:
-            self._session.average(buffer.data_ptr(), buffer.numel(), TYPES[buffer.dtype])
+        average_tensors(self._session, (buffer for buffer, _ in saved))
         has_started = self._engine.has_started
         distance = self._engine.average() if has_started else 0.0
         self._is_broken = False
@@ -198,6 +200,7 @@ class DecentralizedDataParallel(EngineSteps):
             yield distance
         finally:
             self._scope = ""
+            self._follow_stream()
             if has_started:
                 self._engine.end_average(keep)
             if not keep:
@@ -216,6 +219,7 @@ class DecentralizedDataParallel(EngineSteps):
             yield
         finally:
             self._scope = ""
+            self._follow_stream()
             self._trained.take_back()
             if self._engine.has_started:
                 self._forget_arrived()
@@ -281,8 +285,18 @@ class DecentralizedDataParallel(EngineSteps):
         self._engine.set_gradient_scale(scale)
 
     def metrics(self) -> dict[str, float]:
-        """Return sums over all steps: steps, bytes sent, seconds of waiting, and more."""
-        return self._engine.metrics()
+        """Return sums over all steps: steps, bytes sent, seconds of waiting, and more.
+
+        Raises
+        ------
+        NonFiniteError
+            On a GPU: if the last step had a gradient that is not finite.
+        """
+        try:
+            return self._engine.metrics()
+        except _core.NonFiniteError:
+            self._is_broken = True
+            raise
 
     def finish(self) -> None:
         """Wait for the exchanges under way, and free the engine; the program's end does it, too."""

@@ -28,6 +28,7 @@ class EngineParameters:
         self.names = [name for name, _ in trained]
         self.tensors = [p for _, p in trained]
         self.strides = [p.stride() for p in self.tensors]
+        self.device = self.tensors[0].device
         self._homes = [p.data for p in self.tensors]
         self._generation = 0
         self.note_versions()

@@ -102,17 +102,22 @@ def expect_small(what: str, value: float, limit: float) -> None:
 
 
 def _found(size: int) -> list[str]:
-    torch = "not installed: checks of training are left out"
+    torch, gpus = "not installed: checks of training are left out", "PyTorch would reach them"
     if _has_torch():
         import torch as found
 
         torch = found.__version__
+        gpus = "none that PyTorch sees"
+        if found.cuda.is_available():
+            gpus = f"{found.cuda.device_count()} for PyTorch, {_core.num_gpus()} for gossamer"
+            gpus += f"; NCCL {_core.nccl_version()}"
     ranks = f"{size} processes" if size > 1 else f"{_NUM_THREADS} threads"
     return [
         f"gossamer {_core.version()}",
         f"backends {', '.join(_core.backends())}",
         f"MPI      {_core.mpi_version() or 'not built in'}",
         f"PyTorch  {torch}",
+        f"GPUs     {gpus}",
         f"ranks    {ranks}",
     ]
 

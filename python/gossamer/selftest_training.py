@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ._core import num_gpus
 from .data_parallel import DecentralizedDataParallel
 from .distributed import current_session, run_threads
 from .selftest import Check, expect_small
@@ -47,13 +48,14 @@ def _loss(model: torch.nn.Module, ranks: Iterable[int], step: int) -> torch.Tens
     losses = []
     for rank in ranks:
         x = torch.randn(16, 6, generator=torch.Generator().manual_seed(1000 * rank + step))
+        x = x.to(next(model.parameters()).device)
         target = torch.stack([x.sum(1), x[:, 0] - x[:, 1]], dim=1)
         losses.append((model(x) - target).square().mean())
     return torch.stack(losses).mean()
 
 
 def _flat(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).clone().cpu()
 
 
 def _train(wrapper: DecentralizedDataParallel, steps: Iterable[int]) -> torch.Tensor:
@@ -76,15 +78,15 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return (a - b).abs().max().item()
 
 
-def check_alone(optim_fn: Optimizer) -> None:
-    """Compare a world of one rank with the optimizer of PyTorch."""
+def check_alone(optim_fn: Optimizer, device: str = "cpu", limit: float = 1e-6) -> None:
+    """Compare a world of one rank with the optimizer of PyTorch on the processor."""
 
     def work() -> torch.Tensor:
-        wrapper = DecentralizedDataParallel(_make_model(), optim_fn, "ring")
+        wrapper = DecentralizedDataParallel(_make_model().to(device), optim_fn, "ring")
         return _train(wrapper, range(20))
 
     (end,) = run_threads(1, work)
-    expect_small("distance", _distance(end, _train_plain(optim_fn, [0], 20)), 1e-6)
+    expect_small("distance", _distance(end, _train_plain(optim_fn, [0], 20)), limit)
 
 
 def check_all_reduce() -> None:
@@ -159,6 +161,15 @@ ALONE = [
     Check(f"a rank alone is PyTorch's {name}", functools.partial(check_alone, optim_fn))
     for name, optim_fn in (("SGD", _momentum), ("AdamW", _adamw), ("RMSprop", _rmsprop))
 ]
+if torch.cuda.is_available() and num_gpus() > 0:
+    # A GPU adds in another order.
+    ALONE += [
+        Check(
+            f"a rank alone on a GPU is PyTorch's {name}",
+            functools.partial(check_alone, optim_fn, "cuda", 1e-4),
+        )
+        for name, optim_fn in (("SGD", _momentum), ("RMSprop", _rmsprop))
+    ]
 """What only a process alone can check, because mpirun's processes are never alone."""
 
 TOGETHER = [

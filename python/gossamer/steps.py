@@ -13,6 +13,7 @@ import torch
 from . import _core
 from .autograd import at_end_of_backward, increment_versions
 from .checks import share_options
+from .devices import current_stream, engine_gpu
 from .groups import WrappedOptimizer
 from .parameters import EngineParameters
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from .scaling import LossScale
 
 __all__ = ["EngineSteps"]
+
+# No stream of CUDA has this handle.
+_ELSEWHERE = -1
 
 
 class EngineSteps(torch.nn.Module):
@@ -67,10 +71,13 @@ class EngineSteps(torch.nn.Module):
         self._engine = _core.Engine(
             session,
             trained.described(),
+            engine_gpu(trained.device),
             share_options(session, options),
             optimizer.rule or "",
             _rule_of(self) if optimizer.rule is None else None,
         )
+        self._on_gpu = trained.device.type == "cuda"
+        self._made_on = [0] * len(trained.tensors)
         self._accumulating = False
         self._in_backward = False
         self._end_of_backward: Callable[[], object] = lambda: None
@@ -111,11 +118,13 @@ class EngineSteps(torch.nn.Module):
 
     def _end_step(self) -> None:
         self._is_broken = True
+        self._follow_stream()
         if not self._engine.has_started:
             self._start()
         for i, p in enumerate(self._trained.tensors):
             # Of the first step, and from earlier micro-batches.
             if p.grad is not None and not self._is_offered[i]:
+                self._made_on[i] = _ELSEWHERE
                 self._offer(i, p)
         self._engine.finish_step()
         self._updated(len(self._buckets))
@@ -149,6 +158,9 @@ class EngineSteps(torch.nn.Module):
                 "as happens when two checkpointed parts use it; call set_accumulate_grad(True) "
                 "before backward() and finish_step() after it"
             )
+        if self._on_gpu:
+            # Autograd may run every part of a model on a stream of its own.
+            self._made_on[i] = self._follow_stream()
         self._offer(i, p)
 
     def _arrived(self, i: int) -> None:
@@ -183,7 +195,25 @@ class EngineSteps(torch.nn.Module):
     def _updated(self, num_done: int) -> None:
         changed = [i for bucket in self._buckets[self._num_done : num_done] for i in bucket]
         self._num_done = num_done
+        if self._on_gpu:
+            self._keep_gradients(changed)
         self._after_update([self._trained.tensors[i] for i in changed])
+
+    def _follow_stream(self) -> int:
+        """Have the engine's work follow what this thread has given to PyTorch."""
+        if not self._on_gpu:
+            return 0
+        stream = current_stream(self._trained.device)
+        self._engine.follow(stream)
+        return stream
+
+    def _keep_gradients(self, changed: list[int]) -> None:
+        """Keep the memory of gradients of other streams until the engine has read them."""
+        stream = current_stream(self._trained.device)
+        for i in changed:
+            grad = self._trained.tensors[i].grad
+            if grad is not None and self._made_on[i] != stream:
+                grad.record_stream(torch.cuda.current_stream(self._trained.device))
 
     def _after_update(self, parameters: list[torch.nn.Parameter]) -> None:
         """Drop gradients that have been used, and tell autograd of new values."""
@@ -229,6 +259,7 @@ class EngineSteps(torch.nn.Module):
                 f"{call} in a process that was forked from the one that trains; start it with "
                 "the method 'spawn', or let it only load data"
             )
+        self._follow_stream()
         if self._scope:
             raise RuntimeError(f"{call} inside the scope of {self._scope}; let the scope end first")
         if self._is_broken:

@@ -1,14 +1,12 @@
 #include "python/src/engine.hpp"
 
 #include "python/src/options.hpp"
+#include "python/src/types.hpp"
 
-#include <array>
-#include <cstring>
-#include <map>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -16,8 +14,6 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/checkpoint/safetensors.hpp"
-#include "core/checkpoint/state_file.hpp"
 #include "optim/convert.hpp"
 #include "topology/registry.hpp"
 
@@ -27,36 +23,12 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-struct TypeName {
-  DType type;
-  const char* name;
-  nb::dlpack::dtype_code code;
-  std::uint8_t bits;
-};
-constexpr std::array kTypes = {
-    TypeName{DType::kFloat32, "float32", nb::dlpack::dtype_code::Float, 32},
-    TypeName{DType::kFloat64, "float64", nb::dlpack::dtype_code::Float, 64},
-    TypeName{DType::kBFloat16, "bfloat16", nb::dlpack::dtype_code::Bfloat, 16},
-};
-
 DType type_named(const std::string& parameter, const std::string& name) {
   for (const TypeName& row : kTypes) {
     if (row.name == name) return row.type;
   }
   throw ConfigError(
       concat("parameter ", parameter, " is ", name, ", allowed: float32, float64, bfloat16"));
-}
-
-/// What the command line program has in its checkpoints beside the wrapper's state.
-constexpr std::array<std::string_view, 5> kOfTheProgram = {"train/", "record/", "random/", "ema/",
-                                                           "scaler/"};
-
-/// As core/torch saves tensors that are not trained.
-DType saved_type(const std::string& name) {
-  for (const TypeName& row : kTypes) {
-    if (row.name == name) return row.type;
-  }
-  return name == "int64" ? DType::kInt64 : DType::kUInt8;
 }
 
 nb::dlpack::dtype dlpack_type(DType type) {
@@ -69,11 +41,13 @@ nb::dlpack::dtype dlpack_type(DType type) {
 }  // namespace
 
 Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
-               const std::string& options, const std::string& optimizer, nb::object rule)
+               const std::optional<Gpu>& gpu, const std::string& options,
+               const std::string& optimizer, nb::object rule)
     : session_(std::move(session)),
       rule_(std::move(rule)),
       offered_(parameters.size()),
       told_(parameters.size()) {
+  const Device device = gpu ? Device{DeviceType::kCuda, gpu->index} : Device{};
   std::vector<ParameterInfo> infos;
   for (const auto& [name, shape, strides, type, address] : parameters) {
     infos.push_back({.name = name, .shape = shape, .dtype = type_named(name, type)});
@@ -84,7 +58,7 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
     }
     void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
     places_.push_back({.strides = strides,
-                       .block = {data, infos.back().numel(), infos.back().dtype, {}},
+                       .block = {data, infos.back().numel(), infos.back().dtype, device},
                        .owner = nullptr});
   }
   const Options root = given_options(options);
@@ -95,23 +69,25 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
     auto& topology = read.pipeline.exchange.topology;
     topology = with_edge_weights(topology, adaptive_factor(adaptive_factor_));
   }
+  logger_ = read.logger;
+  const WireChoice wires = read_wire_choice(root.section("device"));
   read.pipeline.schedule = schedule_;
-  read.pipeline.stream = &stream_;
   if (rule_.is_none()) {
     read.pipeline.optimizer = read_optimizer(optimizer);
   } else {
     read.pipeline.own_rule = [this](const OwnRuleStep& step) { apply_rule(step); };
   }
   is_asynchronous_ = read.pipeline.exchange.algorithm.entry().asynchronous();
-  logger_ = read.logger;
   if (auto timeline = read_timeline(root, is_asynchronous_)) {
     timeline_.emplace(session_->communicator(), std::move(*timeline));
     read.pipeline.timeline = timeline_->timeline();
   }
   root.reject_unknown();
+  device_.emplace(*session_, gpu, wires, logger_);
+  read.pipeline.stream = &device_->stream();
   const ExchangeOptions exchange = read.pipeline.exchange;
   BucketedModel::Host& host = *this;
-  model_ = std::make_unique<BucketedModel>(session_->communicator(), std::move(read),
+  model_ = std::make_unique<BucketedModel>(device_->communicator(), std::move(read),
                                            std::move(infos), host);
   model_->check(exchange);
 }
@@ -121,22 +97,26 @@ Engine::~Engine() = default;
 std::vector<ParameterMemory> Engine::move_parameters(const BucketPlan& plan) {
   std::vector<ParameterMemory> memory;
   for (const BucketSpec& spec : plan.buckets) {
-    memory.push_back(allocate_parameters(spec, stream_));
+    memory.push_back(allocate_parameters(spec, stream()));
     const Buffer& models = spec.has_master() ? memory.back().rounded : memory.back().parameters;
     for (const BucketEntry& entry : spec.entries) {
       Place& place = places_[static_cast<std::size_t>(entry.parameter)];
       const Block to = part_of(models.block(), entry.offset, place.block.numel);
-      if (to.bytes() > 0) {
-        std::memcpy(to.data, place.block.data, static_cast<std::size_t>(to.bytes()));
-      }
+      if (to.bytes() > 0) stream().copy(to, place.block);
       place.block = to;
       place.owner = models.owner();
     }
     if (spec.has_master()) {
-      enqueue_convert(stream_, memory.back().parameters.block(), memory.back().rounded.block());
+      enqueue_convert(stream(), memory.back().parameters.block(), memory.back().rounded.block());
     }
   }
+  // Whoever owns the old memory may free it now.
+  stream().synchronize();
   return memory;
+}
+
+void Engine::follow(std::uintptr_t stream) {
+  if (device_) device_->follow(stream);
 }
 
 std::int64_t Engine::gradient_ready(std::int64_t parameter, std::uintptr_t address) {
@@ -144,7 +124,7 @@ std::int64_t Engine::gradient_ready(std::int64_t parameter, std::uintptr_t addre
   const Block& own = places_.at(place).block;
   const void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
   offered_[place] = data;
-  model().offer(parameter, {data, own.numel, own.dtype, {}});
+  model().offer(parameter, {data, own.numel, own.dtype, own.device});
   return num_updated_;
 }
 
@@ -183,8 +163,8 @@ View Engine::view_of(std::int64_t parameter, const Block& block,
           capsule,
           places_[place].strides.data(),
           dlpack_type(block.dtype),
-          nb::device::cpu::value,
-          0};
+          block.device.type == DeviceType::kCuda ? nb::device::cuda::value : nb::device::cpu::value,
+          block.device.index};
 }
 
 View Engine::parameter(std::int64_t index) const {
@@ -201,7 +181,7 @@ void Engine::apply_rule(const OwnRuleStep& step) {
     const ConstBlock& found = step.segments[entry].gradient;
     if (found.data == offered_[static_cast<std::size_t>(parameter)]) continue;
     // A sum over ranks. Python copies it during the call.
-    const Block block{const_cast<void*>(found.data), found.numel, found.dtype, {}};
+    const Block block{const_cast<void*>(found.data), found.numel, found.dtype, found.device};
     gradients.append(nb::make_tuple(
         parameter, found.data == nullptr ? nb::none() : nb::cast(view_of(parameter, block, {}))));
   }
@@ -238,14 +218,14 @@ void Engine::forget_arrived() {
 void Engine::write_masters() {
   for (const Bucket& bucket : model().pipeline()->buckets()) {
     if (!bucket.spec().has_master()) continue;
-    enqueue_convert(stream_, bucket.parameters().block(), bucket.model_memory().rounded.block());
+    enqueue_convert(stream(), bucket.parameters().block(), bucket.model_memory().rounded.block());
   }
 }
 
 double Engine::average() {
   model().skip_trial();
   drain();
-  average_ = std::make_unique<ModelAverage>(session_->communicator(), stream_,
+  average_ = std::make_unique<ModelAverage>(device_->communicator(), stream(),
                                             model().pipeline()->memory(), model().model_weight());
   return average_->distance();
 }
@@ -271,68 +251,6 @@ void Engine::switch_to(const std::string& options) {
       [] { throw std::logic_error("switch_to() before the first step"); });
 }
 
-void Engine::visit(StateVisitor& visitor, const std::vector<OtherTensor>& others) {
-  std::map<std::string, MemoryLayout> layouts;
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    const ParameterInfo& info = model().parameters()[i];
-    layouts[info.name] = {info.shape, places_[i].strides};
-  }
-  model().visit(visitor, std::move(layouts));
-  // The program counts the steps until buffers are averaged.
-  constexpr const char* kBufferSteps = "run/buffer_steps";
-  std::int64_t buffer_steps = 0;
-  if (!visitor.loads() || visitor.holds(kBufferSteps)) visitor.number(kBufferSteps, buffer_steps);
-  for (const auto& [name, type, address, num_bytes] : others) {
-    void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
-    const DType dtype = saved_type(type);
-    visitor.block(name, {data, num_bytes / size_of(dtype), dtype, {}});
-  }
-}
-
-void Engine::save(const std::string& path, const std::vector<OtherTensor>& others) {
-  StateSnapshot snapshot;
-  visit(snapshot, others);
-  static_cast<void>(snapshot.write(path));
-}
-
-std::vector<StateTensor> Engine::state(const std::vector<OtherTensor>& others) {
-  StateSnapshot snapshot;
-  visit(snapshot, others);
-  const nb::gil_scoped_acquire gil;
-  std::vector<StateTensor> state;
-  for (const TensorView& tensor : snapshot.tensors()) {
-    state.emplace_back(tensor.name, tensor.dtype, tensor.shape,
-                       nb::bytearray(tensor.data, static_cast<std::size_t>(tensor.num_bytes)));
-  }
-  return state;
-}
-
-void Engine::load_state(const std::vector<GivenTensor>& state,
-                        const std::vector<OtherTensor>& others) {
-  std::vector<TensorView> tensors;
-  for (const auto& [name, dtype, shape, address] : state) {
-    std::int64_t num_bytes = bytes_of_element(dtype);
-    for (const std::int64_t size : shape) num_bytes *= size;
-    tensors.push_back(
-        {.name = name,
-         .dtype = dtype,
-         .shape = shape,
-         .data = reinterpret_cast<void*>(address),  // NOLINT(performance-no-int-to-ptr)
-         .num_bytes = num_bytes});
-  }
-  load_from(TensorsInMemory("the state", tensors), others);
-}
-
-void Engine::load(const std::string& path, const std::vector<OtherTensor>& others) {
-  load_from(SafetensorsFile(path), others);
-}
-
-void Engine::load_from(const TensorSource& source, const std::vector<OtherTensor>& others) {
-  StateLoader loader(source);
-  visit(loader, others);
-  loader.check_all_loaded(kOfTheProgram);
-}
-
 std::int64_t Engine::now_ns() const {
   const bool records = timeline_ && timeline_->timeline()->step() >= 0;
   return records ? timeline_->timeline()->now_ns() : 0;
@@ -352,6 +270,8 @@ void Engine::before_step() { follow_timeline(/*is_over=*/false); }
 void Engine::finish() {
   drain();
   follow_timeline(/*is_over=*/true);
+  // Only close() may follow.
+  device_->close();
 }
 
 void Engine::follow_timeline(bool is_over) {
@@ -362,8 +282,12 @@ void Engine::follow_timeline(bool is_over) {
 }
 
 nb::dict Engine::metrics() const {
-  const PipelineMetrics& metrics = model_ ? model_->metrics() : last_metrics_;
-  const Progress& progress = model_ ? model_->progress() : last_progress_;
+  const auto [metrics, progress] = [this] {
+    // On a GPU it may not be known yet how the last step has ended.
+    const nb::gil_scoped_release free;
+    return model_ ? std::pair(model_->metrics(), model_->progress())
+                  : std::pair(last_metrics_, last_progress_);
+  }();
   nb::dict all;
   all["steps"] = progress.num_steps;
   all["skipped_steps"] = progress.num_skipped;
@@ -390,14 +314,17 @@ void Engine::close() {
   }
   average_.reset();
   model_.reset();
+  device_.reset();
 }
 
 void add_engine(nb::module_& module) {
   using Free = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Engine>(module, "Engine")
-      .def(nb::init<std::shared_ptr<PySession>, const std::vector<GivenParameter>&,
-                    const std::string&, const std::string&, nb::object>(),
-           "session"_a, "parameters"_a, "options"_a, "optimizer"_a, "rule"_a.none())
+      .def(
+          nb::init<std::shared_ptr<PySession>, const std::vector<GivenParameter>&,
+                   const std::optional<Gpu>&, const std::string&, const std::string&, nb::object>(),
+          "session"_a, "parameters"_a, "gpu"_a.none(), "options"_a, "optimizer"_a, "rule"_a.none())
+      .def("follow", &Engine::follow, "stream"_a)
       .def("arrived", &Engine::arrived, "parameter"_a)
       .def("gradient_ready", &Engine::gradient_ready, "parameter"_a, "address"_a, Free())
       .def("start", &Engine::start, Free())

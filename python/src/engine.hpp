@@ -7,9 +7,10 @@
 // finish_step() at the end of a backward pass. When generation() has changed, the parameters lie
 // somewhere else: Python fetches them with parameter().
 //
-// Thread safety: one thread uses an engine. Calls that may wait hold no lock of Python's. A rule of
-// Python's runs on the thread that calls the engine.
+// Thread safety: one thread at a time uses an engine. Calls that may wait hold no lock of Python's.
+// A rule of Python's runs on the thread that calls the engine.
 
+#include "python/src/device.hpp"
 #include "python/src/session.hpp"
 
 #include <cstdint>
@@ -22,7 +23,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
-#include "base/host_stream.hpp"
 #include "core/bucketed_model.hpp"
 #include "core/checkpoint/tensor_source.hpp"
 #include "core/model_average.hpp"
@@ -53,14 +53,18 @@ using OtherTensor = std::tuple<std::string, std::string, std::uintptr_t, std::in
 
 class Engine : private BucketedModel::Host {
  public:
-  /// `options` and `optimizer`: YAML. `rule`: None, or a function that takes the place of the
+  /// Collective. `gpu`: where the parameters are; nothing: on the processor. `options` and
+  /// `optimizer`: YAML. `rule`: None, or a function that takes the place of the
   /// optimizer. Its arguments are the index of a bucket, the factor for the gradients, the factor
   /// for the learning rates, and a list of pairs (parameter, gradient). The list has the gradients
   /// that are not the rank's own.
   Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
-         const std::string& options, const std::string& optimizer, nanobind::object rule);
+         const std::optional<Gpu>& gpu, const std::string& options, const std::string& optimizer,
+         nanobind::object rule);
   ~Engine() override;
 
+  /// On a GPU: work of the next calls goes to this cudaStream_t, PyTorch's current one.
+  void follow(std::uintptr_t stream);
   void arrived(std::int64_t parameter) { model().arrived(parameter); }
   /// Returns the number of buckets that have been updated in this step.
   std::int64_t gradient_ready(std::int64_t parameter, std::uintptr_t address);
@@ -94,6 +98,8 @@ class Engine : private BucketedModel::Host {
   void end_average(bool keep);
   void switch_to(const std::string& options);
   void replan(std::int64_t bucket_bytes) { model().replan(bucket_bytes); }
+
+  // In engine_state.cpp.
 
   /// Collective, between two steps. Writes all state of this rank into a file: parameters,
   /// optimizer, algorithm, and the values of `others`, in the form of the program's checkpoints.
@@ -135,6 +141,7 @@ class Engine : private BucketedModel::Host {
   void after_update(const BucketSpec& /*spec*/) override { ++num_updated_; }
   /// Throws std::logic_error after close(), and when the session has been closed.
   [[nodiscard]] BucketedModel& model() const;
+  [[nodiscard]] Stream& stream() { return device_->stream(); }
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void load_from(const TensorSource& source, const std::vector<OtherTensor>& others);
   void follow_timeline(bool is_over);
@@ -143,7 +150,8 @@ class Engine : private BucketedModel::Host {
                              std::shared_ptr<void> owner) const;
 
   std::shared_ptr<PySession> session_;
-  InlineStream stream_;
+  /// Nothing after close().
+  std::optional<EngineDevice> device_;
   std::shared_ptr<ToldSchedule> schedule_ = std::make_shared<ToldSchedule>();
   /// Null without the option adaptive_factor.
   std::shared_ptr<ChangingFactor> adaptive_factor_;

@@ -1,6 +1,7 @@
 // gossamer._core: what Python needs of the engine, without LibTorch. Python's part makes a library
 // for PyTorch of it.
 
+#include "python/src/device.hpp"
 #include "python/src/engine.hpp"
 #include "python/src/session.hpp"
 #include "python/src/start.hpp"
@@ -14,6 +15,7 @@
 #include <nanobind/stl/string.h>
 
 #include "base/error.hpp"
+#include "comm/nccl_library.hpp"
 #ifdef GOSSAMER_HAVE_MPI
 #include "comm/mpi_check.hpp"
 #endif
@@ -28,6 +30,15 @@ std::string mpi_version() {
 #else
   return "";
 #endif
+}
+
+/// The version of NCCL that a program would load here, or why there is none.
+std::string nccl_version() {
+  try {
+    return gossamer::load_nccl()->version();
+  } catch (const gossamer::ConfigError& error) {
+    return error.what();
+  }
 }
 
 /// As nanobind's own exceptions, and with the attribute exit_code: a rank that a peer's failure
@@ -62,9 +73,11 @@ NB_MODULE(_core, module) {
   nb::exception<NonFiniteError>(module, "NonFiniteError", PyExc_ArithmeticError);
   python::add_session(module);
   python::add_start(module);
+  python::add_device(module);
   python::add_engine(module);
   python::add_topologies(module);
   python::add_studies(module);
   module.def("version", [] { return std::string(GOSSAMER_VERSION); });
   module.def("mpi_version", &mpi_version);
+  module.def("nccl_version", &nccl_version);
 }

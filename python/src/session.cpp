@@ -32,7 +32,7 @@ std::vector<std::shared_ptr<PySession>> open(const std::string& backend, int num
   options.node_size = node_size;
   std::vector<std::shared_ptr<PySession>> sessions;
   for (auto& session : open_sessions(backend.empty() ? default_backend() : backend, options)) {
-    sessions.push_back(std::make_shared<PySession>(std::move(session)));
+    sessions.push_back(std::make_shared<PySession>(std::move(session), timeout_s));
   }
   return sessions;
 }

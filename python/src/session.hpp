@@ -17,11 +17,14 @@ namespace gossamer::python {
 
 class PySession {
  public:
-  explicit PySession(std::unique_ptr<Session> session) : session_(std::move(session)) {}
+  /// `timeout_s`: seconds that an operation may wait for its peers.
+  PySession(std::unique_ptr<Session> session, double timeout_s)
+      : session_(std::move(session)), timeout_s_(timeout_s) {}
 
   /// Throws std::logic_error after close() and abort(), and in a child process.
   [[nodiscard]] Communicator& communicator() const { return open().communicator(); }
   [[nodiscard]] const World& world() const { return open().world(); }
+  [[nodiscard]] double timeout_s() const { return timeout_s_; }
   [[nodiscard]] bool is_open() const { return is_open_; }
   void close();
   bool abort(int code, const std::string& reason);
@@ -34,6 +37,7 @@ class PySession {
 
   /// Stays to the end, also when it has been closed: engines refer to its communicator.
   std::unique_ptr<Session> session_;
+  double timeout_s_;
   bool is_open_ = true;
 };
 

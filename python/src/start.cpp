@@ -193,7 +193,7 @@ std::shared_ptr<PySession> open_met(Start& start, nb::object store, bool serves)
     sessions.front()->abort(ExitCode::kInterrupted, "interrupted");
     throw;
   }
-  return std::make_shared<PySession>(std::move(sessions.front()));
+  return std::make_shared<PySession>(std::move(sessions.front()), options.timeout_s);
 }
 
 }  // namespace

@@ -1,4 +1,8 @@
-"""Models and data that the tests share."""
+"""Models and data that the tests share.
+
+GOSSAMER_TEST_DEVICE=cuda puts them on a GPU. Tests of several ranks that are threads are then left
+out, because such ranks cannot share a GPU.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from gossamer.compat.decent_dp.topo import Edge, Topology, TopologyReg
 PROJECT = pathlib.Path(__file__).parents[2]
 # What the project does not hold, as CONTRIBUTING.md says.
 SHARED = pathlib.Path(os.environ.get("GOSSAMER_SHARED", PROJECT.parent / "shared"))
+DEVICE = torch.device(os.environ.get("GOSSAMER_TEST_DEVICE", "cpu"))
 
 
 def make_mlp() -> torch.nn.Module:
@@ -28,12 +33,12 @@ def make_mlp() -> torch.nn.Module:
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(0.3 * torch.randn(p.shape, generator=generator))
-    return model
+    return model.to(DEVICE)
 
 
 def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1000 * rank + step)
-    x = torch.randn(16, 8, generator=generator)
+    x = torch.randn(16, 8, generator=generator).to(DEVICE)
     return x, 2 * x[:, :3] + 1
 
 
@@ -43,7 +48,7 @@ def loss_of(model: torch.nn.Module, rank: int, step: int) -> torch.Tensor:
 
 
 def flat(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().to(torch.float64).flatten() for p in model.parameters()])
+    return torch.cat([p.detach().cpu().to(torch.float64).flatten() for p in model.parameters()])
 
 
 def rank() -> int:
@@ -94,6 +99,20 @@ def run_python(arguments: list[str], num_processes: int = 1) -> subprocess.Compl
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_that_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    if DEVICE.type == "cpu":
+        return
+
+    def run(num_ranks: int, *args: Any, **kwargs: Any) -> list[Any]:
+        if num_ranks > 1:
+            pytest.skip("ranks that are threads cannot share a GPU")
+        return run_threads(num_ranks, *args, **kwargs)
+
+    run_threads = gs.run_threads
+    monkeypatch.setattr(gs, "run_threads", run)
 
 
 @pytest.fixture(autouse=True)

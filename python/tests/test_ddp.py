@@ -294,7 +294,7 @@ def test_an_optimizer_has_the_parameters_of_one_model(of):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"device_ids": [0]}, "device_ids is .*, allowed: None"),
+        ({"device_ids": [7]}, "device_ids is .*, allowed: None, or the one GPU"),
         ({"process_group": "a group"}, "process_group is 'a group', allowed: None"),
         ({"mixed_precision": "some"}, "mixed_precision is 'some', allowed: None"),
         ({"init_sync": False}, "init_sync is False, allowed: True"),

@@ -300,7 +300,7 @@ SCRIPT = textwrap.dedent(
         torch.nn.Linear(8, 3), functools.partial(optim_fn_accum_adamw, lr=1e-2), topology="complete"
     )
     for step in range(30):
-        x = torch.randn(16, 8)
+        x = torch.randn(16, 8).to(next(model.parameters()).device)
         loss = (model(x) - x[:, :3]).square().mean()
         model.zero_grad()
         loss.backward()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 
 import pytest
 import torch
 from conftest import SHARED, flat, loss_of, make_mlp, rank, register
 
 import gossamer as gs
-from gossamer.compat.decent_dp import optim
+from gossamer.compat.decent_dp import optim, utils
 from gossamer.compat.decent_dp.topo import TopologyReg
 from gossamer.optimizers import rules_of
 
@@ -115,3 +116,23 @@ def test_functions_make_decent_dps_groups():
         for a, b in zip(own.param_groups, other.param_groups, strict=True):
             assert [id(p) for p in a.pop("params")] == [id(p) for p in b.pop("params")]
             assert a == b
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "taken"),
+    [
+        (None, 4, "1"),
+        (None, 1, None),
+        ("4,6,7", 3, "6"),
+        ("5", 1, "5"),
+        ("GPU-a,GPU-b", 2, "GPU-b"),
+    ],
+)
+def test_each_process_of_a_host_takes_a_gpu(monkeypatch, visible, count, taken):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+    if visible is None:
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    utils._take_gpu(1)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == taken

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from conftest import alone, flat, loss_of, make_mlp
+from conftest import DEVICE, alone, flat, loss_of, make_mlp
 from test_optimizers import OPTIMIZERS, largest_difference, plain, wrapped
 from torch.utils.checkpoint import checkpoint
 
@@ -105,7 +105,7 @@ class AsDouble(torch.nn.Module):
 @pytest.mark.parametrize("name", MODELS)
 def test_trains(name):
     def make():
-        return AsDouble(seeded(MODELS[name]))
+        return AsDouble(seeded(MODELS[name])).to(DEVICE)
 
     for size in (1e-5, 25):
         actual = alone(lambda size=size: wrapped(ADAMW, None, make(), bucket_size_in_mb=size))
@@ -127,7 +127,9 @@ def test_compiled_and_autocast_models_train():
             model = make_mlp()
             wrapper = gs.DecentralizedDataParallel(change(model), ADAMW)
             for step in range(5):
-                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=change is not compiled):
+                with torch.autocast(
+                    DEVICE.type, dtype=torch.bfloat16, enabled=change is not compiled
+                ):
                     loss = loss_of(wrapper, 0, step)
                 loss.backward()
             return flat(model).clone()
@@ -205,7 +207,7 @@ def test_written_parameters():
         loss_of(wrapper, 0, 0).backward()
         with wrapper.write_parameters(), torch.no_grad():
             model[0].weight.fill_(0.25)
-            model[2].weight.data = torch.full((3, 16), 0.5)
+            model[2].weight.data = torch.full((3, 16), 0.5, device=DEVICE)
         assert (model[0].weight == 0.25).all()
         assert (model[2].weight == 0.5).all()
         with torch.no_grad():
@@ -224,6 +226,7 @@ def test_what_cannot_be_wrapped_is_refused():
     cases = [
         (torch.nn.ReLU(), "nothing can be trained"),
         (make_mlp().half(), "parameter 0.weight is torch.float16"),
+        (make_mlp().to("meta"), "parameter 0.weight is on meta, allowed: the processor, and GPUs"),
         (DistributedDataParallel(), "synchronizes gradients itself"),
     ]
     for module, text in cases:
@@ -273,6 +276,8 @@ def test_a_failed_backward_ends_training():
         loss_of(wrapper, 0, 0).backward()
         with pytest.raises(gs.NonFiniteError, match="not finite"):
             (float("nan") * loss_of(wrapper, 0, 1)).backward()
+            # On a GPU the host learns of it later.
+            wrapper.metrics()
         with pytest.raises(RuntimeError, match="failed half way"):
             loss_of(wrapper, 0, 2).backward()
 

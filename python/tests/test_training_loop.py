@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from conftest import alone, flat, loss_of, make_mlp, rank, run_python
+from conftest import DEVICE, alone, flat, loss_of, make_mlp, rank, run_python
 from test_optimizers import OPTIMIZERS
 
 import gossamer as gs
@@ -21,7 +21,7 @@ def scaled_loss(model, scaler, step):
 
 
 def make_scaler(**options):
-    return torch.amp.GradScaler("cpu", init_scale=512.0, growth_interval=4, **options)
+    return torch.amp.GradScaler(DEVICE.type, init_scale=512.0, growth_interval=4, **options)
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum"])

@@ -1,4 +1,4 @@
-"""A drop-in for torch.nn.parallel.DistributedDataParallel, on processors.
+"""A drop-in for torch.nn.parallel.DistributedDataParallel.
 
 A program changes one import, and keeps its loop::
 
@@ -18,7 +18,7 @@ import contextlib
 import itertools
 import json
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._pytree import tree_map_only
 
 from .. import _core
 from ..autograd import increment_versions
@@ -40,10 +41,8 @@ __all__ = ["DistributedDataParallel"]
 _IGNORED = {"skip_all_reduce_unused_params", "bucket_cap_mb_list"}
 _REFUSED = {
     "delay_all_reduce_named_params",
-    "device_ids",
     "device_mesh",
     "mixed_precision",
-    "output_device",
     "param_to_hook_all_reduce",
     "process_group",
 }
@@ -64,8 +63,11 @@ class DistributedDataParallel(torch.nn.Module):
     Parameters
     ----------
     module
-        The module to train, on the processor. All ranks get rank 0's parameters and buffers.
-    device_ids, output_device, init_sync, process_group
+        The module to train, on the processor or on one GPU. All ranks get rank 0's parameters and
+        buffers.
+    device_ids, output_device
+        None, or the GPU that the module is on; inputs are then moved there.
+    init_sync, process_group
         Only the original's defaults are allowed.
     broadcast_buffers
         Whether all ranks get rank 0's buffers before a forward pass that is to be trained on. Only
@@ -92,8 +94,8 @@ class DistributedDataParallel(torch.nn.Module):
     def __init__(
         self,
         module: torch.nn.Module,
-        device_ids: None = None,
-        output_device: None = None,
+        device_ids: Sequence[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
         dim: int = 0,
         broadcast_buffers: bool = True,
         init_sync: bool = True,
@@ -111,8 +113,8 @@ class DistributedDataParallel(torch.nn.Module):
         **others: Any,
     ) -> None:
         super().__init__()
-        given = {"device_ids": device_ids, "output_device": output_device}
-        _refuse(given | {"process_group": process_group} | others)
+        _refuse({"process_group": process_group} | others)
+        self._device = _device_of(module, device_ids, output_device)
         if not init_sync:
             raise _core.ConfigError("init_sync is False, allowed: True, rank 0's model counts")
         if bucket_cap_mb is not None and bucket_cap_mb <= 0:
@@ -145,7 +147,12 @@ class DistributedDataParallel(torch.nn.Module):
         """Call the module, with rank 0's buffers where broadcast_buffers says so."""
         if self._broadcasts_buffers and torch.is_grad_enabled() and not self._trainer.accumulates:
             share_tensors(self.session, self.module.buffers())
+        if self._device is not None:
+            args, kwargs = tree_map_only(torch.Tensor, self._move, (args, kwargs))
         return self.module(*args, **kwargs)
+
+    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, non_blocking=True)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -341,12 +348,29 @@ def _after_step(optimizer: torch.optim.Optimizer, *args: Any) -> None:
         trainer.begin_with(optimizer)
 
 
+def _device_of(
+    module: torch.nn.Module,
+    device_ids: Sequence[int | torch.device] | None,
+    output_device: int | torch.device | None,
+) -> torch.device | None:
+    """Return the GPU to which inputs are moved; None: to none."""
+    own = next((p.device for p in module.parameters()), torch.device("cpu"))
+    asked = [*(device_ids or []), *([] if output_device is None else [output_device])]
+    for device in asked:
+        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if found != own:
+            raise _core.ConfigError(
+                f"device_ids is {device_ids}, output_device is {output_device}, and the module is "
+                f"on {own}, allowed: None, or the one GPU that the module is on"
+            )
+    return own if device_ids else None
+
+
 def _refuse(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name not in _REFUSED | _IGNORED:
             raise TypeError(f"DistributedDataParallel has no argument {name!r}")
         if name in _REFUSED and value is not None and value != []:
             raise _core.ConfigError(
-                f"{name} is {value!r}, allowed: None; models are on the processor, and all ranks "
-                "of the session train together"
+                f"{name} is {value!r}, allowed: None; all ranks of the session train together"
             )

@@ -4,6 +4,8 @@ torchrun, mpirun or srun starts the processes::
 
     strategy = GossamerStrategy(algorithm="gossip", topology="one-peer-exp")
     lightning.Trainer(accelerator="cpu", devices=1, strategy=strategy).fit(module, loader)
+
+With ``accelerator="gpu"`` each process of a host takes a GPU of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from .._core import ConfigError
 from ..compat.ddp import DistributedDataParallel
+from ..devices import on_host
 from ..distributed import current_session, initialize_dist
 from .mean import mean_of
 
@@ -41,7 +45,6 @@ class GossamerStrategy(ParallelStrategy):
 
     model: Any
     is_distributed = True
-    root_device = torch.device("cpu")
     # Values in place of the base's properties, which ask the launcher's variables.
     global_rank, local_rank, world_size = 0, 0, 1
 
@@ -60,8 +63,16 @@ class GossamerStrategy(ParallelStrategy):
         """Which part of the data is this rank's."""
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
+    @property
+    def root_device(self) -> torch.device:
+        """The processor, or the GPU of this process."""
+        if not isinstance(self.accelerator, CUDAAccelerator):
+            return torch.device("cpu")
+        return torch.device("cuda", self.local_rank % torch.cuda.device_count())
+
     def model_to_device(self) -> None:
-        """Leave the model on the processor."""
+        """Move the model to its device."""
+        self.model.to(self.root_device)
 
     def _setup_model(self, model: torch.nn.Module) -> torch.nn.Module:
         is_training = self.lightning_module.trainer.state.fn == TrainerFn.FITTING
@@ -103,7 +114,9 @@ class GossamerStrategy(ParallelStrategy):
         """Return the tensors of all ranks in one."""
         if sync_grads:
             raise ConfigError("sync_grads is True, allowed: False; no gradient goes through it")
-        return torch.stack(self._gather(tensor.detach())) if self.world_size > 1 else tensor
+        if self.world_size == 1:
+            return tensor
+        return torch.stack(self._gather(on_host(tensor))).to(tensor.device)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Return the sum or the mean of a tensor over all ranks."""
@@ -111,7 +124,7 @@ class GossamerStrategy(ParallelStrategy):
         if name not in ("sum", "mean", "avg"):
             raise ConfigError(f"reduce_op is {reduce_op}, allowed: sum, mean, avg")
         total = torch.tensor(self._session.sum(tensor.double().flatten().tolist()))
-        total = total.reshape(tensor.shape)
+        total = total.reshape(tensor.shape).to(tensor.device)
         return total.to(tensor.dtype) if name == "sum" else (total / self.world_size).float()
 
     def _gather(self, value: Any) -> list[Any]:

@@ -31,7 +31,8 @@ class DecentralizedDataParallel(torch.nn.Module):
     Parameters
     ----------
     model
-        The module to train, on the processor. All ranks get rank 0's parameters and buffers.
+        The module to train; it moves to the GPU, if there is one. All ranks get rank 0's
+        parameters and buffers.
     optim_fn
         Makes an optimizer from a list of pairs (name, parameter).
     lr_scheduler_fn
@@ -87,7 +88,7 @@ class DecentralizedDataParallel(torch.nn.Module):
         options: dict[str, Any] = {"adaptive_factor": 1.0}
         if grad_clip_norm > 0:
             options |= {"grad_clip": "per_bucket", "grad_clip_norm": grad_clip_norm}
-        self._model = model
+        self._model = model.cuda() if torch.cuda.is_available() and _core.num_gpus() else model
         self._averages_buffers = sync_buffer_in_global_avg
         self._has_begun_step = False
         self._is_second_forward = False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import os
 import socket
 import threading
 
+import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 
@@ -23,14 +25,24 @@ def initialize_dist() -> tuple[int, int]:
     As gossamer.initialize_dist(): under torchrun, mpirun or srun, or one process alone. The
     processes are also a group of torch.distributed, with gloo, for what a script does beside
     training, as DistributedSampler or an all_reduce of a metric. Ranks that are threads have no
-    such group.
+    such group. Of the GPUs of a host, each process sees one of its own afterwards.
     """
     rank, world_size = distributed.initialize_dist()
+    _take_gpu(distributed.current_session().local_rank)
     is_process = threading.current_thread() is threading.main_thread()
     if is_process and not dist.is_initialized():
         store = _meet(distributed.current_session())
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     return rank, world_size
+
+
+def _take_gpu(local_rank: int) -> None:
+    """Hide the other GPUs. Comes before anything else asks CUDA."""
+    count = torch.cuda.device_count()
+    if count < 2 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[local_rank % count]
 
 
 def _meet(session: distributed.Session) -> Store:

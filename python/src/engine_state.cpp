@@ -1,0 +1,95 @@
+// The state of an engine: saved, and loaded.
+
+#include "python/src/engine.hpp"
+#include "python/src/types.hpp"
+
+#include <array>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "core/checkpoint/safetensors.hpp"
+#include "core/checkpoint/state_file.hpp"
+
+namespace gossamer::python {
+namespace {
+
+namespace nb = nanobind;
+
+/// What the command line program has in its checkpoints beside the wrapper's state.
+constexpr std::array<std::string_view, 5> kOfTheProgram = {"train/", "record/", "random/", "ema/",
+                                                           "scaler/"};
+
+/// As core/torch saves tensors that are not trained.
+DType saved_type(const std::string& name) {
+  for (const TypeName& row : kTypes) {
+    if (row.name == name) return row.type;
+  }
+  return name == "int64" ? DType::kInt64 : DType::kUInt8;
+}
+
+}  // namespace
+
+void Engine::visit(StateVisitor& visitor, const std::vector<OtherTensor>& others) {
+  std::map<std::string, MemoryLayout> layouts;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const ParameterInfo& info = model().parameters()[i];
+    layouts[info.name] = {info.shape, places_[i].strides};
+  }
+  model().visit(visitor, std::move(layouts));
+  // The program counts the steps until buffers are averaged.
+  constexpr const char* kBufferSteps = "run/buffer_steps";
+  std::int64_t buffer_steps = 0;
+  if (!visitor.loads() || visitor.holds(kBufferSteps)) visitor.number(kBufferSteps, buffer_steps);
+  for (const auto& [name, type, address, num_bytes] : others) {
+    void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    const DType dtype = saved_type(type);
+    visitor.block(name, {data, num_bytes / size_of(dtype), dtype, {}});
+  }
+}
+
+void Engine::save(const std::string& path, const std::vector<OtherTensor>& others) {
+  StateSnapshot snapshot;
+  visit(snapshot, others);
+  static_cast<void>(snapshot.write(path));
+}
+
+std::vector<StateTensor> Engine::state(const std::vector<OtherTensor>& others) {
+  StateSnapshot snapshot;
+  visit(snapshot, others);
+  const nb::gil_scoped_acquire gil;
+  std::vector<StateTensor> state;
+  for (const TensorView& tensor : snapshot.tensors()) {
+    state.emplace_back(tensor.name, tensor.dtype, tensor.shape,
+                       nb::bytearray(tensor.data, static_cast<std::size_t>(tensor.num_bytes)));
+  }
+  return state;
+}
+
+void Engine::load_state(const std::vector<GivenTensor>& state,
+                        const std::vector<OtherTensor>& others) {
+  std::vector<TensorView> tensors;
+  for (const auto& [name, dtype, shape, address] : state) {
+    std::int64_t num_bytes = bytes_of_element(dtype);
+    for (const std::int64_t size : shape) num_bytes *= size;
+    tensors.push_back(
+        {.name = name,
+         .dtype = dtype,
+         .shape = shape,
+         .data = reinterpret_cast<void*>(address),  // NOLINT(performance-no-int-to-ptr)
+         .num_bytes = num_bytes});
+  }
+  load_from(TensorsInMemory("the state", tensors), others);
+}
+
+void Engine::load(const std::string& path, const std::vector<OtherTensor>& others) {
+  load_from(SafetensorsFile(path), others);
+}
+
+void Engine::load_from(const TensorSource& source, const std::vector<OtherTensor>& others) {
+  StateLoader loader(source);
+  visit(loader, others);
+  loader.check_all_loaded(kOfTheProgram);
+}
+
+}  // namespace gossamer::python

@@ -49,10 +49,9 @@ EngineDevice::EngineDevice(const PySession& session, const std::optional<Gpu>& g
       stream_(device_, gpu ? native_of(gpu->stream) : nullptr, allocator_of(gpu)),
       wires_([&] {
         const nb::gil_scoped_release free;
-        return DeviceWires(device_, choice,
-                           {.host = session.communicator(),
-                            .logger = logger,
-                            .timeout_s = session.timeout_s()});
+        return DeviceWires(
+            device_, choice,
+            {.host = session.communicator(), .logger = logger, .timeout_s = session.timeout_s()});
       }()) {}
 
 void EngineDevice::follow(std::uintptr_t native) { stream_.follow(native_of(native)); }

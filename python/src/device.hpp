@@ -31,8 +31,8 @@ struct Gpu {
 
 class EngineDevice {
  public:
-  /// Collective; called with the interpreter's lock. `gpu`: nothing for processors. Throws ConfigError on all ranks where their devices
-  /// do not fit together.
+  /// Collective; called with the interpreter's lock. `gpu`: nothing for processors. Throws
+  /// ConfigError on all ranks where their devices do not fit together.
   EngineDevice(const PySession& session, const std::optional<Gpu>& gpu, const WireChoice& choice,
                const Logger& logger);
 

@@ -9,6 +9,8 @@
 #
 #   first       driver, versions, one run on text, tests of streams
 #   tests       tests of kernels, of the pipeline, of LibTorch's part, and of the program
+#   python      tests of the Python package on the GPU, if PYTHON (python3) has it and pytest, and
+#               the sources are here; training of a gpt with it
 #   nccl        tests of NCCL; several ranks on one GPU print what communicators cost
 #   sanitizer   tests under compute-sanitizer
 #   golden      recorded runs replayed on the GPU; only if GOLDEN names a folder of cases
@@ -39,7 +41,7 @@ case ${1:-} in
     exit $((${#1} > 0 ? 0 : 1))
     ;;
 esac
-all_parts=(first tests nccl sanitizer golden kernels peers train two profile)
+all_parts=(first tests python nccl sanitizer golden kernels peers train two profile)
 folder=$1
 shift
 parts=("$@")
@@ -169,6 +171,17 @@ tests() {
     [[ -n $mpirun || $name != *Mpirun ]] || continue
     ours 60 "gpu_$name" env MPIEXEC="$mpirun" "$python" test/apps/commands/cli_gpu_test.py "$gossamer" "Gpu.$name"
   done
+}
+
+python() {
+  if [[ ! -d $root/python/tests ]] || { [[ $dry == no ]] && ! "$python" -c 'import gossamer, pytest' 2>/dev/null; }; then
+    say "python: left out; it needs the sources, the package and pytest" | tee -a "$folder/table.txt"
+    return
+  fi
+  limited 100 python_gpu "$python" -m pytest -q -p no:cacheprovider python/tests/test_gpu.py
+  limited 200 python_cuda env GOSSAMER_TEST_DEVICE=cuda "$python" -m pytest -q -p no:cacheprovider python/tests
+  limited 60 python_train "$python" scripts/gpu_peer.py train --batch "${BATCH:-32}" --gossamer
+  limited 60 python_peer_train "$python" scripts/gpu_peer.py train --batch "${BATCH:-32}"
 }
 
 nccl() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <system_error>
 
@@ -62,11 +63,14 @@ std::size_t first_without(const std::vector<std::string>& all, std::string_view 
       all.begin());
 }
 
-/// Containers may have processes with the same number, but not in the same namespace.
+/// Containers may have processes with the same number, but not in the same namespace; and hosts may
+/// have the same namespaces.
 std::string process_name() {
   std::error_code failure;
   const auto space = std::filesystem::read_symlink("/proc/self/ns/pid", failure);
-  return concat(space.string(), " ", getpid());
+  std::string host;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), host);
+  return concat(host, " ", space.string(), " ", getpid());
 }
 
 /// Collective.

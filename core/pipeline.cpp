@@ -227,6 +227,7 @@ void Pipeline::finish_step() {
 void Pipeline::close_step() {
   if (!algorithm_)
     throw std::logic_error("Pipeline: an earlier replan() or switch_to() has failed");
+  if (failure_) std::rethrow_exception(failure_);
   if (!std::exchange(step_is_open_, false)) return;
   const StepReport report = policy_.take_report();
   if (report.skipped) {
@@ -239,8 +240,13 @@ void Pipeline::close_step() {
     if (entry < bucket.num_entries()) {
       // The sweep may have used a sum over ranks.
       const ConstBlock own = bucket.last_own_gradient(entry);
-      refuse(bucket, entry, progress_.num_steps,
-             own.data == nullptr || holds_nonfinite(stream_, own));
+      try {
+        refuse(bucket, entry, progress_.num_steps,
+               own.data == nullptr || holds_nonfinite(stream_, own));
+      } catch (const NonFiniteError&) {
+        failure_ = std::current_exception();
+        throw;
+      }
     }
     entry -= bucket.num_entries();
   }

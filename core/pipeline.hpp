@@ -30,6 +30,7 @@
 // exchanges, NonFiniteError for gradients (see gradient_policy.hpp), ConfigError from the
 // constructor, std::logic_error for a broken protocol.
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -183,7 +184,7 @@ class Pipeline {
   /// does nothing.
   [[nodiscard]] bool inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient);
   /// Learns how the last step ended, once per step: counts a skipped step, throws NonFiniteError
-  /// where the policy is to abort.
+  /// where the policy is to abort, then and ever after.
   void close_step();
   [[noreturn]] void refuse(const Bucket& bucket, std::int64_t entry, std::int64_t step,
                            bool is_own) const;
@@ -206,6 +207,8 @@ class Pipeline {
   /// Number of buckets of this step for which gradients_ready() was called.
   std::size_t num_ready_ = 0;
   bool step_is_open_ = false;
+  /// What the last step has ended with.
+  std::exception_ptr failure_ = nullptr;
   /// True if the last step's exchanges are under way, or have arrived and are not forgotten.
   bool has_sent_ = false;
   double last_lr_ = 0.0;

@@ -178,8 +178,8 @@ python() {
     say "python: left out; it needs the sources, the package and pytest" | tee -a "$folder/table.txt"
     return
   fi
-  limited 100 python_gpu "$python" -m pytest -q -p no:cacheprovider python/tests/test_gpu.py
-  limited 200 python_cuda env GOSSAMER_TEST_DEVICE=cuda "$python" -m pytest -q -p no:cacheprovider python/tests
+  limited 100 python_gpu env GOSSAMER_TEST_DEVICE=cuda "$python" -m pytest -q -p no:cacheprovider python/tests/test_gpu.py
+  limited 200 python_cuda env GOSSAMER_TEST_DEVICE=cuda "$python" -m pytest -q -p no:cacheprovider python/tests --ignore=python/tests/test_gpu.py
   limited 60 python_train "$python" scripts/gpu_peer.py train --batch "${BATCH:-32}" --gossamer
   limited 60 python_peer_train "$python" scripts/gpu_peer.py train --batch "${BATCH:-32}"
 }

@@ -1,6 +1,6 @@
 """Trains a small GPT on the characters of a text, on all ranks together, and writes a few lines.
 
-python nanogpt.py TEXT [--steps 500] [--topology one-peer-exp] [--codec bf16] [--device cuda]
+python nanogpt.py TEXT [--steps 500] [--topology one-peer-exp] [--codec bf16] [--gpu]
 """
 
 import argparse
@@ -107,13 +107,11 @@ def main():
     parser.add_argument("--batch", type=int, default=16, help="pieces of a rank")
     parser.add_argument("--topology", default="ring")
     parser.add_argument("--codec", default="fp32")
-    parser.add_argument("--device", default="cpu", help="cuda: each process has a GPU of its own")
+    parser.add_argument("--gpu", action="store_true", help="each process has a GPU of its own")
     options = parser.parse_args()
 
     rank, _ = gs.initialize_dist()
-    device = torch.device(options.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(gs.current_session().local_rank)
+    device = gs.local_device() if options.gpu else torch.device("cpu")
     text = options.text.read_text(encoding="utf-8")
     characters = sorted(set(text))
     number = {c: i for i, c in enumerate(characters)}

@@ -50,12 +50,30 @@ def share_module(session: Session, module: torch.nn.Module) -> None:
 
 def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
     """Give all ranks the values of rank 0. Collective."""
+    on_gpu = []
     with torch.no_grad():
         for tensor in tensors:
-            dense = on_host(tensor)
-            dense = dense if _is_dense(dense) else dense.contiguous()
+            if tensor.device.type != "cpu":
+                on_gpu.append(tensor)
+                continue
+            dense = tensor if _is_dense(tensor) else tensor.contiguous()
             session.broadcast(dense.data_ptr(), dense.numel() * dense.element_size())
-            _write_back(tensor, dense)
+            if dense is not tensor:
+                tensor.copy_(dense)
+        _share_in_one(session, [tensor for tensor in on_gpu if tensor.numel() > 0])
+
+
+def _share_in_one(session: Session, tensors: list[torch.Tensor]) -> None:
+    """Copy tensors of a GPU to the host and back together: every copy waits for the GPU."""
+    if not tensors:
+        return
+    parts = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
+    together = on_host(torch.cat(parts))
+    session.broadcast(together.data_ptr(), together.numel())
+    shared = together.to(tensors[0].device).split([part.numel() for part in parts])
+    for tensor, part in zip(tensors, shared, strict=True):
+        # A type of more bytes wants an address that is a multiple of them.
+        tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
 def average_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
@@ -64,12 +82,8 @@ def average_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             dense = on_host(tensor)
             session.average(dense.data_ptr(), dense.numel(), TYPES[dense.dtype])
-            _write_back(tensor, dense)
-
-
-def _write_back(tensor: torch.Tensor, dense: torch.Tensor) -> None:
-    if dense.data_ptr() != tensor.data_ptr():
-        tensor.copy_(dense)
+            if dense.data_ptr() != tensor.data_ptr():
+                tensor.copy_(dense)
 
 
 def share_options(session: Session, options: Mapping[str, Any]) -> str:

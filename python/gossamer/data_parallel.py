@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _core
 from .autograd import refuse_compiled_autograd
 from .checks import average_tensors, check_module, share_module
 from .distributed import Session, current_session, register_owner
@@ -290,13 +289,9 @@ class DecentralizedDataParallel(EngineSteps):
         Raises
         ------
         NonFiniteError
-            On a GPU: if the last step had a gradient that is not finite.
+            On a GPU: if a step had a gradient that is not finite.
         """
-        try:
-            return self._engine.metrics()
-        except _core.NonFiniteError:
-            self._is_broken = True
-            raise
+        return self._engine.metrics()
 
     def finish(self) -> None:
         """Wait for the exchanges under way, and free the engine; the program's end does it, too."""
@@ -307,10 +302,12 @@ class DecentralizedDataParallel(EngineSteps):
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        if not failed and not self._is_broken and self._session.is_open:
-            self._engine.finish()
-        self._engine.close()
-        self._is_broken = True
+        try:
+            if not failed and not self._is_broken and self._session.is_open:
+                self._engine.finish()
+        finally:
+            self._engine.close()
+            self._is_broken = True
 
     def _averaged_buffers(self) -> Iterable[torch.Tensor]:
         for buffer in self.module.buffers():

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import torch
 
 from . import _core
+from .distributed import current_session
 
-__all__ = ["check_device", "current_stream", "engine_gpu", "on_host"]
+__all__ = ["check_device", "current_stream", "engine_gpu", "local_device", "on_host"]
 
 
 def check_device(parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -21,7 +22,8 @@ def check_device(parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
     """
     first: tuple[str, torch.device] | None = None
     for name, p in parameters:
-        if p.device.type not in ("cpu", "cuda") or torch.version.hip is not None:
+        is_cuda = p.device.type == "cuda" and torch.version.hip is None
+        if p.device.type != "cpu" and not is_cuda:
             raise _core.ConfigError(
                 f"parameter {name} is on {p.device}, allowed: the processor, and GPUs of NVIDIA"
             )
@@ -36,6 +38,18 @@ def check_device(parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
             f"parameter {first[0]} is on {first[1]}, and gossamer was built without CUDA, or for "
             "a newer driver than this machine has, allowed: the processor, or a build with CUDA"
         )
+
+
+def local_device() -> torch.device:
+    """Return the GPU of this process, and make it PyTorch's current one; the processor if none.
+
+    The processes of a host take its GPUs in turn. Call it after initialize_dist().
+    """
+    if not torch.cuda.is_available() or _core.num_gpus() == 0:
+        return torch.device("cpu")
+    device = torch.device("cuda", current_session().local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def engine_gpu(device: torch.device) -> _core.Gpu | None:

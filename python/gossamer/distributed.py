@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import logging
 import os
 import sys
 import threading
@@ -49,7 +51,9 @@ class _State:
         self.of_thread = threading.local()
         self.failure: BaseException | None = None
         self.pid = os.getpid()
-        self.owners: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.owners: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """With the order in which they came, which is the same on all ranks."""
+        self.num_owners = 0
         self.kept: list[Any] = []
         self.lock = threading.Lock()
         self.num_meetings = 0
@@ -61,6 +65,7 @@ class _State:
         """Close what belongs to a session."""
         with self.lock:
             own = [owner for owner in self.owners if owner.session is session]
+            own.sort(key=self.owners.__getitem__)
             self.kept = [owner for owner in self.kept if owner.session is not session]
         for owner in own:
             owner.close(failed=failed)
@@ -95,7 +100,8 @@ def current_session() -> Session:
 def register_owner(owner: _Owner, *, keep: bool) -> None:
     """Have `owner` closed before its session is; with `keep`, nobody need hold it until then."""
     with _state.lock:
-        _state.owners.add(owner)
+        _state.owners[owner] = _state.num_owners
+        _state.num_owners += 1
         if keep:
             _state.kept.append(owner)
 
@@ -241,8 +247,21 @@ def _watch_exit() -> None:
             raise SystemExit(code)
 
     sys.excepthook = note_failure
-    atexit.register(finalize_dist)
+    atexit.register(_finalize_at_exit)
     os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _finalize_at_exit() -> None:
+    try:
+        finalize_dist()
+    except BaseException as error:
+        # Python itself would end with 0.
+        traceback.print_exception(error)
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(_code_of(error))
 
 
 def _leave_to_parent() -> None:

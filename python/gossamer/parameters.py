@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch
 from torch.utils.dlpack import from_dlpack
 
@@ -64,10 +66,25 @@ class EngineParameters:
             p._version != version for p, version in zip(self.tensors, self._versions, strict=True)
         )
 
+    def check_places(self) -> None:
+        """Refuse a module that has been moved to another device since it was wrapped."""
+        for i, p in enumerate(self.tensors):
+            if p.device != self.device:
+                self.refuse_move(i)
+
+    def refuse_move(self, i: int) -> NoReturn:
+        """Raise the error of a parameter that is on another device now."""
+        raise _core.ConfigError(
+            f"parameter {self.names[i]} has moved from {self.device} to {self.tensors[i].device} "
+            "since the module was wrapped, allowed: to move the module before"
+        )
+
     def take_back(self) -> bool:
         """Move those that have been given other memory home; return whether there were any."""
         has_moved = False
         for p, home in zip(self.tensors, self._homes, strict=True):
+            if p.device != self.device:
+                self.check_places()
             if p.data_ptr() != home.data_ptr():
                 home.copy_(p.data)
                 p.data = home

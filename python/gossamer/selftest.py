@@ -102,7 +102,10 @@ def expect_small(what: str, value: float, limit: float) -> None:
 
 
 def _found(size: int) -> list[str]:
-    torch, gpus = "not installed: checks of training are left out", "PyTorch would reach them"
+    torch, gpus = (
+        "not installed: checks of training are left out",
+        "not looked for: PyTorch is not installed",
+    )
     if _has_torch():
         import torch as found
 

@@ -120,6 +120,7 @@ class EngineSteps(torch.nn.Module):
         self._is_broken = True
         self._follow_stream()
         if not self._engine.has_started:
+            self._trained.check_places()
             self._start()
         for i, p in enumerate(self._trained.tensors):
             # Of the first step, and from earlier micro-batches.
@@ -175,6 +176,8 @@ class EngineSteps(torch.nn.Module):
     def _offer(self, i: int, p: torch.Tensor) -> None:
         grad = p.grad
         assert grad is not None
+        if grad.device != self._trained.device:
+            self._trained.refuse_move(i)
         fits = grad.layout is torch.strided and grad.dtype == p.dtype
         if not fits or grad.stride() != self._trained.strides[i]:
             grad = self._in_layout(i, p, grad)

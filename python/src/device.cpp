@@ -25,8 +25,8 @@ std::shared_ptr<nb::object> kept(nb::object object) {
 
 DeviceAllocator allocator_of(const std::optional<Gpu>& gpu) {
   if (!gpu) return {};
-  const Device device{DeviceType::kCuda, gpu->index};
-  return [device, allocate = kept(gpu->allocate)](std::int64_t numel, DType dtype) -> Buffer {
+  return [device = device_of(gpu), allocate = kept(gpu->allocate)](std::int64_t numel,
+                                                                   DType dtype) -> Buffer {
     const Block block{nullptr, numel, dtype, device};
     const nb::gil_scoped_acquire gil;
     // An empty block gets an address too, because a null gradient means that there is none.
@@ -37,24 +37,16 @@ DeviceAllocator allocator_of(const std::optional<Gpu>& gpu) {
   };
 }
 
-void* native_of(std::uintptr_t stream) {
-  return reinterpret_cast<void*>(stream);  // NOLINT(performance-no-int-to-ptr)
-}
-
 }  // namespace
 
-EngineDevice::EngineDevice(const PySession& session, const std::optional<Gpu>& gpu,
-                           const WireChoice& choice, const Logger& logger)
-    : device_(gpu ? Device{DeviceType::kCuda, gpu->index} : Device{}),
-      stream_(device_, gpu ? native_of(gpu->stream) : nullptr, allocator_of(gpu)),
-      wires_([&] {
-        const nb::gil_scoped_release free;
-        return DeviceWires(
-            device_, choice,
-            {.host = session.communicator(), .logger = logger, .timeout_s = session.timeout_s()});
-      }()) {}
+Device device_of(const std::optional<Gpu>& gpu) {
+  return gpu ? Device{DeviceType::kCuda, gpu->index} : Device{};
+}
 
-void EngineDevice::follow(std::uintptr_t native) { stream_.follow(native_of(native)); }
+std::unique_ptr<FrameworkStream> make_framework_stream(const std::optional<Gpu>& gpu) {
+  return std::make_unique<FrameworkStream>(device_of(gpu), gpu ? native_of(gpu->stream) : nullptr,
+                                           allocator_of(gpu));
+}
 
 void add_device(nb::module_& module) {
   nb::class_<Gpu>(module, "Gpu")

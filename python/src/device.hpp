@@ -1,12 +1,6 @@
 #pragma once
-// The device of a model of Python: its stream, its memory, and the communicator that reaches it.
-//
-// On a GPU the stream is the one on which PyTorch computes, and memory comes from PyTorch's
-// allocator. That takes the interpreter's lock: no worker allocates.
-//
-// Thread safety: one thread at a time.
-
-#include "python/src/session.hpp"
+// The stream of a model of Python. On a GPU it is the one on which PyTorch computes, and memory
+// comes from PyTorch's allocator. That takes the interpreter's lock: no worker allocates.
 
 #include <cstdint>
 #include <memory>
@@ -15,8 +9,6 @@
 #include <nanobind/nanobind.h>
 
 #include "base/framework_stream.hpp"
-#include "base/log.hpp"
-#include "core/device_wires.hpp"
 
 namespace gossamer::python {
 
@@ -29,26 +21,16 @@ struct Gpu {
   nanobind::object allocate;
 };
 
-class EngineDevice {
- public:
-  /// Collective; called with the interpreter's lock. `gpu`: nothing for processors. Throws
-  /// ConfigError on all ranks where their devices do not fit together.
-  EngineDevice(const PySession& session, const std::optional<Gpu>& gpu, const WireChoice& choice,
-               const Logger& logger);
+/// Nothing stands for the processor.
+Device device_of(const std::optional<Gpu>& gpu);
 
-  [[nodiscard]] Device device() const { return device_; }
-  [[nodiscard]] FrameworkStream& stream() { return stream_; }
-  [[nodiscard]] Communicator& communicator() { return wires_.communicator(); }
-  /// Passes later work on to this cudaStream_t.
-  void follow(std::uintptr_t native);
-  /// Collective, after a training that has not failed.
-  void close() { wires_.close(); }
+/// Throws ConfigError where there is no such GPU. Called with the interpreter's lock.
+std::unique_ptr<FrameworkStream> make_framework_stream(const std::optional<Gpu>& gpu);
 
- private:
-  Device device_;
-  FrameworkStream stream_;
-  DeviceWires wires_;
-};
+/// The cudaStream_t with this handle.
+inline void* native_of(std::uintptr_t stream) {
+  return reinterpret_cast<void*>(stream);  // NOLINT(performance-no-int-to-ptr)
+}
 
 /// Adds the class Gpu.
 void add_device(nanobind::module_& module);

@@ -47,7 +47,7 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
       rule_(std::move(rule)),
       offered_(parameters.size()),
       told_(parameters.size()) {
-  const Device device = gpu ? Device{DeviceType::kCuda, gpu->index} : Device{};
+  const Device device = device_of(gpu);
   std::vector<ParameterInfo> infos;
   for (const auto& [name, shape, strides, type, address] : parameters) {
     infos.push_back({.name = name, .shape = shape, .dtype = type_named(name, type)});
@@ -83,40 +83,48 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
     read.pipeline.timeline = timeline_->timeline();
   }
   root.reject_unknown();
-  device_.emplace(*session_, gpu, wires, logger_);
-  read.pipeline.stream = &device_->stream();
+  stream_ = make_framework_stream(gpu);
+  read.pipeline.stream = stream_.get();
+  {
+    const nb::gil_scoped_release free;
+    communicator_ = &session_->wires(device, wires, logger_).communicator();
+  }
   const ExchangeOptions exchange = read.pipeline.exchange;
   BucketedModel::Host& host = *this;
-  model_ = std::make_unique<BucketedModel>(device_->communicator(), std::move(read),
-                                           std::move(infos), host);
+  model_ = std::make_unique<BucketedModel>(*communicator_, std::move(read), std::move(infos), host);
   model_->check(exchange);
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  const WithoutLock free;
+  average_.reset();
+  model_.reset();
+  stream_.reset();
+}
 
 std::vector<ParameterMemory> Engine::move_parameters(const BucketPlan& plan) {
   std::vector<ParameterMemory> memory;
   for (const BucketSpec& spec : plan.buckets) {
-    memory.push_back(allocate_parameters(spec, stream()));
+    memory.push_back(allocate_parameters(spec, *stream_));
     const Buffer& models = spec.has_master() ? memory.back().rounded : memory.back().parameters;
     for (const BucketEntry& entry : spec.entries) {
       Place& place = places_[static_cast<std::size_t>(entry.parameter)];
       const Block to = part_of(models.block(), entry.offset, place.block.numel);
-      if (to.bytes() > 0) stream().copy(to, place.block);
+      if (to.bytes() > 0) stream_->copy(to, place.block);
       place.block = to;
       place.owner = models.owner();
     }
     if (spec.has_master()) {
-      enqueue_convert(stream(), memory.back().parameters.block(), memory.back().rounded.block());
+      enqueue_convert(*stream_, memory.back().parameters.block(), memory.back().rounded.block());
     }
   }
   // Whoever owns the old memory may free it now.
-  stream().synchronize();
+  stream_->synchronize();
   return memory;
 }
 
 void Engine::follow(std::uintptr_t stream) {
-  if (device_) device_->follow(stream);
+  if (stream_) stream_->follow(native_of(stream));
 }
 
 std::int64_t Engine::gradient_ready(std::int64_t parameter, std::uintptr_t address) {
@@ -218,15 +226,15 @@ void Engine::forget_arrived() {
 void Engine::write_masters() {
   for (const Bucket& bucket : model().pipeline()->buckets()) {
     if (!bucket.spec().has_master()) continue;
-    enqueue_convert(stream(), bucket.parameters().block(), bucket.model_memory().rounded.block());
+    enqueue_convert(*stream_, bucket.parameters().block(), bucket.model_memory().rounded.block());
   }
 }
 
 double Engine::average() {
   model().skip_trial();
   drain();
-  average_ = std::make_unique<ModelAverage>(device_->communicator(), stream(),
-                                            model().pipeline()->memory(), model().model_weight());
+  average_ = std::make_unique<ModelAverage>(*communicator_, *stream_, model().pipeline()->memory(),
+                                            model().model_weight());
   return average_->distance();
 }
 
@@ -270,8 +278,6 @@ void Engine::before_step() { follow_timeline(/*is_over=*/false); }
 void Engine::finish() {
   drain();
   follow_timeline(/*is_over=*/true);
-  // Only close() may follow.
-  device_->close();
 }
 
 void Engine::follow_timeline(bool is_over) {
@@ -314,7 +320,7 @@ void Engine::close() {
   }
   average_.reset();
   model_.reset();
-  device_.reset();
+  stream_.reset();
 }
 
 void add_engine(nb::module_& module) {

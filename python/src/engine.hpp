@@ -141,7 +141,6 @@ class Engine : private BucketedModel::Host {
   void after_update(const BucketSpec& /*spec*/) override { ++num_updated_; }
   /// Throws std::logic_error after close(), and when the session has been closed.
   [[nodiscard]] BucketedModel& model() const;
-  [[nodiscard]] Stream& stream() { return device_->stream(); }
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void load_from(const TensorSource& source, const std::vector<OtherTensor>& others);
   void follow_timeline(bool is_over);
@@ -150,8 +149,10 @@ class Engine : private BucketedModel::Host {
                              std::shared_ptr<void> owner) const;
 
   std::shared_ptr<PySession> session_;
-  /// Nothing after close().
-  std::optional<EngineDevice> device_;
+  /// Null after close().
+  std::unique_ptr<FrameworkStream> stream_;
+  /// That which reaches the model's memory. The session has it.
+  Communicator* communicator_ = nullptr;
   std::shared_ptr<ToldSchedule> schedule_ = std::make_shared<ToldSchedule>();
   /// Null without the option adaptive_factor.
   std::shared_ptr<ChangingFactor> adaptive_factor_;

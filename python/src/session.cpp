@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/host_stream.hpp"
+#include "base/text.hpp"
 #include "core/bucket_plan.hpp"
 #include "core/model_average.hpp"
 
@@ -80,8 +81,27 @@ Session& PySession::open() const {
   throw std::logic_error("this session has been closed");
 }
 
+PySession::~PySession() {
+  // A worker may need the lock for the last of what it sends.
+  const WithoutLock free;
+  wires_.clear();
+  session_.reset();
+}
+
+DeviceWires& PySession::wires(Device device, const WireChoice& choice, const Logger& logger) {
+  const std::string key = concat(to_string(device), " ", choice.exchange, " ", choice.share);
+  const auto found = wires_.find(key);
+  if (found != wires_.end()) return found->second;
+  return wires_
+      .try_emplace(
+          key, device, choice,
+          DeviceWires::Setup{.host = communicator(), .logger = logger, .timeout_s = timeout_s_})
+      .first->second;
+}
+
 void PySession::close() {
   if (!is_open_) return;
+  for (auto& [key, wires] : wires_) wires.close();
   session_->close();
   // After an error the session is open still, and abort() tells the others.
   is_open_ = false;

@@ -5,15 +5,35 @@
 // thread that waits.
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <nanobind/nanobind.h>
 
+#include "base/log.hpp"
+#include "base/types.hpp"
 #include "comm/session.hpp"
+#include "core/device_wires.hpp"
 
 namespace gossamer::python {
+
+/// Lets go of the interpreter's lock in a destructor, whether the thread has it or not.
+class WithoutLock {
+ public:
+  WithoutLock() {
+    // An interpreter that has ended has no lock any more.
+    if (!nanobind::is_alive()) return;
+    held_.emplace();
+    free_.emplace();
+  }
+
+ private:
+  std::optional<nanobind::gil_scoped_acquire> held_;
+  std::optional<nanobind::gil_scoped_release> free_;
+};
 
 class PySession {
  public:
@@ -21,10 +41,17 @@ class PySession {
   PySession(std::unique_ptr<Session> session, double timeout_s)
       : session_(std::move(session)), timeout_s_(timeout_s) {}
 
+  PySession(const PySession&) = delete;
+  PySession& operator=(const PySession&) = delete;
+  /// May wait for a worker, and so holds no lock of Python's.
+  ~PySession();
+
   /// Throws std::logic_error after close() and abort(), and in a child process.
   [[nodiscard]] Communicator& communicator() const { return open().communicator(); }
+  /// How the ranks exchange the memory of a device. Collective with a device and a choice that the
+  /// session has not had before. Throws as DeviceWires.
+  DeviceWires& wires(Device device, const WireChoice& choice, const Logger& logger);
   [[nodiscard]] const World& world() const { return open().world(); }
-  [[nodiscard]] double timeout_s() const { return timeout_s_; }
   [[nodiscard]] bool is_open() const { return is_open_; }
   void close();
   bool abort(int code, const std::string& reason);
@@ -37,6 +64,8 @@ class PySession {
 
   /// Stays to the end, also when it has been closed: engines refer to its communicator.
   std::unique_ptr<Session> session_;
+  /// By what they are made of. They stay to the end as well.
+  std::map<std::string, DeviceWires> wires_;
   double timeout_s_;
   bool is_open_ = true;
 };

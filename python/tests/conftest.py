@@ -15,6 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+
+DEVICE_TYPE = os.environ.get("GOSSAMER_TEST_DEVICE", "cpu")
+if DEVICE_TYPE == "cpu":
+    # Before PyTorch looks: decent-dp's wrapper moves models to a GPU by itself.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 import torch
 
 import gossamer as gs
@@ -23,7 +29,7 @@ from gossamer.compat.decent_dp.topo import Edge, Topology, TopologyReg
 PROJECT = pathlib.Path(__file__).parents[2]
 # What the project does not hold, as CONTRIBUTING.md says.
 SHARED = pathlib.Path(os.environ.get("GOSSAMER_SHARED", PROJECT.parent / "shared"))
-DEVICE = torch.device(os.environ.get("GOSSAMER_TEST_DEVICE", "cpu"))
+DEVICE = torch.device(DEVICE_TYPE)
 
 
 def make_mlp() -> torch.nn.Module:

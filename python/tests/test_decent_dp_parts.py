@@ -128,7 +128,13 @@ def test_functions_make_decent_dps_groups():
         ("GPU-a,GPU-b", 2, "GPU-b"),
     ],
 )
-def test_each_process_of_a_host_takes_a_gpu(monkeypatch, visible, count, taken):
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_each_process_of_a_host_takes_a_gpu(monkeypatch, visible, count, taken, has_begun):
+    current = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    # The driver has looked at the variable before it was changed, or not.
+    seen = count if has_begun else 1
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: seen, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
     if visible is None:
         del os.environ["CUDA_VISIBLE_DEVICES"]
@@ -136,3 +142,4 @@ def test_each_process_of_a_host_takes_a_gpu(monkeypatch, visible, count, taken):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     utils._take_gpu(1)
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == taken
+    assert current == ([1 % count] if has_begun and count > 1 else [])

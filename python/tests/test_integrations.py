@@ -124,7 +124,7 @@ import torch, transformers
 import gossamer as gs
 from gossamer.integrations.transformers import GossamerTrainer, meet_accelerate
 
-ON_GPU = "GOSSAMER_TEST_DEVICE" in os.environ
+ON_GPU = os.environ.get("GOSSAMER_TEST_DEVICE", "cpu") != "cpu"
 meet_accelerate()
 texts = (torch.arange(64)[:, None] + torch.arange(16)) % 32
 data = [{"input_ids": text, "labels": text} for text in texts]

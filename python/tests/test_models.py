@@ -12,6 +12,7 @@ from test_optimizers import OPTIMIZERS, largest_difference, plain, wrapped
 from torch.utils.checkpoint import checkpoint
 
 import gossamer as gs
+from gossamer.devices import check_device
 
 ADAMW = OPTIMIZERS["adamw"]
 
@@ -242,6 +243,31 @@ def test_what_cannot_be_wrapped_is_refused():
         alone(lambda: gs.DecentralizedDataParallel(make_mlp(), ADAMW, options={"spam": 1}))
 
 
+def test_a_gpu_of_another_kind_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.0")
+    check_device([("weight", torch.zeros(1))])
+
+    class Elsewhere:
+        device = torch.device("cuda", 0)
+
+    with pytest.raises(gs.ConfigError, match="weight is on cuda:0, allowed: the processor, and"):
+        check_device([("weight", Elsewhere())])
+
+
+@pytest.mark.parametrize("num_steps", [0, 2])
+def test_a_module_that_moves_after_wrapping_is_refused(num_steps):
+    def train():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)
+        for step in range(num_steps):
+            loss_of(wrapper, 0, step).backward()
+        wrapper.module.to("meta")
+        x = torch.ones(4, 8, device="meta")
+        wrapper(x).sum().backward()
+
+    with pytest.raises(gs.ConfigError, match=r"parameter \S+ has moved from \w+(:0)? to meta"):
+        alone(train)
+
+
 def test_sparse_gradients_are_refused():
     class Table(torch.nn.Module):
         def __init__(self):
@@ -278,7 +304,8 @@ def test_a_failed_backward_ends_training():
             (float("nan") * loss_of(wrapper, 0, 1)).backward()
             # On a GPU the host learns of it later.
             wrapper.metrics()
-        with pytest.raises(RuntimeError, match="failed half way"):
-            loss_of(wrapper, 0, 2).backward()
+        for again in (lambda: loss_of(wrapper, 0, 2).backward(), wrapper.state_dict):
+            with pytest.raises((RuntimeError, gs.NonFiniteError), match=r"half way|not finite"):
+                again()
 
     alone(train)

@@ -158,6 +158,11 @@ Outcome train_with(const Problem& problem, const Spoil& spoil) {
       }
       model.pipeline().drain();
     } catch (const NonFiniteError& error) {
+      if (!model.stream().immediate()) {
+        // Who goes on all the same hears it again.
+        const auto ask = [&model] { static_cast<void>(model.pipeline().metrics()); };
+        EXPECT_EQ(what_of<NonFiniteError>(ask), error.what());
+      }
       const std::lock_guard lock(mutex);
       outcome.said.insert(error.what());
       throw;

@@ -76,7 +76,7 @@ class DistributedDataParallel(torch.nn.Module):
         Size in MiB at which a bucket closes; None: 25.
     dim, find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph
         Ignored.
-    algorithm, topology, codec
+    algorithm, topology, codec, options
         As those of gossamer.DecentralizedDataParallel.
     session
         The session to train in; None: the current one, or that of initialize_dist().
@@ -109,6 +109,7 @@ class DistributedDataParallel(torch.nn.Module):
         algorithm: str | Mapping[str, Any] = "allreduce",
         topology: str | Mapping[str, Any] | None = None,
         codec: str | Mapping[str, Any] = "fp32",
+        options: Mapping[str, Any] | None = None,
         session: Session | None = None,
         **others: Any,
     ) -> None:
@@ -133,6 +134,7 @@ class DistributedDataParallel(torch.nn.Module):
             algorithm=algorithm,
             codec=codec,
             bucket_size_in_mb=25 if bucket_cap_mb is None else bucket_cap_mb,
+            options=options,
             session=session,
         )
         if not self._sums_gradients:
@@ -358,6 +360,8 @@ def _device_of(
     asked = [*(device_ids or []), *([] if output_device is None else [output_device])]
     for device in asked:
         found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if found.type == "cuda" and found.index is None and own.type == "cuda":
+            found = torch.device("cuda", torch.cuda.current_device())
         if found != own:
             raise _core.ConfigError(
                 f"device_ids is {device_ids}, output_device is {output_device}, and the module is "

@@ -1,10 +1,10 @@
 """A Trainer of Hugging Face's transformers whose ranks gossip.
 
 torchrun, mpirun or srun starts the processes. Accelerate spreads data and metrics over them, by
-gloo::
+gloo on processors and by NCCL on GPUs::
 
     meet_accelerate()
-    arguments = transformers.TrainingArguments("out", use_cpu=True)
+    arguments = transformers.TrainingArguments("out", use_cpu=True)  # or without, on GPUs
     options = {"algorithm": "gossip", "topology": "one-peer-exp"}
     GossamerTrainer(model, arguments, train_dataset=data, gossamer=options).train()
 """
@@ -75,7 +75,7 @@ class GossamerTrainer(Trainer):
         if self.args.world_size != size:
             raise ConfigError(
                 f"Accelerate knows {self.args.world_size} processes, and gossamer {size}, allowed: "
-                "the same number; call meet_accelerate() before TrainingArguments(use_cpu=True)"
+                "the same number; call meet_accelerate() before TrainingArguments()"
             )
 
     def train(self, *args: Any, **kwargs: Any) -> Any:

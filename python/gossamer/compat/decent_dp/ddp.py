@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +32,8 @@ class DecentralizedDataParallel(torch.nn.Module):
     Parameters
     ----------
     model
-        The module to train; it moves to the GPU, if there is one. All ranks get rank 0's
-        parameters and buffers.
+        The module to train; it moves to the GPU, if there is one and the rank is a process. All
+        ranks get rank 0's parameters and buffers.
     optim_fn
         Makes an optimizer from a list of pairs (name, parameter).
     lr_scheduler_fn
@@ -85,10 +86,10 @@ class DecentralizedDataParallel(torch.nn.Module):
         if _local_world_size is None:
             node_size = distributed.current_session().node_size
             _local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", node_size))
-        options: dict[str, Any] = {"adaptive_factor": 1.0}
+        options: dict[str, Any] = {"adaptive_factor": 1.0, "device": {"share": True}}
         if grad_clip_norm > 0:
             options |= {"grad_clip": "per_bucket", "grad_clip_norm": grad_clip_norm}
-        self._model = model.cuda() if torch.cuda.is_available() and _core.num_gpus() else model
+        self._model = model = _moved(model)
         self._averages_buffers = sync_buffer_in_global_avg
         self._has_begun_step = False
         self._is_second_forward = False
@@ -174,6 +175,13 @@ class DecentralizedDataParallel(torch.nn.Module):
             pre_average_hook().
         """
         self._trainer.set_adaptive_factor(factor)
+
+
+def _moved(model: torch.nn.Module) -> torch.nn.Module:
+    """Move a module to the current GPU, if there is one and this rank is no thread."""
+    is_process = threading.current_thread() is threading.main_thread()
+    is_moved = is_process and torch.cuda.is_available() and _core.num_gpus() > 0
+    return model.cuda() if is_moved else model
 
 
 class _Trainer(data_parallel.DecentralizedDataParallel):

@@ -28,8 +28,9 @@ def initialize_dist() -> tuple[int, int]:
     such group. Of the GPUs of a host, each process sees one of its own afterwards.
     """
     rank, world_size = distributed.initialize_dist()
-    _take_gpu(distributed.current_session().local_rank)
     is_process = threading.current_thread() is threading.main_thread()
+    if is_process:
+        _take_gpu(distributed.current_session().local_rank)
     if is_process and not dist.is_initialized():
         store = _meet(distributed.current_session())
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
@@ -37,12 +38,15 @@ def initialize_dist() -> tuple[int, int]:
 
 
 def _take_gpu(local_rank: int) -> None:
-    """Hide the other GPUs. Comes before anything else asks CUDA."""
+    """Hide the other GPUs; where the driver has started already, take one of those it sees."""
     count = torch.cuda.device_count()
-    if count < 2 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[local_rank % count]
+    if count > 1 and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[local_rank % count]
+    # It looks at the variable when it starts, and then never again.
+    num_seen = torch._C._cuda_getDeviceCount() if count > 0 else 0
+    if num_seen > 1:
+        torch.cuda.set_device(local_rank % num_seen)
 
 
 def _meet(session: distributed.Session) -> Store:

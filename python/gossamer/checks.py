@@ -70,8 +70,9 @@ def _share_in_one(session: Session, tensors: list[torch.Tensor]) -> None:
     parts = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
     together = on_host(torch.cat(parts))
     session.broadcast(together.data_ptr(), together.numel())
-    shared = together.to(tensors[0].device).split([part.numel() for part in parts])
-    for tensor, part in zip(tensors, shared, strict=True):
+    shared = together.to(tensors[0].device)
+    pieces = torch.split(shared, [part.numel() for part in parts])
+    for tensor, part in zip(tensors, pieces, strict=True):
         # A type of more bytes wants an address that is a multiple of them.
         tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 

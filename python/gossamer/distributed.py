@@ -254,8 +254,8 @@ def _watch_exit() -> None:
 def _finalize_at_exit() -> None:
     try:
         finalize_dist()
-    except BaseException as error:
-        # Python itself would end with 0.
+    except _core.NonFiniteError as error:
+        # Of the last step, on a GPU. Python itself would end with 0.
         traceback.print_exception(error)
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):

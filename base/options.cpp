@@ -207,11 +207,11 @@ std::string Options::read(const PathOption& option) const {
   return file_path(option.name, std::optional<std::string>(option.rule.fallback));
 }
 
-std::string Options::read(const ChoiceOption& option) const {
+std::string Options::read(const ChoiceOption& option,
+                          std::optional<std::string_view> fallback) const {
   const auto& words = option.rule.words;
   const auto end = std::ranges::find(words, std::string_view());
-  return choice(option.name, {words.begin(), end},
-                std::optional<std::string>(option.rule.fallback));
+  return choice(option.name, {words.begin(), end}, std::optional<std::string>(fallback));
 }
 
 std::optional<std::int64_t> Options::optional_integer(std::string_view key,

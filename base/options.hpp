@@ -53,7 +53,9 @@ class Options {
   bool read(const FlagOption& option) const { return flag(option.name, option.rule.fallback); }
   std::string read(const PathOption& option) const;
   /// In the option's spelling.
-  std::string read(const ChoiceOption& option) const;
+  std::string read(const ChoiceOption& option) const { return read(option, option.rule.fallback); }
+  /// `fallback` takes the place of the option's own.
+  std::string read(const ChoiceOption& option, std::optional<std::string_view> fallback) const;
   std::pair<double, double> read(const NumberPairOption& option) const {
     return number_pair(option.name, option.rule.fallback, option.rule.each);
   }

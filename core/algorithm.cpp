@@ -16,31 +16,30 @@ std::vector<std::string> algorithm_names(const Options& options) {
 
 namespace {
 
-std::string why_not_on(const Topology& topology, const AlgorithmEntry& entry) {
-  const TopologyKind kind = entry.topologies;
+/// Says why lanes of an algorithm cannot follow a topology; empty: they can.
+std::string why_not_on(const Topology& topology, std::string_view algorithm, TopologyKind kind) {
   const bool takes_directed = kind == TopologyKind::kAny || kind == TopologyKind::kNodes;
   const bool has_one_round = topology.period() == 1;
   if (!takes_directed && topology.directed()) {
-    return concat("the algorithm ", entry.name, " needs a topology whose messages go in both ",
+    return concat("the algorithm ", algorithm, " needs a topology whose messages go in both ",
                   "directions, and ", topology.name(),
                   " is directed; take one-peer-exp or ring, or algorithm=gossip");
   }
   if (kind == TopologyKind::kStatic && !has_one_round) {
     return concat(
-        "the algorithm ", entry.name, " needs a topology with a single round, and ",
-        topology.name(),
+        "the algorithm ", algorithm, " needs a topology with a single round, and ", topology.name(),
         " changes from round to round; take static-ring or complete, or algorithm=gossip");
   }
   if (kind == TopologyKind::kStatic && topology.round(0).node_size > 1) {
-    return concat("the algorithm ", entry.name, " needs a topology of one level, and ",
+    return concat("the algorithm ", algorithm, " needs a topology of one level, and ",
                   topology.name(), " has two; take static-ring or complete, or algorithm=gossip");
   }
   if (kind == TopologyKind::kTree && !(has_one_round && is_tree(topology.round(0)))) {
-    return concat("the algorithm ", entry.name, " needs a topology whose graph is a tree, and ",
+    return concat("the algorithm ", algorithm, " needs a topology whose graph is a tree, and ",
                   topology.name(), " is none; take chain or binary-tree, or algorithm=gossip");
   }
   if (kind == TopologyKind::kNodes && !has_fixed_nodes(topology)) {
-    return concat("the algorithm ", entry.name, " needs a topology with the same nodes in every ",
+    return concat("the algorithm ", algorithm, " needs a topology with the same nodes in every ",
                   "round, and ", topology.name(),
                   " is none; take hierarchical with leaders_every: 1, or algorithm=gossip");
   }
@@ -61,10 +60,11 @@ std::string why_no_common_steps(const AlgorithmSetting& setting, std::string_vie
   return "";
 }
 
-/// What the algorithm's row says, apart from its options.
-std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmEntry& entry) {
+/// What the algorithm's row says, and the topologies that its options choose.
+std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoice& choice) {
+  const AlgorithmEntry& entry = choice.entry();
   const auto [topology, codec] = std::pair(setting.topology, setting.codec);
-  if (entry.needs_topology() && topology != nullptr && setting.num_ranks > 0) {
+  if (choice.needs_topology() && topology != nullptr && setting.num_ranks > 0) {
     // Before anything follows its rounds.
     if (const auto found = find_fault(*topology, setting.num_ranks)) return *found;
   }
@@ -76,12 +76,14 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmEntry
     return concat("the algorithm ", entry.name, " sends no encoded blocks; take codec fp32, or ",
                   "one of the algorithms ", join(others, ", "));
   }
-  if (entry.needs_topology() && topology == nullptr) {
+  if (choice.needs_topology() && topology == nullptr) {
     return concat("the algorithm ", entry.name,
                   " needs a topology; name one, as topology.name=ring");
   }
-  if (entry.needs_topology()) {
-    if (std::string reason = why_not_on(*topology, entry); !reason.empty()) return reason;
+  if (choice.needs_topology()) {
+    if (std::string reason = why_not_on(*topology, entry.name, choice.topologies());
+        !reason.empty())
+      return reason;
     if (codec != nullptr && topology->directed()) {
       return concat("the codec ", codec->name(), " needs a topology whose messages go in both ",
                     "directions, and ", topology->name(),
@@ -102,7 +104,7 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmEntry
 }  // namespace
 
 std::string AlgorithmChoice::why_not(const AlgorithmSetting& setting) const {
-  std::string reason = why_not_by_row(setting, *entry_);
+  std::string reason = why_not_by_row(setting, *this);
   if (reason.empty()) reason = factory_.why_not(setting);
   if (reason.empty() && entry_->asynchronous()) {
     reason = why_no_common_steps(setting, entry_->name);

@@ -32,6 +32,7 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -130,32 +131,6 @@ struct AlgorithmSetting {
   std::int64_t average_buffers_every = 0;
 };
 
-/// An algorithm with its options. Converts from a function that makes the algorithm.
-class AlgorithmFactory {
- public:
-  /// Makes the algorithm of one rank. Collective, because it may make lanes.
-  using Make = std::function<std::unique_ptr<Algorithm>(const AlgorithmSetup& setup)>;
-  /// Says why the algorithm cannot run so with its options, with advice; empty if it can. Called
-  /// with what suits the algorithm's row.
-  using WhyNot = std::function<std::string(const AlgorithmSetting& setting)>;
-
-  template <std::invocable<const AlgorithmSetup&> Function>
-  // NOLINTNEXTLINE(google-explicit-constructor): `return [](const AlgorithmSetup&) {...}` works
-  AlgorithmFactory(Function make, WhyNot why_not = nullptr)
-      : make_(std::move(make)), why_not_(std::move(why_not)) {}
-
-  [[nodiscard]] std::string why_not(const AlgorithmSetting& setting) const {
-    return why_not_ ? why_not_(setting) : "";
-  }
-  [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const {
-    return make_(setup);
-  }
-
- private:
-  Make make_;
-  WhyNot why_not_;
-};
-
 /// The topologies that an algorithm's lanes can follow.
 enum class TopologyKind {
   /// The lanes follow none.
@@ -169,6 +144,36 @@ enum class TopologyKind {
   kTree,
   /// Two levels, with the same nodes in every round.
   kNodes,
+};
+
+/// An algorithm with its options. Converts from a function that makes the algorithm.
+class AlgorithmFactory {
+ public:
+  /// Makes the algorithm of one rank. Collective, because it may make lanes.
+  using Make = std::function<std::unique_ptr<Algorithm>(const AlgorithmSetup& setup)>;
+  /// Says why the algorithm cannot run so with its options, with advice; empty if it can. Called
+  /// with what suits the algorithm's row.
+  using WhyNot = std::function<std::string(const AlgorithmSetting& setting)>;
+
+  /// `topologies`: in place of those of the algorithm's row, where options decide.
+  template <std::invocable<const AlgorithmSetup&> Function>
+  // NOLINTNEXTLINE(google-explicit-constructor): `return [](const AlgorithmSetup&) {...}` works
+  AlgorithmFactory(Function make, WhyNot why_not = nullptr,
+                   std::optional<TopologyKind> topologies = std::nullopt)
+      : make_(std::move(make)), why_not_(std::move(why_not)), topologies_(topologies) {}
+
+  [[nodiscard]] std::string why_not(const AlgorithmSetting& setting) const {
+    return why_not_ ? why_not_(setting) : "";
+  }
+  [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const {
+    return make_(setup);
+  }
+  [[nodiscard]] std::optional<TopologyKind> topologies() const { return topologies_; }
+
+ private:
+  Make make_;
+  WhyNot why_not_;
+  std::optional<TopologyKind> topologies_;
 };
 
 /// When all ranks hold the same parameters.
@@ -191,6 +196,7 @@ struct AlgorithmEntry {
   std::string_view summary;
   /// The keys that `read` reads beside `name`.
   std::span<const OptionEntry> options = {};
+  /// With the options' defaults; AlgorithmChoice::topologies() knows those of a choice.
   TopologyKind topologies = TopologyKind::kNone;
   EqualModels equal_models = EqualModels::kNever;
   RankSteps steps = RankSteps::kTogether;
@@ -202,8 +208,6 @@ struct AlgorithmEntry {
   /// place in the file.
   AlgorithmFactory (*read)(const Options& options) = nullptr;
 
-  /// The configuration must name a topology.
-  [[nodiscard]] bool needs_topology() const { return topologies != TopologyKind::kNone; }
   /// All ranks must begin with the same parameters.
   [[nodiscard]] bool needs_equal_models() const { return equal_models != EqualModels::kNever; }
   [[nodiscard]] bool asynchronous() const { return steps == RankSteps::kAsynchronous; }
@@ -231,6 +235,11 @@ class AlgorithmChoice {
 
   [[nodiscard]] const AlgorithmEntry& entry() const { return *entry_; }
   [[nodiscard]] std::string name() const { return std::string(entry_->name); }
+  [[nodiscard]] TopologyKind topologies() const {
+    return factory_.topologies().value_or(entry_->topologies);
+  }
+  /// The configuration must name a topology.
+  [[nodiscard]] bool needs_topology() const { return topologies() != TopologyKind::kNone; }
   /// The name and all options, as `outer {every: 8, kind: slowmo}`.
   [[nodiscard]] const std::string& text() const { return text_; }
   /// The options that were given, as `every: 8`; empty: none.

@@ -120,7 +120,9 @@ void BucketedModel::start_trials() {
   const ExchangeOptions& exchange = options_.pipeline.exchange;
   // An algorithm that sends nothing in most steps has nothing to measure in them.
   const AlgorithmEntry& entry = exchange.algorithm.entry();
-  if (!entry.needs_topology() && entry.equal_models != EqualModels::kAfterEveryStep) return;
+  const bool sends_in_every_step =
+      entry.topologies != TopologyKind::kNone || entry.equal_models == EqualModels::kAfterEveryStep;
+  if (!sends_in_every_step) return;
   BucketTuner::Config config;
   // Sizes that cut the same buckets are tried once.
   for (const std::int64_t size : kTriedBytes) {

@@ -29,9 +29,7 @@ class StepEngine {
   [[nodiscard]] const std::string& text() const { return text_; }
   /// Empty: forward and backward alone.
   [[nodiscard]] const std::optional<AlgorithmChoice>& algorithm() const { return algorithm_; }
-  [[nodiscard]] bool needs_topology() const {
-    return algorithm_ && algorithm_->entry().needs_topology();
-  }
+  [[nodiscard]] bool needs_topology() const { return algorithm_ && algorithm_->needs_topology(); }
   [[nodiscard]] bool takes_codec() const { return algorithm_ && algorithm_->entry().takes_codec; }
 
  private:

@@ -48,7 +48,7 @@ Json row_of_table(const Entry& entry) {
   if constexpr (requires { entry.needs_options; }) row["needs_options"] = entry.needs_options;
   if constexpr (std::is_same_v<Entry, AlgorithmEntry>) {
     const TopologyKind kind = entry.topologies;
-    row["needs_topology"] = entry.needs_topology();
+    row["needs_topology"] = kind != TopologyKind::kNone;
     row["needs_undirected_topology"] = kind == TopologyKind::kUndirected ||
                                        kind == TopologyKind::kStatic || kind == TopologyKind::kTree;
     row["needs_static_topology"] = kind == TopologyKind::kStatic;

@@ -225,7 +225,6 @@ PlanRow algorithm_row(const PlanOptions& options, const AlgorithmChoice& choice,
 /// The rows of one algorithm on every topology that suits it.
 void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choice,
                         const Optimizer& optimizer, std::vector<PlanRow>& rows) {
-  const AlgorithmEntry& entry = choice.entry();
   const World& world = options.model.world;
   std::vector<std::int64_t> numel;
   for (const double bytes : options.model.bucket_bytes) {
@@ -236,7 +235,7 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
                                 .world_size = world.size,
                                 .codec = options.codec,
                                 .bucket_numel = std::move(numel)};
-  if (!entry.needs_topology()) {
+  if (!choice.needs_topology()) {
     const std::string why = choice.why_not({.codec = options.codec, .optimizer = &optimizer});
     if (!why.empty()) throw ConfigError(concat("--algorithm ", choice.text(), ": ", why));
     rows.push_back(algorithm_row(options, choice, ExchangeSchedule(setup)));
@@ -253,7 +252,8 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
       reason = why;
       continue;
     }
-    setup.node_size = entry.topologies == TopologyKind::kNodes ? topology->round(0).node_size : 1;
+    setup.node_size =
+        choice.topologies() == TopologyKind::kNodes ? topology->round(0).node_size : 1;
     auto schedule = schedules.find(setup.node_size);
     if (schedule == schedules.end()) {
       schedule = schedules.emplace(setup.node_size, setup).first;

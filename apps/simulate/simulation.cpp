@@ -221,7 +221,7 @@ SimulationConfig read_simulation(const Options& options) {
     if (!reason.empty()) options.fail(codec == nullptr ? "algorithm" : "codec", reason);
   }
   check_links(options, config);
-  if (config.codec != nullptr && config.algorithm.entry().needs_topology() &&
+  if (config.codec != nullptr && config.algorithm.needs_topology() &&
       has_two_levels(*config.topology)) {
     options.fail("codec",
                  concat("the simulator encodes no rounds of two levels, which ",

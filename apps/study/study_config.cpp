@@ -236,6 +236,12 @@ const AlgorithmEntry* algorithm_of(const YamlNode& item, const PlugIns& own) {
   return find_row(algorithm_table(), name->scalar);
 }
 
+/// Whether an item that names an algorithm must be combined with topologies.
+bool follows_topology(const YamlNode& item, const AlgorithmEntry& entry) {
+  if (item.kind != Kind::kMapping) return entry.topologies != TopologyKind::kNone;
+  return AlgorithmChoice(entry, Options(item)).needs_topology();
+}
+
 /// Combines every algorithm that takes a codec with every codec of the study. The others run once.
 std::vector<Setup> with_codecs(const YamlNode& study, const YamlNode& base, const PlugIns& own,
                                const std::vector<Setup>& plain) {
@@ -274,14 +280,14 @@ std::vector<Setup> read_setups(const YamlNode& study, const YamlNode& base, cons
   std::vector<Setup> setups;
   for (const Item& item : topologies) {
     const AlgorithmEntry* alone = algorithm_of(item.node, own);
-    if (alone != nullptr && !alone->needs_topology()) {
+    if (alone != nullptr && !follows_topology(item.node, *alone)) {
       setups.push_back(
           {.label = item.label, .algorithm = text_node(std::string(alone->name), item.node.where)});
       continue;
     }
     for (const Item& algorithm : algorithms) {
       const AlgorithmEntry* entry = algorithm_of(algorithm.node, own);
-      if (entry != nullptr && !entry->needs_topology()) continue;
+      if (entry != nullptr && !follows_topology(algorithm.node, *entry)) continue;
       const std::string label =
           has_algorithms ? concat(algorithm.label, "-on-", item.label) : item.label;
       setups.push_back({label, algorithm.node, item.node});
@@ -289,7 +295,7 @@ std::vector<Setup> read_setups(const YamlNode& study, const YamlNode& base, cons
   }
   for (const Item& algorithm : algorithms) {
     const AlgorithmEntry* entry = algorithm_of(algorithm.node, own);
-    if (entry != nullptr && !entry->needs_topology()) {
+    if (entry != nullptr && !follows_topology(algorithm.node, *entry)) {
       setups.push_back({.label = algorithm.label, .algorithm = algorithm.node});
     }
   }

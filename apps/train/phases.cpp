@@ -19,7 +19,7 @@ std::optional<ConsensusControl> read_control(const Options& options,
                                              const AlgorithmChoice& algorithm, const World& world) {
   constexpr std::string_view kKey = "consensus_control";
   if (!options.has(kKey)) return std::nullopt;
-  if (!algorithm.entry().needs_topology()) {
+  if (!algorithm.needs_topology()) {
     options.fail(kKey, concat("chooses between two topologies, and ", algorithm.name(),
                               " has none, allowed with gossip and other algorithms of a topology"));
   }
@@ -47,7 +47,7 @@ RunPhase read_phase(const Options& part, const World& world) {
   RunPhase phase = read_algorithm_of(part.named_section("algorithm"), std::nullopt, world);
   const AlgorithmEntry& entry = phase.method.algorithm.entry();
   if (part.has("topology")) {
-    if (!entry.needs_topology()) {
+    if (!phase.method.algorithm.needs_topology()) {
       part.fail("topology", concat(entry.name, " uses none, allowed: null"));
     }
     phase.method.topology = read_topology_of(phase.method.algorithm, part, world);
@@ -65,7 +65,7 @@ void share_topology(const Options& section, const World& world, std::vector<RunP
   std::shared_ptr<const Topology> topology;
   for (RunPhase& phase : phases) {
     const AlgorithmChoice& algorithm = phase.method.algorithm;
-    if (!algorithm.entry().needs_topology() || phase.method.topology) continue;
+    if (!algorithm.needs_topology() || phase.method.topology) continue;
     if (!topology) topology = read_topology(section, world, "ring");
     const std::string reason = algorithm.why_not({.topology = topology.get()});
     if (!reason.empty()) section.fail("name", reason);

@@ -40,7 +40,7 @@ Options given_options(const std::string& yaml) {
 ExchangeOptions read_exchange(const Options& root, const World& world) {
   ExchangeOptions exchange{.algorithm = read_algorithm(root),
                            .shares_memory = root.flag("shared_memory", true)};
-  if (exchange.algorithm.entry().needs_topology()) {
+  if (exchange.algorithm.needs_topology()) {
     exchange.topology = read_topology(root.named_section("topology"), world, "ring");
   } else if (root.has("topology")) {
     root.fail("topology",

@@ -148,8 +148,8 @@ DataParallelOptions Scenario::options() const {
       concat("momentum: ", momentum, ", nesterov: ", nesterov ? "true" : "false");
   return {
       .exchange = {.algorithm = choice,
-                   .topology = choice.entry().needs_topology() ? make_topology(topology, world())
-                                                               : nullptr},
+                   .topology =
+                       choice.needs_topology() ? make_topology(topology, world()) : nullptr},
       .optimizer = make_optimizer(optimizer, optimizer == "sgd" ? Options::parse(sgd) : Options()),
       .schedule = make_schedule("constant", {.lr = lr}),
       .weight_decay = weight_decay,

@@ -251,33 +251,40 @@ ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
                              kNumRecorded / 4, " steps, so it cannot be planned; allowed: shorter ",
                              "periods"));
   }
-  for (std::size_t k = steps.size() - *period; k < steps.size(); ++k) {
+  // A period that begins where one of a run does, with another one before it.
+  const auto length = static_cast<std::int64_t>(*period);
+  std::int64_t begin = kFirstStep + kNumBefore + std::ssize(steps) - 2 * length;
+  begin += (length - begin % length) % length;
+  for (std::int64_t step = begin; step < begin + length; ++step) {
+    const auto k = static_cast<std::size_t>(step - kFirstStep - kNumBefore);
     waits_in_step_ = waits_in_step_ || steps[k].waits_in_step;
     auto& buckets = steps_.emplace_back();
-    for (const auto& bucket : steps[k].buckets) {
-      auto& planned = buckets.emplace_back();
-      for (const StartedRound& started : bucket) {
-        planned.push_back(exchanges[started.lane]);
-        // Relative to the step.
-        planned.back().round =
-            started.round - kFirstStep - kNumBefore - static_cast<std::int64_t>(k);
+    for (std::size_t b = 0; b < steps[k].buckets.size(); ++b) {
+      auto& repeated = buckets.emplace_back();
+      for (std::size_t i = 0; i < steps[k].buckets[b].size(); ++i) {
+        const StartedRound& started = steps[k].buckets[b][i];
+        const std::int64_t grows = started.round - steps[k - *period].buckets[b][i].round;
+        repeated.push_back({exchanges[started.lane], grows});
+        repeated.back().exchange.round = started.round - step / length * grows;
       }
     }
   }
 }
 
 std::vector<PlannedExchange> ExchangeSchedule::at(std::int64_t step, std::int64_t bucket) const {
-  std::vector<PlannedExchange> exchanges =
-      steps_[static_cast<std::size_t>(step % period())][static_cast<std::size_t>(bucket)];
-  for (PlannedExchange& exchange : exchanges) {
-    exchange.round = std::max(std::int64_t{0}, exchange.round + step);
+  std::vector<PlannedExchange> exchanges;
+  const auto& of_step = steps_[static_cast<std::size_t>(step % period())];
+  for (const Repeated& repeated : of_step[static_cast<std::size_t>(bucket)]) {
+    exchanges.push_back(repeated.exchange);
+    std::int64_t& round = exchanges.back().round;
+    round = std::max(std::int64_t{0}, round + step / period() * repeated.rounds_per_period);
   }
   return exchanges;
 }
 
 bool ExchangeSchedule::only_mixes() const {
-  const auto mixes = [](const std::vector<PlannedExchange>& exchanges) {
-    return exchanges.size() == 1 && exchanges.front().result == LaneResult::kMix;
+  const auto mixes = [](const std::vector<Repeated>& all) {
+    return all.size() == 1 && all.front().exchange.result == LaneResult::kMix;
   };
   return period() == 1 && std::ranges::all_of(steps_.front(), mixes);
 }

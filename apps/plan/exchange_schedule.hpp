@@ -70,8 +70,15 @@ class ExchangeSchedule {
   [[nodiscard]] bool only_mixes() const;
 
  private:
+  struct Repeated {
+    /// In the first period.
+    PlannedExchange exchange;
+    /// By how much the round's number grows from period to period.
+    std::int64_t rounds_per_period = 0;
+  };
+
   /// [step of the period][bucket]
-  std::vector<std::vector<std::vector<PlannedExchange>>> steps_;
+  std::vector<std::vector<std::vector<Repeated>>> steps_;
   bool waits_in_step_ = false;
 };
 

@@ -52,27 +52,40 @@ namespace outer {
 inline constexpr IntegerOption kEvery{"every",
                                       "steps between two averages of all models",
                                       {.fallback = 8, .min = 1, .max = 1'000'000}};
-inline constexpr ChoiceOption kKind{"kind",
-                                    "how an average moves the common model",
-                                    {.words = {"slowmo", "diloco"}, .fallback = "slowmo"}};
+inline constexpr ChoiceOption kKind{
+    "kind",
+    "how an average moves the model",
+    {.words = {"slowmo", "diloco", "noloco", "gasloc"}, .fallback = "slowmo"}};
+inline constexpr ChoiceOption kRounds{
+    "rounds",
+    "who averages: all ranks, or those that a round of the topology joins",
+    {.words = {"all", "topology"}, .fallback = "all"},
+    "topology for noloco and gasloc"};
 inline constexpr NumberOption kLr{"lr",
                                   "outer learning rate",
                                   {.fallback = 1.0, .min = 0.0, .max = 1e6, .above_min = true},
-                                  "0.7 for diloco"};
+                                  "1 for slowmo, else 0.7"};
 inline constexpr NumberOption kMomentum{
     "momentum",
     "outer momentum",
     {.fallback = 0.5, .min = 0.0, .max = 1.0, .below_max = true},
-    "0.9 for diloco"};
+    "0.9 for diloco and gasloc, else 0.5"};
 inline constexpr FlagOption kStreaming{"streaming", "buckets take turns within a cycle"};
-inline constexpr std::array kOptions = option_list(kEvery, kKind, kLr, kMomentum, kStreaming);
+inline constexpr IntegerOption kLate{"late",
+                                     "steps that an average may take, at most every",
+                                     {.fallback = 1, .min = 1, .max = 1'000'000}};
+inline constexpr NumberOption kBlend{
+    "blend",
+    "the part of a rank's own model that stays when a late average arrives",
+    {.fallback = 0.0, .min = 0.0, .max = 1.0, .below_max = true},
+    "0.5 if late is above 1"};
+inline constexpr std::array kOptions =
+    option_list(kEvery, kKind, kRounds, kLr, kMomentum, kStreaming, kLate, kBlend);
 }  // namespace outer
 
 namespace late_average {
 inline constexpr IntegerOption kEvery = outer::kEvery;
-inline constexpr IntegerOption kLate{"late",
-                                     "steps that an average may take, at most every",
-                                     {.fallback = 1, .min = 1, .max = 1'000'000}};
+inline constexpr IntegerOption kLate = outer::kLate;
 inline constexpr IntegerOption kWarmup{
     "warmup", "first steps, in which updates use the mean gradient", {.fallback = 0, .min = 0}};
 inline constexpr std::array kOptions = option_list(kEvery, kLate, kWarmup);

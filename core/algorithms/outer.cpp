@@ -1,20 +1,35 @@
-// Every rank trains alone, and every few steps all ranks average their models. The average does not
-// become the model at once. Instead it moves an anchor a, which is the model after the last
-// average, with a momentum of its own. The moved anchor then becomes the model of all ranks.
+// Every rank trains alone, and every few steps the ranks average their models: all of them, or
+// those that meet in a round of a topology. The average does not become the model at once. Instead
+// it moves an anchor a, which is the rank's model after its last average, with a momentum m of its
+// own. The moved anchor then becomes the model.
 //
-//   slowmo   u = momentum u + (a - mean x) / lr,   a = a - outer_lr lr u
+//   slowmo   m = momentum m + (a - mean x) / lr,   a = a - outer_lr lr m
 //            (Wang, Tantia, Ballas and Rabbat, "SlowMo", ICLR 2020)
 //   diloco   D = a - mean x,   m = momentum m + D,   a = a - outer_lr (D + momentum m)
 //            (Douillard et al., "DiLoCo", 2023; Nesterov's momentum on D)
+//   noloco   m = momentum m + outer_lr (mean x - a),   a = a + m
+//            (NoLoCo, arXiv 2506.10911, where `mean x` is that of a pair. Its authors send a and
+//            x - a; only their sum x enters.)
+//   gasloc   y = a + outer_lr (x - a),   a = mean y + momentum (y - y of the average before)
+//            (GASLoC, arXiv 2606.11081; the mean has the topology's weights)
 //
 // lr is the learning rate of the step whose models are averaged. With momentum 0 and an outer
-// learning rate of 1 both kinds are local SGD. The average travels during the next forward and
-// backward pass. With `streaming: true` the buckets take turns, which spreads the traffic of an
-// average over a whole cycle (Douillard et al., "Streaming DiLoCo", 2025).
+// learning rate of 1 all kinds are local SGD. The n-th average meets in round n of the topology.
+//
+// An average travels for `late` steps. With 1 it travels during the next forward and backward pass.
+// With more, the rank sends a snapshot and trains on. When the average arrives, the rank keeps the
+// part `blend` of its own model: x = blend x + (1 - blend) a (Douillard et al., "Streaming DiLoCo",
+// 2025). With `streaming: true` the buckets take turns, which spreads the traffic of an average
+// over a whole cycle (the same paper).
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "base/text.hpp"
 #include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket_lanes.hpp"
 #include "optim/block_update.hpp"
@@ -22,57 +37,128 @@
 namespace gossamer {
 namespace {
 
+/// In the order of the option's words.
+enum class Kind : std::uint8_t { kSlowMo, kDiLoCo, kNoLoCo, kGasLoC };
+
 struct OuterOptions {
   std::int64_t every = 8;
-  bool is_slowmo = true;
+  Kind kind = Kind::kSlowMo;
+  bool follows_topology = false;
   double lr = 1.0;
   double momentum = 0.5;
   bool streams = false;
+  std::int64_t late = 1;
+  double blend = 0.0;
+
+  /// Whether a rank sends something else than its parameters of this moment.
+  [[nodiscard]] bool sends_copies() const { return late > 1 || kind == Kind::kGasLoC; }
 };
+
+LaneSpec lane_of(const OuterOptions& options) {
+  if (!options.follows_topology) {
+    return {.members = LaneMembers::kAll, .result = LaneResult::kMean, .content = "models"};
+  }
+  return {.result = LaneResult::kMix, .content = "models", .mixed_is_sent = false};
+}
 
 class Outer : public Algorithm {
  public:
   Outer(const OuterOptions& options, const AlgorithmSetup& setup)
-      : options_(options),
-        setup_(setup),
-        lanes_(setup, {.members = LaneMembers::kAll, .result = LaneResult::kMean}) {
+      : options_(options), setup_(setup), lanes_(setup, lane_of(options)) {
     for (Bucket& bucket : setup.buckets) {
-      slots_.add(
-          {.anchor = bucket.add_state("anchor"), .momentum = bucket.add_state("outer_momentum")});
+      Slot slot{.anchor = bucket.add_state("anchor"),
+                .momentum = bucket.add_state("outer_momentum")};
+      if (options.sends_copies()) slot.sent = bucket.add_state("outer_sent");
+      slots_.add(std::move(slot));
     }
     forget();
   }
 
   Intake before_update(Bucket& bucket) override {
+    slots_[bucket].is_updated = true;
+    const auto began = step() - options_.late;
+    if (!averages_after(began, bucket)) return {};
     lanes_[bucket].wait();
     const Intake mean = lanes_[bucket].take();
-    if (std::exchange(slots_[bucket].averages, false)) move_anchor(bucket, mean);
+    if (began >= forgotten_before_) move(bucket, mean);
     return {};
   }
 
   void after_update(Bucket& bucket) override {
-    const std::int64_t k = setup_.progress.round();
-    const auto num_buckets = static_cast<std::int64_t>(setup_.buckets.size());
-    const std::int64_t turn = options_.streams ? bucket.index() * options_.every / num_buckets : 0;
-    if ((k + 1 + turn) % options_.every != 0) return;
-    lanes_[bucket].start(k, bucket.parameters());
-    slots_[bucket].averages = true;
+    Slot& slot = slots_[bucket];
+    const bool is_repeated = !std::exchange(slot.is_updated, false);
+    if (averages_after(step(), bucket)) {
+      // After loading, what was sent is a part of the state.
+      if (options_.sends_copies() && !is_repeated) take_copy(bucket);
+      return start(step(), bucket);
+    }
+    if (!is_repeated) return;
+    for (std::int64_t began = step() - 1; began > step() - options_.late; --began) {
+      if (averages_after(began, bucket)) return start(began, bucket);
+    }
   }
 
+  /// This rank goes on taking part in averages under way, because other ranks may not have
+  /// forgotten.
   void forget() override {
+    forgotten_before_ = step();
     for (const Bucket& bucket : setup_.buckets) {
-      slots_[bucket].averages = false;
-      setup_.stream.copy(slots_[bucket].anchor.block(), bucket.parameters().block());
+      const Slot& slot = slots_[bucket];
+      const Block x = bucket.parameters().block();
+      setup_.stream.copy(slot.anchor.block(), x);
+      // It holds a model, too.
+      if (options_.kind == Kind::kGasLoC) setup_.stream.copy(slot.momentum.block(), x);
     }
+  }
+
+  void visit(StateVisitor& visitor) override {
+    // An average that takes one step is forgotten at once, or not at all.
+    if (options_.late == 1) return;
+    visitor.number("run/outer_forgotten_before", forgotten_before_);
+    if (!options_.streams) return;
+    auto num_buckets = static_cast<std::int64_t>(setup_.buckets.size());
+    visitor.number("run/outer_buckets", num_buckets);
+    // Other buckets have other turns, and what was under way fits none of them.
+    if (num_buckets != std::ssize(setup_.buckets)) forgotten_before_ = step();
   }
 
  private:
   struct Slot {
     Buffer anchor;
+    /// The momentum; of GASLoC, y of the average before.
     Buffer momentum;
-    /// An average of the bucket is under way, or has arrived.
-    bool averages = false;
+    /// What the rank has sent, if these are not its parameters.
+    Buffer sent = {};
+    /// False: the state has been loaded since the last update.
+    bool is_updated = false;
   };
+
+  [[nodiscard]] std::int64_t step() const { return setup_.progress.round(); }
+
+  /// The first step of a bucket's cycle is so much earlier.
+  [[nodiscard]] std::int64_t turn_of(const Bucket& bucket) const {
+    const auto num_buckets = static_cast<std::int64_t>(setup_.buckets.size());
+    return options_.streams ? bucket.index() * options_.every / num_buckets : 0;
+  }
+  /// Whether an average of the bucket begins after the updates of a step.
+  [[nodiscard]] bool averages_after(std::int64_t step, const Bucket& bucket) const {
+    return step >= 0 && (step + 1 + turn_of(bucket)) % options_.every == 0;
+  }
+  void start(std::int64_t step, Bucket& bucket) {
+    // Loading has forgotten everything before; what is started again is under way again.
+    if (options_.late == 1) forgotten_before_ = std::min(forgotten_before_, step);
+    const std::int64_t number = (step + 1 + turn_of(bucket)) / options_.every - 1;
+    lanes_[bucket].start(options_.follows_topology ? number : step,
+                         options_.sends_copies() ? slots_[bucket].sent : bucket.parameters());
+  }
+
+  void take_copy(const Bucket& bucket) {
+    const Slot& slot = slots_[bucket];
+    const Block sent = slot.sent.block();
+    setup_.stream.copy(sent, bucket.parameters().block());
+    if (options_.kind != Kind::kGasLoC) return;
+    mix(sent, options_.lr, {{slot.anchor.block(), 1.0 - options_.lr}});
+  }
 
   /// x <- keep * x + sum of weight * inbox. Leaves out inboxes of weight 0, so that a plain average
   /// stays exact.
@@ -84,23 +170,59 @@ class Outer : public Algorithm {
     enqueue_mix(setup_.stream, x, keep, std::move(used), {}, setup_.simd);
   }
 
-  void move_anchor(Bucket& bucket, const Intake& mean) {
+  /// Moves the anchor, and then the model.
+  void move(Bucket& bucket, const Intake& mean) {
+    const Slot& slot = slots_[bucket];
     const Block x = bucket.parameters().block();
-    const Block anchor = slots_[bucket].anchor.block();
-    const Block momentum = slots_[bucket].momentum.block();
-    const double b = options_.momentum;
-    mix(x, mean.keep, {mean.inboxes.begin(), mean.inboxes.end()});
-    const double inner_lr =
-        setup_.schedule.lr(std::max<std::int64_t>(0, setup_.progress.num_updates() - 1));
-    if (!options_.is_slowmo) {
-      mix(momentum, b, {{anchor, 1.0}, {x, -1.0}});
-      mix(x, options_.lr, {{anchor, 1.0 - options_.lr}, {momentum, -options_.lr * b}});
-    } else if (const double rate = options_.lr * inner_lr; rate > kLeastRate) {
-      mix(x, options_.lr, {{anchor, 1.0 - options_.lr}, {momentum, -rate * b}});
-      mix(momentum, 0.0, {{anchor, 1.0 / rate}, {x, -1.0 / rate}});
-    }
-    setup_.stream.copy(anchor, x);
+    // First the mean, then the new anchor.
+    const Block next = options_.sends_copies() ? slot.sent.block() : x;
+    if (options_.kind == Kind::kGasLoC) keep_proposal(slot);
+    mix(next, mean.keep, {mean.inboxes.begin(), mean.inboxes.end()});
+    move_anchor(slot, next);
+    setup_.stream.copy(slot.anchor.block(), next);
+    if (options_.sends_copies()) mix(x, options_.blend, {{next, 1.0 - options_.blend}});
     bucket.write_rounded();
+  }
+
+  /// Before the mean of y takes the place of y: momentum (y - y before) into `momentum`, and y into
+  /// `anchor`, which nothing needs any more.
+  void keep_proposal(const Slot& slot) {
+    if (const double b = options_.momentum; b > 0.0) {
+      mix(slot.momentum.block(), -b, {{slot.sent.block(), b}});
+    } else {
+      setup_.stream.zero(slot.momentum.block());
+    }
+    setup_.stream.copy(slot.anchor.block(), slot.sent.block());
+  }
+
+  /// Turns the mean in `next` into the new anchor.
+  void move_anchor(const Slot& slot, const Block& next) {
+    const Block anchor = slot.anchor.block();
+    const Block momentum = slot.momentum.block();
+    const double b = options_.momentum;
+    switch (options_.kind) {
+      case Kind::kDiLoCo:
+        mix(momentum, b, {{anchor, 1.0}, {next, -1.0}});
+        return mix(next, options_.lr, {{anchor, 1.0 - options_.lr}, {momentum, -options_.lr * b}});
+      case Kind::kNoLoCo:
+        mix(momentum, b, {{next, options_.lr}, {anchor, -options_.lr}});
+        return mix(next, 0.0, {{anchor, 1.0}, {momentum, 1.0}});
+      case Kind::kGasLoC:
+        mix(next, 1.0, {{momentum, 1.0}});
+        return setup_.stream.copy(momentum, anchor);
+      case Kind::kSlowMo:
+        break;
+    }
+    const double rate = options_.lr * inner_lr();
+    if (rate <= kLeastRate) return;
+    mix(next, options_.lr, {{anchor, 1.0 - options_.lr}, {momentum, -rate * b}});
+    mix(momentum, 0.0, {{anchor, 1.0 / rate}, {next, -1.0 / rate}});
+  }
+
+  /// Of the step whose models have been averaged, unless steps have been skipped since.
+  [[nodiscard]] double inner_lr() const {
+    return setup_.schedule.lr(
+        std::max<std::int64_t>(0, setup_.progress.num_updates() - options_.late));
   }
 
   /// SlowMo divides by outer_lr * lr. Unless this product is above kLeastRate, the average itself
@@ -111,19 +233,52 @@ class Outer : public Algorithm {
   AlgorithmSetup setup_;
   BucketLanes lanes_;
   PerBucket<Slot> slots_;
+  /// Averages that have begun after earlier steps are not to be used.
+  std::int64_t forgotten_before_ = 0;
+};
+
+Kind kind_of(std::string_view name) {
+  const auto& names = outer::kKind.rule.words;
+  return static_cast<Kind>(std::ranges::find(names, name) - names.begin());
+}
+
+/// What the authors of each kind use.
+struct Usual {
+  double lr;
+  double momentum;
+  std::string_view rounds;
+};
+constexpr std::array kUsual = {
+    Usual{1.0, 0.5, "all"},
+    Usual{0.7, 0.9, "all"},
+    Usual{0.7, 0.5, "topology"},
+    Usual{0.7, 0.9, "topology"},
 };
 
 }  // namespace
 
 AlgorithmFactory read_outer(const Options& options) {
   OuterOptions read;
-  read.is_slowmo = options.read(outer::kKind) == "slowmo";
+  read.kind = kind_of(options.read(outer::kKind));
   read.every = options.read(outer::kEvery);
-  read.lr = read.is_slowmo ? options.read(outer::kLr) : options.read(outer::kLr, 0.7);
-  read.momentum =
-      read.is_slowmo ? options.read(outer::kMomentum) : options.read(outer::kMomentum, 0.9);
+  const Usual& usual = kUsual[static_cast<std::size_t>(read.kind)];
+  read.follows_topology = options.read(outer::kRounds, usual.rounds) == "topology";
+  read.lr = options.read(outer::kLr, usual.lr);
+  read.momentum = options.read(outer::kMomentum, usual.momentum);
   read.streams = options.read(outer::kStreaming);
-  return [read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); };
+  read.late = options.read(outer::kLate);
+  if (read.late > read.every) {
+    options.fail("late", concat(read.late, " steps are more than the ", read.every,
+                                " between two averages, allowed: up to the value of every"));
+  }
+  read.blend = options.read(outer::kBlend, read.late > 1 ? 0.5 : 0.0);
+  if (read.blend > 0.0 && read.late == 1) {
+    options.fail("blend",
+                 "needs late averages: nothing is learnt while an average travels for "
+                 "one step, allowed: 0, or late above 1");
+  }
+  return {[read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); },
+          nullptr, read.follows_topology ? TopologyKind::kUndirected : TopologyKind::kNone};
 }
 
 }  // namespace gossamer

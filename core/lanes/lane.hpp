@@ -116,6 +116,9 @@ struct LaneSpec {
   /// False: where all lanes forget (PeerLanes::forget()), this one keeps what has arrived, because
   /// the algorithm takes it all the same.
   bool forgets = true;
+  /// True: the pass that mixes in what has arrived writes the block that the next round sends, so
+  /// it may prepare this block on the way (Intake::exchange).
+  bool mixed_is_sent = true;
 };
 
 class LaneFactory;

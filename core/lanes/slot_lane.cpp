@@ -23,7 +23,8 @@ class SlotLane : public PlainLane {
     publish(part, send);
     if (is_idle(part)) return;
     hold(send);
-    sums_ = take_sum(part);
+    // Only the pass of an update adds up.
+    sums_ = spec().mixed_is_sent && take_sum(part);
     Request request;
     if (!sums_) {
       request = part.node_size > 1 ? nodes().start(part, k, send, arriving())
@@ -65,7 +66,8 @@ class SlotLane : public PlainLane {
     }
     // The next round is likely to be of the same kind. Lanes without sums carry what no pass has
     // written.
-    if (spec().result == LaneResult::kMix && !is_idle(part)) writes_slots_ = is_read;
+    const bool is_written = spec().result == LaneResult::kMix && spec().mixed_is_sent;
+    if (is_written && !is_idle(part)) writes_slots_ = is_read;
     slots_->publish(part);
   }
 

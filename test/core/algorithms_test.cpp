@@ -190,61 +190,6 @@ TEST(Extra, MovesTheSumByTheUpdatesAlone) {
   }
 }
 
-TEST(Outer, IsLocalSgdWithoutMomentum) {
-  for (const int n : {1, 2, 3, 4, 8}) {
-    for (const char* options :
-         {"every: 4, momentum: 0, lr: 1", "every: 4, kind: diloco, momentum: 0, lr: 1"}) {
-      Problem problem;
-      problem.num_ranks = n;
-      problem.num_steps = 18;
-      problem.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
-      problem.topology = read_topology(Options::parse("{name: local-sgd, sit_out: 3}"),
-                                       {.size = n, .node_size = n});
-      const Trajectory local_sgd = run_pipeline(problem);
-      problem.algorithm = "outer";
-      problem.algorithm_options = options;
-      EXPECT_EQ(run_pipeline(problem), local_sgd) << n << " ranks, " << options;
-    }
-  }
-}
-
-// With an average in every step and no momentum, each step begins with the mean of all models.
-TEST(Outer, IsCompleteGossipWhenItAveragesEveryStep) {
-  Problem problem;
-  problem.num_ranks = 4;
-  problem.topology = make_topology("complete", {.size = 4, .node_size = 4});
-  const Trajectory gossip = run_pipeline(problem);
-  problem.algorithm = "outer";
-  problem.algorithm_options = "every: 1, momentum: 0, lr: 1";
-  EXPECT_EQ(run_pipeline(problem), gossip);
-}
-
-TEST(Outer, SpreadsBucketsOverACycleWhenItStreams) {
-  // The most bytes that any step sends: with streaming no step sends all buckets.
-  const auto most_bytes = [](const char* options) {
-    double most = 0.0;
-    run_ranks(2, [&](Communicator& communicator, const World& world) {
-      Problem problem;
-      problem.algorithm = "outer";
-      problem.algorithm_options = options;
-      problem.bucket_bytes = 1;
-      problem.sizes = {16, 16, 16, 16};
-      ToyModel model = model_of(problem, communicator);
-      double before = 0.0;
-      for (int step = 0; step < 8; ++step) {
-        train_step(problem, model, world.rank, step);
-        const double sent = model.pipeline().metrics().bytes_sent;
-        if (world.rank == 0) most = std::max(most, sent - before);
-        before = sent;
-      }
-      model.pipeline().drain();
-    });
-    return most;
-  };
-  EXPECT_EQ(most_bytes("every: 4"), 4 * 128.0);
-  EXPECT_EQ(most_bytes("every: 4, streaming: true"), 128.0);
-}
-
 // With an average in every step, each step begins with the mean of all models.
 TEST(LateAverage, IsCompleteGossipIfItAveragesEveryStep) {
   Problem problem;

@@ -170,7 +170,7 @@ TEST(VirtualRanks, StepAsThePipelineDoes) {
 TEST(VirtualRanks, FollowEveryAlgorithm) {
   const int most_ranks = kSanitized ? 4 : 9;
   for (const auto& [algorithm, options] : algorithm_variants()) {
-    const AlgorithmChoice choice(algorithm);
+    const AlgorithmChoice choice(algorithm, Options::parse(options));
     if (std::string_view(options) == "shard: optimizer") continue;
     for (const SimulatedWorld& c : worlds()) {
       if (c.world.size > most_ranks) continue;

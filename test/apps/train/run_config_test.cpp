@@ -254,7 +254,9 @@ TEST(RunConfig, ReadsPhasesOfAlgorithms) {
   // What is resolved reads back.
   EXPECT_EQ(read_text(to_yaml(config.resolved)).resolved, config.resolved);
   EXPECT_EQ(config.phases[3].method.algorithm.text(),
-            "outer {every: 3, kind: slowmo, lr: 1, momentum: 0.5, streaming: false}");
+            "outer {every: 3, kind: slowmo, rounds: all, lr: 1, momentum: 0.5, streaming: false, "
+            "late: 1, "
+            "blend: 0}");
 }
 
 TEST(RunConfig, RefusesPhasesThatAreNone) {

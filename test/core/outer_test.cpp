@@ -1,0 +1,211 @@
+// What `outer` is in its limits. The recursion tests follow all its kinds step by step.
+
+#include "test/base/thrown.hpp"
+#include "test/core/problem.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "core/algorithm.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer {
+namespace {
+
+TEST(Outer, IsLocalSgdWithoutMomentum) {
+  for (const int n : {1, 2, 3, 4, 8}) {
+    for (const char* options :
+         {"every: 4, momentum: 0, lr: 1", "every: 4, kind: diloco, momentum: 0, lr: 1",
+          "every: 4, kind: noloco, rounds: all, momentum: 0, lr: 1",
+          "every: 4, kind: gasloc, rounds: all, momentum: 0, lr: 1"}) {
+      Problem problem;
+      problem.num_ranks = n;
+      problem.num_steps = 18;
+      problem.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
+      problem.topology = read_topology(Options::parse("{name: local-sgd, sit_out: 3}"),
+                                       {.size = n, .node_size = n});
+      const Trajectory local_sgd = run_pipeline(problem);
+      problem.algorithm = "outer";
+      problem.algorithm_options = options;
+      const bool adds = contains(options, "noloco");
+      // a + (mean - a) is rounded.
+      EXPECT_LE(largest_difference(run_pipeline(problem), local_sgd), adds ? 1e-12 : 0.0)
+          << n << " ranks, " << options;
+    }
+  }
+}
+
+// With an average in every step and no momentum, each step begins with the mean of all models.
+TEST(Outer, IsCompleteGossipWhenItAveragesEveryStep) {
+  Problem problem;
+  problem.num_ranks = 4;
+  problem.topology = make_topology("complete", {.size = 4, .node_size = 4});
+  const Trajectory gossip = run_pipeline(problem);
+  problem.algorithm = "outer";
+  problem.algorithm_options = "every: 1, momentum: 0, lr: 1";
+  EXPECT_EQ(run_pipeline(problem), gossip);
+}
+
+TEST(Outer, SpreadsBucketsOverACycleWhenItStreams) {
+  // The most bytes that any step sends: with streaming no step sends all buckets.
+  const auto most_bytes = [](const char* options) {
+    double most = 0.0;
+    run_ranks(2, [&](Communicator& communicator, const World& world) {
+      Problem problem;
+      problem.algorithm = "outer";
+      problem.algorithm_options = options;
+      problem.bucket_bytes = 1;
+      problem.sizes = {16, 16, 16, 16};
+      ToyModel model = model_of(problem, communicator);
+      double before = 0.0;
+      for (int step = 0; step < 8; ++step) {
+        train_step(problem, model, world.rank, step);
+        const double sent = model.pipeline().metrics().bytes_sent;
+        if (world.rank == 0) most = std::max(most, sent - before);
+        before = sent;
+      }
+      model.pipeline().drain();
+    });
+    return most;
+  };
+  EXPECT_EQ(most_bytes("every: 4"), 4 * 128.0);
+  EXPECT_EQ(most_bytes("every: 4, streaming: true"), 128.0);
+}
+
+std::vector<double> mean_of(const std::vector<std::vector<double>>& models) {
+  std::vector<double> mean(models.front().size());
+  for (const std::vector<double>& x : models) {
+    for (std::size_t e = 0; e < mean.size(); ++e) {
+      mean[e] += x[e] / static_cast<double>(models.size());
+    }
+  }
+  return mean;
+}
+
+// All ranks have the same curvature, so that the mean of their steps is the step of their mean.
+TEST(Outer, GasLocOnTheCompleteGraphIsDiLoCoForTheMean) {
+  for (const char* rounds : {"all", "topology"}) {
+    Problem problem;
+    problem.num_ranks = 4;
+    problem.num_steps = 30;
+    problem.rule = {.type = "sgd"};
+    problem.same_start = true;
+    problem.algorithm = "outer";
+    problem.topology = make_topology("complete", {.size = 4, .node_size = 4});
+    const auto means = [&](const std::string& options) {
+      problem.algorithm_options = options;
+      std::vector<std::vector<double>> all;
+      for (const auto& models : run_pipeline(problem)) all.push_back(mean_of(models));
+      return all;
+    };
+    const auto gasloc =
+        means(concat("{kind: gasloc, every: 3, lr: 0.8, momentum: 0.6, rounds: ", rounds, "}"));
+    const auto diloco = means("{kind: diloco, every: 3, lr: 0.8, momentum: 0.6}");
+    for (std::size_t step = 0; step < gasloc.size(); ++step) {
+      for (std::size_t e = 0; e < gasloc[step].size(); ++e) {
+        EXPECT_NEAR(gasloc[step][e], diloco[step][e], 1e-12) << rounds << ", step " << step;
+      }
+    }
+  }
+}
+
+TEST(Outer, PairsSendTheirParametersOnceInACycle) {
+  for (const char* kind : {"slowmo", "diloco", "noloco", "gasloc"}) {
+    run_ranks(4, [&](Communicator& communicator, const World& world) {
+      Problem problem;
+      problem.num_ranks = 4;
+      problem.topology = make_topology("one-peer-exp", {.size = 4, .node_size = 4});
+      problem.algorithm = "outer";
+      problem.algorithm_options = concat("{every: 5, rounds: topology, kind: ", kind, "}");
+      problem.shares_memory = false;
+      problem.bucket_bytes = 1;
+      problem.sizes = {16, 16, 16, 16};
+      ToyModel model = model_of(problem, communicator);
+      for (int step = 0; step < 20; ++step) train_step(problem, model, world.rank, step);
+      model.pipeline().drain();
+      EXPECT_EQ(model.pipeline().metrics().bytes_sent, 4 * 4 * 128.0) << kind;
+    });
+  }
+}
+
+TEST(Outer, TheRoundsOfATopologyFollowOneAnother) {
+  // With two averages in a period of the topology, four ranks are equal; with rounds by steps they
+  // would meet the same peer again.
+  Problem problem;
+  problem.num_ranks = 4;
+  problem.num_steps = 9;
+  problem.lr = 0.0;
+  problem.weight_decay = 0.0;
+  problem.topology = make_topology("one-peer-exp", {.size = 4, .node_size = 4});
+  problem.algorithm = "outer";
+  problem.algorithm_options = "{every: 4, kind: noloco, lr: 1, momentum: 0}";
+  const auto end = run_pipeline(problem).back();
+  for (const std::vector<double>& x : end) {
+    for (std::size_t e = 0; e < x.size(); ++e) EXPECT_NEAR(x[e], end.front()[e], 1e-12);
+  }
+}
+
+// The other rank begins its average `late` - 1 steps later. Whoever waited for it in between would
+// wait for ever.
+TEST(Outer, NoStepWaitsForALateAverageBeforeItIsDue) {
+  for (const char* rounds : {"all", "topology"}) {
+    std::atomic<int> num_steps_of_0 = 0;
+    run_ranks(2, [&](Communicator& communicator, const World& world) {
+      Problem problem;
+      problem.topology = make_topology("complete", {.size = 2, .node_size = 2});
+      problem.algorithm = "outer";
+      problem.algorithm_options = concat("{every: 4, late: 3, kind: diloco, rounds: ", rounds, "}");
+      ToyModel model = model_of(problem, communicator);
+      for (int step = 0; step < 12; ++step) {
+        // The average begins after step 3, and is due in step 6.
+        if (world.rank == 1 && step == 3) {
+          while (num_steps_of_0 < 6) std::this_thread::yield();
+        }
+        train_step(problem, model, world.rank, step);
+        if (world.rank == 0) ++num_steps_of_0;
+      }
+      model.pipeline().drain();
+    });
+    EXPECT_EQ(num_steps_of_0, 12);
+  }
+}
+
+std::string refusal_of(const std::string& options) {
+  return what_of<ConfigError>(
+      [&] { static_cast<void>(AlgorithmChoice("outer", Options::parse(options))); });
+}
+
+TEST(Outer, RefusesWhatCannotBe) {
+  EXPECT_TRUE(contains(refusal_of("every: 4, late: 5"), "late: 5 steps are more than the 4"));
+  EXPECT_TRUE(contains(refusal_of("every: 4, blend: 0.5"), "blend: needs late averages"));
+  EXPECT_TRUE(contains(refusal_of("kind: fastmo"), "gasloc"));
+}
+
+TEST(Outer, NeedsATopologyWhereItsOptionsSaySo) {
+  const auto needs = [](const char* options) {
+    return AlgorithmChoice("outer", Options::parse(options)).needs_topology();
+  };
+  EXPECT_FALSE(needs(""));
+  EXPECT_FALSE(needs("kind: diloco"));
+  EXPECT_TRUE(needs("kind: diloco, rounds: topology"));
+  EXPECT_TRUE(needs("kind: noloco"));
+  EXPECT_TRUE(needs("kind: gasloc"));
+  EXPECT_FALSE(needs("kind: noloco, rounds: all"));
+  const AlgorithmChoice pairs("outer", Options::parse("kind: noloco"));
+  EXPECT_EQ(pairs.text(),
+            "outer {every: 8, kind: noloco, rounds: topology, lr: 0.7, momentum: 0.5, "
+            "streaming: false, late: 1, blend: 0}");
+  EXPECT_TRUE(contains(pairs.why_not({}), "the algorithm outer needs a topology"));
+  const auto directed = make_topology("directed-one-peer-exp", {.size = 4, .node_size = 4});
+  EXPECT_TRUE(contains(pairs.why_not({.topology = directed.get()}), "in both directions"));
+}
+
+}  // namespace
+}  // namespace gossamer

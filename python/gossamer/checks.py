@@ -50,23 +50,22 @@ def share_module(session: Session, module: torch.nn.Module) -> None:
 
 def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
     """Give all ranks the values of rank 0. Collective."""
-    on_gpu = []
+    on_gpus: dict[torch.device, list[torch.Tensor]] = {}
     with torch.no_grad():
         for tensor in tensors:
             if tensor.device.type != "cpu":
-                on_gpu.append(tensor)
+                on_gpus.setdefault(tensor.device, []).append(tensor)
                 continue
             dense = tensor if _is_dense(tensor) else tensor.contiguous()
             session.broadcast(dense.data_ptr(), dense.numel() * dense.element_size())
             if dense is not tensor:
                 tensor.copy_(dense)
-        _share_in_one(session, [tensor for tensor in on_gpu if tensor.numel() > 0])
+        for on_gpu in on_gpus.values():
+            _share_in_one(session, on_gpu)
 
 
 def _share_in_one(session: Session, tensors: list[torch.Tensor]) -> None:
     """Copy tensors of a GPU to the host and back together: every copy waits for the GPU."""
-    if not tensors:
-        return
     parts = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
     together = on_host(torch.cat(parts))
     session.broadcast(together.data_ptr(), together.numel())

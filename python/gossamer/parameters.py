@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import torch
 from torch.utils.dlpack import from_dlpack
 
@@ -68,23 +66,18 @@ class EngineParameters:
 
     def check_places(self) -> None:
         """Refuse a module that has been moved to another device since it was wrapped."""
-        for i, p in enumerate(self.tensors):
+        for name, p in zip(self.names, self.tensors, strict=True):
             if p.device != self.device:
-                self.refuse_move(i)
-
-    def refuse_move(self, i: int) -> NoReturn:
-        """Raise the error of a parameter that is on another device now."""
-        raise _core.ConfigError(
-            f"parameter {self.names[i]} has moved from {self.device} to {self.tensors[i].device} "
-            "since the module was wrapped, allowed: to move the module before"
-        )
+                raise _core.ConfigError(
+                    f"parameter {name} has moved from {self.device} to {p.device} since the module "
+                    "was wrapped, allowed: to move the module before"
+                )
 
     def take_back(self) -> bool:
         """Move those that have been given other memory home; return whether there were any."""
+        self.check_places()
         has_moved = False
         for p, home in zip(self.tensors, self._homes, strict=True):
-            if p.device != self.device:
-                self.check_places()
             if p.data_ptr() != home.data_ptr():
                 home.copy_(p.data)
                 p.data = home

@@ -176,8 +176,6 @@ class EngineSteps(torch.nn.Module):
     def _offer(self, i: int, p: torch.Tensor) -> None:
         grad = p.grad
         assert grad is not None
-        if grad.device != self._trained.device:
-            self._trained.refuse_move(i)
         fits = grad.layout is torch.strided and grad.dtype == p.dtype
         if not fits or grad.stride() != self._trained.strides[i]:
             grad = self._in_layout(i, p, grad)

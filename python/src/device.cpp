@@ -1,5 +1,7 @@
 #include "python/src/device.hpp"
 
+#include "python/src/pointer.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -32,7 +34,7 @@ DeviceAllocator allocator_of(const std::optional<Gpu>& gpu) {
     // An empty block gets an address too, because a null gradient means that there is none.
     const nb::object made = (*allocate)(std::max<std::int64_t>(block.bytes(), 1));
     auto [owner, address] = nb::cast<std::pair<nb::object, std::uintptr_t>>(made);
-    void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    void* const data = pointer_to(address);
     return {kept(std::move(owner)), {data, numel, dtype, device}};
   };
 }
@@ -44,7 +46,7 @@ Device device_of(const std::optional<Gpu>& gpu) {
 }
 
 std::unique_ptr<FrameworkStream> make_framework_stream(const std::optional<Gpu>& gpu) {
-  return std::make_unique<FrameworkStream>(device_of(gpu), gpu ? native_of(gpu->stream) : nullptr,
+  return std::make_unique<FrameworkStream>(device_of(gpu), gpu ? pointer_to(gpu->stream) : nullptr,
                                            allocator_of(gpu));
 }
 

@@ -27,11 +27,6 @@ Device device_of(const std::optional<Gpu>& gpu);
 /// Throws ConfigError where there is no such GPU. Called with the interpreter's lock.
 std::unique_ptr<FrameworkStream> make_framework_stream(const std::optional<Gpu>& gpu);
 
-/// The cudaStream_t with this handle.
-inline void* native_of(std::uintptr_t stream) {
-  return reinterpret_cast<void*>(stream);  // NOLINT(performance-no-int-to-ptr)
-}
-
 /// Adds the class Gpu.
 void add_device(nanobind::module_& module);
 

@@ -1,6 +1,7 @@
 #include "python/src/engine.hpp"
 
 #include "python/src/options.hpp"
+#include "python/src/pointer.hpp"
 #include "python/src/types.hpp"
 
 #include <stdexcept>
@@ -56,7 +57,7 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
                                " is bfloat16, and its optimizer runs in Python, allowed: float32, "
                                "float64, or an optimizer that the engine has"));
     }
-    void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    void* const data = pointer_to(address);
     places_.push_back({.strides = strides,
                        .block = {data, infos.back().numel(), infos.back().dtype, device},
                        .owner = nullptr});
@@ -124,13 +125,13 @@ std::vector<ParameterMemory> Engine::move_parameters(const BucketPlan& plan) {
 }
 
 void Engine::follow(std::uintptr_t stream) {
-  if (stream_) stream_->follow(native_of(stream));
+  if (stream_) stream_->follow(pointer_to(stream));
 }
 
 std::int64_t Engine::gradient_ready(std::int64_t parameter, std::uintptr_t address) {
   const auto place = static_cast<std::size_t>(parameter);
   const Block& own = places_.at(place).block;
-  const void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+  const void* const data = pointer_to(address);
   offered_[place] = data;
   model().offer(parameter, {data, own.numel, own.dtype, own.device});
   return num_updated_;

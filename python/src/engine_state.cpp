@@ -1,6 +1,7 @@
 // The state of an engine: saved, and loaded.
 
 #include "python/src/engine.hpp"
+#include "python/src/pointer.hpp"
 #include "python/src/types.hpp"
 
 #include <array>
@@ -42,7 +43,7 @@ void Engine::visit(StateVisitor& visitor, const std::vector<OtherTensor>& others
   std::int64_t buffer_steps = 0;
   if (!visitor.loads() || visitor.holds(kBufferSteps)) visitor.number(kBufferSteps, buffer_steps);
   for (const auto& [name, type, address, num_bytes] : others) {
-    void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    void* const data = pointer_to(address);
     const DType dtype = saved_type(type);
     visitor.block(name, {data, num_bytes / size_of(dtype), dtype, {}});
   }
@@ -72,12 +73,11 @@ void Engine::load_state(const std::vector<GivenTensor>& state,
   for (const auto& [name, dtype, shape, address] : state) {
     std::int64_t num_bytes = bytes_of_element(dtype);
     for (const std::int64_t size : shape) num_bytes *= size;
-    tensors.push_back(
-        {.name = name,
-         .dtype = dtype,
-         .shape = shape,
-         .data = reinterpret_cast<void*>(address),  // NOLINT(performance-no-int-to-ptr)
-         .num_bytes = num_bytes});
+    tensors.push_back({.name = name,
+                       .dtype = dtype,
+                       .shape = shape,
+                       .data = pointer_to(address),
+                       .num_bytes = num_bytes});
   }
   load_from(TensorsInMemory("the state", tensors), others);
 }

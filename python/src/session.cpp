@@ -1,5 +1,7 @@
 #include "python/src/session.hpp"
 
+#include "python/src/pointer.hpp"
+
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -41,7 +43,7 @@ std::vector<std::shared_ptr<PySession>> open(const std::string& backend, int num
 /// Copies rank 0's bytes to all. The operation has memory of its own, because Ctrl-C may end the
 /// wait and not the operation.
 void broadcast(const PySession& session, std::uintptr_t address, std::int64_t num_bytes) {
-  void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+  void* const data = pointer_to(address);
   const Buffer copy(num_bytes, DType::kUInt8);
   const auto size = static_cast<std::size_t>(num_bytes);
   if (size == 0) return;
@@ -59,7 +61,7 @@ void average(const PySession& session, std::uintptr_t address, std::int64_t nume
   if (type != "float32" && type != "float64") {
     throw ConfigError("a mean of " + type + ", allowed: float32, float64");
   }
-  void* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+  void* const data = pointer_to(address);
   const Buffer copy(numel, type == "float32" ? DType::kFloat32 : DType::kFloat64);
   const auto size = static_cast<std::size_t>(copy.block().bytes());
   if (size == 0) return;

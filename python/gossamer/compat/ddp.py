@@ -255,7 +255,9 @@ class _Trainer(DecentralizedDataParallel):
 
     def _adopt(self) -> None:
         # Nobody sees the parameters where ranks exchange gradients.
-        if not self._sums_gradients:
+        if self._sums_gradients:
+            self._trained.check_places()
+        else:
             super()._adopt()
 
     def _after_update(self, parameters: list[torch.nn.Parameter]) -> None:

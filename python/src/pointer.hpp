@@ -1,0 +1,13 @@
+#pragma once
+// Addresses as Python gives them.
+
+#include <cstdint>
+
+namespace gossamer::python {
+
+/// What lies at an address that Python has given as a number.
+inline void* pointer_to(std::uintptr_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+}  // namespace gossamer::python

@@ -63,6 +63,8 @@ struct AlgorithmSetup {
   const Schedule& schedule;
   /// All work on blocks goes to this stream.
   Stream& stream;
+  /// What lanes of LaneResult::kMix and kSum send in place of their blocks; null: the blocks.
+  const Codec* codec = nullptr;
   SimdPath simd = best_simd_path();
   /// Threads that share the work on large blocks. Null: one thread does it.
   WorkerPool* pool = nullptr;
@@ -202,6 +204,9 @@ struct AlgorithmEntry {
   RankSteps steps = RankSteps::kTogether;
   /// True: the ranks may send encoded blocks (optim/codec.hpp).
   bool takes_codec = false;
+  /// True: in sums over all ranks, a rank keeps what its encoded blocks lack, and sends it later.
+  /// So codecs may leave out elements (Codec::leaves_out()).
+  bool feeds_errors_back = false;
   /// True: blocks must be in the memory of processors.
   bool processors_only = false;
   /// Reads the options. The returned factory makes the algorithm later. Throws ConfigError with the

@@ -99,6 +99,7 @@ void Pipeline::make_algorithm() {
                                                 .progress = progress_,
                                                 .schedule = *config_.schedule,
                                                 .stream = stream_,
+                                                .codec = config_.exchange.codec,
                                                 .simd = config_.simd,
                                                 .pool = &pool_});
   lanes_->share_memory();

@@ -25,8 +25,6 @@ constexpr std::int64_t kGrain = 1024;
 // Elements. A pass with work for the exchange decodes, updates, and encodes or copies in parts that
 // stay in the cache.
 constexpr std::int64_t kCodedPart = 4096;
-// The largest difference on a grid, in steps.
-constexpr std::int32_t kMostSteps = 127;
 
 /// Calls work(part) for the parts of a range that are decoded, updated and encoded one by one.
 template <class Work>
@@ -102,7 +100,7 @@ struct MixedIn {
       if (!exchange.stats) continue;
       // At the end of the range nobody knows how large the difference is.
       const float largest =
-          found.largest_steps >= kMostSteps
+          coding.codec->most_steps() > 0 && found.largest_steps >= coding.codec->most_steps()
               ? std::numeric_limits<float>::infinity()
               : std::ldexp(static_cast<float>(found.largest_steps), grid.exponent);
       exchange.stats->add(largest, found.num_wide);

@@ -1,6 +1,7 @@
 #pragma once
 // A codec turns a block into fewer bytes for the wire. Every element is encoded by itself, so a
-// part of an encoded block is the encoded part of the block.
+// part of an encoded block that begins at a multiple of Codec::kGrain is the encoded part of the
+// block.
 //
 // Encoded mixing keeps the mean of all ranks: a rank adds the differences between the encoded
 // blocks that it hears and its own encoded block, and not the blocks themselves:
@@ -12,7 +13,9 @@
 //
 // Sums over ranks have an encoding of their own (core/lanes/coded_sum.hpp), which Codec has as
 // well. There a rank has no value near the one that it hears, so the encoded values must be
-// complete without the receiver's own.
+// complete without the receiver's own. A sum's rounding moves the mean, so whoever needs the mean
+// adds what a message has left out to the next one (error feedback: Seide et al., "1-Bit Stochastic
+// Gradient Descent", 2014).
 //
 // A new codec is one file in optim/codecs and one row in its registry.cpp. Codecs are constants,
 // immutable and thread safe. They run on processors only.
@@ -48,7 +51,7 @@ struct Grid {
 
 /// How far the differences of some elements went, for codecs with needs_grid().
 struct DifferenceRange {
-  /// In steps of the grid, at most 128.
+  /// In steps of the grid, at most Codec::most_steps() + 1.
   std::int32_t largest_steps = 0;
   /// Number of differences in the upper half of the range. A difference beyond the range looks like
   /// a smaller one, so a number above 0 says that the grid is too fine, or soon will be.
@@ -60,12 +63,17 @@ class Codec {
   virtual ~Codec() = default;
   /// The registry name, as `bf16`.
   [[nodiscard]] virtual std::string_view name() const = 0;
-  /// Bytes of one encoded element.
-  [[nodiscard]] virtual std::int64_t bytes_per_element() const = 0;
+  /// Bytes of `numel` encoded elements.
+  [[nodiscard]] virtual std::int64_t encoded_bytes(std::int64_t numel) const = 0;
+  /// The largest difference that a grid has room for, in its steps. 0: the codec needs no grid.
+  [[nodiscard]] virtual std::int32_t most_steps() const { return 0; }
   /// True: the ranks must agree on a Grid for every round.
-  [[nodiscard]] virtual bool needs_grid() const { return false; }
-  /// to <- encoded(x). `x` is float32 or float64. `to` has the type uint8 and x.numel *
-  /// bytes_per_element() elements. Throws std::logic_error for other types and sizes.
+  [[nodiscard]] bool needs_grid() const { return most_steps() > 0; }
+  /// True: an encoded block lacks elements. Only sums with error feedback can take the codec, and
+  /// encode() and add_difference() throw std::logic_error.
+  [[nodiscard]] virtual bool leaves_out() const { return false; }
+  /// to <- encoded(x). `x` is float32 or float64. `to` has the type uint8 and
+  /// encoded_bytes(x.numel) elements. Throws std::logic_error for other types and sizes.
   virtual void encode(const Block& to, const ConstBlock& x, const Grid& grid,
                       SimdPath simd) const = 0;
   /// x += weight * (decoded(heard) - decoded(own)). With a grid: weight * (what the codec takes for
@@ -73,6 +81,9 @@ class Codec {
   /// sizes as in encode(). `grid` is the one that both blocks were encoded with.
   virtual DifferenceRange add_difference(const Block& x, const Inbox& heard, const ConstBlock& own,
                                          const Grid& grid, SimdPath simd) const = 0;
+
+  /// Elements. Parts of an encoded block begin at a multiple of it.
+  static constexpr std::int64_t kGrain = 8;
 
   // The encoding for sums. A value that is not finite, or that lies beyond the codec's range, makes
   // the sum not finite, so that all ranks see it.
@@ -133,11 +144,6 @@ struct Coding {
   Grid next_grid = {};
 };
 
-/// The number of uint8 elements of an encoded block of `numel` elements.
-inline std::int64_t encoded_bytes(const Codec& codec, std::int64_t numel) {
-  return numel * codec.bytes_per_element();
-}
-
 /// Throws std::logic_error unless `encoded` can be the encoded form of `numel` elements.
 void require_encoded(const Codec& codec, const ConstBlock& encoded, std::int64_t numel);
 /// The same for blocks that are encoded for a sum.
@@ -145,11 +151,15 @@ void require_summand(const Codec& codec, const ConstBlock& encoded, std::int64_t
 /// Throws std::logic_error unless both are the same.
 void require_dtype(DType found, DType wanted);
 
+/// Throws std::logic_error unless a part of an encoded block may begin at element `first`.
+void require_grain(std::int64_t first);
+
 /// The encoded form of the elements [first, first + numel) of a block.
 template <class AnyBlock>
 AnyBlock encoded_part(const Codec& codec, const AnyBlock& encoded, std::int64_t first,
                       std::int64_t numel) {
-  return part_of(encoded, encoded_bytes(codec, first), encoded_bytes(codec, numel));
+  require_grain(first);
+  return part_of(encoded, codec.encoded_bytes(first), codec.encoded_bytes(numel));
 }
 
 /// The most ranks of a group that send fewer bytes when every member sends its encoded block to

@@ -127,8 +127,7 @@ class RecordingLanes : public LaneFactory {
     }
     if (setup_.codec == nullptr) return exchange;
     if (spec.result == LaneResult::kMix) {
-      exchange.message_share =
-          static_cast<double>(encoded_bytes(*setup_.codec, spec.numel)) / whole;
+      exchange.message_share = static_cast<double>(setup_.codec->encoded_bytes(spec.numel)) / whole;
     } else if (spec.result == LaneResult::kSum && spec.num_coded > 0 && setup_.world_size > 1) {
       const CodedSum coded(*setup_.codec, spec, setup_.world_size);
       const auto num_ranks = static_cast<std::size_t>(setup_.world_size);
@@ -168,7 +167,8 @@ class RecordedRank {
                                        .lanes = lanes_,
                                        .progress = progress_,
                                        .schedule = *schedule_,
-                                       .stream = stream_});
+                                       .stream = stream_,
+                                       .codec = setup.codec});
   }
 
   void step() {

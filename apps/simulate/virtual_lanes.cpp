@@ -70,7 +70,7 @@ VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> t
     heard_rows_ = Buffer(num_rows * spec.numel, spec.dtype);
   }
   if (codec_ == nullptr) return;
-  encoded_rows_ = Buffer(encoded_bytes(*codec_, world_size * spec.numel), DType::kUInt8);
+  encoded_rows_ = Buffer(world_size * codec_->encoded_bytes(spec.numel), DType::kUInt8);
 }
 
 Block VirtualWire::row(std::int64_t index) const {
@@ -78,7 +78,8 @@ Block VirtualWire::row(std::int64_t index) const {
 }
 
 Block VirtualWire::encoded_row(std::int64_t rank) const {
-  return encoded_part(*codec_, encoded_rows_.block(), rank * spec_.numel, spec_.numel);
+  const std::int64_t bytes = codec_->encoded_bytes(spec_.numel);
+  return part_of(encoded_rows_.block(), rank * bytes, bytes);
 }
 
 bool VirtualWire::hears_ranks(const RowWork& work) const {
@@ -261,6 +262,29 @@ void VirtualWire::compute_coded_sum(WorkerPool& pool) {
   });
 }
 
+void VirtualWire::add_left_over(int rank, const Block& to) const {
+  if (!coded_sum_) return;
+  const CodedSum& coded = *coded_sum_;
+  const SimdPath simd = best_simd_path();
+  const Buffer memory((world_size_ + 1) * coded.message_distance(), DType::kUInt8);
+  const auto message = [&](std::int64_t place) {
+    return part_of(memory.block(), place * coded.message_distance(), coded.message_bytes());
+  };
+  for (std::int64_t shard = 0; shard < coded.num_filled(); ++shard) {
+    coded.encode(shard, row(rank), message(0), simd);
+    coded.add_left_over(shard, row(rank), message(0), to, simd);
+  }
+  if (rank >= coded.num_filled()) return;
+  std::vector<ConstBlock> messages;
+  for (int other = 0; other < world_size_; ++other) {
+    coded.encode(rank, row(other), message(other), simd);
+    messages.emplace_back(message(other));
+  }
+  const Block result = message(world_size_);
+  coded.add(rank, messages, result, simd);
+  coded.add_left_over_of_sum(rank, messages, result, to, simd);
+}
+
 void VirtualWire::gather() {
   for (int rank = 1; rank < world_size_; ++rank) {
     const Shard shard = shard_of(spec_.numel, spec_.dtype, rank, world_size_);
@@ -341,6 +365,7 @@ class VirtualNetwork::RankLanes : public LaneFactory {
     if (wire.codec() == nullptr || !wire.codec()->needs_grid()) return blocks;
     return std::make_unique<GridLane>(GridLane::Parts{.blocks = std::move(blocks),
                                                       .next = next,
+                                                      .codec = *wire.codec(),
                                                       .votes = make(GridLane::votes_of(spec)),
                                                       .stream = stream_,
                                                       .num_wide = num_wide_differences_},
@@ -364,6 +389,7 @@ class VirtualNetwork::RankLanes : public LaneFactory {
       if (coding.codec != nullptr) intake.exchange.stats = next_->stats;
       return intake;
     }
+    void add_left_over(const Block& to) override { wire_.add_left_over(rank_, to); }
     void forget() override { wire_.forget(rank_); }
 
    private:

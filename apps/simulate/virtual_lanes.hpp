@@ -47,6 +47,8 @@ class VirtualWire {
   /// x <- W x. The result has the same bits as start(), deliver() and take() give to a rank that
   /// mixes. Pairs mix in place, so their rows are not copied into the wire first.
   void mix(const Block& x, std::int64_t k, WorkerPool& pool);
+  /// As Lane::add_left_over(), after take().
+  void add_left_over(int rank, const Block& to) const;
   void forget(int rank) { has_arrived_[static_cast<std::size_t>(rank)] = 0; }
   /// The push-sum weights of the ranks after the last round; 1 in undirected topologies.
   [[nodiscard]] const std::vector<double>& weights() const { return push_sum_.weights(); }

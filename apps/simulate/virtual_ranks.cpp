@@ -105,7 +105,8 @@ void VirtualRanks::begin_training() {
          .lanes = network_.lanes_of(rank),
          .progress = progress_,
          .schedule = *config_.schedule,
-         .stream = stream_}));
+         .stream = stream_,
+         .codec = config_.codec}));
   }
 }
 

@@ -13,8 +13,9 @@
 //   gasloc   y = a + outer_lr (x - a),   a = mean y + momentum (y - y of the average before)
 //            (GASLoC, arXiv 2606.11081; the mean has the topology's weights)
 //
-// lr is the learning rate of the step whose models are averaged. With momentum 0 and an outer
-// learning rate of 1 all kinds are local SGD. The n-th average meets in round n of the topology.
+// outer_averages.hpp says how ranks meet, also under a codec. lr is the learning rate of the step
+// whose models are averaged. With momentum 0 and an outer learning rate of 1 all kinds are local
+// SGD. The n-th average meets in round n of the topology.
 //
 // An average travels for `late` steps. With 1 it travels during the next forward and backward pass.
 // With more, the rank sends a snapshot and trains on. When the average arrives, the rank keeps the
@@ -31,7 +32,7 @@
 
 #include "base/text.hpp"
 #include "core/algorithms/algorithm_options.hpp"
-#include "core/bucket_lanes.hpp"
+#include "core/algorithms/outer_averages.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {
@@ -54,17 +55,10 @@ struct OuterOptions {
   [[nodiscard]] bool sends_copies() const { return late > 1 || kind == Kind::kGasLoC; }
 };
 
-LaneSpec lane_of(const OuterOptions& options) {
-  if (!options.follows_topology) {
-    return {.members = LaneMembers::kAll, .result = LaneResult::kMean, .content = "models"};
-  }
-  return {.result = LaneResult::kMix, .content = "models", .mixed_is_sent = false};
-}
-
 class Outer : public Algorithm {
  public:
   Outer(const OuterOptions& options, const AlgorithmSetup& setup)
-      : options_(options), setup_(setup), lanes_(setup, lane_of(options)) {
+      : options_(options), setup_(setup), averages_(setup, options.follows_topology) {
     for (Bucket& bucket : setup.buckets) {
       Slot slot{.anchor = bucket.add_state("anchor"),
                 .momentum = bucket.add_state("outer_momentum")};
@@ -78,9 +72,12 @@ class Outer : public Algorithm {
     slots_[bucket].is_updated = true;
     const auto began = step() - options_.late;
     if (!averages_after(began, bucket)) return {};
-    lanes_[bucket].wait();
-    const Intake mean = lanes_[bucket].take();
-    if (began >= forgotten_before_) move(bucket, mean);
+    averages_.wait(bucket);
+    if (began >= forgotten_before_) {
+      move(bucket);
+    } else {
+      averages_.drop(bucket);
+    }
     return {};
   }
 
@@ -102,6 +99,7 @@ class Outer : public Algorithm {
   /// forgotten.
   void forget() override {
     forgotten_before_ = step();
+    averages_.forget();
     for (const Bucket& bucket : setup_.buckets) {
       const Slot& slot = slots_[bucket];
       const Block x = bucket.parameters().block();
@@ -112,6 +110,7 @@ class Outer : public Algorithm {
   }
 
   void visit(StateVisitor& visitor) override {
+    averages_.visit(visitor);
     // An average that takes one step is forgotten at once, or not at all.
     if (options_.late == 1) return;
     visitor.number("run/outer_forgotten_before", forgotten_before_);
@@ -148,8 +147,9 @@ class Outer : public Algorithm {
     // Loading has forgotten everything before; what is started again is under way again.
     if (options_.late == 1) forgotten_before_ = std::min(forgotten_before_, step);
     const std::int64_t number = (step + 1 + turn_of(bucket)) / options_.every - 1;
-    lanes_[bucket].start(options_.follows_topology ? number : step,
-                         options_.sends_copies() ? slots_[bucket].sent : bucket.parameters());
+    const Slot& slot = slots_[bucket];
+    averages_.start(bucket, options_.follows_topology ? number : step,
+                    options_.sends_copies() ? slot.sent : bucket.parameters(), slot.anchor.block());
   }
 
   void take_copy(const Bucket& bucket) {
@@ -162,22 +162,19 @@ class Outer : public Algorithm {
 
   /// x <- keep * x + sum of weight * inbox. Leaves out inboxes of weight 0, so that a plain average
   /// stays exact.
-  void mix(const Block& x, double keep, const std::vector<Inbox>& inboxes) {
-    std::vector<Inbox> used;
-    for (const Inbox& inbox : inboxes) {
-      if (inbox.weight != 0.0) used.push_back(inbox);
-    }
-    enqueue_mix(setup_.stream, x, keep, std::move(used), {}, setup_.simd);
+  void mix(const Block& x, double keep, std::vector<Inbox> inboxes) {
+    std::erase_if(inboxes, [](const Inbox& inbox) { return inbox.weight == 0.0; });
+    enqueue_mix(setup_.stream, x, keep, std::move(inboxes), {}, setup_.simd);
   }
 
-  /// Moves the anchor, and then the model.
-  void move(Bucket& bucket, const Intake& mean) {
+  /// Moves the anchor by the average that has arrived, and then the model.
+  void move(Bucket& bucket) {
     const Slot& slot = slots_[bucket];
     const Block x = bucket.parameters().block();
     // First the mean, then the new anchor.
     const Block next = options_.sends_copies() ? slot.sent.block() : x;
     if (options_.kind == Kind::kGasLoC) keep_proposal(slot);
-    mix(next, mean.keep, {mean.inboxes.begin(), mean.inboxes.end()});
+    averages_.take(bucket, next, slot.anchor.block());
     move_anchor(slot, next);
     setup_.stream.copy(slot.anchor.block(), next);
     if (options_.sends_copies()) mix(x, options_.blend, {{next, 1.0 - options_.blend}});
@@ -231,7 +228,7 @@ class Outer : public Algorithm {
 
   OuterOptions options_;
   AlgorithmSetup setup_;
-  BucketLanes lanes_;
+  OuterAverages averages_;
   PerBucket<Slot> slots_;
   /// Averages that have begun after earlier steps are not to be used.
   std::int64_t forgotten_before_ = 0;
@@ -254,6 +251,16 @@ constexpr std::array kUsual = {
     Usual{0.7, 0.5, "topology"},
     Usual{0.7, 0.9, "topology"},
 };
+
+std::string why_not(const OuterOptions& options, const AlgorithmSetting& setting) {
+  // Its anchors differ from rank to rank, so moves say too little.
+  if (setting.codec == nullptr || options.follows_topology || options.kind != Kind::kGasLoC) {
+    return "";
+  }
+  return concat("algorithm.kind: gasloc with rounds: all cannot send moves, which the codec ",
+                setting.codec->name(),
+                " needs; take rounds: topology, kind: diloco, or codec fp32");
+}
 
 }  // namespace
 
@@ -278,7 +285,8 @@ AlgorithmFactory read_outer(const Options& options) {
                  "one step, allowed: 0, or late above 1");
   }
   return {[read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); },
-          nullptr, read.follows_topology ? TopologyKind::kUndirected : TopologyKind::kNone};
+          [read](const AlgorithmSetting& setting) { return why_not(read, setting); },
+          read.follows_topology ? TopologyKind::kUndirected : TopologyKind::kNone};
 }
 
 }  // namespace gossamer

@@ -36,13 +36,13 @@ class CodedLane : public PlainLane {
                       : whole(exchange_blocks(part)));
     const bool codes = decodes_ || (has_nodes && coded_nodes_.encodes(part));
     const std::int64_t plain = send.block().bytes();
-    messages().count(part, {plain, codes ? encoded_bytes(encoded_.codec, spec().numel) : plain});
+    messages().count(part, {plain, codes ? encoded_.codec.encoded_bytes(spec().numel) : plain});
   }
 
   Intake take() override {
     Intake intake = PlainLane::take();
     Coding& coding = intake.exchange.coding;
-    if (decodes_ && next_->grid) {
+    if (decodes_ && next_->grid && !spec().is_rare) {
       // The next round is likely to be of the same kind.
       coding = coding_of_round();
       coding.encodes = true;

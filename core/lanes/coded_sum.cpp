@@ -7,6 +7,7 @@
 
 #include "base/buffer.hpp"
 #include "comm/add_block.hpp"
+#include "optim/block_update.hpp"
 
 namespace gossamer {
 namespace {
@@ -16,6 +17,17 @@ constexpr std::int64_t kPart = Codec::kSummandPart;
 void copy_bytes(const Block& to, const ConstBlock& from) {
   if (from.bytes() > 0) std::memcpy(to.data, from.data, static_cast<std::size_t>(from.bytes()));
 }
+
+/// Memory on the stack for the values of one part.
+struct PartMemory {
+  alignas(64) std::array<std::byte, kPart * sizeof(double)> memory;
+
+  Block zeros(std::int64_t numel, DType dtype) {
+    const Block block{memory.data(), numel, dtype, {}};
+    std::memset(block.data, 0, static_cast<std::size_t>(block.bytes()));
+    return block;
+  }
+};
 
 /// Calls work(first, numel) for the parts of a shard that are encoded by themselves.
 template <class Work>
@@ -92,15 +104,45 @@ void CodedSum::add(std::int64_t shard, std::span<const ConstBlock> messages, con
   for (const ConstBlock& message : messages.subspan(1)) {
     add_block(plain_sum, plain_part(message, shard));
   }
-  alignas(64) std::array<std::byte, kPart * sizeof(double)> memory;
+  PartMemory memory;
   const PartRange coded = coded_.shard(shard);
   for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
-    const Block sum{memory.data(), numel, dtype_, {}};
-    std::memset(sum.data, 0, static_cast<std::size_t>(sum.bytes()));
+    const Block sum = memory.zeros(numel, dtype_);
     for (const ConstBlock& message : messages) {
       codec_->add_summand(sum, coded_part(message, first, numel), simd);
     }
     codec_->encode_summand(coded_part(result, first, numel), sum, simd);
+  });
+}
+
+void CodedSum::add_left_over(std::int64_t shard, const ConstBlock& whole, const ConstBlock& message,
+                             const Block& to, SimdPath simd) const {
+  const PartRange coded = coded_.shard(shard);
+  PartMemory memory;
+  for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
+    const Block said = memory.zeros(numel, dtype_);
+    codec_->add_summand(said, coded_part(message, first, numel), simd);
+    const ConstBlock exact = part_of(whole, coded.first + first, numel);
+    mix(part_of(to, coded.first + first, numel), 1.0,
+        std::array{Inbox{exact, 1.0}, Inbox{said, -1.0}}, simd);
+  });
+}
+
+void CodedSum::add_left_over_of_sum(std::int64_t shard, std::span<const ConstBlock> messages,
+                                    const ConstBlock& result, const Block& to,
+                                    SimdPath simd) const {
+  const PartRange coded = coded_.shard(shard);
+  PartMemory sums;
+  PartMemory memory;
+  for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
+    const Block sum = sums.zeros(numel, dtype_);
+    for (const ConstBlock& message : messages) {
+      codec_->add_summand(sum, coded_part(message, first, numel), simd);
+    }
+    const Block said = memory.zeros(numel, dtype_);
+    codec_->add_summand(said, coded_part(result, first, numel), simd);
+    mix(part_of(to, coded.first + first, numel), 1.0,
+        std::array{Inbox{sum, 1.0}, Inbox{said, -1.0}}, simd);
   });
 }
 

@@ -51,6 +51,12 @@ class CodedSum {
   /// result <- the sum of the messages with the shard of each rank, in rank order.
   void add(std::int64_t shard, std::span<const ConstBlock> messages, const Block& result,
            SimdPath simd) const;
+  /// Shard `shard` of `to` += what its message does not say of `whole`.
+  void add_left_over(std::int64_t shard, const ConstBlock& whole, const ConstBlock& message,
+                     const Block& to, SimdPath simd) const;
+  /// Shard `shard` of `to` += what add()'s result does not say of the sum of the messages.
+  void add_left_over_of_sum(std::int64_t shard, std::span<const ConstBlock> messages,
+                            const ConstBlock& result, const Block& to, SimdPath simd) const;
   /// Shard `shard` of `whole` <- result.
   void decode(std::int64_t shard, const ConstBlock& result, const Block& whole,
               SimdPath simd) const;

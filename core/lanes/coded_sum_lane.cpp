@@ -25,6 +25,12 @@ class SumMessages {
   [[nodiscard]] Block sent(int rank) const { return message(rank); }
   /// Another rank's shard for this one.
   [[nodiscard]] Block heard(int rank) const { return message(num_ranks_ + rank); }
+  /// The shards of all ranks for this one.
+  [[nodiscard]] std::vector<ConstBlock> all_heard() const {
+    std::vector<ConstBlock> all;
+    for (int rank = 0; rank < num_ranks_; ++rank) all.emplace_back(heard(rank));
+    return all;
+  }
   /// The sum of a rank's shards.
   [[nodiscard]] Block result(int rank) const { return message(2 * num_ranks_ + rank); }
   [[nodiscard]] const std::shared_ptr<void>& owner() const { return memory_.owner(); }
@@ -53,6 +59,7 @@ class CodedSumLane : public OperationsLane {
 
   void start(std::int64_t k, const Buffer& send) override {
     begin(k);
+    sent_ = send;
     {
       const TimelineScope scope(setup().timeline.get(),
                                 {.what = "encode", .bucket = spec().bucket, .round = k});
@@ -79,6 +86,17 @@ class CodedSumLane : public OperationsLane {
         sum.decode(j, messages.result(j), result.block(), simd);
       }
     });
+  }
+
+  void add_left_over(const Block& to) override {
+    setup().stream.run(
+        [sum = sum_, messages = messages_, sent = sent_, to, rank = rank(), simd = setup().simd] {
+          for (int j = 0; j < sum.num_ranks(); ++j) {
+            const Block message = j == rank ? messages.heard(j) : messages.sent(j);
+            sum.add_left_over(j, sent.block(), message, to, simd);
+          }
+          sum.add_left_over_of_sum(rank, messages.all_heard(), messages.result(rank), to, simd);
+        });
   }
 
  private:
@@ -126,13 +144,7 @@ class CodedSumLane : public OperationsLane {
   [[nodiscard]] std::function<EventPtr()> adding() const {
     return [stream = communicators_.results.stream(), sum = sum_, messages = messages_,
             rank = rank(), simd = setup().simd]() -> EventPtr {
-      stream->run([=] {
-        std::vector<ConstBlock> heard;
-        for (int other = 0; other < sum.num_ranks(); ++other) {
-          heard.emplace_back(messages.heard(other));
-        }
-        sum.add(rank, heard, messages.result(rank), simd);
-      });
+      stream->run([=] { sum.add(rank, messages.all_heard(), messages.result(rank), simd); });
       return stream->record();
     };
   }
@@ -140,6 +152,8 @@ class CodedSumLane : public OperationsLane {
   SumCommunicators communicators_;
   CodedSum sum_;
   SumMessages messages_;
+  /// The block of the round.
+  Buffer sent_;
   Buffer result_;
 };
 

@@ -13,14 +13,15 @@ namespace {
 
 // A ballot has one element for every exponent, and a last one for vetoes.
 constexpr std::int64_t kBallotSize = GridState::kVeto - GridState::kLeastExponent + 1;
-/// Room for differences to grow between a measurement and its use, as a factor.
-constexpr double kHeadroom = 4.0;
-constexpr double kMostSteps = 127.0;
+/// Room for differences to grow between a measurement and its use, as a factor. With few steps it
+/// must be small: at 4, differences of a single step would keep a grid of 7 steps as it is, and
+/// rounding makes differences of a step wherever values differ at all.
+double headroom(std::int32_t most_steps) { return most_steps >= 127 ? 4.0 : 1.75; }
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-std::int64_t vote_for(double largest) {
+std::int64_t vote_for(double largest, std::int32_t most_steps) {
   if (largest == 0.0) return GridState::kNone;
-  const double finest = std::ceil(std::log2(kHeadroom * largest / kMostSteps));
+  const double finest = std::ceil(std::log2(headroom(most_steps) * largest / most_steps));
   if (!(finest <= static_cast<double>(GridState::kMostExponent))) return GridState::kVeto;
   return std::max(static_cast<std::int64_t>(finest), GridState::kLeastExponent);
 }
@@ -77,11 +78,13 @@ LaneSpec GridLane::votes_of(const LaneSpec& spec) {
 }
 
 GridLane::GridLane(Parts parts, const LaneSpec& spec)
-    : parts_(std::move(parts)), ballot_(parts_.stream.allocate(kBallotSize, spec.dtype)) {}
+    : parts_(std::move(parts)),
+      window_size_(spec.is_rare ? kRareWindow : kWindow),
+      ballot_(parts_.stream.allocate(kBallotSize, spec.dtype)) {}
 
 void GridLane::start(std::int64_t k, const Buffer& send) {
   if (std::exchange(is_restored_, false)) {
-    window_ = k / kWindow;
+    window_ = k / window_size_;
     if (window_ > 0) send_ballot();
   }
   prepare(k);
@@ -111,8 +114,8 @@ void GridLane::distrust() {
 }
 
 void GridLane::prepare(std::int64_t k) {
-  if (k / kWindow != window_) {
-    window_ = k / kWindow;
+  if (k / window_size_ != window_) {
+    window_ = k / window_size_;
     count_votes();
     vote();
     parts_.num_wide += stats_->take_num_wide();
@@ -142,8 +145,8 @@ void GridLane::count_votes() {
 }
 
 void GridLane::vote() {
-  parts_.stream.run([stats = stats_, vote = vote_] {
-    *vote = vote_for(static_cast<double>(stats->take_largest()));
+  parts_.stream.run([stats = stats_, vote = vote_, most_steps = parts_.codec.most_steps()] {
+    *vote = vote_for(static_cast<double>(stats->take_largest()), most_steps);
   });
   send_ballot();
 }

@@ -1,8 +1,9 @@
 #pragma once
 // A lane for a codec that needs a grid (Codec::needs_grid()). All ranks must use the same grid in a
 // round, and the grid should be as fine as the differences between the ranks allow. A GridLane
-// measures the differences that its rounds mix in. The rounds form windows of kWindow rounds. At
-// the beginning of a window all ranks vote, and the result counts from the next window on:
+// measures the differences that its rounds mix in. The rounds form windows of kWindow rounds, or of
+// kRareWindow where a round comes every few steps only (LaneSpec::is_rare). At the beginning of a
+// window all ranks vote, and the result counts from the next window on:
 //
 //   window w        Every rank measures the largest difference to its peers.
 //   window w + 1    Every rank has voted for the finest grid with room for 4 times this
@@ -89,11 +90,14 @@ std::shared_ptr<NextGrid> first_grid(const Codec* codec);
 class GridLane : public Lane {
  public:
   static constexpr std::int64_t kWindow = 8;
+  static constexpr std::int64_t kRareWindow = 2;
 
   struct Parts {
     std::unique_ptr<Lane> blocks;
     /// The lane of the blocks reads it.
     std::shared_ptr<NextGrid> next;
+    /// Of the blocks.
+    const Codec& codec;
     /// A lane of votes_of() between the same ranks.
     std::unique_ptr<Lane> votes;
     /// Must outlive the lane, as must the counter.
@@ -129,6 +133,7 @@ class GridLane : public Lane {
   void distrust();
 
   Parts parts_;
+  std::int64_t window_size_;
   Buffer ballot_;
   std::shared_ptr<DifferenceStats> stats_ = std::make_shared<DifferenceStats>();
   /// What this rank has voted for; work on the stream writes it.

@@ -60,6 +60,11 @@ class Lane {
     wait();
     return take();
   }
+  /// to += what a sum under a codec lacks of this rank's block: what its messages do not say of the
+  /// block, and what the sum does not say where this rank has encoded it. So all ranks together
+  /// have what the sum lacks of their blocks. As work on the stream. After take() and before the
+  /// next start(); the block that was sent must be as it was. Other lanes add nothing.
+  virtual void add_left_over(const Block& /*to*/) {}
   /// Drops what has arrived: take() then returns an Intake that mixes in nothing.
   virtual void forget() = 0;
   /// Shows the visitor what the lane must know to go on after loading, once for each of `names`:
@@ -116,9 +121,9 @@ struct LaneSpec {
   /// False: where all lanes forget (PeerLanes::forget()), this one keeps what has arrived, because
   /// the algorithm takes it all the same.
   bool forgets = true;
-  /// True: the pass that mixes in what has arrived writes the block that the next round sends, so
-  /// it may prepare this block on the way (Intake::exchange).
-  bool mixed_is_sent = true;
+  /// True: a round comes every few steps. So the pass that mixes in what has arrived does not write
+  /// the block that the next round sends, and prepares nothing for it (Intake::exchange).
+  bool is_rare = false;
 };
 
 class LaneFactory;

@@ -13,7 +13,7 @@ struct LaneMetrics {
   /// The least number of bytes that this rank has had to send; see bytes_sent() (rank_round.hpp).
   double bytes_sent = 0.0;
   /// Differences between this rank and its peers in the upper half of the range of their grid
-  /// (DifferenceRange::num_wide). Counted every GridLane::kWindow rounds.
+  /// (DifferenceRange::num_wide). Counted in every window of a GridLane.
   std::int64_t num_wide_differences = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace gossamer {
 
 void EncodedBlocks::reserve(Stream& stream, std::int64_t numel, std::size_t count) {
-  const auto allocate = [&] { return stream.allocate(encoded_bytes(codec, numel), DType::kUInt8); };
+  const auto allocate = [&] { return stream.allocate(codec.encoded_bytes(numel), DType::kUInt8); };
   if (own.block().data == nullptr) own = allocate();
   while (inboxes.size() < count) inboxes.push_back(allocate());
 }

@@ -213,6 +213,7 @@ std::unique_ptr<Lane> PeerLanes::make_coded(const LaneSpec& spec) {
   return std::make_unique<GridLane>(
       GridLane::Parts{.blocks = std::move(blocks),
                       .next = next,
+                      .codec = *setup_.codec,
                       .votes = make(GridLane::votes_of(spec)),
                       .stream = setup_.stream,
                       .num_wide = setup_.metrics.num_wide_differences},

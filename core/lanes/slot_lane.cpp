@@ -24,7 +24,7 @@ class SlotLane : public PlainLane {
     if (is_idle(part)) return;
     hold(send);
     // Only the pass of an update adds up.
-    sums_ = spec().mixed_is_sent && take_sum(part);
+    sums_ = !spec().is_rare && take_sum(part);
     Request request;
     if (!sums_) {
       request = part.node_size > 1 ? nodes().start(part, k, send, arriving())
@@ -66,7 +66,7 @@ class SlotLane : public PlainLane {
     }
     // The next round is likely to be of the same kind. Lanes without sums carry what no pass has
     // written.
-    const bool is_written = spec().result == LaneResult::kMix && spec().mixed_is_sent;
+    const bool is_written = spec().result == LaneResult::kMix && !spec().is_rare;
     if (is_written && !is_idle(part)) writes_slots_ = is_read;
     slots_->publish(part);
   }

@@ -14,6 +14,8 @@ namespace gossamer {
 const Codec& bf16_codec();
 const Codec& fp16_codec();
 const Codec& int8_codec();
+const Codec& int4_codec();
+const Codec& topk_codec();
 
 namespace {
 
@@ -29,6 +31,14 @@ constexpr std::array kCodecs = {
                .summary = "a quarter of the bytes: differences in 8 bits, on a grid that all ranks "
                           "agree on; gradients in 8 bits, with a scale for every 1024",
                .codec = int8_codec},
+    CodecEntry{.name = "int4",
+               .summary = "an eighth of the bytes: as int8, in 4 bits",
+               .codec = int4_codec},
+    CodecEntry{.name = "topk",
+               .summary =
+                   "146 times fewer bytes: the 16 largest of every 1024 elements, in 12 bits "
+                   "each; for outer steps of all ranks",
+               .codec = topk_codec},
 };
 
 void require_bytes(const Codec& codec, const ConstBlock& encoded, std::int64_t numel,
@@ -52,7 +62,7 @@ const Codec* find_codec(std::string_view name, const Options& options) {
 }
 
 void require_encoded(const Codec& codec, const ConstBlock& encoded, std::int64_t numel) {
-  require_bytes(codec, encoded, numel, encoded_bytes(codec, numel));
+  require_bytes(codec, encoded, numel, codec.encoded_bytes(numel));
 }
 
 void require_summand(const Codec& codec, const ConstBlock& encoded, std::int64_t numel) {
@@ -65,10 +75,15 @@ void require_dtype(DType found, DType wanted) {
       concat("codec: a block of ", name_of(found), " instead of ", name_of(wanted)));
 }
 
+void require_grain(std::int64_t first) {
+  if (first % Codec::kGrain == 0) return;
+  throw std::logic_error(concat("codec: a part of an encoded block begins at element ", first));
+}
+
 std::int64_t most_coded_members(const Codec& codec) {
   // (n - 1) * encoded < 2 (n - 1) / n * plain
-  const std::int64_t plain = 2 * size_of(DType::kFloat32);
-  return (plain - 1) / codec.bytes_per_element();
+  constexpr std::int64_t kPart = Codec::kSummandPart;
+  return (2 * kPart * size_of(DType::kFloat32) - 1) / codec.encoded_bytes(kPart);
 }
 
 }  // namespace gossamer

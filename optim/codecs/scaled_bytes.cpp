@@ -1,6 +1,7 @@
 #include "optim/codecs/scaled_bytes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -10,7 +11,6 @@ namespace {
 
 constexpr std::int64_t kPart = Codec::kSummandPart;
 constexpr std::int64_t kScaleBytes = sizeof(float);
-constexpr float kMostSteps = 127.0F;
 constexpr std::int32_t kInfinity = 0x7f80'0000;
 /// Adding it rounds a float of at most 127 to a whole number, which then stands in the last byte.
 constexpr float kRounder = 0x1.8p23F;
@@ -22,15 +22,26 @@ struct Scale {
 };
 
 /// `largest`: the bits of the largest |x|. As integers, infinity and NaN are above all numbers.
+template <int kBits>
 [[gnu::always_inline]] inline Scale scale_of(std::int32_t largest) {
   if (largest >= kInfinity) return {.step = std::numeric_limits<float>::quiet_NaN()};
+  constexpr auto kMostSteps = static_cast<float>((1 << (kBits - 1)) - 1);
   const float step = std::bit_cast<float>(largest) / kMostSteps;
   // The inverse of a smaller number may be infinite.
   if (step < std::numeric_limits<float>::min()) return {};
   return {.step = step, .inverse = 1.0F / step};
 }
 
-template <class T>
+/// Bytes of the numbers of one part.
+template <int kBits>
+constexpr std::int64_t number_bytes(std::int64_t count) {
+  return (count * kBits + 7) / 8;
+}
+
+/// One byte for each number of a part, which ends with a 0 if the part is odd.
+using Numbers = std::array<std::uint8_t, kPart>;
+
+template <class T, int kBits>
 struct EncodeScaled {
   const T* from;
   std::uint8_t* to;
@@ -41,7 +52,7 @@ struct EncodeScaled {
     for (std::int64_t first = 0; first < numel; first += kPart) {
       const std::int64_t count = std::min(kPart, numel - first);
       encode_part(from + first, part, count);
-      part += kScaleBytes + count;
+      part += kScaleBytes + number_bytes<kBits>(count);
     }
   }
 
@@ -53,10 +64,25 @@ struct EncodeScaled {
       const auto size = static_cast<std::int32_t>(bits);
       largest = size > largest ? size : largest;
     }
-    const Scale scale = scale_of(largest);
+    const Scale scale = scale_of<kBits>(largest);
     std::memcpy(part, &scale.step, sizeof(scale.step));
     std::uint8_t* const q = part + kScaleBytes;
-    const float inverse = scale.inverse;
+    if constexpr (kBits == 8) {
+      write_numbers(x, count, scale.inverse, q);
+    } else {
+      Numbers numbers;
+      write_numbers(x, count, scale.inverse, numbers.data());
+      if (count % 2 == 1) numbers[static_cast<std::size_t>(count)] = 0;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < (count + 1) / 2; ++i) {
+        const auto at = static_cast<std::size_t>(2 * i);
+        q[i] = static_cast<std::uint8_t>((numbers[at] & 0xfU) | numbers[at + 1] << 4U);
+      }
+    }
+  }
+
+  [[gnu::always_inline]] static void write_numbers(const T* x, std::int64_t count, float inverse,
+                                                   std::uint8_t* q) {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i) {
       const float steps = static_cast<float>(x[i]) * inverse + kRounder;
@@ -65,7 +91,7 @@ struct EncodeScaled {
   }
 };
 
-template <class T>
+template <class T, int kBits>
 struct AddScaled {
   T* x;
   const std::uint8_t* from;
@@ -76,7 +102,7 @@ struct AddScaled {
     for (std::int64_t first = 0; first < numel; first += kPart) {
       const std::int64_t count = std::min(kPart, numel - first);
       add_part(x + first, part, count);
-      part += kScaleBytes + count;
+      part += kScaleBytes + number_bytes<kBits>(count);
     }
   }
 
@@ -86,6 +112,23 @@ struct AddScaled {
     std::memcpy(&step, part, sizeof(step));
     const T scale = static_cast<T>(step);
     const std::uint8_t* const q = part + kScaleBytes;
+    if constexpr (kBits == 8) {
+      add_numbers(sum, scale, q, count);
+    } else {
+      Numbers numbers;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < (count + 1) / 2; ++i) {
+        const auto at = static_cast<std::size_t>(2 * i);
+        // The sign of a nibble.
+        numbers[at] = static_cast<std::uint8_t>(((q[i] & 0xfU) ^ 8U) - 8U);
+        numbers[at + 1] = static_cast<std::uint8_t>((q[i] >> 4U ^ 8U) - 8U);
+      }
+      add_numbers(sum, scale, numbers.data(), count);
+    }
+  }
+
+  [[gnu::always_inline]] static void add_numbers(T* sum, T scale, const std::uint8_t* q,
+                                                 std::int64_t count) {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i) {
       sum[i] += scale * static_cast<T>(static_cast<std::int8_t>(q[i]));
@@ -95,28 +138,39 @@ struct AddScaled {
 
 }  // namespace
 
+template <int kBits>
 std::int64_t scaled_bytes(std::int64_t numel) {
-  return numel + (numel + kPart - 1) / kPart * kScaleBytes;
+  return numel / kPart * (kScaleBytes + number_bytes<kBits>(kPart)) +
+         (numel % kPart == 0 ? 0 : kScaleBytes + number_bytes<kBits>(numel % kPart));
 }
 
+template <int kBits>
 void encode_scaled(const Block& to, const ConstBlock& x, SimdPath simd) {
   auto* const bytes = static_cast<std::uint8_t*>(to.data);
   if (x.dtype == DType::kFloat32) {
     const auto* const values = static_cast<const float*>(x.data);
-    return run_on(simd, EncodeScaled<float>{values, bytes, x.numel});
+    return run_on(simd, EncodeScaled<float, kBits>{values, bytes, x.numel});
   }
   require_dtype(x.dtype, DType::kFloat64);
   const auto* const values = static_cast<const double*>(x.data);
-  run_on(simd, EncodeScaled<double>{values, bytes, x.numel});
+  run_on(simd, EncodeScaled<double, kBits>{values, bytes, x.numel});
 }
 
+template <int kBits>
 void add_scaled(const Block& x, const ConstBlock& from, SimdPath simd) {
   const auto* const bytes = static_cast<const std::uint8_t*>(from.data);
   if (x.dtype == DType::kFloat32) {
-    return run_on(simd, AddScaled<float>{static_cast<float*>(x.data), bytes, x.numel});
+    return run_on(simd, AddScaled<float, kBits>{static_cast<float*>(x.data), bytes, x.numel});
   }
   require_dtype(x.dtype, DType::kFloat64);
-  run_on(simd, AddScaled<double>{static_cast<double*>(x.data), bytes, x.numel});
+  run_on(simd, AddScaled<double, kBits>{static_cast<double*>(x.data), bytes, x.numel});
 }
+
+template std::int64_t scaled_bytes<8>(std::int64_t);
+template std::int64_t scaled_bytes<4>(std::int64_t);
+template void encode_scaled<8>(const Block&, const ConstBlock&, SimdPath);
+template void encode_scaled<4>(const Block&, const ConstBlock&, SimdPath);
+template void add_scaled<8>(const Block&, const ConstBlock&, SimdPath);
+template void add_scaled<4>(const Block&, const ConstBlock&, SimdPath);
 
 }  // namespace gossamer::internal

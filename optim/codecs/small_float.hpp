@@ -79,7 +79,9 @@ template <class Format>
 class SmallFloatCodec : public Codec {
  public:
   [[nodiscard]] std::string_view name() const override { return Format::kName; }
-  [[nodiscard]] std::int64_t bytes_per_element() const override { return sizeof(std::uint16_t); }
+  [[nodiscard]] std::int64_t encoded_bytes(std::int64_t numel) const override {
+    return numel * static_cast<std::int64_t>(sizeof(std::uint16_t));
+  }
 
   void encode(const Block& to, const ConstBlock& x, const Grid& /*grid*/,
               SimdPath simd) const override {
@@ -104,7 +106,7 @@ class SmallFloatCodec : public Codec {
   }
 
   [[nodiscard]] std::int64_t summand_bytes(std::int64_t numel) const override {
-    return encoded_bytes(*this, numel);
+    return encoded_bytes(numel);
   }
 
   void encode_summand(const Block& to, const ConstBlock& x, SimdPath simd) const override {

@@ -1,5 +1,6 @@
 // Tests every algorithm with every codec against the recursion, and against plain mixing.
 
+#include "test/base/thrown.hpp"
 #include "test/core/every_algorithm.hpp"
 
 #include <algorithm>
@@ -15,6 +16,11 @@
 namespace gossamer {
 namespace {
 
+/// Whether the ranks send blocks to the peers of a topology. Else they sum them.
+bool mixes(const Setup& setup) {
+  return AlgorithmChoice(setup.algorithm, Options::parse(setup.options)).needs_topology();
+}
+
 /// The setups of algorithms and topologies that take a codec.
 std::vector<Setup> coded_setups() {
   std::vector<Setup> setups;
@@ -25,10 +31,12 @@ std::vector<Setup> coded_setups() {
     if (setup.num_ranks < 2 || (setup.num_ranks > 4 && !nodes)) continue;
     if (kSanitized && setup.num_ranks == 3 && setup.topology != "ring") continue;
     for (const CodecEntry& entry : codec_table()) {
-      if (entry.codec == nullptr || entry.codec().needs_grid()) continue;
+      if (entry.codec == nullptr || entry.codec().needs_grid() || entry.codec().leaves_out()) {
+        continue;
+      }
       // A codec does not see topologies, so one of them runs on all.
       if (entry.name != "bf16" && setup.topology != "ring") continue;
-      const AlgorithmChoice algorithm(setup.algorithm);
+      const AlgorithmChoice algorithm(setup.algorithm, Options::parse(setup.options));
       const auto topology = setup.build();
       if (!algorithm.why_not({.topology = topology.get(), .codec = &entry.codec()}).empty()) {
         continue;
@@ -111,7 +119,7 @@ void expect_the_same_mean(Problem still) {
 /// Those that mix parameters.
 std::vector<Setup> coded_mixing_setups() {
   std::vector<Setup> setups = coded_setups();
-  std::erase_if(setups, [](const Setup& setup) { return setup.algorithm == "allreduce"; });
+  std::erase_if(setups, [](const Setup& setup) { return !mixes(setup); });
   return setups;
 }
 
@@ -132,6 +140,8 @@ TEST_P(EveryCodedAlgorithm, GivesTheSameBitsWhereverStreamsLag) {
 }
 
 TEST_P(EveryCodedAlgorithm, GivesTheSameBitsWhateverTheBuckets) {
+  // Buckets decide on the rank that keeps the error of a sum.
+  if (AlgorithmChoice(GetParam().algorithm).entry().feeds_errors_back && !mixes(GetParam())) return;
   Problem coded = problem();
   coded.dtype = DType::kFloat32;
   coded.bucket_bytes = 1;
@@ -155,11 +165,13 @@ std::vector<Setup> grid_setups() {
         setup.topology == "ring" || setup.topology == "one-peer-exp" || setup.topology == "rare";
     const bool groups = setup.topology == "complete" || setup.topology == "static-ring";
     if (setup.num_ranks < 2 || (!nodes && (setup.num_ranks > 4 || (!pairs && !groups)))) continue;
-    if (!AlgorithmChoice(setup.algorithm).entry().takes_codec) continue;
     // Sums need no grid; coded_sum_test.cpp has them.
-    if (setup.algorithm == "allreduce") continue;
-    setup.codec = "int8";
-    setups.push_back(setup);
+    if (!AlgorithmChoice(setup.algorithm).entry().takes_codec || !mixes(setup)) continue;
+    for (const CodecEntry& entry : codec_table()) {
+      if (entry.codec == nullptr || !entry.codec().needs_grid()) continue;
+      setup.codec = entry.name;
+      setups.push_back(setup);
+    }
   }
   return setups;
 }
@@ -197,12 +209,16 @@ TEST_P(EveryAlgorithmOnAGrid, MovesTheMeanAsPlainMixingDoes) {
 }
 
 TEST_P(EveryAlgorithmOnAGrid, StaysNearPlainMixing) {
+  // GASLoC on a ring of three moves away from every start, with and without a codec. Trackers add
+  // up what 4 bits round.
+  const bool adds_up = GetParam().algorithm.ends_with("tracking") && GetParam().codec == "int4";
+  if (adds_up || contains(GetParam().options, "gasloc")) return;
   Problem coded = problem();
   Problem plain = coded;
   plain.codec = "fp32";
   const double difference = largest_difference(run_pipeline(coded), run_pipeline(plain));
   // The ranks are up to 2 apart. Sums in nodes are sent as they are.
-  EXPECT_LT(difference, 0.1);
+  EXPECT_LT(difference, GetParam().codec == "int8" ? 0.1 : 0.8);
   EXPECT_EQ(difference > 1e-5, coded.topology->round(0).node_size == 1);
 }
 

@@ -42,11 +42,21 @@ inline Trajectory expected_trajectory(const Problem& problem) {
   }
   const auto infos = parameters_of_sizes(problem.sizes, problem.dtype);
   const BucketPlan plan = plan_buckets(infos, declared_order(infos.size()), problem.bucket_bytes);
+  std::vector<std::vector<std::size_t>> owners(problem.sizes.size());
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const std::int64_t shard = (plan.buckets[b].numel + problem.num_ranks - 1) / problem.num_ranks;
     for (const BucketEntry& entry : plan.buckets[b].entries) {
-      setup.parameters[static_cast<std::size_t>(entry.parameter)].bucket = b;
+      const auto parameter = static_cast<std::size_t>(entry.parameter);
+      setup.parameters[parameter].bucket = b;
+      for (std::int64_t e = 0; e < problem.sizes[parameter]; ++e) {
+        owners[parameter].push_back(static_cast<std::size_t>((entry.offset + e) / shard));
+      }
     }
   }
+  std::vector<std::size_t> owner_of_value;
+  for (const auto& part : owners)
+    owner_of_value.insert(owner_of_value.end(), part.begin(), part.end());
+  setup.owner = [owner_of_value](std::size_t value) { return owner_of_value[value]; };
   for (int rank = 0; rank < problem.num_ranks; ++rank) {
     setup.start.push_back(start_of(problem, rank));
   }

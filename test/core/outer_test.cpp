@@ -2,10 +2,13 @@
 
 #include "test/base/thrown.hpp"
 #include "test/core/problem.hpp"
+#include "test/core/saved_state.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +17,8 @@
 
 #include "base/error.hpp"
 #include "core/algorithm.hpp"
+#include "optim/codec.hpp"
+#include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {
@@ -177,6 +182,118 @@ TEST(Outer, NoStepWaitsForALateAverageBeforeItIsDue) {
   }
 }
 
+/// The blocks of float64 of a rank by name, as they would be saved.
+std::map<std::string, std::vector<double>> state_of(ToyModel& model) {
+  SavedState state;
+  Saver saver(state);
+  model.pipeline().visit(saver);
+  std::map<std::string, std::vector<double>> blocks;
+  for (const auto& [name, bytes] : state.blocks) {
+    std::vector<double>& values = blocks[name];
+    values.resize(bytes.size() / sizeof(double));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+  return blocks;
+}
+
+// The anchors of all ranks are equal. So the mean of the models and errors after an average is the
+// mean of the models and errors before.
+TEST(Outer, LosesNothingUnderACodec) {
+  for (const char* codec : {"bf16", "int8", "int4", "topk"}) {
+    for (const char* kind : {"slowmo", "diloco", "noloco"}) {
+      constexpr int kRanks = 3;
+      std::vector<std::map<std::string, std::vector<double>>> before(kRanks);
+      auto after = before;
+      auto models = std::vector<std::vector<double>>(kRanks);
+      run_ranks(kRanks, [&](Communicator& communicator, const World& world) {
+        Problem problem;
+        problem.num_ranks = kRanks;
+        problem.same_start = true;
+        problem.algorithm = "outer";
+        // The average becomes the model.
+        problem.algorithm_options =
+            concat("{every: 3, rounds: all, lr: 1, momentum: 0, kind: ", kind, "}");
+        problem.codec = codec;
+        problem.sizes = {7, 300, 1, 2000};
+        problem.bucket_bytes = 4096;
+        // Steps in which averages arrive update nothing.
+        problem.present = [](int, int step, std::int64_t) { return step % 3 != 0; };
+        ToyModel model = model_of(problem, communicator);
+        const auto rank = static_cast<std::size_t>(world.rank);
+        for (int step = 0; step < 12; ++step) train_step(problem, model, world.rank, step);
+        before[rank] = state_of(model);
+        train_step(problem, model, world.rank, 12);
+        after[rank] = state_of(model);
+        models[rank] = model.values();
+      });
+      double largest = 0.0;
+      for (const auto& [name, values] : before[0]) {
+        if (name.find('/') != std::string::npos) continue;
+        for (std::size_t e = 0; e < values.size(); ++e) {
+          double sum = 0.0;
+          for (std::size_t rank = 0; rank < kRanks; ++rank) {
+            const std::string error = name + "/outer_error";
+            sum += after[rank].at(name)[e] + after[rank].at(error)[e];
+            sum -= before[rank].at(name)[e] + before[rank].at(error)[e];
+            largest = std::max(largest, std::abs(after[rank].at(error)[e]));
+          }
+          EXPECT_NEAR(sum, 0.0, 1e-12) << codec << ", " << kind << ", " << name << ", " << e;
+        }
+      }
+      EXPECT_GT(largest, 1e-4) << "nothing was left out";
+      for (const auto& model : models) EXPECT_EQ(model, models.front()) << codec << ", " << kind;
+    }
+  }
+}
+
+TEST(Outer, SendsMovesInAsManyBytesAsTheCodecSays) {
+  for (const char* codec : {"bf16", "int8", "int4", "topk"}) {
+    for (const int n : {1, 2, 3, 4}) {
+      run_ranks(n, [&](Communicator& communicator, const World& world) {
+        Problem problem;
+        problem.num_ranks = n;
+        problem.algorithm = "outer";
+        problem.algorithm_options = "{every: 5, kind: diloco}";
+        problem.codec = codec;
+        problem.sizes = {20'000};
+        ToyModel model = model_of(problem, communicator);
+        for (int step = 0; step < 20; ++step) train_step(problem, model, world.rank, step);
+        model.pipeline().drain();
+        const std::int64_t shard = (20'000 + n - 1) / n;
+        const double message = static_cast<double>(find_codec(codec)->summand_bytes(shard));
+        EXPECT_EQ(model.pipeline().metrics().bytes_sent, 4 * 2 * (n - 1) * message)
+            << codec << ", " << n;
+      });
+    }
+  }
+}
+
+TEST(Outer, PairsSendEncodedModelsOnceTheyHaveAGrid) {
+  for (const char* codec : {"bf16", "int8", "int4"}) {
+    run_ranks(4, [&](Communicator& communicator, const World& world) {
+      Problem problem;
+      problem.num_ranks = 4;
+      problem.topology = make_topology("one-peer-exp", {.size = 4, .node_size = 4});
+      problem.algorithm = "outer";
+      problem.algorithm_options = "{every: 5, kind: noloco}";
+      problem.codec = codec;
+      problem.shares_memory = false;
+      problem.sizes = {20'000};
+      ToyModel model = model_of(problem, communicator);
+      for (int step = 0; step < 50; ++step) train_step(problem, model, world.rank, step);
+      model.pipeline().drain();
+      const double coded = static_cast<double>(find_codec(codec)->encoded_bytes(20'000));
+      // Two windows of two averages have no grid. The votes are 102 elements in every window.
+      const bool has_grid = find_codec(codec)->needs_grid();
+      const int num_plain = has_grid ? 4 : 0;
+      const double votes = has_grid ? 4 * exchange_bytes(102 * 8, 4) : 0.0;
+      EXPECT_EQ(model.pipeline().metrics().bytes_sent,
+                num_plain * 20'000 * 8.0 + (10 - num_plain) * coded + votes)
+          << codec;
+    });
+  }
+}
+
 std::string refusal_of(const std::string& options) {
   return what_of<ConfigError>(
       [&] { static_cast<void>(AlgorithmChoice("outer", Options::parse(options))); });
@@ -186,6 +303,25 @@ TEST(Outer, RefusesWhatCannotBe) {
   EXPECT_TRUE(contains(refusal_of("every: 4, late: 5"), "late: 5 steps are more than the 4"));
   EXPECT_TRUE(contains(refusal_of("every: 4, blend: 0.5"), "blend: needs late averages"));
   EXPECT_TRUE(contains(refusal_of("kind: fastmo"), "gasloc"));
+}
+
+TEST(Outer, RefusesCodecsThatDoNotFit) {
+  const auto why_not = [](const char* algorithm, const char* options, const char* codec) {
+    const auto ring = make_topology("ring", {.size = 4, .node_size = 4});
+    return AlgorithmChoice(algorithm, Options::parse(options))
+        .why_not({.topology = ring.get(), .codec = find_codec(codec)});
+  };
+  for (const char* kind : {"kind: slowmo", "kind: diloco", "kind: noloco, rounds: all"}) {
+    for (const char* codec : {"bf16", "int8", "int4", "topk"}) {
+      EXPECT_EQ(why_not("outer", kind, codec), "") << kind << ", " << codec;
+    }
+  }
+  EXPECT_EQ(why_not("outer", "kind: noloco", "int4"), "");
+  EXPECT_TRUE(contains(why_not("outer", "kind: noloco", "topk"), "rounds: all"));
+  EXPECT_TRUE(contains(why_not("allreduce", "", "topk"), "rounds: all"));
+  EXPECT_TRUE(contains(why_not("gossip", "", "topk"), "rounds: all"));
+  EXPECT_EQ(why_not("outer", "kind: gasloc", "int8"), "");
+  EXPECT_TRUE(contains(why_not("outer", "kind: gasloc, rounds: all", "int8"), "cannot send moves"));
 }
 
 TEST(Outer, NeedsATopologyWhereItsOptionsSaySo) {

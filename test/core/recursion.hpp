@@ -5,6 +5,7 @@
 
 #include "test/core/coded_mixing.hpp"
 #include "test/core/largest_elements.hpp"
+#include "test/core/outer_recursion.hpp"
 #include "test/optim/reference.hpp"
 
 #include <algorithm>
@@ -51,6 +52,8 @@ class Recursion {
     std::vector<Parameter> parameters = {};
     /// The initial parameters.
     Vectors start = {};
+    /// The rank that encodes a value of a sum.
+    std::function<std::size_t(std::size_t value)> owner = {};
     std::function<Gradients(const std::vector<double>& x, int rank, int step)> gradients = {};
     /// True if a rank's gradients hold a NaN in a step.
     std::function<bool(int rank, int step)> breaks = [](int, int) { return false; };
@@ -66,8 +69,11 @@ class Recursion {
         y_(setup_.start.size(), std::vector<double>(setup_.start.front().size())),
         tracked_(y_),
         public_(y_),
-        anchor_(x_),
-        momentum_(y_),
+        outer_({.options = options_,
+                .codec = setup_.codec,
+                .start = setup_.start,
+                .mixed = [this](std::int64_t k, const Vectors& values) { return mixed(k, values); },
+                .owner = setup_.owner}),
         heard_(y_) {
     for (std::size_t rank = 0; rank < setup_.start.size(); ++rank) {
       auto& optimizers = optimizers_.emplace_back();
@@ -112,7 +118,7 @@ class Recursion {
     if (setup_.algorithm == "gossip") share_moments(step);
     if (setup_.algorithm == "choco" && step > 0) mix_public_copies(step - 1);
     if (setup_.algorithm == "outer") {
-      move_anchor(step);
+      receive_average(step);
       // The rules see the moved model alone.
       before_ = x_;
     }
@@ -292,78 +298,12 @@ class Recursion {
     }
   }
 
-  /// Moves the anchor by SlowMo or DiLoCo, with the models after `step` steps.
-  /// Every option of `outer` but streaming.
-  void move_anchor(int step) {
-    const std::int64_t every = options_.integer("every", {.fallback = 8});
-    const std::int64_t late = options_.integer("late", {.fallback = 1});
-    const std::int64_t began = step - late;
-    if (began < 0 || (began + 1) % every != 0) return;
-    const std::string kind = options_.text("kind", "slowmo");
-    const bool in_pairs = kind == "noloco" || kind == "gasloc";
-    const std::string rounds = options_.text("rounds", in_pairs ? "topology" : "all");
-    const double lr = options_.number("lr", {.fallback = kind == "slowmo" ? 1.0 : 0.7});
-    const bool is_light = kind == "slowmo" || kind == "noloco";
-    const double momentum = options_.number("momentum", {.fallback = is_light ? 0.5 : 0.9});
-    const double blend = options_.number("blend", {.fallback = late > 1 ? 0.5 : 0.0});
-    const double inner = setup_.lr(std::max<std::int64_t>(0, num_updates_.front() - late));
-    Vectors sent = past_[static_cast<std::size_t>(began)];
-    if (kind == "gasloc") {
-      for (std::size_t rank = 0; rank < sent.size(); ++rank) {
-        for (std::size_t e = 0; e < num_values(); ++e) {
-          double& y = sent[rank][e];
-          y = anchor_[rank][e] + lr * (y - anchor_[rank][e]);
-        }
-      }
-    }
-    const auto meet = [&](const Vectors& models) {
-      return rounds == "topology" ? mixed((began + 1) / every - 1, models)
-                                  : Vectors(models.size(), mean_of(models));
-    };
-    Vectors means = meet(sent);
-    if (kind == "noloco" && late == 1) {
-      // NoLoCo's authors send anchors and what the models have moved since.
-      Vectors moves = sent;
-      for (std::size_t rank = 0; rank < sent.size(); ++rank) {
-        for (std::size_t e = 0; e < num_values(); ++e) moves[rank][e] -= anchor_[rank][e];
-      }
-      means = meet(anchor_);
-      const Vectors mean_moves = meet(moves);
-      for (std::size_t rank = 0; rank < sent.size(); ++rank) {
-        for (std::size_t e = 0; e < num_values(); ++e) means[rank][e] += mean_moves[rank][e];
-      }
-    }
-    for (std::size_t rank = 0; rank < x_.size(); ++rank) {
-      for (std::size_t e = 0; e < num_values(); ++e) {
-        double& a = anchor_[rank][e];
-        double& m = momentum_[rank][e];
-        const double mean = means[rank][e];
-        if (kind == "noloco") {
-          m = momentum * m + lr * (mean - a);
-          a += m;
-        } else if (kind == "gasloc") {
-          // Here m is the step of y; the first y before is the model at the start.
-          const double before = began + 1 == every ? setup_.start[rank][e] : m;
-          a = mean + momentum * (sent[rank][e] - before);
-          m = sent[rank][e];
-        } else {
-          const double difference = a - mean;
-          m = momentum * m + (kind == "slowmo" ? difference / inner : difference);
-          a -= kind == "slowmo" ? lr * inner * m : lr * (difference + momentum * m);
-        }
-        x_[rank][e] = blend * x_[rank][e] + (1.0 - blend) * a;
-      }
-    }
-  }
-
-  [[nodiscard]] std::vector<double> mean_of(const Vectors& models) const {
-    std::vector<double> mean(num_values());
-    for (const auto& x : models) {
-      for (std::size_t e = 0; e < mean.size(); ++e) {
-        mean[e] += x[e] / static_cast<double>(num_ranks());
-      }
-    }
-    return mean;
+  /// The average of `outer` that arrives in a step.
+  void receive_average(int step) {
+    const std::int64_t began = step - outer_.late();
+    if (began < 0) return;
+    const double lr = setup_.lr(std::max<std::int64_t>(0, num_updates_.front() - outer_.late()));
+    outer_.move(began, past_[static_cast<std::size_t>(began)], lr, x_);
   }
 
   /// Gives every rank the mean over all ranks. A missing gradient counts as one of zeros. A codec
@@ -480,9 +420,7 @@ class Recursion {
   Vectors tracked_;
   /// CHOCO.
   Vectors public_;
-  /// The outer optimizer.
-  Vectors anchor_;
-  Vectors momentum_;
+  OuterRecursion outer_;
   /// RelaySum: what the ranks have heard in this step, and the half steps of all steps.
   Vectors heard_;
   std::vector<Vectors> half_steps_;

@@ -207,18 +207,23 @@ std::vector<SimulatedWorld> coded_worlds() {
 TEST(VirtualRanks, EncodeAsThePipelineDoes) {
   for (const SimulatedWorld& c : coded_worlds()) {
     if (c.world.size > (kSanitized ? 4 : 9)) continue;
-    for (const char* codec : {"bf16", "fp16", "int8"}) {
-      for (const char* algorithm : {"gossip", "gradient_tracking"}) {
+    for (const char* codec : {"bf16", "fp16", "int8", "int4"}) {
+      for (const auto& [algorithm, options] :
+           {std::pair("gossip", ""), std::pair("gradient_tracking", ""),
+            std::pair("outer", "every: 2, kind: noloco"),
+            std::pair("outer", "every: 3, kind: slowmo, rounds: topology, late: 3")}) {
         Problem problem = problem_on(c);
         problem.codec = codec;
-        if (problem.codec == "int8") {
+        if (find_codec(codec)->needs_grid()) {
           problem.num_steps = 5 * static_cast<int>(GridLane::kWindow);
           // Every bucket has a grid of its own, and virtual ranks have one bucket without gaps.
           problem.sizes = {86};
           problem.bucket_bytes = 1 << 20;
         }
         problem.algorithm = algorithm;
-        expect_the_pipelines_bits(problem, concat(codec, ", ", algorithm, " on ", c.yaml));
+        problem.algorithm_options = options;
+        expect_the_pipelines_bits(problem,
+                                  concat(codec, ", ", algorithm, " {", options, "} on ", c.yaml));
       }
     }
   }
@@ -246,10 +251,30 @@ TEST(VirtualRanks, EncodeSumsAsThePipelineDoes) {
   }
 }
 
+TEST(VirtualRanks, FeedErrorsBackAsThePipelineDoes) {
+  for (const CodecEntry& entry : codec_table()) {
+    for (const char* options :
+         {"every: 2, kind: diloco", "every: 3, kind: noloco, rounds: all, late: 2"}) {
+      for (const int n : {1, 2, 3, kSanitized ? 4 : 9}) {
+        // As above. Some shards have more than one part.
+        const Problem problem{.num_ranks = n,
+                              .algorithm = "outer",
+                              .algorithm_options = options,
+                              .codec = std::string(entry.name),
+                              .sizes = {3200},
+                              .bucket_bytes = 1 << 20,
+                              .num_steps = 10,
+                              .same_start = true};
+        expect_the_pipelines_bits(problem, concat(entry.name, " {", options, "}"));
+      }
+    }
+  }
+}
+
 TEST(VirtualRanks, AgreeUpToTheCodecsPrecisionAndKeepTheMean) {
   for (const SimulatedWorld& c : coded_worlds()) {
     for (const auto& [codec, precision] :
-         {std::pair{"bf16", 0x1p-8}, {"fp16", 0x1p-11}, {"int8", 1e-5}}) {
+         {std::pair{"bf16", 0x1p-8}, {"fp16", 0x1p-11}, {"int8", 1e-5}, {"int4", 1e-5}}) {
       VirtualRanks ranks({.topology = c.build(),
                           .world_size = c.world.size,
                           .dim = kDim,

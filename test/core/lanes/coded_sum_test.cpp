@@ -53,6 +53,8 @@ using Edit = std::function<void(int rank, std::vector<double>& values)>;
 struct SumResults {
   /// Of the last round: blocks[rank][lane].
   std::vector<std::vector<std::vector<double>>> blocks;
+  /// What the ranks have left over of it.
+  std::vector<std::vector<std::vector<double>>> left_over;
   std::vector<double> bytes_sent;
 };
 
@@ -61,6 +63,7 @@ SumResults sum_of(
     const SumCase& c, const Edit& edit = [](int, std::vector<double>&) {}) {
   SumResults results;
   results.blocks.resize(static_cast<std::size_t>(c.num_ranks));
+  results.left_over.resize(static_cast<std::size_t>(c.num_ranks));
   results.bytes_sent.resize(static_cast<std::size_t>(c.num_ranks));
   run_ranks(c.num_ranks, [&](Communicator& communicator, const World& world) {
     const auto rank = static_cast<std::size_t>(world.rank);
@@ -91,6 +94,7 @@ SumResults sum_of(
         lanes[i]->start(round, blocks[i]);
       }
       results.blocks[rank].clear();
+      results.left_over[rank].clear();
       for (Lane* const lane : lanes) {
         lane->wait();
         const Intake sum = lane->take();
@@ -99,6 +103,9 @@ SumResults sum_of(
         EXPECT_EQ(sum.inboxes.front().weight, 1.0);
         results.blocks[rank].push_back(read_block(sum.inboxes.front().block));
         EXPECT_TRUE(lane->take().inboxes.empty());
+        const Buffer rest(sum.inboxes.front().block.numel, c.dtype);
+        lane->add_left_over(rest.block());
+        results.left_over[rank].push_back(read_block(rest.block()));
       }
     }
     results.bytes_sent[rank] = metrics.bytes_sent;
@@ -118,7 +125,7 @@ double largest_of(const std::vector<double>& values, std::int64_t count) {
 double rounding(std::string_view codec, double x, double largest) {
   if (codec == "bf16") return std::ldexp(std::abs(x), -8);
   if (codec == "fp16") return std::max(std::ldexp(std::abs(x), -11), std::ldexp(1.0, -25));
-  return largest / 254.0 * (1.0 + 1e-6);
+  return largest / (codec == "int8" ? 254.0 : 14.0) * (1.0 + 1e-6);
 }
 
 /// Compares the sum of a lane with the one in double.
@@ -153,7 +160,8 @@ void expect_near_sum(const SumCase& c, const Size& size, const std::vector<doubl
 }
 
 class EveryCodedSum : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Codecs, EveryCodedSum, testing::Values("bf16", "fp16", "int8"), own_name);
+INSTANTIATE_TEST_SUITE_P(Codecs, EveryCodedSum, testing::Values("bf16", "fp16", "int8", "int4"),
+                         own_name);
 
 TEST_P(EveryCodedSum, IsNearTheSumAndTheSameOnAllRanks) {
   for (int n = 1; n <= (kSanitized ? 4 : 9); ++n) {
@@ -180,8 +188,10 @@ TEST_P(EveryCodedSum, SendsShardsTwice) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
       for (const Size& size : {Size{1000, 3}, {4097, 20}, {1, 1}, {10'000, 0}}) {
         const std::int64_t shard = ceiling(size.coded, n);
-        const std::int64_t coded =
-            GetParam() == "int8" ? shard + 4 * ceiling(shard, 1024) : 2 * shard;
+        const std::int64_t scales = 4 * ceiling(shard, 1024);
+        const std::int64_t coded = GetParam() == "int8"   ? shard + scales
+                                   : GetParam() == "int4" ? ceiling(shard, 2) + scales
+                                                          : 2 * shard;
         const std::int64_t message = coded + ceiling(size.plain, n) * size_of(dtype);
         const SumCase c{.codec = GetParam(), .num_ranks = n, .dtype = dtype, .sizes = {size}};
         const auto plain = static_cast<double>((size.coded + size.plain) * size_of(dtype));
@@ -216,6 +226,41 @@ TEST_P(EveryCodedSum, ShowsAllRanksWhatIsNotFinite) {
         for (std::size_t e = 0; e < block.size(); ++e) {
           if (e >= 2000 && e < 3024) continue;
           ASSERT_EQ(block[e], good.blocks.front().front()[e]) << e;
+        }
+      }
+    }
+  }
+}
+
+// Error feedback: the ranks together keep what the sum lacks.
+TEST(CodedSum, LeavesNothingOut) {
+  for (const CodecEntry& entry : codec_table()) {
+    if (entry.codec == nullptr) continue;
+    for (const int n : {1, 2, 3, 5}) {
+      SumCase c{.codec = std::string(entry.name),
+                .num_ranks = n,
+                .dtype = DType::kFloat64,
+                .num_rounds = 2};
+      for (const std::int64_t numel : {1, 2, n + 1, 1000, 4097, 9000}) {
+        c.sizes.push_back({numel, 3});
+      }
+      const SumResults results = sum_of(c);
+      for (std::size_t i = 0; i < c.sizes.size(); ++i) {
+        SCOPED_TRACE(concat(entry.name, ", ", n, " ranks, ", c.sizes[i].coded, " elements"));
+        std::vector<double> lacking = results.blocks.front()[i];
+        for (double& value : lacking) value = -value;
+        double furthest = 0.0;
+        for (int rank = 0; rank < n; ++rank) {
+          const std::vector<double> sent = values_of(c.sizes[i], rank, 1);
+          const auto& rest = results.left_over[static_cast<std::size_t>(rank)][i];
+          for (std::size_t e = 0; e < sent.size(); ++e) {
+            lacking[e] += sent[e] - rest[e];
+            furthest = std::max(furthest, std::abs(rest[e]));
+          }
+        }
+        for (std::size_t e = 0; e < lacking.size(); ++e) EXPECT_NEAR(lacking[e], 0.0, 1e-13) << e;
+        if (c.sizes[i].coded >= 1000) {
+          EXPECT_EQ(furthest > 1e-5, n > 1);
         }
       }
     }

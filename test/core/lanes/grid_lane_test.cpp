@@ -127,10 +127,12 @@ class Ranks {
     }
   }
   std::unique_ptr<GridLane> make_lane(std::size_t rank) {
-    const auto next = first_grid(find_codec("int8"));
+    const Codec& codec = *find_codec("int8");
+    const auto next = first_grid(&codec);
     return std::make_unique<GridLane>(
         GridLane::Parts{.blocks = std::make_unique<FakeBlocks>(grids_[rank], next),
                         .next = next,
+                        .codec = codec,
                         .votes = std::make_unique<FakeVotes>(ballots_),
                         .stream = stream_,
                         .num_wide = num_wide_[rank]},

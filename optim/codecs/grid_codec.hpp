@@ -1,0 +1,244 @@
+#pragma once
+// Modulo quantisation (Lu and De Sa, "Moniqua: Modulo Quantized Communication in Decentralized
+// SGD", ICML 2020) in b bits. All ranks agree on a grid with the step 2^e. A rank sends, for every
+// value, the number of its grid point modulo 2^b. The receiver knows its own value, so it needs
+// only the difference of the two numbers, and it finds this difference as long as the values lie at
+// most 2^(b-1) - 1 steps apart.
+//
+//   q(x) = floor(x / 2^e + r) mod 2^b
+//   heard - own = 2^e * (q(heard) - q(own)), as a signed number of b bits
+//
+// r is a pseudo-random number in [0, 1) that is the same on all ranks: it depends on the round and
+// on the place of the value alone. So the expected difference is the true one, and equal values
+// have no difference. A difference of -2^(b-1) counts as 0, because +2^(b-1) looks the same: then
+// the differences of a pair are always opposite numbers, and the mean of the pair stays, even where
+// values lie too far apart.
+//
+// Numbers of 4 bits lie two in a byte, the first one in the lower half.
+//
+// Sums over ranks are encoded without a grid (scaled_bytes.hpp).
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+
+#include "optim/codec.hpp"
+#include "optim/codecs/scaled_bytes.hpp"
+#include "optim/simd.hpp"
+
+namespace gossamer::internal {
+
+/// A number in [0, 1) with 24 bits, from the seed of a round and the place of a value.
+[[gnu::always_inline]] inline float dither(std::uint32_t seed, std::uint32_t place) {
+  std::uint32_t h = place * 0x9e37'79b1U + seed;
+  h ^= h >> 16U;
+  h *= 0x85eb'ca6bU;
+  h ^= h >> 13U;
+  h *= 0xc2b2'ae35U;
+  h ^= h >> 16U;
+  return static_cast<float>(static_cast<std::int32_t>(h >> 8U)) * 0x1p-24F;
+}
+
+/// Spreads the bits of a round's number.
+inline std::uint32_t seed_of(const Grid& grid) {
+  std::uint64_t h = (grid.seed + 1) * 0x9e37'79b9'7f4a'7c15ULL;
+  h ^= h >> 29U;
+  return static_cast<std::uint32_t>(h >> 16U);
+}
+
+/// The size of a difference, at most 128.
+[[gnu::always_inline]] inline std::uint8_t size_of_difference(std::uint8_t a, std::uint8_t b) {
+  const auto up = static_cast<std::uint8_t>(a - b);
+  const auto down = static_cast<std::uint8_t>(b - a);
+  return up < down ? up : down;
+}
+
+/// Elements that are packed and unpacked together.
+inline constexpr std::int64_t kPacked = 1024;
+using Numbers = std::array<std::uint8_t, kPacked>;
+
+/// to <- two numbers of 4 bits in a byte. `from` has an even number of them.
+[[gnu::always_inline]] inline void pack(const std::uint8_t* from, std::int64_t numel,
+                                        std::uint8_t* to) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < numel / 2; ++i) {
+    to[i] = static_cast<std::uint8_t>(from[2 * i] | from[2 * i + 1] << 4U);
+  }
+}
+
+/// to <- 16 times each number. `to` has room for an even number of them.
+[[gnu::always_inline]] inline void unpack(const std::uint8_t* from, std::int64_t numel,
+                                          std::uint8_t* to) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < (numel + 1) / 2; ++i) {
+    to[2 * i] = static_cast<std::uint8_t>(from[i] << 4U);
+    to[2 * i + 1] = static_cast<std::uint8_t>(from[i] & 0xf0U);
+  }
+}
+
+template <class T, int kBits>
+struct EncodeOnGrid {
+  const T* from;
+  std::uint8_t* to;
+  std::int64_t numel;
+  T scale;
+  std::uint32_t seed;
+  std::uint32_t place;
+
+  [[gnu::always_inline]] void operator()() const {
+    if constexpr (kBits == 8) {
+      points(from, numel, place, to);
+    } else {
+      Numbers numbers;
+      for (std::int64_t first = 0; first < numel; first += kPacked) {
+        const std::int64_t count = std::min(kPacked, numel - first);
+        points(from + first, count, place + static_cast<std::uint32_t>(first), numbers.data());
+        if (count % 2 == 1) numbers[static_cast<std::size_t>(count)] = 0;
+        pack(numbers.data(), count + count % 2, to + first / 2);
+      }
+    }
+  }
+
+  [[gnu::always_inline]] void points(const T* x, std::int64_t count, std::uint32_t first,
+                                     std::uint8_t* q) const {
+    constexpr T kModulus = T{1 << kBits};
+    const T c = scale;
+    const std::uint32_t s = seed;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) {
+      const T r = static_cast<T>(dither(s, first + static_cast<std::uint32_t>(i)));
+      const T point = std::floor(x[i] * c + r);
+      // Exact, because both numbers are whole and the result is small.
+      const T rest = point - kModulus * std::floor(point * (T{1} / kModulus));
+      // Values that are not finite are sent as 0.
+      const T safe = rest >= T{0} && rest < kModulus ? rest : T{0};
+      q[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(safe));
+    }
+  }
+};
+
+/// Numbers of 4 bits are unpacked to 16 times their size. So one loop takes the differences of
+/// both, in signed bytes, and a step is `kUnit`.
+template <class T, int kBits>
+struct DifferenceOnGrid {
+  static constexpr int kUnit = 1 << (8 - kBits);
+  /// From here on a difference uses the upper half of the range.
+  static constexpr int kWide = 64;
+
+  T* x;
+  T factor;
+  const std::uint8_t* heard;
+  const std::uint8_t* own;
+  std::int64_t numel;
+  DifferenceRange* range;
+
+  [[gnu::always_inline]] void operator()() const {
+    if constexpr (kBits == 8) {
+      add(x, heard, own, numel);
+    } else {
+      Numbers theirs;
+      Numbers ours;
+      for (std::int64_t first = 0; first < numel; first += kPacked) {
+        const std::int64_t count = std::min(kPacked, numel - first);
+        unpack(heard + first / 2, count, theirs.data());
+        unpack(own + first / 2, count, ours.data());
+        add(x + first, theirs.data(), ours.data(), count);
+      }
+    }
+  }
+
+  [[gnu::always_inline]] void add(T* sum, const std::uint8_t* theirs, const std::uint8_t* ours,
+                                  std::int64_t count) const {
+    const T c = factor / T{kUnit};
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto wrapped = static_cast<std::int8_t>(theirs[i] - ours[i]);
+      const std::int8_t steps = wrapped == -128 ? std::int8_t{0} : wrapped;
+      sum[i] += c * static_cast<T>(steps);
+    }
+    // Loops of their own, because the compiler vectorises sums of floats and maxima of bytes, but
+    // not both together.
+    std::uint8_t largest = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint8_t size = size_of_difference(theirs[i], ours[i]);
+      largest = size > largest ? size : largest;
+    }
+    std::int64_t num_wide = 0;
+    if (largest >= kWide) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        num_wide += size_of_difference(theirs[i], ours[i]) >= kWide ? 1 : 0;
+      }
+    }
+    range->largest_steps = std::max(range->largest_steps, largest / kUnit);
+    range->num_wide += num_wide;
+  }
+};
+
+/// `kBits`: 8 or 4.
+template <int kBits>
+class GridCodec : public Codec {
+ public:
+  [[nodiscard]] std::string_view name() const override { return kBits == 8 ? "int8" : "int4"; }
+  [[nodiscard]] std::int64_t encoded_bytes(std::int64_t numel) const override {
+    return (numel * kBits + 7) / 8;
+  }
+  [[nodiscard]] std::int32_t most_steps() const override { return (1 << (kBits - 1)) - 1; }
+
+  void encode(const Block& to, const ConstBlock& x, const Grid& grid,
+              SimdPath simd) const override {
+    require_encoded(*this, to, x.numel);
+    if (x.dtype == DType::kFloat32) return encode_as<float>(to, x, grid, simd);
+    require_dtype(x.dtype, DType::kFloat64);
+    encode_as<double>(to, x, grid, simd);
+  }
+
+  DifferenceRange add_difference(const Block& x, const Inbox& heard, const ConstBlock& own,
+                                 const Grid& grid, SimdPath simd) const override {
+    require_encoded(*this, heard.block, x.numel);
+    require_encoded(*this, own, x.numel);
+    if (x.dtype == DType::kFloat32) return add_as<float>(x, heard, own, grid, simd);
+    require_dtype(x.dtype, DType::kFloat64);
+    return add_as<double>(x, heard, own, grid, simd);
+  }
+
+  [[nodiscard]] std::int64_t summand_bytes(std::int64_t numel) const override {
+    return scaled_bytes<kBits>(numel);
+  }
+  void encode_summand(const Block& to, const ConstBlock& x, SimdPath simd) const override {
+    require_summand(*this, to, x.numel);
+    encode_scaled<kBits>(to, x, simd);
+  }
+  void add_summand(const Block& x, const ConstBlock& summand, SimdPath simd) const override {
+    require_summand(*this, summand, x.numel);
+    add_scaled<kBits>(x, summand, simd);
+  }
+
+ private:
+  template <class T>
+  static void encode_as(const Block& to, const ConstBlock& x, const Grid& grid, SimdPath simd) {
+    run_on(simd, EncodeOnGrid<T, kBits>{.from = static_cast<const T*>(x.data),
+                                        .to = static_cast<std::uint8_t*>(to.data),
+                                        .numel = x.numel,
+                                        .scale = static_cast<T>(std::ldexp(1.0, -grid.exponent)),
+                                        .seed = seed_of(grid),
+                                        .place = static_cast<std::uint32_t>(grid.first)});
+  }
+
+  template <class T>
+  static DifferenceRange add_as(const Block& x, const Inbox& heard, const ConstBlock& own,
+                                const Grid& grid, SimdPath simd) {
+    DifferenceRange range;
+    run_on(simd, DifferenceOnGrid<T, kBits>{
+                     .x = static_cast<T*>(x.data),
+                     .factor = static_cast<T>(heard.weight * std::ldexp(1.0, grid.exponent)),
+                     .heard = static_cast<const std::uint8_t*>(heard.block.data),
+                     .own = static_cast<const std::uint8_t*>(own.data),
+                     .numel = x.numel,
+                     .range = &range});
+    return range;
+  }
+};
+
+}  // namespace gossamer::internal

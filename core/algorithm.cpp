@@ -76,8 +76,7 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
     return concat("the algorithm ", entry.name, " sends no encoded blocks; take codec fp32, or ",
                   "one of the algorithms ", join(others, ", "));
   }
-  if (codec != nullptr && codec->leaves_out() &&
-      !(entry.feeds_errors_back && !choice.needs_topology())) {
+  if (codec != nullptr && !choice.takes(*codec)) {
     return concat("the codec ", codec->name(), " leaves out elements, and needs sums over all ",
                   "ranks that send them later; take algorithm={name: outer, rounds: all}, or "
                   "another codec");

@@ -202,7 +202,8 @@ struct AlgorithmEntry {
   TopologyKind topologies = TopologyKind::kNone;
   EqualModels equal_models = EqualModels::kNever;
   RankSteps steps = RankSteps::kTogether;
-  /// True: the ranks may send encoded blocks (optim/codec.hpp).
+  /// True: the ranks may send encoded blocks (optim/codec.hpp). AlgorithmChoice::takes() knows which
+  /// ones.
   bool takes_codec = false;
   /// True: in sums over all ranks, a rank keeps what its encoded blocks lack, and sends it later.
   /// So codecs may leave out elements (Codec::leaves_out()).
@@ -245,6 +246,11 @@ class AlgorithmChoice {
   }
   /// The configuration must name a topology.
   [[nodiscard]] bool needs_topology() const { return topologies() != TopologyKind::kNone; }
+  /// Whether the ranks may send blocks that the codec has encoded.
+  [[nodiscard]] bool takes(const Codec& codec) const {
+    return entry_->takes_codec &&
+           (!codec.leaves_out() || (entry_->feeds_errors_back && !needs_topology()));
+  }
   /// The name and all options, as `outer {every: 8, kind: slowmo}`.
   [[nodiscard]] const std::string& text() const { return text_; }
   /// The options that were given, as `every: 8`; empty: none.

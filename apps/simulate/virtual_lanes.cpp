@@ -26,6 +26,8 @@ namespace {
 constexpr std::int64_t kFewRounds = 64;
 constexpr std::int64_t kMostPlannedRankRounds = std::int64_t{1} << 22;
 
+const SimdPath kSimd = best_simd_path();
+
 bool is_one(double value) { return value == 1.0; }
 
 std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
@@ -36,6 +38,27 @@ std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
 }
 
 }  // namespace
+
+/// Memory for the messages of one shard.
+class VirtualWire::SumMemory {
+ public:
+  explicit SumMemory(const CodedSum& sum)
+      : num_ranks_(sum.num_ranks()),
+        bytes_(sum.message_bytes()),
+        distance_(sum.message_distance()),
+        memory_((num_ranks_ + 1) * distance_, DType::kUInt8) {}
+
+  [[nodiscard]] Block message(std::int64_t rank) const {
+    return part_of(memory_.block(), rank * distance_, bytes_);
+  }
+  [[nodiscard]] Block result() const { return message(num_ranks_); }
+
+ private:
+  std::int64_t num_ranks_;
+  std::int64_t bytes_;
+  std::int64_t distance_;
+  Buffer memory_;
+};
 
 VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> topology,
                          int world_size, const Codec* codec)
@@ -241,48 +264,41 @@ void VirtualWire::mix(const Block& x, std::int64_t k, WorkerPool& pool) {
 
 void VirtualWire::compute_coded_sum(WorkerPool& pool) {
   const CodedSum& coded = *coded_sum_;
-  const SimdPath simd = best_simd_path();
   // The one sum of the plan.
   const Block sum = row(world_size_);
   pool.share(coded.num_filled(), 1, [&](const PartRange& range) {
-    const Buffer memory((world_size_ + 1) * coded.message_distance(), DType::kUInt8);
-    const auto message = [&](std::int64_t place) {
-      return part_of(memory.block(), place * coded.message_distance(), coded.message_bytes());
-    };
-    std::vector<ConstBlock> messages;
-    for (int rank = 0; rank < world_size_; ++rank) messages.emplace_back(message(rank));
-    const Block result = message(world_size_);
+    const SumMemory memory(coded);
     for (std::int64_t shard = range.first; shard < range.last; ++shard) {
-      for (int rank = 0; rank < world_size_; ++rank) {
-        coded.encode(shard, row(rank), message(rank), simd);
-      }
-      coded.add(shard, messages, result, simd);
-      coded.decode(shard, result, sum, simd);
+      const std::vector<ConstBlock> messages = encoded_shards(shard, memory);
+      if (coded.gathers()) return coded.gather(messages, sum, kSimd);
+      coded.add(shard, messages, memory.result(), kSimd);
+      coded.decode(shard, memory.result(), sum, kSimd);
     }
   });
+}
+
+std::vector<ConstBlock> VirtualWire::encoded_shards(std::int64_t shard,
+                                                    const SumMemory& memory) const {
+  std::vector<ConstBlock> messages;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    coded_sum_->encode(shard, row(rank), memory.message(rank), kSimd);
+    messages.emplace_back(memory.message(rank));
+  }
+  return messages;
 }
 
 void VirtualWire::add_left_over(int rank, const Block& to) const {
   if (!coded_sum_) return;
   const CodedSum& coded = *coded_sum_;
-  const SimdPath simd = best_simd_path();
-  const Buffer memory((world_size_ + 1) * coded.message_distance(), DType::kUInt8);
-  const auto message = [&](std::int64_t place) {
-    return part_of(memory.block(), place * coded.message_distance(), coded.message_bytes());
-  };
+  const SumMemory memory(coded);
   for (std::int64_t shard = 0; shard < coded.num_filled(); ++shard) {
-    coded.encode(shard, row(rank), message(0), simd);
-    coded.add_left_over(shard, row(rank), message(0), to, simd);
+    coded.encode(shard, row(rank), memory.message(0), kSimd);
+    coded.add_left_over(shard, row(rank), memory.message(0), to, kSimd);
   }
-  if (rank >= coded.num_filled()) return;
-  std::vector<ConstBlock> messages;
-  for (int other = 0; other < world_size_; ++other) {
-    coded.encode(rank, row(other), message(other), simd);
-    messages.emplace_back(message(other));
-  }
-  const Block result = message(world_size_);
-  coded.add(rank, messages, result, simd);
-  coded.add_left_over_of_sum(rank, messages, result, to, simd);
+  if (coded.gathers() || rank >= coded.num_filled()) return;
+  const std::vector<ConstBlock> messages = encoded_shards(rank, memory);
+  coded.add(rank, messages, memory.result(), kSimd);
+  coded.add_left_over_of_sum(rank, messages, memory.result(), to, kSimd);
 }
 
 void VirtualWire::gather() {

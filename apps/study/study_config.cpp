@@ -242,7 +242,19 @@ bool follows_topology(const YamlNode& item, const AlgorithmEntry& entry) {
   return AlgorithmChoice(entry, Options(item)).needs_topology();
 }
 
-/// Combines every algorithm that takes a codec with every codec of the study. The others run once.
+/// Whether an algorithm can be combined with a codec. Names that are in no table are refused later.
+bool goes_with(const Setup& setup, const YamlNode& codec, const PlugIns& own) {
+  const AlgorithmEntry* entry = algorithm_of(setup.algorithm, own);
+  const CodecEntry* row = find_row(own.codecs, codec.scalar);
+  if (row == nullptr) row = find_row(codec_table(), codec.scalar);
+  if (entry == nullptr || row == nullptr || row->codec == nullptr) return true;
+  const bool has_options = setup.algorithm.kind == Kind::kMapping;
+  return AlgorithmChoice(*entry, has_options ? Options(setup.algorithm) : Options())
+      .takes(row->codec());
+}
+
+/// Combines every algorithm with every codec of the study that it takes. Algorithms that take none
+/// run once.
 std::vector<Setup> with_codecs(const YamlNode& study, const YamlNode& base, const PlugIns& own,
                                const std::vector<Setup>& plain) {
   if (study.find("codecs") == nullptr) return plain;
@@ -260,6 +272,7 @@ std::vector<Setup> with_codecs(const YamlNode& study, const YamlNode& base, cons
       continue;
     }
     for (const Item& codec : codecs) {
+      if (!goes_with(setup, codec.node, own)) continue;
       Setup coded = setup;
       if (codec.label != "fp32") coded.label += "-" + codec.label;
       coded.codec = codec.node;

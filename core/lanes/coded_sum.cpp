@@ -43,11 +43,11 @@ CodedSum::CodedSum(const Codec& codec, const LaneSpec& spec, int num_ranks)
     : codec_(&codec),
       dtype_(spec.dtype),
       num_ranks_(num_ranks),
-      coded_(cut_of(0, spec.num_coded, num_ranks)),
-      plain_(cut_of(spec.num_coded, spec.numel - spec.num_coded, num_ranks)) {}
+      coded_(cut_of(0, spec.num_coded, num_shards())),
+      plain_(cut_of(spec.num_coded, spec.numel - spec.num_coded, num_shards())) {}
 
-CodedSum::Cut CodedSum::cut_of(std::int64_t first, std::int64_t numel, int num_ranks) {
-  return {.first = first, .numel = numel, .shard_numel = (numel + num_ranks - 1) / num_ranks};
+CodedSum::Cut CodedSum::cut_of(std::int64_t first, std::int64_t numel, int num_shards) {
+  return {.first = first, .numel = numel, .shard_numel = (numel + num_shards - 1) / num_shards};
 }
 
 PartRange CodedSum::Cut::shard(std::int64_t index) const {
@@ -95,6 +95,18 @@ void CodedSum::encode(std::int64_t shard, const ConstBlock& whole, const Block& 
   const PartRange coded = coded_.shard(shard);
   const std::int64_t numel = coded.last - coded.first;
   codec_->encode_summand(coded_part(message, 0, numel), part_of(whole, coded.first, numel), simd);
+}
+
+void CodedSum::gather(std::span<const ConstBlock> messages, const Block& whole,
+                      SimdPath simd) const {
+  const Block plain = part_of(whole, plain_.first, plain_.numel);
+  const Block coded = part_of(whole, coded_.first, coded_.numel);
+  copy_bytes(plain, plain_part(messages.front(), 0));
+  std::memset(coded.data, 0, static_cast<std::size_t>(coded.bytes()));
+  for (const ConstBlock& message : messages) {
+    if (&message != &messages.front()) add_block(plain, plain_part(message, 0));
+    codec_->add_summand(coded, coded_part(message, 0, coded.numel), simd);
+  }
 }
 
 void CodedSum::add(std::int64_t shard, std::span<const ConstBlock> messages, const Block& result,

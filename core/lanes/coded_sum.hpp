@@ -13,6 +13,12 @@
 // like those of the others. Otherwise the result would depend on where a shard begins, and with it
 // on the sizes of buckets.
 //
+// A codec that leaves out elements (Codec::leaves_out()) has one phase. Every rank sends its whole
+// encoded block to all others, and everybody adds up the same blocks in rank order, because a
+// second encoding would leave out most of the sum. Here the block is a single shard.
+//
+//   result = R(x_0) + R(x_1) + ... + R(x_n-1)
+//
 // The elements behind the first LaneSpec::num_coded are sent as they are. They have shards of their
 // own, which stand in front of the encoded ones in each message.
 //
@@ -34,20 +40,25 @@ class CodedSum {
   CodedSum(const Codec& codec, const LaneSpec& spec, int num_ranks);
 
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
+  /// True: one phase.
+  [[nodiscard]] bool gathers() const { return codec_->leaves_out(); }
+  [[nodiscard]] int num_shards() const { return gathers() ? 1 : num_ranks_; }
   /// Shards that hold something: the first ones.
   [[nodiscard]] std::int64_t num_filled() const;
   /// Bytes of every message: those of a full shard, also where the shard is shorter.
   [[nodiscard]] std::int64_t message_bytes() const;
   /// From one message to the next in memory, so that each is aligned.
   [[nodiscard]] std::int64_t message_distance() const;
-  /// Bytes that a rank sends in both phases.
+  /// Bytes that a rank sends in all phases.
   [[nodiscard]] double bytes_sent() const {
-    return 2.0 * (num_ranks_ - 1) * static_cast<double>(message_bytes());
+    return (gathers() ? 1.0 : 2.0) * (num_ranks_ - 1) * static_cast<double>(message_bytes());
   }
 
   /// message <- shard `shard` of `whole`. Bytes behind a shorter shard stay as they are.
   void encode(std::int64_t shard, const ConstBlock& whole, const Block& message,
               SimdPath simd) const;
+  /// whole <- the sum of the messages of all ranks, in rank order, if gathers().
+  void gather(std::span<const ConstBlock> messages, const Block& whole, SimdPath simd) const;
   /// result <- the sum of the messages with the shard of each rank, in rank order.
   void add(std::int64_t shard, std::span<const ConstBlock> messages, const Block& result,
            SimdPath simd) const;
@@ -74,7 +85,7 @@ class CodedSum {
     [[nodiscard]] std::int64_t num_filled() const;
   };
 
-  static Cut cut_of(std::int64_t first, std::int64_t numel, int num_ranks);
+  static Cut cut_of(std::int64_t first, std::int64_t numel, int num_shards);
   [[nodiscard]] std::int64_t plain_bytes() const { return plain_.shard_numel * size_of(dtype_); }
   /// The plain elements at the beginning of a message.
   template <class AnyBlock>

@@ -109,16 +109,24 @@ TEST(StudyConfig, CombinesCodecsWithTheAlgorithmsThatTakeThem) {
       "study:\n"
       "  workers: 2\n"
       "  topologies: [ring]\n"
-      "  algorithms: [gossip, local, allreduce]\n"
-      "  codecs: [fp32, int8]\n"
+      "  algorithms: [gossip, local, allreduce, {name: outer, kind: noloco}, {name: outer, lr: 2}]\n"
+      "  codecs: [fp32, int8, topk]\n"
       "  optimizers: [sgd]\n");
   std::vector<std::pair<std::string, std::string>> found;
   for (const StudyRun& run : config.runs) {
     found.emplace_back(run.topology, value_at(run.tree, "comm.codec"));
   }
   const std::vector<std::pair<std::string, std::string>> expected = {
-      {"gossip-on-ring", "fp32"}, {"gossip-on-ring-int8", "int8"}, {"local", "(none)"},
-      {"allreduce", "fp32"},      {"allreduce-int8", "int8"},
+      {"gossip-on-ring", "fp32"},
+      {"gossip-on-ring-int8", "int8"},
+      {"outer-kind-noloco-on-ring", "fp32"},
+      {"outer-kind-noloco-on-ring-int8", "int8"},
+      {"local", "(none)"},
+      {"allreduce", "fp32"},
+      {"allreduce-int8", "int8"},
+      {"outer-lr-2", "fp32"},
+      {"outer-lr-2-int8", "int8"},
+      {"outer-lr-2-topk", "topk"},
   };
   EXPECT_EQ(found, expected);
   EXPECT_EQ(refused_study(study_with("  codecs: [int8]\n", "comm: {codec: bf16}")),

@@ -286,9 +286,9 @@ TEST(RunConfig, RefusesPhasesThatAreNone) {
   EXPECT_NE(refusal("algorithm: {name: gossip, phases: [{algorithm: gossip}]}\n")
                 .find("algorithm.phases: stands beside name"),
             std::string::npos);
-  EXPECT_NE(refusal("algorithm: {phases: [{until: 2, algorithm: gossip}, {algorithm: outer}]}\n"
+  EXPECT_NE(refusal("algorithm: {phases: [{until: 2, algorithm: gossip}, {algorithm: relay}]}\n"
                     "comm: {codec: bf16}\n")
-                .find("comm.codec: the algorithm outer sends no encoded blocks"),
+                .find("comm.codec: the algorithm relay sends no encoded blocks"),
             std::string::npos);
 }
 

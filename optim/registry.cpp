@@ -5,6 +5,7 @@
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
+#include "optim/rules/lion.hpp"
 #include "optim/rules/qadam.hpp"
 #include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
@@ -28,6 +29,7 @@ constexpr std::array kSgd = option_list(kSgdMomentum, kSgdNesterov);
 constexpr std::array kAdam = option_list(kMomentBetas, kMomentEps);
 constexpr std::array kAccumAdam = option_list(kMomentBetas, kMomentEps, kAccumIter);
 constexpr std::array kQAdam = option_list(kMomentBetas, kMomentEps, kAdamUpdates);
+constexpr std::array kLion = option_list(kLionBetas);
 constexpr std::array kQuasiGlobal = option_list(kBufferWeight, kOldBufferWeight);
 constexpr std::array kExtra = option_list(kInnerRule);
 
@@ -59,6 +61,9 @@ std::unique_ptr<Optimizer> make_accum_adam(const Options& options) {
 }
 std::unique_ptr<Optimizer> make_qadam(const Options& options) {
   return build_qadam(options, BuildPlain{});
+}
+std::unique_ptr<Optimizer> make_lion(const Options& options) {
+  return build_lion(options, BuildPlain{});
 }
 std::unique_ptr<Optimizer> make_qg_sgd(const Options& options) {
   return build_qg_sgd(options, BuildPlain{});
@@ -96,6 +101,10 @@ constexpr std::array kOptimizers = {
                               "allreduce with sends: momentum",
                    .options = kQAdam,
                    .make = make_qadam},
+    OptimizerEntry{.name = "lion",
+                   .summary = "steps of one size, by the sign of the momentum (Lion)",
+                   .options = kLion,
+                   .make = make_lion},
     OptimizerEntry{.name = "qg_sgd",
                    .summary = "gradient descent with quasi-global momentum, for gossip",
                    .options = kQuasiGlobal,

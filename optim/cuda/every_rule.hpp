@@ -5,6 +5,7 @@
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
+#include "optim/rules/lion.hpp"
 #include "optim/rules/qadam.hpp"
 #include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
@@ -21,6 +22,7 @@
   apply(AccumAdamRule<Decay::kCoupled>)            \
   apply(AccumAdamRule<Decay::kDecoupled>)          \
   apply(QAdamRule)                                 \
+  apply(LionRule)                                  \
   apply(QuasiGlobalRule)                           \
   apply(TrackerRule)                               \
   apply(ExtraRule<PlainRule>)                      \

@@ -122,6 +122,8 @@ inline std::vector<reference::Rule> rules_under_test() {
   for (const std::int64_t warmup : {2, 5, 100}) {
     rules.push_back({.type = "qadam", .beta2 = 0.95, .eps = 1e-2, .warmup = warmup});
   }
+  rules.push_back({.type = "lion", .beta2 = 0.99});
+  rules.push_back({.type = "lion", .beta1 = 0.5, .beta2 = 0.8});
   rules.push_back({.type = "qg_sgd", .momentum = 0.9});
   rules.push_back({.type = "qg_sgd", .momentum = 0.5});
   for (const char* inner : {"sgd", "adam", "adamw", "accum_adam", "accum_adamw"}) {

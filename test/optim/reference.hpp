@@ -52,7 +52,9 @@ struct Rule {
       text << "momentum: " << momentum << ", nesterov: " << (nesterov ? "true" : "false");
       return text.str();
     }
-    text << "betas: [" << beta1 << ", " << beta2 << "], eps: " << eps;
+    text << "betas: [" << beta1 << ", " << beta2 << "]";
+    if (type == "lion") return text.str();
+    text << ", eps: " << eps;
     if (type == "qadam") text << ", warmup: " << warmup;
     if (accumulates()) text << ", accum_iter: " << accum_iter;
     return text.str();
@@ -82,6 +84,8 @@ class Optimizer {
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (rule_.type == "sgd") {
         sgd(i, p[i], g[i], lr, decay);
+      } else if (rule_.type == "lion") {
+        lion(i, p[i], g[i], lr, decay);
       } else if (rule_.type == "qadam") {
         qadam(i, p[i], g[i], lr, decay);
       } else if (rule_.accumulates()) {
@@ -128,6 +132,13 @@ class Optimizer {
     g += decay * p;
     buffer[i] = s_ == 1 ? g : rule_.momentum * buffer[i] + g;
     p -= lr * (rule_.nesterov ? g + rule_.momentum * buffer[i] : buffer[i]);
+  }
+
+  void lion(std::size_t i, double& p, double g, double lr, double decay) {
+    const double u = rule_.beta1 * m[i] + (1.0 - rule_.beta1) * g;
+    p *= 1.0 - lr * decay;
+    if (u != 0.0) p -= lr * u / std::abs(u);
+    m[i] = rule_.beta2 * m[i] + (1.0 - rule_.beta2) * g;
   }
 
   void adam(std::size_t i, double& p, double g, double lr, double decay) {

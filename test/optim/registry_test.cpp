@@ -36,7 +36,7 @@ TEST(OptimizerTable, HasWholeRows) {
   }
   EXPECT_EQ(optimizer_names(),
             (std::vector<std::string>{"sgd", "adam", "adamw", "accum_adam", "accum_adamw", "qadam",
-                                      "qg_sgd", "extra"}));
+                                      "lion", "qg_sgd", "extra"}));
 }
 
 TEST(OptimizerTable, IsWhatTheseTestsGoThrough) {
@@ -76,6 +76,7 @@ TEST(MakeOptimizer, RefusesWrongOptionsByName) {
       {"accum_adamw", "accum_iter: -4", "accum_iter"},
       {"accum_adamw", "accum_iter: 2.5", "accum_iter"},
       {"qadam", "warmup: 0", "warmup"},
+      {"lion", "betas: [0.9, 1.0]", "betas"},
       {"sgd", "momentum: 1.0", "momentum"},
       {"sgd", "momentum: -0.5", "momentum"},
       {"sgd", "nesterov: true", "nesterov"},
@@ -103,6 +104,12 @@ TEST(QAdam, LeavesItsSecondMomentAloneAfterTheWarmUp) {
   EXPECT_EQ(qadam->frozen_moments()->warmup, 3);
   EXPECT_EQ(qadam->frozen_moments()->beta1, 0.9);
   EXPECT_FALSE(make_optimizer("adam")->frozen_moments());
+}
+
+TEST(Lion, ReadsAndWritesOneState) {
+  const auto lion = make_optimizer("lion");
+  EXPECT_EQ(lion->state_names().size(), 1U);
+  EXPECT_EQ(lion->least_traffic(1, DType::kFloat32).bytes(), 24);
 }
 
 TEST(ScheduleTable, HasWholeRows) {

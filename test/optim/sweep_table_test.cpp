@@ -20,6 +20,7 @@
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
+#include "optim/rules/lion.hpp"
 #include "optim/rules/qadam.hpp"
 #include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
@@ -230,6 +231,7 @@ const std::vector<Case> kCases = {
        check_rule(AccumAdamRule<Decay::kDecoupled>{kMoments, 4}, "accum_adamw", "accum_iter: 4",
                   layout);
      }},
+    {"lion", [](const Layout& layout) { check_rule(LionRule{}, "lion", "", layout); }},
     {"qg_sgd", [](const Layout& layout) { check_rule(QuasiGlobalRule{}, "qg_sgd", "", layout); }},
     {"extra",
      [](const Layout& layout) {

@@ -58,6 +58,7 @@ struct Options::Shared {
 
 struct Options::Level {
   const YamlNode* node = nullptr;  // null when the section is not in the file
+  const YamlNode* inherited = nullptr;
   std::string prefix;
   std::string where;
   std::vector<std::string> known;
@@ -102,10 +103,14 @@ std::string Options::path(std::string_view key) const { return level_->prefix + 
 
 const YamlNode* Options::look_up(std::string_view key) const {
   level_->know(key);
-  if (level_->node == nullptr) return nullptr;
-  const YamlNode* node = level_->node->find(key);
-  return node == nullptr || node->kind == YamlNode::Kind::kNull ? nullptr : node;
+  for (const YamlNode* level : {level_->node, level_->inherited}) {
+    const YamlNode* node = level == nullptr ? nullptr : level->find(key);
+    if (node != nullptr && node->kind != YamlNode::Kind::kNull) return node;
+  }
+  return nullptr;
 }
+
+void Options::inherit(const Options& base) const { level_->inherited = base.level_->node; }
 
 bool Options::has(std::string_view key) const {
   if (level_->node == nullptr) return false;

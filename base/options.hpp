@@ -107,6 +107,9 @@ class Options {
   /// The items of a list; each is a named_section(). The key must be given, and the list must not
   /// be empty.
   std::vector<Options> named_sections(std::string_view key) const;
+  /// Keys that this section lacks are read from `base`, which is another section of the same tree.
+  /// has() and reject_unknown() do not count them.
+  void inherit(const Options& base) const;
   /// True if the key is given and not null. Does not count as reading the key.
   [[nodiscard]] bool has(std::string_view key) const;
   /// Throws a ConfigError about `key`, at the key's place in the file.

@@ -202,8 +202,8 @@ struct AlgorithmEntry {
   TopologyKind topologies = TopologyKind::kNone;
   EqualModels equal_models = EqualModels::kNever;
   RankSteps steps = RankSteps::kTogether;
-  /// True: the ranks may send encoded blocks (optim/codec.hpp). AlgorithmChoice::takes() knows which
-  /// ones.
+  /// True: the ranks may send encoded blocks (optim/codec.hpp). AlgorithmChoice::takes() knows
+  /// which ones.
   bool takes_codec = false;
   /// True: in sums over all ranks, a rank keeps what its encoded blocks lack, and sends it later.
   /// So codecs may leave out elements (Codec::leaves_out()).

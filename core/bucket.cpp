@@ -62,7 +62,10 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
     slots_.push_back({.name = info.name,
                       .parameter = part_of(block, entry.offset, info.numel()),
                       .offset = entry.offset,
-                      .weight_decay = info.weight_decay});
+                      .weight_decay = info.weight_decay,
+                      .lr_factor = info.lr_factor,
+                      .optimizer = info.optimizer});
+    if (info.optimizer) require_same_kind(*info.optimizer, info.name);
     numels.push_back(info.numel());
   }
   if (!stream.on_host()) {
@@ -129,11 +132,14 @@ void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
 
 void Bucket::set_settings(std::int64_t entry, ParameterSettings settings) {
   Slot& slot = slots_.at(static_cast<std::size_t>(entry));
-  if (settings.optimizer && !same_kind(*settings.optimizer, optimizer_)) {
-    throw std::logic_error(
-        concat("the optimizer for ", slot.name, " has another rule than the pipeline's"));
-  }
+  if (settings.optimizer) require_same_kind(*settings.optimizer, slot.name);
   slot.settings = std::move(settings);
+}
+
+void Bucket::require_same_kind(const Optimizer& own, const std::string& parameter) const {
+  if (same_kind(own, optimizer_)) return;
+  throw std::logic_error(
+      concat("the optimizer for ", parameter, " has another rule than the pipeline's"));
 }
 
 void Bucket::replace_gradient(std::int64_t entry, ConstBlock gradient) {
@@ -156,7 +162,8 @@ std::vector<Segment> Bucket::segments() const {
                         .numel = piece.numel,
                         .gradient = slot.gradient,
                         .step = slot.num_updates + 1,
-                        .weight_decay = slot.weight_decay});
+                        .weight_decay = slot.weight_decay,
+                        .optimizer = slot.optimizer.get()});
   }
   return segments;
 }
@@ -173,8 +180,9 @@ void Bucket::update(const Update& update) {
                    .pool = update.pool};
   for (std::size_t entry = 0; entry < slots_.size(); ++entry) {
     const std::optional<ParameterSettings>& own = slots_[entry].settings;
-    if (!own) continue;
     Segment& segment = work.segments[entry];
+    if (slots_[entry].lr_factor != 1.0) segment.lr = work.lr * slots_[entry].lr_factor;
+    if (!own) continue;
     segment.weight_decay = own->weight_decay;
     segment.lr = own->lr * update.intake.update_scale;
     if (!own->optimizer) continue;

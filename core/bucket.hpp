@@ -164,6 +164,9 @@ class Bucket {
     Block parameter;
     std::int64_t offset = 0;
     double weight_decay = 0.0;
+    double lr_factor = 1.0;
+    /// Null: the bucket's.
+    std::shared_ptr<const Optimizer> optimizer = {};
     std::optional<ParameterSettings> settings = {};
     /// Updates of this parameter so far.
     std::int64_t num_updates = 0;
@@ -171,6 +174,8 @@ class Bucket {
     bool counted = false;
     ConstBlock gradient = {};
   };
+  /// Throws std::logic_error unless a parameter can have the optimizer.
+  void require_same_kind(const Optimizer& own, const std::string& parameter) const;
   /// Waits for the stream, and calls the rule.
   void apply(const OwnRule& rule, OwnRuleStep step, const GradientDecision* decision);
 

@@ -4,6 +4,7 @@
 // on every rank; agree() checks this.
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "base/types.hpp"
 #include "comm/communicator.hpp"
+#include "optim/optimizer.hpp"
 
 namespace gossamer {
 
@@ -21,6 +23,9 @@ struct ParameterInfo {
   /// a float32 master copy.
   DType dtype = DType::kFloat32;
   double weight_decay = 0.0;
+  /// As in ParameterGroup.
+  double lr_factor = 1.0;
+  std::shared_ptr<const Optimizer> optimizer = {};
 
   [[nodiscard]] std::int64_t numel() const;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/models/losses.hpp"
+#include "apps/train/parameter_groups.hpp"
 #include "base/text.hpp"
 #include "comm/start/secret.hpp"
 #include "comm/tcp/stream_count.hpp"
@@ -120,6 +121,7 @@ void read_optimizer(const Options& root, RunConfig& config) {
   config.weight_decay = optimizer.number("weight_decay", {.fallback = 0.0, .min = 0.0});
   config.decay_bias_and_norm = optimizer.flag("decay_bias_and_norm", false);
   config.optimizer = make_optimizer(name, optimizer);
+  config.parameter_groups = read_parameter_groups(optimizer, name, config.lr);
 
   for (const RunPhase& phase : config.phases) {
     const std::string reason = phase.method.algorithm.why_not(

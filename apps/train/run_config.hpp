@@ -18,6 +18,7 @@
 #include "comm/start/start.hpp"
 #include "core/algorithm.hpp"
 #include "core/gradient_policy.hpp"
+#include "core/parameter_group.hpp"
 #include "core/timeline/step_timeline.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
@@ -77,6 +78,7 @@ struct RunConfig {
   double lr = 0.0;
   double weight_decay = 0.0;
   bool decay_bias_and_norm = false;
+  std::vector<ParameterGroup> parameter_groups;
   std::string schedule_name;
   Options schedule_options;
   GradientOptions gradients;

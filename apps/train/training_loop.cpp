@@ -89,6 +89,7 @@ DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::S
           .schedule = std::move(schedule),
           .weight_decay = config.weight_decay,
           .decay_bias_and_norm = config.decay_bias_and_norm,
+          .parameter_groups = config.parameter_groups,
           .gradients = config.gradients,
           .stream = &stream,
           .num_threads = at::get_num_threads(),

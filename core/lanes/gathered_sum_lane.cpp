@@ -15,8 +15,7 @@ class GatheredSumLane : public OperationsLane {
   GatheredSumLane(const LaneSetup& setup, const LaneSpec& spec)
       : OperationsLane(setup, spec),
         sum_(*setup.codec, spec, setup.communicator.size()),
-        messages_(setup.stream.allocate(sum_.num_ranks() * sum_.message_distance(),
-                                        DType::kUInt8)),
+        messages_(setup.stream.allocate(sum_.num_ranks() * sum_.message_distance(), DType::kUInt8)),
         result_(setup.stream.allocate(spec.numel, spec.dtype)) {
     arriving() = {.keep = 0.0, .inboxes = {{result_.block(), 1.0}}};
   }
@@ -47,10 +46,9 @@ class GatheredSumLane : public OperationsLane {
   }
 
   void add_left_over(const Block& to) override {
-    setup().stream.run([sum = sum_, memory = messages_, own = message(rank()), sent = sent_, to,
-                        simd = setup().simd] {
-      sum.add_left_over(0, sent.block(), own, to, simd);
-    });
+    setup().stream.run(
+        [sum = sum_, memory = messages_, own = message(rank()), sent = sent_, to,
+         simd = setup().simd] { sum.add_left_over(0, sent.block(), own, to, simd); });
   }
 
  private:
@@ -72,8 +70,8 @@ class GatheredSumLane : public OperationsLane {
       others.push_back(other);
       incoming.push_back({other, message(other)});
     }
-    return setup().communicator.exchange_with_neighbors(
-        message(rank()), std::move(others), std::move(incoming), std::move(context));
+    return setup().communicator.exchange_with_neighbors(message(rank()), std::move(others),
+                                                        std::move(incoming), std::move(context));
   }
 
   CodedSum sum_;

@@ -75,7 +75,9 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   note_homes();
   agree(communicator_, "their models", describe(tensors_));
   std::vector<ParameterInfo> infos = describe_parameters(
-      tensors_.trainable, {options_.weight_decay, options_.decay_bias_and_norm}, stream().device());
+      tensors_.trainable,
+      {options_.weight_decay, options_.decay_bias_and_norm, options_.parameter_groups},
+      stream().device());
   if (infos.empty()) {
     throw ConfigError(
         "the model has no parameter that requires a gradient: nothing can be trained");

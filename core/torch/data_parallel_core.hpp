@@ -35,6 +35,8 @@ struct DataParallelOptions {
   double weight_decay = 0.0;
   /// True: biases and the parameters of normalisation layers are decayed as well.
   bool decay_bias_and_norm = false;
+  /// Parameters with numbers of their own.
+  std::vector<ParameterGroup> parameter_groups = {};
   /// Clipping, and the consequence of a gradient that is not finite.
   GradientOptions gradients = {};
   /// The stream on which LibTorch computes with the model. All parameters are on the stream's

@@ -1,6 +1,7 @@
 #include "core/torch/parameters.hpp"
 
 #include <cstring>
+#include <regex>
 #include <stdexcept>
 #include <unordered_set>
 
@@ -83,8 +84,34 @@ ModuleTensors collect_tensors(const torch::nn::Module& module) {
   return tensors;
 }
 
+namespace {
+
+/// Gives the parameters of every group their numbers.
+void apply_groups(std::span<const ParameterGroup> groups, std::vector<ParameterInfo>& infos) {
+  std::vector<bool> is_taken(infos.size());
+  for (const ParameterGroup& group : groups) {
+    const std::regex pattern(group.match);
+    bool has_parameters = false;
+    for (std::size_t i = 0; i < infos.size(); ++i) {
+      if (is_taken[i] || !std::regex_search(infos[i].name, pattern)) continue;
+      is_taken[i] = true;
+      has_parameters = true;
+      infos[i].lr_factor = group.lr_factor;
+      infos[i].optimizer = group.optimizer;
+      if (group.weight_decay) infos[i].weight_decay = *group.weight_decay;
+    }
+    if (has_parameters) continue;
+    std::vector<std::string> names;
+    for (const ParameterInfo& info : infos) names.push_back(info.name);
+    throw ConfigError(concat("optimizer.groups: no parameter is left whose name fits '",
+                             group.match, "'; the model has ", join(names, ", ")));
+  }
+}
+
+}  // namespace
+
 std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
-                                               const DecayRule& rule, Device device) {
+                                               const UpdateRule& rule, Device device) {
   std::vector<ParameterInfo> infos;
   for (const NamedTensor& parameter : trainable) {
     check_trainable(parameter, device);
@@ -94,6 +121,7 @@ std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trai
                      .dtype = trained_dtype(parameter.tensor),
                      .weight_decay = decays ? rule.weight_decay : 0.0});
   }
+  apply_groups(rule.groups, infos);
   return infos;
 }
 

@@ -11,6 +11,7 @@
 
 #include "comm/communicator.hpp"
 #include "core/bucket_plan.hpp"
+#include "core/parameter_group.hpp"
 #include "core/parameter_memory.hpp"
 
 namespace gossamer {
@@ -32,18 +33,21 @@ struct ModuleTensors {
 
 ModuleTensors collect_tensors(const torch::nn::Module& module);
 
-struct DecayRule {
+/// The numbers with which parameters are updated.
+struct UpdateRule {
   double weight_decay = 0.0;
   /// True: biases and the parameters of normalisation layers are decayed as well.
   bool decay_bias_and_norm = false;
+  std::span<const ParameterGroup> groups = {};
 };
 
 /// Describes the trainable parameters, in their order. Biases and parameters of at most one
 /// dimension (torch's normalisation layers have no others) get no weight decay unless the rule says
-/// so. Throws ConfigError for a parameter that is not float32, float64 or bfloat16, not on
-/// `device`, not strided, or whose memory has gaps or overlaps.
+/// or a group says so. Throws ConfigError for a parameter that is not float32, float64 or bfloat16,
+/// not on `device`, not strided, or whose memory has gaps or overlaps, and for a group without
+/// parameters.
 std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
-                                               const DecayRule& rule, Device device = {});
+                                               const UpdateRule& rule, Device device = {});
 
 /// One line per tensor: whether it is trained, name, shape, strides, type.
 std::string describe(const ModuleTensors& tensors);

@@ -43,12 +43,9 @@ struct LionRule {
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
-    return {static_cast<T>(update.lr),
-            static_cast<T>(1.0 - update.lr * update.weight_decay),
-            static_cast<T>(beta1),
-            static_cast<T>(1.0 - beta1),
-            static_cast<T>(beta2),
-            static_cast<T>(1.0 - beta2)};
+    return {static_cast<T>(update.lr), static_cast<T>(1.0 - update.lr * update.weight_decay),
+            static_cast<T>(beta1),     static_cast<T>(1.0 - beta1),
+            static_cast<T>(beta2),     static_cast<T>(1.0 - beta2)};
   }
 
   template <class T, Phase>

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -35,6 +36,9 @@ class Recursion {
   struct Parameter {
     std::int64_t numel = 0;
     double weight_decay = 0.0;
+    double lr_factor = 1.0;
+    /// Not set: that of the setup.
+    std::optional<reference::Rule> rule = {};
     /// Index of the parameter's bucket.
     std::size_t bucket = 0;
   };
@@ -78,7 +82,8 @@ class Recursion {
     for (std::size_t rank = 0; rank < setup_.start.size(); ++rank) {
       auto& optimizers = optimizers_.emplace_back();
       for (const Parameter& parameter : setup_.parameters) {
-        optimizers.emplace_back(setup_.rule, static_cast<std::size_t>(parameter.numel));
+        optimizers.emplace_back(parameter.rule.value_or(setup_.rule),
+                                static_cast<std::size_t>(parameter.numel));
       }
     }
   }
@@ -353,7 +358,9 @@ class Recursion {
     std::size_t begin = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const std::size_t end = begin + static_cast<std::size_t>(setup_.parameters[i].numel);
-      if (begin < end) apply(rank, i, {begin, end}, parts[i], lr);
+      if (begin < end) {
+        apply(rank, i, {begin, end}, parts[i], lr * setup_.parameters[i].lr_factor);
+      }
       begin = end;
     }
   }

@@ -109,7 +109,8 @@ TEST(StudyConfig, CombinesCodecsWithTheAlgorithmsThatTakeThem) {
       "study:\n"
       "  workers: 2\n"
       "  topologies: [ring]\n"
-      "  algorithms: [gossip, local, allreduce, {name: outer, kind: noloco}, {name: outer, lr: 2}]\n"
+      "  algorithms: [gossip, local, allreduce, {name: outer, kind: noloco}, {name: outer, lr: "
+      "2}]\n"
       "  codecs: [fp32, int8, topk]\n"
       "  optimizers: [sgd]\n");
   std::vector<std::pair<std::string, std::string>> found;

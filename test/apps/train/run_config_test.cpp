@@ -3,7 +3,9 @@
 #include "apps/train/run_config.hpp"
 
 #include "test/apps/train/config_text.hpp"
+#include "test/base/thrown.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -221,6 +223,50 @@ TEST(RunConfig, HasADefaultForEverything) {
   EXPECT_EQ(config.eval_every, 0);
 }
 
+TEST(RunConfig, ReadsGroupsOfParameters) {
+  const RunConfig config = read_text(
+      "optimizer:\n"
+      "  name: adamw\n"
+      "  lr: 0.01\n"
+      "  eps: 0.001\n"
+      "  groups:\n"
+      "    - {match: head, lr: 0.002, weight_decay: 0}\n"
+      "    - {match: 'norm|bias', betas: [0.5, 0.6]}\n");
+  ASSERT_EQ(config.parameter_groups.size(), 2U);
+  const ParameterGroup& head = config.parameter_groups[0];
+  EXPECT_EQ(head.match, "head");
+  EXPECT_EQ(head.lr_factor, 0.2);
+  EXPECT_EQ(head.weight_decay, 0.0);
+  EXPECT_EQ(head.optimizer, nullptr);
+  const ParameterGroup& norm = config.parameter_groups[1];
+  EXPECT_EQ(norm.lr_factor, 1.0);
+  EXPECT_EQ(norm.weight_decay, std::nullopt);
+  ASSERT_NE(norm.optimizer, nullptr);
+  // What the group does not say is that of the optimizer.
+  const auto value_of = [](const RunConfig& read, const std::string& path) {
+    const auto found = std::ranges::find(read.resolved, path, &ResolvedValue::path);
+    return found == read.resolved.end() ? "(none)" : found->value;
+  };
+  EXPECT_EQ(value_of(config, "optimizer.groups[1].eps"), "0.001");
+  EXPECT_EQ(value_of(config, "optimizer.groups[1].betas"), "[0.5, 0.6]");
+  EXPECT_EQ(value_of(config, "optimizer.groups[0].eps"), "(none)");
+  // The values that are written down give the same run.
+  EXPECT_EQ(to_yaml(read_text(to_yaml(config.resolved)).resolved), to_yaml(config.resolved));
+}
+
+TEST(RunConfig, RefusesGroupsOfParametersThatAreNone) {
+  const auto refused = [](const std::string& groups, const std::string& optimizer = "lr: 0.1") {
+    return refusal(concat("optimizer: {", optimizer, ", groups: [", groups, "]}\n"));
+  };
+  EXPECT_TRUE(contains(refused("{lr: 0.1}"), "optimizer.groups[0].match: is missing"));
+  EXPECT_TRUE(contains(refused("{match: 'a('}"), "optimizer.groups[0].match: 'a(' is no regular"));
+  EXPECT_TRUE(contains(refused("{match: a, lr: -1}"), "optimizer.groups[0].lr"));
+  EXPECT_TRUE(contains(refused("{match: a, name: sgd}"), "optimizer.groups[0].name"));
+  EXPECT_TRUE(contains(refused("{match: a, beta: 1}"), "optimizer.groups[0].beta"));
+  EXPECT_TRUE(contains(refused("{match: a, lr: 1}", "lr: 0"), "a multiple of optimizer.lr"));
+  EXPECT_TRUE(contains(refused("{match: a, warmup: 3}", "name: qadam"), "is the same for all"));
+}
+
 TEST(RunConfig, AdvisesToShareMomentsWhereLabelsDiffer) {
   const auto advice = [](const std::string& yaml) { return accuracy_advice(read_text(yaml)); };
   const std::string uneven = "data: {dirichlet_alpha: 0.5}\n";
@@ -286,9 +332,9 @@ TEST(RunConfig, RefusesPhasesThatAreNone) {
   EXPECT_NE(refusal("algorithm: {name: gossip, phases: [{algorithm: gossip}]}\n")
                 .find("algorithm.phases: stands beside name"),
             std::string::npos);
-  EXPECT_NE(refusal("algorithm: {phases: [{until: 2, algorithm: gossip}, {algorithm: relay}]}\n"
+  EXPECT_NE(refusal("algorithm: {phases: [{until: 2, algorithm: gossip}, {algorithm: late_average}]}\n"
                     "comm: {codec: bf16}\n")
-                .find("comm.codec: the algorithm relay sends no encoded blocks"),
+                .find("comm.codec: the algorithm late_average sends no encoded blocks"),
             std::string::npos);
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/torch/parameters.hpp"
 
+#include "test/base/thrown.hpp"
 #include "test/core/saved_state.hpp"
 #include "test/core/torch/scenario.hpp"
 
@@ -14,6 +15,7 @@
 
 #include "base/text.hpp"
 #include "core/algorithm.hpp"
+#include "optim/registry.hpp"
 
 namespace gossamer {
 namespace {
@@ -297,6 +299,36 @@ TEST(Parameters, OfBiasesAndNormalisationAreDecayedOnlyOnRequest) {
   };
   EXPECT_EQ(decays(false), (std::vector<double>{0.5, 0, 0, 0, 0.5, 0}));
   EXPECT_EQ(decays(true), std::vector<double>(6, 0.5));
+}
+
+TEST(Parameters, AreInTheFirstGroupThatFits) {
+  const std::vector<NamedTensor> tensors = {{"layer.weight", wave({2, 3}, 0)},
+                                            {"layer.bias", wave({2}, 0)},
+                                            {"norm.weight", wave({2}, 0)},
+                                            {"head.weight", wave({2, 2}, 0)}};
+  const std::shared_ptr<const Optimizer> own = make_optimizer("sgd");
+  const std::vector<ParameterGroup> groups = {
+      {.match = "norm|bias$", .weight_decay = 0.25},
+      {.match = "^(layer|head)", .lr_factor = 3.0, .optimizer = own}};
+  const auto infos = describe_parameters(tensors, {0.5, false, groups});
+  EXPECT_EQ(infos[0].lr_factor, 3.0);
+  EXPECT_EQ(infos[0].weight_decay, 0.5);
+  EXPECT_EQ(infos[0].optimizer, own);
+  EXPECT_EQ(infos[1].lr_factor, 1.0);
+  EXPECT_EQ(infos[1].weight_decay, 0.25);
+  EXPECT_EQ(infos[1].optimizer, nullptr);
+  EXPECT_EQ(infos[2].weight_decay, 0.25);
+  EXPECT_EQ(infos[3].lr_factor, 3.0);
+
+  for (const char* const nothing : {"conv", "layer.bias"}) {
+    std::vector<ParameterGroup> more = groups;
+    more.push_back({.match = nothing});
+    const std::string what = what_of<ConfigError>([&] {
+      static_cast<void>(describe_parameters(tensors, {0.5, false, more}));
+    });
+    EXPECT_TRUE(contains(what, concat("no parameter is left whose name fits '", nothing, "'")));
+    EXPECT_TRUE(contains(what, "layer.weight, layer.bias, norm.weight, head.weight"));
+  }
 }
 
 std::shared_ptr<Bag> make_with_rest(int rank) {

@@ -3,6 +3,7 @@
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/recursion.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <utility>
@@ -144,8 +145,18 @@ World Scenario::world(int rank) const {
 
 DataParallelOptions Scenario::options() const {
   const AlgorithmChoice choice(algorithm, Options::parse(algorithm_options));
-  const std::string sgd =
-      concat("momentum: ", momentum, ", nesterov: ", nesterov ? "true" : "false");
+  const auto sgd_with = [this](double own) {
+    return concat("momentum: ", own, ", nesterov: ", nesterov ? "true" : "false");
+  };
+  const std::string sgd = sgd_with(momentum);
+  std::vector<ParameterGroup> parameter_groups;
+  for (const GroupOfParameters& group : groups) {
+    parameter_groups.push_back(
+        {.match = group.match, .lr_factor = group.lr_factor, .weight_decay = group.weight_decay});
+    if (!group.momentum) continue;
+    const Options own = Options::parse(sgd_with(*group.momentum));
+    parameter_groups.back().optimizer = make_optimizer("sgd", own);
+  }
   return {
       .exchange = {.algorithm = choice,
                    .topology =
@@ -154,6 +165,7 @@ DataParallelOptions Scenario::options() const {
       .schedule = make_schedule("constant", {.lr = lr}),
       .weight_decay = weight_decay,
       .decay_bias_and_norm = decay_bias_and_norm,
+      .parameter_groups = std::move(parameter_groups),
       .bucket_bytes = bucket_bytes,
       .mean_over_micro_batches = mean_over_micro_batches};
 }
@@ -199,6 +211,17 @@ Trajectory train_on_ranks(const Scenario& scenario) {
   return trajectory;
 }
 
+namespace {
+
+std::string name_of_parameter(const Bag& model, const torch::Tensor& parameter) {
+  for (const auto& entry : model.named_parameters()) {
+    if (entry.value().is_same(parameter)) return entry.key();
+  }
+  return {};
+}
+
+}  // namespace
+
 Trajectory train_by_hand(const Scenario& scenario) {
   std::vector<std::shared_ptr<Bag>> models;
   Recursion::Setup setup{
@@ -221,6 +244,17 @@ Trajectory train_by_hand(const Scenario& scenario) {
     const bool decays = scenario.decay_bias_and_norm || parameter.dim() > 1;
     setup.parameters.push_back(
         {.numel = parameter.numel(), .weight_decay = decays ? scenario.weight_decay : 0.0});
+    const std::string name = name_of_parameter(*models.front(), parameter);
+    const auto group = std::ranges::find_if(scenario.groups, [&](const GroupOfParameters& one) {
+      return name.find(one.match) != std::string::npos;
+    });
+    if (group == scenario.groups.end()) continue;
+    Recursion::Parameter& own = setup.parameters.back();
+    own.lr_factor = group->lr_factor;
+    own.weight_decay = group->weight_decay.value_or(own.weight_decay);
+    if (!group->momentum) continue;
+    own.rule = setup.rule;
+    own.rule->momentum = *group->momentum;
   }
   Recursion recursion(std::move(setup));
   Trajectory trajectory;

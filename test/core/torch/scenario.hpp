@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,15 @@ void on_ranks(int num_ranks, const std::function<void(Communicator&)>& body);
 std::vector<std::string> config_errors(int num_ranks,
                                        const std::function<void(Communicator&)>& body);
 
+/// Parameters with numbers of their own; the optimizer is `sgd`.
+struct GroupOfParameters {
+  /// A part of their names.
+  std::string match;
+  double lr_factor = 1.0;
+  std::optional<double> weight_decay = {};
+  std::optional<double> momentum = {};
+};
+
 struct Scenario {
   int num_ranks = 2;
   std::string algorithm = "gossip";
@@ -59,6 +69,7 @@ struct Scenario {
   bool nesterov = false;
   double weight_decay = 0.0;
   bool decay_bias_and_norm = false;
+  std::vector<GroupOfParameters> groups = {};
   double lr = 0.1;
   std::int64_t bucket_bytes = 1;
   int num_steps = 6;

@@ -1,0 +1,26 @@
+#pragma once
+// Parameters with numbers of their own, chosen by name.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "optim/optimizer.hpp"
+
+namespace gossamer {
+
+struct ParameterGroup {
+  /// A regular expression of ECMAScript. The group takes the parameters whose names hold a match
+  /// anywhere, unless an earlier group has taken them.
+  std::string match = {};
+  /// The learning rate is the schedule's, times this factor.
+  double lr_factor = 1.0;
+  /// That of all parameters of the group, biases and normalisation included. Not set: the usual
+  /// one.
+  std::optional<double> weight_decay = {};
+  /// An optimizer of the pipeline's kind (same_kind()) with numbers of its own. Null: the
+  /// pipeline's.
+  std::shared_ptr<const Optimizer> optimizer = {};
+};
+
+}  // namespace gossamer

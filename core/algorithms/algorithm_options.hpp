@@ -10,7 +10,11 @@ inline constexpr IntegerOption kShareMoments{
     "share_moments",
     "steps between two averages of Adam's second moments over all ranks, 0: never",
     {.fallback = 0, .min = 0, .max = 1'000'000}};
-inline constexpr std::array kOptions = option_list(kShareMoments);
+inline constexpr IntegerOption kShareMomentum{
+    "share_momentum",
+    "steps between two averages of momentum over all ranks, 0: never",
+    {.fallback = 0, .min = 0, .max = 1'000'000}};
+inline constexpr std::array kOptions = option_list(kShareMoments, kShareMomentum);
 }  // namespace gossip
 
 namespace allreduce {

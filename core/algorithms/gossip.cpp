@@ -8,14 +8,20 @@
 // is large (docs/accuracy.md). Therefore all ranks take the mean of their v after every H steps,
 // and after 1, 2, 4, 8, ... < H steps, where v is young and changes fast. The mean travels beside
 // the exchange of the parameters. Nothing writes v between two updates, so v itself is sent.
+//
+// share_momentum: H. The same for the first moments, or the momentum of descent, after every H
+// steps (DES-LOC, arXiv 2505.22549, has a period for each moment). A common m over a v that has not
+// seen the same gradients is a huge step, so the ranks share v whenever they share m: H is a
+// multiple of that of share_moments.
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/text.hpp"
 #include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket_lanes.hpp"
 #include "optim/block_update.hpp"
@@ -23,19 +29,34 @@
 namespace gossamer {
 namespace {
 
-constexpr std::string_view kMoments = "v";
+/// A state of the optimizer.
+struct Moments {
+  std::string_view state;
+  std::string_view content;
+  /// True: the ranks also average after 1, 2, 4, 8, ... steps.
+  bool starts_early = false;
+};
+constexpr Moments kSecond{"v", "second moments", true};
+constexpr Moments kFirst{"m", "first moments"};
+constexpr Moments kOfDescent{"momentum", "momentum"};
 
-/// The mean of all ranks' second moments, every few steps.
+bool has(const Optimizer& optimizer, const Moments& moments) {
+  const auto states = optimizer.state_names();
+  return std::ranges::find(states, moments.state) != states.end();
+}
+
+/// The mean of a state over all ranks, every few steps.
 class SharedMoments {
  public:
-  /// Collective. The optimizer must have second moments.
-  SharedMoments(const AlgorithmSetup& setup, std::int64_t every)
+  /// Collective. The optimizer must have the state.
+  SharedMoments(const AlgorithmSetup& setup, const Moments& moments, std::int64_t every)
       : setup_(setup),
+        starts_early_(moments.starts_early),
         every_(every),
         lanes_(setup, {.members = LaneMembers::kAll,
                        .result = LaneResult::kMean,
-                       .content = "second moments"}) {
-    for (const Bucket& bucket : setup.buckets) moments_.add(bucket.state(kMoments));
+                       .content = moments.content}) {
+    for (const Bucket& bucket : setup.buckets) moments_.add(bucket.state(moments.state));
   }
 
   void finish(const Bucket& bucket) {
@@ -46,53 +67,79 @@ class SharedMoments {
   }
   void start(const Bucket& bucket) {
     const std::int64_t k = setup_.progress.round();
-    const bool is_young = k + 1 < every_ && std::has_single_bit(static_cast<std::uint64_t>(k + 1));
-    if (is_young || (k + 1) % every_ == 0) lanes_[bucket].start(k, moments_[bucket]);
+    const bool is_early =
+        starts_early_ && k + 1 < every_ && std::has_single_bit(static_cast<std::uint64_t>(k + 1));
+    if (is_early || (k + 1) % every_ == 0) lanes_[bucket].start(k, moments_[bucket]);
   }
 
  private:
   AlgorithmSetup setup_;
+  bool starts_early_;
   std::int64_t every_;
   BucketLanes lanes_;
   PerBucket<Buffer> moments_;
 };
 
+struct GossipOptions {
+  /// In steps; 0: never.
+  std::int64_t share_moments = 0;
+  std::int64_t share_momentum = 0;
+};
+
 class Gossip : public Algorithm {
  public:
-  /// `share_moments`: 0: never.
-  Gossip(const AlgorithmSetup& setup, std::int64_t share_moments) : setup_(setup), lanes_(setup) {
-    if (share_moments > 0) moments_.emplace(setup, share_moments);
+  Gossip(const AlgorithmSetup& setup, const GossipOptions& options) : setup_(setup), lanes_(setup) {
+    if (options.share_moments > 0) moments_.emplace_back(setup, kSecond, options.share_moments);
+    if (options.share_momentum == 0 || setup.buckets.empty()) return;
+    const bool is_adam = has(setup.buckets.front().optimizer(), kFirst);
+    moments_.emplace_back(setup, is_adam ? kFirst : kOfDescent, options.share_momentum);
   }
 
   Intake before_update(Bucket& bucket) override {
-    if (moments_) moments_->finish(bucket);
+    for (SharedMoments& moments : moments_) moments.finish(bucket);
     return lanes_[bucket].receive();
   }
   void after_update(Bucket& bucket) override {
     lanes_[bucket].start(setup_.progress.round(), bucket.parameters());
-    if (moments_) moments_->start(bucket);
+    for (SharedMoments& moments : moments_) moments.start(bucket);
   }
 
  private:
   AlgorithmSetup setup_;
   BucketLanes lanes_;
-  std::optional<SharedMoments> moments_;
+  std::vector<SharedMoments> moments_;
 };
+
+std::string why_not_momentum(const Optimizer& optimizer, const GossipOptions& options) {
+  if (options.share_momentum == 0) return "";
+  if (!has(optimizer, kFirst) && !has(optimizer, kOfDescent)) {
+    return "the optimizer keeps no momentum, which algorithm.share_momentum needs; take one that "
+           "does, or leave share_momentum out";
+  }
+  if (!has(optimizer, kSecond)) return "";
+  if (options.share_moments > 0 && options.share_momentum % options.share_moments == 0) return "";
+  return concat("algorithm.share_momentum is ", options.share_momentum,
+                " and algorithm.share_moments is ", options.share_moments,
+                ", so the ranks would divide a common momentum by second moments of their own, and "
+                "diverge; take a multiple of share_moments");
+}
 
 }  // namespace
 
 AlgorithmFactory read_gossip(const Options& options) {
-  const std::int64_t share_moments = options.read(gossip::kShareMoments);
-  const auto make = [share_moments](const AlgorithmSetup& setup) {
-    return std::make_unique<Gossip>(setup, share_moments);
+  const GossipOptions read{.share_moments = options.read(gossip::kShareMoments),
+                           .share_momentum = options.read(gossip::kShareMomentum)};
+  const auto make = [read](const AlgorithmSetup& setup) {
+    return std::make_unique<Gossip>(setup, read);
   };
-  if (share_moments == 0) return make;
-  return {make, [](const AlgorithmSetting& setting) -> std::string {
+  if (read.share_moments == 0 && read.share_momentum == 0) return make;
+  return {make, [read](const AlgorithmSetting& setting) -> std::string {
             if (setting.optimizer == nullptr) return "";
-            const auto states = setting.optimizer->state_names();
-            if (std::ranges::find(states, kMoments) != states.end()) return "";
-            return "the optimizer keeps no second moments, which algorithm.share_moments needs; "
-                   "take an optimizer of the Adam family, or leave share_moments out";
+            if (read.share_moments > 0 && !has(*setting.optimizer, kSecond)) {
+              return "the optimizer keeps no second moments, which algorithm.share_moments needs; "
+                     "take an optimizer of the Adam family, or leave share_moments out";
+            }
+            return why_not_momentum(*setting.optimizer, read);
           }};
 }
 

@@ -262,20 +262,29 @@ class Recursion {
     }
   }
 
-  /// Every rank takes the mean of all ranks' second moments after `step` steps, if the options say
-  /// so.
+  /// Every rank takes the mean of all ranks' moments after `step` steps, if the options say so.
   void share_moments(int step) {
     const std::int64_t every = options_.integer("share_moments", {.fallback = 0});
     const bool is_young = step < every && (step == 1 || step == 2 || step == 4 || step == 8);
-    if (every == 0 || step == 0 || (step % every != 0 && !is_young)) return;
+    if (every > 0 && step > 0 && (step % every == 0 || is_young)) {
+      share([](reference::Optimizer& one) -> std::vector<double>& { return one.second_moments(); });
+    }
+    const std::int64_t momentum = options_.integer("share_momentum", {.fallback = 0});
+    if (momentum > 0 && step > 0 && step % momentum == 0) {
+      share([](reference::Optimizer& one) -> std::vector<double>& { return one.momentum(); });
+    }
+  }
+
+  template <class StateOf>
+  void share(const StateOf& state_of) {
     for (std::size_t i = 0; i < setup_.parameters.size(); ++i) {
       std::vector<double> mean(static_cast<std::size_t>(setup_.parameters[i].numel));
       for (auto& optimizers : optimizers_) {
         for (std::size_t e = 0; e < mean.size(); ++e) {
-          mean[e] += optimizers[i].second_moments()[e] / static_cast<double>(num_ranks());
+          mean[e] += state_of(optimizers[i])[e] / static_cast<double>(num_ranks());
         }
       }
-      for (auto& optimizers : optimizers_) optimizers[i].second_moments() = mean;
+      for (auto& optimizers : optimizers_) state_of(optimizers[i]) = mean;
     }
   }
 

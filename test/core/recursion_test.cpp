@@ -1,5 +1,6 @@
 // Tests every algorithm on every topology and world size against the recursion in double.
 
+#include "test/base/thrown.hpp"
 #include "test/core/every_algorithm.hpp"
 
 #include <array>
@@ -106,15 +107,18 @@ TEST(EdgeWeights, AreWhatGossipMixesWith) {
 
 // Not among the variants, because most rules have no second moments.
 TEST(SharedMoments, FollowTheRecursion) {
-  for (const char* type : {"adamw", "accum_adam", "extra"}) {
-    for (const char* options : {"share_moments: 1", "share_moments: 5"}) {
+  for (const char* type : {"adamw", "accum_adam", "extra", "sgd", "lion"}) {
+    const bool is_adam = contains(type, "adam") || contains(type, "extra");
+    for (const char* options : {"share_moments: 1", "share_moments: 5", "share_momentum: 3",
+                                "share_moments: 2, share_momentum: 4"}) {
+      if (is_adam != contains(options, "share_moments")) continue;
       for (int n = 1; n <= (kSanitized ? 3 : 5); ++n) {
         SCOPED_TRACE(concat(type, ", ", options, ", ", n, " ranks"));
         Problem problem;
         problem.num_ranks = n;
         problem.algorithm_options = options;
         problem.topology = make_topology("ring", {.size = n, .node_size = n});
-        problem.rule = {.type = type, .beta2 = 0.8, .eps = 1e-3, .accum_iter = 2};
+        problem.rule = {.type = type, .momentum = 0.7, .beta2 = 0.8, .eps = 1e-3, .accum_iter = 2};
         if (problem.rule.type == "extra") problem.rule.inner = "adam";
         problem.lr = 0.02;
         problem.gradients = {.nonfinite = NonFinite::kSkip};

@@ -224,7 +224,7 @@ TEST(SavedState, RepeatsAnAverageOfSecondMoments) {
     // Averages begin after 1, 2, 3, 6 and 9 steps.
     for (const int step : {3, 5, 6}) {
       SCOPED_TRACE(concat(optimizer, " after ", step, " steps"));
-      Case c = case_of("gossip", "share_moments: 3");
+      Case c = case_of("gossip", "share_moments: 3, share_momentum: 6");
       c.optimizer = optimizer;
       c.optimizer_options = "betas: [0.9, 0.9]";
       c.saved_after = step;

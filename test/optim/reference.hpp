@@ -104,6 +104,12 @@ class Optimizer {
   /// Of the Adam family.
   std::vector<double>& second_moments() { return inner_ ? inner_->second_moments() : v; }
 
+  /// Of descent with momentum, quasi-global momentum, and the Adam family.
+  std::vector<double>& momentum() {
+    if (inner_) return inner_->momentum();
+    return rule_.type == "sgd" || rule_.type == "qg_sgd" ? buffer : m;
+  }
+
   /// A step without a gradient.
   void rest(std::vector<double>& p, const std::vector<double>& before) {
     if (rule_.type != "extra" || s_ == 0) return;

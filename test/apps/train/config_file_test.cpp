@@ -1,6 +1,7 @@
 // Whole configuration files: structure, overrides, unknown keys, the files in configs/.
 
 #include "test/apps/train/config_text.hpp"
+#include "test/base/thrown.hpp"
 
 #include <cstdlib>
 #include <filesystem>
@@ -110,6 +111,11 @@ TEST(ConfigFile, RefusesOptimizersThatDoNotSuitTheAlgorithm) {
       "optimizer.name: sgd: the optimizer keeps no second moments, which algorithm.share_moments "
       "needs; take an optimizer of the Adam family, or leave share_moments out";
   const std::string optimizer = "optimizer:\n  name: sgd\n";
+  EXPECT_TRUE(contains(refusal("algorithm: {name: gossip, share_momentum: 8}\n"),
+                       "diverge; take a multiple of share_moments"));
+  EXPECT_TRUE(contains(refusal("optimizer: {name: sgd}\n"
+                               "algorithm: {name: gossip, share_momentum: 8}\n"),
+                       "the optimizer keeps no momentum"));
   EXPECT_EQ(refusal(optimizer + "algorithm: {name: gossip, share_moments: 8}\n"),
             "conf.yaml:2:9: " + reason);
   EXPECT_EQ(refusal(optimizer + "algorithm: {phases: [{until: 5, algorithm: allreduce}, "

@@ -332,10 +332,11 @@ TEST(RunConfig, RefusesPhasesThatAreNone) {
   EXPECT_NE(refusal("algorithm: {name: gossip, phases: [{algorithm: gossip}]}\n")
                 .find("algorithm.phases: stands beside name"),
             std::string::npos);
-  EXPECT_NE(refusal("algorithm: {phases: [{until: 2, algorithm: gossip}, {algorithm: late_average}]}\n"
-                    "comm: {codec: bf16}\n")
-                .find("comm.codec: the algorithm late_average sends no encoded blocks"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal("algorithm: {phases: [{until: 2, algorithm: gossip}, {algorithm: late_average}]}\n"
+              "comm: {codec: bf16}\n")
+          .find("comm.codec: the algorithm late_average sends no encoded blocks"),
+      std::string::npos);
 }
 
 TEST(RunConfig, ReadsConsensusControl) {

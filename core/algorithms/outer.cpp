@@ -58,14 +58,17 @@ struct OuterOptions {
 class Outer : public Algorithm {
  public:
   Outer(const OuterOptions& options, const AlgorithmSetup& setup)
-      : options_(options), setup_(setup), averages_(setup, options.follows_topology) {
+      : options_(options),
+        setup_(setup),
+        averages_(setup, {.follows_topology = options.follows_topology, .every = options.every}) {
     for (Bucket& bucket : setup.buckets) {
       Slot slot{.anchor = bucket.add_state("anchor"),
                 .momentum = bucket.add_state("outer_momentum")};
       if (options.sends_copies()) slot.sent = bucket.add_state("outer_sent");
       slots_.add(std::move(slot));
     }
-    forget();
+    forgotten_before_ = step();
+    take_anchors();
   }
 
   Intake before_update(Bucket& bucket) override {
@@ -76,7 +79,7 @@ class Outer : public Algorithm {
     if (began >= forgotten_before_) {
       move(bucket);
     } else {
-      averages_.drop(bucket);
+      averages_.drop(bucket, step());
     }
     return {};
   }
@@ -99,18 +102,12 @@ class Outer : public Algorithm {
   /// forgotten.
   void forget() override {
     forgotten_before_ = step();
-    averages_.forget();
-    for (const Bucket& bucket : setup_.buckets) {
-      const Slot& slot = slots_[bucket];
-      const Block x = bucket.parameters().block();
-      setup_.stream.copy(slot.anchor.block(), x);
-      // It holds a model, too.
-      if (options_.kind == Kind::kGasLoC) setup_.stream.copy(slot.momentum.block(), x);
-    }
+    averages_.forget(step());
+    take_anchors();
   }
 
   void visit(StateVisitor& visitor) override {
-    averages_.visit(visitor);
+    averages_.visit(visitor, step());
     // An average that takes one step is forgotten at once, or not at all.
     if (options_.late == 1) return;
     visitor.number("run/outer_forgotten_before", forgotten_before_);
@@ -148,8 +145,19 @@ class Outer : public Algorithm {
     if (options_.late == 1) forgotten_before_ = std::min(forgotten_before_, step);
     const std::int64_t number = (step + 1 + turn_of(bucket)) / options_.every - 1;
     const Slot& slot = slots_[bucket];
-    averages_.start(bucket, options_.follows_topology ? number : step,
-                    options_.sends_copies() ? slot.sent : bucket.parameters(), slot.anchor.block());
+    averages_.start(bucket, step, number, options_.sends_copies() ? slot.sent : bucket.parameters(),
+                    slot.anchor.block());
+  }
+
+  /// The models of this moment become the anchors.
+  void take_anchors() {
+    for (const Bucket& bucket : setup_.buckets) {
+      const Slot& slot = slots_[bucket];
+      const Block x = bucket.parameters().block();
+      setup_.stream.copy(slot.anchor.block(), x);
+      // It holds a model, too.
+      if (options_.kind == Kind::kGasLoC) setup_.stream.copy(slot.momentum.block(), x);
+    }
   }
 
   void take_copy(const Bucket& bucket) {
@@ -174,8 +182,16 @@ class Outer : public Algorithm {
     // First the mean, then the new anchor.
     const Block next = options_.sends_copies() ? slot.sent.block() : x;
     if (options_.kind == Kind::kGasLoC) keep_proposal(slot);
-    averages_.take(bucket, next, slot.anchor.block());
-    move_anchor(slot, next);
+    switch (averages_.take(bucket, step(), next, slot.anchor.block())) {
+      case OuterAverages::Taken::kNothing:
+        return;
+      case OuterAverages::Taken::kAverage:
+        move_anchor(slot, next);
+        break;
+      case OuterAverages::Taken::kNewAnchor:
+        setup_.stream.zero(slot.momentum.block());
+        break;
+    }
     setup_.stream.copy(slot.anchor.block(), next);
     if (options_.sends_copies()) mix(x, options_.blend, {{next, 1.0 - options_.blend}});
     bucket.write_rounded();

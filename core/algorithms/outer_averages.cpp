@@ -2,7 +2,6 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/text.hpp"
 #include "optim/block_update.hpp"
@@ -10,82 +9,147 @@
 namespace gossamer {
 namespace {
 
-LaneSpec lane_of(bool follows_topology, bool sends_moves) {
+constexpr LaneSpec kModels{
+    .members = LaneMembers::kAll, .result = LaneResult::kMean, .content = "models"};
+
+LaneSpec spec_of(bool follows_topology, bool sends_moves) {
   if (follows_topology) return {.content = "models", .is_rare = true};
+  if (!sends_moves) return kModels;
+  // What has arrived says whether all ranks have the same anchor, so no rank forgets it.
   return {.members = LaneMembers::kAll,
-          .result = sends_moves ? LaneResult::kSum : LaneResult::kMean,
-          .content = sends_moves ? "moves" : "models"};
+          .result = LaneResult::kSum,
+          .content = "moves",
+          .forgets = false};
+}
+
+/// A flag behind the move.
+std::int64_t one_flag(const Bucket& /*bucket*/) { return 1; }
+
+double last_of(const ConstBlock& block) {
+  return block.dtype == DType::kFloat64 ? block.as<double>().back()
+                                        : static_cast<double>(block.as<float>().back());
+}
+
+void set_last(const Block& block, double value) {
+  if (block.dtype == DType::kFloat64) {
+    block.as<double>().back() = value;
+  } else {
+    block.as<float>().back() = static_cast<float>(value);
+  }
 }
 
 }  // namespace
 
-OuterAverages::OuterAverages(const AlgorithmSetup& setup, bool follows_topology)
+OuterAverages::OuterAverages(const AlgorithmSetup& setup, const Config& config)
     : setup_(setup),
-      sends_moves_(setup.codec != nullptr && !follows_topology),
-      lanes_(setup, lane_of(follows_topology, sends_moves_)) {
+      config_(config),
+      sends_moves_(setup.codec != nullptr && !config.follows_topology &&
+                   setup.lanes.num_ranks() > 1),
+      lanes_(setup, spec_of(config.follows_topology, sends_moves_),
+             sends_moves_ ? one_flag : nullptr),
+      models_from_(-config.every),
+      written_before_(-config.every - 1) {
   if (!sends_moves_) return;
+  model_lanes_ = BucketLanes(setup, kModels);
   for (const Bucket& bucket : setup.buckets) {
-    const auto allocate = [&] {
-      return setup.stream.allocate(bucket.spec().numel, bucket.spec().dtype);
-    };
-    moves_.add({.sent = allocate(), .error = allocate()});
+    const std::int64_t numel = bucket.spec().numel;
+    moves_.add({.sent = setup.stream.allocate(numel + 1, bucket.spec().dtype),
+                .error = setup.stream.allocate(numel, bucket.spec().dtype)});
   }
 }
 
-void OuterAverages::start(const Bucket& bucket, std::int64_t round, const Buffer& models,
-                          const Block& anchor) {
-  if (!sends_moves_) return lanes_[bucket].start(round, models);
+Lane& OuterAverages::lane_of(const Bucket& bucket) {
+  return sends_moves_ && !moves_[bucket].are_sent ? model_lanes_[bucket] : lanes_[bucket];
+}
+
+void OuterAverages::start(const Bucket& bucket, std::int64_t step, std::int64_t number,
+                          const Buffer& models, const Block& anchor) {
+  if (config_.follows_topology) return lanes_[bucket].start(number, models);
+  if (!sends_moves_) return lanes_[bucket].start(step, models);
+  Moves& moves = moves_[bucket];
+  moves.began = step;
+  moves.are_sent = step < models_from_ || step >= models_from_ + config_.every;
+  if (moves.are_sent) {
+    send_move(bucket, models.block(), anchor);
+  } else {
+    model_lanes_[bucket].start(step, models);
+  }
+}
+
+void OuterAverages::send_move(const Bucket& bucket, const Block& model, const Block& anchor) {
   const Moves& moves = moves_[bucket];
-  const Block sent = moves.sent.block();
-  setup_.stream.copy(sent, models.block());
-  enqueue_mix(setup_.stream, sent, 1.0, {{anchor, -1.0}, {moves.error.block(), 1.0}}, {},
+  const Block whole = moves.sent.block();
+  const Block move = part_of(whole, 0, bucket.spec().numel);
+  setup_.stream.copy(move, model);
+  enqueue_mix(setup_.stream, move, 1.0, {{anchor, -1.0}, {moves.error.block(), 1.0}}, {},
               setup_.simd);
-  lanes_[bucket].start(round, moves.sent);
+  setup_.stream.run(
+      [whole, flag = written_before_ >= models_from_ ? 1.0 : 0.0] { set_last(whole, flag); });
+  lanes_[bucket].start(moves.began, moves.sent);
 }
 
-void OuterAverages::take(const Bucket& bucket, const Block& model, const Block& anchor) {
-  const Intake arrived = lanes_[bucket].take();
-  if (!sends_moves_) {
-    std::vector<Inbox> inboxes;
-    for (const Inbox& inbox : arrived.inboxes) {
-      // So that a plain average of few ranks stays exact.
-      if (inbox.weight != 0.0) inboxes.push_back(inbox);
-    }
-    return enqueue_mix(setup_.stream, model, arrived.keep, std::move(inboxes), arrived.exchange,
-                       setup_.simd);
+bool OuterAverages::have_one_anchor(const Bucket& bucket, std::int64_t step,
+                                    const ConstBlock& sum) {
+  setup_.stream.synchronize();
+  if (last_of(sum) == 0.0) return true;
+  // An average that has begun before the agreement leads to no other one.
+  if (moves_[bucket].began >= models_from_) models_from_ = step;
+  return false;
+}
+
+OuterAverages::Taken OuterAverages::take(const Bucket& bucket, std::int64_t step,
+                                         const Block& model, const Block& anchor) {
+  const Intake arrived = lane_of(bucket).take();
+  if (!sends_moves_ || !moves_[bucket].are_sent) {
+    enqueue_mix(setup_.stream, model, arrived.keep,
+                {arrived.inboxes.begin(), arrived.inboxes.end()}, arrived.exchange, setup_.simd);
+    if (!sends_moves_) return Taken::kAverage;
+    setup_.stream.zero(moves_[bucket].error.block());
+    return Taken::kNewAnchor;
   }
-  // A single rank has sent nothing.
-  if (arrived.inboxes.empty()) return;
   const ConstBlock sum = arrived.inboxes.front().block;
-  enqueue_mix(setup_.stream, model, 0.0, {{anchor, 1.0}, {sum, 1.0 / setup_.lanes.num_ranks()}}, {},
+  if (!have_one_anchor(bucket, step, sum)) return Taken::kNothing;
+  enqueue_mix(setup_.stream, model, 0.0,
+              {{anchor, 1.0}, {part_of(sum, 0, model.numel), 1.0 / setup_.lanes.num_ranks()}}, {},
               setup_.simd);
   const Block error = moves_[bucket].error.block();
   setup_.stream.zero(error);
   lanes_[bucket].add_left_over(error);
+  return Taken::kAverage;
 }
 
-void OuterAverages::forget() {
+void OuterAverages::drop(const Bucket& bucket, std::int64_t step) {
+  const Intake arrived = lane_of(bucket).take();
+  if (!sends_moves_ || !moves_[bucket].are_sent) return;
+  static_cast<void>(have_one_anchor(bucket, step, arrived.inboxes.front().block));
+}
+
+void OuterAverages::forget(std::int64_t step) {
+  written_before_ = step;
   for (const Moves& moves : moves_) setup_.stream.zero(moves.error.block());
 }
 
-void OuterAverages::visit(StateVisitor& visitor) {
+void OuterAverages::visit(StateVisitor& visitor, std::int64_t step) {
+  constexpr const char* kModelsFrom = "run/outer_models_from";
+  constexpr const char* kWrittenBefore = "run/outer_written_before";
+  if (!visitor.loads() && !sends_moves_) return;
+  const bool holds = !visitor.loads() || visitor.holds(kModelsFrom);
+  if (holds) {
+    visitor.number(kModelsFrom, models_from_);
+    visitor.number(kWrittenBefore, written_before_);
+  } else {
+    // Models that no codec has kept together may have different anchors.
+    written_before_ = step;
+  }
   for (const Bucket& bucket : setup_.buckets) {
-    for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
-      const std::string name = concat(bucket.name(entry), "/outer_error");
-      const bool holds = !visitor.loads() || visitor.holds(name);
-      if (sends_moves_) {
-        const Block error = bucket.part(moves_[bucket].error.block(), entry);
-        if (holds) {
-          visit_block(visitor, setup_.stream, name, error);
-        } else {
-          setup_.stream.zero(error);
-        }
-      } else if (visitor.loads() && holds) {
-        const Buffer unused = setup_.stream.allocate(
-            bucket.part(bucket.parameters().block(), entry).numel, bucket.spec().dtype);
-        visit_block(visitor, setup_.stream, name, unused.block());
-      }
+    for (std::int64_t entry = 0; holds && entry < bucket.num_entries(); ++entry) {
+      const Block parameter = bucket.part(bucket.parameters().block(), entry);
+      const Buffer unused =
+          sends_moves_ ? Buffer() : setup_.stream.allocate(parameter.numel, parameter.dtype);
+      visit_block(visitor, setup_.stream, concat(bucket.name(entry), "/outer_error"),
+                  sends_moves_ ? bucket.part(moves_[bucket].error.block(), entry) : unused.block());
     }
+    if (!holds && sends_moves_) setup_.stream.zero(moves_[bucket].error.block());
   }
 }
 

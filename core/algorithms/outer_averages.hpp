@@ -3,8 +3,8 @@
 // of a topology.
 //
 // Under a codec, ranks that meet in a topology exchange encoded models (optim/codec.hpp keeps their
-// mean). All ranks together send what their models have moved since the last average. The anchor a
-// is the same on all ranks, so they know the mean model from the mean move:
+// mean). All ranks together send their moves: what their models have moved since the last average.
+// The anchor a is the same on all ranks, so they know the mean model from the mean move:
 //
 //   d = x - a + e        mean x := a + (sum of R(d)) / n        e' = what the sum lacks of d
 //
@@ -13,6 +13,10 @@
 // models and errors. SparseLoCo sends the largest elements of d like this (Sarfi et al.,
 // "Communication Efficient LLM Pre-training with SparseLoCo", 2025), and DoubleSqueeze keeps the
 // error of a sum on the rank that has encoded it (Tang et al., ICML 2019).
+//
+// A rank whose parameters other code has written (forget()) has another anchor than the others. It
+// says so behind its next move. Then nobody uses this average, and in the next one all ranks send
+// their models as they are. The mean becomes model and anchor, and momentum and errors begin anew.
 //
 // Protocol for a bucket: start(), wait(), take() or drop(), and so on.
 //
@@ -27,34 +31,66 @@ namespace gossamer {
 
 class OuterAverages {
  public:
+  struct Config {
+    bool follows_topology = false;
+    /// Steps between two averages of a bucket.
+    std::int64_t every = 1;
+  };
   /// Collective.
-  OuterAverages(const AlgorithmSetup& setup, bool follows_topology);
+  OuterAverages(const AlgorithmSetup& setup, const Config& config);
 
-  /// Starts an average of the ranks' `models`. The number of the topology's round, or of the step.
-  /// No code may write `models` before take(), or after loading `anchor`.
-  void start(const Bucket& bucket, std::int64_t round, const Buffer& models, const Block& anchor);
-  void wait(const Bucket& bucket) { lanes_[bucket].wait(); }
-  /// model <- the average. `model` is what this rank has sent.
-  void take(const Bucket& bucket, const Block& model, const Block& anchor);
+  /// Starts an average of the ranks' `models` after a step. `number` counts the bucket's averages.
+  /// Until take(), no code may write `models` or `anchor`.
+  void start(const Bucket& bucket, std::int64_t step, std::int64_t number, const Buffer& models,
+             const Block& anchor);
+  void wait(const Bucket& bucket) { lane_of(bucket).wait(); }
+
+  enum class Taken : std::uint8_t {
+    /// The average has no use, and the model stays.
+    kNothing,
+    kAverage,
+    /// The average of models after parameters were written: it is the anchor as well.
+    kNewAnchor,
+  };
+  /// model <- the average that has arrived. `model` is what this rank has sent, and `step` that of
+  /// now.
+  Taken take(const Bucket& bucket, std::int64_t step, const Block& model, const Block& anchor);
   /// In place of take(): leaves the model as it is.
-  void drop(const Bucket& bucket) { static_cast<void>(lanes_[bucket].take()); }
-  /// Drops the errors, because other code has written the models.
-  void forget();
-  /// The errors. A run may go on with another codec, or without.
-  void visit(StateVisitor& visitor);
+  void drop(const Bucket& bucket, std::int64_t step);
+  /// Drops the errors, because other code has written the parameters before this step.
+  void forget(std::int64_t step);
+  /// A run may go on with another codec, or without.
+  void visit(StateVisitor& visitor, std::int64_t step);
 
  private:
-  /// Of a rank that sends encoded moves.
+  /// Of a bucket whose ranks send encoded moves.
   struct Moves {
+    /// The move, and behind it 1 if this rank's anchor may be another one than that of the others.
     Buffer sent;
     Buffer error;
+    /// The step after which the last average has begun, and whether it is one of moves.
+    std::int64_t began = -1;
+    bool are_sent = false;
   };
 
+  [[nodiscard]] Lane& lane_of(const Bucket& bucket);
+  void send_move(const Bucket& bucket, const Block& model, const Block& anchor);
+  /// Whether all ranks have sent moves from the same anchor. If not, all ranks agree on averages of
+  /// models from this step on.
+  bool have_one_anchor(const Bucket& bucket, std::int64_t step, const ConstBlock& sum);
+
   AlgorithmSetup setup_;
+  Config config_;
   bool sends_moves_;
   BucketLanes lanes_;
+  /// Of models as they are; of no use unless sends_moves_.
+  BucketLanes model_lanes_;
   /// Empty, unless sends_moves_.
   PerBucket<Moves> moves_;
+  /// Averages that begin in the `every` steps from here on are of models. The same on all ranks.
+  std::int64_t models_from_;
+  /// The last step before which other code has written this rank's parameters.
+  std::int64_t written_before_;
 };
 
 }  // namespace gossamer

@@ -7,7 +7,6 @@
 
 #include "comm/communicator.hpp"
 #include "core/lanes/coded_sum.hpp"
-#include "core/lanes/gathered_sum_lane.hpp"
 #include "core/lanes/operations_lane.hpp"
 
 namespace gossamer {
@@ -163,7 +162,6 @@ class CodedSumLane : public OperationsLane {
 std::unique_ptr<Lane> make_coded_sum_lane(const LaneSetup& setup,
                                           const SumCommunicators& communicators,
                                           const LaneSpec& spec) {
-  if (setup.codec->leaves_out()) return make_gathered_sum_lane(setup, spec);
   return std::make_unique<CodedSumLane>(setup, communicators, spec);
 }
 

@@ -21,7 +21,8 @@ struct SumCommunicators {
   Communicator& results;
 };
 
-/// Needs setup.codec and two ranks or more. What the parameters refer to must outlive the lane.
+/// Needs a setup.codec that does not leave out elements, and two ranks or more. What the parameters
+/// refer to must outlive the lane.
 std::unique_ptr<Lane> make_coded_sum_lane(const LaneSetup& setup,
                                           const SumCommunicators& communicators,
                                           const LaneSpec& spec);

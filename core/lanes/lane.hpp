@@ -60,10 +60,11 @@ class Lane {
     wait();
     return take();
   }
-  /// to += what a sum under a codec lacks of this rank's block: what its messages do not say of the
-  /// block, and what the sum does not say where this rank has encoded it. So all ranks together
-  /// have what the sum lacks of their blocks. As work on the stream. After take() and before the
-  /// next start(); the block that was sent must be as it was. Other lanes add nothing.
+  /// to += the error of a sum under a codec that this rank has made: the error of its messages, and
+  /// the error of the sum where this rank has encoded it. The errors of all ranks are what the sum
+  /// lacks of their blocks. Only the first LaneSpec::num_coded elements have errors. As work on the
+  /// stream. After take() and before the next start(); the block that was sent must be as it was.
+  /// Other lanes add nothing.
   virtual void add_left_over(const Block& /*to*/) {}
   /// Drops what has arrived: take() then returns an Intake that mixes in nothing.
   virtual void forget() = 0;
@@ -121,8 +122,9 @@ struct LaneSpec {
   /// False: where all lanes forget (PeerLanes::forget()), this one keeps what has arrived, because
   /// the algorithm takes it all the same.
   bool forgets = true;
-  /// True: a round comes every few steps. So the pass that mixes in what has arrived does not write
-  /// the block that the next round sends, and prepares nothing for it (Intake::exchange).
+  /// True: a round comes every few steps, or the pass that mixes in what has arrived does not write
+  /// the block that the next round sends. So the pass prepares nothing for the next round
+  /// (Intake::exchange), and grids are agreed on within fewer rounds (GridLane).
   bool is_rare = false;
 };
 

@@ -9,6 +9,7 @@
 #include "comm/communicator.hpp"
 #include "core/lanes/coded_lane.hpp"
 #include "core/lanes/coded_sum_lane.hpp"
+#include "core/lanes/gathered_sum_lane.hpp"
 #include "core/lanes/grid_lane.hpp"
 #include "core/lanes/host_slots.hpp"
 #include "core/lanes/plain_lane.hpp"
@@ -195,6 +196,7 @@ std::unique_ptr<Lane> PeerLanes::make(const LaneSpec& spec) {
   if (spec.members == LaneMembers::kTree) return make_tree_lane(setup_, spec);
   const bool sums = spec.result == LaneResult::kSum && spec.num_coded > 0;
   if (sums && setup_.codec != nullptr && num_ranks() > 1) {
+    if (setup_.codec->leaves_out()) return make_gathered_sum_lane(setup_, spec);
     Communicator& world = setup_.communicator;
     return make_coded_sum_lane(setup_, {.shards = world, .results = world.twin("coded results")},
                                spec);

@@ -23,8 +23,8 @@
 // never more than one step ahead. Exchanges that end on the host are waited for there; those of
 // NCCL are not, with these exceptions. All-reduce and node gossip wait for the sums of a bucket to
 // see which ranks have used a parameter. Relay waits for the messages of a bucket to see how many
-// ranks are in their sums. Under the codec int8 the votes are counted in every eighth step
-// (grid_lane.hpp).
+// ranks are in their sums. Under the codecs int8 and int4 the votes are counted in every eighth
+// step (grid_lane.hpp).
 //
 // Thread safety: only the thread that runs the backward pass may call. Errors: CommError from
 // exchanges, NonFiniteError for gradients (see gradient_policy.hpp), ConfigError from the

@@ -16,7 +16,7 @@ constexpr std::int64_t kBallotSize = GridState::kVeto - GridState::kLeastExponen
 /// Room for differences to grow between a measurement and its use, as a factor. With few steps it
 /// must be small: at 4, differences of a single step would keep a grid of 7 steps as it is, and
 /// rounding makes differences of a step wherever values differ at all.
-double headroom(std::int32_t most_steps) { return most_steps >= 127 ? 4.0 : 1.75; }
+double headroom(std::int32_t most_steps) { return most_steps < 32 ? 1.75 : 4.0; }
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
 std::int64_t vote_for(double largest, std::int32_t most_steps) {
@@ -52,9 +52,12 @@ std::optional<GridState> visit_grids(StateVisitor& visitor, std::span<const std:
     const std::string exponent = concat(name, "_grid");
     if (visitor.loads() && !visitor.holds(exponent)) continue;
     GridState state = own;
+    if (visitor.loads()) state.most_steps = GridState().most_steps;
     visitor.number(exponent, state.exponent);
     visitor.number(concat(name, "_vote"), state.vote);
     visitor.number(concat(name, "_largest_difference"), state.largest);
+    const std::string most_steps = concat(name, "_most_steps");
+    if (!visitor.loads() || visitor.holds(most_steps)) visitor.number(most_steps, state.most_steps);
     found = found ? found->together(state) : state;
   }
   return found;
@@ -161,12 +164,17 @@ void GridLane::send_ballot() {
 }
 
 GridState GridLane::state() const {
-  return {.exponent = exponent_, .vote = *vote_, .largest = static_cast<double>(stats_->largest())};
+  return {.exponent = exponent_,
+          .vote = *vote_,
+          .largest = static_cast<double>(stats_->largest()),
+          .most_steps = parts_.codec.most_steps()};
 }
 
 void GridLane::visit(StateVisitor& visitor, std::span<const std::string> names) {
   const std::optional<GridState> found = visit_grids(visitor, names, state());
-  if (visitor.loads()) restore(found.value_or(GridState()));
+  if (!visitor.loads()) return;
+  const bool fits = found && found->most_steps == parts_.codec.most_steps();
+  restore(fits ? *found : GridState());
 }
 
 void GridLane::skip_state(StateVisitor& visitor, std::span<const std::string> names) {

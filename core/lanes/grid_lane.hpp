@@ -6,8 +6,8 @@
 // window all ranks vote, and the result counts from the next window on:
 //
 //   window w        Every rank measures the largest difference to its peers.
-//   window w + 1    Every rank has voted for the finest grid with room for 4 times this
-//                   difference. The votes travel.
+//   window w + 1    Every rank has voted for the finest grid with room for 4 times this difference
+//                   (with few steps 1.75 times). The votes travel.
 //   window w + 2    All ranks use the coarsest grid that one of them has voted for.
 //
 // The update of a window's last round comes after the vote, so it belongs to the next measurement.
@@ -57,6 +57,9 @@ struct GridState {
   /// The largest difference that this rank has seen in the window. Infinite: one has left the range
   /// of its grid, or is not known.
   double largest = 0.0;
+  /// Codec::most_steps() of the codec; grids of another one have no use. Older versions did not
+  /// save it, and had one codec with grids.
+  std::int64_t most_steps = 127;
 
   [[nodiscard]] bool is_valid() const {
     const auto is_exponent = [](std::int64_t value) {
@@ -70,7 +73,8 @@ struct GridState {
     const bool is_plain = exponent == kNone || other.exponent == kNone;
     return {.exponent = is_plain ? kNone : std::max(exponent, other.exponent),
             .vote = std::max(vote, other.vote),
-            .largest = std::max(largest, other.largest)};
+            .largest = std::max(largest, other.largest),
+            .most_steps = most_steps};
   }
 };
 
@@ -118,7 +122,7 @@ class GridLane : public Lane {
   void drain() override;
   Intake take() override;
   void forget() override;
-  /// A run that goes on with another codec finds no grids, and begins without.
+  /// A run that goes on with another codec begins without grids.
   void visit(StateVisitor& visitor, std::span<const std::string> names) override;
   [[nodiscard]] GridState state() const;
   void restore(const GridState& state);

@@ -110,6 +110,8 @@ const YamlNode* Options::look_up(std::string_view key) const {
   return nullptr;
 }
 
+void Options::allow(std::string_view key) const { level_->know(key); }
+
 void Options::inherit(const Options& base) const { level_->inherited = base.level_->node; }
 
 bool Options::has(std::string_view key) const {

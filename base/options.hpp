@@ -110,6 +110,8 @@ class Options {
   /// Keys that this section lacks are read from `base`, which is another section of the same tree.
   /// has() and reject_unknown() do not count them.
   void inherit(const Options& base) const;
+  /// Makes the key known to reject_unknown(), as reading it does.
+  void allow(std::string_view key) const;
   /// True if the key is given and not null. Does not count as reading the key.
   [[nodiscard]] bool has(std::string_view key) const;
   /// Throws a ConfigError about `key`, at the key's place in the file.

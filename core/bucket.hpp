@@ -91,8 +91,8 @@ class Bucket {
   /// Drops all blocks of add_state(). The algorithm must be gone, and the stream's work done.
   void drop_added_states();
 
-  /// What the updates of an entry use from the next one on, in place of Update::lr and of
-  /// ParameterInfo::weight_decay. Throws std::logic_error for an optimizer of another kind.
+  /// What the updates of an entry use from the next one on, in place of Update::lr and of the
+  /// numbers of ParameterInfo. Throws std::logic_error for an optimizer of another kind.
   void set_settings(std::int64_t entry, ParameterSettings settings);
 
   /// Tells that the gradient of an entry has arrived. Its memory must stay until the work of

@@ -23,7 +23,7 @@ struct ParameterInfo {
   /// a float32 master copy.
   DType dtype = DType::kFloat32;
   double weight_decay = 0.0;
-  /// As in ParameterGroup.
+  /// This and the next one: as in ParameterGroup.
   double lr_factor = 1.0;
   std::shared_ptr<const Optimizer> optimizer = {};
 

@@ -9,10 +9,17 @@
 
 namespace gossamer::apps {
 
-/// The groups of the section `optimizer`, whose optimizer is called `name`. A group lacks what it
-/// shares with the section: a group with other `betas` has the section's `eps`. Throws ConfigError
-/// with the place in the file.
-std::vector<ParameterGroup> read_parameter_groups(const Options& optimizer, const std::string& name,
-                                                  double lr);
+/// The section `optimizer`, as far as it has been read.
+struct OptimizerSection {
+  Options options;
+  /// Of the optimizer.
+  std::string name;
+  const Optimizer& optimizer;
+  double lr = 0.0;
+};
+
+/// The groups of the section. What a group does not give is the section's: a group with other
+/// `betas` has the section's `eps`. Throws ConfigError with the place in the file.
+std::vector<ParameterGroup> read_parameter_groups(const OptimizerSection& section);
 
 }  // namespace gossamer::apps

@@ -121,7 +121,8 @@ void read_optimizer(const Options& root, RunConfig& config) {
   config.weight_decay = optimizer.number("weight_decay", {.fallback = 0.0, .min = 0.0});
   config.decay_bias_and_norm = optimizer.flag("decay_bias_and_norm", false);
   config.optimizer = make_optimizer(name, optimizer);
-  config.parameter_groups = read_parameter_groups(optimizer, name, config.lr);
+  config.parameter_groups = read_parameter_groups(
+      {.options = optimizer, .name = name, .optimizer = *config.optimizer, .lr = config.lr});
 
   for (const RunPhase& phase : config.phases) {
     const std::string reason = phase.method.algorithm.why_not(

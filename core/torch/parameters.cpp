@@ -103,8 +103,8 @@ void apply_groups(std::span<const ParameterGroup> groups, std::vector<ParameterI
     if (has_parameters) continue;
     std::vector<std::string> names;
     for (const ParameterInfo& info : infos) names.push_back(info.name);
-    throw ConfigError(concat("optimizer.groups: no parameter is left whose name fits '",
-                             group.match, "'; the model has ", join(names, ", ")));
+    throw ConfigError(concat("no parameter is left for the group of parameters '", group.match,
+                             "' (optimizer.groups); the model has ", join(names, ", ")));
   }
 }
 

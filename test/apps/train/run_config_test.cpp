@@ -250,6 +250,7 @@ TEST(RunConfig, ReadsGroupsOfParameters) {
   EXPECT_EQ(value_of(config, "optimizer.groups[1].eps"), "0.001");
   EXPECT_EQ(value_of(config, "optimizer.groups[1].betas"), "[0.5, 0.6]");
   EXPECT_EQ(value_of(config, "optimizer.groups[0].eps"), "(none)");
+  EXPECT_EQ(value_of(config, "optimizer.groups[1].lr"), "(none)");
   // The values that are written down give the same run.
   EXPECT_EQ(to_yaml(read_text(to_yaml(config.resolved)).resolved), to_yaml(config.resolved));
 }
@@ -265,6 +266,8 @@ TEST(RunConfig, RefusesGroupsOfParametersThatAreNone) {
   EXPECT_TRUE(contains(refused("{match: a, beta: 1}"), "optimizer.groups[0].beta"));
   EXPECT_TRUE(contains(refused("{match: a, lr: 1}", "lr: 0"), "a multiple of optimizer.lr"));
   EXPECT_TRUE(contains(refused("{match: a, warmup: 3}", "name: qadam"), "is the same for all"));
+  EXPECT_TRUE(contains(refused("{match: a, momentum: 0.9}", "name: sgd"), "another rule"));
+  EXPECT_TRUE(contains(refused("{match: a, beta: 1}"), "weight_decay, betas, eps, accum_iter"));
 }
 
 TEST(RunConfig, AdvisesToShareMomentsWhereLabelsDiffer) {

@@ -326,7 +326,8 @@ TEST(Parameters, AreInTheFirstGroupThatFits) {
     const std::string what = what_of<ConfigError>([&] {
       static_cast<void>(describe_parameters(tensors, {0.5, false, more}));
     });
-    EXPECT_TRUE(contains(what, concat("no parameter is left whose name fits '", nothing, "'")));
+    EXPECT_TRUE(
+        contains(what, concat("no parameter is left for the group of parameters '", nothing, "'")));
     EXPECT_TRUE(contains(what, "layer.weight, layer.bias, norm.weight, head.weight"));
   }
 }

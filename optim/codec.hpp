@@ -1,7 +1,7 @@
 #pragma once
-// A codec turns a block into fewer bytes for the wire. Every element is encoded by itself, so a
-// part of an encoded block that begins at a multiple of Codec::kGrain is the encoded part of the
-// block.
+// A codec turns a block into fewer bytes for the wire. For mixing, every element is encoded by
+// itself, so a part of an encoded block that begins at a multiple of Codec::kGrain is the encoded
+// part of the block.
 //
 // Encoded mixing keeps the mean of all ranks: a rank adds the differences between the encoded
 // blocks that it hears and its own encoded block, and not the blocks themselves:
@@ -54,7 +54,7 @@ struct DifferenceRange {
   /// In steps of the grid, at most Codec::most_steps() + 1.
   std::int32_t largest_steps = 0;
   /// Number of differences in the upper half of the range. A difference beyond the range looks like
-  /// a smaller one, so a number above 0 says that the grid is too fine, or soon will be.
+  /// a smaller one, so many of them say that the grid is too fine, or soon will be.
   std::int64_t num_wide = 0;
 };
 

@@ -108,6 +108,14 @@ class BitReader {
   int num_bits_ = 0;
 };
 
+/// A part that decodes to NaN.
+inline void encode_nan(std::uint8_t* part, std::int64_t count) {
+  const std::uint16_t nan = rounded_to_bfloat16(std::numeric_limits<float>::quiet_NaN()).bits;
+  std::memset(part, 0, static_cast<std::size_t>(part_bytes(count)));
+  std::memcpy(part, &nan, sizeof(nan));
+  std::memcpy(part + sizeof(nan), &nan, sizeof(nan));
+}
+
 template <class T>
 struct EncodeLargest {
   const T* from;
@@ -133,14 +141,13 @@ struct EncodeLargest {
       sizes[static_cast<std::size_t>(i)] = size;
       largest = size > largest ? size : largest;
     }
+    if (largest >= kInfinity) return encode_nan(part, count);
     const std::int64_t wanted = num_sent(count);
     const std::int32_t least = threshold_of(sizes, count, wanted);
     const float low = std::bit_cast<float>(least);
     const float high = std::bit_cast<float>(largest);
-    const bool is_finite = largest < kInfinity;
-    const std::array<std::uint16_t, 2> head = {
-        rounded_to_bfloat16(low).bits,
-        rounded_to_bfloat16(is_finite ? high : std::numeric_limits<float>::quiet_NaN()).bits};
+    const std::array<std::uint16_t, 2> head = {rounded_to_bfloat16(low).bits,
+                                               rounded_to_bfloat16(high).bits};
     std::memcpy(part, head.data(), sizeof(head));
     const float middle = low + (high - low) / 2.0F;
     // Those above the threshold are sent in any case, of those at the threshold the first ones.
@@ -168,7 +175,9 @@ void add_part(T* sum, const std::uint8_t* part, std::int64_t count) {
   for (std::int64_t i = 0; i < num_sent(count); ++i) {
     const std::uint32_t element = reader.read();
     const T size = (element >> 11U) == 0 ? low : high;
-    sum[element & 0x3ffU] += (element >> 10U & 1U) == 0 ? size : -size;
+    const std::int64_t place = element & 0x3ffU;
+    // A message comes from another rank.
+    if (place < count) sum[place] += (element >> 10U & 1U) == 0 ? size : -size;
   }
 }
 

@@ -1,5 +1,5 @@
-// Tests the codec int8 against its definition (optim/codecs/int8.cpp), in exact arithmetic where
-// that is possible.
+// Tests the codec int8 against its definition (optim/codecs/grid_codec.hpp), in exact arithmetic
+// where that is possible.
 
 #include "test/optim/parameters.hpp"
 

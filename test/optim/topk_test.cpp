@@ -133,7 +133,7 @@ TEST(TopK, SendsEverythingInTheEnd) {
   }
   for (std::size_t i = 0; i < x.size(); ++i) {
     // An element comes every 64 rounds on average, or sooner if it is large.
-    EXPECT_NEAR(said[i] / kRounds, static_cast<double>(x[i]), 0.06) << i;
+    EXPECT_NEAR(said[i] / kRounds, static_cast<double>(x[i]), 0.02) << i;
   }
 }
 

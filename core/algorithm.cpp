@@ -76,10 +76,11 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
     return concat("the algorithm ", entry.name, " sends no encoded blocks; take codec fp32, or ",
                   "one of the algorithms ", join(others, ", "));
   }
-  if (codec != nullptr && !choice.takes(*codec)) {
+  if (codec != nullptr && codec->leaves_out() &&
+      !(entry.feeds_errors_back && !choice.needs_topology())) {
     return concat("the codec ", codec->name(), " leaves out elements, and needs sums over all ",
-                  "ranks that send them later; take algorithm={name: outer, rounds: all}, or "
-                  "another codec");
+                  "ranks that send them later; take algorithm={name: outer, kind: diloco, lr: 1, "
+                  "momentum: 0}, or another codec");
   }
   if (choice.needs_topology() && topology == nullptr) {
     return concat("the algorithm ", entry.name,
@@ -115,6 +116,12 @@ std::string AlgorithmChoice::why_not(const AlgorithmSetting& setting) const {
     reason = why_no_common_steps(setting, entry_->name);
   }
   return reason;
+}
+
+bool AlgorithmChoice::takes(const Codec& codec) const {
+  const bool sends_rest = entry_->feeds_errors_back && !needs_topology();
+  return entry_->takes_codec && (!codec.leaves_out() || sends_rest) &&
+         factory_.why_not({.codec = &codec}).empty();
 }
 
 void AlgorithmChoice::check(const AlgorithmSetting& setting) const {

@@ -247,10 +247,7 @@ class AlgorithmChoice {
   /// The configuration must name a topology.
   [[nodiscard]] bool needs_topology() const { return topologies() != TopologyKind::kNone; }
   /// Whether the ranks may send blocks that the codec has encoded.
-  [[nodiscard]] bool takes(const Codec& codec) const {
-    return entry_->takes_codec &&
-           (!codec.leaves_out() || (entry_->feeds_errors_back && !needs_topology()));
-  }
+  [[nodiscard]] bool takes(const Codec& codec) const;
   /// The name and all options, as `outer {every: 8, kind: slowmo}`.
   [[nodiscard]] const std::string& text() const { return text_; }
   /// The options that were given, as `every: 8`; empty: none.

@@ -176,13 +176,17 @@ class BenchEngine {
     if (!wrapper_) net_->zero_grad(/*set_to_none=*/true);
   }
 
+  /// Null: the engine sends its blocks as they are.
+  [[nodiscard]] const Codec* codec_of(const StepBenchOptions& options) const {
+    const Codec* const codec = find_codec(options.codec, options.own.options({}));
+    return engine_.takes(codec) ? codec : nullptr;
+  }
+
   DataParallelOptions wrapper_options(const World& world, const StepBenchOptions& options) const {
     return {.exchange = {.algorithm = *engine_.algorithm(),
                          .topology = engine_.needs_topology() ? read_bench_topology(options, world)
                                                               : nullptr,
-                         .codec = engine_.takes_codec()
-                                      ? find_codec(options.codec, options.own.options({}))
-                                      : nullptr,
+                         .codec = codec_of(options),
                          .shares_memory = options.shares_memory},
             .optimizer = make_optimizer(
                 options.optimizer,

@@ -63,9 +63,10 @@ class StepBench {
       throw ConfigError(concat("--slow-rank ", options.slow_rank, ": there are ", world.size,
                                " ranks, allowed: 0 to ", world.size - 1));
     }
-    const bool any_encodes = std::ranges::any_of(options.engines, &StepEngine::takes_codec);
-    if (find_codec(options.codec, options.own.options({})) != nullptr && !any_encodes) {
-      throw ConfigError(concat("--codec ", options.codec, ": no engine sends encoded blocks"));
+    const Codec* const codec = find_codec(options.codec, options.own.options({}));
+    const auto encodes = [codec](const StepEngine& engine) { return engine.takes(codec); };
+    if (codec != nullptr && std::ranges::none_of(options.engines, encodes)) {
+      throw ConfigError(concat("--codec ", options.codec, ": no engine sends such blocks"));
     }
     for (const StepEngine& engine : options.engines) {
       const bool records = engines_.empty() && !options.timeline.empty();
@@ -136,6 +137,7 @@ class StepBench {
     std::vector<double> losses = mean_list(ranks, "losses");
     for (double& loss : losses) loss = rounded(loss, 6);
     const bool computes = !engine.engine().algorithm();
+    const Codec* const codec = find_codec(options_.codec, options_.own.options({}));
     const double samples = static_cast<double>(world_.size) * static_cast<double>(batch_size_);
     Json json = {
         {"engine", engine.engine().text()},
@@ -143,7 +145,7 @@ class StepBench {
         {"params", engine.num_parameters()},
         {"world", world_.size},
         {"topology", engine.engine().needs_topology() ? Json(options_.topology) : Json()},
-        {"codec", engine.engine().takes_codec() ? Json(options_.codec) : Json()},
+        {"codec", engine.engine().takes(codec) ? Json(options_.codec) : Json()},
         {"slow_rank", options_.slow_rank < 0 ? Json() : Json(options_.slow_rank)},
         {"slowdown", options_.slow_rank < 0 ? Json() : Json(options_.slowdown)},
         {"optim", computes ? Json() : Json(options_.optimizer)},

@@ -30,7 +30,10 @@ class StepEngine {
   /// Empty: forward and backward alone.
   [[nodiscard]] const std::optional<AlgorithmChoice>& algorithm() const { return algorithm_; }
   [[nodiscard]] bool needs_topology() const { return algorithm_ && algorithm_->needs_topology(); }
-  [[nodiscard]] bool takes_codec() const { return algorithm_ && algorithm_->entry().takes_codec; }
+  /// Null: blocks are sent as they are.
+  [[nodiscard]] bool takes(const Codec* codec) const {
+    return codec != nullptr && algorithm_ && algorithm_->takes(*codec);
+  }
 
  private:
   std::string text_;

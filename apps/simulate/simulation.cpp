@@ -41,9 +41,11 @@ void check_memory(const Options& options, const SimulationConfig& config) {
   // Blocks of `dim` elements per rank: the parameters, the sent block, at most as many sums, the
   // gradients, and the states. An algorithm with a second lane and two states needs twice as many.
   // A rank also has its part of the planned rounds of a period; in training its bucket and lanes.
-  const double encoded = config.codec == nullptr
-                             ? 0.0
-                             : static_cast<double>(config.codec->encoded_bytes(1)) / sizeof(double);
+  const double encoded =
+      config.codec == nullptr
+          ? 0.0
+          : static_cast<double>(config.codec->encoded_bytes(Codec::kSummandPart)) /
+                (Codec::kSummandPart * sizeof(double));
   const double blocks = (config.optimizer ? 2.0 : 1.0) * (4.0 + encoded + num_states);
   double own_bytes = 4096.0;
   if (config.codec != nullptr) own_bytes += config.codec->needs_grid() ? 3072.0 : 512.0;

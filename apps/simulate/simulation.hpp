@@ -10,7 +10,7 @@
 //   dim: 64                    # parameters of a rank
 //   seed: 0
 //   topology: {name: ring}
-//   codec: fp32                # fp32, bf16, fp16, int8: what the ranks send
+//   codec: fp32                # fp32, bf16, fp16, int8, int4, topk: what the ranks send
 //   algorithm: gossip                                 # sgd only, as in training
 //   optimizer: {name: sgd, lr: 0.05}                  # sgd only, as in training
 //   problem: {name: quadratic, heterogeneity: 1.0}    # sgd only, see problems.hpp

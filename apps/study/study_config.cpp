@@ -271,12 +271,18 @@ std::vector<Setup> with_codecs(const YamlNode& study, const YamlNode& base, cons
       setups.push_back(setup);
       continue;
     }
+    const std::size_t num_before = setups.size();
     for (const Item& codec : codecs) {
       if (!goes_with(setup, codec.node, own)) continue;
       Setup coded = setup;
       if (codec.label != "fp32") coded.label += "-" + codec.label;
       coded.codec = codec.node;
       setups.push_back(std::move(coded));
+    }
+    if (setups.size() == num_before) {
+      throw ConfigError(codecs.front().node.where, "study.codecs",
+                        concat("no codec of the list goes with the algorithm ", setup.label,
+                               ", allowed: one that does, as fp32"));
     }
   }
   return setups;

@@ -51,7 +51,7 @@ class DecentralizedDataParallel(EngineSteps):
     algorithm
         A name, as "gossip" or "allreduce", or a dict with options.
     codec
-        What ranks send: "fp32", "bf16", "fp16", "int8", or a dict with options.
+        What ranks send: "fp32", "bf16", "fp16", "int8", "int4", "topk", or a dict with options.
     with_names
         Whether optim_fn gets pairs (name, parameter).
     scaler
@@ -256,7 +256,7 @@ class DecentralizedDataParallel(EngineSteps):
         """Go on from what save() has written, bit for bit. Collective; also before the first step.
 
         The number of ranks, the module, the algorithm and the optimizer are those of the saved run;
-        buckets may differ, except under the codec int8. Takes a checkpoint of the command line
+        buckets may differ, except under the codecs int8, int4 and topk. Takes a checkpoint of the command line
         program, too, but for what only the program knows, such as its place in the data.
         """
         self._check("load()")

@@ -130,6 +130,8 @@ TEST(StudyConfig, CombinesCodecsWithTheAlgorithmsThatTakeThem) {
       {"outer-lr-2-topk", "topk"},
   };
   EXPECT_EQ(found, expected);
+  EXPECT_TRUE(contains(refused_study(study_with("  codecs: [topk]\n")),
+                       "no codec of the list goes with the algorithm"));
   EXPECT_EQ(refused_study(study_with("  codecs: [int8]\n", "comm: {codec: bf16}")),
             "study.yaml:1:22: base.comm.codec: is what the study sets, allowed: study.codecs");
 }

@@ -266,6 +266,18 @@ void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choic
   }
 }
 
+/// Those of a plan under a codec that names no algorithm.
+std::vector<AlgorithmChoice> usual_algorithms(const Codec* codec) {
+  std::vector<AlgorithmChoice> algorithms = {"allreduce", "gossip"};
+  if (codec == nullptr) return algorithms;
+  std::erase_if(algorithms,
+                [codec](const AlgorithmChoice& choice) { return !choice.takes(*codec); });
+  if (!algorithms.empty()) return algorithms;
+  throw ConfigError(concat("--codec ", codec->name(),
+                           " goes with neither allreduce nor gossip; name an algorithm, as "
+                           "--algorithm '{name: outer, kind: diloco, momentum: 0, lr: 1}'"));
+}
+
 }  // namespace
 
 std::vector<double> planned_buckets(double model_bytes, double bucket_bytes, int world_size) {
@@ -283,7 +295,7 @@ std::vector<PlanRow> plan_rows(const PlanOptions& options) {
   } else {
     const auto optimizer = options.optimizer ? options.optimizer : make_optimizer("adamw");
     std::vector<AlgorithmChoice> algorithms = options.algorithms;
-    if (algorithms.empty()) algorithms = {"allreduce", "gossip"};
+    if (algorithms.empty()) algorithms = usual_algorithms(options.codec);
     for (const AlgorithmChoice& choice : algorithms) {
       add_algorithm_rows(options, choice, *optimizer, rows);
     }

@@ -26,8 +26,6 @@ namespace {
 constexpr std::int64_t kFewRounds = 64;
 constexpr std::int64_t kMostPlannedRankRounds = std::int64_t{1} << 22;
 
-const SimdPath kSimd = best_simd_path();
-
 bool is_one(double value) { return value == 1.0; }
 
 std::shared_ptr<const Topology> topology_of(const LaneSpec& spec,
@@ -266,13 +264,16 @@ void VirtualWire::compute_coded_sum(WorkerPool& pool) {
   const CodedSum& coded = *coded_sum_;
   // The one sum of the plan.
   const Block sum = row(world_size_);
+  if (coded.gathers()) {
+    const SumMemory memory(coded);
+    return coded.gather(encoded_shards(0, memory), sum, best_simd_path());
+  }
   pool.share(coded.num_filled(), 1, [&](const PartRange& range) {
     const SumMemory memory(coded);
     for (std::int64_t shard = range.first; shard < range.last; ++shard) {
       const std::vector<ConstBlock> messages = encoded_shards(shard, memory);
-      if (coded.gathers()) return coded.gather(messages, sum, kSimd);
-      coded.add(shard, messages, memory.result(), kSimd);
-      coded.decode(shard, memory.result(), sum, kSimd);
+      coded.add(shard, messages, memory.result(), best_simd_path());
+      coded.decode(shard, memory.result(), sum, best_simd_path());
     }
   });
 }
@@ -281,7 +282,7 @@ std::vector<ConstBlock> VirtualWire::encoded_shards(std::int64_t shard,
                                                     const SumMemory& memory) const {
   std::vector<ConstBlock> messages;
   for (int rank = 0; rank < world_size_; ++rank) {
-    coded_sum_->encode(shard, row(rank), memory.message(rank), kSimd);
+    coded_sum_->encode(shard, row(rank), memory.message(rank), best_simd_path());
     messages.emplace_back(memory.message(rank));
   }
   return messages;
@@ -292,13 +293,13 @@ void VirtualWire::add_left_over(int rank, const Block& to) const {
   const CodedSum& coded = *coded_sum_;
   const SumMemory memory(coded);
   for (std::int64_t shard = 0; shard < coded.num_filled(); ++shard) {
-    coded.encode(shard, row(rank), memory.message(0), kSimd);
-    coded.add_left_over(shard, row(rank), memory.message(0), to, kSimd);
+    coded.encode(shard, row(rank), memory.message(0), best_simd_path());
+    coded.add_left_over(shard, row(rank), memory.message(0), to, best_simd_path());
   }
   if (coded.gathers() || rank >= coded.num_filled()) return;
   const std::vector<ConstBlock> messages = encoded_shards(rank, memory);
-  coded.add(rank, messages, memory.result(), kSimd);
-  coded.add_left_over_of_sum(rank, messages, memory.result(), to, kSimd);
+  coded.add(rank, messages, memory.result(), best_simd_path());
+  coded.add_left_over_of_sum(rank, messages, memory.result(), to, best_simd_path());
 }
 
 void VirtualWire::gather() {

@@ -476,13 +476,19 @@ TEST(ExchangeWork, AddsUpInboxesBeforeItMixes) {
 }
 
 TEST(ExchangeWork, TakesTheEndOfTheRangeForAnUnknownDifference) {
-  const Codec& codec = *find_codec("int8");
-  for (const double heard : {126.0, 127.0, 128.0}) {
+  for (const auto& [name, heard] : {std::pair("int8", 126.0),
+                                    {"int8", 127.0},
+                                    {"int8", 128.0},
+                                    {"int4", 6.0},
+                                    {"int4", 7.0},
+                                    {"int4", 8.0}}) {
+    const Codec& codec = *find_codec(name);
+    const double most = codec.most_steps();
     std::vector<double> x = {0.0, 0.0};
     std::vector<double> other = {0.0, heard};
     const Grid grid{.exponent = 0, .seed = 1};
-    const Buffer own(2, DType::kUInt8);
-    const Buffer inbox(2, DType::kUInt8);
+    const Buffer own(codec.encoded_bytes(2), DType::kUInt8);
+    const Buffer inbox(codec.encoded_bytes(2), DType::kUInt8);
     codec.encode(own.block(), block_of(std::span(x)), grid, best_simd_path());
     codec.encode(inbox.block(), block_of(std::span(other)), grid, best_simd_path());
     const auto stats = std::make_shared<DifferenceStats>();
@@ -490,8 +496,9 @@ TEST(ExchangeWork, TakesTheEndOfTheRangeForAnUnknownDifference) {
     enqueue_mix(stream, block_of(std::span(x)), 1.0, {{inbox.block(), 0.5}},
                 {.coding = {.codec = &codec, .own = own.block(), .decodes = true, .grid = grid},
                  .stats = stats});
-    EXPECT_EQ(stats->largest(), heard < 127.0 ? 126.0F : std::numeric_limits<float>::infinity());
-    EXPECT_EQ(x[1], heard < 128.0 ? heard / 2.0 : 0.0);
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    EXPECT_EQ(static_cast<double>(stats->largest()), heard < most ? heard : kInfinity);
+    EXPECT_EQ(x[1], heard <= most ? heard / 2.0 : 0.0);
   }
 }
 

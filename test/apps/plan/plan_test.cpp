@@ -2,6 +2,7 @@
 
 #include "apps/plan/plan.hpp"
 
+#include "test/base/thrown.hpp"
 #include "test/core/ranks.hpp"
 
 #include <algorithm>
@@ -130,6 +131,12 @@ TEST(Plan, HasEncodedMessages) {
   EXPECT_EQ(row_of(plan, "allreduce").rounds->rounds, 1);
   options.algorithms = {"choco"};
   EXPECT_THROW(make_plan(options), ConfigError);
+  options.codec = find_codec("topk");
+  options.algorithms.clear();
+  EXPECT_TRUE(contains(what_of<ConfigError>([&] { static_cast<void>(make_plan(options)); }),
+                       "--codec topk goes with neither allreduce nor gossip"));
+  options.algorithms = {{"outer", Options::parse("every: 10, momentum: 0")}};
+  EXPECT_LT(make_plan(options).rows.front().step.bytes_sent, plain / 100.0);
 }
 
 TEST(Plan, RecommendsItsFirstRow) {

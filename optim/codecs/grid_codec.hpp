@@ -14,17 +14,15 @@
 // the differences of a pair are always opposite numbers, and the mean of the pair stays, even where
 // values lie too far apart.
 //
-// Numbers of 4 bits lie two in a byte, the first one in the lower half.
-//
 // Sums over ranks are encoded without a grid (scaled_bytes.hpp).
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <string_view>
 
 #include "optim/codec.hpp"
+#include "optim/codecs/nibbles.hpp"
 #include "optim/codecs/scaled_bytes.hpp"
 #include "optim/simd.hpp"
 
@@ -55,29 +53,6 @@ inline std::uint32_t seed_of(const Grid& grid) {
   return up < down ? up : down;
 }
 
-/// Elements that are packed and unpacked together.
-inline constexpr std::int64_t kPacked = 1024;
-using Numbers = std::array<std::uint8_t, kPacked>;
-
-/// to <- two numbers of 4 bits in a byte. `from` has an even number of them.
-[[gnu::always_inline]] inline void pack(const std::uint8_t* from, std::int64_t numel,
-                                        std::uint8_t* to) {
-#pragma GCC ivdep
-  for (std::int64_t i = 0; i < numel / 2; ++i) {
-    to[i] = static_cast<std::uint8_t>(from[2 * i] | from[2 * i + 1] << 4U);
-  }
-}
-
-/// to <- 16 times each number. `to` has room for an even number of them.
-[[gnu::always_inline]] inline void unpack(const std::uint8_t* from, std::int64_t numel,
-                                          std::uint8_t* to) {
-#pragma GCC ivdep
-  for (std::int64_t i = 0; i < (numel + 1) / 2; ++i) {
-    to[2 * i] = static_cast<std::uint8_t>(from[i] << 4U);
-    to[2 * i + 1] = static_cast<std::uint8_t>(from[i] & 0xf0U);
-  }
-}
-
 template <class T, int kBits>
 struct EncodeOnGrid {
   const T* from;
@@ -95,8 +70,7 @@ struct EncodeOnGrid {
       for (std::int64_t first = 0; first < numel; first += kPacked) {
         const std::int64_t count = std::min(kPacked, numel - first);
         points(from + first, count, place + static_cast<std::uint32_t>(first), numbers.data());
-        if (count % 2 == 1) numbers[static_cast<std::size_t>(count)] = 0;
-        pack(numbers.data(), count + count % 2, to + first / 2);
+        pack_nibbles(numbers.data(), count, to + first / 2);
       }
     }
   }
@@ -142,8 +116,8 @@ struct DifferenceOnGrid {
       Numbers ours;
       for (std::int64_t first = 0; first < numel; first += kPacked) {
         const std::int64_t count = std::min(kPacked, numel - first);
-        unpack(heard + first / 2, count, theirs.data());
-        unpack(own + first / 2, count, ours.data());
+        unpack_nibbles(heard + first / 2, count, theirs.data());
+        unpack_nibbles(own + first / 2, count, ours.data());
         add(x + first, theirs.data(), ours.data(), count);
       }
     }

@@ -1,10 +1,11 @@
 #include "optim/codecs/scaled_bytes.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
+
+#include "optim/codecs/nibbles.hpp"
 
 namespace gossamer::internal {
 namespace {
@@ -38,9 +39,6 @@ constexpr std::int64_t number_bytes(std::int64_t count) {
   return (count * kBits + 7) / 8;
 }
 
-/// One byte for each number of a part, which ends with a 0 if the part is odd.
-using Numbers = std::array<std::uint8_t, kPart>;
-
 template <class T, int kBits>
 struct EncodeScaled {
   const T* from;
@@ -72,12 +70,7 @@ struct EncodeScaled {
     } else {
       Numbers numbers;
       write_numbers(x, count, scale.inverse, numbers.data());
-      if (count % 2 == 1) numbers[static_cast<std::size_t>(count)] = 0;
-#pragma GCC ivdep
-      for (std::int64_t i = 0; i < (count + 1) / 2; ++i) {
-        const auto at = static_cast<std::size_t>(2 * i);
-        q[i] = static_cast<std::uint8_t>((numbers[at] & 0xfU) | numbers[at + 1] << 4U);
-      }
+      pack_nibbles(numbers.data(), count, q);
     }
   }
 
@@ -116,22 +109,18 @@ struct AddScaled {
       add_numbers(sum, scale, q, count);
     } else {
       Numbers numbers;
-#pragma GCC ivdep
-      for (std::int64_t i = 0; i < (count + 1) / 2; ++i) {
-        const auto at = static_cast<std::size_t>(2 * i);
-        // The sign of a nibble.
-        numbers[at] = static_cast<std::uint8_t>(((q[i] & 0xfU) ^ 8U) - 8U);
-        numbers[at + 1] = static_cast<std::uint8_t>((q[i] >> 4U ^ 8U) - 8U);
-      }
+      unpack_nibbles(q, count, numbers.data());
       add_numbers(sum, scale, numbers.data(), count);
     }
   }
 
   [[gnu::always_inline]] static void add_numbers(T* sum, T scale, const std::uint8_t* q,
                                                  std::int64_t count) {
+    // Unpacked nibbles are 16 times their numbers.
+    constexpr T kUnit = T{1} / T{1 << (8 - kBits)};
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i) {
-      sum[i] += scale * static_cast<T>(static_cast<std::int8_t>(q[i]));
+      sum[i] += scale * (kUnit * static_cast<T>(static_cast<std::int8_t>(q[i])));
     }
   }
 };

@@ -107,15 +107,19 @@ class Outer : public Algorithm {
   }
 
   void visit(StateVisitor& visitor) override {
-    averages_.visit(visitor, step());
+    averages_.visit(visitor);
     // An average that takes one step is forgotten at once, or not at all.
-    if (options_.late == 1) return;
-    visitor.number("run/outer_forgotten_before", forgotten_before_);
+    const bool is_late = options_.late > 1;
+    if (is_late) visitor.number("run/outer_forgotten_before", forgotten_before_);
     if (!options_.streams) return;
+    constexpr const char* kBuckets = "run/outer_buckets";
     auto num_buckets = static_cast<std::int64_t>(setup_.buckets.size());
-    visitor.number("run/outer_buckets", num_buckets);
+    // Older versions saved it for late averages only.
+    if (!visitor.loads() || visitor.holds(kBuckets)) visitor.number(kBuckets, num_buckets);
+    if (num_buckets == std::ssize(setup_.buckets)) return;
     // Other buckets have other turns, and what was under way fits none of them.
-    if (num_buckets != std::ssize(setup_.buckets)) forgotten_before_ = step();
+    if (is_late) forgotten_before_ = step();
+    averages_.distrust(step());
   }
 
  private:

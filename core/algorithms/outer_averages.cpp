@@ -22,6 +22,10 @@ LaneSpec spec_of(bool follows_topology, bool sends_moves) {
           .forgets = false};
 }
 
+/// Says that nobody can use the average, and needs no agreement. Smaller than 1 / the number of
+/// ranks.
+constexpr double kUnusable = 0x1p-20;
+
 /// A flag behind the move.
 std::int64_t one_flag(const Bucket& /*bucket*/) { return 1; }
 
@@ -48,7 +52,7 @@ OuterAverages::OuterAverages(const AlgorithmSetup& setup, const Config& config)
       lanes_(setup, spec_of(config.follows_topology, sends_moves_),
              sends_moves_ ? one_flag : nullptr),
       models_from_(-config.every),
-      written_before_(-config.every - 1) {
+      written_(-config.every) {
   if (!sends_moves_) return;
   model_lanes_ = BucketLanes(setup, kModels);
   for (const Bucket& bucket : setup.buckets) {
@@ -83,18 +87,23 @@ void OuterAverages::send_move(const Bucket& bucket, const Block& model, const Bl
   setup_.stream.copy(move, model);
   enqueue_mix(setup_.stream, move, 1.0, {{anchor, -1.0}, {moves.error.block(), 1.0}}, {},
               setup_.simd);
-  setup_.stream.run(
-      [whole, flag = written_before_ >= models_from_ ? 1.0 : 0.0] { set_last(whole, flag); });
+  setup_.stream.run([whole, flag = flag_of(moves.began)] { set_last(whole, flag); });
   lanes_[bucket].start(moves.began, moves.sent);
+}
+
+double OuterAverages::flag_of(std::int64_t began) const {
+  if (began < models_from_) return 1.0;
+  if (written_ <= models_from_) return 0.0;
+  return written_ <= began ? 1.0 : kUnusable;
 }
 
 bool OuterAverages::have_one_anchor(const Bucket& bucket, std::int64_t step,
                                     const ConstBlock& sum) {
   setup_.stream.synchronize();
-  if (last_of(sum) == 0.0) return true;
-  // An average that has begun before the agreement leads to no other one.
-  if (moves_[bucket].began >= models_from_) models_from_ = step;
-  return false;
+  const double flags = last_of(sum);
+  // An average that has begun before an agreement leads to no other one.
+  if (flags >= 1.0 && moves_[bucket].began >= models_from_) models_from_ = step + 1;
+  return flags == 0.0;
 }
 
 OuterAverages::Taken OuterAverages::take(const Bucket& bucket, std::int64_t step,
@@ -124,22 +133,27 @@ void OuterAverages::drop(const Bucket& bucket, std::int64_t step) {
   static_cast<void>(have_one_anchor(bucket, step, arrived.inboxes.front().block));
 }
 
+void OuterAverages::distrust(std::int64_t step) {
+  if (written_ <= models_from_) written_ = step;
+}
+
 void OuterAverages::forget(std::int64_t step) {
-  written_before_ = step;
+  distrust(step);
   for (const Moves& moves : moves_) setup_.stream.zero(moves.error.block());
 }
 
-void OuterAverages::visit(StateVisitor& visitor, std::int64_t step) {
+void OuterAverages::visit(StateVisitor& visitor) {
   constexpr const char* kModelsFrom = "run/outer_models_from";
-  constexpr const char* kWrittenBefore = "run/outer_written_before";
+  constexpr const char* kWritten = "run/outer_written";
   if (!visitor.loads() && !sends_moves_) return;
   const bool holds = !visitor.loads() || visitor.holds(kModelsFrom);
   if (holds) {
     visitor.number(kModelsFrom, models_from_);
-    visitor.number(kWrittenBefore, written_before_);
+    visitor.number(kWritten, written_);
   } else {
-    // Models that no codec has kept together may have different anchors.
-    written_before_ = step;
+    // Ranks that have sent no moves may have different anchors.
+    models_from_ = -config_.every;
+    written_ = models_from_ + 1;
   }
   for (const Bucket& bucket : setup_.buckets) {
     for (std::int64_t entry = 0; holds && entry < bucket.num_entries(); ++entry) {

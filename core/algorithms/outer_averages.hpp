@@ -59,13 +59,15 @@ class OuterAverages {
   void drop(const Bucket& bucket, std::int64_t step);
   /// Drops the errors, because other code has written the parameters before this step.
   void forget(std::int64_t step);
+  /// From this step on, this rank's anchors may be others than those of the other ranks.
+  void distrust(std::int64_t step);
   /// A run may go on with another codec, or without.
-  void visit(StateVisitor& visitor, std::int64_t step);
+  void visit(StateVisitor& visitor);
 
  private:
   /// Of a bucket whose ranks send encoded moves.
   struct Moves {
-    /// The move, and behind it 1 if this rank's anchor may be another one than that of the others.
+    /// The move, and behind it flag_of() its average.
     Buffer sent;
     Buffer error;
     /// The step after which the last average has begun, and whether it is one of moves.
@@ -74,9 +76,14 @@ class OuterAverages {
   };
 
   [[nodiscard]] Lane& lane_of(const Bucket& bucket);
+  /// Of an average of moves that has begun after a step: 1 if this rank's anchor may be another one
+  /// than that of the others, or if all ranks have agreed on averages of models since. After
+  /// loading, an average may be repeated that has begun before the rank's parameters were written:
+  /// kUnusable.
+  [[nodiscard]] double flag_of(std::int64_t began) const;
   void send_move(const Bucket& bucket, const Block& model, const Block& anchor);
   /// Whether all ranks have sent moves from the same anchor. If not, all ranks agree on averages of
-  /// models from this step on.
+  /// models from the next step on.
   bool have_one_anchor(const Bucket& bucket, std::int64_t step, const ConstBlock& sum);
 
   AlgorithmSetup setup_;
@@ -89,8 +96,9 @@ class OuterAverages {
   PerBucket<Moves> moves_;
   /// Averages that begin in the `every` steps from here on are of models. The same on all ranks.
   std::int64_t models_from_;
-  /// The last step before which other code has written this rank's parameters.
-  std::int64_t written_before_;
+  /// The step before which other code has written this rank's parameters; of several, the first one
+  /// without an agreement after it. At most models_from_: there is an agreement.
+  std::int64_t written_;
 };
 
 }  // namespace gossamer

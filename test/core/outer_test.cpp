@@ -252,9 +252,11 @@ TEST(Outer, FindsACommonAnchorAfterParametersWereWritten) {
   for (const char* codec : {"fp32", "int8", "topk"}) {
     for (const char* options : {"every: 4, kind: diloco, lr: 1, momentum: 0",
                                 "every: 4, kind: noloco, rounds: all, late: 3, blend: 0",
-                                "every: 4, kind: slowmo, streaming: true"}) {
+                                "every: 4, kind: slowmo, streaming: true", "every: 1, kind: diloco",
+                                "every: 3, kind: diloco, late: 3, blend: 0"}) {
       for (const bool all_write : {false, true}) {
-        if (codec == std::string("fp32") && !contains(options, "diloco")) continue;
+        // Plain averages bring anchors together at once where the mean becomes the anchor.
+        if (codec == std::string("fp32") && !contains(options, "momentum: 0")) continue;
         SCOPED_TRACE(concat(codec, ", ", options, all_write ? ", all write" : ", one writes"));
         constexpr int kRanks = 3;
         std::vector<std::vector<std::vector<double>>> models(kRanks);
@@ -280,6 +282,8 @@ TEST(Outer, FindsACommonAnchorAfterParametersWereWritten) {
               }
               model.pipeline().forget_arrived();
             }
+            // Other buckets have other turns.
+            if (step == 13 && contains(options, "streaming")) model.replan(1 << 20);
             train_step(problem, model, world.rank, step);
             models[static_cast<std::size_t>(world.rank)].push_back(model.values());
           }

@@ -256,8 +256,9 @@ class DecentralizedDataParallel(EngineSteps):
         """Go on from what save() has written, bit for bit. Collective; also before the first step.
 
         The number of ranks, the module, the algorithm and the optimizer are those of the saved run;
-        buckets may differ, except under the codecs int8, int4 and topk. Takes a checkpoint of the command line
-        program, too, but for what only the program knows, such as its place in the data.
+        buckets may differ, except under the codecs int8, int4 and topk. Takes a checkpoint of the
+        command line program, too, but for what only the program knows, such as its place in the
+        data.
         """
         self._check("load()")
         self._state.load(folder, self._session.rank)

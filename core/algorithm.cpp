@@ -60,6 +60,11 @@ std::string why_no_common_steps(const AlgorithmSetting& setting, std::string_vie
   return "";
 }
 
+/// Whether the ranks send later what a codec has left out.
+bool sends_rest_later(const AlgorithmChoice& choice) {
+  return choice.entry().feeds_errors_back && !choice.needs_topology();
+}
+
 /// What the algorithm's row says, and the topologies that its options choose.
 std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoice& choice) {
   const AlgorithmEntry& entry = choice.entry();
@@ -76,8 +81,7 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
     return concat("the algorithm ", entry.name, " sends no encoded blocks; take codec fp32, or ",
                   "one of the algorithms ", join(others, ", "));
   }
-  if (codec != nullptr && codec->leaves_out() &&
-      !(entry.feeds_errors_back && !choice.needs_topology())) {
+  if (codec != nullptr && codec->leaves_out() && !sends_rest_later(choice)) {
     return concat("the codec ", codec->name(), " leaves out elements, and needs sums over all ",
                   "ranks that send them later; take algorithm={name: outer, kind: diloco, lr: 1, "
                   "momentum: 0}, or another codec");
@@ -119,8 +123,7 @@ std::string AlgorithmChoice::why_not(const AlgorithmSetting& setting) const {
 }
 
 bool AlgorithmChoice::takes(const Codec& codec) const {
-  const bool sends_rest = entry_->feeds_errors_back && !needs_topology();
-  return entry_->takes_codec && (!codec.leaves_out() || sends_rest) &&
+  return entry_->takes_codec && (!codec.leaves_out() || sends_rest_later(*this)) &&
          factory_.why_not({.codec = &codec}).empty();
 }
 

@@ -10,9 +10,9 @@
 //
 // The error e stays on the rank, and travels with the next average (error feedback). So a codec may
 // leave out most of d, and nothing is lost: the mean of a + d over the ranks is the mean of the new
-// models and errors. SparseLoCo sends the largest elements of d like this (Sarfi et al.,
-// "Communication Efficient LLM Pre-training with SparseLoCo", 2025), and DoubleSqueeze keeps the
-// error of a sum on the rank that has encoded it (Tang et al., ICML 2019).
+// models and errors. SparseLoCo sends the largest elements of d in this way (Sarfi et al.,
+// "Communication Efficient LLM Pre-training with SparseLoCo", 2025). In DoubleSqueeze, too, the
+// rank that has encoded a sum keeps the error of the sum (Tang et al., ICML 2019).
 //
 // A rank whose parameters other code has written (forget()) has another anchor than the others. It
 // says so behind its next move. Then nobody uses this average, and in the next one all ranks send

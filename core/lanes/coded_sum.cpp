@@ -103,10 +103,8 @@ void CodedSum::gather(std::span<const ConstBlock> messages, const Block& whole,
   const Block coded = part_of(whole, coded_.first, coded_.numel);
   copy_bytes(plain, plain_part(messages.front(), 0));
   std::memset(coded.data, 0, static_cast<std::size_t>(coded.bytes()));
-  for (const ConstBlock& message : messages) {
-    if (&message != &messages.front()) add_block(plain, plain_part(message, 0));
-    codec_->add_summand(coded, coded_part(message, 0, coded.numel), simd);
-  }
+  for (const ConstBlock& message : messages.subspan(1)) add_block(plain, plain_part(message, 0));
+  add_part(messages, 0, coded, simd);
 }
 
 void CodedSum::add(std::int64_t shard, std::span<const ConstBlock> messages, const Block& result,
@@ -120,23 +118,32 @@ void CodedSum::add(std::int64_t shard, std::span<const ConstBlock> messages, con
   const PartRange coded = coded_.shard(shard);
   for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
     const Block sum = memory.zeros(numel, dtype_);
-    for (const ConstBlock& message : messages) {
-      codec_->add_summand(sum, coded_part(message, first, numel), simd);
-    }
+    add_part(messages, first, sum, simd);
     codec_->encode_summand(coded_part(result, first, numel), sum, simd);
   });
+}
+
+void CodedSum::add_part(std::span<const ConstBlock> messages, std::int64_t first, const Block& sum,
+                        SimdPath simd) const {
+  for (const ConstBlock& message : messages) {
+    codec_->add_summand(sum, coded_part(message, first, sum.numel), simd);
+  }
+}
+
+void CodedSum::add_error(const ConstBlock& exact, const ConstBlock& message, std::int64_t first,
+                         const Block& to, SimdPath simd) const {
+  PartMemory memory;
+  const Block said = memory.zeros(to.numel, dtype_);
+  codec_->add_summand(said, coded_part(message, first, to.numel), simd);
+  mix(to, 1.0, std::array{Inbox{exact, 1.0}, Inbox{said, -1.0}}, simd);
 }
 
 void CodedSum::add_left_over(std::int64_t shard, const ConstBlock& whole, const ConstBlock& message,
                              const Block& to, SimdPath simd) const {
   const PartRange coded = coded_.shard(shard);
-  PartMemory memory;
   for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
-    const Block said = memory.zeros(numel, dtype_);
-    codec_->add_summand(said, coded_part(message, first, numel), simd);
-    const ConstBlock exact = part_of(whole, coded.first + first, numel);
-    mix(part_of(to, coded.first + first, numel), 1.0,
-        std::array{Inbox{exact, 1.0}, Inbox{said, -1.0}}, simd);
+    add_error(part_of(whole, coded.first + first, numel), message, first,
+              part_of(to, coded.first + first, numel), simd);
   });
 }
 
@@ -144,17 +151,11 @@ void CodedSum::add_left_over_of_sum(std::int64_t shard, std::span<const ConstBlo
                                     const ConstBlock& result, const Block& to,
                                     SimdPath simd) const {
   const PartRange coded = coded_.shard(shard);
-  PartMemory sums;
   PartMemory memory;
   for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
-    const Block sum = sums.zeros(numel, dtype_);
-    for (const ConstBlock& message : messages) {
-      codec_->add_summand(sum, coded_part(message, first, numel), simd);
-    }
-    const Block said = memory.zeros(numel, dtype_);
-    codec_->add_summand(said, coded_part(result, first, numel), simd);
-    mix(part_of(to, coded.first + first, numel), 1.0,
-        std::array{Inbox{sum, 1.0}, Inbox{said, -1.0}}, simd);
+    const Block sum = memory.zeros(numel, dtype_);
+    add_part(messages, first, sum, simd);
+    add_error(sum, result, first, part_of(to, coded.first + first, numel), simd);
   });
 }
 

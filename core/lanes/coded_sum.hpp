@@ -85,6 +85,12 @@ class CodedSum {
     [[nodiscard]] std::int64_t num_filled() const;
   };
 
+  /// sum <- the sum of one part of the messages, in their order.
+  void add_part(std::span<const ConstBlock> messages, std::int64_t first, const Block& sum,
+                SimdPath simd) const;
+  /// to += exact - what the part of the message from element `first` on says.
+  void add_error(const ConstBlock& exact, const ConstBlock& message, std::int64_t first,
+                 const Block& to, SimdPath simd) const;
   static Cut cut_of(std::int64_t first, std::int64_t numel, int num_shards);
   [[nodiscard]] std::int64_t plain_bytes() const { return plain_.shard_numel * size_of(dtype_); }
   /// The plain elements at the beginning of a message.

@@ -2,8 +2,8 @@
 // Modulo quantisation (Lu and De Sa, "Moniqua: Modulo Quantized Communication in Decentralized
 // SGD", ICML 2020) in b bits. All ranks agree on a grid with the step 2^e. A rank sends, for every
 // value, the number of its grid point modulo 2^b. The receiver knows its own value, so it needs
-// only the difference of the two numbers, and it finds this difference as long as the values lie at
-// most 2^(b-1) - 1 steps apart.
+// only the difference of the two numbers. It finds the difference if the values lie at most
+// 2^(b-1) - 1 steps apart.
 //
 //   q(x) = floor(x / 2^e + r) mod 2^b
 //   heard - own = 2^e * (q(heard) - q(own)), as a signed number of b bits

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "optim/codecs/float_sizes.hpp"
 #include "optim/codecs/nibbles.hpp"
 
 namespace gossamer::internal {
@@ -12,7 +13,6 @@ namespace {
 
 constexpr std::int64_t kPart = Codec::kSummandPart;
 constexpr std::int64_t kScaleBytes = sizeof(float);
-constexpr std::int32_t kInfinity = 0x7f80'0000;
 /// Adding it rounds a float of at most 127 to a whole number, which then stands in the last byte.
 constexpr float kRounder = 0x1.8p23F;
 
@@ -25,7 +25,7 @@ struct Scale {
 /// `largest`: the bits of the largest |x|. As integers, infinity and NaN are above all numbers.
 template <int kBits>
 [[gnu::always_inline]] inline Scale scale_of(std::int32_t largest) {
-  if (largest >= kInfinity) return {.step = std::numeric_limits<float>::quiet_NaN()};
+  if (largest >= kInfiniteSize) return {.step = std::numeric_limits<float>::quiet_NaN()};
   constexpr auto kMostSteps = static_cast<float>((1 << (kBits - 1)) - 1);
   const float step = std::bit_cast<float>(largest) / kMostSteps;
   // The inverse of a smaller number may be infinite.
@@ -58,8 +58,7 @@ struct EncodeScaled {
                                                  std::int64_t count) {
     std::int32_t largest = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x[i])) & 0x7fff'ffffU;
-      const auto size = static_cast<std::int32_t>(bits);
+      const std::int32_t size = float_size(x[i]);
       largest = size > largest ? size : largest;
     }
     const Scale scale = scale_of<kBits>(largest);

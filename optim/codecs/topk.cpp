@@ -25,16 +25,19 @@
 
 #include "base/bfloat16.hpp"
 #include "optim/codec.hpp"
+#include "optim/codecs/float_sizes.hpp"
 #include "optim/simd.hpp"
 
 namespace gossamer {
 namespace {
 
+using internal::float_size;
+using internal::kInfiniteSize;
+
 constexpr std::int64_t kPart = Codec::kSummandPart;
 constexpr std::int64_t kShare = 64;
 constexpr int kElementBits = 12;
 constexpr std::int64_t kHeadBytes = 2 * sizeof(std::uint16_t);
-constexpr std::int32_t kInfinity = 0x7f80'0000;
 
 constexpr std::int64_t num_sent(std::int64_t numel) { return (numel + kShare - 1) / kShare; }
 
@@ -42,8 +45,7 @@ constexpr std::int64_t part_bytes(std::int64_t numel) {
   return numel == 0 ? 0 : kHeadBytes + (num_sent(numel) * kElementBits + 7) / 8;
 }
 
-/// The bits of |x| as integers, which are ordered as the numbers are. Infinity and NaN are above
-/// all numbers.
+/// Those of float_size().
 using Sizes = std::array<std::int32_t, kPart>;
 
 [[gnu::always_inline]] inline std::int64_t count_from(const Sizes& sizes, std::int64_t numel,
@@ -136,12 +138,11 @@ struct EncodeLargest {
     Sizes sizes;
     std::int32_t largest = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x[i])) & 0x7fff'ffffU;
-      const auto size = static_cast<std::int32_t>(bits);
+      const std::int32_t size = float_size(x[i]);
       sizes[static_cast<std::size_t>(i)] = size;
       largest = size > largest ? size : largest;
     }
-    if (largest >= kInfinity) return encode_nan(part, count);
+    if (largest >= kInfiniteSize) return encode_nan(part, count);
     const std::int64_t wanted = num_sent(count);
     const std::int32_t least = threshold_of(sizes, count, wanted);
     const float low = std::bit_cast<float>(least);

@@ -10,14 +10,13 @@
 namespace gossamer {
 namespace {
 
-/// Takes what comes after the rule out of the work of a pass.
-ExchangeWork split_off_sending(ExchangeWork& work) {
-  ExchangeWork sending{.coding = work.coding, .copy = std::exchange(work.copy, {})};
-  sending.coding.decodes = false;
-  work.coding.encodes = false;
-  if (!sending.coding.encodes) sending.coding = {};
-  if (!work.coding.decodes) work.coding = {};
-  return sending;
+/// The optimizer of a bucket's parameters, where `base` is the pipeline's.
+const Optimizer& optimizer_of(const BucketSpec& spec, std::span<const ParameterInfo> parameters,
+                              const Optimizer& base) {
+  if (spec.entries.empty()) return base;
+  const auto first = static_cast<std::size_t>(spec.entries.front().parameter);
+  const Optimizer* const own = parameters[first].optimizer.get();
+  return own == nullptr || same_kind(*own, base) ? base : *own;
 }
 
 /// Waits for the stream.
@@ -43,7 +42,7 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
       spec_(std::move(spec)),
       shard_{.first = 0, .numel = spec_.numel},
       memory_(std::move(memory)),
-      optimizer_(optimizer),
+      optimizer_(optimizer_of(spec_, parameters, optimizer)),
       stream_(stream) {
   const auto fits = [&stream](const Block& found, DType dtype, std::int64_t numel) {
     return found.numel == numel && found.dtype == dtype && found.device == stream.device();
@@ -55,13 +54,14 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
       (!spec_.has_master() && rounded.data != nullptr)) {
     throw std::logic_error("Bucket: the memory does not fit the plan");
   }
-  for (const std::string_view name : optimizer.state_names()) add_state(name);
+  for (const std::string_view name : optimizer_.state_names()) add_state(name);
   std::vector<std::int64_t> numels;
   for (const BucketEntry& entry : spec_.entries) {
     const ParameterInfo& info = parameters[static_cast<std::size_t>(entry.parameter)];
     slots_.push_back({.name = info.name,
                       .parameter = part_of(block, entry.offset, info.numel()),
                       .offset = entry.offset,
+                      .rows = info.shape.size() < 2 ? 0 : info.shape.front(),
                       .weight_decay = info.weight_decay,
                       .lr_factor = info.lr_factor,
                       .optimizer = info.optimizer});
@@ -71,6 +71,13 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
   if (!stream.on_host()) {
     scratch_ = stream.allocate(squares_scratch_numel(numels), DType::kFloat64);
   }
+}
+
+std::vector<std::int64_t> Bucket::shard_borders() const {
+  std::vector<std::int64_t> borders;
+  if (!optimizer_.needs_matrices()) return borders;
+  for (const Slot& slot : slots_) borders.push_back(slot.offset);
+  return borders;
 }
 
 Buffer Bucket::add_state(std::string_view name) {
@@ -139,7 +146,7 @@ void Bucket::set_settings(std::int64_t entry, ParameterSettings settings) {
 void Bucket::require_same_kind(const Optimizer& own, const std::string& parameter) const {
   if (same_kind(own, optimizer_)) return;
   throw std::logic_error(
-      concat("the optimizer for ", parameter, " has another rule than the pipeline's"));
+      concat("the optimizer for ", parameter, " has another rule than its bucket's"));
 }
 
 void Bucket::replace_gradient(std::int64_t entry, ConstBlock gradient) {
@@ -163,7 +170,7 @@ std::vector<Segment> Bucket::segments() const {
                         .gradient = slot.gradient,
                         .step = slot.num_updates + 1,
                         .weight_decay = slot.weight_decay,
-                        .optimizer = slot.optimizer.get()});
+                        .rows = slot.rows});
   }
   return segments;
 }
@@ -177,10 +184,12 @@ void Bucket::update(const Update& update) {
                    .lr = update.lr * update.intake.update_scale,
                    .decision = update.decision,
                    .simd = update.simd,
-                   .pool = update.pool};
+                   .pool = update.pool,
+                   .orthogonalize = update.orthogonalize};
   for (std::size_t entry = 0; entry < slots_.size(); ++entry) {
     const std::optional<ParameterSettings>& own = slots_[entry].settings;
     Segment& segment = work.segments[entry];
+    segment.optimizer = slots_[entry].optimizer.get();
     if (slots_[entry].lr_factor != 1.0) segment.lr = work.lr * slots_[entry].lr_factor;
     if (!own) continue;
     segment.weight_decay = own->weight_decay;

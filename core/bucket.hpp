@@ -43,8 +43,9 @@ class Bucket {
     /// Float64, one element per entry, on the stream's device: squared norms of the gradients.
     Block squares = {};
   };
-  /// `optimizer` and `stream` must outlive the bucket. Throws std::logic_error if the memory does
-  /// not fit the plan.
+  /// `optimizer` and `stream` must outlive the bucket. The bucket's own optimizer is that of its
+  /// parameters, where they name one of another kind. Throws std::logic_error if the memory does
+  /// not fit the plan, or parameters of different kinds are in one bucket.
   Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInfo> parameters,
          Memory memory, const Optimizer& optimizer, Stream& stream);
 
@@ -67,6 +68,8 @@ class Bucket {
   /// keep_shard() was called.
   [[nodiscard]] const Shard& shard() const { return shard_; }
   [[nodiscard]] bool holds_all() const { return shard_.numel == spec_.numel; }
+  /// Where shards may begin, if the optimizer needs whole parameters; empty: anywhere.
+  [[nodiscard]] std::vector<std::int64_t> shard_borders() const;
   /// Goes on with the states of other elements. New ones are zero; the others keep their values.
   /// Not inside a step, and while there are no states of add_state().
   void keep_shard(const Shard& shard);
@@ -127,7 +130,8 @@ class Bucket {
   /// are. Algorithms read this in before_update().
   [[nodiscard]] const GradientDecision* decision() const { return decision_; }
   void set_decision(const GradientDecision* decision) { decision_ = decision; }
-  /// One segment per entry, with the gradients of this moment; offsets are those in the shard.
+  /// One segment per entry, with the gradients of this moment; offsets are those in the shard. They
+  /// name no optimizers, so that any rule may go over them.
   [[nodiscard]] std::vector<Segment> segments() const;
 
   struct Update {
@@ -138,6 +142,8 @@ class Bucket {
     SimdPath simd = best_simd_path();
     /// Threads that share the work; null: one thread does it.
     WorkerPool* pool = nullptr;
+    /// As in BlockUpdate.
+    const Orthogonalize* orthogonalize = nullptr;
     /// Called after mixing, and before the parameters are copied or encoded for the next exchange.
     /// The stream's work is done then. Null: the optimizer has the rule.
     const OwnRule* own_rule = nullptr;
@@ -163,6 +169,8 @@ class Bucket {
     std::string name;
     Block parameter;
     std::int64_t offset = 0;
+    /// 0: the parameter is no matrix.
+    std::int64_t rows = 0;
     double weight_decay = 0.0;
     double lr_factor = 1.0;
     /// Null: the bucket's.

@@ -31,6 +31,7 @@ class BucketLanes {
           spec.numel = bucket.spec().numel + (num_extra == nullptr ? 0 : num_extra(bucket));
           spec.num_coded = bucket.spec().numel;
           spec.dtype = bucket.spec().dtype;
+          spec.shard_borders = bucket.shard_borders();
           return spec;
         }) {}
 

@@ -19,8 +19,14 @@ std::int64_t rounded(std::int64_t numel, DType dtype) {
   return (numel + unit - 1) / unit * unit;
 }
 
-/// Fills one open bucket per dtype, side by side. Buckets close in the order in which
-/// they get full.
+/// Whether two parameters may share a bucket.
+bool fit(const ParameterInfo& a, const ParameterInfo& b) {
+  if (a.dtype != b.dtype || (a.optimizer == nullptr) != (b.optimizer == nullptr)) return false;
+  return a.optimizer == nullptr || same_kind(*a.optimizer, *b.optimizer);
+}
+
+/// Fills one open bucket per dtype and kind of optimizer, side by side. Buckets close in the order
+/// in which they get full.
 class Planner {
  public:
   Planner(std::span<const ParameterInfo> parameters, std::int64_t limit_bytes)
@@ -46,8 +52,10 @@ class Planner {
 
  private:
   BucketSpec& open_bucket(const ParameterInfo& info) {
-    const auto fitting = std::ranges::find_if(
-        open_, [&info](const BucketSpec& bucket) { return bucket.model_dtype == info.dtype; });
+    const auto fitting = std::ranges::find_if(open_, [&](const BucketSpec& bucket) {
+      const auto first = static_cast<std::size_t>(bucket.entries.front().parameter);
+      return fit(parameters_[first], info);
+    });
     if (fitting != open_.end()) return *fitting;
     return open_.emplace_back(
         BucketSpec{.dtype = master_of(info.dtype), .model_dtype = info.dtype});
@@ -86,6 +94,13 @@ std::string shown(const std::vector<std::string>& lines, std::size_t number, std
 
 }  // namespace
 
+std::string list_of(std::vector<std::string> names) {
+  constexpr std::size_t kMostNames = 10;
+  const bool all = names.size() <= kMostNames;
+  names.resize(std::min(names.size(), kMostNames));
+  return concat(join(names, ", "), all ? "" : ", ...");
+}
+
 std::int64_t ParameterInfo::numel() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
@@ -115,6 +130,19 @@ BucketPlan plan_buckets(std::span<const ParameterInfo> parameters,
   }
   planner.close_all();
   return planner.take();
+}
+
+void check_matrices(std::span<const ParameterInfo> parameters, const Optimizer& optimizer) {
+  std::vector<std::string> names;
+  for (const ParameterInfo& info : parameters) {
+    const Optimizer& own = info.optimizer ? *info.optimizer : optimizer;
+    if (own.needs_matrices() && info.shape.size() < 2) names.push_back(info.name);
+  }
+  if (names.empty()) return;
+  throw ConfigError(concat("the optimizer updates matrices alone, and these parameters are none: ",
+                           list_of(std::move(names)),
+                           "; give them another one in optimizer.groups, as with ",
+                           "{vectors: true, optimizer: adamw}"));
 }
 
 std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> parameters) {

@@ -16,6 +16,9 @@
 
 namespace gossamer {
 
+/// Up to ten names of a list, for a message.
+std::string list_of(std::vector<std::string> names);
+
 struct ParameterInfo {
   std::string name;
   std::vector<std::int64_t> shape;
@@ -23,8 +26,10 @@ struct ParameterInfo {
   /// a float32 master copy.
   DType dtype = DType::kFloat32;
   double weight_decay = 0.0;
-  /// This and the next one: as in ParameterGroup.
+  /// As in ParameterGroup.
   double lr_factor = 1.0;
+  /// Null: the pipeline's. If a parameter's is of another kind than the pipeline's (same_kind()),
+  /// all parameters name theirs.
   std::shared_ptr<const Optimizer> optimizer = {};
 
   [[nodiscard]] std::int64_t numel() const;
@@ -57,11 +62,16 @@ struct BucketPlan {
 };
 
 /// Cuts `order` (indices of parameters, as their gradients arrived) into buckets. A bucket closes
-/// with the parameter that makes its size reach `limit_bytes`. A bucket holds one dtype.
+/// with the parameter that makes its size reach `limit_bytes`. A bucket holds one dtype, and
+/// parameters whose optimizers are of one kind.
 /// Parameters that are not in `order` follow in buckets of their own. Throws
 /// std::logic_error for an index that is unknown or comes twice.
 BucketPlan plan_buckets(std::span<const ParameterInfo> parameters,
                         std::span<const std::int64_t> order, std::int64_t limit_bytes);
+
+/// Throws ConfigError if an optimizer with needs_matrices() is to update parameters that are no
+/// matrices. `optimizer` is the pipeline's.
+void check_matrices(std::span<const ParameterInfo> parameters, const Optimizer& optimizer);
 
 /// A table for people: bucket, parameters, elements, bytes.
 std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> parameters);

@@ -45,13 +45,6 @@ std::string describe_choice(const std::vector<std::int64_t>& sizes,
 
 }  // namespace
 
-std::string list_of(std::vector<std::string> names) {
-  constexpr std::size_t kMostNames = 10;
-  const bool all = names.size() <= kMostNames;
-  names.resize(std::min(names.size(), kMostNames));
-  return concat(join(names, ", "), all ? "" : ", ...");
-}
-
 BucketedModel::BucketedModel(Communicator& communicator, Options options,
                              std::vector<ParameterInfo> parameters, Host& host)
     : communicator_(communicator),
@@ -59,6 +52,7 @@ BucketedModel::BucketedModel(Communicator& communicator, Options options,
       parameters_(std::move(parameters)),
       host_(host),
       offered_(parameters_.size()) {
+  if (options_.pipeline.optimizer) check_matrices(parameters_, *options_.pipeline.optimizer);
   options_.pipeline.after_update = [&host](const BucketSpec& spec) { host.after_update(spec); };
 }
 

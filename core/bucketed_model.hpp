@@ -31,9 +31,6 @@
 
 namespace gossamer {
 
-/// Up to ten names of a list, for a message.
-std::string list_of(std::vector<std::string> names);
-
 class BucketedModel {
  public:
   struct Options {

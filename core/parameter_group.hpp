@@ -11,14 +11,16 @@ namespace gossamer {
 
 struct ParameterGroup {
   /// A regular expression of ECMAScript. The group takes the parameters whose names hold a match
-  /// anywhere, unless an earlier group has taken them.
-  std::string match = {};
+  /// anywhere, unless an earlier group has taken them. Not set: none by name.
+  std::optional<std::string> match = {};
+  /// The group also takes the parameters of at most one dimension: biases, normalisation.
+  bool vectors = false;
   /// The learning rate is the schedule's, times this factor.
   double lr_factor = 1.0;
   /// That of all parameters of the group, biases and normalisation included. Not set: the usual
   /// one.
   std::optional<double> weight_decay = {};
-  /// An optimizer of the pipeline's kind (same_kind()) with numbers of its own. Null: the
+  /// An optimizer of the group's own: the pipeline's with other numbers, or another one. Null: the
   /// pipeline's.
   std::shared_ptr<const Optimizer> optimizer = {};
 };

@@ -179,6 +179,7 @@ void Pipeline::update(Bucket& bucket) {
          .decision = policy_.decide(bucket.index(), bucket.squares(), algorithm_->mean_factor()),
          .simd = config_.simd,
          .pool = &pool_,
+         .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr,
          .own_rule = config_.own_rule ? &config_.own_rule : nullptr},
         [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); },
         config_.timeline.get());

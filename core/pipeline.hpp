@@ -68,6 +68,8 @@ class Pipeline {
     SimdPath simd = best_simd_path();
     /// Number of threads that share mixing and updates, the caller included.
     int num_threads = 1;
+    /// As in BlockUpdate.
+    Orthogonalize orthogonalize = {};
     /// Where waits, updates and messages are recorded; null: nowhere. On a GPU, updates and the
     /// waits for NCCL are recorded as the host sees them: as long as it takes to give the work to
     /// the stream.

@@ -260,13 +260,15 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
     enqueue_update(stream, optimizer, std::move(update));
     return enqueue_convert(stream, rounded, parameters);
   }
-  if (!stream.on_host()) {
-    if (!update.exchange.is_empty()) {
-      throw std::logic_error("enqueue_update: work for an exchange on a GPU");
-    }
-    return optimizer.update_on_device(stream, update);
+  if (!stream.on_host() && !update.exchange.is_empty()) {
+    throw std::logic_error("enqueue_update: work for an exchange on a GPU");
   }
-  stream.run([&optimizer, update = std::move(update)] { update_now(optimizer, update); });
+  optimizer.enqueue(stream, std::move(update));
+}
+
+void Optimizer::enqueue(Stream& stream, BlockUpdate update) const {
+  if (!stream.on_host()) return update_on_device(stream, update);
+  stream.run([this, update = std::move(update)] { update_now(*this, update); });
 }
 
 void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const ExchangeWork& exchange,

@@ -16,6 +16,7 @@
 #include "optim/exchange_work.hpp"
 #include "optim/gradient_control.hpp"
 #include "optim/optimizer.hpp"
+#include "optim/orthogonalize.hpp"
 
 namespace gossamer {
 
@@ -35,6 +36,9 @@ struct Segment {
   /// An optimizer of the block's kind (same_kind()) with numbers of the parameter's own; must
   /// outlive the work. Null: the block's optimizer.
   const Optimizer* optimizer = nullptr;
+  /// The parameter is a matrix with so many rows, in row-major order. For optimizers with
+  /// needs_matrices().
+  std::int64_t rows = 0;
 };
 
 /// One step of a block. All memory lies on the stream's device and must stay until the work is
@@ -61,6 +65,9 @@ struct BlockUpdate {
   /// For streams on processors. The pool's threads share the work; null: one thread does it.
   SimdPath simd = best_simd_path();
   WorkerPool* pool = nullptr;
+  /// For optimizers with needs_matrices(); must outlive the work. Null: orthogonalize(), which GPUs
+  /// do not have.
+  const Orthogonalize* orthogonalize = nullptr;
 };
 
 /// Makes a stream's device ready for the work of optim, so that no later call waits for the device.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "base/types.hpp"
 #include "optim/codec.hpp"
@@ -31,5 +32,15 @@ struct ExchangeWork {
     return coding.codec == nullptr && copy.data == nullptr && !sums && !stats;
   }
 };
+
+/// Takes what comes after the rule out of the work of a pass, and returns it.
+inline ExchangeWork split_off_sending(ExchangeWork& work) {
+  ExchangeWork sending{.coding = work.coding, .copy = std::exchange(work.copy, {})};
+  sending.coding.decodes = false;
+  work.coding.encodes = false;
+  if (!sending.coding.encodes) sending.coding = {};
+  if (!work.coding.decodes) work.coding = {};
+  return sending;
+}
 
 }  // namespace gossamer

@@ -110,8 +110,13 @@ class Optimizer {
   [[nodiscard]] virtual PassTraffic least_traffic(std::int64_t step, DType model) const = 0;
   /// Null if the second moment goes on moving, or if there is none.
   [[nodiscard]] virtual std::optional<FrozenMoments> frozen_moments() const { return {}; }
+  /// True: every parameter must be a matrix (Segment::rows), and an update needs all of it.
+  [[nodiscard]] virtual bool needs_matrices() const { return false; }
   /// The rule, for kernels of the rule's type.
   [[nodiscard]] virtual const void* rule() const { return nullptr; }
+  /// Gives the step of a whole block to the stream: for enqueue_update(), which has checked the
+  /// types. This optimizer must outlive the work. One pass, unless an optimizer says otherwise.
+  virtual void enqueue(Stream& stream, BlockUpdate update) const;
   /// Mixes and updates one parameter, at once. Thread safe for distinct parameters.
   virtual void update(const ParameterUpdate& update) const = 0;
   /// Enqueues the step of a whole block on a stream that does not run on processors;

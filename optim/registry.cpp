@@ -6,6 +6,7 @@
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
 #include "optim/rules/lion.hpp"
+#include "optim/rules/muon.hpp"
 #include "optim/rules/qadam.hpp"
 #include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
@@ -30,6 +31,8 @@ constexpr std::array kAdam = option_list(kMomentBetas, kMomentEps);
 constexpr std::array kAccumAdam = option_list(kMomentBetas, kMomentEps, kAccumIter);
 constexpr std::array kQAdam = option_list(kMomentBetas, kMomentEps, kAdamUpdates);
 constexpr std::array kLion = option_list(kLionBetas);
+constexpr std::array kMuon =
+    option_list(kMuonMomentum, kMuonNesterov, kMuonScale, kMuonSteps, kMuonEps, kMuonPrecision);
 constexpr std::array kQuasiGlobal = option_list(kBufferWeight, kOldBufferWeight);
 constexpr std::array kExtra = option_list(kInnerRule);
 
@@ -105,6 +108,11 @@ constexpr std::array kOptimizers = {
                    .summary = "steps of one size, by the sign of the momentum (Lion)",
                    .options = kLion,
                    .make = make_lion},
+    OptimizerEntry{.name = "muon",
+                   .summary = "orthogonal steps of matrices, by Newton-Schulz (Muon); groups with "
+                              "another optimizer take the other parameters",
+                   .options = kMuon,
+                   .make = build_muon},
     OptimizerEntry{.name = "qg_sgd",
                    .summary = "gradient descent with quasi-global momentum, for gossip",
                    .options = kQuasiGlobal,

@@ -62,6 +62,13 @@ std::int64_t num_elements(const KernelBenchOptions& options) {
   return static_cast<std::int64_t>(numel);
 }
 
+/// The rows of a nearly square matrix.
+std::int64_t rows_of_matrix(std::int64_t numel) {
+  std::int64_t rows = 1;
+  while (numel % (2 * rows) == 0 && 4 * rows * rows <= numel) rows *= 2;
+  return rows;
+}
+
 }  // namespace
 
 bool accumulates(std::string_view optimizer) {
@@ -79,8 +86,11 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
       stream_(make_stream(options.device)),
       yardstick_(num_elements(options), options.buckets, pool_, options.simd) {
   const std::int64_t numel = num_elements(options);
-  const std::vector<ParameterInfo> parameters = {
-      {.name = "parameter", .shape = {numel}, .dtype = options.model, .weight_decay = 0.1}};
+  const std::int64_t rows = rows_of_matrix(numel);
+  const std::vector<ParameterInfo> parameters = {{.name = "parameter",
+                                                  .shape = {rows, numel / rows},
+                                                  .dtype = options.model,
+                                                  .weight_decay = 0.1}};
   const std::vector<std::int64_t> order = {0};
   const BucketSpec spec = plan_buckets(parameters, order, numel * 4).buckets.front();
   for (int b = 0; b < options.buckets; ++b) {

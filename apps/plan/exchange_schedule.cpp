@@ -155,7 +155,7 @@ class RecordedRank {
     squares_ = Buffer(std::ssize(setup.bucket_numel), DType::kFloat64);
     buckets_.reserve(setup.bucket_numel.size());
     for (const std::int64_t numel : setup.bucket_numel) {
-      const std::vector<ParameterInfo> parameters = {{.name = "x", .shape = {numel}}};
+      const std::vector<ParameterInfo> parameters = {{.name = "x", .shape = {1, numel}}};
       const BucketSpec spec{.entries = {{.parameter = 0, .offset = 0}}, .numel = numel};
       const std::int64_t index = std::ssize(buckets_);
       buckets_.emplace_back(index, spec, parameters,

@@ -31,6 +31,11 @@ void read_training(const Options& options, SimulationConfig& config) {
   config.lr = optimizer.number("lr", {.fallback = 0.05, .min = 0.0});
   config.weight_decay = optimizer.number("weight_decay", {.fallback = 0.0, .min = 0.0});
   config.optimizer = make_optimizer(name, optimizer);
+  if (config.optimizer->needs_matrices()) {
+    optimizer.fail("name",
+                   concat(name, " updates matrices, and the parameters of a simulation are ",
+                          "a vector, allowed: another optimizer"));
+  }
   config.problem =
       make_problem(options.named_section("problem"),
                    {.world_size = config.world.size, .dim = config.dim, .seed = config.seed});

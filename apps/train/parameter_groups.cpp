@@ -20,22 +20,25 @@ void check_pattern(const Options& group, const std::string& match) {
 }
 
 /// Null: the group has no numbers of its own.
-std::shared_ptr<const Optimizer> read_own_optimizer(const Options& group, const std::string& name,
-                                                    const Optimizer& base) {
+std::shared_ptr<const Optimizer> read_own_optimizer(const Options& group,
+                                                    const OptimizerSection& section) {
+  group.allow("optimizer");
+  const std::string name = group.has("optimizer")
+                               ? group.choice("optimizer", optimizer_names(group), section.name)
+                               : section.name;
   const OptimizerEntry& row = row_of(rows_for(group, optimizer_table()), "optimizer", name);
   for (const OptionEntry& option : row.options) group.allow(option.name);
   const auto given = std::ranges::find_if(
       row.options, [&](const OptionEntry& option) { return group.has(option.name); });
-  if (given == row.options.end()) return nullptr;
+  const bool has_options = given != row.options.end();
+  if (!group.has("optimizer") && !has_options) return nullptr;
   std::shared_ptr<const Optimizer> optimizer = make_optimizer(name, group);
-  if (optimizer->frozen_moments()) {
-    group.fail(given->name, concat("is the same for all parameters with the optimizer ", name,
-                                   ", allowed in a group: match, lr, weight_decay"));
-  }
-  if (!same_kind(*optimizer, base)) {
-    group.fail(given->name,
-               "makes another rule than that of the section optimizer, allowed: other "
-               "numbers of the same rule");
+  const char* const key = group.has("optimizer") ? "optimizer" : given->name.data();
+  const bool is_frozen = optimizer->frozen_moments() || section.optimizer.frozen_moments();
+  if (is_frozen && (has_options || !same_kind(*optimizer, section.optimizer))) {
+    group.fail(key,
+               "is the same for all parameters with the optimizer qadam, allowed in a group: "
+               "match, vectors, lr, weight_decay");
   }
   return optimizer;
 }
@@ -53,14 +56,17 @@ double read_lr_factor(const Options& group, double lr) {
 
 ParameterGroup read_group(const Options& group, const OptimizerSection& section) {
   group.inherit(section.options);
-  ParameterGroup read{.match = group.text("match", std::nullopt)};
-  check_pattern(group, read.match);
+  ParameterGroup read{.vectors = group.flag("vectors", false)};
+  if (group.has("match") || !read.vectors) {
+    read.match = group.text("match", std::nullopt);
+    check_pattern(group, *read.match);
+  }
   read.lr_factor = read_lr_factor(group, section.lr);
   group.allow("weight_decay");
   if (group.has("weight_decay")) {
     read.weight_decay = group.number("weight_decay", {.min = 0.0});
   }
-  read.optimizer = read_own_optimizer(group, section.name, section.optimizer);
+  read.optimizer = read_own_optimizer(group, section);
   return read;
 }
 

@@ -1,6 +1,7 @@
 #include "apps/train/run_config.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <utility>
@@ -311,7 +312,26 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
   return config;
 }
 
+namespace {
+
+/// True if a phase mixes models whose steps come from the gradients of one rank alone.
+bool mixes_after_own_steps(const RunConfig& config) {
+  constexpr std::array<std::string_view, 4> kPlain = {"gossip", "async_gossip", "choco", "relay"};
+  return std::ranges::any_of(config.phases, [&](const RunPhase& phase) {
+    return std::ranges::find(kPlain, phase.method.algorithm.name()) != kPlain.end();
+  });
+}
+
+}  // namespace
+
 std::string accuracy_advice(const RunConfig& config) {
+  const bool has_matrices = config.optimizer->needs_matrices();
+  if (config.dirichlet_alpha && has_matrices && mixes_after_own_steps(config)) {
+    return "the workers' labels differ, and every worker makes its own gradients orthogonal before "
+           "they are mixed, which is not what the mean gradient would give; "
+           "algorithm.name=gradient_tracking tracks the mean first, and allreduce and outer have "
+           "no such gap (docs/optimizers.md)";
+  }
   const auto states = config.optimizer->state_names();
   const bool has_moments = std::ranges::find(states, "v") != states.end();
   const ResolvedValue unshared{"algorithm.share_moments", "0"};

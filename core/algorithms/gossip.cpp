@@ -48,7 +48,7 @@ bool has(const Optimizer& optimizer, const Moments& moments) {
 /// The mean of a state over all ranks, every few steps.
 class SharedMoments {
  public:
-  /// Collective. The optimizer must have the state.
+  /// Collective. Buckets whose optimizer lacks the state are left alone.
   SharedMoments(const AlgorithmSetup& setup, const Moments& moments, std::int64_t every)
       : setup_(setup),
         starts_early_(moments.starts_early),
@@ -60,12 +60,14 @@ class SharedMoments {
   }
 
   void finish(const Bucket& bucket) {
+    if (is_left_alone(bucket)) return;
     lanes_[bucket].wait();
     const Intake mean = lanes_[bucket].take();
     enqueue_mix(setup_.stream, moments_[bucket].block(), mean.keep,
                 {mean.inboxes.begin(), mean.inboxes.end()}, {}, setup_.simd);
   }
   void start(const Bucket& bucket) {
+    if (is_left_alone(bucket)) return;
     const std::int64_t k = setup_.progress.round();
     const bool is_early =
         starts_early_ && k + 1 < every_ && std::has_single_bit(static_cast<std::uint64_t>(k + 1));
@@ -73,6 +75,10 @@ class SharedMoments {
   }
 
  private:
+  [[nodiscard]] bool is_left_alone(const Bucket& bucket) {
+    return moments_[bucket].block().data == nullptr;
+  }
+
   AlgorithmSetup setup_;
   bool starts_early_;
   std::int64_t every_;
@@ -89,10 +95,12 @@ struct GossipOptions {
 class Gossip : public Algorithm {
  public:
   Gossip(const AlgorithmSetup& setup, const GossipOptions& options) : setup_(setup), lanes_(setup) {
-    if (options.share_moments > 0) moments_.emplace_back(setup, kSecond, options.share_moments);
-    if (options.share_momentum == 0 || setup.buckets.empty()) return;
-    const bool is_adam = has(setup.buckets.front().optimizer(), kFirst);
-    moments_.emplace_back(setup, is_adam ? kFirst : kOfDescent, options.share_momentum);
+    if (options.share_moments > 0) share(kSecond, options.share_moments);
+    if (options.share_momentum == 0) return;
+    // A common m over a v of the rank's own would be a huge step.
+    const bool has_own_second = options.share_moments == 0 && any_has(kSecond);
+    if (!has_own_second) share(kFirst, options.share_momentum);
+    share(kOfDescent, options.share_momentum);
   }
 
   Intake before_update(Bucket& bucket) override {
@@ -105,6 +113,14 @@ class Gossip : public Algorithm {
   }
 
  private:
+  [[nodiscard]] bool any_has(const Moments& moments) const {
+    return std::ranges::any_of(
+        setup_.buckets, [&](const Bucket& bucket) { return has(bucket.optimizer(), moments); });
+  }
+  void share(const Moments& moments, std::int64_t every) {
+    if (any_has(moments)) moments_.emplace_back(setup_, moments, every);
+  }
+
   AlgorithmSetup setup_;
   BucketLanes lanes_;
   std::vector<SharedMoments> moments_;

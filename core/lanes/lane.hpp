@@ -116,6 +116,8 @@ struct LaneSpec {
   /// In sums, the first elements, which a codec may encode. The others are sent as they are.
   std::int64_t num_coded = 0;
   DType dtype = DType::kFloat32;
+  /// The places at which shards may begin (shard_of()); empty: every cache line.
+  std::vector<std::int64_t> shard_borders = {};
   /// The name of the blocks in saved state and in messages to the user; text that outlives the
   /// lane.
   std::string_view content = "parameters";

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "base/types.hpp"
 
@@ -23,12 +24,21 @@ inline Shard part_within(const Shard& shard, const Shard& whole) {
 }
 
 /// The shard of member `place` of `count`. Shards begin at cache lines of 64 bytes. Their sizes
-/// differ by one line at most.
-inline Shard shard_of(std::int64_t numel, DType dtype, int place, int count) {
+/// differ by one line at most. `borders`, if there are any: where shards may begin, in rising
+/// order, the first one at 0. A shard then begins at the border next to where it would begin else.
+inline Shard shard_of(std::int64_t numel, DType dtype, int place, int count,
+                      std::span<const std::int64_t> borders = {}) {
   constexpr std::int64_t kCacheLine = 64;
   const std::int64_t line = kCacheLine / size_of(dtype);
   const std::int64_t num_lines = (numel + line - 1) / line;
-  const auto begin = [&](std::int64_t i) { return std::min(numel, num_lines * i / count * line); };
+  const auto begin = [&](std::int64_t i) {
+    const std::int64_t even = std::min(numel, num_lines * i / count * line);
+    if (borders.empty()) return even;
+    const auto above = std::ranges::upper_bound(borders, even);
+    const std::int64_t next = above == borders.end() ? numel : *above;
+    const std::int64_t before = above == borders.begin() ? 0 : *(above - 1);
+    return even - before <= next - even ? before : next;
+  };
   return {.first = begin(place), .numel = begin(place + 1) - begin(place)};
 }
 

@@ -47,7 +47,8 @@ class ShardLane : public OperationsLane {
  private:
   [[nodiscard]] bool gathers() const { return spec().result == LaneResult::kGather; }
   [[nodiscard]] Shard shard(int place) const {
-    return shard_of(spec().numel, spec().dtype, place, setup().communicator.size());
+    return shard_of(spec().numel, spec().dtype, place, setup().communicator.size(),
+                    spec().shard_borders);
   }
 
   /// What the communicator needs for the messages.

@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/torch/data_parallel_core.hpp"
+#include "core/torch/orthogonalize.hpp"
 
 namespace gossamer {
 namespace {
@@ -74,10 +75,13 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
       tensors_(collect_tensors(*module_)) {
   note_homes();
   agree(communicator_, "their models", describe(tensors_));
-  std::vector<ParameterInfo> infos = describe_parameters(
-      tensors_.trainable,
-      {options_.weight_decay, options_.decay_bias_and_norm, options_.parameter_groups},
-      stream().device());
+  std::vector<ParameterInfo> infos =
+      describe_parameters(tensors_.trainable,
+                          {.optimizer = options_.optimizer,
+                           .weight_decay = options_.weight_decay,
+                           .decay_bias_and_norm = options_.decay_bias_and_norm,
+                           .groups = options_.parameter_groups},
+                          stream().device());
   if (infos.empty()) {
     throw ConfigError(
         "the model has no parameter that requires a gradient: nothing can be trained");
@@ -95,6 +99,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
                                           .gradients = options_.gradients,
                                           .stream = &stream(),
                                           .num_threads = options_.num_threads,
+                                          .orthogonalize = torch_orthogonalize,
                                           .timeline = options_.timeline},
                              .bucket_bytes = options_.bucket_bytes,
                              .logger = options_.logger},

@@ -1,5 +1,6 @@
 #include "core/torch/parameters.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <regex>
 #include <stdexcept>
@@ -90,10 +91,14 @@ namespace {
 void apply_groups(std::span<const ParameterGroup> groups, std::vector<ParameterInfo>& infos) {
   std::vector<bool> is_taken(infos.size());
   for (const ParameterGroup& group : groups) {
-    const std::regex pattern(group.match);
+    const std::regex pattern(group.match.value_or(""));
+    const auto fits = [&](const ParameterInfo& info) {
+      if (group.vectors && info.shape.size() < 2) return true;
+      return group.match && std::regex_search(info.name, pattern);
+    };
     bool has_parameters = false;
     for (std::size_t i = 0; i < infos.size(); ++i) {
-      if (is_taken[i] || !std::regex_search(infos[i].name, pattern)) continue;
+      if (is_taken[i] || !fits(infos[i])) continue;
       is_taken[i] = true;
       has_parameters = true;
       infos[i].lr_factor = group.lr_factor;
@@ -103,8 +108,35 @@ void apply_groups(std::span<const ParameterGroup> groups, std::vector<ParameterI
     if (has_parameters) continue;
     std::vector<std::string> names;
     for (const ParameterInfo& info : infos) names.push_back(info.name);
-    throw ConfigError(concat("no parameter is left for the group of parameters '", group.match,
+    throw ConfigError(concat("no parameter is left for the group of parameters '",
+                             group.match.value_or("vectors"),
                              "' (optimizer.groups); the model has ", join(names, ", ")));
+  }
+}
+
+/// Where one group has an optimizer of another kind, every parameter names its own.
+void name_optimizers(const std::shared_ptr<const Optimizer>& base,
+                     std::vector<ParameterInfo>& infos) {
+  const bool differ = std::ranges::any_of(infos, [&](const ParameterInfo& info) {
+    return info.optimizer != nullptr && base != nullptr && !same_kind(*info.optimizer, *base);
+  });
+  if (!differ) return;
+  for (ParameterInfo& info : infos) {
+    if (!info.optimizer) info.optimizer = base;
+  }
+}
+
+/// A matrix is row-major in memory, however the dimensions after the first one lie.
+void check_rows(const NamedTensor& parameter, const ParameterInfo& info,
+                const std::shared_ptr<const Optimizer>& base) {
+  const Optimizer* const own = info.optimizer ? info.optimizer.get() : base.get();
+  if (own == nullptr || !own->needs_matrices()) return;
+  const torch::Tensor& tensor = parameter.tensor;
+  for (std::int64_t d = 1; d < tensor.dim(); ++d) {
+    if (tensor.size(0) == 1 || tensor.size(d) == 1 || tensor.stride(d) < tensor.stride(0)) continue;
+    throw ConfigError(concat("parameter ", parameter.name, " has its rows inside in memory ",
+                             "(transposed), and its optimizer updates matrices, allowed: ",
+                             "contiguous or channels_last"));
   }
 }
 
@@ -122,6 +154,10 @@ std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trai
                      .weight_decay = decays ? rule.weight_decay : 0.0});
   }
   apply_groups(rule.groups, infos);
+  name_optimizers(rule.optimizer, infos);
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    check_rows(trainable[i], infos[i], rule.optimizer);
+  }
   return infos;
 }
 

@@ -2,6 +2,7 @@
 // The way from a module's tensors to blocks: lists the tensors, describes the parameters, and moves
 // them into flat memory. The functions keep no state; a module belongs to one thread.
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,8 +34,10 @@ struct ModuleTensors {
 
 ModuleTensors collect_tensors(const torch::nn::Module& module);
 
-/// The numbers with which parameters are updated.
+/// The optimizer and the numbers with which parameters are updated.
 struct UpdateRule {
+  /// Null only for parameters that nobody updates.
+  std::shared_ptr<const Optimizer> optimizer = {};
   double weight_decay = 0.0;
   /// True: biases and the parameters of normalisation layers are decayed as well.
   bool decay_bias_and_norm = false;
@@ -44,8 +47,9 @@ struct UpdateRule {
 /// Describes the trainable parameters, in their order. Biases and parameters of at most one
 /// dimension (torch's normalisation layers have no others) get no weight decay unless the rule says
 /// or a group says so. Throws ConfigError for a parameter that is not float32, float64 or bfloat16,
-/// not on `device`, not strided, or whose memory has gaps or overlaps, and for a group without
-/// parameters.
+/// not on `device`, not strided, or whose memory has gaps or overlaps; for one that an optimizer of
+/// matrices updates and whose first dimension is not the outermost one in memory; and for a group
+/// without parameters.
 std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
                                                const UpdateRule& rule, Device device = {});
 

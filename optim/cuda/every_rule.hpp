@@ -6,6 +6,7 @@
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
 #include "optim/rules/lion.hpp"
+#include "optim/rules/muon.hpp"
 #include "optim/rules/qadam.hpp"
 #include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
@@ -23,6 +24,9 @@
   apply(AccumAdamRule<Decay::kDecoupled>)          \
   apply(QAdamRule)                                 \
   apply(LionRule)                                  \
+  apply(MuonMomentumRule<false>)                   \
+  apply(MuonMomentumRule<true>)                    \
+  apply(MuonStepRule)                              \
   apply(QuasiGlobalRule)                           \
   apply(TrackerRule)                               \
   apply(ExtraRule<PlainRule>)                      \

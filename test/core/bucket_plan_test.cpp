@@ -1,15 +1,20 @@
 #include "core/bucket_plan.hpp"
 
+#include "test/base/thrown.hpp"
 #include "test/core/ranks.hpp"
 #include "test/core/toy_model.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
 #include <stdexcept>
 
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/lanes/shard.hpp"
+#include "optim/registry.hpp"
 
 namespace gossamer {
 namespace {
@@ -98,8 +103,52 @@ TEST(BucketPlan, RefusesABadOrder) {
   EXPECT_THROW((void)plan_buckets(infos, Indices{1, 1}, 1), std::logic_error);
 }
 
+TEST(BucketPlan, HoldsOneKindOfOptimizerInABucket) {
+  std::vector<ParameterInfo> infos = parameters_of_sizes({32, 32, 32, 32}, DType::kFloat32);
+  const std::shared_ptr<const Optimizer> adamw = make_optimizer("adamw");
+  const std::shared_ptr<const Optimizer> other =
+      make_optimizer("adamw", Options::parse("eps: 0.5"));
+  const std::shared_ptr<const Optimizer> muon = make_optimizer("muon");
+  infos[0].optimizer = adamw;
+  infos[1].optimizer = muon;
+  infos[2].optimizer = other;
+  infos[3].optimizer = muon;
+  const BucketPlan plan = plan_buckets(infos, Indices{0, 1, 2, 3}, 1 << 20);
+  ASSERT_EQ(plan.buckets.size(), 2U);
+  EXPECT_EQ(plan.buckets[0].entries[0].parameter, 0);
+  EXPECT_EQ(plan.buckets[0].entries[1].parameter, 2);
+  EXPECT_EQ(plan.buckets[1].entries[0].parameter, 1);
+  EXPECT_EQ(plan.buckets[1].entries[1].parameter, 3);
+}
+
+TEST(BucketPlan, RefusesAnOptimizerOfMatricesForVectors) {
+  std::vector<ParameterInfo> infos = parameters_of_sizes({32, 8}, DType::kFloat32);
+  infos[1].shape = {8};
+  const auto muon = make_optimizer("muon");
+  const std::string what = what_of<ConfigError>([&] { check_matrices(infos, *muon); });
+  EXPECT_TRUE(contains(what, "none: p1; give them another one in optimizer.groups")) << what;
+  infos[1].optimizer = make_optimizer("adamw");
+  EXPECT_NO_THROW(check_matrices(infos, *muon));
+}
+
+TEST(Shards, BeginAtBordersWhereThereAreSome) {
+  const std::vector<std::int64_t> borders = {0, 64, 96, 800};
+  for (int count = 1; count <= 6; ++count) {
+    std::int64_t next = 0;
+    for (int place = 0; place < count; ++place) {
+      const Shard shard = shard_of(1024, DType::kFloat32, place, count, borders);
+      EXPECT_EQ(shard.first, next);
+      EXPECT_TRUE(shard.first == 1024 || std::ranges::find(borders, shard.first) != borders.end());
+      next = shard.last();
+    }
+    EXPECT_EQ(next, 1024);
+  }
+  EXPECT_EQ(shard_of(1024, DType::kFloat32, 1, 2, borders).first, 800);
+}
+
 TEST(BucketPlan, DescribesItself) {
   std::vector<ParameterInfo> infos = parameters_of_sizes({32, 8}, DType::kFloat32);
+  infos[0].shape = {32};
   infos[1].shape = {2, 4};
   const std::string table = describe(plan_buckets(infos, Indices{1, 0}, 1), infos);
   EXPECT_TRUE(contains(table, "bucket 0: 32 float32 elements, 128 B, 1 parameters: p1")) << table;

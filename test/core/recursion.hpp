@@ -271,7 +271,10 @@ class Recursion {
     }
     const std::int64_t momentum = options_.integer("share_momentum", {.fallback = 0});
     if (momentum > 0 && step > 0 && step % momentum == 0) {
-      share([](reference::Optimizer& one) -> std::vector<double>& { return one.momentum(); });
+      // Over second moments of a rank's own nobody shares first ones.
+      share([every](reference::Optimizer& one) -> std::vector<double>& {
+        return every > 0 || !one.has_second_moments() ? one.momentum() : one.unshared;
+      });
     }
   }
 

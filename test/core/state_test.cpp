@@ -32,6 +32,7 @@ constexpr std::array kOptimizers = {
     std::pair{"accum_adamw", "accum_iter: 3"},
     std::pair{"qadam", "warmup: 7"},
     std::pair{"lion", ""},
+    std::pair{"muon", ""},
     std::pair{"qg_sgd", ""},
     std::pair{"extra", "rule: {name: accum_adamw, accum_iter: 3}"},
 };

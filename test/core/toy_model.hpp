@@ -64,10 +64,12 @@ inline std::vector<ParameterInfo> parameters_of_sizes(const std::vector<std::int
                                                       DType dtype, double weight_decay = 0.0) {
   std::vector<ParameterInfo> infos;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    infos.push_back({.name = concat("p", i),
-                     .shape = {sizes[i]},
-                     .dtype = dtype,
-                     .weight_decay = weight_decay});
+    infos.push_back(
+        {.name = concat("p", i),
+         // For optimizers of matrices.
+         .shape = {sizes[i] % 2 == 0 ? 2 : 1, sizes[i] % 2 == 0 ? sizes[i] / 2 : sizes[i]},
+         .dtype = dtype,
+         .weight_decay = weight_decay});
   }
   return infos;
 }

@@ -2,6 +2,7 @@
 // The optimizers implemented a second time: in double, one element after the other, straight from
 // their definitions. Shares no code with the library; slow and plain on purpose.
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,8 @@ struct Rule {
   std::int64_t accum_iter = 1;
   /// Of `qadam`.
   std::int64_t warmup = 100;
+  /// Of `muon`: the rows of the matrix.
+  std::int64_t rows = 0;
   /// Of `extra`: the type of the rule inside, which has the other options.
   std::string inner = {};
 
@@ -48,7 +51,7 @@ struct Rule {
       text << "beta: " << momentum;
       return text.str();
     }
-    if (type == "sgd") {
+    if (type == "sgd" || type == "muon") {
       text << "momentum: " << momentum << ", nesterov: " << (nesterov ? "true" : "false");
       return text.str();
     }
@@ -65,7 +68,7 @@ struct Rule {
 class Optimizer {
  public:
   Optimizer(Rule rule, std::size_t numel)
-      : rule_(std::move(rule)), m(numel), v(numel), sum(numel), buffer(numel) {
+      : rule_(std::move(rule)), m(numel), v(numel), sum(numel), buffer(numel), unshared(numel) {
     if (rule_.type == "extra") inner_ = std::make_shared<Optimizer>(rule_.inner_rule(), numel);
   }
 
@@ -74,6 +77,7 @@ class Optimizer {
             const std::vector<double>& before) {
     if (rule_.type == "extra") return extra(p, g, lr, decay, before);
     ++s_;
+    if (rule_.type == "muon") return muon(p, g, lr, decay);
     if (rule_.type == "qg_sgd") {
       for (std::size_t i = 0; i < p.size(); ++i) {
         p[i] -= lr * (rule_.momentum * buffer[i] + g[i] + decay * p[i]);
@@ -101,13 +105,17 @@ class Optimizer {
     step(p, g, lr, decay, std::vector<double>(p));
   }
 
+  [[nodiscard]] bool has_second_moments() const {
+    return rule_.type.find("adam") != std::string::npos;
+  }
   /// Of the Adam family.
   std::vector<double>& second_moments() { return inner_ ? inner_->second_moments() : v; }
 
   /// Of descent with momentum, quasi-global momentum, and the Adam family.
   std::vector<double>& momentum() {
     if (inner_) return inner_->momentum();
-    return rule_.type == "sgd" || rule_.type == "qg_sgd" ? buffer : m;
+    const bool descends = rule_.type == "sgd" || rule_.type == "qg_sgd" || rule_.type == "muon";
+    return descends ? buffer : m;
   }
 
   /// A step without a gradient.
@@ -138,6 +146,50 @@ class Optimizer {
     g += decay * p;
     buffer[i] = s_ == 1 ? g : rule_.momentum * buffer[i] + g;
     p -= lr * (rule_.nesterov ? g + rule_.momentum * buffer[i] : buffer[i]);
+  }
+
+  /// A matrix is `rows` vectors; without rows a single one.
+  void muon(std::vector<double>& p, const std::vector<double>& g, double lr, double decay) {
+    const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(rule_.rows, 1));
+    const std::size_t cols = p.size() / rows;
+    std::vector<double> u(p.size());
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      buffer[i] = rule_.momentum * buffer[i] + (1.0 - rule_.momentum) * g[i];
+      u[i] =
+          rule_.nesterov ? rule_.momentum * buffer[i] + (1.0 - rule_.momentum) * g[i] : buffer[i];
+    }
+    newton_schulz(u, rows, cols);
+    const double size = 0.2 * std::sqrt(static_cast<double>(std::max(rows, cols)));
+    for (std::size_t i = 0; i < p.size(); ++i) p[i] -= lr * (decay * p[i] + size * u[i]);
+  }
+
+  /// u <- a u + (b G + c G G) u five times, with G = u u^T: the same numbers for tall matrices, up
+  /// to rounding, as with the smaller u^T u.
+  static void newton_schulz(std::vector<double>& u, std::size_t rows, std::size_t cols) {
+    double norm = 0.0;
+    for (const double value : u) norm += value * value;
+    for (double& value : u) value /= std::max(std::sqrt(norm), 1e-7);
+    const auto times = [](const std::vector<double>& a, const std::vector<double>& b, std::size_t n,
+                          std::size_t depth) {
+      const std::size_t m = b.size() / depth;
+      std::vector<double> product(n * m);
+      for (std::size_t i = 0; i < n * m * depth; ++i) {
+        const std::size_t row = i / (m * depth), col = i / depth % m, k = i % depth;
+        product[row * m + col] += a[row * depth + k] * b[k * m + col];
+      }
+      return product;
+    };
+    for (int step = 0; step < 5; ++step) {
+      std::vector<double> across(u.size());
+      for (std::size_t i = 0; i < u.size(); ++i) across[i % cols * rows + i / cols] = u[i];
+      const std::vector<double> gram = times(u, across, rows, cols);
+      std::vector<double> factor = times(gram, gram, rows, rows);
+      for (std::size_t i = 0; i < gram.size(); ++i) {
+        factor[i] = 2.0315 * factor[i] - 4.775 * gram[i];
+      }
+      const std::vector<double> moved = times(factor, u, rows, rows);
+      for (std::size_t i = 0; i < u.size(); ++i) u[i] = 3.4445 * u[i] + moved[i];
+    }
   }
 
   void lion(std::size_t i, double& p, double g, double lr, double decay) {
@@ -200,6 +252,8 @@ class Optimizer {
   std::vector<double> m, v, sum;
   /// Gradient descent, and what EXTRA keeps.
   std::vector<double> buffer;
+  /// Zeros, in place of a state that ranks do not share.
+  std::vector<double> unshared;
 };
 
 }  // namespace gossamer::reference

@@ -256,12 +256,24 @@ TEST(ConfigsFolder, HoldsStudysWhoseRunsCanBeRead) {
 struct Reference {
   std::map<std::string, std::string> active;
   std::map<std::string, std::string> commented;
+  /// The text behind a commented value.
+  std::map<std::string, std::string> notes;
+
+  /// What stands there for a commented key with the plug-in `name`: its own value, where the note
+  /// ends with `; name: value`.
+  [[nodiscard]] std::string value_with(const std::string& path, const std::string& name) const {
+    static const std::regex kOwn("; ([a-z0-9_]+): (\\S+)$");
+    const std::string& note = notes.at(path);
+    std::smatch match;
+    const bool is_own = std::regex_search(note, match, kOwn) && match[1] == name;
+    return is_own ? match[2].str() : commented.at(path);
+  }
 };
 
 Reference read_reference() {
   static const std::regex kTop("^([a-z_]+):(.*)$");
   static const std::regex kActive("^  ([a-z_]+): (.*)$");
-  static const std::regex kCommented("^  # ([a-z_]+): (.*?)(?: +#.*)?$");
+  static const std::regex kCommented("^  # ([a-z_]+): (.*?)(?: +#(.*))?$");
   Reference reference;
   std::ifstream file(kConfigs / "reference.yaml");
   std::string section;
@@ -274,6 +286,7 @@ Reference read_reference() {
       reference.active[concat(section, ".", match[1])] = match[2];
     } else if (std::regex_match(line, match, kCommented)) {
       reference.commented[concat(section, ".", match[1])] = match[2];
+      reference.notes[concat(section, ".", match[1])] = match[3];
     }
   }
   return reference;
@@ -361,7 +374,8 @@ TEST(ReferenceConfig, HoldsTheDefaultsOfOtherPlugInsToo) {
     for (const ResolvedValue& value : defaults) {
       const auto line = lines.commented.find(value.path);
       if (line == lines.commented.end() || value.path.ends_with(".path")) continue;
-      written.push_back(concat(value.path, "=", line->second));
+      const std::string name = choice[0].substr(choice[0].find('=') + 1);
+      written.push_back(concat(value.path, "=", lines.value_with(value.path, name)));
     }
     const auto values = read_text("", written).resolved;
     for (const ResolvedValue& value : defaults) {

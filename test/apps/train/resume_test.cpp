@@ -156,7 +156,9 @@ TEST(Resume, GoesOnBitForBitForEveryOptimizer) {
     if (name == "extra") continue;
     // Under sanitizers those with the most states.
     if (kSanitized && name != "accum_adamw" && name != "qadam") continue;
-    expect_resumed_bit_for_bit({.optimizer = concat("{name: ", name, "}")});
+    const char* const groups =
+        name == "muon" ? ", groups: [{vectors: true, optimizer: adamw}]" : "";
+    expect_resumed_bit_for_bit({.optimizer = concat("{name: ", name, groups, "}")});
   }
   expect_resumed_bit_for_bit({.topology = "{name: static-ring}",
                               .optimizer = "{name: extra, rule: {name: adamw}, lr: 1e-3}"});

@@ -255,6 +255,25 @@ TEST(RunConfig, ReadsGroupsOfParameters) {
   EXPECT_EQ(to_yaml(read_text(to_yaml(config.resolved)).resolved), to_yaml(config.resolved));
 }
 
+TEST(RunConfig, ReadsGroupsWithAnotherOptimizer) {
+  const RunConfig config = read_text(
+      "optimizer:\n"
+      "  name: muon\n"
+      "  lr: 0.01\n"
+      "  groups:\n"
+      "    - {match: 'embed|head', vectors: true, optimizer: adamw, lr: 0.002, betas: [0.8, 0.9]}\n"
+      "    - {vectors: true, lr: 0.1}\n");
+  const ParameterGroup& first = config.parameter_groups.at(0);
+  EXPECT_EQ(first.match, "embed|head");
+  EXPECT_TRUE(first.vectors);
+  EXPECT_EQ(first.lr_factor, 0.2);
+  ASSERT_NE(first.optimizer, nullptr);
+  EXPECT_TRUE(same_kind(*first.optimizer, *make_optimizer("adamw")));
+  EXPECT_EQ(config.parameter_groups.at(1).match, std::nullopt);
+  EXPECT_EQ(config.parameter_groups.at(1).optimizer, nullptr);
+  EXPECT_EQ(to_yaml(read_text(to_yaml(config.resolved)).resolved), to_yaml(config.resolved));
+}
+
 TEST(RunConfig, RefusesGroupsOfParametersThatAreNone) {
   const auto refused = [](const std::string& groups, const std::string& optimizer = "lr: 0.1") {
     return refusal(concat("optimizer: {", optimizer, ", groups: [", groups, "]}\n"));
@@ -266,8 +285,14 @@ TEST(RunConfig, RefusesGroupsOfParametersThatAreNone) {
   EXPECT_TRUE(contains(refused("{match: a, beta: 1}"), "optimizer.groups[0].beta"));
   EXPECT_TRUE(contains(refused("{match: a, lr: 1}", "lr: 0"), "a multiple of optimizer.lr"));
   EXPECT_TRUE(contains(refused("{match: a, warmup: 3}", "name: qadam"), "is the same for all"));
-  EXPECT_TRUE(contains(refused("{match: a, momentum: 0.9}", "name: sgd"), "another rule"));
-  EXPECT_TRUE(contains(refused("{match: a, beta: 1}"), "weight_decay, betas, eps, accum_iter"));
+  EXPECT_TRUE(
+      contains(refused("{match: a, optimizer: sgd}", "name: qadam"), "is the same for all"));
+  EXPECT_TRUE(
+      contains(refused("{match: a, optimizer: qadam}", "name: sgd"), "is the same for all"));
+  EXPECT_TRUE(contains(refused("{match: a, optimizer: moun}"), "did you mean muon?"));
+  EXPECT_TRUE(contains(refused("{match: a, optimizer: sgd, eps: 1}"), "optimizer.groups[0].eps"));
+  EXPECT_TRUE(
+      contains(refused("{match: a, beta: 1}"), "weight_decay, optimizer, betas, eps, accum_iter"));
 }
 
 TEST(RunConfig, AdvisesToShareMomentsWhereLabelsDiffer) {
@@ -278,6 +303,18 @@ TEST(RunConfig, AdvisesToShareMomentsWhereLabelsDiffer) {
   EXPECT_EQ(advice(uneven + "algorithm: {name: gossip, share_moments: 8}\n"), "");
   EXPECT_EQ(advice(uneven + "algorithm: allreduce\n"), "");
   EXPECT_EQ(advice(uneven + "optimizer: {name: sgd}\n"), "");
+}
+
+TEST(RunConfig, WarnsOfOrthogonalStepsWhereLabelsDiffer) {
+  const auto advice = [](const std::string& yaml) {
+    return accuracy_advice(read_text(concat("optimizer: {name: muon}\n", yaml)));
+  };
+  const std::string uneven = "data: {dirichlet_alpha: 0.5}\n";
+  EXPECT_TRUE(contains(advice(uneven), "algorithm.name=gradient_tracking"));
+  EXPECT_EQ(advice(""), "");
+  for (const char* const algorithm : {"gradient_tracking", "allreduce", "outer"}) {
+    EXPECT_EQ(advice(concat(uneven, "algorithm: ", algorithm, "\n")), "") << algorithm;
+  }
 }
 
 TEST(RunConfig, ReadsPhasesOfAlgorithms) {

@@ -51,16 +51,19 @@ TEST(GossipTrajectory, IsThatOfTheOptimizerAndItsOptions) {
   }
 }
 
-TEST(GossipTrajectory, IsThatOfGroupsOfParameters) {
-  for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{1} << 30U}) {
-    // A parameter is in the first group that fits.
-    expect_as_by_hand({.num_ranks = 3,
-                       .momentum = 0.5,
-                       .weight_decay = 0.05,
-                       .groups = {{.match = "1", .lr_factor = 0.25},
-                                  {.match = "b", .weight_decay = 0.3, .momentum = 0.9},
-                                  {.match = "2", .lr_factor = 2.0, .weight_decay = 0.0}},
-                       .bucket_bytes = bytes});
+TEST(Trajectory, IsThatOfGroupsOfParametersUnderEveryAlgorithm) {
+  // A parameter is in the first group that fits.
+  const Scenario scenario{.num_ranks = 3,
+                          .momentum = 0.5,
+                          .weight_decay = 0.05,
+                          .groups = {{.match = "1", .lr_factor = 0.25},
+                                     {.match = "b", .weight_decay = 0.3, .momentum = 0.9},
+                                     {.match = "2", .lr_factor = 2.0, .weight_decay = 0.0}}};
+  for (Scenario each : with_every_algorithm(scenario)) {
+    for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{1} << 30U}) {
+      each.bucket_bytes = bytes;
+      expect_as_by_hand(each);
+    }
   }
 }
 

@@ -292,7 +292,8 @@ TEST(Parameters, OfBiasesAndNormalisationAreDecayedOnlyOnRequest) {
       {"unbias", wave({2, 2}, 0)},       {"norm.weight", wave({2}, 0)}};
   const auto decays = [&](bool decay_bias_and_norm) {
     std::vector<double> values;
-    for (const ParameterInfo& info : describe_parameters(tensors, {0.5, decay_bias_and_norm})) {
+    for (const ParameterInfo& info : describe_parameters(
+             tensors, {.weight_decay = 0.5, .decay_bias_and_norm = decay_bias_and_norm})) {
       values.push_back(info.weight_decay);
     }
     return values;
@@ -310,7 +311,7 @@ TEST(Parameters, AreInTheFirstGroupThatFits) {
   const std::vector<ParameterGroup> groups = {
       {.match = "norm|bias$", .weight_decay = 0.25},
       {.match = "^(layer|head)", .lr_factor = 3.0, .optimizer = own}};
-  const auto infos = describe_parameters(tensors, {0.5, false, groups});
+  const auto infos = describe_parameters(tensors, {.weight_decay = 0.5, .groups = groups});
   EXPECT_EQ(infos[0].lr_factor, 3.0);
   EXPECT_EQ(infos[0].weight_decay, 0.5);
   EXPECT_EQ(infos[0].optimizer, own);
@@ -324,12 +325,36 @@ TEST(Parameters, AreInTheFirstGroupThatFits) {
     std::vector<ParameterGroup> more = groups;
     more.push_back({.match = nothing});
     const std::string what = what_of<ConfigError>([&] {
-      static_cast<void>(describe_parameters(tensors, {0.5, false, more}));
+      static_cast<void>(describe_parameters(tensors, {.weight_decay = 0.5, .groups = more}));
     });
     EXPECT_TRUE(
         contains(what, concat("no parameter is left for the group of parameters '", nothing, "'")));
     EXPECT_TRUE(contains(what, "layer.weight, layer.bias, norm.weight, head.weight"));
   }
+}
+
+TEST(Parameters, OfAGroupMayBeVectors) {
+  const std::vector<NamedTensor> tensors = {
+      {"a", wave({2, 3}, 0)}, {"b", wave({2}, 0)}, {"head", wave({2, 2}, 0)}, {"c", wave({}, 0)}};
+  const std::shared_ptr<const Optimizer> muon = make_optimizer("muon");
+  const std::shared_ptr<const Optimizer> adamw = make_optimizer("adamw");
+  const std::vector<ParameterGroup> groups = {
+      {.match = "head", .vectors = true, .optimizer = adamw}};
+  const auto infos = describe_parameters(tensors, {.optimizer = muon, .groups = groups});
+  EXPECT_EQ(infos[0].optimizer, muon) << "named, because another one is of another kind";
+  for (const std::size_t i : {1U, 2U, 3U}) EXPECT_EQ(infos[i].optimizer, adamw);
+}
+
+TEST(Parameters, ThatAreMatricesHaveTheirRowsOutside) {
+  const std::shared_ptr<const Optimizer> muon = make_optimizer("muon");
+  const auto refusal_of = [&](const torch::Tensor& tensor) {
+    const std::vector<NamedTensor> tensors = {{"a", tensor}};
+    return what_of<ConfigError>(
+        [&] { static_cast<void>(describe_parameters(tensors, {.optimizer = muon})); });
+  };
+  EXPECT_EQ(refusal_of(wave({2, 3}, 0)), "");
+  EXPECT_EQ(refusal_of(wave({2, 3, 4, 5}, 0).contiguous(torch::MemoryFormat::ChannelsLast)), "");
+  EXPECT_TRUE(contains(refusal_of(wave({2, 3}, 0).t()), "parameter a has its rows inside"));
 }
 
 std::shared_ptr<Bag> make_with_rest(int rank) {

@@ -153,6 +153,9 @@ DataParallelOptions Scenario::options() const {
   for (const GroupOfParameters& group : groups) {
     parameter_groups.push_back(
         {.match = group.match, .lr_factor = group.lr_factor, .weight_decay = group.weight_decay});
+    if (!group.optimizer.empty()) {
+      parameter_groups.back().optimizer = make_optimizer(group.optimizer);
+    }
     if (!group.momentum) continue;
     const Options own = Options::parse(sgd_with(*group.momentum));
     parameter_groups.back().optimizer = make_optimizer("sgd", own);
@@ -161,7 +164,8 @@ DataParallelOptions Scenario::options() const {
       .exchange = {.algorithm = choice,
                    .topology =
                        choice.needs_topology() ? make_topology(topology, world()) : nullptr},
-      .optimizer = make_optimizer(optimizer, optimizer == "sgd" ? Options::parse(sgd) : Options()),
+      .optimizer = make_optimizer(
+          optimizer, optimizer == "sgd" || optimizer == "muon" ? Options::parse(sgd) : Options()),
       .schedule = make_schedule("constant", {.lr = lr}),
       .weight_decay = weight_decay,
       .decay_bias_and_norm = decay_bias_and_norm,
@@ -248,12 +252,20 @@ Trajectory train_by_hand(const Scenario& scenario) {
     const auto group = std::ranges::find_if(scenario.groups, [&](const GroupOfParameters& one) {
       return name.find(one.match) != std::string::npos;
     });
-    if (group == scenario.groups.end()) continue;
     Recursion::Parameter& own = setup.parameters.back();
+    own.rule = setup.rule;
+    own.rule->rows = parameter.dim() > 1 ? parameter.size(0) : 0;
+    if (group == scenario.groups.end()) continue;
+    if (!group->optimizer.empty()) {
+      own.rule = reference::Rule{.type = group->optimizer, .rows = own.rule->rows};
+      if (group->optimizer == "muon") {
+        own.rule->momentum = 0.95;
+        own.rule->nesterov = true;
+      }
+    }
     own.lr_factor = group->lr_factor;
     own.weight_decay = group->weight_decay.value_or(own.weight_decay);
     if (!group->momentum) continue;
-    own.rule = setup.rule;
     own.rule->momentum = *group->momentum;
   }
   Recursion recursion(std::move(setup));

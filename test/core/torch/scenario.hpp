@@ -47,13 +47,16 @@ void on_ranks(int num_ranks, const std::function<void(Communicator&)>& body);
 std::vector<std::string> config_errors(int num_ranks,
                                        const std::function<void(Communicator&)>& body);
 
-/// Parameters with numbers of their own; the optimizer is `sgd`.
+/// Parameters with numbers of their own.
 struct GroupOfParameters {
   /// A part of their names.
   std::string match;
   double lr_factor = 1.0;
   std::optional<double> weight_decay = {};
+  /// Of the optimizer `sgd`.
   std::optional<double> momentum = {};
+  /// Not empty: another one than the scenario's, without options.
+  std::string optimizer = {};
 };
 
 struct Scenario {

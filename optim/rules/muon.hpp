@@ -1,0 +1,165 @@
+#pragma once
+// Muon (Jordan et al., 2024; as torch.optim.Muon defines it): a matrix moves along its momentum,
+// after this has been made orthogonal:
+//
+//   m' = b m + (1 - b) g,   u = m', with Nesterov b m' + (1 - b) g
+//   x' = (1 - lr decay) x - lr scale orthogonalized(u)
+//
+// A step is two sweeps with the products of matrices between them, so mixing, clipping, messages
+// and GPUs work as for other rules. u lives in memory of its own during the step alone: 4 bytes an
+// element in float32, the momentum 4 more.
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "base/options.hpp"
+#include "base/stream.hpp"
+#include "optim/block_update.hpp"
+#include "optim/rule.hpp"
+
+namespace gossamer {
+
+/// Mixes the parameter, and moves the momentum.
+template <bool kNesterov>
+struct MuonMomentumRule {
+  static constexpr int kNumStates = 2;
+  static constexpr std::array<std::string_view, 2> kStateNames = {"momentum", "direction"};
+  static constexpr std::array kPhases = {Phase::kMiddle};
+  template <class T>
+  struct Coefficients {
+    T beta;
+    T fresh;  // 1 - beta
+  };
+
+  double momentum = 0.95;
+
+  static constexpr StateMask reads(Phase) { return 0b01; }
+  static constexpr StateMask writes(Phase) { return 0b11; }
+  [[nodiscard]] std::int64_t cycle() const { return 1; }
+  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
+
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate&) const {
+    return {static_cast<T>(momentum), static_cast<T>(1.0 - momentum)};
+  }
+
+  template <class T, Phase>
+  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T&, T g,
+                                         std::array<T, 2>& state) {
+    auto& [m, direction] = state;
+    m += c.fresh * (g - m);
+    direction = kNesterov ? m + c.fresh * (g - m) : m;
+  }
+};
+
+/// Moves the parameter along a direction. Of the gradient it only asks whether there is one.
+struct MuonStepRule {
+  static constexpr int kNumStates = 1;
+  static constexpr std::array<std::string_view, 1> kStateNames = {"direction"};
+  static constexpr std::array kPhases = {Phase::kMiddle};
+  template <class T>
+  struct Coefficients {
+    T lr;
+    T shrink;
+  };
+
+  static constexpr StateMask reads(Phase) { return 1U; }
+  static constexpr StateMask writes(Phase) { return 0U; }
+  [[nodiscard]] std::int64_t cycle() const { return 1; }
+  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
+
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
+    return {static_cast<T>(update.lr), static_cast<T>(1.0 - update.lr * update.weight_decay)};
+  }
+
+  template <class T, Phase>
+  GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T& p, T,
+                                         std::array<T, 1>& state) {
+    p = c.shrink * p - c.lr * state[0];
+  }
+};
+
+/// How the step of a matrix depends on its shape.
+enum class MuonScale : std::uint8_t {
+  /// 0.2 sqrt(max(rows, cols)): the root mean square of a step is that of AdamW, so that rates and
+  /// weight decay are those of AdamW (Liu et al., "Muon is Scalable for LLM Training", 2025).
+  kMatchRmsAdamW,
+  /// sqrt(max(1, rows / cols)).
+  kOriginal,
+};
+
+/// The scale of a matrix's step.
+inline double scale_of(MuonScale scale, std::int64_t rows, std::int64_t cols) {
+  const auto r = static_cast<double>(rows);
+  const auto c = static_cast<double>(cols);
+  return scale == MuonScale::kOriginal ? std::sqrt(std::max(1.0, r / c))
+                                       : 0.2 * std::sqrt(std::max(r, c));
+}
+
+class Muon : public Optimizer {
+ public:
+  struct Config {
+    double momentum = 0.95;
+    bool nesterov = true;
+    MuonScale scale = MuonScale::kMatchRmsAdamW;
+    NewtonSchulz newton_schulz = {};
+  };
+  explicit Muon(const Config& config);
+
+  [[nodiscard]] const Config& config() const { return config_; }
+  [[nodiscard]] std::span<const std::string_view> state_names() const override;
+  [[nodiscard]] std::int64_t cycle() const override { return 1; }
+  /// Of the two sweeps alone, without the products.
+  [[nodiscard]] PassTraffic least_traffic(std::int64_t step, DType model) const override;
+  [[nodiscard]] bool needs_matrices() const override { return true; }
+  void enqueue(Stream& stream, BlockUpdate update) const override;
+  /// This and the next one throw std::logic_error: a step has more than one pass.
+  void update(const ParameterUpdate& update) const override;
+  void update_on_device(Stream& stream, const BlockUpdate& update) const override;
+
+ private:
+  [[nodiscard]] static const Muon& of(const Segment& segment, const Muon& other);
+  void orthogonalize_all(Stream& stream, const BlockUpdate& update, const Block& directions) const;
+
+  Config config_;
+  std::unique_ptr<const Optimizer> momentum_;
+  std::unique_ptr<const Optimizer> step_;
+};
+
+inline constexpr NumberOption kMuonMomentum{
+    "momentum",
+    "part of the old momentum that stays",
+    {.fallback = 0.95, .min = 0.0, .max = 1.0, .below_max = true}};
+inline constexpr FlagOption kMuonNesterov{
+    "nesterov", "the step looks one gradient ahead", {.fallback = true}};
+inline constexpr ChoiceOption kMuonScale{
+    "adjust_lr",
+    "the step of a matrix: as large as AdamW's, or sqrt(max(1, rows / columns))",
+    {.words = {"match_rms_adamw", "original"}, .fallback = "match_rms_adamw"}};
+inline constexpr IntegerOption kMuonSteps{
+    "ns_steps", "Newton-Schulz steps", {.fallback = 5, .min = 1, .max = 99}};
+inline constexpr NumberOption kMuonEps{
+    "eps", "least norm that the momentum is divided by", {.fallback = 1e-7, .min = 0.0}};
+inline constexpr ChoiceOption kMuonPrecision{
+    "precision",
+    "of the products of matrices",
+    {.words = {"float32", "bfloat16"}, .fallback = "float32"}};
+
+inline std::unique_ptr<Optimizer> build_muon(const Options& options) {
+  return std::make_unique<Muon>(
+      Muon::Config{.momentum = options.read(kMuonMomentum),
+                   .nesterov = options.read(kMuonNesterov),
+                   .scale = options.read(kMuonScale) == "original" ? MuonScale::kOriginal
+                                                                   : MuonScale::kMatchRmsAdamW,
+                   .newton_schulz = {.num_steps = static_cast<int>(options.read(kMuonSteps)),
+                                     .eps = options.read(kMuonEps),
+                                     .in_bfloat16 = options.read(kMuonPrecision) == "bfloat16"}});
+}
+
+}  // namespace gossamer

@@ -33,6 +33,8 @@ struct StartedRound {
   /// Lanes count from 0 in the order in which the algorithm makes them.
   std::size_t lane = 0;
   std::int64_t round = 0;
+  /// As in PlannedExchange.
+  std::int64_t late = 1;
 };
 
 /// The rounds that one rank starts in a step, for each bucket.
@@ -89,11 +91,19 @@ class RecordingLanes : public LaneFactory {
     }
     void start(std::int64_t k, const Buffer& /*send*/) override {
       const auto bucket = static_cast<std::size_t>(spec_.bucket);
-      recording_.steps.back().buckets[bucket].push_back({.lane = index_, .round = k});
+      auto& started = recording_.steps.back().buckets[bucket];
+      place_ = started.size();
+      started.push_back({.lane = index_, .round = k});
       started_in_ = recording_.steps.size();
+      is_awaited_ = false;
     }
     void wait() override {
-      if (started_in_ == recording_.steps.size()) recording_.steps.back().waits_in_step = true;
+      if (started_in_ == 0 || std::exchange(is_awaited_, true)) return;
+      const std::size_t late = recording_.steps.size() - started_in_;
+      RecordedStep& step = recording_.steps[started_in_ - 1];
+      step.buckets[static_cast<std::size_t>(spec_.bucket)][place_].late =
+          static_cast<std::int64_t>(late);
+      if (late == 0) step.waits_in_step = true;
     }
     Intake take() override {
       if (spec_.result != LaneResult::kSum || started_in_ == 0) return {};
@@ -108,6 +118,9 @@ class RecordingLanes : public LaneFactory {
     std::size_t index_;
     /// The number of the step that has started the last round; 0: none has.
     std::size_t started_in_ = 0;
+    /// Where that step has the round.
+    std::size_t place_ = 0;
+    bool is_awaited_ = false;
     Buffer sum_;
     Inbox inbox_ = {};
   };
@@ -266,6 +279,7 @@ ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
         const std::int64_t grows = started.round - steps[k - *period].buckets[b][i].round;
         repeated.push_back({exchanges[started.lane], grows});
         repeated.back().exchange.round = started.round - step / length * grows;
+        repeated.back().exchange.late = started.late;
       }
     }
   }

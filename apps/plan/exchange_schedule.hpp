@@ -33,6 +33,8 @@ struct PlannedExchange {
   LaneResult result = LaneResult::kMix;
   /// The number of the round; says which ranks meet in the lanes that follow a topology.
   std::int64_t round = 0;
+  /// The number of steps after which the ranks wait for it; 0: in the step that starts it.
+  std::int64_t late = 1;
   /// Bytes of a message between two ranks (or two nodes), divided by the bytes of the bucket.
   double message_share = 1.0;
   /// The same for sums over groups of more ranks.

@@ -93,6 +93,7 @@ class Simulation {
     }
     total_bytes_ = std::accumulate(model.bucket_bytes.begin(), model.bucket_bytes.end(), 0.0);
     waits_.resize(at(model.world.size * num_buckets()));
+    due_.resize(waits_.size());
     for (int rank = 0; rank < model.world.size; ++rank) {
       random_.emplace_back(model.seed, static_cast<std::uint64_t>(rank));
       ranks_.push_back({.node_account = links.out_of_node(rank)});
@@ -137,6 +138,9 @@ class Simulation {
   [[nodiscard]] std::int64_t num_buckets() const { return std::ssize(model_.bucket_bytes); }
   int& waits_of(std::int64_t rank, std::int64_t bucket) {
     return waits_[at(rank * num_buckets() + bucket)];
+  }
+  std::int64_t& due_of(std::int64_t rank, std::int64_t bucket) {
+    return due_[at(rank * num_buckets() + bucket)];
   }
 
   void push(double time, SimulationEvent::Kind kind, std::int64_t subject, int transfer = 0) {
@@ -199,7 +203,7 @@ class Simulation {
 
   void await_bucket(std::int64_t index) {
     RankState& rank = ranks_[at(index)];
-    if (waits_of(index, rank.bucket) > 0) {
+    if (waits_of(index, rank.bucket) > 0 && rank.step >= due_of(index, rank.bucket)) {
       rank.blocked = true;
       rank.blocked_since_s = now_s_;
       return;
@@ -226,6 +230,7 @@ class Simulation {
     const Traffic* traffic = source_(rank.step, rank.bucket);
     if (traffic == nullptr) return;
     waits_of(index, rank.bucket) = traffic->num_waits[at(index)];
+    due_of(index, rank.bucket) = rank.step + traffic->late;
     if (traffic->starts[at(index)].empty()) return;
     const std::int64_t slot = slot_of(rank.step * num_buckets() + rank.bucket, traffic);
     for (const int transfer : traffic->starts[at(index)]) one_less(slot, transfer);
@@ -304,6 +309,8 @@ class Simulation {
   std::vector<Random> random_;
   /// For each rank and bucket, the number of transfers that the exchange in flight waits for.
   std::vector<int> waits_;
+  /// The step from which on a rank waits for that exchange.
+  std::vector<std::int64_t> due_;
   std::unordered_map<std::int64_t, std::int64_t> slots_;
   std::vector<ModelledExchange> exchanges_;
   std::vector<std::int64_t> unused_;
@@ -370,7 +377,8 @@ StepPrediction predict_gossip(const StepModel& model, const Topology& topology) 
 StepPrediction predict_all_reduce(const StepModel& model) {
   check(model);
   const LinkTable links(model.world, model.links);
-  const Traffic traffic = all_reduce_traffic(links);
+  Traffic traffic = all_reduce_traffic(links);
+  traffic.late = 0;
   return Simulation(model, links, Scheme::kAllReduce,
                     [&](std::int64_t, std::int64_t) { return &traffic; })
       .run();

@@ -11,7 +11,8 @@
 // - All-reduce: a bucket that is ready starts to be summed over all ranks. After backward the rank
 //   waits for every bucket, in order, and updates it.
 // - Other algorithms: as all-reduce, if ranks wait for an exchange in the step that starts it;
-//   otherwise as gossip. ExchangeSchedule says which exchanges a step starts.
+//   otherwise as gossip. ExchangeSchedule says which exchanges a step starts, and how many steps
+//   later the ranks wait for them.
 // A transfer begins when all its members have started it and the links are free. A link serves
 // transfers in the order in which they begin. So two ranks of a node that talk to other nodes at
 // the same time share the node's link (traffic.hpp).

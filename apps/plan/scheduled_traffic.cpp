@@ -64,6 +64,8 @@ const Traffic* ScheduledTraffic::find(std::int64_t step, std::int64_t bucket) {
   std::vector<Traffic> parts;
   for (const PlannedExchange& exchange : exchanges) parts.push_back(part_of(exchange));
   Traffic all = together(parts, links_.world().size);
+  // The first wait of a bucket is for all that it has started.
+  all.late = std::ranges::min(exchanges, {}, &PlannedExchange::late).late;
   return &known_.emplace(std::move(exchanges), std::move(all)).first->second;
 }
 

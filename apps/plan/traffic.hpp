@@ -61,6 +61,8 @@ struct Traffic {
   std::vector<std::vector<int>> starts = {};
   /// For each rank, the number of transfers that its exchange waits for.
   std::vector<int> num_waits = {};
+  /// The number of steps after which the ranks wait; 0: in the step that starts it.
+  std::int64_t late = 1;
 };
 
 /// The links of a world.

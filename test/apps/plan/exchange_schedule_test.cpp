@@ -6,6 +6,7 @@
 #include "test/core/problem.hpp"
 
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -211,6 +212,28 @@ TEST(ExchangeSchedule, BeginsAfterEveryWarmup) {
   for (std::int64_t step = 0; step < 12; ++step) num_exchanges += std::ssize(late.at(step, 0));
   EXPECT_EQ(num_exchanges, 2);
   EXPECT_EQ(planned("outer", "every: 7, streaming: true", "ring", 4, 4).schedule().period(), 7);
+}
+
+TEST(ExchangeSchedule, SaysHowManyStepsLaterRanksWait) {
+  const auto late_of = [](const char* algorithm, const std::string& options) {
+    const ExchangeSchedule schedule = planned(algorithm, options, "ring", 4, 4).schedule();
+    std::set<std::int64_t> found;
+    for (std::int64_t step = 0; step < 2 * schedule.period(); ++step) {
+      for (const PlannedExchange& exchange : schedule.at(step, 0)) found.insert(exchange.late);
+    }
+    return found;
+  };
+  using Lates = std::set<std::int64_t>;
+  EXPECT_EQ(late_of("allreduce", ""), Lates{0});
+  EXPECT_EQ(late_of("allreduce", "delay: 1"), Lates{1});
+  EXPECT_EQ(late_of("gossip", ""), Lates{1});
+  EXPECT_EQ(late_of("outer", "every: 6"), Lates{1});
+  for (const char* const rounds : {"all", "topology"}) {
+    const std::string options = concat("kind: noloco, every: 6, rounds: ", rounds);
+    EXPECT_EQ(late_of("outer", concat(options, ", late: 4")), Lates{4});
+    EXPECT_EQ(late_of("outer", concat(options, ", late: 6, streaming: true")), Lates{6});
+  }
+  EXPECT_EQ(late_of("late_average", "every: 5, late: 3"), Lates{3});
 }
 
 TEST(ExchangeSchedule, CountsTheRoundsOfRareAverages) {

@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
+#include "optim/registry.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer::apps {
@@ -46,6 +48,28 @@ TEST(IterationModel, HidesAnExchangeBehindTheNextStep) {
   const StepPrediction exposed = predict_gossip(model, *make_topology("ring", model.world));
   EXPECT_NEAR(exposed.step_s, 1.0, 1e-12);
   EXPECT_NEAR(exposed.wait_s, 0.75, 1e-12);
+}
+
+TEST(IterationModel, HidesALateAverageBehindSeveralSteps) {
+  // A step computes for a second. A pair exchanges every fourth step, for 2.5 seconds.
+  StepModel model = plain(2, 1);
+  model.bucket_bytes = {2.5e6};
+  model.compute_s = 1.0;
+  model.num_steps = 40;
+  const auto topology = make_topology("ring", model.world);
+  const auto adamw = make_optimizer("adamw");
+  const auto step_s = [&](int late) {
+    const AlgorithmChoice choice("outer",
+                                 Options::parse(concat("kind: noloco, every: 4, late: ", late)));
+    const ExchangeSchedule schedule(
+        {.algorithm = choice, .optimizer = *adamw, .world_size = 2, .bucket_numel = {625'000}});
+    return predict_schedule(model, schedule, topology.get(), nullptr).step_s;
+  };
+  // Of 2.5 seconds, so many are hidden as steps are made meanwhile.
+  EXPECT_NEAR(step_s(1), 1.0 + 1.5 / 4.0, 1e-9);
+  EXPECT_NEAR(step_s(2), 1.0 + 0.5 / 4.0, 1e-9);
+  EXPECT_NEAR(step_s(3), 1.0, 1e-9);
+  EXPECT_NEAR(step_s(4), 1.0, 1e-9);
 }
 
 TEST(IterationModel, HidesAnAllReduceBehindTheRestOfBackward) {

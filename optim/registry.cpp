@@ -6,6 +6,7 @@
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
 #include "optim/rules/lion.hpp"
+#include "optim/rules/mixing_adam.hpp"
 #include "optim/rules/muon.hpp"
 #include "optim/rules/qadam.hpp"
 #include "optim/rules/qg_sgd.hpp"
@@ -27,7 +28,7 @@ namespace {
 constexpr NamedOption kInnerRule{"rule", "the optimizer inside", {.fallback = "sgd"}};
 
 constexpr std::array kSgd = option_list(kSgdMomentum, kSgdNesterov);
-constexpr std::array kAdam = option_list(kMomentBetas, kMomentEps);
+constexpr std::array kAdam = option_list(kMomentBetas, kMomentEps, kMixingPull);
 constexpr std::array kAccumAdam = option_list(kMomentBetas, kMomentEps, kAccumIter);
 constexpr std::array kQAdam = option_list(kMomentBetas, kMomentEps, kAdamUpdates);
 constexpr std::array kLion = option_list(kLionBetas);
@@ -54,9 +55,15 @@ template <class Build>
 std::unique_ptr<Optimizer> make_sgd(const Options& options) {
   return build_sgd(options, Build{});
 }
-template <class Build, Decay kDecay>
+template <Decay kDecay>
 std::unique_ptr<Optimizer> make_adam(const Options& options) {
-  return build_adam<kDecay>(options, Build{});
+  const double pull = options.read(kMixingPull);
+  if (pull > 0.0) return build_mixing_adam<kDecay>(options, pull, BuildPlain{});
+  return build_adam<kDecay>(options, BuildPlain{});
+}
+template <Decay kDecay>
+std::unique_ptr<Optimizer> make_adam_in_extra(const Options& options) {
+  return build_adam<kDecay>(options, BuildExtra{});
 }
 template <class Build, Decay kDecay>
 std::unique_ptr<Optimizer> make_accum_adam(const Options& options) {
@@ -82,13 +89,13 @@ constexpr std::array kOptimizers = {
     OptimizerEntry{.name = "adam",
                    .summary = "Adam, weight decay added to the gradient",
                    .options = kAdam,
-                   .make = make_adam<BuildPlain, Decay::kCoupled>,
-                   .make_in_extra = make_adam<BuildExtra, Decay::kCoupled>},
+                   .make = make_adam<Decay::kCoupled>,
+                   .make_in_extra = make_adam_in_extra<Decay::kCoupled>},
     OptimizerEntry{.name = "adamw",
                    .summary = "Adam, decoupled weight decay",
                    .options = kAdam,
-                   .make = make_adam<BuildPlain, Decay::kDecoupled>,
-                   .make_in_extra = make_adam<BuildExtra, Decay::kDecoupled>},
+                   .make = make_adam<Decay::kDecoupled>,
+                   .make_in_extra = make_adam_in_extra<Decay::kDecoupled>},
     OptimizerEntry{.name = "accum_adam",
                    .summary = "Adam whose moments move once per accum_iter steps",
                    .options = kAccumAdam,

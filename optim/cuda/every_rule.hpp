@@ -6,6 +6,7 @@
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
 #include "optim/rules/lion.hpp"
+#include "optim/rules/mixing_adam.hpp"
 #include "optim/rules/muon.hpp"
 #include "optim/rules/qadam.hpp"
 #include "optim/rules/qg_sgd.hpp"
@@ -20,6 +21,8 @@
   apply(MomentumRule<true>)                        \
   apply(AdamRule<Decay::kCoupled>)                 \
   apply(AdamRule<Decay::kDecoupled>)               \
+  apply(MixingAdamRule<Decay::kCoupled>)           \
+  apply(MixingAdamRule<Decay::kDecoupled>)         \
   apply(AccumAdamRule<Decay::kCoupled>)            \
   apply(AccumAdamRule<Decay::kDecoupled>)          \
   apply(QAdamRule)                                 \

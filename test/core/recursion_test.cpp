@@ -69,10 +69,13 @@ TEST_P(EveryFurtherPolicy, FollowsTheRecursionWithAccumAdamW) {
 }
 
 TEST_P(EveryPolicy, FollowsTheRecursionWithRulesThatSeeMixing) {
-  for (const char* inner : {"", "sgd", "accum_adamw"}) {
+  const std::array<std::pair<const char*, const char*>, 4> rules = {
+      {{"qg_sgd", ""}, {"adamw", ""}, {"extra", "sgd"}, {"extra", "accum_adamw"}}};
+  for (const auto& [type, inner] : rules) {
     Problem sees = problem();
-    sees.rule.type = *inner == 0 ? "qg_sgd" : "extra";
+    sees.rule.type = type;
     sees.rule.inner = inner;
+    if (sees.rule.type == "adamw") sees.rule.mixing_momentum = 0.3;
     sees.rule.momentum = 0.9;
     sees.rule.eps = 1e-3;
     sees.rule.accum_iter = 3;

@@ -28,6 +28,7 @@ constexpr std::array kOptimizers = {
     std::pair{"sgd", "momentum: 0.9"},
     std::pair{"adam", ""},
     std::pair{"adamw", ""},
+    std::pair{"adamw", "mixing_momentum: 0.3"},
     std::pair{"accum_adam", "accum_iter: 3"},
     std::pair{"accum_adamw", "accum_iter: 3"},
     std::pair{"qadam", "warmup: 7"},

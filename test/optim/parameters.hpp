@@ -111,6 +111,7 @@ inline std::vector<reference::Rule> rules_under_test() {
     rules.push_back({.type = type});
     rules.push_back({.type = type, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3});
     rules.push_back({.type = type, .beta1 = 0.0, .beta2 = 0.99});
+    rules.push_back({.type = type, .eps = 1e-3, .mixing_momentum = 0.25});
   }
   for (const char* type : {"accum_adam", "accum_adamw"}) {
     for (const std::int64_t accum_iter : {1, 2, 4, 7}) {
@@ -139,6 +140,7 @@ inline std::string rule_name(const testing::TestParamInfo<reference::Rule>& info
   if (info.param.type == "sgd") {
     name += info.param.nesterov ? "_nesterov" : info.param.momentum > 0.0 ? "_momentum" : "_plain";
   }
+  if (info.param.mixing_momentum > 0.0) name += "_mixing";
   if (info.param.accumulates()) name += "_iter" + std::to_string(info.param.accum_iter);
   return name;
 }

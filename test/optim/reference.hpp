@@ -25,6 +25,8 @@ struct Rule {
   std::int64_t accum_iter = 1;
   /// Of `qadam`.
   std::int64_t warmup = 100;
+  /// Of `adam` and `adamw`.
+  double mixing_momentum = 0.0;
   /// Of `muon`: the rows of the matrix.
   std::int64_t rows = 0;
   /// Of `extra`: the type of the rule inside, which has the other options.
@@ -57,6 +59,7 @@ struct Rule {
     }
     text << "betas: [" << beta1 << ", " << beta2 << "]";
     if (type == "lion") return text.str();
+    if (mixing_momentum > 0.0) text << ", mixing_momentum: " << mixing_momentum;
     text << ", eps: " << eps;
     if (type == "qadam") text << ", warmup: " << warmup;
     if (accumulates()) text << ", accum_iter: " << accum_iter;
@@ -95,7 +98,10 @@ class Optimizer {
       } else if (rule_.accumulates()) {
         accum_adam(i, p[i], g[i], lr, decay);
       } else {
+        const double moved = before[i] - p[i];
         adam(i, p[i], g[i], lr, decay);
+        const double unbiased = v[i] / (1.0 - std::pow(rule_.beta2, static_cast<double>(s_)));
+        m[i] += rule_.mixing_momentum * moved / lr * (std::sqrt(unbiased) + rule_.eps);
       }
     }
   }

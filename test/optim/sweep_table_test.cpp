@@ -21,6 +21,7 @@
 #include "optim/rules/adam.hpp"
 #include "optim/rules/extra.hpp"
 #include "optim/rules/lion.hpp"
+#include "optim/rules/mixing_adam.hpp"
 #include "optim/rules/qadam.hpp"
 #include "optim/rules/qg_sgd.hpp"
 #include "optim/rules/sgd.hpp"
@@ -211,6 +212,16 @@ const std::vector<Case> kCases = {
     {"adamw",
      [](const Layout& layout) {
        check_rule(AdamRule<Decay::kDecoupled>{kMoments}, "adamw", "", layout);
+     }},
+    {"mixing_adam",
+     [](const Layout& layout) {
+       check_rule(MixingAdamRule<Decay::kCoupled>{kMoments, 0.3}, "adam", "mixing_momentum: 0.3",
+                  layout);
+     }},
+    {"mixing_adamw",
+     [](const Layout& layout) {
+       check_rule(MixingAdamRule<Decay::kDecoupled>{kMoments, 0.2}, "adamw", "mixing_momentum: 0.2",
+                  layout);
      }},
     {"qadam",
      [](const Layout& layout) {

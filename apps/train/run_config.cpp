@@ -338,7 +338,8 @@ std::string accuracy_advice(const RunConfig& config) {
   const bool shares = std::ranges::find(config.resolved, unshared) == config.resolved.end();
   if (!config.dirichlet_alpha || !has_moments || shares) return "";
   return "the workers' labels differ, and every worker divides by second moments of its own; "
-         "algorithm.share_moments=32 makes them common and is more accurate (docs/accuracy.md)";
+         "algorithm.share_moments=32 makes them common and is more accurate; with adam or adamw, "
+         "optimizer.mixing_momentum=0.3 is more so (docs/accuracy.md)";
 }
 
 }  // namespace gossamer::apps

@@ -10,6 +10,7 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/start_options.hpp"
+#include "apps/plan/far_plan.hpp"
 #include "apps/plan/link_bench.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/local_processes.hpp"
@@ -25,6 +26,9 @@ struct LinksArguments {
   std::string pairs;
   RankOptions ranks;
   std::string output;
+  /// Of the model to plan for; 0: none.
+  double model_bytes = 0.0;
+  double compute_ms = 100.0;
   bool json = false;
 };
 
@@ -37,7 +41,7 @@ void write_file(const std::string& path, const std::string& text) {
   }
 }
 
-void print(const LinkFigures& figures, const LinksArguments& arguments) {
+void print_text(const LinkFigures& figures, const LinksArguments& arguments) {
   const auto figures_of = [](const LinkSpeed& speed) {
     std::string text = concat(1e6 * speed.latency_s, " us, ", human_bytes(speed.bandwidth), "/s (",
                               8e-9 * speed.bandwidth, " Gbit/s)");
@@ -64,6 +68,28 @@ void print(const LinkFigures& figures, const LinksArguments& arguments) {
   }
 }
 
+/// How to train over these links.
+FarPlan far_plan_of(const LinkFigures& figures, const LinksArguments& arguments,
+                    const World& world) {
+  constexpr double kBucketBytes = 25.0 * 1024.0 * 1024.0;
+  return make_far_plan({.model = {.world = world,
+                                  .links = figures.links,
+                                  .compute_s = 1e-3 * arguments.compute_ms,
+                                  .bucket_bytes = planned_buckets(arguments.model_bytes,
+                                                                  kBucketBytes, world.size)}});
+}
+
+void print(const LinkFigures& figures, const LinksArguments& arguments, const World& world) {
+  nlohmann::ordered_json json = to_json(figures);
+  if (!arguments.json) print_text(figures, arguments);
+  if (arguments.model_bytes > 0.0) {
+    const FarPlan plan = far_plan_of(figures, arguments, world);
+    json["far_plan"] = to_json(plan);
+    if (!arguments.json) std::cout << "\n" << to_text(plan);
+  }
+  if (arguments.json) std::cout << json.dump() << std::endl;
+}
+
 int bench_links(LinksArguments& arguments) {
   const Start start = plan_ranks(arguments.ranks);
   if (const auto code = run_processes(start)) return *code;
@@ -86,11 +112,7 @@ int bench_links(LinksArguments& arguments) {
         return true;
       });
       if (world.rank == 0) {
-        if (arguments.json) {
-          std::cout << json.dump() << std::endl;
-        } else {
-          print(figures, arguments);
-        }
+        print(figures, arguments, world);
       }
       return static_cast<int>(ExitCode::kDone);
     });
@@ -121,6 +143,18 @@ void add_bench_links_command(CLI::App& bench, int& exit_code) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   command->add_flag("--sums", options.sums, "Sums of such blocks over all ranks, too");
+  CLI::Option* const model =
+      command
+          ->add_option("--model-bytes", arguments->model_bytes,
+                       "Also choose how to train a model of so many bytes over these links, as "
+                       "gossamer plan --far")
+          ->check(CLI::Range(1.0, 1e15));
+  command
+      ->add_option("--compute-ms", arguments->compute_ms,
+                   "Milliseconds of forward and backward of a step of that model")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str()
+      ->needs(model);
   command->add_flag("--json", arguments->json, "One JSON object on stdout");
   command->add_option("-o,--output", arguments->output, "A file for gossamer plan --links");
   add_rank_options(*command, arguments->ranks);
@@ -134,7 +168,8 @@ void add_bench_links_command(CLI::App& bench, int& exit_code) {
       "  mpirun -n 4 gossamer bench links -o links.json\n"
       "  mpirun -n 4 gossamer bench links --together -o links.json\n"
       "  gossamer bench links --ranks 4 --local-size 2 --pairs all --json\n"
-      "  gossamer bench links --rendezvous host1:29500 --world-size 2 -o links.json");
+      "  gossamer bench links --rendezvous host1:29500 --world-size 2 -o links.json\n"
+      "  mpirun -n 4 gossamer bench links --model-bytes 4e9 --compute-ms 900");
   command->callback([arguments, &exit_code] { exit_code = bench_links(*arguments); });
 }
 

@@ -27,6 +27,7 @@ struct PlanArguments {
   std::vector<std::string> settings;
   /// Texts of YAML.
   std::vector<std::string> algorithms;
+  bool far = false;
   bool json = false;
 };
 
@@ -42,16 +43,18 @@ void plan(const PlanArguments& arguments) {
   if (!arguments.algorithms.empty()) {
     apply_override(root, concat("algorithm=[", join(arguments.algorithms, ", "), "]"));
   }
+  if (arguments.far) apply_override(root, "far=true");
   for (auto& [key, value] : root.entries) value.where = option_of(key.name);
   PlanRequest request = read_plan(arguments.own.options(std::move(root)));
   request.options.own = arguments.own;
-  const Plan result = make_plan(request.options);
   if (arguments.json) {
-    std::cout << to_json(request, result).dump(2) << "\n";
+    std::cout << plan_as_json(request).dump(2) << "\n";
     return;
   }
+  const std::string text = request.is_far ? to_text(make_far_plan(request.options))
+                                          : to_text(make_plan(request.options), request.options);
   for (const std::string& sentence : request.assumed) std::cout << sentence << "\n";
-  std::cout << (request.assumed.empty() ? "" : "\n") << to_text(result, request.options);
+  std::cout << (request.assumed.empty() ? "" : "\n") << text;
 }
 
 void add_number_options(CLI::App& command, PlanArguments& arguments) {
@@ -94,13 +97,18 @@ void add_plan_command(CLI::App& program, int& exit_code, const PlugIns& own) {
       "Predict the time and bytes of a step for every topology that fits a cluster, and rank them");
   add_number_options(*command, *arguments);
   add_word_options(*command, *arguments);
+  command->add_flag("--far", arguments->far,
+                    "For slow links: choose how often ranks average, whether all of them or pairs, "
+                    "and the codec, within --budget");
   command->add_flag("--json", arguments->json, "As JSON");
   command->footer(
       "Examples:\n"
       "  gossamer plan --model-bytes 260e6 --world-size 16 --local-world-size 4 --compute-ms 80\n"
       "  gossamer plan --model-bytes 12e6 --world-size 4 --links links.json --rank-by step\n"
       "  gossamer plan --model-bytes 260e6 --world-size 16 --algorithm gossip --codec int8\n"
-      "  gossamer plan --model-bytes 498e6 --world-size 12 --links configs/links_continents.yaml");
+      "  gossamer plan --model-bytes 498e6 --world-size 12 --links configs/links_continents.yaml\n"
+      "  gossamer plan --model-bytes 4e9 --world-size 12 --links configs/links_continents.yaml "
+      "--far");
   command->callback([arguments, &exit_code] {
     plan(*arguments);
     exit_code = static_cast<int>(ExitCode::kDone);

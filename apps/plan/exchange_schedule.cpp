@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <utility>
 
 #include "base/error.hpp"
@@ -33,8 +34,8 @@ struct StartedRound {
   /// Lanes count from 0 in the order in which the algorithm makes them.
   std::size_t lane = 0;
   std::int64_t round = 0;
-  /// As in PlannedExchange.
-  std::int64_t late = 1;
+  /// As in PlannedExchange; negative: nobody has waited for it.
+  std::int64_t late = -1;
 };
 
 /// The rounds that one rank starts in a step, for each bucket.
@@ -146,7 +147,8 @@ class RecordingLanes : public LaneFactory {
       const auto num_ranks = static_cast<std::size_t>(setup_.world_size);
       exchange.group_share *=
           coded.bytes_sent() / exchange_bytes(spec.numel * size_of(spec.dtype), num_ranks);
-      exchange.message_share = exchange.group_share;
+      exchange.message_share = coded.bytes_sent() / (whole * static_cast<double>(num_ranks - 1));
+      exchange.is_coded_sum = true;
     }
     return exchange;
   }
@@ -264,9 +266,10 @@ ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
                              kNumRecorded / 4, " steps, so it cannot be planned; allowed: shorter ",
                              "periods"));
   }
-  // A period that begins where one of a run does, with another one before it.
+  // A period that begins where one of a run does, with another one before it. What it starts is
+  // waited for in the one after it.
   const auto length = static_cast<std::int64_t>(*period);
-  std::int64_t begin = kFirstStep + kNumBefore + std::ssize(steps) - 2 * length;
+  std::int64_t begin = kFirstStep + kNumBefore + std::ssize(steps) - 3 * length;
   begin += (length - begin % length) % length;
   for (std::int64_t step = begin; step < begin + length; ++step) {
     const auto k = static_cast<std::size_t>(step - kFirstStep - kNumBefore);
@@ -276,6 +279,9 @@ ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
       auto& repeated = buckets.emplace_back();
       for (std::size_t i = 0; i < steps[k].buckets[b].size(); ++i) {
         const StartedRound& started = steps[k].buckets[b][i];
+        if (started.late < 0) {
+          throw std::logic_error(concat(setup.algorithm.text(), " does not wait for an exchange"));
+        }
         const std::int64_t grows = started.round - steps[k - *period].buckets[b][i].round;
         repeated.push_back({exchanges[started.lane], grows});
         repeated.back().exchange.round = started.round - step / length * grows;

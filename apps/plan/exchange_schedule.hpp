@@ -39,6 +39,8 @@ struct PlannedExchange {
   double message_share = 1.0;
   /// The same for sums over groups of more ranks.
   double group_share = 1.0;
+  /// A sum under a codec: every rank sends a message to each other one, in place of a ring.
+  bool is_coded_sum = false;
 
   friend auto operator<=>(const PlannedExchange&, const PlannedExchange&) = default;
 };

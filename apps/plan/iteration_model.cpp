@@ -229,6 +229,11 @@ class Simulation {
     const RankState& rank = ranks_[at(index)];
     const Traffic* traffic = source_(rank.step, rank.bucket);
     if (traffic == nullptr) return;
+    if (waits_of(index, rank.bucket) > 0) {
+      throw ConfigError(
+          "a bucket starts an exchange while it still has one under way, which a plan does not "
+          "follow; allowed: algorithms that wait for the one before");
+    }
     waits_of(index, rank.bucket) = traffic->num_waits[at(index)];
     due_of(index, rank.bucket) = rank.step + traffic->late;
     if (traffic->starts[at(index)].empty()) return;

@@ -156,6 +156,15 @@ World read_world(const Options& root) {
   return {.size = size, .node_size = local};
 }
 
+nlohmann::ordered_json question_of(const PlanRequest& request) {
+  const StepModel& model = request.options.model;
+  return {{"world_size", model.world.size},     {"local_world_size", model.world.node_size},
+          {"links", to_json(model.links)},      {"compute_ms", 1e3 * model.compute_s},
+          {"bucket_bytes", model.bucket_bytes}, {"straggler_cv", model.straggler_cv},
+          {"target", request.options.target},   {"budget", request.options.budget},
+          {"assumed", request.assumed}};
+}
+
 }  // namespace
 
 std::span<const OptionEntry> plan_numbers() { return kNumbers; }
@@ -176,19 +185,33 @@ PlanRequest read_plan(const Options& root) {
   options.rank_by = read_rank_by(root, links);
   options.budget = root.read(kBudget);
   read_algorithms(root, options);
+  request.is_far = root.flag("far", false);
+  if (request.is_far) {
+    for (const char* const key : {"algorithm", "codec", "rank_by", "target"}) {
+      if (!root.has(key)) continue;
+      root.fail("far", concat("chooses algorithm and codec by the budget, and ", key,
+                              " is given, allowed: one of the two"));
+    }
+  }
   root.reject_unknown();
   return request;
 }
 
 nlohmann::ordered_json to_json(const PlanRequest& request, const Plan& plan) {
-  const StepModel& model = request.options.model;
-  nlohmann::ordered_json json = {
-      {"world_size", model.world.size},     {"local_world_size", model.world.node_size},
-      {"links", to_json(model.links)},      {"compute_ms", 1e3 * model.compute_s},
-      {"bucket_bytes", model.bucket_bytes}, {"straggler_cv", model.straggler_cv},
-      {"target", request.options.target},   {"assumed", request.assumed}};
+  nlohmann::ordered_json json = question_of(request);
   json.update(to_json(plan));
   return json;
+}
+
+nlohmann::ordered_json to_json(const PlanRequest& request, const FarPlan& plan) {
+  nlohmann::ordered_json json = question_of(request);
+  json.update(to_json(plan));
+  return json;
+}
+
+nlohmann::ordered_json plan_as_json(const PlanRequest& request) {
+  return request.is_far ? to_json(request, make_far_plan(request.options))
+                        : to_json(request, make_plan(request.options));
 }
 
 }  // namespace gossamer::apps

@@ -21,6 +21,7 @@
 //   codec: fp32
 //   optimizer: adamw
 //   seed: 1
+//   far: false                    # true: a far plan (far_plan.hpp)
 
 #include <span>
 #include <string>
@@ -28,6 +29,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "apps/plan/far_plan.hpp"
 #include "apps/plan/plan.hpp"
 #include "base/option.hpp"
 #include "base/options.hpp"
@@ -38,6 +40,8 @@ struct PlanRequest {
   PlanOptions options = {};
   /// One sentence for each value that was assumed because the user did not give it.
   std::vector<std::string> assumed = {};
+  /// A FarPlan is asked for.
+  bool is_far = false;
 };
 
 /// The keys that hold one number.
@@ -48,5 +52,8 @@ PlanRequest read_plan(const Options& root);
 
 /// What was asked for, and the plan.
 nlohmann::ordered_json to_json(const PlanRequest& request, const Plan& plan);
+nlohmann::ordered_json to_json(const PlanRequest& request, const FarPlan& plan);
+/// Makes the plan that is asked for. What was asked for, and the plan.
+nlohmann::ordered_json plan_as_json(const PlanRequest& request);
 
 }  // namespace gossamer::apps

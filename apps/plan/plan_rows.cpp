@@ -213,6 +213,8 @@ PlanRow algorithm_row(const PlanOptions& options, const AlgorithmChoice& choice,
   const std::int64_t both = std::lcm(rounds, schedule.period());
   const std::int64_t period = both <= kMostCommonSteps * model.num_steps ? both : schedule.period();
   model.num_steps = (model.num_steps + period - 1) / period * period;
+  // An average of the last period is waited for in this one.
+  model.num_warmup = std::max(model.num_warmup, schedule.period());
   row.step = predict_schedule(model, schedule, topology, options.codec);
   if (choice.entry().equal_models == EqualModels::kAfterEveryStep) {
     set_rounds(row, RoundCount{.rounds = 1});

@@ -64,13 +64,15 @@ def plan(*, world_size: int, local_world_size: int = 1, **options: Any) -> dict[
     **options
         The options of ``gossamer plan``, as compute_ms for ``--compute-ms``. Give model_bytes, or
         the list bucket_bytes. links is the path of a file, or a dict as in such a file. algorithm
-        is a list of names, and of dicts as ``{"name": "outer", "every": 20}``.
+        is a list of names, and of dicts as ``{"name": "outer", "every": 20}``. With far=True the
+        plan is that of ``gossamer plan --far``: how often the ranks average, with whom, and the
+        codec.
 
     Returns
     -------
     dict
-        What ``gossamer plan --json`` prints: "rows", the best first, "recommendation", and what the
-        plan has assumed.
+        What ``gossamer plan --json`` prints: "rows", the best first, "recommendation", the lines of
+        a configuration as "yaml", and what the plan has assumed.
 
     Raises
     ------

@@ -63,6 +63,15 @@ def test_a_plan_has_the_rounds_of_its_topologies():
         assert row["rounds_to_target"] == topology.rounds_to(1e-2)
 
 
+def test_a_far_plan_chooses_period_and_codec():
+    report = gs.plan(world_size=4, between_gbit=0.01, far=True, **BUCKETS)
+    best = report["rows"][0]
+    assert best["fits"]
+    assert best["every"] > 1
+    assert best["yaml"] == report["yaml"]
+    assert f"every: {best['every']}" in best["yaml"]
+
+
 def test_a_plan_takes_links_and_algorithms():
     speed = {"latency_s": 0, "bandwidth_bytes_per_s": 1e9}
     report = gs.plan(

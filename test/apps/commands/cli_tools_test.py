@@ -213,6 +213,27 @@ across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
             done = self.gossamer(*self.K_WORLD, "--algorithm", wrong, code=2)
             self.assertIn(part, done.stderr)
 
+    def test_chooses_for_slow_links(self):
+        arguments = ["plan", "--model-bytes", "40e6", "--world-size", "4", "--compute-ms", "100",
+                     "--between-gbit", "0.1", "--far"]
+        text = self.gossamer(*arguments).stdout
+        self.assertRegex(text, r"outer in pairs +int8 +\d+")
+        report = json.loads(self.gossamer(*arguments, "--json").stdout)
+        best = report["rows"][0]
+        self.assertTrue(best["fits"])
+        self.assertIn(report["recommendation"], text)
+        # Training takes what the plan prints.
+        self.write("far.yaml", report["yaml"])
+        self.gossamer("train", "far.yaml", "--ranks", "4", "run.steps=2", "data.train_size=64",
+                      "data.val_size=32", "model.hidden=8")
+        done = self.gossamer(*arguments, "--codec", "int8", code=2)
+        self.assertIn("chooses algorithm and codec by the budget", done.stderr)
+
+    def test_measured_links_come_with_a_choice(self):
+        text = self.gossamer("bench", "links", "--ranks", "2", "--local-size", "1", "--bytes",
+                             "65536", "--transfers", "3", "--model-bytes", "1e6").stdout
+        self.assertRegex(text, r"Take [a-z -]+ with [a-z0-9]+ ")
+
     def test_says_which_option_is_wrong(self):
         done = self.gossamer(*self.K_WORLD, "--compute-ms", "-1", code=2)
         self.assertIn("--compute-ms: compute_ms: -1 is out of range, allowed: ", done.stderr)

@@ -239,8 +239,9 @@ std::string topology_file() {
 }
 
 TEST(ConfigsFolder, HoldsStudysWhoseRunsCanBeRead) {
-  for (const std::string name : {"study_consensus.yaml", "study_glyphs.yaml", "study_mnist.yaml",
-                                 "study_outer.yaml", "study_text.yaml", "study_uneven.yaml"}) {
+  for (const std::string name :
+       {"study_consensus.yaml", "study_far.yaml", "study_glyphs.yaml", "study_mnist.yaml",
+        "study_outer.yaml", "study_text.yaml", "study_uneven.yaml"}) {
     const std::filesystem::path path = kConfigs / name;
     const StudyConfig study = read_study_config(read_yaml_file(path.string()), path.string());
     const World world{.size = study.workers, .node_size = study.workers};

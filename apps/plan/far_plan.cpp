@@ -1,0 +1,312 @@
+#include "apps/plan/far_plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/plan/exchange_schedule.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "optim/codec.hpp"
+#include "optim/registry.hpp"
+#include "topology/registry.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+/// The loss above that of all-reduce at equal steps, with averages every 10 and every 40 steps:
+/// docs/far_apart.md.
+struct MeasuredGaps {
+  double at_10 = 0.0;
+  double at_40 = 0.0;
+
+  /// The gap grows with the logarithm of the period; below 10 steps nobody has measured it.
+  [[nodiscard]] double at(std::int64_t every) const {
+    const double periods = std::max(1.0, static_cast<double>(every) / 10.0);
+    return at_10 + (at_40 - at_10) / std::log(4.0) * std::log(periods);
+  }
+};
+
+/// A way to exchange.
+struct Way {
+  std::string_view name;
+  std::string_view algorithm;
+  /// Its options, without `every` and `late`.
+  std::string_view options;
+  bool has_topology = false;
+  std::string_view codec;
+  MeasuredGaps gaps = {};
+  /// False: an exchange in every step; the gaps are equal.
+  bool is_rare = false;
+  /// An average may travel until the next one begins.
+  bool travels = false;
+
+  [[nodiscard]] std::int64_t late(std::int64_t every) const {
+    if (travels) return every;
+    return algorithm == "allreduce" ? 0 : 1;
+  }
+};
+
+constexpr std::string_view kPairs = "kind: noloco";
+constexpr std::string_view kAll = "kind: diloco, momentum: 0, lr: 1";
+// int8 has lost nothing against fp32.
+constexpr MeasuredGaps kGossipGaps{0.106, 0.106};
+constexpr MeasuredGaps kPairGaps{0.168, 0.200};
+constexpr MeasuredGaps kLatePairGaps{0.192, 0.225};
+constexpr MeasuredGaps kAllGaps{0.161, 0.182};
+constexpr MeasuredGaps kLateAllGaps{0.196, 0.225};
+constexpr std::array kWays = {
+    Way{"all-reduce", "allreduce", "", false, "fp32"},
+    Way{"gossip", "gossip", "", true, "fp32", kGossipGaps},
+    Way{"gossip", "gossip", "", true, "int8", kGossipGaps},
+    Way{"outer in pairs", "outer", kPairs, true, "fp32", kPairGaps, true},
+    Way{"outer in pairs", "outer", kPairs, true, "int8", kPairGaps, true},
+    Way{"outer in pairs", "outer", kPairs, true, "int8", kLatePairGaps, true, true},
+    Way{"outer of all", "outer", kAll, false, "fp32", kAllGaps, true},
+    Way{"outer of all", "outer", kAll, false, "int8", kAllGaps, true},
+    Way{"outer of all", "outer", kAll, false, "int8", kLateAllGaps, true, true},
+    Way{"outer of all", "outer", kAll, false, "topk", {0.207, 0.280}, true},
+    Way{"outer of all", "outer", kAll, false, "topk", {0.230, 0.363}, true, true},
+};
+
+// Pairs for every number of ranks; after some rounds all have met.
+constexpr std::string_view kTopology = "base-k";
+// Every bucket of an average has its latencies.
+constexpr int kMostFarBuckets = 4;
+constexpr int kLeastPower = 2;
+constexpr int kMostPower = 10;
+constexpr std::int64_t kLeastSteps = 48;
+constexpr std::int64_t kLeastWarmup = 8;
+// Ranks, buckets and steps that one prediction follows, at most.
+constexpr std::int64_t kMostFollowed = 8'000'000;
+
+/// The model with buckets so large that it has a few.
+StepModel with_large_buckets(StepModel model) {
+  if (std::ssize(model.bucket_bytes) <= kMostFarBuckets) return model;
+  double bytes = 0.0;
+  for (const double bucket : model.bucket_bytes) bytes += bucket;
+  model.bucket_bytes = split_into_buckets(bytes, bytes / kMostFarBuckets, kMostFarBuckets);
+  return model;
+}
+
+/// Predicts the steps of one way with one period.
+class Predictor {
+ public:
+  explicit Predictor(const PlanOptions& options)
+      : model_(options.model),
+        large_(with_large_buckets(options.model)),
+        budget_(options.budget),
+        optimizer_(options.optimizer ? options.optimizer : make_optimizer("adamw")),
+        local_s_(predict_local(options.model).step_s) {}
+
+  [[nodiscard]] double local_s() const { return local_s_; }
+
+  /// Nothing if the way does not suit the world, or the world is too large to follow such periods.
+  [[nodiscard]] std::optional<FarRow> row(const Way& way, std::int64_t every) const {
+    const std::string section = section_of(way, every);
+    const AlgorithmChoice choice(std::string(way.algorithm), Options::parse(section));
+    const std::unique_ptr<Topology> topology =
+        way.has_topology ? make_topology(std::string(kTopology), model_.world) : nullptr;
+    const Codec* const codec = find_codec(way.codec);
+    if (!choice.why_not({.topology = topology.get(), .codec = codec, .optimizer = optimizer_.get()})
+             .empty()) {
+      return std::nullopt;
+    }
+    StepModel model = way.is_rare ? large_ : model_;
+    // Whole periods of the averages, in which all rounds of the topology come.
+    const std::int64_t rounds = topology ? topology->period().value_or(1) : 1;
+    model.num_steps = every * std::max(rounds, (kLeastSteps + every - 1) / every);
+    model.num_warmup = std::max(kLeastWarmup, every);
+    const std::int64_t followed =
+        (model.num_steps + model.num_warmup) * model.world.size * std::ssize(model.bucket_bytes);
+    if (way.is_rare && followed > kMostFollowed) return std::nullopt;
+
+    std::vector<std::int64_t> numel;
+    for (const double bytes : model.bucket_bytes) {
+      numel.push_back(static_cast<std::int64_t>(bytes / 4.0));
+    }
+    const ExchangeSchedule schedule({.algorithm = choice,
+                                     .optimizer = *optimizer_,
+                                     .world_size = model_.world.size,
+                                     .codec = codec,
+                                     .bucket_numel = std::move(numel)});
+    // Stragglers draw other delays in other numbers of steps.
+    const double local_s = model.straggler_cv > 0.0 ? predict_local(model).step_s : local_s_;
+    FarRow row{.way = std::string(way.name),
+               .codec = std::string(way.codec),
+               .every = every,
+               .late = way.late(every),
+               .step = predict_schedule(model, schedule, topology.get(), codec),
+               .expected_gap = way.gaps.at(every)};
+    row.efficiency = local_s / row.step.step_s;
+    row.fits = row.step.step_s <= (1.0 + budget_) * local_s;
+    row.allowed_s = local_s_ * static_cast<double>(row.late);
+    row.yaml = yaml_of(way, section);
+    // Without anything else, the steps of a period take as long as its exchange.
+    model.compute_s = 0.0;
+    model.links.update_bytes_per_s = 0.0;
+    row.exchange_s = static_cast<double>(every) *
+                     predict_schedule(model, schedule, topology.get(), codec).step_s;
+    return row;
+  }
+
+ private:
+  static std::string section_of(const Way& way, std::int64_t every) {
+    if (!way.is_rare) return "";
+    return concat(way.options, ", every: ", every, way.travels ? concat(", late: ", every) : "");
+  }
+  [[nodiscard]] std::string yaml_of(const Way& way, const std::string& section) const {
+    std::string text = section.empty()
+                           ? concat("algorithm: ", way.algorithm, "\n")
+                           : concat("algorithm: {name: ", way.algorithm, ", ", section, "}\n");
+    if (way.has_topology) text += concat("topology: ", kTopology, "\n");
+    if (way.codec != "fp32") text += concat("comm: {codec: ", way.codec, "}\n");
+    if (way.is_rare && std::ssize(large_.bucket_bytes) < std::ssize(model_.bucket_bytes)) {
+      constexpr double kMib = 1024.0 * 1024.0;
+      const double size = std::ceil(large_.bucket_bytes.front() / kMib);
+      text += concat("buckets: {size_mb: ", static_cast<std::int64_t>(size), "}\n");
+    }
+    return text;
+  }
+
+  StepModel model_;
+  /// For rare exchanges.
+  StepModel large_;
+  double budget_;
+  std::shared_ptr<const Optimizer> optimizer_;
+  double local_s_ = 0.0;
+};
+
+/// The most frequent exchanges of a way that are within the budget; if there are none, the rarest.
+std::optional<FarRow> best_row(const Predictor& predictor, const Way& way) {
+  if (!way.is_rare) return predictor.row(way, 1);
+  std::optional<FarRow> best;
+  for (int power = kLeastPower; power <= kMostPower; ++power) {
+    auto row = predictor.row(way, std::int64_t{1} << power);
+    if (!row) break;
+    best = std::move(row);
+    if (best->fits) break;
+  }
+  return best;
+}
+
+std::string with_digits(double value, int digits) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return text.data();
+}
+
+std::string seconds(double value) {
+  return value < 1.0 ? concat(with_digits(1e3 * value, 1), " ms")
+                     : concat(with_digits(value, 1), " s");
+}
+
+std::string recommend(const FarPlan& plan, double budget) {
+  const FarRow& best = plan.rows.front();
+  const std::string period =
+      best.every == 1 ? "in every step" : concat("every ", best.every, " steps");
+  const std::string late = best.late > 1 ? concat(", late ", best.late) : "";
+  const std::string head = concat("Take ", best.way, " with ", best.codec, " ", period, late, ": ");
+  const std::string percent = concat(shortest(100.0 * budget), " %");
+  if (!best.fits) {
+    std::int64_t longest = 1;
+    for (const FarRow& row : plan.rows) longest = std::max(longest, row.every);
+    return concat(head, "with up to ", longest,
+                  " steps between two exchanges no steps take at most ", percent,
+                  " longer than without communication, and these are the shortest, ",
+                  seconds(best.step.step_s), ".");
+  }
+  return concat(head, "of the ways whose steps take at most ", percent,
+                " longer than without communication, we expect it to lose least, ",
+                with_digits(best.expected_gap, 2),
+                " in the loss at equal steps; an exchange takes ", seconds(best.exchange_s),
+                best.late > 0
+                    ? concat(", and may take ", seconds(best.allowed_s), " before ranks wait.")
+                    : ".");
+}
+
+}  // namespace
+
+FarPlan make_far_plan(const PlanOptions& options) {
+  if (options.model.world.size < 2) {
+    throw ConfigError("command line", "--world-size",
+                      "one rank has no far peers, allowed with --far: 2 or more");
+  }
+  const Predictor predictor(options);
+  FarPlan plan{.local_s = predictor.local_s()};
+  for (const Way& way : kWays) {
+    if (auto row = best_row(predictor, way)) plan.rows.push_back(std::move(*row));
+  }
+  std::ranges::stable_sort(plan.rows, {}, [](const FarRow& row) {
+    // Our measurements tell no smaller differences.
+    const double gap = std::round(100.0 * row.expected_gap);
+    return row.fits ? std::tuple(false, gap, row.step.step_s)
+                    : std::tuple(true, row.step.step_s, gap);
+  });
+  plan.recommendation = recommend(plan, options.budget);
+  return plan;
+}
+
+nlohmann::ordered_json to_json(const FarPlan& plan) {
+  nlohmann::ordered_json json;
+  json["local_ms"] = 1e3 * plan.local_s;
+  json["rows"] = nlohmann::ordered_json::array();
+  for (const FarRow& row : plan.rows) {
+    json["rows"].push_back({{"way", row.way},
+                            {"codec", row.codec},
+                            {"every", row.every},
+                            {"late", row.late},
+                            {"step_ms", 1e3 * row.step.step_s},
+                            {"efficiency", row.efficiency},
+                            {"bytes_sent", row.step.bytes_sent},
+                            {"bytes_across", row.step.bytes_across},
+                            {"exchange_s", row.exchange_s},
+                            {"allowed_s", row.allowed_s},
+                            {"fits", row.fits},
+                            {"expected_gap", row.expected_gap},
+                            {"yaml", row.yaml}});
+  }
+  json["recommendation"] = plan.recommendation;
+  json["yaml"] = plan.rows.front().yaml;
+  return json;
+}
+
+std::string to_text(const FarPlan& plan) {
+  constexpr std::size_t kNumCells = 10;
+  const auto line = [](const std::array<std::string, kNumCells>& cells) {
+    constexpr std::array<std::size_t, kNumCells> kWidths = {14, 7, 7, 6, 11, 12, 13, 15, 12, 9};
+    std::string text = cells[0];
+    text.resize(kWidths[0], ' ');
+    for (std::size_t i = 1; i < cells.size(); ++i) {
+      text += std::string(kWidths[i] - std::min(kWidths[i], cells[i].size()), ' ') + cells[i];
+    }
+    return text + "\n";
+  };
+  std::string text = line({"exchange", "codec", "every", "late", "a step", "efficiency",
+                           "MB per step", "exchange takes", "may take", "loss"});
+  for (const FarRow& row : plan.rows) {
+    text += line({row.way, row.codec, std::to_string(row.every), std::to_string(row.late),
+                  seconds(row.step.step_s), concat(with_digits(100.0 * row.efficiency, 1), " %"),
+                  with_digits(1e-6 * row.step.bytes_sent, 2), seconds(row.exchange_s),
+                  seconds(row.allowed_s),
+                  row.fits ? concat("+", with_digits(row.expected_gap, 2)) : "-"});
+  }
+  return concat(
+      text, "every: steps between two exchanges, the fewest within the budget, else the most ",
+      "that were tried\nlate: steps that an exchange may travel before ranks wait\n",
+      "MB per step: megabytes that a rank sends in a step, mean over ranks and steps\n",
+      "loss: expected above that of all-reduce at equal steps, from runs of a small model ",
+      "with averages every 10 and 40 steps; -: over the budget\n",
+      "int8 and topk work on processors alone. Without communication a step takes ",
+      seconds(plan.local_s), ".\n\n", plan.recommendation, "\n\n", plan.rows.front().yaml);
+}
+
+}  // namespace gossamer::apps

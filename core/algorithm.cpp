@@ -86,6 +86,12 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
                   "ranks that send them later; take algorithm={name: outer, kind: diloco, lr: 1, "
                   "momentum: 0}, or another codec");
   }
+  if (setting.optimizer != nullptr && setting.optimizer->follows_mixing() &&
+      entry.averages_rarely) {
+    return concat("the optimizer's momentum follows the mixing of every step, and ", entry.name,
+                  " averages every few steps; take optimizer.mixing_momentum=0, or ",
+                  "algorithm=gossip");
+  }
   if (choice.needs_topology() && topology == nullptr) {
     return concat("the algorithm ", entry.name,
                   " needs a topology; name one, as topology.name=ring");

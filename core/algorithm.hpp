@@ -122,6 +122,8 @@ struct AlgorithmSetting {
   const Codec* codec = nullptr;
   /// Null: not known yet.
   const Optimizer* optimizer = nullptr;
+  /// Those of groups of parameters.
+  std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
   /// A rule of somebody else's takes the optimizer's place (optim/own_rule.hpp).
   bool has_own_rule = false;
   /// Null: work is done at once, on processors.
@@ -202,6 +204,9 @@ struct AlgorithmEntry {
   TopologyKind topologies = TopologyKind::kNone;
   EqualModels equal_models = EqualModels::kNever;
   RankSteps steps = RankSteps::kTogether;
+  /// True: models are averaged every few steps, which an optimizer with follows_mixing() cannot
+  /// use.
+  bool averages_rarely = false;
   /// True: the ranks may send encoded blocks (optim/codec.hpp). AlgorithmChoice::takes() knows
   /// which ones.
   bool takes_codec = false;

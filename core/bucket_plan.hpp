@@ -28,8 +28,7 @@ struct ParameterInfo {
   double weight_decay = 0.0;
   /// As in ParameterGroup.
   double lr_factor = 1.0;
-  /// Null: the pipeline's. If a parameter's is of another kind than the pipeline's (same_kind()),
-  /// all parameters name theirs.
+  /// Null: the pipeline's. Either all parameters name theirs, or none does.
   std::shared_ptr<const Optimizer> optimizer = {};
 
   [[nodiscard]] std::int64_t numel() const;

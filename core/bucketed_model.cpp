@@ -72,6 +72,7 @@ void BucketedModel::make_plan() {
   }
   agree(communicator_, "the order in which gradients arrive", join(names, "\n"));
   plan_ = plan_of(options_.bucket_bytes > 0 ? options_.bucket_bytes : kTriedBytes.front());
+  agree(communicator_, "their buckets", describe(plan_, parameters_));
   if (arrival_order_.size() < parameters_.size()) {
     options_.logger.warning(concat(parameters_.size() - arrival_order_.size(), " of ",
                                    parameters_.size(),

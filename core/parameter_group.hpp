@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "optim/optimizer.hpp"
 
@@ -24,5 +26,15 @@ struct ParameterGroup {
   /// pipeline's.
   std::shared_ptr<const Optimizer> optimizer = {};
 };
+
+/// The optimizers that groups name.
+inline std::vector<std::shared_ptr<const Optimizer>> optimizers_of(
+    std::span<const ParameterGroup> groups) {
+  std::vector<std::shared_ptr<const Optimizer>> optimizers;
+  for (const ParameterGroup& group : groups) {
+    if (group.optimizer) optimizers.push_back(group.optimizer);
+  }
+  return optimizers;
+}
 
 }  // namespace gossamer

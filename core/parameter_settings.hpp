@@ -11,8 +11,8 @@ namespace gossamer {
 struct ParameterSettings {
   double lr = 0.0;
   double weight_decay = 0.0;
-  /// An optimizer of the pipeline's kind with numbers of its own, such as other betas. Null: the
-  /// pipeline's optimizer.
+  /// An optimizer of the bucket's kind with numbers of its own, such as other betas. Null: as
+  /// before.
   std::shared_ptr<const Optimizer> optimizer = {};
 };
 

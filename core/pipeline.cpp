@@ -27,6 +27,29 @@ Pipeline::Config checked(Pipeline::Config config, int num_ranks) {
   return config;
 }
 
+/// Throws ConfigError for optimizers that do not suit the parameters, or one another.
+std::vector<ParameterInfo> checked(std::vector<ParameterInfo> parameters,
+                                   const Pipeline::Config& config) {
+  check_matrices(parameters, *config.optimizer);
+  for (const ParameterInfo& info : parameters) {
+    const Optimizer& own = info.optimizer ? *info.optimizer : *config.optimizer;
+    const bool differs = !same_kind(own, *config.optimizer);
+    if (differs && config.own_rule) {
+      throw ConfigError(concat(info.name, " has an optimizer, and training has a rule of its own"));
+    }
+    if (differs && (own.frozen_moments() || config.optimizer->frozen_moments())) {
+      throw ConfigError(concat(info.name,
+                               " has another optimizer than the others, and ranks share ",
+                               "the momentum of qadam; take one optimizer for all parameters"));
+    }
+    if (own.needs_matrices() && config.stream != nullptr && !config.stream->on_host() &&
+        !config.orthogonalize) {
+      throw ConfigError("the optimizer muon on a GPU needs LibTorch's products of matrices");
+    }
+  }
+  return parameters;
+}
+
 std::int64_t num_entries(const BucketPlan& plan) {
   std::int64_t count = 0;
   for (const BucketSpec& bucket : plan.buckets) count += std::ssize(bucket.entries);
@@ -38,6 +61,7 @@ std::int64_t num_entries(const BucketPlan& plan) {
 AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted, int num_ranks) const {
   AlgorithmSetting setting = wanted.setting();
   setting.optimizer = optimizer.get();
+  setting.group_optimizers = group_optimizers;
   setting.has_own_rule = own_rule != nullptr;
   setting.stream = stream;
   setting.num_ranks = num_ranks;
@@ -47,7 +71,7 @@ AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted, int nu
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
                    const BucketPlan& plan, std::vector<ParameterMemory> memory)
     : config_(checked(std::move(config), communicator.size())),
-      parameters_(std::move(parameters)),
+      parameters_(checked(std::move(parameters), config_)),
       communicator_(communicator),
       stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
       pool_(config_.num_threads),

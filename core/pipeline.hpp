@@ -58,6 +58,8 @@ class Pipeline {
     ExchangeOptions exchange = {};
     /// Null where `own_rule` is given.
     std::shared_ptr<const Optimizer> optimizer = {};
+    /// Those that parameters name (ParameterInfo::optimizer).
+    std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
     /// Somebody else's rule in place of an optimizer. The pipeline then knows no states of it.
     OwnRule own_rule = {};
     std::shared_ptr<const Schedule> schedule = {};
@@ -125,7 +127,7 @@ class Pipeline {
   /// Tells what the updates of a parameter use from the next one on, in place of the schedule and
   /// of ParameterInfo::weight_decay, and keeps it when buckets change. `parameter` is its declared
   /// index. Where ranks share the optimizer's states (node_gossip with `shard: optimizer`), all
-  /// tell the same. Throws std::logic_error for an optimizer of another kind than the pipeline's.
+  /// tell the same. Throws std::logic_error for an optimizer of another kind than the parameter's.
   void set_settings(std::int64_t parameter, ParameterSettings settings);
 
   /// Sets the factor that gradients are multiplied by before clipping and update; see

@@ -8,11 +8,6 @@ namespace {
 
 constexpr std::array<std::string_view, 1> kMomentum = {"momentum"};
 
-std::unique_ptr<const Optimizer> momentum_rule(const Muon::Config& config) {
-  if (config.nesterov) return make_rule_optimizer(MuonMomentumRule<true>{config.momentum});
-  return make_rule_optimizer(MuonMomentumRule<false>{config.momentum});
-}
-
 [[noreturn]] void refuse_one_pass() {
   throw std::logic_error("Muon: a step has more than one pass; use enqueue_update()");
 }
@@ -21,7 +16,7 @@ std::unique_ptr<const Optimizer> momentum_rule(const Muon::Config& config) {
 
 Muon::Muon(const Config& config)
     : config_(config),
-      momentum_(momentum_rule(config)),
+      momentum_(make_rule_optimizer(MuonMomentumRule{config.momentum, config.nesterov})),
       step_(make_rule_optimizer(MuonStepRule{})) {}
 
 std::span<const std::string_view> Muon::state_names() const { return kMomentum; }
@@ -88,7 +83,7 @@ void Muon::orthogonalize_all(Stream& stream, const BlockUpdate& update,
     if (!stream.on_host()) {
       // In a step that is left out the result is not used.
       if (update.orthogonalize == nullptr) {
-        throw ConfigError("the optimizer muon on a GPU needs LibTorch's products of matrices");
+        throw std::logic_error("Muon: a GPU needs somebody else's products of matrices");
       }
       (*update.orthogonalize)(matrix, how);
       continue;

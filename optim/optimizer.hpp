@@ -1,8 +1,8 @@
 #pragma once
-// An optimizer updates one parameter at a time. One pass over memory does gossip mixing, gradient
-// scaling and the update rule together. An optimizer is stateless, immutable and thread safe:
-// moments and step counts belong to the caller, so one object serves all buckets and all rank
-// threads.
+// An optimizer updates one parameter at a time, in one pass over memory: gossip mixing, gradient
+// scaling and the update rule together. One of matrices needs more passes (rules/muon.hpp). An
+// optimizer is stateless, immutable and thread safe: moments and step counts belong to the caller,
+// so one object serves all buckets and all rank threads.
 //
 // A new optimizer is one file in rules/, with a rule for one element (rule.hpp) and a factory. It
 // also needs a row in registry.cpp and a line in cuda/sweep.cu.
@@ -112,6 +112,9 @@ class Optimizer {
   [[nodiscard]] virtual std::optional<FrozenMoments> frozen_moments() const { return {}; }
   /// True: every parameter must be a matrix (Segment::rows), and an update needs all of it.
   [[nodiscard]] virtual bool needs_matrices() const { return false; }
+  /// True: the rule learns from the mixing of every step; averages that come every few steps would
+  /// mislead it.
+  [[nodiscard]] virtual bool follows_mixing() const { return false; }
   /// The rule, for kernels of the rule's type.
   [[nodiscard]] virtual const void* rule() const { return nullptr; }
   /// Gives the step of a whole block to the stream: for enqueue_update(), which has checked the

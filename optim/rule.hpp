@@ -20,13 +20,14 @@
 // parameter and step. apply() gets the mixed parameter p and the scaled gradient g. The sweep loads
 // only the states that reads() names, and stores only the states that writes() names.
 //
-// Three traits are resolved at compile time, so that rules without them pay nothing:
+// Four traits are resolved at compile time, so that rules without them pay nothing:
 //
 //   kSeesBefore   apply() gets one more argument, the parameter before mixing (T before).
 //   kEveryStep    the rule also has rest<T, kPhase>(c, p, state, before), which reads and writes
 //                 the states of kRestStates alone. The sweep calls rest() for a parameter without a
 //                 gradient; such a step does not count. In a step that is
 //                 skipped because a gradient was not finite, parameters are only mixed.
+//   kFollowsMixing   Optimizer::follows_mixing().
 //   kProcessorsOnly  the rule has no kernel (optim/cuda/every_rule.hpp), as one from another
 //                 program; an update on a GPU throws ConfigError.
 
@@ -53,6 +54,10 @@ inline constexpr bool kSeesBefore = requires {
 template <class Rule>
 inline constexpr bool kEveryStep = requires {
   requires Rule::kEveryStep;
+};
+template <class Rule>
+inline constexpr bool kFollowsMixing = requires {
+  requires Rule::kFollowsMixing;
 };
 template <class Rule>
 inline constexpr bool kProcessorsOnly = requires {

@@ -222,6 +222,7 @@ class RuleOptimizer : public Optimizer {
       return std::nullopt;
     }
   }
+  [[nodiscard]] bool follows_mixing() const override { return kFollowsMixing<Rule>; }
   [[nodiscard]] const void* rule() const override { return &rule_; }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
   void update_on_device(Stream& stream, const BlockUpdate& update) const override {

@@ -55,7 +55,11 @@ double read_lr_factor(const Options& group, double lr) {
 }
 
 ParameterGroup read_group(const Options& group, const OptimizerSection& section) {
-  group.inherit(section.options);
+  // Keys of equal names mean other things to other optimizers.
+  if (!group.has("optimizer") ||
+      canonical_name(group.text("optimizer", "")) == canonical_name(section.name)) {
+    group.inherit(section.options);
+  }
   ParameterGroup read{.vectors = group.flag("vectors", false)};
   if (group.has("match") || !read.vectors) {
     read.match = group.text("match", std::nullopt);

@@ -27,6 +27,11 @@ bool begins_with_one_of(const std::string& key, std::span<const std::string_view
                              [&](std::string_view text) { return key.starts_with(text); });
 }
 
+/// Whether a key is that of a group of parameters.
+bool is_of_group(std::string_view key, std::string_view ending) {
+  return key.starts_with("optimizer.groups[") && key.ends_with(ending);
+}
+
 struct Change {
   std::string key;
   std::string before;
@@ -46,8 +51,10 @@ std::vector<Change> changes_since(const Manifest& manifest, const RunConfig& con
                            const std::string& key) {
     const auto found = values.find(key);
     if (found != values.end()) return found->second;
-    // Older versions had no codec.
-    return std::string(key == "comm.codec" ? "fp32" : "nothing");
+    // Older versions had less.
+    if (key == "comm.codec") return std::string("fp32");
+    if (key == "optimizer.mixing_momentum") return std::string("0");
+    return std::string(is_of_group(key, ".vectors") ? "false" : "nothing");
   };
   std::vector<Change> changes;
   for (const auto& [key, unused] : all) {
@@ -87,7 +94,9 @@ std::vector<std::string> check_resumable(const Manifest& manifest, const RunConf
   std::vector<std::string> changes;
   for (const Change& change : changes_since(manifest, config)) {
     const bool may_reshape = begins_with_one_of(change.key, kReshaped);
-    if (may_reshape ? !reshapes : begins_with_one_of(change.key, kFixed)) {
+    const bool is_fixed =
+        begins_with_one_of(change.key, kFixed) || is_of_group(change.key, ".optimizer");
+    if (may_reshape ? !reshapes : is_fixed) {
       throw CheckpointError(
           concat(path, " was saved with ", change.key, " = ", change.before, ", and this run has ",
                  change.after, "; a run cannot continue with that, so take the same value",

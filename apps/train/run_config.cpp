@@ -127,7 +127,9 @@ void read_optimizer(const Options& root, RunConfig& config) {
 
   for (const RunPhase& phase : config.phases) {
     const std::string reason = phase.method.algorithm.why_not(
-        {.topology = phase.method.topology.get(), .optimizer = config.optimizer.get()});
+        {.topology = phase.method.topology.get(),
+         .optimizer = config.optimizer.get(),
+         .group_optimizers = optimizers_of(config.parameter_groups)});
     if (!reason.empty()) optimizer.fail("name", concat(name, ": ", reason));
   }
 
@@ -316,21 +318,24 @@ namespace {
 
 /// True if a phase mixes models whose steps come from the gradients of one rank alone.
 bool mixes_after_own_steps(const RunConfig& config) {
-  constexpr std::array<std::string_view, 4> kPlain = {"gossip", "async_gossip", "choco", "relay"};
+  constexpr std::array<std::string_view, 2> kOfMeans = {"allreduce", "gradient_tracking"};
   return std::ranges::any_of(config.phases, [&](const RunPhase& phase) {
-    return std::ranges::find(kPlain, phase.method.algorithm.name()) != kPlain.end();
+    return std::ranges::find(kOfMeans, phase.method.algorithm.name()) == kOfMeans.end();
   });
 }
 
 }  // namespace
 
 std::string accuracy_advice(const RunConfig& config) {
-  const bool has_matrices = config.optimizer->needs_matrices();
+  const auto has = [](const ParameterGroup& group) {
+    return group.optimizer && group.optimizer->needs_matrices();
+  };
+  const bool has_matrices =
+      config.optimizer->needs_matrices() || std::ranges::any_of(config.parameter_groups, has);
   if (config.dirichlet_alpha && has_matrices && mixes_after_own_steps(config)) {
     return "the workers' labels differ, and every worker makes its own gradients orthogonal before "
            "they are mixed, which is not what the mean gradient would give; "
-           "algorithm.name=gradient_tracking tracks the mean first, and allreduce and outer have "
-           "no such gap (docs/optimizers.md)";
+           "algorithm.name=gradient_tracking and allreduce use the mean first (docs/optimizers.md)";
   }
   const auto states = config.optimizer->state_names();
   const bool has_moments = std::ranges::find(states, "v") != states.end();

@@ -12,7 +12,8 @@
 // share_momentum: H. The same for the first moments, or the momentum of descent, after every H
 // steps (DES-LOC, arXiv 2505.22549, has a period for each moment). A common m over a v that has not
 // seen the same gradients is a huge step, so the ranks share v whenever they share m: H is a
-// multiple of that of share_moments.
+// multiple of that of share_moments. Where parameters have several optimizers, each shares the
+// states that it has; one with v shares m only if it shares v.
 
 #include <algorithm>
 #include <bit>
@@ -48,15 +49,19 @@ bool has(const Optimizer& optimizer, const Moments& moments) {
 /// The mean of a state over all ranks, every few steps.
 class SharedMoments {
  public:
-  /// Collective. Buckets whose optimizer lacks the state are left alone.
-  SharedMoments(const AlgorithmSetup& setup, const Moments& moments, std::int64_t every)
+  /// Collective. Only the buckets that `takes` names share the state.
+  template <class Takes>
+  SharedMoments(const AlgorithmSetup& setup, const Moments& moments, std::int64_t every,
+                const Takes& takes)
       : setup_(setup),
         starts_early_(moments.starts_early),
         every_(every),
         lanes_(setup, {.members = LaneMembers::kAll,
                        .result = LaneResult::kMean,
                        .content = moments.content}) {
-    for (const Bucket& bucket : setup.buckets) moments_.add(bucket.state(moments.state));
+    for (const Bucket& bucket : setup.buckets) {
+      moments_.add(takes(bucket) ? bucket.state(moments.state) : Buffer());
+    }
   }
 
   void finish(const Bucket& bucket) {
@@ -97,9 +102,10 @@ class Gossip : public Algorithm {
   Gossip(const AlgorithmSetup& setup, const GossipOptions& options) : setup_(setup), lanes_(setup) {
     if (options.share_moments > 0) share(kSecond, options.share_moments);
     if (options.share_momentum == 0) return;
-    // A common m over a v of the rank's own would be a huge step.
-    const bool has_own_second = options.share_moments == 0 && any_has(kSecond);
-    if (!has_own_second) share(kFirst, options.share_momentum);
+    share(kFirst, options.share_momentum, [&options](const Bucket& bucket) {
+      // A common m over a v of the rank's own would be a huge step.
+      return options.share_moments > 0 || !has(bucket.optimizer(), kSecond);
+    });
     share(kOfDescent, options.share_momentum);
   }
 
@@ -113,12 +119,17 @@ class Gossip : public Algorithm {
   }
 
  private:
-  [[nodiscard]] bool any_has(const Moments& moments) const {
-    return std::ranges::any_of(
-        setup_.buckets, [&](const Bucket& bucket) { return has(bucket.optimizer(), moments); });
+  template <class MayTake>
+  void share(const Moments& moments, std::int64_t every, const MayTake& may_take) {
+    const auto takes = [&](const Bucket& bucket) {
+      return has(bucket.optimizer(), moments) && may_take(bucket);
+    };
+    if (std::ranges::any_of(setup_.buckets, takes)) {
+      moments_.emplace_back(setup_, moments, every, takes);
+    }
   }
   void share(const Moments& moments, std::int64_t every) {
-    if (any_has(moments)) moments_.emplace_back(setup_, moments, every);
+    share(moments, every, [](const Bucket&) { return true; });
   }
 
   AlgorithmSetup setup_;
@@ -151,7 +162,9 @@ AlgorithmFactory read_gossip(const Options& options) {
   if (read.share_moments == 0 && read.share_momentum == 0) return make;
   return {make, [read](const AlgorithmSetting& setting) -> std::string {
             if (setting.optimizer == nullptr) return "";
-            if (read.share_moments > 0 && !has(*setting.optimizer, kSecond)) {
+            const auto has_second = [](const auto& other) { return has(*other, kSecond); };
+            if (read.share_moments > 0 && !has(*setting.optimizer, kSecond) &&
+                std::ranges::none_of(setting.group_optimizers, has_second)) {
               return "the optimizer keeps no second moments, which algorithm.share_moments needs; "
                      "take an optimizer of the Adam family, or leave share_moments out";
             }

@@ -58,7 +58,7 @@ class NodeGossip : public Algorithm {
   [[nodiscard]] AlgorithmSetup inside() const { return on(nodes_.inside); }
   [[nodiscard]] Shard shard(const Bucket& bucket) const {
     return shard_of(bucket.spec().numel, bucket.spec().dtype, nodes_.place,
-                    nodes_.inside.num_ranks(), bucket.shard_borders());
+                    nodes_.inside.num_ranks(), bucket.shard_borders(), bucket.index());
   }
   [[nodiscard]] bool has_peers() const { return nodes_.between.num_ranks() > 1; }
   /// Sends this rank's shard of the parameters to other nodes.

@@ -25,9 +25,11 @@ inline Shard part_within(const Shard& shard, const Shard& whole) {
 
 /// The shard of member `place` of `count`. Shards begin at cache lines of 64 bytes. Their sizes
 /// differ by one line at most. `borders`, if there are any: where shards may begin, in rising
-/// order, the first one at 0. A shard then begins at the border next to where it would begin else.
+/// order, the first one at 0. A shard then begins at the border next to where it would begin else,
+/// and the members take the shards in another order for each `turn` (the index of the bucket): a
+/// bucket of few parameters has shards for few members.
 inline Shard shard_of(std::int64_t numel, DType dtype, int place, int count,
-                      std::span<const std::int64_t> borders = {}) {
+                      std::span<const std::int64_t> borders = {}, std::int64_t turn = 0) {
   constexpr std::int64_t kCacheLine = 64;
   const std::int64_t line = kCacheLine / size_of(dtype);
   const std::int64_t num_lines = (numel + line - 1) / line;
@@ -39,7 +41,8 @@ inline Shard shard_of(std::int64_t numel, DType dtype, int place, int count,
     const std::int64_t before = above == borders.begin() ? 0 : *(above - 1);
     return even - before <= next - even ? before : next;
   };
-  return {.first = begin(place), .numel = begin(place + 1) - begin(place)};
+  const std::int64_t own = borders.empty() ? place : (place + turn) % count;
+  return {.first = begin(own), .numel = begin(own + 1) - begin(own)};
 }
 
 template <class AnyBlock>

@@ -48,7 +48,7 @@ class ShardLane : public OperationsLane {
   [[nodiscard]] bool gathers() const { return spec().result == LaneResult::kGather; }
   [[nodiscard]] Shard shard(int place) const {
     return shard_of(spec().numel, spec().dtype, place, setup().communicator.size(),
-                    spec().shard_borders);
+                    spec().shard_borders, spec().bucket);
   }
 
   /// What the communicator needs for the messages.

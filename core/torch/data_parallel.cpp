@@ -93,16 +93,18 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   BucketedModel::Host& host = *this;
   model_ = std::make_unique<BucketedModel>(
       communicator_,
-      BucketedModel::Options{.pipeline = {.exchange = options_.exchange,
-                                          .optimizer = options_.optimizer,
-                                          .schedule = options_.schedule,
-                                          .gradients = options_.gradients,
-                                          .stream = &stream(),
-                                          .num_threads = options_.num_threads,
-                                          .orthogonalize = torch_orthogonalize,
-                                          .timeline = options_.timeline},
-                             .bucket_bytes = options_.bucket_bytes,
-                             .logger = options_.logger},
+      BucketedModel::Options{
+          .pipeline = {.exchange = options_.exchange,
+                       .optimizer = options_.optimizer,
+                       .group_optimizers = optimizers_of(options_.parameter_groups),
+                       .schedule = options_.schedule,
+                       .gradients = options_.gradients,
+                       .stream = &stream(),
+                       .num_threads = options_.num_threads,
+                       .orthogonalize = torch_orthogonalize,
+                       .timeline = options_.timeline},
+          .bucket_bytes = options_.bucket_bytes,
+          .logger = options_.logger},
       std::move(infos), host);
 }
 

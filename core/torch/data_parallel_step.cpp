@@ -24,6 +24,7 @@ const void* const kElsewhere = &kNoStream;
 void DataParallelOptions::check(const ExchangeOptions& wanted, int num_ranks) const {
   AlgorithmSetting setting = wanted.setting();
   setting.optimizer = optimizer.get();
+  setting.group_optimizers = optimizers_of(parameter_groups);
   setting.stream = stream;
   setting.num_ranks = num_ranks;
   setting.tries_bucket_sizes = bucket_bytes == 0;

@@ -1,5 +1,6 @@
 #include "core/torch/orthogonalize.hpp"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/types.h>
 
 #include "core/torch/torch_stream.hpp"
@@ -8,6 +9,8 @@ namespace gossamer {
 
 void torch_orthogonalize(const MatrixBlock& matrix, const NewtonSchulz& how) {
   const torch::NoGradGuard no_grad;
+  // A backward pass may be under autocast, which would make the products in half precision.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const Block& block = matrix.block;
   const auto type = block.dtype == DType::kFloat64 ? torch::kFloat64 : torch::kFloat32;
   torch::Tensor result =

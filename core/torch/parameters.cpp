@@ -114,13 +114,11 @@ void apply_groups(std::span<const ParameterGroup> groups, std::vector<ParameterI
   }
 }
 
-/// Where one group has an optimizer of another kind, every parameter names its own.
+/// Where one parameter names an optimizer, all name theirs.
 void name_optimizers(const std::shared_ptr<const Optimizer>& base,
                      std::vector<ParameterInfo>& infos) {
-  const bool differ = std::ranges::any_of(infos, [&](const ParameterInfo& info) {
-    return info.optimizer != nullptr && base != nullptr && !same_kind(*info.optimizer, *base);
-  });
-  if (!differ) return;
+  const auto names_one = [](const ParameterInfo& info) { return info.optimizer != nullptr; };
+  if (std::ranges::none_of(infos, names_one)) return;
   for (ParameterInfo& info : infos) {
     if (!info.optimizer) info.optimizer = base;
   }

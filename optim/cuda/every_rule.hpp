@@ -27,8 +27,7 @@
   apply(AccumAdamRule<Decay::kDecoupled>)          \
   apply(QAdamRule)                                 \
   apply(LionRule)                                  \
-  apply(MuonMomentumRule<false>)                   \
-  apply(MuonMomentumRule<true>)                    \
+  apply(MuonMomentumRule)                          \
   apply(MuonStepRule)                              \
   apply(QuasiGlobalRule)                           \
   apply(TrackerRule)                               \

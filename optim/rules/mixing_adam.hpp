@@ -1,7 +1,7 @@
 #pragma once
-// AdamW whose momentum follows the mixing: what mixing moves the parameter by enters the first
-// moment, in units of the gradient. So a rank goes on towards its peers for some steps, and on
-// uneven data its momentum turns to theirs. Costs no bytes.
+// Adam whose momentum follows the mixing: what mixing moves the parameter by enters the first
+// moment, in units of the gradient. So a rank goes on towards its peers, pull b1 / (1 - b1) times
+// as far as mixing has moved it, and on uneven data its momentum turns to theirs. Costs no bytes.
 //
 //   m' = b1 m + (1 - b1) g + pull (x - Wx) (sqrt(v') + eps) / lr
 //
@@ -26,6 +26,7 @@ struct MixingAdamRule {
   static constexpr std::array<std::string_view, 2> kStateNames = {"m", "v"};
   static constexpr std::array kPhases = {Phase::kMiddle};
   static constexpr bool kSeesBefore = true;
+  static constexpr bool kFollowsMixing = true;
   // A smaller rate moves nothing by itself, so that mixing is no sign of steps.
   static constexpr double kLeastRate = 1e-8;
   template <class T>

@@ -6,8 +6,8 @@
 //   x' = (1 - lr decay) x - lr scale orthogonalized(u)
 //
 // A step is two sweeps with the products of matrices between them, so mixing, clipping, messages
-// and GPUs work as for other rules. u lives in memory of its own during the step alone: 4 bytes an
-// element in float32, the momentum 4 more.
+// and GPUs work as for other rules. u lives in memory of its own until the stream has done the
+// step: 4 bytes an element in float32, the momentum 4 more.
 
 #include <cmath>
 #include <cstdint>
@@ -25,18 +25,18 @@
 namespace gossamer {
 
 /// Mixes the parameter, and moves the momentum.
-template <bool kNesterov>
 struct MuonMomentumRule {
   static constexpr int kNumStates = 2;
   static constexpr std::array<std::string_view, 2> kStateNames = {"momentum", "direction"};
   static constexpr std::array kPhases = {Phase::kMiddle};
   template <class T>
   struct Coefficients {
-    T beta;
     T fresh;  // 1 - beta
+    T ahead;  // how far the direction goes from the momentum to the gradient
   };
 
   double momentum = 0.95;
+  bool nesterov = true;
 
   static constexpr StateMask reads(Phase) { return 0b01; }
   static constexpr StateMask writes(Phase) { return 0b11; }
@@ -45,7 +45,7 @@ struct MuonMomentumRule {
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate&) const {
-    return {static_cast<T>(momentum), static_cast<T>(1.0 - momentum)};
+    return {static_cast<T>(1.0 - momentum), static_cast<T>(nesterov ? 1.0 - momentum : 0.0)};
   }
 
   template <class T, Phase>
@@ -53,7 +53,7 @@ struct MuonMomentumRule {
                                          std::array<T, 2>& state) {
     auto& [m, direction] = state;
     m += c.fresh * (g - m);
-    direction = kNesterov ? m + c.fresh * (g - m) : m;
+    direction = m + c.ahead * (g - m);
   }
 };
 
@@ -144,8 +144,9 @@ inline constexpr ChoiceOption kMuonScale{
     {.words = {"match_rms_adamw", "original"}, .fallback = "match_rms_adamw"}};
 inline constexpr IntegerOption kMuonSteps{
     "ns_steps", "Newton-Schulz steps", {.fallback = 5, .min = 1, .max = 99}};
-inline constexpr NumberOption kMuonEps{
-    "eps", "least norm that the momentum is divided by", {.fallback = 1e-7, .min = 0.0}};
+inline constexpr NumberOption kMuonEps{"eps",
+                                       "least norm that the momentum is divided by",
+                                       {.fallback = 1e-7, .min = 0.0, .above_min = true}};
 inline constexpr ChoiceOption kMuonPrecision{
     "precision",
     "of the products of matrices",

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <set>
 #include <stdexcept>
 
 #include <gtest/gtest.h>
@@ -134,16 +135,34 @@ TEST(BucketPlan, RefusesAnOptimizerOfMatricesForVectors) {
 TEST(Shards, BeginAtBordersWhereThereAreSome) {
   const std::vector<std::int64_t> borders = {0, 64, 96, 800};
   for (int count = 1; count <= 6; ++count) {
-    std::int64_t next = 0;
-    for (int place = 0; place < count; ++place) {
-      const Shard shard = shard_of(1024, DType::kFloat32, place, count, borders);
-      EXPECT_EQ(shard.first, next);
-      EXPECT_TRUE(shard.first == 1024 || std::ranges::find(borders, shard.first) != borders.end());
-      next = shard.last();
+    for (std::int64_t turn = 0; turn < 3; ++turn) {
+      std::vector<Shard> shards;
+      for (int place = 0; place < count; ++place) {
+        shards.push_back(shard_of(1024, DType::kFloat32, place, count, borders, turn));
+      }
+      std::ranges::sort(shards, {}, [](const Shard& shard) { return shard.first + shard.last(); });
+      std::int64_t next = 0;
+      for (const Shard& shard : shards) {
+        EXPECT_EQ(shard.first, next);
+        EXPECT_TRUE(next == 1024 || std::ranges::find(borders, next) != borders.end());
+        next = shard.last();
+      }
+      EXPECT_EQ(next, 1024);
     }
-    EXPECT_EQ(next, 1024);
   }
   EXPECT_EQ(shard_of(1024, DType::kFloat32, 1, 2, borders).first, 800);
+}
+
+TEST(Shards, OfSingleMatricesGoRoundTheMembers) {
+  const std::vector<std::int64_t> one_matrix = {0};
+  std::set<int> owners;
+  for (std::int64_t turn = 0; turn < 4; ++turn) {
+    for (int place = 0; place < 4; ++place) {
+      const Shard shard = shard_of(1024, DType::kFloat32, place, 4, one_matrix, turn);
+      if (shard.numel == 1024) owners.insert(place);
+    }
+  }
+  EXPECT_EQ(owners.size(), 4U);
 }
 
 TEST(BucketPlan, DescribesItself) {

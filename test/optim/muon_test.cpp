@@ -61,7 +61,8 @@ TEST(Orthogonalize, BringsAllRowsNearUnitLengthAndRightAngles) {
       for (std::int64_t b = 0; b <= a; ++b) {
         double product = 0.0;
         for (std::int64_t i = 0; i < length; ++i) product += at(a, i) * at(b, i);
-        EXPECT_NEAR(product, a == b ? 1.0 : 0.0, 0.55) << rows << " x " << cols;
+        // Random rows have products of up to 0.6 in these shapes.
+        EXPECT_NEAR(product, a == b ? 1.0 : 0.0, a == b ? 0.55 : 0.3) << rows << " x " << cols;
       }
     }
   }

@@ -305,6 +305,18 @@ TEST(RunConfig, AdvisesToShareMomentsWhereLabelsDiffer) {
   EXPECT_EQ(advice(uneven + "optimizer: {name: sgd}\n"), "");
 }
 
+TEST(RunConfig, RefusesAMomentumThatFollowsMixingWhereAveragesAreRare) {
+  const std::string optimizer = "optimizer: {name: adamw, mixing_momentum: 0.3}\n";
+  for (const char* const algorithm : {"outer", "late_average"}) {
+    EXPECT_TRUE(contains(refusal(concat(optimizer, "algorithm: ", algorithm, "\n")),
+                         "take optimizer.mixing_momentum=0"))
+        << algorithm;
+  }
+  for (const char* const algorithm : {"gossip", "allreduce", "gradient_tracking"}) {
+    EXPECT_NO_THROW(read_text(concat(optimizer, "algorithm: ", algorithm, "\n"))) << algorithm;
+  }
+}
+
 TEST(RunConfig, WarnsOfOrthogonalStepsWhereLabelsDiffer) {
   const auto advice = [](const std::string& yaml) {
     return accuracy_advice(read_text(concat("optimizer: {name: muon}\n", yaml)));
@@ -312,7 +324,8 @@ TEST(RunConfig, WarnsOfOrthogonalStepsWhereLabelsDiffer) {
   const std::string uneven = "data: {dirichlet_alpha: 0.5}\n";
   EXPECT_TRUE(contains(advice(uneven), "algorithm.name=gradient_tracking"));
   EXPECT_EQ(advice(""), "");
-  for (const char* const algorithm : {"gradient_tracking", "allreduce", "outer"}) {
+  EXPECT_NE(advice(concat(uneven, "algorithm: outer\n")), "");
+  for (const char* const algorithm : {"gradient_tracking", "allreduce"}) {
     EXPECT_EQ(advice(concat(uneven, "algorithm: ", algorithm, "\n")), "") << algorithm;
   }
 }

@@ -76,11 +76,20 @@ TEST(Muon, MayBeTheOptimizerOfAGroup) {
 }
 
 TEST(Muon, SharesMomentumAndTheOtherOptimizersMoments) {
-  Scenario scenario = with_muon();
-  scenario.num_steps = 7;
-  for (const char* const options : {"share_momentum: 2", "share_momentum: 3"}) {
-    scenario.algorithm_options = options;
-    expect_as_by_hand(scenario);
+  // Over second moments of its own AdamW shares no first ones.
+  for (const char* const options :
+       {"share_momentum: 2", "share_moments: 2", "share_moments: 2, share_momentum: 4"}) {
+    for (const bool is_base : {true, false}) {
+      Scenario scenario = with_muon();
+      scenario.num_steps = 7;
+      scenario.algorithm_options = options;
+      if (!is_base) {
+        scenario.optimizer = "adamw";
+        scenario.groups = {{.match = "w", .optimizer = "muon"}};
+        if (scenario.algorithm_options == "share_momentum: 2") continue;
+      }
+      expect_as_by_hand(scenario);
+    }
   }
 }
 

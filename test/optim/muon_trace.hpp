@@ -1,5 +1,5 @@
 #pragma once
-// Matrices that torch.optim.Muon of torch 2.11 has updated, written by record_muon.py.
+// Matrices that torch.optim.Muon (2.11) has updated, written by record_muon.py.
 
 #include <cstdint>
 #include <vector>

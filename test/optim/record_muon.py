@@ -33,7 +33,7 @@ def trajectory(rows: int, cols: int, options: dict) -> list[float]:
 
 def main() -> None:
     print("#pragma once")
-    print("// Matrices that torch.optim.Muon of torch 2.11 has updated, written by record_muon.py.\n")
+    print("// Matrices that torch.optim.Muon (2.11) has updated, written by record_muon.py.\n")
     print("#include <cstdint>\n#include <vector>\n")
     print("namespace gossamer {\n")
     print("struct MuonTrace {\n  std::int64_t rows;\n  std::int64_t cols;")

@@ -25,7 +25,7 @@ run: {threads: 1, checkpoint_every: never}
 model: {name: gpt, size: mini}
 data: {name: text, path: "$(realpath "$text")", context: 128, batch_size: 4}
 optimizer: {name: adamw, weight_decay: 0.1}
-topology: one-peer-exp
+topology: {name: one-peer-exp}
 log: {report: false, progress: lines, level: warning}
 END
 

@@ -167,7 +167,7 @@ class Predictor {
     std::string text = section.empty()
                            ? concat("algorithm: ", way.algorithm, "\n")
                            : concat("algorithm: {name: ", way.algorithm, ", ", section, "}\n");
-    if (way.has_topology) text += concat("topology: ", kTopology, "\n");
+    if (way.has_topology) text += concat("topology: {name: ", kTopology, "}\n");
     if (way.codec != "fp32") text += concat("comm: {codec: ", way.codec, "}\n");
     if (way.is_rare && std::ssize(large_.bucket_bytes) < std::ssize(model_.bucket_bytes)) {
       constexpr double kMib = 1024.0 * 1024.0;

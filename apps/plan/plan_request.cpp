@@ -203,15 +203,11 @@ nlohmann::ordered_json to_json(const PlanRequest& request, const Plan& plan) {
   return json;
 }
 
-nlohmann::ordered_json to_json(const PlanRequest& request, const FarPlan& plan) {
-  nlohmann::ordered_json json = question_of(request);
-  json.update(to_json(plan));
-  return json;
-}
-
 nlohmann::ordered_json plan_as_json(const PlanRequest& request) {
-  return request.is_far ? to_json(request, make_far_plan(request.options))
-                        : to_json(request, make_plan(request.options));
+  if (!request.is_far) return to_json(request, make_plan(request.options));
+  nlohmann::ordered_json json = question_of(request);
+  json.update(to_json(make_far_plan(request.options)));
+  return json;
 }
 
 }  // namespace gossamer::apps

@@ -52,7 +52,6 @@ PlanRequest read_plan(const Options& root);
 
 /// What was asked for, and the plan.
 nlohmann::ordered_json to_json(const PlanRequest& request, const Plan& plan);
-nlohmann::ordered_json to_json(const PlanRequest& request, const FarPlan& plan);
 /// Makes the plan that is asked for. What was asked for, and the plan.
 nlohmann::ordered_json plan_as_json(const PlanRequest& request);
 

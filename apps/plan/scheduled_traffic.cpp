@@ -14,12 +14,6 @@ bool follows_topology(const PlannedExchange& exchange) {
 /// Of larger worlds a ring stands for the messages between all ranks.
 constexpr int kMostDirect = 128;
 
-std::vector<int> all_ranks(int world_size) {
-  std::vector<int> ranks(static_cast<std::size_t>(world_size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 /// A group of each node.
 Round inside_nodes(int world_size, int node_size) {
   Round round;
@@ -87,9 +81,8 @@ Traffic ScheduledTraffic::part_of(const PlannedExchange& exchange) const {
   } else if (exchange.ranks == LaneRanks::kBetweenNodes) {
     traffic = traffic_of(between_places(topology_->round(exchange.round)), links_);
   } else if (exchange.is_coded_sum && links_.world().size <= kMostDirect) {
-    Round round;
-    round.edges.push_back(averaging_edge(all_ranks(links_.world().size)));
-    traffic = traffic_of(with_arcs_for_groups(std::move(round), links_.world().size), links_);
+    const int size = links_.world().size;
+    traffic = traffic_of(with_arcs_for_groups(inside_nodes(size, size), size), links_);
   } else if (!follows_topology(exchange)) {
     traffic = all_reduce_traffic(links_);
   } else {

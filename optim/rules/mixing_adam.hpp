@@ -9,8 +9,7 @@
 // 2606.03209) adds a discrepancy to both moments too, but in units of the parameters, where it is
 // as small as a step; in our measurements that only made moments decay (docs/accuracy.md).
 
-#include "optim/moments.hpp"
-#include "optim/rule.hpp"
+#include "optim/rules/adam.hpp"
 
 namespace gossamer {
 
@@ -21,10 +20,7 @@ struct MixingAdamCoefficients {
 };
 
 template <Decay kDecay>
-struct MixingAdamRule {
-  static constexpr int kNumStates = 2;
-  static constexpr std::array<std::string_view, 2> kStateNames = {"m", "v"};
-  static constexpr std::array kPhases = {Phase::kMiddle};
+struct MixingAdamRule : AdamRule<kDecay> {
   static constexpr bool kSeesBefore = true;
   static constexpr bool kFollowsMixing = true;
   // A smaller rate moves nothing by itself, so that mixing is no sign of steps.
@@ -32,29 +28,20 @@ struct MixingAdamRule {
   template <class T>
   using Coefficients = MixingAdamCoefficients<T>;
 
-  MomentOptions options;
   double pull = 0.3;
-
-  static constexpr StateMask reads(Phase) { return all_states(kNumStates); }
-  static constexpr StateMask writes(Phase) { return all_states(kNumStates); }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
-    return {moment_coefficients<T>(options, kDecay, update, update.step, 1),
+    return {AdamRule<kDecay>::template coefficients<T>(update),
             static_cast<T>(update.lr >= kLeastRate ? pull / update.lr : 0.0)};
   }
 
-  template <class T, Phase>
+  template <class T, Phase kPhase>
   GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T& p, T g,
                                          std::array<T, 2>& state, T before) {
-    auto& [m, v] = state;
     const T moved = before - p;
-    apply_decay<kDecay>(c.moments, p, g);
-    m = c.moments.beta1 * m + c.moments.new1 * g;
-    v = c.moments.beta2 * v + c.moments.new2 * g * g;
-    apply_moments(c.moments, p, m, v);
+    AdamRule<kDecay>::template apply<T, kPhase>(c.moments, p, g, state);
+    auto& [m, v] = state;
     m += c.pull * moved * (std::sqrt(v) * c.moments.root_scale + c.moments.eps);
   }
 };
@@ -68,7 +55,7 @@ inline constexpr NumberOption kMixingPull{
 template <Decay kDecay, class Build>
 std::unique_ptr<Optimizer> build_mixing_adam(const Options& options, double pull,
                                              const Build& build) {
-  return build(MixingAdamRule<kDecay>{read_moment_options(options), pull});
+  return build(MixingAdamRule<kDecay>{{read_moment_options(options)}, pull});
 }
 
 }  // namespace gossamer

@@ -215,13 +215,13 @@ const std::vector<Case> kCases = {
      }},
     {"mixing_adam",
      [](const Layout& layout) {
-       check_rule(MixingAdamRule<Decay::kCoupled>{kMoments, 0.3}, "adam", "mixing_momentum: 0.3",
+       check_rule(MixingAdamRule<Decay::kCoupled>{{kMoments}, 0.3}, "adam", "mixing_momentum: 0.3",
                   layout);
      }},
     {"mixing_adamw",
      [](const Layout& layout) {
-       check_rule(MixingAdamRule<Decay::kDecoupled>{kMoments, 0.2}, "adamw", "mixing_momentum: 0.2",
-                  layout);
+       check_rule(MixingAdamRule<Decay::kDecoupled>{{kMoments}, 0.2}, "adamw",
+                  "mixing_momentum: 0.2", layout);
      }},
     {"qadam",
      [](const Layout& layout) {

@@ -12,6 +12,7 @@
 #   scripts/hosts.sh bash                       a shell; in it, `scripts/hosts.sh mpirun PROGRAM...`
 #                                               may be called several times
 #   scripts/hosts.sh link 2 down                in that shell: unplugs host 2; `up` plugs it in again
+#   scripts/hosts.sh link 2 50mbit              in that shell: changes the rate of host 2; not for far hosts
 #   scripts/hosts.sh --rate 200mbit --latency 50ms --loss 0.1% mpirun PROGRAM...          far hosts
 #
 # The hosts are Linux network namespaces with host names of their own. They share the machine's
@@ -43,6 +44,7 @@ show_help "$@"
 
 script=$root/scripts/hosts.sh
 far_network=$root/build/hosts/far_network
+rate_pattern='[0-9]+(\.[0-9]+)?[kmg]bit'
 # Debian keeps tc where an ordinary user's PATH does not look.
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -68,6 +70,28 @@ plug_in() {
   ip -n "host$1" route change 10.77.0.0/24 dev eth0 src "10.77.0.$(($1 + 1))" congctl "$(</run/tcp)"
 }
 
+# at_switch COMMAND...: runs it where the switch is, which is where this script's first process is.
+at_switch() { nsenter --net=/proc/1/ns/net "$@"; }
+
+# set_rate HOST RATE add|change: limits what a near host sends and receives.
+set_rate() {
+  tc -n "host$1" qdisc "$3" dev eth0 root tbf rate "$2" burst 256kb latency 50ms
+  # What leaves a port of the switch is what its host receives.
+  at_switch tc qdisc "$3" dev "port$1" root tbf rate "$2" burst 256kb latency 50ms
+}
+
+# change_link HOST up|down|RATE
+change_link() {
+  case $2 in
+    up) plug_in "$1" ;;
+    down) ip -n "host$1" link set eth0 down ;;
+    *)
+      at_switch ip link show "port$1" &>/dev/null || die "hosts.sh: the rates of far hosts (--latency, --loss) do not change"
+      set_rate "$1" "$2" change
+      ;;
+  esac
+}
+
 # Makes the device eth0 of every host, joined by a switch in this namespace.
 join_near_hosts() {
   local i
@@ -76,9 +100,7 @@ join_near_hosts() {
   for ((i = 0; i < num_hosts; ++i)); do
     ip link add "port$i" type veth peer name eth0 netns "host$i"
     ip link set "port$i" master switch up
-    # What leaves a port of the switch is what its host receives.
-    tc -n "host$i" qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
-    tc qdisc add dev "port$i" root tbf rate "$rate" burst 256kb latency 50ms
+    set_rate "$i" "$rate" add
   done
 }
 
@@ -202,13 +224,13 @@ if [[ ${1:-} == --inside ]]; then
 fi
 if [[ -n ${GOSSAMER_HOSTS:-} ]]; then
   if [[ ${1:-} == link ]]; then
-    [[ ${2:-} =~ ^[0-9]+$ && -e /run/netns/host$2 && ${3:-} =~ ^(up|down)$ ]] ||
-      die "hosts.sh: type: $script link HOST up|down, HOST from 0 to $((GOSSAMER_HOSTS - 1))"
-    if [[ $3 == up ]]; then plug_in "$2"; else ip -n "host$2" link set eth0 down; fi
+    [[ ${2:-} =~ ^[0-9]+$ && -e /run/netns/host$2 && ${3:-} =~ ^(up|down|$rate_pattern)$ ]] ||
+      die "hosts.sh: type: $script link HOST up|down|RATE, HOST from 0 to $((GOSSAMER_HOSTS - 1))"
+    change_link "$2" "$3"
     exit
   fi
   [[ ${1:-} =~ ^(mpirun|each)$ ]] ||
-    die "hosts.sh: on a host, type: $script mpirun PROGRAM..., each COMMAND..., or link HOST up|down"
+    die "hosts.sh: on a host, type: $script mpirun PROGRAM..., each COMMAND..., or link HOST up|down|RATE"
   need_program "$1" "${2:-}"
   run_command "$@"
   exit
@@ -250,7 +272,7 @@ while [[ ${1:-} == --* ]]; do
   shift 2
 done
 [[ $num_hosts =~ ^[1-9][0-9]?$ ]] || die "hosts.sh: --hosts $num_hosts, allowed: 1 to 99"
-[[ $rate =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ && $rate =~ [1-9] ]] ||
+[[ $rate =~ ^$rate_pattern$ && $rate =~ [1-9] ]] ||
   die "hosts.sh: --rate $rate, allowed: a number above 0 with kbit, mbit or gbit, as 500mbit"
 if [[ -n $latency || -n $loss ]]; then
   latency=${latency:-0ms} loss=${loss:-0%}

@@ -4,6 +4,7 @@
     hosts.sh --latency 20ms ...        hosts_test.py round_trip 20    no round trip is shorter (milliseconds)
     hosts.sh --loss 5% ...             hosts_test.py loss 5           as many packets are lost (percent)
     hosts.sh --hosts 3 --rate 40mbit   hosts_test.py rate 40          no transfer is faster (Mbit/s), all arrive intact
+    hosts.sh --hosts 3 ...             hosts_test.py new_rate 40      the same for near hosts whose rate `link` has changed
     hosts.sh ...                       hosts_test.py link             `link` unplugs a host, and plugs it in again
 
 No test fails because the machine is slow. Exit code 1 and a message: a host does not keep its word.
@@ -22,6 +23,8 @@ from pathlib import Path
 HOSTS = Path(__file__).resolve().parents[2] / "scripts/hosts.sh"
 PORT = 7000
 TRANSFER_BYTES = 4_000_000
+# What a near host sends or receives faster than its rate, after a pause.
+BURST_BYTES = 256 * 1024
 
 
 def address(host):
@@ -167,16 +170,22 @@ def loss(percent):
         sys.exit(f"hosts_test: the loss is not {percent} %")
 
 
-def rate(mbit):
+def new_rate(mbit):
+    for host in (0, 1, 2):
+        subprocess.check_call([HOSTS, "link", str(host), f"{mbit}mbit"])
+    rate(mbit, BURST_BYTES)
+
+
+def rate(mbit, burst_bytes=0):
     for host in (0, 1, 2):
         start_server(host, "serve", str(host))
     # A transfer is from the first host to the second.
-    time_transfers("one host receives both", [(1, 0), (2, 0)], mbit)
-    time_transfers("one host sends both", [(0, 1), (0, 2)], mbit)
+    time_transfers("one host receives both", [(1, 0), (2, 0)], mbit, burst_bytes)
+    time_transfers("one host sends both", [(0, 1), (0, 2)], mbit, burst_bytes)
 
 
-def time_transfers(what, transfers, mbit):
-    least = len(transfers) * TRANSFER_BYTES * 8 / (float(mbit) * 1e6)
+def time_transfers(what, transfers, mbit, burst_bytes):
+    least = (len(transfers) * TRANSFER_BYTES - burst_bytes) * 8 / (float(mbit) * 1e6)
     start_time = time.monotonic()
     processes = [start(receiver, "fetch", str(sender)) for sender, receiver in transfers]
     if any([process.wait() for process in processes]):
@@ -212,7 +221,7 @@ def congestion_control(route):
     return re.findall(r"congctl \S+", route)
 
 
-TESTS = {"round_trip": round_trip, "loss": loss, "rate": rate, "link": link}
+TESTS = {"round_trip": round_trip, "loss": loss, "rate": rate, "new_rate": new_rate, "link": link}
 
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]

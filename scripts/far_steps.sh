@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # scripts/far_steps.sh TEXT
 #
-# Measures the table "Steps on far hosts" of docs/far_apart.md: milliseconds of a step of the small transformer of
-# configs/study_far.yaml on four hosts, for several ways to exchange, rates and round trips. The last step of a
-# measurement waits for the last exchange. Under int8 the first 16 steps of gossip, and the first averages of pairs, are
-# plain. TEXT is any text of 100 kB or
-# more. Prints a JSON line for each cell. Takes about half an hour; the hosts share this machine's processors, so nothing
-# else should run. Needs build/release/gossamer and what scripts/hosts.sh needs.
+# Measures the tables "Steps on far hosts" and "Uneven hosts" of docs/far_apart.md on four hosts, which share this
+# machine's processors. Prints a JSON line for each cell. Takes about half an hour, and nothing else should run. TEXT is
+# any text of 100 kB or more. Needs build/release/gossamer and what scripts/hosts.sh needs.
+#
+# The first table has milliseconds of a step of the small transformer of configs/study_far.yaml, for several ways to
+# exchange, rates and round trips. Under int8 the first 16 steps of gossip, and the first averages of pairs, are plain.
+# The second table has a perceptron whose ranks sleep 100 ms in a step, at 100 Mbit/s; then one rank sleeps 400 ms, or
+# one host has 10 Mbit/s.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
@@ -49,6 +51,27 @@ measure() {
     }' "$folder/metrics.jsonl"
 }
 
+# measure_uneven NAME ENGINE: all alike, a slow rank, and a slow host.
+measure_uneven() {
+  local name=$1 engine=$2 case
+  for case in alike slow_rank slow_host; do
+    local more=() slow_host=true
+    [[ $case != slow_rank ]] || more=(--slow-rank 3 --slowdown 4)
+    [[ $case != slow_host ]] || slow_host="$root/scripts/hosts.sh link 3 10mbit"
+    # shellcheck disable=SC2016
+    "$root/scripts/hosts.sh" --rate 100mbit bash -c '$0; "$@"' "$slow_host" \
+      "$root/scripts/hosts.sh" each "$program" bench step --model mlp --batch-size 8 --sleep-ms 100 --bucket-mb 3 \
+      --topology one-peer-exp --engine "$engine" --warmup 3 --steps 100 --rounds 1 "${more[@]}" \
+      --rendezvous host0:29500 --world-size 4 >"$scratch/log" 2>&1 ||
+      die "far_steps.sh: $name, $case has failed:" "$(tail -n 5 "$scratch/log")"
+    awk -v case="$case" -v name="$name" '
+      match($0, /"mean_ms":[0-9.]+/) {
+        printf "{\"case\": \"%s\", \"exchange\": \"%s\", \"step_ms\": %s}\n",
+          case, name, substr($0, RSTART + 10, RLENGTH - 10)
+      }' "$scratch/log"
+  done
+}
+
 for latency in 1ms 50ms; do
   for rate in 20mbit 100mbit 500mbit; do
     measure $rate $latency 'none' 40 algorithm=local
@@ -63,3 +86,9 @@ for latency in 1ms 50ms; do
       'algorithm={name: outer, kind: noloco, every: 10, late: 10}' comm.codec=int8
   done
 done
+
+measure_uneven 'all-reduce' allreduce
+measure_uneven 'DiLoCo every 20' '{name: outer, kind: diloco, every: 20}'
+measure_uneven 'DiLoCo every 20, late 20' '{name: outer, kind: diloco, every: 20, late: 20}'
+measure_uneven 'pairs every 20' '{name: outer, kind: noloco, every: 20}'
+measure_uneven 'pairs every 20, late 20' '{name: outer, kind: noloco, every: 20, late: 20}'

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# scripts/far_losses.sh TEXT FOLDER
+#
+# Measures the tables "What it costs" of docs/far_apart.md: what a small transformer loses when its workers exchange
+# rarely, or little. TEXT is tinyshakespeare, or another text of 1.1 MB or more. Results come into FOLDER. Finished runs
+# are kept, so after a stop the same command goes on. Takes about three hours on two cores. Needs
+# build/release/gossamer.
+#
+# First the grids, with seed 1 and 4 workers: learning rates, and momentum and rate of the outer steps. Then the best of
+# each grid, with three seeds; then 8 workers, and runs of 1600 steps. scripts/far_tables.py FOLDER prints all of it.
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/lib.sh
+source "$root/scripts/lib.sh"
+show_help "$@"
+
+text=${1:-} folder=${2:-}
+[[ -r $text && -n $folder ]] || die "far_losses.sh: type: scripts/far_losses.sh TEXT FOLDER"
+program=$root/build/release/gossamer
+[[ -x $program ]] || die "far_losses.sh: $program is missing; scripts/build.sh release makes it"
+
+# study NAME ALGORITHMS CODECS OPTIMIZERS SEEDS [SETTING...]: a study of 4 workers and 400 steps, unless a setting differs.
+study() {
+  local name=$1 algorithms=$2 codecs=$3 optimizers=$4 seeds=$5
+  shift 5
+  "$program" bench topologies "$root/configs/study_far.yaml" "base.data.path=$(realpath "$text")" \
+    "study.algorithms=[$algorithms]" "study.codecs=[$codecs]" "study.optimizers=[$optimizers]" "study.seeds=[$seeds]" \
+    "study.output_dir=$folder/$name" "$@"
+}
+
+# outer KIND MOMENTUM RATE EVERY [MORE]
+outer() { echo "{name: outer, kind: $1, momentum: $2, lr: $3, every: $4${5:+, $5}}"; }
+adamw() { echo "{name: adamw, lr: $1}"; }
+muon() {
+  echo "{label: muon-lr-$1, name: muon, lr: $1, groups: [{match: \"wte|wpe|head\", vectors: true, optimizer: adamw, lr: 0.006}]}"
+}
+list() {
+  local IFS=,
+  echo "$*"
+}
+
+rates=$(list "$(adamw 0.003)" "$(adamw 0.006)" "$(adamw 0.012)" "$(adamw 0.024)")
+study grid 'allreduce, gossip' fp32 "$rates" 1
+for kind in diloco noloco; do
+  study "grid_$kind" "$(list "$(outer $kind 0 1 40)" "$(outer $kind 0.5 0.7 40)" "$(outer $kind 0.9 0.7 40)")" fp32 "$rates" 1
+done
+study grid_topk "$(list "$(outer diloco 0 1 2)" "$(outer diloco 0 1 10)")" topk "$rates" 1
+study grid_muon "$(list allreduce "$(outer diloco 0 1 40)" "$(outer noloco 0.5 0.7 40)")" fp32 \
+  "$(list "$(muon 0.006)" "$(muon 0.012)" "$(muon 0.024)")" 1
+
+best=$(adamw 0.003)
+study allreduce allreduce fp32 "$(adamw 0.006)" 1,2,3
+study gossip gossip fp32,int8 "$best" 1,2,3
+study diloco "$(list "$(outer diloco 0.5 0.7 10)" "$(outer diloco 0.5 0.7 40)")" fp32 "$best" 1,2,3
+study streaming "$(outer diloco 0.5 0.7 40 'streaming: true, late: 10')" fp32 "$best" 1,2,3 base.buckets.size_mb=0.5
+study pairs "$(list "$(outer noloco 0.5 0.7 10)" "$(outer noloco 0.5 0.7 40)")" fp32,int8 "$best" 1,2,3
+study pairs_int4 "$(outer noloco 0.5 0.7 40)" int4 "$best" 1,2,3
+study topk "$(list "$(outer diloco 0 1 2)" "$(outer diloco 0 1 10)")" topk "$best" 1,2,3
+study muon_allreduce allreduce fp32 "$(muon 0.012)" 1,2,3
+study muon_outer "$(list "$(outer diloco 0 1 40)" "$(outer noloco 0.5 0.7 40)")" int8 "$(muon 0.012)" 1,2,3
+study muon_topk "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3
+
+study eight_allreduce allreduce fp32 "$(adamw 0.006)" 1,2,3 study.workers=8
+study eight_diloco "$(outer diloco 0.5 0.7 40)" fp32 "$best" 1,2,3 study.workers=8
+study eight_pairs "$(outer noloco 0.5 0.7 40)" int8 "$best" 1,2,3 study.workers=8
+study long "$(list allreduce "$(outer diloco 0 1 10)" "$(outer noloco 0.5 0.7 10)")" fp32 "$(adamw 0.006)" 1 study.steps=1600

@@ -8,12 +8,17 @@
 #include <openssl/rand.h>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace gossamer {
 namespace {
 
 const unsigned char* bytes_of(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
+}
+
+std::string seal_of(std::string_view key, std::string_view name, std::string_view text) {
+  return to_hex(hmac_sha256(key, concat(name, "\n", text)));
 }
 
 }  // namespace
@@ -29,8 +34,20 @@ std::string hmac_sha256(std::string_view key, std::string_view text) {
   return {code.begin(), code.end()};
 }
 
-bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+std::string sealed(std::string_view key, std::string_view name, std::string_view text) {
+  return concat(seal_of(key, name, text), text);
+}
+
+std::optional<std::string> opened(std::string_view key, std::string_view name,
+                                  std::string_view record) {
+  // Two hexadecimal digits for each of the 32 bytes.
+  constexpr std::size_t kLength = 64;
+  if (record.size() < kLength) return std::nullopt;
+  const std::string_view text = record.substr(kLength);
+  const std::string seal = seal_of(key, name, text);
+  // The time that it takes does not tell where they differ.
+  if (CRYPTO_memcmp(record.data(), seal.data(), kLength) != 0) return std::nullopt;
+  return std::string(text);
 }
 
 std::string to_hex(std::string_view bytes) {

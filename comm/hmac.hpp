@@ -1,6 +1,7 @@
 #pragma once
 // Message authentication codes with the run's secret.
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -8,8 +9,11 @@ namespace gossamer {
 
 /// HMAC-SHA256 (RFC 2104) of `text`: 32 bytes. Throws CommError if OpenSSL has none.
 std::string hmac_sha256(std::string_view key, std::string_view text);
-/// Compares without telling by its time where texts differ.
-bool equal_in_constant_time(std::string_view a, std::string_view b);
+/// `text` behind an HMAC of it and of its name, for places that others can write to.
+std::string sealed(std::string_view key, std::string_view name, std::string_view text);
+/// The text that was sealed with this key and this name; nothing if there is none.
+std::optional<std::string> opened(std::string_view key, std::string_view name,
+                                  std::string_view record);
 /// Two hexadecimal digits for each byte.
 std::string to_hex(std::string_view bytes);
 /// `count` random bytes from the system.

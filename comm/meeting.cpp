@@ -16,27 +16,20 @@ using std::chrono::milliseconds;
 constexpr OpLabel kLabel = {.what = "start"};
 /// For records that should be there already.
 constexpr milliseconds kShortLimit{50};
-/// HMAC-SHA256 in hexadecimal digits.
-constexpr std::size_t kSignatureLength = 64;
 
 std::string record_key(const MeetingOptions& options, int rank) {
   return concat(options.run, "/record/", rank);
 }
 
-std::string signature_of(const MeetingOptions& options, std::string_view key,
-                         std::string_view text) {
-  return to_hex(hmac_sha256(options.secret, concat("record ", key, "\n", text)));
+std::string name_of_record(const MeetingOptions& options, int rank) {
+  return concat("record ", record_key(options, rank));
 }
 
 std::string verified(const MeetingOptions& options, int rank, std::string_view record) {
-  const std::string_view text = record.substr(std::min(kSignatureLength, record.size()));
-  if (!equal_in_constant_time(record.substr(0, kSignatureLength),
-                              signature_of(options, record_key(options, rank), text))) {
-    throw CommError({.peers = {rank}, .label = kLabel},
-                    "the record that stands in the store for that rank is not signed with this "
-                    "rank's secret; give all ranks the same GOSSAMER_SECRET");
-  }
-  return std::string(text);
+  if (auto text = opened(options.secret, name_of_record(options, rank), record)) return *text;
+  throw CommError({.peers = {rank}, .label = kLabel},
+                  "the record that stands in the store for that rank is not signed with this "
+                  "rank's secret; give all ranks the same GOSSAMER_SECRET");
 }
 
 /// Whether `rank` now belongs to the process that calls itself `name`.
@@ -75,8 +68,8 @@ int take_rank(const MeetingOptions& options) {
 
 std::vector<std::string> exchange_records(const MeetingOptions& options, int rank,
                                           const std::string& record) {
-  const std::string key = record_key(options, rank);
-  options.store->set(key, concat(signature_of(options, key, record), record));
+  options.store->set(record_key(options, rank),
+                     sealed(options.secret, name_of_record(options, rank), record));
   const auto end = Clock::now() + milliseconds(static_cast<std::int64_t>(1e3 * options.timeout_s));
   std::vector<std::string> records;
   std::vector<int> missing;

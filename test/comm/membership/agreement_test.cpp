@@ -198,6 +198,8 @@ TEST_P(EveryOrder, KeepsOneLineAndEnds) {
   RecordProperty("states", std::to_string(result.states));
 }
 
+const auto name_of = [](const auto& test) { return test.param.name; };
+
 INSTANTIATE_TEST_SUITE_P(
     Agreement, EveryOrder,
     testing::Values(Explored{"TwoOneDies", {.members = 2, .deaths = 1, .quorum = {.least = 1}}, 1},
@@ -225,7 +227,19 @@ INSTANTIATE_TEST_SUITE_P(
                              {.members = 3, .deaths = 1, .joins = 1},
                              2,
                              /*is_long=*/true}),
-    [](const auto& test) { return test.param.name; });
+    name_of);
+
+// They take minutes: --gtest_also_run_disabled_tests.
+INSTANTIATE_TEST_SUITE_P(
+    DISABLED_Agreement, EveryOrder,
+    testing::Values(
+        Explored{"ThreeTwoDieOneJoins", {.members = 3, .deaths = 2, .joins = 1}, 3, true},
+        Explored{"FourOneDiesOneConnectionBreaks",
+                 {.members = 4, .deaths = 1, .broken_connections = 1},
+                 2,
+                 true},
+        Explored{"FourTwoConnectionsBreak", {.members = 4, .broken_connections = 2}, 2, true}),
+    name_of);
 
 TEST(Explorer, FindsAStoreThatDoesNotCompare) {
   const Exploration result = explore(

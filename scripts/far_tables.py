@@ -3,47 +3,64 @@
 
     scripts/far_tables.py FOLDER [--loss LOSS]
 
-A row has the validation loss of the mean model at the end, mean and standard deviation over the seeds; the
-bytes that a rank sends in a step; and the steps and the bytes until the training loss was at most LOSS (2.5 when
-not given). The training loss is the mean of the steps since the last record, and of all ranks.
+A row has validation losses at the end, means over the seeds: of the mean model, with the standard deviation, and of
+the ranks' own models; then the consensus distance, the bytes that a rank sends in a step, and the first record whose
+training loss was at most LOSS (2.2 when not given). The training loss is the mean of the steps since the last record,
+and of all ranks. The bytes leave out what evaluations send. Exit code 1: there are no results.
 """
 
 import argparse
 import csv
 import json
 import statistics
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 
-def steps_until(metrics: Path, loss: float) -> int | None:
-    """The first record with such a training loss."""
+def records(metrics: Path) -> list[dict]:
     with metrics.open() as lines:
-        for line in lines:
-            record = json.loads(line)
-            if record["kind"] == "step" and record["loss"] <= loss:
-                return int(record["step"])
-    return None
+        return [json.loads(line) for line in lines]
 
 
-def row_of(key: tuple[str, ...], runs: list[dict[str, float]]) -> str:
+def figures(folder: Path, run: dict[str, str], limit: float) -> dict:
+    """What one run says."""
+    lines = records(folder / run["run"] / "metrics.jsonl")
+    final = lines[-1]
+    reached = (line for line in lines if line["kind"] == "step" and line["loss"] <= limit)
+    return {
+        "loss": final["loss_mean_model"],
+        "local": final["loss_mean_local"],
+        "distance": final["consensus_distance"],
+        "sent": final["bytes_sent_per_step"],
+        "until": next((line["step"] for line in reached), None),
+    }
+
+
+def row_of(key: tuple[str, ...], runs: list[dict]) -> str:
     """The cells of one way; `runs` is one for each seed."""
-    losses = [run["loss"] for run in runs]
-    sent = statistics.mean(run["sent"] for run in runs)
-    loss = f"{statistics.mean(losses):.3f}"
-    if len(losses) > 1:
-        loss += f" ± {statistics.stdev(losses):.3f}"
-    steps, megabytes = "-", "-"
-    if all(run["until"] is not None for run in runs):
-        until = statistics.mean(run["until"] for run in runs)
-        steps, megabytes = f"{until:.0f}", f"{until * sent / 1e6:.1f}"
-    return " | ".join([*key, str(len(runs)), loss, f"{sent / 1e3:.1f}", steps, megabytes])
+
+    def mean(name: str) -> float:
+        return statistics.mean(run[name] for run in runs)
+
+    deviation = f" ± {statistics.stdev(run['loss'] for run in runs):.3f}" if len(runs) > 1 else ""
+    until = "-" if any(run["until"] is None for run in runs) else f"{mean('until'):.0f}"
+    cells = [
+        *key,
+        str(len(runs)),
+        f"{mean('loss'):.3f}{deviation}",
+        f"{mean('local'):.3f}",
+        f"{mean('distance'):.2g}",
+        f"{mean('sent') / 1e3:.1f}",
+        until,
+    ]
+    return " | ".join(cells)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--loss", type=float, default=2.5)
+    parser.add_argument("--loss", type=float, default=2.2)
     options = parser.parse_args()
     # By way and seed, because a grid and the runs of three seeds have one in common.
     rows = defaultdict(dict)
@@ -51,14 +68,12 @@ def main() -> None:
         with results.open() as lines:
             for run in csv.DictReader(lines):
                 key = (run["workers"], run["steps"], run["optimizer"], run["topology"])
-                rows[key][run["seed"]] = {
-                    "loss": float(run["loss_mean_model"]),
-                    "sent": float(run["bytes_sent_per_step"]),
-                    "until": steps_until(results.parent / run["run"] / "metrics.jsonl", options.loss),
-                }
-    limit = f"{options.loss:g}"
-    print(f"| workers | steps | optimizer | way | seeds | loss | kB per step | steps to {limit} | MB to {limit} |")
-    print("|---|---|---|---|---|---|---|---|---|")
+                rows[key][run["seed"]] = figures(results.parent, run, options.loss)
+    if not rows:
+        sys.exit(f"far_tables: no results.csv in the folders of {options.folder}")
+    reached = f"{options.loss:g} at step"
+    print(f"| workers | steps | optimizer | way | seeds | loss | own models | distance | kB per step | {reached} |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for key, by_seed in sorted(rows.items()):
         print(f"| {row_of(key, list(by_seed.values()))} |")
 

@@ -224,7 +224,8 @@ if [[ ${1:-} == --inside ]]; then
 fi
 if [[ -n ${GOSSAMER_HOSTS:-} ]]; then
   if [[ ${1:-} == link ]]; then
-    [[ ${2:-} =~ ^[0-9]+$ && -e /run/netns/host$2 && ${3:-} =~ ^(up|down|$rate_pattern)$ ]] ||
+    [[ ${2:-} =~ ^[0-9]+$ && -e /run/netns/host$2 && ${3:-} =~ ^(up|down|$rate_pattern)$ &&
+      ! $3 =~ ^[0.]+[a-z] ]] ||
       die "hosts.sh: type: $script link HOST up|down|RATE, HOST from 0 to $((GOSSAMER_HOSTS - 1))"
     change_link "$2" "$3"
     exit

@@ -4,7 +4,7 @@
     hosts.sh --latency 20ms ...        hosts_test.py round_trip 20    no round trip is shorter (milliseconds)
     hosts.sh --loss 5% ...             hosts_test.py loss 5           as many packets are lost (percent)
     hosts.sh --hosts 3 --rate 40mbit   hosts_test.py rate 40          no transfer is faster (Mbit/s), all arrive intact
-    hosts.sh --hosts 3 ...             hosts_test.py new_rate 40      the same for near hosts whose rate `link` has changed
+    hosts.sh --hosts 3 --rate 1mbit    hosts_test.py new_rate 40      the same for near hosts with a new rate, by `link`
     hosts.sh ...                       hosts_test.py link             `link` unplugs a host, and plugs it in again
 
 No test fails because the machine is slow. Exit code 1 and a message: a host does not keep its word.
@@ -171,9 +171,16 @@ def loss(percent):
 
 
 def new_rate(mbit):
+    """The hosts have 1 Mbit/s at first."""
+    for wrong in ("0mbit", "40", "mbit"):
+        if subprocess.run([HOSTS, "link", "1", wrong], stderr=subprocess.DEVNULL).returncode != 1:
+            sys.exit(f"hosts_test: the rate {wrong} was taken")
     for host in (0, 1, 2):
         subprocess.check_call([HOSTS, "link", str(host), f"{mbit}mbit"])
+    start_time = time.monotonic()
     rate(mbit, BURST_BYTES)
+    if (time.monotonic() - start_time) * 1e6 > 2 * TRANSFER_BYTES * 8:
+        sys.exit("hosts_test: the hosts have their old rate")
 
 
 def rate(mbit, burst_bytes=0):

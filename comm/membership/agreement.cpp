@@ -2,30 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <stdexcept>
 #include <utility>
 
 namespace gossamer::membership {
 
-bool Epoch::has(MemberId id) const {
-  return std::ranges::find(members, id, &Member::id) != members.end();
-}
-bool Epoch::has(const std::string& address) const {
-  return std::ranges::find(members, address, &Member::address) != members.end();
-}
-
-std::ostream& operator<<(std::ostream& out, const Epoch& epoch) {
-  out << "epoch " << epoch.number << " at step " << epoch.step << ':';
-  for (const Member& member : epoch.members) out << ' ' << member.id << '=' << member.address;
-  return out << ", next " << epoch.next_id;
-}
-
-bool Quorum::is_met(std::size_t remaining, std::size_t members) const {
-  return least > 0 ? static_cast<std::int64_t>(remaining) >= least : 2 * remaining > members;
-}
-
 Agreement::Agreement(MemberId self, Epoch epoch, Quorum quorum)
-    : self_(self), epoch_(std::move(epoch)), quorum_(quorum) {
+    : self_(self), epoch_(std::move(epoch)), quorum_(quorum), step_(epoch_.step) {
   if (!epoch_.has(self_)) throw std::logic_error("Agreement: the epoch lacks this member");
 }
 
@@ -45,26 +29,31 @@ Actions Agreement::hear(const Report& report, std::int64_t step) {
   Actions actions;
   if (phase_ == Phase::kEnded) return actions;
   if (report.epoch < epoch_.number) {
-    actions.emplace_back(Announce{report.from, epoch_});
+    actions.emplace_back(Announce{report.from.address, epoch_});
     return actions;
   }
   const bool is_later = report.epoch > epoch_.number;
-  if (!is_later && !reaches(report.from)) return actions;
-  reports_[report.from] = report;
+  if (!is_later && !reaches(report.from.id)) return actions;
+  reports_[report.from.id] = report;
   stop(step);
-  // A report of an epoch that is over asks for the epoch.
-  if (is_later) actions.emplace_back(Tell{report.from, own_report()});
+  if (is_later) {
+    // A report of an epoch that is over asks for the epoch.
+    actions.emplace_back(Tell{report.from.address, own_report()});
+  } else if (!report.lost.empty()) {
+    // The sender may know of other members that cannot reach each other, and take itself for the
+    // one that proposes.
+    tell(report.from.id, actions);
+  }
   decide(actions);
   return actions;
 }
 
 Actions Agreement::welcome(const std::string& newcomer, std::int64_t step) {
   Actions actions;
-  if (phase_ == Phase::kEnded) return actions;
+  if (phase_ == Phase::kEnded || !is_address(newcomer)) return actions;
   if (epoch_.has(newcomer)) {
-    const auto member = std::ranges::find(epoch_.members, newcomer, &Member::address);
-    actions.emplace_back(Admit{newcomer, epoch_});
-    if (phase_ == Phase::kAgreeing) actions.emplace_back(Tell{member->id, own_report()});
+    actions.emplace_back(Announce{newcomer, epoch_});
+    if (phase_ == Phase::kAgreeing) actions.emplace_back(Tell{newcomer, own_report()});
     return actions;
   }
   if (!newcomers_.insert(newcomer).second) return actions;
@@ -75,30 +64,57 @@ Actions Agreement::welcome(const std::string& newcomer, std::int64_t step) {
   return actions;
 }
 
-Actions Agreement::learn(const Epoch& epoch) {
+Actions Agreement::confirm(std::int64_t step) {
   Actions actions;
-  if (phase_ == Phase::kEnded || epoch.number < epoch_.number) return actions;
-  if (epoch.number == epoch_.number) {
-    if (epoch != epoch_) throw std::logic_error("Agreement: two epochs have the same number");
-    return actions;
-  }
-  adopt(epoch, actions);
+  const bool all_vote = epoch_.num_voters == std::ssize(epoch_.members);
+  if (phase_ != Phase::kServing || all_vote) return actions;
+  stop(step);
+  tell_all(actions);
+  decide(actions);
   return actions;
 }
 
-Actions Agreement::find(const Epoch& latest) {
+Actions Agreement::learn(const Epoch& epoch) {
+  Actions actions;
+  if (phase_ == Phase::kEnded || epoch.number < epoch_.number || epoch == epoch_) return actions;
+  const bool has_reported = phase_ == Phase::kAgreeing && epoch.step >= step_;
+  if (epoch.number == epoch_.number || (epoch.has(self_) && !has_reported)) {
+    leave(Leave::Why::kForked, actions);
+  } else {
+    adopt(epoch, actions);
+  }
+  return actions;
+}
+
+Actions Agreement::find(std::int64_t asked, const Epoch& latest) {
   Actions actions = learn(latest);
-  if (is_looking_ && phase_ == Phase::kAgreeing) leave(Leave::Why::kTooFew, actions);
+  // An answer to an earlier question says nothing about this epoch.
+  if (phase_ != Phase::kAgreeing || asked != epoch_.number || latest.number != asked) {
+    return actions;
+  }
+  if (is_looking_) {
+    leave(Leave::Why::kTooFew, actions);
+  } else if (proposed_.number > 0) {
+    actions.emplace_back(Propose{epoch_, proposed_});
+  }
+  return actions;
+}
+
+Actions Agreement::give_up() {
+  Actions actions;
+  if (phase_ != Phase::kEnded) leave(Leave::Why::kNoStore, actions);
   return actions;
 }
 
 void Agreement::stop(std::int64_t step) {
-  if (phase_ == Phase::kServing) step_ = step;
+  // Who is still making the steps before the epoch's counts them already.
+  if (phase_ == Phase::kServing) step_ = std::max(step, epoch_.step);
   phase_ = Phase::kAgreeing;
 }
 
 void Agreement::tell(MemberId peer, Actions& actions) {
-  if (peer != self_ && told_.insert(peer).second) actions.emplace_back(Tell{peer, own_report()});
+  if (peer == self_ || !told_.insert(peer).second) return;
+  actions.emplace_back(Tell{epoch_.find(peer)->address, own_report()});
 }
 
 void Agreement::tell_all(Actions& actions) {
@@ -121,31 +137,37 @@ const Report* Agreement::report_of(MemberId peer) const {
 }
 
 Report Agreement::own_report() const {
-  return {
-      .from = self_, .epoch = epoch_.number, .step = step_, .lost = lost_, .newcomers = newcomers_};
+  return {.from = *epoch_.find(self_),
+          .epoch = epoch_.number,
+          .step = step_,
+          .lost = lost_,
+          .newcomers = newcomers_};
 }
 
-std::vector<MemberId> Agreement::remaining() const {
-  std::vector<MemberId> members = reached();
-  const auto are_apart = [this](MemberId one, MemberId other) {
-    const Report* const first = report_of(one);
-    const Report* const second = report_of(other);
-    return (first != nullptr && first->lost.contains(other)) ||
-           (second != nullptr && second->lost.contains(one));
-  };
-  while (true) {
-    MemberId worst = 0;
-    std::ptrdiff_t most = 0;
-    for (const MemberId member : members) {
-      const std::ptrdiff_t num_lost = std::ranges::count_if(
-          members, [&](MemberId other) { return other != member && are_apart(member, other); });
-      if (num_lost == 0 || num_lost < most) continue;
-      most = num_lost;
-      worst = member;
+std::vector<MemberId> Agreement::without_conflicts(std::vector<MemberId> members) const {
+  std::map<MemberId, std::set<MemberId>> apart;
+  for (const MemberId member : members) {
+    const Report* const report = report_of(member);
+    if (report == nullptr) continue;
+    for (const MemberId other : report->lost) {
+      if (!std::ranges::binary_search(members, other)) continue;
+      apart[member].insert(other);
+      apart[other].insert(member);
     }
-    if (most == 0) return members;
-    std::erase(members, worst);
   }
+  while (!apart.empty()) {
+    // The last of those with most: the highest id.
+    auto worst = apart.begin();
+    for (auto entry = apart.begin(); entry != apart.end(); ++entry) {
+      if (entry->second.size() >= worst->second.size()) worst = entry;
+    }
+    const MemberId left_out = worst->first;
+    apart.erase(worst);
+    for (auto& [member, others] : apart) others.erase(left_out);
+    std::erase_if(apart, [](const auto& entry) { return entry.second.empty(); });
+    std::erase(members, left_out);
+  }
+  return members;
 }
 
 bool Agreement::has_heard(const std::vector<MemberId>& members) const {
@@ -154,10 +176,13 @@ bool Agreement::has_heard(const std::vector<MemberId>& members) const {
 }
 
 Epoch Agreement::successor(const std::vector<MemberId>& remaining) const {
-  Epoch next{.number = epoch_.number + 1, .step = step_, .next_id = epoch_.next_id};
+  Epoch next{.number = epoch_.number + 1,
+             .num_voters = std::ssize(remaining),
+             .step = step_,
+             .next_id = epoch_.next_id};
   std::set<std::string> newcomers = newcomers_;
   for (const Member& member : epoch_.members) {
-    if (std::ranges::find(remaining, member.id) == remaining.end()) continue;
+    if (!std::ranges::binary_search(remaining, member.id)) continue;
     next.members.push_back(member);
     const Report* const report = report_of(member.id);
     if (report == nullptr) continue;
@@ -165,26 +190,31 @@ Epoch Agreement::successor(const std::vector<MemberId>& remaining) const {
     newcomers.insert(report->newcomers.begin(), report->newcomers.end());
   }
   for (const std::string& newcomer : newcomers) {
+    if (next.has(newcomer)) continue;
     next.members.push_back({.id = next.next_id++, .address = newcomer});
   }
   return next;
 }
 
 void Agreement::decide(Actions& actions) {
-  if (phase_ != Phase::kAgreeing) return;
-  const std::size_t num_members = epoch_.members.size();
+  // The store's answer ends this epoch.
+  if (phase_ != Phase::kAgreeing || proposed_.number > 0) return;
   const std::vector<MemberId> near = reached();
-  const std::vector<MemberId> best = remaining();
-  if (!quorum_.is_met(best.size(), num_members)) {
+  const std::vector<MemberId> best = without_conflicts(near);
+  if (!quorum_.is_met(best, epoch_)) {
     tell_all(actions);
     // The others follow the lowest, which may still wait for an answer to its proposal.
-    if (near.front() != self_ || !has_heard(near) || proposed_.number > 0) return;
-    if (!std::exchange(is_looking_, true)) actions.emplace_back(Look{});
+    if (near.front() != self_ || !has_heard(near)) return;
+    if (!std::exchange(is_looking_, true)) actions.emplace_back(Look{epoch_.number});
     return;
   }
+  is_looking_ = false;
   if (best.front() != self_) return tell(best.front(), actions);
-  // Whatever the store answers, it is the end of this epoch.
-  if (!has_heard(best) || proposed_.number > 0) return;
+  if (!has_heard(best)) {
+    // Whoever has not reported may be gone, which a message to it shows.
+    for (const MemberId peer : best) tell(peer, actions);
+    return;
+  }
   proposed_ = successor(best);
   actions.emplace_back(Propose{epoch_, proposed_});
 }
@@ -196,12 +226,12 @@ void Agreement::adopt(const Epoch& epoch, Actions& actions) {
   for (const Member& member : before.members) {
     if (member.id != self_ && !lost_.contains(member.id) &&
         (is_proposer || !epoch_.has(member.id))) {
-      actions.emplace_back(Announce{member.id, epoch_});
+      actions.emplace_back(Announce{member.address, epoch_});
     }
   }
   for (const Member& member : epoch_.members) {
     if (!before.has(member.id) && (is_proposer || newcomers_.contains(member.address))) {
-      actions.emplace_back(Admit{member.address, epoch_});
+      actions.emplace_back(Announce{member.address, epoch_});
     }
     newcomers_.erase(member.address);
   }
@@ -228,7 +258,7 @@ void Agreement::leave(Leave::Why why, Actions& actions) {
 }
 
 std::ostream& operator<<(std::ostream& out, const Report& report) {
-  out << "member " << report.from << " in epoch " << report.epoch << " at step " << report.step
+  out << "member " << report.from.id << " in epoch " << report.epoch << " at step " << report.step
       << ", lost:";
   for (const MemberId peer : report.lost) out << ' ' << peer;
   out << ", newcomers:";
@@ -238,8 +268,12 @@ std::ostream& operator<<(std::ostream& out, const Report& report) {
 
 std::ostream& operator<<(std::ostream& out, const Agreement& agreement) {
   constexpr std::array kPhases = {"serves", "agrees", "has left"};
-  out << agreement.own_report() << "; " << kPhases.at(static_cast<std::size_t>(agreement.phase_))
-      << "; " << agreement.epoch_;
+  out << "member " << agreement.self_ << ' '
+      << kPhases.at(static_cast<std::size_t>(agreement.phase_)) << " at step " << agreement.step_
+      << "; " << agreement.epoch_ << "; lost:";
+  for (const MemberId peer : agreement.lost_) out << ' ' << peer;
+  out << "; newcomers:";
+  for (const std::string& newcomer : agreement.newcomers_) out << ' ' << newcomer;
   for (const auto& [from, report] : agreement.reports_) out << "; heard: " << report;
   out << "; told:";
   for (const MemberId peer : agreement.told_) out << ' ' << peer;

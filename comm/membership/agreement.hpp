@@ -7,27 +7,41 @@
 //   serving    The member exchanges. It stops when it loses a peer, when a process asks to join, or
 //              when another member's report says that one has stopped.
 //   agreeing   The member exchanges nothing and makes no step. It has a report: how many steps it
-//              has made, whom it cannot reach, who wants to join. It sends the report to all that
-//              it reaches when it loses a peer and when a process asks it to join, and otherwise
-//              to the member that should propose.
+//              has made, whom it cannot reach, who wants to join. It sends the report to the member
+//              that should propose. If it has itself lost a peer or been asked to let a process in,
+//              it sends the report to all that it reaches.
 //   ended      The member has left: the others go on without it, or too few are left.
 //
-// A member leaves out those that it has lost. Among the rest it leaves out members that cannot
-// reach each other, those with most lost peers first, then higher ids first. The lowest of the
-// others proposes the next epoch, when it has reports of all of them. The epoch begins at the
-// largest step of a report. The store takes one successor of an epoch and tells it to whoever
-// proposes another one. So two members may propose at the same time.
+// A member leaves out those that it has lost. Until the rest all reach each other, it takes out the
+// one that has lost most of them, among equals the highest id. The lowest of the rest proposes the
+// next epoch when it has reports of all of the rest. The epoch begins at the largest step of a
+// report. The store takes one successor of an epoch and tells it to whoever proposes another one.
+// So two members may propose at the same time.
 //
-// A lost peer stays lost: connections between two members are not opened again. Where too few are
-// left, the lowest of them looks at the store, since those that are lost may have agreed before. If
-// they have not, it leaves, and the next one looks.
+// A lost peer stays lost. Where too few are left, the lowest of them looks at the store, since
+// those that are lost may have agreed before. If they have not, it leaves, and the next one looks.
 //
-// Safety: an epoch has one successor. A member that is counted has stopped before, and its steps
-// are no more than the epoch's. With the quorum `majority` two halves of a run cannot both go on,
-// whatever the store does. test/comm/membership explores all orders of events for small runs.
+// Voters: a process that has just joined does not count in the quorum of its first epoch, so a host
+// full of new processes that dies at once does not end the run. confirm() begins an epoch in which
+// all count.
+//
+// What the code around it must see to:
+//   - Connections deliver reports in order, each of them, or end.
+//   - Where lose() is called for a peer, the connection is closed in both directions, and is not
+//     opened again. So the peer loses this member too.
+//   - While a member agrees it watches over all members that it has told or heard, whether or not
+//   it
+//     has exchanged with them before.
+//   - A step under way when the member stops counts as made, since it will be.
+//
+// Safety, as long as the store keeps its memory: an epoch has one successor; a member that is
+// counted has stopped before, and its steps are no more than the epoch's; with the quorum
+// `majority` two halves of a run cannot both go on. test/comm/membership/explorer.hpp explores all
+// orders of events for small runs.
 //
 // Thread safety: one thread.
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <ostream>
@@ -42,7 +56,7 @@ namespace gossamer::membership {
 
 /// What a member that has stopped tells the others.
 struct Report {
-  MemberId from = 0;
+  Member from = {};
   /// The number of the epoch in which it has stopped.
   std::int64_t epoch = 0;
   /// Steps that it has made.
@@ -55,18 +69,14 @@ struct Report {
 };
 std::ostream& operator<<(std::ostream& out, const Report& report);
 
-/// Send the report.
+/// Send the report to a process, by its address.
 struct Tell {
-  MemberId to = 0;
+  std::string to;
   Report report;
 };
-/// Send the epoch to a member of this epoch or of an earlier one.
+/// Send the epoch to a process: a member of this epoch or an earlier one, or a process that has
+/// asked to join and is a member now.
 struct Announce {
-  MemberId to = 0;
-  Epoch epoch;
-};
-/// Send the epoch to a process that has asked to join; it is a member now.
-struct Admit {
   std::string to;
   Epoch epoch;
 };
@@ -77,11 +87,19 @@ struct Propose {
   Epoch desired;
 };
 /// Ask the store for its epoch, for find().
-struct Look {};
+struct Look {
+  /// The number of the epoch in which the member asks.
+  std::int64_t epoch = 0;
+};
 /// Make the missing steps without exchanges, up to the epoch's. Then lose() the members whose
-/// connection has ended, earlier or now, and exchange with the others.
+/// connection has ended, earlier or now, and exchange with the others. The member may have to stop
+/// again at once; then Tell or Propose follow.
 struct Adopt {
   Epoch epoch;
+};
+/// Ask a member to let this process join.
+struct Ask {
+  std::string to;
 };
 /// Leave the run.
 struct Leave {
@@ -89,38 +107,41 @@ struct Leave {
     /// An epoch without this member has begun.
     kFenced,
     /// Fewer members than the quorum reach each other.
-    kTooFew
+    kTooFew,
+    /// The store does not answer.
+    kNoStore,
+    /// Two epochs have the same number, or an epoch counts a member that has not reported: the
+    /// store has lost its memory, or somebody has put an old record there.
+    kForked
   };
   Why why = Why::kFenced;
 };
-using Action = std::variant<Tell, Announce, Admit, Propose, Look, Adopt, Leave>;
+using Action = std::variant<Tell, Announce, Propose, Look, Adopt, Ask, Leave>;
 using Actions = std::vector<Action>;
-
-/// How many members of an epoch must go on together.
-struct Quorum {
-  /// 0: more than half of them.
-  std::int64_t least = 0;
-  [[nodiscard]] bool is_met(std::size_t remaining, std::size_t members) const;
-};
 
 class Agreement {
  public:
   enum class Phase : std::uint8_t { kServing, kAgreeing, kEnded };
 
-  /// `epoch` has this member. A process that joins begins with the epoch that lets it in.
+  /// `epoch` has this member. A process that joins begins with the epoch that lets it in. Throws
+  /// std::logic_error if the epoch lacks the member.
   Agreement(MemberId self, Epoch epoch, Quorum quorum);
 
   // What happens. `step`: the steps that this member has made; counts only while it serves.
 
   /// The connection with a member has ended, or it has given no sign of life for too long.
-  Actions lose(MemberId peer, std::int64_t step);
-  Actions hear(const Report& report, std::int64_t step);
-  /// A process asks to join, over a connection of its own.
-  Actions welcome(const std::string& newcomer, std::int64_t step);
+  [[nodiscard]] Actions lose(MemberId peer, std::int64_t step);
+  [[nodiscard]] Actions hear(const Report& report, std::int64_t step);
+  /// A process asks to join, over a connection of its own. One without an address is ignored.
+  [[nodiscard]] Actions welcome(const std::string& newcomer, std::int64_t step);
+  /// All members have exchanged in this epoch, so all may vote. The lowest member calls it.
+  [[nodiscard]] Actions confirm(std::int64_t step);
   /// A member tells an epoch.
-  Actions learn(const Epoch& epoch);
-  /// The store answers to Propose or Look.
-  Actions find(const Epoch& latest);
+  [[nodiscard]] Actions learn(const Epoch& epoch);
+  /// The store has `latest`. `asked`: the number of Propose::expected, or Look::epoch.
+  [[nodiscard]] Actions find(std::int64_t asked, const Epoch& latest);
+  /// The store does not answer, and the member will ask no more.
+  [[nodiscard]] Actions give_up();
 
   [[nodiscard]] Phase phase() const { return phase_; }
   [[nodiscard]] const Epoch& epoch() const { return epoch_; }
@@ -129,7 +150,7 @@ class Agreement {
 
  private:
   void stop(std::int64_t step);
-  /// Tells a member this one's report, unless it has.
+  /// Sends a member this one's report, unless it has it.
   void tell(MemberId peer, Actions& actions);
   void tell_all(Actions& actions);
   /// Whether the peer is a member that is not lost.
@@ -137,8 +158,8 @@ class Agreement {
   [[nodiscard]] std::vector<MemberId> reached() const;
   [[nodiscard]] const Report* report_of(MemberId peer) const;
   [[nodiscard]] Report own_report() const;
-  /// The members that can go on together, as far as this one knows.
-  [[nodiscard]] std::vector<MemberId> remaining() const;
+  /// Those of `members` that can go on together, as far as this one knows.
+  [[nodiscard]] std::vector<MemberId> without_conflicts(std::vector<MemberId> members) const;
   [[nodiscard]] bool has_heard(const std::vector<MemberId>& members) const;
   [[nodiscard]] Epoch successor(const std::vector<MemberId>& remaining) const;
   /// Proposes or looks if it is time, or tells the report to whom should propose.

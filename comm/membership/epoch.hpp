@@ -2,10 +2,12 @@
 // A membership epoch: the ranks that train together until one dies or a new one comes.
 //
 // A run is a line of epochs, numbered from 0. The store (comm/store.hpp) holds the latest one, and
-// compare_and_set() puts the next in its place. So there is one line only, whoever proposes.
+// compare_and_set() puts the next in its place. So there is one line, whoever proposes, as long as
+// the store keeps its memory.
 //
 // Thread safety: values.
 
+#include <compare>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -28,15 +30,30 @@ struct Epoch {
   std::int64_t number = 0;
   /// In the order of their ids. The place in this list is the rank.
   std::vector<Member> members = {};
+  /// The first so many members count in the quorum. The others have just joined.
+  std::int64_t num_voters = 0;
   /// Steps that every member has made when the epoch begins.
   std::int64_t step = 0;
   /// The id of the next process that joins.
   MemberId next_id = 0;
   auto operator<=>(const Epoch&) const = default;
 
-  [[nodiscard]] bool has(MemberId id) const;
-  [[nodiscard]] bool has(const std::string& address) const;
+  [[nodiscard]] const Member* find(MemberId id) const;
+  [[nodiscard]] const Member* find(const std::string& address) const;
+  [[nodiscard]] bool has(MemberId id) const { return find(id) != nullptr; }
+  [[nodiscard]] bool has(const std::string& address) const { return find(address) != nullptr; }
 };
 std::ostream& operator<<(std::ostream& out, const Epoch& epoch);
+
+/// Whether a text can be an address: it has letters, and none that end a line.
+bool is_address(const std::string& text);
+
+/// How many members of an epoch must go on together.
+struct Quorum {
+  /// 0: more than half of the voters. Otherwise so many members, voters or not.
+  std::int64_t least = 0;
+  /// `remaining`: members of the epoch, in the order of their ids.
+  [[nodiscard]] bool is_met(const std::vector<MemberId>& remaining, const Epoch& epoch) const;
+};
 
 }  // namespace gossamer::membership

@@ -1,5 +1,7 @@
 #include "comm/membership/record.hpp"
 
+#include <cstddef>
+#include <iterator>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -18,9 +20,21 @@ CommError record_error(std::string_view reason) { return CommError({.label = kLa
 
 /// A head, the numbers of the epoch, and a line for each member.
 std::string text_of(const Epoch& epoch) {
-  std::string text = concat(kHead, "\n", epoch.number, " ", epoch.step, " ", epoch.next_id, "\n");
+  std::string text = concat(kHead, "\n", epoch.number, " ", epoch.num_voters, " ", epoch.step, " ",
+                            epoch.next_id, "\n");
   for (const Member& member : epoch.members) text += concat(member.id, " ", member.address, "\n");
   return text;
+}
+
+/// Whether the parts of an epoch fit together.
+bool is_sound(const Epoch& epoch) {
+  MemberId last = -1;
+  for (const Member& member : epoch.members) {
+    if (member.id <= last || !is_address(member.address)) return false;
+    last = member.id;
+  }
+  return epoch.number >= 0 && epoch.step >= 0 && epoch.next_id > last && epoch.num_voters > 0 &&
+         epoch.num_voters <= std::ssize(epoch.members);
 }
 
 Epoch epoch_of(const std::string& text) {
@@ -28,11 +42,10 @@ Epoch epoch_of(const std::string& text) {
   std::string line;
   Epoch epoch;
   std::getline(lines, line);
-  const bool has_head = line == kHead;
-  std::getline(lines, line);
+  bool is_whole = line == kHead && std::getline(lines, line);
   std::istringstream numbers(line);
-  numbers >> epoch.number >> epoch.step >> epoch.next_id;
-  bool is_whole = has_head && !numbers.fail();
+  numbers >> epoch.number >> epoch.num_voters >> epoch.step >> epoch.next_id;
+  is_whole = is_whole && !numbers.fail();
   while (is_whole && std::getline(lines, line)) {
     Member member;
     const std::size_t space = line.find(' ');
@@ -41,23 +54,16 @@ Epoch epoch_of(const std::string& text) {
     if (is_whole) member.address = line.substr(space + 1);
     epoch.members.push_back(std::move(member));
   }
-  if (!is_whole || epoch.members.empty()) {
-    throw record_error(
-        "the record of the run's members is not one that this version of gossamer writes; all "
-        "ranks "
-        "need the same version");
-  }
-  return epoch;
+  if (is_whole && is_sound(epoch)) return epoch;
+  throw record_error(
+      "the record of the run's members is not one that this version of gossamer writes; all ranks "
+      "need the same version");
 }
 
 }  // namespace
 
-EpochRecord::EpochRecord(std::shared_ptr<Store> store, const std::string& run, std::string secret,
-                         Quorum quorum)
-    : store_(std::move(store)),
-      key_(concat(run, "/epoch")),
-      secret_(std::move(secret)),
-      quorum_(quorum) {}
+EpochRecord::EpochRecord(std::shared_ptr<Store> store, const std::string& run, std::string secret)
+    : store_(std::move(store)), key_(concat(run, "/epoch")), secret_(std::move(secret)) {}
 
 Epoch EpochRecord::begin(const Epoch& first) {
   return read(store_->compare_and_set(key_, "", written(first)));
@@ -66,15 +72,13 @@ Epoch EpochRecord::begin(const Epoch& first) {
 Epoch EpochRecord::look(std::chrono::milliseconds limit) { return read(store_->get(key_, limit)); }
 
 Epoch EpochRecord::propose(const Propose& proposal) {
-  const std::string desired = written(proposal.desired);
-  std::string now = store_->compare_and_set(key_, written(proposal.expected), desired);
+  const std::string now =
+      store_->compare_and_set(key_, written(proposal.expected), written(proposal.desired));
   if (now.empty()) {
-    if (quorum_.least > 0) {
-      throw record_error(concat(
-          "the store has lost the run's record; with fault.min_ranks: ", quorum_.least,
-          " nobody can tell whether other ranks have gone on (majority allows a store to forget)"));
-    }
-    now = store_->compare_and_set(key_, "", desired);
+    throw record_error(
+        "the store has lost the run's record, and nobody can tell whether other ranks have gone "
+        "on; "
+        "start the run again from its last checkpoint");
   }
   Epoch latest = read(now);
   if (latest.number >= proposal.expected.number) return latest;

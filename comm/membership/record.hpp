@@ -2,18 +2,16 @@
 // The record of a run's epoch in a Store.
 //
 // Protocol: begin() on all members of the first epoch. Then look() and propose(), which no member
-// needs while nobody dies and nobody joins. The store may lose its memory in between: whoever
-// proposes puts the record back. A member of an earlier epoch that did so could begin a second line
-// of epochs. It cannot, because it needs reports of more than half of that epoch's members, and
-// more than half of these have gone on. So a store that has forgotten is refused where the quorum
-// is a number (Quorum::least).
+// needs while nobody dies and nobody joins. So the store may be away in between, but it must keep
+// its memory: a proposal that is late could otherwise begin a second line of epochs. A store that
+// has forgotten is refused.
 //
 // The record carries an HMAC-SHA256 of its key and its text, made with the run's secret. Whoever
-// changes the store without the secret can stop a run, and put an earlier record back, but can name
-// no member.
+// changes the store without the secret can name no member. By putting an old record back, they can
+// stop the run, and under bad luck begin a second line.
 //
-// Errors: CommError when the store cannot be reached, when the record is not signed, and when it is
-// older than the caller's. Thread safety: as the Store's.
+// Errors: CommError when the store cannot be reached or has no record, when the record is not
+// signed, and when it is older than a proposal's epoch. Thread safety: as the Store's.
 
 #include <chrono>
 #include <memory>
@@ -28,10 +26,10 @@ class EpochRecord {
  public:
   /// `run` tells runs apart that use one store. `secret` is shared by all members; empty: records
   /// are not signed.
-  EpochRecord(std::shared_ptr<Store> store, const std::string& run, std::string secret,
-              Quorum quorum);
+  EpochRecord(std::shared_ptr<Store> store, const std::string& run, std::string secret);
 
-  /// Puts the first epoch into the store unless a member has done so. All members give the same.
+  /// Puts the first epoch into the store unless a member has done so, and returns the latest. All
+  /// members give the same.
   Epoch begin(const Epoch& first);
   /// The epoch that is in the store. Waits up to `limit` for one.
   Epoch look(std::chrono::milliseconds limit);
@@ -45,7 +43,6 @@ class EpochRecord {
   std::shared_ptr<Store> store_;
   std::string key_;
   std::string secret_;
-  Quorum quorum_;
 };
 
 }  // namespace gossamer::membership

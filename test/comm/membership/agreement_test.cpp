@@ -3,13 +3,18 @@
 #include "test/comm/membership/explorer.hpp"
 
 #include <cstdint>
+#include <iterator>
 #include <ostream>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "comm/membership/newcomer.hpp"
 
 namespace gossamer::membership {
 namespace {
@@ -20,7 +25,16 @@ Epoch epoch_of(std::int64_t number, const std::vector<MemberId>& ids, std::int64
     epoch.members.push_back({id, "at " + std::to_string(id)});
     epoch.next_id = id + 1;
   }
+  epoch.num_voters = std::ssize(epoch.members);
   return epoch;
+}
+
+Report report_of(MemberId from, std::int64_t epoch, std::int64_t step,
+                 std::set<MemberId> lost = {}) {
+  return {.from = {from, "at " + std::to_string(from)},
+          .epoch = epoch,
+          .step = step,
+          .lost = std::move(lost)};
 }
 
 /// The actions of one kind, in order.
@@ -33,82 +47,117 @@ std::vector<Kind> only(const Actions& actions) {
   return result;
 }
 
-std::vector<MemberId> told(const Actions& actions) {
-  std::vector<MemberId> ids;
-  for (const Tell& tell : only<Tell>(actions)) ids.push_back(tell.to);
-  return ids;
+using Names = std::vector<std::string>;
+
+Names told(const Actions& actions) {
+  Names names;
+  for (const Tell& tell : only<Tell>(actions)) names.push_back(tell.to);
+  return names;
 }
 
-using Ids = std::vector<MemberId>;
+Names announced(const Actions& actions) {
+  Names names;
+  for (const Announce& announce : only<Announce>(actions)) names.push_back(announce.to);
+  return names;
+}
 
 TEST(Agreement, GoesOnWithoutALostMember) {
   Agreement member(0, epoch_of(0, {0, 1, 2, 3}), {});
   const Actions stopped = member.lose(2, /*step=*/40);
   EXPECT_EQ(member.phase(), Agreement::Phase::kAgreeing);
-  EXPECT_EQ(told(stopped), (Ids{1, 3}));
+  EXPECT_EQ(told(stopped), (Names{"at 1", "at 3"}));
   EXPECT_TRUE(only<Propose>(stopped).empty());
 
-  EXPECT_TRUE(
-      only<Propose>(member.hear({.from = 1, .epoch = 0, .step = 42, .lost = {2}}, 40)).empty());
-  const Actions agreed = member.hear({.from = 3, .epoch = 0, .step = 41, .lost = {2}}, 40);
-  const std::vector<Propose> proposals = only<Propose>(agreed);
+  EXPECT_TRUE(only<Propose>(member.hear(report_of(1, 0, 42, {2}), 40)).empty());
+  const std::vector<Propose> proposals = only<Propose>(member.hear(report_of(3, 0, 41, {2}), 40));
   ASSERT_EQ(proposals.size(), 1);
-  Epoch next = epoch_of(1, {0, 1, 3}, /*step=*/42);
+  const Epoch next = epoch_of(1, {0, 1, 3}, /*step=*/42);
   EXPECT_EQ(proposals.front().expected, epoch_of(0, {0, 1, 2, 3}));
   EXPECT_EQ(proposals.front().desired, next);
 
-  const Actions adopted = member.learn(next);
+  const Actions adopted = member.find(0, next);
   EXPECT_EQ(member.phase(), Agreement::Phase::kServing);
   EXPECT_EQ(member.epoch(), next);
   ASSERT_EQ(only<Adopt>(adopted).size(), 1);
   // Nobody else has heard the store's answer.
-  ASSERT_EQ(only<Announce>(adopted).size(), 2);
-  EXPECT_EQ(only<Announce>(adopted)[0].to, 1);
-  EXPECT_EQ(only<Announce>(adopted)[1].to, 3);
+  EXPECT_EQ(announced(adopted), (Names{"at 1", "at 3"}));
 }
 
-TEST(Agreement, TellsThoseWhoShouldProposeAlone) {
+TEST(Agreement, TellsOnlyWhoShouldPropose) {
   Agreement member(2, epoch_of(0, {0, 1, 2, 3}), {});
-  const Actions stopped = member.hear({.from = 3, .epoch = 0, .step = 7, .newcomers = {"at 9"}}, 6);
-  EXPECT_EQ(told(stopped), (Ids{0}));
+  const Actions stopped = member.hear(report_of(3, 0, 7), 6);
+  EXPECT_EQ(told(stopped), (Names{"at 0"}));
   EXPECT_EQ(only<Tell>(stopped).front().report.step, 6);
-  // The one that should propose is lost.
-  EXPECT_EQ(told(member.lose(0, 6)), (Ids{1, 3}));
-  // Steps do not count any more.
-  EXPECT_EQ(told(member.hear({.from = 1, .epoch = 0, .step = 7, .lost = {0}}, 6)), Ids{});
+  // The one that should propose is lost. Steps do not count any more.
+  const Actions more = member.lose(0, 9);
+  EXPECT_EQ(told(more), (Names{"at 1", "at 3"}));
+  EXPECT_EQ(only<Tell>(more).front().report.step, 6);
+  EXPECT_TRUE(member.hear(report_of(1, 0, 7, {0}), 9).empty());
+}
+
+TEST(Agreement, AnswersWhoKnowsOfOtherLosses) {
+  // 1 takes itself for the one that proposes, and 2 takes 0 for it.
+  Agreement member(2, epoch_of(0, {0, 1, 2, 3, 4}), {});
+  EXPECT_EQ(told(member.hear(report_of(1, 0, 7, {0}), 6)), (Names{"at 1", "at 0"}));
+}
+
+TEST(Agreement, AsksThoseWhoHaveNotReported) {
+  Agreement member(0, epoch_of(0, {0, 1, 2, 3}), {});
+  EXPECT_EQ(told(member.hear(report_of(1, 0, 7), 7)), (Names{"at 1", "at 2", "at 3"}));
 }
 
 TEST(Agreement, LetsProcessesIn) {
   Agreement member(0, epoch_of(3, {0, 4}, 100), {});
-  EXPECT_EQ(told(member.welcome("at y", 120)), (Ids{4}));
+  EXPECT_EQ(told(member.welcome("at y", 120)), (Names{"at 4"}));
   EXPECT_TRUE(member.welcome("at y", 120).empty());
-  const Actions agreed =
-      member.hear({.from = 4, .epoch = 3, .step = 119, .newcomers = {"at x"}}, 120);
-  const std::vector<Propose> proposals = only<Propose>(agreed);
+  EXPECT_TRUE(member.welcome("two\nlines", 120).empty());
+  Report report = report_of(4, 3, 119);
+  report.newcomers = {"at x"};
+  const std::vector<Propose> proposals = only<Propose>(member.hear(report, 120));
   ASSERT_EQ(proposals.size(), 1);
   const Epoch& next = proposals.front().desired;
   EXPECT_EQ(next.members,
             (std::vector<Member>{{0, "at 0"}, {4, "at 4"}, {5, "at x"}, {6, "at y"}}));
+  EXPECT_EQ(next.num_voters, 2);
   EXPECT_EQ(next.next_id, 7);
   EXPECT_EQ(next.step, 120);
-  const std::vector<Admit> admissions = only<Admit>(member.learn(next));
-  ASSERT_EQ(admissions.size(), 2);
-  EXPECT_EQ(admissions[0].to, "at x");
+  EXPECT_EQ(announced(member.find(3, next)), (Names{"at 4", "at x", "at y"}));
   // A process that asks again has missed the answer.
-  EXPECT_EQ(only<Admit>(member.welcome("at y", 121)).size(), 1);
+  EXPECT_EQ(announced(member.welcome("at y", 121)), (Names{"at y"}));
   EXPECT_EQ(member.phase(), Agreement::Phase::kServing);
+}
+
+TEST(Agreement, LetsNewMembersVoteLater) {
+  Epoch epoch = epoch_of(1, {0, 1, 2, 3, 4, 5, 6});
+  epoch.num_voters = 3;
+  Agreement member(0, epoch, {});
+  // All that have just joined die at once.
+  for (const MemberId id : {3, 4, 5}) {
+    EXPECT_TRUE(only<Look>(member.lose(id, 5)).empty());
+  }
+  EXPECT_TRUE(only<Look>(member.lose(6, 5)).empty());
+  EXPECT_TRUE(member.hear(report_of(1, 1, 5), 5).empty());
+  EXPECT_EQ(only<Propose>(member.hear(report_of(2, 1, 5), 5)).size(), 1);
+
+  Agreement other(0, epoch, {});
+  EXPECT_EQ(told(other.confirm(6)).size(), 6);
+  Actions last;
+  for (const MemberId id : {1, 2, 3, 4, 5, 6}) last = other.hear(report_of(id, 1, 6), 6);
+  ASSERT_EQ(only<Propose>(last).size(), 1);
+  EXPECT_EQ(only<Propose>(last).front().desired.num_voters, 7);
+  EXPECT_TRUE(other.find(1, only<Propose>(last).front().desired).size() > 0);
+  EXPECT_TRUE(other.confirm(7).empty());
 }
 
 TEST(Agreement, LeavesIfTooFewAreLeft) {
   const Epoch epoch = epoch_of(0, {0, 1, 2, 3});
   Agreement member(2, epoch, {});
-  member.lose(0, 5);
-  member.lose(1, 5);
+  EXPECT_TRUE(only<Look>(member.lose(0, 5)).empty());
+  EXPECT_TRUE(only<Look>(member.lose(1, 5)).empty());
   // The other one may know an epoch in which they are enough, and then the store.
-  EXPECT_EQ(only<Look>(member.hear({.from = 3, .epoch = 0, .step = 5, .lost = {0, 1}}, 5)).size(),
-            1);
+  EXPECT_EQ(only<Look>(member.hear(report_of(3, 0, 5, {0, 1}), 5)).size(), 1);
   EXPECT_TRUE(member.learn(epoch).empty());
-  const std::vector<Leave> ends = only<Leave>(member.find(epoch));
+  const std::vector<Leave> ends = only<Leave>(member.find(0, epoch));
   ASSERT_EQ(ends.size(), 1);
   EXPECT_EQ(ends.front().why, Leave::Why::kTooFew);
   EXPECT_EQ(member.phase(), Agreement::Phase::kEnded);
@@ -116,18 +165,32 @@ TEST(Agreement, LeavesIfTooFewAreLeft) {
   EXPECT_TRUE(member.learn(epoch_of(1, {2, 3})).empty());
 
   Agreement small(3, epoch, Quorum{.least = 2});
-  small.lose(0, 5);
+  EXPECT_TRUE(only<Look>(small.lose(0, 5)).empty());
   EXPECT_TRUE(only<Look>(small.lose(1, 5)).empty());
   EXPECT_EQ(only<Look>(small.lose(2, 5)).size(), 1);
 }
 
 TEST(Agreement, GoesOnIfTheStoreKnowsBetter) {
   Agreement member(3, epoch_of(0, {0, 1, 2, 3}), {});
-  member.lose(0, 5);
-  member.lose(1, 5);
+  EXPECT_TRUE(only<Look>(member.lose(0, 5)).empty());
+  EXPECT_TRUE(only<Look>(member.lose(1, 5)).empty());
   EXPECT_EQ(only<Look>(member.lose(2, 5)).size(), 1);
-  EXPECT_EQ(only<Adopt>(member.find(epoch_of(1, {1, 2, 3}, 6))).size(), 1);
+  const Epoch next = epoch_of(1, {1, 2, 3}, 6);
+  EXPECT_EQ(only<Adopt>(member.find(0, next)).size(), 1);
   EXPECT_EQ(member.phase(), Agreement::Phase::kServing);
+  // An answer to the earlier question.
+  EXPECT_TRUE(only<Look>(member.lose(1, 7)).empty());
+  EXPECT_EQ(only<Look>(member.lose(2, 7)).size(), 1);
+  EXPECT_TRUE(member.find(0, next).empty());
+  EXPECT_EQ(only<Leave>(member.find(1, next)).size(), 1);
+}
+
+TEST(Agreement, ProposesAgainIfTheStoreHasNotChanged) {
+  Agreement member(0, epoch_of(0, {0, 1, 2}), {});
+  EXPECT_TRUE(only<Propose>(member.lose(2, 5)).empty());
+  EXPECT_EQ(only<Propose>(member.hear(report_of(1, 0, 5, {2}), 5)).size(), 1);
+  EXPECT_EQ(only<Propose>(member.find(0, epoch_of(0, {0, 1, 2}))).size(), 1);
+  EXPECT_EQ(only<Leave>(member.give_up()).front().why, Leave::Why::kNoStore);
 }
 
 TEST(Agreement, IsFencedByAnEpochWithoutIt) {
@@ -138,35 +201,64 @@ TEST(Agreement, IsFencedByAnEpochWithoutIt) {
 }
 
 TEST(Agreement, LeavesOutWhoReachesFewestOthers) {
-  // 0 and 3 cannot reach each other, and 3 cannot reach 4 either.
+  // 3 reaches neither 4 nor 1.
   Agreement member(0, epoch_of(0, {0, 1, 2, 3, 4}), {});
-  member.hear({.from = 3, .epoch = 0, .step = 1, .lost = {4}}, 1);
-  member.hear({.from = 4, .epoch = 0, .step = 1, .lost = {3}}, 1);
-  member.hear({.from = 1, .epoch = 0, .step = 1, .lost = {3}}, 1);
-  const Actions agreed = member.hear({.from = 2, .epoch = 0, .step = 1}, 1);
-  ASSERT_EQ(only<Propose>(agreed).size(), 1);
-  EXPECT_EQ(only<Propose>(agreed).front().desired, epoch_of(1, {0, 1, 2, 4}, /*step=*/1));
+  EXPECT_TRUE(only<Propose>(member.hear(report_of(3, 0, 1, {4}), 1)).empty());
+  EXPECT_TRUE(only<Propose>(member.hear(report_of(4, 0, 1, {3}), 1)).empty());
+  EXPECT_TRUE(only<Propose>(member.hear(report_of(1, 0, 1, {3}), 1)).empty());
+  const std::vector<Propose> proposals = only<Propose>(member.hear(report_of(2, 0, 1), 1));
+  ASSERT_EQ(proposals.size(), 1);
+  EXPECT_EQ(proposals.front().desired, epoch_of(1, {0, 1, 2, 4}, /*step=*/1));
 }
 
 TEST(Agreement, TellsTheEpochToWhoIsBehind) {
   Agreement member(0, epoch_of(5, {0, 2}), {});
-  const Actions answer = member.hear({.from = 1, .epoch = 4, .step = 3}, 9);
-  ASSERT_EQ(only<Announce>(answer).size(), 1);
-  EXPECT_EQ(only<Announce>(answer).front().to, 1);
+  EXPECT_EQ(announced(member.hear(report_of(1, 4, 3), 9)), (Names{"at 1"}));
   EXPECT_EQ(member.phase(), Agreement::Phase::kServing);
   // It is behind itself: it asks, and remembers the report.
-  const Actions question = member.hear({.from = 2, .epoch = 6, .step = 9}, 9);
-  EXPECT_EQ(told(question), (Ids{2}));
+  EXPECT_EQ(told(member.hear(report_of(2, 6, 9), 9)).front(), "at 2");
   EXPECT_EQ(member.phase(), Agreement::Phase::kAgreeing);
   EXPECT_EQ(only<Propose>(member.learn(epoch_of(6, {0, 2}, 9))).size(), 1);
 }
 
-TEST(Agreement, RefusesTwoEpochsOfOneNumber) {
-  Agreement member(0, epoch_of(5, {0, 2}), {});
-  EXPECT_TRUE(member.learn(epoch_of(5, {0, 2})).empty());
-  EXPECT_TRUE(member.learn(epoch_of(4, {0, 1, 2})).empty());
-  EXPECT_THROW(member.learn(epoch_of(5, {0, 1})), std::logic_error);
+TEST(Agreement, CountsStepsThatItIsStillMaking) {
+  Agreement member(0, epoch_of(1, {0, 1, 2}, /*step=*/50), {});
+  EXPECT_EQ(only<Tell>(member.lose(2, 48)).front().report.step, 50);
+}
+
+TEST(Agreement, LeavesIfThereAreTwoLines) {
+  const auto why = [](const Epoch& epoch, bool has_stopped) {
+    Agreement member(0, epoch_of(5, {0, 2, 3}), {});
+    if (has_stopped) {
+      EXPECT_FALSE(member.lose(3, 9).empty());
+    }
+    const std::vector<Leave> ends = only<Leave>(member.learn(epoch));
+    return !ends.empty() && ends.front().why == Leave::Why::kForked;
+  };
+  EXPECT_FALSE(why(epoch_of(5, {0, 2, 3}), true));
+  EXPECT_FALSE(why(epoch_of(4, {0, 1, 2}), true));
+  EXPECT_TRUE(why(epoch_of(5, {0, 1}), true));
+  EXPECT_FALSE(why(epoch_of(6, {0, 2}, 9), true));
+  EXPECT_TRUE(why(epoch_of(6, {0, 2}, 8), true));
+  EXPECT_TRUE(why(epoch_of(6, {0, 2}, 9), false));
   EXPECT_THROW(Agreement(1, epoch_of(5, {0, 2}), {}), std::logic_error);
+}
+
+TEST(Newcomer, AsksAMemberAndLooksAgain) {
+  Newcomer newcomer("at x", /*first=*/1);
+  EXPECT_EQ(only<Look>(newcomer.begin()).size(), 1);
+  const Epoch epoch = epoch_of(0, {0, 1});
+  EXPECT_EQ(only<Ask>(newcomer.find(epoch)).front().to, "at 1");
+  EXPECT_TRUE(newcomer.lose("at 0").empty());
+  EXPECT_EQ(only<Look>(newcomer.lose("at 1")).size(), 1);
+  EXPECT_EQ(only<Leave>(newcomer.find(epoch)).size(), 1);
+  // A member counts it already.
+  EXPECT_EQ(only<Ask>(Newcomer::hear(report_of(2, 1, 3))).front().to, "at 2");
+  EXPECT_TRUE(newcomer.learn(epoch).empty());
+  Epoch next = epoch_of(1, {1, 2});
+  next.members.push_back({3, "at x"});
+  EXPECT_EQ(only<Adopt>(newcomer.learn(next)).size(), 1);
+  EXPECT_EQ(only<Adopt>(newcomer.find(next)).size(), 1);
 }
 
 // ---- all orders of events ----------------------------------------------------------------------
@@ -176,21 +268,13 @@ struct Explored {
   Setting setting;
   /// Epochs that the longest line has.
   std::int64_t epochs = 0;
-  bool is_long = false;
 };
 
 void PrintTo(const Explored& explored, std::ostream* out) { *out << explored.name; }
 
 class EveryOrder : public testing::TestWithParam<Explored> {};
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kIsSlow = true;
-#else
-constexpr bool kIsSlow = false;
-#endif
-
 TEST_P(EveryOrder, KeepsOneLineAndEnds) {
-  if (GetParam().is_long && kIsSlow) GTEST_SKIP() << "takes a minute with sanitizers";
   const Exploration result = explore(GetParam().setting);
   EXPECT_EQ(result.fault, "");
   EXPECT_EQ(result.epochs, GetParam().epochs);
@@ -205,12 +289,12 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Explored{"TwoOneDies", {.members = 2, .deaths = 1, .quorum = {.least = 1}}, 1},
                     Explored{"TwoOneDiesOneJoins",
                              {.members = 2, .deaths = 1, .joins = 1, .quorum = {.least = 1}},
-                             2},
+                             3},
                     Explored{
                         "TwoConnectionBreaksOneJoins",
                         {.members = 2, .broken_connections = 1, .joins = 1, .quorum = {.least = 1}},
                         4},
-                    Explored{"TwoTwoJoin", {.members = 2, .joins = 2}, 2},
+                    Explored{"OneTwoJoin", {.members = 1, .joins = 2}, 4},
                     Explored{"ThreeOneDies", {.members = 3, .deaths = 1, .steps = 2}, 1},
                     Explored{"ThreeTwoDie", {.members = 3, .deaths = 2, .steps = 1}, 1},
                     Explored{"ThreeTwoDieWithoutMajority",
@@ -222,29 +306,26 @@ INSTANTIATE_TEST_SUITE_P(
                     Explored{"ThreeOneDiesOneConnectionBreaks",
                              {.members = 3, .deaths = 1, .broken_connections = 1},
                              1},
-                    Explored{"FourTwoDie", {.members = 4, .deaths = 2}, 2, /*is_long=*/true},
-                    Explored{"ThreeOneDiesOneJoins",
-                             {.members = 3, .deaths = 1, .joins = 1},
-                             2,
-                             /*is_long=*/true}),
+                    Explored{"ThreeOneJoins", {.members = 3, .joins = 1}, 2}),
     name_of);
 
 // They take minutes: --gtest_also_run_disabled_tests.
 INSTANTIATE_TEST_SUITE_P(
     DISABLED_Agreement, EveryOrder,
-    testing::Values(
-        Explored{"ThreeTwoDieOneJoins", {.members = 3, .deaths = 2, .joins = 1}, 3, true},
-        Explored{"FourOneDiesOneConnectionBreaks",
-                 {.members = 4, .deaths = 1, .broken_connections = 1},
-                 2,
-                 true},
-        Explored{"FourTwoConnectionsBreak", {.members = 4, .broken_connections = 2}, 2, true}),
+    testing::Values(Explored{"TwoTwoJoin", {.members = 2, .joins = 2}, 4},
+                    Explored{"FourTwoDie", {.members = 4, .deaths = 2}, 2},
+                    Explored{"FourTwoConnectionsBreak", {.members = 4, .broken_connections = 2}, 2},
+                    Explored{"FourOneDiesOneConnectionBreaks",
+                             {.members = 4, .deaths = 1, .broken_connections = 1},
+                             2},
+                    Explored{"ThreeOneDiesOneJoins", {.members = 3, .deaths = 1, .joins = 1}, 3},
+                    Explored{"ThreeTwoDieOneJoins", {.members = 3, .deaths = 2, .joins = 1}, 4}),
     name_of);
 
 TEST(Explorer, FindsAStoreThatDoesNotCompare) {
   const Exploration result = explore(
       {.members = 3, .broken_connections = 2, .quorum = {.least = 1}, .store_compares = false});
-  EXPECT_NE(result.fault, "");
+  EXPECT_EQ(result.fault.substr(0, result.fault.find('\n')), "a is in an old epoch");
 }
 
 }  // namespace

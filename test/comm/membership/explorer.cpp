@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "base/text.hpp"
+#include "comm/membership/agreement.hpp"
+#include "comm/membership/newcomer.hpp"
 
 namespace gossamer::membership {
 namespace {
@@ -21,10 +23,12 @@ namespace {
 /// The connection has ended.
 struct Closed {};
 /// The process asks to let it join.
-struct Ask {};
-using Letter = std::variant<Report, Epoch, Ask, Closed>;
+struct Question {};
+using Letter = std::variant<Report, Epoch, Question, Closed>;
 /// To the store.
-using Question = std::variant<Propose, Look>;
+using StoreQuestion = std::variant<Propose, Look>;
+/// Of the store: the epoch in which it was asked, and the one that it has.
+using Answer = std::pair<std::int64_t, Epoch>;
 /// From one process to another.
 using Way = std::pair<int, int>;
 
@@ -34,11 +38,11 @@ struct Process {
   /// By its own will.
   bool has_left = false;
   std::int64_t step = 0;
+  /// While it is no member.
+  std::optional<Newcomer> newcomer = {};
   std::optional<Agreement> agreement = {};
   /// Processes that it does not reach any more.
   std::set<int> closed = {};
-  /// Processes that have asked it to let them join, before it was a member itself.
-  std::set<int> asking = {};
 
   [[nodiscard]] bool is_here() const { return has_started && is_alive && !has_left; }
   [[nodiscard]] bool trains() const {
@@ -61,7 +65,7 @@ int process_at(const std::string& address) { return address[0] - 'a'; }
 std::ostream& operator<<(std::ostream& out, const Letter& letter) {
   if (const auto* epoch = std::get_if<Epoch>(&letter)) return out << *epoch;
   if (const auto* report = std::get_if<Report>(&letter)) return out << *report;
-  return out << (std::holds_alternative<Ask>(letter) ? "let me join" : "the end");
+  return out << (std::holds_alternative<Question>(letter) ? "let me join" : "the end");
 }
 
 template <class Thing>
@@ -75,7 +79,7 @@ Thing take(std::vector<Thing>& queue) {
 class Run {
  public:
   explicit Run(const Setting& setting) : left_(setting) {
-    Epoch first{.next_id = setting.members};
+    Epoch first{.num_voters = setting.members, .next_id = setting.members};
     for (int id = 0; id < setting.members; ++id) first.members.push_back({id, address_of(id)});
     line_.push_back(first);
     for (int id = 0; id < setting.members; ++id) {
@@ -86,7 +90,18 @@ class Run {
   }
 
   struct Event {
-    enum class Kind : std::uint8_t { kArrive, kCut, kStore, kAnswer, kStep, kJoin, kDie, kBreak };
+    enum class Kind : std::uint8_t {
+      kArrive,
+      kCut,
+      kStore,
+      kDrop,
+      kAnswer,
+      kConfirm,
+      kStep,
+      kJoin,
+      kDie,
+      kBreak
+    };
     Kind kind = Kind::kArrive;
     int one = 0;
     int other = 0;
@@ -104,7 +119,9 @@ class Run {
       }
     }
     for (const auto& [process, questions] : questions_) {
-      if (!questions.empty()) events.push_back({Kind::kStore, process});
+      if (questions.empty()) continue;
+      events.push_back({Kind::kStore, process});
+      if (!processes_[index(process)].is_here()) events.push_back({Kind::kDrop, process});
     }
     for (const auto& [process, answers] : answers_) {
       if (!answers.empty()) events.push_back({Kind::kAnswer, process});
@@ -119,8 +136,8 @@ class Run {
     for (int one = 0; one < num_processes(); ++one) {
       const Process& process = processes_[index(one)];
       if (process.has_started || left_.joins == 0) continue;
-      for (const Member& member : line_.back().members) {
-        events.push_back({Kind::kJoin, one, process_at(member.address)});
+      for (int first = 0; first < std::ssize(line_.back().members); ++first) {
+        events.push_back({Kind::kJoin, one, first});
       }
       break;
     }
@@ -128,6 +145,7 @@ class Run {
       const Process& process = processes_[index(one)];
       if (!process.is_here()) continue;
       if (left_.steps > 0 && process.trains()) events.push_back({Kind::kStep, one});
+      if (process.trains() && should_confirm(one)) events.push_back({Kind::kConfirm, one});
       if (left_.deaths > 0) events.push_back({Kind::kDie, one});
       for (int other = one + 1; left_.broken_connections > 0 && other < num_processes(); ++other) {
         if (processes_[index(other)].is_here()) events.push_back({Kind::kBreak, one, other});
@@ -145,9 +163,14 @@ class Run {
         return cut(event.one, event.other);
       case Kind::kStore:
         return answer(event.one);
-      case Kind::kAnswer: {
-        const Epoch latest = take(answers_[event.one]);
-        return perform(event.one, processes_[index(event.one)].agreement->find(latest));
+      case Kind::kDrop:
+        take(questions_[event.one]);
+        return;
+      case Kind::kAnswer:
+        return find(event.one);
+      case Kind::kConfirm: {
+        Process& process = processes_[index(event.one)];
+        return perform(event.one, process.agreement->confirm(process.step));
       }
       case Kind::kStep:
         --left_.steps;
@@ -178,12 +201,16 @@ class Run {
         return concat("what ", one, " has sent to ", other, " is lost");
       case Kind::kStore:
         return concat("the store answers ", one);
+      case Kind::kDrop:
+        return concat("the store never hears what ", one, " has asked");
+      case Kind::kConfirm:
+        return concat(one, " lets all members vote");
       case Kind::kAnswer:
         return concat("the store's answer comes to ", one);
       case Kind::kStep:
         return concat(one, " makes a step");
       case Kind::kJoin:
-        return concat(one, " starts, and asks ", other, " first");
+        return concat(one, " starts, and asks member ", event.other, " first");
       case Kind::kDie:
         return concat(one, " dies");
       case Kind::kBreak:
@@ -200,8 +227,9 @@ class Run {
     for (const Process& process : processes_) {
       out << '\n' << process.has_started << process.is_alive << process.has_left << process.step;
       for (const int other : process.closed) out << ' ' << other;
-      for (const int other : process.asking) out << '?' << other;
-      if (process.agreement && process.is_here()) out << *process.agreement;
+      if (!process.is_here()) continue;
+      if (process.agreement) out << *process.agreement;
+      if (process.newcomer) out << *process.newcomer;
     }
     for (const auto& [way, letters] : channels_) {
       if (letters.empty()) continue;
@@ -209,7 +237,7 @@ class Run {
       for (const Letter& letter : letters) out << ' ' << letter;
     }
     for (const auto& [process, questions] : questions_) {
-      for (const Question& question : questions) {
+      for (const StoreQuestion& question : questions) {
         out << '\n' << process << '?';
         if (const auto* proposal = std::get_if<Propose>(&question)) {
           out << proposal->expected.number << proposal->desired;
@@ -217,7 +245,9 @@ class Run {
       }
     }
     for (const auto& [process, answers] : answers_) {
-      for (const Epoch& epoch : answers) out << '\n' << process << '!' << epoch.number;
+      for (const auto& [asked, epoch] : answers) {
+        out << '\n' << process << '!' << asked << ' ' << epoch.number;
+      }
     }
     for (const Epoch& epoch : line_) out << '\n' << epoch;
     return out.str();
@@ -226,9 +256,12 @@ class Run {
   /// Checks a state in which nothing is due.
   void check_end(const Setting& setting) const {
     const Epoch& last = line_.back();
-    std::size_t num_alive = 0;
+    std::vector<MemberId> alive;
+    std::size_t num_here = 0;
     for (const Member& member : last.members) {
-      if (processes_[index(process_at(member.address))].is_alive) ++num_alive;
+      const Process& process = processes_[index(process_at(member.address))];
+      if (process.is_alive) alive.push_back(member.id);
+      if (process.is_here()) ++num_here;
     }
     for (int one = 0; one < num_processes(); ++one) {
       const Process& process = processes_[index(one)];
@@ -236,11 +269,10 @@ class Run {
       require(process.agreement.has_value(), concat(address_of(one), " waits to be let in"));
       require(process.trains(), concat(address_of(one), " waits for ever"));
       require(process.agreement->epoch() == last, concat(address_of(one), " is in an old epoch"));
-      require(num_alive == last.members.size(), "an epoch has a dead member");
+      require(num_here == last.members.size(), "an epoch has a member that is gone");
     }
     if (left_.broken_connections != setting.broken_connections || has_late_epoch_) return;
-    if (!setting.quorum.is_met(num_alive, last.members.size())) return;
-    require(std::ranges::any_of(processes_, &Process::trains), "all have left in vain");
+    if (setting.quorum.is_met(alive, last)) require(trains(), "all have left in vain");
   }
 
   [[nodiscard]] bool trains() const { return std::ranges::any_of(processes_, &Process::trains); }
@@ -250,13 +282,10 @@ class Run {
   static std::size_t index(int process) { return static_cast<std::size_t>(process); }
   [[nodiscard]] int num_processes() const { return static_cast<int>(processes_.size()); }
 
-  /// The process with this id.
-  [[nodiscard]] int process_of(MemberId id) const {
-    for (const Epoch& epoch : line_) {
-      const auto found = std::ranges::find(epoch.members, id, &Member::id);
-      if (found != epoch.members.end()) return process_at(found->address);
-    }
-    throw Fault(concat("nobody has the id ", id));
+  [[nodiscard]] bool should_confirm(int one) const {
+    const Epoch& epoch = processes_[index(one)].agreement->epoch();
+    return epoch.num_voters < std::ssize(epoch.members) &&
+           epoch.members.front().address == address_of(one);
   }
 
   void send(int from, int to, Letter letter) {
@@ -287,40 +316,33 @@ class Run {
     end(one);
   }
 
-  void join(int one, int other) {
+  void join(int one, int first) {
     --left_.joins;
-    processes_[index(one)].has_started = true;
-    send(one, other, Ask{});
-  }
-
-  /// What a process does that has lost the member that it has asked.
-  void ask(int one) {
     Process& process = processes_[index(one)];
-    if (line_.back().has(address_of(one))) return learn(one, line_.back());
-    for (const Member& member : line_.back().members) {
-      const int other = process_at(member.address);
-      if (!process.closed.contains(other)) return send(one, other, Ask{});
-    }
-    process.has_left = true;
-    end(one);
+    process.has_started = true;
+    process.newcomer = Newcomer(address_of(one), static_cast<std::size_t>(first));
+    perform(one, process.newcomer->begin());
   }
 
   void arrive(int from, int to) {
     const Letter letter = take(channels_[{from, to}]);
-    Process& process = processes_[index(to)];
-    const std::int64_t step = process.step;
     if (std::holds_alternative<Closed>(letter)) return lose(from, to);
-    if (const auto* epoch = std::get_if<Epoch>(&letter)) return learn(to, *epoch);
-    if (!process.agreement) {
-      // A report means that somebody counts this process already.
-      if (std::holds_alternative<Report>(letter)) send(to, from, Ask{});
-      if (std::holds_alternative<Ask>(letter)) process.asking.insert(from);
-      return;
+    Process& process = processes_[index(to)];
+    if (process.newcomer) {
+      Newcomer& newcomer = *process.newcomer;
+      if (std::holds_alternative<Question>(letter)) return newcomer.welcome(address_of(from));
+      const auto* const epoch = std::get_if<Epoch>(&letter);
+      return perform(
+          to, epoch != nullptr ? newcomer.learn(*epoch) : Newcomer::hear(std::get<Report>(letter)));
     }
-    if (const auto* report = std::get_if<Report>(&letter)) {
-      return perform(to, process.agreement->hear(*report, step));
+    Agreement& agreement = *process.agreement;
+    if (const auto* epoch = std::get_if<Epoch>(&letter)) {
+      perform(to, agreement.learn(*epoch));
+    } else if (const auto* report = std::get_if<Report>(&letter)) {
+      perform(to, agreement.hear(*report, process.step));
+    } else {
+      perform(to, agreement.welcome(address_of(from), process.step));
     }
-    perform(to, process.agreement->welcome(address_of(from), step));
   }
 
   void cut(int from, int to) { channels_[{from, to}] = {Closed{}}; }
@@ -329,7 +351,7 @@ class Run {
     close(to, from);
     Process& process = processes_[index(to)];
     process.closed.insert(from);
-    if (!process.agreement) return ask(to);
+    if (process.newcomer) return perform(to, process.newcomer->lose(address_of(from)));
     lose_closed(to);
   }
 
@@ -344,15 +366,23 @@ class Run {
   }
 
   void answer(int one) {
-    const Question question = take(questions_[one]);
-    const bool is_here = processes_[index(one)].is_here();
-    if (const auto* proposal = std::get_if<Propose>(&question)) {
-      if (line_.back() == proposal->expected || !left_.store_compares) {
-        succeed(*proposal);
-        if (!is_here) has_late_epoch_ = true;
-      }
+    const StoreQuestion question = take(questions_[one]);
+    const Process& process = processes_[index(one)];
+    const auto* const proposal = std::get_if<Propose>(&question);
+    if (proposal != nullptr && (line_.back() == proposal->expected || !left_.store_compares)) {
+      succeed(*proposal);
+      if (!process.is_here()) has_late_epoch_ = true;
     }
-    if (is_here) answers_[one].push_back(line_.back());
+    const std::int64_t asked =
+        proposal != nullptr ? proposal->expected.number : std::get<Look>(question).epoch;
+    if (process.is_here()) answers_[one].push_back({asked, line_.back()});
+  }
+
+  void find(int one) {
+    const auto [asked, latest] = take(answers_[one]);
+    Process& process = processes_[index(one)];
+    perform(one, process.newcomer ? process.newcomer->find(latest)
+                                  : process.agreement->find(asked, latest));
   }
 
   /// The proposal becomes the next epoch.
@@ -360,38 +390,37 @@ class Run {
     const Epoch& before = proposal.expected;
     const Epoch& next = proposal.desired;
     require(next.number == before.number + 1, "an epoch has a wrong number");
-    std::size_t num_kept = 0;
+    std::vector<MemberId> kept;
+    std::set<std::string> addresses;
     for (const Member& member : next.members) {
-      const Process& process = processes_[index(process_at(member.address))];
+      require(addresses.insert(member.address).second, "a process is counted twice");
       if (!before.has(member.id)) {
         require(member.id >= before.next_id && member.id < next.next_id, "an id is given twice");
-        require(!before.has(member.address), "a process is counted twice");
         continue;
       }
-      ++num_kept;
+      require(before.find(member.id)->address == member.address, "an id has changed its process");
+      kept.push_back(member.id);
+      const Process& process = processes_[index(process_at(member.address))];
       if (!process.is_here()) continue;
-      require(!process.trains() || process.agreement->epoch().number < before.number,
-              concat(member.address, " trains while others go on"));
+      require(process.agreement && process.agreement->epoch() == before &&
+                  process.agreement->phase() == Agreement::Phase::kAgreeing,
+              concat(member.address, " has not stopped, and others go on"));
       require(process.step <= next.step, concat(member.address, " would go back"));
     }
-    const std::int64_t least = left_.quorum.least;
-    require(least > 0 ? static_cast<std::int64_t>(num_kept) >= least
-                      : num_kept > before.members.size() - num_kept,
-            "an epoch has no quorum");
+    require(next.num_voters == std::ssize(kept), "a process votes in its first epoch");
+    check_quorum(kept, before);
     line_.push_back(next);
   }
 
-  void learn(int one, const Epoch& epoch) {
-    Process& process = processes_[index(one)];
-    if (process.agreement) return perform(one, process.agreement->learn(epoch));
-    const auto found = std::ranges::find(epoch.members, address_of(one), &Member::address);
-    if (found == epoch.members.end()) return;
-    process.agreement = Agreement(found->id, epoch, left_.quorum);
-    adopt(one, epoch);
-    lose_closed(one);
-    for (const int other : std::exchange(process.asking, {})) {
-      perform(one, process.agreement->welcome(address_of(other), process.step));
+  void check_quorum(const std::vector<MemberId>& kept, const Epoch& before) const {
+    std::int64_t num_voters = 0;
+    for (std::int64_t i = 0; i < before.num_voters; ++i) {
+      const MemberId voter = before.members[static_cast<std::size_t>(i)].id;
+      if (std::ranges::find(kept, voter) != kept.end()) ++num_voters;
     }
+    const std::int64_t least = left_.quorum.least;
+    require(least > 0 ? std::ssize(kept) >= least : num_voters > before.num_voters - num_voters,
+            "an epoch has no quorum");
   }
 
   void adopt(int one, const Epoch& epoch) {
@@ -401,25 +430,32 @@ class Run {
             concat(address_of(one), " adopts an epoch that the store never had"));
     require(process.step <= epoch.step, concat(address_of(one), " goes back"));
     process.step = epoch.step;
+    if (!process.newcomer) return;
+    process.agreement = Agreement(epoch.find(address_of(one))->id, epoch, left_.quorum);
+    const Newcomer newcomer = *std::exchange(process.newcomer, std::nullopt);
+    for (const std::string& other : newcomer.asking()) {
+      perform(one, process.agreement->welcome(other, process.step));
+    }
   }
 
   void perform(int one, const Actions& actions) {
     bool has_adopted = false;
     for (const Action& action : actions) {
       if (const auto* tell = std::get_if<Tell>(&action)) {
-        send(one, process_of(tell->to), tell->report);
+        send(one, process_at(tell->to), tell->report);
       } else if (const auto* announce = std::get_if<Announce>(&action)) {
-        send(one, process_of(announce->to), announce->epoch);
-      } else if (const auto* admit = std::get_if<Admit>(&action)) {
-        send(one, process_at(admit->to), admit->epoch);
+        send(one, process_at(announce->to), announce->epoch);
+      } else if (const auto* ask = std::get_if<Ask>(&action)) {
+        send(one, process_at(ask->to), Question{});
       } else if (const auto* propose = std::get_if<Propose>(&action)) {
         questions_[one].emplace_back(*propose);
-      } else if (std::holds_alternative<Look>(action)) {
-        questions_[one].emplace_back(Look{});
+      } else if (const auto* look = std::get_if<Look>(&action)) {
+        questions_[one].emplace_back(*look);
       } else if (const auto* adoption = std::get_if<Adopt>(&action)) {
         adopt(one, adoption->epoch);
         has_adopted = true;
       } else {
+        require(std::get<Leave>(action).why != Leave::Why::kForked, "two lines of epochs");
         processes_[index(one)].has_left = true;
         end(one);
         return;
@@ -431,8 +467,8 @@ class Run {
   std::vector<Process> processes_;
   std::map<Way, std::vector<Letter>> channels_;
   /// To the store.
-  std::map<int, std::vector<Question>> questions_;
-  std::map<int, std::vector<Epoch>> answers_;
+  std::map<int, std::vector<StoreQuestion>> questions_;
+  std::map<int, std::vector<Answer>> answers_;
   /// The epochs that the store has had; the last is there now.
   std::vector<Epoch> line_;
   /// The store has taken a proposal of a process that was gone. Others may have left before.

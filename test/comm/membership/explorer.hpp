@@ -1,27 +1,25 @@
 #pragma once
-// Explores all orders of events of a small run whose members agree on epochs by the rules of
-// comm/membership/agreement.hpp: messages arrive in the order of their connection but otherwise at
-// any time, processes die at any moment, connections break, and processes join.
-//
-// A connection that ends may lose any of its last messages. The store answers at any time, also
-// after the process that asked has died.
+// Explores all orders of events of a small run whose members follow the rules of comm/membership.
+// Messages arrive in the order of their connection but otherwise at any time, processes die,
+// connections break, processes join. A connection that ends may lose any of its last messages. The
+// store answers at any time. What a process that has died has asked it, it may answer or never see.
 //
 // explore() checks in every state that
 //   - an epoch has one successor, and all members that adopt an epoch have the same,
-//   - an epoch keeps a quorum of the one before it, and no id and no address is given twice,
-//   - members that an epoch keeps have stopped, and none of them has made more steps than it says;
-// that no order of events goes on for ever; and in every state in which nothing is left to happen,
-//   - all members that are alive are in the store's epoch, and train, or have left,
-//   - nobody has left in vain: if the members of the last epoch that are alive meet the quorum,
-//   they
-//     train. Exempt are ends after a connection has broken, and after the store has taken a
-//     proposal of a process that was dead by then,
-//   - nobody waits to be let in while others train.
+//   - an epoch keeps a quorum of the one before it, no id is given twice, and no process is in an
+//     epoch twice,
+//   - living members that an epoch keeps have stopped in the one before, and none of them has made
+//     more steps than the epoch says;
+// that no order of events goes on for ever; and in every state in which nothing is left to happen:
+//   - Processes that are here train, all in the store's epoch, which has no others.
+//   - Nobody has left in vain: if the living members of the last epoch meet the quorum, some train.
+//     Exempt are ends after a connection has broken, and after the store has taken a proposal of a
+//     process that was gone.
 
 #include <cstdint>
 #include <string>
 
-#include "comm/membership/agreement.hpp"
+#include "comm/membership/epoch.hpp"
 
 namespace gossamer::membership {
 

@@ -125,6 +125,9 @@ TEST(Agreement, LetsProcessesIn) {
   // A process that asks again has missed the answer.
   EXPECT_EQ(announced(member.welcome("at y", 121)), (Names{"at y"}));
   EXPECT_EQ(member.phase(), Agreement::Phase::kServing);
+  // It does not know that this epoch is over either.
+  EXPECT_FALSE(member.lose(4, 121).empty());
+  EXPECT_EQ(told(member.welcome("at y", 121)), (Names{"at y"}));
 }
 
 TEST(Agreement, LetsNewMembersVoteLater) {
@@ -163,6 +166,12 @@ TEST(Agreement, LeavesIfTooFewAreLeft) {
   EXPECT_EQ(member.phase(), Agreement::Phase::kEnded);
   EXPECT_TRUE(member.lose(3, 5).empty());
   EXPECT_TRUE(member.learn(epoch_of(1, {2, 3})).empty());
+
+  // The lowest may still wait for an answer to its proposal.
+  Agreement higher(3, epoch, {});
+  EXPECT_TRUE(only<Look>(higher.lose(0, 5)).empty());
+  EXPECT_TRUE(only<Look>(higher.lose(1, 5)).empty());
+  EXPECT_TRUE(only<Look>(higher.hear(report_of(2, 0, 5, {0, 1}), 5)).empty());
 
   Agreement small(3, epoch, Quorum{.least = 2});
   EXPECT_TRUE(only<Look>(small.lose(0, 5)).empty());

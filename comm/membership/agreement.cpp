@@ -18,10 +18,7 @@ Actions Agreement::lose(MemberId peer, std::int64_t step) {
   if (phase_ == Phase::kEnded || peer == self_ || !reaches(peer)) return actions;
   lost_.insert(peer);
   reports_.erase(peer);
-  told_.clear();
-  stop(step);
-  tell_all(actions);
-  decide(actions);
+  report_anew(step, actions);
   return actions;
 }
 
@@ -56,21 +53,14 @@ Actions Agreement::welcome(const std::string& newcomer, std::int64_t step) {
     if (phase_ == Phase::kAgreeing) actions.emplace_back(Tell{newcomer, own_report()});
     return actions;
   }
-  if (!newcomers_.insert(newcomer).second) return actions;
-  told_.clear();
-  stop(step);
-  tell_all(actions);
-  decide(actions);
+  if (newcomers_.insert(newcomer).second) report_anew(step, actions);
   return actions;
 }
 
 Actions Agreement::confirm(std::int64_t step) {
   Actions actions;
   const bool all_vote = epoch_.num_voters == std::ssize(epoch_.members);
-  if (phase_ != Phase::kServing || all_vote) return actions;
-  stop(step);
-  tell_all(actions);
-  decide(actions);
+  if (phase_ == Phase::kServing && !all_vote) report_anew(step, actions);
   return actions;
 }
 
@@ -110,6 +100,13 @@ void Agreement::stop(std::int64_t step) {
   // Who is still making the steps before the epoch's counts them already.
   if (phase_ == Phase::kServing) step_ = std::max(step, epoch_.step);
   phase_ = Phase::kAgreeing;
+}
+
+void Agreement::report_anew(std::int64_t step, Actions& actions) {
+  told_.clear();
+  stop(step);
+  tell_all(actions);
+  decide(actions);
 }
 
 void Agreement::tell(MemberId peer, Actions& actions) {
@@ -245,11 +242,7 @@ void Agreement::adopt(const Epoch& epoch, Actions& actions) {
   actions.emplace_back(Adopt{epoch_});
   const bool is_over = std::ranges::any_of(
       epoch_.members, [this](const Member& member) { return report_of(member.id) != nullptr; });
-  if (is_over || !newcomers_.empty()) {
-    stop(step_);
-    tell_all(actions);
-    decide(actions);
-  }
+  if (is_over || !newcomers_.empty()) report_anew(step_, actions);
 }
 
 void Agreement::leave(Leave::Why why, Actions& actions) {

@@ -150,6 +150,8 @@ class Agreement {
 
  private:
   void stop(std::int64_t step);
+  /// This member's report has changed, or it has a reason of its own to stop: tells all.
+  void report_anew(std::int64_t step, Actions& actions);
   /// Sends a member this one's report, unless it has it.
   void tell(MemberId peer, Actions& actions);
   void tell_all(Actions& actions);

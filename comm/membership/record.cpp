@@ -77,8 +77,7 @@ Epoch EpochRecord::propose(const Propose& proposal) {
   if (now.empty()) {
     throw record_error(
         "the store has lost the run's record, and nobody can tell whether other ranks have gone "
-        "on; "
-        "start the run again from its last checkpoint");
+        "on; start the run again from its last checkpoint");
   }
   Epoch latest = read(now);
   if (latest.number >= proposal.expected.number) return latest;

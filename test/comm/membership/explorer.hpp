@@ -4,13 +4,13 @@
 // connections break, processes join. A connection that ends may lose any of its last messages. The
 // store answers at any time. What a process that has died has asked it, it may answer or never see.
 //
-// explore() checks in every state that
-//   - an epoch has one successor, and all members that adopt an epoch have the same,
-//   - an epoch keeps a quorum of the one before it, no id is given twice, and no process is in an
-//     epoch twice,
-//   - living members that an epoch keeps have stopped in the one before, and none of them has made
-//     more steps than the epoch says;
-// that no order of events goes on for ever; and in every state in which nothing is left to happen:
+// explore() checks every state:
+//   - An epoch has one successor. All members that adopt an epoch have the same.
+//   - An epoch keeps a quorum of the one before it. No id is given twice, and no process is in an
+//     epoch twice.
+//   - Living members that an epoch keeps have stopped in the one before. None of them has made more
+//     steps than the epoch says.
+// No order of events goes on for ever. Where nothing is left to happen:
 //   - Processes that are here train, all in the store's epoch, which has no others.
 //   - Nobody has left in vain: if the living members of the last epoch meet the quorum, some train.
 //     Exempt are ends after a connection has broken, and after the store has taken a proposal of a

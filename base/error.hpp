@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace gossamer {
@@ -20,7 +21,8 @@ enum class ExitCode : int {
   kCheckpoint = 4,
   kInternal = 70,
   kPeerLost = 74,
-  /// A signal has ended the run, and its checkpoint is saved.
+  /// A signal has ended the run, and its checkpoint is saved; or the other ranks have gone on
+  /// without this one.
   kPreempted = 75,
   kNonFinite = 76,
   // 128 and the number of the signal, as shells have it: SIGINT, SIGTERM.
@@ -92,6 +94,20 @@ class CommError : public std::runtime_error {
  private:
   Context context_;
   std::string reason_;
+};
+
+/// A peer is lost, or the members of the run change, and the run can go on with the others
+/// (Communicator::renew()).
+class PeerLost : public CommError {
+ public:
+  /// `is_own`: this rank itself has lost the peers that the context names. Otherwise another rank
+  /// has told it.
+  PeerLost(Context context, std::string_view what, bool is_own = false)
+      : CommError(std::move(context), what), is_own_(is_own) {}
+  [[nodiscard]] bool is_own() const { return is_own_; }
+
+ private:
+  bool is_own_;
 };
 
 /// The exit code of the program that ends with `error`; kInternal for types not named above.

@@ -39,7 +39,8 @@
 // exactly.
 //
 // Thread safety: one thread uses a communicator and all communicators split from it.
-// Errors: CommError. After one the communicator is unusable and the rank is expected to leave.
+// Errors: CommError. After one the communicator is unusable and the rank is expected to leave,
+// except after a PeerLost, where renew() follows.
 
 #include <cstdint>
 #include <functional>
@@ -179,11 +180,39 @@ class Communicator {
   Communicator& twin(std::string_view use);
   /// The number of parts that this member is in.
   [[nodiscard]] std::int64_t num_parts() const;
+  /// Whether ranks may be lost while the others go on: operations then fail with PeerLost, and
+  /// renew() makes the communicator work again.
+  [[nodiscard]] virtual bool renews() const { return false; }
+  /// A world of a run whose members change.
+  struct Membership {
+    World world = {};
+    /// The largest number of steps that a member had made when this world began.
+    std::int64_t step = 0;
+    /// Counts the worlds of a run from 0.
+    std::int64_t epoch = 0;
+    /// The members by their ranks. A run gives each number once.
+    std::vector<std::int64_t> members = {};
+  };
+  /// The present world, where renews().
+  [[nodiscard]] virtual Membership membership() const {
+    throw std::logic_error("membership: ranks of this communicator begin and end together");
+  }
+  /// Collective of those that are left. Ends the world of this communicator, and begins one without
+  /// the ranks that are lost. Communicators split from it, and its parts, belong to the old world:
+  /// their operations fail. `step`: the steps that this rank has made. Throws CommError when this
+  /// rank has to leave.
+  virtual Membership renew(std::int64_t /*step*/) {
+    throw std::logic_error("renew: ranks of this communicator begin and end together");
+  }
   /// Collective. Releases, in good order, what this communicator and those split from it hold in a
   /// library such as NCCL. No other call on them may follow. Only for a rank that leaves without an
   /// error. After an error a rank leaves without this call, and the destructor gives everything up
   /// without communicating. Does nothing where the launch ends the communicators. Throws CommError.
   virtual void close() {}
+
+ protected:
+  /// The parts belong to a world that has ended.
+  void drop_parts() { parts_.clear(); }
 
  private:
   /// By use and members; null for groups without this member.

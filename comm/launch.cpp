@@ -79,6 +79,8 @@ const BackendEntry& find_backend(std::string_view name) {
 /// Why the world of these sessions is not as wanted; empty: it is.
 std::string why_not(const LaunchOptions& options, const Sessions& sessions) {
   const int size = sessions.front()->world().size;
+  // Some may have died already, and others go on.
+  if (sessions.front()->communicator().renews()) return "";
   if (options.num_ranks > 0 && options.num_ranks != size) {
     return concat("--ranks ", options.num_ranks, ": ", size,
                   " processes were started; leave --ranks out under a launcher");

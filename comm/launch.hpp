@@ -18,6 +18,18 @@
 
 namespace gossamer {
 
+/// What becomes of a run when ranks die.
+struct FaultOptions {
+  /// True: the others go on without them (Communicator::renew()). The backend `tcp` alone can.
+  bool survives = false;
+  /// How many ranks must be left at least. 0: more than half of those before.
+  std::int64_t min_ranks = 0;
+  /// Seconds without a sign of life after which a rank counts as dead.
+  double silence_s = 10.0;
+  /// True: this process joins a run that goes on (MeetingOptions::run in the store).
+  bool joins = false;
+};
+
 struct LaunchOptions {
   /// Worker threads to start. 0: one thread, or under MPI the processes that the launcher started.
   /// Under MPI any other number must be the number of these processes.
@@ -32,6 +44,7 @@ struct LaunchOptions {
   std::int64_t least_ring_bytes = -1;
   /// How the ranks of the backend `tcp` meet.
   MeetingOptions meeting = {};
+  FaultOptions fault = {};
   LogLevel log_level = LogLevel::kInfo;
   /// Called about ten times a second on a thread that waits for an operation or for the worker. It
   /// may throw: that ends the wait, and the operation goes on. Null: nothing is called.

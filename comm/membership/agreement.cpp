@@ -57,11 +57,15 @@ Actions Agreement::welcome(const std::string& newcomer, std::int64_t step) {
   return actions;
 }
 
-Actions Agreement::confirm(std::int64_t step) {
+Actions Agreement::disturb(std::int64_t step) {
   Actions actions;
-  const bool all_vote = epoch_.num_voters == std::ssize(epoch_.members);
-  if (phase_ == Phase::kServing && !all_vote) report_anew(step, actions);
+  if (phase_ == Phase::kServing) report_anew(step, actions);
   return actions;
+}
+
+Actions Agreement::confirm(std::int64_t step) {
+  const bool all_vote = epoch_.num_voters == std::ssize(epoch_.members);
+  return all_vote ? Actions() : disturb(step);
 }
 
 Actions Agreement::learn(const Epoch& epoch) {
@@ -94,6 +98,17 @@ Actions Agreement::give_up() {
   Actions actions;
   if (phase_ != Phase::kEnded) leave(Leave::Why::kNoStore, actions);
   return actions;
+}
+
+std::vector<MemberId> Agreement::awaited() const {
+  std::vector<MemberId> members = reached();
+  const std::vector<MemberId> best = without_conflicts(members);
+  if (quorum_.is_met(best, epoch_)) members = best;
+  // The lowest proposes, and tells the others.
+  if (members.front() != self_) return {members.front()};
+  std::erase_if(
+      members, [this](MemberId member) { return member == self_ || report_of(member) != nullptr; });
+  return members;
 }
 
 void Agreement::stop(std::int64_t step) {

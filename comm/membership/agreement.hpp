@@ -4,8 +4,8 @@
 //
 // Protocol:
 //
-//   serving    The member exchanges. It stops when it loses a peer, when a process asks to join, or
-//              when another member's report says that one has stopped.
+//   serving    The member exchanges. It stops when it loses a peer, when an exchange fails, when a
+//              process asks to join, or when another member's report says that one has stopped.
 //   agreeing   The member exchanges nothing and makes no step. It has a report: how many steps it
 //              has made, whom it cannot reach, who wants to join. It sends the report to the member
 //              that should propose. If it has itself lost a peer or been asked to let a process in,
@@ -30,8 +30,7 @@
 //   - Where lose() is called for a peer, the connection is closed in both directions, and is not
 //     opened again. So the peer loses this member too.
 //   - While a member agrees it watches over all members that it has told or heard, whether or not
-//   it
-//     has exchanged with them before.
+//     it has exchanged with them before.
 //   - A step under way when the member stops counts as made, since it will be.
 //
 // Safety, as long as the store keeps its memory: an epoch has one successor; a member that is
@@ -134,6 +133,9 @@ class Agreement {
   [[nodiscard]] Actions hear(const Report& report, std::int64_t step);
   /// A process asks to join, over a connection of its own. One without an address is ignored.
   [[nodiscard]] Actions welcome(const std::string& newcomer, std::int64_t step);
+  /// An exchange has failed, and this member has lost nobody. An epoch with the same members
+  /// follows, unless another member has lost one.
+  [[nodiscard]] Actions disturb(std::int64_t step);
   /// All members have exchanged in this epoch, so all may vote. The lowest member calls it.
   [[nodiscard]] Actions confirm(std::int64_t step);
   /// A member tells an epoch.
@@ -142,6 +144,9 @@ class Agreement {
   [[nodiscard]] Actions find(std::int64_t asked, const Epoch& latest);
   /// The store does not answer, and the member will ask no more.
   [[nodiscard]] Actions give_up();
+
+  /// While it agrees: the members from which it must hear before an epoch can begin.
+  [[nodiscard]] std::vector<MemberId> awaited() const;
 
   [[nodiscard]] Phase phase() const { return phase_; }
   [[nodiscard]] const Epoch& epoch() const { return epoch_; }

@@ -9,6 +9,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -44,6 +45,11 @@ struct Epoch {
   [[nodiscard]] bool has(const std::string& address) const { return find(address) != nullptr; }
 };
 std::ostream& operator<<(std::ostream& out, const Epoch& epoch);
+
+/// The epoch as lines: its numbers, then a line for each member.
+std::string to_text(const Epoch& epoch);
+/// The epoch of such lines; nothing if its parts do not fit together.
+std::optional<Epoch> epoch_of(const std::string& text);
 
 /// Whether a text can be an address: it has letters, and none that end a line.
 bool is_address(const std::string& text);

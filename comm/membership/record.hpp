@@ -10,17 +10,24 @@
 // changes the store without the secret can name no member. By putting an old record back, they can
 // stop the run, and under bad luck begin a second line.
 //
-// Errors: CommError when the store cannot be reached or has no record, when the record is not
-// signed, and when it is older than a proposal's epoch. Thread safety: as the Store's.
+// Errors: CommError when the store cannot be reached or has no record yet. RecordError when the
+// record is lost or not signed, and when it is older than a proposal's epoch: asking again is vain.
+// Thread safety: as the Store's.
 
 #include <chrono>
 #include <memory>
 #include <string>
 
+#include "base/error.hpp"
 #include "comm/membership/agreement.hpp"
 #include "comm/store.hpp"
 
 namespace gossamer::membership {
+
+class RecordError : public CommError {
+ public:
+  using CommError::CommError;
+};
 
 class EpochRecord {
  public:

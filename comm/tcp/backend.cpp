@@ -14,6 +14,7 @@
 #include "comm/process_world.hpp"
 #include "comm/shared_memory.hpp"
 #include "comm/tcp/operations.hpp"
+#include "comm/tcp/renewing_session.hpp"
 #include "comm/tcp/world.hpp"
 
 namespace gossamer {
@@ -201,7 +202,7 @@ class TcpCommunicator : public ProcessCommunicator {
   std::uint64_t num_collectives_ = 0;
 };
 
-class TcpSession : public Session {
+class TcpSession : public tcp::TcpWorld {
  public:
   TcpSession(std::shared_ptr<TcpContext> context, const World& world, Logger logger)
       : context_(std::move(context)),
@@ -209,7 +210,9 @@ class TcpSession : public Session {
         logger_(std::move(logger)),
         communicator_(context_, 0, everybody(world.size), world.rank) {}
 
-  ~TcpSession() override {
+  ~TcpSession() override { TcpSession::desert(); }
+
+  void desert() override {
     // What still runs on the worker uses the transport.
     context_->worker->stop();
     context_->transport->close();
@@ -267,12 +270,12 @@ class TcpSession : public Session {
 
 }  // namespace
 
-Sessions open_tcp(const LaunchOptions& options) {
-  tcp::Place place = tcp::find_place(options);
-  const Logger logger(options.log_level, place.hosts.size() > 1 ? concat("rank ", place.rank) : "");
-  const World world = world_on(place.hosts, place.rank, options, logger);
+namespace tcp {
+
+std::unique_ptr<TcpWorld> enter(Place place, const World& world, const LaunchOptions& options,
+                                Logger logger) {
   auto context = std::make_shared<TcpContext>();
-  context->hosts = place.hosts;
+  context->hosts = std::move(place.hosts);
   context->least_ring_bytes = options.least_ring_bytes;
   context->transport = std::move(place.transport);
   const auto transport = context->transport;
@@ -287,10 +290,23 @@ Sessions open_tcp(const LaunchOptions& options) {
       .failed = [transport](const std::exception_ptr& error) { transport->abandon(error); },
       .diagnose =
           [transport](const std::vector<int>& peers) { return transport->diagnose(peers); }});
-  auto session = std::make_unique<TcpSession>(std::move(context), world, logger);
+  auto session = std::make_unique<TcpSession>(std::move(context), world, std::move(logger));
   session->meet();
+  return session;
+}
+
+}  // namespace tcp
+
+Sessions open_tcp(const LaunchOptions& options) {
   Sessions sessions;
-  sessions.push_back(std::move(session));
+  if (options.fault.survives && options.meeting.store != nullptr) {
+    sessions.push_back(tcp::open_renewing(options));
+    return sessions;
+  }
+  tcp::Place place = tcp::find_place(options);
+  Logger logger(options.log_level, place.hosts.size() > 1 ? concat("rank ", place.rank) : "");
+  const World world = world_on(place.hosts, place.rank, options, logger);
+  sessions.push_back(tcp::enter(std::move(place), world, options, std::move(logger)));
   return sessions;
 }
 

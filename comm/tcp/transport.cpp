@@ -184,7 +184,14 @@ void Transport::service() {
     if (link && link->messages().fetch()) has_moved = true;
   }
   if (has_moved) bell_->ring();
+  heed_members();
   if (failure_) std::rethrow_exception(failure_);
+}
+
+void Transport::heed_members() {
+  if (failure_ || !config_.is_disturbed || !config_.is_disturbed()) return;
+  failure_ = std::make_exception_ptr(PeerLost(
+      {.rank = config_.rank, .label = {.what = "communication"}}, "the members of the run change"));
 }
 
 void Transport::count_time() {
@@ -260,17 +267,18 @@ void Transport::abandon(const std::exception_ptr& error) {
   }
 }
 
-void Transport::fail(const News& news, const std::string& text) {
+void Transport::fail(const News& news, const std::string& text, bool is_own) {
   if (is_leaving_) return;
   // After a failure of this rank's own, that one counts, also where two ranks fail at the same
   // time.
   if (failure_) return;
   if (news.kind == NewsKind::kFailed) has_heard_of_failure_ = true;
-  failure_ = std::make_exception_ptr(CommError({.rank = config_.rank,
-                                                .peers = {news.about},
-                                                .label = {.what = "communication"},
-                                                .code = news.code},
-                                               text));
+  const CommError::Context context{.rank = config_.rank,
+                                   .peers = {news.about},
+                                   .label = {.what = "communication"},
+                                   .code = news.code};
+  failure_ = config_.is_disturbed ? std::make_exception_ptr(PeerLost(context, text, is_own))
+                                  : std::make_exception_ptr(CommError(context, text));
   bell_->ring();
 }
 
@@ -280,12 +288,22 @@ void Transport::lose(int peer, const std::string& reason) {
                   .about = peer,
                   .text = concat("rank ", config_.rank, " has lost it: ", reason)};
   if (!spread(news, peer)) return;
-  fail(news, concat("that rank is lost: ", reason));
+  fail(news, concat("that rank is lost: ", reason), /*is_own=*/true);
 }
 
 ProgressWorker::Diagnosis Transport::diagnose(const std::vector<int>& peers) {
   run_until([this] { return failure_ != nullptr; }, kNewsPatience);
   if (failure_) std::rethrow_exception(failure_);
+  ProgressWorker::Diagnosis diagnosis = reason_of_wait(peers);
+  if (!config_.is_disturbed) return diagnosis;
+  failure_ = std::make_exception_ptr(
+      PeerLost({.rank = config_.rank, .peers = diagnosis.peers, .label = {.what = "communication"}},
+               concat("no end after ", shortest(config_.timeout_s),
+                      " s (comm.timeout_s): ", diagnosis.text)));
+  std::rethrow_exception(failure_);
+}
+
+ProgressWorker::Diagnosis Transport::reason_of_wait(const std::vector<int>& peers) {
   std::vector<int> silent;
   for (std::size_t peer = 0; peer < links_.size(); ++peer) {
     if (!links_[peer] || links_[peer]->has_left()) continue;
@@ -347,6 +365,7 @@ void Transport::end_all(std::chrono::milliseconds longest) {
 
 void Transport::close() {
   is_leaving_ = true;
+  config_.memory_mark.erase();
   if (listener_) listener_->close();
   for (const auto& link : links_) {
     if (link) link->close();

@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -63,6 +64,9 @@ class Transport {
     Logger logger = {};
     /// By which the peers on this host find this process.
     MemoryMark memory_mark = {};
+    /// Where a run goes on without those that fail: whether its members change. Failures of others
+    /// are a PeerLost then. Null: all end together.
+    std::function<bool()> is_disturbed = {};
   };
 
   /// `listener` is null in a world of one rank.
@@ -77,7 +81,8 @@ class Transport {
   Link& link(int peer);
   /// Moves everything on. Throws the first failure.
   void service();
-  /// Waits a moment for news, which it throws. Else names the ranks that are silent, or `peers`.
+  /// Waits a moment for news, which it throws. Else names the ranks that are silent, or `peers`;
+  /// where a run goes on without those that fail, as a PeerLost.
   ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers);
   void tell_leaving();
   /// The worker has failed: tells the others why, unless they know, and forgets all messages.
@@ -95,6 +100,9 @@ class Transport {
   [[nodiscard]] bool has_heard_of_failure() const { return has_heard_of_failure_; }
 
  private:
+  /// Why ranks keep this one waiting.
+  ProgressWorker::Diagnosis reason_of_wait(const std::vector<int>& peers);
+
   enum class NewsKind : std::uint8_t { kFailed, kLost, kLeaving };
   struct News {
     NewsKind kind = NewsKind::kFailed;
@@ -118,7 +126,10 @@ class Transport {
   /// Tells the peers what they have not heard yet. Returns whether it is news to this rank.
   bool spread(const News& news, int except);
   static void send_news(Link& link, const News& news);
-  void fail(const News& news, const std::string& text);
+  /// `is_own`: this rank itself has lost the other one.
+  void fail(const News& news, const std::string& text, bool is_own = false);
+  /// Fails when the members of the run change.
+  void heed_members();
   void lose(int peer, const std::string& reason);
   void count_time();
   /// Writes nothing more to the peers, and waits for their end.

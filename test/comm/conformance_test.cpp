@@ -2,8 +2,6 @@
 
 #include "test/comm/conformance.hpp"
 
-#include "test/comm/forwarding_communicator.hpp"
-
 #include <memory>
 #include <string>
 #include <tuple>
@@ -13,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/host_stream.hpp"
+#include "comm/forwarding_communicator.hpp"
 #include "comm/launch.hpp"
 #include "comm/staged_communicator.hpp"
 

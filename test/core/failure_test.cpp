@@ -3,7 +3,6 @@
 // sanitizers check this.
 
 #include "test/base/thrown.hpp"
-#include "test/comm/forwarding_communicator.hpp"
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 
@@ -22,6 +21,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/forwarding_communicator.hpp"
 #include "core/model_average.hpp"
 #include "topology/registry.hpp"
 

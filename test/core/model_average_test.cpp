@@ -1,6 +1,6 @@
 #include "core/model_average.hpp"
 
-#include "test/comm/forwarding_communicator.hpp"
+#include "test/comm/owned_sums.hpp"
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/ranks.hpp"

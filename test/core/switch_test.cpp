@@ -1,6 +1,5 @@
 // Tests of Pipeline::switch_to().
 
-#include "test/comm/forwarding_communicator.hpp"
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/saved_state.hpp"
@@ -21,6 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "comm/forwarding_communicator.hpp"
 #include "core/algorithm_switch.hpp"
 #include "core/model_average.hpp"
 #include "topology/registry.hpp"

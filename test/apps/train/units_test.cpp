@@ -1,7 +1,7 @@
 // The parts of the trainer: files it writes, progress, reports.
 
 #include "test/apps/folder.hpp"
-#include "test/comm/forwarding_communicator.hpp"
+#include "test/comm/owned_sums.hpp"
 
 #include <cstdint>
 #include <filesystem>

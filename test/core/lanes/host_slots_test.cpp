@@ -3,7 +3,6 @@
 
 #include "core/lanes/host_slots.hpp"
 
-#include "test/comm/forwarding_communicator.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/test_topologies.hpp"
 #include "test/sanitized.hpp"
@@ -18,6 +17,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/forwarding_communicator.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {

@@ -1,7 +1,6 @@
 // Large blocks, which travel in parts: the bits are those of whole blocks, and the first parts are
 // there while the last ones are not.
 
-#include "test/comm/forwarding_communicator.hpp"
 #include "test/core/problem.hpp"
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/host_stream.hpp"
+#include "comm/forwarding_communicator.hpp"
 #include "core/lanes/peer_lanes.hpp"
 #include "topology/registry.hpp"
 

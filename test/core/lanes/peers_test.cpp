@@ -1,6 +1,5 @@
 #include "core/lanes/peers.hpp"
 
-#include "test/comm/forwarding_communicator.hpp"
 #include "test/core/ranks.hpp"
 #include "test/core/test_topologies.hpp"
 
@@ -11,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/forwarding_communicator.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {

@@ -1,0 +1,83 @@
+#pragma once
+// Passes everything on to another communicator. Whoever derives from it overrides what is to be
+// different.
+//
+// Thread safety and errors: those of the other communicator.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+namespace gossamer {
+
+class ForwardingCommunicator : public Communicator {
+ public:
+  /// `inner` outlives this.
+  explicit ForwardingCommunicator(Communicator& inner) : inner_(&inner) {}
+
+  [[nodiscard]] int rank() const override { return inner_->rank(); }
+  [[nodiscard]] int size() const override { return inner_->size(); }
+  [[nodiscard]] const std::vector<int>& world_ranks() const override {
+    return inner_->world_ranks();
+  }
+  [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return inner_->stream(); }
+  [[nodiscard]] bool takes_device_memory() const override { return inner_->takes_device_memory(); }
+  Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
+    return inner_->exchange(peer, send, receive, std::move(context));
+  }
+  Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
+                                  std::vector<Incoming> incoming, OpContext context) override {
+    return inner_->exchange_with_neighbors(send, std::move(peers), std::move(incoming),
+                                           std::move(context));
+  }
+  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
+    return inner_->send(peer, tag, letter, std::move(context));
+  }
+  Request receive(int peer, int tag, Block letter, OpContext context) override {
+    return inner_->receive(peer, tag, letter, std::move(context));
+  }
+  Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
+    return inner_->all_reduce_sum(send, receive, std::move(context));
+  }
+  Request reduce_sum(Block block, int root, OpContext context) override {
+    return inner_->reduce_sum(block, root, std::move(context));
+  }
+  Request broadcast(Block block, int root, OpContext context) override {
+    return inner_->broadcast(block, root, std::move(context));
+  }
+  std::shared_ptr<void> reserve(std::int64_t numel, DType dtype, std::int64_t num_blocks) override {
+    return inner_->reserve(numel, dtype, num_blocks);
+  }
+  std::vector<Buffer> share(std::int64_t bytes) override { return inner_->share(bytes); }
+  [[nodiscard]] std::int64_t num_on_host() const override { return inner_->num_on_host(); }
+  void raise(Counter& counter, std::uint64_t value) override { inner_->raise(counter, value); }
+  Request await(std::vector<Awaited> awaited, OpContext context) override {
+    return inner_->await(std::move(awaited), std::move(context));
+  }
+  std::vector<std::string> all_gather(std::string text) override {
+    return inner_->all_gather(std::move(text));
+  }
+  void check() override { inner_->check(); }
+  [[nodiscard]] double worker_cpu_s() override { return inner_->worker_cpu_s(); }
+  void barrier() override { inner_->barrier(); }
+  [[nodiscard]] bool renews() const override { return inner_->renews(); }
+  [[nodiscard]] Membership membership() const override { return inner_->membership(); }
+  Membership renew(std::int64_t step) override {
+    drop_parts();
+    return inner_->renew(step);
+  }
+  void close() override { inner_->close(); }
+  std::unique_ptr<Communicator> split(int color) override { return inner_->split(color); }
+
+ protected:
+  [[nodiscard]] Communicator& inner() const { return *inner_; }
+  void set_inner(Communicator& inner) { inner_ = &inner; }
+
+ private:
+  Communicator* inner_;
+};
+
+}  // namespace gossamer

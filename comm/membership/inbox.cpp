@@ -1,0 +1,91 @@
+#include "comm/membership/inbox.hpp"
+
+#include <utility>
+#include <variant>
+
+#include "base/text.hpp"
+
+namespace gossamer::membership {
+
+Inbox::Inbox(std::unique_ptr<Mesh> mesh, Logger logger)
+    : mesh_(std::move(mesh)), logger_(std::move(logger)) {
+  mesh_->start(
+      {.heard = [this](const std::string& from, const std::string& text) { hear(from, text); },
+       .lost =
+           [this](const std::string& address, const std::string& reason) {
+             logger_.debug(concat(address, " is lost: ", reason));
+             push({.from = address});
+           }});
+}
+
+Inbox::~Inbox() { mesh_->close(); }
+
+void Inbox::set_epoch(const Epoch& epoch) {
+  {
+    const std::lock_guard lock(mutex_);
+    epoch_ = epoch;
+    num_disturbing_ = 0;
+    for (Event& event : events_) {
+      event.disturbs = disturbs(event);
+      if (event.disturbs) ++num_disturbing_;
+    }
+  }
+  for (const Member& member : epoch.members) mesh_->watch(member.address);
+}
+
+void Inbox::hear(const std::string& from, const std::string& text) {
+  std::optional<Message> message = decode(text);
+  if (!message) {
+    logger_.warning(concat("what ", from,
+                           " says cannot be understood; all ranks need one version of gossamer"));
+    return;
+  }
+  if (const Report* const report = std::get_if<Report>(&*message)) {
+    if (report->from.address != from) return;
+    std::string answer;
+    {
+      const std::lock_guard lock(mutex_);
+      if (report->epoch < epoch_.number) answer = encode(epoch_);
+    }
+    // It was stopped for a while. For the others nothing changes.
+    if (!answer.empty()) return mesh_->send(from, answer);
+  }
+  push({.from = from, .message = std::move(message)});
+}
+
+bool Inbox::is_news(const Epoch& epoch) const {
+  return epoch.number >= epoch_.number && epoch != epoch_;
+}
+
+bool Inbox::disturbs(const Event& event) const {
+  // The end of a connection with somebody else says nothing about the epoch.
+  if (!event.message) return epoch_.has(event.from);
+  if (const Epoch* const epoch = std::get_if<Epoch>(&*event.message)) return is_news(*epoch);
+  if (const Report* const report = std::get_if<Report>(&*event.message)) {
+    return report->epoch >= epoch_.number;
+  }
+  return std::holds_alternative<AskToJoin>(*event.message);
+}
+
+void Inbox::push(Event event) {
+  {
+    const std::lock_guard lock(mutex_);
+    event.disturbs = disturbs(event);
+    if (event.disturbs) ++num_disturbing_;
+    events_.push_back(std::move(event));
+  }
+  changed_.notify_all();
+}
+
+std::optional<Inbox::Event> Inbox::poll() { return next(std::chrono::milliseconds(0)); }
+
+std::optional<Inbox::Event> Inbox::next(std::chrono::milliseconds longest) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, longest, [this] { return !events_.empty(); })) return std::nullopt;
+  Event event = std::move(events_.front());
+  events_.pop_front();
+  if (event.disturbs) --num_disturbing_;
+  return event;
+}
+
+}  // namespace gossamer::membership

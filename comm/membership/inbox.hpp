@@ -1,0 +1,66 @@
+#pragma once
+// What a process hears over its mesh, in the order in which it came, until its own thread takes it.
+//
+// Protocol: the inbox starts the mesh. poll() and next() give one event after the other.
+// is_disturbed() as long as one of those that wait may change the members.
+//
+// Thread safety: is_disturbed() from any thread, all else from one.
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/log.hpp"
+#include "comm/membership/mesh.hpp"
+#include "comm/membership/message.hpp"
+
+namespace gossamer::membership {
+
+class Inbox {
+ public:
+  struct Event {
+    std::string from = {};
+    /// Nothing: its connection has ended.
+    std::optional<Message> message = {};
+    /// The members may change.
+    bool disturbs = false;
+  };
+
+  Inbox(std::unique_ptr<Mesh> mesh, Logger logger);
+  Inbox(const Inbox&) = delete;
+  Inbox& operator=(const Inbox&) = delete;
+  ~Inbox();
+
+  [[nodiscard]] Mesh& mesh() { return *mesh_; }
+  [[nodiscard]] bool is_disturbed() const { return num_disturbing_.load() > 0; }
+  /// The epoch of this process from now on. Watches over its members. Whoever reports in an earlier
+  /// one is told this epoch at once.
+  void set_epoch(const Epoch& epoch);
+  /// The next event, if one is here.
+  [[nodiscard]] std::optional<Event> poll();
+  /// The next event. Waits for it, at most for `longest`.
+  [[nodiscard]] std::optional<Event> next(std::chrono::milliseconds longest);
+
+ private:
+  void hear(const std::string& from, const std::string& text);
+  /// Whether an epoch is news to a process in epoch_.
+  [[nodiscard]] bool is_news(const Epoch& epoch) const;
+  /// Whether the members of epoch_ may change by it.
+  [[nodiscard]] bool disturbs(const Event& event) const;
+  void push(Event event);
+
+  std::unique_ptr<Mesh> mesh_;
+  Logger logger_;
+  std::atomic<int> num_disturbing_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Event> events_;  // guarded by mutex_
+  Epoch epoch_;               // likewise
+};
+
+}  // namespace gossamer::membership

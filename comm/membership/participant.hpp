@@ -1,0 +1,115 @@
+#pragma once
+// A process that is a member of a run: does what the rules of Agreement say, over a Mesh and with
+// the record in the store.
+//
+// Protocol: between two calls of renew() the member trains in its epoch(). When is_disturbed(), or
+// when an exchange has failed, it ends its step, and renew() returns the next epoch. gather() then
+// tells all its members what they need to train together. If that throws PeerLost, the members have
+// changed again, and renew() follows. A member that goes away without close() is lost for the
+// others.
+//
+// Thread safety: is_disturbed() from any thread, all else from one.
+// Errors: CommError when this member has to leave. Its exit code is kPreempted if the others have
+// gone on without it, else kPeerLost.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "comm/membership/agreement.hpp"
+#include "comm/membership/inbox.hpp"
+#include "comm/membership/record.hpp"
+
+namespace gossamer::membership {
+
+class Participant {
+ public:
+  struct Config {
+    Quorum quorum = {};
+    /// How long it waits for other members, which may be in a long step, and for the store.
+    std::chrono::milliseconds patience{300'000};
+    Logger logger = {};
+  };
+
+  /// `epoch` is what EpochRecord::begin() has returned. Watches over its members.
+  Participant(std::unique_ptr<Mesh> mesh, EpochRecord record, MemberId self, const Epoch& epoch,
+              Config config);
+  /// Lets this process join the run of the record. Blocks until an epoch has it. `first`: the place
+  /// of the member that it asks first. Throws CommError when nobody lets it in.
+  static std::unique_ptr<Participant> join(std::unique_ptr<Mesh> mesh, EpochRecord record,
+                                           std::size_t first, Config config);
+
+  [[nodiscard]] MemberId self() const { return self_; }
+  [[nodiscard]] const Epoch& epoch() const { return agreement_.epoch(); }
+  /// The place of this member in its epoch.
+  [[nodiscard]] int rank() const;
+  /// The members begin a new epoch: exchanges of this one do not end.
+  [[nodiscard]] bool is_disturbed() const { return inbox_->is_disturbed(); }
+
+  /// Ends the epoch, and returns the next one that this member is in. `step`: the steps that it has
+  /// made. Blocks until all others that it reaches have come here as well; after
+  /// Config::patience it goes on without those that have not.
+  const Epoch& renew(std::int64_t step);
+  /// Collective in an epoch, once. Returns the texts of all its members, in their order. Throws
+  /// PeerLost if the members change meanwhile.
+  std::vector<std::string> gather(const std::string& text);
+  /// Goes on without this member, which is there, but cannot exchange, or hangs.
+  void lose(MemberId peer);
+  /// Leaves. Those that are not about to leave as well take this member for dead.
+  void close() { inbox_->mesh().close(); }
+
+ private:
+  using Event = Inbox::Event;
+
+  /// What a process has before it is a member: whom it has lost, and what it has heard for
+  /// gather(), meanwhile.
+  struct Joined {
+    Config config;
+    std::unique_ptr<Inbox> inbox;
+    EpochRecord record;
+    std::set<std::string> lost = {};
+    std::map<std::int64_t, std::map<std::string, std::string>> entries = {};
+  };
+  class Joining;
+  Participant(Joined joined, MemberId self, const Epoch& epoch);
+
+  /// What it has to say of those that are lost, and those that have asked it to let them join.
+  void begin(const std::set<std::string>& asking);
+  /// Waits for an event, and handles it. Goes on without those of `awaited` for which it has waited
+  /// for Config::patience; for members with a lower id so many times as long.
+  void handle_next(const std::vector<MemberId>& awaited, int patience_for_lower);
+  void handle(const Event& event);
+  void act(const Actions& actions);
+  void carry_out(const Action& action, std::deque<Action>& further);
+  /// The store's answer: the epoch that it has.
+  template <class Ask>
+  Actions ask_store(std::int64_t asked, const Ask& ask);
+  [[noreturn]] void leave(const Leave& leave) const;
+
+  Config config_;
+  std::unique_ptr<Inbox> inbox_;
+  EpochRecord record_;
+  MemberId self_;
+  Agreement agreement_;
+  std::int64_t step_ = 0;
+  /// The number of the epoch that renew() has returned last.
+  std::int64_t returned_ = 0;
+  /// A new epoch has been adopted, and those of its members that are lost are not told yet.
+  bool has_adopted_ = false;
+  /// Whose connection has ended.
+  std::set<std::string> lost_;
+  /// What members have told for gather(), by epoch and address.
+  std::map<std::int64_t, std::map<std::string, std::string>> entries_;
+  std::string store_error_;
+  /// Since when it waits for each of those that it waits for now.
+  std::map<MemberId, std::chrono::steady_clock::time_point> awaited_since_;
+};
+
+}  // namespace gossamer::membership

@@ -1,0 +1,312 @@
+#include "comm/tcp/mesh.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/text.hpp"
+#include "base/thread.hpp"
+#include "comm/tcp/greeting.hpp"
+#include "comm/tcp/listener.hpp"
+#include "comm/tcp/text_connection.hpp"
+
+namespace gossamer::tcp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kAttemptPause = std::chrono::milliseconds(50);
+/// A longer gap between two looks at the clock, as a part of the silence, means that this process
+/// was stopped.
+constexpr double kLongestLook = 0.25;
+
+using TextConnectionPtr = std::shared_ptr<TextConnection>;
+
+class TcpMesh : public membership::Mesh {
+ public:
+  explicit TcpMesh(MeshConfig config)
+      : config_(std::move(config)),
+        listener_(io_, config_.address),
+        timer_(io_),
+        address_(mesh_address({config_.address, listener_.port()})) {}
+
+  ~TcpMesh() override { TcpMesh::close(); }
+
+  [[nodiscard]] const std::string& address() const override { return address_; }
+
+  void start(Hooks hooks) override {
+    hooks_ = std::move(hooks);
+    listener_.start(
+        config_.tls.get(), config_.logger,
+        {.judge = [this](const Frame& theirs) { return judge(theirs); },
+         .welcome = [this](ByteStream stream, const Frame&) { welcome(std::move(stream)); }});
+    last_tick_ = Clock::now();
+    tick_later();
+    thread_ = start_thread([this] { io_.run(); });
+  }
+
+  void watch(const std::string& address) override {
+    asio::post(io_, [this, address] { peer(address); });
+  }
+  void send(const std::string& to, std::string text) override {
+    asio::post(io_, [this, to, text = std::move(text)] {
+      Peer* const target = peer(to);
+      if (target == nullptr) return;
+      target->out ? target->out->send(text) : target->waiting.push_back(text);
+    });
+  }
+  void drop(const std::string& address) override {
+    asio::post(io_, [this, address] { end(address); });
+  }
+  void close() override {
+    if (!thread_.joinable()) return;
+    // After what was posted before.
+    asio::post(io_, [this] {
+      is_closed_ = true;
+      listener_.close();
+      for (auto& [address, peer] : peers_) peer.close();
+      for (const TextConnectionPtr& stranger : strangers_) stranger->close();
+      io_.stop();
+    });
+    thread_.join();
+  }
+
+ private:
+  struct Peer {
+    /// What this process sends goes out; what it reads comes in. Null: not yet there.
+    TextConnectionPtr out;
+    TextConnectionPtr in;
+    /// Texts that wait for `out`.
+    std::vector<std::string> waiting;
+    /// Seconds in which one of the two has been missing.
+    double missing_s = 0.0;
+    /// Both have been there.
+    bool has_met = false;
+
+    void close() const {
+      if (out) out->close();
+      if (in) in->close();
+    }
+  };
+
+  [[nodiscard]] Frame hello() const { return {.kind = FrameKind::kHello, .address = config_.run}; }
+  [[nodiscard]] Frame judge(const Frame& theirs) const {
+    if (theirs.address != config_.run) throw FrameError("it belongs to another run");
+    return hello();
+  }
+
+  /// Null: lost, or this process.
+  Peer* peer(const std::string& address) {
+    if (is_closed_ || lost_.contains(address) || address == address_) return nullptr;
+    const auto [place, is_new] = peers_.try_emplace(address);
+    if (is_new) {
+      try {
+        connect(address, mesh_endpoint(address));
+      } catch (const FrameError& error) {
+        lose(address, error.what());
+        return nullptr;
+      }
+    }
+    return &place->second;
+  }
+
+  [[nodiscard]] bool is_wanted(const std::string& address) const {
+    return !is_closed_ && peers_.contains(address);
+  }
+
+  void connect(const std::string& address, const asio::ip::tcp::endpoint& endpoint) {
+    auto socket = std::make_shared<asio::ip::tcp::socket>(io_);
+    socket->async_connect(endpoint,
+                          [this, address, endpoint, socket](const asio::error_code& error) {
+                            if (!is_wanted(address)) return;
+                            // Its port was open before anybody knew it.
+                            if (error == asio::error::connection_refused)
+                              return lose(address, "it has ended");
+                            if (error) return connect_again(address, endpoint);
+                            introduce(address, endpoint, std::move(*socket));
+                          });
+  }
+
+  void connect_again(const std::string& address, const asio::ip::tcp::endpoint& endpoint) {
+    auto timer = std::make_shared<asio::steady_timer>(io_, kAttemptPause);
+    timer->async_wait([this, address, endpoint, timer](const asio::error_code& error) {
+      if (!error && is_wanted(address)) connect(address, endpoint);
+    });
+  }
+
+  void introduce(const std::string& address, const asio::ip::tcp::endpoint& endpoint,
+                 asio::ip::tcp::socket socket) {
+    const auto again = [this, address, endpoint](const std::string& reason) {
+      if (!is_wanted(address)) return;
+      config_.logger.debug(concat("no connection with ", address, ": ", reason));
+      connect_again(address, endpoint);
+    };
+    try {
+      const auto greeting = std::make_shared<Greeting>(
+          io_, ByteStream(std::move(socket), config_.tls.get(), Role::kConnects), Role::kConnects,
+          hello(),
+          Greeting::Hooks{
+              .judge = [this](const Frame& theirs) { return judge(theirs); },
+              .welcome = [this, address](ByteStream stream,
+                                         const Frame&) { send_over(address, std::move(stream)); },
+              .refuse = again});
+      greeting->start(patience());
+    } catch (const std::exception& error) {
+      again(error.what());
+    }
+  }
+
+  /// The connection to a peer is there.
+  void send_over(const std::string& address, ByteStream stream) {
+    if (!is_wanted(address)) return;
+    Peer& target = peers_.at(address);
+    target.out = std::make_shared<TextConnection>(std::move(stream), hooks_of(address));
+    const TextConnectionPtr out = target.out;
+    out->start();
+    out->send(address_);
+    for (const std::string& text : std::exchange(target.waiting, {})) out->send(text);
+  }
+
+  /// Somebody has connected, and says next who it is.
+  void welcome(ByteStream stream) {
+    if (strangers_.size() >= Listener::kMaxGuests) return stream.close();
+    const auto slot = std::make_shared<std::weak_ptr<TextConnection>>();
+    auto stranger = std::make_shared<TextConnection>(
+        std::move(stream),
+        TextConnection::Hooks{
+            .heard = [this, slot](const std::string& text) { meet(*slot, text); },
+            .ended = [this, slot](const std::string&) { strangers_.erase(slot->lock()); }});
+    *slot = stranger;
+    strangers_.insert(stranger);
+    stranger->start();
+  }
+
+  void meet(const std::weak_ptr<TextConnection>& stranger, const std::string& address) {
+    const TextConnectionPtr connection = stranger.lock();
+    strangers_.erase(connection);
+    Peer* const found = peer(address);
+    if (found == nullptr || found->in) {
+      // It is lost, or somebody pretends to be it.
+      connection->close();
+      return;
+    }
+    connection->belong_to(hooks_of(address));
+    found->in = connection;
+  }
+
+  TextConnection::Hooks hooks_of(const std::string& address) {
+    return {.heard =
+                [this, address](std::string text) {
+                  if (is_wanted(address)) hooks_.heard(address, std::move(text));
+                },
+            // Later, for whoever writes may go through all peers.
+            .ended =
+                [this, address](const std::string& reason) {
+                  asio::post(io_, [this, address, reason] { lose(address, reason); });
+                }};
+  }
+
+  void lose(const std::string& address, const std::string& reason) {
+    if (is_closed_ || !end(address)) return;
+    hooks_.lost(address, reason);
+  }
+
+  /// Returns whether it was there.
+  bool end(const std::string& address) {
+    if (!lost_.insert(address).second) return false;
+    const auto place = peers_.find(address);
+    if (place == peers_.end()) return true;
+    place->second.close();
+    peers_.erase(place);
+    return true;
+  }
+
+  [[nodiscard]] std::chrono::milliseconds patience() const {
+    return std::chrono::milliseconds(
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(1e3 * config_.silence_s)));
+  }
+  [[nodiscard]] double beat_s() const { return std::clamp(config_.silence_s / 8.0, 0.005, 2.0); }
+
+  void tick_later() {
+    timer_.expires_after(std::chrono::microseconds(static_cast<std::int64_t>(2.5e5 * beat_s())));
+    timer_.async_wait([this](const asio::error_code& error) {
+      if (error || is_closed_) return;
+      tick();
+      tick_later();
+    });
+  }
+
+  void tick() {
+    const auto now = Clock::now();
+    const double elapsed_s =
+        std::min(std::chrono::duration<double>(now - std::exchange(last_tick_, now)).count(),
+                 kLongestLook * config_.silence_s);
+    std::vector<std::string> silent;
+    for (auto& [address, peer] : peers_) {
+      if (peer.out && (peer.out->quiet_s += elapsed_s) >= beat_s()) peer.out->send({});
+      if (peer.in && peer.out) peer.has_met = true;
+      peer.missing_s = peer.has_met ? 0.0 : peer.missing_s + elapsed_s;
+      const double silent_s = peer.in ? peer.in->silent_s += elapsed_s : 0.0;
+      const bool is_silent = silent_s > config_.silence_s;
+      if (is_silent || peer.missing_s > config_.meeting_s) silent.push_back(address);
+    }
+    for (const std::string& address : silent) {
+      lose(address, concat("no sign of life for ", shortest(config_.silence_s),
+                           " s, or no connection for ", shortest(config_.meeting_s), " s"));
+    }
+    std::vector<TextConnectionPtr> late;
+    for (const TextConnectionPtr& stranger : strangers_) {
+      if ((stranger->silent_s += elapsed_s) > config_.silence_s) late.push_back(stranger);
+    }
+    for (const TextConnectionPtr& stranger : late) {
+      stranger->close();
+      strangers_.erase(stranger);
+    }
+  }
+
+  MeshConfig config_;
+  asio::io_context io_{1};
+  Listener listener_;
+  asio::steady_timer timer_;
+  std::string address_;
+  Hooks hooks_;
+  /// By address. All of it belongs to the thread.
+  std::map<std::string, Peer> peers_;
+  /// Those that have connected and not yet said who they are.
+  std::set<TextConnectionPtr> strangers_;
+  /// Those that are lost, or were dropped.
+  std::set<std::string> lost_;
+  Clock::time_point last_tick_;
+  bool is_closed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::string mesh_address(const asio::ip::tcp::endpoint& endpoint) {
+  return concat(endpoint.address().to_string(), " ", endpoint.port());
+}
+
+asio::ip::tcp::endpoint mesh_endpoint(const std::string& address) {
+  const std::size_t space = address.find(' ');
+  std::uint16_t port = 0;
+  asio::error_code error;
+  const auto host = asio::ip::make_address(address.substr(0, space), error);
+  if (error || space == std::string::npos ||
+      !parse_whole(std::string_view(address).substr(space + 1), port)) {
+    throw FrameError(concat("this is no address of a process: ", visible_line(address)));
+  }
+  return {host, port};
+}
+
+std::unique_ptr<membership::Mesh> make_mesh(MeshConfig config) {
+  return std::make_unique<TcpMesh>(std::move(config));
+}
+
+}  // namespace gossamer::tcp

@@ -1,0 +1,52 @@
+#pragma once
+// What a rank of the backend `tcp` tells the others, in the store or over a mesh: its host, and
+// where it listens.
+//
+// Thread safety: functions without state. Errors: CommError for texts that are no record.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/meeting.hpp"
+#include "comm/tcp/asio.hpp"
+
+namespace gossamer::tcp {
+
+struct RankRecord {
+  /// host_name() of its host.
+  std::string host = {};
+  asio::ip::tcp::endpoint endpoint = {};
+  /// MemoryMark::text().
+  std::string memory = {};
+  /// The rank was dealt by arrival.
+  bool is_dealt = false;
+
+  [[nodiscard]] std::string text() const;
+  static RankRecord of(const std::string& text, int rank);
+};
+
+/// Processes have the same text exactly if they run on one host, as far as sharing memory goes: one
+/// boot of one kernel, and one view of processes and networks. One word.
+std::string host_name();
+
+/// A number for a name; different for different names.
+std::uint64_t run_number(const std::string& run);
+
+struct MetRanks {
+  /// In the order of the ranks.
+  std::vector<RankRecord> records;
+  /// This one's place among them.
+  int rank = 0;
+};
+
+/// Takes a rank, tells the others `own` in the store, and waits for them. Ranks that were dealt by
+/// arrival are renumbered host by host, so that the ranks of a host are consecutive, as topologies
+/// of nodes want it. Throws CommError, and ConfigError for addresses that others may not reach, or
+/// cannot.
+MetRanks meet_ranks(const MeetingOptions& meeting, int arrival, const RankRecord& own);
+
+/// Throws ConfigError unless only this machine may connect to a rank that asks for no secret.
+void require_closed(const MeetingOptions& meeting, const asio::ip::address& address);
+
+}  // namespace gossamer::tcp

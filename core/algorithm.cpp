@@ -65,6 +65,15 @@ bool sends_rest_later(const AlgorithmChoice& choice) {
   return choice.entry().feeds_errors_back && !choice.needs_topology();
 }
 
+/// The algorithms that have a property.
+std::string names_with(bool AlgorithmEntry::*property) {
+  std::vector<std::string> names;
+  for (const AlgorithmEntry& entry : algorithm_table()) {
+    if (entry.*property) names.emplace_back(entry.name);
+  }
+  return join(names, ", ");
+}
+
 /// What the algorithm's row says, and the topologies that its options choose.
 std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoice& choice) {
   const AlgorithmEntry& entry = choice.entry();
@@ -74,12 +83,16 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
     if (const auto found = find_fault(*topology, setting.num_ranks)) return *found;
   }
   if (codec != nullptr && !entry.takes_codec) {
-    std::vector<std::string> others;
-    for (const AlgorithmEntry& other : algorithm_table()) {
-      if (other.takes_codec) others.emplace_back(other.name);
-    }
     return concat("the algorithm ", entry.name, " sends no encoded blocks; take codec fp32, or ",
-                  "one of the algorithms ", join(others, ", "));
+                  "one of the algorithms ", names_with(&AlgorithmEntry::takes_codec));
+  }
+  if (setting.renews && !entry.survives) {
+    return concat("the algorithm ", entry.name, " cannot go on without a rank that dies; take ",
+                  "one of the algorithms ", names_with(&AlgorithmEntry::survives));
+  }
+  if (setting.renews && setting.tries_bucket_sizes) {
+    return concat("bucket_bytes is 0, which tries sizes of buckets, and a rank that dies ",
+                  "meanwhile would end the run; give the size");
   }
   if (codec != nullptr && codec->leaves_out() && !sends_rest_later(choice)) {
     return concat("the codec ", codec->name(), " leaves out elements, and needs sums over all ",

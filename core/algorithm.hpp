@@ -130,6 +130,8 @@ struct AlgorithmSetting {
   const Stream* stream = nullptr;
   /// 0: not known yet.
   int num_ranks = 0;
+  /// Ranks may be lost while the others go on (Communicator::renews()).
+  bool renews = false;
   /// As in DataParallelOptions.
   bool tries_bucket_sizes = false;
   std::int64_t average_buffers_every = 0;
@@ -215,6 +217,9 @@ struct AlgorithmEntry {
   bool feeds_errors_back = false;
   /// True: blocks must be in the memory of processors.
   bool processors_only = false;
+  /// True: a step may lose its exchanges, and the ranks that are left start the algorithm anew
+  /// (Pipeline::resume()).
+  bool survives = false;
   /// Reads the options. The returned factory makes the algorithm later. Throws ConfigError with the
   /// place in the file.
   AlgorithmFactory (*read)(const Options& options) = nullptr;

@@ -209,7 +209,7 @@ void BucketedModel::switch_to(const AlgorithmSwitch& to,
 }
 
 void BucketedModel::check(const ExchangeOptions& exchange) const {
-  AlgorithmSetting setting = options_.pipeline.setting(exchange, communicator_.size());
+  AlgorithmSetting setting = options_.pipeline.setting(exchange, communicator_);
   setting.tries_bucket_sizes = options_.bucket_bytes == 0;
   exchange.algorithm.check(setting);
 }

@@ -96,11 +96,16 @@ void SharedNumbers::number(const std::string& /*name*/, std::int64_t& value) {
   is_integer_.push_back(true);
 }
 
-void SharedNumbers::share(Communicator& communicator) {
+void SharedNumbers::share(Communicator& communicator, double weight) {
   const std::size_t count = numbers_.size();
   const auto size = static_cast<std::size_t>(communicator.size());
   std::vector<double> all(size * count);
-  std::ranges::copy(numbers_, all.begin() + std::ssize(numbers_) * communicator.rank());
+  for (std::size_t i = 0; i < count; ++i) {
+    // The largest of those that count.
+    const double own = is_integer_[i] && weight == 0.0 ? 0.0 : numbers_[i];
+    all[static_cast<std::size_t>(communicator.rank()) * count + i] =
+        is_integer_[i] ? own : weight * own;
+  }
   all = sum_over_ranks(communicator, std::move(all));
   for (std::size_t i = 0; i < count; ++i) {
     double sum = 0.0;

@@ -51,7 +51,9 @@ class SharedNumbers : public StateVisitor {
   void block(const std::string& name, const Block& block) override;
   void number(const std::string& name, double& value) override;
   void number(const std::string& name, std::int64_t& value) override;
-  void share(Communicator& communicator);
+  /// `weight`: as in ModelAverage. With weight 0 this rank's integers, which are not negative, do
+  /// not count either.
+  void share(Communicator& communicator, double weight = 1.0);
 
  private:
   bool is_shared_ = false;

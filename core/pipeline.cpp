@@ -16,14 +16,14 @@
 namespace gossamer {
 namespace {
 
-Pipeline::Config checked(Pipeline::Config config, int num_ranks) {
+Pipeline::Config checked(Pipeline::Config config, const Communicator& communicator) {
   if (config.own_rule) {
     if (config.optimizer) throw ConfigError("training has two rules: an optimizer, and its own");
     config.optimizer = make_mixing_optimizer();
   }
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
-  config.exchange.algorithm.check(config.setting(config.exchange, num_ranks));
+  config.exchange.algorithm.check(config.setting(config.exchange, communicator));
   return config;
 }
 
@@ -58,19 +58,21 @@ std::int64_t num_entries(const BucketPlan& plan) {
 
 }  // namespace
 
-AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted, int num_ranks) const {
+AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted,
+                                           const Communicator& communicator) const {
   AlgorithmSetting setting = wanted.setting();
   setting.optimizer = optimizer.get();
   setting.group_optimizers = group_optimizers;
   setting.has_own_rule = own_rule != nullptr;
   setting.stream = stream;
-  setting.num_ranks = num_ranks;
+  setting.num_ranks = communicator.size();
+  setting.renews = communicator.renews();
   return setting;
 }
 
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
                    const BucketPlan& plan, std::vector<ParameterMemory> memory)
-    : config_(checked(std::move(config), communicator.size())),
+    : config_(checked(std::move(config), communicator)),
       parameters_(checked(std::move(parameters), config_)),
       communicator_(communicator),
       stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
@@ -80,20 +82,42 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
       settings_(parameters_.size()),
       scope_(stream_) {
   prepare_device(stream_);
-  // For the sum of flags of GradientPolicy::settle().
-  reserved_ = communicator.reserve(1, DType::kFloat64, 2);
-  lanes_ = std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,
-                                                 .communicator = communicator,
-                                                 .topology = config_.exchange.topology,
-                                                 .codec = config_.exchange.codec,
-                                                 .shares_memory = config_.exchange.shares_memory,
-                                                 .metrics = metrics_,
-                                                 .simd = config_.simd,
-                                                 .timeline = config_.timeline});
+  if (config_.begins_detached) {
+    go_alone();
+  } else {
+    make_lanes();
+  }
   make_buckets(plan, std::move(memory));
 }
 
 Pipeline::~Pipeline() = default;
+
+void Pipeline::make_lanes() {
+  // For the sum of flags of GradientPolicy::settle().
+  reserved_ = communicator_.reserve(1, DType::kFloat64, 2);
+  lanes_ = std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,
+                                                 .communicator = communicator_,
+                                                 .topology = config_.exchange.topology,
+                                                 .codec = config_.exchange.codec,
+                                                 .shares_memory = config_.exchange.shares_memory,
+                                                 .waits_whole = communicator_.renews(),
+                                                 .metrics = metrics_,
+                                                 .simd = config_.simd,
+                                                 .timeline = config_.timeline});
+}
+
+template <class Part>
+void Pipeline::with_peers(const Part& part) {
+  if (!alone_) {
+    try {
+      return part(*algorithm_);
+    } catch (const PeerLost&) {
+      if (!communicator_.renews()) throw;
+      go_alone();
+    }
+  }
+  part(*alone_);
+}
 
 void Pipeline::make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
   if (memory.size() != plan.buckets.size()) {
@@ -114,7 +138,7 @@ void Pipeline::make_buckets(const BucketPlan& plan, std::vector<ParameterMemory>
     }
     first_entry += std::ssize(entries);
   }
-  make_algorithm();
+  if (!alone_) make_algorithm();
 }
 
 void Pipeline::make_algorithm() {
@@ -162,7 +186,7 @@ void Pipeline::advance() {
     Bucket& bucket = buckets_[num_ready_++];
     {
       const UpdateTimer timer(metrics_);
-      algorithm_->gradients_ready(bucket);
+      with_peers([&](Algorithm& algorithm) { algorithm.gradients_ready(bucket); });
     }
     if (defers()) continue;
     settle_gradients(bucket);
@@ -182,7 +206,7 @@ bool Pipeline::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gra
 void Pipeline::settle_gradients(Bucket& bucket) {
   {
     const UpdateTimer timer(metrics_);
-    algorithm_->final_gradients(bucket);
+    with_peers([&](Algorithm& algorithm) { algorithm.final_gradients(bucket); });
     if (!stream_.immediate()) bucket.take_squares(config_.simd, &pool_);
   }
   if (!bucket.has_replaced_gradients()) return;
@@ -197,23 +221,26 @@ void Pipeline::settle_gradients(Bucket& bucket) {
 void Pipeline::update(Bucket& bucket) {
   {
     const UpdateTimer timer(metrics_);
-    update_bucket(
-        *algorithm_, bucket,
-        {.lr = config_.schedule->lr(progress_.num_updates()),
-         .decision = policy_.decide(bucket.index(), bucket.squares(), algorithm_->mean_factor()),
-         .simd = config_.simd,
-         .pool = &pool_,
-         .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr,
-         .own_rule = config_.own_rule ? &config_.own_rule : nullptr},
-        [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); },
-        config_.timeline.get());
+    // A PeerLost comes before the sweep, which does not wait.
+    with_peers([&](Algorithm& algorithm) {
+      update_bucket(
+          algorithm, bucket,
+          {.lr = config_.schedule->lr(progress_.num_updates()),
+           .decision = policy_.decide(bucket.index(), bucket.squares(), algorithm.mean_factor()),
+           .simd = config_.simd,
+           .pool = &pool_,
+           .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr,
+           .own_rule = config_.own_rule ? &config_.own_rule : nullptr},
+          [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); },
+          config_.timeline.get());
+    });
   }
   if (config_.after_update) config_.after_update(bucket.spec());
-  algorithm_->after_update(bucket);
+  with_peers([&](Algorithm& algorithm) { algorithm.after_update(bucket); });
 }
 
 void Pipeline::update_deferred() {
-  SharedStates* const shared = algorithm_->shared_states();
+  SharedStates* const shared = algorithm().shared_states();
   const bool completes_norms = policy_.clips() && shared != nullptr;
   if (!policy_.defers() && !completes_norms) {
     for (Bucket& bucket : buckets_) {
@@ -229,7 +256,14 @@ void Pipeline::update_deferred() {
   }
   // Asynchronous ranks leave out bad steps on their own.
   const bool decides_together = config_.exchange.algorithm.entry().steps == RankSteps::kTogether;
-  if (policy_.defers()) policy_.settle(decides_together ? &communicator_ : nullptr);
+  if (policy_.defers()) {
+    try {
+      policy_.settle(decides_together && !alone_ ? &communicator_ : nullptr);
+    } catch (const PeerLost&) {
+      go_alone();
+      policy_.settle(nullptr);
+    }
+  }
   for (Bucket& bucket : buckets_) update(bucket);
 }
 
@@ -240,8 +274,8 @@ void Pipeline::finish_step() {
   for (Bucket& bucket : buckets_) bucket.close();
   advance();
   if (defers()) update_deferred();
-  algorithm_->end_step();
-  policy_.end_step(algorithm_->mean_factor());
+  with_peers([](Algorithm& algorithm) { algorithm.end_step(); });
+  policy_.end_step(algorithm().mean_factor());
   for (Bucket& bucket : buckets_) bucket.begin_step();
   num_ready_ = 0;
   ++progress_.num_steps;
@@ -251,7 +285,7 @@ void Pipeline::finish_step() {
 }
 
 void Pipeline::close_step() {
-  if (!algorithm_)
+  if (!algorithm_ && !alone_)
     throw std::logic_error("Pipeline: an earlier replan() or switch_to() has failed");
   if (failure_) std::rethrow_exception(failure_);
   if (!std::exchange(step_is_open_, false)) return;
@@ -292,16 +326,26 @@ void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t ste
 }
 
 void Pipeline::drain() {
+  if (alone_) {
+    throw PeerLost({.rank = own_world_rank(communicator_), .label = {.what = "drain"}},
+                   "ranks are lost, and the others have not gone on without them");
+  }
   // wait_s counts only waits that hold up a step; this one does not.
   const double waited = metrics_.wait_s;
-  lanes_->drain();
-  metrics_.wait_s = waited;
-  stream_.synchronize();
-  communicator_.check();
+  try {
+    lanes_->drain();
+    metrics_.wait_s = waited;
+    stream_.synchronize();
+    communicator_.check();
+  } catch (const PeerLost&) {
+    go_alone();
+    throw;
+  }
   close_step();
 }
 
 void Pipeline::forget_arrived() {
+  if (alone_) return;
   lanes_->forget();
   algorithm_->forget();
   has_sent_ = false;
@@ -375,6 +419,7 @@ void Pipeline::repeat_exchanges() {
 
 void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
   check_between_steps("replan");
+  if (communicator_.renews()) throw std::logic_error("Pipeline: replan() where ranks may be lost");
   StateCopy state;
   visit(state);
   // The algorithm refers to the buckets.
@@ -391,7 +436,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   close_step();
   agree_on_switch(communicator_, to, progress_.num_steps);
   ExchangeOptions next = to.after(config_.exchange);
-  next.algorithm.check(config_.setting(next, communicator_.size()));
+  next.algorithm.check(config_.setting(next, communicator_));
   drain();
   const double weight = model_weight();
   if (SharedStates* const shared = algorithm_->shared_states()) {
@@ -412,17 +457,17 @@ void Pipeline::check_between_steps(std::string_view call) const {
   if (inside) throw std::logic_error(concat("Pipeline: ", call, "() inside a step"));
 }
 
-void Pipeline::average_ranks(double weight) {
+void Pipeline::average_ranks(double weight, double state_weight) {
   std::vector<ParameterMemory> states;
   for (const Bucket& bucket : buckets_) {
     for (Buffer& state : bucket.states()) states.push_back({.parameters = std::move(state)});
   }
   // Nobody takes the ranks' own values back.
   static_cast<void>(ModelAverage(communicator_, stream_, memory(), weight));
-  static_cast<void>(ModelAverage(communicator_, stream_, std::move(states)));
+  static_cast<void>(ModelAverage(communicator_, stream_, std::move(states), state_weight));
   SharedNumbers numbers;
   visit_numbers(numbers);
-  numbers.share(communicator_);
+  numbers.share(communicator_, state_weight);
   visit_numbers(numbers);
 }
 
@@ -447,9 +492,11 @@ double Pipeline::lr() {
   return config_.schedule->lr(progress_.num_updates());
 }
 
-double Pipeline::model_weight() const { return lanes_->model_weight(); }
+double Pipeline::model_weight() const { return lanes_ ? lanes_->model_weight() : 1.0; }
 
-HostSharing Pipeline::host_sharing() const { return lanes_->host_sharing(); }
+HostSharing Pipeline::host_sharing() const {
+  return lanes_ ? lanes_->host_sharing() : HostSharing();
+}
 
 std::vector<ParameterMemory> Pipeline::memory() const {
   std::vector<ParameterMemory> memory;

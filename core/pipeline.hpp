@@ -17,6 +17,15 @@
 // Between two steps, replan() moves the parameters and all state into other buckets, and
 // switch_to() goes on with another algorithm or topology.
 //
+// Survival: where Communicator::renews(), a PeerLost does not end a step. The step goes on without
+// exchanges: what has not arrived is not mixed in, and the optimizer updates as usual. So do later
+// steps, until resume() starts the algorithm anew among the ranks that are left:
+//
+//   communicator.check() throws PeerLost, or a collective call between two steps does
+//   detach(); communicator.renew(steps); steps that are missing; resume()
+//
+// Where a rank may die while pipelines are made, make them with `begins_detached`, and resume().
+//
 // Streams: all work on memory goes to one stream, in the order of the calls. On a stream that lags
 // behind (a GPU's), the code that writes gradients or reads parameters must do so in the stream's
 // order. The first call of a step waits until it is known how the step before ended, so the host is
@@ -76,11 +85,16 @@ class Pipeline {
     /// waits for NCCL are recorded as the host sees them: as long as it takes to give the work to
     /// the stream.
     std::shared_ptr<Timeline> timeline = {};
+    /// True: the pipeline exchanges nothing before resume(). The constructor is not collective
+    /// then.
+    bool begins_detached = false;
     /// Called after every update of a bucket, with the bucket's spec.
     std::function<void(const BucketSpec&)> after_update = {};
 
-    /// What an algorithm of `wanted` is to run with, as far as this configuration says.
-    [[nodiscard]] AlgorithmSetting setting(const ExchangeOptions& wanted, int num_ranks) const;
+    /// What an algorithm of `wanted` is to run with, as far as this configuration and the ranks
+    /// say.
+    [[nodiscard]] AlgorithmSetting setting(const ExchangeOptions& wanted,
+                                           const Communicator& communicator) const;
   };
 
   /// Collective. `memory` holds the initial parameters of each bucket of the plan. `communicator`
@@ -114,7 +128,8 @@ class Pipeline {
   /// holds the same parameters. `memory` is for their parameters, as in the constructor; its values
   /// are overwritten. Training continues as if it had been saved, and loaded into a pipeline with
   /// these buckets. Meanwhile host memory holds a copy of all state. Throws std::logic_error inside
-  /// a step, and what drain() and visit() throw. After an error the pipeline is unusable.
+  /// a step, and where ranks may be lost (Communicator::renews()): the state is in nobody's hands
+  /// meanwhile. Throws what drain() and visit() throw. After an error the pipeline is unusable.
   void replan(const BucketPlan& plan, std::vector<ParameterMemory> memory);
 
   /// Collective, between two steps: goes on with another algorithm or topology; see
@@ -123,6 +138,25 @@ class Pipeline {
   /// algorithm cannot run so; training may then go on as before. Throws std::logic_error inside a
   /// step, and what drain() throws. After a CommError the pipeline is unusable.
   void switch_to(const AlgorithmSwitch& to);
+
+  /// Between two steps, where ranks are lost: drops all exchanges, and what belongs to the world of
+  /// the communicator. Until resume() steps exchange nothing, and drain() throws PeerLost.
+  void detach();
+  /// How a rank goes on in a new world.
+  struct Resume {
+    /// Names the same on all ranks, whichever they had before. `average`: all go on from the mean
+    /// of their parameters and optimizers' states. Where one joins, they always do.
+    AlgorithmSwitch to = {};
+    /// Of a rank that joins: the steps that the others have made. Its own parameters and states
+    /// count nothing.
+    std::optional<std::int64_t> joins_at = {};
+  };
+  /// Collective of the ranks that are left, after detach(), Communicator::renew(), and the steps
+  /// that this rank lacked; and of those that join, whose pipelines begin detached. The algorithm
+  /// starts anew on the topology, as after switch_to(). After a PeerLost detach(), renew() and
+  /// resume() follow again. Throws ConfigError, on all ranks, if the algorithm cannot run on the
+  /// topology.
+  void resume(const Resume& wanted);
 
   /// Tells what the updates of a parameter use from the next one on, in place of the schedule and
   /// of ParameterInfo::weight_decay, and keeps it when buckets change. `parameter` is its declared
@@ -159,6 +193,15 @@ class Pipeline {
     std::int64_t entry = 0;
   };
 
+  /// Runs a part of a step with the algorithm, or after a PeerLost with one that exchanges nothing.
+  template <class Part>
+  void with_peers(const Part& part);
+  /// From now on steps exchange nothing.
+  void go_alone();
+  /// The algorithm of the present step.
+  [[nodiscard]] Algorithm& algorithm() const { return alone_ ? *alone_ : *algorithm_; }
+  /// Makes what lanes need of the communicator's world.
+  void make_lanes();
   /// Makes the buckets, and the algorithm's part for them.
   void make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory);
   void make_algorithm();
@@ -171,11 +214,12 @@ class Pipeline {
   /// has forgotten them takes part as well, because another rank may not have forgotten.
   void repeat_exchanges();
   /// Makes all ranks equal: parameters and the optimizer's states become their means, and counts
-  /// the largest one. `weight`: this rank's weight in the mean of the parameters.
-  void average_ranks(double weight);
+  /// the largest one. `weight`: this rank's weight in the mean of the parameters, `state_weight` in
+  /// that of states and numbers.
+  void average_ranks(double weight, double state_weight = 1.0);
   /// Shows the visitor the numbers that decide on updates.
   void visit_numbers(StateVisitor& visitor);
-  [[nodiscard]] bool defers() const { return algorithm_->updates_at_end() || policy_.defers(); }
+  [[nodiscard]] bool defers() const { return algorithm().updates_at_end() || policy_.defers(); }
   /// Handles buckets in order, as long as the next one is ready.
   void advance();
   /// Lets the algorithm replace the gradients of a bucket, then inspects the new gradients.
@@ -208,6 +252,8 @@ class Pipeline {
   std::vector<std::optional<ParameterSettings>> settings_;
   std::unique_ptr<PeerLanes> lanes_;
   std::unique_ptr<Algorithm> algorithm_;
+  /// Takes the algorithm's place where ranks are lost.
+  std::unique_ptr<Algorithm> alone_;
   /// Number of buckets of this step for which gradients_ready() was called.
   std::size_t num_ready_ = 0;
   bool step_is_open_ = false;

@@ -38,6 +38,9 @@ class Tracking : public Algorithm {
     tracker_lanes_[bucket].wait();
     parameter_lanes_[bucket].wait();
     const Intake arrived = tracker_lanes_[bucket].take();
+    // Before anything changes, for it may wait, and fail.
+    Intake intake = parameter_lanes_[bucket].take();
+    intake.gradients_are_scaled = true;
     if (bucket.spec().has_master()) widen_gradients(bucket, slot.widened.block());
     const Block tracker = slot.tracker.block();
     BlockUpdate update{.parameters = tracker,
@@ -53,8 +56,6 @@ class Tracking : public Algorithm {
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
       bucket.replace_gradient(entry, bucket.part(tracker, entry));
     }
-    Intake intake = parameter_lanes_[bucket].take();
-    intake.gradients_are_scaled = true;
     return intake;
   }
 

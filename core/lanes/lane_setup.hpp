@@ -24,6 +24,9 @@ struct LaneSetup {
   const Codec* codec = nullptr;
   /// Ranks of one host read each other's memory; false: they send messages. Equal on all ranks.
   bool shares_memory = true;
+  /// An exchange may fail while the step goes on without it. So the pass that mixes begins when all
+  /// has arrived.
+  bool waits_whole = false;
   /// Lanes add the time they wait and the bytes they send.
   LaneMetrics& metrics;
   SimdPath simd = best_simd_path();

@@ -100,7 +100,7 @@ Intake PlainLane::take() {
 }
 
 Intake PlainLane::receive() {
-  const bool is_whole = parts_.size() < 2 || num_over_ > 0;
+  const bool is_whole = parts_.size() < 2 || num_over_ > 0 || setup().waits_whole;
   if (is_whole || !has_arrived_ || !setup().stream.immediate()) return Lane::receive();
   Intake intake = take();
   intake.exchange.wait_for_more = [this] { return wait_for_more(); };

@@ -165,6 +165,7 @@ void BucketedModel::try_buckets() {
 }
 
 void BucketedModel::recut(std::int64_t bucket_bytes) {
+  if (communicator_.renews()) throw std::logic_error("replan() where ranks may be lost");
   BucketPlan next = plan_of(bucket_bytes);
   if (cuts_alike(next, plan_)) return;
   host_.settle_parameters();

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.hpp"
 #include "core/lanes/peer_lanes.hpp"
 #include "core/model_average.hpp"
 #include "core/pipeline.hpp"
@@ -47,6 +48,10 @@ void Pipeline::resume(const Resume& wanted) {
   if (wanted.joins_at) progress_.num_steps = *wanted.joins_at;
   const std::vector<double> is_old = gather_numbers(communicator_, wanted.joins_at ? 0.0 : 1.0);
   const double num_old = std::accumulate(is_old.begin(), is_old.end(), 0.0);
+  if (num_old == 0.0) {
+    throw CommError({.rank = own_world_rank(communicator_), .label = {.what = "resume"}},
+                    "no rank that is left has the model; continue the run from its last checkpoint");
+  }
   AlgorithmSwitch to = wanted.to;
   if (num_old < communicator_.size()) to.average = true;
   agree_on_switch(communicator_, to, progress_.num_steps);

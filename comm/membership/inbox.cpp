@@ -40,16 +40,17 @@ void Inbox::hear(const std::string& from, const std::string& text) {
                            " says cannot be understood; all ranks need one version of gossamer"));
     return;
   }
-  if (const Report* const report = std::get_if<Report>(&*message)) {
-    if (report->from.address != from) return;
-    std::string answer;
-    {
-      const std::lock_guard lock(mutex_);
-      if (report->epoch < epoch_.number) answer = encode(epoch_);
-    }
-    // It was stopped for a while. For the others nothing changes.
-    if (!answer.empty()) return mesh_->send(from, answer);
+  const Report* const report = std::get_if<Report>(&*message);
+  if (report != nullptr && report->from.address != from) return;
+  std::string answer;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool is_late = report != nullptr && report->epoch < epoch_.number;
+    const bool has_joined = std::holds_alternative<AskToJoin>(*message) && epoch_.has(from);
+    if (is_late || has_joined) answer = encode(epoch_);
   }
+  // It does not know this epoch yet. For the others nothing changes.
+  if (!answer.empty()) return mesh_->send(from, answer);
   push({.from = from, .message = std::move(message)});
 }
 

@@ -2,7 +2,7 @@
 // What a process hears over its mesh, in the order in which it came, until its own thread takes it.
 //
 // Protocol: the inbox starts the mesh. poll() and next() give one event after the other.
-// is_disturbed() as long as one of those that wait may change the members.
+// is_disturbed() is true as long as one of the events that wait may change the members.
 //
 // Thread safety: is_disturbed() from any thread, all else from one.
 
@@ -39,7 +39,7 @@ class Inbox {
   [[nodiscard]] Mesh& mesh() { return *mesh_; }
   [[nodiscard]] bool is_disturbed() const { return num_disturbing_.load() > 0; }
   /// The epoch of this process from now on. Watches over its members. Whoever reports in an earlier
-  /// one is told this epoch at once.
+  /// one, or asks to join although it has joined, is told this epoch at once.
   void set_epoch(const Epoch& epoch);
   /// The next event, if one is here.
   [[nodiscard]] std::optional<Event> poll();

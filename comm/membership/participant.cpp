@@ -71,18 +71,29 @@ void Participant::handle_next(const std::vector<MemberId>& awaited, int patience
   };
   auto end = now + config_.patience;
   for (const MemberId member : awaited) end = std::min(end, end_of(member));
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - now);
-  if (const auto event = inbox_->next(std::max(left, std::chrono::milliseconds(0)))) {
-    return handle(*event);
-  }
+  if (const auto event = wait_until(end)) return handle(*event);
   if (awaited.empty()) {
     throw CommError({.label = kMembership}, "a member of the run waits for nobody, without end");
   }
+  const std::int64_t number = epoch().number;
   for (const MemberId member : awaited) {
+    // To lose one may already begin an epoch.
+    if (epoch().number != number) return;
     if (end_of(member) > Clock::now()) continue;
     config_.logger.warning(concat("goes on without member ", member, ", which has not come within ",
                                   shortest(seconds_of(config_.patience)), " s (comm.timeout_s)"));
-    lose(member);
+    lose(member, step_);
+  }
+}
+
+std::optional<Participant::Event> Participant::wait_until(Clock::time_point end) {
+  constexpr auto kSlice = std::chrono::milliseconds(100);
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    const bool is_last = left <= kSlice;
+    auto event = inbox_->next(is_last ? std::max(left, std::chrono::milliseconds(0)) : kSlice);
+    if (event || is_last) return event;
+    if (config_.while_waiting) config_.while_waiting();
   }
 }
 
@@ -128,7 +139,8 @@ std::vector<std::string> Participant::gather(const std::string& text) {
   return texts;
 }
 
-void Participant::lose(MemberId peer) {
+void Participant::lose(MemberId peer, std::int64_t step) {
+  step_ = step;
   const Member* const member = epoch().find(peer);
   if (member == nullptr) return;
   inbox_->mesh().drop(member->address);
@@ -163,7 +175,7 @@ void Participant::act(const Actions& actions) {
       carry_out(action, pending);
     }
     if (!std::exchange(has_adopted_, false)) return;
-    // Last, for the actions that came with the epoch know less.
+    // Last, for the reports that came with the epoch do not name those that are lost.
     for (const Member& member : Epoch(epoch()).members) {
       if (!lost_.contains(member.address)) continue;
       std::ranges::copy(agreement_.lose(member.id, step_), std::back_inserter(pending));
@@ -190,6 +202,7 @@ void Participant::carry_out(const Action& action, std::deque<Action>& further) {
                  [&](const Adopt& adopt) {
                    config_.logger.debug(concat("goes on with ", adopt.epoch));
                    has_adopted_ = true;
+                   awaited_since_.clear();
                    inbox_->set_epoch(epoch());
                  },
                  [&](const Ask& ask) { inbox_->mesh().send(ask.to, encode(AskToJoin{})); },

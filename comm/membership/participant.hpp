@@ -16,8 +16,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,6 +37,8 @@ class Participant {
     Quorum quorum = {};
     /// How long it waits for other members, which may be in a long step, and for the store.
     std::chrono::milliseconds patience{300'000};
+    /// As LaunchOptions::while_waiting.
+    std::function<void()> while_waiting = {};
     Logger logger = {};
   };
 
@@ -54,14 +58,15 @@ class Participant {
   [[nodiscard]] bool is_disturbed() const { return inbox_->is_disturbed(); }
 
   /// Ends the epoch, and returns the next one that this member is in. `step`: the steps that it has
-  /// made. Blocks until all others that it reaches have come here as well; after
-  /// Config::patience it goes on without those that have not.
+  /// made. Blocks until all others that it reaches have come here as well. Goes on without those
+  /// that have not come within Config::patience, or twice this time for the lowest of them.
   const Epoch& renew(std::int64_t step);
   /// Collective in an epoch, once. Returns the texts of all its members, in their order. Throws
   /// PeerLost if the members change meanwhile.
   std::vector<std::string> gather(const std::string& text);
-  /// Goes on without this member, which is there, but cannot exchange, or hangs.
-  void lose(MemberId peer);
+  /// Goes on without this member, which is there, but cannot exchange. `step`: the steps that this
+  /// rank has made.
+  void lose(MemberId peer, std::int64_t step);
   /// Leaves. Those that are not about to leave as well take this member for dead.
   void close() { inbox_->mesh().close(); }
 
@@ -83,8 +88,10 @@ class Participant {
   /// What it has to say of those that are lost, and those that have asked it to let them join.
   void begin(const std::set<std::string>& asking);
   /// Waits for an event, and handles it. Goes on without those of `awaited` for which it has waited
-  /// for Config::patience; for members with a lower id so many times as long.
+  /// for Config::patience. It waits `patience_for_lower` times as long for members with lower ids.
   void handle_next(const std::vector<MemberId>& awaited, int patience_for_lower);
+  /// The next event; nothing if none comes before `end`.
+  std::optional<Event> wait_until(std::chrono::steady_clock::time_point end);
   void handle(const Event& event);
   void act(const Actions& actions);
   void carry_out(const Action& action, std::deque<Action>& further);

@@ -210,12 +210,15 @@ class TcpSession : public tcp::TcpWorld {
         logger_(std::move(logger)),
         communicator_(context_, 0, everybody(world.size), world.rank) {}
 
-  ~TcpSession() override { TcpSession::desert(); }
-
-  void desert() override {
+  ~TcpSession() override {
     // What still runs on the worker uses the transport.
     context_->worker->stop();
     context_->transport->close();
+  }
+
+  void desert() override {
+    context_->worker->stop();
+    context_->transport->part_early();
   }
 
   [[nodiscard]] Communicator& communicator() override { return communicator_; }

@@ -19,8 +19,8 @@ namespace tcp {
 /// The stay of a rank in the world of ranks that have found their places.
 class TcpWorld : public Session {
  public:
-  /// Ends all operations and connections without a word. The communicator stays as long as this
-  /// object, and its operations fail.
+  /// Ends all operations and connections. The others do not take this rank for lost. The
+  /// communicator stays as long as this object, and its operations fail.
   virtual void desert() = 0;
 };
 

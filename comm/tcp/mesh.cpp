@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "base/text.hpp"
 #include "base/thread.hpp"
+#include "comm/hmac.hpp"
 #include "comm/tcp/greeting.hpp"
 #include "comm/tcp/listener.hpp"
 #include "comm/tcp/text_connection.hpp"
@@ -34,7 +36,7 @@ class TcpMesh : public membership::Mesh {
       : config_(std::move(config)),
         listener_(io_, config_.address),
         timer_(io_),
-        address_(mesh_address({config_.address, listener_.port()})) {}
+        address_(mesh_address({config_.address, listener_.port()}, to_hex(random_bytes(4)))) {}
 
   ~TcpMesh() override { TcpMesh::close(); }
 
@@ -289,20 +291,21 @@ class TcpMesh : public membership::Mesh {
 
 }  // namespace
 
-std::string mesh_address(const asio::ip::tcp::endpoint& endpoint) {
-  return concat(endpoint.address().to_string(), " ", endpoint.port());
+std::string mesh_address(const asio::ip::tcp::endpoint& endpoint, const std::string& word) {
+  return concat(endpoint.address().to_string(), " ", endpoint.port(), " ", word);
 }
 
 asio::ip::tcp::endpoint mesh_endpoint(const std::string& address) {
-  const std::size_t space = address.find(' ');
+  std::istringstream words(address);
+  std::string host;
+  std::string word;
   std::uint16_t port = 0;
   asio::error_code error;
-  const auto host = asio::ip::make_address(address.substr(0, space), error);
-  if (error || space == std::string::npos ||
-      !parse_whole(std::string_view(address).substr(space + 1), port)) {
-    throw FrameError(concat("this is no address of a process: ", visible_line(address)));
+  if (words >> host >> port >> word) {
+    const auto known = asio::ip::make_address(host, error);
+    if (!error) return {known, port};
   }
-  return {host, port};
+  throw FrameError(concat("this is no address of a process: ", visible_line(address)));
 }
 
 std::unique_ptr<membership::Mesh> make_mesh(MeshConfig config) {

@@ -38,8 +38,10 @@ struct MeshConfig {
 
 std::unique_ptr<membership::Mesh> make_mesh(MeshConfig config);
 
-/// Mesh::address() of a process that listens there, and back. Throws FrameError for other texts.
-std::string mesh_address(const asio::ip::tcp::endpoint& endpoint);
+/// Mesh::address() of a process that listens there. `word` tells it from others that have listened
+/// there before.
+std::string mesh_address(const asio::ip::tcp::endpoint& endpoint, const std::string& word);
+/// Throws FrameError for texts that are no such address.
 asio::ip::tcp::endpoint mesh_endpoint(const std::string& address);
 
 }  // namespace gossamer::tcp

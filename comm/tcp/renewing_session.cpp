@@ -45,10 +45,11 @@ std::unique_ptr<Participant> begin_run(const MeetingOptions& meeting,
   const MetRanks ranks = meet_ranks(meeting, take_rank(meeting),
                                     {.host = host_name(),
                                      .endpoint = mesh_endpoint(mesh->address()),
+                                     .memory = mesh->address(),
                                      .is_dealt = meeting.rank < 0});
   Epoch first;
   for (const RankRecord& met : ranks.records) {
-    first.members.push_back({.id = first.next_id++, .address = mesh_address(met.endpoint)});
+    first.members.push_back({.id = first.next_id++, .address = met.memory});
   }
   first.num_voters = first.next_id;
   if (record.begin(first) != first) {
@@ -73,6 +74,7 @@ std::unique_ptr<Participant> take_part(const LaunchOptions& options,
   Participant::Config config{
       .quorum = {.least = options.fault.min_ranks},
       .patience = std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * options.timeout_s)),
+      .while_waiting = options.while_waiting,
       .logger = logger};
   membership::EpochRecord record(meeting.store, meeting.run, meeting.secret);
   if (options.fault.joins) {
@@ -129,9 +131,10 @@ class RenewingSession : public Session {
     Membership renew(std::int64_t step) override {
       drop_parts();
       session_.renew(step);
-      set_inner(session_.session_->communicator());
       return session_.membership();
     }
+    /// The world has a session of its own.
+    void follow() { set_inner(session_.session_->communicator()); }
 
    private:
     RenewingSession& session_;
@@ -158,7 +161,9 @@ class RenewingSession : public Session {
     // What it says of the hosts has been said when the run began.
     const World world = world_on(place.hosts, place.rank, options, epoch == 0 ? logger : Logger());
     std::unique_ptr<TcpWorld> session = enter(std::move(place), world, options, logger);
-    session_ = std::move(session);
+    session_.swap(session);
+    // Before the last one goes.
+    if (communicator_) communicator_->follow();
     world_ = world;
     is_deserted_ = false;
     began_ = Clock::now();
@@ -168,38 +173,55 @@ class RenewingSession : public Session {
   /// that have just joined have met the others, one more epoch begins, in which all vote.
   void enter_world(std::int64_t step) {
     while (true) {
-      const Epoch epoch = participant_->epoch();
+      Suspects suspects;
       try {
         open_world();
-        if (epoch.num_voters == std::ssize(epoch.members)) return;
+        if (all_vote()) return;
         desert();
       } catch (const PeerLost& error) {
-        blame(error, epoch);
+        suspects = suspects_of(error);
       }
-      participant_->renew(step);
+      begin_epoch(step, suspects);
     }
   }
 
-  /// Counts who cannot exchange with this rank. Loses those with whom it fails again and again
-  /// although they are alive.
-  void blame(const PeerLost& error, const Epoch& epoch) {
-    if (!error.is_own()) return;
+  using Suspects = std::vector<MemberId>;
+
+  [[nodiscard]] bool all_vote() const {
+    const Epoch& epoch = participant_->epoch();
+    return epoch.num_voters == std::ssize(epoch.members);
+  }
+
+  /// The members that this rank itself has lost.
+  [[nodiscard]] Suspects suspects_of(const PeerLost& error) const {
+    Suspects suspects;
+    if (!error.is_own()) return suspects;
     for (const int rank : error.context().peers) {
-      const MemberId member = epoch.members.at(static_cast<std::size_t>(rank)).id;
-      if (++num_failures_[member] < kMaxFailures) continue;
-      participant_->lose(member);
-      num_failures_.erase(member);
+      suspects.push_back(participant_->epoch().members.at(static_cast<std::size_t>(rank)).id);
     }
+    return suspects;
   }
 
-  /// Blames whom the failure of the present world names, unless the world was good for a while.
-  void blame_for_the_end() {
-    const std::chrono::duration<double> lived = Clock::now() - began_;
-    if (lived.count() > options_.fault.silence_s) num_failures_.clear();
+  /// The members that this rank has lost in the present world.
+  Suspects suspects_of_world() {
     try {
       session_->communicator().check();
     } catch (const PeerLost& error) {
-      blame(error, participant_->epoch());
+      return suspects_of(error);
+    }
+    return {};
+  }
+
+  /// Begins the next epoch. If it has the same members, the failure of the last one had another
+  /// reason than a death: after kMaxFailures of them the run goes on without a suspect.
+  void begin_epoch(std::int64_t step, const Suspects& suspects) {
+    const Epoch before = participant_->epoch();
+    participant_->renew(step);
+    if (participant_->epoch().members != before.members) return num_failures_.clear();
+    for (const MemberId member : suspects) {
+      if (++num_failures_[member] < kMaxFailures) continue;
+      num_failures_.erase(member);
+      participant_->lose(member, step);
     }
   }
 
@@ -210,9 +232,11 @@ class RenewingSession : public Session {
   }
 
   void renew(std::int64_t step) {
-    blame_for_the_end();
+    const std::chrono::duration<double> lived = Clock::now() - began_;
+    if (lived.count() > options_.fault.silence_s) num_failures_.clear();
+    const Suspects suspects = suspects_of_world();
     desert();
-    participant_->renew(step);
+    begin_epoch(step, suspects);
     enter_world(step);
   }
 

@@ -294,16 +294,17 @@ void Transport::lose(int peer, const std::string& reason) {
 ProgressWorker::Diagnosis Transport::diagnose(const std::vector<int>& peers) {
   run_until([this] { return failure_ != nullptr; }, kNewsPatience);
   if (failure_) std::rethrow_exception(failure_);
-  ProgressWorker::Diagnosis diagnosis = reason_of_wait(peers);
+  auto [diagnosis, is_own] = reason_of_wait(peers);
   if (!config_.is_disturbed) return diagnosis;
   failure_ = std::make_exception_ptr(
       PeerLost({.rank = config_.rank, .peers = diagnosis.peers, .label = {.what = "communication"}},
                concat("no end after ", shortest(config_.timeout_s),
-                      " s (comm.timeout_s): ", diagnosis.text)));
+                      " s (comm.timeout_s): ", diagnosis.text),
+               is_own));
   std::rethrow_exception(failure_);
 }
 
-ProgressWorker::Diagnosis Transport::reason_of_wait(const std::vector<int>& peers) {
+Transport::Wait Transport::reason_of_wait(const std::vector<int>& peers) {
   std::vector<int> silent;
   for (std::size_t peer = 0; peer < links_.size(); ++peer) {
     if (!links_[peer] || links_[peer]->has_left()) continue;
@@ -311,7 +312,7 @@ ProgressWorker::Diagnosis Transport::reason_of_wait(const std::vector<int>& peer
       silent.push_back(static_cast<int>(peer));
     }
   }
-  if (!silent.empty()) return {silent, "no sign of life (stopped, or its host is gone)"};
+  if (!silent.empty()) return {{silent, "no sign of life (stopped, or its host is gone)"}, true};
   std::vector<int> unreached;
   for (const int peer : peers) {
     const auto& link = links_.at(static_cast<std::size_t>(peer));
@@ -319,15 +320,17 @@ ProgressWorker::Diagnosis Transport::reason_of_wait(const std::vector<int>& peer
     if (link && !link->is_open() && refusals_.contains(peer)) unreached.push_back(peer);
   }
   if (!unreached.empty()) {
-    return {unreached,
-            concat("no connection has come about (", visible(refusals_.at(unreached.front())),
-                   "): a firewall stands between the hosts, or a rank announces an address that "
-                   "others cannot reach (comm.interface)")};
+    return {{unreached,
+             concat("no connection has come about (", visible(refusals_.at(unreached.front())),
+                    "): a firewall stands between the hosts, or a rank announces an address that "
+                    "others cannot reach (comm.interface)")},
+            true};
   }
-  return {peers,
-          "all ranks are alive, but the named peers have not come to this point, or wait for "
-          "another rank themselves; if that is normal (a long evaluation, a slow disk), set a "
-          "larger comm.timeout_s"};
+  return {{peers,
+           "all ranks are alive, but the named peers have not come to this point, or wait for "
+           "another rank themselves; if that is normal (a long evaluation, a slow disk), set a "
+           "larger comm.timeout_s"},
+          false};
 }
 
 void Transport::tell_leaving() { spread({.kind = NewsKind::kLeaving, .about = config_.rank}, -1); }
@@ -361,6 +364,14 @@ void Transport::end_all(std::chrono::milliseconds longest) {
     return std::ranges::all_of(links_, [](const auto& link) { return !link || link->has_ended(); });
   };
   run_until(have_ended, longest);
+}
+
+void Transport::part_early() {
+  is_leaving_ = true;
+  for (const auto& link : links_) {
+    if (link && link->is_open()) link->send_goodbye();
+  }
+  close();
 }
 
 void Transport::close() {

@@ -93,6 +93,8 @@ class Transport {
   /// When the worker has stopped and all ranks have come to their end: closes all connections, and
   /// waits a moment for the others to do so.
   void part();
+  /// When the worker has stopped: closes all connections, whose end is no loss for the others.
+  void part_early();
   /// Closes all connections.
   void close();
   /// Whether another rank has told of its failure before this one's worker failed. Any thread may
@@ -100,8 +102,13 @@ class Transport {
   [[nodiscard]] bool has_heard_of_failure() const { return has_heard_of_failure_; }
 
  private:
+  struct Wait {
+    ProgressWorker::Diagnosis diagnosis;
+    /// The connections of this rank are the reason.
+    bool is_own = false;
+  };
   /// Why ranks keep this one waiting.
-  ProgressWorker::Diagnosis reason_of_wait(const std::vector<int>& peers);
+  Wait reason_of_wait(const std::vector<int>& peers);
 
   enum class NewsKind : std::uint8_t { kFailed, kLost, kLeaving };
   struct News {

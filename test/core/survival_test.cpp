@@ -150,6 +150,20 @@ TEST(Resume, GivesTheMeanOfTheOthersToOneThatJoins) {
   }
 }
 
+TEST(Resume, NeedsARankThatHasTheModel) {
+  const Problem problem = problem_of({"gossip", ""}, 2);
+  run_ranks(2, [&](Communicator& communicator, const World&) {
+    Pipeline::Config config = config_of(problem);
+    config.begins_detached = true;
+    ToyModel model = model_of(problem, communicator, std::move(config));
+    const std::string text = what_of<CommError>([&] {
+      model.pipeline().resume(
+          {.to = {.algorithm = "gossip", .topology = problem.topology}, .joins_at = 5});
+    });
+    EXPECT_NE(text.find("no rank that is left has the model"), std::string::npos) << text;
+  });
+}
+
 TEST(Detached, HasNothingToWaitFor) {
   const Problem problem = problem_of({"gossip", ""}, 2);
   run_ranks(2, [&](Communicator& communicator, const World&) {

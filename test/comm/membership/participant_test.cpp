@@ -171,9 +171,11 @@ TEST(Participant, GathersNothingWhenAMemberDies) {
 
 TEST(Participant, LosesOneThatCannotExchange) {
   Group run(4);
-  run.members[1]->lose(2);
+  // It has made more steps than the others.
+  run.members[1]->lose(2, 50);
   const std::vector<Renewed> all = run.renew({0, 1, 2, 3});
   EXPECT_EQ(ids_of(all[0].epoch), (std::vector<MemberId>{0, 1, 3})) << all[0].why;
+  EXPECT_EQ(all[0].epoch.step, 50);
   EXPECT_NE(all[2].code, ExitCode::kDone);
 }
 

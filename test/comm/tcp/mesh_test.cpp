@@ -155,16 +155,16 @@ TEST(Mesh, LosesWhoDoesNotAnswer) {
   // Takes connections, and says nothing.
   asio::io_context io;
   asio::ip::tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
-  const std::string silent = mesh_address(acceptor.local_endpoint());
+  const std::string silent = mesh_address(acceptor.local_endpoint(), "word");
   a.mesh->watch(silent);
   EXPECT_TRUE(comes_to([&] { return a.lost() == std::vector<std::string>{silent}; }));
 }
 
 TEST(Mesh, KeepsWhoHasNothingToSay) {
-  Node a({.silence_s = 0.3});
-  Node b({.silence_s = 0.3});
+  Node a({.silence_s = 2.0});
+  Node b({.silence_s = 2.0});
   a.mesh->watch(b.address());
-  std::this_thread::sleep_for(milliseconds(1'500));
+  std::this_thread::sleep_for(milliseconds(4'000));
   EXPECT_TRUE(a.lost().empty());
   EXPECT_TRUE(b.lost().empty());
   a.mesh->send(b.address(), "still here");
@@ -180,8 +180,8 @@ std::string framed(const std::string& text) {
 }
 
 TEST(Mesh, RefusesStrangers) {
-  Node a({.silence_s = 1.0});
-  Node b({.silence_s = 1.0});
+  Node a({.silence_s = 4.0});
+  Node b({.silence_s = 4.0});
   a.mesh->send(b.address(), "before");
   Stranger chatters(a.port());
   chatters.send("GET / HTTP/1.1\r\n\r\n and much more than the first frame of a rank has");

@@ -112,6 +112,7 @@ void train(const Plan& plan, int first_rank, Session& session, Ended& ended) {
   std::int64_t epoch = first.epoch;
   while (ended.steps < kSteps || (plan.num_joins > 0 && communicator.size() != plan.last_size())) {
     ASSERT_LT(ended.steps, 1'000'000) << "nobody has come";
+    if (plan.num_joins > 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
     const auto death = plan.dies.find(first_rank);
     if (death != plan.dies.end() && death->second <= ended.steps) return;
     try {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import signal
@@ -75,6 +76,8 @@ def start(tmp_path, arguments, *, variables=None, **program):
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | (variables or {}),
+        # A shell that started the tests in the background may have it ignored.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 

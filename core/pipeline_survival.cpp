@@ -49,8 +49,9 @@ void Pipeline::resume(const Resume& wanted) {
   const std::vector<double> is_old = gather_numbers(communicator_, wanted.joins_at ? 0.0 : 1.0);
   const double num_old = std::accumulate(is_old.begin(), is_old.end(), 0.0);
   if (num_old == 0.0) {
-    throw CommError({.rank = own_world_rank(communicator_), .label = {.what = "resume"}},
-                    "no rank that is left has the model; continue the run from its last checkpoint");
+    throw CommError(
+        {.rank = own_world_rank(communicator_), .label = {.what = "resume"}},
+        "no rank that is left has the model; continue the run from its last checkpoint");
   }
   AlgorithmSwitch to = wanted.to;
   if (num_old < communicator_.size()) to.average = true;

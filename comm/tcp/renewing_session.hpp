@@ -8,8 +8,8 @@
 //
 // A rank takes another one for dead when the mesh says so. A failure in the connections of training
 // alone begins a new epoch with the same members. If a rank itself loses the same other one three
-// times, in worlds that live for less than FaultOptions::silence_s, that one counts as lost. So does
-// a rank that keeps the others waiting for longer than the timeout.
+// times, in worlds that live for less than FaultOptions::silence_s, that one counts as lost. So
+// does a rank that keeps the others waiting for longer than the timeout.
 //
 // Whoever ends with an error of its own is lost for the others, and they go on. So is whoever calls
 // close() while others still train: let all ranks meet (barrier()) before they close.

@@ -296,11 +296,10 @@ ProgressWorker::Diagnosis Transport::diagnose(const std::vector<int>& peers) {
   if (failure_) std::rethrow_exception(failure_);
   auto [diagnosis, is_own] = reason_of_wait(peers);
   if (!config_.is_disturbed) return diagnosis;
-  failure_ = std::make_exception_ptr(
-      PeerLost({.rank = config_.rank, .peers = diagnosis.peers, .label = {.what = "communication"}},
-               concat("no end after ", shortest(config_.timeout_s),
-                      " s (comm.timeout_s): ", diagnosis.text),
-               is_own));
+  failure_ = std::make_exception_ptr(PeerLost(
+      {.rank = config_.rank, .peers = diagnosis.peers, .label = {.what = "communication"}},
+      concat("no end after ", shortest(config_.timeout_s), " s (comm.timeout_s): ", diagnosis.text),
+      is_own));
   std::rethrow_exception(failure_);
 }
 

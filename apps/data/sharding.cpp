@@ -160,6 +160,15 @@ std::vector<std::vector<std::int64_t>> shard_samples(std::span<const std::int64_
   return deal_by_mixture(labels, shard_size, num_ranks, seed, *dirichlet_alpha);
 }
 
+std::vector<std::int64_t> shuffled_shard(std::vector<std::int64_t> shard, std::uint64_t seed,
+                                         int rank, std::int64_t epoch) {
+  // From the same start every time, so that a resumed run finds the order without going through the
+  // earlier epochs.
+  Random random = stream(seed, Use::kBatches, rank, epoch);
+  random.shuffle(std::span<std::int64_t>(shard));
+  return shard;
+}
+
 BatchSampler::BatchSampler(std::vector<std::int64_t> shard, std::int64_t batch_size,
                            std::uint64_t seed, int rank)
     : shard_(std::move(shard)),
@@ -184,11 +193,7 @@ std::span<const std::int64_t> BatchSampler::batch(std::int64_t step) {
 }
 
 void BatchSampler::shuffle(std::int64_t epoch) {
-  // Shuffle from the same start every time, so that a resumed run finds the order without going
-  // through the earlier epochs.
-  order_ = shard_;
-  Random random = stream(seed_, Use::kBatches, rank_, epoch);
-  random.shuffle(std::span<std::int64_t>(order_));
+  order_ = shuffled_shard(shard_, seed_, rank_, epoch);
   epoch_ = epoch;
 }
 

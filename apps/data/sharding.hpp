@@ -28,6 +28,10 @@ std::vector<std::vector<std::int64_t>> shard_samples(std::span<const std::int64_
                                                      int num_ranks, std::uint64_t seed,
                                                      std::optional<double> dirichlet_alpha);
 
+/// A rank's shard in the order of an epoch. A change of the epoch needs no earlier one.
+std::vector<std::int64_t> shuffled_shard(std::vector<std::int64_t> shard, std::uint64_t seed,
+                                         int rank, std::int64_t epoch);
+
 /// Batches of one rank's shard, shuffled anew in every epoch. All ranks have the same number of
 /// batches per epoch, because their shards are equally large. The incomplete last batch is left
 /// out, unless the shard is smaller than one batch.

@@ -1,0 +1,98 @@
+#pragma once
+// Deals the training samples out in a run whose number of ranks changes. Every rank computes the
+// same from the seed and the changes so far, so ranks exchange nothing, and a rank that joins needs
+// nothing but the changes.
+//
+// With one number of ranks all is as with shard_samples() and BatchSampler: the same batches. When
+// the number changes, what is left of the epoch is dealt anew to the ranks that are there: each
+// sample that no rank has had in the steps before, in equal shares. A sample is used at most once
+// in an epoch. Left out are the samples of incomplete batches, as always. Lost are those of the
+// steps that a lost rank has not made any more, up to the step of the change.
+//
+// Not thread safe.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace gossamer::apps {
+
+/// From this step on the run has so many ranks.
+struct WorldChange {
+  std::int64_t step = 0;
+  int num_ranks = 1;
+};
+
+class Dealer {
+ public:
+  struct Setup {
+    /// The class of each sample; all alike where there are none.
+    std::vector<std::int64_t> labels = {};
+    std::int64_t batch_size = 1;
+    std::uint64_t seed = 0;
+    /// As in shard_samples(). Every change draws new mixtures.
+    std::optional<double> dirichlet_alpha = {};
+  };
+
+  /// `changes`: in the order of their steps; the first is of step 0. Of several at one step the
+  /// last counts. Throws ConfigError as shard_samples(), and std::logic_error for changes that are
+  /// none.
+  Dealer(Setup setup, const std::vector<WorldChange>& changes);
+
+  /// Goes on with another number of ranks. `change.step` is not before the last change.
+  void change(const WorldChange& change);
+
+  /// Samples of a batch: as asked for, or a rank's whole share of an epoch where that is smaller.
+  [[nodiscard]] std::int64_t batch_size() const;
+  /// Batches of a whole epoch with the present number of ranks.
+  [[nodiscard]] std::int64_t batches_per_epoch() const;
+  /// The epoch of the data, from 0, in which a step is. Not before the last change.
+  [[nodiscard]] std::int64_t epoch_of(std::int64_t step) const;
+  /// The sample indices of a rank's batch. Not before the last change.
+  [[nodiscard]] std::vector<std::int64_t> batch(int rank, std::int64_t step) const;
+
+ private:
+  using Shards = std::vector<std::vector<std::int64_t>>;
+
+  /// Steps in which ranks go through an epoch, or through what is left of one.
+  struct Part {
+    std::int64_t first_step = 0;
+    std::int64_t epoch = 0;
+    std::int64_t num_batches = 0;
+    /// The rest of an epoch: all of its samples, and the share of each rank.
+    struct Rest {
+      std::vector<std::int64_t> samples;
+      Shards shards;
+    };
+    std::optional<Rest> rest = {};
+  };
+
+  [[nodiscard]] const Shards& shards() const;
+  [[nodiscard]] Part whole(std::int64_t first_step, std::int64_t epoch) const;
+  /// The part that has this step.
+  [[nodiscard]] Part part_at(std::int64_t step) const;
+  /// The samples of a rank, in the order of its batches.
+  [[nodiscard]] std::vector<std::int64_t> order_of(const Part& part, int rank) const;
+  /// The samples that nobody has had in the first steps of a part.
+  [[nodiscard]] std::vector<std::int64_t> left_of(const Part& part, std::int64_t num_steps) const;
+  /// Deals samples out to the present ranks.
+  [[nodiscard]] Shards deal(const std::vector<std::int64_t>& samples, std::int64_t epoch,
+                            std::int64_t step) const;
+
+  Setup setup_;
+  int num_ranks_ = 1;
+  Part part_;
+  /// The shares of a whole epoch, by the number of ranks.
+  mutable std::map<int, Shards> shards_;
+  /// The order of the last batch(), with its rank and the first step of its part.
+  struct Cached {
+    int rank = -1;
+    std::int64_t first_step = -1;
+    std::vector<std::int64_t> order = {};
+  };
+  mutable Cached cached_;
+};
+
+}  // namespace gossamer::apps

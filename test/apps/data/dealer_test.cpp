@@ -1,0 +1,160 @@
+#include "apps/data/dealer.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "apps/data/sharding.hpp"
+#include "base/error.hpp"
+#include "base/random.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+constexpr std::uint64_t kSeed = 11;
+
+/// Samples of ten classes.
+Dealer::Setup setup_of(std::int64_t num_samples, std::int64_t batch_size,
+                       std::optional<double> alpha = {}) {
+  Dealer::Setup setup{.batch_size = batch_size, .seed = kSeed, .dirichlet_alpha = alpha};
+  for (std::int64_t i = 0; i < num_samples; ++i) setup.labels.push_back(i % 10);
+  return setup;
+}
+
+TEST(Dealer, GivesTheBatchesOfARunWhoseRanksStay) {
+  for (const std::optional<double> alpha : {std::optional<double>(), std::optional(0.3)}) {
+    for (const int num_ranks : {1, 2, 3, 5}) {
+      const Dealer::Setup setup = setup_of(107, 6, alpha);
+      const Dealer dealer(setup, {{.step = 0, .num_ranks = num_ranks}});
+      const auto shards = shard_samples(setup.labels, num_ranks, kSeed, alpha);
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        BatchSampler sampler(shards[static_cast<std::size_t>(rank)], 6, kSeed, rank);
+        EXPECT_EQ(dealer.batches_per_epoch(), sampler.batches_per_epoch());
+        EXPECT_EQ(dealer.batch_size(), sampler.batch_size());
+        for (const std::int64_t step : {0, 1, 2, 3, 7, 50, 51, 1000, 2}) {
+          const auto expected = sampler.batch(step);
+          EXPECT_EQ(dealer.batch(rank, step),
+                    std::vector<std::int64_t>(expected.begin(), expected.end()));
+        }
+      }
+    }
+  }
+}
+
+/// Every so often another number of ranks.
+std::vector<WorldChange> any_changes(Random& random, std::int64_t num_steps) {
+  std::vector<WorldChange> changes{{.num_ranks = 1 + static_cast<int>(random.below(9))}};
+  std::int64_t step = 0;
+  while ((step += random.below(12)) < num_steps) {
+    changes.push_back({.step = step, .num_ranks = 1 + static_cast<int>(random.below(9))});
+  }
+  return changes;
+}
+
+/// Goes through a run, and writes down who has had which sample in which epoch.
+TEST(Dealer, GivesASampleAtMostOnceInAnEpoch) {
+  constexpr std::int64_t kSteps = 200;
+  for (int run = 0; run < 40; ++run) {
+    SCOPED_TRACE(run);
+    Random random(kSeed, static_cast<std::uint64_t>(run));
+    const std::int64_t num_samples = 100 + random.below(200);
+    const std::int64_t batch_size = 1 + random.below(7);
+    const auto alpha = run % 2 == 0 ? std::optional<double>() : std::optional(0.2);
+    const std::vector<WorldChange> changes = any_changes(random, kSteps);
+    Dealer dealer(setup_of(num_samples, batch_size, alpha), {changes.front()});
+    std::map<std::int64_t, std::set<std::int64_t>> ledger;
+    std::map<std::int64_t, int> last_ranks;
+    std::size_t next = 1;
+    int num_ranks = changes.front().num_ranks;
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      for (; next < changes.size() && changes[next].step == step; ++next) {
+        dealer.change(changes[next]);
+        num_ranks = changes[next].num_ranks;
+      }
+      const std::int64_t epoch = dealer.epoch_of(step);
+      last_ranks[epoch] = num_ranks;
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        for (const std::int64_t sample : dealer.batch(rank, step)) {
+          ASSERT_TRUE(ledger[epoch].insert(sample).second)
+              << "sample " << sample << " twice in epoch " << epoch << ", step " << step;
+          ASSERT_TRUE(sample >= 0 && sample < num_samples);
+        }
+      }
+    }
+    // All have their turn, but for incomplete batches. The last epoch is not over.
+    ledger.erase(std::prev(ledger.end()));
+    EXPECT_FALSE(ledger.empty());
+    std::int64_t epoch = 0;
+    for (const auto& [number, samples] : ledger) {
+      EXPECT_EQ(number, epoch++);
+      const std::int64_t unused = num_samples - std::ssize(samples);
+      // Another number of ranks may find less left than a batch for each.
+      EXPECT_LT(unused, 10 * (batch_size + 1));
+    }
+  }
+}
+
+TEST(Dealer, KnowsTheSameFromTheChangesAlone) {
+  Random random(kSeed);
+  const std::vector<WorldChange> changes = any_changes(random, 100);
+  const Dealer::Setup setup = setup_of(150, 4, 0.5);
+  Dealer step_by_step(setup, {changes.front()});
+  for (std::size_t i = 1; i < changes.size(); ++i) {
+    // Asking changes nothing.
+    EXPECT_FALSE(step_by_step.batch(0, changes[i - 1].step + 1).empty());
+    step_by_step.change(changes[i]);
+  }
+  const Dealer at_once(setup, changes);
+  for (std::int64_t step = changes.back().step; step < changes.back().step + 60; ++step) {
+    for (int rank = 0; rank < changes.back().num_ranks; ++rank) {
+      EXPECT_EQ(at_once.batch(rank, step), step_by_step.batch(rank, step));
+    }
+  }
+}
+
+/// Four ranks have had two of their five batches; then there are three.
+TEST(Dealer, DealsTheRestInEqualShares) {
+  Dealer dealer(setup_of(100, 5), {{.step = 0, .num_ranks = 4}});
+  std::set<std::int64_t> had;
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const std::int64_t step : {0, 1}) {
+      for (const std::int64_t sample : dealer.batch(rank, step)) had.insert(sample);
+    }
+  }
+  EXPECT_EQ(had.size(), 40U);
+  dealer.change({.step = 2, .num_ranks = 3});
+  // 60 samples are left: four batches for each of three.
+  std::set<std::int64_t> rest;
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const std::int64_t step : {2, 3, 4, 5}) {
+      EXPECT_EQ(dealer.epoch_of(step), 0);
+      for (const std::int64_t sample : dealer.batch(rank, step)) {
+        EXPECT_FALSE(had.contains(sample));
+        EXPECT_TRUE(rest.insert(sample).second);
+      }
+    }
+  }
+  EXPECT_EQ(rest.size(), 60U);
+  EXPECT_EQ(dealer.epoch_of(6), 1);
+  EXPECT_EQ(dealer.epoch_of(12), 2);
+}
+
+TEST(Dealer, RefusesWhatCannotBe) {
+  EXPECT_THROW(Dealer(setup_of(10, 1), {}), std::logic_error);
+  EXPECT_THROW(Dealer(setup_of(10, 1), {{.step = 1, .num_ranks = 2}}), std::logic_error);
+  EXPECT_THROW(Dealer(setup_of(10, 0), {{.step = 0, .num_ranks = 2}}), std::logic_error);
+  EXPECT_THROW(Dealer(setup_of(10, 1), {{.step = 0, .num_ranks = 11}}), ConfigError);
+  Dealer dealer(setup_of(40, 1), {{.step = 0, .num_ranks = 4}});
+  dealer.change({.step = 5, .num_ranks = 3});
+  EXPECT_THROW(dealer.batch(0, 4), std::logic_error);
+}
+
+}  // namespace
+}  // namespace gossamer::apps

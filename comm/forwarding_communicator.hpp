@@ -73,7 +73,6 @@ class ForwardingCommunicator : public Communicator {
   std::unique_ptr<Communicator> split(int color) override { return inner_->split(color); }
 
  protected:
-  [[nodiscard]] Communicator& inner() const { return *inner_; }
   void set_inner(Communicator& inner) { inner_ = &inner; }
 
  private:

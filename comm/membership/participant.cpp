@@ -49,9 +49,8 @@ Participant::Participant(Joined joined, MemberId self, const Epoch& epoch)
 }
 
 void Participant::begin(const std::set<std::string>& asking) {
-  for (const Member& member : Epoch(epoch()).members) {
-    if (lost_.contains(member.address)) act(agreement_.lose(member.id, step_));
-  }
+  has_adopted_ = true;
+  act({});
   for (const std::string& newcomer : asking) act(agreement_.welcome(newcomer, step_));
 }
 

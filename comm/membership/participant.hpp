@@ -85,7 +85,8 @@ class Participant {
   class Joining;
   Participant(Joined joined, MemberId self, const Epoch& epoch);
 
-  /// What it has to say of those that are lost, and those that have asked it to let them join.
+  /// The first calls of one that has joined: loses the members whose connection has ended, and
+  /// welcomes the processes that have asked it to let them join.
   void begin(const std::set<std::string>& asking);
   /// Waits for an event, and handles it. Goes on without those of `awaited` for which it has waited
   /// for Config::patience. It waits `patience_for_lower` times as long for members with lower ids.

@@ -22,13 +22,11 @@ class LocalNetwork {
     hooks_[address] = std::move(hooks);
   }
   void remove(const std::string& address) {
-    std::set<std::string> others;
     {
       const std::lock_guard lock(mutex_);
       if (hooks_.erase(address) == 0) return;
-      for (const auto& [other, hooks] : hooks_) others.insert(other);
     }
-    for (const std::string& other : others) cut(address, other);
+    for (const std::string& other : others_of(address)) cut(address, other);
   }
   /// Ends the connection between two processes, and tells both that are there and not stopped.
   void cut(const std::string& a, const std::string& b) {
@@ -41,27 +39,19 @@ class LocalNetwork {
   }
   /// The process does nothing for a while, so the others lose it.
   void stop(const std::string& address) {
-    std::set<std::string> others;
     {
       const std::lock_guard lock(mutex_);
       stopped_.insert(address);
-      for (const auto& [other, hooks] : hooks_) {
-        if (other != address) others.insert(other);
-      }
     }
-    for (const std::string& other : others) cut(address, other);
+    for (const std::string& other : others_of(address)) cut(address, other);
   }
   /// It goes on, and learns that it has lost all others.
   void go_on(const std::string& address) {
-    std::set<std::string> others;
     {
       const std::lock_guard lock(mutex_);
       stopped_.erase(address);
-      for (const auto& [other, hooks] : hooks_) {
-        if (other != address) others.insert(other);
-      }
     }
-    for (const std::string& other : others) tell_lost(address, other);
+    for (const std::string& other : others_of(address)) tell_lost(address, other);
   }
   void send(const std::string& from, const std::string& to, const std::string& text) {
     const std::unique_lock order(order_);
@@ -76,6 +66,15 @@ class LocalNetwork {
   }
 
  private:
+  std::set<std::string> others_of(const std::string& address) {
+    const std::lock_guard lock(mutex_);
+    std::set<std::string> others;
+    for (const auto& [other, hooks] : hooks_) {
+      if (other != address) others.insert(other);
+    }
+    return others;
+  }
+
   void tell_lost(const std::string& who, const std::string& lost) {
     Mesh::Hooks hooks;
     {

@@ -29,6 +29,14 @@ bool cuts_alike(const BucketPlan& a, const BucketPlan& b) {
   return std::ranges::equal(a.buckets, b.buckets, {}, &BucketSpec::numel, &BucketSpec::numel);
 }
 
+/// Numbers with spaces between them.
+std::vector<std::int64_t> numbers_of(const std::string& text) {
+  std::vector<std::int64_t> numbers;
+  std::istringstream words(text);
+  for (std::int64_t number = 0; words >> number;) numbers.push_back(number);
+  return numbers;
+}
+
 /// A sentence about the choice of sizes[best]. `step_s`: the seconds of a step with each size.
 std::string describe_choice(const std::vector<std::int64_t>& sizes,
                             const std::vector<double>& step_s, std::size_t best) {
@@ -70,9 +78,9 @@ void BucketedModel::make_plan() {
   for (const std::int64_t index : arrival_order_) {
     names.push_back(parameters_[static_cast<std::size_t>(index)].name);
   }
-  agree(communicator_, "the order in which gradients arrive", join(names, "\n"));
+  compare("the order in which gradients arrive", join(names, "\n"));
   plan_ = plan_of(options_.bucket_bytes > 0 ? options_.bucket_bytes : kTriedBytes.front());
-  agree(communicator_, "their buckets", describe(plan_, parameters_));
+  compare("their buckets", describe(plan_, parameters_));
   if (arrival_order_.size() < parameters_.size()) {
     options_.logger.warning(concat(parameters_.size() - arrival_order_.size(), " of ",
                                    parameters_.size(),
@@ -94,10 +102,21 @@ std::string BucketedModel::names_without_gradient() const {
 }
 
 void BucketedModel::start() {
-  pipeline_ = std::make_unique<Pipeline>(communicator_, options_.pipeline, parameters_, plan_,
+  Pipeline::Config config = options_.pipeline;
+  // A constructor that a PeerLost leaves half way would leave the parameters in nobody's buckets.
+  config.begins_detached = communicator_.renews();
+  pipeline_ = std::make_unique<Pipeline>(communicator_, std::move(config), parameters_, plan_,
                                          host_.move_parameters(plan_));
   pipeline_->set_gradient_scale(gradient_scale_);
   host_.parameters_have_moved();
+  if (communicator_.renews() && !detached_) {
+    const ExchangeOptions& exchange = options_.pipeline.exchange;
+    try {
+      pipeline_->resume({.to = {.algorithm = exchange.algorithm, .topology = exchange.topology}});
+    } catch (const PeerLost&) {
+      // The step goes on alone, and the next call that needs the others throws.
+    }
+  }
   tell_of_messages();
   if (options_.bucket_bytes == 0) start_trials();
 }
@@ -209,6 +228,50 @@ void BucketedModel::switch_to(const AlgorithmSwitch& to,
   start_trials();
 }
 
+void BucketedModel::detach() {
+  detached_ = true;
+  if (pipeline_) pipeline_->detach();
+}
+
+void BucketedModel::resume(const Pipeline::Resume& wanted,
+                           const std::function<void(const ExchangeOptions& next)>& check,
+                           const std::function<void(double weight)>& average) {
+  std::vector<std::string> names;
+  for (const std::int64_t index : arrival_order_) names.push_back(std::to_string(index));
+  const std::vector<std::string> all = communicator_.all_gather(join(names, " "));
+  // Rank 0 never joins where another rank has the model.
+  const bool differ = std::ranges::any_of(
+      all, [&all](const std::string& one) { return !one.empty() && one != all.front(); });
+  if (differ) throw ConfigError("the ranks got their gradients in different orders");
+  if (!pipeline_ && !all.front().empty()) take_order(numbers_of(all.front()));
+  ExchangeOptions next = wanted.to.after(options_.pipeline.exchange);
+  check(next);
+  if (pipeline_) {
+    pipeline_->resume(wanted);
+  } else {
+    const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins_at);
+    agree_on_switch(communicator_, wanted.to, 0);
+    if (mean.num_counting < communicator_.size() || wanted.to.averages()) average(mean.weight);
+  }
+  options_.pipeline.exchange = std::move(next);
+  detached_ = false;
+}
+
+void BucketedModel::take_order(std::vector<std::int64_t> order) {
+  arrival_order_ = std::move(order);
+  make_plan();
+  start();
+}
+
+void BucketedModel::compare(std::string_view what, const std::string& text) {
+  if (detached_) return;
+  try {
+    agree(communicator_, what, text);
+  } catch (const PeerLost&) {
+    if (!communicator_.renews()) throw;
+  }
+}
+
 void BucketedModel::check(const ExchangeOptions& exchange) const {
   AlgorithmSetting setting = options_.pipeline.setting(exchange, communicator_);
   setting.tries_bucket_sizes = options_.bucket_bytes == 0;
@@ -250,9 +313,7 @@ void BucketedModel::visit_arrival_order(StateVisitor& visitor) {
     }
     seen[place] = true;
   }
-  arrival_order_ = std::move(order);
-  make_plan();
-  start();
+  take_order(std::move(order));
 }
 
 const PipelineMetrics& BucketedModel::metrics() const {

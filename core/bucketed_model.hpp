@@ -8,7 +8,9 @@
 // Protocol: in the first step, call arrived() for each gradient, then make_plan(), then start(),
 // then go on as in every step. In each step, call offer() for each gradient, then finish_step().
 // Collective calls, made by every rank at the same step: the constructor's owner says which; those
-// are make_plan(), start(), finish_step(), replan(), switch_to(), visit().
+// are make_plan(), start(), finish_step(), replan(), switch_to(), resume(), visit(). Where ranks
+// may be lost (Communicator::renews()), a PeerLost leaves neither make_plan() nor start(): the
+// first step goes on alone, as every step does.
 //
 // Errors: those of Pipeline, and ConfigError for ranks that differ. Thread safety: that of
 // Pipeline.
@@ -19,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -108,6 +111,15 @@ class BucketedModel {
                  const std::function<void(const ExchangeOptions& next)>& check,
                  const std::function<void()>& average);
 
+  /// Between two steps, where ranks are lost: as Pipeline::detach().
+  void detach();
+  /// Collective, as Pipeline::resume(), after detach() or on a new model that joins. Who joins
+  /// takes the order of arrival from the others. `check` and `average` as in switch_to(); `average`
+  /// is told this rank's weight in the mean. Throws ConfigError on all ranks if orders differ.
+  void resume(const Pipeline::Resume& wanted,
+              const std::function<void(const ExchangeOptions& next)>& check,
+              const std::function<void(double weight)>& average);
+
   /// Collective, as Pipeline::visit(). Shows the visitor all state, in row-major order; `layouts`
   /// says where the elements of the parameters lie, by name. Loading before the first step makes
   /// the plan, and starts. Throws std::logic_error when saving before the first step.
@@ -124,6 +136,11 @@ class BucketedModel {
   [[nodiscard]] HostSharing host_sharing() const;
 
  private:
+  /// Throws ConfigError on all ranks if what this rank says differs from what the others say.
+  /// After a PeerLost goes on: resume() compares again.
+  void compare(std::string_view what, const std::string& text);
+  /// Takes an order of arrival, and makes the plan and the pipeline.
+  void take_order(std::vector<std::int64_t> order);
   /// Shows the visitor the order of arrival; see visit().
   void visit_arrival_order(StateVisitor& visitor);
   [[nodiscard]] BucketPlan plan_of(std::int64_t bucket_bytes) const;
@@ -150,6 +167,8 @@ class BucketedModel {
   /// By declared index.
   std::vector<bool> offered_;
   bool has_told_of_messages_ = false;
+  /// After detach(), until resume().
+  bool detached_ = false;
   double gradient_scale_ = 1.0;
   /// The answers before there is a pipeline.
   PipelineMetrics no_metrics_;

@@ -159,6 +159,8 @@ bool ranks_are_threads(const std::vector<RankPlace>& places) {
 
 DeviceWires::DeviceWires(Device device, const WireChoice& choice, const Setup& setup)
     : host_(setup.host) {
+  // All ranks are on processors then, and one that joins meets nobody here.
+  if (host_.renews() && device.type == DeviceType::kCpu) return;
   std::vector<RankPlace> places;
   bool shares = false;
   if (host_.size() > 1) {

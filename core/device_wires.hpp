@@ -72,7 +72,8 @@ class DeviceWires {
     /// Seconds that an operation of NCCL may take.
     double timeout_s = 300.0;
   };
-  /// Collective. `device` is that of the rank's model. `setup.host` must outlive this object.
+  /// Collective, except where ranks may be lost. `device` is that of the rank's model. `setup.host`
+  /// must outlive this object.
   DeviceWires(Device device, const WireChoice& choice, const Setup& setup);
 
   [[nodiscard]] Communicator& communicator() { return own_ ? *own_ : host_; }

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
+#include "base/error.hpp"
 #include "base/text.hpp"
 #include "optim/block_update.hpp"
 #include "optim/convert.hpp"
@@ -22,6 +24,7 @@ ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
   std::vector<Buffer> scratch;
   std::vector<Request> requests;
   const SynchronizedScope scope(stream);
+  std::size_t num_swapped = 0;
   for (const auto& [parameters, rounded] : memory_) {
     const Block block = parameters.block();
     const Buffer& sum = saved_.emplace_back(stream.allocate(block.numel, block.dtype));
@@ -35,32 +38,40 @@ ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
                                                     .owner = both(part.owner(), sum.owner()),
                                                     .ready = stream.record()}));
   }
-  for (std::size_t b = 0; b < memory_.size(); ++b) {
-    requests[b].wait_on(stream);
-    const Block block = memory_[b].parameters.block();
-    scratch.push_back(stream.allocate(swap_scratch_numel(block.numel), DType::kFloat64));
-    enqueue_swap_with_mean(stream, {.x = block,
-                                    .sum = saved_[b].block(),
-                                    .size = communicator.size(),
-                                    .scratch = scratch[b].block(),
-                                    .squares = static_cast<double*>(squares.block().data) + b});
+  try {
+    for (std::size_t b = 0; b < memory_.size(); ++b) {
+      requests[b].wait_on(stream);
+      const Block block = memory_[b].parameters.block();
+      scratch.push_back(stream.allocate(swap_scratch_numel(block.numel), DType::kFloat64));
+      enqueue_swap_with_mean(stream, {.x = block,
+                                      .sum = saved_[b].block(),
+                                      .size = communicator.size(),
+                                      .scratch = scratch[b].block(),
+                                      .squares = static_cast<double*>(squares.block().data) + b});
+      ++num_swapped;
+    }
+    write_rounded();
+    stream.copy(report.block(), squares.block());
+    stream.synchronize();
+    // A GPU's stream goes on when an exchange is aborted, so ask the communicator for its error.
+    communicator.check();
+  } catch (const PeerLost&) {
+    restore(num_swapped);
+    throw;
   }
-  write_rounded();
-  stream.copy(report.block(), squares.block());
-  stream.synchronize();
-  // A GPU's stream goes on when an exchange is aborted, so ask the communicator for its error.
-  communicator.check();
   double sum = 0.0;
   for (const double part : report.block().as<double>()) sum += part;
   distance_ = std::sqrt(sum);
 }
 
-void ModelAverage::restore() {
-  for (std::size_t b = 0; b < memory_.size(); ++b) {
+void ModelAverage::restore() { restore(memory_.size()); }
+
+void ModelAverage::restore(std::size_t num_blocks) {
+  for (std::size_t b = 0; b < num_blocks; ++b) {
     stream_.copy(memory_[b].parameters.block(), saved_[b].block());
   }
   write_rounded();
-  for (std::size_t b = 0; b < memory_.size(); ++b) {
+  for (std::size_t b = 0; b < num_blocks; ++b) {
     const auto& [parameters, rounded] = memory_[b];
     stream_.keep(both(saved_[b].owner(), both(parameters.owner(), rounded.owner())));
   }
@@ -117,6 +128,13 @@ void SharedNumbers::share(Communicator& communicator, double weight) {
     numbers_[i] = is_integer_[i] ? most : sum / static_cast<double>(size);
   }
   is_shared_ = true;
+}
+
+MeanWeight mean_weight(Communicator& communicator, bool counts) {
+  const std::vector<double> all = gather_numbers(communicator, counts ? 1.0 : 0.0);
+  const double num_counting = std::accumulate(all.begin(), all.end(), 0.0);
+  return {.weight = counts ? communicator.size() / num_counting : 0.0,
+          .num_counting = static_cast<int>(num_counting)};
 }
 
 std::vector<double> sum_over_ranks(Communicator& communicator, std::vector<double> numbers) {

@@ -22,7 +22,8 @@ class ModelAverage {
  public:
   /// Collective: all ranks pass blocks of the same sizes, float32 or float64, on the device of
   /// `stream`. Waits for the stream. `stream` must outlive this object. `weight` is this rank's
-  /// weight in the mean; the weights of all ranks sum to their number. Throws CommError.
+  /// weight in the mean; the weights of all ranks sum to their number. Throws CommError. After a
+  /// PeerLost the parameters are as before.
   ModelAverage(Communicator& communicator, Stream& stream, std::vector<ParameterMemory> memory,
                double weight = 1.0);
 
@@ -32,6 +33,8 @@ class ModelAverage {
   void restore();
 
  private:
+  /// Restores the first blocks.
+  void restore(std::size_t num_blocks);
   /// Enqueues the rounding of the parameters into the rounded copies.
   void write_rounded();
 
@@ -61,6 +64,17 @@ class SharedNumbers : public StateVisitor {
   std::vector<bool> is_integer_;
   std::size_t next_ = 0;
 };
+
+/// A rank's part in a mean over some of the ranks.
+struct MeanWeight {
+  /// As in ModelAverage.
+  double weight = 1.0;
+  /// How many ranks count.
+  int num_counting = 0;
+};
+
+/// Collective: the weight of a rank that counts in a mean, or does not. All that count weigh alike.
+MeanWeight mean_weight(Communicator& communicator, bool counts);
 
 /// Collective: the sum over all ranks of each number, added in rank order.
 std::vector<double> sum_over_ranks(Communicator& communicator, std::vector<double> numbers);

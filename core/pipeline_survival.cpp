@@ -1,10 +1,8 @@
 // What Pipeline does when ranks are lost.
 
 #include <memory>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
-#include <vector>
 
 #include "base/error.hpp"
 #include "core/lanes/peer_lanes.hpp"
@@ -46,23 +44,19 @@ void Pipeline::resume(const Resume& wanted) {
   if (!alone_) throw std::logic_error("Pipeline: resume() without detach()");
   detach();
   if (wanted.joins_at) progress_.num_steps = *wanted.joins_at;
-  const std::vector<double> is_old = gather_numbers(communicator_, wanted.joins_at ? 0.0 : 1.0);
-  const double num_old = std::accumulate(is_old.begin(), is_old.end(), 0.0);
-  if (num_old == 0.0) {
+  const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins_at);
+  if (mean.num_counting == 0) {
     throw CommError(
         {.rank = own_world_rank(communicator_), .label = {.what = "resume"}},
         "no rank that is left has the model; continue the run from its last checkpoint");
   }
   AlgorithmSwitch to = wanted.to;
-  if (num_old < communicator_.size()) to.average = true;
+  if (mean.num_counting < communicator_.size()) to.average = true;
   agree_on_switch(communicator_, to, progress_.num_steps);
   ExchangeOptions next = to.after(config_.exchange);
   next.algorithm.check(config_.setting(next, communicator_));
   for (Bucket& bucket : buckets_) bucket.drop_added_states();
-  if (to.averages()) {
-    const double weight = wanted.joins_at ? 0.0 : communicator_.size() / num_old;
-    average_ranks(weight, weight);
-  }
+  if (to.averages()) average_ranks(mean.weight, mean.weight);
   config_.exchange = std::move(next);
   progress_.first_step = progress_.num_steps;
   has_sent_ = false;

@@ -74,7 +74,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
       options_(std::move(options)),
       tensors_(collect_tensors(*module_)) {
   note_homes();
-  agree(communicator_, "their models", describe(tensors_));
+  if (!options_.joins) agree(communicator_, "their models", describe(tensors_));
   std::vector<ParameterInfo> infos =
       describe_parameters(tensors_.trainable,
                           {.optimizer = options_.optimizer,
@@ -87,7 +87,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
         "the model has no parameter that requires a gradient: nothing can be trained");
   }
   for (const NamedTensor& parameter : tensors_.trainable) check_hook_is_free(parameter);
-  broadcast_tensors(communicator_, stream(), tensors_);
+  if (!options_.joins) broadcast_tensors(communicator_, stream(), tensors_);
   made_on_.resize(infos.size());
   versions_.resize(infos.size());
   BucketedModel::Host& host = *this;
@@ -106,6 +106,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
           .bucket_bytes = options_.bucket_bytes,
           .logger = options_.logger},
       std::move(infos), host);
+  if (options_.joins) model_->detach();
 }
 
 DataParallelCore::~DataParallelCore() = default;

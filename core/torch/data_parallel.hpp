@@ -119,6 +119,12 @@ class DecentralizedDataParallel {
   /// then go on as before. Throws std::logic_error inside a step, also while micro-batches
   /// accumulate.
   void switch_to(const AlgorithmSwitch& to) { core_->switch_to(to); }
+  /// Between two steps, where ranks are lost (Communicator::renews()): as Pipeline::detach().
+  void detach() { core_->detach(); }
+  /// Collective, as Pipeline::resume(): after detach(), Communicator::renew() and the steps that
+  /// this rank lacked; or on a new wrapper that joins (DataParallelOptions::joins). Buffers follow
+  /// as in switch_to(), and who joins gets all tensors of the model.
+  void resume(const Pipeline::Resume& wanted) { core_->resume(wanted); }
   /// True while the first steps try sizes of buckets.
   [[nodiscard]] bool tries_buckets() const { return core_->model().tries_buckets(); }
 

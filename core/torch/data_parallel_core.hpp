@@ -1,8 +1,8 @@
 #pragma once
 // What DecentralizedDataParallel (data_parallel.hpp, which has the protocol) is made of: its
 // options, its scopes, and all of it that does not depend on the module's type. The functions of
-// DataParallelCore are in data_parallel.cpp, data_parallel_step.cpp, saved_state.cpp and
-// written_parameters.cpp.
+// DataParallelCore are in data_parallel.cpp, data_parallel_step.cpp, data_parallel_survival.cpp,
+// saved_state.cpp and written_parameters.cpp.
 
 #include <cstdint>
 #include <memory>
@@ -60,6 +60,9 @@ struct DataParallelOptions {
   std::int64_t average_buffers_every = 0;
   /// True: backward() traces and plans, but never updates, sends or mixes parameters.
   bool dry_run = false;
+  /// True: this rank joins others that train (Communicator::renews()). The constructor is not
+  /// collective then, and resume() follows.
+  bool joins = false;
   /// Records waits, updates and messages; null: nothing is recorded.
   std::shared_ptr<Timeline> timeline = {};
   /// Takes the wrapper's warnings.
@@ -145,6 +148,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   void visit(StateVisitor& visitor);
   void replan(std::int64_t bucket_bytes);
   void switch_to(const AlgorithmSwitch& to);
+  void detach();
+  void resume(const Pipeline::Resume& wanted);
   /// The parameters in their buckets. Steps, moves and switches go through the functions above.
   [[nodiscard]] BucketedModel& model() const { return *model_; }
 
@@ -202,8 +207,12 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   /// Drops the gradients of the bucket, and notes its new versions.
   void after_update(const BucketSpec& spec) override;
 
-  /// Collective: replaces the floating-point buffers by their means.
-  void average_buffers();
+  /// Throws std::logic_error inside a step.
+  void check_between_steps(std::string_view call) const;
+  /// Collective: replaces the floating-point buffers by their means. `weight` as in ModelAverage.
+  void average_buffers(double weight = 1.0);
+  /// Collective: gives the ranks rank 0's values of all tensors that are not averaged.
+  void copy_unaveraged();
 
   // In written_parameters.cpp.
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -120,12 +121,15 @@ void DataParallelCore::settle_parameters() {
   drain();
 }
 
-void DataParallelCore::switch_to(const AlgorithmSwitch& to) {
-  check_no_scope("switch_to()");
+void DataParallelCore::check_between_steps(std::string_view call) const {
+  check_no_scope(call);
   check_whole();
-  if (in_backward_ || num_passes_ > 0) {
-    throw std::logic_error("switch_to() inside a step, which ends with its last backward()");
-  }
+  if (!in_backward_ && num_passes_ == 0) return;
+  throw std::logic_error(concat(call, " inside a step, which ends with its last backward()"));
+}
+
+void DataParallelCore::switch_to(const AlgorithmSwitch& to) {
+  check_between_steps("switch_to()");
   model_->switch_to(
       to,
       [this](const ExchangeOptions& next) {
@@ -176,9 +180,9 @@ void DataParallelCore::end_step() {
   if (every > 0 && ++num_steps_ % every == 0) average_buffers();
 }
 
-void DataParallelCore::average_buffers() {
+void DataParallelCore::average_buffers(double weight) {
   std::vector<ParameterMemory> memory = buffer_memory();
-  if (!memory.empty()) ModelAverage(communicator_, stream(), std::move(memory));
+  if (!memory.empty()) ModelAverage(communicator_, stream(), std::move(memory), weight);
 }
 
 std::vector<ParameterMemory> DataParallelCore::parameter_memory() {
@@ -188,11 +192,7 @@ std::vector<ParameterMemory> DataParallelCore::parameter_memory() {
 
 std::vector<ParameterMemory> DataParallelCore::buffer_memory() {
   std::vector<NamedTensor> averaged;
-  for (const NamedTensor& entry : tensors_.buffers) {
-    if (is_trained_type(entry.tensor) && entry.tensor.is_non_overlapping_and_dense()) {
-      averaged.push_back(entry);
-    }
-  }
+  std::ranges::copy_if(tensors_.buffers, std::back_inserter(averaged), is_averaged);
   return averaged_memory(averaged, stream());
 }
 

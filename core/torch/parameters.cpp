@@ -199,6 +199,10 @@ bool is_trained_type(const torch::Tensor& tensor) {
   return type == torch::kFloat32 || type == torch::kFloat64 || type == torch::kBFloat16;
 }
 
+bool is_averaged(const NamedTensor& buffer) {
+  return is_trained_type(buffer.tensor) && buffer.tensor.is_non_overlapping_and_dense();
+}
+
 std::vector<ParameterMemory> averaged_memory(std::span<const NamedTensor> tensors, Stream& stream) {
   std::vector<ParameterMemory> memory;
   for (const NamedTensor& entry : tensors) {

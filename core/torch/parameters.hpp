@@ -65,6 +65,8 @@ std::optional<DType> dtype_of(torch::ScalarType type);
 
 /// True for the types that parameters may have: float32, float64, bfloat16.
 bool is_trained_type(const torch::Tensor& tensor);
+/// True for the buffers whose means over ranks are their values in the mean model.
+bool is_averaged(const NamedTensor& buffer);
 
 /// The memory of the tensors, for a ModelAverage; it keeps the tensors alive. All tensors must be
 /// dense and of a type that parameters may have. A tensor in bfloat16 gets a float32 copy, and the

@@ -268,10 +268,12 @@ void ProgressWorker::check_attendance(Active& entry, double elapsed_s) const {
   // The time before it was seen does not count: the last thing that they sent may have come since.
   entry.left_s = entry.left_s ? *entry.left_s + elapsed_s : 0.0;
   if (*entry.left_s <= config_.grace_s) return;
-  throw CommError({.rank = config_.rank, .peers = peers, .label = entry.context.label},
-                  peers.size() == 1
-                      ? "that rank has left the run; all ranks make the same calls"
-                      : "these ranks have left the run; all ranks make the same calls");
+  const CommError::Context context{
+      .rank = config_.rank, .peers = peers, .label = entry.context.label};
+  const std::string text = concat(peers.size() == 1 ? "that rank has" : "these ranks have",
+                                  " left the run; all ranks make the same calls");
+  if (config_.survives) throw PeerLost(context, text, /*is_own=*/true);
+  throw CommError(context, text);
 }
 
 void ProgressWorker::give_up(const Active& late) {

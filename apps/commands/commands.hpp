@@ -20,7 +20,8 @@ void add_checkpoint_command(CLI::App& program, int& exit_code);
 void add_report_command(CLI::App& program, int& exit_code, const PlugIns& own);
 void add_watch_command(CLI::App& program, int& exit_code);
 void add_list_command(CLI::App& program, int& exit_code, const PlugIns& own);
-/// Its exit code is 0 unless it throws.
+/// Their exit codes are 0 unless they throw.
+void add_rendezvous_command(CLI::App& program);
 void add_secret_command(CLI::App& program);
 
 /// Adds `bench topologies`.

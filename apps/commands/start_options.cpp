@@ -29,7 +29,7 @@ void add_start_options(CLI::App& command, StartOptions& options) {
       ->check(CLI::Range(0, 999'999));
   command
       .add_option("--run-id", options.run_id,
-                  "With --rendezvous: tells runs apart that meet in one place")
+                  "With --rendezvous or --join: tells runs apart that meet in one place")
       ->type_name("NAME");
 }
 

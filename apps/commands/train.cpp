@@ -118,20 +118,51 @@ class TrainRun {
            const StopSignals* stop)
       : arguments_(arguments), source_(source), start_(start), stop_(stop) {}
 
+  /// Loads the data, so that the others do not wait for it. Throws ConfigError and DataError.
+  void load_before_joining() { static_cast<void>(data_.get(read_config(World{}))); }
+
   /// The work of every rank.
   int operator()(Communicator& communicator, const World& world) {
     return leaving_together(world, [&] {
-      run(communicator, world);
+      if (start_.joins) {
+        // The others go on where this rank cannot.
+        apart([&] { join(communicator, world); });
+      } else {
+        run(communicator, world);
+      }
       return static_cast<int>(ExitCode::kDone);
     });
   }
 
  private:
+  [[nodiscard]] RunConfig read_config(const World& world) const {
+    if (source_.error) throw ConfigError(*source_.error);
+    return read_run_config(arguments_.own.options(source_.tree), world, arguments_.config_path,
+                           start_.joins);
+  }
+
+  /// The work of a rank that joins others that train.
+  void join(Communicator& communicator, const World& world) {
+    const RunConfig config = read_config(world);
+    load_torch_for(config.device, num_gpus());
+    set_compute_threads(config, world);
+    seed_generator(config.seed, world, "tcp");
+    TrainingLoop trainer(config, {.communicator = communicator,
+                                  .world = world,
+                                  .logger = Logger(config.log_level, "joining"),
+                                  .data = data_.get(config),
+                                  .stop = stop_,
+                                  .saves_checkpoints = true,
+                                  .joins = true,
+                                  .start_words = words_of(start_)});
+    trainer.run(nullptr);
+    if (trainer.folder() == nullptr || !config.report) return;
+    write_report(trainer.folder()->path(), Logger(config.log_level, ""));
+  }
+
   void run(Communicator& communicator, const World& world) {
     RunConfig config = jointly(communicator, [&] {
-      if (source_.error) throw ConfigError(*source_.error);
-      RunConfig read =
-          read_run_config(arguments_.own.options(source_.tree), world, arguments_.config_path);
+      RunConfig read = read_config(world);
       // Before anything that takes long.
       if (world.rank == 0 && !arguments_.dry_run && arguments_.resume.empty()) {
         check_run_folder(read.output_dir, if_finished(read));
@@ -182,8 +213,10 @@ class TrainRun {
           checkpoint.empty() ? if_finished(config) : IfFinished::kContinue, environment);
     });
     if (folder) greet(config, *folder, world, trainer, logger, checkpoint);
-    trainer.run(folder.get(), checkpoint);
-    if (folder && config.report) write_report(folder->path(), logger);
+    trainer.run(std::move(folder), checkpoint);
+    if (trainer.folder() != nullptr && config.report) {
+      write_report(trainer.folder()->path(), logger);
+    }
   }
 
   /// The run is done and saved, so a page that cannot be written costs a warning.
@@ -304,11 +337,19 @@ class TrainRun {
 int train(const TrainArguments& arguments) {
   const Source source = read_source(arguments);
   const Start start = plan_own_start(arguments.start, source.launch, source.error);
-  if (const auto code = run_processes(start)) return *code;
+  const bool survives = source.launch.options.fault.survives;
+  if (survives && !start.is_rank && start.num_processes == 0) {
+    throw ConfigError(
+        "fault.mode: survive needs ranks that are processes of the backend tcp (--processes N, "
+        "--rendezvous, torchrun or srun); with threads or MPI all ranks end together, allowed: "
+        "abort");
+  }
+  if (const auto code = run_processes(start, survives)) return *code;
   // Before any other thread starts. A dry run has nothing to bring to an orderly end.
   std::optional<StopSignals> stop;
   if (!arguments.dry_run) stop.emplace();
   TrainRun run(arguments, source, start, stop ? &*stop : nullptr);
+  if (start.joins) run.load_before_joining();
   return launch_as(start, source.launch, std::ref(run));
 }
 
@@ -327,6 +368,11 @@ void add_train_command(CLI::App& program, int& exit_code, const PlugIns& own) {
                    "Run this many worker threads in one process, without mpirun")
       ->check(CLI::Range(1, 4096));
   add_start_options(*command, arguments->start);
+  command
+      ->add_option("--join", arguments->start.join,
+                   "Join a run of this configuration that goes on, where its ranks have met; it "
+                   "must have fault.mode: survive")
+      ->type_name("HOST:PORT|file:FOLDER");
   command->add_flag("--dry-run", arguments->dry_run,
                     "One forward and backward without an update; prints the configuration, the "
                     "topology's rounds and the buckets");
@@ -354,6 +400,7 @@ void add_train_command(CLI::App& program, int& exit_code, const PlugIns& own) {
       "run.steps=100\n"
       "  gossamer train configs/quickstart.yaml --processes 4\n"
       "  gossamer train configs/quickstart.yaml --rendezvous host1:29500 --world-size 4\n"
+      "  gossamer train configs/quickstart.yaml --join host1:29500 fault.mode=survive\n"
       "  gossamer train --resume runs/quickstart --ranks 4\n"
       "  gossamer train --resume runs/quickstart --reshape average --ranks 2");
   command->callback([arguments, &program, &exit_code] {

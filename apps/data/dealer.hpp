@@ -3,11 +3,11 @@
 // same from the seed and the changes so far, so ranks exchange nothing, and a rank that joins needs
 // nothing but the changes.
 //
-// With one number of ranks all is as with shard_samples() and BatchSampler: the same batches. When
-// the number changes, what is left of the epoch is dealt anew to the ranks that are there: each
-// sample that no rank has had in the steps before, in equal shares. A sample is used at most once
-// in an epoch. Left out are the samples of incomplete batches, as always. Lost are those of the
-// steps that a lost rank has not made any more, up to the step of the change.
+// With one number of ranks each has its share of shard_samples(), shuffled anew in every epoch and
+// cut into batches. When the number changes, what is left of the epoch is dealt anew to the ranks
+// that are there: each sample that no rank has had in the steps before, in equal shares. A sample
+// is used at most once in an epoch. Left out are the samples of incomplete batches, as always. Lost
+// are those of the steps that a lost rank has not made any more, up to the step of the change.
 //
 // Not thread safe.
 

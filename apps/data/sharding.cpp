@@ -169,32 +169,4 @@ std::vector<std::int64_t> shuffled_shard(std::vector<std::int64_t> shard, std::u
   return shard;
 }
 
-BatchSampler::BatchSampler(std::vector<std::int64_t> shard, std::int64_t batch_size,
-                           std::uint64_t seed, int rank)
-    : shard_(std::move(shard)),
-      batch_size_(std::min(batch_size, static_cast<std::int64_t>(shard_.size()))),
-      seed_(seed),
-      rank_(rank) {
-  if (shard_.empty()) throw std::logic_error("BatchSampler: the shard is empty");
-  if (batch_size < 1) throw std::logic_error("BatchSampler: the batch size must be positive");
-}
-
-std::int64_t BatchSampler::batches_per_epoch() const {
-  return static_cast<std::int64_t>(shard_.size()) / batch_size_;
-}
-
-std::span<const std::int64_t> BatchSampler::batch(std::int64_t step) {
-  if (step < 0) throw std::logic_error("BatchSampler::batch: steps count from 0");
-  const std::int64_t epoch = step / batches_per_epoch();
-  if (epoch != epoch_) shuffle(epoch);
-  const std::int64_t first = step % batches_per_epoch() * batch_size_;
-  return std::span<const std::int64_t>(order_).subspan(static_cast<std::size_t>(first),
-                                                       static_cast<std::size_t>(batch_size_));
-}
-
-void BatchSampler::shuffle(std::int64_t epoch) {
-  order_ = shuffled_shard(shard_, seed_, rank_, epoch);
-  epoch_ = epoch;
-}
-
 }  // namespace gossamer::apps

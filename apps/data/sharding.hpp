@@ -1,7 +1,6 @@
 #pragma once
-// Deals the training samples out to ranks, and cuts each rank's share into batches. The result is
-// the same on every rank for the same seed, so ranks exchange nothing. Any thread may call
-// shard_samples(); a BatchSampler belongs to one thread.
+// Deals the training samples out to ranks. The result is the same on every rank for the same seed,
+// so ranks exchange nothing. Any thread may call.
 
 #include <cstdint>
 #include <optional>
@@ -31,32 +30,5 @@ std::vector<std::vector<std::int64_t>> shard_samples(std::span<const std::int64_
 /// A rank's shard in the order of an epoch. A change of the epoch needs no earlier one.
 std::vector<std::int64_t> shuffled_shard(std::vector<std::int64_t> shard, std::uint64_t seed,
                                          int rank, std::int64_t epoch);
-
-/// Batches of one rank's shard, shuffled anew in every epoch. All ranks have the same number of
-/// batches per epoch, because their shards are equally large. The incomplete last batch is left
-/// out, unless the shard is smaller than one batch.
-class BatchSampler {
- public:
-  /// Throws std::logic_error for an empty shard and a batch size < 1.
-  BatchSampler(std::vector<std::int64_t> shard, std::int64_t batch_size, std::uint64_t seed,
-               int rank);
-  /// Samples of a step: as asked for, or the whole shard where that is smaller.
-  [[nodiscard]] std::int64_t batch_size() const { return batch_size_; }
-  [[nodiscard]] std::int64_t batches_per_epoch() const;
-  /// The sample indices of the batch of step `step` (0, 1, ...); valid until the next call. The
-  /// steps may come in any order, so a resumed run can start anywhere. A change of epoch costs a
-  /// shuffle.
-  std::span<const std::int64_t> batch(std::int64_t step);
-
- private:
-  void shuffle(std::int64_t epoch);
-
-  std::vector<std::int64_t> shard_;
-  std::vector<std::int64_t> order_;
-  std::int64_t batch_size_;
-  std::uint64_t seed_;
-  int rank_;
-  std::int64_t epoch_ = -1;
-};
 
 }  // namespace gossamer::apps

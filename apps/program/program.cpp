@@ -82,6 +82,7 @@ int run(int argc, char** argv, const PlugIns& own) {
   add_watch_command(program, exit_code);
   add_list_command(program, exit_code, own);
   add_plan_command(program, exit_code, own);
+  add_rendezvous_command(program);
   add_secret_command(program);
   try {
     if (argc > 1) check_command(program, argv[1]);

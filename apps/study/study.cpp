@@ -263,7 +263,7 @@ class StudyRank {
                                   if (progress_) progress_->show(state);
                                 },
                             .stop = shared_.stop});
-      trainer.run(folder.get());
+      trainer.run(std::move(folder));
     } catch (const std::exception& error) {
       if (progress_) {
         progress_->end_line();

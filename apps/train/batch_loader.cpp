@@ -8,7 +8,7 @@
 namespace gossamer::apps {
 namespace {
 
-// A stream of the run's seed that nothing else uses; BatchSampler has others.
+// A stream of the run's seed that nothing else uses; Dealer has others.
 constexpr std::uint64_t kAugmentStream = std::uint64_t{4} << 60U;
 
 }  // namespace
@@ -16,7 +16,7 @@ constexpr std::uint64_t kAugmentStream = std::uint64_t{4} << 60U;
 BatchLoader::BatchLoader(Setup setup) : setup_(std::move(setup)) {}
 
 Batch BatchLoader::make(std::int64_t number) {
-  Batch batch = make_batch(*setup_.samples, setup_.sampler.batch(number));
+  Batch batch = make_batch(*setup_.samples, setup_.dealer.batch(setup_.rank, number));
   if (setup_.augmentation.enabled()) {
     Random random(setup_.seed, kAugmentStream | static_cast<std::uint64_t>(setup_.rank) << 40U |
                                    static_cast<std::uint64_t>(number));

@@ -1,9 +1,9 @@
 #pragma once
 // Makes the batches of a rank, some of them ahead of time on a thread of its own.
 //
-// A batch depends on nothing but the seed, the rank and its number, so a run that is resumed can
-// begin with any batch. Thread safety: one thread calls take(). Errors: those of make_batch(), in
-// take().
+// A batch depends on nothing but the seed, the rank, its number and the changes of the number of
+// ranks (Dealer), so a run that is resumed can begin with any batch. Thread safety: one thread
+// calls take(). Errors: those of make_batch(), in take().
 
 #include <condition_variable>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <mutex>
 #include <thread>
 
-#include "apps/data/sharding.hpp"
+#include "apps/data/dealer.hpp"
 #include "apps/train/batches.hpp"
 
 namespace gossamer::apps {
@@ -22,7 +22,7 @@ class BatchLoader {
  public:
   struct Setup {
     std::shared_ptr<const Samples> samples;
-    BatchSampler sampler;
+    Dealer dealer;
     Augmentation augmentation = {};
     std::uint64_t seed = 0;
     int rank = 0;
@@ -37,10 +37,8 @@ class BatchLoader {
   BatchLoader& operator=(const BatchLoader&) = delete;
 
   /// Samples of a batch.
-  [[nodiscard]] std::int64_t batch_size() const { return setup_.sampler.batch_size(); }
-  [[nodiscard]] std::int64_t batches_per_epoch() const {
-    return setup_.sampler.batches_per_epoch();
-  }
+  [[nodiscard]] std::int64_t batch_size() const { return setup_.dealer.batch_size(); }
+  [[nodiscard]] std::int64_t batches_per_epoch() const { return setup_.dealer.batches_per_epoch(); }
   /// Returns batch `number`. The first call may begin anywhere; each further call must ask for the
   /// number that follows, or throws std::logic_error.
   Batch take(std::int64_t number);

@@ -29,10 +29,21 @@ void load_torch_for(const DeviceChoice& choice, int num_gpus) {
   if (choice.name != "cpu" && num_gpus > 0) load_torch_cuda();
 }
 
+namespace {
+
+/// jointly(), except where ranks may be lost: those that join meet nobody here.
+template <class Work>
+auto jointly_if_fixed(Communicator& communicator, const Work& work) {
+  return communicator.renews() ? work() : jointly(communicator, work);
+}
+
+}  // namespace
+
 TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
-    : device_(jointly(setup.host,
-                      [&] { return device_of_rank(choice, setup.world.placement, num_gpus()); })),
-      compute_(jointly(setup.host, [this] { return std::make_unique<TorchStream>(device_); })),
+    : device_(jointly_if_fixed(
+          setup.host, [&] { return device_of_rank(choice, setup.world.placement, num_gpus()); })),
+      compute_(
+          jointly_if_fixed(setup.host, [this] { return std::make_unique<TorchStream>(device_); })),
       wires_(device_, choice.wires,
              {.host = setup.host, .logger = setup.logger, .timeout_s = setup.timeout_s}) {}
 

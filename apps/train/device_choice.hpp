@@ -47,8 +47,9 @@ class TrainingDevice {
     /// Seconds, as LaunchOptions::timeout_s.
     double timeout_s = 300.0;
   };
-  /// Collective. `setup.host` must outlive this object. Throws JointFailure if a rank cannot use
-  /// its device, and ConfigError if the devices of all ranks do not fit together.
+  /// Collective, except where ranks may be lost. `setup.host` must outlive this object. Throws
+  /// JointFailure if a rank cannot use its device, and ConfigError if the devices of all ranks do
+  /// not fit together.
   TrainingDevice(const DeviceChoice& choice, const Setup& setup);
 
   [[nodiscard]] Device device() const { return device_; }

@@ -83,7 +83,9 @@ void end_with_parent(int parent) {
 
 }  // namespace
 
-LocalProcesses::LocalProcesses(int count, const std::function<Variables(int rank)>& variables) {
+LocalProcesses::LocalProcesses(int count, const std::function<Variables(int rank)>& variables,
+                               bool survives)
+    : survives_(survives) {
   sigemptyset(&signals_);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) {
     sigaddset(&signals_, signal);
@@ -129,10 +131,11 @@ int LocalProcesses::wait() {
     const int signal = sigtimedwait(&signals_, nullptr, &kTurn);
     if (signal > 0 && signal != SIGCHLD) pass_on(signal);
     collect();
-    const bool must_end = first_failure_.code != 0 && Clock::now() >= end_of_patience_;
+    const bool must_end =
+        !survives_ && first_failure_.code != 0 && Clock::now() >= end_of_patience_;
     if (must_end && passed_on_ != SIGKILL && !running_.empty()) kill_late();
   }
-  return first_failure_.code;
+  return survives_ && is_done_ ? 0 : first_failure_.code;
 }
 
 void LocalProcesses::kill_late() {
@@ -157,6 +160,7 @@ void LocalProcesses::collect() {
     const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     const int code = signal > 0 ? 128 + signal : WEXITSTATUS(status);
     if (code != 0) failures.push_back({process.rank, code});
+    is_done_ = is_done_ || code == 0;
     if (signal > 0 && signal != passed_on_) {
       // A process that is killed has said nothing itself.
       Logger(LogLevel::kError, "")
@@ -175,16 +179,16 @@ void LocalProcesses::collect() {
   end_of_patience_ = Clock::now() + kPatience;
 }
 
-std::optional<int> run_processes(const Start& start) {
+std::optional<int> run_processes(const Start& start, bool survives) {
   if (start.parent > 0) end_with_parent(start.parent);
   if (start.num_processes == 0) return std::nullopt;
   // The clients of a socket that listens wait for the store, which has threads.
   std::optional<StoreSocket> socket = listen_at(start.place);
   if (!socket) throw std::logic_error("the loopback address has no free port");
   const StorePlace place = socket->place;
-  LocalProcesses processes(start.num_processes, [&](int rank) {
-    return variables_of_rank(start, rank, place, getpid());
-  });
+  LocalProcesses processes(
+      start.num_processes,
+      [&](int rank) { return variables_of_rank(start, rank, place, getpid()); }, survives);
   const std::shared_ptr<Store> store = serve_tcp_store(std::move(*socket));
   return processes.wait();
 }

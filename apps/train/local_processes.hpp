@@ -23,14 +23,17 @@ class LocalProcesses {
  public:
   /// Starts `count` processes. `variables` gives those of a rank, beside the environment of this
   /// process.
-  LocalProcesses(int count, const std::function<Variables(int rank)>& variables);
+  /// `survives`: the others go on when one has failed (fault.mode).
+  LocalProcesses(int count, const std::function<Variables(int rank)>& variables,
+                 bool survives = false);
   /// Kills what still runs.
   ~LocalProcesses();
   LocalProcesses(const LocalProcesses&) = delete;
   LocalProcesses& operator=(const LocalProcesses&) = delete;
 
   /// Waits until all have ended. Returns the exit code of the first that has failed, else 0. A
-  /// process that a signal has ended counts as 128 and the number of the signal.
+  /// process that a signal has ended counts as 128 and the number of the signal. Where the others
+  /// go on, returns 0 if one of them has come to the end of the run.
   int wait();
 
  private:
@@ -52,6 +55,9 @@ class LocalProcesses {
   void kill_late();
   void clear_away();
 
+  bool survives_;
+  /// One has come to the end of the run.
+  bool is_done_ = false;
   sigset_t signals_{};
   sigset_t blocked_before_{};
   std::vector<Process> running_;
@@ -63,9 +69,9 @@ class LocalProcesses {
 };
 
 /// Starts the ranks of a `start` with `num_processes`, serves their store, and waits for them.
-/// Returns their exit code. For any other start returns nothing, and this process goes on; if it
-/// has a parent, the system kills it when the parent ends. Errors: as LocalProcesses, and
-/// CommError.
-std::optional<int> run_processes(const Start& start);
+/// Returns their exit code. `survives`: as in LocalProcesses. For any other start returns nothing,
+/// and this process goes on; if it has a parent, the system kills it when the parent ends. Errors:
+/// as LocalProcesses, and CommError.
+std::optional<int> run_processes(const Start& start, bool survives = false);
 
 }  // namespace gossamer::apps

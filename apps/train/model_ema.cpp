@@ -25,19 +25,32 @@ void ModelEma::update(double weight) {
   }
 }
 
+torch::Tensor ModelEma::mean_of(std::size_t parameter, Communicator& communicator,
+                                double weight) const {
+  // The communicator of the host reaches host memory alone.
+  torch::Tensor own = averages_[parameter].to(torch::kCPU);
+  if (weight != 1.0) own = own * weight;
+  const torch::Tensor sum = torch::empty_like(own);
+  communicator
+      .all_reduce_sum(block_of_tensor(own), block_of_tensor(sum),
+                      {.label = {.what = "average"},
+                       .owner = both(std::make_shared<torch::Tensor>(own),
+                                     std::make_shared<torch::Tensor>(sum))})
+      .wait();
+  return sum / communicator.size();
+}
+
 void ModelEma::use(Communicator& communicator) const {
   const torch::NoGradGuard no_grad;
   for (std::size_t p = 0; p < averages_.size(); ++p) {
-    // The communicator of the host reaches host memory alone.
-    const torch::Tensor own = averages_[p].to(torch::kCPU);
-    const torch::Tensor sum = torch::empty_like(own);
-    communicator
-        .all_reduce_sum(block_of_tensor(own), block_of_tensor(sum),
-                        {.label = {.what = "average"},
-                         .owner = both(std::make_shared<torch::Tensor>(own),
-                                       std::make_shared<torch::Tensor>(sum))})
-        .wait();
-    parameters_[p].tensor.detach().copy_(sum / communicator.size());
+    parameters_[p].tensor.detach().copy_(mean_of(p, communicator, 1.0));
+  }
+}
+
+void ModelEma::share(Communicator& communicator, double weight) {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t p = 0; p < averages_.size(); ++p) {
+    averages_[p].copy_(mean_of(p, communicator, weight));
   }
 }
 

@@ -7,6 +7,7 @@
 //
 // Not thread safe. Errors: CommError.
 
+#include <cstddef>
 #include <vector>
 
 #include "base/state_visitor.hpp"
@@ -26,9 +27,15 @@ class ModelEma {
   void update(double weight);
   /// Collective. Writes the average of the mean model into the module's parameters.
   void use(Communicator& communicator) const;
+  /// Collective. The average becomes the mean over ranks. `weight` is this rank's part in the mean,
+  /// as in ModelAverage.
+  void share(Communicator& communicator, double weight);
   void visit(StateVisitor& visitor);
 
  private:
+  /// Collective. The mean over ranks of the average of a parameter, on the host.
+  torch::Tensor mean_of(std::size_t parameter, Communicator& communicator, double weight) const;
+
   double decay_;
   std::vector<NamedTensor> parameters_;
   /// float32, on the parameters' device.

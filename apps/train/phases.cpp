@@ -1,22 +1,47 @@
 #include "apps/train/phases.hpp"
 
+#include "base/error.hpp"
 #include "base/text.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer::apps {
 namespace {
 
+/// The world for which topologies are read, and the name of the one that fits any world; empty:
+/// none.
+struct Place {
+  const World& world;
+  std::string fallback;
+};
+
+using TopologyPtr = std::shared_ptr<const Topology>;
+
+/// A topology that an algorithm can follow in a world of any size.
+TopologyPtr make_fallback(const AlgorithmChoice& algorithm, const Place& place) {
+  TopologyPtr topology = make_topology(place.fallback, place.world);
+  if (algorithm.why_not({.topology = topology.get()}).empty()) return topology;
+  // Some algorithms need the same mixing in every round.
+  return make_topology("static-ring", place.world);
+}
+
 /// Reads a topology. Throws ConfigError if the algorithm cannot follow it.
-std::shared_ptr<const Topology> read_topology_of(const AlgorithmChoice& algorithm,
-                                                 const Options& parent, const World& world) {
-  std::shared_ptr<const Topology> topology = read_topology(parent.named_section("topology"), world);
+TopologyPtr read_topology_of(const AlgorithmChoice& algorithm, const Options& parent,
+                             const Place& place) {
+  const Options section = parent.named_section("topology");
+  TopologyPtr topology;
+  try {
+    topology = read_topology(section, place.world);
+  } catch (const ConfigError&) {
+    if (place.fallback.empty()) throw;
+    return make_fallback(algorithm, place);
+  }
   const std::string reason = algorithm.why_not({.topology = topology.get()});
   if (!reason.empty()) parent.fail("topology", reason);
   return topology;
 }
 
 std::optional<ConsensusControl> read_control(const Options& options,
-                                             const AlgorithmChoice& algorithm, const World& world) {
+                                             const AlgorithmChoice& algorithm, const Place& place) {
   constexpr std::string_view kKey = "consensus_control";
   if (!options.has(kKey)) return std::nullopt;
   if (!algorithm.needs_topology()) {
@@ -29,28 +54,28 @@ std::optional<ConsensusControl> read_control(const Options& options,
   control.hysteresis =
       section.number("hysteresis", {.fallback = 0.5, .min = 0.0, .max = 1.0, .below_max = true});
   control.every = section.integer("every", {.fallback = 50, .min = 1, .max = 1'000'000'000});
-  control.sparse = read_topology_of(algorithm, section, world);
+  control.sparse = read_topology_of(algorithm, section, place);
   return control;
 }
 
 /// The algorithm of a section, and its consensus control.
 RunPhase read_algorithm_of(const Options& section, const std::optional<std::string>& fallback,
-                           const World& world) {
+                           const Place& place) {
   RunPhase phase;
   phase.method.algorithm = {section.choice("name", algorithm_names(section), fallback), section};
-  phase.control = read_control(section, phase.method.algorithm, world);
+  phase.control = read_control(section, phase.method.algorithm, place);
   return phase;
 }
 
 /// An item of `phases`. Its topology is null if it names none.
-RunPhase read_phase(const Options& part, const World& world) {
-  RunPhase phase = read_algorithm_of(part.named_section("algorithm"), std::nullopt, world);
+RunPhase read_phase(const Options& part, const Place& place) {
+  RunPhase phase = read_algorithm_of(part.named_section("algorithm"), std::nullopt, place);
   const AlgorithmEntry& entry = phase.method.algorithm.entry();
   if (part.has("topology")) {
     if (!phase.method.algorithm.needs_topology()) {
       part.fail("topology", concat(entry.name, " uses none, allowed: null"));
     }
-    phase.method.topology = read_topology_of(phase.method.algorithm, part, world);
+    phase.method.topology = read_topology_of(phase.method.algorithm, part, place);
   }
   phase.method.average = part.flag("average", entry.needs_equal_models());
   if (!phase.method.average && entry.needs_equal_models()) {
@@ -61,12 +86,18 @@ RunPhase read_phase(const Options& part, const World& world) {
 }
 
 /// Gives the run's `topology` to the phases that need one and name none.
-void share_topology(const Options& section, const World& world, std::vector<RunPhase>& phases) {
-  std::shared_ptr<const Topology> topology;
+void share_topology(const Options& section, const Place& place, std::vector<RunPhase>& phases) {
+  TopologyPtr topology;
   for (RunPhase& phase : phases) {
     const AlgorithmChoice& algorithm = phase.method.algorithm;
     if (!algorithm.needs_topology() || phase.method.topology) continue;
-    if (!topology) topology = read_topology(section, world, "ring");
+    try {
+      if (!topology) topology = read_topology(section, place.world, "ring");
+    } catch (const ConfigError&) {
+      if (place.fallback.empty()) throw;
+      phase.method.topology = make_fallback(algorithm, place);
+      continue;
+    }
     const std::string reason = algorithm.why_not({.topology = topology.get()});
     if (!reason.empty()) section.fail("name", reason);
     phase.method.topology = topology;
@@ -88,17 +119,19 @@ AlgorithmSwitch RunPhase::method_with(bool is_sparse) const {
   return result;
 }
 
-std::vector<RunPhase> read_phases(const Options& root, const World& world) {
+std::vector<RunPhase> read_phases(const Options& root, const World& world,
+                                  const std::string& fallback) {
+  const Place place{.world = world, .fallback = fallback};
   const Options section = root.named_section("algorithm");
   std::vector<RunPhase> phases;
   if (!section.has("phases")) {
-    phases.push_back(read_algorithm_of(section, "gossip", world));
+    phases.push_back(read_algorithm_of(section, "gossip", place));
   } else {
     if (section.has("name")) section.fail("phases", "stands beside name, allowed: one of the two");
     const std::vector<Options> parts = section.named_sections("phases");
     std::int64_t first = 0;
     for (std::size_t p = 0; p < parts.size(); ++p) {
-      phases.push_back(read_phase(parts[p], world));
+      phases.push_back(read_phase(parts[p], place));
       phases.back().first_step = first;
       if (p + 1 < parts.size()) {
         first = parts[p].integer("until", {.min = first + 1, .max = kManyRounds - 1});
@@ -108,7 +141,7 @@ std::vector<RunPhase> read_phases(const Options& root, const World& world) {
     }
   }
   // Behind all of `algorithm`, because values of one section stand together (to_yaml()).
-  share_topology(root.section("topology"), world, phases);
+  share_topology(root.section("topology"), place, phases);
   return phases;
 }
 

@@ -51,8 +51,10 @@ struct RunPhase {
 };
 
 /// Reads `algorithm` and `topology`. Returns one phase, or those of `algorithm.phases`; the first
-/// one begins with step 0.
-std::vector<RunPhase> read_phases(const Options& root, const World& world);
+/// one begins with step 0. `fallback`: the name of the topology that takes the place of one that
+/// does not fit the world; empty: that is an error.
+std::vector<RunPhase> read_phases(const Options& root, const World& world,
+                                  const std::string& fallback = "");
 
 /// As `gossip on ring`.
 std::string describe(const AlgorithmSwitch& method);

@@ -93,17 +93,34 @@ void read_model_and_data(const Options& root, RunConfig& config) {
   if (config.augmentation.flip) data.fail("flip", "is for images, allowed for text: false");
 }
 
-void read_communication(const Options& root, const World& world, RunConfig& config) {
-  config.phases = read_phases(root, world);
+constexpr const char* kFallbackTopology = "base-k";
+
+/// A rank that joins a run (`joins`) has no world yet, so all topologies fit.
+void read_communication(const Options& root, const World& world, bool joins, RunConfig& config) {
+  config.phases = read_phases(root, world, joins ? kFallbackTopology : "");
   config.exchange = config.phases.front().method.after({});
 }
 
-LaunchConfig read_launch_config(const Options& root, const Codec*& codec);
+/// What stands in the sections of a LaunchConfig, and belongs to the training.
+struct BesideLaunch {
+  const Codec* codec = nullptr;
+  bool resync = true;
+  std::string fallback_topology = {};
+};
+
+LaunchConfig read_launch_config(const Options& root, BesideLaunch& beside);
 
 /// Needs the phases.
 void take_launch_config(const Options& root, RunConfig& config) {
-  const LaunchConfig launch = read_launch_config(root, config.exchange.codec);
+  BesideLaunch beside;
+  const LaunchConfig launch = read_launch_config(root, beside);
+  config.exchange.codec = beside.codec;
   config.comm_timeout_s = launch.options.timeout_s;
+  config.survives = launch.options.fault.survives;
+  config.resync = beside.resync;
+  config.phases_in = [root, fallback = beside.fallback_topology](const World& world) {
+    return read_phases(root, world, fallback);
+  };
   config.exchange.shares_memory = launch.shares_memory;
   for (const RunPhase& phase : config.phases) {
     for (const bool is_sparse : {false, phase.control.has_value()}) {
@@ -235,6 +252,43 @@ void check_asynchronous(const Options& root, const RunConfig& config) {
   }
 }
 
+/// Refuses what a run that goes on when ranks die cannot do. Needs all sections.
+void check_survival(const Options& root, const RunConfig& config) {
+  if (!config.survives) return;
+  const auto refuse = [&](std::string_view section, std::string_view key, std::string_view text) {
+    root.section(section).fail(key, concat(text, " with fault.mode: survive"));
+  };
+  for (const RunPhase& phase : config.phases) {
+    const std::string reason =
+        phase.method.algorithm.why_not({.topology = phase.method.topology.get(), .renews = true});
+    if (!reason.empty()) root.section("fault").fail("mode", reason);
+  }
+  if (config.device.name != "cpu") {
+    refuse("device", "name", "may be a GPU, and ranks are lost on processors alone, allowed: cpu");
+  }
+  if (config.bucket_bytes == 0) {
+    refuse("buckets", "size_mb",
+           "is auto, which moves all state while sizes are tried, allowed: a number");
+  }
+  if (!config.timeline.empty()) {
+    refuse("log", "timeline", "records the same steps of all ranks, allowed: none");
+  }
+}
+
+void read_fault(const Options& fault, FaultOptions& options, BesideLaunch& beside) {
+  options.survives = fault.choice("mode", {"abort", "survive"}, "abort") == "survive";
+  const double least =
+      fault.number_or("majority", "min_ranks", {.min = 1.0, .max = 1e6}).value_or(0.0);
+  if (least != std::floor(least)) {
+    fault.fail("min_ranks", concat("is ", least, ", allowed: majority, or a whole number"));
+  }
+  options.min_ranks = static_cast<std::int64_t>(least);
+  beside.resync = fault.flag("resync", true);
+  beside.fallback_topology = fault.choice(
+      "fallback_topology", {"base-k", "complete", "random-matching", "ring"}, kFallbackTopology);
+  options.silence_s = fault.number("silence_s", {.fallback = 10.0, .min = 0.1, .max = 3600.0});
+}
+
 /// 0: auto.
 int read_num_streams(const Options& comm) {
   const double number =
@@ -263,7 +317,7 @@ void read_meeting(const Options& comm, LaunchConfig& config) {
 }
 
 /// The section may be read once.
-LaunchConfig read_launch_config(const Options& root, const Codec*& codec) {
+LaunchConfig read_launch_config(const Options& root, BesideLaunch& beside) {
   const Options comm = root.section("comm");
   LaunchConfig config;
   std::vector<std::string> backends = backend_names();
@@ -278,9 +332,11 @@ LaunchConfig read_launch_config(const Options& root, const Codec*& codec) {
   }
   config.options.timeout_s = comm.read(kTimeout);
   config.options.node_size = static_cast<int>(comm.read(kLocalSize));
-  codec = find_codec(comm.choice("codec", codec_names(comm), "fp32"), comm);
+  beside.codec = find_codec(comm.choice("codec", codec_names(comm), "fp32"), comm);
   config.shares_memory = comm.flag("shared_memory", true);
   read_meeting(comm, config);
+  read_fault(root.section("fault"), config.options.fault, beside);
+  // Last, because read_log() goes on with this section (to_yaml()).
   const Options log = root.section("log");
   config.options.log_level = log_level(log.choice("level", log_level_names(), "info"));
   return config;
@@ -289,26 +345,28 @@ LaunchConfig read_launch_config(const Options& root, const Codec*& codec) {
 }  // namespace
 
 LaunchConfig read_launch_config(const Options& root) {
-  const Codec* later = nullptr;
-  return read_launch_config(root, later);
+  BesideLaunch unused;
+  return read_launch_config(root, unused);
 }
 
 std::shared_ptr<const Schedule> RunConfig::make_schedule(std::int64_t total_steps) const {
   return gossamer::make_schedule(schedule_name, {lr, total_steps}, schedule_options);
 }
 
-RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path) {
+RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path,
+                          bool joins) {
   RunConfig config;
   read_run(root.section("run"), config_path, config);
   config.device = read_device_choice(root.section("device"));
   read_model_and_data(root, config);
-  read_communication(root, world, config);
+  read_communication(root, world, joins, config);
   read_optimizer(root, config);
   read_buckets(root.section("buckets"), config);
   take_launch_config(root, config);
   read_log(root.section("log"), config);
   read_train(root.section("train"), config);
   check_asynchronous(root, config);
+  check_survival(root, config);
   root.reject_unknown();
   config.resolved = root.resolved();
   return config;

@@ -4,6 +4,7 @@
 // Not thread safe.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,6 +73,13 @@ struct RunConfig {
 
   /// At least one.
   std::vector<RunPhase> phases;
+  /// The phases in another world, in which fault.fallback_topology takes the place of topologies
+  /// that do not fit.
+  std::function<std::vector<RunPhase>(const World& world)> phases_in;
+  /// True: the run goes on when ranks die (FaultOptions).
+  bool survives = false;
+  /// True: ranks that are left when others die go on from their mean.
+  bool resync = true;
   /// Those of the first phase.
   ExchangeOptions exchange;
   std::shared_ptr<const Optimizer> optimizer;
@@ -114,8 +122,10 @@ struct RunConfig {
 };
 
 /// Reads the whole configuration. The name of the file `config_path` names the run if
-/// run.output_dir is not given.
-RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path);
+/// run.output_dir is not given. `joins`: the rank joins others, and `world` need not fit the
+/// topology.
+RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path,
+                          bool joins = false);
 
 /// Advice about a setting that is known to cost accuracy (docs/accuracy.md); empty: there is none.
 std::string accuracy_advice(const RunConfig& config);

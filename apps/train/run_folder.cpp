@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "apps/train/json.hpp"
@@ -138,14 +139,17 @@ RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
       environment_(std::move(environment)) {
   if (if_finished == IfFinished::kNextNumber) {
     claim_next_number();
-  } else if (const auto why = try_claim(if_finished != IfFinished::kRefuse); !why.empty()) {
+  } else if (const auto why = try_claim(if_finished != IfFinished::kRefuse,
+                                        if_finished == IfFinished::kTakeOver);
+             !why.empty()) {
     refuse(path_, why);
   }
-  if (!lock_->held()) {
+  if (!lock_->held() && if_finished != IfFinished::kTakeOver) {
     remarks_.push_back(concat("the file system of ", path_,
                               " has no locks; see to it that no other run writes that folder"));
   }
   replaces_ = fs::exists(metrics_path()) || fs::exists(model_path()) || fs::exists(status_path());
+  if (if_finished == IfFinished::kTakeOver) return;
   if (replaces_) {
     correct_status();
   } else {
@@ -153,7 +157,7 @@ RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
   }
 }
 
-std::string RunFolder::try_claim(bool replace) {
+std::string RunFolder::try_claim(bool replace, bool takes_over) {
   if (const std::string why = why_keep(path_); !replace && !why.empty()) return why;
   std::error_code failure;
   fs::create_directories(path_, failure);
@@ -162,7 +166,7 @@ std::string RunFolder::try_claim(bool replace) {
                                  ". Another folder: ", kFolderKey, "=PATH"));
   }
   auto lock = std::make_unique<FolderLock>(path_);
-  if (!lock->holder().empty()) {
+  if (!lock->holder().empty() && !takes_over) {
     return concat("belongs to another run that is under way (", lock->holder(), ")");
   }
   // Once more: a run may have ended in between.
@@ -246,6 +250,13 @@ void RunFolder::resume(std::int64_t metrics_bytes, std::int64_t step) {
   }
   metrics_.open(metrics_path(), std::ios::app);
   if (failure || !metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
+}
+
+void RunFolder::take_over(std::int64_t step) {
+  std::ifstream file(metrics_path(), std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // The last line may be cut off.
+  resume(static_cast<std::int64_t>(text.rfind('\n') + 1), step);
 }
 
 std::int64_t RunFolder::metrics_bytes() const {

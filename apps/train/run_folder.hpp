@@ -51,6 +51,9 @@ enum class IfFinished : std::uint8_t {
   kNextNumber,
   /// The run in the folder continues, finished or not; see RunFolder::resume().
   kContinue,
+  /// The run goes on with another process in place of the one that wrote the folder, which may
+  /// still have the lock; see RunFolder::take_over().
+  kTakeOver,
 };
 
 /// The page about a run.
@@ -92,6 +95,8 @@ class RunFolder {
   /// `step` is its last step. Call it before the first write. The configuration stays until
   /// write_configuration().
   void resume(std::int64_t metrics_bytes, std::int64_t step);
+  /// Continues the run that is in the folder, with all that its writer has written up to `step`.
+  void take_over(std::int64_t step);
   void write_configuration() const;
   /// Records also go into an event file of TensorBoard. Call it before the first write.
   void use_tensorboard() { tensorboard_ = true; }
@@ -121,7 +126,7 @@ class RunFolder {
 
  private:
   /// Takes the lock of path_. Returns the reason if that is impossible, otherwise an empty text.
-  std::string try_claim(bool replace);
+  std::string try_claim(bool replace, bool takes_over = false);
   void claim_next_number();
   /// Changes the state of a dead run to `died`: it is `running` although nobody holds the lock.
   void correct_status();

@@ -21,9 +21,19 @@ using std::chrono::milliseconds;
 /// Runs the body in the world of tcp. `serves`: other ranks need this process for the store.
 int launch_met(const Start& start, LaunchOptions options, bool serves, const RankBody& body) {
   options.meeting = start.meeting;
+  options.fault.joins = start.joins;
   return launch("tcp", options, [&](Communicator& communicator, const World& world) {
-    end_meeting(start, world.rank, serves);
-    return body(communicator, world);
+    if (communicator.renews() && serves) {
+      Logger(LogLevel::kWarning, concat("rank ", world.rank))
+          .warning(concat("this process serves the place where ranks meet: if it dies, the next "
+                          "death ends the run. To prevent it, start gossamer rendezvous ",
+                          to_string(start.place), " before the ranks, or meet in a folder"));
+    }
+    // Ranks that may be lost need the store as long as they run.
+    if (!communicator.renews()) end_meeting(start, world.rank, serves);
+    const int code = body(communicator, world);
+    if (communicator.renews() && world.rank == 0) remove_store(start);
+    return code;
   });
 }
 

@@ -24,11 +24,29 @@ class StepCount::CommonSchedule : public Schedule {
   std::int64_t ahead_ = 0;
 };
 
+/// A schedule that may be replaced.
+class StepCount::LaterSchedule : public Schedule {
+ public:
+  explicit LaterSchedule(std::shared_ptr<const Schedule> schedule)
+      : schedule_(std::move(schedule)) {}
+  void replace(std::shared_ptr<const Schedule> schedule) { schedule_ = std::move(schedule); }
+  [[nodiscard]] double lr(std::int64_t updates) const override { return schedule_->lr(updates); }
+
+ private:
+  std::shared_ptr<const Schedule> schedule_;
+};
+
 StepCount::StepCount(std::int64_t total, bool in_step, std::shared_ptr<const Schedule> schedule)
     : total_(total),
+      later_(in_step ? std::make_shared<LaterSchedule>(schedule) : nullptr),
       common_(in_step ? nullptr : std::make_shared<CommonSchedule>(schedule, total)),
-      schedule_(std::move(schedule)) {
+      schedule_(later_) {
   if (common_) schedule_ = common_;
+}
+
+void StepCount::replan(std::int64_t total, std::shared_ptr<const Schedule> schedule) {
+  total_ = total;
+  later_->replace(std::move(schedule));
 }
 
 bool StepCount::has_passed(std::int64_t every) const {
@@ -41,7 +59,13 @@ bool StepCount::is_due(std::int64_t every) const {
 
 void StepCount::add() {
   ++own_;
-  if (in_step()) settled_ = std::exchange(run_, own_);
+  if (in_step()) run_ = own_;
+}
+
+void StepCount::follow(std::int64_t steps, std::int64_t settled) {
+  own_ = steps;
+  run_ = steps;
+  settled_ = settled;
 }
 
 void StepCount::hear(std::int64_t steps, std::int64_t updates) {

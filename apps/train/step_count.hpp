@@ -28,7 +28,7 @@ class StepCount {
   /// Steps of this rank so far.
   [[nodiscard]] std::int64_t own() const { return own_; }
   [[nodiscard]] bool is_over() const { return run_ >= total_; }
-  /// True if the last step of the run has reached or passed a multiple of `every`; never for 0.
+  /// True if the run has reached or passed a multiple of `every` since settle(); never for 0.
   [[nodiscard]] bool has_passed(std::int64_t every) const;
   /// True if has_passed(every), and at the last step; never for 0.
   [[nodiscard]] bool is_due(std::int64_t every) const;
@@ -39,8 +39,14 @@ class StepCount {
 
   /// This rank has made a step.
   void add();
-  /// Before hear() is called for the next time: what has passed until now has been dealt with.
+  /// Before the next add() or hear(): what has passed until now has been dealt with.
   void settle() { settled_ = run_; }
+  /// The steps at the last settle().
+  [[nodiscard]] std::int64_t settled() const { return settled_; }
+  /// The ranks go in step, and the run has other steps than it seemed to have at its beginning.
+  void replan(std::int64_t total, std::shared_ptr<const Schedule> schedule);
+  /// The ranks go in step, and this one has as many steps behind it as the others.
+  void follow(std::int64_t steps, std::int64_t settled);
   /// The ranks do not go in step, and have made `steps` steps in the mean. `updates`: those of this
   /// rank.
   void hear(std::int64_t steps, std::int64_t updates);
@@ -53,14 +59,17 @@ class StepCount {
 
  private:
   class CommonSchedule;
+  class LaterSchedule;
 
   std::int64_t total_;
+  /// Null where the ranks do not go in step.
+  std::shared_ptr<LaterSchedule> later_;
   /// Null: the ranks go in step.
   std::shared_ptr<CommonSchedule> common_;
   std::shared_ptr<const Schedule> schedule_;
   std::int64_t run_ = 0;
   std::int64_t own_ = 0;
-  /// run_ before the last step, or at settle().
+  /// run_ at settle().
   std::int64_t settled_ = 0;
 };
 

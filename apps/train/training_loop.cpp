@@ -36,32 +36,21 @@ std::shared_ptr<Model> make_net(const RunConfig& config, const TrainingLoop::Set
   return net;
 }
 
+/// Collective, unless the rank joins.
+std::shared_ptr<Model> make_net_together(const RunConfig& config, const TrainingLoop::Setup& setup,
+                                         const LossEntry& loss) {
+  const auto make = [&] {
+    check_targets(loss, *setup.data);
+    return make_net(config, setup);
+  };
+  return setup.joins ? make() : jointly_slow(setup.communicator, make);
+}
+
 std::shared_ptr<Model> place_net(std::shared_ptr<Model> net, const RunConfig& config,
                                  Device device) {
   net->to(torch_device(device));
   set_parameter_types(*net, config.device.precision);
   return net;
-}
-
-BatchLoader::Setup make_batches(const RunConfig& config, const TrainingLoop::Setup& setup) {
-  const Samples& train = *setup.data->train;
-  // Samples without a class are all alike.
-  const bool has_labels = !train.labels().empty();
-  const std::vector<std::int64_t> alike(has_labels ? 0 : static_cast<std::size_t>(train.size()));
-  if (config.dirichlet_alpha && !has_labels) {
-    throw ConfigError(
-        "data.dirichlet_alpha: deals samples out by class, and these data have numbers as "
-        "targets, allowed: null");
-  }
-  auto shards = shard_samples(has_labels ? train.labels() : alike, setup.world.size, config.seed,
-                              config.dirichlet_alpha);
-  return {.samples = setup.data->train,
-          .sampler = {std::move(shards[static_cast<std::size_t>(setup.world.rank)]),
-                      config.batch_size, config.seed, setup.world.rank},
-          .augmentation = config.augmentation,
-          .seed = config.seed,
-          .rank = setup.world.rank,
-          .prefetch = config.prefetch};
 }
 
 /// Steps of the whole run.
@@ -96,6 +85,7 @@ DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::S
           .bucket_bytes = config.bucket_bytes,
           .mean_over_micro_batches = true,
           .dry_run = setup.dry_run,
+          .joins = setup.joins,
           .timeline = std::move(timeline),
           .logger = setup.world.rank == 0 ? setup.logger : Logger()};
 }
@@ -108,32 +98,54 @@ std::optional<StepTimeline> make_timeline(const RunConfig& config,
 
 }  // namespace
 
+BatchLoader::Setup TrainingLoop::batches_of(const RunConfig& config, const Setup& setup,
+                                            const std::vector<WorldChange>& changes) {
+  const Samples& train = *setup.data->train;
+  const auto labels = train.labels();
+  if (config.dirichlet_alpha && labels.empty()) {
+    throw ConfigError(
+        "data.dirichlet_alpha: deals samples out by class, and these data have numbers as "
+        "targets, allowed: null");
+  }
+  Dealer::Setup deal{.labels = {labels.begin(), labels.end()},
+                     .batch_size = config.batch_size,
+                     .seed = config.seed,
+                     .dirichlet_alpha = config.dirichlet_alpha};
+  // Samples without a class are all alike.
+  deal.labels.resize(static_cast<std::size_t>(train.size()));
+  std::vector<WorldChange> batches = changes;
+  for (WorldChange& change : batches) change.step *= config.accumulate;
+  return {.samples = setup.data->train,
+          .dealer = Dealer(std::move(deal), batches),
+          .augmentation = config.augmentation,
+          .seed = config.seed,
+          .rank = setup.world.rank,
+          .prefetch = config.prefetch};
+}
+
 TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
     : config_(config),
       setup_(setup),
+      changes_({{.step = 0, .num_ranks = setup.world.size}}),
+      phases_(config.phases),
       loss_(loss_for(config.loss, setup.data->train->target())),
-      batches_(make_batches(config, setup)),
-      steps_(make_steps(config, batches_)),
+      batches_(std::in_place, batches_of(config, setup, changes_)),
+      steps_(make_steps(config, *batches_)),
       device_(config.device, {.host = setup.communicator,
                               .world = setup.world,
                               .logger = setup.logger,
                               .timeout_s = config.comm_timeout_s}),
       step_timeline_(make_timeline(config, setup)),
       timeline_(step_timeline_ ? step_timeline_->timeline() : nullptr),
-      net_(place_net(jointly_slow(setup.communicator,
-                                  [&] {
-                                    check_targets(loss_, *setup.data);
-                                    return make_net(config, setup);
-                                  }),
-                     config, device_.device())),
+      net_(place_net(make_net_together(config, setup, loss_), config, device_.device())),
       model_(net_, device_.communicator(),
              model_options(config, setup, steps_.schedule(), device_.stream(), timeline_)),
       progress_(config.progress, setup.logger) {
   model_.train();
-  if (setup.world.rank == 0 && batches_.batch_size() < config.batch_size) {
+  if (setup.world.rank == 0 && batches_->batch_size() < config.batch_size) {
     setup.logger.warning(concat("data.batch_size is ", config.batch_size, ", but each of the ",
-                                setup.world.size, " ranks has only ", batches_.batch_size(),
-                                " samples, so a step takes ", batches_.batch_size(),
+                                setup.world.size, " ranks has only ", batches_->batch_size(),
+                                " samples, so a step takes ", batches_->batch_size(),
                                 " per rank; use more data, fewer ranks or a smaller "
                                 "data.batch_size"));
   }
@@ -163,7 +175,7 @@ double TrainingLoop::elapsed_s() const {
 
 Batch TrainingLoop::next_batch(std::int64_t part) {
   const TimelineScope scope(timeline_.get(), {.what = "batch"});
-  const Batch batch = batches_.take(steps_.own() * config_.accumulate + part);
+  const Batch batch = batches_->take(steps_.own() * config_.accumulate + part);
   num_samples_ += batch.inputs.size(0);
   window_.samples += batch.inputs.size(0);
   const c10::Device place = torch_device(device_.device());
@@ -226,6 +238,7 @@ void TrainingLoop::advance() {
     window_.unread.push_back(train_step());
     if (device_.stream().immediate() || std::ssize(window_.unread) >= kMostUnread) read_losses();
   }
+  is_recorded_ = false;
   if (tells && model_.progress().num_skipped != skipped) {
     setup_.logger.warning(concat("step ", steps_.own(), " is left out: a gradient is not finite (",
                                  model_.progress().num_skipped, " so far)"));
@@ -234,7 +247,7 @@ void TrainingLoop::advance() {
 
 void TrainingLoop::switch_to(std::size_t phase, bool is_sparse) {
   const TimelineScope scope(timeline_.get(), {.what = "switch"});
-  const RunPhase& next = config_.phases[phase];
+  const RunPhase& next = phases_[phase];
   AlgorithmSwitch method = next.method_with(is_sparse);
   // Consensus control must not move the models.
   if (phase == phase_) method.average = false;
@@ -245,20 +258,18 @@ void TrainingLoop::switch_to(std::size_t phase, bool is_sparse) {
 
 void TrainingLoop::follow_phases() {
   std::size_t phase = phase_;
-  while (phase + 1 < config_.phases.size() &&
-         config_.phases[phase + 1].first_step <= steps_.run()) {
+  while (phase + 1 < phases_.size() && phases_[phase + 1].first_step <= steps_.run()) {
     ++phase;
   }
   if (phase == phase_) return;
   switch_to(phase, false);
   if (setup_.world.rank == 0) {
-    setup_.logger.info(
-        concat("after step ", steps_.run(), ": ", describe(config_.phases[phase].method)));
+    setup_.logger.info(concat("after step ", steps_.run(), ": ", describe(phases_[phase].method)));
   }
 }
 
 void TrainingLoop::control_consensus() {
-  const auto& control = config_.phases[phase_].control;
+  const auto& control = phases_[phase_].control;
   if (!control || steps_.run() % control->every != 0) return;
   const double distance = measure_relative_consensus();
   const double lr_factor = config_.lr > 0.0 ? model_.lr() / config_.lr : 1.0;
@@ -266,10 +277,10 @@ void TrainingLoop::control_consensus() {
   if (is_sparse == is_sparse_) return;
   switch_to(phase_, is_sparse);
   if (setup_.world.rank == 0) {
-    setup_.logger.info(concat(
-        "after step ", steps_.run(), ": ", describe(config_.phases[phase_].method_with(is_sparse)),
-        ", because the consensus distance is ", shortest(distance),
-        " of the model and the target is ", shortest(control->target * lr_factor)));
+    setup_.logger.info(
+        concat("after step ", steps_.run(), ": ", describe(phases_[phase_].method_with(is_sparse)),
+               ", because the consensus distance is ", shortest(distance),
+               " of the model and the target is ", shortest(control->target * lr_factor)));
   }
 }
 
@@ -285,55 +296,76 @@ void TrainingLoop::read_losses() {
   }
 }
 
-void TrainingLoop::run(RunFolder* folder, const std::string& checkpoint) {
+void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& checkpoint) {
+  folder_ = std::move(folder);
   begin_ = Clock::now();
+  last_checkpoint_ = begin_;
   window_ = {};
   num_samples_ = 0;
-  if (folder != nullptr && config_.tensorboard) folder->use_tensorboard();
+  if (folder_ != nullptr && config_.tensorboard) folder_->use_tensorboard();
   try {
-    open_checkpoints(folder);
-    if (!checkpoint.empty()) {
-      restore(checkpoint, folder);
-      restored_step_ = steps_.run();
-      keep_reshaped(folder);
-      if (folder != nullptr) folder->write_configuration();
+    if (setup_.joins) {
+      survive([this] { enter(setup_.communicator.membership()); });
+    } else {
+      if (folder_ != nullptr) folder_path_ = folder_->path();
+      open_checkpoints();
     }
-    apart([&] { train(folder); });
+    if (!checkpoint.empty()) {
+      restore(checkpoint);
+      restored_step_ = steps_.run();
+      keep_reshaped();
+      if (folder_ != nullptr) folder_->write_configuration();
+    }
+    apart([&] { train(); });
     close();
   } catch (const std::exception& error) {
     progress_.end_line();
-    if (folder != nullptr) write_failure(*folder, error);
+    // If the others have gone on without this rank, the folder is theirs.
+    const bool is_theirs =
+        setup_.communicator.renews() && exit_code_of(error) == ExitCode::kPreempted;
+    if (folder_ != nullptr && !is_theirs) write_failure(*folder_, error);
     throw;
   }
 }
 
-void TrainingLoop::note_sharing(RunFolder* folder) {
-  if (folder == nullptr || std::exchange(has_noted_sharing_, true)) return;
+void TrainingLoop::note_sharing() {
+  if (folder_ == nullptr || std::exchange(has_noted_sharing_, true)) return;
   const HostSharing sharing = model_.host_sharing();
-  folder->note("shared_memory",
-               {{"sharing_ranks", sharing.num_sharing}, {"refused_ranks", sharing.num_refused}});
+  folder_->note("shared_memory",
+                {{"sharing_ranks", sharing.num_sharing}, {"refused_ranks", sharing.num_refused}});
 }
 
-void TrainingLoop::record(RunFolder* folder) {
-  note_sharing(folder);
+void TrainingLoop::record() {
+  note_sharing();
   if (steps_.is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
-  if (steps_.is_due(config_.log_every) || steps_.is_due(config_.consensus_every))
-    write_step(folder);
-  if (steps_.is_due(config_.eval_every) && !steps_.is_over()) evaluate_and_record(folder);
+  if (steps_.is_due(config_.log_every) || steps_.is_due(config_.consensus_every)) write_step();
+  if (steps_.is_due(config_.eval_every) && !steps_.is_over()) evaluate_and_record();
 }
 
-void TrainingLoop::train_in_step(RunFolder* folder) {
-  while (!steps_.is_over() && !is_out_of_patience()) {
-    meet(folder);
-    if (checkpoint_is_due()) {
-      checkpointer_->finish();
-      start_checkpoint(folder);
-    }
-    follow_timeline(/*is_over=*/false);
-    follow_phases();
-    advance();
+void TrainingLoop::iterate() {
+  if (!is_recorded_) {
     control_consensus();
-    record(folder);
+    record();
+    is_recorded_ = true;
+  }
+  if (steps_.is_over() || is_out_of_patience()) return;
+  meet();
+  if (checkpoint_is_due()) {
+    checkpointer_->finish();
+    start_checkpoint();
+  }
+  follow_timeline(/*is_over=*/false);
+  follow_phases();
+  steps_.settle();
+  advance();
+}
+
+void TrainingLoop::train_in_step() {
+  while (!is_recorded_ || (!steps_.is_over() && !is_out_of_patience())) {
+    survive([this] {
+      setup_.communicator.check();
+      iterate();
+    });
   }
 }
 
@@ -341,7 +373,7 @@ void TrainingLoop::hear_steps(std::int64_t steps_of_all) {
   steps_.hear(steps_of_all / setup_.world.size, model_.progress().num_updates());
 }
 
-void TrainingLoop::train_asynchronously(RunFolder* folder) {
+void TrainingLoop::train_asynchronously() {
   while (!steps_.is_over() && !is_out_of_patience()) {
     const std::optional<Meetings::News> news = meetings_->poll(own_news());
     if (!news) {
@@ -355,34 +387,44 @@ void TrainingLoop::train_asynchronously(RunFolder* folder) {
     // The sum is older than the last steps.
     hear_steps(std::llround(
         sum_over_ranks(setup_.communicator, {static_cast<double>(steps_.own())}).front()));
-    record(folder);
-    act_upon(*news, folder);
+    record();
+    act_upon(*news);
     if (!steps_.is_over() && checkpoint_is_due()) {
       checkpointer_->finish();
-      start_checkpoint(folder);
+      start_checkpoint();
     }
   }
 }
 
-void TrainingLoop::train(RunFolder* folder) {
-  if (folder != nullptr) {
-    write_or_warn([&] { folder->write_status(status("running"), /*sync=*/false); });
+void TrainingLoop::train() {
+  if (folder_ != nullptr) {
+    // Another rank may have to go on with it.
+    if (setup_.communicator.renews()) folder_->begin();
+    write_or_warn([&] { folder_->write_status(status("running"), /*sync=*/false); });
   }
   if (step_timeline_) {
     step_timeline_->set_steps(
         config_.timeline_steps.value_or(default_timeline_steps(steps_.total() - steps_.run())));
   }
   // The run from which this one continues may have ended in it, or just before it.
-  if (restored_step_ == steps_.run() && lacks_evaluation()) evaluate_and_record(folder);
-  steps_.in_step() ? train_in_step(folder) : train_asynchronously(folder);
+  if (restored_step_ == steps_.run() && lacks_evaluation()) {
+    survive([this] { evaluate_and_record(); });
+  }
+  steps_.in_step() ? train_in_step() : train_asynchronously();
   follow_timeline(/*is_over=*/true);
   if (is_out_of_patience() && setup_.world.rank == 0) {
     setup_.logger.info(concat("ends after step ", steps_.run(), " of ", steps_.total(),
                               ": the loss of the mean model was least after step ", best_step_,
                               ", ", num_worse_, " evaluations ago (train.patience)"));
   }
-  if (meetings_) meetings_->leave();
-  finish(folder);
+  bool is_finished = false;
+  while (!is_finished) {
+    survive([&] {
+      if (meetings_) meetings_->leave();
+      finish();
+      is_finished = true;
+    });
+  }
 }
 
 }  // namespace gossamer::apps

@@ -12,11 +12,15 @@
 // CheckpointError; ConfigError, which leaves the constructor on all ranks together. Thread safety:
 // the rank's own thread only.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "apps/data/dataset.hpp"
 #include "apps/train/batch_loader.hpp"
@@ -60,6 +64,9 @@ class TrainingLoop {
     bool reshapes = false;
     /// Things that went wrong before the loop, for status.json.
     std::vector<std::string> faults = {};
+    /// True: this rank joins others that train (Communicator::renews()). The constructor is not
+    /// collective then.
+    bool joins = false;
     /// Stands behind `gossamer train --resume RUN` in the advice how to continue. Empty: the advice
     /// is for threads, or for mpirun under MPI.
     std::string start_words = {};
@@ -72,15 +79,18 @@ class TrainingLoop {
   /// rank, one number on the model's device.
   torch::Tensor train_step();
   /// Collective. Trains to the end, evaluates, and fills the folder; `folder` is null except on
-  /// rank 0. If `checkpoint` is not empty, continues from this folder. If a signal has come to any
-  /// rank, all ranks save a checkpoint and throw JointFailure after the same step. If a run fails,
-  /// status.json has the error, too.
-  void run(RunFolder* folder, const std::string& checkpoint = "");
+  /// rank 0, and where this rank joins. If `checkpoint` is not empty, continues from this folder.
+  /// If a signal has come to any rank, all ranks save a checkpoint and throw JointFailure after the
+  /// same step. If a run fails, status.json has the error, too.
+  void run(std::unique_ptr<RunFolder> folder, const std::string& checkpoint = "");
   /// Collective. The last call after a training that has not failed; see Communicator::close().
   void close() { device_.close(); }
 
   [[nodiscard]] const DecentralizedDataParallel<Model>& model() const { return model_; }
   [[nodiscard]] std::int64_t total_steps() const { return steps_.total(); }
+  /// The folder of the run, on the rank that is 0 at present; null: on another rank, and before
+  /// run().
+  [[nodiscard]] const RunFolder* folder() const { return folder_.get(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -105,6 +115,9 @@ class TrainingLoop {
     Meetings::News news;
   };
 
+  /// Deals the samples out. Throws ConfigError.
+  static BatchLoader::Setup batches_of(const RunConfig& config, const Setup& setup,
+                                       const std::vector<WorldChange>& changes);
   /// Returns the loss of one batch.
   torch::Tensor forward(const Batch& batch);
   /// The next batch, on the model's device.
@@ -119,6 +132,8 @@ class TrainingLoop {
   void advance();
   /// Collective: begins the phase of the next step, if it is another one.
   void follow_phases();
+  /// Collective. What is between the steps of a run whose ranks go in step, and one step.
+  void iterate();
   /// Collective in some steps: measures the consensus distance, and changes the topology if the
   /// phase's consensus control says so.
   void control_consensus();
@@ -126,17 +141,40 @@ class TrainingLoop {
   void switch_to(std::size_t phase, bool is_sparse);
   /// Adds the window's unread losses to its sum.
   void read_losses();
-  void train(RunFolder* folder);
+  void train();
   /// Collective. The steps of a run whose ranks go in step.
-  void train_in_step(RunFolder* folder);
+  void train_in_step();
   /// Takes note of the sum of all ranks' steps, where the ranks do not go in step.
   void hear_steps(std::int64_t steps_of_all);
   /// Collective. The steps of a run whose ranks do not.
-  void train_asynchronously(RunFolder* folder);
+  void train_asynchronously();
   /// Collective. What is due after a step: records and evaluations.
-  void record(RunFolder* folder);
+  void record();
   /// Adds to environment.json, after the first step, how ranks of a host read each other's blocks.
-  void note_sharing(RunFolder* folder);
+  void note_sharing();
+
+  // In training_survival.cpp.
+
+  /// Runs a part of the run. Where ranks are lost in it (PeerLost), goes on with those that are
+  /// left, and leaves the part unfinished.
+  void survive(const std::function<void()>& part);
+  /// Collective of those that are left and of those that join: goes on in a new world.
+  void recover(const PeerLost& lost);
+  /// Makes the steps alone that this rank lacks.
+  void catch_up(std::int64_t step);
+  /// Collective. All ranks go on in this world. May be repeated after a PeerLost.
+  void enter(const Communicator::Membership& membership);
+  /// Collective: the ranks learn from rank 0 how the run has gone so far.
+  void introduce(const Communicator::Membership& membership);
+  /// Collective. What the ranks have in common becomes rank 0's.
+  void follow_first_rank(std::int64_t step);
+  void visit_common(StateVisitor& visitor);
+  /// On rank 0: has the folder, perhaps in place of a rank that is lost.
+  void open_folder();
+  /// Tells the user and the folder who is in the world. `seconds`: the time that was lost.
+  void tell_members(const std::string& reason, double seconds);
+  /// What is equal on all ranks of a run, on a few lines.
+  [[nodiscard]] std::string description() const;
 
   // In training_records.cpp.
 
@@ -149,23 +187,22 @@ class TrainingLoop {
   double root_mean_square(double distance);
   /// Collective. Keeps the best model, unless this step has been evaluated before. A signal to any
   /// rank ends the run between two batches.
-  Evaluation evaluate(RunFolder* folder);
+  Evaluation evaluate();
   /// Collective. The work of evaluate(). Throws Heard.
-  Evaluation score_models(RunFolder* folder);
+  Evaluation score_models();
   /// Collective. Called before every batch of an evaluation. Throws Heard if a signal has come.
   void hear_signals();
   /// Collective. Writes a model into the folder, under this name.
-  void save(RunFolder* folder, std::string_view name, const std::vector<NamedTensor>& tensors);
+  void save(std::string_view name, const std::vector<NamedTensor>& tensors);
   /// Collective. Saves the mean model, and the moving average if there is one.
-  void save_models(RunFolder* folder);
+  void save_models();
   /// True if the mean model's loss is the least so far, and this step has not been evaluated
   /// before; the same on all ranks, which have added the same sums.
   [[nodiscard]] bool is_best(const Evaluation& evaluation) const;
   /// Collective. Counts the evaluation, and saves `mean`, the mean model, if it is the best.
-  void keep_best(RunFolder* folder, const Evaluation& evaluation,
-                 const std::vector<NamedTensor>& mean);
+  void keep_best(const Evaluation& evaluation, const std::vector<NamedTensor>& mean);
   /// Collective. Evaluates, and writes the record.
-  void evaluate_and_record(RunFolder* folder);
+  void evaluate_and_record();
   /// True if an evaluation is due at this step, and the run ended before it.
   [[nodiscard]] bool lacks_evaluation() const;
   /// True if train.patience ends the run; the same on all ranks.
@@ -176,15 +213,19 @@ class TrainingLoop {
   /// a row alone.
   void write_or_warn(const std::function<void()>& write);
   /// Collective. Writes the record of the window, and starts a new window.
-  void write_step(RunFolder* folder);
-  void write_evaluation(RunFolder* folder, const Evaluation& evaluation);
+  void write_step();
+  void write_evaluation(const Evaluation& evaluation);
   /// Collective in some steps: starts and ends the recording of steps, if there is a timeline.
   /// Called before every step, and with `is_over` after the last one.
   void follow_timeline(bool is_over);
-  void finish(RunFolder* folder);
+  void finish();
   void write_end(RunFolder& folder, const Summary& summary,
                  const std::vector<std::string>& checksums);
   [[nodiscard]] Json status(std::string_view state);
+  /// The share of the time in steps with others, where ranks may be lost.
+  [[nodiscard]] double goodput() const {
+    return std::clamp(1.0 - recovery_s_ / std::max(elapsed_s(), 1e-9), 0.0, 1.0);
+  }
   void write_failure(const RunFolder& folder, const std::exception& error);
 
   // In training_state.cpp.
@@ -192,51 +233,56 @@ class TrainingLoop {
   /// Shows the visitor which phase it is. Loading is collective: the model goes on with the phase.
   void visit_phase(StateVisitor& visitor);
   /// Collective.
-  void open_checkpoints(const RunFolder* folder);
+  void open_checkpoints();
   /// Shows the visitor the state of LibTorch's generator of random numbers.
   void visit_generator(StateVisitor& visitor) const;
   /// Shows the visitor all state of the run. Collective, as the visit of the model.
-  void visit(StateVisitor& visitor, RunFolder* folder);
+  void visit(StateVisitor& visitor);
   /// Throws if the run cannot go on from the step that has been loaded.
   void check_restored() const;
   /// The model's metrics, with those of the run before it was resumed.
   [[nodiscard]] PipelineMetrics total_metrics() const;
   /// Collective. Loads a checkpoint.
-  void restore(const std::string& checkpoint, RunFolder* folder);
+  void restore(const std::string& checkpoint);
   /// Collective. After --reshape: saves the new state, so that the folder holds a checkpoint of the
   /// configuration that it gets next, and the run can go on without --reshape if it dies.
-  void keep_reshaped(RunFolder* folder);
+  void keep_reshaped();
   /// Collective. Begins a checkpoint, which is then written in the background.
-  void start_checkpoint(RunFolder* folder);
+  void start_checkpoint();
   /// Collective. Saves a checkpoint of this step, if there is none yet, and waits for it. Returns
   /// the error; empty if there is none.
-  std::string save_checkpoint(RunFolder* folder);
+  std::string save_checkpoint();
   /// True if run.checkpoint_every asks for a checkpoint before this step.
   [[nodiscard]] bool checkpoint_is_due() const;
   /// What this rank tells the others.
   [[nodiscard]] Meetings::News own_news();
   /// Collective in some steps, the same on all ranks: shares news of signals and checkpoints, and
   /// acts upon them.
-  void meet(RunFolder* folder);
+  void meet();
   /// True if all ranks have written their parts of the checkpoint under way.
   [[nodiscard]] bool has_been_written(const Meetings::News& news) const;
   /// True if the ranks have something to do together.
   [[nodiscard]] bool asks_for_something(const Meetings::News& news) const;
   /// Collective, with the same news on all ranks.
-  void act_upon(const Meetings::News& news, RunFolder* folder);
+  void act_upon(const Meetings::News& news);
   /// Collective. Ends the run after a signal: saves a checkpoint, and throws JointFailure.
-  [[noreturn]] void stop(const Meetings::News& news, RunFolder* folder);
+  [[noreturn]] void stop(const Meetings::News& news);
   /// The command that continues the run.
-  [[nodiscard]] std::string how_to_continue(const RunFolder* folder) const;
+  [[nodiscard]] std::string how_to_continue() const;
   /// Collective. Throws JointFailure if a checkpoint could not be saved and this ends the run.
   void end_if_checkpoint_failed();
   /// Collective. Saves the last checkpoint, and waits until nothing is being written.
-  void close_checkpoints(RunFolder* folder);
+  void close_checkpoints();
 
   const RunConfig& config_;
   Setup setup_;
+  /// The numbers of ranks so far; the first is of step 0.
+  std::vector<WorldChange> changes_;
+  /// Those of the present world.
+  std::vector<RunPhase> phases_;
   const LossEntry& loss_;
-  BatchLoader batches_;
+  /// Never empty.
+  std::optional<BatchLoader> batches_;
   StepCount steps_;
   TrainingDevice device_;
   /// Present with log.timeline.
@@ -255,6 +301,16 @@ class TrainingLoop {
   /// True: the phase's consensus control has chosen the sparse topology.
   bool is_sparse_ = false;
   ProgressLine progress_;
+  /// Null except on rank 0.
+  std::unique_ptr<RunFolder> folder_;
+  /// Where the folder is, for a rank that takes it over. Known on rank 0, and after enter().
+  std::string folder_path_;
+  /// The last step has been recorded.
+  bool is_recorded_ = true;
+  /// Seconds in which ranks were lost, or in which others joined, and no step was made.
+  double recovery_s_ = 0.0;
+  /// When survive() has last ended a part.
+  Clock::time_point last_part_ = Clock::now();
   /// Samples that this rank has used.
   std::int64_t num_samples_ = 0;
   Window window_;

@@ -84,21 +84,21 @@ void TrainingLoop::hear_signals() {
   if (news && news->num_signals() > 0) throw Heard{*news};
 }
 
-Evaluation TrainingLoop::evaluate(RunFolder* folder) {
+Evaluation TrainingLoop::evaluate() {
   // Meetings count batches for a while.
   if (meetings_) meetings_->leave();
   num_scored_ = 0;
   try {
-    const Evaluation result = score_models(folder);
+    const Evaluation result = score_models();
     if (meetings_) meetings_->leave();
     return result;
   } catch (const Heard& heard) {
     // The model has its own values again.
-    stop(heard.news, folder);
+    stop(heard.news);
   }
 }
 
-Evaluation TrainingLoop::score_models(RunFolder* folder) {
+Evaluation TrainingLoop::score_models() {
   const Scoring how{.batch_size = config_.batch_size, .before_batch = [this] { hear_signals(); }};
   // A scope for each model: autocast keeps the parameters it has cast until its end.
   const auto in_precision = [this](const auto& score_model) {
@@ -125,29 +125,28 @@ Evaluation TrainingLoop::score_models(RunFolder* folder) {
   result.consensus_distance = root_mean_square(scope.consensus_distance());
   result.mean_model = together();
   std::vector<NamedTensor> mean;
-  if (folder != nullptr && is_best(result)) mean = copy_to_host(*net_);
+  if (folder_ != nullptr && is_best(result)) mean = copy_to_host(*net_);
   if (ema_) {
     // The scope gives the model its own values back.
     ema_->use(setup_.communicator);
     result.ema = together();
   }
   // No signal ends the evaluation from here on, so it counts once.
-  keep_best(folder, result, mean);
+  keep_best(result, mean);
   return result;
 }
 
-void TrainingLoop::save(RunFolder* folder, std::string_view name,
-                        const std::vector<NamedTensor>& tensors) {
+void TrainingLoop::save(std::string_view name, const std::vector<NamedTensor>& tensors) {
   jointly_slow(setup_.communicator, [&] {
-    if (folder != nullptr) folder->write_model(name, tensors);
+    if (folder_ != nullptr) folder_->write_model(name, tensors);
     return true;
   });
 }
 
-void TrainingLoop::save_models(RunFolder* folder) {
+void TrainingLoop::save_models() {
   const AverageScope scope = model_.global_average();
   const auto save_as = [&](std::string_view name) {
-    save(folder, name, folder != nullptr ? copy_to_host(*net_) : std::vector<NamedTensor>());
+    save(name, folder_ != nullptr ? copy_to_host(*net_) : std::vector<NamedTensor>());
   };
   save_as(RunFolder::kModel);
   if (!ema_) return;
@@ -161,20 +160,19 @@ bool TrainingLoop::is_best(const Evaluation& evaluation) const {
          (best_step_ == 0 || loss < best_loss_);
 }
 
-void TrainingLoop::keep_best(RunFolder* folder, const Evaluation& evaluation,
-                             const std::vector<NamedTensor>& mean) {
+void TrainingLoop::keep_best(const Evaluation& evaluation, const std::vector<NamedTensor>& mean) {
   if (config_.eval_every == 0 || evaluated_step_ == steps_.run()) return;
   ++num_worse_;
   if (!is_best(evaluation)) return;
   best_loss_ = evaluation.mean_model.loss();
   best_step_ = steps_.run();
   num_worse_ = 0;
-  save(folder, RunFolder::kBestModel, mean);
+  save(RunFolder::kBestModel, mean);
 }
 
-void TrainingLoop::evaluate_and_record(RunFolder* folder) {
+void TrainingLoop::evaluate_and_record() {
   const TimelineScope scope(timeline_.get(), {.what = "evaluation"});
-  write_evaluation(folder, evaluate(folder));
+  write_evaluation(evaluate());
 }
 
 bool TrainingLoop::lacks_evaluation() const {
@@ -193,7 +191,7 @@ void TrainingLoop::write_or_warn(const std::function<void()>& write) {
   }
 }
 
-void TrainingLoop::write_step(RunFolder* folder) {
+void TrainingLoop::write_step() {
   const TimelineScope scope(timeline_.get(), {.what = "records"});
   {
     // On a GPU this waits for the window's steps, which its time must count.
@@ -208,10 +206,12 @@ void TrainingLoop::write_step(RunFolder* folder) {
        window_.seconds, wait_s - last_wait_s_, static_cast<double>(window_.steps),
        static_cast<double>(steps_.own()), static_cast<double>(model_.progress().num_skipped)});
   last_wait_s_ = wait_s;
-  if (folder == nullptr) {
+  if (folder_ == nullptr) {
     window_ = {};
     return;
   }
+  // All ranks have recorded these steps with a rank 0 that is lost.
+  if (sum_of(column(rows, 5)) == 0.0) return;
   std::vector<double> rank_losses;
   std::vector<double> rank_rates;
   std::vector<double> rank_wait_ms;
@@ -233,7 +233,7 @@ void TrainingLoop::write_step(RunFolder* folder) {
   Json record = {{"kind", "step"},
                  {"step", state.step},
                  {"epoch", static_cast<double>(steps_.run() * config_.accumulate) /
-                               static_cast<double>(batches_.batches_per_epoch())},
+                               static_cast<double>(batches_->batches_per_epoch())},
                  {"loss", state.loss},
                  {"lr", state.lr}};
   if (config_.gradients.nonfinite == NonFinite::kSkip) {
@@ -248,10 +248,10 @@ void TrainingLoop::write_step(RunFolder* folder) {
   record["rank_samples_per_s"] = rank_rates;
   record["rank_wait_ms"] = rank_wait_ms;
   if (!steps_.in_step()) record["rank_steps"] = column(rows, 6);
-  folder->begin();
+  folder_->begin();
   write_or_warn([&] {
-    folder->write_metrics(record);
-    folder->write_status(status("running"), /*sync=*/false);
+    folder_->write_metrics(record);
+    folder_->write_status(status("running"), /*sync=*/false);
   });
   if (setup_.observer) {
     setup_.observer(state);
@@ -261,13 +261,13 @@ void TrainingLoop::write_step(RunFolder* folder) {
   window_ = {};
 }
 
-void TrainingLoop::write_evaluation(RunFolder* folder, const Evaluation& evaluation) {
+void TrainingLoop::write_evaluation(const Evaluation& evaluation) {
   evaluated_step_ = steps_.run();
-  if (folder == nullptr) return;
+  if (folder_ == nullptr) return;
   Json record = {{"kind", "eval"}, {"step", steps_.run()}};
   record.update(to_json(evaluation));
   record["elapsed_s"] = elapsed_s();
-  write_or_warn([&] { folder->write_metrics(record); });
+  write_or_warn([&] { folder_->write_metrics(record); });
 }
 
 void TrainingLoop::follow_timeline(bool is_over) {
@@ -293,6 +293,12 @@ Json TrainingLoop::status(std::string_view state) {
     faults.push_back(concat(num_skipped_, " steps were left out: a gradient was not finite"));
   }
   status["faults"] = faults;
+  if (setup_.communicator.renews()) {
+    const Communicator::Membership membership = setup_.communicator.membership();
+    status["members"] = membership.members;
+    status["epoch"] = membership.epoch;
+    status["goodput"] = goodput();
+  }
   return status;
 }
 
@@ -307,7 +313,7 @@ void TrainingLoop::write_failure(const RunFolder& folder, const std::exception& 
   }
 }
 
-void TrainingLoop::finish(RunFolder* folder) {
+void TrainingLoop::finish() {
   model_.drain();
   const PipelineMetrics metrics = total_metrics();
   const auto rows = gather_rows(
@@ -332,12 +338,12 @@ void TrainingLoop::finish(RunFolder* folder) {
   const std::vector<std::string> checksums = setup_.communicator.all_gather(concat(std::hex, sum));
 
   // Whatever becomes of the evaluation, which may take long, what has been trained is there.
-  save_models(folder);
-  close_checkpoints(folder);
-  const Evaluation evaluation = evaluate(folder);
+  save_models();
+  close_checkpoints();
+  const Evaluation evaluation = evaluate();
   if (evaluated_step_ != steps_.run()) {
     jointly_slow(setup_.communicator, [&] {
-      write_evaluation(folder, evaluation);
+      write_evaluation(evaluation);
       return true;
     });
   }
@@ -358,12 +364,12 @@ void TrainingLoop::finish(RunFolder* folder) {
                         .rank_wait_ms = ms_per_step(2),
                         .rank_update_ms = ms_per_step(3)};
   jointly_slow(setup_.communicator, [&] {
-    if (folder != nullptr) write_end(*folder, summary, checksums);
+    if (folder_ != nullptr) write_end(*folder_, summary, checksums);
     return true;
   });
-  if (folder == nullptr) return;
+  if (folder_ == nullptr) return;
   progress_.end_line();
-  if (!setup_.observer) print_summary(summary, folder->path());
+  if (!setup_.observer) print_summary(summary, folder_->path());
 }
 
 void TrainingLoop::write_end(RunFolder& folder, const Summary& summary,

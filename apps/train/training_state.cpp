@@ -21,20 +21,18 @@
 
 namespace gossamer::apps {
 
-void TrainingLoop::open_checkpoints(const RunFolder* folder) {
+void TrainingLoop::open_checkpoints() {
   if (setup_.stop == nullptr && steps_.in_step()) return;
   meetings_.emplace(setup_.communicator);
   if (!setup_.saves_checkpoints) return;
-  const std::string path =
-      setup_.communicator.all_gather(folder == nullptr ? "" : folder->path()).front();
+  folder_path_ = setup_.communicator.all_gather(folder_path_).front();
   checkpointer_.emplace(
       Checkpointer::Setup{.communicator = setup_.communicator,
                           .world = setup_.world,
                           .logger = setup_.world.rank == 0 ? setup_.logger : Logger(),
-                          .folder = checkpoint_folder(path),
+                          .folder = checkpoint_folder(folder_path_),
                           .keep = config_.checkpoints.keep,
                           .run = values_for_manifest(config_)});
-  last_checkpoint_ = Clock::now();
 }
 
 void TrainingLoop::visit_generator(StateVisitor& visitor) const {
@@ -50,7 +48,7 @@ void TrainingLoop::visit_generator(StateVisitor& visitor) const {
 }
 
 void TrainingLoop::visit_phase(StateVisitor& visitor) {
-  const std::vector<RunPhase>& phases = config_.phases;
+  const std::vector<RunPhase>& phases = phases_;
   if (phases.size() == 1 && !phases.front().control) return;
   auto phase = static_cast<std::int64_t>(phase_);
   std::int64_t is_sparse = is_sparse_ ? 1 : 0;
@@ -64,7 +62,7 @@ void TrainingLoop::visit_phase(StateVisitor& visitor) {
   switch_to(static_cast<std::size_t>(phase), is_sparse != 0);
 }
 
-void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
+void TrainingLoop::visit(StateVisitor& visitor) {
   // State is that of the phase's algorithm.
   visit_phase(visitor);
   model_.visit(visitor);
@@ -106,7 +104,7 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
     visitor.number(kWide, metrics.num_wide_differences);
   }
   visitor.number("record/last_wait_s", last_wait_s_);
-  std::int64_t metrics_bytes = folder == nullptr ? 0 : folder->metrics_bytes();
+  std::int64_t metrics_bytes = folder_ == nullptr ? 0 : folder_->metrics_bytes();
   visitor.number("record/metrics_bytes", metrics_bytes);
   if (!visitor.loads()) return;
   check_restored();
@@ -115,7 +113,7 @@ void TrainingLoop::visit(StateVisitor& visitor, RunFolder* folder) {
   earlier_metrics_ = metrics;
   begin_ = Clock::now() -
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(elapsed));
-  if (folder != nullptr) folder->resume(metrics_bytes, steps_.run());
+  if (folder_ != nullptr) folder_->resume(metrics_bytes, steps_.run());
 }
 
 void TrainingLoop::check_restored() const {
@@ -138,7 +136,7 @@ PipelineMetrics TrainingLoop::total_metrics() const {
   return total;
 }
 
-void TrainingLoop::restore(const std::string& checkpoint, RunFolder* folder) {
+void TrainingLoop::restore(const std::string& checkpoint) {
   // Names that begin so are removed if the run dies here.
   const std::string average = concat(checkpoint, "/../", Checkpointer::kStaging, "average");
   if (setup_.reshapes) {
@@ -154,7 +152,7 @@ void TrainingLoop::restore(const std::string& checkpoint, RunFolder* folder) {
         setup_.reshapes ? average : concat(checkpoint, "/", rank_file_name(setup_.world.rank)));
   });
   StateLoader loader(*file);
-  visit(loader, folder);
+  visit(loader);
   jointly(setup_.communicator, [&] {
     loader.check_all_loaded();
     // Ranks that go on from different steps would wait for one another.
@@ -167,17 +165,17 @@ void TrainingLoop::restore(const std::string& checkpoint, RunFolder* folder) {
   });
   // What lies in the folder may be of steps that are made again, perhaps in another way.
   jointly_slow(setup_.communicator, [&] {
-    if (folder == nullptr) return true;
-    folder->replace_best(best_step_ > 0 ? concat(checkpoint, "/", kBestModelName) : "");
+    if (folder_ == nullptr) return true;
+    folder_->replace_best(best_step_ > 0 ? concat(checkpoint, "/", kBestModelName) : "");
     return true;
   });
   std::error_code ignored;
   if (setup_.reshapes && setup_.world.rank == 0) std::filesystem::remove(average, ignored);
 }
 
-void TrainingLoop::keep_reshaped(RunFolder* folder) {
+void TrainingLoop::keep_reshaped() {
   if (!setup_.reshapes || !checkpointer_) return;
-  const std::string error = save_checkpoint(folder);
+  const std::string error = save_checkpoint();
   if (error.empty()) return;
   model_.drain();
   throw JointFailure(
@@ -185,29 +183,29 @@ void TrainingLoop::keep_reshaped(RunFolder* folder) {
       ExitCode::kCheckpoint);
 }
 
-void TrainingLoop::start_checkpoint(RunFolder* folder) {
+void TrainingLoop::start_checkpoint() {
   const TimelineScope span(timeline_.get(), {.what = "checkpoint"});
   last_checkpoint_ = Clock::now();
   // Before any rank can write a file there.
-  if (folder != nullptr) folder->begin();
+  if (folder_ != nullptr) folder_->begin();
   read_losses();
   std::vector<NamedTensor> model;
   {
     const AverageScope scope = model_.global_average();
     if (setup_.world.rank == 0) model = copy_to_host(*net_);
   }
-  const bool has_best = folder != nullptr && best_step_ > 0;
+  const bool has_best = folder_ != nullptr && best_step_ > 0;
   checkpointer_->start(
-      steps_.run(), [&](StateVisitor& visitor) { visit(visitor, folder); }, std::move(model),
-      has_best ? concat(folder->path(), "/", RunFolder::kBestModel) : "");
+      steps_.run(), [&](StateVisitor& visitor) { visit(visitor); }, std::move(model),
+      has_best ? concat(folder_->path(), "/", RunFolder::kBestModel) : "");
 }
 
-std::string TrainingLoop::save_checkpoint(RunFolder* folder) {
+std::string TrainingLoop::save_checkpoint() {
   // An earlier one may be under way.
   checkpointer_->wait();
   // Before its evaluation a run that is at its end has saved one.
   if (saved_step_ == steps_.run()) return "";
-  start_checkpoint(folder);
+  start_checkpoint();
   std::string error = checkpointer_->wait();
   if (error.empty()) saved_step_ = steps_.run();
   return error;
@@ -238,10 +236,10 @@ Meetings::News TrainingLoop::own_news() {
           .steps = steps_.own()};
 }
 
-void TrainingLoop::meet(RunFolder* folder) {
+void TrainingLoop::meet() {
   if (!meetings_ || !meetings_->is_due(steps_.run())) return;
   const auto news = meetings_->meet(steps_.run(), own_news());
-  if (news) act_upon(*news, folder);
+  if (news) act_upon(*news);
 }
 
 bool TrainingLoop::has_been_written(const Meetings::News& news) const {
@@ -257,20 +255,20 @@ bool TrainingLoop::asks_for_something(const Meetings::News& news) const {
          news.checkpoint_failed > 0 || news.checkpoint_due > 0;
 }
 
-void TrainingLoop::act_upon(const Meetings::News& news, RunFolder* folder) {
+void TrainingLoop::act_upon(const Meetings::News& news) {
   if (has_been_written(news)) checkpointer_->finish();
-  if (news.num_signals() > 0) stop(news, folder);
+  if (news.num_signals() > 0) stop(news);
   if (news.checkpoint_failed > 0) {
     meetings_->leave();
     checkpointer_->wait();
     end_if_checkpoint_failed();
   }
   if (news.checkpoint_due > 0 && checkpointer_ && !checkpointer_->under_way()) {
-    start_checkpoint(folder);
+    start_checkpoint();
   }
 }
 
-void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
+void TrainingLoop::stop(const Meetings::News& news) {
   meetings_->leave();
   const auto [name, code] = news.terminate > 0   ? std::pair("SIGTERM", ExitCode::kTerminated)
                             : news.hang_up > 0   ? std::pair("SIGHUP", ExitCode::kTerminated)
@@ -285,7 +283,7 @@ void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
     follow_timeline(/*is_over=*/true);
     throw JointFailure(text, code);
   }
-  const std::string error = save_checkpoint(folder);
+  const std::string error = save_checkpoint();
   model_.drain();
   follow_timeline(/*is_over=*/true);
   if (!error.empty()) {
@@ -293,20 +291,20 @@ void TrainingLoop::stop(const Meetings::News& news, RunFolder* folder) {
                        ExitCode::kCheckpoint);
   }
   throw JointFailure(
-      concat(text, "; the checkpoint is saved; to continue, type: ", how_to_continue(folder)),
+      concat(text, "; the checkpoint is saved; to continue, type: ", how_to_continue()),
       ExitCode::kPreempted);
 }
 
-std::string TrainingLoop::how_to_continue(const RunFolder* folder) const {
+std::string TrainingLoop::how_to_continue() const {
   // Rank 0 prints it.
-  if (folder == nullptr) return "";
+  if (folder_ == nullptr) return "";
   if (!setup_.start_words.empty()) {
-    return concat("gossamer train --resume ", folder->path(), setup_.start_words);
+    return concat("gossamer train --resume ", folder_->path(), setup_.start_words);
   }
   const int size = setup_.world.size;
   const bool has_launcher = under_mpi_launcher();
   return concat(has_launcher ? concat("mpirun -n ", size, " ") : "", "gossamer train --resume ",
-                folder->path(), has_launcher || size == 1 ? "" : concat(" --ranks ", size));
+                folder_->path(), has_launcher || size == 1 ? "" : concat(" --ranks ", size));
 }
 
 void TrainingLoop::end_if_checkpoint_failed() {
@@ -322,14 +320,14 @@ void TrainingLoop::end_if_checkpoint_failed() {
       ExitCode::kCheckpoint);
 }
 
-void TrainingLoop::close_checkpoints(RunFolder* folder) {
+void TrainingLoop::close_checkpoints() {
   if (!checkpointer_) return;
   checkpointer_->wait();
   // The end of a long run, so that it can be made longer.
   const bool has_some = setup_.communicator.all_gather(checkpointer_->newest()).front() != "";
   if ((config_.checkpoints.given || has_some) && config_.checkpoints.enabled() &&
       steps_.run() != restored_step_) {
-    save_checkpoint(folder);
+    save_checkpoint();
   }
   end_if_checkpoint_failed();
 }

@@ -17,32 +17,12 @@ namespace gossamer {
 namespace {
 
 constexpr int kMaxPort = 65'535;
+constexpr std::string_view kCommandLine = "command line";
 constexpr std::string_view kFileScheme = "file:";
 constexpr std::string_view kThisMachine = "127.0.0.1";
 
 [[noreturn]] void refuse(std::string_view option, std::string_view what) {
-  throw ConfigError("command line", option, what);
-}
-
-/// Reads `HOST:PORT` or `[HOST]:PORT`. `is_variable`: the text is that of the variable.
-StorePlace read_place(const std::string& text, bool is_variable) {
-  const std::size_t colon = text.rfind(':');
-  StorePlace place{text.substr(0, colon), 0};
-  if (place.host.starts_with('[') && place.host.ends_with(']')) {
-    place.host = place.host.substr(1, place.host.size() - 2);
-  } else if (place.host.find(':') != std::string::npos) {
-    place.host.clear();
-  }
-  if (colon == std::string::npos || place.host.empty() ||
-      !parse_whole(std::string_view(text).substr(colon + 1), place.port) || place.port < 1 ||
-      place.port > kMaxPort) {
-    throw ConfigError(is_variable ? "environment" : "command line",
-                      is_variable ? "GOSSAMER_RENDEZVOUS" : "--rendezvous",
-                      concat("is ", visible_line(text),
-                             ", allowed: HOST:PORT with a port from 1 to 65535, [ADDRESS]:PORT for "
-                             "IPv6, file:FOLDER, or slurm"));
-  }
-  return place;
+  throw ConfigError(kCommandLine, option, what);
 }
 
 bool is_run_id(const std::string& text) {
@@ -65,6 +45,7 @@ class Planner {
     if (options_.num_processes > 0) {
       return text("GOSSAMER_PARENT").empty() ? with_secret(processes()) : with_secret(child());
     }
+    if (!options_.join.empty()) return with_secret(join());
     const bool given = !options_.rendezvous.empty() || options_.has_store;
     if (!given && (options_.world_size > 0 || options_.rank >= 0 || !options_.run_id.empty())) {
       refuse(options_.world_size > 0 ? "--world-size"
@@ -145,7 +126,7 @@ class Planner {
     Start start;
     start.is_rank = true;
     start.parent = number("GOSSAMER_PARENT", 1, kMaxNumber);
-    start.place = read_place(text("GOSSAMER_RENDEZVOUS"), /*is_variable=*/true);
+    start.place = read_place(text("GOSSAMER_RENDEZVOUS"), "environment", "GOSSAMER_RENDEZVOUS");
     start.meeting.size = number("GOSSAMER_WORLD_SIZE", 1, kMaxRanks);
     start.meeting.rank = number("GOSSAMER_RANK", 0, start.meeting.size - 1);
     start.meeting.run = text("GOSSAMER_RUN_ID");
@@ -161,16 +142,53 @@ class Planner {
              "one, allowed: either without the other");
     }
     Start start = as_given();
-    const bool has_scheme = options_.rendezvous.starts_with(kFileScheme);
-    if (has_scheme || options_.rendezvous.find('/') != std::string::npos) {
-      start.folder = options_.rendezvous.substr(has_scheme ? kFileScheme.size() : 0);
-      if (start.folder.empty()) start.folder = ".";
-      return start;
-    }
-    start.place = read_place(options_.rendezvous, is_variable_);
-    start.may_serve = true;
-    if (!is_loopback(start.place.host)) start.meeting.store_host = start.place.host;
+    start.may_serve =
+        is_variable_ ? take_place(options_.rendezvous, "environment", "GOSSAMER_RENDEZVOUS", start)
+                     : take_place(options_.rendezvous, kCommandLine, "--rendezvous", start);
     return start;
+  }
+
+  /// Takes the place of the store from a text. Returns true for one that a process serves.
+  static bool take_place(const std::string& text, std::string_view where, std::string_view key,
+                         Start& start) {
+    const bool has_scheme = text.starts_with(kFileScheme);
+    if (has_scheme || text.find('/') != std::string::npos) {
+      start.folder = text.substr(has_scheme ? kFileScheme.size() : 0);
+      if (start.folder.empty()) start.folder = ".";
+      return false;
+    }
+    start.place = read_place(text, where, key);
+    if (!is_loopback(start.place.host)) start.meeting.store_host = start.place.host;
+    return true;
+  }
+
+  /// A process that joins a run.
+  [[nodiscard]] Start join() const {
+    check_backend("--join");
+    if (options_.num_processes > 0 || !options_.rendezvous.empty() || options_.world_size > 0 ||
+        options_.rank >= 0) {
+      refuse("--join",
+             "adds one rank to a run that goes on, allowed: without --processes, --rendezvous, "
+             "--world-size and --rank");
+    }
+    if (!launch_.options.fault.survives) {
+      refuse("--join", "needs a run that takes ranks in, allowed: with fault.mode: survive");
+    }
+    check_run_id();
+    Start start;
+    start.is_rank = true;
+    start.joins = true;
+    // There are others. The run knows how many.
+    start.meeting.size = 2;
+    if (!options_.run_id.empty()) start.meeting.run = options_.run_id;
+    take_place(options_.join, kCommandLine, "--join", start);
+    return start;
+  }
+
+  void check_run_id() const {
+    if (is_run_id(options_.run_id)) return;
+    refuse("--run-id", concat("is ", visible_line(options_.run_id),
+                              ", allowed: letters, digits, points, - and _"));
   }
 
   /// Size, rank and run as the options say.
@@ -181,10 +199,7 @@ class Planner {
     if (options_.rank >= options_.world_size) {
       refuse("--rank", concat("is ", options_.rank, ", allowed: 0 to ", options_.world_size - 1));
     }
-    if (!is_run_id(options_.run_id)) {
-      refuse("--run-id", concat("is ", visible_line(options_.run_id),
-                                ", allowed: letters, digits, points, - and _"));
-    }
+    check_run_id();
     Start start;
     start.is_rank = true;
     start.meeting.size = options_.world_size;
@@ -347,6 +362,25 @@ class Planner {
 };
 
 }  // namespace
+
+StorePlace read_place(const std::string& text, std::string_view where, std::string_view key) {
+  const std::size_t colon = text.rfind(':');
+  StorePlace place{text.substr(0, colon), 0};
+  if (place.host.starts_with('[') && place.host.ends_with(']')) {
+    place.host = place.host.substr(1, place.host.size() - 2);
+  } else if (place.host.find(':') != std::string::npos) {
+    place.host.clear();
+  }
+  if (colon == std::string::npos || place.host.empty() ||
+      !parse_whole(std::string_view(text).substr(colon + 1), place.port) || place.port < 1 ||
+      place.port > kMaxPort) {
+    throw ConfigError(where, key,
+                      concat("is ", visible_line(text),
+                             ", allowed: HOST:PORT with a port from 1 to 65535, [ADDRESS]:PORT for "
+                             "IPv6, file:FOLDER, or slurm"));
+  }
+  return place;
+}
 
 Start plan_start(const StartOptions& options, const LaunchConfig& launch,
                  const Environment& environment, bool under_mpi) {

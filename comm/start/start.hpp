@@ -5,6 +5,7 @@
 //   --processes N                 This process starts N ranks on this machine.
 //   --rendezvous HOST:PORT        The ranks meet in a store there.
 //   --rendezvous file:FOLDER      The ranks meet in a file of a folder that all hosts share.
+//   --join HOST:PORT|file:FOLDER  The rank joins the run that has met there (fault.mode: survive).
 //   --rendezvous slurm, or srun   The ranks are the tasks of a step of SLURM.
 //   torchrun                      Its variables say where the ranks meet.
 //
@@ -17,6 +18,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,6 +50,8 @@ struct StartOptions {
   int world_size = 0;
   int rank = -1;
   std::string run_id = {};
+  /// Where a run goes on that this process joins, in the form of `rendezvous`.
+  std::string join = {};
   /// The caller has a store of its own; then `world_size` is needed.
   bool has_store = false;
 };
@@ -60,6 +64,8 @@ struct Start {
   int num_processes = 0;
   /// True: this process is a rank of the backend `tcp`.
   bool is_rank = false;
+  /// True: it joins a run that goes on.
+  bool joins = false;
   /// The process that has started this one by --processes; 0: there is none.
   int parent = 0;
   /// The caller has the store. Otherwise it is a file in `folder`, or where that is empty, at
@@ -86,6 +92,10 @@ Start plan_start(const StartOptions& options, const LaunchConfig& launch,
 /// it, and in place of an error that may follow from it.
 Start plan_own_start(const StartOptions& options, const LaunchConfig& launch,
                      const std::optional<ConfigError>& fault = std::nullopt);
+
+/// Reads `HOST:PORT`, or `[ADDRESS]:PORT` for IPv6. `where` and `key` are those of the ConfigError
+/// for another text.
+StorePlace read_place(const std::string& text, std::string_view where, std::string_view key);
 
 /// Variables of an environment, each a name and a value.
 using Variables = std::vector<std::pair<std::string, std::string>>;

@@ -43,6 +43,12 @@ std::string store_file(const Start& start) {
   return concat(start.folder, "/gossamer-", start.meeting.run);
 }
 
+void remove_store(const Start& start) {
+  if (start.folder.empty()) return;
+  std::error_code in_vain;
+  std::filesystem::remove(store_file(start), in_vain);
+}
+
 void say_met(const MeetingOptions& meeting, int rank) {
   try {
     meeting.store->set(key_of(meeting, rank), "yes");
@@ -71,8 +77,7 @@ void end_meeting(const Start& start, int rank, bool serves) {
   // This rank's world exists. Others may still be reading.
   const bool removes = !start.folder.empty() && rank == 0;
   if ((serves || removes) && wait_until_all_met(start.meeting, kFarewell) && removes) {
-    std::error_code in_vain;
-    std::filesystem::remove(store_file(start), in_vain);
+    remove_store(start);
   }
 }
 

@@ -27,6 +27,9 @@ void complete(Start& start);
 /// The file that is the store of a start with a folder.
 std::string store_file(const Start& start);
 
+/// Removes a store that is a file.
+void remove_store(const Start& start);
+
 /// Says in the store that `rank` needs the store no more, unless the store is gone.
 void say_met(const MeetingOptions& meeting, int rank);
 

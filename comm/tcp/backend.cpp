@@ -286,6 +286,7 @@ std::unique_ptr<TcpWorld> enter(Place place, const World& world, const LaunchOpt
       .rank = world.rank,
       .timeout_s = options.timeout_s,
       .attendance = place.attendance,
+      .survives = options.fault.survives,
       .grace_s = kGrace,
       .while_waiting = options.while_waiting,
       .bell = transport->bell(),

@@ -34,18 +34,38 @@ TEST(Dealer, GivesTheBatchesOfARunWhoseRanksStay) {
       const Dealer::Setup setup = setup_of(107, 6, alpha);
       const Dealer dealer(setup, {{.step = 0, .num_ranks = num_ranks}});
       const auto shards = shard_samples(setup.labels, num_ranks, kSeed, alpha);
+      const std::int64_t per_epoch = 107 / num_ranks / 6;
+      EXPECT_EQ(dealer.batches_per_epoch(), per_epoch);
+      EXPECT_EQ(dealer.batch_size(), 6);
       for (int rank = 0; rank < num_ranks; ++rank) {
-        BatchSampler sampler(shards[static_cast<std::size_t>(rank)], 6, kSeed, rank);
-        EXPECT_EQ(dealer.batches_per_epoch(), sampler.batches_per_epoch());
-        EXPECT_EQ(dealer.batch_size(), sampler.batch_size());
+        // In any order, so a resumed run can begin anywhere.
         for (const std::int64_t step : {0, 1, 2, 3, 7, 50, 51, 1000, 2}) {
-          const auto expected = sampler.batch(step);
-          EXPECT_EQ(dealer.batch(rank, step),
-                    std::vector<std::int64_t>(expected.begin(), expected.end()));
+          const std::vector<std::int64_t> order =
+              shuffled_shard(shards[static_cast<std::size_t>(rank)], kSeed, rank, step / per_epoch);
+          const auto first = order.begin() + step % per_epoch * 6;
+          EXPECT_EQ(dealer.batch(rank, step), std::vector<std::int64_t>(first, first + 6));
         }
       }
     }
   }
+}
+
+TEST(Dealer, LeavesOtherSamplesOutInEveryEpoch) {
+  // Five batches of 12; four samples are left out.
+  const Dealer dealer(setup_of(64, 12), {{.num_ranks = 1}});
+  ASSERT_EQ(dealer.batches_per_epoch(), 5);
+  std::set<std::int64_t> ever;
+  for (std::int64_t step = 0; step < 100; ++step) {
+    for (const std::int64_t sample : dealer.batch(0, step)) ever.insert(sample);
+  }
+  EXPECT_EQ(ever.size(), 64U);
+}
+
+TEST(Dealer, TakesAShareSmallerThanABatchAsOneBatch) {
+  const Dealer dealer(setup_of(10, 12), {{.num_ranks = 2}});
+  EXPECT_EQ(dealer.batches_per_epoch(), 1);
+  EXPECT_EQ(dealer.batch(0, 0).size(), 5U);
+  EXPECT_EQ(dealer.batch(1, 1).size(), 5U);
 }
 
 /// Every so often another number of ranks.

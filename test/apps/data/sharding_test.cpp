@@ -140,89 +140,17 @@ TEST(Sharding, RefusesAConcentrationThatIsNotPositive) {
   EXPECT_THROW(shard_samples(make_labels(40), 0, 1, std::nullopt), std::logic_error);
 }
 
-std::vector<std::int64_t> make_shard(std::int64_t size) {
-  std::vector<std::int64_t> shard(static_cast<std::size_t>(size));
-  std::iota(shard.begin(), shard.end(), 100);
-  return shard;
-}
-
-std::vector<std::int64_t> epoch_of(BatchSampler& sampler, std::int64_t epoch) {
-  std::vector<std::int64_t> samples;
-  const std::int64_t batches = sampler.batches_per_epoch();
-  for (std::int64_t i = 0; i < batches; ++i) {
-    const auto batch = sampler.batch(epoch * batches + i);
-    samples.insert(samples.end(), batch.begin(), batch.end());
-  }
-  return samples;
-}
-
-TEST(BatchSampler, CoversTheShardOncePerEpoch) {
-  BatchSampler sampler(make_shard(60), 12, 3, 1);
-  ASSERT_EQ(sampler.batches_per_epoch(), 5);
-  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
-    std::vector<std::int64_t> samples = epoch_of(sampler, epoch);
-    EXPECT_FALSE(std::ranges::is_sorted(samples));
-    std::ranges::sort(samples);
-    EXPECT_EQ(samples, make_shard(60));
-  }
-}
-
-TEST(BatchSampler, LeavesTheIncompleteLastBatchOut) {
-  BatchSampler sampler(make_shard(64), 12, 3, 1);
-  ASSERT_EQ(sampler.batches_per_epoch(), 5);
-  std::set<std::int64_t> ever;
-  for (std::int64_t epoch = 0; epoch < 20; ++epoch) {
-    const std::vector<std::int64_t> samples = epoch_of(sampler, epoch);
-    EXPECT_EQ(std::set(samples.begin(), samples.end()).size(), 60U);
-    ever.insert(samples.begin(), samples.end());
-  }
-  EXPECT_EQ(ever.size(), 64U) << "some samples are left out in every epoch";
-}
-
-TEST(BatchSampler, ShardSmallerThanABatchIsOneBatch) {
-  BatchSampler sampler(make_shard(5), 12, 3, 0);
-  EXPECT_EQ(sampler.batches_per_epoch(), 1);
-  EXPECT_EQ(sampler.batch(0).size(), 5U);
-  EXPECT_EQ(sampler.batch(1).size(), 5U);
-}
-
-TEST(BatchSampler, GivesAllRanksTheSameNumberOfBatches) {
-  const std::vector<std::int64_t> labels = make_labels(1000);
-  for (const Alpha alpha : {Alpha(), Alpha(0.05)}) {
-    for (int num_ranks = 1; num_ranks <= 17; ++num_ranks) {
-      std::set<std::int64_t> batches;
-      const Shards shards = shard_samples(labels, num_ranks, 1, alpha);
-      for (int rank = 0; rank < num_ranks; ++rank) {
-        batches.insert(
-            BatchSampler(shards[static_cast<std::size_t>(rank)], 8, 1, rank).batches_per_epoch());
-      }
-      EXPECT_EQ(batches.size(), 1U) << num_ranks << " ranks";
-    }
-  }
-}
-
-TEST(BatchSampler, DependsOnSeedRankAndEpochAlone) {
-  BatchSampler sampler(make_shard(60), 12, 3, 1);
-  BatchSampler same(make_shard(60), 12, 3, 1);
-  BatchSampler other_seed(make_shard(60), 12, 4, 1);
-  BatchSampler other_rank(make_shard(60), 12, 3, 2);
-  EXPECT_EQ(epoch_of(sampler, 0), epoch_of(same, 0));
-  EXPECT_NE(epoch_of(sampler, 0), epoch_of(other_seed, 0));
-  EXPECT_NE(epoch_of(sampler, 0), epoch_of(other_rank, 0));
-  EXPECT_NE(epoch_of(sampler, 0), epoch_of(sampler, 1));
-}
-
-TEST(BatchSampler, ResumedRunFindsTheSameBatches) {
-  BatchSampler from_the_start(make_shard(60), 12, 3, 1);
-  for (std::int64_t epoch = 0; epoch < 4; ++epoch) epoch_of(from_the_start, epoch);
-  BatchSampler resumed(make_shard(60), 12, 3, 1);
-  EXPECT_TRUE(std::ranges::equal(from_the_start.batch(23), resumed.batch(23)));
-}
-
-TEST(BatchSampler, RefusesWhatCannotMakeABatch) {
-  EXPECT_THROW(BatchSampler({}, 4, 1, 0), std::logic_error);
-  EXPECT_THROW(BatchSampler(make_shard(5), 0, 1, 0), std::logic_error);
-  EXPECT_THROW(BatchSampler(make_shard(5), 2, 1, 0).batch(-1), std::logic_error);
+TEST(ShuffledShard, DependsOnSeedRankAndEpochAlone) {
+  const std::vector<std::int64_t> shard = make_labels(60);
+  const auto order = [&](std::uint64_t seed, int rank, std::int64_t epoch) {
+    return shuffled_shard(shard, seed, rank, epoch);
+  };
+  EXPECT_TRUE(std::ranges::is_permutation(order(3, 1, 0), shard));
+  EXPECT_EQ(order(3, 1, 0), order(3, 1, 0));
+  EXPECT_NE(order(3, 1, 0), shard);
+  EXPECT_NE(order(3, 1, 0), order(4, 1, 0));
+  EXPECT_NE(order(3, 1, 0), order(3, 2, 0));
+  EXPECT_NE(order(3, 1, 0), order(3, 1, 1));
 }
 
 }  // namespace

@@ -171,7 +171,7 @@ int train_module(const Folder& folder, const std::string& body, int num_ranks,
                       out = std::make_unique<RunFolder>(folder.file("out"), config.resolved,
                                                         IfFinished::kRefuse);
                     }
-                    trainer.run(out.get());
+                    trainer.run(std::move(out));
                     return 0;
                   });
                 });

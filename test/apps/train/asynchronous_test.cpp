@@ -97,7 +97,7 @@ void train_into(const AsyncRun& run, const std::string& path, bool resumes = fal
       out = std::make_unique<RunFolder>(path, config.resolved,
                                         resumes ? IfFinished::kContinue : IfFinished::kRefuse);
     }
-    loop.run(out.get(), checkpoint);
+    loop.run(std::move(out), checkpoint);
   });
 }
 
@@ -196,7 +196,7 @@ TEST(AsynchronousTraining, RunsWithoutSignalsAndRecords) {
       if (world.rank == 0) {
         out = std::make_unique<RunFolder>(folder.file("out"), config.resolved, IfFinished::kRefuse);
       }
-      loop.run(out.get());
+      loop.run(std::move(out));
     });
     const std::vector<Json> records = all_records(folder.file("out"));
     ASSERT_EQ(records.size(), 2U);

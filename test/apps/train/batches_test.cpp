@@ -77,7 +77,7 @@ TEST(BatchLoader, MovesBlackIntoImagesOfPixels) {
       {.samples = std::make_shared<const ArraySamples>(
            SampleShape{.height = 1, .width = 1, .num_outputs = 1}, 1,
            ArraySamples::Content{.values = std::vector<std::uint8_t>{255}, .labels = {0}}),
-       .sampler = BatchSampler({0}, 1, 7, 0),
+       .dealer = Dealer({.labels = {0}, .batch_size = 1, .seed = 7}, {{.num_ranks = 1}}),
        .augmentation = {.crop = 1},
        .seed = 7});
   int num_moved = 0;
@@ -90,11 +90,10 @@ TEST(BatchLoader, MovesBlackIntoImagesOfPixels) {
 }
 
 BatchLoader::Setup setup_of(std::int64_t prefetch, bool changed) {
-  const auto images = counting_images(50);
-  std::vector<std::int64_t> shard(50);
-  std::iota(shard.begin(), shard.end(), std::int64_t{0});
+  const auto images = counting_images(100);
   return {.samples = images,
-          .sampler = BatchSampler(std::move(shard), 8, 7, 1),
+          .dealer = Dealer({.labels = std::vector<std::int64_t>(100), .batch_size = 8, .seed = 7},
+                           {{.num_ranks = 2}}),
           .augmentation = {.crop = changed ? 1 : 0, .flip = changed},
           .seed = 7,
           .rank = 1,

@@ -25,6 +25,7 @@ TEST(StepCount, KnowsWhatHasPassed) {
   std::vector<std::int64_t> passed;
   std::vector<std::int64_t> due;
   while (!in_step.is_over()) {
+    in_step.settle();
     in_step.add();
     EXPECT_EQ(in_step.run(), in_step.own());
     if (in_step.has_passed(2)) passed.push_back(in_step.run());
@@ -33,7 +34,15 @@ TEST(StepCount, KnowsWhatHasPassed) {
   }
   EXPECT_EQ(passed, (std::vector<std::int64_t>{2, 4}));
   EXPECT_EQ(due, (std::vector<std::int64_t>{2, 4, 5}));
-  EXPECT_EQ(in_step.schedule(), constant);
+  // A run that the rank joins has other steps than the rank thought.
+  const std::shared_ptr<const Schedule> pipeline = in_step.schedule();
+  in_step.replan(9, make_schedule("constant", {.lr = 3.0}));
+  EXPECT_EQ(in_step.total(), 9);
+  EXPECT_EQ(pipeline->lr(5), 3.0);
+  in_step.follow(7, 5);
+  EXPECT_EQ(in_step.own(), 7);
+  EXPECT_TRUE(in_step.has_passed(6));
+  EXPECT_FALSE(in_step.has_passed(5)) << "settled there";
 
   StepCount apart(20, false, constant);
   for (int step = 0; step < 7; ++step) apart.add();

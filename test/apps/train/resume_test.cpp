@@ -93,7 +93,7 @@ int train_into(
                                             resumes ? IfFinished::kContinue : IfFinished::kRefuse);
         }
         return leaving_together(world, [&] {
-          loop.run(out.get(), checkpoint);
+          loop.run(std::move(out), checkpoint);
           return 0;
         });
       });

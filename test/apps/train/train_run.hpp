@@ -76,7 +76,7 @@ inline Outcome train(const std::string& yaml, int num_ranks) {
                  out = std::make_unique<RunFolder>(folder.file("out"), config.resolved,
                                                    IfFinished::kRefuse);
                }
-               trainer.run(out.get());
+               trainer.run(std::move(out));
                run.local[static_cast<std::size_t>(world.rank)] = values_of(trainer);
                return 0;
              }),

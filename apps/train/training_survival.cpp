@@ -1,0 +1,213 @@
+// The part of the training loop that goes on when ranks die, and takes others in.
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "apps/train/agreement.hpp"
+#include "apps/train/rank_setup.hpp"
+#include "apps/train/training_loop.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/checkpoint/sha256.hpp"
+#include "core/model_average.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+std::string digest_of(std::string_view text) {
+  Sha256 hash;
+  hash.update(text.data(), text.size());
+  return hash.hex();
+}
+
+/// The first line in which two texts differ, as `text, and not other`.
+std::string first_difference_of(const std::string& text, const std::string& other) {
+  const auto at = std::ranges::mismatch(text, other).in1;
+  const auto place = static_cast<std::size_t>(at - text.begin());
+  const auto line_at = [place](const std::string& whole) {
+    const std::size_t before = place == 0 ? std::string::npos : whole.rfind('\n', place - 1);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    return begin < whole.size() ? whole.substr(begin, whole.find('\n', begin) - begin) : "nothing";
+  };
+  return concat(line_at(text), ", and not ", line_at(other));
+}
+
+}  // namespace
+
+void TrainingLoop::survive(const std::function<void()>& part) {
+  try {
+    part();
+    last_part_ = Clock::now();
+  } catch (const PeerLost& lost) {
+    if (!setup_.communicator.renews()) throw;
+    recover(lost);
+  }
+}
+
+void TrainingLoop::recover(const PeerLost& lost) {
+  std::string reason = lost.what();
+  progress_.end_line();
+  for (bool is_done = false; !is_done;) {
+    try {
+      model_.detach();
+      const Communicator::Membership membership = setup_.communicator.renew(steps_.own());
+      catch_up(membership.step);
+      enter(membership);
+      is_done = true;
+    } catch (const PeerLost& another) {
+      reason = another.what();
+    }
+  }
+  const auto now = Clock::now();
+  const std::chrono::duration<double> seconds = now - std::exchange(last_part_, now);
+  recovery_s_ += seconds.count();
+  tell_members(reason, seconds.count());
+}
+
+void TrainingLoop::catch_up(std::int64_t step) {
+  // Who joins makes none of the steps that the others have made.
+  while (!setup_.joins && steps_.own() < step) advance();
+}
+
+void TrainingLoop::enter(const Communicator::Membership& membership) {
+  setup_.world = membership.world;
+  setup_.logger = Logger(config_.log_level, concat("rank ", membership.world.rank));
+  meetings_.reset();
+  // Waits for this rank's files of a checkpoint that nobody will complete.
+  checkpointer_.reset();
+  introduce(membership);
+  follow_first_rank(membership.step);
+  phases_ = config_.phases_in(setup_.world);
+  AlgorithmSwitch to = phases_[phase_].method_with(is_sparse_);
+  to.average = config_.resync;
+  model_.resume(
+      {.to = to, .joins_at = setup_.joins ? std::optional(membership.step) : std::nullopt});
+  if (ema_) {
+    ema_->share(setup_.communicator, mean_weight(setup_.communicator, !setup_.joins).weight);
+  }
+  open_folder();
+  open_checkpoints();
+  setup_.joins = false;
+}
+
+std::string TrainingLoop::description() const {
+  std::vector<ResolvedValue> values = config_.resolved;
+  // Every rank may have given the run's folder another name, and follows rank 0.
+  std::erase_if(values, [](const ResolvedValue& one) { return one.path == "run.output_dir"; });
+  std::string text = lines_of(values);
+  text += concat("training samples: ", setup_.data->train->size(),
+                 "\nvalidation samples: ", setup_.data->validation->size(), "\n");
+  for (const ParameterInfo& parameter : model_.parameter_infos()) {
+    text += concat("parameter ", parameter.name, ": ", parameter.numel(), " elements\n");
+  }
+  return text;
+}
+
+void TrainingLoop::introduce(const Communicator::Membership& membership) {
+  const std::string own = description();
+  Json mine = {{"joins", setup_.joins}, {"digest", digest_of(own)}};
+  if (setup_.world.rank == 0) {
+    mine["description"] = own;
+    mine["total_steps"] = steps_.total();
+    mine["folder"] = folder_path_;
+    mine["changes"] = Json::array();
+    for (const WorldChange& change : changes_) {
+      mine["changes"].push_back({change.step, change.num_ranks});
+    }
+  }
+  const std::vector<std::string> all = setup_.communicator.all_gather(mine.dump());
+  const Json first = Json::parse(all.front());
+  if (first["joins"]) {
+    throw CommError({.rank = setup_.world.rank, .label = {.what = "join"}},
+                    "no rank of the run is left that has the model; continue the run from its "
+                    "last checkpoint");
+  }
+  if (setup_.joins && first["digest"] != mine["digest"]) {
+    // The others go on without this rank.
+    throw ConfigError(concat("this rank cannot join: the run has ",
+                             first_difference_of(first["description"], own)));
+  }
+  if (setup_.joins) {
+    const std::int64_t total = first["total_steps"];
+    steps_.replan(total, config_.make_schedule(total));
+  }
+  folder_path_ = first["folder"];
+  changes_.clear();
+  for (const Json& change : first["changes"]) {
+    if (change[0] < membership.step) changes_.push_back({change[0], change[1]});
+  }
+  changes_.push_back({membership.step, setup_.world.size});
+  batches_.emplace(batches_of(config_, setup_, changes_));
+}
+
+void TrainingLoop::visit_common(StateVisitor& visitor) {
+  auto phase = static_cast<std::int64_t>(phase_);
+  std::int64_t is_sparse = is_sparse_ ? 1 : 0;
+  std::int64_t is_recorded = is_recorded_ ? 1 : 0;
+  // Integers are not negative here (SharedNumbers).
+  std::int64_t evaluated = evaluated_step_ + 1;
+  visitor.number("phase", phase);
+  visitor.number("sparse", is_sparse);
+  visitor.number("recorded", is_recorded);
+  visitor.number("best_loss", best_loss_);
+  visitor.number("best_step", best_step_);
+  visitor.number("num_worse", num_worse_);
+  visitor.number("evaluated", evaluated);
+  phase_ = static_cast<std::size_t>(phase);
+  is_sparse_ = is_sparse != 0;
+  is_recorded_ = is_recorded != 0;
+  evaluated_step_ = evaluated - 1;
+}
+
+void TrainingLoop::follow_first_rank(std::int64_t step) {
+  SharedNumbers numbers;
+  std::int64_t settled = steps_.settled();
+  std::int64_t window_steps = window_.steps;
+  double elapsed = elapsed_s();
+  const auto visit = [&] {
+    visit_common(numbers);
+    numbers.number("settled", settled);
+    numbers.number("window", window_steps);
+    numbers.number("elapsed", elapsed);
+  };
+  visit();
+  // In this mean rank 0 alone counts.
+  numbers.share(setup_.communicator, setup_.world.rank == 0 ? setup_.world.size : 0.0);
+  visit();
+  steps_.follow(step, settled);
+  // Rank 0 has written a record of steps that this rank would count again.
+  if (window_.steps > window_steps) window_ = {};
+  if (!setup_.joins) return;
+  begin_ = Clock::now() -
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(elapsed));
+}
+
+void TrainingLoop::open_folder() {
+  if (setup_.world.rank != 0 || folder_ != nullptr) return;
+  folder_ = std::make_unique<RunFolder>(folder_path_, config_.resolved, IfFinished::kTakeOver);
+  if (config_.tensorboard) folder_->use_tensorboard();
+  folder_->take_over(steps_.run());
+}
+
+void TrainingLoop::tell_members(const std::string& reason, double seconds) {
+  if (setup_.world.rank != 0) return;
+  const Communicator::Membership membership = setup_.communicator.membership();
+  setup_.logger.warning(
+      concat("after step ", steps_.run(), ": ", reason, "; ",
+             setup_.world.size == 1 ? "1 rank goes" : concat(setup_.world.size, " ranks go"),
+             " on with ", describe(phases_[phase_].method_with(is_sparse_)), ", ",
+             shortest(std::round(seconds * 1e3) / 1e3), " s later"));
+  if (folder_ == nullptr) return;
+  write_or_warn([&] {
+    folder_->write_metrics({{"kind", "members"},
+                            {"step", steps_.run()},
+                            {"epoch", membership.epoch},
+                            {"members", membership.members},
+                            {"recovery_s", seconds},
+                            {"elapsed_s", elapsed_s()}});
+    folder_->write_status(status("running"), /*sync=*/false);
+  });
+}
+
+}  // namespace gossamer::apps

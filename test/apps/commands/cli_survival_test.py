@@ -1,0 +1,168 @@
+"""Runs that go on when ranks die, as processes that are killed.
+
+GOSSAMER_SEEDS: how many random moments are tried; 3 by default, 20 and more for the long form.
+"""
+
+import os
+import random
+import signal
+import socket
+import sys
+import time
+
+import cli_case
+from cli_case import CliCase, processes_of
+
+K_SEEDS = int(os.environ.get("GOSSAMER_SEEDS", "3"))
+
+K_YAML = """\
+run: {seed: 3, steps: 120, output_dir: out, checkpoint_every: 20}
+model: {name: mlp, hidden: 16}
+data: {name: glyphs, train_size: 2048, val_size: 512, batch_size: 16}
+fault: {mode: survive, silence_s: 2}
+log: {every: 5, consensus_every: 10, eval_every: 15, report: false}
+"""
+
+
+class Survival(CliCase):
+    def setUp(self):
+        super().setUp()
+        self.write("run.yaml", K_YAML)
+
+    def train(self, ranks, *arguments, folder="out"):
+        """A run of processes, once it has made a few steps."""
+        return self.start([self.program, "train", "run.yaml", "--processes", str(ranks),
+                           f"run.output_dir={folder}", *arguments],
+                          until=lambda: self.status(folder).get("step", 0) >= 5)
+
+    def pid_of(self, rank):
+        found = [pid for pid, one in processes_of(self.folder.resolve()).items() if one == rank]
+        self.assertEqual(len(found), 1, f"rank {rank} runs once")
+        return found[0]
+
+    def end_of(self, job):
+        """Exit code and output of a run that ends by itself."""
+        errors = job.stderr.read()
+        return job.wait(), errors
+
+    def expect_whole(self, members, steps, folder="out"):
+        """The run has come to its end with these members, and its records follow one another."""
+        status = self.status(folder)
+        self.assertEqual((status["state"], status["step"]), ("done", steps))
+        self.assertEqual(status["members"], members)
+        records = self.records(folder)
+        final = [record for record in records if record["kind"] == "final"]
+        self.assertEqual([record["world_size"] for record in final], [len(members)])
+        self.assertEqual(len(final[0]["parameter_checksums"]), len(members))
+        recorded = [record["step"] for record in records if record["kind"] == "step"]
+        self.assertEqual(recorded, sorted(set(recorded)), "each step is recorded once")
+        self.assertEqual(recorded[-1], steps)
+        self.assertTrue((self.folder / folder / "model.safetensors").exists())
+        evaluated = [record["step"] for record in records if record["kind"] == "eval"]
+        self.assertEqual(evaluated, sorted(set(evaluated)), "each evaluation is recorded once")
+        return records
+
+    def test_goes_on_when_a_rank_is_killed(self):
+        job = self.train(4, "run.steps=400")
+        os.kill(self.pid_of(2), signal.SIGKILL)
+        code, errors = self.end_of(job)
+        self.assertEqual(code, 0, errors)
+        records = self.expect_whole([0, 1, 3], 400)
+        changes = [record for record in records if record["kind"] == "members"]
+        self.assertEqual([change["members"] for change in changes], [[0, 1, 3]])
+        self.expect_once("3 ranks go on", errors)
+
+    def test_another_rank_writes_the_folder_when_rank0_is_killed(self):
+        job = self.train(3, "run.steps=400")
+        os.kill(self.pid_of(0), signal.SIGKILL)
+        code, errors = self.end_of(job)
+        self.assertEqual(code, 0, errors)
+        self.expect_whole([1, 2], 400)
+
+    def test_ends_when_too_few_are_left(self):
+        job = self.train(2, "run.steps=100000")
+        os.kill(self.pid_of(1), signal.SIGKILL)
+        code, errors = self.end_of(job)
+        self.assertNotEqual(code, 0)
+        self.assertIn("too few ranks are left", errors)
+        self.assertEqual(self.status()["state"], "failed")
+        self.assertEqual(self.status()["exit_code"], 74)
+
+    def test_leaves_out_one_that_is_stopped(self):
+        job = self.train(3, "run.steps=100000")
+        stopped = self.pid_of(0)
+        os.kill(stopped, signal.SIGSTOP)
+        self.wait_until(lambda: self.status().get("members") == [1, 2])
+        os.kill(stopped, signal.SIGCONT)
+        self.wait_until(lambda: stopped not in processes_of(self.folder.resolve()))
+        before = self.status()["step"]
+        self.wait_until(lambda: self.status()["step"] > before)
+        self.assertEqual(self.status()["members"], [1, 2])
+        self.assertEqual(self.status()["state"], "running")
+        job.send_signal(signal.SIGINT)
+        self.assertIn(self.end_of(job)[0], (75, 130))
+
+    def test_goes_on_wherever_a_rank_is_killed(self):
+        """Steps, records, evaluations, checkpoints, the recovery after another death."""
+        for seed in range(K_SEEDS):
+            with self.subTest(seed=seed):
+                chance = random.Random(seed)
+                folder = f"out{seed}"
+                job = self.train(5, folder=folder)
+                victims = chance.sample(range(5), 2)
+                for victim in victims:
+                    time.sleep(chance.uniform(0.0, 0.25))
+                    running = processes_of(self.folder.resolve())
+                    for pid, rank in running.items():
+                        if rank == victim:
+                            os.kill(pid, signal.SIGKILL)
+                code, errors = self.end_of(job)
+                self.assertEqual(code, 0, errors)
+                self.expect_whole(self.status(folder)["members"], 120, folder)
+
+    def test_takes_in_processes_that_meet_in_a_folder(self):
+        (self.folder / "store").mkdir()
+        self.expect_joins("file:store")
+        self.assertEqual(list((self.folder / "store").iterdir()), [])
+
+    def test_takes_in_processes_where_another_one_serves_the_place(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            place = f"127.0.0.1:{free.getsockname()[1]}"
+        server = self.start([self.program, "rendezvous", place], until=lambda: True)
+        self.expect_joins(place)
+        server.send_signal(signal.SIGTERM)
+        self.assertEqual(self.end_of(server)[0], 0)
+
+    def expect_joins(self, place):
+        """4 - 2: two ranks train, two join, the first two are killed, and a stranger is refused."""
+        os.environ["GOSSAMER_SECRET"] = self.gossamer("secret").stdout.strip()
+        command = [self.program, "train", "run.yaml", "run.steps=100000"]
+        first = [self.start([*command, "--rendezvous", place, "--world-size", "2", "--rank",
+                             str(rank)], until=lambda: True) for rank in (1, 0)]
+        self.wait_until(lambda: self.status().get("step", 0) >= 5)
+        later = self.start([*command, "--join", place],
+                           until=lambda: self.status().get("members") == [0, 1, 2])
+        # The one that has joined may be the last that knows the run's beginning.
+        other = self.start([*command, "--join", place],
+                           until=lambda: self.status().get("members") == [0, 1, 2, 3])
+        for job in first[::-1]:
+            before = self.status()["members"]
+            job.kill()
+            self.wait_until(lambda before=before: len(self.status()["members"]) < len(before)
+                            or other.poll() is not None)
+            if len(before) == 4:
+                self.assertEqual(self.status()["members"], [1, 2, 3])
+        self.assertEqual(self.status()["members"], [2, 3])
+        stranger = self.gossamer("train", "run.yaml", "run.steps=100000", "--join", place,
+                                 "model.hidden=17", code=2)
+        self.assertIn("model.hidden", stranger.stderr)
+        self.wait_until(lambda: self.status()["members"] == [2, 3])
+        for job in (later, other):
+            job.send_signal(signal.SIGINT)
+        self.assertEqual({self.end_of(job)[0] for job in (later, other)}, {75})
+        self.assertEqual(self.status()["state"], "stopped")
+
+
+if __name__ == "__main__":
+    sys.exit(cli_case.main())

@@ -23,7 +23,10 @@ Pipeline::Config checked(Pipeline::Config config, const Communicator& communicat
   }
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
-  config.exchange.algorithm.check(config.setting(config.exchange, communicator));
+  AlgorithmSetting setting = config.setting(config.exchange, communicator);
+  // The topology may be that of a world that is gone; resume() brings another one.
+  if (config.begins_detached) setting.num_ranks = 0;
+  config.exchange.algorithm.check(setting);
   return config;
 }
 

@@ -124,7 +124,8 @@ void Dealer::change(const WorldChange& change) {
   part_ = {.first_step = change.step,
            .epoch = before.epoch,
            .num_batches = num_batches,
-           .rest = Part::Rest{.samples = std::move(left), .shards = std::move(shards)}};
+           .rest = std::make_shared<const Part::Rest>(
+               Part::Rest{.samples = std::move(left), .shards = std::move(shards)})};
 }
 
 }  // namespace gossamer::apps

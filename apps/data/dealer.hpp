@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -66,7 +67,8 @@ class Dealer {
       std::vector<std::int64_t> samples;
       Shards shards;
     };
-    std::optional<Rest> rest = {};
+    /// Null: the part is a whole epoch.
+    std::shared_ptr<const Rest> rest = {};
   };
 
   [[nodiscard]] const Shards& shards() const;

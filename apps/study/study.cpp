@@ -30,10 +30,10 @@ namespace gossamer::apps {
 namespace {
 
 // Keys that do not change the result of a run.
-constexpr std::array<std::string_view, 11> kIrrelevant = {
-    "run.output_dir", "run.threads",        "log.level",       "log.progress",
-    "log.timeline",   "log.timeline_steps", "comm.timeout_s",  "comm.streams",
-    "comm.interface", "comm.security",      "comm.secret_file"};
+constexpr std::array<std::string_view, 12> kIrrelevant = {
+    "fault",        "run.output_dir", "run.threads",        "log.level",
+    "log.progress", "log.timeline",   "log.timeline_steps", "comm.timeout_s",
+    "comm.streams", "comm.interface", "comm.security",      "comm.secret_file"};
 
 /// Removes the value at a dotted path from a tree.
 void remove_path(YamlNode& tree, std::string_view path) {

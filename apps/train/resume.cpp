@@ -19,8 +19,8 @@ constexpr std::array<std::string_view, 6> kFixed = {
 // deals the data out anew.
 constexpr std::array<std::string_view, 2> kReshaped = {"topology.", "train.accumulate"};
 // These do not change what is computed from here on.
-constexpr std::array<std::string_view, 6> kFree = {"run.",     "log.",       "comm.",
-                                                   "buckets.", "model.init", "data.prefetch"};
+constexpr std::array<std::string_view, 7> kFree = {
+    "run.", "log.", "comm.", "fault.", "buckets.", "model.init", "data.prefetch"};
 
 bool begins_with_one_of(const std::string& key, std::span<const std::string_view> beginnings) {
   return std::ranges::any_of(beginnings,

@@ -304,7 +304,8 @@ void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& che
   num_samples_ = 0;
   if (folder_ != nullptr && config_.tensorboard) folder_->use_tensorboard();
   try {
-    if (setup_.joins) {
+    has_joined_ = setup_.joins;
+    if (has_joined_) {
       survive([this] { enter(setup_.communicator.membership()); });
     } else {
       if (folder_ != nullptr) folder_path_ = folder_->path();
@@ -360,13 +361,39 @@ void TrainingLoop::iterate() {
   advance();
 }
 
+bool TrainingLoop::is_at_end() const {
+  return is_recorded_ && (steps_.is_over() || is_out_of_patience());
+}
+
 void TrainingLoop::train_in_step() {
-  while (!is_recorded_ || (!steps_.is_over() && !is_out_of_patience())) {
+  if (setup_.communicator.renews()) {
+    // Once, because ranks that have recovered are all here. Whoever has joined finds them here.
+    if (!has_joined_) survive([this] { setup_.communicator.barrier(); });
+    // From here on others may join.
+    static_cast<void>(setup_.communicator.membership());
+  }
+  // Decided anew after every loss of ranks, because those that are left follow rank 0.
+  while (!has_ended_) {
     survive([this] {
       setup_.communicator.check();
-      iterate();
+      is_at_end() ? end() : iterate();
     });
   }
+}
+
+void TrainingLoop::end() {
+  follow_timeline(/*is_over=*/true);
+  if (is_out_of_patience() && setup_.world.rank == 0) {
+    setup_.logger.info(concat("ends after step ", steps_.run(), " of ", steps_.total(),
+                              ": the loss of the mean model was least after step ", best_step_,
+                              ", ", num_worse_, " evaluations ago (train.patience)"));
+  }
+  if (meetings_) meetings_->leave();
+  finish();
+  is_saved_ = true;
+  // Whoever has not heard that all is saved would ask those that have left.
+  if (setup_.communicator.renews()) setup_.communicator.barrier();
+  has_ended_ = true;
 }
 
 void TrainingLoop::hear_steps(std::int64_t steps_of_all) {
@@ -407,24 +434,16 @@ void TrainingLoop::train() {
         config_.timeline_steps.value_or(default_timeline_steps(steps_.total() - steps_.run())));
   }
   // The run from which this one continues may have ended in it, or just before it.
-  if (restored_step_ == steps_.run() && lacks_evaluation()) {
-    survive([this] { evaluate_and_record(); });
-  }
-  steps_.in_step() ? train_in_step() : train_asynchronously();
-  follow_timeline(/*is_over=*/true);
-  if (is_out_of_patience() && setup_.world.rank == 0) {
-    setup_.logger.info(concat("ends after step ", steps_.run(), " of ", steps_.total(),
-                              ": the loss of the mean model was least after step ", best_step_,
-                              ", ", num_worse_, " evaluations ago (train.patience)"));
-  }
-  bool is_finished = false;
-  while (!is_finished) {
+  bool is_evaluated = false;
+  while (!is_evaluated) {
     survive([&] {
-      if (meetings_) meetings_->leave();
-      finish();
-      is_finished = true;
+      if (restored_step_ == steps_.run() && lacks_evaluation()) evaluate_and_record();
+      is_evaluated = true;
     });
   }
+  if (steps_.in_step()) return train_in_step();
+  train_asynchronously();
+  end();
 }
 
 }  // namespace gossamer::apps

@@ -134,6 +134,10 @@ class TrainingLoop {
   void follow_phases();
   /// Collective. What is between the steps of a run whose ranks go in step, and one step.
   void iterate();
+  /// The run has made its last step, and recorded it; the same on all ranks.
+  [[nodiscard]] bool is_at_end() const;
+  /// Collective. All that follows the last step.
+  void end();
   /// Collective in some steps: measures the consensus distance, and changes the topology if the
   /// phase's consensus control says so.
   void control_consensus();
@@ -160,6 +164,7 @@ class TrainingLoop {
   void survive(const std::function<void()>& part);
   /// Collective of those that are left and of those that join: goes on in a new world.
   void recover(const PeerLost& lost);
+  void go_on(const PeerLost& lost);
   /// Makes the steps alone that this rank lacks.
   void catch_up(std::int64_t step);
   /// Collective. All ranks go on in this world. May be repeated after a PeerLost.
@@ -169,6 +174,8 @@ class TrainingLoop {
   /// Collective. What the ranks have in common becomes rank 0's.
   void follow_first_rank(std::int64_t step);
   void visit_common(StateVisitor& visitor);
+  /// Collective. Throws ConfigError on a rank whose topologies are not rank 0's.
+  void compare_topologies();
   /// On rank 0: has the folder, perhaps in place of a rank that is lost.
   void open_folder();
   /// Tells the user and the folder who is in the world. `seconds`: the time that was lost.
@@ -199,7 +206,9 @@ class TrainingLoop {
   /// True if the mean model's loss is the least so far, and this step has not been evaluated
   /// before; the same on all ranks, which have added the same sums.
   [[nodiscard]] bool is_best(const Evaluation& evaluation) const;
-  /// Collective. Counts the evaluation, and saves `mean`, the mean model, if it is the best.
+  /// Counts the evaluation, unless this step has been evaluated before.
+  void count_evaluation(const Evaluation& evaluation);
+  /// Collective. Saves `mean`, the mean model, if it is the best.
   void keep_best(const Evaluation& evaluation, const std::vector<NamedTensor>& mean);
   /// Collective. Evaluates, and writes the record.
   void evaluate_and_record();
@@ -305,6 +314,12 @@ class TrainingLoop {
   std::unique_ptr<RunFolder> folder_;
   /// Where the folder is, for a rank that takes it over. Known on rank 0, and after enter().
   std::string folder_path_;
+  /// This rank has joined others.
+  bool has_joined_ = false;
+  /// finish() has come to its end on this rank.
+  bool is_saved_ = false;
+  /// It has on all ranks.
+  bool has_ended_ = false;
   /// The last step has been recorded.
   bool is_recorded_ = true;
   /// Seconds in which ranks were lost, or in which others joined, and no step was made.

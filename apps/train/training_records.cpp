@@ -91,6 +91,8 @@ Evaluation TrainingLoop::evaluate() {
   try {
     const Evaluation result = score_models();
     if (meetings_) meetings_->leave();
+    // Where ranks are lost before, the evaluation is repeated.
+    count_evaluation(result);
     return result;
   } catch (const Heard& heard) {
     // The model has its own values again.
@@ -161,13 +163,16 @@ bool TrainingLoop::is_best(const Evaluation& evaluation) const {
 }
 
 void TrainingLoop::keep_best(const Evaluation& evaluation, const std::vector<NamedTensor>& mean) {
+  if (is_best(evaluation)) save(RunFolder::kBestModel, mean);
+}
+
+void TrainingLoop::count_evaluation(const Evaluation& evaluation) {
   if (config_.eval_every == 0 || evaluated_step_ == steps_.run()) return;
   ++num_worse_;
   if (!is_best(evaluation)) return;
   best_loss_ = evaluation.mean_model.loss();
   best_step_ = steps_.run();
   num_worse_ = 0;
-  save(RunFolder::kBestModel, mean);
 }
 
 void TrainingLoop::evaluate_and_record() {

@@ -22,6 +22,9 @@
 namespace gossamer::apps {
 
 void TrainingLoop::open_checkpoints() {
+  if (setup_.communicator.renews()) {
+    folder_path_ = setup_.communicator.all_gather(folder_path_).front();
+  }
   if (setup_.stop == nullptr && steps_.in_step()) return;
   meetings_.emplace(setup_.communicator);
   if (!setup_.saves_checkpoints) return;

@@ -11,6 +11,7 @@
 #include "base/text.hpp"
 #include "core/checkpoint/sha256.hpp"
 #include "core/model_average.hpp"
+#include "core/topology_text.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -46,6 +47,16 @@ void TrainingLoop::survive(const std::function<void()>& part) {
 }
 
 void TrainingLoop::recover(const PeerLost& lost) {
+  try {
+    go_on(lost);
+  } catch (const CommError&) {
+    // All is saved, and the others may have left already.
+    if (!is_saved_) throw;
+    has_ended_ = true;
+  }
+}
+
+void TrainingLoop::go_on(const PeerLost& lost) {
   std::string reason = lost.what();
   progress_.end_line();
   for (bool is_done = false; !is_done;) {
@@ -62,7 +73,7 @@ void TrainingLoop::recover(const PeerLost& lost) {
   const auto now = Clock::now();
   const std::chrono::duration<double> seconds = now - std::exchange(last_part_, now);
   recovery_s_ += seconds.count();
-  tell_members(reason, seconds.count());
+  if (!has_ended_) tell_members(reason, seconds.count());
 }
 
 void TrainingLoop::catch_up(std::int64_t step) {
@@ -77,8 +88,10 @@ void TrainingLoop::enter(const Communicator::Membership& membership) {
   // Waits for this rank's files of a checkpoint that nobody will complete.
   checkpointer_.reset();
   introduce(membership);
+  if (has_ended_) return;
   follow_first_rank(membership.step);
   phases_ = config_.phases_in(setup_.world);
+  compare_topologies();
   AlgorithmSwitch to = phases_[phase_].method_with(is_sparse_);
   to.average = config_.resync;
   model_.resume(
@@ -98,15 +111,12 @@ std::string TrainingLoop::description() const {
   std::string text = lines_of(values);
   text += concat("training samples: ", setup_.data->train->size(),
                  "\nvalidation samples: ", setup_.data->validation->size(), "\n");
-  for (const ParameterInfo& parameter : model_.parameter_infos()) {
-    text += concat("parameter ", parameter.name, ": ", parameter.numel(), " elements\n");
-  }
-  return text;
+  return text + model_.core()->description();
 }
 
 void TrainingLoop::introduce(const Communicator::Membership& membership) {
   const std::string own = description();
-  Json mine = {{"joins", setup_.joins}, {"digest", digest_of(own)}};
+  Json mine = {{"joins", setup_.joins}, {"saved", is_saved_}, {"digest", digest_of(own)}};
   if (setup_.world.rank == 0) {
     mine["description"] = own;
     mine["total_steps"] = steps_.total();
@@ -118,6 +128,8 @@ void TrainingLoop::introduce(const Communicator::Membership& membership) {
   }
   const std::vector<std::string> all = setup_.communicator.all_gather(mine.dump());
   const Json first = Json::parse(all.front());
+  has_ended_ = std::ranges::any_of(
+      all, [](const std::string& one) { return Json::parse(one)["saved"].get<bool>(); });
   if (first["joins"]) {
     throw CommError({.rank = setup_.world.rank, .label = {.what = "join"}},
                     "no rank of the run is left that has the model; continue the run from its "
@@ -141,12 +153,28 @@ void TrainingLoop::introduce(const Communicator::Membership& membership) {
   batches_.emplace(batches_of(config_, setup_, changes_));
 }
 
+void TrainingLoop::compare_topologies() {
+  std::string own;
+  for (const RunPhase& phase : phases_) {
+    for (const bool is_sparse : {false, phase.control.has_value()}) {
+      const auto topology = phase.method_with(is_sparse).topology;
+      own += topology ? text_of(*topology) + "\n" : "none\n";
+    }
+  }
+  if (setup_.communicator.all_gather(own).front() == own) return;
+  // This rank alone leaves; a file may be another one on its host.
+  throw ConfigError(
+      concat("the topologies of ", setup_.world.size, " ranks are others here than on rank 0"));
+}
+
 void TrainingLoop::visit_common(StateVisitor& visitor) {
   auto phase = static_cast<std::int64_t>(phase_);
   std::int64_t is_sparse = is_sparse_ ? 1 : 0;
   std::int64_t is_recorded = is_recorded_ ? 1 : 0;
   // Integers are not negative here (SharedNumbers).
   std::int64_t evaluated = evaluated_step_ + 1;
+  std::int64_t saved = saved_step_ + 1;
+  std::int64_t restored = restored_step_ + 1;
   visitor.number("phase", phase);
   visitor.number("sparse", is_sparse);
   visitor.number("recorded", is_recorded);
@@ -154,10 +182,14 @@ void TrainingLoop::visit_common(StateVisitor& visitor) {
   visitor.number("best_step", best_step_);
   visitor.number("num_worse", num_worse_);
   visitor.number("evaluated", evaluated);
+  visitor.number("saved", saved);
+  visitor.number("restored", restored);
   phase_ = static_cast<std::size_t>(phase);
   is_sparse_ = is_sparse != 0;
   is_recorded_ = is_recorded != 0;
   evaluated_step_ = evaluated - 1;
+  saved_step_ = saved - 1;
+  restored_step_ = restored - 1;
 }
 
 void TrainingLoop::follow_first_rank(std::int64_t step) {

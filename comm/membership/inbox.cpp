@@ -71,11 +71,30 @@ bool Inbox::disturbs(const Event& event) const {
 void Inbox::push(Event event) {
   {
     const std::lock_guard lock(mutex_);
+    if (holds_ && event.message && std::holds_alternative<AskToJoin>(*event.message)) {
+      held_.push_back(std::move(event));
+      return;
+    }
     event.disturbs = disturbs(event);
     if (event.disturbs) ++num_disturbing_;
     events_.push_back(std::move(event));
   }
   changed_.notify_all();
+}
+
+void Inbox::hold() {
+  const std::lock_guard lock(mutex_);
+  holds_ = true;
+}
+
+void Inbox::admit() {
+  std::deque<Event> held;
+  {
+    const std::lock_guard lock(mutex_);
+    holds_ = false;
+    held.swap(held_);
+  }
+  for (Event& event : held) push(std::move(event));
 }
 
 std::optional<Inbox::Event> Inbox::poll() { return next(std::chrono::milliseconds(0)); }

@@ -41,6 +41,9 @@ class Inbox {
   /// The epoch of this process from now on. Watches over its members. Whoever reports in an earlier
   /// one, or asks to join although it has joined, is told this epoch at once.
   void set_epoch(const Epoch& epoch);
+  /// Keeps those that ask to join waiting, until admit().
+  void hold();
+  void admit();
   /// The next event, if one is here.
   [[nodiscard]] std::optional<Event> poll();
   /// The next event. Waits for it, at most for `longest`.
@@ -61,6 +64,8 @@ class Inbox {
   std::condition_variable changed_;
   std::deque<Event> events_;  // guarded by mutex_
   Epoch epoch_;               // likewise
+  bool holds_ = false;        // likewise
+  std::deque<Event> held_;    // likewise
 };
 
 }  // namespace gossamer::membership

@@ -69,6 +69,9 @@ class Participant {
   void lose(MemberId peer, std::int64_t step);
   /// Leaves. Those that are not about to leave as well take this member for dead.
   void close() { inbox_->mesh().close(); }
+  /// Keeps those that ask to join waiting, until admit().
+  void hold() { inbox_->hold(); }
+  void admit() { inbox_->admit(); }
 
  private:
   using Event = Inbox::Event;

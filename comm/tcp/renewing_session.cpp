@@ -91,6 +91,7 @@ class RenewingSession : public Session {
         logger_(options.log_level, ""),
         address_(listening_address(options.meeting)),
         participant_(take_part(options, address_)) {
+    participant_->hold();
     enter_world(participant_->epoch().step);
     communicator_.emplace(*this);
   }
@@ -101,7 +102,7 @@ class RenewingSession : public Session {
   void close() override {
     try {
       session_->close();
-    } catch (const PeerLost&) {
+    } catch (const CommError&) {
       // All have done their work: some may be gone already, one may have died.
     }
     participant_->close();
@@ -127,7 +128,10 @@ class RenewingSession : public Session {
     explicit Renewing(RenewingSession& session)
         : ForwardingCommunicator(session.session_->communicator()), session_(session) {}
     [[nodiscard]] bool renews() const override { return true; }
-    [[nodiscard]] Membership membership() const override { return session_.membership(); }
+    [[nodiscard]] Membership membership() const override {
+      session_.participant_->admit();
+      return session_.membership();
+    }
     Membership renew(std::int64_t step) override {
       drop_parts();
       session_.renew(step);

@@ -241,7 +241,13 @@ AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_
   };
   parameters_ = average(core_->parameter_memory(), core_->model().model_weight());
   distance_ = parameters_->distance();
-  if (average_buffers) buffers_ = average(core_->buffer_memory(), 1.0);
+  try {
+    if (average_buffers) buffers_ = average(core_->buffer_memory(), 1.0);
+  } catch (const PeerLost&) {
+    parameters_->restore();
+    core_->bump_versions();
+    throw;
+  }
   core_->bump_versions();
   core_->averaging_ = true;
 }

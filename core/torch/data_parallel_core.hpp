@@ -150,6 +150,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   void switch_to(const AlgorithmSwitch& to);
   void detach();
   void resume(const Pipeline::Resume& wanted);
+  /// All tensors of the model, with shapes and types, one line each.
+  [[nodiscard]] std::string description() const { return describe(tensors_); }
   /// The parameters in their buckets. Steps, moves and switches go through the functions above.
   [[nodiscard]] BucketedModel& model() const { return *model_; }
 

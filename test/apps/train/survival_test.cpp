@@ -1,0 +1,225 @@
+// Runs that lose ranks and take others in. Ranks are threads; a rank dies when its data fail.
+
+#include "test/apps/train/train_run.hpp"
+#include "test/comm/tcp/tcp_ranks.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "apps/train/agreement.hpp"
+#include "base/error.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+constexpr std::int64_t kBatchSize = 10;
+
+/// Who has had which sample.
+class Ledger {
+ public:
+  void add(std::int64_t sample) {
+    const std::lock_guard lock(mutex_);
+    ++uses_[sample];
+  }
+  [[nodiscard]] std::map<std::int64_t, int> uses() {
+    const std::lock_guard lock(mutex_);
+    return uses_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::int64_t, int> uses_;  // guarded by mutex_
+};
+
+/// The training samples of one rank, whose batches are noted, and fail from one on.
+class MortalSamples : public Samples {
+ public:
+  MortalSamples(std::shared_ptr<const Samples> samples, Ledger& ledger)
+      : Samples(samples->kind(), samples->target(), samples->shape(), samples->size()),
+        samples_(std::move(samples)),
+        ledger_(ledger) {}
+
+  void die_in(std::int64_t batch) { last_ = batch * kBatchSize; }
+  /// Called before each sample.
+  std::function<void(std::int64_t batch)> at_batch = {};
+
+  [[nodiscard]] std::span<const std::int64_t> labels() const override { return samples_->labels(); }
+  [[nodiscard]] float background() const override { return samples_->background(); }
+  void copy_array(std::int64_t index, std::span<float> out) const override {
+    if (at_batch) at_batch(num_ / kBatchSize);
+    if (num_++ == last_) throw DataError("this rank dies");
+    ledger_.add(index);
+    samples_->copy_array(index, out);
+  }
+
+ private:
+  std::shared_ptr<const Samples> samples_;
+  Ledger& ledger_;
+  std::int64_t last_ = -1;
+  mutable std::int64_t num_ = 0;
+};
+
+std::string yaml_of(std::int64_t steps) {
+  return concat("run: {steps: ", steps, "}\n",
+                "model: {name: mlp, hidden: 8}\n"
+                "data: {name: glyphs, train_size: 300, val_size: 70, batch_size: ",
+                kBatchSize,
+                ", prefetch: 0, dirichlet_alpha: 0.5}\n"
+                "optimizer: {lr: 0.01}\n"
+                "topology: {name: one-peer-exp}\n"
+                "comm: {backend: tcp, timeout_s: 60}\n"
+                "fault: {mode: survive}\n"
+                "train: {ema: 0.9}\n"
+                "log: {level: off, every: 2, consensus_every: 3, eval_every: 3}\n");
+}
+
+struct LossyRun {
+  explicit LossyRun(std::string text) : yaml(std::move(text)) {}
+
+  std::string yaml;
+  Folder folder;
+  std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
+  Ledger ledger;
+
+  /// Launches one rank, and returns its exit code.
+  int launch_rank(int rank, int size, const std::function<void(MortalSamples&)>& prepare) {
+    const bool joins = rank < 0;
+    LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
+    options.fault = {.survives = true, .silence_s = 20.0, .joins = joins};
+    return launch("tcp", tcp::rank_options(store, rank, size, options),
+                  [&](Communicator& communicator, const World& world) {
+                    return train(communicator, world, joins, prepare);
+                  });
+  }
+
+  int train(Communicator& communicator, const World& world, bool joins,
+            const std::function<void(MortalSamples&)>& prepare) {
+    const RunConfig config = read_run_config(Options(parse_yaml(yaml, "test")), world, "", joins);
+    const Dataset whole = config.data->load(1);
+    const auto samples = std::make_shared<MortalSamples>(whole.train, ledger);
+    prepare(*samples);
+    TrainingLoop loop(config, {.communicator = communicator,
+                               .world = world,
+                               .logger = {},
+                               .data = std::make_shared<const Dataset>(
+                                   Dataset{.train = samples, .validation = whole.validation}),
+                               .observer = [](const ProgressState&) {},
+                               .joins = joins});
+    std::unique_ptr<RunFolder> out;
+    if (world.rank == 0 && !joins) {
+      out = std::make_unique<RunFolder>(folder.file("out"), config.resolved, IfFinished::kRefuse);
+    }
+    loop.run(std::move(out));
+    return 0;
+  }
+
+  std::vector<nlohmann::json> records(const std::string& kind) {
+    std::vector<nlohmann::json> found;
+    std::istringstream lines(read_file(folder.file("out/metrics.jsonl")));
+    for (std::string line; std::getline(lines, line);) {
+      nlohmann::json record = nlohmann::json::parse(line);
+      if (record["kind"] == kind) found.push_back(std::move(record));
+    }
+    return found;
+  }
+
+  std::vector<std::int64_t> steps_of(const std::string& kind) {
+    std::vector<std::int64_t> steps;
+    for (const auto& record : records(kind)) steps.push_back(record["step"]);
+    return steps;
+  }
+};
+
+class AnyVictim : public testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(AnyVictim, IsSurvivedByTheOthers) {
+  constexpr int kSize = 4;
+  // One epoch of the data.
+  constexpr std::int64_t kSteps = 7;
+  const auto [victim, death] = GetParam();
+  LossyRun run(yaml_of(kSteps));
+  std::vector<int> codes(kSize, -1);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kSize; ++rank) {
+      threads.emplace_back([&, rank, death = death, victim = victim] {
+        codes[static_cast<std::size_t>(rank)] =
+            run.launch_rank(rank, kSize, [=](MortalSamples& samples) {
+              if (rank == victim) samples.die_in(death);
+            });
+      });
+    }
+  }
+  for (int rank = 0; rank < kSize; ++rank) {
+    EXPECT_EQ(codes[static_cast<std::size_t>(rank)],
+              rank == victim ? static_cast<int>(ExitCode::kData) : 0);
+  }
+  const auto final = run.records("final");
+  ASSERT_EQ(final.size(), 1U);
+  EXPECT_EQ(final[0]["world_size"], kSize - 1);
+  EXPECT_EQ(run.records("members").size(), 1U);
+  EXPECT_EQ(run.records("members")[0]["members"].size(), 3U);
+  // The last step has a record, and so has every interval that a death has cut short.
+  EXPECT_EQ(run.steps_of("step").back(), kSteps);
+  EXPECT_TRUE(std::ranges::is_sorted(run.steps_of("step")));
+  for (const auto& record : run.records("step")) EXPECT_TRUE(record["loss"].is_number());
+  EXPECT_EQ(run.steps_of("eval").back(), kSteps);
+  // A sample is used at most once; lost are the dead rank's, and those of incomplete batches.
+  const std::map<std::int64_t, int> uses = run.ledger.uses();
+  for (const auto& [sample, count] : uses) EXPECT_EQ(count, 1) << "sample " << sample;
+  EXPECT_EQ(std::ssize(uses), kBatchSize * (kSize * death + (kSize - 1) * (kSteps - death)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Survival, AnyVictim,
+                         testing::Combine(testing::Values(0, 1, 3), testing::Values(0, 1, 3, 6)));
+
+/// The topology is for powers of two, so that of three ranks is another one.
+TEST(Survival, TakesOneInThatJoins) {
+  constexpr int kSize = 2;
+  LossyRun run(yaml_of(400));
+  std::vector<int> codes(kSize + 1, -1);
+  std::atomic<bool> has_begun = false;
+  std::atomic<bool> has_joined = false;
+  // So that the run does not end before.
+  const auto waits = [&](std::int64_t batch) {
+    if (batch >= 3) has_begun = true;
+    if (batch >= 3 && !has_joined) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kSize; ++rank) {
+      threads.emplace_back([&, rank] {
+        codes[static_cast<std::size_t>(rank)] =
+            run.launch_rank(rank, kSize, [&](MortalSamples& samples) { samples.at_batch = waits; });
+        has_begun = true;
+      });
+    }
+    threads.emplace_back([&] {
+      while (!has_begun) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      codes[kSize] = run.launch_rank(-1, 2, [&](MortalSamples& samples) {
+        samples.at_batch = [&](std::int64_t) { has_joined = true; };
+      });
+    });
+  }
+  EXPECT_EQ(codes, std::vector<int>(kSize + 1, 0));
+  EXPECT_TRUE(has_joined);
+  ASSERT_EQ(run.records("members").size(), 1U);
+  EXPECT_EQ(run.records("members")[0]["members"], nlohmann::json({0, 1, 2}));
+  const auto final = run.records("final");
+  ASSERT_EQ(final.size(), 1U);
+  EXPECT_EQ(final[0]["world_size"], kSize + 1);
+  EXPECT_EQ(final[0]["step"], 400);
+}
+
+}  // namespace
+}  // namespace gossamer::apps

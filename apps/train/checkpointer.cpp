@@ -82,7 +82,7 @@ std::string complete(const std::string& folder, const std::string& staging,
 
 }  // namespace
 
-Checkpointer::Checkpointer(Setup setup) : setup_(std::move(setup)) {
+Checkpointer::Checkpointer(Setup setup) : setup_(std::move(setup)), history_(setup_.history) {
   if (setup_.world.rank != 0) return;
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(setup_.folder, failure)) {
@@ -187,14 +187,15 @@ void Checkpointer::collect() {
   if (!completed_.valid()) return;
   error_.clear();
   try {
-    newest_ = completed_.get();
-    setup_.logger.info(concat("saved ", newest_));
+    history_.newest = completed_.get();
+    setup_.logger.info(concat("saved ", history_.newest));
   } catch (const std::exception& error) {
     error_ = error.what();
-    errors_.push_back(error_);
-    setup_.logger.warning(concat(
-        "a checkpoint could not be saved: ", error_, "; ",
-        newest_.empty() ? "there is none of this run so far" : concat("the newest is ", newest_)));
+    history_.errors.push_back(error_);
+    setup_.logger.warning(concat("a checkpoint could not be saved: ", error_, "; ",
+                                 history_.newest.empty()
+                                     ? "there is none of this run so far"
+                                     : concat("the newest is ", history_.newest)));
   }
 }
 
@@ -215,14 +216,20 @@ void Checkpointer::collect_if_ready() {
   }
 }
 
+Checkpointer::History Checkpointer::give_up() {
+  if (written_.valid()) written_.wait();
+  collect();
+  return std::move(history_);
+}
+
 const std::string& Checkpointer::newest() {
   collect_if_ready();
-  return newest_;
+  return history_.newest;
 }
 
 const std::vector<std::string>& Checkpointer::errors() {
   collect_if_ready();
-  return errors_;
+  return history_.errors;
 }
 
 std::string newest_checkpoint(const std::string& folder,

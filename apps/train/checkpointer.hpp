@@ -33,6 +33,14 @@ class Checkpointer {
   /// The beginning of the names of files and folders that are not complete.
   static constexpr std::string_view kStaging = ".staging-";
 
+  /// What has become of the checkpoints of a run so far; known on rank 0.
+  struct History {
+    /// The newest that has been saved; empty: none.
+    std::string newest = {};
+    /// The errors of those that could not be saved.
+    std::vector<std::string> errors = {};
+  };
+
   struct Setup {
     Communicator& communicator;
     World world = {};
@@ -43,6 +51,8 @@ class Checkpointer {
     std::int64_t keep = 3;
     /// The configuration, for the manifest.
     std::map<std::string, std::string> run = {};
+    /// That of an earlier object.
+    History history = {};
   };
 
   /// On rank 0 removes what a run that died has left in staging.
@@ -69,10 +79,13 @@ class Checkpointer {
   /// Collective: waits until nothing is left to do. Returns the error of the last checkpoint; empty
   /// if it has been saved.
   std::string wait();
-  /// The newest checkpoint that has been saved by this object; known on rank 0.
+  /// The newest checkpoint that has been saved; known on rank 0.
   [[nodiscard]] const std::string& newest();
-  /// The errors of all checkpoints of this object that could not be saved; known on rank 0.
+  /// The errors of all checkpoints that could not be saved; known on rank 0.
   [[nodiscard]] const std::vector<std::string>& errors();
+  /// Where ranks are lost: waits for what this rank alone is to do, and gives up what needs others.
+  /// The last call.
+  [[nodiscard]] History give_up();
 
  private:
   using Files = std::map<std::string, FileDigest>;
@@ -97,8 +110,7 @@ class Checkpointer {
   std::optional<std::int64_t> step_;
   /// The error of the last checkpoint.
   std::string error_;
-  std::vector<std::string> errors_;
-  std::string newest_;
+  History history_;
   /// Declared last: their destructors wait for work on the members above.
   std::future<Files> written_;
   std::future<std::string> completed_;

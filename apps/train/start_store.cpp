@@ -56,7 +56,7 @@ int launch_as(Start start, const LaunchConfig& config, const RankBody& body) {
 
 bool open_store(Start& start) {
   MeetingOptions& meeting = start.meeting;
-  if (meeting.size == 1) return false;
+  if (start.is_alone()) return false;
   complete(start);
   if (!start.folder.empty()) {
     meeting.store = open_file_store(store_file(start));

@@ -355,6 +355,8 @@ class TrainingLoop {
   std::optional<Meetings> meetings_;
   /// Present while run() trains, if the loop saves checkpoints.
   std::optional<Checkpointer> checkpointer_;
+  /// Where ranks were lost: what is known of earlier checkpoints.
+  Checkpointer::History checkpoint_history_;
   /// The time at which the last checkpoint began.
   Clock::time_point last_checkpoint_ = begin_;
   /// The step of the checkpoint from which the run continues; -1: none.

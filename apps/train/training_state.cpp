@@ -35,7 +35,8 @@ void TrainingLoop::open_checkpoints() {
                           .logger = setup_.world.rank == 0 ? setup_.logger : Logger(),
                           .folder = checkpoint_folder(folder_path_),
                           .keep = config_.checkpoints.keep,
-                          .run = values_for_manifest(config_)});
+                          .run = values_for_manifest(config_),
+                          .history = checkpoint_history_});
 }
 
 void TrainingLoop::visit_generator(StateVisitor& visitor) const {

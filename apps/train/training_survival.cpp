@@ -85,7 +85,7 @@ void TrainingLoop::enter(const Communicator::Membership& membership) {
   setup_.world = membership.world;
   setup_.logger = Logger(config_.log_level, concat("rank ", membership.world.rank));
   meetings_.reset();
-  // Waits for this rank's files of a checkpoint that nobody will complete.
+  if (checkpointer_) checkpoint_history_ = checkpointer_->give_up();
   checkpointer_.reset();
   introduce(membership);
   if (has_ended_) return;
@@ -220,6 +220,9 @@ void TrainingLoop::open_folder() {
   folder_ = std::make_unique<RunFolder>(folder_path_, config_.resolved, IfFinished::kTakeOver);
   if (config_.tensorboard) folder_->use_tensorboard();
   folder_->take_over(steps_.run());
+  // The rank that knew them is lost.
+  const std::vector<std::string> saved = list_checkpoints(checkpoint_folder(folder_path_));
+  if (!saved.empty()) checkpoint_history_.newest = saved.back();
 }
 
 void TrainingLoop::tell_members(const std::string& reason, double seconds) {

@@ -305,6 +305,7 @@ class Planner {
 
   [[nodiscard]] Start with_secret(Start start) const {
     if (!start.is_rank && start.num_processes == 0) return start;
+    start.survives = launch_.options.fault.survives;
     start.meeting.timeout_s = launch_.options.timeout_s;
     start.meeting.interface = launch_.options.meeting.interface;
     start.meeting.num_streams = launch_.options.meeting.num_streams;
@@ -319,7 +320,7 @@ class Planner {
     }
     const bool is_private = start.is_one_machine || (start.folder.empty() && !start.has_store &&
                                                      is_loopback(start.place.host));
-    if (is_private || start.meeting.size == 1) return start;
+    if (is_private || start.is_alone()) return start;
     throw ConfigError(
         "environment", "GOSSAMER_SECRET",
         concat("is not set, and others may reach ",

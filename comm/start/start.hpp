@@ -80,6 +80,11 @@ struct Start {
   bool may_serve = false;
   /// All but the store.
   MeetingOptions meeting = {};
+  /// True: ranks may die, and others join.
+  bool survives = false;
+
+  /// True: there is nobody to meet, now or later.
+  [[nodiscard]] bool is_alone() const { return meeting.size == 1 && !survives; }
 };
 
 /// How a process starts. Neither `num_processes` nor `is_rank`: by the configuration's backend,

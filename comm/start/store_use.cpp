@@ -25,7 +25,7 @@ std::string key_of(const MeetingOptions& meeting, int rank) {
 
 void complete(Start& start) {
   MeetingOptions& meeting = start.meeting;
-  if (meeting.size == 1) return;
+  if (start.is_alone()) return;
   // listen_at() says what is wrong with a name that stays unknown.
   if (start.folder.empty() && !start.has_store) {
     const auto limit = milliseconds(static_cast<std::int64_t>(meeting.timeout_s * 1000.0));

@@ -134,6 +134,19 @@ class Survival(CliCase):
         server.send_signal(signal.SIGTERM)
         self.assertEqual(self.end_of(server)[0], 0)
 
+    def test_grows_from_one(self):
+        os.environ["GOSSAMER_SECRET"] = self.gossamer("secret").stdout.strip()
+        (self.folder / "store").mkdir()
+        command = [self.program, "train", "run.yaml", "run.steps=100000"]
+        jobs = [self.start([*command, "--rendezvous", "file:store", "--world-size", "1"],
+                           until=lambda: self.status().get("step", 0) >= 5)]
+        # Both at once.
+        jobs += [self.start([*command, "--join", "file:store"], until=lambda: True)
+                 for _ in range(2)]
+        self.wait_until(lambda: self.status()["members"] == [0, 1, 2])
+        jobs[0].send_signal(signal.SIGINT)
+        self.assertEqual([self.end_of(job)[0] for job in jobs], [75, 75, 75])
+
     def expect_joins(self, place):
         """4 - 2: two ranks train, two join, the first two are killed, and a stranger is refused."""
         os.environ["GOSSAMER_SECRET"] = self.gossamer("secret").stdout.strip()

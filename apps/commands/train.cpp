@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -230,11 +231,14 @@ class TrainRun {
     }
   }
 
-  /// What starts as many ranks again, behind `gossamer train --resume RUN`; empty: the backend says
-  /// it.
-  static std::string words_of(const Start& start) {
-    if (start.parent > 0) return concat(" --processes ", start.meeting.size);
-    return start.is_rank ? ", on all hosts as before" : "";
+  /// As TrainingLoop::Setup::start_words.
+  static std::function<std::string(int size)> words_of(const Start& start) {
+    if (start.parent > 0) return [](int size) { return concat(" --processes ", size); };
+    if (!start.is_rank) return nullptr;
+    return [before = start.joins ? 0 : start.meeting.size](int size) {
+      return size == before ? std::string(", on all hosts as before")
+                            : concat(" on all hosts, with --world-size ", size);
+    };
   }
 
   /// True if `--resume auto` has to find the run: nobody has named its folder.
@@ -318,7 +322,8 @@ class TrainRun {
       logger.info(concat("continues from ", checkpoint));
     } else if (folder.replaces_earlier_run()) {
       logger.warning(concat("the run that was in ", folder.path(),
-                            " is replaced when this one has its first record"));
+                            " is replaced when this one has its first ",
+                            config.survives ? "step" : "record"));
     }
     logger.info(concat(describe(config.phases), ", ", world.size,
                        world.size == 1 ? " rank, " : " ranks, ", trainer.total_steps(),
@@ -368,11 +373,6 @@ void add_train_command(CLI::App& program, int& exit_code, const PlugIns& own) {
                    "Run this many worker threads in one process, without mpirun")
       ->check(CLI::Range(1, 4096));
   add_start_options(*command, arguments->start);
-  command
-      ->add_option("--join", arguments->start.join,
-                   "Join a run of this configuration that goes on, where its ranks have met; it "
-                   "must have fault.mode: survive")
-      ->type_name("HOST:PORT|file:FOLDER");
   command->add_flag("--dry-run", arguments->dry_run,
                     "One forward and backward without an update; prints the configuration, the "
                     "topology's rounds and the buckets");
@@ -392,6 +392,12 @@ void add_train_command(CLI::App& program, int& exit_code, const PlugIns& own) {
       ->check(CLI::IsMember({"average"}))
       ->type_name("average")
       ->needs("--resume");
+  command
+      ->add_option("--join", arguments->start.join,
+                   "Join a run of this configuration that goes on, where its ranks have met; it "
+                   "must have fault.mode: survive")
+      ->type_name("HOST:PORT|file:FOLDER")
+      ->excludes("--processes", "--rendezvous", "--dry-run", "--resume", "--overwrite", "--ranks");
   add_timeline_options(*command, arguments->timeline, arguments->timeline_steps);
   command->footer(
       "Examples:\n"

@@ -370,13 +370,17 @@ void TrainingLoop::train_in_step() {
     // Once, because ranks that have recovered are all here. Whoever has joined finds them here.
     if (!has_joined_) survive([this] { setup_.communicator.barrier(); });
     // From here on others may join.
-    static_cast<void>(setup_.communicator.membership());
+    membership_ = setup_.communicator.membership();
   }
   // Decided anew after every loss of ranks, because those that are left follow rank 0.
   while (!has_ended_) {
     survive([this] {
       setup_.communicator.check();
-      is_at_end() ? end() : iterate();
+      if (resumes_before_evaluation()) {
+        evaluate_and_record();
+      } else {
+        is_at_end() ? end() : iterate();
+      }
     });
   }
 }
@@ -433,15 +437,8 @@ void TrainingLoop::train() {
     step_timeline_->set_steps(
         config_.timeline_steps.value_or(default_timeline_steps(steps_.total() - steps_.run())));
   }
-  // The run from which this one continues may have ended in it, or just before it.
-  bool is_evaluated = false;
-  while (!is_evaluated) {
-    survive([&] {
-      if (restored_step_ == steps_.run() && lacks_evaluation()) evaluate_and_record();
-      is_evaluated = true;
-    });
-  }
   if (steps_.in_step()) return train_in_step();
+  if (resumes_before_evaluation()) evaluate_and_record();
   train_asynchronously();
   end();
 }

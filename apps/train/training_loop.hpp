@@ -67,9 +67,9 @@ class TrainingLoop {
     /// True: this rank joins others that train (Communicator::renews()). The constructor is not
     /// collective then.
     bool joins = false;
-    /// Stands behind `gossamer train --resume RUN` in the advice how to continue. Empty: the advice
-    /// is for threads, or for mpirun under MPI.
-    std::string start_words = {};
+    /// What starts so many ranks again, behind `gossamer train --resume RUN` in the advice how to
+    /// continue. Null: the advice is for threads, or for mpirun under MPI.
+    std::function<std::string(int size)> start_words = nullptr;
   };
 
   /// Collective. `config` must outlive this object.
@@ -78,10 +78,10 @@ class TrainingLoop {
   /// Collective. Makes one step: forward and backward on the next batches. Returns the loss of this
   /// rank, one number on the model's device.
   torch::Tensor train_step();
-  /// Collective. Trains to the end, evaluates, and fills the folder; `folder` is null except on
-  /// rank 0, and where this rank joins. If `checkpoint` is not empty, continues from this folder.
-  /// If a signal has come to any rank, all ranks save a checkpoint and throw JointFailure after the
-  /// same step. If a run fails, status.json has the error, too.
+  /// Collective. Trains to the end, evaluates, and fills the folder; `folder` is null on
+  /// all ranks but rank 0, and on a rank that joins. If `checkpoint` is not empty, continues from
+  /// this folder. If a signal has come to any rank, all ranks save a checkpoint and throw
+  /// JointFailure after the same step. If a run fails, status.json has the error, too.
   void run(std::unique_ptr<RunFolder> folder, const std::string& checkpoint = "");
   /// Collective. The last call after a training that has not failed; see Communicator::close().
   void close() { device_.close(); }
@@ -212,8 +212,9 @@ class TrainingLoop {
   void keep_best(const Evaluation& evaluation, const std::vector<NamedTensor>& mean);
   /// Collective. Evaluates, and writes the record.
   void evaluate_and_record();
-  /// True if an evaluation is due at this step, and the run ended before it.
-  [[nodiscard]] bool lacks_evaluation() const;
+  /// True if an evaluation is due at the step of the checkpoint from which the run continues. The
+  /// run may have ended in it, or just before it.
+  [[nodiscard]] bool resumes_before_evaluation() const;
   /// True if train.patience ends the run; the same on all ranks.
   [[nodiscard]] bool is_out_of_patience() const {
     return config_.patience > 0 && num_worse_ >= config_.patience;
@@ -243,6 +244,8 @@ class TrainingLoop {
   void visit_phase(StateVisitor& visitor);
   /// Collective.
   void open_checkpoints();
+  /// Shows the visitor the numbers of ranks so far, if they have changed.
+  void visit_changes(StateVisitor& visitor);
   /// Shows the visitor the state of LibTorch's generator of random numbers.
   void visit_generator(StateVisitor& visitor) const;
   /// Shows the visitor all state of the run. Collective, as the visit of the model.
@@ -314,6 +317,8 @@ class TrainingLoop {
   std::unique_ptr<RunFolder> folder_;
   /// Where the folder is, for a rank that takes it over. Known on rank 0, and after enter().
   std::string folder_path_;
+  /// The present world, where ranks may be lost; no members: nobody trains yet.
+  Communicator::Membership membership_;
   /// This rank has joined others.
   bool has_joined_ = false;
   /// finish() has come to its end on this rank.
@@ -355,6 +360,8 @@ class TrainingLoop {
   std::optional<Meetings> meetings_;
   /// Present while run() trains, if the loop saves checkpoints.
   std::optional<Checkpointer> checkpointer_;
+  /// A checkpoint was given up because ranks were lost, and is to be made again.
+  bool owes_checkpoint_ = false;
   /// Where ranks were lost: what is known of earlier checkpoints.
   Checkpointer::History checkpoint_history_;
   /// The time at which the last checkpoint began.

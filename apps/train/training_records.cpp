@@ -180,7 +180,8 @@ void TrainingLoop::evaluate_and_record() {
   write_evaluation(evaluate());
 }
 
-bool TrainingLoop::lacks_evaluation() const {
+bool TrainingLoop::resumes_before_evaluation() const {
+  if (restored_step_ != steps_.run()) return false;
   const std::int64_t every = config_.eval_every;
   const std::int64_t evaluated = std::max<std::int64_t>(evaluated_step_, 0);
   return every > 0 && !steps_.is_over() && steps_.run() / every > evaluated / every;
@@ -298,10 +299,9 @@ Json TrainingLoop::status(std::string_view state) {
     faults.push_back(concat(num_skipped_, " steps were left out: a gradient was not finite"));
   }
   status["faults"] = faults;
-  if (setup_.communicator.renews()) {
-    const Communicator::Membership membership = setup_.communicator.membership();
-    status["members"] = membership.members;
-    status["epoch"] = membership.epoch;
+  if (!membership_.members.empty()) {
+    status["members"] = membership_.members;
+    status["epoch"] = membership_.epoch;
     status["goodput"] = goodput();
   }
   return status;

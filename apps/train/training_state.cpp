@@ -4,7 +4,10 @@
 #include <csignal>
 #include <filesystem>
 #include <mutex>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -22,13 +25,13 @@
 namespace gossamer::apps {
 
 void TrainingLoop::open_checkpoints() {
-  if (setup_.communicator.renews()) {
+  const bool meets = setup_.stop != nullptr || !steps_.in_step();
+  if (setup_.communicator.renews() || (meets && setup_.saves_checkpoints)) {
     folder_path_ = setup_.communicator.all_gather(folder_path_).front();
   }
-  if (setup_.stop == nullptr && steps_.in_step()) return;
+  if (!meets) return;
   meetings_.emplace(setup_.communicator);
   if (!setup_.saves_checkpoints) return;
-  folder_path_ = setup_.communicator.all_gather(folder_path_).front();
   checkpointer_.emplace(
       Checkpointer::Setup{.communicator = setup_.communicator,
                           .world = setup_.world,
@@ -66,11 +69,40 @@ void TrainingLoop::visit_phase(StateVisitor& visitor) {
   switch_to(static_cast<std::size_t>(phase), is_sparse != 0);
 }
 
+void TrainingLoop::visit_changes(StateVisitor& visitor) {
+  constexpr const char* kNumber = "train/num_changes";
+  if (visitor.loads() ? !visitor.holds(kNumber) : changes_.size() == 1) return;
+  std::int64_t count = std::ssize(changes_);
+  std::int64_t total = steps_.total();
+  visitor.number(kNumber, count);
+  visitor.number("train/total_steps", total);
+  constexpr std::int64_t kMostChanges = 1'000'000;
+  if (count < 1 || count > kMostChanges) {
+    throw CheckpointError(concat("the number of ranks has changed ", count, " times"));
+  }
+  std::vector<std::int64_t> numbers(2 * static_cast<std::size_t>(count));
+  for (std::size_t i = 0; !visitor.loads() && i < changes_.size(); ++i) {
+    numbers[2 * i] = changes_[i].step;
+    numbers[2 * i + 1] = changes_[i].num_ranks;
+  }
+  visitor.block("train/changes", block_of(std::span(numbers)));
+  // With other ranks the data are dealt out from the beginning.
+  if (!visitor.loads() || setup_.reshapes) return;
+  changes_.clear();
+  for (std::size_t i = 0; i < numbers.size(); i += 2) {
+    changes_.push_back({.step = numbers[i], .num_ranks = static_cast<int>(numbers[i + 1])});
+  }
+  batches_.emplace(batches_of(config_, setup_, changes_));
+  // More steps may be asked for; otherwise the run has those of its beginning.
+  if (!config_.steps) steps_.replan(total, config_.make_schedule(total));
+}
+
 void TrainingLoop::visit(StateVisitor& visitor) {
   // State is that of the phase's algorithm.
   visit_phase(visitor);
   model_.visit(visitor);
   steps_.visit(visitor);
+  visit_changes(visitor);
   visitor.number("train/samples", num_samples_);
   visitor.number("train/window_loss", window_.loss);
   visitor.number("train/window_losses", window_.num_losses);
@@ -190,6 +222,7 @@ void TrainingLoop::keep_reshaped() {
 void TrainingLoop::start_checkpoint() {
   const TimelineScope span(timeline_.get(), {.what = "checkpoint"});
   last_checkpoint_ = Clock::now();
+  owes_checkpoint_ = false;
   // Before any rank can write a file there.
   if (folder_ != nullptr) folder_->begin();
   read_losses();
@@ -217,7 +250,8 @@ std::string TrainingLoop::save_checkpoint() {
 
 bool TrainingLoop::checkpoint_is_due() const {
   const std::int64_t every = config_.checkpoints.every_steps;
-  return checkpointer_ && steps_.has_passed(every) && steps_.run() != restored_step_;
+  return checkpointer_ && (owes_checkpoint_ || steps_.has_passed(every)) &&
+         steps_.run() != restored_step_;
 }
 
 Meetings::News TrainingLoop::own_news() {
@@ -302,10 +336,10 @@ void TrainingLoop::stop(const Meetings::News& news) {
 std::string TrainingLoop::how_to_continue() const {
   // Rank 0 prints it.
   if (folder_ == nullptr) return "";
-  if (!setup_.start_words.empty()) {
-    return concat("gossamer train --resume ", folder_->path(), setup_.start_words);
-  }
   const int size = setup_.world.size;
+  if (setup_.start_words) {
+    return concat("gossamer train --resume ", folder_->path(), setup_.start_words(size));
+  }
   const bool has_launcher = under_mpi_launcher();
   return concat(has_launcher ? concat("mpirun -n ", size, " ") : "", "gossamer train --resume ",
                 folder_->path(), has_launcher || size == 1 ? "" : concat(" --ranks ", size));

@@ -82,10 +82,14 @@ void TrainingLoop::catch_up(std::int64_t step) {
 }
 
 void TrainingLoop::enter(const Communicator::Membership& membership) {
+  membership_ = membership;
   setup_.world = membership.world;
   setup_.logger = Logger(config_.log_level, concat("rank ", membership.world.rank));
   meetings_.reset();
-  if (checkpointer_) checkpoint_history_ = checkpointer_->give_up();
+  if (checkpointer_) {
+    owes_checkpoint_ = owes_checkpoint_ || checkpointer_->under_way();
+    checkpoint_history_ = checkpointer_->give_up();
+  }
   checkpointer_.reset();
   introduce(membership);
   if (has_ended_) return;
@@ -175,6 +179,7 @@ void TrainingLoop::visit_common(StateVisitor& visitor) {
   std::int64_t evaluated = evaluated_step_ + 1;
   std::int64_t saved = saved_step_ + 1;
   std::int64_t restored = restored_step_ + 1;
+  std::int64_t owed = owes_checkpoint_ ? 1 : 0;
   visitor.number("phase", phase);
   visitor.number("sparse", is_sparse);
   visitor.number("recorded", is_recorded);
@@ -184,12 +189,14 @@ void TrainingLoop::visit_common(StateVisitor& visitor) {
   visitor.number("evaluated", evaluated);
   visitor.number("saved", saved);
   visitor.number("restored", restored);
+  visitor.number("owed", owed);
   phase_ = static_cast<std::size_t>(phase);
   is_sparse_ = is_sparse != 0;
   is_recorded_ = is_recorded != 0;
   evaluated_step_ = evaluated - 1;
   saved_step_ = saved - 1;
   restored_step_ = restored - 1;
+  owes_checkpoint_ = owed != 0;
 }
 
 void TrainingLoop::follow_first_rank(std::int64_t step) {
@@ -227,7 +234,6 @@ void TrainingLoop::open_folder() {
 
 void TrainingLoop::tell_members(const std::string& reason, double seconds) {
   if (setup_.world.rank != 0) return;
-  const Communicator::Membership membership = setup_.communicator.membership();
   setup_.logger.warning(
       concat("after step ", steps_.run(), ": ", reason, "; ",
              setup_.world.size == 1 ? "1 rank goes" : concat(setup_.world.size, " ranks go"),
@@ -237,8 +243,8 @@ void TrainingLoop::tell_members(const std::string& reason, double seconds) {
   write_or_warn([&] {
     folder_->write_metrics({{"kind", "members"},
                             {"step", steps_.run()},
-                            {"epoch", membership.epoch},
-                            {"members", membership.members},
+                            {"epoch", membership_.epoch},
+                            {"members", membership_.members},
                             {"recovery_s", seconds},
                             {"elapsed_s", elapsed_s()}});
     folder_->write_status(status("running"), /*sync=*/false);

@@ -7,8 +7,8 @@
 
 namespace gossamer::membership {
 
-Inbox::Inbox(std::unique_ptr<Mesh> mesh, Logger logger)
-    : mesh_(std::move(mesh)), logger_(std::move(logger)) {
+Inbox::Inbox(std::unique_ptr<Mesh> mesh, Logger logger, bool holds)
+    : mesh_(std::move(mesh)), logger_(std::move(logger)), holds_(holds) {
   mesh_->start(
       {.heard = [this](const std::string& from, const std::string& text) { hear(from, text); },
        .lost =
@@ -80,11 +80,6 @@ void Inbox::push(Event event) {
     events_.push_back(std::move(event));
   }
   changed_.notify_all();
-}
-
-void Inbox::hold() {
-  const std::lock_guard lock(mutex_);
-  holds_ = true;
 }
 
 void Inbox::admit() {

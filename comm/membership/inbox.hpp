@@ -31,7 +31,8 @@ class Inbox {
     bool disturbs = false;
   };
 
-  Inbox(std::unique_ptr<Mesh> mesh, Logger logger);
+  /// `holds`: those that ask to join wait until admit().
+  Inbox(std::unique_ptr<Mesh> mesh, Logger logger, bool holds = false);
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
   ~Inbox();
@@ -41,8 +42,7 @@ class Inbox {
   /// The epoch of this process from now on. Watches over its members. Whoever reports in an earlier
   /// one, or asks to join although it has joined, is told this epoch at once.
   void set_epoch(const Epoch& epoch);
-  /// Keeps those that ask to join waiting, until admit().
-  void hold();
+  /// Those that ask to join wait no more.
   void admit();
   /// The next event, if one is here.
   [[nodiscard]] std::optional<Event> poll();
@@ -64,7 +64,7 @@ class Inbox {
   std::condition_variable changed_;
   std::deque<Event> events_;  // guarded by mutex_
   Epoch epoch_;               // likewise
-  bool holds_ = false;        // likewise
+  bool holds_;                // likewise
   std::deque<Event> held_;    // likewise
 };
 

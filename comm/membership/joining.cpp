@@ -82,7 +82,7 @@ class Participant::Joining {
 
 std::unique_ptr<Participant> Participant::join(std::unique_ptr<Mesh> mesh, EpochRecord record,
                                                std::size_t first, Config config) {
-  auto inbox = std::make_unique<Inbox>(std::move(mesh), config.logger);
+  auto inbox = std::make_unique<Inbox>(std::move(mesh), config.logger, config.holds);
   Joining joining(
       {.config = std::move(config), .inbox = std::move(inbox), .record = std::move(record)}, first);
   return joining.join();

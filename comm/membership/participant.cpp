@@ -31,7 +31,7 @@ double seconds_of(std::chrono::milliseconds time) {
 Participant::Participant(std::unique_ptr<Mesh> mesh, EpochRecord record, MemberId self,
                          const Epoch& epoch, Config config)
     : Participant({.config = config,
-                   .inbox = std::make_unique<Inbox>(std::move(mesh), config.logger),
+                   .inbox = std::make_unique<Inbox>(std::move(mesh), config.logger, config.holds),
                    .record = std::move(record)},
                   self, epoch) {}
 

@@ -40,6 +40,8 @@ class Participant {
     /// As LaunchOptions::while_waiting.
     std::function<void()> while_waiting = {};
     Logger logger = {};
+    /// True: those that ask to join wait until admit().
+    bool holds = false;
   };
 
   /// `epoch` is what EpochRecord::begin() has returned. Watches over its members.
@@ -69,8 +71,7 @@ class Participant {
   void lose(MemberId peer, std::int64_t step);
   /// Leaves. Those that are not about to leave as well take this member for dead.
   void close() { inbox_->mesh().close(); }
-  /// Keeps those that ask to join waiting, until admit().
-  void hold() { inbox_->hold(); }
+  /// Those that ask to join wait no more (Config::holds).
   void admit() { inbox_->admit(); }
 
  private:

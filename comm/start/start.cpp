@@ -42,10 +42,10 @@ class Planner {
         wants_tcp_(!launch.is_auto && launch.backend == "tcp") {}
 
   Start plan() {
+    if (!options_.join.empty()) return with_secret(join());
     if (options_.num_processes > 0) {
       return text("GOSSAMER_PARENT").empty() ? with_secret(processes()) : with_secret(child());
     }
-    if (!options_.join.empty()) return with_secret(join());
     const bool given = !options_.rendezvous.empty() || options_.has_store;
     if (!given && (options_.world_size > 0 || options_.rank >= 0 || !options_.run_id.empty())) {
       refuse(options_.world_size > 0 ? "--world-size"
@@ -157,13 +157,14 @@ class Planner {
       if (start.folder.empty()) start.folder = ".";
       return false;
     }
-    start.place = read_place(text, where, key);
+    start.place = read_place(text, where, key,
+                             key == "--join" ? ", or file:FOLDER" : ", file:FOLDER, or slurm");
     if (!is_loopback(start.place.host)) start.meeting.store_host = start.place.host;
     return true;
   }
 
   /// A process that joins a run.
-  [[nodiscard]] Start join() const {
+  [[nodiscard]] Start join() {
     check_backend("--join");
     if (options_.num_processes > 0 || !options_.rendezvous.empty() || options_.world_size > 0 ||
         options_.rank >= 0) {
@@ -174,6 +175,7 @@ class Planner {
     if (!launch_.options.fault.survives) {
       refuse("--join", "needs a run that takes ranks in, allowed: with fault.mode: survive");
     }
+    if (options_.run_id.empty()) options_.run_id = text("GOSSAMER_RUN_ID");
     check_run_id();
     Start start;
     start.is_rank = true;
@@ -364,7 +366,8 @@ class Planner {
 
 }  // namespace
 
-StorePlace read_place(const std::string& text, std::string_view where, std::string_view key) {
+StorePlace read_place(const std::string& text, std::string_view where, std::string_view key,
+                      std::string_view others) {
   const std::size_t colon = text.rfind(':');
   StorePlace place{text.substr(0, colon), 0};
   if (place.host.starts_with('[') && place.host.ends_with(']')) {
@@ -378,7 +381,8 @@ StorePlace read_place(const std::string& text, std::string_view where, std::stri
     throw ConfigError(where, key,
                       concat("is ", visible_line(text),
                              ", allowed: HOST:PORT with a port from 1 to 65535, [ADDRESS]:PORT for "
-                             "IPv6, file:FOLDER, or slurm"));
+                             "IPv6",
+                             others));
   }
   return place;
 }

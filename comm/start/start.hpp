@@ -99,8 +99,9 @@ Start plan_own_start(const StartOptions& options, const LaunchConfig& launch,
                      const std::optional<ConfigError>& fault = std::nullopt);
 
 /// Reads `HOST:PORT`, or `[ADDRESS]:PORT` for IPv6. `where` and `key` are those of the ConfigError
-/// for another text.
-StorePlace read_place(const std::string& text, std::string_view where, std::string_view key);
+/// for another text. `others` goes on with what else is allowed there.
+StorePlace read_place(const std::string& text, std::string_view where, std::string_view key,
+                      std::string_view others = "");
 
 /// Variables of an environment, each a name and a value.
 using Variables = std::vector<std::pair<std::string, std::string>>;

@@ -75,7 +75,8 @@ std::unique_ptr<Participant> take_part(const LaunchOptions& options,
       .quorum = {.least = options.fault.min_ranks},
       .patience = std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * options.timeout_s)),
       .while_waiting = options.while_waiting,
-      .logger = logger};
+      .logger = logger,
+      .holds = true};
   membership::EpochRecord record(meeting.store, meeting.run, meeting.secret);
   if (options.fault.joins) {
     return Participant::join(make_mesh(std::move(mesh)), std::move(record), any_place(),
@@ -91,7 +92,6 @@ class RenewingSession : public Session {
         logger_(options.log_level, ""),
         address_(listening_address(options.meeting)),
         participant_(take_part(options, address_)) {
-    participant_->hold();
     enter_world(participant_->epoch().step);
     communicator_.emplace(*this);
   }

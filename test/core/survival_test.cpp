@@ -208,6 +208,8 @@ void live(const AlgorithmVariant& variant, Death death, Session& session, Surviv
   Problem problem = problem_of(variant, kSize);
   ToyModel model = model_of(problem, communicator);
   Pipeline& pipeline = model.pipeline();
+  // The victim shall not die while others make their pipelines, for which they need it.
+  static_cast<void>(what_of<PeerLost>([&] { communicator.barrier(); }));
   int rank = session.world().rank;
   int step = 0;
   const auto is_whole = [&] { return what_of<PeerLost>([&] { communicator.check(); }).empty(); };

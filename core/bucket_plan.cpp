@@ -92,6 +92,23 @@ std::string shown(const std::vector<std::string>& lines, std::size_t number, std
                 first + kLongest < line.size() ? "...\"" : "\"");
 }
 
+/// Throws ConfigError if `rank` has other lines than rank 0.
+void check_alike(std::string_view what, const std::vector<std::string>& all, std::size_t rank) {
+  if (all[rank] == all[0]) return;
+  const std::vector<std::string> first = lines_of(all[0]);
+  const std::vector<std::string> other = lines_of(all[rank]);
+  const auto place = std::ranges::mismatch(first, other).in1;
+  const auto number = static_cast<std::size_t>(place - first.begin());
+  std::size_t byte = 0;
+  if (number < first.size() && number < other.size()) {
+    const auto differs = std::ranges::mismatch(first[number], other[number]).in1;
+    byte = static_cast<std::size_t>(differs - first[number].begin());
+  }
+  throw ConfigError(concat("the ranks differ in ", what, ": rank 0 has ",
+                           shown(first, number, byte), ", rank ", rank, " has ",
+                           shown(other, number, byte)));
+}
+
 }  // namespace
 
 std::string list_of(std::vector<std::string> names) {
@@ -171,21 +188,11 @@ std::string describe(std::span<const ParameterInfo> parameters) {
 
 void agree(Communicator& communicator, std::string_view what, const std::string& lines) {
   const std::vector<std::string> all = communicator.all_gather(lines);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    const std::vector<std::string> first = lines_of(all[0]);
-    const std::vector<std::string> other = lines_of(all[rank]);
-    const auto place = std::ranges::mismatch(first, other).in1;
-    const auto number = static_cast<std::size_t>(place - first.begin());
-    std::size_t byte = 0;
-    if (number < first.size() && number < other.size()) {
-      const auto differs = std::ranges::mismatch(first[number], other[number]).in1;
-      byte = static_cast<std::size_t>(differs - first[number].begin());
-    }
-    throw ConfigError(concat("the ranks differ in ", what, ": rank 0 has ",
-                             shown(first, number, byte), ", rank ", rank, " has ",
-                             shown(other, number, byte)));
-  }
+  for (std::size_t rank = 1; rank < all.size(); ++rank) check_alike(what, all, rank);
+}
+
+void agree_with_first(Communicator& communicator, std::string_view what, const std::string& lines) {
+  check_alike(what, communicator.all_gather(lines), static_cast<std::size_t>(communicator.rank()));
 }
 
 }  // namespace gossamer

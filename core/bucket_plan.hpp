@@ -79,6 +79,9 @@ std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> para
 /// ConfigError. The message says that the ranks differ in `what`, and quotes the first line that
 /// differs between rank 0 and another rank.
 void agree(Communicator& communicator, std::string_view what, const std::string& lines);
+/// Collective. Like agree(), but only a rank that differs from rank 0 throws, so the others can go
+/// on without it.
+void agree_with_first(Communicator& communicator, std::string_view what, const std::string& lines);
 
 /// One line per parameter: name, shape, dtype.
 std::string describe(std::span<const ParameterInfo> parameters);

@@ -157,8 +157,7 @@ class TrainRun {
                                   .joins = true,
                                   .start_words = words_of(start_)});
     trainer.run(nullptr);
-    if (trainer.folder() == nullptr || !config.report) return;
-    write_report(trainer.folder()->path(), Logger(config.log_level, ""));
+    write_report(trainer, config, Logger(config.log_level, ""));
   }
 
   void run(Communicator& communicator, const World& world) {
@@ -215,13 +214,14 @@ class TrainRun {
     });
     if (folder) greet(config, *folder, world, trainer, logger, checkpoint);
     trainer.run(std::move(folder), checkpoint);
-    if (trainer.folder() != nullptr && config.report) {
-      write_report(trainer.folder()->path(), logger);
-    }
+    write_report(trainer, config, logger);
   }
 
   /// The run is done and saved, so a page that cannot be written costs a warning.
-  void write_report(const std::string& path, const Logger& logger) const {
+  void write_report(const TrainingLoop& trainer, const RunConfig& config,
+                    const Logger& logger) const {
+    if (trainer.folder() == nullptr || !config.report) return;
+    const std::string& path = trainer.folder()->path();
     try {
       write_whole_file(concat(path, "/", kReportName),
                        html_report({read_run(path)}, arguments_.own),
@@ -342,14 +342,13 @@ class TrainRun {
 int train(const TrainArguments& arguments) {
   const Source source = read_source(arguments);
   const Start start = plan_own_start(arguments.start, source.launch, source.error);
-  const bool survives = source.launch.options.fault.survives;
-  if (survives && !start.is_rank && start.num_processes == 0) {
+  if (source.launch.options.fault.survives && !start.is_rank && start.num_processes == 0) {
     throw ConfigError(
         "fault.mode: survive needs ranks that are processes of the backend tcp (--processes N, "
         "--rendezvous, torchrun or srun); with threads or MPI all ranks end together, allowed: "
         "abort");
   }
-  if (const auto code = run_processes(start, survives)) return *code;
+  if (const auto code = run_processes(start)) return *code;
   // Before any other thread starts. A dry run has nothing to bring to an orderly end.
   std::optional<StopSignals> stop;
   if (!arguments.dry_run) stop.emplace();

@@ -179,7 +179,7 @@ void LocalProcesses::collect() {
   end_of_patience_ = Clock::now() + kPatience;
 }
 
-std::optional<int> run_processes(const Start& start, bool survives) {
+std::optional<int> run_processes(const Start& start) {
   if (start.parent > 0) end_with_parent(start.parent);
   if (start.num_processes == 0) return std::nullopt;
   // The clients of a socket that listens wait for the store, which has threads.
@@ -188,7 +188,7 @@ std::optional<int> run_processes(const Start& start, bool survives) {
   const StorePlace place = socket->place;
   LocalProcesses processes(
       start.num_processes,
-      [&](int rank) { return variables_of_rank(start, rank, place, getpid()); }, survives);
+      [&](int rank) { return variables_of_rank(start, rank, place, getpid()); }, start.survives);
   const std::shared_ptr<Store> store = serve_tcp_store(std::move(*socket));
   return processes.wait();
 }

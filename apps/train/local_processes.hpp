@@ -69,9 +69,9 @@ class LocalProcesses {
 };
 
 /// Starts the ranks of a `start` with `num_processes`, serves their store, and waits for them.
-/// Returns their exit code. `survives`: as in LocalProcesses. For any other start returns nothing,
+/// Returns their exit code. For any other start returns nothing,
 /// and this process goes on; if it has a parent, the system kills it when the parent ends. Errors:
 /// as LocalProcesses, and CommError.
-std::optional<int> run_processes(const Start& start, bool survives = false);
+std::optional<int> run_processes(const Start& start);
 
 }  // namespace gossamer::apps

@@ -169,6 +169,11 @@ torch::Tensor TrainingLoop::forward(const Batch& batch) {
   return loss_.of(model_.forward(batch.inputs), batch.targets, /*sum=*/false);
 }
 
+void TrainingLoop::set_elapsed(double seconds) {
+  begin_ = Clock::now() -
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 double TrainingLoop::elapsed_s() const {
   return std::chrono::duration<double>(Clock::now() - begin_).count();
 }

@@ -128,6 +128,8 @@ class TrainingLoop {
   void check_finite(const torch::Tensor& loss);
   /// Seconds since run() began.
   [[nodiscard]] double elapsed_s() const;
+  /// The run began so many seconds ago.
+  void set_elapsed(double seconds);
   /// Makes a step, and adds its time and loss to the window.
   void advance();
   /// Collective: begins the phase of the next step, if it is another one.
@@ -174,7 +176,7 @@ class TrainingLoop {
   /// Collective. What the ranks have in common becomes rank 0's.
   void follow_first_rank(std::int64_t step);
   void visit_common(StateVisitor& visitor);
-  /// Collective. Throws ConfigError on a rank whose topologies are not rank 0's.
+  /// Collective. Throws ConfigError on a rank whose topologies are not rank 0's; it leaves alone.
   void compare_topologies();
   /// On rank 0: has the folder, perhaps in place of a rank that is lost.
   void open_folder();

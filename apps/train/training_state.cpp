@@ -147,8 +147,7 @@ void TrainingLoop::visit(StateVisitor& visitor) {
   // The mean of several ranks' states has made as many steps as they have in the mean.
   steps_.resume(/*of_this_rank=*/!setup_.reshapes, model_.progress().num_updates());
   earlier_metrics_ = metrics;
-  begin_ = Clock::now() -
-           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(elapsed));
+  set_elapsed(elapsed);
   if (folder_ != nullptr) folder_->resume(metrics_bytes, steps_.run());
 }
 

@@ -9,33 +9,11 @@
 #include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/checkpoint/sha256.hpp"
+#include "core/bucket_plan.hpp"
 #include "core/model_average.hpp"
 #include "core/topology_text.hpp"
 
 namespace gossamer::apps {
-namespace {
-
-std::string digest_of(std::string_view text) {
-  Sha256 hash;
-  hash.update(text.data(), text.size());
-  return hash.hex();
-}
-
-/// The first line in which two texts differ, as `text, and not other`.
-std::string first_difference_of(const std::string& text, const std::string& other) {
-  const auto at = std::ranges::mismatch(text, other).in1;
-  const auto place = static_cast<std::size_t>(at - text.begin());
-  const auto line_at = [place](const std::string& whole) {
-    const std::size_t before = place == 0 ? std::string::npos : whole.rfind('\n', place - 1);
-    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
-    return begin < whole.size() ? whole.substr(begin, whole.find('\n', begin) - begin) : "nothing";
-  };
-  return concat(line_at(text), ", and not ", line_at(other));
-}
-
-}  // namespace
-
 void TrainingLoop::survive(const std::function<void()>& part) {
   try {
     part();
@@ -119,10 +97,8 @@ std::string TrainingLoop::description() const {
 }
 
 void TrainingLoop::introduce(const Communicator::Membership& membership) {
-  const std::string own = description();
-  Json mine = {{"joins", setup_.joins}, {"saved", is_saved_}, {"digest", digest_of(own)}};
+  Json mine = {{"joins", setup_.joins}, {"saved", is_saved_}};
   if (setup_.world.rank == 0) {
-    mine["description"] = own;
     mine["total_steps"] = steps_.total();
     mine["folder"] = folder_path_;
     mine["changes"] = Json::array();
@@ -139,11 +115,7 @@ void TrainingLoop::introduce(const Communicator::Membership& membership) {
                     "no rank of the run is left that has the model; continue the run from its "
                     "last checkpoint");
   }
-  if (setup_.joins && first["digest"] != mine["digest"]) {
-    // The others go on without this rank.
-    throw ConfigError(concat("this rank cannot join: the run has ",
-                             first_difference_of(first["description"], own)));
-  }
+  agree_with_first(setup_.communicator, "what they train", description());
   if (setup_.joins) {
     const std::int64_t total = first["total_steps"];
     steps_.replan(total, config_.make_schedule(total));
@@ -165,10 +137,8 @@ void TrainingLoop::compare_topologies() {
       own += topology ? text_of(*topology) + "\n" : "none\n";
     }
   }
-  if (setup_.communicator.all_gather(own).front() == own) return;
-  // This rank alone leaves; a file may be another one on its host.
-  throw ConfigError(
-      concat("the topologies of ", setup_.world.size, " ranks are others here than on rank 0"));
+  // A file may be another one on this host.
+  agree_with_first(setup_.communicator, "their topologies", own);
 }
 
 void TrainingLoop::visit_common(StateVisitor& visitor) {
@@ -217,9 +187,7 @@ void TrainingLoop::follow_first_rank(std::int64_t step) {
   steps_.follow(step, settled);
   // Rank 0 has written a record of steps that this rank would count again.
   if (window_.steps > window_steps) window_ = {};
-  if (!setup_.joins) return;
-  begin_ = Clock::now() -
-           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(elapsed));
+  if (setup_.joins) set_elapsed(elapsed);
 }
 
 void TrainingLoop::open_folder() {

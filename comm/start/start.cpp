@@ -142,14 +142,22 @@ class Planner {
              "one, allowed: either without the other");
     }
     Start start = as_given();
-    start.may_serve =
-        is_variable_ ? take_place(options_.rendezvous, "environment", "GOSSAMER_RENDEZVOUS", start)
-                     : take_place(options_.rendezvous, kCommandLine, "--rendezvous", start);
+    start.may_serve = take_place(options_.rendezvous, ", file:FOLDER, or slurm",
+                                 is_variable_ ? Origin{"environment", "GOSSAMER_RENDEZVOUS"}
+                                              : Origin{kCommandLine, "--rendezvous"},
+                                 start);
     return start;
   }
 
-  /// Takes the place of the store from a text. Returns true for one that a process serves.
-  static bool take_place(const std::string& text, std::string_view where, std::string_view key,
+  /// Where a text comes from.
+  struct Origin {
+    std::string_view where;
+    std::string_view key;
+  };
+
+  /// Takes the place of the store from a text. `others`: as in read_place(). Returns true for one
+  /// that a process serves.
+  static bool take_place(const std::string& text, std::string_view others, const Origin& origin,
                          Start& start) {
     const bool has_scheme = text.starts_with(kFileScheme);
     if (has_scheme || text.find('/') != std::string::npos) {
@@ -157,8 +165,7 @@ class Planner {
       if (start.folder.empty()) start.folder = ".";
       return false;
     }
-    start.place = read_place(text, where, key,
-                             key == "--join" ? ", or file:FOLDER" : ", file:FOLDER, or slurm");
+    start.place = read_place(text, origin.where, origin.key, others);
     if (!is_loopback(start.place.host)) start.meeting.store_host = start.place.host;
     return true;
   }
@@ -183,7 +190,7 @@ class Planner {
     // There are others. The run knows how many.
     start.meeting.size = 2;
     if (!options_.run_id.empty()) start.meeting.run = options_.run_id;
-    take_place(options_.join, kCommandLine, "--join", start);
+    take_place(options_.join, ", or file:FOLDER", {kCommandLine, "--join"}, start);
     return start;
   }
 

@@ -184,6 +184,17 @@ TEST(Agree, IsSilentWhenAllRanksSayTheSame) {
   }
 }
 
+TEST(AgreeWithFirst, LetsTheRanksThatDifferLeaveAlone) {
+  const std::vector<std::string> lines = {"a\nb", "a\nc", "a\nb"};
+  run_ranks(3, [&](Communicator& communicator, const World& world) {
+    const std::string& own = lines[static_cast<std::size_t>(world.rank)];
+    EXPECT_EQ(
+        what_of<ConfigError>([&] { agree_with_first(communicator, "the order", own); }),
+        world.rank == 1 ? "the ranks differ in the order: rank 0 has \"b\", rank 1 has \"c\"" : "");
+    communicator.barrier();
+  });
+}
+
 /// The message that `agree` throws on each rank.
 std::vector<std::string> disagreement(const std::vector<std::string>& lines) {
   std::vector<std::string> errors(lines.size());

@@ -182,6 +182,8 @@ mpirun_on_hosts() {
   export OMPI_MCA_plm=rsh OMPI_MCA_plm_rsh_agent=/run/agent OMPI_MCA_plm_rsh_no_tree_spawn=1
   export OMPI_MCA_oob_tcp_if_include=eth0 OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self
   export OMPI_MCA_btl_tcp_if_include=eth0
+  # Hosts of another call have the same names, and the end of one job would remove the folder of the other in /tmp.
+  export OMPI_MCA_orte_tmpdir_base=/run
   export PRTE_MCA_plm=ssh PRTE_MCA_plm_ssh_agent=/run/agent PRTE_MCA_plm_ssh_no_tree_spawn=1
   export PRTE_MCA_prte_if_include=eth0
   on_first_host "$root/scripts/launch/mpirun.sh" --host "${hosts//,/:1,}:1" --map-by ppr:1:node -n "$GOSSAMER_HOSTS" "$@"

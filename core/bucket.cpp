@@ -134,6 +134,7 @@ void Bucket::offer(std::int64_t entry, ConstBlock gradient) {
                "set_accumulate_grad(true) before every backward but the last of a step"));
   }
   slot.gradient = gradient;
+  slot.offered = gradient;
   ++num_arrived_;
 }
 
@@ -152,6 +153,22 @@ void Bucket::require_same_kind(const Optimizer& own, const std::string& paramete
 void Bucket::replace_gradient(std::int64_t entry, ConstBlock gradient) {
   slots_.at(static_cast<std::size_t>(entry)).gradient = gradient;
   has_replaced_ = true;
+}
+
+void Bucket::keep_replaced_gradients() {
+  if (!has_replaced_) return;
+  for (Slot& slot : slots_) {
+    if (slot.gradient.data == nullptr) continue;
+    Buffer kept = stream_.allocate(slot.gradient.numel, slot.gradient.dtype);
+    stream_.copy(kept.block(), slot.gradient);
+    slot.gradient = kept.block();
+    kept_gradients_.push_back(std::move(kept));
+  }
+}
+
+void Bucket::restore_gradients() {
+  for (Slot& slot : slots_) slot.gradient = slot.offered;
+  has_replaced_ = false;
 }
 
 void Bucket::take_squares(SimdPath simd, WorkerPool* pool) {
@@ -246,6 +263,8 @@ void Bucket::begin_step() {
   is_ready_ = false;
   is_updated_ = false;
   has_replaced_ = false;
+  for (Slot& slot : slots_) slot.offered = {};
+  kept_gradients_.clear();
   last_own_gradients_ = std::exchange(own_gradients_, {});
 }
 

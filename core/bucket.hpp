@@ -122,6 +122,10 @@ class Bucket {
   }
   /// True if replace_gradient() was called in this step.
   [[nodiscard]] bool has_replaced_gradients() const { return has_replaced_; }
+  /// Copies the gradients that replace_gradient() has set, which then stay until begin_step().
+  void keep_replaced_gradients();
+  /// Takes replace_gradient() back: the gradients of this step are those that offer() has brought.
+  void restore_gradients();
   /// The memory of the gradients' squared norms; see Memory.
   [[nodiscard]] Block squares() const { return memory_.squares; }
   /// Enqueues the work that computes squares() for the gradients that have arrived.
@@ -181,6 +185,8 @@ class Bucket {
     /// True if the last update() counted as an update of this parameter.
     bool counted = false;
     ConstBlock gradient = {};
+    /// What offer() has brought in this step.
+    ConstBlock offered = {};
   };
   /// Throws std::logic_error unless a parameter can have the optimizer.
   void require_same_kind(const Optimizer& own, const std::string& parameter) const;
@@ -218,6 +224,7 @@ class Bucket {
   bool has_replaced_ = false;
   ConstBlock own_gradients_ = {};
   ConstBlock last_own_gradients_ = {};
+  std::vector<Buffer> kept_gradients_;
 };
 
 /// Shows a visitor a block of the stream's memory through host memory, and waits for the copies.

@@ -249,7 +249,7 @@ void BucketedModel::resume(const Pipeline::Resume& wanted,
   if (pipeline_) {
     pipeline_->resume(wanted);
   } else {
-    const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins_at);
+    const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
     agree_on_switch(communicator_, wanted.to, 0);
     if (mean.num_counting < communicator_.size() || wanted.to.averages()) average(mean.weight);
   }

@@ -113,6 +113,11 @@ class BucketedModel {
 
   /// Between two steps, where ranks are lost: as Pipeline::detach().
   void detach();
+  /// As Pipeline::follow().
+  void follow(std::int64_t num_steps) {
+    if (pipeline_) pipeline_->follow(num_steps);
+  }
+  [[nodiscard]] bool holds_step() const { return pipeline_ && pipeline_->holds_step(); }
   /// Collective, as Pipeline::resume(), after detach() or on a new model that joins. Who joins
   /// takes the order of arrival from the others. `check` and `average` as in switch_to(); `average`
   /// is told this rank's weight in the mean. Throws ConfigError on all ranks if orders differ.

@@ -168,6 +168,7 @@ void Pipeline::drop_algorithm() {
 void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
   const ScopedTimer timer(metrics_.pipeline_s);
   close_step();
+  check_not_held();
   const Place place = places_.at(static_cast<std::size_t>(parameter));
   Bucket& bucket = buckets_[place.bucket];
   bucket.offer(place.entry, gradient);
@@ -229,7 +230,7 @@ void Pipeline::update(Bucket& bucket) {
       update_bucket(
           algorithm, bucket,
           {.lr = config_.schedule->lr(progress_.num_updates()),
-           .decision = policy_.decide(bucket.index(), bucket.squares(), algorithm.mean_factor()),
+           .decision = policy_.decide(bucket.index(), bucket.squares(), mean_factor()),
            .simd = config_.simd,
            .pool = &pool_,
            .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr,
@@ -245,7 +246,7 @@ void Pipeline::update(Bucket& bucket) {
 void Pipeline::update_deferred() {
   SharedStates* const shared = algorithm().shared_states();
   const bool completes_norms = policy_.clips() && shared != nullptr;
-  if (!policy_.defers() && !completes_norms) {
+  if (!policy_.defers() && !completes_norms && !commits()) {
     for (Bucket& bucket : buckets_) {
       settle_gradients(bucket);
       update(bucket);
@@ -267,18 +268,29 @@ void Pipeline::update_deferred() {
       policy_.settle(nullptr);
     }
   }
+  if (!commit()) return;
   for (Bucket& bucket : buckets_) update(bucket);
 }
 
 void Pipeline::finish_step() {
   const ScopedTimer timer(metrics_.pipeline_s);
   close_step();
+  check_not_held();
   last_lr_ = config_.schedule->lr(progress_.num_updates());
   for (Bucket& bucket : buckets_) bucket.close();
   advance();
+  held_is_own_ = true;
+  end_step();
+}
+
+void Pipeline::end_step() {
   if (defers()) update_deferred();
+  if (!holds_step()) count_step();
+}
+
+void Pipeline::count_step() {
   with_peers([](Algorithm& algorithm) { algorithm.end_step(); });
-  policy_.end_step(algorithm().mean_factor());
+  policy_.end_step(mean_factor());
   for (Bucket& bucket : buckets_) bucket.begin_step();
   num_ready_ = 0;
   ++progress_.num_steps;
@@ -456,7 +468,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
 }
 
 void Pipeline::check_between_steps(std::string_view call) const {
-  const bool inside = std::ranges::any_of(buckets_, &Bucket::has_gradients);
+  const bool inside = !holds_step() && std::ranges::any_of(buckets_, &Bucket::has_gradients);
   if (inside) throw std::logic_error(concat("Pipeline: ", call, "() inside a step"));
 }
 

@@ -22,7 +22,16 @@
 // steps, until resume() starts the algorithm anew among the ranks that are left:
 //
 //   communicator.check() throws PeerLost, or a collective call between two steps does
-//   detach(); communicator.renew(steps); steps that are missing; resume()
+//   detach(); membership = communicator.renew(steps); follow(membership.step);
+//   steps that are missing; resume()
+//
+// Commits: an algorithm whose ranks have equal models after every step (allreduce) must not update
+// on some ranks alone. Where communicators renew, its ranks meet in every step when they have the
+// sums, and then update. A rank that loses others before that holds the step: finish_step() returns
+// without an update, the gradients stay, and a gradient of the next step throws PeerLost. The held
+// step counts among the steps for renew(). If another rank has passed the meeting, all had the
+// sums, and those that hold the step update with them, in follow() or resume(). Otherwise resume()
+// makes the step again: the ranks that are left sum the gradients that they have kept.
 //
 // Where a rank may die while pipelines are made, make them with `begins_detached`, and resume().
 //
@@ -42,7 +51,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -142,14 +150,21 @@ class Pipeline {
   /// Between two steps, where ranks are lost: drops all exchanges, and what belongs to the world of
   /// the communicator. Until resume() steps exchange nothing, and drain() throws PeerLost.
   void detach();
+  /// After detach() and Communicator::renew(), before the steps that this rank lacks: the others
+  /// have made `num_steps` steps.
+  void follow(std::int64_t num_steps);
+  /// The last step has no update yet, because ranks are lost.
+  [[nodiscard]] bool holds_step() const { return held_ != Held::kNothing; }
+  /// Throws PeerLost if holds_step().
+  void check_not_held() const;
   /// How a rank goes on in a new world.
   struct Resume {
     /// Names the same on all ranks, whichever they had before. `average`: all go on from the mean
     /// of their parameters and optimizers' states. Where one joins, they always do.
     AlgorithmSwitch to = {};
-    /// Of a rank that joins: the steps that the others have made. Its own parameters and states
-    /// count nothing.
-    std::optional<std::int64_t> joins_at = {};
+    /// This rank joins: it takes over the others' steps, and its own parameters and states count
+    /// nothing.
+    bool joins = false;
   };
   /// Collective of the ranks that are left, after detach(), Communicator::renew(), and the steps
   /// that this rank lacked; and of those that join, whose pipelines begin detached. The algorithm
@@ -198,6 +213,19 @@ class Pipeline {
   void with_peers(const Part& part);
   /// From now on steps exchange nothing.
   void go_alone();
+  /// Whether ranks update only when all of them have the sums of the step.
+  [[nodiscard]] bool commits() const;
+  /// Collective: all gradients of the step are there. Returns false if the step is held.
+  [[nodiscard]] bool commit();
+  /// Makes the updates of the held step with the sums that all ranks had.
+  void update_held();
+  /// Collective: ends the held step where another rank has ended it. Returns the number of ranks
+  /// whose gradients the step needs that is to be made again; 0: none is.
+  std::int64_t settle_held(bool joins);
+  /// Collective: makes the held step again, from the gradients of `num_ranks` ranks.
+  void remake_step(std::int64_t num_ranks);
+  /// The factor that turns the gradients of this step into means.
+  [[nodiscard]] double mean_factor() const;
   /// The algorithm of the present step.
   [[nodiscard]] Algorithm& algorithm() const { return alone_ ? *alone_ : *algorithm_; }
   /// Makes what lanes need of the communicator's world.
@@ -219,7 +247,9 @@ class Pipeline {
   void average_ranks(double weight, double state_weight = 1.0);
   /// Shows the visitor the numbers that decide on updates.
   void visit_numbers(StateVisitor& visitor);
-  [[nodiscard]] bool defers() const { return algorithm().updates_at_end() || policy_.defers(); }
+  [[nodiscard]] bool defers() const {
+    return commits() || algorithm().updates_at_end() || policy_.defers();
+  }
   /// Handles buckets in order, as long as the next one is ready.
   void advance();
   /// Lets the algorithm replace the gradients of a bucket, then inspects the new gradients.
@@ -227,6 +257,10 @@ class Pipeline {
   /// Decides about the gradients, mixes, updates, and starts the next exchange.
   void update(Bucket& bucket);
   void update_deferred();
+  /// Makes the updates that are left, and ends the step unless it is held.
+  void end_step();
+  /// All updates are made.
+  void count_step();
   /// Computes the squared norm of a gradient, if the stream's work is done at once. Returns false
   /// if the gradient is not finite and the policy is to abort. On other streams returns true and
   /// does nothing.
@@ -254,6 +288,13 @@ class Pipeline {
   std::unique_ptr<Algorithm> algorithm_;
   /// Takes the algorithm's place where ranks are lost.
   std::unique_ptr<Algorithm> alone_;
+  /// What the step that is held has: its gradients, or the sums of all ranks as well.
+  enum class Held { kNothing, kGradients, kSums };
+  Held held_ = Held::kNothing;
+  /// This rank has gradients of the held step.
+  bool held_is_own_ = true;
+  /// Of a step that is made again: the ranks that have gradients; 0: all.
+  std::int64_t num_summed_ = 0;
   /// Number of buckets of this step for which gradients_ready() was called.
   std::size_t num_ready_ = 0;
   bool step_is_open_ = false;

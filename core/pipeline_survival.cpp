@@ -1,10 +1,14 @@
 // What Pipeline does when ranks are lost.
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "core/lanes/peer_lanes.hpp"
 #include "core/model_average.hpp"
 #include "core/pipeline.hpp"
@@ -12,20 +16,109 @@
 namespace gossamer {
 namespace {
 
-/// An algorithm that exchanges nothing, and updates when the one before would have.
+/// An algorithm that exchanges nothing, and updates when the one before would have, with gradients
+/// that the one before may have summed.
 class Alone : public Algorithm {
  public:
-  explicit Alone(bool updates_at_end) : updates_at_end_(updates_at_end) {}
+  Alone(bool updates_at_end, double mean_factor)
+      : updates_at_end_(updates_at_end), mean_factor_(mean_factor) {}
   [[nodiscard]] bool updates_at_end() const override { return updates_at_end_; }
+  [[nodiscard]] double mean_factor() const override { return mean_factor_; }
 
  private:
   bool updates_at_end_;
+  double mean_factor_;
 };
 
 }  // namespace
 
 void Pipeline::go_alone() {
-  alone_ = std::make_unique<Alone>(algorithm_ && algorithm_->updates_at_end());
+  alone_ = std::make_unique<Alone>(algorithm_ && algorithm_->updates_at_end(),
+                                   algorithm_ ? mean_factor() : 1.0);
+}
+
+double Pipeline::mean_factor() const {
+  const double factor = algorithm().mean_factor();
+  // Whoever has joined adds nothing to a sum.
+  return num_summed_ == 0 || factor == 1.0 ? factor : 1.0 / static_cast<double>(num_summed_);
+}
+
+bool Pipeline::commits() const {
+  return communicator_.renews() &&
+         config_.exchange.algorithm.entry().equal_models == EqualModels::kAfterEveryStep;
+}
+
+bool Pipeline::commit() {
+  if (!commits()) return true;
+  held_ = Held::kGradients;
+  if (alone_) return false;
+  try {
+    // Nobody passes before all have come here, with the sums of all buckets.
+    held_ = Held::kSums;
+    communicator_.barrier();
+    held_ = Held::kNothing;
+    return true;
+  } catch (const PeerLost&) {
+    go_alone();
+    return false;
+  }
+}
+
+void Pipeline::check_not_held() const {
+  if (!holds_step()) return;
+  throw PeerLost({.rank = own_world_rank(communicator_), .label = {.what = "step"}},
+                 "ranks are lost, and the last step waits for those that are left");
+}
+
+void Pipeline::update_held() {
+  if (held_ != Held::kSums) {
+    throw std::logic_error("Pipeline: another rank has made a step whose sums this rank lacks");
+  }
+  held_ = Held::kNothing;
+  for (Bucket& bucket : buckets_) update(bucket);
+  count_step();
+}
+
+void Pipeline::follow(std::int64_t num_steps) {
+  if (holds_step() && num_steps > progress_.num_steps + 1) update_held();
+}
+
+std::int64_t Pipeline::settle_held(bool joins) {
+  const std::string held = holds_step() ? (held_is_own_ ? "own" : "other") : "none";
+  const std::vector<std::string> all =
+      communicator_.all_gather(joins ? "" : concat(progress_.num_steps, " ", held));
+  std::int64_t most = 0;
+  std::int64_t num_held = 0;
+  for (const std::string& text : all) {
+    if (text.empty()) continue;
+    const std::int64_t steps = std::stoll(text);
+    if (steps > most) num_held = 0;
+    most = std::max(most, steps);
+    if (steps == most && text.ends_with("own")) ++num_held;
+  }
+  if (holds_step() && progress_.num_steps < most) update_held();
+  if (joins) progress_.num_steps = most;
+  return num_held;
+}
+
+void Pipeline::remake_step(std::int64_t num_ranks) {
+  held_is_own_ = holds_step() && held_is_own_;
+  held_ = Held::kNothing;
+  num_summed_ = num_ranks;
+  num_ready_ = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.restore_gradients();
+    bucket.close();
+    for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+      if (bucket.gradient(entry).data == nullptr) continue;
+      if (!inspect(bucket, entry, bucket.gradient(entry))) {
+        refuse(bucket, entry, progress_.num_steps + 1, true);
+      }
+    }
+  }
+  advance();
+  end_step();
+  num_summed_ = 0;
 }
 
 void Pipeline::detach() {
@@ -34,6 +127,11 @@ void Pipeline::detach() {
   // Work of the last step may still use what goes now.
   stream_.synchronize();
   close_step();
+  if (held_ == Held::kSums && algorithm_) {
+    // They lie in the lanes.
+    for (Bucket& bucket : buckets_) bucket.keep_replaced_gradients();
+    stream_.synchronize();
+  }
   algorithm_.reset();
   // Their operations own what they still use.
   lanes_.reset();
@@ -43,13 +141,13 @@ void Pipeline::detach() {
 void Pipeline::resume(const Resume& wanted) {
   if (!alone_) throw std::logic_error("Pipeline: resume() without detach()");
   detach();
-  if (wanted.joins_at) progress_.num_steps = *wanted.joins_at;
-  const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins_at);
+  const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
   if (mean.num_counting == 0) {
     throw CommError(
         {.rank = own_world_rank(communicator_), .label = {.what = "resume"}},
         "no rank that is left has the model; continue the run from its last checkpoint");
   }
+  const std::int64_t num_held = settle_held(wanted.joins);
   AlgorithmSwitch to = wanted.to;
   if (mean.num_counting < communicator_.size()) to.average = true;
   agree_on_switch(communicator_, to, progress_.num_steps);
@@ -63,6 +161,7 @@ void Pipeline::resume(const Resume& wanted) {
   make_lanes();
   make_algorithm();
   alone_.reset();
+  if (num_held > 0) remake_step(num_held);
 }
 
 }  // namespace gossamer

@@ -224,11 +224,17 @@ torch::Tensor TrainingLoop::train_step() {
     loss = forward_and_backward();
     if (scaler_) scaler_->update(model_.progress().num_skipped > skipped);
   }
-  if (ema_ && !setup_.dry_run) ema_->update(model_.model_weight());
+  update_ema();
   lr_ = model_.last_lr();
   steps_.add();
   ++window_.steps;
   return loss;
+}
+
+void TrainingLoop::update_ema() {
+  if (!ema_ || setup_.dry_run) return;
+  owes_ema_ = model_.holds_step();
+  if (!owes_ema_) ema_->update(model_.model_weight());
 }
 
 void TrainingLoop::advance() {

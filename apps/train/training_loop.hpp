@@ -130,6 +130,8 @@ class TrainingLoop {
   [[nodiscard]] double elapsed_s() const;
   /// The run began so many seconds ago.
   void set_elapsed(double seconds);
+  /// The average takes the step in, once the step has its update.
+  void update_ema();
   /// Makes a step, and adds its time and loss to the window.
   void advance();
   /// Collective: begins the phase of the next step, if it is another one.
@@ -310,6 +312,8 @@ class TrainingLoop {
   std::optional<LossScaler> scaler_;
   /// Present with train.ema.
   std::optional<ModelEma> ema_;
+  /// It lacks the last step, which is held (Pipeline::holds_step()).
+  bool owes_ema_ = false;
   /// The index of the present phase.
   std::size_t phase_ = 0;
   /// True: the phase's consensus control has chosen the sparse topology.

@@ -55,6 +55,8 @@ void TrainingLoop::go_on(const PeerLost& lost) {
 }
 
 void TrainingLoop::catch_up(std::int64_t step) {
+  model_.follow(step);
+  if (owes_ema_ && !model_.holds_step()) update_ema();
   // Who joins makes none of the steps that the others have made.
   while (!setup_.joins && steps_.own() < step) advance();
 }
@@ -76,8 +78,8 @@ void TrainingLoop::enter(const Communicator::Membership& membership) {
   compare_topologies();
   AlgorithmSwitch to = phases_[phase_].method_with(is_sparse_);
   to.average = config_.resync;
-  model_.resume(
-      {.to = to, .joins_at = setup_.joins ? std::optional(membership.step) : std::nullopt});
+  model_.resume({.to = to, .joins = setup_.joins});
+  if (owes_ema_ && !model_.holds_step()) update_ema();
   if (ema_) {
     ema_->share(setup_.communicator, mean_weight(setup_.communicator, !setup_.joins).weight);
   }

@@ -174,8 +174,12 @@ AlgorithmFactory read_allreduce(const Options& options) {
   const auto make = [read](const AlgorithmSetup& setup) {
     return std::make_unique<AllReduce>(read, setup);
   };
-  if (!read.sends_momentum) return make;
-  return {make, [](const AlgorithmSetting& setting) -> std::string {
+  return {make, [read](const AlgorithmSetting& setting) -> std::string {
+            if (read.delays && setting.renews) {
+              return "algorithm.delay: 1 cannot go on without a rank that dies, because the sums "
+                     "of the step before are lost with it; take delay 0";
+            }
+            if (!read.sends_momentum) return "";
             if (setting.optimizer == nullptr || setting.optimizer->frozen_moments()) return "";
             return "algorithm.sends: momentum needs an optimizer whose second moment stands still "
                    "after a warm-up; take the optimizer qadam, or send gradients";

@@ -34,6 +34,7 @@ constexpr std::array kTable = {
                    .options = allreduce::kOptions,
                    .equal_models = EqualModels::kAfterEveryStep,
                    .takes_codec = true,
+                   .survives = true,
                    .read = read_allreduce},
     AlgorithmEntry{.name = "local",
                    .summary = "no communication",

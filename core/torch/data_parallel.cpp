@@ -186,6 +186,7 @@ void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
   for (const std::int64_t parameter : model_->arrival_order()) offer_once(parameter);
   for (std::int64_t i = 0; i < std::ssize(model_->parameters()); ++i) offer_once(i);
   end_step();
+  if (model_->holds_step()) held_gradients_.assign(gradients.begin(), gradients.end());
 }
 
 void DataParallelCore::finish_step() {

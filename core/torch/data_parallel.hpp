@@ -121,6 +121,11 @@ class DecentralizedDataParallel {
   void switch_to(const AlgorithmSwitch& to) { core_->switch_to(to); }
   /// Between two steps, where ranks are lost (Communicator::renews()): as Pipeline::detach().
   void detach() { core_->detach(); }
+  /// As Pipeline::follow().
+  void follow(std::int64_t num_steps) { core_->follow(num_steps); }
+  /// As Pipeline::holds_step(). The parameters have no gradients meanwhile. A backward() then
+  /// throws PeerLost.
+  [[nodiscard]] bool holds_step() const { return core_->model().holds_step(); }
   /// Collective, as Pipeline::resume(): after detach(), Communicator::renew() and the steps that
   /// this rank lacked; or on a new wrapper that joins (DataParallelOptions::joins). Buffers follow
   /// as in switch_to(), and who joins gets all tensors of the model.

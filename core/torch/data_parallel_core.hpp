@@ -149,6 +149,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   void replan(std::int64_t bucket_bytes);
   void switch_to(const AlgorithmSwitch& to);
   void detach();
+  void follow(std::int64_t num_steps);
   void resume(const Pipeline::Resume& wanted);
   /// All tensors of the model, with shapes and types, one line each.
   [[nodiscard]] std::string description() const { return describe(tensors_); }
@@ -268,6 +269,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   bool accumulating_ = false;
   /// Backward passes of this step, the current one included.
   std::int64_t num_passes_ = 0;
+  /// Those of a step that is held (Pipeline::holds_step()).
+  std::vector<torch::Tensor> held_gradients_;
   /// Steps so far; counted only if average_buffers_every is set.
   std::int64_t num_steps_ = 0;
   bool recording_ = false;

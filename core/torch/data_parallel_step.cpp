@@ -48,6 +48,8 @@ void DataParallelCore::check_whole() const {
 }
 
 void DataParallelCore::begin_backward(const std::weak_ptr<DataParallelCore>& core) {
+  // Before a gradient is added to anything.
+  if (pipeline() != nullptr) pipeline()->check_not_held();
   in_backward_ = true;
   ++num_passes_;
   if (!accumulating_) begin_step();
@@ -176,8 +178,16 @@ void DataParallelCore::end_step() {
   warn_of_untrained();
   model_->finish_step();
   num_passes_ = 0;
+  // No later pass shall add to them.
+  if (model_->holds_step()) held_gradients_ = take_gradients();
   const std::int64_t every = options_.average_buffers_every;
-  if (every > 0 && ++num_steps_ % every == 0) average_buffers();
+  if (every == 0 || ++num_steps_ % every != 0) return;
+  try {
+    average_buffers();
+  } catch (const PeerLost&) {
+    // The step is made. The next call that needs the others throws.
+    if (!communicator_.renews()) throw;
+  }
 }
 
 void DataParallelCore::average_buffers(double weight) {

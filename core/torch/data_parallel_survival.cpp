@@ -10,10 +10,16 @@ void DataParallelCore::detach() {
   model_->detach();
 }
 
+void DataParallelCore::follow(std::int64_t num_steps) {
+  check_between_steps("follow()");
+  model_->follow(num_steps);
+  if (!model_->holds_step()) held_gradients_.clear();
+}
+
 void DataParallelCore::resume(const Pipeline::Resume& wanted) {
   check_between_steps("resume()");
   agree(communicator_, "their models", describe(tensors_));
-  const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins_at);
+  const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
   const bool some_join = mean.num_counting < communicator_.size();
   model_->resume(
       wanted,
@@ -22,6 +28,7 @@ void DataParallelCore::resume(const Pipeline::Resume& wanted) {
         options_.exchange = next;
       },
       [this](double weight) { ModelAverage(communicator_, stream(), parameter_memory(), weight); });
+  if (!model_->holds_step()) held_gradients_.clear();
   if (some_join) copy_unaveraged();
   if (some_join || wanted.to.averages()) average_buffers(mean.weight);
   quiet_ = true;

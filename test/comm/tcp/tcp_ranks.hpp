@@ -4,6 +4,7 @@
 #include "test/comm/memory_store.hpp"
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/launch.hpp"
+#include "comm/session.hpp"
 
 namespace gossamer::tcp {
 
@@ -42,6 +44,25 @@ inline std::vector<int> launch_ranks(int size, const LaunchOptions& options, con
     }
   }
   return codes;
+}
+
+/// Runs `body` on `size` ranks, each in a thread of its own, which go on when others leave.
+inline void run_surviving(int size, const std::function<void(Session& session)>& body) {
+  const auto store = std::make_shared<MemoryStore>();
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      LaunchOptions options = rank_options(store, rank, size);
+      options.timeout_s = 60.0;
+      options.log_level = LogLevel::kOff;
+      options.fault.survives = true;
+      try {
+        body(*open_sessions("tcp", options).front());
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
 }
 
 }  // namespace gossamer::tcp

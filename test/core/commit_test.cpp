@@ -1,0 +1,287 @@
+// Tests of steps that ranks commit together: all-reduce goes on when ranks die, and no rank updates
+// alone.
+
+#include "test/comm/tcp/tcp_ranks.hpp"
+#include "test/core/problem.hpp"
+#include "test/core/saved_state.hpp"
+
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "comm/forwarding_communicator.hpp"
+#include "core/algorithm_switch.hpp"
+
+namespace gossamer::commit_test {
+namespace {
+
+constexpr int kSize = 4;
+constexpr int kVictim = 1;
+/// The step in which something happens; the first is 0.
+constexpr int kStep = 3;
+constexpr int kNumSteps = 8;
+
+using Values = std::vector<std::vector<double>>;
+
+Problem problem_of(int size, const GradientOptions& gradients, bool breaks) {
+  Problem problem;
+  problem.num_ranks = size;
+  problem.algorithm = "allreduce";
+  problem.rule = {.type = "adamw"};
+  problem.same_start = true;
+  problem.gradients = gradients;
+  if (breaks) problem.breaks = [](int rank, int step) { return rank == 2 && step == kStep; };
+  return problem;
+}
+
+/// How gradients are clipped, and whether the step in which something happens is to be left out.
+struct Variant {
+  GradientOptions gradients = {};
+  bool breaks = false;
+};
+std::vector<Variant> variants() {
+  return {{},
+          {.gradients = {.clip_mode = ClipMode::kGlobal, .clip_norm = 0.6}},
+          {.gradients = {.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 0.6}},
+          {.gradients = {.nonfinite = NonFinite::kSkip}, .breaks = true}};
+}
+
+bool is_disturbed(Communicator& communicator) {
+  try {
+    communicator.check();
+    return false;
+  } catch (const PeerLost&) {
+    return true;
+  }
+}
+
+/// One rank of a run.
+class Rank {
+ public:
+  Rank(const Problem& problem, Communicator& communicator, Pipeline::Config config)
+      : problem_(problem),
+        communicator_(communicator),
+        model_(model_of(problem, communicator, std::move(config))) {}
+  Rank(const Problem& problem, Communicator& communicator)
+      : Rank(problem, communicator, config_of(problem)) {}
+
+  [[nodiscard]] ToyModel& model() { return model_; }
+  [[nodiscard]] Pipeline& pipeline() { return model_.pipeline(); }
+  [[nodiscard]] int step() const { return step_; }
+  /// Makes a step with the data of rank `data`.
+  void train(int data) {
+    train_step(problem_, model_, data, step_);
+    ++step_;
+  }
+  /// Trains up to a step, and goes on with the others whenever ranks are lost.
+  void train_until(int end, int data) {
+    while (step_ < end || pipeline().holds_step()) {
+      if (is_disturbed(communicator_)) {
+        go_on(data);
+      } else {
+        train(data);
+      }
+    }
+  }
+  void go_on(int data) {
+    pipeline().detach();
+    const Communicator::Membership membership = communicator_.renew(step_);
+    pipeline().follow(membership.step);
+    while (step_ < membership.step) train(data);
+    pipeline().resume({.to = {.algorithm = config_of(problem_).exchange.algorithm}});
+  }
+  /// Goes on from a state in which all had made so many steps.
+  void load(const SavedState& state, int num_steps) {
+    Loader loader(state);
+    pipeline().visit(loader);
+    step_ = num_steps;
+  }
+
+ private:
+  const Problem& problem_;
+  Communicator& communicator_;
+  ToyModel model_;
+  int step_ = 0;
+};
+
+/// All ranks have the same values, and those are as expected but for the rounding of means of equal
+/// numbers.
+void expect_replicas(const Values& values, const std::vector<double>& expected) {
+  for (const std::vector<double>& own : values) {
+    EXPECT_EQ(own, values.front());
+    ASSERT_EQ(own.size(), expected.size());
+    for (std::size_t i = 0; i < own.size(); ++i) ASSERT_NEAR(own[i], expected[i], 1e-12) << i;
+  }
+}
+
+/// The values of ranks 0, 2 and 3, of which rank 1 has died in a step.
+Values survivors(const Problem& problem, int num_offered) {
+  Values values(kSize);
+  tcp::run_surviving(kSize, [&](Session& session) {
+    const int data = session.world().rank;
+    Rank rank(problem, session.communicator());
+    while (rank.step() < kStep) rank.train(data);
+    if (data == kVictim) {
+      const std::vector<double> gradient(problem.num_values(), 1.0);
+      for (std::int64_t i = 0; i < num_offered; ++i) rank.model().offer(i, gradient);
+      return;
+    }
+    rank.train_until(kNumSteps, data);
+    EXPECT_EQ(rank.pipeline().progress().num_steps, kNumSteps);
+    values[static_cast<std::size_t>(data)] = rank.model().values();
+    session.communicator().barrier();
+    session.close();
+  });
+  values.erase(values.begin() + kVictim);
+  return values;
+}
+
+/// The same without a death: four ranks make the first steps, and three others make the rest.
+Values two_runs(const Problem& problem) {
+  SavedState state;
+  tcp::run_surviving(kSize, [&](Session& session) {
+    Rank rank(problem, session.communicator());
+    while (rank.step() < kStep) rank.train(session.world().rank);
+    rank.pipeline().drain();
+    if (session.world().rank == 0) {
+      Saver saver(state);
+      rank.pipeline().visit(saver);
+    }
+    session.communicator().barrier();
+    session.close();
+  });
+  Values values(kSize - 1);
+  tcp::run_surviving(kSize - 1, [&](Session& session) {
+    const int place = session.world().rank;
+    Rank rank(problem, session.communicator());
+    rank.load(state, kStep);
+    while (rank.step() < kNumSteps) rank.train(place < kVictim ? place : place + 1);
+    values[static_cast<std::size_t>(place)] = rank.model().values();
+    session.communicator().barrier();
+    session.close();
+  });
+  return values;
+}
+
+TEST(HeldStep, IsMadeAgainByThoseThatAreLeft) {
+  for (const auto& [gradients, breaks] : variants()) {
+    const Problem problem = problem_of(kSize, gradients, breaks);
+    const Values expected = two_runs(problem);
+    const auto count = static_cast<std::int64_t>(problem.sizes.size());
+    for (const std::int64_t num_offered : {std::int64_t{0}, count / 2, count}) {
+      SCOPED_TRACE(concat("clipping ", static_cast<int>(gradients.clip_mode), ", breaks ", breaks,
+                          ", offered ", num_offered));
+      expect_replicas(survivors(problem, static_cast<int>(num_offered)), expected.front());
+    }
+  }
+}
+
+/// A rank that loses the others just after it has met them.
+class LosesOthersOnce : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  /// In the next meeting but `more`.
+  void lose_in(int more) { left_ = more; }
+  void barrier() override {
+    ForwardingCommunicator::barrier();
+    if (left_-- == 0) {
+      is_lost_ = true;
+      check();
+    }
+  }
+  void check() override {
+    ForwardingCommunicator::check();
+    if (is_lost_) throw PeerLost({.rank = rank(), .label = {.what = "barrier"}}, "for the test");
+  }
+  Membership renew(std::int64_t step) override {
+    is_lost_ = false;
+    return ForwardingCommunicator::renew(step);
+  }
+
+ private:
+  int left_ = -1;
+  bool is_lost_ = false;
+};
+
+/// The values of all ranks after kNumSteps steps. In the meeting of the step kStep rank `loser`
+/// misses that the others have met; negative: no rank does. `pauses`: the others go no further
+/// meanwhile.
+Values committed_by_others(const Problem& problem, int loser, bool pauses) {
+  Values values(kSize);
+  tcp::run_surviving(kSize, [&](Session& session) {
+    const int data = session.world().rank;
+    LosesOthersOnce communicator(session.communicator());
+    Rank rank(problem, communicator);
+    while (rank.step() < kStep) rank.train(data);
+    if (data == loser) communicator.lose_in(0);
+    rank.train(data);
+    EXPECT_EQ(rank.pipeline().holds_step(), data == loser);
+    if (data == loser) {
+      EXPECT_THROW(rank.train(data), PeerLost);
+    }
+    while (pauses && loser >= 0 && !is_disturbed(communicator)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    rank.train_until(kNumSteps, data);
+    EXPECT_EQ(rank.pipeline().progress().num_steps, kNumSteps);
+    values[static_cast<std::size_t>(data)] = rank.model().values();
+    session.communicator().barrier();
+    session.close();
+  });
+  return values;
+}
+
+TEST(HeldStep, TakesTheSumsWithWhichOthersHaveUpdated) {
+  for (const auto& [gradients, breaks] : variants()) {
+    const Problem problem = problem_of(kSize, gradients, breaks);
+    const Values expected = committed_by_others(problem, -1, false);
+    for (const int loser : {0, 2}) {
+      for (const bool pauses : {false, true}) {
+        SCOPED_TRACE(concat("clipping ", static_cast<int>(gradients.clip_mode), ", breaks ", breaks,
+                            ", loser ", loser, ", pauses ", pauses));
+        expect_replicas(committed_by_others(problem, loser, pauses), expected.front());
+      }
+    }
+  }
+}
+
+TEST(HeldStep, CountsNothingOfARankThatJoins) {
+  const Problem problem = problem_of(kSize, {}, false);
+  Values fresh(kSize - 1);
+  tcp::run_surviving(kSize - 1, [&](Session& session) {
+    Rank rank(problem, session.communicator());
+    rank.train(session.world().rank);
+    fresh[static_cast<std::size_t>(session.world().rank)] = rank.model().values();
+    session.communicator().barrier();
+    session.close();
+  });
+  Values values(kSize);
+  tcp::run_surviving(kSize, [&](Session& session) {
+    const int data = session.world().rank;
+    const bool joins = data == kSize - 1;
+    Pipeline::Config config = config_of(problem);
+    config.begins_detached = true;
+    Rank rank(problem, session.communicator(), std::move(config));
+    if (!joins) {
+      rank.train(data);
+      EXPECT_TRUE(rank.pipeline().holds_step());
+      EXPECT_EQ(rank.pipeline().progress().num_steps, 0);
+    }
+    rank.pipeline().resume(
+        {.to = {.algorithm = config_of(problem).exchange.algorithm}, .joins = joins});
+    EXPECT_FALSE(rank.pipeline().holds_step());
+    EXPECT_EQ(rank.pipeline().progress().num_steps, 1);
+    values[static_cast<std::size_t>(data)] = rank.model().values();
+    session.communicator().barrier();
+    session.close();
+  });
+  expect_replicas(values, fresh.front());
+}
+
+}  // namespace
+}  // namespace gossamer::commit_test

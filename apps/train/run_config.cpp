@@ -105,6 +105,7 @@ void read_communication(const Options& root, const World& world, bool joins, Run
 struct BesideLaunch {
   const Codec* codec = nullptr;
   bool resync = true;
+  bool scale_lr = false;
   std::string fallback_topology = {};
 };
 
@@ -118,6 +119,7 @@ void take_launch_config(const Options& root, RunConfig& config) {
   config.comm_timeout_s = launch.options.timeout_s;
   config.survives = launch.options.fault.survives;
   config.resync = beside.resync;
+  config.scale_lr = beside.scale_lr;
   config.phases_in = [root, fallback = beside.fallback_topology](const World& world) {
     return read_phases(root, world, fallback);
   };
@@ -284,6 +286,7 @@ void read_fault(const Options& fault, FaultOptions& options, BesideLaunch& besid
   }
   options.min_ranks = static_cast<std::int64_t>(least);
   beside.resync = fault.flag("resync", true);
+  beside.scale_lr = fault.flag("scale_lr", false);
   beside.fallback_topology = fault.choice(
       "fallback_topology", {"base-k", "complete", "random-matching", "ring"}, kFallbackTopology);
   options.silence_s = fault.number("silence_s", {.fallback = 10.0, .min = 0.1, .max = 3600.0});

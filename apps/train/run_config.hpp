@@ -80,6 +80,8 @@ struct RunConfig {
   bool survives = false;
   /// True: ranks that are left when others die go on from their mean.
   bool resync = true;
+  /// True: the learning rate grows and falls with the number of ranks.
+  bool scale_lr = false;
   /// Those of the first phase.
   ExchangeOptions exchange;
   std::shared_ptr<const Optimizer> optimizer;

@@ -24,16 +24,20 @@ class StepCount::CommonSchedule : public Schedule {
   std::int64_t ahead_ = 0;
 };
 
-/// A schedule that may be replaced.
+/// A schedule that may be replaced, and scaled.
 class StepCount::LaterSchedule : public Schedule {
  public:
   explicit LaterSchedule(std::shared_ptr<const Schedule> schedule)
       : schedule_(std::move(schedule)) {}
   void replace(std::shared_ptr<const Schedule> schedule) { schedule_ = std::move(schedule); }
-  [[nodiscard]] double lr(std::int64_t updates) const override { return schedule_->lr(updates); }
+  void scale(double factor) { factor_ = factor; }
+  [[nodiscard]] double lr(std::int64_t updates) const override {
+    return factor_ * schedule_->lr(updates);
+  }
 
  private:
   std::shared_ptr<const Schedule> schedule_;
+  double factor_ = 1.0;
 };
 
 StepCount::StepCount(std::int64_t total, bool in_step, std::shared_ptr<const Schedule> schedule)
@@ -48,6 +52,8 @@ void StepCount::replan(std::int64_t total, std::shared_ptr<const Schedule> sched
   total_ = total;
   later_->replace(std::move(schedule));
 }
+
+void StepCount::scale_lr(double factor) { later_->scale(factor); }
 
 bool StepCount::has_passed(std::int64_t every) const {
   return every > 0 && run_ / every > settled_ / every;

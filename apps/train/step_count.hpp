@@ -45,6 +45,8 @@ class StepCount {
   [[nodiscard]] std::int64_t settled() const { return settled_; }
   /// The ranks go in step, and the run has other steps than it seemed to have at its beginning.
   void replan(std::int64_t total, std::shared_ptr<const Schedule> schedule);
+  /// The ranks go in step. From now on the learning rates are those of the schedule times `factor`.
+  void scale_lr(double factor);
   /// The ranks go in step, and this one has as many steps behind it as the others.
   void follow(std::int64_t steps, std::int64_t settled);
   /// The ranks do not go in step, and have made `steps` steps in the mean. `updates`: those of this

@@ -181,6 +181,7 @@ void TrainingLoop::follow_first_rank(std::int64_t step) {
     numbers.number("settled", settled);
     numbers.number("window", window_steps);
     numbers.number("elapsed", elapsed);
+    numbers.number("recovery", recovery_s_);
   };
   visit();
   // In this mean rank 0 alone counts.

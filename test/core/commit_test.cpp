@@ -220,8 +220,9 @@ Values committed_by_others(const Problem& problem, int loser, bool pauses) {
     while (rank.step() < kStep) rank.train(data);
     if (data == loser) communicator.lose_in(0);
     rank.train(data);
-    EXPECT_EQ(rank.pipeline().holds_step(), data == loser);
+    // Another rank may hold it too, if the loser disturbs its meeting.
     if (data == loser) {
+      EXPECT_TRUE(rank.pipeline().holds_step());
       EXPECT_THROW(rank.train(data), PeerLost);
     }
     while (pauses && loser >= 0 && !is_disturbed(communicator)) {

@@ -4,9 +4,11 @@ GOSSAMER_SEEDS: how many random moments are tried; 3 by default, 20 and more for
 """
 
 import os
+import pathlib
 import random
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -108,7 +110,7 @@ class Survival(CliCase):
             with self.subTest(seed=seed):
                 chance = random.Random(seed)
                 folder = f"out{seed}"
-                job = self.train(5, folder=folder)
+                job = self.train(5, "algorithm=" + ("gossip", "allreduce")[seed % 2], folder=folder)
                 victims = chance.sample(range(5), 2)
                 for victim in victims:
                     time.sleep(chance.uniform(0.0, 0.25))
@@ -146,6 +148,15 @@ class Survival(CliCase):
         self.wait_until(lambda: self.status()["members"] == [0, 1, 2])
         jobs[0].send_signal(signal.SIGINT)
         self.assertEqual([self.end_of(job)[0] for job in jobs], [75, 75, 75])
+
+    def test_survives_a_while_of_deaths_and_joins(self):
+        """The short form of scripts/chaos.py."""
+        script = pathlib.Path(__file__).resolve().parents[3] / "scripts" / "chaos.py"
+        done = subprocess.run(
+            [sys.executable, script, self.program, "run.yaml", "--steps", "4000", "--every", "0.5",
+             "--tolerance", "5"], cwd=self.folder, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"[1-9]\d* deaths")
 
     def expect_joins(self, place):
         """4 - 2: two ranks train, two join, the first two are killed, and a stranger is refused."""

@@ -69,8 +69,8 @@ class MortalSamples : public Samples {
   mutable std::int64_t num_ = 0;
 };
 
-std::string yaml_of(std::int64_t steps) {
-  return concat("run: {steps: ", steps, "}\n",
+std::string yaml_of(std::int64_t steps, const std::string& algorithm = "gossip") {
+  return concat("run: {steps: ", steps, "}\nalgorithm: {name: ", algorithm, "}\n",
                 "model: {name: mlp, hidden: 8}\n"
                 "data: {name: glyphs, train_size: 300, val_size: 70, batch_size: ",
                 kBatchSize,
@@ -140,22 +140,22 @@ struct LossyRun {
   }
 };
 
-class AnyVictim : public testing::TestWithParam<std::tuple<int, int>> {};
+class AnyVictim : public testing::TestWithParam<std::tuple<std::string, int, int>> {};
 
 TEST_P(AnyVictim, IsSurvivedByTheOthers) {
   constexpr int kSize = 4;
   // One epoch of the data.
   constexpr std::int64_t kSteps = 7;
-  const auto [victim, death] = GetParam();
-  LossyRun run(yaml_of(kSteps));
+  const auto& [algorithm, victim, death] = GetParam();
+  LossyRun run(yaml_of(kSteps, algorithm));
   std::vector<int> codes(kSize, -1);
   {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < kSize; ++rank) {
-      threads.emplace_back([&, rank, death = death, victim = victim] {
+      threads.emplace_back([&, rank, mortal = rank == victim, last = death] {
         codes[static_cast<std::size_t>(rank)] =
             run.launch_rank(rank, kSize, [=](MortalSamples& samples) {
-              if (rank == victim) samples.die_in(death);
+              if (mortal) samples.die_in(last);
             });
       });
     }
@@ -167,6 +167,10 @@ TEST_P(AnyVictim, IsSurvivedByTheOthers) {
   const auto final = run.records("final");
   ASSERT_EQ(final.size(), 1U);
   EXPECT_EQ(final[0]["world_size"], kSize - 1);
+  if (algorithm == "allreduce") {
+    const auto& checksums = final[0]["parameter_checksums"];
+    EXPECT_EQ(checksums, nlohmann::json(std::vector(kSize - 1, checksums[0])));
+  }
   EXPECT_EQ(run.records("members").size(), 1U);
   EXPECT_EQ(run.records("members")[0]["members"].size(), 3U);
   // The last step has a record, and so has every interval that a death has cut short.
@@ -181,7 +185,12 @@ TEST_P(AnyVictim, IsSurvivedByTheOthers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Survival, AnyVictim,
-                         testing::Combine(testing::Values(0, 1, 3), testing::Values(0, 1, 3, 6)));
+                         testing::Combine(testing::Values("gossip", "allreduce"),
+                                          testing::Values(0, 1, 3), testing::Values(0, 1, 3, 6)),
+                         [](const auto& any) {
+                           return concat(std::get<0>(any.param), "_victim", std::get<1>(any.param),
+                                         "_step", std::get<2>(any.param));
+                         });
 
 /// The topology is for powers of two, so that of three ranks is another one.
 TEST(Survival, TakesOneInThatJoins) {

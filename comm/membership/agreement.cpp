@@ -105,10 +105,7 @@ std::vector<MemberId> Agreement::awaited() const {
   const std::vector<MemberId> best = without_conflicts(members);
   if (quorum_.is_met(best, epoch_)) members = best;
   // The lowest proposes, and tells the others.
-  if (members.front() != self_) return {members.front()};
-  std::erase_if(
-      members, [this](MemberId member) { return member == self_ || report_of(member) != nullptr; });
-  return members;
+  return members.front() == self_ ? missing(members) : std::vector{members.front()};
 }
 
 void Agreement::stop(std::int64_t step) {
@@ -182,9 +179,19 @@ std::vector<MemberId> Agreement::without_conflicts(std::vector<MemberId> members
   return members;
 }
 
-bool Agreement::has_heard(const std::vector<MemberId>& members) const {
-  return std::ranges::all_of(
-      members, [this](MemberId member) { return member == self_ || report_of(member) != nullptr; });
+std::vector<MemberId> Agreement::missing(const std::vector<MemberId>& members) const {
+  std::vector<MemberId> ids = reached();
+  std::erase_if(ids, [&](MemberId member) {
+    if (member == self_) return true;
+    const Report* const report = report_of(member);
+    if (report == nullptr && std::ranges::binary_search(members, member)) return false;
+    return std::ranges::none_of(reports_, [&](const auto& entry) {
+      const auto& [other, said] = entry;
+      return said.epoch == epoch_.number && said.lost.contains(member) &&
+             (report == nullptr || !report->lost.contains(other));
+    });
+  });
+  return ids;
 }
 
 Epoch Agreement::successor(const std::vector<MemberId>& remaining) const {
@@ -216,17 +223,14 @@ void Agreement::decide(Actions& actions) {
   if (!quorum_.is_met(best, epoch_)) {
     tell_all(actions);
     // The others follow the lowest, which may still wait for an answer to its proposal.
-    if (near.front() != self_ || !has_heard(near)) return;
+    if (near.front() != self_ || !missing(near).empty()) return;
     if (!std::exchange(is_looking_, true)) actions.emplace_back(Look{epoch_.number});
     return;
   }
   is_looking_ = false;
   if (best.front() != self_) return tell(best.front(), actions);
-  if (!has_heard(best)) {
-    // Whoever has not reported may be gone, which a message to it shows.
-    for (const MemberId peer : best) tell(peer, actions);
-    return;
-  }
+  // Whoever has not reported may be gone, which a message to it shows.
+  if (!missing(best).empty()) return tell_all(actions);
   proposed_ = successor(best);
   actions.emplace_back(Propose{epoch_, proposed_});
 }

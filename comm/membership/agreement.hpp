@@ -14,7 +14,9 @@
 //
 // A member leaves out those that it has lost. Until the rest all reach each other, it takes out the
 // one that has lost most of them, among equals the highest id. The lowest of the rest proposes the
-// next epoch when it has reports of all of the rest. The epoch begins at the largest step of a
+// next epoch when it has reports of all of the rest. If one has lost another that does not say so
+// itself, it waits for both to say so, or loses the other one: that may have died after its report,
+// and would be kept in the place of the living one. The epoch begins at the largest step of a
 // report. The store takes one successor of an epoch and tells it to whoever proposes another one.
 // So two members may propose at the same time.
 //
@@ -167,7 +169,9 @@ class Agreement {
   [[nodiscard]] Report own_report() const;
   /// Those of `members` that can go on together, as far as this one knows.
   [[nodiscard]] std::vector<MemberId> without_conflicts(std::vector<MemberId> members) const;
-  [[nodiscard]] bool has_heard(const std::vector<MemberId>& members) const;
+  /// Whose report this member lacks before it can count on `members`: one of them has not reported,
+  /// or another member has lost one that does not say so itself.
+  [[nodiscard]] std::vector<MemberId> missing(const std::vector<MemberId>& members) const;
   [[nodiscard]] Epoch successor(const std::vector<MemberId>& remaining) const;
   /// Proposes or looks if it is time, or tells the report to whom should propose.
   void decide(Actions& actions);

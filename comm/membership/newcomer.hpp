@@ -1,7 +1,7 @@
 #pragma once
 // The rules by which a process joins a run. Like Agreement, it is told what happens, and returns
 // what to do. When it returns Adopt, the process is a member: an Agreement takes its place, which
-// welcomes asking() first.
+// loses the members whose connection has ended, and then welcomes asking().
 //
 // Protocol: look at the store, ask a member, and wait for an epoch that has this process. If the
 // connection with that member ends, look again: the epoch may be there, or another member is asked.

@@ -212,12 +212,31 @@ TEST(Agreement, IsFencedByAnEpochWithoutIt) {
 TEST(Agreement, LeavesOutWhoReachesFewestOthers) {
   // 3 reaches neither 4 nor 1.
   Agreement member(0, epoch_of(0, {0, 1, 2, 3, 4}), {});
-  EXPECT_TRUE(only<Propose>(member.hear(report_of(3, 0, 1, {4}), 1)).empty());
+  EXPECT_TRUE(only<Propose>(member.hear(report_of(3, 0, 1, {1, 4}), 1)).empty());
   EXPECT_TRUE(only<Propose>(member.hear(report_of(4, 0, 1, {3}), 1)).empty());
   EXPECT_TRUE(only<Propose>(member.hear(report_of(1, 0, 1, {3}), 1)).empty());
   const std::vector<Propose> proposals = only<Propose>(member.hear(report_of(2, 0, 1), 1));
   ASSERT_EQ(proposals.size(), 1);
   EXPECT_EQ(proposals.front().desired, epoch_of(1, {0, 1, 2, 4}, /*step=*/1));
+}
+
+TEST(Agreement, WaitsForWhomAnotherHasLost) {
+  const Epoch epoch = epoch_of(0, {0, 1, 2});
+  Agreement member(0, epoch, {});
+  EXPECT_EQ(told(member.disturb(5)), (Names{"at 1", "at 2"}));
+  EXPECT_TRUE(only<Propose>(member.hear(report_of(1, 0, 5), 5)).empty());
+  // 1 has reported, and then died, or its connection with 2 has broken.
+  EXPECT_TRUE(only<Propose>(member.hear(report_of(2, 0, 5, {1}), 5)).empty());
+  EXPECT_EQ(member.awaited(), (std::vector<MemberId>{1}));
+
+  Agreement other = member;
+  const std::vector<Propose> without_1 = only<Propose>(member.lose(1, 5));
+  ASSERT_EQ(without_1.size(), 1);
+  EXPECT_EQ(without_1.front().desired.members, epoch_of(1, {0, 2}).members);
+
+  const std::vector<Propose> without_2 = only<Propose>(other.hear(report_of(1, 0, 5, {2}), 5));
+  ASSERT_EQ(without_2.size(), 1);
+  EXPECT_EQ(without_2.front().desired.members, epoch_of(1, {0, 1}).members);
 }
 
 TEST(Agreement, TellsTheEpochToWhoIsBehind) {

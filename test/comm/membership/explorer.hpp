@@ -28,6 +28,7 @@ struct Setting {
   /// How often each may happen, at any moment.
   int deaths = 0;
   int broken_connections = 0;
+  int disturbances = 0;
   int joins = 0;
   int steps = 0;
   Quorum quorum = {};

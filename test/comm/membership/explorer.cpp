@@ -1,11 +1,12 @@
 #include "test/comm/membership/explorer.hpp"
 
+#include "test/comm/membership/run_states.hpp"
+
 #include <algorithm>
 #include <unordered_map>
 #include <vector>
 
 #include "base/text.hpp"
-#include "test/comm/membership/run_states.hpp"
 
 namespace gossamer::membership {
 namespace {

@@ -53,13 +53,14 @@ INSTANTIATE_TEST_SUITE_P(
         Explored{"ThreeOneDiesOneConnectionBreaks",
                  {.members = 3, .deaths = 1, .broken_connections = 1},
                  1},
-        Explored{"ThreeOneDiesOneIsDisturbed",
-                 {.members = 3, .deaths = 1, .disturbances = 1},
-                 2},
+        Explored{"ThreeOneDiesOneIsDisturbed", {.members = 3, .deaths = 1, .disturbances = 1}, 2},
         Explored{"ThreeOneJoins", {.members = 3, .joins = 1}, 2},
-        Explored{"ThreeOneJoinsOneIsDisturbed",
-                 {.members = 3, .disturbances = 1, .joins = 1},
-                 3},
+        Explored{"ThreeOneIsDisturbedOneJoins", {.members = 3, .disturbances = 1, .joins = 1}, 3},
+        Explored{"TwoOneDiesOneIsDisturbedOneJoins",
+                 {.members = 2, .deaths = 1, .disturbances = 1, .joins = 1, .quorum = {.least = 1}},
+                 5},
+        Explored{
+            "OneDiesTwoJoin", {.members = 1, .deaths = 1, .joins = 2, .quorum = {.least = 1}}, 5},
         Explored{"FourTwoDie", {.members = 4, .deaths = 2}, 2}),
     name_of);
 
@@ -67,7 +68,15 @@ INSTANTIATE_TEST_SUITE_P(
     Wide, EveryOrder,
     testing::Values(
         Explored{"ThreeOneDiesOneJoins", {.members = 3, .deaths = 1, .joins = 1}, 3},
-        Explored{"ThreeTwoDieOneJoins", {.members = 3, .deaths = 2, .joins = 1}, 7}),
+        Explored{"ThreeTwoDieOneJoins", {.members = 3, .deaths = 2, .joins = 1}, 7},
+        Explored{"ThreeTwoDieOneJoinsWithoutMajority",
+                 {.members = 3, .deaths = 2, .joins = 1, .quorum = {.least = 1}},
+                 7},
+        Explored{"FourTwoConnectionsBreak", {.members = 4, .broken_connections = 2}, 2},
+        Explored{"FourOneDiesOneConnectionBreaks",
+                 {.members = 4, .deaths = 1, .broken_connections = 1},
+                 2},
+        Explored{"FourOneDiesOneIsDisturbed", {.members = 4, .deaths = 1, .disturbances = 1}, 2}),
     name_of);
 
 TEST(Explorer, FindsAStoreThatDoesNotCompare) {

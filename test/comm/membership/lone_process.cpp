@@ -19,7 +19,9 @@ class Reacting {
 
   Reaction to(const Happening& happening) {
     std::visit([this](const auto& what) { happen(what); }, happening);
-    if (reaction_.why_left) process_ = gone(process_.number);
+    if (reaction_.why_left) {
+      process_ = {.number = process_.number, .place = Process::Place::kLeft};
+    }
     return std::move(reaction_);
   }
 
@@ -153,14 +155,13 @@ std::ostream& operator<<(std::ostream& out, const StoreQuestion& question) {
 }
 
 std::ostream& operator<<(std::ostream& out, const Process& process) {
-  out << address_of(process.number) << ' ' << static_cast<int>(process.place) << " at step " << process.step << ", closed:";
+  out << address_of(process.number) << ' ' << static_cast<int>(process.place) << " at step "
+      << process.step << ", closed:";
   for (const int other : process.closed) out << ' ' << other;
   if (process.newcomer) out << "; " << *process.newcomer;
   if (process.agreement) out << "; " << *process.agreement;
   return out;
 }
-
-Process gone(int number) { return {.number = number, .place = Process::Place::kGone}; }
 
 Reaction react(const Process& before, const Happening& happening, Quorum quorum) {
   return Reacting(before, quorum).to(happening);

@@ -61,7 +61,7 @@ using StoreQuestion = std::variant<Propose, Look>;
 std::ostream& operator<<(std::ostream& out, const StoreQuestion& question);
 
 struct Process {
-  enum class Place : std::uint8_t { kNotStarted, kHere, kGone };
+  enum class Place : std::uint8_t { kNotStarted, kHere, kLeft, kDead };
   int number = 0;
   Place place = Place::kHere;
   std::int64_t step = 0;
@@ -72,14 +72,12 @@ struct Process {
   std::set<int> closed = {};
 
   [[nodiscard]] bool is_here() const { return place == Place::kHere; }
+  [[nodiscard]] bool is_gone() const { return place == Place::kLeft || place == Place::kDead; }
   [[nodiscard]] bool trains() const {
     return is_here() && agreement && agreement->phase() == Agreement::Phase::kServing;
   }
 };
 std::ostream& operator<<(std::ostream& out, const Process& process);
-
-/// A process that has died or left. It knows nothing any more.
-Process gone(int number);
 
 struct Reaction {
   Process after;
@@ -87,7 +85,7 @@ struct Reaction {
   std::vector<std::pair<int, Happening>> sent = {};
   std::vector<StoreQuestion> questions = {};
   std::vector<Epoch> adopted = {};
-  /// It has left for this reason. `after` is gone.
+  /// It has left for this reason. `after` knows nothing any more.
   std::optional<Leave::Why> why_left = {};
 };
 

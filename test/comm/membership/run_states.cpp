@@ -2,17 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
-#include <set>
 #include <variant>
 
 namespace gossamer::membership {
-namespace {
-
-std::size_t index(int process) { return static_cast<std::size_t>(process); }
-std::uint16_t bit(int process) { return static_cast<std::uint16_t>(1U << index(process)); }
-
-}  // namespace
-
 RunStates::RunStates(const Setting& setting)
     : setting_(setting), num_processes_(setting.members + setting.joins) {
   if (index(num_processes_) > kMostProcesses) throw std::logic_error("too many processes");
@@ -43,10 +35,6 @@ State RunStates::first() {
                 .joins = count(setting_.joins),
                 .steps = count(setting_.steps)};
   return state;
-}
-
-const Site& RunStates::site(const State& state, int process) const {
-  return sites_[state.sites[index(process)]];
 }
 
 std::vector<Event> RunStates::due(const State& state) const {
@@ -182,6 +170,7 @@ State RunStates::after(const State& state, const Event& event) {
       break;
     case Kind::kDie:
       --run.left.deaths;
+      at.process = processes_({.number = event.one, .place = Process::Place::kDead});
       end(run, event.one);
       break;
     case Kind::kBreak:
@@ -230,56 +219,20 @@ void RunStates::happen(Run& run, int one, Number happening) {
   if (known.why_left) end(run, one);
 }
 
-void RunStates::check_leaving(const Run& run, int one, Leave::Why why,
-                              const Happening& last) const {
-  const std::string name = address_of(one);
-  const Process& leaving = process(run.sites[index(one)]);
-  const Line& line = lines_[run.line];
-  const auto is_sound = [&](const Member& member) {
-    const int other = process_at(member.address);
-    return other != one && process(run.sites[index(other)]).is_here() &&
-           (run.broken & bit(other)) == 0;
-  };
-  require(why != Leave::Why::kForked, "two lines of epochs");
-  if (!leaving.agreement) {
-    const Epoch& found = std::get<Answer>(last).latest;
-    require((run.broken & bit(one)) != 0 || std::ranges::none_of(found.members, is_sound),
-            concat(name, " is not let in, though it reaches a member"));
-    return;
-  }
-  const Epoch& epoch = leaving.agreement->epoch();
-  if (why == Leave::Why::kFenced) {
-    require(std::ranges::any_of(line,
-                                [&](const Epoch& later) {
-                                  return later.number > epoch.number && !later.has(name);
-                                }),
-            concat(name, " leaves, though all epochs have it"));
-    require((run.broken & bit(one)) != 0,
-            concat(name, " is left out, though its connections hold"));
-    return;
-  }
-  std::vector<MemberId> sound;
-  for (const Member& member : epoch.members) {
-    if (member.address == name || is_sound(member)) sound.push_back(member.id);
-  }
-  require(!has_quorum(sound, epoch), concat(name, " leaves, though enough are left"));
-}
-
 void RunStates::send(Run& run, int from, int to, Number letter) {
   Site& at = run.sites[index(to)];
   Number& letters = at.letters[index(from)];
   const Process& receiver = process(at);
-  if (receiver.place == Process::Place::kGone || receiver.closed.contains(from) || ends(letters)) {
+  if (receiver.is_gone() || receiver.closed.contains(from) || ends(letters)) {
     return;
   }
   add(letters, letter);
 }
 
-/// A process dies or leaves. What it has asked the store may still come there.
+/// A process has died or left. What it has asked the store may still come there.
 void RunStates::end(Run& run, int one) {
   Site& at = run.sites[index(one)];
-  at = {.process = processes_(gone(one)), .questions = at.questions};
-  run.broken = static_cast<std::uint16_t>(run.broken & ~bit(one));
+  at = {.process = at.process, .questions = at.questions};
   const Number closed = happenings_(Closed{one});
   for (int other = 0; other < num_processes_; ++other) {
     if (other != one) send(run, one, other, closed);
@@ -292,51 +245,15 @@ void RunStates::answer(Run& run, int one) {
   const auto* const proposal = std::get_if<Propose>(&question);
   if (proposal != nullptr &&
       (lines_[run.line].back() == proposal->expected || !setting_.store_compares)) {
-    succeed(run, *proposal);
+    check_proposal(run, one, *proposal);
+    Line longer = lines_[run.line];
+    longer.push_back(proposal->desired);
+    run.line = lines_(longer);
   }
   if (!process(at).is_here()) return;
   const std::int64_t asked =
       proposal != nullptr ? proposal->expected.number : std::get<Look>(question).epoch;
   add(at.answers, happenings_(Answer{.asked = asked, .latest = lines_[run.line].back()}));
-}
-
-/// The proposal becomes the next epoch.
-void RunStates::succeed(Run& run, const Propose& proposal) {
-  const Epoch& before = proposal.expected;
-  const Epoch& next = proposal.desired;
-  require(next.number == before.number + 1, "an epoch has a wrong number");
-  std::vector<MemberId> kept;
-  std::set<std::string> addresses;
-  for (const Member& member : next.members) {
-    require(addresses.insert(member.address).second, "a process is counted twice");
-    if (!before.has(member.id)) {
-      require(member.id >= before.next_id && member.id < next.next_id, "an id is given twice");
-      continue;
-    }
-    require(before.find(member.id)->address == member.address, "an id has changed its process");
-    kept.push_back(member.id);
-    const Process& counted = process(run.sites[index(process_at(member.address))]);
-    if (!counted.is_here()) continue;
-    require(counted.agreement && counted.agreement->epoch() == before &&
-                counted.agreement->phase() == Agreement::Phase::kAgreeing,
-            concat(member.address, " has not stopped, and others go on"));
-    require(counted.step <= next.step, concat(member.address, " would go back"));
-  }
-  require(next.num_voters == std::ssize(kept), "a process votes in its first epoch");
-  require(has_quorum(kept, before), "an epoch has no quorum");
-  Line line = lines_[run.line];
-  line.push_back(next);
-  run.line = lines_(line);
-}
-
-bool RunStates::has_quorum(const std::vector<MemberId>& members, const Epoch& epoch) const {
-  if (setting_.quorum.least > 0) return std::ssize(members) >= setting_.quorum.least;
-  std::int64_t num_voters = 0;
-  for (std::int64_t i = 0; i < epoch.num_voters; ++i) {
-    const MemberId voter = epoch.members[static_cast<std::size_t>(i)].id;
-    if (std::ranges::find(members, voter) != members.end()) ++num_voters;
-  }
-  return num_voters > epoch.num_voters - num_voters;
 }
 
 Number RunStates::take(Number& queue) {
@@ -368,7 +285,7 @@ void RunStates::tidy(Run& run) {
   for (int one = 0; one < num_processes_; ++one) {
     Site& at = run.sites[index(one)];
     const Process& known = process(at);
-    if (known.place == Process::Place::kGone) {
+    if (known.is_gone()) {
       drop_if(at.questions, [&](Number question) {
         const auto* const proposal = std::get_if<Propose>(&questions_[question]);
         return proposal == nullptr || (setting_.store_compares && proposal->expected != last);
@@ -404,23 +321,6 @@ void RunStates::tidy_line(Run& run) {
                      }));
   }
   if (first != line.begin()) run.line = lines_(Line(first, line.end()));
-}
-
-void RunStates::check_end(const State& state) const {
-  const Epoch& last = epoch(state);
-  for (int one = 0; one < num_processes_; ++one) {
-    const Process& known = process(site(state, one));
-    if (!known.is_here()) continue;
-    const std::string name = address_of(one);
-    require(known.agreement.has_value(), concat(name, " waits to be let in"));
-    require(known.trains(), concat(name, " waits for ever"));
-    require(known.agreement->epoch() == last, concat(name, " is in an old epoch"));
-    require(std::ranges::all_of(last.members,
-                                [&](const Member& member) {
-                                  return process(site(state, process_at(member.address))).is_here();
-                                }),
-            "an epoch has a member that is gone");
-  }
 }
 
 bool RunStates::trains(const State& state) const {

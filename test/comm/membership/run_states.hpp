@@ -14,6 +14,9 @@
 //
 // Thread safety: one thread. Errors: Fault where something is wrong.
 
+#include "test/comm/membership/explorer.hpp"
+#include "test/comm/membership/lone_process.hpp"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +33,6 @@
 
 #include "base/text.hpp"
 #include "comm/membership/epoch.hpp"
-#include "test/comm/membership/explorer.hpp"
-#include "test/comm/membership/lone_process.hpp"
 
 namespace gossamer::membership {
 
@@ -65,7 +66,7 @@ struct State {
   std::array<Number, kMostProcesses> sites = {};
   Number line = 0;
   Left left = {};
-  /// A bit for each process that is here and whose connection with another one has broken.
+  /// A bit for each process whose connection with another one has broken.
   std::uint16_t broken = 0;
   bool operator==(const State&) const = default;
 };
@@ -166,7 +167,12 @@ class RunStates {
     std::optional<Leave::Why> why_left = {};
   };
 
-  [[nodiscard]] const Site& site(const State& state, int process) const;
+  static std::size_t index(int process) { return static_cast<std::size_t>(process); }
+  static std::uint16_t bit(int process) { return static_cast<std::uint16_t>(1U << index(process)); }
+  static bool has_broken(const Run& run, int one) { return (run.broken & bit(one)) != 0; }
+  [[nodiscard]] const Site& site(const State& state, int one) const {
+    return sites_[state.sites[index(one)]];
+  }
   [[nodiscard]] const Process& process(const Site& site) const { return processes_[site.process]; }
   [[nodiscard]] bool should_confirm(const Process& process) const;
   [[nodiscard]] bool ends(Number queue) const;
@@ -180,7 +186,8 @@ class RunStates {
   void send(Run& run, int from, int to, Number letter);
   void end(Run& run, int one);
   void answer(Run& run, int one);
-  void succeed(Run& run, const Propose& proposal);
+  /// Whether the store may take what `proposer` proposes.
+  void check_proposal(const Run& run, int proposer, const Propose& proposal) const;
   Number take(Number& queue);
   void add(Number& queue, Number entry);
   template <class Predicate>

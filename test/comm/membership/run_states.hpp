@@ -5,7 +5,7 @@
 // Equal sites have equal numbers. So two states are the same exactly if their numbers are.
 //
 // What cannot change anything any more is no part of a state, so that fewer states differ:
-//   - of a process that is gone, all but what it has proposed to the store;
+//   - of a process that is gone, all but how it went and what it has proposed to the store;
 //   - proposals of such a process that the store would not take, and its other questions;
 //   - epochs and answers under way to a member that is past them: it ignores them, now and later;
 //   - epochs that nobody can adopt any more.

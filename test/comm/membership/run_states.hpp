@@ -107,7 +107,7 @@ struct HashOfBytes {
   }
 };
 
-// By what things are known: most by what operator<< writes.
+// By what things are known: most by what operator<< writes, which must be all that counts.
 inline const Queue& key_of(const Queue& queue) { return queue; }
 inline const Site& key_of(const Site& site) { return site; }
 inline std::string key_of(const Line& line) { return join(line, "\n"); }

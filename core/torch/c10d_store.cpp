@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -49,19 +50,26 @@ void silence_c10d() {
 
 class C10dStore : public Store {
  public:
-  /// `where` describes the place in messages, and `advice` says what to check there.
-  C10dStore(c10::intrusive_ptr<c10d::Store> store, std::string where, std::string advice)
-      : store_(std::move(store)), where_(std::move(where)), advice_(std::move(advice)) {}
+  using Inner = c10::intrusive_ptr<c10d::Store>;
+
+  /// `where` describes the place in messages, and `advice` says what to check there. `reopen` makes
+  /// the store anew after a call that has failed, where that helps.
+  C10dStore(Inner store, std::string where, std::string advice,
+            std::function<Inner()> reopen = nullptr)
+      : store_(std::move(store)),
+        where_(std::move(where)),
+        advice_(std::move(advice)),
+        reopen_(std::move(reopen)) {}
 
   void set(const std::string& key, std::string_view value) override {
-    reaching([&] { store_->set(key, bytes_of(value)); });
+    reaching([&] { inner().set(key, bytes_of(value)); });
   }
 
   std::string get(const std::string& key, milliseconds limit) override {
     const auto begin = std::chrono::steady_clock::now();
-    store_->setTimeout(as_c10d_takes(limit));
     try {
-      return text_of(store_->get(key));
+      inner().setTimeout(as_c10d_takes(limit));
+      return text_of(inner().get(key));
     } catch (const std::exception& error) {
       if (std::chrono::steady_clock::now() - begin < limit) throw unreachable(error);
       throw meeting_error(concat("nobody has set ", key, " in ", where_, " within ",
@@ -73,15 +81,22 @@ class C10dStore : public Store {
                               std::string_view desired) override {
     return reaching([&]() -> std::string {
       const std::string now =
-          text_of(store_->compareSet(key, bytes_of(expected), bytes_of(desired)));
+          text_of(inner().compareSet(key, bytes_of(expected), bytes_of(desired)));
       // c10d answers with `expected` for a key that nobody has set.
       const bool may_be_missing = !expected.empty() && now == expected;
-      return may_be_missing && !store_->check({key}) ? "" : now;
+      return may_be_missing && !inner().check({key}) ? "" : now;
     });
   }
 
  private:
-  [[nodiscard]] CommError unreachable(const std::exception& error) const {
+  c10d::Store& inner() {
+    if (!store_) store_ = reopen_();
+    return *store_;
+  }
+
+  [[nodiscard]] CommError unreachable(const std::exception& error) {
+    // A client of LibTorch whose connection has ended fails for ever.
+    if (reopen_) store_.reset();
     return meeting_error(concat(where_, " cannot be reached (", reason_of(error), "): ", advice_));
   }
 
@@ -94,20 +109,31 @@ class C10dStore : public Store {
     }
   }
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  /// Null: the last call has failed.
+  Inner store_;
   std::string where_;
   std::string advice_;
+  std::function<Inner()> reopen_;
 };
 
 std::shared_ptr<Store> open_tcp_store(const StorePlace& place, const c10d::TCPStoreOptions& options,
                                       std::string_view advice) {
   const std::string where = concat("the store at ", to_string(place));
   silence_c10d();
+  std::function<C10dStore::Inner()> reopen;
+  if (!options.isServer) {
+    reopen = [host = place.host, again = options]() mutable -> C10dStore::Inner {
+      // Whoever has asked once asks again.
+      again.timeout = std::min<milliseconds>(again.timeout, std::chrono::seconds(2));
+      return c10::make_intrusive<c10d::TCPStore>(host, again);
+    };
+  }
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
     return std::make_shared<C10dStore>(
         std::move(store), where,
-        concat("has the process ended that serves it? It does so on ", place.host));
+        concat("has the process ended that serves it? It does so on ", place.host),
+        std::move(reopen));
   } catch (const std::exception& error) {
     throw meeting_error(concat(where, " ", advice, " (", reason_of(error), ")"));
   }

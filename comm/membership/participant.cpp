@@ -187,25 +187,28 @@ void Participant::carry_out(const Action& action, std::deque<Action>& further) {
     std::ranges::copy(actions, std::back_inserter(further));
   };
   std::visit(
-      Overloaded{[&](const Tell& tell) { inbox_->mesh().send(tell.to, encode(tell.report)); },
-                 [&](const Announce& announce) {
-                   inbox_->mesh().send(announce.to, encode(announce.epoch));
-                 },
-                 [&](const Propose& proposal) {
-                   add(ask_store(proposal.expected.number,
-                                 [&] { return record_.propose(proposal); }));
-                 },
-                 [&](const Look& look) {
-                   add(ask_store(look.epoch, [&] { return record_.look(config_.patience); }));
-                 },
-                 [&](const Adopt& adopt) {
-                   config_.logger.debug(concat("goes on with ", adopt.epoch));
-                   has_adopted_ = true;
-                   awaited_since_.clear();
-                   inbox_->set_epoch(epoch());
-                 },
-                 [&](const Ask& ask) { inbox_->mesh().send(ask.to, encode(AskToJoin{})); },
-                 [&](const Leave& why) { leave(why); }},
+      Overloaded{
+          [&](const Tell& tell) { inbox_->mesh().send(tell.to, encode(tell.report)); },
+          [&](const Announce& announce) {
+            inbox_->mesh().send(announce.to, encode(announce.epoch));
+          },
+          [&](const Propose& proposal) {
+            add(ask_store(proposal.expected.number, [&] { return record_.propose(proposal); }));
+          },
+          [&](const Look& look) {
+            // A member's record has been there: to wait for a lost one is vain.
+            const Epoch now = epoch();
+            add(ask_store(look.epoch,
+                          [&] { return record_.propose({.expected = now, .desired = now}); }));
+          },
+          [&](const Adopt& adopt) {
+            config_.logger.debug(concat("goes on with ", adopt.epoch));
+            has_adopted_ = true;
+            awaited_since_.clear();
+            inbox_->set_epoch(epoch());
+          },
+          [&](const Ask& ask) { inbox_->mesh().send(ask.to, encode(AskToJoin{})); },
+          [&](const Leave& why) { leave(why); }},
       action);
 }
 

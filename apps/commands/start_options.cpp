@@ -17,8 +17,9 @@ void add_start_options(CLI::App& command, StartOptions& options) {
       .add_option(
           "--rendezvous", options.rendezvous,
           "Meet the other ranks without MPI: at an address of one of the hosts, in a folder "
-          "that all hosts share, or as srun's tasks")
-      ->type_name("HOST:PORT|file:FOLDER|slurm");
+          "that all hosts share, in etcd (etcd:http://host1:2379,http://host2:2379), or as srun's "
+          "tasks")
+      ->type_name("HOST:PORT|file:FOLDER|etcd:ADDRESSES|slurm");
   command
       .add_option("--world-size", options.world_size,
                   "With --rendezvous: the number of ranks on all hosts together")

@@ -395,7 +395,7 @@ void add_train_command(CLI::App& program, int& exit_code, const PlugIns& own) {
       ->add_option("--join", arguments->start.join,
                    "Join a run of this configuration that goes on, where its ranks have met; it "
                    "must have fault.mode: survive")
-      ->type_name("HOST:PORT|file:FOLDER")
+      ->type_name("HOST:PORT|file:FOLDER|etcd:ADDRESSES")
       ->excludes("--processes", "--rendezvous", "--dry-run", "--resume", "--overwrite", "--ranks");
   add_timeline_options(*command, arguments->timeline, arguments->timeline_steps);
   command->footer(

@@ -27,7 +27,8 @@ int launch_met(const Start& start, LaunchOptions options, bool serves, const Ran
       Logger(LogLevel::kWarning, concat("rank ", world.rank))
           .warning(concat("this process serves the place where ranks meet: if it dies, the next "
                           "death ends the run. To prevent it, start gossamer rendezvous ",
-                          to_string(start.place), " before the ranks, or meet in a folder"));
+                          to_string(start.place),
+                          " before the ranks, or meet in etcd or in a folder"));
     }
     // Ranks that may be lost need the store as long as they run.
     if (!communicator.renews()) end_meeting(start, world.rank, serves);
@@ -58,7 +59,8 @@ bool open_store(Start& start) {
   MeetingOptions& meeting = start.meeting;
   if (start.is_alone()) return false;
   complete(start);
-  if (!start.folder.empty()) {
+  if (meeting.store) return false;
+  if (start.store == StoreKind::kFile) {
     meeting.store = open_file_store(store_file(start));
     return false;
   }

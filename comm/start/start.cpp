@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/start/etcd_address.hpp"
 #include "comm/start/node_list.hpp"
 #include "comm/start/secret.hpp"
 
@@ -19,6 +20,7 @@ namespace {
 constexpr int kMaxPort = 65'535;
 constexpr std::string_view kCommandLine = "command line";
 constexpr std::string_view kFileScheme = "file:";
+constexpr std::string_view kEtcdScheme = "etcd:";
 constexpr std::string_view kThisMachine = "127.0.0.1";
 
 [[noreturn]] void refuse(std::string_view option, std::string_view what) {
@@ -142,10 +144,11 @@ class Planner {
              "one, allowed: either without the other");
     }
     Start start = as_given();
-    start.may_serve = take_place(options_.rendezvous, ", file:FOLDER, or slurm",
-                                 is_variable_ ? Origin{"environment", "GOSSAMER_RENDEZVOUS"}
-                                              : Origin{kCommandLine, "--rendezvous"},
-                                 start);
+    start.may_serve =
+        take_place(options_.rendezvous, ", file:FOLDER, etcd:http://HOST:PORT, or slurm",
+                   is_variable_ ? Origin{"environment", "GOSSAMER_RENDEZVOUS"}
+                                : Origin{kCommandLine, "--rendezvous"},
+                   start);
     return start;
   }
 
@@ -159,8 +162,14 @@ class Planner {
   /// that a process serves.
   static bool take_place(const std::string& text, std::string_view others, const Origin& origin,
                          Start& start) {
+    if (text.starts_with(kEtcdScheme)) {
+      start.store = StoreKind::kEtcd;
+      start.etcd = read_etcd_addresses(text.substr(kEtcdScheme.size()), origin.where, origin.key);
+      return false;
+    }
     const bool has_scheme = text.starts_with(kFileScheme);
     if (has_scheme || text.find('/') != std::string::npos) {
+      start.store = StoreKind::kFile;
       start.folder = text.substr(has_scheme ? kFileScheme.size() : 0);
       if (start.folder.empty()) start.folder = ".";
       return false;
@@ -190,7 +199,8 @@ class Planner {
     // There are others. The run knows how many.
     start.meeting.size = 2;
     if (!options_.run_id.empty()) start.meeting.run = options_.run_id;
-    take_place(options_.join, ", or file:FOLDER", {kCommandLine, "--join"}, start);
+    take_place(options_.join, ", file:FOLDER, or etcd:http://HOST:PORT", {kCommandLine, "--join"},
+               start);
     return start;
   }
 
@@ -220,7 +230,7 @@ class Planner {
   [[nodiscard]] Start own_store() const {
     check_backend("a store");
     Start start = as_given();
-    start.has_store = true;
+    start.store = StoreKind::kOwn;
     return start;
   }
 
@@ -251,7 +261,7 @@ class Planner {
     if (is_slurm_task()) return slurm();
     throw ConfigError(
         "The backend tcp needs to know where the ranks meet, allowed: --processes N; --rendezvous "
-        "HOST:PORT or file:FOLDER, with --world-size N; torchrun; or srun");
+        "HOST:PORT, file:FOLDER or etcd:http://HOST:PORT, with --world-size N; torchrun; or srun");
   }
 
   [[nodiscard]] bool is_open_mpi() const { return !text("OMPI_COMM_WORLD_RANK").empty(); }
@@ -327,20 +337,31 @@ class Planner {
       start.meeting.secret = fresh_secret();
       return start;
     }
-    const bool is_private = start.is_one_machine || (start.folder.empty() && !start.has_store &&
-                                                     is_loopback(start.place.host));
+    const bool is_private = start.is_one_machine ||
+                            (start.store == StoreKind::kServed && is_loopback(start.place.host));
     if (is_private || start.is_alone()) return start;
     throw ConfigError(
         "environment", "GOSSAMER_SECRET",
-        concat("is not set, and others may reach ",
-               start.has_store        ? "the store"
-               : start.folder.empty() ? to_string(start.place)
-                                      : start.folder,
+        concat("is not set, and others may reach ", name_of_store(start),
                ", where the ranks meet; type gossamer secret -o FILE (without the program: python "
                "-m gossamer --secret FILE), copy FILE to all hosts, and set GOSSAMER_SECRET_FILE "
                "to its path there (or the key comm.secret_file). In a network that you trust, "
                "comm.security=none does without, or --security none for a command without a "
                "configuration, or security=\"none\" in Python"));
+  }
+
+  static std::string name_of_store(const Start& start) {
+    switch (start.store) {
+      case StoreKind::kServed:
+        return to_string(start.place);
+      case StoreKind::kFile:
+        return start.folder;
+      case StoreKind::kEtcd:
+        return "etcd";
+      case StoreKind::kOwn:
+        break;
+    }
+    return "the store";
   }
 
   /// Empty: none is given.

@@ -5,7 +5,9 @@
 //   --processes N                 This process starts N ranks on this machine.
 //   --rendezvous HOST:PORT        The ranks meet in a store there.
 //   --rendezvous file:FOLDER      The ranks meet in a file of a folder that all hosts share.
-//   --join HOST:PORT|file:FOLDER  The rank joins the run that has met there (fault.mode: survive).
+//   --rendezvous etcd:ADDRESSES   The ranks meet in etcd (etcd_address.hpp).
+//   --join PLACE                  The rank joins the run that has met at one of these three places
+//                                 (fault.mode: survive).
 //   --rendezvous slurm, or srun   The ranks are the tasks of a step of SLURM.
 //   torchrun                      Its variables say where the ranks meet.
 //
@@ -59,6 +61,17 @@ struct StartOptions {
 /// The value of a variable of the environment; null: it is not set.
 using Environment = std::function<const char*(const char* name)>;
 
+/// What ranks meet in.
+enum class StoreKind {
+  /// A table that a process serves (c10d_store.hpp).
+  kServed,
+  /// A file of a folder that all hosts share.
+  kFile,
+  kEtcd,
+  /// The caller's own.
+  kOwn,
+};
+
 struct Start {
   /// Positive: this process starts so many ranks and is none itself.
   int num_processes = 0;
@@ -68,11 +81,13 @@ struct Start {
   bool joins = false;
   /// The process that has started this one by --processes; 0: there is none.
   int parent = 0;
-  /// The caller has the store. Otherwise it is a file in `folder`, or where that is empty, at
-  /// `place`.
-  bool has_store = false;
-  std::string folder = {};
+  StoreKind store = StoreKind::kServed;
+  /// kServed: where.
   StorePlace place = {};
+  /// kFile: where.
+  std::string folder = {};
+  /// kEtcd: the addresses of its members.
+  std::vector<std::string> etcd = {};
   /// True: a launcher says that all ranks are on this machine.
   bool is_one_machine = false;
   /// True: the process of the run that can listen at `place` serves the store there. False: another

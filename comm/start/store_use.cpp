@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/start/etcd_store.hpp"
 #include "comm/start/store_socket.hpp"
 
 namespace gossamer {
@@ -14,8 +15,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// For names that a cluster is about to give out, and not so long that a wrong one goes unnoticed.
-constexpr auto kNameless = std::chrono::seconds(30);
+// For names that a cluster is about to give out, and for members of etcd that are about to start or
+// elect. Not so long that a wrong address goes unnoticed.
+constexpr auto kUnreachable = std::chrono::seconds(30);
 
 std::string key_of(const MeetingOptions& meeting, int rank) {
   return concat(meeting.run, "/met/", rank);
@@ -23,20 +25,21 @@ std::string key_of(const MeetingOptions& meeting, int rank) {
 
 }  // namespace
 
-void complete(Start& start) {
+void complete(Start& start, const std::function<void()>& while_waiting) {
   MeetingOptions& meeting = start.meeting;
   if (start.is_alone()) return;
+  const auto timeout = milliseconds(static_cast<std::int64_t>(meeting.timeout_s * 1000.0));
+  const auto limit = std::min<milliseconds>(timeout, kUnreachable);
+  const bool is_served = start.store == StoreKind::kServed;
   // listen_at() says what is wrong with a name that stays unknown.
-  if (start.folder.empty() && !start.has_store) {
-    const auto limit = milliseconds(static_cast<std::int64_t>(meeting.timeout_s * 1000.0));
-    wait_for_name(start.place.host, std::min<milliseconds>(limit, kNameless));
+  if (is_served) wait_for_name(start.place.host, limit);
+  if (start.store == StoreKind::kEtcd) {
+    meeting.store = open_etcd_store(start.etcd, limit, while_waiting);
   }
-  // The way to the store shows which address others reach. A file shows none, and neither does a
-  // store on this machine whose name stands for the loopback address here.
+  // The way to a place shows which address others reach. Other stores show none, and neither does a
+  // place on this machine whose name stands for the loopback address here.
   const bool is_local = !meeting.store_host.empty() && leads_to_loopback(meeting.store_host);
-  if (meeting.interface.empty() && (is_local || !start.folder.empty() || start.has_store)) {
-    meeting.interface = outward_address();
-  }
+  if (meeting.interface.empty() && (is_local || !is_served)) meeting.interface = outward_address();
 }
 
 std::string store_file(const Start& start) {
@@ -44,9 +47,16 @@ std::string store_file(const Start& start) {
 }
 
 void remove_store(const Start& start) {
-  if (start.folder.empty()) return;
-  std::error_code in_vain;
-  std::filesystem::remove(store_file(start), in_vain);
+  if (start.store == StoreKind::kFile) {
+    std::error_code in_vain;
+    std::filesystem::remove(store_file(start), in_vain);
+  }
+  if (start.store != StoreKind::kEtcd) return;
+  try {
+    remove_from_etcd(start.etcd, start.meeting.run, kFarewell);
+  } catch (const CommError&) {
+    // The run has what it needs. A later run of this name says that it finds the keys.
+  }
 }
 
 void say_met(const MeetingOptions& meeting, int rank) {
@@ -75,7 +85,8 @@ void end_meeting(const Start& start, int rank, bool serves) {
   if (!start.meeting.store) return;
   say_met(start.meeting, rank);
   // This rank's world exists. Others may still be reading.
-  const bool removes = !start.folder.empty() && rank == 0;
+  const bool removes =
+      (start.store == StoreKind::kFile || start.store == StoreKind::kEtcd) && rank == 0;
   if ((serves || removes) && wait_until_all_met(start.meeting, kFarewell) && removes) {
     remove_store(start);
   }

@@ -1,16 +1,17 @@
 #pragma once
 // What a rank that starts without MPI does with its store: where the store is, and how long others
-// need this process for it. Who opens the store is not said here: the program takes LibTorch's own
-// (core/torch/c10d_store.hpp), and Python takes PyTorch's.
+// need this process for it. It opens etcd alone. For a place and for a folder the program takes
+// LibTorch's stores (core/torch/c10d_store.hpp), and Python takes PyTorch's.
 //
-// Protocol: complete() before the store is opened, and then the meeting (comm/meeting.hpp). A rank
-// whose world exists calls end_meeting(). One that has not met the others and serves the store
+// Protocol: complete() before another store is opened, and then the meeting (comm/meeting.hpp). A
+// rank whose world exists calls end_meeting(). One that has not met the others and serves the store
 // calls wait_until_all_met() before it ends.
 //
 // Thread safety: as the Store's. Errors: ConfigError from complete(). The others take no CommError
 // of the store for an error: whoever has met the others can train.
 
 #include <chrono>
+#include <functional>
 #include <string>
 
 #include "comm/start/start.hpp"
@@ -20,14 +21,15 @@ namespace gossamer {
 /// For ranks that are slow, not for ranks that are lost.
 inline constexpr std::chrono::seconds kFarewell{10};
 
-/// Adds what depends on this machine: the address that the rank announces. Waits for the name of
-/// the store's host if it is not known yet.
-void complete(Start& start);
+/// Adds what depends on this machine: the address that the rank announces, and the store if that is
+/// etcd. Waits for the name of the store's host if it is not known yet. `while_waiting`: as that of
+/// open_etcd_store().
+void complete(Start& start, const std::function<void()>& while_waiting = {});
 
 /// The file that is the store of a start with a folder.
 std::string store_file(const Start& start);
 
-/// Removes a store that is a file.
+/// Removes what the run has in a file or in etcd.
 void remove_store(const Start& start);
 
 /// Says in the store that `rank` needs the store no more, unless the store is gone.
@@ -38,7 +40,7 @@ void say_met(const MeetingOptions& meeting, int rank);
 bool wait_until_all_met(const MeetingOptions& meeting, std::chrono::milliseconds limit);
 
 /// Says that `rank` has met all others. The process that serves the store (`serves`) waits for them
-/// to say so too, and rank 0 removes a store that is a file.
+/// to say so too, and rank 0 calls remove_store().
 void end_meeting(const Start& start, int rank, bool serves);
 
 }  // namespace gossamer

@@ -132,7 +132,8 @@ def initialize_dist(
         Seconds that an operation may wait for its peers.
     rendezvous
         Where the ranks meet without a launcher: "HOST:PORT" of one of the hosts, "file:FOLDER" that
-        all hosts share, or "slurm". The variable GOSSAMER_RENDEZVOUS stands for it.
+        all hosts share, "etcd:http://host1:2379,http://host2:2379", or "slurm". The variable
+        GOSSAMER_RENDEZVOUS stands for it.
     world_size, rank
         With a rendezvous or a store: the number of ranks, and this process's. Without a rank, ranks
         are dealt by arrival.

@@ -95,7 +95,7 @@ def meet(settings: StartSettings, store: Any = None) -> tuple[Session | None, An
     start = _core.plan_start(settings)
     if not start.is_rank:
         return None, None
-    if start.world_size == 1:
+    if not start.needs_store:
         return start.open(None, False), None
     serves = False
     if store is None:

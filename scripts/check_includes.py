@@ -80,6 +80,7 @@ LIBRARIES = [
     ("nanobind", r"nanobind/", ["python"]),
     ("asio", r"asio(\.hpp$|/)", ["comm"]),
     ("OpenSSL", r"openssl/", ["comm", "core/checkpoint"]),
+    ("libcurl", r"curl/", ["comm"]),
 ]
 LIBRARIES = [(name, re.compile(headers), folders) for name, headers, folders in LIBRARIES]
 TORCH = LIBRARIES[0][1]
@@ -258,6 +259,7 @@ CASES = [
     ("core/a.cpp", "#include <asio.hpp>", "asio is included only in"),
     ("comm/hmac.cpp", "#include <openssl/hmac.h>", None),
     ("apps/a.cpp", "#include <openssl/rand.h>", "OpenSSL is included only in"),
+    ("apps/a.cpp", "#include <curl/curl.h>", "libcurl is included only in"),
     ("core/a.cpp", '#include "core/algorithms/x.hpp"', "core does not see core/algorithms"),
     ("core/a.cpp", '#include "apps/data/x.hpp"', "core does not see apps/data"),
     ("core/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),

@@ -6,8 +6,8 @@
 #   - .venv in the project's folder, with the packages of scripts/requirements.txt, and with --dev
 #     those of scripts/requirements-dev.txt;
 #   - LibTorch, inside .venv (scripts/requirements-libtorch.txt).
-# --dev adds clang-format, clang-tidy, doxygen, git, Python's headers, iproute2 for scripts/hosts.sh, and as root slurm-wlm
-# and munge for the test under SLURM; --gpu adds the NVIDIA libraries that LibTorch needs on GPUs
+# --dev adds clang-format, clang-tidy, doxygen, git, Python's headers, iproute2 for scripts/hosts.sh, etcd, whose service it
+# stops, and as root slurm-wlm and munge for the test under SLURM; --gpu adds the NVIDIA libraries that LibTorch needs on GPUs
 # (scripts/requirements-gpu.txt).
 #
 # Your own tools count: a LibTorch named by LIBTORCH_ROOT or CMAKE_PREFIX_PATH, an MPI named by
@@ -128,7 +128,7 @@ find_missing_packages() {
   for entry in libcli11-dev:CLI/CLI.hpp libspdlog-dev:spdlog/spdlog.h \
     libjemalloc-dev:jemalloc/jemalloc.h libcairo2-dev:cairo/cairo.h libspectra-dev:Spectra/GenEigsSolver.h \
     libyaml-cpp-dev:yaml-cpp/yaml.h nlohmann-json3-dev:nlohmann/json.hpp \
-    libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h zlib1g-dev:zlib.h libssl-dev:openssl/evp.h libasio-dev:asio.hpp \
+    libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h zlib1g-dev:zlib.h libcurl4-openssl-dev:curl/curl.h libssl-dev:openssl/evp.h libasio-dev:asio.hpp \
     libeigen3-dev:eigen3/Eigen/Core; do
     has_header "${entry#*:}" || wanted+=("${entry%%:*}")
   done
@@ -139,6 +139,7 @@ find_missing_packages() {
     has git || wanted+=(git)
     has_python_headers || wanted+=(python3-dev)
     [[ -x $(PATH=$PATH:/usr/sbin:/sbin command -v tc) ]] || wanted+=(iproute2)
+    has etcd || wanted+=(etcd-server)
     [[ $(id -u) != 0 ]] || { has slurmctld && has munged; } || wanted+=(slurm-wlm munge)
   fi
 
@@ -181,6 +182,11 @@ install_packages() {
   "${apt_get[@]}" update >"$log" 2>&1 || true
   if "${apt_get[@]}" install -y --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
     changed=yes
+    # Tests start an etcd of their own. The package's would keep its ports.
+    if [[ " ${missing[*]} " == *' etcd-server '* ]]; then
+      "${sudo[@]}" service etcd stop >/dev/null 2>&1 || true
+      [[ ! -d /run/systemd/system ]] || "${sudo[@]}" systemctl --quiet disable etcd || true
+    fi
   else
     tail -n 15 "$log" >&2
     fail "apt could not install (its last words are above): ${missing[*]}

@@ -1,10 +1,11 @@
-"""Processes that meet without MPI: under torchrun, at an address, in a folder, and in a store."""
+"""Processes that meet without MPI: under torchrun, at an address, in a folder, etcd or a store."""
 
 from __future__ import annotations
 
 import functools
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import stat
@@ -58,6 +59,39 @@ def place():
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+@pytest.fixture
+def etcd(tmp_path):
+    """etcd that is about to start."""
+    if shutil.which("etcd") is None:
+        pytest.skip("etcd is not installed (Debian: etcd-server)")
+    try:
+        gs.initialize_dist(
+            "tcp", 0.1, rendezvous="etcd:http://127.0.0.1:1", world_size=2, secret=SECRET
+        )
+    except gs.ConfigError as error:
+        pytest.skip(str(error))
+    except gs.CommError:
+        pass
+    with socket.socket() as client, socket.socket() as peer:
+        for free in (client, peer):
+            free.bind(("127.0.0.1", 0))
+        at, peers_at = [f"http://127.0.0.1:{free.getsockname()[1]}" for free in (client, peer)]
+    arguments = ["--data-dir", str(tmp_path / "etcd"), "--listen-client-urls", at]
+    arguments += ["--advertise-client-urls", at, "--listen-peer-urls", peers_at]
+    arguments += [
+        "--initial-advertise-peer-urls",
+        peers_at,
+        "--initial-cluster",
+        f"default={peers_at}",
+    ]
+    with (
+        open(tmp_path / "etcd.log", "wb") as log,
+        subprocess.Popen(["etcd", *arguments], stdout=log, stderr=log) as process,
+    ):
+        yield f"etcd:{at}"
+        process.kill()
 
 
 def write_program(tmp_path, arguments="", *, before="", fault="pass", timeout_s=60):
@@ -148,6 +182,13 @@ def test_ranks_meet_in_a_folder_with_a_secret(tmp_path):
     arguments = f"rendezvous='file:{folder}', world_size=2, secret={SECRET!r}, shared_memory=False"
     expect_trained([start(tmp_path, arguments) for _ in range(2)])
     assert list(folder.iterdir()) == []
+
+
+def test_ranks_meet_in_etcd(tmp_path, etcd):
+    arguments = f"rendezvous={etcd!r}, world_size=2, secret={SECRET!r}"
+    # The second time shows that the keys of the first are gone.
+    for _ in range(2):
+        expect_trained([start(tmp_path, arguments) for _ in range(2)])
 
 
 @pytest.mark.parametrize(
@@ -256,6 +297,19 @@ def test_ctrl_c_ends_the_wait_for_others(tmp_path, place, rank):
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         ((code, _, errors),) = outcomes([process])
+    assert "KeyboardInterrupt" in errors
+    assert code in (130, -signal.SIGINT)
+
+
+def test_ctrl_c_ends_the_wait_in_etcd(tmp_path, etcd):
+    arguments = f"rendezvous={etcd!r}, world_size=2, secret={SECRET!r}"
+    process = start(tmp_path, arguments, before="print('begun', flush=True)")
+    assert process.stdout.readline() == "begun\n"
+    # As above.
+    time.sleep(2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    ((code, _, errors),) = outcomes([process])
     assert "KeyboardInterrupt" in errors
     assert code in (130, -signal.SIGINT)
 

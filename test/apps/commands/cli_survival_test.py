@@ -6,6 +6,7 @@ GOSSAMER_SEEDS: how many random moments are tried; 3 by default, 20 and more for
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import time
 
 import cli_case
 from cli_case import CliCase, processes_of
+from etcd import Etcd
 
 K_SEEDS = int(os.environ.get("GOSSAMER_SEEDS", "3"))
 
@@ -26,7 +28,7 @@ log: {every: 5, consensus_every: 10, eval_every: 15, report: false}
 """
 
 
-class Survival(CliCase):
+class SurvivalCase(CliCase):
     def setUp(self):
         super().setUp()
         self.write("run.yaml", K_YAML)
@@ -41,6 +43,15 @@ class Survival(CliCase):
         found = [pid for pid, one in processes_of(self.folder.resolve()).items() if one == rank]
         self.assertEqual(len(found), 1, f"rank {rank} runs once")
         return found[0]
+
+    def train_at(self, place, ranks):
+        """Processes that meet there, in the order of their ranks, once they have made a few steps."""
+        os.environ["GOSSAMER_SECRET"] = self.gossamer("secret").stdout.strip()
+        jobs = [self.start([self.program, "train", "run.yaml", "run.steps=100000", "--rendezvous",
+                            place, "--world-size", str(ranks), "--rank", str(rank)],
+                           until=lambda: True) for rank in range(ranks)]
+        self.wait_until(lambda: self.status().get("step", 0) >= 5)
+        return jobs
 
     def end_of(self, job):
         """Exit code and output of a run that ends by itself."""
@@ -64,6 +75,37 @@ class Survival(CliCase):
         self.assertEqual(evaluated, sorted(set(evaluated)), "each evaluation is recorded once")
         return records
 
+    def expect_joins(self, place):
+        """4 - 2: two ranks train, two join, the first two are killed, and a stranger is refused."""
+        os.environ["GOSSAMER_SECRET"] = self.gossamer("secret").stdout.strip()
+        command = [self.program, "train", "run.yaml", "run.steps=100000"]
+        first = [self.start([*command, "--rendezvous", place, "--world-size", "2", "--rank",
+                             str(rank)], until=lambda: True) for rank in (1, 0)]
+        self.wait_until(lambda: self.status().get("step", 0) >= 5)
+        later = self.start([*command, "--join", place],
+                           until=lambda: self.status().get("members") == [0, 1, 2])
+        # The one that has joined may be the last that knows the run's beginning.
+        other = self.start([*command, "--join", place],
+                           until=lambda: self.status().get("members") == [0, 1, 2, 3])
+        for job in first[::-1]:
+            before = self.status()["members"]
+            job.kill()
+            self.wait_until(lambda before=before: len(self.status()["members"]) < len(before)
+                            or other.poll() is not None)
+            if len(before) == 4:
+                self.assertEqual(self.status()["members"], [1, 2, 3])
+        self.assertEqual(self.status()["members"], [2, 3])
+        stranger = self.gossamer("train", "run.yaml", "run.steps=100000", "--join", place,
+                                 "model.hidden=17", code=2)
+        self.assertIn("model.hidden", stranger.stderr)
+        self.wait_until(lambda: self.status()["members"] == [2, 3])
+        for job in (later, other):
+            job.send_signal(signal.SIGINT)
+        self.assertEqual({self.end_of(job)[0] for job in (later, other)}, {75})
+        self.assertEqual(self.status()["state"], "stopped")
+
+
+class Survival(SurvivalCase):
     def test_goes_on_when_a_rank_is_killed(self):
         job = self.train(4, "run.steps=400")
         os.kill(self.pid_of(2), signal.SIGKILL)
@@ -128,13 +170,37 @@ class Survival(CliCase):
         self.assertEqual(list((self.folder / "store").iterdir()), [])
 
     def test_takes_in_processes_where_another_one_serves_the_place(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            place = f"127.0.0.1:{free.getsockname()[1]}"
-        server = self.start([self.program, "rendezvous", place], until=lambda: True)
+        place = self.free_place()
+        server = self.serve(place)
         self.expect_joins(place)
         server.send_signal(signal.SIGTERM)
         self.assertEqual(self.end_of(server)[0], 0)
+
+    def test_ends_where_the_place_is_back_and_has_forgotten_it(self):
+        place = self.free_place()
+        server = self.serve(place)
+        jobs = self.train_at(place, 3)
+        server.kill()
+        server.wait()
+        self.serve(place)
+        jobs[2].kill()
+        ends = [self.end_of(job) for job in jobs[:2]]
+        self.assertEqual([code for code, _ in ends], [74, 74], ends)
+        self.assertIn("the store has lost the run's record", ends[0][1] + ends[1][1])
+
+    def free_place(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            return f"127.0.0.1:{free.getsockname()[1]}"
+
+    def serve(self, place):
+        host, port = place.split(":")
+
+        def answers():
+            with socket.socket() as client:
+                return client.connect_ex((host, int(port))) == 0
+
+        return self.start([self.program, "rendezvous", place], until=answers)
 
     def test_grows_from_one(self):
         os.environ["GOSSAMER_SECRET"] = self.gossamer("secret").stdout.strip()
@@ -158,34 +224,64 @@ class Survival(CliCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"[1-9]\d* deaths")
 
-    def expect_joins(self, place):
-        """4 - 2: two ranks train, two join, the first two are killed, and a stranger is refused."""
-        os.environ["GOSSAMER_SECRET"] = self.gossamer("secret").stdout.strip()
-        command = [self.program, "train", "run.yaml", "run.steps=100000"]
-        first = [self.start([*command, "--rendezvous", place, "--world-size", "2", "--rank",
-                             str(rank)], until=lambda: True) for rank in (1, 0)]
-        self.wait_until(lambda: self.status().get("step", 0) >= 5)
-        later = self.start([*command, "--join", place],
-                           until=lambda: self.status().get("members") == [0, 1, 2])
-        # The one that has joined may be the last that knows the run's beginning.
-        other = self.start([*command, "--join", place],
-                           until=lambda: self.status().get("members") == [0, 1, 2, 3])
-        for job in first[::-1]:
-            before = self.status()["members"]
-            job.kill()
-            self.wait_until(lambda before=before: len(self.status()["members"]) < len(before)
-                            or other.poll() is not None)
-            if len(before) == 4:
-                self.assertEqual(self.status()["members"], [1, 2, 3])
-        self.assertEqual(self.status()["members"], [2, 3])
-        stranger = self.gossamer("train", "run.yaml", "run.steps=100000", "--join", place,
-                                 "model.hidden=17", code=2)
-        self.assertIn("model.hidden", stranger.stderr)
-        self.wait_until(lambda: self.status()["members"] == [2, 3])
-        for job in (later, other):
-            job.send_signal(signal.SIGINT)
-        self.assertEqual({self.end_of(job)[0] for job in (later, other)}, {75})
-        self.assertEqual(self.status()["state"], "stopped")
+
+class SurvivalInEtcd(SurvivalCase):
+    def setUp(self):
+        super().setUp()
+        if not shutil.which("etcd"):
+            self.skipTest("etcd is not installed (Debian: etcd-server)")
+        refused = self.gossamer("train", "run.yaml", "--rendezvous", "etcd:http://127.0.0.1:1",
+                                "--world-size", "2", "comm.security=none", "comm.timeout_s=0.1",
+                                code=None)
+        if refused.returncode != 74:
+            self.assertIn("built without libcurl", refused.stderr)
+            self.skipTest(refused.stderr)
+
+    def expect_steps(self):
+        before = self.status()["step"]
+        self.wait_until(lambda: self.status()["step"] > before)
+
+    def expect_members(self, members):
+        self.wait_until(lambda: self.status()["members"] == members)
+        self.expect_steps()
+
+    def expect_stopped(self, jobs, etcd):
+        jobs[0].send_signal(signal.SIGINT)
+        self.assertEqual([self.end_of(job)[0] for job in jobs], [75] * len(jobs))
+        self.assertEqual(etcd.keys(), [])
+
+    def test_bears_a_store_that_is_killed_and_comes_back(self):
+        etcd = Etcd(self)
+        jobs = self.train_at(etcd.place, 4)
+        etcd.kill(0)
+        self.expect_steps()
+        etcd.start(0)
+        jobs[2].kill()
+        self.expect_members([0, 1, 3])
+        etcd.kill(0)
+        jobs[0].kill()
+        # They have noticed, and wait for the store.
+        time.sleep(4)
+        self.assertEqual([jobs[rank].poll() for rank in (1, 3)], [None, None])
+        self.assertEqual(self.status()["members"], [0, 1, 3])
+        etcd.start(0)
+        self.expect_members([1, 3])
+        self.expect_stopped([jobs[1], jobs[3]], etcd)
+
+    def test_has_no_single_point_of_failure_with_three_members(self):
+        etcd = Etcd(self, 3)
+        jobs = self.train_at(etcd.place, 3)
+        # The one that the ranks have asked.
+        etcd.kill(0)
+        jobs[0].kill()
+        self.expect_members([1, 2])
+        etcd.start(0)
+        self.expect_stopped(jobs[1:], etcd)
+
+    def test_takes_in_processes(self):
+        etcd = Etcd(self)
+        self.expect_joins(etcd.place)
+        self.assertEqual(etcd.keys(), [])
 
 
 if __name__ == "__main__":

@@ -242,6 +242,31 @@ TEST(Rendezvous, IsAFolder) {
   EXPECT_EQ(plan({.rendezvous = "file:meet", .world_size = 4}, kWithSecret).folder, "meet");
 }
 
+TEST(Rendezvous, IsEtcd) {
+  const std::string text = "etcd:http://n1:2379,https://name:word@n2/";
+  const std::vector<std::string> addresses = {"http://n1:2379", "https://name:word@n2"};
+  const LaunchConfig survives = config_of("fault: {mode: survive}");
+  const Map variables =
+      with(kWithSecret, {{"GOSSAMER_RENDEZVOUS", text}, {"GOSSAMER_WORLD_SIZE", "4"}});
+  for (const Start& start : {plan({.rendezvous = text, .world_size = 4}, kWithSecret),
+                             plan({}, variables), plan({.join = text}, kWithSecret, survives)}) {
+    EXPECT_TRUE(start.is_rank);
+    EXPECT_EQ(start.store, StoreKind::kEtcd);
+    EXPECT_EQ(start.etcd, addresses);
+    EXPECT_FALSE(start.may_serve);
+    EXPECT_EQ(start.meeting.store_host, "");
+  }
+  EXPECT_CONTAINS(refusal({.rendezvous = "etcd:n1:2379", .world_size = 4}, kWithSecret),
+                  "command line: --rendezvous: is etcd:n1:2379, allowed: etcd: and the addresses");
+  EXPECT_CONTAINS(refusal({.join = "etcd:"}, kWithSecret, survives),
+                  "command line: --join: is etcd:");
+  // Others reach it, and its password stays out of messages.
+  const std::string what =
+      refusal({.rendezvous = "etcd:http://name:word@127.0.0.1", .world_size = 4}, {});
+  EXPECT_CONTAINS(what, "others may reach etcd");
+  EXPECT_FALSE(contains(what, "word"));
+}
+
 TEST(Torchrun, SaysWhereRanksMeet) {
   const Start start = plan({}, kTorchrun);
   EXPECT_TRUE(start.is_rank);

@@ -1,10 +1,11 @@
-// The contract of stores (comm/store.hpp), asked of LibTorch's and of the one for tests.
+// The contract of stores (comm/store.hpp), asked of LibTorch's, of etcd's and of the one for tests.
 
 #include "core/torch/c10d_store.hpp"
 
 #include "test/apps/folder.hpp"
 #include "test/base/thrown.hpp"
 #include "test/comm/memory_store.hpp"
+#include "test/comm/start/etcd_server.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -67,6 +68,14 @@ class MemoryPlace : public Place {
   std::shared_ptr<Store> store_ = std::make_shared<MemoryStore>();
 };
 
+class EtcdPlace : public Place {
+ public:
+  std::shared_ptr<Store> open() override { return server_.open(); }
+
+ private:
+  EtcdServer server_;
+};
+
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<Place>()> make;
@@ -74,15 +83,23 @@ struct Kind {
 
 class Stores : public testing::TestWithParam<Kind> {
  protected:
-  std::unique_ptr<Place> place_ = GetParam().make();
-  std::shared_ptr<Store> store_ = place_->open();
+  void SetUp() override {
+    const bool is_etcd = std::string(GetParam().name) == "Etcd";
+    if (is_etcd && !EtcdServer::missing().empty()) GTEST_SKIP() << EtcdServer::missing();
+    place_ = GetParam().make();
+    store_ = place_->open();
+  }
+
+  std::unique_ptr<Place> place_;
+  std::shared_ptr<Store> store_;
 };
 
 INSTANTIATE_TEST_SUITE_P(
     All, Stores,
     testing::Values(Kind{"Memory", [] { return std::make_unique<MemoryPlace>(); }},
                     Kind{"Tcp", [] { return std::make_unique<TcpPlace>(); }},
-                    Kind{"File", [] { return std::make_unique<FilePlace>(); }}),
+                    Kind{"File", [] { return std::make_unique<FilePlace>(); }},
+                    Kind{"Etcd", [] { return std::make_unique<EtcdPlace>(); }}),
     [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(Stores, ShowAValueToAll) {
@@ -199,6 +216,23 @@ TEST(TcpStore, SaysThatItsServerHasEnded) {
   server.reset();
   const std::string what = what_of<CommError>([&] { client->get("key", kPatience); });
   EXPECT_TRUE(contains(what, concat("127.0.0.1:", place.port, " cannot be reached"))) << what;
+}
+
+TEST(TcpStore, IsFoundAgainWhenItsServerIsBack) {
+  StoreSocket socket = listen_at(kAnywhere).value();
+  const StorePlace place = socket.place;
+  std::shared_ptr<Store> server = serve_tcp_store(std::move(socket));
+  const std::shared_ptr<Store> client = connect_tcp_store(place, kPatience);
+  client->set("key", "value");
+  server.reset();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THROW(client->compare_and_set("key", "value", "next"), CommError);
+  }
+  server = serve_tcp_store(listen_at(place).value());
+  // It has forgotten.
+  EXPECT_EQ(client->compare_and_set("key", "value", "next"), "");
+  client->set("key", "other");
+  EXPECT_EQ(server->get("key", kPatience), "other");
 }
 
 TEST(FileStore, SaysWhatItHasWaitedFor) {

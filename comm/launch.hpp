@@ -18,6 +18,8 @@
 
 namespace gossamer {
 
+class FaultInjector;
+
 /// What becomes of a run when ranks die.
 struct FaultOptions {
   /// True: the others go on without them (Communicator::renew()). The backend `tcp` alone can.
@@ -28,6 +30,8 @@ struct FaultOptions {
   double silence_s = 10.0;
   /// True: this process joins a run that goes on (MeetingOptions::run in the store).
   bool joins = false;
+  /// Faults on purpose, where `survives` (fault_injector.hpp). Null: none.
+  std::shared_ptr<FaultInjector> injector = {};
 };
 
 struct LaunchOptions {

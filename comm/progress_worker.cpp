@@ -122,19 +122,22 @@ bool ProgressWorker::take_submitted() {
 
 template <class Step>
 auto ProgressWorker::explained(const Active& entry, const Step& step) {
-  const auto explain = [this, &entry](CommError::Context context, const std::string& reason) {
+  const auto explain = [this, &entry](CommError::Context context) {
     context.rank = config_.rank;
     context.label = entry.context.label;
     if (context.peers.empty() && entry.operation) context.peers = entry.operation->waiting_for();
-    return CommError(std::move(context), reason);
+    return context;
   };
   try {
     return step();
+  } catch (const PeerLost& error) {
+    if (error.context().rank >= 0) throw;
+    throw PeerLost(explain(error.context()), error.reason(), error.is_own());
   } catch (const CommError& error) {
     if (error.context().rank >= 0) throw;
-    throw explain(error.context(), error.reason());
+    throw CommError(explain(error.context()), error.reason());
   } catch (const DeviceError& error) {
-    throw DeviceError(explain({}, error.what()).what());
+    throw DeviceError(CommError(explain({}), error.what()).what());
   }
 }
 

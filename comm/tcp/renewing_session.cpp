@@ -12,6 +12,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/fault_injector.hpp"
 #include "comm/forwarding_communicator.hpp"
 #include "comm/hmac.hpp"
 #include "comm/membership/participant.hpp"
@@ -126,7 +127,7 @@ class RenewingSession : public Session {
   class Renewing : public ForwardingCommunicator {
    public:
     explicit Renewing(RenewingSession& session)
-        : ForwardingCommunicator(session.session_->communicator()), session_(session) {}
+        : ForwardingCommunicator(session.wire()), session_(session) {}
     [[nodiscard]] bool renews() const override { return true; }
     [[nodiscard]] Membership membership() const override {
       session_.participant_->admit();
@@ -138,7 +139,7 @@ class RenewingSession : public Session {
       return session_.membership();
     }
     /// The world has a session of its own.
-    void follow() { set_inner(session_.session_->communicator()); }
+    void follow() { set_inner(session_.wire()); }
 
    private:
     RenewingSession& session_;
@@ -166,7 +167,13 @@ class RenewingSession : public Session {
     const World world = world_on(place.hosts, place.rank, options, epoch == 0 ? logger : Logger());
     std::unique_ptr<TcpWorld> session = enter(std::move(place), world, options, logger);
     session_.swap(session);
-    // Before the last one goes.
+    std::unique_ptr<Communicator> faulty;
+    if (options_.fault.injector) {
+      faulty =
+          inject_faults(session_->communicator(), options_.fault.injector, membership().members);
+    }
+    faulty_.swap(faulty);
+    // Before the last ones go.
     if (communicator_) communicator_->follow();
     world_ = world;
     is_deserted_ = false;
@@ -229,6 +236,9 @@ class RenewingSession : public Session {
     }
   }
 
+  /// What the session's communicator stands for at present.
+  [[nodiscard]] Communicator& wire() { return faulty_ ? *faulty_ : session_->communicator(); }
+
   /// The present world is over. Its communicator stays until there is another one.
   void desert() {
     is_deserted_ = true;
@@ -260,6 +270,8 @@ class RenewingSession : public Session {
   std::unique_ptr<Participant> participant_;
   /// That of the present epoch; while the members agree, that of the last one.
   std::unique_ptr<TcpWorld> session_;
+  /// Its communicator with faults; null: without.
+  std::unique_ptr<Communicator> faulty_;
   World world_;
   bool is_deserted_ = true;
   Clock::time_point began_;

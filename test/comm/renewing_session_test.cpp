@@ -1,0 +1,167 @@
+// Runs that go on when ranks die, on each backend. Ranks are threads; a rank dies when its session
+// goes without a word.
+
+#include "test/comm/renewing_run.hpp"
+#include "test/comm/tcp/tcp_ranks.hpp"
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/text.hpp"
+#include "comm/launch.hpp"
+
+namespace gossamer::renewing_test {
+namespace {
+
+std::string backend_of(const testing::TestParamInfo<std::string>& info) { return info.param; }
+
+/// A backend, a number of ranks, and the one that dies.
+using Victim = std::tuple<std::string, std::pair<int, int>>;
+
+std::string name_of_victim(const testing::TestParamInfo<Victim>& info) {
+  const auto& [backend, which] = info.param;
+  return concat(backend, "_of_", which.first, "_rank_", which.second);
+}
+
+class AnyRank : public testing::TestWithParam<Victim> {};
+
+TEST_P(AnyRank, MayDieWhileTheOthersGoOn) {
+  const auto& [backend, which] = GetParam();
+  const auto [size, victim] = which;
+  const Plan plan{.backend = backend, .size = size, .dies = {{victim, 5}}};
+  expect_survival(plan, play(plan));
+}
+
+INSTANTIATE_TEST_SUITE_P(Renewing, AnyRank,
+                         testing::Combine(testing::Values("tcp"),
+                                          testing::Values(std::pair(3, 0), std::pair(3, 1),
+                                                          std::pair(3, 2), std::pair(4, 0),
+                                                          std::pair(4, 3), std::pair(5, 2),
+                                                          std::pair(8, 4))),
+                         name_of_victim);
+
+/// On every backend.
+class Renewing : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Of, Renewing, testing::Values("tcp"), backend_of);
+
+TEST_P(Renewing, LosesTwoAtOnce) {
+  const Plan plan{.backend = GetParam(), .size = 5, .dies = {{0, 4}, {3, 4}}};
+  expect_survival(plan, play(plan));
+}
+
+TEST_P(Renewing, LosesOneAfterAnother) {
+  const Plan plan{.backend = GetParam(), .size = 7, .dies = {{0, 2}, {1, 5}, {6, 8}}};
+  expect_survival(plan, play(plan));
+}
+
+TEST_P(Renewing, LosesOneWhileItRecovers) {
+  const Plan plan{.backend = GetParam(), .size = 5, .dies = {{4, 3}}, .dies_later = {0}};
+  expect_survival(plan, play(plan));
+}
+
+TEST_P(Renewing, DiesBeforeTheFirstStep) {
+  const Plan plan{.backend = GetParam(), .size = 4, .dies = {{2, 0}}};
+  expect_survival(plan, play(plan));
+}
+
+TEST(RenewingTcp, KeepsTheSecret) {
+  const Plan plan{.size = 3, .dies = {{1, 5}}, .secret = "the secret of these ranks"};
+  expect_survival(plan, play(plan));
+}
+
+/// With a majority of those before, two of four are too few. Rank 2 dies before it has agreed to go
+/// on without rank 1.
+TEST_P(Renewing, LeavesWhenTooFewAreLeft) {
+  const std::vector<Ended> ends =
+      play({.backend = GetParam(), .size = 4, .dies = {{1, 5}}, .dies_later = {2}});
+  for (const std::size_t rank : {0U, 3U}) {
+    EXPECT_EQ(ends[rank].code, static_cast<int>(ExitCode::kPeerLost)) << ends[rank].why;
+    EXPECT_NE(ends[rank].why.find("too few ranks are left"), std::string::npos) << ends[rank].why;
+  }
+}
+
+/// The code of the rank that is left is that of its own end, not of the other rank's.
+TEST(RenewingTcp, EndsInGoodOrderWhenItCannotGoOn) {
+  const LaunchOptions options{
+      .timeout_s = 30.0, .fault = {.survives = true}, .log_level = LogLevel::kOff};
+  const auto body = [](Communicator& communicator, const World& world) {
+    if (world.rank == 1) throw DataError("torn file");
+    try {
+      while (true) make_step(communicator, 0);
+    } catch (const PeerLost&) {
+      communicator.renew(1);
+    }
+    return 0;
+  };
+  EXPECT_EQ(
+      tcp::launch_ranks(2, options, body),
+      (std::vector<int>{static_cast<int>(ExitCode::kPeerLost), static_cast<int>(ExitCode::kData)}));
+}
+
+TEST_P(Renewing, GoesOnWithAsFewAsAllowed) {
+  const Plan plan{
+      .backend = GetParam(), .size = 4, .min_ranks = 1, .dies = {{0, 2}, {1, 2}, {3, 6}}};
+  expect_survival(plan, play(plan));
+}
+
+/// While nobody dies the store may be away. It has to come back for the others to go on.
+TEST(RenewingTcp, WaitsForTheStore) {
+  Plan plan{.size = 3, .dies = {{0, 8}}};
+  std::jthread waker;
+  plan.at_step = [&, store = plan.store,
+                  once = std::make_shared<std::once_flag>()](std::int64_t step) {
+    if (step < 2) return;
+    std::call_once(*once, [&] {
+      store->sleep(true);
+      waker = std::jthread([store] {
+        std::this_thread::sleep_for(std::chrono::seconds(2));
+        store->sleep(false);
+      });
+    });
+  };
+  expect_survival(plan, play(plan));
+}
+
+TEST(RenewingTcp, LetsAProcessJoin) {
+  const Plan plan{.size = 3, .num_joins = 1};
+  expect_survival(plan, play(plan));
+}
+
+TEST(RenewingTcp, GrowsFromOneToEight) {
+  const Plan plan{.size = 1, .num_joins = 7};
+  expect_survival(plan, play(plan));
+}
+
+TEST(RenewingTcp, LosesTwoOfFourAndGetsTwo) {
+  const Plan plan{.size = 4, .dies = {{0, 2}, {2, 4}}, .num_joins = 2};
+  expect_survival(plan, play(plan));
+}
+
+TEST(RenewingTcp, LetsAProcessJoinWhileAnotherDies) {
+  const Plan plan{.size = 5, .dies = {{1, 5}}, .dies_later = {0}, .num_joins = 2};
+  expect_survival(plan, play(plan));
+}
+
+TEST(RenewingTcp, RefusesWhoHasAnotherSecret) {
+  const auto store = std::make_shared<SleepyStore>();
+  std::jthread run([&] {
+    const Plan plan{
+        .size = 2, .secret = "the secret of these ranks", .store = store, .num_joins = 0};
+    expect_survival(plan, play(plan));
+  });
+  const Ended stranger = join({.size = 2, .secret = "another secret", .store = store});
+  EXPECT_NE(stranger.code, 0);
+  EXPECT_NE(stranger.why.find("is not signed with this rank's secret"), std::string::npos)
+      << stranger.why;
+}
+
+}  // namespace
+}  // namespace gossamer::renewing_test

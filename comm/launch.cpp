@@ -119,6 +119,7 @@ End stay(Session& session, const RankBody& body) {
 }
 
 int run(Sessions sessions, const RankBody& body) {
+  const bool survives = sessions.front()->communicator().renews();
   std::vector<End> ends(sessions.size());
   // A rank's session goes on the rank's thread.
   const auto run_one = [&](std::size_t place) {
@@ -146,6 +147,8 @@ int run(Sessions sessions, const RankBody& body) {
     begins = true;
     decided.count_down();
   }
+  // Those that are left do the work of all.
+  if (survives && std::ranges::find(ends, 0, &End::code) != ends.end()) return 0;
   const auto failed = std::ranges::find_if(ends, &End::has_failed_first);
   if (failed != ends.end()) return failed->code;
   const auto other = std::ranges::find_if(ends, [](const End& end) { return end.code != 0; });

@@ -22,7 +22,7 @@ class FaultInjector;
 
 /// What becomes of a run when ranks die.
 struct FaultOptions {
-  /// True: the others go on without them (Communicator::renew()). The backend `tcp` alone can.
+  /// True: the others go on without them (Communicator::renew()). Under MPI they cannot.
   bool survives = false;
   /// How many ranks must be left at least. 0: more than half of those before.
   std::int64_t min_ranks = 0;
@@ -94,7 +94,8 @@ std::string_view default_backend();
 std::string why_not_whole(int num_processes);
 
 /// Runs `body` on every rank, in a session of its own. Returns the exit code of the run: the code
-/// of the first rank that failed, else the first code that is not 0. A body that throws aborts its
+/// of the first rank that failed, else the first code that is not 0. Where ranks may be lost
+/// (FaultOptions::survives), it is 0 if one of this process comes to its end. A body that throws aborts its
 /// session. For a world that open_sessions() would refuse, rank 0 logs why, and all ranks return
 /// the code of a ConfigError. Throws ConfigError for an unknown backend, and std::runtime_error
 /// when the system gives no thread.

@@ -291,8 +291,12 @@ void ProgressWorker::give_up(const Active& late) {
   }
   Diagnosis diagnosis{late.operation->waiting_for(), "it has not come to this point"};
   if (config_.diagnose) diagnosis = config_.diagnose(diagnosis.peers);
-  throw CommError({config_.rank, diagnosis.peers, late.context.label},
-                  concat(limit, diagnosis.text));
+  const CommError::Context context{
+      .rank = config_.rank, .peers = diagnosis.peers, .label = late.context.label};
+  const std::string text = concat(limit, diagnosis.text);
+  // Who is lost, others than this worker must find out.
+  if (config_.survives) throw PeerLost(context, text);
+  throw CommError(context, text);
 }
 
 void ProgressWorker::fail_everything(const std::exception_ptr& error) {

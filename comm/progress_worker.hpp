@@ -91,7 +91,7 @@ class ProgressWorker {
     std::chrono::microseconds long_pause{20'000};
     /// Who has left; null: nobody leaves before the others.
     std::shared_ptr<const Attendance> attendance = {};
-    /// True: a rank that has left is a PeerLost.
+    /// True: a rank that has left, or that is late beyond the timeout, is a PeerLost.
     bool survives = false;
     /// Seconds in which what a rank has sent before it left may still arrive.
     double grace_s = 0.1;

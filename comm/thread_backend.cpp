@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <string_view>
 #include <utility>
 
+#include "base/error.hpp"
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
 #include "comm/preconditions.hpp"
@@ -14,6 +17,7 @@
 #include "comm/shared_memory.hpp"
 #include "comm/thread_group.hpp"
 #include "comm/thread_operations.hpp"
+#include "comm/thread_worlds.hpp"
 
 namespace gossamer {
 namespace {
@@ -217,19 +221,23 @@ class ThreadCommunicator : public Communicator {
   std::int64_t num_sharings_ = 0;
 };
 
-class ThreadSession : public Session {
+class ThreadSession : public EpochSession {
  public:
   ThreadSession(const std::shared_ptr<ThreadGroup>& group, const World& world,
-                const LaunchOptions& options)
+                const LaunchOptions& options, std::function<bool()> is_disturbed)
       : world_(world),
         hub_(group->hub()),
+        survives_(is_disturbed != nullptr),
         logger_(options.log_level, world.size > 1 ? concat("rank ", world.rank) : ""),
         worker_(std::make_shared<ProgressWorker>(
             ProgressWorker::Config{.rank = world.rank,
                                    .timeout_s = options.timeout_s,
                                    .attendance = hub_.attendance(),
+                                   .survives = survives_,
                                    .while_waiting = options.while_waiting,
-                                   .bell = hub_.bell(world.rank)})),
+                                   .bell = hub_.bell(world.rank),
+                                   .service = heeding(std::move(is_disturbed), world.rank),
+                                   .failed = survives_ ? telling(group, world.rank) : nullptr})),
         communicator_(worker_, group, world.rank) {}
 
   ~ThreadSession() override {
@@ -237,11 +245,20 @@ class ThreadSession : public Session {
     if (!has_ended_) hub_.fail(world_.rank, ExitCode::kPeerLost, "its session has gone");
   }
 
+  void desert() override {
+    has_ended_ = true;
+    worker_->stop();
+    // Those that have not noticed yet need not wait for it.
+    hub_.fail(world_.rank, ExitCode::kPeerLost, "it goes on in another world");
+  }
+
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 
   void close() override {
     worker_->drain();
+    // Whoever leaves before the others is lost for them.
+    if (survives_) communicator_.barrier();
     has_ended_ = true;
     hub_.leave(world_.rank);
   }
@@ -255,8 +272,34 @@ class ThreadSession : public Session {
   }
 
  private:
+  /// What the worker does in each turn.
+  static std::function<void()> heeding(std::function<bool()> is_disturbed, int rank) {
+    if (!is_disturbed) return nullptr;
+    return [is_disturbed = std::move(is_disturbed), rank] {
+      if (!is_disturbed()) return;
+      throw PeerLost({.rank = rank, .label = {.what = "communication"}},
+                     "the members of the run change");
+    };
+  }
+
+  /// Tells the others why the worker has failed.
+  static std::function<void(const std::exception_ptr&)> telling(
+      const std::shared_ptr<ThreadGroup>& group, int rank) {
+    return [group, rank](const std::exception_ptr& error) {
+      try {
+        std::rethrow_exception(error);
+      } catch (const std::exception& known) {
+        group->hub().fail(rank, exit_code_of(known), known.what());
+      } catch (...) {
+        group->hub().fail(rank, ExitCode::kInternal, "an unknown error");
+      }
+    };
+  }
+
   World world_;
   ThreadHub& hub_;
+  /// The run goes on without those that fail.
+  bool survives_;
   Logger logger_;
   std::shared_ptr<ProgressWorker> worker_;
   ThreadCommunicator communicator_;
@@ -265,17 +308,27 @@ class ThreadSession : public Session {
 
 }  // namespace
 
-Sessions open_threads(const LaunchOptions& options) {
-  const int size = std::max(1, options.num_ranks);
-  const int node_size = options.node_size > 0 ? options.node_size : size;
+std::shared_ptr<ThreadGroup> make_thread_world(int size, bool survives) {
   std::vector<int> everyone(static_cast<std::size_t>(size));
   std::iota(everyone.begin(), everyone.end(), 0);
-  const auto group =
-      std::make_shared<ThreadGroup>(std::make_shared<ThreadHub>(everyone.size()), everyone);
+  return std::make_shared<ThreadGroup>(std::make_shared<ThreadHub>(everyone.size(), survives),
+                                       everyone);
+}
+
+std::unique_ptr<EpochSession> enter_threads(const std::shared_ptr<ThreadGroup>& group, const World& world,
+                                            const LaunchOptions& options,
+                                            std::function<bool()> is_disturbed) {
+  return std::make_unique<ThreadSession>(group, world, options, std::move(is_disturbed));
+}
+
+Sessions open_threads(const LaunchOptions& options) {
+  if (options.fault.survives) return open_renewing_threads(options);
+  const int size = std::max(1, options.num_ranks);
+  const int node_size = options.node_size > 0 ? options.node_size : size;
+  const auto group = make_thread_world(size, /*survives=*/false);
   Sessions sessions;
-  for (const int rank : everyone) {
-    sessions.push_back(
-        std::make_unique<ThreadSession>(group, world_of(rank, size, node_size), options));
+  for (int rank = 0; rank < size; ++rank) {
+    sessions.push_back(enter_threads(group, world_of(rank, size, node_size), options, nullptr));
   }
   return sessions;
 }

@@ -34,7 +34,8 @@ std::string describe(MeetingKind kind, const ConstBlock& block) {
 
 }  // namespace
 
-ThreadHub::ThreadHub(std::size_t num_ranks) : attendance_(std::make_shared<Attendance>(num_ranks)) {
+ThreadHub::ThreadHub(std::size_t num_ranks, bool survives)
+    : survives_(survives), attendance_(std::make_shared<Attendance>(num_ranks)) {
   for (std::size_t r = 0; r < num_ranks; ++r) bells_.push_back(std::make_shared<Doorbell>());
 }
 
@@ -66,8 +67,10 @@ void ThreadHub::tell_all() const {
 void ThreadHub::check(int rank) const {
   if (!failed()) return;
   const std::lock_guard lock(mutex_);
-  throw CommError({.rank = rank, .peers = {failed_rank()}, .code = code_},
-                  concat("that rank has failed", reason_.empty() ? "" : ": ", reason_));
+  const CommError::Context context{.rank = rank, .peers = {failed_rank()}, .code = code_};
+  const std::string text = concat("that rank has failed", reason_.empty() ? "" : ": ", reason_);
+  if (survives_) throw PeerLost(context, text);
+  throw CommError(context, text);
 }
 
 std::shared_ptr<Meeting> ThreadGroup::join(const Key& key, MeetingKind kind, std::size_t place,

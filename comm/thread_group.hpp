@@ -31,7 +31,8 @@ namespace gossamer {
 /// operation. Wakes the workers of ranks that wait.
 class ThreadHub {
  public:
-  explicit ThreadHub(std::size_t num_ranks);
+  /// `survives`: the failure of a rank is a PeerLost for the others.
+  explicit ThreadHub(std::size_t num_ranks, bool survives = false);
 
   /// `rank` has failed; the first rank counts. Returns whether this is the first. A program that
   /// this failure ends has the exit code `code`.
@@ -51,6 +52,7 @@ class ThreadHub {
   void tell_all() const;
 
  private:
+  bool survives_;
   std::atomic<int> failed_rank_ = -1;
   mutable std::mutex mutex_;
   ExitCode code_ = ExitCode::kPeerLost;  // guarded by mutex_

@@ -14,7 +14,7 @@
 #include "comm/process_world.hpp"
 #include "comm/shared_memory.hpp"
 #include "comm/tcp/operations.hpp"
-#include "comm/tcp/renewing_session.hpp"
+#include "comm/tcp/renewing.hpp"
 #include "comm/tcp/world.hpp"
 
 namespace gossamer {
@@ -202,7 +202,7 @@ class TcpCommunicator : public ProcessCommunicator {
   std::uint64_t num_collectives_ = 0;
 };
 
-class TcpSession : public tcp::TcpWorld {
+class TcpSession : public EpochSession {
  public:
   TcpSession(std::shared_ptr<TcpContext> context, const World& world, Logger logger)
       : context_(std::move(context)),
@@ -275,8 +275,8 @@ class TcpSession : public tcp::TcpWorld {
 
 namespace tcp {
 
-std::unique_ptr<TcpWorld> enter(Place place, const World& world, const LaunchOptions& options,
-                                Logger logger) {
+std::unique_ptr<EpochSession> enter(Place place, const World& world, const LaunchOptions& options,
+                                    Logger logger) {
   auto context = std::make_shared<TcpContext>();
   context->hosts = std::move(place.hosts);
   context->least_ring_bytes = options.least_ring_bytes;

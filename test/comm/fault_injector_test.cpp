@@ -5,6 +5,7 @@
 #include "test/base/thrown.hpp"
 #include "test/comm/renewing_run.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -27,7 +28,7 @@ class Faults : public testing::TestWithParam<std::string> {
             .injector = std::make_shared<FaultInjector>(std::move(faults))};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Of, Faults, testing::Values("tcp"),
+INSTANTIATE_TEST_SUITE_P(Of, Faults, testing::Values("threads", "tcp"),
                          [](const auto& tested) { return tested.param; });
 
 /// All come to the end together. Their worlds have had these sizes.
@@ -95,11 +96,17 @@ TEST_P(Faults, LoseOneOfAPairThatFailsThreeTimes) {
       plan_of(4, {{.kind = Kind::kCancel, .member = 0, .what = "exchange", .peer = 1, .times = 3}});
   std::vector<Ended> ends = play(plan);
   EXPECT_EQ(plan.injector->num_strikes(), 3);
-  EXPECT_EQ(ends[1].code, static_cast<int>(ExitCode::kPreempted)) << ends[1].why;
-  EXPECT_EQ(ends[1].sizes.back(), 4);
-  ends.erase(ends.begin() + 1);
-  for (const Ended& ended : ends) EXPECT_EQ(ended.sizes.back(), 3);
-  expect_sizes(ends, ends.front().sizes);
+  // Both lose the other one, and whoever asks the store first goes on.
+  const auto lost = std::ranges::find_if(ends, [](const Ended& ended) { return ended.code != 0; });
+  ASSERT_LT(lost - ends.begin(), 2);
+  EXPECT_EQ(lost->code, static_cast<int>(ExitCode::kPreempted)) << lost->why;
+  EXPECT_EQ(lost->sizes.back(), 4);
+  ends.erase(lost);
+  for (const Ended& ended : ends) {
+    EXPECT_EQ(ended.code, 0) << ended.why;
+    EXPECT_EQ(ended.sizes.back(), 3);
+    EXPECT_EQ(ended.steps, ends.front().steps);
+  }
 }
 
 /// Nobody ends the epoch but the timeout.
@@ -134,7 +141,7 @@ TEST_P(Faults, StrikeOperationsThatTheCallerWaitsFor) {
       LaunchOptions options{.timeout_s = 30.0, .log_level = LogLevel::kOff};
       options.fault = {.survives = true, .silence_s = 20.0, .injector = injector};
       on_ranks(GetParam(), 3, std::make_shared<MemoryStore>(), options,
-               [](int /*rank*/, const OpenSession& open) {
+               [](int rank, const OpenSession& open) {
                  const auto session = open();
                  Communicator& communicator = session->communicator();
                  const auto call_all = [&] {
@@ -146,7 +153,11 @@ TEST_P(Faults, StrikeOperationsThatTheCallerWaitsFor) {
                  const std::string text = what_of<PeerLost>([&] {
                    while (true) call_all();
                  });
-                 EXPECT_TRUE(contains(text, "an injected fault has cancelled it")) << text;
+                 EXPECT_NE(text, "");
+                 // The others may first hear that the members change.
+                 if (rank == 1) {
+                   EXPECT_TRUE(contains(text, "an injected fault has cancelled it")) << text;
+                 }
                  EXPECT_EQ(communicator.renew(1).world.size, 3);
                  call_all();
                  session->close();

@@ -3,7 +3,6 @@
 #include "comm/meeting.hpp"
 
 #include "test/base/thrown.hpp"
-#include "test/comm/memory_store.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "comm/launch.hpp"
+#include "comm/memory_store.hpp"
 #include "comm/session.hpp"
 
 namespace gossamer {

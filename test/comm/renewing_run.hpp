@@ -2,8 +2,6 @@
 // Whole runs that go on when ranks fail, and that others join. Ranks are threads; they only count
 // steps, and make sure in each of them that all members of their world are there.
 
-#include "test/comm/memory_store.hpp"
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,6 +15,7 @@
 
 #include "base/error.hpp"
 #include "comm/fault_injector.hpp"
+#include "comm/memory_store.hpp"
 #include "comm/session.hpp"
 
 namespace gossamer::renewing_test {

@@ -1,6 +1,7 @@
 // Runs that go on when ranks die, on each backend. Ranks are threads; a rank dies when its session
 // goes without a word.
 
+#include "test/base/thrown.hpp"
 #include "test/comm/renewing_run.hpp"
 #include "test/comm/tcp/tcp_ranks.hpp"
 
@@ -41,7 +42,7 @@ TEST_P(AnyRank, MayDieWhileTheOthersGoOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Renewing, AnyRank,
-                         testing::Combine(testing::Values("tcp"),
+                         testing::Combine(testing::Values("threads", "tcp"),
                                           testing::Values(std::pair(3, 0), std::pair(3, 1),
                                                           std::pair(3, 2), std::pair(4, 0),
                                                           std::pair(4, 3), std::pair(5, 2),
@@ -50,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Renewing, AnyRank,
 
 /// On every backend.
 class Renewing : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Of, Renewing, testing::Values("tcp"), backend_of);
+INSTANTIATE_TEST_SUITE_P(Of, Renewing, testing::Values("threads", "tcp"), backend_of);
 
 TEST_P(Renewing, LosesTwoAtOnce) {
   const Plan plan{.backend = GetParam(), .size = 5, .dies = {{0, 4}, {3, 4}}};
@@ -86,6 +87,49 @@ TEST_P(Renewing, LeavesWhenTooFewAreLeft) {
     EXPECT_EQ(ends[rank].code, static_cast<int>(ExitCode::kPeerLost)) << ends[rank].why;
     EXPECT_NE(ends[rank].why.find("too few ranks are left"), std::string::npos) << ends[rank].why;
   }
+}
+
+/// Of a world of 4 with nodes of 2, three ranks are left.
+TEST_P(Renewing, TakesEachRankForANodeWhereNodesDoNotFit) {
+  LaunchOptions options{.node_size = 2, .timeout_s = 30.0, .log_level = LogLevel::kOff};
+  options.fault = {.survives = true, .silence_s = 20.0};
+  on_ranks(GetParam(), 4, std::make_shared<MemoryStore>(), options,
+           [](int rank, const OpenSession& open) {
+             const auto session = open();
+             EXPECT_EQ(session->world().node_size, 2);
+             if (rank == 1) return;
+             EXPECT_NE(what_of<PeerLost>([&] {
+                         while (true) session->communicator().barrier();
+                       }),
+                       "");
+             EXPECT_EQ(session->communicator().renew(1).world.node_size, 1);
+             session->close();
+           });
+}
+
+/// Rank 1 fails. What launch() returns when the others go on, or cannot.
+int code_of_launch(int size) {
+  const LaunchOptions options{.num_ranks = size,
+                              .timeout_s = 30.0,
+                              .fault = {.survives = true},
+                              .log_level = LogLevel::kOff};
+  return launch("threads", options, [](Communicator& communicator, const World& world) {
+    if (world.rank == 1) throw DataError("torn file");
+    const std::string text = what_of<PeerLost>([&] {
+      while (true) make_step(communicator, 0);
+    });
+    EXPECT_TRUE(contains(text, "torn file") || contains(text, "the members of the run change"))
+        << text;
+    communicator.renew(1);
+    make_step(communicator, 1);
+    return 0;
+  });
+}
+
+TEST(RenewingThreads, EndInGoodOrderIfOneComesToTheEnd) { EXPECT_EQ(code_of_launch(3), 0); }
+
+TEST(RenewingThreads, EndWithTheFirstFailureWhereTooFewAreLeft) {
+  EXPECT_EQ(code_of_launch(2), static_cast<int>(ExitCode::kData));
 }
 
 /// The code of the rank that is left is that of its own end, not of the other rank's.

@@ -3,8 +3,6 @@
 #include "comm/membership/participant.hpp"
 
 #include "test/base/thrown.hpp"
-#include "test/comm/membership/local_mesh.hpp"
-#include "test/comm/memory_store.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -17,6 +15,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "comm/membership/local_mesh.hpp"
+#include "comm/memory_store.hpp"
 
 namespace gossamer::membership {
 namespace {
@@ -32,6 +32,29 @@ struct Renewed {
   std::string why = {};
 };
 
+/// A network that stops processes.
+class StoppingNetwork : public LocalNetwork {
+ public:
+  /// The process does nothing for a while, so the others lose it.
+  void stop(const std::string& address) {
+    stopped_ = address;
+    for (const std::string& other : others_of(address)) cut(address, other);
+  }
+  /// It goes on, and learns that it has lost all others.
+  void go_on(const std::string& address) {
+    stopped_.clear();
+    for (const std::string& other : others_of(address)) tell_lost(address, other);
+  }
+
+ protected:
+  void tell_lost(const std::string& who, const std::string& lost) override {
+    if (who != stopped_) LocalNetwork::tell_lost(who, lost);
+  }
+
+ private:
+  std::string stopped_;
+};
+
 class Group {
  public:
   explicit Group(int size, std::chrono::milliseconds patience = kPatience) {
@@ -40,7 +63,7 @@ class Group {
     for (int id = 0; id < size; ++id) {
       EpochRecord record(store, "run", "");
       members.push_back(std::make_unique<Participant>(
-          std::make_unique<LocalMesh>(network, place_of(id)), record, id, record.begin(first),
+          make_local_mesh(network, place_of(id)), record, id, record.begin(first),
           Participant::Config{.patience = patience}));
     }
   }
@@ -66,7 +89,7 @@ class Group {
 
   [[nodiscard]] Epoch in_store() { return EpochRecord(store, "run", "").look(kPatience); }
 
-  LocalNetwork network;
+  std::shared_ptr<StoppingNetwork> network = std::make_shared<StoppingNetwork>();
   std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
   std::vector<std::unique_ptr<Participant>> members;
 };
@@ -88,7 +111,7 @@ TEST(Participant, BeginsAnEpochWithTheSameMembersWhenAnExchangeFails) {
 
 TEST(Participant, GoesOnWithThreeOfFour) {
   Group run(4);
-  for (const int other : {0, 1, 2}) run.network.cut(place_of(3), place_of(other));
+  for (const int other : {0, 1, 2}) run.network->cut(place_of(3), place_of(other));
   const std::vector<Renewed> all = run.renew({0, 1, 2, 3});
   for (const std::size_t i : {0U, 1U, 2U}) {
     EXPECT_EQ(ids_of(all[i].epoch), (std::vector<MemberId>{0, 1, 2})) << all[i].why;
@@ -101,7 +124,7 @@ TEST(Participant, GoesOnWithThreeOfFour) {
 TEST(Participant, LeavesWhereTwoAndTwoAreApart) {
   Group run(4);
   for (const int a : {0, 1}) {
-    for (const int b : {2, 3}) run.network.cut(place_of(a), place_of(b));
+    for (const int b : {2, 3}) run.network->cut(place_of(a), place_of(b));
   }
   for (const Renewed& renewed : run.renew({0, 1, 2, 3})) {
     EXPECT_EQ(renewed.code, ExitCode::kPeerLost);
@@ -113,7 +136,7 @@ TEST(Participant, LeavesWhereTwoAndTwoAreApart) {
 /// Two reach everybody but each other. One of them has to go.
 TEST(Participant, TakesOutOneOfTwoThatDoNotReachEachOther) {
   Group run(4);
-  run.network.cut(place_of(1), place_of(2));
+  run.network->cut(place_of(1), place_of(2));
   const std::vector<Renewed> all = run.renew({0, 1, 2, 3});
   for (const std::size_t i : {0U, 1U, 3U}) {
     EXPECT_EQ(ids_of(all[i].epoch), (std::vector<MemberId>{0, 1, 3})) << all[i].why;
@@ -123,10 +146,10 @@ TEST(Participant, TakesOutOneOfTwoThatDoNotReachEachOther) {
 
 TEST(Participant, IsFencedAfterALongStop) {
   Group run(3);
-  run.network.stop(place_of(0));
+  run.network->stop(place_of(0));
   const std::vector<Renewed> others = run.renew({1, 2});
   EXPECT_EQ(ids_of(others[0].epoch), (std::vector<MemberId>{1, 2})) << others[0].why;
-  run.network.go_on(place_of(0));
+  run.network->go_on(place_of(0));
   EXPECT_TRUE(run.members[0]->is_disturbed());
   const Renewed fenced = run.renew({0})[0];
   EXPECT_EQ(fenced.code, ExitCode::kPreempted);
@@ -207,7 +230,7 @@ TEST(Participant, JoinsARunAndIsLetIn) {
   Group run(3);
   std::unique_ptr<Participant> fresh;
   std::jthread joining([&] {
-    fresh = Participant::join(std::make_unique<LocalMesh>(run.network, "fresh"),
+    fresh = Participant::join(make_local_mesh(run.network, "fresh"),
                               EpochRecord(run.store, "run", ""), 1, {.patience = kPatience});
   });
   while (!run.members[1]->is_disturbed()) std::this_thread::yield();

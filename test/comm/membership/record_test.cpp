@@ -1,7 +1,6 @@
 #include "comm/membership/record.hpp"
 
 #include "test/base/thrown.hpp"
-#include "test/comm/memory_store.hpp"
 
 #include <chrono>
 #include <memory>
@@ -15,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/memory_store.hpp"
 
 namespace gossamer::membership {
 namespace {

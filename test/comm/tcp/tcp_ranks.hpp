@@ -1,8 +1,6 @@
 #pragma once
 // Ranks of the backend `tcp` that are threads of this process and meet in its memory.
 
-#include "test/comm/memory_store.hpp"
-
 #include <exception>
 #include <functional>
 #include <memory>
@@ -13,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/launch.hpp"
+#include "comm/memory_store.hpp"
 #include "comm/session.hpp"
 
 namespace gossamer::tcp {

@@ -4,7 +4,6 @@
 
 #include "test/apps/folder.hpp"
 #include "test/base/thrown.hpp"
-#include "test/comm/memory_store.hpp"
 #include "test/comm/start/etcd_server.hpp"
 
 #include <atomic>
@@ -21,6 +20,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/memory_store.hpp"
 
 namespace gossamer::store_test {
 namespace {

@@ -1,27 +1,18 @@
-#include "comm/tcp/renewing_session.hpp"
+#include "comm/renewing_session.hpp"
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <map>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.hpp"
-#include "base/text.hpp"
 #include "comm/fault_injector.hpp"
 #include "comm/forwarding_communicator.hpp"
-#include "comm/hmac.hpp"
-#include "comm/membership/participant.hpp"
-#include "comm/process_world.hpp"
-#include "comm/tcp/backend.hpp"
-#include "comm/tcp/mesh.hpp"
-#include "comm/tcp/world.hpp"
 
-namespace gossamer::tcp {
+namespace gossamer {
 namespace {
 
 using membership::Epoch;
@@ -32,67 +23,14 @@ using membership::Participant;
 /// it.
 constexpr int kMaxFailures = 3;
 
-/// Those that join ask different members first.
-std::size_t any_place() {
-  const std::string bytes = random_bytes(2);
-  return static_cast<unsigned char>(bytes[0]) * std::size_t{256} +
-         static_cast<unsigned char>(bytes[1]);
-}
-
-/// This process as a member of a run that begins.
-std::unique_ptr<Participant> begin_run(const MeetingOptions& meeting,
-                                       std::unique_ptr<membership::Mesh> mesh,
-                                       membership::EpochRecord record, Participant::Config config) {
-  const MetRanks ranks = meet_ranks(meeting, take_rank(meeting),
-                                    {.host = host_name(),
-                                     .endpoint = mesh_endpoint(mesh->address()),
-                                     .memory = mesh->address(),
-                                     .is_dealt = meeting.rank < 0});
-  Epoch first;
-  for (const RankRecord& met : ranks.records) {
-    first.members.push_back({.id = first.next_id++, .address = met.memory});
-  }
-  first.num_voters = first.next_id;
-  if (record.begin(first) != first) {
-    throw CommError({.rank = ranks.rank, .label = {.what = "start"}},
-                    "the store has members of an earlier run of this name; give the run another "
-                    "--run-id");
-  }
-  return std::make_unique<Participant>(std::move(mesh), std::move(record), ranks.rank, first,
-                                       std::move(config));
-}
-
-std::unique_ptr<Participant> take_part(const LaunchOptions& options,
-                                       const asio::ip::address& address) {
-  const MeetingOptions& meeting = options.meeting;
-  const std::string run = concat(meeting.run, "/members");
-  const Logger logger(options.log_level, "members");
-  MeshConfig mesh{.address = address,
-                  .run = run_number(run),
-                  .silence_s = options.fault.silence_s,
-                  .logger = logger};
-  if (!meeting.secret.empty()) mesh.tls = std::make_unique<TlsContext>(meeting.secret, run);
-  Participant::Config config{
-      .quorum = {.least = options.fault.min_ranks},
-      .patience = std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * options.timeout_s)),
-      .while_waiting = options.while_waiting,
-      .logger = logger,
-      .holds = true};
-  membership::EpochRecord record(meeting.store, meeting.run, meeting.secret);
-  if (options.fault.joins) {
-    return Participant::join(make_mesh(std::move(mesh)), std::move(record), any_place(),
-                             std::move(config));
-  }
-  return begin_run(meeting, make_mesh(std::move(mesh)), std::move(record), std::move(config));
-}
-
 class RenewingSession : public Session {
  public:
-  explicit RenewingSession(const LaunchOptions& options)
-      : options_(options),
+  RenewingSession(const LaunchOptions& options, std::unique_ptr<Participant> participant,
+                  std::unique_ptr<EpochWorlds> worlds)
+      : fault_(options.fault),
         logger_(options.log_level, ""),
-        address_(listening_address(options.meeting)),
-        participant_(take_part(options, address_)) {
+        participant_(std::move(participant)),
+        worlds_(std::move(worlds)) {
     enter_world(participant_->epoch().step);
     communicator_.emplace(*this);
   }
@@ -110,9 +48,9 @@ class RenewingSession : public Session {
   }
 
   bool abort(ExitCode code, std::string_view reason) override {
-    bool is_first = true;
+    bool is_first = false;
     if (is_deserted_) {
-      // Between two epochs nobody else tells the reason.
+      // Another rank has failed. Between two epochs nobody else tells why this one does.
       logger_.error(reason);
     } else {
       is_first = session_->abort(code, reason);
@@ -145,37 +83,17 @@ class RenewingSession : public Session {
     RenewingSession& session_;
   };
 
-  /// Collective in an epoch: makes its world. Throws PeerLost when the members change meanwhile, or
-  /// when they cannot exchange.
   void open_world() {
-    Arrival arrival(address_, /*is_dealt=*/false);
-    const std::vector<std::string> texts = participant_->gather(arrival.record.text());
-    MetRanks ranks{.records = {}, .rank = participant_->rank()};
-    for (const std::string& text : texts) {
-      ranks.records.push_back(RankRecord::of(text, static_cast<int>(ranks.records.size())));
-    }
-    const std::int64_t epoch = participant_->epoch().number;
-    Transport::Config config{
-        .epoch = static_cast<std::uint32_t>(epoch),
-        .is_disturbed = [participant = participant_.get()] { return participant->is_disturbed(); }};
-    LaunchOptions options = options_;
-    const auto node_size = static_cast<std::size_t>(options.node_size);
-    if (node_size > 0 && ranks.records.size() % node_size != 0) options.node_size = 1;
-    Place place = make_place(options, std::move(arrival), ranks, std::move(config));
-    const Logger logger(options.log_level, concat("rank ", place.rank));
-    // What it says of the hosts has been said when the run began.
-    const World world = world_on(place.hosts, place.rank, options, epoch == 0 ? logger : Logger());
-    std::unique_ptr<TcpWorld> session = enter(std::move(place), world, options, logger);
+    std::unique_ptr<EpochSession> session = worlds_->enter(*participant_);
     session_.swap(session);
+    world_ = session_->world();
     std::unique_ptr<Communicator> faulty;
-    if (options_.fault.injector) {
-      faulty =
-          inject_faults(session_->communicator(), options_.fault.injector, membership().members);
+    if (fault_.injector) {
+      faulty = inject_faults(session_->communicator(), fault_.injector, membership().members);
     }
     faulty_.swap(faulty);
     // Before the last ones go.
     if (communicator_) communicator_->follow();
-    world_ = world;
     is_deserted_ = false;
     began_ = Clock::now();
   }
@@ -229,11 +147,16 @@ class RenewingSession : public Session {
     const Epoch before = participant_->epoch();
     participant_->renew(step);
     if (participant_->epoch().members != before.members) return num_failures_.clear();
+    bool has_lost = false;
     for (const MemberId member : suspects) {
       if (++num_failures_[member] < kMaxFailures) continue;
-      num_failures_.erase(member);
       participant_->lose(member, step);
+      has_lost = true;
     }
+    if (!has_lost) return;
+    // That has ended the epoch which has just begun.
+    participant_->renew(step);
+    num_failures_.clear();
   }
 
   /// What the session's communicator stands for at present.
@@ -247,7 +170,7 @@ class RenewingSession : public Session {
 
   void renew(std::int64_t step) {
     const std::chrono::duration<double> lived = Clock::now() - began_;
-    if (lived.count() > options_.fault.silence_s) num_failures_.clear();
+    if (lived.count() > fault_.silence_s) num_failures_.clear();
     const Suspects suspects = suspects_of_world();
     desert();
     begin_epoch(step, suspects);
@@ -264,12 +187,12 @@ class RenewingSession : public Session {
     return membership;
   }
 
-  LaunchOptions options_;
+  FaultOptions fault_;
   Logger logger_;
-  asio::ip::address address_;
   std::unique_ptr<Participant> participant_;
+  std::unique_ptr<EpochWorlds> worlds_;
   /// That of the present epoch; while the members agree, that of the last one.
-  std::unique_ptr<TcpWorld> session_;
+  std::unique_ptr<EpochSession> session_;
   /// Its communicator with faults; null: without.
   std::unique_ptr<Communicator> faulty_;
   World world_;
@@ -282,8 +205,22 @@ class RenewingSession : public Session {
 
 }  // namespace
 
-std::unique_ptr<Session> open_renewing(const LaunchOptions& options) {
-  return std::make_unique<RenewingSession>(options);
+Participant::Config participant_config(const LaunchOptions& options) {
+  return {.quorum = {.least = options.fault.min_ranks},
+          .patience = std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * options.timeout_s)),
+          .while_waiting = options.while_waiting,
+          .logger = Logger(options.log_level, "members"),
+          .holds = true};
 }
 
-}  // namespace gossamer::tcp
+int renewed_node_size(const LaunchOptions& options, int size) {
+  return options.node_size > 0 && size % options.node_size != 0 ? 1 : options.node_size;
+}
+
+std::unique_ptr<Session> open_renewing(const LaunchOptions& options,
+                                       std::unique_ptr<Participant> participant,
+                                       std::unique_ptr<EpochWorlds> worlds) {
+  return std::make_unique<RenewingSession>(options, std::move(participant), std::move(worlds));
+}
+
+}  // namespace gossamer

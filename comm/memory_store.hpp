@@ -1,5 +1,7 @@
 #pragma once
-// A store for ranks that are threads of one process.
+// A Store for ranks that are threads of one process.
+//
+// Thread safety: any thread may call anything, so all ranks may share one.
 
 #include <chrono>
 #include <condition_variable>
@@ -13,7 +15,6 @@
 
 namespace gossamer {
 
-/// Thread safe, so all ranks may share one.
 class MemoryStore : public Store {
  public:
   void set(const std::string& key, std::string_view value) override {

@@ -1,0 +1,61 @@
+#pragma once
+// The session of a rank whose run goes on when others die.
+//
+// Beside the operations of training, each rank has a mesh (membership::Mesh), by which the members
+// agree on the next epoch. Every epoch has a world of its own, which the backend makes
+// (EpochWorlds): worker and communicator are made anew, and those of the epoch before are deserted.
+// The session's communicator stays the same object.
+//
+// A rank takes another one for dead when the mesh says so. A failure in the connections of training
+// alone begins a new epoch with the same members. If a rank itself loses the same other one three
+// times, in worlds that live for less than FaultOptions::silence_s, that one counts as lost. So
+// does a rank that keeps the others waiting for longer than the timeout.
+//
+// Processes that ask to join wait until a member calls membership() for the first time: then it is
+// ready for a change of the members. All others must be ready then, too.
+//
+// Whoever ends with an error of its own is lost for the others, and they go on. So is whoever calls
+// close() while others still train: let all ranks meet (barrier()) before they close.
+//
+// Thread safety and errors: as Session.
+
+#include <memory>
+
+#include "comm/membership/participant.hpp"
+#include "comm/session.hpp"
+
+namespace gossamer {
+
+/// The stay of a rank in the world of one epoch.
+class EpochSession : public Session {
+ public:
+  /// Ends all operations. The others do not take this rank for lost. The communicator stays as long
+  /// as this object, and its operations fail.
+  virtual void desert() = 0;
+};
+
+/// The worlds of a run, as one rank enters them.
+class EpochWorlds {
+ public:
+  EpochWorlds() = default;
+  EpochWorlds(const EpochWorlds&) = delete;
+  EpochWorlds& operator=(const EpochWorlds&) = delete;
+  virtual ~EpochWorlds() = default;
+
+  /// Collective of the members of the participant's present epoch: enters its world. Operations
+  /// there fail with PeerLost where others fail, and when the participant is disturbed. Throws
+  /// PeerLost when the members change meanwhile, or when they cannot exchange.
+  virtual std::unique_ptr<EpochSession> enter(membership::Participant& self) = 0;
+};
+
+/// How a rank with these options takes part.
+membership::Participant::Config participant_config(const LaunchOptions& options);
+
+/// The node size of a world whose size may not be the one that the options were made for.
+int renewed_node_size(const LaunchOptions& options, int size);
+
+std::unique_ptr<Session> open_renewing(const LaunchOptions& options,
+                                       std::unique_ptr<membership::Participant> participant,
+                                       std::unique_ptr<EpochWorlds> worlds);
+
+}  // namespace gossamer

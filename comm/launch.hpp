@@ -95,10 +95,10 @@ std::string why_not_whole(int num_processes);
 
 /// Runs `body` on every rank, in a session of its own. Returns the exit code of the run: the code
 /// of the first rank that failed, else the first code that is not 0. Where ranks may be lost
-/// (FaultOptions::survives), it is 0 if one of this process comes to its end. A body that throws aborts its
-/// session. For a world that open_sessions() would refuse, rank 0 logs why, and all ranks return
-/// the code of a ConfigError. Throws ConfigError for an unknown backend, and std::runtime_error
-/// when the system gives no thread.
+/// (FaultOptions::survives), it is 0 if one of this process comes to its end. A body that throws
+/// aborts its session. For a world that open_sessions() would refuse, rank 0 logs why, and all
+/// ranks return the code of a ConfigError. Throws ConfigError for an unknown backend, and
+/// std::runtime_error when the system gives no thread.
 int launch(std::string_view backend, const LaunchOptions& options, const RankBody& body);
 
 /// The World of `rank` where all ranks share one host, as threads do. `node_size` divides `size`.

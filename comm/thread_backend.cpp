@@ -315,8 +315,8 @@ std::shared_ptr<ThreadGroup> make_thread_world(int size, bool survives) {
                                        everyone);
 }
 
-std::unique_ptr<EpochSession> enter_threads(const std::shared_ptr<ThreadGroup>& group, const World& world,
-                                            const LaunchOptions& options,
+std::unique_ptr<EpochSession> enter_threads(const std::shared_ptr<ThreadGroup>& group,
+                                            const World& world, const LaunchOptions& options,
                                             std::function<bool()> is_disturbed) {
   return std::make_unique<ThreadSession>(group, world, options, std::move(is_disturbed));
 }

@@ -1,7 +1,7 @@
 #pragma once
 // How ranks of the backend `threads` go on when others die (comm/renewing_session.hpp). Their mesh
-// and their store lie in the memory of the process. The members of an epoch meet in a ThreadGroup of
-// their own.
+// and their store lie in the memory of the process. The members of an epoch meet in a ThreadGroup
+// of their own.
 //
 // A rank dies when its session goes; the process lives on. Nobody can join.
 

@@ -342,11 +342,12 @@ class TrainRun {
 int train(const TrainArguments& arguments) {
   const Source source = read_source(arguments);
   const Start start = plan_own_start(arguments.start, source.launch, source.error);
-  if (source.launch.options.fault.survives && !start.is_rank && start.num_processes == 0) {
+  if (source.launch.options.fault.survives && !start.is_rank && start.num_processes == 0 &&
+      source.launch.backend != "threads") {
     throw ConfigError(
         "fault.mode: survive needs ranks that are processes of the backend tcp (--processes N, "
-        "--rendezvous, torchrun or srun); with threads or MPI all ranks end together, allowed: "
-        "abort");
+        "--rendezvous, torchrun or srun) or threads (--ranks N); with MPI all ranks end together, "
+        "allowed: abort");
   }
   if (const auto code = run_processes(start)) return *code;
   // Before any other thread starts. A dry run has nothing to bring to an orderly end.

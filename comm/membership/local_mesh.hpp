@@ -1,7 +1,7 @@
 #pragma once
 // The Mesh of members that are threads of one process. A connection ends when one of the two closes
-// its mesh, drops the other one, or when somebody cuts it, as tests do. Hooks are called on the thread
-// that sends or ends.
+// its mesh, drops the other one, or when somebody cuts it, as tests do. Hooks are called on the
+// thread that sends or ends.
 //
 // Whoever starts later than another one has closed does not learn of that one's end. So all that
 // begin a run start before any of them closes.

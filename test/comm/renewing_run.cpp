@@ -146,30 +146,6 @@ void make_step(Communicator& communicator, std::int64_t step) {
   EXPECT_EQ(std::ranges::count(theirs, peer), 5'000);
 }
 
-void on_ranks(const std::string& backend, int size, const std::shared_ptr<Store>& store,
-              const LaunchOptions& options,
-              const std::function<void(int rank, const OpenSession& open)>& live) {
-  Sessions together;
-  if (backend == "threads") {
-    LaunchOptions all = options;
-    all.num_ranks = size;
-    together = open_sessions(backend, all);
-  }
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      live(rank, [&]() -> std::unique_ptr<Session> {
-        if (!together.empty()) return std::move(together[static_cast<std::size_t>(rank)]);
-        LaunchOptions own = options;
-        own.meeting.store = store;
-        own.meeting.rank = rank;
-        own.meeting.size = size;
-        return std::move(open_sessions(backend, own).front());
-      });
-    });
-  }
-}
-
 Ended join(const Plan& plan) {
   Chronicle chronicle;
   return join_run(plan, chronicle);

@@ -2,6 +2,8 @@
 // Whole runs that go on when ranks fail, and that others join. Ranks are threads; they only count
 // steps, and make sure in each of them that all members of their world are there.
 
+#include "test/comm/renewing_ranks.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -86,13 +88,6 @@ struct Plan {
 /// One step: a sum over all, and an exchange with a neighbour. Both know how many ranks there are,
 /// and name the step as their round.
 void make_step(Communicator& communicator, std::int64_t step);
-
-/// Opens the session of one rank, on its own thread.
-using OpenSession = std::function<std::unique_ptr<Session>()>;
-/// Calls `live` for each of the ranks that begin a run, on a thread of its own.
-void on_ranks(const std::string& backend, int size, const std::shared_ptr<Store>& store,
-              const LaunchOptions& options,
-              const std::function<void(int rank, const OpenSession& open)>& live);
 
 /// One process that joins the run of a plan, from its start to its end.
 Ended join(const Plan& plan);

@@ -1,13 +1,14 @@
 // Tests of Pipeline::detach() and resume(): training goes on when ranks die.
 
 #include "test/base/thrown.hpp"
-#include "test/comm/tcp/tcp_ranks.hpp"
+#include "test/comm/renewing_ranks.hpp"
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/saved_state.hpp"
 #include "test/sanitized.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/memory_store.hpp"
 #include "comm/session.hpp"
 #include "core/algorithm_switch.hpp"
 #include "core/model_average.hpp"
@@ -177,7 +179,7 @@ TEST(Detached, HasNothingToWaitFor) {
   });
 }
 
-TEST(Survivors, AreNotAskedOfAlgorithmsThatCannot) {
+TEST(Survival, IsNotAskedOfAlgorithmsThatCannot) {
   const std::string why = AlgorithmChoice("relay").why_not({.renews = true});
   EXPECT_NE(why.find("cannot go on without a rank that dies"), std::string::npos) << why;
   EXPECT_NE(why.find("gossip"), std::string::npos) << why;
@@ -247,35 +249,56 @@ void live(const AlgorithmVariant& variant, Death death, Session& session, Surviv
   session.close();
 }
 
-Survival survive(const AlgorithmVariant& variant, Death death) {
+/// Ranks on threads, each with a session of its own.
+void run_sessions(const std::string& backend, int size, const LaunchOptions& options,
+                  const std::function<void(Session& session)>& live) {
+  renewing_test::on_ranks(backend, size, std::make_shared<MemoryStore>(), options,
+                          [&](int rank, const renewing_test::OpenSession& open) {
+                            try {
+                              live(*open());
+                            } catch (const std::exception& error) {
+                              ADD_FAILURE() << "rank " << rank << ": " << error.what();
+                            }
+                          });
+}
+
+Survival survive(const std::string& backend, const AlgorithmVariant& variant, Death death) {
   Survival survival;
-  tcp::run_surviving(kSize, [&](Session& session) { live(variant, death, session, survival); });
+  LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
+  options.fault.survives = true;
+  run_sessions(backend, kSize, options,
+               [&](Session& session) { live(variant, death, session, survival); });
   return survival;
 }
 
 /// A run of fewer ranks that begins with the state in which the others have gone on.
-std::vector<std::vector<double>> begin_anew(const AlgorithmVariant& variant,
+std::vector<std::vector<double>> begin_anew(const std::string& backend,
+                                            const AlgorithmVariant& variant,
                                             const Survival& survival) {
   std::vector<std::vector<double>> values(kSize - 1);
   const Problem problem = problem_of(variant, kSize - 1);
-  // Sums have another order where ranks of a host share memory.
-  tcp::launch_ranks(kSize - 1, {.fault = {.survives = true}, .log_level = LogLevel::kOff},
-                    [&](Communicator& communicator, const World& world) {
-                      const auto place = static_cast<std::size_t>(world.rank);
-                      ToyModel model = model_of(problem, communicator);
-                      Loader loader(survival.states[place]);
-                      model.pipeline().visit(loader);
-                      for (int i = 0; i < kMore; ++i) {
-                        train_step(problem, model, world.rank, static_cast<int>(survival.step) + i);
-                      }
-                      model.pipeline().drain();
-                      values[place] = model.values();
-                      return 0;
-                    });
+  run_sessions(backend, kSize - 1, {.log_level = LogLevel::kOff}, [&](Session& session) {
+    const int rank = session.world().rank;
+    const auto place = static_cast<std::size_t>(rank);
+    {
+      ToyModel model = model_of(problem, session.communicator());
+      Loader loader(survival.states[place]);
+      model.pipeline().visit(loader);
+      for (int i = 0; i < kMore; ++i) {
+        train_step(problem, model, rank, static_cast<int>(survival.step) + i);
+      }
+      model.pipeline().drain();
+      values[place] = model.values();
+    }
+    session.close();
+  });
   return values;
 }
 
-TEST(Survivors, GoOnLikeAFreshRunOfFewerRanks) {
+class Survivors : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Of, Survivors, testing::Values("threads", "tcp"), own_name);
+
+TEST_P(Survivors, GoOnLikeAFreshRunOfFewerRanks) {
   for (const AlgorithmVariant& variant : survivors()) {
     // They exchange nothing, so nobody waits for the others.
     if (std::string_view(variant.first) == "local") continue;
@@ -283,10 +306,10 @@ TEST(Survivors, GoOnLikeAFreshRunOfFewerRanks) {
          {Death::kBetweenSteps, Death::kBetweenGradients, Death::kAfterGradients}) {
       SCOPED_TRACE(
           concat(variant.first, " {", variant.second, "}, death ", static_cast<int>(death)));
-      const Survival survival = survive(variant, death);
+      const Survival survival = survive(GetParam(), variant, death);
       for (const auto& values : survival.values) EXPECT_FALSE(values.empty());
       for (const double distance : survival.distances) EXPECT_LT(distance, 1e-12);
-      EXPECT_EQ(survival.values, begin_anew(variant, survival));
+      EXPECT_EQ(survival.values, begin_anew(GetParam(), variant, survival));
     }
   }
 }

@@ -69,7 +69,8 @@ class MortalSamples : public Samples {
   mutable std::int64_t num_ = 0;
 };
 
-std::string yaml_of(std::int64_t steps, const std::string& algorithm = "gossip") {
+std::string yaml_of(std::int64_t steps, const std::string& backend = "tcp",
+                    const std::string& algorithm = "gossip") {
   return concat("run: {steps: ", steps, "}\nalgorithm: {name: ", algorithm, "}\n",
                 "model: {name: mlp, hidden: 8}\n"
                 "data: {name: glyphs, train_size: 300, val_size: 70, batch_size: ",
@@ -77,7 +78,9 @@ std::string yaml_of(std::int64_t steps, const std::string& algorithm = "gossip")
                 ", prefetch: 0, dirichlet_alpha: 0.5}\n"
                 "optimizer: {lr: 0.01}\n"
                 "topology: {name: one-peer-exp}\n"
-                "comm: {backend: tcp, timeout_s: 60}\n"
+                "comm: {backend: ",
+                backend,
+                ", timeout_s: 60}\n"
                 "fault: {mode: survive}\n"
                 "train: {ema: 0.9}\n"
                 "log: {level: off, every: 2, consensus_every: 3, eval_every: 3}\n");
@@ -94,12 +97,50 @@ struct LossyRun {
   /// Launches one rank, and returns its exit code.
   int launch_rank(int rank, int size, const std::function<void(MortalSamples&)>& prepare) {
     const bool joins = rank < 0;
-    LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
-    options.fault = {.survives = true, .silence_s = 20.0, .joins = joins};
-    return launch("tcp", tcp::rank_options(store, rank, size, options),
+    return launch("tcp", tcp::rank_options(store, rank, size, options_of(joins)),
                   [&](Communicator& communicator, const World& world) {
                     return train(communicator, world, joins, prepare);
                   });
+  }
+
+  /// Runs all ranks on threads. Returns their exit codes.
+  std::vector<int> launch_all(const std::string& backend, int size,
+                              const std::function<void(int rank, MortalSamples&)>& prepare) {
+    std::vector<int> codes(static_cast<std::size_t>(size), -1);
+    if (backend == "threads") {
+      LaunchOptions options = options_of(/*joins=*/false);
+      options.num_ranks = size;
+      // The one code of the process says that some have come to the end.
+      EXPECT_EQ(launch(backend, options,
+                       [&](Communicator& communicator, const World& world) {
+                         const int rank = world.rank;
+                         int& code = codes[static_cast<std::size_t>(rank)];
+                         try {
+                           return code = train(communicator, world, /*joins=*/false,
+                                               [&](MortalSamples& mine) { prepare(rank, mine); });
+                         } catch (const std::exception& error) {
+                           code = static_cast<int>(exit_code_of(error));
+                           throw;
+                         }
+                       }),
+                0);
+      return codes;
+    }
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        codes[static_cast<std::size_t>(rank)] =
+            launch_rank(rank, size, [&](MortalSamples& samples) { prepare(rank, samples); });
+      });
+    }
+    threads.clear();
+    return codes;
+  }
+
+  static LaunchOptions options_of(bool joins) {
+    LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
+    options.fault = {.survives = true, .silence_s = 20.0, .joins = joins};
+    return options;
   }
 
   int train(Communicator& communicator, const World& world, bool joins,
@@ -140,26 +181,21 @@ struct LossyRun {
   }
 };
 
-class AnyVictim : public testing::TestWithParam<std::tuple<std::string, int, int>> {};
+/// A backend and an algorithm.
+using Way = std::pair<std::string, std::string>;
+class AnyVictim : public testing::TestWithParam<std::tuple<Way, int, int>> {};
 
 TEST_P(AnyVictim, IsSurvivedByTheOthers) {
   constexpr int kSize = 4;
   // One epoch of the data.
   constexpr std::int64_t kSteps = 7;
-  const auto& [algorithm, victim, death] = GetParam();
-  LossyRun run(yaml_of(kSteps, algorithm));
-  std::vector<int> codes(kSize, -1);
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < kSize; ++rank) {
-      threads.emplace_back([&, rank, mortal = rank == victim, last = death] {
-        codes[static_cast<std::size_t>(rank)] =
-            run.launch_rank(rank, kSize, [=](MortalSamples& samples) {
-              if (mortal) samples.die_in(last);
-            });
+  const auto& [way, victim, death] = GetParam();
+  const auto& [backend, algorithm] = way;
+  LossyRun run(yaml_of(kSteps, backend, algorithm));
+  const std::vector<int> codes = run.launch_all(
+      backend, kSize, [&](int rank, MortalSamples& samples) {
+        if (rank == std::get<1>(GetParam())) samples.die_in(std::get<2>(GetParam()));
       });
-    }
-  }
   for (int rank = 0; rank < kSize; ++rank) {
     EXPECT_EQ(codes[static_cast<std::size_t>(rank)],
               rank == victim ? static_cast<int>(ExitCode::kData) : 0);
@@ -185,12 +221,10 @@ TEST_P(AnyVictim, IsSurvivedByTheOthers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Survival, AnyVictim,
-                         testing::Combine(testing::Values("gossip", "allreduce"),
-                                          testing::Values(0, 1, 3), testing::Values(0, 1, 3, 6)),
-                         [](const auto& any) {
-                           return concat(std::get<0>(any.param), "_victim", std::get<1>(any.param),
-                                         "_step", std::get<2>(any.param));
-                         });
+                         testing::Combine(testing::Values(Way("threads", "gossip"), Way("tcp", "gossip"),
+                                                          Way("threads", "allreduce"),
+                                                          Way("tcp", "allreduce")),
+                                          testing::Values(0, 1, 3), testing::Values(0, 1, 3, 6)));
 
 /// The topology is for powers of two, so that of three ranks is another one.
 TEST(Survival, TakesOneInThatJoins) {

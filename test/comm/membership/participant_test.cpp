@@ -62,9 +62,9 @@ class Group {
     for (int id = 0; id < size; ++id) first.members.push_back({id, place_of(id)});
     for (int id = 0; id < size; ++id) {
       EpochRecord record(store, "run", "");
-      members.push_back(std::make_unique<Participant>(
-          make_local_mesh(network, place_of(id)), record, id, record.begin(first),
-          Participant::Config{.patience = patience}));
+      members.push_back(std::make_unique<Participant>(make_local_mesh(network, place_of(id)),
+                                                      record, id, record.begin(first),
+                                                      Participant::Config{.patience = patience}));
     }
   }
 

@@ -1,0 +1,46 @@
+#pragma once
+// Ranks of any backend that a test runs on threads of its own.
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/session.hpp"
+#include "comm/store.hpp"
+
+namespace gossamer::renewing_test {
+
+/// Opens the session of one rank, on its own thread.
+using OpenSession = std::function<std::unique_ptr<Session>()>;
+
+/// Calls `live` for each of the ranks that begin a run, on a thread of its own. `store`: where
+/// ranks of the backend `tcp` meet.
+inline void on_ranks(const std::string& backend, int size, const std::shared_ptr<Store>& store,
+                     const LaunchOptions& options,
+                     const std::function<void(int rank, const OpenSession& open)>& live) {
+  Sessions together;
+  if (backend == "threads") {
+    LaunchOptions all = options;
+    all.num_ranks = size;
+    together = open_sessions(backend, all);
+  }
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      live(rank, [&]() -> std::unique_ptr<Session> {
+        if (!together.empty()) return std::move(together[static_cast<std::size_t>(rank)]);
+        LaunchOptions own = options;
+        own.meeting.store = store;
+        own.meeting.rank = rank;
+        own.meeting.size = size;
+        return std::move(open_sessions(backend, own).front());
+      });
+    });
+  }
+}
+
+}  // namespace gossamer::renewing_test

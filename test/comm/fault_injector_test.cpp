@@ -192,6 +192,36 @@ TEST(FaultInjector, CountsTheOperationsThatFit) {
   EXPECT_EQ(injector.num_strikes(), 2);
 }
 
+/// What docs/fault_tolerance.md shows.
+TEST(FaultInjector, IsPartOfTheOptionsOfALaunch) {
+  const auto body = [](Communicator& communicator, const World& /*world*/) {
+    std::int64_t step = 0;
+    while (step < kSteps) {
+      try {
+        make_step(communicator, step++);
+      } catch (const PeerLost&) {
+        step = communicator.renew(step).step;
+      }
+    }
+    EXPECT_EQ(communicator.size(), 3);
+    return 0;
+  };
+  const std::chrono::milliseconds delay{20};
+  const auto injector = std::make_shared<FaultInjector>(std::vector<Fault>{
+      {.kind = Fault::Kind::kFail, .member = 2, .what = "exchange", .round = 10},
+      {.kind = Fault::Kind::kSlow, .member = 0, .what = "sum", .times = 5, .delay = delay}});
+  LaunchOptions options{.num_ranks = 4, .log_level = LogLevel::kOff};
+  options.fault = {.survives = true, .injector = injector};
+  EXPECT_EQ(launch("threads", options, body), 0);
+  EXPECT_EQ(injector->num_strikes(), 6);
+}
+
+TEST(FaultInjector, IsRefusedWhereAllEndTogether) {
+  LaunchOptions options{.num_ranks = 2, .log_level = LogLevel::kOff};
+  options.fault.injector = std::make_shared<FaultInjector>(std::vector<Fault>{});
+  EXPECT_THROW(open_sessions("threads", options), ConfigError);
+}
+
 TEST(FaultInjector, RefusesToDropWhatHasEnded) {
   EXPECT_THROW(FaultInjector({{.kind = Kind::kDrop, .moment = Moment::kAfter}}), ConfigError);
 }

@@ -18,6 +18,7 @@
 
 #include "apps/train/agreement.hpp"
 #include "base/error.hpp"
+#include "comm/fault_injector.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -93,6 +94,7 @@ struct LossyRun {
   Folder folder;
   std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
   Ledger ledger;
+  std::shared_ptr<FaultInjector> injector = {};
 
   /// Launches one rank, and returns its exit code.
   int launch_rank(int rank, int size, const std::function<void(MortalSamples&)>& prepare) {
@@ -137,9 +139,9 @@ struct LossyRun {
     return codes;
   }
 
-  static LaunchOptions options_of(bool joins) {
+  [[nodiscard]] LaunchOptions options_of(bool joins) const {
     LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
-    options.fault = {.survives = true, .silence_s = 20.0, .joins = joins};
+    options.fault = {.survives = true, .silence_s = 20.0, .joins = joins, .injector = injector};
     return options;
   }
 
@@ -225,6 +227,27 @@ INSTANTIATE_TEST_SUITE_P(Survival, AnyVictim,
                                                           Way("threads", "allreduce"),
                                                           Way("tcp", "allreduce")),
                                           testing::Values(0, 1, 3), testing::Values(0, 1, 3, 6)));
+
+/// An exchange of rank 1 fails in the third step, and nobody is lost.
+TEST(Survival, GoesOnWithAllWhenAnExchangeFails) {
+  for (const std::string backend : {"threads", "tcp"}) {
+    SCOPED_TRACE(backend);
+    LossyRun run(yaml_of(7, backend));
+    run.injector = std::make_shared<FaultInjector>(
+        std::vector<Fault>{{.kind = Fault::Kind::kCancel, .member = 1, .bucket = 0, .skip = 2}});
+    EXPECT_EQ(run.launch_all(backend, 4, [](int /*rank*/, MortalSamples&) {}),
+              std::vector<int>(4, 0));
+    EXPECT_EQ(run.injector->num_strikes(), 1);
+    ASSERT_EQ(run.records("members").size(), 1U);
+    EXPECT_EQ(run.records("members")[0]["members"], nlohmann::json({0, 1, 2, 3}));
+    EXPECT_EQ(run.steps_of("step").back(), 7);
+    EXPECT_EQ(run.records("final").at(0)["world_size"], 4);
+    // Nobody has left a sample out, and nobody has used one twice.
+    const std::map<std::int64_t, int> uses = run.ledger.uses();
+    EXPECT_EQ(std::ssize(uses), 4 * 7 * kBatchSize);
+    for (const auto& [sample, count] : uses) EXPECT_EQ(count, 1) << "sample " << sample;
+  }
+}
 
 /// The topology is for powers of two, so that of three ranks is another one.
 TEST(Survival, TakesOneInThatJoins) {

@@ -5,7 +5,8 @@
 // Protocol: the plan is made before the ranks begin, and all ranks of a process share it
 // (FaultOptions::injector). Each fault names a member, and counts the operations of this member
 // that fit. A member submits its operations in an order of its own, so a fault strikes the same
-// operation in every run. The counts go on from epoch to epoch.
+// operation in every run. The counts go on from epoch to epoch. Memory of share() is used without
+// operations, except where a member awaits a counter; whether it does is a matter of time.
 //
 // inject_faults() puts the faults into the operations of a communicator. They happen on the
 // progress worker, where real ones are found.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -22,6 +23,14 @@ constexpr std::size_t kMostSpansOfAll = (std::size_t{1} << 30U) / 300;
 /// The spans that each rank has room for.
 std::size_t capacity_of(const StepTimeline::Config& config, int num_ranks) {
   return std::min(config.capacity, kMostSpansOfAll / static_cast<std::size_t>(num_ranks));
+}
+
+/// What the file calls this rank.
+std::string name_of(const Communicator& communicator) {
+  const int rank = own_world_rank(communicator);
+  if (!communicator.renews()) return concat("rank ", rank);
+  const std::vector<std::int64_t> members = communicator.membership().members;
+  return concat("rank ", rank, ", member ", members.at(static_cast<std::size_t>(rank)));
 }
 
 }  // namespace
@@ -47,9 +56,22 @@ StepTimeline::StepTimeline(Communicator& communicator, Config config)
       timeline_(
           std::make_shared<Timeline>(capacity_of(config_, communicator.size()), config_.clock)) {}
 
+void StepTimeline::follow_world(std::int64_t num_steps) {
+  num_steps_ = num_steps;
+  bool has_clock = first_clock_.has_value();
+  std::istringstream first(communicator_
+                               .all_gather(concat(config_.steps.begin, " ", config_.steps.end, " ",
+                                                  has_clock, " ", is_written_))
+                               .front());
+  first >> config_.steps.begin >> config_.steps.end >> has_clock >> is_written_;
+  first_clock_.reset();
+  // Rank 0 may be another one.
+  if (has_clock && !is_written_) first_clock_ = read_clock_offset(communicator_, config_.clock);
+}
+
 std::string StepTimeline::before_step(std::int64_t step, const std::function<void()>& drain) {
   if (is_written_) return "";
-  if (num_steps_ == config_.steps.end) return write(drain);
+  if (num_steps_ >= config_.steps.end) return write(drain);
   if (!first_clock_ && num_steps_ + kLeadSteps >= config_.steps.begin) {
     drain();
     first_clock_ = read_clock_offset(communicator_, config_.clock);
@@ -85,21 +107,22 @@ void StepTimeline::follow(std::optional<std::int64_t> step, const std::function<
 }
 
 std::string StepTimeline::write(const std::function<void()>& drain) {
-  is_written_ = true;
   timeline_->pause();
   drain();
-  const ClockMap clock(*first_clock_, read_clock_offset(communicator_, config_.clock));
-  const int rank = own_world_rank(communicator_);
-  const std::vector<std::string> ranks =
-      communicator_.all_gather(rank_trace(rank, *timeline_, clock));
+  const ClockReading last = read_clock_offset(communicator_, config_.clock);
+  const ClockMap clock(first_clock_.value_or(last), last);
+  const std::vector<std::string> ranks = communicator_.all_gather(
+      rank_trace(own_world_rank(communicator_), name_of(communicator_), *timeline_, clock));
+  is_written_ = true;
   if (communicator_.rank() != 0) return "";
   const MergedTrace trace = merge_traces(ranks, config_.about);
   // If this fails, so does the file itself, with a better message.
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(config_.path).parent_path(), ignored);
   write_whole_file(config_.path, trace.json, /*sync=*/false);
-  std::string text = concat("the timeline of ", num_steps_ - config_.steps.begin, " steps is in ",
-                            config_.path, ": open it in https://ui.perfetto.dev");
+  std::string text =
+      concat("the timeline of ", std::min(num_steps_, config_.steps.end) - config_.steps.begin,
+             " steps is in ", config_.path, ": open it in https://ui.perfetto.dev");
   if (trace.num_dropped > 0) {
     text += concat("; ", trace.num_dropped, " of ", trace.num_dropped + trace.num_spans,
                    " spans found no room, so record fewer steps");

@@ -6,8 +6,11 @@
 // their clocks: two steps before the first recorded step, and after the last one. Then rank 0
 // gathers the spans and writes the file. All other calls of before_step() return at once.
 //
-// If a rank fails, there is no file. Not thread safe. Errors: CommError; on rank 0 CheckpointError
-// if the file cannot be written.
+// Where a rank is lost and the others go on (Communicator::renew()), or one joins, follow_world()
+// comes next on all ranks. The file then has the spans of those that are there when it is written.
+//
+// If a rank fails otherwise, there is no file. Not thread safe. Errors: CommError; on rank 0
+// CheckpointError if the file cannot be written.
 
 #include <cstdint>
 #include <functional>
@@ -57,6 +60,10 @@ class StepTimeline {
   [[nodiscard]] const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
   /// For a run whose number of steps turns out late. Only before the first before_step().
   void set_steps(const TimelineSteps& steps) { config_.steps = steps; }
+  /// Collective, in a new world. All go on as rank 0 does, and compare their clocks anew.
+  /// `num_steps`: the steps that have been made since the first before_step() of the run, the same
+  /// on all ranks.
+  void follow_world(std::int64_t num_steps);
 
   /// Collective in some steps. The spans of the step get the number `step` >= 0. `drain` waits for
   /// the exchanges in flight. Returns a sentence for the user on rank 0 when the file has been

@@ -71,7 +71,8 @@ TraceJson describe(const ClockReading& reading) {
 
 }  // namespace
 
-std::string rank_trace(int rank, const Timeline& timeline, const ClockMap& clock) {
+std::string rank_trace(int rank, const std::string& rank_name, const Timeline& timeline,
+                       const ClockMap& clock) {
   std::vector<TimelineSpan> computing;
   std::vector<TimelineSpan> wire;
   for (TimelineSpan span : timeline.spans()) {
@@ -85,7 +86,7 @@ std::string rank_trace(int rank, const Timeline& timeline, const ClockMap& clock
   std::map<WireRow, int> threads;
   for (const WireRow& row : rows) threads[row] = 0;
   TraceJson events = TraceJson::array();
-  events.push_back(metadata("process_name", rank, 0, {{"name", concat("rank ", rank)}}));
+  events.push_back(metadata("process_name", rank, 0, {{"name", rank_name}}));
   events.push_back(metadata("process_sort_index", rank, 0, {{"sort_index", rank}}));
   events.push_back(metadata("thread_name", rank, 0, {{"name", "compute"}}));
   int number = 0;

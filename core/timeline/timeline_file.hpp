@@ -17,8 +17,9 @@
 namespace gossamer {
 
 /// The timeline of one rank in the form in which it travels to the rank that writes the file. Its
-/// times are those of rank 0's clock.
-std::string rank_trace(int rank, const Timeline& timeline, const ClockMap& clock);
+/// times are those of rank 0's clock. The file calls it `rank_name`.
+std::string rank_trace(int rank, const std::string& rank_name, const Timeline& timeline,
+                       const ClockMap& clock);
 
 struct MergedTrace {
   /// The content of the file.

@@ -296,6 +296,46 @@ TEST(StepTimeline, EndsWithTheRun) {
   EXPECT_TRUE(none.file.is_null());
 }
 
+/// One rank comes later, and one has repeated a step.
+TEST(StepTimeline, FollowsRank0IntoANewWorld) {
+  const Folder folder;
+  const std::string path = folder.file("trace.json");
+  run_ranks(3, [&](Communicator& communicator, const World& world) {
+    const bool is_new = world.rank == 2;
+    StepTimeline timeline(communicator, {.path = is_new ? "" : path,
+                                         .about = "a run",
+                                         .steps = {.begin = 4, .end = is_new ? 99 : 8},
+                                         .clock = clock_of(world.rank)});
+    const auto drain = [] {};
+    if (!is_new) timeline.before_step(11, drain);
+    if (world.rank == 1) timeline.before_step(11, drain);
+    timeline.follow_world(1);
+    for (int step = 12; step < 17; ++step) {
+      EXPECT_EQ(timeline.before_step(step, drain), "");
+      const TimelineScope scope(timeline.timeline().get(), {.what = "step"});
+    }
+    // Now the clocks have been compared.
+    timeline.follow_world(6);
+    for (int step = 17; step < 20; ++step) {
+      const std::string text = timeline.before_step(step, drain);
+      EXPECT_EQ(contains(text, "the timeline of 4 steps"), step == 19 && world.rank == 0) << text;
+      const TimelineScope scope(timeline.timeline().get(), {.what = "step"});
+    }
+    EXPECT_EQ(timeline.finish(drain), "");
+  });
+  const TraceFile file = TraceFile::parse(read_file(path));
+  std::map<int, std::vector<std::string>> steps;
+  double last = 0.0;
+  for (const TraceFile& span : spans_of(file, "step")) {
+    steps[span["pid"].get<int>()].push_back(span["name"]);
+    last = std::max(last, end_of(span));
+  }
+  const std::vector<std::string> expected = {"step 15", "step 16", "step 17", "step 18"};
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(steps[rank], expected) << rank;
+  // The clocks are 3 s apart.
+  EXPECT_LT(last, 3e6);
+}
+
 TEST(StepTimeline, FailsOnTheRankThatWrites) {
   const Folder folder;
   apps::write_bytes(folder.file("file"), "x");

@@ -72,18 +72,23 @@ void show(const std::string& path, bool json) {
     for (const TensorEntry& tensor : file.tensors()) {
       tensors.push_back({{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}});
     }
-    const Json all = {{"path", folder},
-                      {"step", manifest.step},
-                      {"world_size", manifest.world_size},
-                      {"bytes", total_bytes(manifest)},
-                      {"run", manifest.run},
-                      {"tensors_of_rank_0", tensors}};
+    Json all = {{"path", folder},
+                {"step", manifest.step},
+                {"world_size", manifest.world_size},
+                {"bytes", total_bytes(manifest)},
+                {"run", manifest.run},
+                {"tensors_of_rank_0", tensors}};
+    if (!manifest.members.empty()) all["members"] = manifest.members;
     std::cout << all.dump(2, ' ', /*ensure_ascii=*/true) << "\n";
     return;
   }
   std::cout << visible(folder) << "\n  after step " << manifest.step << ", " << manifest.world_size
             << (manifest.world_size == 1 ? " rank, " : " ranks, ") << total_bytes(manifest)
-            << " bytes\n\nconfiguration\n";
+            << " bytes\n";
+  if (!manifest.members.empty()) {
+    std::cout << "  members " << join(manifest.members, ", ") << "\n";
+  }
+  std::cout << "\nconfiguration\n";
   for (const auto& [key, value] : manifest.run) {
     std::cout << "  " << visible_line(key) << ": " << visible_line(value) << "\n";
   }

@@ -36,6 +36,7 @@ class BatchLoader {
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
+  [[nodiscard]] const Dealer& dealer() const { return setup_.dealer; }
   /// Samples of a batch.
   [[nodiscard]] std::int64_t batch_size() const { return setup_.dealer.batch_size(); }
   [[nodiscard]] std::int64_t batches_per_epoch() const { return setup_.dealer.batches_per_epoch(); }

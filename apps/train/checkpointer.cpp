@@ -158,7 +158,10 @@ void Checkpointer::finish() {
   } catch (const CheckpointError& error) {
     mine["error"] = concat("rank ", setup_.world.rank, ": ", error.what());
   }
-  Manifest manifest{.step = *step_, .world_size = setup_.world.size, .run = setup_.run};
+  Manifest manifest{.step = *step_,
+                    .world_size = setup_.world.size,
+                    .members = setup_.members,
+                    .run = setup_.run};
   error_.clear();
   for (const std::string& text : setup_.communicator.all_gather(mine.dump())) {
     const nlohmann::json part = nlohmann::json::parse(text);

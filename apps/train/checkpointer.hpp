@@ -51,6 +51,8 @@ class Checkpointer {
     std::int64_t keep = 3;
     /// The configuration, for the manifest.
     std::map<std::string, std::string> run = {};
+    /// The members of a run that goes on when ranks die, for the manifest.
+    std::vector<std::int64_t> members = {};
     /// That of an earlier object.
     History history = {};
   };

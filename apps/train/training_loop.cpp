@@ -53,23 +53,6 @@ std::shared_ptr<Model> place_net(std::shared_ptr<Model> net, const RunConfig& co
   return net;
 }
 
-/// Steps of the whole run.
-std::int64_t count_steps(const RunConfig& config, const BatchLoader& batches) {
-  if (config.steps) return *config.steps;
-  const std::int64_t all = config.epochs * batches.batches_per_epoch();
-  if (all < config.accumulate) {
-    throw ConfigError(concat("train.accumulate: is ", config.accumulate, ", but a rank has only ",
-                             all, " batches in run.epochs, allowed: 1 to ", all));
-  }
-  return all / config.accumulate;
-}
-
-StepCount make_steps(const RunConfig& config, const BatchLoader& batches) {
-  const std::int64_t total = count_steps(config, batches);
-  const bool in_step = !config.exchange.algorithm.entry().asynchronous();
-  return {total, in_step, config.make_schedule(total)};
-}
-
 DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::Setup& setup,
                                   std::shared_ptr<const Schedule> schedule, TorchStream& stream,
                                   std::shared_ptr<Timeline> timeline) {
@@ -98,35 +81,10 @@ std::optional<StepTimeline> make_timeline(const RunConfig& config,
 
 }  // namespace
 
-BatchLoader::Setup TrainingLoop::batches_of(const RunConfig& config, const Setup& setup,
-                                            const std::vector<WorldChange>& changes) {
-  const Samples& train = *setup.data->train;
-  const auto labels = train.labels();
-  if (config.dirichlet_alpha && labels.empty()) {
-    throw ConfigError(
-        "data.dirichlet_alpha: deals samples out by class, and these data have numbers as "
-        "targets, allowed: null");
-  }
-  Dealer::Setup deal{.labels = {labels.begin(), labels.end()},
-                     .batch_size = config.batch_size,
-                     .seed = config.seed,
-                     .dirichlet_alpha = config.dirichlet_alpha};
-  // Samples without a class are all alike.
-  deal.labels.resize(static_cast<std::size_t>(train.size()));
-  std::vector<WorldChange> batches = changes;
-  for (WorldChange& change : batches) change.step *= config.accumulate;
-  return {.samples = setup.data->train,
-          .dealer = Dealer(std::move(deal), batches),
-          .augmentation = config.augmentation,
-          .seed = config.seed,
-          .rank = setup.world.rank,
-          .prefetch = config.prefetch};
-}
-
 TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
     : config_(config),
       setup_(setup),
-      changes_({{.step = 0, .num_ranks = setup.world.size}}),
+      changes_({present_world(config, setup.world, 0)}),
       phases_(config.phases),
       loss_(loss_for(config.loss, setup.data->train->target())),
       batches_(std::in_place, batches_of(config, setup, changes_)),
@@ -180,7 +138,7 @@ double TrainingLoop::elapsed_s() const {
 
 Batch TrainingLoop::next_batch(std::int64_t part) {
   const TimelineScope scope(timeline_.get(), {.what = "batch"});
-  const Batch batch = batches_->take(steps_.own() * config_.accumulate + part);
+  const Batch batch = batches_->take(batches_->dealer().first_batch_of(steps_.own()) + part);
   num_samples_ += batch.inputs.size(0);
   window_.samples += batch.inputs.size(0);
   const c10::Device place = torch_device(device_.device());
@@ -319,6 +277,7 @@ void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& che
     if (has_joined_) {
       survive([this] { enter(setup_.communicator.membership()); });
     } else {
+      told_members_ = members();
       if (folder_ != nullptr) folder_path_ = folder_->path();
       open_checkpoints();
     }
@@ -382,6 +341,8 @@ void TrainingLoop::train_in_step() {
     if (!has_joined_) survive([this] { setup_.communicator.barrier(); });
     // From here on others may join.
     membership_ = setup_.communicator.membership();
+    // Records of the run before it was resumed may be of other members.
+    if (restored_step_ >= 0 && membership_.epoch == 0) write_members(Json::object());
   }
   // Decided anew after every loss of ranks, because those that are left follow rank 0.
   while (!has_ended_) {
@@ -444,7 +405,7 @@ void TrainingLoop::train() {
     if (setup_.communicator.renews()) folder_->begin();
     write_or_warn([&] { folder_->write_status(status("running"), /*sync=*/false); });
   }
-  if (step_timeline_) {
+  if (step_timeline_ && !has_joined_) {
     step_timeline_->set_steps(
         config_.timeline_steps.value_or(default_timeline_steps(steps_.total() - steps_.run())));
   }

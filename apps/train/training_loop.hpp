@@ -35,6 +35,7 @@
 #include "apps/train/step_count.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/summary.hpp"
+#include "core/checkpoint/manifest.hpp"
 #include "core/timeline/step_timeline.hpp"
 #include "core/torch/data_parallel.hpp"
 #include "core/torch/graphed_step.hpp"
@@ -115,9 +116,6 @@ class TrainingLoop {
     Meetings::News news;
   };
 
-  /// Deals the samples out. Throws ConfigError.
-  static BatchLoader::Setup batches_of(const RunConfig& config, const Setup& setup,
-                                       const std::vector<WorldChange>& changes);
   /// Returns the loss of one batch.
   torch::Tensor forward(const Batch& batch);
   /// The next batch, on the model's device.
@@ -161,6 +159,27 @@ class TrainingLoop {
   /// Adds to environment.json, after the first step, how ranks of a host read each other's blocks.
   void note_sharing();
 
+  // In training_data.cpp.
+
+  /// How a run deals its data out from a step on.
+  static WorldChange present_world(const RunConfig& config, const World& world, std::int64_t step);
+  /// Counts the steps of the whole run.
+  static StepCount make_steps(const RunConfig& config, const BatchLoader& batches);
+  /// Deals the samples out. Throws ConfigError.
+  static BatchLoader::Setup batches_of(const RunConfig& config, const Setup& setup,
+                                       const std::vector<WorldChange>& changes);
+  /// Deals what is left of the epoch out to the present ranks from this step on.
+  void deal_from(std::int64_t step);
+  /// Goes on with the data where changes_ says, which a checkpoint has told. Deals what is left of
+  /// the epoch anew where this run takes the data in another way. `total`: the steps that the run
+  /// had, where its configuration had the same epochs.
+  void deal_on(std::optional<std::int64_t> total);
+  /// Shows the visitor how the data have been dealt out so far, if that has changed. Loading goes
+  /// on from there.
+  void visit_changes(StateVisitor& visitor);
+  /// How the data were dealt out in the run of a checkpoint whose state tells of no changes.
+  [[nodiscard]] WorldChange beginning_of(const Manifest& manifest) const;
+
   // In training_survival.cpp.
 
   /// Runs a part of the run. Where ranks are lost in it (PeerLost), goes on with those that are
@@ -182,8 +201,12 @@ class TrainingLoop {
   void compare_topologies();
   /// On rank 0: has the folder, perhaps in place of a rank that is lost.
   void open_folder();
+  /// The members by their ranks, where ranks may be lost; else none.
+  [[nodiscard]] std::vector<std::int64_t> members() const;
   /// Tells the user and the folder who is in the world. `seconds`: the time that was lost.
   void tell_members(const std::string& reason, double seconds);
+  /// On rank 0: writes who is in the world, and the members of `change`.
+  void write_members(const Json& change);
   /// What is equal on all ranks of a run, on a few lines.
   [[nodiscard]] std::string description() const;
 
@@ -248,8 +271,6 @@ class TrainingLoop {
   void visit_phase(StateVisitor& visitor);
   /// Collective.
   void open_checkpoints();
-  /// Shows the visitor the numbers of ranks so far, if they have changed.
-  void visit_changes(StateVisitor& visitor);
   /// Shows the visitor the state of LibTorch's generator of random numbers.
   void visit_generator(StateVisitor& visitor) const;
   /// Shows the visitor all state of the run. Collective, as the visit of the model.
@@ -292,7 +313,7 @@ class TrainingLoop {
 
   const RunConfig& config_;
   Setup setup_;
-  /// The numbers of ranks so far; the first is of step 0.
+  /// How the data have been dealt out so far; the first is of step 0.
   std::vector<WorldChange> changes_;
   /// Those of the present world.
   std::vector<RunPhase> phases_;
@@ -325,6 +346,9 @@ class TrainingLoop {
   std::string folder_path_;
   /// The present world, where ranks may be lost; no members: nobody trains yet.
   Communicator::Membership membership_;
+  /// The members when all have last gone on, and what had changed then; null: nothing so far.
+  std::vector<std::int64_t> told_members_;
+  Json last_change_ = nullptr;
   /// This rank has joined others.
   bool has_joined_ = false;
   /// finish() has come to its end on this rank.

@@ -303,6 +303,7 @@ Json TrainingLoop::status(std::string_view state) {
     status["members"] = membership_.members;
     status["epoch"] = membership_.epoch;
     status["goodput"] = goodput();
+    if (!last_change_.is_null()) status["last_change"] = last_change_;
   }
   return status;
 }

@@ -39,6 +39,7 @@ void TrainingLoop::open_checkpoints() {
                           .folder = checkpoint_folder(folder_path_),
                           .keep = config_.checkpoints.keep,
                           .run = values_for_manifest(config_),
+                          .members = members(),
                           .history = checkpoint_history_});
 }
 
@@ -69,34 +70,6 @@ void TrainingLoop::visit_phase(StateVisitor& visitor) {
   switch_to(static_cast<std::size_t>(phase), is_sparse != 0);
 }
 
-void TrainingLoop::visit_changes(StateVisitor& visitor) {
-  constexpr const char* kNumber = "train/num_changes";
-  if (visitor.loads() ? !visitor.holds(kNumber) : changes_.size() == 1) return;
-  std::int64_t count = std::ssize(changes_);
-  std::int64_t total = steps_.total();
-  visitor.number(kNumber, count);
-  visitor.number("train/total_steps", total);
-  constexpr std::int64_t kMostChanges = 1'000'000;
-  if (count < 1 || count > kMostChanges) {
-    throw CheckpointError(concat("the number of ranks has changed ", count, " times"));
-  }
-  std::vector<std::int64_t> numbers(2 * static_cast<std::size_t>(count));
-  for (std::size_t i = 0; !visitor.loads() && i < changes_.size(); ++i) {
-    numbers[2 * i] = changes_[i].step;
-    numbers[2 * i + 1] = changes_[i].num_ranks;
-  }
-  visitor.block("train/changes", block_of(std::span(numbers)));
-  // With other ranks the data are dealt out from the beginning.
-  if (!visitor.loads() || setup_.reshapes) return;
-  changes_.clear();
-  for (std::size_t i = 0; i < numbers.size(); i += 2) {
-    changes_.push_back({.step = numbers[i], .num_ranks = static_cast<int>(numbers[i + 1])});
-  }
-  batches_.emplace(batches_of(config_, setup_, changes_));
-  // More steps may be asked for; otherwise the run has those of its beginning.
-  if (!config_.steps) steps_.replan(total, config_.make_schedule(total));
-}
-
 void TrainingLoop::visit(StateVisitor& visitor) {
   // State is that of the phase's algorithm.
   visit_phase(visitor);
@@ -125,6 +98,10 @@ void TrainingLoop::visit(StateVisitor& visitor) {
   if (has_consensus != 0) last_consensus_ = consensus;
   double elapsed = elapsed_s();
   visitor.number("record/elapsed_s", elapsed);
+  constexpr const char* kRecovery = "record/recovery_s";
+  if (visitor.loads() ? visitor.holds(kRecovery) : setup_.communicator.renews()) {
+    visitor.number(kRecovery, recovery_s_);
+  }
   visitor.number("record/window_s", window_.seconds);
   visitor.number("record/train_s", train_s_);
   visitor.number("record/forward_s", forward_s_);
@@ -174,11 +151,10 @@ PipelineMetrics TrainingLoop::total_metrics() const {
 void TrainingLoop::restore(const std::string& checkpoint) {
   // Names that begin so are removed if the run dies here.
   const std::string average = concat(checkpoint, "/../", Checkpointer::kStaging, "average");
+  const Manifest manifest = jointly(setup_.communicator, [&] { return read_manifest(checkpoint); });
   if (setup_.reshapes) {
     jointly_slow(setup_.communicator, [&] {
-      if (setup_.world.rank == 0) {
-        write_average(checkpoint, read_manifest(checkpoint).world_size, average);
-      }
+      if (setup_.world.rank == 0) write_average(checkpoint, manifest.world_size, average);
       return true;
     });
   }
@@ -186,13 +162,14 @@ void TrainingLoop::restore(const std::string& checkpoint) {
     return std::make_unique<SafetensorsFile>(
         setup_.reshapes ? average : concat(checkpoint, "/", rank_file_name(setup_.world.rank)));
   });
+  if (steps_.in_step()) changes_ = {beginning_of(manifest)};
   StateLoader loader(*file);
   visit(loader);
   jointly(setup_.communicator, [&] {
     loader.check_all_loaded();
     // Ranks that go on from different steps would wait for one another.
-    if (const std::int64_t step = read_manifest(checkpoint).step; step != steps_.run()) {
-      throw CheckpointError(concat(checkpoint, ": the manifest is of step ", step,
+    if (manifest.step != steps_.run()) {
+      throw CheckpointError(concat(checkpoint, ": the manifest is of step ", manifest.step,
                                    ", and the state of rank ", setup_.world.rank, " of step ",
                                    steps_.run()));
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "apps/train/agreement.hpp"
@@ -14,6 +15,18 @@
 #include "core/topology_text.hpp"
 
 namespace gossamer::apps {
+namespace {
+
+/// Those of `all` that `others` lack.
+std::vector<std::int64_t> without(std::vector<std::int64_t> all,
+                                  const std::vector<std::int64_t>& others) {
+  std::erase_if(
+      all, [&others](std::int64_t one) { return std::ranges::find(others, one) != others.end(); });
+  return all;
+}
+
+}  // namespace
+
 void TrainingLoop::survive(const std::function<void()>& part) {
   try {
     part();
@@ -39,6 +52,7 @@ void TrainingLoop::go_on(const PeerLost& lost) {
   progress_.end_line();
   for (bool is_done = false; !is_done;) {
     try {
+      const TimelineScope scope(timeline_.get(), {.what = "members"});
       model_.detach();
       const Communicator::Membership membership = setup_.communicator.renew(steps_.own());
       catch_up(membership.step);
@@ -58,7 +72,10 @@ void TrainingLoop::catch_up(std::int64_t step) {
   model_.follow(step);
   if (owes_ema_ && !model_.holds_step()) update_ema();
   // Who joins makes none of the steps that the others have made.
-  while (!setup_.joins && steps_.own() < step) advance();
+  while (!setup_.joins && steps_.own() < step) {
+    if (timeline_ && timeline_->step() >= 0) timeline_->begin_step(steps_.own() + 1);
+    advance();
+  }
 }
 
 void TrainingLoop::enter(const Communicator::Membership& membership) {
@@ -83,6 +100,9 @@ void TrainingLoop::enter(const Communicator::Membership& membership) {
   if (ema_) {
     ema_->share(setup_.communicator, mean_weight(setup_.communicator, !setup_.joins).weight);
   }
+  if (step_timeline_) {
+    step_timeline_->follow_world(membership.step - std::max<std::int64_t>(restored_step_, 0));
+  }
   open_folder();
   open_checkpoints();
   setup_.joins = false;
@@ -103,10 +123,7 @@ void TrainingLoop::introduce(const Communicator::Membership& membership) {
   if (setup_.world.rank == 0) {
     mine["total_steps"] = steps_.total();
     mine["folder"] = folder_path_;
-    mine["changes"] = Json::array();
-    for (const WorldChange& change : changes_) {
-      mine["changes"].push_back({change.step, change.num_ranks});
-    }
+    mine["changes"] = numbers_of(changes_);
   }
   const std::vector<std::string> all = setup_.communicator.all_gather(mine.dump());
   const Json first = Json::parse(all.front());
@@ -123,12 +140,8 @@ void TrainingLoop::introduce(const Communicator::Membership& membership) {
     steps_.replan(total, config_.make_schedule(total));
   }
   folder_path_ = first["folder"];
-  changes_.clear();
-  for (const Json& change : first["changes"]) {
-    if (change[0] < membership.step) changes_.push_back({change[0], change[1]});
-  }
-  changes_.push_back({membership.step, setup_.world.size});
-  batches_.emplace(batches_of(config_, setup_, changes_));
+  changes_ = changes_of(first["changes"].get<std::vector<std::int64_t>>());
+  deal_from(membership.step);
 }
 
 void TrainingLoop::compare_topologies() {
@@ -203,21 +216,37 @@ void TrainingLoop::open_folder() {
   if (!saved.empty()) checkpoint_history_.newest = saved.back();
 }
 
+std::vector<std::int64_t> TrainingLoop::members() const {
+  if (!setup_.communicator.renews() || !membership_.members.empty()) return membership_.members;
+  // So many begin a run; Communicator::membership() would let others in already.
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(setup_.world.size));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  return ranks;
+}
+
 void TrainingLoop::tell_members(const std::string& reason, double seconds) {
+  const std::vector<std::int64_t> before = std::exchange(told_members_, membership_.members);
+  last_change_ = {{"lost", without(before, told_members_)},
+                  {"joined", without(told_members_, before)},
+                  {"recovery_s", seconds}};
   if (setup_.world.rank != 0) return;
   setup_.logger.warning(
       concat("after step ", steps_.run(), ": ", reason, "; ",
              setup_.world.size == 1 ? "1 rank goes" : concat(setup_.world.size, " ranks go"),
              " on with ", describe(phases_[phase_].method_with(is_sparse_)), ", ",
              shortest(std::round(seconds * 1e3) / 1e3), " s later"));
+  last_change_.update({{"step", steps_.run()}, {"elapsed_s", elapsed_s()}});
+  write_members(last_change_);
+}
+
+void TrainingLoop::write_members(const Json& change) {
   if (folder_ == nullptr) return;
+  Json record = {{"kind", "members"},          {"step", steps_.run()},
+                 {"epoch", membership_.epoch}, {"members", membership_.members},
+                 {"goodput", goodput()},       {"elapsed_s", elapsed_s()}};
+  record.update(change);
   write_or_warn([&] {
-    folder_->write_metrics({{"kind", "members"},
-                            {"step", steps_.run()},
-                            {"epoch", membership_.epoch},
-                            {"members", membership_.members},
-                            {"recovery_s", seconds},
-                            {"elapsed_s", elapsed_s()}});
+    folder_->write_metrics(record);
     folder_->write_status(status("running"), /*sync=*/false);
   });
 }

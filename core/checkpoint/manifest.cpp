@@ -86,6 +86,12 @@ Manifest manifest_of(const nlohmann::json& json) {
     entry = {.num_bytes = count_of(file, "bytes", kMost), .sha256 = file.at("sha256")};
     if (!is_digest(entry.sha256)) throw std::out_of_range(concat(name, " has no SHA-256"));
   }
+  if (json.contains("members")) {
+    manifest.members = json.at("members").get<std::vector<std::int64_t>>();
+    if (std::ssize(manifest.members) != manifest.world_size) {
+      throw std::out_of_range("it has not as many members as ranks");
+    }
+  }
   for (int rank = 0; rank < manifest.world_size; ++rank) {
     if (manifest.files.contains(rank_file_name(rank))) continue;
     throw std::out_of_range(concat("it lacks ", rank_file_name(rank)));
@@ -110,6 +116,7 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
                                  {"world_size", manifest.world_size},
                                  {"run", manifest.run},
                                  {"files", nlohmann::ordered_json::object()}};
+  if (!manifest.members.empty()) json["members"] = manifest.members;
   for (const auto& [name, file] : manifest.files) {
     json["files"][name] = {{"bytes", file.num_bytes}, {"sha256", file.sha256}};
   }

@@ -77,7 +77,7 @@ TEST(BatchLoader, MovesBlackIntoImagesOfPixels) {
       {.samples = std::make_shared<const ArraySamples>(
            SampleShape{.height = 1, .width = 1, .num_outputs = 1}, 1,
            ArraySamples::Content{.values = std::vector<std::uint8_t>{255}, .labels = {0}}),
-       .dealer = Dealer({.labels = {0}, .batch_size = 1, .seed = 7}, {{.num_ranks = 1}}),
+       .dealer = Dealer({.labels = {0}, .seed = 7}, {{.num_ranks = 1}}),
        .augmentation = {.crop = 1},
        .seed = 7});
   int num_moved = 0;
@@ -92,8 +92,8 @@ TEST(BatchLoader, MovesBlackIntoImagesOfPixels) {
 BatchLoader::Setup setup_of(std::int64_t prefetch, bool changed) {
   const auto images = counting_images(100);
   return {.samples = images,
-          .dealer = Dealer({.labels = std::vector<std::int64_t>(100), .batch_size = 8, .seed = 7},
-                           {{.num_ranks = 2}}),
+          .dealer = Dealer({.labels = std::vector<std::int64_t>(100), .seed = 7},
+                           {{.num_ranks = 2, .batch_size = 8}}),
           .augmentation = {.crop = changed ? 1 : 0, .flip = changed},
           .seed = 7,
           .rank = 1,

@@ -1,5 +1,6 @@
 // Runs that lose ranks and take others in. Ranks are threads; a rank dies when its data fail.
 
+#include "test/apps/train/mortal_samples.hpp"
 #include "test/apps/train/train_run.hpp"
 #include "test/comm/tcp/tcp_ranks.hpp"
 
@@ -8,8 +9,6 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -23,53 +22,6 @@
 
 namespace gossamer::apps {
 namespace {
-
-constexpr std::int64_t kBatchSize = 10;
-
-/// Who has had which sample.
-class Ledger {
- public:
-  void add(std::int64_t sample) {
-    const std::lock_guard lock(mutex_);
-    ++uses_[sample];
-  }
-  [[nodiscard]] std::map<std::int64_t, int> uses() {
-    const std::lock_guard lock(mutex_);
-    return uses_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::int64_t, int> uses_;  // guarded by mutex_
-};
-
-/// The training samples of one rank, whose batches are noted, and fail from one on.
-class MortalSamples : public Samples {
- public:
-  MortalSamples(std::shared_ptr<const Samples> samples, Ledger& ledger)
-      : Samples(samples->kind(), samples->target(), samples->shape(), samples->size()),
-        samples_(std::move(samples)),
-        ledger_(ledger) {}
-
-  void die_in(std::int64_t batch) { last_ = batch * kBatchSize; }
-  /// Called before each sample.
-  std::function<void(std::int64_t batch)> at_batch = {};
-
-  [[nodiscard]] std::span<const std::int64_t> labels() const override { return samples_->labels(); }
-  [[nodiscard]] float background() const override { return samples_->background(); }
-  void copy_array(std::int64_t index, std::span<float> out) const override {
-    if (at_batch) at_batch(num_ / kBatchSize);
-    if (num_++ == last_) throw DataError("this rank dies");
-    ledger_.add(index);
-    samples_->copy_array(index, out);
-  }
-
- private:
-  std::shared_ptr<const Samples> samples_;
-  Ledger& ledger_;
-  std::int64_t last_ = -1;
-  mutable std::int64_t num_ = 0;
-};
 
 std::string yaml_of(std::int64_t steps, const std::string& backend = "tcp",
                     const std::string& algorithm = "gossip", std::string_view more_of_comm = "") {
@@ -212,6 +164,8 @@ TEST_P(AnyVictim, IsSurvivedByTheOthers) {
   }
   EXPECT_EQ(run.records("members").size(), 1U);
   EXPECT_EQ(run.records("members")[0]["members"].size(), 3U);
+  EXPECT_EQ(run.records("members")[0]["lost"], nlohmann::json({victim}));
+  EXPECT_EQ(run.records("members")[0]["joined"], nlohmann::json::array());
   // The last step has a record, and so has every interval that a death has cut short.
   EXPECT_EQ(run.steps_of("step").back(), kSteps);
   EXPECT_TRUE(std::ranges::is_sorted(run.steps_of("step")));
@@ -283,6 +237,7 @@ TEST(Survival, TakesOneInThatJoins) {
   EXPECT_TRUE(has_joined);
   ASSERT_EQ(run.records("members").size(), 1U);
   EXPECT_EQ(run.records("members")[0]["members"], nlohmann::json({0, 1, 2}));
+  EXPECT_EQ(run.records("members")[0]["joined"], nlohmann::json({2}));
   const auto final = run.records("final");
   ASSERT_EQ(final.size(), 1U);
   EXPECT_EQ(final[0]["world_size"], kSize + 1);

@@ -218,6 +218,17 @@ TEST(Manifest, IsRefusedForAnyLostByteAndAnyFlippedBit) {
   }
 }
 
+TEST(Manifest, NamesTheMembersWhereTheyChange) {
+  const Folder folder;
+  const std::string path = make_checkpoint(folder, "a", {});
+  Manifest manifest = read_manifest(path);
+  EXPECT_TRUE(manifest.members.empty());
+  EXPECT_EQ(read_file(path + "/manifest.json").find("members"), std::string::npos);
+  manifest.members = {1, 4};
+  write_manifest(path, manifest);
+  EXPECT_EQ(read_manifest(path).members, manifest.members);
+}
+
 TEST(Manifest, IsRefusedIfHostile) {
   const Folder folder;
   const std::string path = make_checkpoint(folder, "a", {});
@@ -247,6 +258,9 @@ TEST(Manifest, IsRefusedIfHostile) {
       {R"({"version":1,"step":7,"world_size":9999999,"run":{},"files":{}})", "out of range"},
       {R"({"version":1,"step":7,"world_size":0,"run":{},"files":{}})", "out of range"},
       {R"({"version":1,"step":7,"world_size":1,"run":{},"files":{}})", "lacks rank-00000"},
+      {R"({"version":1,"step":7,"world_size":1,"members":[0,1],"run":{},"files":{}})", "as ranks"},
+      {R"({"version":1,"step":7,"world_size":1,"members":["a"],"run":{},"files":{}})",
+       "wrong type"},
       {std::string(5'000'000, ' '), "at most"},
   };
   for (const auto& [text, message] : all) {

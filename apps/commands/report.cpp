@@ -94,13 +94,31 @@ std::pair<RunRecord, std::string> look_at(const std::string& path) {
   return {std::move(run), std::move(state)};
 }
 
+/// Who is in a run that goes on when ranks die; empty for other runs.
+std::string members_of(const RunRecord& run) {
+  const std::size_t count = size_in(run.status, "members");
+  if (count == 0) return "";
+  std::string view =
+      concat("\n  ", count, count == 1 ? " rank" : " ranks", ", members ",
+             members_in(run.status, "members"), "   epoch ", text_in(run.status, "epoch"),
+             "   goodput ", short_number(100.0 * number_in(run.status, "goodput")), " %\n");
+  if (!run.status.contains("last_change")) return view;
+  const auto& last = run.status["last_change"];
+  view += concat("  last change after step ", text_in(last, "step"), ", at ",
+                 format_duration(number_in(last, "elapsed_s")), ": ");
+  for (const char* const key : {"lost", "joined"}) {
+    if (size_in(last, key) > 0) view += concat(key, " ", members_in(last, key), ", ");
+  }
+  return concat(view, "recovery ", short_number(number_in(last, "recovery_s")), " s\n");
+}
+
 /// What a terminal shows of a run.
 std::string view_of(const RunRecord& run, const std::string& state) {
   constexpr std::size_t kMostRanks = 64;
   if (run.status.is_null()) return concat(run.path, "  ", state, "\n");
   std::string view = concat(run.path, "  ", state, "  step ", text_in(run.status, "step"), " of ",
                             text_in(run.status, "total_steps"));
-  if (run.steps.empty()) return view + "\n  no record so far\n";
+  if (run.steps.empty()) return view + "\n  no record so far\n" + members_of(run);
   const auto& last = run.steps.back();
   view +=
       concat("  after ", format_duration(number_in(last, "elapsed_s")), "\n\n  loss ",
@@ -121,14 +139,16 @@ std::string view_of(const RunRecord& run, const std::string& state) {
                      short_number(100.0 * number_in(evaluation, "accuracy_mean_model")), " %");
     }
   }
-  view += "\n\n  rank        loss   samples/s   waiting ms/step\n";
+  view += "\n" + members_of(run);
+  view += last.contains("members") ? "\nmember" : "\n  rank";
+  view += "        loss   samples/s   waiting ms/step\n";
   const auto number = [&last](const char* key, std::size_t rank) {
     return short_number(number_in(last, key, rank));
   };
   const std::size_t count = size_in(last, "rank_loss");
   for (std::size_t rank = 0; rank < std::min(count, kMostRanks); ++rank) {
     char line[128];
-    std::snprintf(line, sizeof line, "  %4zu  %10s  %10s  %16s\n", rank,
+    std::snprintf(line, sizeof line, "  %4zu  %10s  %10s  %16s\n", member_at(last, rank),
                   number("rank_loss", rank).c_str(), number("rank_samples_per_s", rank).c_str(),
                   number("rank_wait_ms", rank).c_str());
     view += line;

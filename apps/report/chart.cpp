@@ -123,6 +123,15 @@ class Plot {
     return svg;
   }
 
+  [[nodiscard]] std::string mark(const LineChart::Mark& mark) const {
+    const double place = x_.place(mark.x);
+    if (!(place >= 0.0 && place <= 1.0)) return "";
+    const std::string x = coordinate(x_at(mark.x));
+    return concat("<line class=\"mark\" x1=\"", x, "\" y1=\"", coordinate(kTop), "\" x2=\"", x,
+                  "\" y2=\"", coordinate(kHeight - kBottom), "\" stroke=\"",
+                  series_color(mark.color), "\"><title>", escaped(mark.text), "</title></line>\n");
+  }
+
   [[nodiscard]] std::string series(const std::vector<std::pair<double, double>>& points,
                                    const LineChart::Series& series) const {
     const std::string color = series_color(series.color);
@@ -223,6 +232,7 @@ std::string line_chart(const LineChart& chart) {
       linear_axis(std::min(x_least, 0.0), x_most),
       chart.logarithmic ? logarithmic_axis(y_least, y_most) : linear_axis(y_least, y_most));
   std::string svg = plot.axes(chart.x_label);
+  for (const LineChart::Mark& mark : chart.marks) svg += plot.mark(mark);
   std::vector<std::pair<std::string, std::string>> names;
   for (const auto& series : chart.series) {
     const auto points = drawable(chart, series);

@@ -24,9 +24,19 @@ struct LineChart {
     std::size_t color = 0;
     bool dashed = false;
   };
+  /// A line from top to bottom.
+  struct Mark {
+    double x = 0.0;
+    /// What the page shows when the mouse is over it.
+    std::string text;
+    /// The index of the colour.
+    std::size_t color = 0;
+  };
   std::string title;
   std::string x_label;
   std::vector<Series> series;
+  /// Those beside the points of the series are left out.
+  std::vector<Mark> marks = {};
   /// True: powers of ten stand at equal distances on the y axis; values <= 0 are left out.
   bool logarithmic = false;
 };

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <set>
 
 #include "apps/report/chart.hpp"
+#include "apps/report/members.hpp"
 #include "apps/report/timeline_picture.hpp"
 #include "apps/topology/topology_plot.hpp"
 #include "base/error.hpp"
@@ -34,6 +37,7 @@ figcaption i { display: inline-block; width: .8em; height: .8em; margin-right: .
 svg { width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: #444; }
 svg text.title { font-size: 13px; font-weight: 600; fill: #222; }
 svg .grid { stroke: #e4e4e4; } svg .axis { stroke: #888; }
+svg .mark { stroke-width: 1.4; stroke-dasharray: 2 3; }
 svg path { fill: none; stroke-width: 1.6; } .topology img { max-width: 100%; }
 .fault { color: #a33; }
 )";
@@ -67,8 +71,7 @@ std::string summary_table(const Runs& runs) {
     html += concat("<tr>", cell(run.name), cell(text_in(run.status, "state")),
                    cell(run.value("algorithm.name")), cell(run.value("topology.name")),
                    cell(concat(run.value("optimizer.name"), ", lr ", run.value("optimizer.lr"))),
-                   cell(text_in(run.environment, "world_size"), true),
-                   cell(text_in(run.status, "step"), true),
+                   cell(num_ranks_of(run), true), cell(text_in(run.status, "step"), true),
                    cell(percent(number_in(last, "accuracy_mean_model")), true),
                    cell(short_number(number_in(last, "loss_mean_model")), true),
                    cell(short_number(number_in(last, "consensus_distance")), true),
@@ -142,6 +145,7 @@ std::string charts_of(const Runs& runs) {
     for (std::size_t k = 0; k < runs.size(); ++k) {
       const Records& records = row.of_steps ? runs[k].steps : runs[k].evaluations;
       chart.series.push_back(series_of(runs[k].name, records, row.x, row.y, k));
+      std::ranges::copy(marks_of(runs[k], row.x, k), std::back_inserter(chart.marks));
       if (row.other == nullptr) continue;
       chart.series.push_back(series_of(concat(runs[k].name, ", ", row.other_name), records, row.x,
                                        row.other, k, /*dashed=*/true));
@@ -151,23 +155,38 @@ std::string charts_of(const Runs& runs) {
   return html + "</div>\n";
 }
 
+/// One list of the records of steps, over the steps. A member keeps its curve when its rank
+/// changes.
+std::vector<LineChart::Series> series_of_ranks(const RunRecord& run, const char* key) {
+  std::map<std::size_t, LineChart::Series> series;
+  for (const auto& record : run.steps) {
+    for (std::size_t rank = 0; rank < size_in(record, key); ++rank) {
+      const std::size_t member = member_at(record, rank);
+      LineChart::Series& one = series[member];
+      one.color = member;
+      one.points.emplace_back(number_in(record, "step"), number_in(record, key, rank));
+    }
+  }
+  std::vector<LineChart::Series> all;
+  for (auto& [member, one] : series) {
+    one.name = concat(run.changes.empty() ? "rank " : "member ", member);
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 /// The losses of every rank, where there are several and not too many to see.
 std::string rank_charts(const RunRecord& run) {
   constexpr std::size_t kMostRanks = 16;
-  const std::size_t ranks = run.steps.empty() ? 0 : size_in(run.steps.back(), "rank_loss");
-  if (ranks < 2 || ranks > kMostRanks) return "";
   std::string html;
   for (const auto& [title, key] :
        {std::pair("Training loss of every rank", "rank_loss"),
         std::pair("Waiting for peers, milliseconds per step", "rank_wait_ms")}) {
-    LineChart chart{.title = concat(title, ": ", run.name), .x_label = "steps", .series = {}};
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      LineChart::Series series{.name = concat("rank ", rank), .points = {}, .color = rank};
-      for (const auto& record : run.steps) {
-        series.points.emplace_back(number_in(record, "step"), number_in(record, key, rank));
-      }
-      chart.series.push_back(std::move(series));
-    }
+    LineChart chart{.title = concat(title, ": ", run.name),
+                    .x_label = "steps",
+                    .series = series_of_ranks(run, key),
+                    .marks = marks_of(run, "step", 0)};
+    if (chart.series.size() < 2 || chart.series.size() > kMostRanks) return "";
     html += line_chart(chart);
   }
   return html;
@@ -190,7 +209,9 @@ std::string time_of_ranks(const RunRecord& run) {
       rest -= values.back();
     }
     values.push_back(rest);
-    chart.bars.push_back({.name = concat("rank ", rank), .values = std::move(values)});
+    chart.bars.push_back({.name = run.changes.empty() ? concat("rank ", rank)
+                                                      : concat("member ", member_at(end, rank)),
+                          .values = std::move(values)});
   }
   return stacked_bars(chart);
 }
@@ -325,9 +346,11 @@ std::string html_report(const Runs& runs, const PlugIns& own) {
   std::vector<std::string> names;
   for (const RunRecord& run : runs) names.push_back(run.name);
   const std::string title = escaped(join(names, ", "));
+  const std::string members = for_each(runs, members_table);
   return concat("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>", title,
                 "</title>\n<style>", kStyle, "</style></head><body>\n<h1>", title, "</h1>\n",
                 summary_table(runs), faults_of(runs), "<h2>Curves</h2>\n", charts_of(runs),
+                members.empty() ? "" : "<h2>Members</h2>\n", members,
                 "<h2>Ranks</h2>\n<div class=\"charts\">\n", for_each(runs, time_of_ranks),
                 for_each(runs, rank_charts), "</div>\n", for_each(runs, timeline_of),
                 "<h2>Topology</h2>\n<div class=\"topology\">",

@@ -109,10 +109,14 @@ RunRecord read_run(const std::string& path, std::size_t most_steps) {
     // The last line of a run that is under way may be cut off.
     if (!record.is_object()) continue;
     const std::string kind = text_in(record, "kind");
+    const bool has_ranks = kind == "step" || kind == "final";
+    if (has_ranks && !run.changes.empty()) record["members"] = run.changes.back()["members"];
     if (kind == "step") {
       run.steps.push_back(std::move(record));
     } else if (kind == "eval") {
       run.evaluations.push_back(std::move(record));
+    } else if (kind == "members" && size_in(record, "members") > 0) {
+      run.changes.push_back(std::move(record));
     } else if (kind == "final") {
       run.final_record = std::move(record);
     }
@@ -145,6 +149,20 @@ double number_in(const ReportJson& record, const std::string& key, std::size_t i
     return record[key][index].get<double>();
   }
   return std::numeric_limits<double>::quiet_NaN();
+}
+
+std::size_t member_at(const ReportJson& record, std::size_t rank) {
+  const double member = number_in(record, "members", rank);
+  return member >= 0.0 && member < 1e15 ? static_cast<std::size_t>(member) : rank;
+}
+
+std::string members_in(const ReportJson& record, const std::string& key) {
+  std::vector<std::size_t> members;
+  for (std::size_t i = 0; i < size_in(record, key); ++i) {
+    const double member = number_in(record, key, i);
+    if (member >= 0.0 && member < 1e15) members.push_back(static_cast<std::size_t>(member));
+  }
+  return members.empty() ? "–" : join(members, ", ");
 }
 
 std::size_t size_in(const ReportJson& record, const std::string& key) {

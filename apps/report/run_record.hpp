@@ -25,9 +25,11 @@ struct RunRecord {
   /// status.json and environment.json; null if there is none.
   nlohmann::ordered_json status;
   nlohmann::ordered_json environment;
-  /// The lines of metrics.jsonl by their kind: step, eval, final.
+  /// The lines of metrics.jsonl by their kind: step, eval, members, final. After one of `members`,
+  /// the records of steps and of the end have its members, too.
   std::vector<nlohmann::ordered_json> steps;
   std::vector<nlohmann::ordered_json> evaluations;
+  std::vector<nlohmann::ordered_json> changes;
   /// Null before the end of the run.
   nlohmann::ordered_json final_record;
   /// Where the file of log.timeline may be; empty if there is none. read_timeline() reads it.
@@ -54,6 +56,10 @@ std::vector<RunRecord> read_runs(const std::vector<std::string>& paths,
 double number_in(const nlohmann::ordered_json& record, const std::string& key);
 /// A number of a list in a record; NaN if there is none.
 double number_in(const nlohmann::ordered_json& record, const std::string& key, std::size_t index);
+/// The member that has a rank in a record; the rank itself where the record names no members.
+std::size_t member_at(const nlohmann::ordered_json& record, std::size_t rank);
+/// A list of members, as `0, 1, 3`; `–` if it is empty or not there.
+std::string members_in(const nlohmann::ordered_json& record, const std::string& key);
 /// The length of a list in a record; 0 if there is none.
 std::size_t size_in(const nlohmann::ordered_json& record, const std::string& key);
 

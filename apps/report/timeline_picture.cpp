@@ -51,6 +51,8 @@ struct KindRow {
 };
 
 constexpr std::array kKinds = {
+    // Below the steps that a rank makes in it.
+    KindRow{"members", "change of the members", "#5599aa"},
     KindRow{"evaluation", "evaluation", "#bbbbbb"},
     KindRow{"checkpoint", "checkpoint", "#8899bb"},
     KindRow{"consensus", "consensus distance", "#99bb99"},

@@ -272,9 +272,6 @@ void check_survival(const Options& root, const RunConfig& config) {
     refuse("buckets", "size_mb",
            "is auto, which moves all state while sizes are tried, allowed: a number");
   }
-  if (!config.timeline.empty()) {
-    refuse("log", "timeline", "records the same steps of all ranks, allowed: none");
-  }
 }
 
 void read_fault(const Options& fault, FaultOptions& options, BesideLaunch& beside) {

@@ -3,6 +3,7 @@
 GOSSAMER_SEEDS: how many random moments are tried; 3 by default, 20 and more for the long form.
 """
 
+import json
 import os
 import pathlib
 import random
@@ -115,6 +116,59 @@ class Survival(SurvivalCase):
         changes = [record for record in records if record["kind"] == "members"]
         self.assertEqual([change["members"] for change in changes], [[0, 1, 3]])
         self.expect_once("3 ranks go on", errors)
+
+    def test_shows_and_keeps_its_members(self):
+        """In watch, in the report, in a checkpoint, and after going on with fewer ranks."""
+        job = self.train(4, "run.steps=100000", "log.report=true")
+        os.kill(self.pid_of(2), signal.SIGKILL)
+        self.wait_until(lambda: self.status().get("members") == [0, 1, 3])
+        last = self.status()["last_change"]
+        self.assertEqual((last["lost"], last["joined"]), ([2], []))
+        self.wait_until(lambda: self.records()[-1]["kind"] == "step")
+        view = self.gossamer("watch", "out", "--once").stdout
+        self.assertRegex(view, r"3 ranks, members 0, 1, 3   epoch 1   goodput [0-9.]+ %")
+        self.assertRegex(view, rf"last change after step {last['step']}, at 0:0\d: lost 2, "
+                               r"recovery [0-9.]+ s")
+        self.assertRegex(view, r"(?m)^member +loss")
+        self.assertRegex(view, r"(?m)^ +3 ")
+        job.send_signal(signal.SIGINT)
+        self.assertIn("the checkpoint is saved", self.end_of(job)[1])
+        self.assertEqual(json.loads(self.gossamer("checkpoint", "show", "out", "--json").stdout)
+                         ["members"], [0, 1, 3])
+        self.assertIn("\n  members 0, 1, 3\n", self.gossamer("checkpoint", "show", "out").stdout)
+        step = self.status()["step"]
+        self.gossamer("train", "--resume", "out", "--reshape", "average", "--processes", "2",
+                      f"run.steps={step + 20}")
+        records = self.expect_whole([0, 1], step + 20)
+        resumed = [record for record in records if record["kind"] == "members"][-1]
+        self.assertEqual((resumed["step"], resumed["members"]), (step, [0, 1]))
+        page = (self.folder / "out" / "report.html").read_text()
+        self.assertIn(f"<title>after step {last['step']}: lost 2</title>", page)
+        self.assertIn(f"<title>after step {step}: resumed</title>", page)
+        self.gossamer("report", "out", "--csv", "-")
+
+    def test_records_a_timeline_of_those_that_are_left(self):
+        for victim, left in [(0, [1, 2]), (1, [0, 2])]:
+            with self.subTest(victim=victim):
+                folder = f"out{victim}"
+                job = self.train(3, "run.steps=300", "log.timeline=trace.json",
+                                 "log.timeline_steps=[3, 290]", folder=folder)
+                os.kill(self.pid_of(victim), signal.SIGKILL)
+                code, errors = self.end_of(job)
+                self.assertEqual(code, 0, errors)
+                self.assertIn("the timeline of 287 steps is in trace.json", errors)
+                self.expect_whole(left, 300, folder)
+                events = json.loads((self.folder / "trace.json").read_text())["traceEvents"]
+                names = [event["args"]["name"] for event in events
+                         if event["name"] == "process_name"]
+                self.assertEqual(names, [f"rank {rank}, member {member}"
+                                         for rank, member in enumerate(left)])
+                changes = [event for event in events if event["name"] == "members"]
+                self.assertEqual({event["pid"] for event in changes}, {0, 1})
+                for rank in range(2):
+                    steps = {event["args"]["step"] for event in events
+                             if event.get("cat") == "step" and event["pid"] == rank}
+                    self.assertEqual(steps, set(range(4, 291)))
 
     def test_another_rank_writes_the_folder_when_rank0_is_killed(self):
         job = self.train(3, "run.steps=400")

@@ -151,7 +151,9 @@ TEST(HtmlReport, SurvivesFilesOfOtherTypes) {
        {R"({"kind":5})", R"({"kind":"step","step":"x","rank_loss":"y"})",
         R"({"kind":"step","step":1,"loss":[1],"rank_loss":[1,2],"rank_wait_ms":[1]})",
         R"({"kind":"final","rank_step_ms":[null,"a"],"rank_forward_ms":[]})",
-        R"({"kind":"eval","loss_mean_model":null})", "[1, 2]", "7", "{"}) {
+        R"({"kind":"eval","loss_mean_model":null})", R"({"kind":"members","members":"x"})",
+        R"({"kind":"members","members":[-1,"a",1e300],"lost":{},"step":[1]})", "[1, 2]", "7",
+        "{"}) {
     write_bytes(path + "/metrics.jsonl", line + "\n");
     for (const std::string other :
          {R"({"state": 1, "faults": 3, "message": []})",
@@ -162,6 +164,62 @@ TEST(HtmlReport, SurvivesFilesOfOtherTypes) {
       EXPECT_FALSE(csv_report({read_run(path)}).empty());
     }
   }
+}
+
+/// A run of three ranks, of which the second dies after step 2, and two of whom join after step 3.
+std::string write_changing_run(const Folder& folder) {
+  const std::string path = write_run(folder, "lossy", 0);
+  std::string lines;
+  const auto add_step = [&lines](int step, const std::string& losses) {
+    lines += concat(R"({"kind":"step","step":)", step, R"(,"loss":1.0,"elapsed_s":)", step,
+                    R"(,"rank_loss":)", losses, R"(,"rank_wait_ms":)", losses, "}\n");
+  };
+  add_step(1, "[1.0,2.0,3.0]");
+  add_step(2, "[1.0,2.0,3.0]");
+  lines += R"({"kind":"members","step":2,"epoch":1,"members":[0,2],"goodput":0.75,"elapsed_s":2.5,)"
+           R"("lost":[1],"joined":[],"recovery_s":0.125})"
+           "\n";
+  add_step(3, "[1.0,3.0]");
+  lines += R"({"kind":"members","step":3,"epoch":2,"members":[0,2,3,4],"goodput":0.5,)"
+           R"("elapsed_s":3.5,"lost":[],"joined":[3,4],"recovery_s":0.25})"
+           "\n";
+  add_step(4, "[1.0,3.0,4.0,5.0]");
+  write_bytes(path + "/metrics.jsonl", lines);
+  write_bytes(path + "/status.json",
+              R"({"state": "done", "step": 4, "members": [0, 2, 3, 4], "goodput": 0.875})");
+  return path;
+}
+
+TEST(HtmlReport, ShowsHowTheMembersHaveChanged) {
+  const Folder folder;
+  const std::string html = html_report({read_run(write_changing_run(folder))});
+  for (const std::string part :
+       {"<h2>Members</h2>",
+        ">0, 2</td><td class=\"number\">1</td><td class=\"number\">–</td><td "
+        "class=\"number\">0.125<",
+        ">0, 2, 3, 4</td><td class=\"number\">–</td><td class=\"number\">3, 4<",
+        "Goodput at the end: 87.5 %", ">2, now 4<", "<title>after step 2: lost 1</title>",
+        "<title>after step 3: joined 3, 4</title>"}) {
+    EXPECT_TRUE(contains(html, part)) << part;
+  }
+  const std::string plain = html_report({read_run(write_run(folder, "plain"))});
+  for (const std::string part : {"Members", "class=\"mark\"", "member"}) {
+    EXPECT_FALSE(contains(plain, part)) << part;
+  }
+}
+
+TEST(HtmlReport, KeepsTheCurveOfAMemberWhoseRankChanges) {
+  const Folder folder;
+  const std::string html = html_report({read_run(write_changing_run(folder))});
+  const std::size_t begin = html.find("Training loss of every rank: lossy");
+  ASSERT_NE(begin, html.npos);
+  const std::string chart = html.substr(begin, html.find("</figure>", begin) - begin);
+  // Its loss is 3, as rank 2 and then as rank 1.
+  for (int step = 1; step <= 4; ++step) {
+    EXPECT_TRUE(contains(chart, concat("member 2: 3 at ", step, "<"))) << step;
+  }
+  EXPECT_FALSE(contains(chart, "member 1: 2 at 3<"));
+  EXPECT_TRUE(contains(chart, "member 4: 5 at 4<"));
 }
 
 TEST(HtmlReport, IsThereForARunWithoutRecords) {

@@ -66,7 +66,13 @@ BatchLoader::Setup TrainingLoop::batches_of(const RunConfig& config, const Setup
 void TrainingLoop::deal_from(std::int64_t step) {
   std::erase_if(changes_, [step](const WorldChange& change) { return change.step >= step; });
   changes_.push_back(present_world(config_, setup_.world, step));
+  deal();
+}
+
+void TrainingLoop::deal() {
   batches_.emplace(batches_of(config_, setup_, changes_));
+  if (!config_.scale_lr || !steps_.in_step()) return;
+  steps_.scale_lr(static_cast<double>(changes_.back().num_ranks) / changes_.front().num_ranks);
 }
 
 void TrainingLoop::deal_on(std::optional<std::int64_t> total) {
@@ -75,7 +81,7 @@ void TrainingLoop::deal_on(std::optional<std::int64_t> total) {
   if (is_another) {
     deal_from(steps_.run());
   } else {
-    batches_.emplace(batches_of(config_, setup_, changes_));
+    deal();
   }
   if (config_.steps) return;
   // The run has the steps of its beginning, unless this is a new one.

@@ -168,6 +168,9 @@ class TrainingLoop {
   /// Deals the samples out. Throws ConfigError.
   static BatchLoader::Setup batches_of(const RunConfig& config, const Setup& setup,
                                        const std::vector<WorldChange>& changes);
+  /// Deals the samples out as changes_ says, and scales the learning rate where it follows the
+  /// number of ranks.
+  void deal();
   /// Deals what is left of the epoch out to the present ranks from this step on.
   void deal_from(std::int64_t step);
   /// Goes on with the data where changes_ says, which a checkpoint has told. Deals what is left of

@@ -2,6 +2,7 @@
 // Ranks of any backend that a test runs on threads of its own.
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include <gtest/gtest.h>
+
+#include "comm/memory_store.hpp"
 #include "comm/session.hpp"
 #include "comm/store.hpp"
 
@@ -41,6 +45,19 @@ inline void on_ranks(const std::string& backend, int size, const std::shared_ptr
       });
     });
   }
+}
+
+/// Calls `live` with the session of each of the ranks that begin a run, on a thread of its own.
+inline void run_sessions(const std::string& backend, int size, const LaunchOptions& options,
+                         const std::function<void(Session& session)>& live) {
+  on_ranks(backend, size, std::make_shared<MemoryStore>(), options,
+           [&live](int rank, const OpenSession& open) {
+             try {
+               live(*open());
+             } catch (const std::exception& error) {
+               ADD_FAILURE() << "rank " << rank << ": " << error.what();
+             }
+           });
 }
 
 }  // namespace gossamer::renewing_test

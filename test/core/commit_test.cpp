@@ -1,13 +1,16 @@
 // Tests of steps that ranks commit together: all-reduce goes on when ranks die, and no rank updates
 // alone.
 
-#include "test/comm/tcp/tcp_ranks.hpp"
+#include "test/comm/renewing_ranks.hpp"
 #include "test/core/problem.hpp"
+#include "test/core/ranks.hpp"
 #include "test/core/saved_state.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,6 +18,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "comm/forwarding_communicator.hpp"
+#include "comm/session.hpp"
 #include "core/algorithm_switch.hpp"
 
 namespace gossamer::commit_test {
@@ -58,6 +62,14 @@ bool is_disturbed(Communicator& communicator) {
   } catch (const PeerLost&) {
     return true;
   }
+}
+
+/// Runs ranks that go on when others leave.
+void run_survivors(const std::string& backend, int size,
+                   const std::function<void(Session&)>& live) {
+  LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
+  options.fault.survives = true;
+  renewing_test::run_sessions(backend, size, options, live);
 }
 
 /// One rank of a run.
@@ -120,9 +132,9 @@ void expect_replicas(const Values& values, const std::vector<double>& expected) 
 }
 
 /// The values of ranks 0, 2 and 3, of which rank 1 has died in a step.
-Values survivors(const Problem& problem, int num_offered) {
+Values survivors(const std::string& backend, const Problem& problem, int num_offered) {
   Values values(kSize);
-  tcp::run_surviving(kSize, [&](Session& session) {
+  run_survivors(backend, kSize, [&](Session& session) {
     const int data = session.world().rank;
     Rank rank(problem, session.communicator());
     while (rank.step() < kStep) rank.train(data);
@@ -142,9 +154,9 @@ Values survivors(const Problem& problem, int num_offered) {
 }
 
 /// The same without a death: four ranks make the first steps, and three others make the rest.
-Values two_runs(const Problem& problem) {
+Values two_runs(const std::string& backend, const Problem& problem) {
   SavedState state;
-  tcp::run_surviving(kSize, [&](Session& session) {
+  run_survivors(backend, kSize, [&](Session& session) {
     Rank rank(problem, session.communicator());
     while (rank.step() < kStep) rank.train(session.world().rank);
     rank.pipeline().drain();
@@ -156,7 +168,7 @@ Values two_runs(const Problem& problem) {
     session.close();
   });
   Values values(kSize - 1);
-  tcp::run_surviving(kSize - 1, [&](Session& session) {
+  run_survivors(backend, kSize - 1, [&](Session& session) {
     const int place = session.world().rank;
     Rank rank(problem, session.communicator());
     rank.load(state, kStep);
@@ -168,15 +180,19 @@ Values two_runs(const Problem& problem) {
   return values;
 }
 
-TEST(HeldStep, IsMadeAgainByThoseThatAreLeft) {
+class HeldStep : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Of, HeldStep, testing::Values("threads", "tcp"), own_name);
+
+TEST_P(HeldStep, IsMadeAgainByThoseThatAreLeft) {
   for (const auto& [gradients, breaks] : variants()) {
     const Problem problem = problem_of(kSize, gradients, breaks);
-    const Values expected = two_runs(problem);
+    const Values expected = two_runs(GetParam(), problem);
     const auto count = static_cast<std::int64_t>(problem.sizes.size());
     for (const std::int64_t num_offered : {std::int64_t{0}, count / 2, count}) {
       SCOPED_TRACE(concat("clipping ", static_cast<int>(gradients.clip_mode), ", breaks ", breaks,
                           ", offered ", num_offered));
-      expect_replicas(survivors(problem, static_cast<int>(num_offered)), expected.front());
+      expect_replicas(survivors(GetParam(), problem, static_cast<int>(num_offered)),
+                      expected.front());
     }
   }
 }
@@ -211,9 +227,10 @@ class LosesOthersOnce : public ForwardingCommunicator {
 /// The values of all ranks after kNumSteps steps. In the meeting of the step kStep rank `loser`
 /// misses that the others have met; negative: no rank does. `pauses`: the others go no further
 /// meanwhile.
-Values committed_by_others(const Problem& problem, int loser, bool pauses) {
+Values committed_by_others(const std::string& backend, const Problem& problem, int loser,
+                           bool pauses) {
   Values values(kSize);
-  tcp::run_surviving(kSize, [&](Session& session) {
+  run_survivors(backend, kSize, [&](Session& session) {
     const int data = session.world().rank;
     LosesOthersOnce communicator(session.communicator());
     Rank rank(problem, communicator);
@@ -237,24 +254,25 @@ Values committed_by_others(const Problem& problem, int loser, bool pauses) {
   return values;
 }
 
-TEST(HeldStep, TakesTheSumsWithWhichOthersHaveUpdated) {
+TEST_P(HeldStep, TakesTheSumsWithWhichOthersHaveUpdated) {
   for (const auto& [gradients, breaks] : variants()) {
     const Problem problem = problem_of(kSize, gradients, breaks);
-    const Values expected = committed_by_others(problem, -1, false);
+    const Values expected = committed_by_others(GetParam(), problem, -1, false);
     for (const int loser : {0, 2}) {
       for (const bool pauses : {false, true}) {
         SCOPED_TRACE(concat("clipping ", static_cast<int>(gradients.clip_mode), ", breaks ", breaks,
                             ", loser ", loser, ", pauses ", pauses));
-        expect_replicas(committed_by_others(problem, loser, pauses), expected.front());
+        expect_replicas(committed_by_others(GetParam(), problem, loser, pauses), expected.front());
       }
     }
   }
 }
 
-TEST(HeldStep, CountsNothingOfARankThatJoins) {
+TEST_P(HeldStep, CountsNothingOfARankThatJoins) {
+  const std::string& backend = GetParam();
   const Problem problem = problem_of(kSize, {}, false);
   Values fresh(kSize - 1);
-  tcp::run_surviving(kSize - 1, [&](Session& session) {
+  run_survivors(backend, kSize - 1, [&](Session& session) {
     Rank rank(problem, session.communicator());
     rank.train(session.world().rank);
     fresh[static_cast<std::size_t>(session.world().rank)] = rank.model().values();
@@ -262,7 +280,7 @@ TEST(HeldStep, CountsNothingOfARankThatJoins) {
     session.close();
   });
   Values values(kSize);
-  tcp::run_surviving(kSize, [&](Session& session) {
+  run_survivors(backend, kSize, [&](Session& session) {
     const int data = session.world().rank;
     const bool joins = data == kSize - 1;
     Pipeline::Config config = config_of(problem);

@@ -19,7 +19,6 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "comm/memory_store.hpp"
 #include "comm/session.hpp"
 #include "core/algorithm_switch.hpp"
 #include "core/model_average.hpp"
@@ -249,25 +248,12 @@ void live(const AlgorithmVariant& variant, Death death, Session& session, Surviv
   session.close();
 }
 
-/// Ranks on threads, each with a session of its own.
-void run_sessions(const std::string& backend, int size, const LaunchOptions& options,
-                  const std::function<void(Session& session)>& live) {
-  renewing_test::on_ranks(backend, size, std::make_shared<MemoryStore>(), options,
-                          [&](int rank, const renewing_test::OpenSession& open) {
-                            try {
-                              live(*open());
-                            } catch (const std::exception& error) {
-                              ADD_FAILURE() << "rank " << rank << ": " << error.what();
-                            }
-                          });
-}
-
 Survival survive(const std::string& backend, const AlgorithmVariant& variant, Death death) {
   Survival survival;
   LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
   options.fault.survives = true;
-  run_sessions(backend, kSize, options,
-               [&](Session& session) { live(variant, death, session, survival); });
+  renewing_test::run_sessions(backend, kSize, options,
+                              [&](Session& session) { live(variant, death, session, survival); });
   return survival;
 }
 
@@ -277,21 +263,22 @@ std::vector<std::vector<double>> begin_anew(const std::string& backend,
                                             const Survival& survival) {
   std::vector<std::vector<double>> values(kSize - 1);
   const Problem problem = problem_of(variant, kSize - 1);
-  run_sessions(backend, kSize - 1, {.log_level = LogLevel::kOff}, [&](Session& session) {
-    const int rank = session.world().rank;
-    const auto place = static_cast<std::size_t>(rank);
-    {
-      ToyModel model = model_of(problem, session.communicator());
-      Loader loader(survival.states[place]);
-      model.pipeline().visit(loader);
-      for (int i = 0; i < kMore; ++i) {
-        train_step(problem, model, rank, static_cast<int>(survival.step) + i);
-      }
-      model.pipeline().drain();
-      values[place] = model.values();
-    }
-    session.close();
-  });
+  renewing_test::run_sessions(
+      backend, kSize - 1, {.log_level = LogLevel::kOff}, [&](Session& session) {
+        const int rank = session.world().rank;
+        const auto place = static_cast<std::size_t>(rank);
+        {
+          ToyModel model = model_of(problem, session.communicator());
+          Loader loader(survival.states[place]);
+          model.pipeline().visit(loader);
+          for (int i = 0; i < kMore; ++i) {
+            train_step(problem, model, rank, static_cast<int>(survival.step) + i);
+          }
+          model.pipeline().drain();
+          values[place] = model.values();
+        }
+        session.close();
+      });
   return values;
 }
 

@@ -147,8 +147,8 @@ TEST_P(AnyVictim, IsSurvivedByTheOthers) {
   const auto& [way, victim, death] = GetParam();
   const auto& [backend, algorithm] = way;
   LossyRun run(yaml_of(kSteps, backend, algorithm));
-  const std::vector<int> codes = run.launch_all(
-      backend, kSize, [&](int rank, MortalSamples& samples) {
+  const std::vector<int> codes =
+      run.launch_all(backend, kSize, [&](int rank, MortalSamples& samples) {
         if (rank == std::get<1>(GetParam())) samples.die_in(std::get<2>(GetParam()));
       });
   for (int rank = 0; rank < kSize; ++rank) {
@@ -177,11 +177,11 @@ TEST_P(AnyVictim, IsSurvivedByTheOthers) {
   EXPECT_EQ(std::ssize(uses), kBatchSize * (kSize * death + (kSize - 1) * (kSteps - death)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Survival, AnyVictim,
-                         testing::Combine(testing::Values(Way("threads", "gossip"), Way("tcp", "gossip"),
-                                                          Way("threads", "allreduce"),
-                                                          Way("tcp", "allreduce")),
-                                          testing::Values(0, 1, 3), testing::Values(0, 1, 3, 6)));
+INSTANTIATE_TEST_SUITE_P(
+    Survival, AnyVictim,
+    testing::Combine(testing::Values(Way("threads", "gossip"), Way("tcp", "gossip"),
+                                     Way("threads", "allreduce"), Way("tcp", "allreduce")),
+                     testing::Values(0, 1, 3), testing::Values(0, 1, 3, 6)));
 
 /// An exchange of rank 1 fails in the third step, and nobody is lost.
 TEST(Survival, GoesOnWithAllWhenAnExchangeFails) {
@@ -203,6 +203,20 @@ TEST(Survival, GoesOnWithAllWhenAnExchangeFails) {
     EXPECT_EQ(std::ssize(uses), 4 * 7 * kBatchSize);
     for (const auto& [sample, count] : uses) EXPECT_EQ(count, 1) << "sample " << sample;
   }
+}
+
+TEST(Survival, ScalesTheLearningRate) {
+  std::string yaml = yaml_of(7);
+  const std::string mode = "mode: survive";
+  yaml.replace(yaml.find(mode), mode.size(), mode + ", scale_lr: true");
+  LossyRun run(yaml);
+  run.launch_all("tcp", 4, [](int rank, MortalSamples& samples) {
+    if (rank == 1) samples.die_in(3);
+  });
+  const auto records = run.records("step");
+  ASSERT_GE(records.size(), 2U);
+  EXPECT_DOUBLE_EQ(records.front()["lr"], 0.01);
+  EXPECT_DOUBLE_EQ(records.back()["lr"], 0.0075);
 }
 
 /// The topology is for powers of two, so that of three ranks is another one.

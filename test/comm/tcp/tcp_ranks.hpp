@@ -2,7 +2,6 @@
 // Ranks of the backend `tcp` that are threads of this process and meet in its memory.
 
 #include <exception>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,7 +11,6 @@
 
 #include "comm/launch.hpp"
 #include "comm/memory_store.hpp"
-#include "comm/session.hpp"
 
 namespace gossamer::tcp {
 
@@ -43,25 +41,6 @@ inline std::vector<int> launch_ranks(int size, const LaunchOptions& options, con
     }
   }
   return codes;
-}
-
-/// Runs `body` on `size` ranks, each in a thread of its own, which go on when others leave.
-inline void run_surviving(int size, const std::function<void(Session& session)>& body) {
-  const auto store = std::make_shared<MemoryStore>();
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      LaunchOptions options = rank_options(store, rank, size);
-      options.timeout_s = 60.0;
-      options.log_level = LogLevel::kOff;
-      options.fault.survives = true;
-      try {
-        body(*open_sessions("tcp", options).front());
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-    });
-  }
 }
 
 }  // namespace gossamer::tcp

@@ -243,6 +243,8 @@ class ThreadSession : public EpochSession {
   ~ThreadSession() override {
     // Before the worker drops operations.
     if (!has_ended_) hub_.fail(world_.rank, ExitCode::kPeerLost, "its session has gone");
+    // Communicators that live longer share it, and it asks for what ends with this session.
+    worker_->stop();
   }
 
   void desert() override {

@@ -32,6 +32,18 @@ void reduce_in_rank_order(const std::vector<Contribution>& members, const Block&
 }
 
 /// One member's side of a meeting.
+/// Counts a reader, also where reading throws: the others wait for it before they go.
+class Reading {
+ public:
+  explicit Reading(Meeting& meeting) : meeting_(meeting) { meeting_.num_readers.fetch_add(1); }
+  ~Reading() { meeting_.num_readers.fetch_sub(1); }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+ private:
+  Meeting& meeting_;
+};
+
 class ThreadOperation : public Operation {
  public:
   explicit ThreadOperation(ThreadPart config)
@@ -53,10 +65,12 @@ class ThreadOperation : public Operation {
 
   bool test() override {
     if (!worked_ && meeting_->complete()) {
-      meeting_->num_readers.fetch_add(1);
-      const bool usable = !config_.group->hub().failed();
-      if (usable) work();
-      meeting_->num_readers.fetch_sub(1);
+      bool usable = false;
+      {
+        const Reading reading(*meeting_);
+        usable = !config_.group->hub().failed();
+        if (usable) work();
+      }
       worked_ = usable;
       if (usable && meeting_->num_done.fetch_add(1) + 1 == meeting_->members.size()) tell_members();
     }

@@ -169,6 +169,7 @@ void Bucket::keep_replaced_gradients() {
 void Bucket::restore_gradients() {
   for (Slot& slot : slots_) slot.gradient = slot.offered;
   has_replaced_ = false;
+  kept_gradients_.clear();
 }
 
 void Bucket::take_squares(SimdPath simd, WorkerPool* pool) {

@@ -229,7 +229,7 @@ void Pipeline::update(Bucket& bucket) {
     with_peers([&](Algorithm& algorithm) {
       update_bucket(
           algorithm, bucket,
-          {.lr = config_.schedule->lr(progress_.num_updates()),
+          {.lr = held_lr_.value_or(config_.schedule->lr(progress_.num_updates())),
            .decision = policy_.decide(bucket.index(), bucket.squares(), mean_factor()),
            .simd = config_.simd,
            .pool = &pool_,

@@ -22,8 +22,8 @@
 // steps, until resume() starts the algorithm anew among the ranks that are left:
 //
 //   communicator.check() throws PeerLost, or a collective call between two steps does
-//   detach(); membership = communicator.renew(steps); follow(membership.step);
-//   steps that are missing; resume()
+//   detach(); membership = communicator.renew(steps);
+//   for each step that is missing: follow(membership.step), and the step; resume()
 //
 // Commits: an algorithm whose ranks have equal models after every step (allreduce) must not update
 // on some ranks alone. Where communicators renew, its ranks meet in every step when they have the
@@ -51,6 +51,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -150,11 +151,13 @@ class Pipeline {
   /// Between two steps, where ranks are lost: drops all exchanges, and what belongs to the world of
   /// the communicator. Until resume() steps exchange nothing, and drain() throws PeerLost.
   void detach();
-  /// After detach() and Communicator::renew(), before the steps that this rank lacks: the others
+  /// After detach() and Communicator::renew(), before each step that this rank lacks: the others
   /// have made `num_steps` steps.
   void follow(std::int64_t num_steps);
   /// The last step has no update yet, because ranks are lost.
   [[nodiscard]] bool holds_step() const { return held_ != Held::kNothing; }
+  /// Steps exchange nothing: ranks are lost, or detach() was called.
+  [[nodiscard]] bool is_alone() const { return alone_ != nullptr; }
   /// Throws PeerLost if holds_step().
   void check_not_held() const;
   /// How a rank goes on in a new world.
@@ -208,6 +211,9 @@ class Pipeline {
     std::int64_t entry = 0;
   };
 
+  /// What a step that is held has: its gradients, or the sums of all ranks as well.
+  enum class Held { kNothing, kGradients, kSums };
+
   /// Runs a part of a step with the algorithm, or after a PeerLost with one that exchanges nothing.
   template <class Part>
   void with_peers(const Part& part);
@@ -217,8 +223,10 @@ class Pipeline {
   [[nodiscard]] bool commits() const;
   /// Collective: all gradients of the step are there. Returns false if the step is held.
   [[nodiscard]] bool commit();
-  /// Makes the updates of the held step with the sums that all ranks had.
+  /// Makes the updates of the held step with the sums that all ranks had, or alone.
   void update_held();
+  /// Takes back what has replaced this rank's own gradients.
+  void restore_gradients();
   /// Collective: ends the held step where another rank has ended it. Returns the number of ranks
   /// whose gradients the step needs that is to be made again; 0: none is.
   std::int64_t settle_held(bool joins);
@@ -288,9 +296,9 @@ class Pipeline {
   std::unique_ptr<Algorithm> algorithm_;
   /// Takes the algorithm's place where ranks are lost.
   std::unique_ptr<Algorithm> alone_;
-  /// What the step that is held has: its gradients, or the sums of all ranks as well.
-  enum class Held { kNothing, kGradients, kSums };
   Held held_ = Held::kNothing;
+  /// The learning rate with which other ranks may have updated; nothing: the schedule's.
+  std::optional<double> held_lr_;
   /// This rank has gradients of the held step.
   bool held_is_own_ = true;
   /// Of a step that is made again: the ranks that have gradients; 0: all.

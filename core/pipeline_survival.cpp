@@ -55,8 +55,10 @@ bool Pipeline::commit() {
   try {
     // Nobody passes before all have come here, with the sums of all buckets.
     held_ = Held::kSums;
+    held_lr_ = config_.schedule->lr(progress_.num_updates());
     communicator_.barrier();
     held_ = Held::kNothing;
+    held_lr_.reset();
     return true;
   } catch (const PeerLost&) {
     go_alone();
@@ -71,12 +73,27 @@ void Pipeline::check_not_held() const {
 }
 
 void Pipeline::update_held() {
-  if (held_ != Held::kSums) {
-    throw std::logic_error("Pipeline: another rank has made a step whose sums this rank lacks");
+  if (held_ == Held::kGradients) {
+    // The others have switched to an algorithm whose ranks update alone, and this one had not.
+    alone_ = std::make_unique<Alone>(/*updates_at_end=*/true, /*mean_factor=*/1.0);
+    restore_gradients();
+    if (policy_.defers()) policy_.settle(nullptr);
   }
   held_ = Held::kNothing;
   for (Bucket& bucket : buckets_) update(bucket);
+  held_lr_.reset();
   count_step();
+}
+
+void Pipeline::restore_gradients() {
+  for (Bucket& bucket : buckets_) {
+    bucket.restore_gradients();
+    for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+      if (!inspect(bucket, entry, bucket.gradient(entry))) {
+        refuse(bucket, entry, progress_.num_steps + 1, true);
+      }
+    }
+  }
 }
 
 void Pipeline::follow(std::int64_t num_steps) {
@@ -106,16 +123,10 @@ void Pipeline::remake_step(std::int64_t num_ranks) {
   held_ = Held::kNothing;
   num_summed_ = num_ranks;
   num_ready_ = 0;
-  for (Bucket& bucket : buckets_) {
-    bucket.restore_gradients();
-    bucket.close();
-    for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
-      if (bucket.gradient(entry).data == nullptr) continue;
-      if (!inspect(bucket, entry, bucket.gradient(entry))) {
-        refuse(bucket, entry, progress_.num_steps + 1, true);
-      }
-    }
-  }
+  held_lr_.reset();
+  last_lr_ = config_.schedule->lr(progress_.num_updates());
+  restore_gradients();
+  for (Bucket& bucket : buckets_) bucket.close();
   advance();
   end_step();
   num_summed_ = 0;
@@ -132,6 +143,8 @@ void Pipeline::detach() {
     for (Bucket& bucket : buckets_) bucket.keep_replaced_gradients();
     stream_.synchronize();
   }
+  // They lie in the algorithm.
+  for (Bucket& bucket : buckets_) bucket.set_own_gradients({});
   algorithm_.reset();
   // Their operations own what they still use.
   lanes_.reset();

@@ -139,7 +139,7 @@ find_missing_packages() {
     has git || wanted+=(git)
     has_python_headers || wanted+=(python3-dev)
     [[ -x $(PATH=$PATH:/usr/sbin:/sbin command -v tc) ]] || wanted+=(iproute2)
-    has etcd || wanted+=(etcd-server)
+    [[ $(id -u) != 0 ]] || has etcd || wanted+=(etcd-server)
     [[ $(id -u) != 0 ]] || { has slurmctld && has munged; } || wanted+=(slurm-wlm munge)
   fi
 

@@ -268,6 +268,10 @@ void check_survival(const Options& root, const RunConfig& config) {
   if (config.device.name != "cpu") {
     refuse("device", "name", "may be a GPU, and ranks are lost on processors alone, allowed: cpu");
   }
+  if (config.device.precision == Precision::kFp16) {
+    refuse("device", "precision",
+           "is fp16, whose loss scale would differ between ranks, allowed: float32 or bf16");
+  }
   if (config.bucket_bytes == 0) {
     refuse("buckets", "size_mb",
            "is auto, which moves all state while sizes are tried, allowed: a number");

@@ -64,7 +64,10 @@ BatchLoader::Setup TrainingLoop::batches_of(const RunConfig& config, const Setup
 }
 
 void TrainingLoop::deal_from(std::int64_t step) {
-  std::erase_if(changes_, [step](const WorldChange& change) { return change.step >= step; });
+  // The first says how the run began, even where it has changed before its first step.
+  const auto later = std::remove_if(changes_.begin() + 1, changes_.end(),
+                                    [step](const auto& change) { return change.step >= step; });
+  changes_.erase(later, changes_.end());
   changes_.push_back(present_world(config_, setup_.world, step));
   deal();
 }

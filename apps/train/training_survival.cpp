@@ -69,10 +69,10 @@ void TrainingLoop::go_on(const PeerLost& lost) {
 }
 
 void TrainingLoop::catch_up(std::int64_t step) {
-  model_.follow(step);
-  if (owes_ema_ && !model_.holds_step()) update_ema();
   // Who joins makes none of the steps that the others have made.
   while (!setup_.joins && steps_.own() < step) {
+    model_.follow(step);
+    if (owes_ema_ && !model_.holds_step()) update_ema();
     if (timeline_ && timeline_->step() >= 0) timeline_->begin_step(steps_.own() + 1);
     advance();
   }

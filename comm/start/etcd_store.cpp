@@ -133,9 +133,16 @@ class EtcdMembers {
   EtcdJson ask(const std::string& path, const EtcdJson& request, EtcdClock::time_point end) {
     const std::string body = request.dump();
     while (true) {
+      std::size_t num_refusals = 0;
       for (std::size_t i = 0; i < addresses_.size(); ++i) {
         if (auto answer = ask_current(path, body, end)) return *std::move(answer);
+        if (is_refused_) ++num_refusals;
         current_ = (current_ + 1) % addresses_.size();
+        if (while_waiting_) while_waiting_();
+      }
+      // It will not be right later. Something else than etcd may be at one address.
+      if (num_refusals == addresses_.size()) {
+        throw etcd_error(concat(name_, " refuses a request (", reason_, ")"));
       }
       if (EtcdClock::now() >= end) break;
       pause();
@@ -161,6 +168,7 @@ class EtcdMembers {
     const std::string& address = addresses_[current_];
     const HttpAnswer answer =
         http_.post(address + path, body, std::clamp(left, kShortest, kLongest));
+    is_refused_ = false;
     const auto because = [&](std::string_view what) {
       reason_ = concat(without_password(address), ": ", visible_line(what));
     };
@@ -173,10 +181,11 @@ class EtcdMembers {
     const bool has_reason = json.is_object() && json.contains("error") && json["error"].is_string();
     because(concat("status ", answer.status, ", ",
                    has_reason ? json["error"].get<std::string>() : "which is no answer of etcd"));
-    // The request is wrong, or may not be made. It will not be right later.
-    if (answer.status >= 400 && answer.status < 500) {
-      throw etcd_error(concat(name_, " refuses a request (", reason_, ")"));
-    }
+    // The request is wrong, or may not be made; not because the member has too much to do.
+    constexpr long kTimeout = 408;
+    constexpr long kTooMany = 429;
+    is_refused_ = answer.status >= 400 && answer.status < 500 && answer.status != kTimeout &&
+                  answer.status != kTooMany;
     return std::nullopt;
   }
 
@@ -188,6 +197,8 @@ class EtcdMembers {
   std::size_t current_ = 0;
   /// Why the last one that did not answer has not.
   std::string reason_;
+  /// It has refused the request.
+  bool is_refused_ = false;
 };
 
 /// What runs of gossamer have in etcd begins so.

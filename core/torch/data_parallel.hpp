@@ -126,9 +126,9 @@ class DecentralizedDataParallel {
   /// As Pipeline::holds_step(). The parameters have no gradients meanwhile. A backward() then
   /// throws PeerLost.
   [[nodiscard]] bool holds_step() const { return core_->model().holds_step(); }
-  /// Collective, as Pipeline::resume(): after detach(), Communicator::renew() and the steps that
-  /// this rank lacked; or on a new wrapper that joins (DataParallelOptions::joins). Buffers follow
-  /// as in switch_to(), and who joins gets all tensors of the model.
+  /// Collective, as Pipeline::resume(): after detach(), Communicator::renew(), follow() and the
+  /// steps that this rank lacked; or on a new wrapper that joins (DataParallelOptions::joins).
+  /// Buffers follow as in switch_to(), and who joins gets all tensors of the model.
   void resume(const Pipeline::Resume& wanted) { core_->resume(wanted); }
   /// True while the first steps try sizes of buckets.
   [[nodiscard]] bool tries_buckets() const { return core_->model().tries_buckets(); }

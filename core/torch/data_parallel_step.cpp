@@ -181,7 +181,8 @@ void DataParallelCore::end_step() {
   // No later pass shall add to them.
   if (model_->holds_step()) held_gradients_ = take_gradients();
   const std::int64_t every = options_.average_buffers_every;
-  if (every == 0 || ++num_steps_ % every != 0) return;
+  // The others are elsewhere while this rank makes steps alone.
+  if (every == 0 || ++num_steps_ % every != 0 || pipeline()->is_alone()) return;
   try {
     average_buffers();
   } catch (const PeerLost&) {

@@ -112,7 +112,7 @@ TEST_P(Faults, LoseOneOfAPairThatFailsThreeTimes) {
 /// Nobody ends the epoch but the timeout.
 TEST_P(Faults, DropAMessageUntilTheTimeout) {
   Plan plan = plan_of(4, {{.kind = Kind::kDrop, .member = 2, .what = "exchange", .round = 5}});
-  plan.timeout_s = 3.0;
+  plan.timeout_s = 5.0;
   expect_sizes(play(plan), {4, 4});
   EXPECT_EQ(plan.injector->num_strikes(), 1);
 }

@@ -1,6 +1,7 @@
 // Tests of steps that ranks commit together: all-reduce goes on when ranks die, and no rank updates
 // alone.
 
+#include "test/base/thrown.hpp"
 #include "test/comm/renewing_ranks.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/ranks.hpp"
@@ -8,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "comm/forwarding_communicator.hpp"
 #include "comm/session.hpp"
 #include "core/algorithm_switch.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer::commit_test {
 namespace {
@@ -72,13 +75,28 @@ void run_survivors(const std::string& backend, int size,
   renewing_test::run_sessions(backend, size, options, live);
 }
 
+/// A schedule that a test may scale for a while.
+class ScaledSchedule : public Schedule {
+ public:
+  explicit ScaledSchedule(std::shared_ptr<const Schedule> schedule)
+      : schedule_(std::move(schedule)) {}
+  [[nodiscard]] double lr(std::int64_t updates) const override {
+    return factor * schedule_->lr(updates);
+  }
+  double factor = 1.0;
+
+ private:
+  std::shared_ptr<const Schedule> schedule_;
+};
+
 /// One rank of a run.
 class Rank {
  public:
   Rank(const Problem& problem, Communicator& communicator, Pipeline::Config config)
       : problem_(problem),
         communicator_(communicator),
-        model_(model_of(problem, communicator, std::move(config))) {}
+        schedule_(std::make_shared<ScaledSchedule>(config.schedule)),
+        model_(model_of(problem, communicator, with_schedule(std::move(config), schedule_))) {}
   Rank(const Problem& problem, Communicator& communicator)
       : Rank(problem, communicator, config_of(problem)) {}
 
@@ -103,10 +121,18 @@ class Rank {
   void go_on(int data) {
     pipeline().detach();
     const Communicator::Membership membership = communicator_.renew(step_);
-    pipeline().follow(membership.step);
-    while (step_ < membership.step) train(data);
-    pipeline().resume({.to = {.algorithm = config_of(problem_).exchange.algorithm}});
+    while (step_ < membership.step) {
+      pipeline().follow(membership.step);
+      train(data);
+    }
+    schedule_->factor = factor;
+    pipeline().resume({.to = goal});
+    schedule_->factor = 1.0;
   }
+  /// That of the learning rate while the ranks go on.
+  double factor = 1.0;
+  /// With what they go on.
+  AlgorithmSwitch goal = {.algorithm = "allreduce"};
   /// Goes on from a state in which all had made so many steps.
   void load(const SavedState& state, int num_steps) {
     Loader loader(state);
@@ -115,8 +141,15 @@ class Rank {
   }
 
  private:
+  static Pipeline::Config with_schedule(Pipeline::Config config,
+                                        std::shared_ptr<const Schedule> schedule) {
+    config.schedule = std::move(schedule);
+    return config;
+  }
+
   const Problem& problem_;
   Communicator& communicator_;
+  std::shared_ptr<ScaledSchedule> schedule_;
   ToyModel model_;
   int step_ = 0;
 };
@@ -201,14 +234,12 @@ TEST_P(HeldStep, IsMadeAgainByThoseThatAreLeft) {
 class LosesOthersOnce : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
-  /// In the next meeting but `more`.
-  void lose_in(int more) { left_ = more; }
+  void lose_in_next_meeting() { loses_ = true; }
+  void lose() { is_lost_ = true; }
   void barrier() override {
     ForwardingCommunicator::barrier();
-    if (left_-- == 0) {
-      is_lost_ = true;
-      check();
-    }
+    is_lost_ = std::exchange(loses_, false);
+    check();
   }
   void check() override {
     ForwardingCommunicator::check();
@@ -220,7 +251,7 @@ class LosesOthersOnce : public ForwardingCommunicator {
   }
 
  private:
-  int left_ = -1;
+  bool loses_ = false;
   bool is_lost_ = false;
 };
 
@@ -235,7 +266,7 @@ Values committed_by_others(const std::string& backend, const Problem& problem, i
     LosesOthersOnce communicator(session.communicator());
     Rank rank(problem, communicator);
     while (rank.step() < kStep) rank.train(data);
-    if (data == loser) communicator.lose_in(0);
+    if (data == loser) communicator.lose_in_next_meeting();
     rank.train(data);
     // Another rank may hold it too, if the loser disturbs its meeting.
     if (data == loser) {
@@ -245,6 +276,8 @@ Values committed_by_others(const std::string& backend, const Problem& problem, i
     while (pauses && loser >= 0 && !is_disturbed(communicator)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    // The step that one rank has not updated yet is of the old world. No other step is held then.
+    if (pauses) rank.factor = 0.5;
     rank.train_until(kNumSteps, data);
     EXPECT_EQ(rank.pipeline().progress().num_steps, kNumSteps);
     values[static_cast<std::size_t>(data)] = rank.model().values();
@@ -266,6 +299,38 @@ TEST_P(HeldStep, TakesTheSumsWithWhichOthersHaveUpdated) {
       }
     }
   }
+}
+
+/// The others have made a step with another algorithm.
+TEST_P(HeldStep, IsMadeAloneWhereOthersHaveSwitched) {
+  Problem problem = problem_of(kSize, {}, false);
+  // With it the others would need the loser to switch.
+  problem.shares_memory = false;
+  const AlgorithmSwitch gossip{
+      .algorithm = "gossip",
+      .topology = make_topology("ring", {.size = kSize, .node_size = kSize})};
+  run_survivors(GetParam(), kSize, [&](Session& session) {
+    const int data = session.world().rank;
+    LosesOthersOnce communicator(session.communicator());
+    Rank rank(problem, communicator);
+    while (rank.step() < kStep) rank.train(data);
+    rank.goal = gossip;
+    if (data == kVictim) {
+      communicator.lose();
+      EXPECT_THROW(rank.pipeline().switch_to(gossip), PeerLost);
+      rank.go_on(data);
+    } else {
+      // The loser may disturb it.
+      static_cast<void>(what_of<PeerLost>([&] {
+        rank.pipeline().switch_to(gossip);
+        rank.train(data);
+      }));
+    }
+    rank.train_until(kNumSteps, data);
+    EXPECT_EQ(rank.pipeline().progress().num_steps, kNumSteps);
+    session.communicator().barrier();
+    session.close();
+  });
 }
 
 TEST_P(HeldStep, CountsNothingOfARankThatJoins) {

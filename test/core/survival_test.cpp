@@ -229,8 +229,10 @@ void live(const AlgorithmVariant& variant, Death death, Session& session, Surviv
   }
   pipeline.detach();
   const Communicator::Membership membership = communicator.renew(step);
-  pipeline.follow(membership.step);
-  while (step < membership.step) train_step(problem, model, rank, step++);
+  while (step < membership.step) {
+    pipeline.follow(membership.step);
+    train_step(problem, model, rank, step++);
+  }
   rank = membership.world.rank;
   pipeline.resume({.to = {.algorithm = config_of(problem).exchange.algorithm,
                           .topology = topology_of(variant.first, membership.world.size),

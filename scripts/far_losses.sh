@@ -3,7 +3,7 @@
 #
 # Measures the tables "What it costs" of docs/far_apart.md: what a small transformer loses when its workers exchange
 # rarely, or little. TEXT is tinyshakespeare, or another text of 1.1 MB or more. Results come into FOLDER. Finished runs
-# are kept, so after a stop the same command goes on. Takes about four hours on two cores. Needs
+# are kept, so after a stop the same command goes on. Takes about five hours on two cores. Needs
 # build/release/gossamer.
 #
 # First the grids of learning rates and of outer steps, with seed 1; then what the page takes from them, with three
@@ -55,6 +55,15 @@ study gossip gossip fp32,int8 "$best" 1,2,3
 study all "$(list "$(outer diloco 0.5 0.7 10)" "$(outer diloco 0.5 0.7 40)")" fp32,int8 "$best" 1,2,3
 study pairs "$(list "$(outer noloco 0.5 0.7 10)" "$(outer noloco 0.5 0.7 40)")" fp32,int8 "$best" 1,2,3
 study late "$(list "$(outer diloco 0.5 0.7 40 'late: 40')" "$(outer noloco 0.5 0.7 40 'late: 40')")" int8 "$best" 1,2,3
+for kind in diloco noloco; do
+  study "travel_$kind" "$(list "$(outer $kind 0.5 0.7 10 'late: 2')" "$(outer $kind 0.5 0.7 10 'late: 10')" \
+    "$(outer $kind 0.5 0.7 40 'late: 10')")" int8 "$best" 1
+done
+study travel_topk "$(outer diloco 0 1 2 'late: 2')" topk "$best" 1
+study pairs_low "$(list "$(outer noloco 0.5 0.7 10)" "$(outer noloco 0 1 10)" "$(outer noloco 0 1 40)")" fp32 "$best" 1
+study pairs_high "$(list "$(outer noloco 0.5 0.7 10 'late: 2')" "$(outer noloco 0 1 10)")" fp32 "$(adamw 0.006)" 1
+study matching "$(list "$(outer noloco 0.5 0.7 10)" "$(outer noloco 0.5 0.7 40)")" fp32 "$best" 1 \
+  'study.topologies=[random-matching]'
 study pairs_int4 "$(outer noloco 0.5 0.7 40)" int4 "$best" 1,2,3
 study topk "$(list "$(outer diloco 0 1 2)" "$(outer diloco 0 1 10)")" topk "$best" 1,2,3
 # Several buckets; the others have one, so that one norm clips all gradients here too.

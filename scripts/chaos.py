@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 
 K_FEWEST = 3
+# Seconds in which a rank that has joined ends with the others.
+K_FAREWELL_S = 10
 
 
 class Run:
@@ -69,10 +71,16 @@ class Run:
 
     def final(self) -> dict:
         """The last record. Ends the program where a rank has failed that nobody has killed."""
-        for job in self.jobs:
-            job.wait()
-        # The last one may have come when the run had just ended.
+        while self.is_training():
+            time.sleep(0.05)
+        # The last one may have come when the run had just ended, and would wait for others.
         excused = self.killed | set(self.joined[-1:])
+        for job in self.jobs:
+            try:
+                job.wait(timeout=K_FAREWELL_S if job.pid in excused else None)
+            except subprocess.TimeoutExpired:
+                job.kill()
+                job.wait()
         failures = [
             f"chaos.py: {self.folder}/{i}.log: exit code {job.returncode}"
             for i, job in enumerate(self.jobs)

@@ -7,6 +7,8 @@
 #include "test/core/ranks.hpp"
 #include "test/core/saved_state.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -89,6 +91,10 @@ class ScaledSchedule : public Schedule {
   std::shared_ptr<const Schedule> schedule_;
 };
 
+void wait_for(const std::atomic<int>& count, int goal) {
+  while (count < goal) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 /// One rank of a run.
 class Rank {
  public:
@@ -167,11 +173,15 @@ void expect_replicas(const Values& values, const std::vector<double>& expected) 
 /// The values of ranks 0, 2 and 3, of which rank 1 has died in a step.
 Values survivors(const std::string& backend, const Problem& problem, int num_offered) {
   Values values(kSize);
+  std::atomic<int> num_there = 0;
   run_survivors(backend, kSize, [&](Session& session) {
     const int data = session.world().rank;
     Rank rank(problem, session.communicator());
     while (rank.step() < kStep) rank.train(data);
+    ++num_there;
     if (data == kVictim) {
+      // A rank that has not passed the last meeting would hold that step.
+      wait_for(num_there, kSize);
       const std::vector<double> gradient(problem.num_values(), 1.0);
       for (std::int64_t i = 0; i < num_offered; ++i) rank.model().offer(i, gradient);
       return;
@@ -261,6 +271,7 @@ class LosesOthersOnce : public ForwardingCommunicator {
 Values committed_by_others(const std::string& backend, const Problem& problem, int loser,
                            bool pauses) {
   Values values(kSize);
+  std::atomic<int> num_there = 0;
   run_survivors(backend, kSize, [&](Session& session) {
     const int data = session.world().rank;
     LosesOthersOnce communicator(session.communicator());
@@ -268,10 +279,13 @@ Values committed_by_others(const std::string& backend, const Problem& problem, i
     while (rank.step() < kStep) rank.train(data);
     if (data == loser) communicator.lose_in_next_meeting();
     rank.train(data);
-    // Another rank may hold it too, if the loser disturbs its meeting.
+    ++num_there;
+    // Another rank would hold it too, if the loser disturbed its meeting.
+    wait_for(num_there, kSize);
+    EXPECT_EQ(rank.pipeline().holds_step(), data == loser);
     if (data == loser) {
-      EXPECT_TRUE(rank.pipeline().holds_step());
-      EXPECT_THROW(rank.train(data), PeerLost);
+      // Not with a gradient, which would take the place of the one that is kept.
+      EXPECT_THROW(rank.pipeline().finish_step(), PeerLost);
     }
     while (pauses && loser >= 0 && !is_disturbed(communicator)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

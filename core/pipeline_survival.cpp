@@ -143,7 +143,7 @@ void Pipeline::detach() {
     for (Bucket& bucket : buckets_) bucket.keep_replaced_gradients();
     stream_.synchronize();
   }
-  // They lie in the algorithm.
+  // The algorithm has the memory of these.
   for (Bucket& bucket : buckets_) bucket.set_own_gradients({});
   algorithm_.reset();
   // Their operations own what they still use.

@@ -283,6 +283,18 @@ def test_one_rank_alone_needs_no_store():
     assert done.stdout == "(0, 1)\n", done.stderr
 
 
+def expect_end_by_ctrl_c(process):
+    """The program, which has said that it begins, waits for others until Ctrl-C."""
+    assert process.stdout.readline() == "begun\n"
+    # Long enough to be waiting; also earlier, the program must end as it does here.
+    time.sleep(2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    ((code, _, errors),) = outcomes([process])
+    assert "KeyboardInterrupt" in errors
+    assert code in (130, -signal.SIGINT)
+
+
 @pytest.mark.parametrize("rank", [0, 1], ids=["that-serves", "that-connects"])
 def test_ctrl_c_ends_the_wait_for_others(tmp_path, place, rank):
     arguments = f"rendezvous={place!r}, world_size=2, rank={rank}"
@@ -293,27 +305,13 @@ def test_ctrl_c_ends_the_wait_for_others(tmp_path, place, rank):
             deaf.bind(("127.0.0.2", int(place.split(":")[1])))
             arguments = arguments.replace("127.0.0.1", "127.0.0.2")
         process = start(tmp_path, arguments, before=before)
-        assert process.stdout.readline() == "begun\n"
-        # Long enough to be waiting; also earlier, the program must end as it does here.
-        time.sleep(2)
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        ((code, _, errors),) = outcomes([process])
-    assert "KeyboardInterrupt" in errors
-    assert code in (130, -signal.SIGINT)
+        expect_end_by_ctrl_c(process)
 
 
 def test_ctrl_c_ends_the_wait_in_etcd(tmp_path, etcd):
     arguments = f"rendezvous={etcd!r}, world_size=2, secret={SECRET!r}"
     process = start(tmp_path, arguments, before="print('begun', flush=True)")
-    assert process.stdout.readline() == "begun\n"
-    # As above.
-    time.sleep(2)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    ((code, _, errors),) = outcomes([process])
-    assert "KeyboardInterrupt" in errors
-    assert code in (130, -signal.SIGINT)
+    expect_end_by_ctrl_c(process)
 
 
 def test_processes_may_meet_again(tmp_path):

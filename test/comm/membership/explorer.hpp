@@ -14,8 +14,8 @@
 // Whoever leaves has a reason:
 //   - An epoch has begun without it, and a connection of its own had broken.
 //   - Too few are left: the store has said that there is no later epoch, and the members that are
-//     here and whose connections hold are no quorum of it. A proposal of a member that is here
-//     never counts on one that has left so, unless a connection of that one had broken.
+//     here and whose connections hold are no quorum of it. Nobody who is here proposes an epoch
+//     with a member that has left so. Members whose connection had broken are excepted.
 //   - It is no member, and none is here of the epoch that the store has told it last.
 // Liveness. No state comes again on any way, so no order of events goes on for ever. Hence whatever
 // the order, if all that is under way arrives or is lost in the end, and the store answers, a state

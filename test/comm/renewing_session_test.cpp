@@ -89,7 +89,8 @@ TEST_P(Renewing, LeavesWhenTooFewAreLeft) {
   }
 }
 
-/// Of a world of 4 with nodes of 2, three ranks are left.
+/// Of a world of 4 with nodes of 2, three ranks are left. Rank 1 leaves after all ranks have opened
+/// their session.
 TEST_P(Renewing, TakesEachRankForANodeWhereNodesDoNotFit) {
   LaunchOptions options{.node_size = 2, .timeout_s = 30.0, .log_level = LogLevel::kOff};
   options.fault = {.survives = true, .silence_s = 20.0};
@@ -97,7 +98,7 @@ TEST_P(Renewing, TakesEachRankForANodeWhereNodesDoNotFit) {
            [](int rank, const OpenSession& open) {
              const auto session = open();
              EXPECT_EQ(session->world().node_size, 2);
-             if (rank == 1) return;
+             if (rank == 1) return session->communicator().barrier();
              EXPECT_NE(what_of<PeerLost>([&] {
                          while (true) session->communicator().barrier();
                        }),

@@ -21,6 +21,12 @@ class NcclCommunicator : public Communicator {
   NcclCommunicator(std::shared_ptr<NcclContext> context, NcclApi::Comm comm,
                    std::unique_ptr<Communicator> host)
       : context_(std::move(context)), comm_(comm), owned_(std::move(host)), host_(*owned_) {}
+  ~NcclCommunicator() override {
+    // Requests may hold the context for longer.
+    if (!owned_) context_->give_up();
+  }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   [[nodiscard]] int rank() const override { return host_.rank(); }
   [[nodiscard]] int size() const override { return host_.size(); }
@@ -146,7 +152,7 @@ class NcclCommunicator : public Communicator {
   /// `call` gives the operation to the stream.
   template <class Call>
   Request submit(OpContext context, std::vector<int> peers, const Call& call) {
-    context_->check();
+    context_->require();
     if (context.after) context.after->wait_on(*stream());
     stream()->wait(context.ready);
     EventPtr ends;
@@ -166,8 +172,14 @@ class NcclCommunicator : public Communicator {
     }
     stream()->keep(context.owner);
     // Aborted operations end, too: only the context knows whether this one has done its work.
-    return Request(
-        std::make_shared<RequestState>(std::move(ends), [shared = context_] { shared->check(); }));
+    if (!context_->goes_on()) {
+      return Request(std::make_shared<RequestState>(std::move(ends),
+                                                    [shared = context_] { shared->check(); }));
+    }
+    const auto confirm = [shared = context_, comm = comm_, label = context.label] {
+      shared->confirm(comm, label);
+    };
+    return Request(std::make_shared<RequestState>(std::move(ends), confirm, /*on_host=*/true));
   }
 
   std::shared_ptr<NcclContext> context_;

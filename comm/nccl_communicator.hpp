@@ -9,8 +9,14 @@
 // split(). Blocks on the host go through a communicator for host memory, which also brings the
 // ranks together at the start and at the end.
 //
+// Where the run goes on without ranks that die (`host` renews), whoever waits for a request does so
+// on the host: nothing is known of the blocks of an aborted operation, and nothing shall be
+// computed from them. The errors are PeerLost. The communicator is of one world: renewing_wires.hpp
+// makes one for each.
+//
 // The end: close() finalizes and destroys all NCCL communicators of the rank. A rank that leaves
-// without close(), as after an error, aborts them.
+// without close(), as after an error, aborts them; so does the end of the communicator that
+// make_nccl_communicator() has made.
 //
 // Failures: a watchdog thread asks NCCL for errors. It also asks the host's communicator for failed
 // ranks, because NCCL does not notice a rank that has left in good order. And it measures how long

@@ -35,6 +35,7 @@ class NcclContext {
         host_(host),
         stream_(std::move(stream)),
         rank_(own_world_rank(host)),
+        goes_on_(host.renews()),
         options_(options),
         watchdog_(start_thread([this] { watch(); })) {}
   ~NcclContext() {
@@ -52,6 +53,36 @@ class NcclContext {
   [[nodiscard]] const std::shared_ptr<Stream>& stream() { return stream_; }
 
   [[nodiscard]] bool closed() const { return closed_; }
+
+  /// Whether training goes on when an operation fails (Communicator::renews()). Whoever waits then
+  /// does so on the host: the device would go on with the blocks of an aborted operation.
+  [[nodiscard]] bool goes_on() const { return goes_on_; }
+
+  /// Throws if operations of a communicator have failed, also if the library alone knows it yet.
+  void confirm(NcclApi::Comm comm, const OpLabel& label) {
+    if (closed_) return require();
+    guarded(label, {}, [&] { static_cast<void>(api_.progress(comm)); });
+  }
+
+  /// check() for the rank's thread. Where training goes on, the operations are over when it throws,
+  /// so whoever catches the error may write the blocks.
+  void require() {
+    try {
+      check();
+    } catch (const PeerLost&) {
+      {
+        // Until they are aborted.
+        const std::lock_guard lock(api_mutex_);
+      }
+      stream_->synchronize();
+      throw;
+    }
+  }
+
+  /// Aborts all communicators, unless close() has ended them.
+  void give_up() {
+    if (!closed_) fail({rank_, {}, {.what = "end of NCCL"}}, "its communicators are gone");
+  }
 
   /// Throws the error that has ended this rank's communication, if one has.
   void check() {
@@ -149,7 +180,7 @@ class NcclContext {
       call();
     } catch (const CommError& error) {
       fail({rank_, peers, label}, error.reason());
-      check();
+      require();
     }
   }
 
@@ -177,15 +208,17 @@ class NcclContext {
   }
 
   void fail(const CommError::Context& context, std::string_view reason) {
+    // From here on nobody calls the library but to end things, and whoever hears of the failure can
+    // wait for the end.
+    const std::lock_guard api_lock(api_mutex_);
     std::vector<NcclApi::Comm> comms;
     {
       const std::lock_guard lock(mutex_);
       if (failure_) return;
-      failure_ = std::make_exception_ptr(CommError(context, reason));
+      failure_ = goes_on_ ? std::make_exception_ptr(PeerLost(context, reason))
+                          : std::make_exception_ptr(CommError(context, reason));
       comms.swap(comms_);
     }
-    // Nobody calls the library from now on but to end things.
-    const std::lock_guard lock(api_mutex_);
     api_.abort(comms);
   }
 
@@ -251,6 +284,7 @@ class NcclContext {
   Communicator& host_;
   std::shared_ptr<Stream> stream_;
   int rank_;
+  bool goes_on_;
   NcclOptions options_;
   std::deque<NcclApi::Comm> parts_;  // the rank's own; a deque keeps them in place
   bool closed_ = false;              // the rank's own

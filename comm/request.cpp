@@ -78,7 +78,7 @@ void RequestState::when_over(Listener listener) {
 void RequestState::wait_on(Stream& stream) const {
   for (const auto& part : parts_) part->wait_on(stream);
   if (!parts_.empty()) return;
-  if (!event_ || stream.immediate()) return wait();
+  if (!event_ || on_host_ || stream.immediate()) return wait();
   check();
   stream.wait(event_);
 }

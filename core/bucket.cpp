@@ -166,10 +166,16 @@ void Bucket::keep_replaced_gradients() {
   }
 }
 
+void Bucket::drop_kept_gradients() {
+  // An update may still read them.
+  for (Buffer& kept : kept_gradients_) stream_.keep(kept.owner());
+  kept_gradients_.clear();
+}
+
 void Bucket::restore_gradients() {
   for (Slot& slot : slots_) slot.gradient = slot.offered;
   has_replaced_ = false;
-  kept_gradients_.clear();
+  drop_kept_gradients();
 }
 
 void Bucket::take_squares(SimdPath simd, WorkerPool* pool) {
@@ -265,7 +271,7 @@ void Bucket::begin_step() {
   is_updated_ = false;
   has_replaced_ = false;
   for (Slot& slot : slots_) slot.offered = {};
-  kept_gradients_.clear();
+  drop_kept_gradients();
   last_own_gradients_ = std::exchange(own_gradients_, {});
 }
 

@@ -206,6 +206,8 @@ class Bucket {
     return slots_.at(static_cast<std::size_t>(entry));
   }
 
+  void drop_kept_gradients();
+
   std::int64_t index_;
   BucketSpec spec_;
   Shard shard_;

@@ -13,6 +13,7 @@
 #include "base/text.hpp"
 #include "comm/nccl_communicator.hpp"
 #include "comm/nccl_library.hpp"
+#include "comm/renewing_wires.hpp"
 #include "comm/staged_communicator.hpp"
 
 namespace gossamer {
@@ -82,6 +83,10 @@ std::vector<RankPlace> gather_places(Communicator& host, Device device) {
     places.push_back({uuids[rank], processes[rank]});
   }
   return places;
+}
+
+std::string flaw_text(const std::string& flaw) {
+  return concat("it has failed three times in a row, the last time with: ", flaw);
 }
 
 /// For the log, where it is not NCCL.
@@ -159,34 +164,46 @@ bool ranks_are_threads(const std::vector<RankPlace>& places) {
 
 DeviceWires::DeviceWires(Device device, const WireChoice& choice, const Setup& setup)
     : host_(setup.host) {
-  // All ranks are on processors then, and one that joins meets nobody here.
-  if (host_.renews() && device.type == DeviceType::kCpu) return;
-  std::vector<RankPlace> places;
-  bool shares = false;
-  if (host_.size() > 1) {
-    places = gather_places(host_, device);
-    shares = share_gpus(choice.share, places);
-  }
-  if (device.type == DeviceType::kCpu) return;
-  WireKind kind = WireKind::kHost;
-  if (host_.size() > 1) {
-    Offer offer = offer_of(choice, host_, shares, ranks_are_threads(places));
-    const std::vector<std::string> nccl = host_.all_gather(offer.nccl_text);
-    kind = choose_wires(choice.exchange, nccl, host_.all_gather(offer.mpi_text));
-    if (kind == WireKind::kNccl) nccl_ = std::move(offer.nccl);
-    if (host_.rank() == 0) {
-      setup.logger.info(
-          kind == WireKind::kNccl
-              ? concat("GPUs exchange by ", nccl[0])
-              : concat(kind == WireKind::kMpi ? kMpiText : kHostText, reason_of(choice, nccl)));
+  if (device.type == DeviceType::kCpu) {
+    // Where ranks may be lost all of them are on processors, and one that joins meets nobody here.
+    if (host_.size() > 1 && !host_.renews()) {
+      static_cast<void>(share_gpus(choice.share, gather_places(host_, device)));
     }
+    return;
   }
   // Exchanges are short, and peers wait for them.
   std::shared_ptr<Stream> stream = make_stream(device, StreamPriority::kHigh);
-  own_ = nccl_ != nullptr
-             ? make_nccl_communicator(*nccl_, host_, std::move(stream), {setup.timeout_s})
-             : make_staged_communicator(host_, std::move(stream),
-                                        {.direct_messages = kind == WireKind::kMpi});
+  const auto make = [this, device, choice, logger = setup.logger, timeout_s = setup.timeout_s,
+                     stream](Communicator& host, const std::string& flaw) {
+    const WireKind kind = meet(device, choice, logger, flaw);
+    return kind == WireKind::kNccl ? make_nccl_communicator(*nccl_, host, stream, {timeout_s})
+                                   : make_staged_communicator(
+                                         host, stream, {.direct_messages = kind == WireKind::kMpi});
+  };
+  own_ = host_.renews() ? make_renewing_wires(host_, stream, make) : make(host_, "");
+}
+
+WireKind DeviceWires::meet(Device device, const WireChoice& choice, const Logger& logger,
+                           const std::string& flaw) {
+  if (host_.size() == 1) return WireKind::kHost;
+  if (!flaw.empty() && choice.exchange == "nccl") {
+    throw CommError({.rank = host_.rank(), .label = {.what = "start of NCCL"}},
+                    concat(flaw_text(flaw), "; device.exchange: auto would go on without NCCL"));
+  }
+  const std::vector<RankPlace> places = gather_places(host_, device);
+  const bool shares = share_gpus(choice.share, places);
+  Offer offer = offer_of(choice, host_, shares, ranks_are_threads(places));
+  if (!flaw.empty()) offer.nccl_text = concat("no NCCL: ", flaw_text(flaw));
+  const std::vector<std::string> nccl = host_.all_gather(offer.nccl_text);
+  const WireKind kind = choose_wires(choice.exchange, nccl, host_.all_gather(offer.mpi_text));
+  // Operations of an earlier world may still need the library.
+  if (!nccl_) nccl_ = std::move(offer.nccl);
+  if (host_.rank() == 0) {
+    logger.info(kind == WireKind::kNccl ? concat("GPUs exchange by ", nccl[0])
+                                        : concat(kind == WireKind::kMpi ? kMpiText : kHostText,
+                                                 reason_of(choice, nccl)));
+  }
+  return kind;
 }
 
 void DeviceWires::close() {

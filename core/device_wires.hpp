@@ -72,9 +72,13 @@ class DeviceWires {
     /// Seconds that an operation of NCCL may take.
     double timeout_s = 300.0;
   };
-  /// Collective, except where ranks may be lost. `device` is that of the rank's model. `setup.host`
+  /// Collective, except where ranks may be lost: there the first operation on the GPU's memory is,
+  /// in every world anew (renewing_wires.hpp). `device` is that of the rank's model. `setup.host`
   /// must outlive this object.
   DeviceWires(Device device, const WireChoice& choice, const Setup& setup);
+  DeviceWires(const DeviceWires&) = delete;
+  DeviceWires& operator=(const DeviceWires&) = delete;
+  ~DeviceWires() = default;
 
   [[nodiscard]] Communicator& communicator() { return own_ ? *own_ : host_; }
   /// Collective, after a training that has not failed; see Communicator::close(). Leaves the host's
@@ -82,6 +86,10 @@ class DeviceWires {
   void close();
 
  private:
+  /// Collective. How the GPUs exchange in the present world; `flaw` as for MakeWires.
+  WireKind meet(Device device, const WireChoice& choice, const Logger& logger,
+                const std::string& flaw);
+
   Communicator& host_;
   std::unique_ptr<NcclApi> nccl_;
   /// Null on processors.

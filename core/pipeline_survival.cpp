@@ -83,6 +83,8 @@ void Pipeline::update_held() {
   for (Bucket& bucket : buckets_) update(bucket);
   held_lr_.reset();
   count_step();
+  // Ranks compare how many updates they have made.
+  close_step();
 }
 
 void Pipeline::restore_gradients() {

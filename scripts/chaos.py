@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills ranks of a run, and lets others join, as long as it trains; then compares it with a run that nobody disturbs.
+"""Kills ranks of a run, and lets others join, as long as it trains. A run that nobody disturbs trains beside it.
 
     scripts/chaos.py build/release/gossamer configs/quickstart.yaml --steps 200000 --every 15
 
@@ -129,14 +129,14 @@ def main() -> None:
         sys.exit("chaos.py: --ranks: 4 or more")
 
     calm = Run(options, "calm")
-    calm.begin(options.ranks)
-    quiet_loss = calm.final()["loss_mean_model"]
     wild = Run(options, "wild")
+    calm.begin(options.ranks)
     wild.begin(options.ranks)
     began = time.monotonic()
     deaths, joins = disturb(wild, options)
     seconds = time.monotonic() - began
     loss = wild.final()["loss_mean_model"]
+    quiet_loss = calm.final()["loss_mean_model"]
     difference = (loss - quiet_loss) / quiet_loss
     print(f"undisturbed: loss {quiet_loss:.4f}")
     print(f"disturbed:   loss {loss:.4f} ({100 * difference:+.2f} %), {seconds:.0f} s, {deaths} deaths, {joins} joins")

@@ -265,8 +265,14 @@ void check_survival(const Options& root, const RunConfig& config) {
         phase.method.algorithm.why_not({.topology = phase.method.topology.get(), .renews = true});
     if (!reason.empty()) root.section("fault").fail("mode", reason);
   }
-  if (config.device.name != "cpu") {
-    refuse("device", "name", "may be a GPU, and ranks are lost on processors alone, allowed: cpu");
+  if (config.device.name == "auto") {
+    refuse("device", "name",
+           "is auto, and a rank that joins could not know whether the others have GPUs, allowed: "
+           "cpu or cuda");
+  }
+  if (config.device.graph) {
+    refuse("device", "graph",
+           "is true, and a step that is recorded cannot go on without a rank, allowed: false");
   }
   if (config.device.precision == Precision::kFp16) {
     refuse("device", "precision",

@@ -347,7 +347,7 @@ void TrainingLoop::train_in_step() {
   // Decided anew after every loss of ranks, because those that are left follow rank 0.
   while (!has_ended_) {
     survive([this] {
-      setup_.communicator.check();
+      device_.communicator().check();
       if (resumes_before_evaluation()) {
         evaluate_and_record();
       } else {

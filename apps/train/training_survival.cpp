@@ -54,7 +54,7 @@ void TrainingLoop::go_on(const PeerLost& lost) {
     try {
       const TimelineScope scope(timeline_.get(), {.what = "members"});
       model_.detach();
-      const Communicator::Membership membership = setup_.communicator.renew(steps_.own());
+      const Communicator::Membership membership = device_.communicator().renew(steps_.own());
       catch_up(membership.step);
       enter(membership);
       is_done = true;

@@ -53,24 +53,31 @@ NcclApi::Comm FakeNccl::init(const std::string& id, int rank, int size) {
   return add({.id = id, .rank = rank, .size = size});
 }
 
-void FakeNccl::split(Comm comm, int color, int key, Comm* part_out) {
+void FakeNccl::split(Comm comm, int color, int key, Comm* part) {
   Member& parent = member(comm);
-  const std::string call = concat(parent.id, "/", parent.num_splits++);
-  std::unique_lock lock(hub_.mutex);
-  auto& colors = hub_.splits[call];
-  colors[parent.rank] = {color, key};
-  hub_.changed.notify_all();
-  hub_.changed.wait(lock, [&] { return static_cast<int>(colors.size()) == parent.size; });
+  parent.split = concat(parent.id, "/", parent.num_splits++);
+  parent.part = part;
   parent.in_progress = 2;
-  if (color < 0) return;
+  const std::lock_guard lock(hub_.mutex);
+  hub_.splits[parent.split][parent.rank] = {color, key};
+}
+
+bool FakeNccl::end_split(Member& parent) {
+  if (parent.split.empty()) return true;
+  const std::lock_guard lock(hub_.mutex);
+  const auto& colors = hub_.splits.at(parent.split);
+  if (static_cast<int>(colors.size()) < parent.size) return false;
+  const std::string call = std::exchange(parent.split, "");
+  const auto [color, key] = colors.at(parent.rank);
+  if (color < 0) return true;
   Member part{.id = concat(call, ":", color)};
   for (const auto& [rank, wish] : colors) {
     if (wish.first != color) continue;
     if (wish.second < key) ++part.rank;
     ++part.size;
   }
-  parent.made = add(std::move(part));
-  parent.unwritten = part_out;
+  *parent.part = add(std::move(part));
+  return true;
 }
 
 void FakeNccl::set_error(std::string error) {
@@ -88,8 +95,7 @@ bool FakeNccl::progress(Comm comm) {
     throw std::logic_error("FakeNccl: a communicator is used after its end");
   }
   if (mine.in_progress-- > 0) return false;
-  if (mine.unwritten != nullptr) *std::exchange(mine.unwritten, nullptr) = mine.made;
-  return true;
+  return end_split(mine);
 }
 
 void FakeNccl::send(Comm comm, const ConstBlock& block, int peer, Stream& stream) {

@@ -40,9 +40,10 @@ class FakeNcclHub {
     std::map<int, std::int64_t> num_received = {};
     /// Calls of progress() that still say no.
     int in_progress = 2;
-    /// What split() has made, and where it is to be written when progress() says yes.
-    NcclApi::Comm made = nullptr;
-    NcclApi::Comm* unwritten = nullptr;
+    /// The split() that has begun; empty: none. What it makes is written to `part` when all members
+    /// have come.
+    std::string split = {};
+    NcclApi::Comm* part = nullptr;
   };
   struct Message {
     ConstBlock block;
@@ -100,6 +101,8 @@ class FakeNccl : public NcclApi {
   Member& open_member(Comm comm);
   /// The hub is locked.
   Comm add(Member member);
+  /// Whether the split() that has begun is over; ends it when all members have come.
+  bool end_split(Member& parent);
   void collective(Comm comm, const ConstBlock& send, Stream& stream,
                   std::function<void(const std::map<int, ConstBlock>&)> finish);
 

@@ -2,10 +2,10 @@
 // alone.
 
 #include "test/base/thrown.hpp"
-#include "test/comm/renewing_ranks.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/ranks.hpp"
 #include "test/core/saved_state.hpp"
+#include "test/core/survivor_ranks.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -69,14 +69,6 @@ bool is_disturbed(Communicator& communicator) {
   }
 }
 
-/// Runs ranks that go on when others leave.
-void run_survivors(const std::string& backend, int size,
-                   const std::function<void(Session&)>& live) {
-  LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
-  options.fault.survives = true;
-  renewing_test::run_sessions(backend, size, options, live);
-}
-
 /// A schedule that a test may scale for a while.
 class ScaledSchedule : public Schedule {
  public:
@@ -98,13 +90,13 @@ void wait_for(const std::atomic<int>& count, int goal) {
 /// One rank of a run.
 class Rank {
  public:
-  Rank(const Problem& problem, Communicator& communicator, Pipeline::Config config)
+  Rank(const Problem& problem, TestDevice& device, Pipeline::Config config)
       : problem_(problem),
-        communicator_(communicator),
+        communicator_(device.communicator()),
         schedule_(std::make_shared<ScaledSchedule>(config.schedule)),
-        model_(model_of(problem, communicator, with_schedule(std::move(config), schedule_))) {}
-  Rank(const Problem& problem, Communicator& communicator)
-      : Rank(problem, communicator, config_of(problem)) {}
+        model_(model_of(problem, communicator_,
+                        with(std::move(config), schedule_, device.stream()))) {}
+  Rank(const Problem& problem, TestDevice& device) : Rank(problem, device, config_of(problem)) {}
 
   [[nodiscard]] ToyModel& model() { return model_; }
   [[nodiscard]] Pipeline& pipeline() { return model_.pipeline(); }
@@ -147,9 +139,10 @@ class Rank {
   }
 
  private:
-  static Pipeline::Config with_schedule(Pipeline::Config config,
-                                        std::shared_ptr<const Schedule> schedule) {
+  static Pipeline::Config with(Pipeline::Config config, std::shared_ptr<const Schedule> schedule,
+                               Stream* stream) {
     config.schedule = std::move(schedule);
+    config.stream = stream;
     return config;
   }
 
@@ -174,9 +167,10 @@ void expect_replicas(const Values& values, const std::vector<double>& expected) 
 Values survivors(const std::string& backend, const Problem& problem, int num_offered) {
   Values values(kSize);
   std::atomic<int> num_there = 0;
-  run_survivors(backend, kSize, [&](Session& session) {
+  run_survivors(backend, kSize, [&](Session& session, const MakeDevice& make_device) {
     const int data = session.world().rank;
-    Rank rank(problem, session.communicator());
+    TestDevice device = make_device(session.communicator());
+    Rank rank(problem, device);
     while (rank.step() < kStep) rank.train(data);
     ++num_there;
     if (data == kVictim) {
@@ -199,8 +193,9 @@ Values survivors(const std::string& backend, const Problem& problem, int num_off
 /// The same without a death: four ranks make the first steps, and three others make the rest.
 Values two_runs(const std::string& backend, const Problem& problem) {
   SavedState state;
-  run_survivors(backend, kSize, [&](Session& session) {
-    Rank rank(problem, session.communicator());
+  run_survivors(backend, kSize, [&](Session& session, const MakeDevice& make_device) {
+    TestDevice device = make_device(session.communicator());
+    Rank rank(problem, device);
     while (rank.step() < kStep) rank.train(session.world().rank);
     rank.pipeline().drain();
     if (session.world().rank == 0) {
@@ -211,9 +206,10 @@ Values two_runs(const std::string& backend, const Problem& problem) {
     session.close();
   });
   Values values(kSize - 1);
-  run_survivors(backend, kSize - 1, [&](Session& session) {
+  run_survivors(backend, kSize - 1, [&](Session& session, const MakeDevice& make_device) {
     const int place = session.world().rank;
-    Rank rank(problem, session.communicator());
+    TestDevice device = make_device(session.communicator());
+    Rank rank(problem, device);
     rank.load(state, kStep);
     while (rank.step() < kNumSteps) rank.train(place < kVictim ? place : place + 1);
     values[static_cast<std::size_t>(place)] = rank.model().values();
@@ -224,7 +220,7 @@ Values two_runs(const std::string& backend, const Problem& problem) {
 }
 
 class HeldStep : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Of, HeldStep, testing::Values("threads", "tcp"), own_name);
+INSTANTIATE_TEST_SUITE_P(Of, HeldStep, testing::ValuesIn(kSurvivorRuns), own_name);
 
 TEST_P(HeldStep, IsMadeAgainByThoseThatAreLeft) {
   for (const auto& [gradients, breaks] : variants()) {
@@ -262,7 +258,8 @@ class LosesOthersOnce : public ForwardingCommunicator {
 
  private:
   bool loses_ = false;
-  bool is_lost_ = false;
+  /// NCCL's watchdog asks as well.
+  std::atomic<bool> is_lost_ = false;
 };
 
 /// The values of all ranks after kNumSteps steps. In the meeting of the step kStep rank `loser`
@@ -272,10 +269,11 @@ Values committed_by_others(const std::string& backend, const Problem& problem, i
                            bool pauses) {
   Values values(kSize);
   std::atomic<int> num_there = 0;
-  run_survivors(backend, kSize, [&](Session& session) {
+  run_survivors(backend, kSize, [&](Session& session, const MakeDevice& make_device) {
     const int data = session.world().rank;
     LosesOthersOnce communicator(session.communicator());
-    Rank rank(problem, communicator);
+    TestDevice device = make_device(communicator);
+    Rank rank(problem, device);
     while (rank.step() < kStep) rank.train(data);
     if (data == loser) communicator.lose_in_next_meeting();
     rank.train(data);
@@ -323,10 +321,11 @@ TEST_P(HeldStep, IsMadeAloneWhereOthersHaveSwitched) {
   const AlgorithmSwitch gossip{
       .algorithm = "gossip",
       .topology = make_topology("ring", {.size = kSize, .node_size = kSize})};
-  run_survivors(GetParam(), kSize, [&](Session& session) {
+  run_survivors(GetParam(), kSize, [&](Session& session, const MakeDevice& make_device) {
     const int data = session.world().rank;
     LosesOthersOnce communicator(session.communicator());
-    Rank rank(problem, communicator);
+    TestDevice device = make_device(communicator);
+    Rank rank(problem, device);
     while (rank.step() < kStep) rank.train(data);
     rank.goal = gossip;
     if (data == kVictim) {
@@ -351,20 +350,22 @@ TEST_P(HeldStep, CountsNothingOfARankThatJoins) {
   const std::string& backend = GetParam();
   const Problem problem = problem_of(kSize, {}, false);
   Values fresh(kSize - 1);
-  run_survivors(backend, kSize - 1, [&](Session& session) {
-    Rank rank(problem, session.communicator());
+  run_survivors(backend, kSize - 1, [&](Session& session, const MakeDevice& make_device) {
+    TestDevice device = make_device(session.communicator());
+    Rank rank(problem, device);
     rank.train(session.world().rank);
     fresh[static_cast<std::size_t>(session.world().rank)] = rank.model().values();
     session.communicator().barrier();
     session.close();
   });
   Values values(kSize);
-  run_survivors(backend, kSize, [&](Session& session) {
+  run_survivors(backend, kSize, [&](Session& session, const MakeDevice& make_device) {
     const int data = session.world().rank;
     const bool joins = data == kSize - 1;
     Pipeline::Config config = config_of(problem);
     config.begins_detached = true;
-    Rank rank(problem, session.communicator(), std::move(config));
+    TestDevice device = make_device(session.communicator());
+    Rank rank(problem, device, std::move(config));
     if (!joins) {
       rank.train(data);
       EXPECT_TRUE(rank.pipeline().holds_step());

@@ -1,10 +1,10 @@
 // Tests of Pipeline::detach() and resume(): training goes on when ranks die.
 
 #include "test/base/thrown.hpp"
-#include "test/comm/renewing_ranks.hpp"
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/saved_state.hpp"
+#include "test/core/survivor_ranks.hpp"
 #include "test/sanitized.hpp"
 
 #include <algorithm>
@@ -211,10 +211,11 @@ void make_last_step(const Problem& problem, ToyModel& model, Death death) {
 }
 
 /// Trains until a peer is lost, goes on with the others, and trains on.
-void live(const AlgorithmVariant& variant, Death death, Session& session, Survival& survival) {
-  Communicator& communicator = session.communicator();
+void live(const AlgorithmVariant& variant, Death death, Session& session, TestDevice& device,
+          Survival& survival) {
+  Communicator& communicator = device.communicator();
   Problem problem = problem_of(variant, kSize);
-  ToyModel model = model_of(problem, communicator);
+  ToyModel model = model_on(problem, device);
   Pipeline& pipeline = model.pipeline();
   // The victim shall not die while others make their pipelines, for which they need it.
   static_cast<void>(what_of<PeerLost>([&] { communicator.barrier(); }));
@@ -247,30 +248,34 @@ void live(const AlgorithmVariant& variant, Death death, Session& session, Surviv
   pipeline.drain();
   survival.values[place] = model.values();
   if (rank == 0) survival.step = step;
+  communicator.barrier();
+  communicator.close();
   session.close();
 }
 
-Survival survive(const std::string& backend, const AlgorithmVariant& variant, Death death) {
+Survival survive(const std::string& kind, const AlgorithmVariant& variant, Death death) {
   Survival survival;
-  LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
-  options.fault.survives = true;
-  renewing_test::run_sessions(backend, kSize, options,
-                              [&](Session& session) { live(variant, death, session, survival); });
+  run_survivors(kind, kSize, [&](Session& session, const MakeDevice& make_device) {
+    TestDevice device = make_device(session.communicator());
+    live(variant, death, session, device, survival);
+  });
   return survival;
 }
 
 /// A run of fewer ranks that begins with the state in which the others have gone on.
-std::vector<std::vector<double>> begin_anew(const std::string& backend,
+std::vector<std::vector<double>> begin_anew(const std::string& kind,
                                             const AlgorithmVariant& variant,
                                             const Survival& survival) {
   std::vector<std::vector<double>> values(kSize - 1);
   const Problem problem = problem_of(variant, kSize - 1);
-  renewing_test::run_sessions(
-      backend, kSize - 1, {.log_level = LogLevel::kOff}, [&](Session& session) {
+  run_survivors(
+      kind, kSize - 1,
+      [&](Session& session, const MakeDevice& make_device) {
         const int rank = session.world().rank;
         const auto place = static_cast<std::size_t>(rank);
         {
-          ToyModel model = model_of(problem, session.communicator());
+          TestDevice device = make_device(session.communicator());
+          ToyModel model = model_on(problem, device);
           Loader loader(survival.states[place]);
           model.pipeline().visit(loader);
           for (int i = 0; i < kMore; ++i) {
@@ -278,14 +283,16 @@ std::vector<std::vector<double>> begin_anew(const std::string& backend,
           }
           model.pipeline().drain();
           values[place] = model.values();
+          device.communicator().close();
         }
         session.close();
-      });
+      },
+      /*survives=*/false);
   return values;
 }
 
 class Survivors : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Of, Survivors, testing::Values("threads", "tcp"), own_name);
+INSTANTIATE_TEST_SUITE_P(Of, Survivors, testing::ValuesIn(kSurvivorRuns), own_name);
 
 TEST_P(Survivors, GoOnLikeAFreshRunOfFewerRanks) {
   for (const AlgorithmVariant& variant : survivors()) {

@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "base/host_stream.hpp"
 #include "base/relay_stream.hpp"
 #include "comm/nccl_communicator.hpp"
+#include "comm/renewing_wires.hpp"
 #include "comm/staged_communicator.hpp"
 
 namespace gossamer {
@@ -64,7 +66,12 @@ class TestDevice {
     const Device device{where == Where::kLagging ? DeviceType::kCpu : DeviceType::kCuda, 0};
     compute_ = std::make_unique<ThreadStream>(device);
     if (where == Where::kLagging) return;
-    own_ = make_communicator(where, communicator, std::make_shared<ThreadStream>(device));
+    const auto side = std::make_shared<ThreadStream>(device);
+    const auto make = [where, side, nccl = nccl_.get()](Communicator& host, const std::string&) {
+      return make_communicator(where, host, side, *nccl);
+    };
+    own_ = communicator.renews() ? make_renewing_wires(communicator, side, make)
+                                 : make(communicator, "");
     communicator_ = own_.get();
   }
 
@@ -73,9 +80,10 @@ class TestDevice {
   [[nodiscard]] Stream* stream() { return compute_.get(); }
 
  private:
-  std::unique_ptr<Communicator> make_communicator(Where where, Communicator& host,
-                                                  std::shared_ptr<Stream> side) {
-    if (where == Where::kNccl) return make_nccl_communicator(*nccl_, host, std::move(side));
+  static std::unique_ptr<Communicator> make_communicator(Where where, Communicator& host,
+                                                         std::shared_ptr<Stream> side,
+                                                         NcclApi& nccl) {
+    if (where == Where::kNccl) return make_nccl_communicator(nccl, host, std::move(side));
     return make_staged_communicator(
         host, std::move(side), {.piece_bytes = 300, .direct_messages = where == Where::kDirect});
   }

@@ -4,8 +4,10 @@
 #include "test/core/problem.hpp"
 
 #include <memory>
+#include <string>
 
 #include "base/make_stream.hpp"
+#include "comm/renewing_wires.hpp"
 #include "comm/staged_communicator.hpp"
 
 namespace gossamer {
@@ -14,13 +16,20 @@ namespace gossamer {
 class GpuDevice {
  public:
   explicit GpuDevice(Communicator& host)
-      : staged_(make_staged_communicator(
-            host, make_stream({DeviceType::kCuda, 0}, StreamPriority::kHigh))),
+      : staged_(make_staged(host, make_stream({DeviceType::kCuda, 0}, StreamPriority::kHigh))),
         compute_(make_stream({DeviceType::kCuda, 0})) {}
   [[nodiscard]] Communicator& communicator() { return *staged_; }
   [[nodiscard]] Stream* stream() { return compute_.get(); }
 
  private:
+  static std::unique_ptr<Communicator> make_staged(Communicator& host,
+                                                   const std::shared_ptr<Stream>& stream) {
+    if (!host.renews()) return make_staged_communicator(host, stream);
+    return make_renewing_wires(host, stream, [stream](Communicator& any, const std::string&) {
+      return make_staged_communicator(any, stream);
+    });
+  }
+
   std::unique_ptr<Communicator> staged_;
   std::unique_ptr<Stream> compute_;
 };

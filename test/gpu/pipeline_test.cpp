@@ -2,6 +2,7 @@
 // host memory.
 
 #include "test/comm/conformance.hpp"
+#include "test/comm/renewing_ranks.hpp"
 #include "test/core/expected.hpp"
 #include "test/gpu/gpu_device.hpp"
 #include "test/gpu/gpu_test.hpp"
@@ -66,6 +67,43 @@ TEST_F(Pipeline, AveragesGradients) {
   problem.algorithm = "allreduce";
   problem.dtype = DType::kFloat32;
   EXPECT_LE(largest_difference(run_on_gpu(problem), expected_trajectory(problem)), 1e-5);
+}
+
+/// Of three ranks one dies. The others hold the step, and make it without that rank.
+TEST_F(Pipeline, GoesOnWithoutARankThatDies) {
+  Problem problem;
+  problem.num_ranks = 3;
+  problem.algorithm = "allreduce";
+  problem.same_start = true;
+  problem.dtype = DType::kFloat32;
+  std::vector<std::vector<double>> values(3);
+  LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
+  options.fault.survives = true;
+  renewing_test::run_sessions("threads", 3, options, [&](Session& session) {
+    const int rank = session.world().rank;
+    GpuDevice device(session.communicator());
+    ToyModel model = model_on(problem, device);
+    int step = 0;
+    while (step < 3) train_step(problem, model, rank, step++);
+    if (rank == 1) return;
+    while (!model.pipeline().holds_step()) train_step(problem, model, rank, step++);
+    model.pipeline().detach();
+    const auto membership = device.communicator().renew(step);
+    EXPECT_EQ(membership.world.size, 2);
+    while (step < membership.step) {
+      model.pipeline().follow(membership.step);
+      train_step(problem, model, rank, step++);
+    }
+    model.pipeline().resume({.to = {.algorithm = "allreduce", .average = true}});
+    while (step < 6) train_step(problem, model, rank, step++);
+    EXPECT_EQ(model.pipeline().progress().num_steps, 6);
+    model.pipeline().drain();
+    values[static_cast<std::size_t>(rank)] = model.values();
+    device.communicator().barrier();
+    session.close();
+  });
+  EXPECT_FALSE(values[0].empty());
+  EXPECT_EQ(values[0], values[2]);
 }
 
 TEST_F(Pipeline, EndsWhenAGradientIsNotFinite) {

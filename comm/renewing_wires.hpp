@@ -1,0 +1,41 @@
+#pragma once
+// Exchanges blocks of a device in a run whose ranks may be lost: makes the device's communicator
+// anew for every world.
+//
+// Protocol: the communicator of a world (NCCL's, or the one with staging buffers) is made by the
+// first operation that needs it, a split() or an operation on the device's memory. All members come
+// to that operation in the same order, those that join as well. Blocks on the host and texts take
+// the communicator for host memory, and need nothing else. renew() gives the device's communicator
+// up, which aborts what is under way, before the host's begins its next world.
+//
+// Failures: where the device's communicator fails and all ranks live, renew() begins a world with
+// the same members. After three such failures in a row, worlds that lived for less than a minute,
+// `make` hears why.
+//
+// A newcomer whose device does not fit must not end the run of the others. If `make` throws a
+// ConfigError in a world that is not this rank's first one, the last rank leaves with that error,
+// and the others go on without it: whoever joins is last.
+//
+// Thread safety and errors: communicator.hpp.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/communicator.hpp"
+
+namespace gossamer {
+
+/// Collective. Makes the device's communicator of the present world of `host`, over `host`.
+/// `flaw`: why this rank's communicators failed, if they did three times in a row; else empty.
+/// Throws ConfigError, with the same text on all ranks, where the ranks' devices do not fit
+/// together.
+using MakeWires =
+    std::function<std::unique_ptr<Communicator>(Communicator& host, const std::string& flaw)>;
+
+/// `host`, which renews(), outlives the communicator. `stream`: that of the communicators that
+/// `make` returns. Communicates nothing yet.
+std::unique_ptr<Communicator> make_renewing_wires(Communicator& host,
+                                                  std::shared_ptr<Stream> stream, MakeWires make);
+
+}  // namespace gossamer

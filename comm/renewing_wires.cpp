@@ -81,7 +81,12 @@ class RenewingWires : public Communicator {
   }
 
   void close() override {
-    if (wires_) wires_->close();
+    if (!wires_) return;
+    try {
+      wires_->close();
+    } catch (const PeerLost&) {
+      // All have done their work: some may be gone already, one may have died.
+    }
   }
 
  private:

@@ -31,6 +31,7 @@ class StepCount::LaterSchedule : public Schedule {
       : schedule_(std::move(schedule)) {}
   void replace(std::shared_ptr<const Schedule> schedule) { schedule_ = std::move(schedule); }
   void scale(double factor) { factor_ = factor; }
+  [[nodiscard]] double scale() const { return factor_; }
   [[nodiscard]] double lr(std::int64_t updates) const override {
     return factor_ * schedule_->lr(updates);
   }
@@ -54,6 +55,8 @@ void StepCount::replan(std::int64_t total, std::shared_ptr<const Schedule> sched
 }
 
 void StepCount::scale_lr(double factor) { later_->scale(factor); }
+
+double StepCount::lr_scale() const { return later_ ? later_->scale() : 1.0; }
 
 bool StepCount::has_passed(std::int64_t every) const {
   return every > 0 && run_ / every > settled_ / every;

@@ -47,6 +47,8 @@ class StepCount {
   void replan(std::int64_t total, std::shared_ptr<const Schedule> schedule);
   /// The ranks go in step. From now on the learning rates are those of the schedule times `factor`.
   void scale_lr(double factor);
+  /// That factor; 1 before.
+  [[nodiscard]] double lr_scale() const;
   /// The ranks go in step, and this one has as many steps behind it as the others.
   void follow(std::int64_t steps, std::int64_t settled);
   /// The ranks do not go in step, and have made `steps` steps in the mean. `updates`: those of this

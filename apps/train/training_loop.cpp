@@ -241,7 +241,8 @@ void TrainingLoop::control_consensus() {
   const auto& control = phases_[phase_].control;
   if (!control || steps_.run() % control->every != 0) return;
   const double distance = measure_relative_consensus();
-  const double lr_factor = config_.lr > 0.0 ? model_.lr() / config_.lr : 1.0;
+  const double first_lr = config_.lr * steps_.lr_scale();
+  const double lr_factor = first_lr > 0.0 ? model_.lr() / first_lr : 1.0;
   const bool is_sparse = control->chooses_sparse(is_sparse_, distance, lr_factor);
   if (is_sparse == is_sparse_) return;
   switch_to(phase_, is_sparse);

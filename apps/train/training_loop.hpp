@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "apps/data/dataset.hpp"
+#include "apps/train/agreement.hpp"
 #include "apps/train/batch_loader.hpp"
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/evaluation.hpp"
@@ -307,6 +308,8 @@ class TrainingLoop {
   void act_upon(const Meetings::News& news);
   /// Collective. Ends the run after a signal: saves a checkpoint, and throws JointFailure.
   [[noreturn]] void stop(const Meetings::News& news);
+  /// Collective. Ends the run when all ranks have come here.
+  [[noreturn]] void leave_with(const JointFailure& failure);
   /// The command that continues the run.
   [[nodiscard]] std::string how_to_continue() const;
   /// Collective. Throws JointFailure if a checkpoint could not be saved and this ends the run.
@@ -356,6 +359,8 @@ class TrainingLoop {
   bool has_joined_ = false;
   /// finish() has come to its end on this rank.
   bool is_saved_ = false;
+  /// With what stop() ends, as soon as all ranks are there.
+  std::optional<JointFailure> stopped_;
   /// It has on all ranks.
   bool has_ended_ = false;
   /// The last step has been recorded.

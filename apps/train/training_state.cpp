@@ -295,18 +295,23 @@ void TrainingLoop::stop(const Meetings::News& news) {
     if (checkpointer_) checkpointer_->wait();
     model_.drain();
     follow_timeline(/*is_over=*/true);
-    throw JointFailure(text, code);
+    leave_with({text, code});
   }
   const std::string error = save_checkpoint();
   model_.drain();
   follow_timeline(/*is_over=*/true);
   if (!error.empty()) {
-    throw JointFailure(concat(text, "; a checkpoint could not be saved: ", error),
-                       ExitCode::kCheckpoint);
+    leave_with({concat(text, "; a checkpoint could not be saved: ", error), ExitCode::kCheckpoint});
   }
-  throw JointFailure(
-      concat(text, "; the checkpoint is saved; to continue, type: ", how_to_continue()),
-      ExitCode::kPreempted);
+  leave_with({concat(text, "; the checkpoint is saved; to continue, type: ", how_to_continue()),
+              ExitCode::kPreempted});
+}
+
+void TrainingLoop::leave_with(const JointFailure& failure) {
+  stopped_ = failure;
+  // Whoever is lost before wakes the others up, who are all here then, and stop once more.
+  if (setup_.communicator.renews()) setup_.communicator.barrier();
+  throw failure;
 }
 
 std::string TrainingLoop::how_to_continue() const {

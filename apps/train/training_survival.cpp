@@ -42,9 +42,11 @@ void TrainingLoop::recover(const PeerLost& lost) {
     go_on(lost);
   } catch (const CommError&) {
     // All is saved, and the others may have left already.
+    if (stopped_) throw *stopped_;
     if (!is_saved_) throw;
     has_ended_ = true;
   }
+  stopped_.reset();
 }
 
 void TrainingLoop::go_on(const PeerLost& lost) {
@@ -119,7 +121,7 @@ std::string TrainingLoop::description() const {
 }
 
 void TrainingLoop::introduce(const Communicator::Membership& membership) {
-  Json mine = {{"joins", setup_.joins}, {"saved", is_saved_}};
+  Json mine = {{"joins", setup_.joins}, {"saved", is_saved_}, {"stopped", stopped_.has_value()}};
   if (setup_.world.rank == 0) {
     mine["total_steps"] = steps_.total();
     mine["folder"] = folder_path_;
@@ -127,8 +129,12 @@ void TrainingLoop::introduce(const Communicator::Membership& membership) {
   }
   const std::vector<std::string> all = setup_.communicator.all_gather(mine.dump());
   const Json first = Json::parse(all.front());
-  has_ended_ = std::ranges::any_of(
-      all, [](const std::string& one) { return Json::parse(one)["saved"].get<bool>(); });
+  const auto says = [](const char* what) {
+    return [what](const std::string& one) { return Json::parse(one)[what].get<bool>(); };
+  };
+  has_ended_ = std::ranges::any_of(all, says("saved"));
+  // The one that is lost has stopped first.
+  if (std::ranges::all_of(all, says("stopped"))) throw *stopped_;
   if (first["joins"]) {
     throw CommError({.rank = setup_.world.rank, .label = {.what = "join"}},
                     "no rank of the run is left that has the model; continue the run from its "

@@ -241,7 +241,7 @@ void Participant::leave(const Leave& leave) const {
     case Leave::Why::kTooFew:
       throw error(
           "too few ranks are left that reach each other (fault.min_ranks); continue the run from "
-          "its last checkpoint");
+          "its last checkpoint, with another --run-id if it meets in a folder or in etcd");
     case Leave::Why::kNoStore:
       throw error(concat("the store does not answer, and ranks that are left need it to go on: ",
                          store_error_));

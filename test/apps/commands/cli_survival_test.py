@@ -1,6 +1,7 @@
 """Runs that go on when ranks die, as processes that are killed.
 
 GOSSAMER_SEEDS: how many random moments are tried; 3 by default, 20 and more for the long form.
+GOSSAMER_TEST_DEVICE: cuda puts the models on a GPU, which the ranks share.
 """
 
 import json
@@ -20,12 +21,14 @@ from etcd import Etcd
 
 K_SEEDS = int(os.environ.get("GOSSAMER_SEEDS", "3"))
 
-K_YAML = """\
-run: {seed: 3, steps: 120, output_dir: out, checkpoint_every: 20}
-model: {name: mlp, hidden: 16}
-data: {name: glyphs, train_size: 2048, val_size: 512, batch_size: 16}
-fault: {mode: survive, silence_s: 2}
-log: {every: 5, consensus_every: 10, eval_every: 15, report: false}
+K_DEVICE = os.environ.get("GOSSAMER_TEST_DEVICE", "cpu")
+K_YAML = f"""\
+run: {{seed: 3, steps: 120, output_dir: out, checkpoint_every: 20}}
+model: {{name: mlp, hidden: 16}}
+data: {{name: glyphs, train_size: 2048, val_size: 512, batch_size: 16}}
+fault: {{mode: survive, silence_s: 2}}
+log: {{every: 5, consensus_every: 10, eval_every: 15, report: false}}
+device: {{name: {K_DEVICE}, share: true}}
 """
 
 
@@ -185,6 +188,17 @@ class Survival(SurvivalCase):
         self.assertIn("too few ranks are left", errors)
         self.assertEqual(self.status()["state"], "failed")
         self.assertEqual(self.status()["exit_code"], 74)
+
+    def test_ends_together_when_one_is_told_to_stop(self):
+        for victim in range(3):
+            with self.subTest(victim=victim):
+                folder = f"out{victim}"
+                job = self.train(3, "run.steps=100000", folder=folder)
+                os.kill(self.pid_of(victim), signal.SIGTERM)
+                code, errors = self.end_of(job)
+                self.assertEqual(code, 75, errors)
+                self.assertEqual(self.status(folder)["members"], [0, 1, 2])
+                self.assertEqual(self.status(folder)["state"], "stopped")
 
     def test_leaves_out_one_that_is_stopped(self):
         job = self.train(3, "run.steps=100000")

@@ -196,6 +196,17 @@ TEST(BadValue, IsRefusedAtItsPlace) {
   }
 }
 
+TEST(RunConfig, SurvivesOnDevicesThatAllRanksHave) {
+  const auto refused = [](const std::string& device) {
+    return refusal(concat("fault: {mode: survive}\ndevice: {", device, "}\n"));
+  };
+  EXPECT_EQ(refused("name: cpu"), "");
+  EXPECT_EQ(refused("name: cuda"), "");
+  EXPECT_TRUE(contains(refused("name: auto"), "device.name: is auto, and a rank that joins"));
+  EXPECT_TRUE(contains(refused("name: cuda, graph: true"), "device.graph: is true"));
+  EXPECT_TRUE(contains(refused("name: cuda, precision: fp16"), "device.precision: is fp16"));
+}
+
 TEST(RunConfig, HasADefaultForEverything) {
   const RunConfig config = read_text("");
   EXPECT_EQ(config.seed, 1U);

@@ -197,6 +197,10 @@ class Communicator {
   [[nodiscard]] virtual Membership membership() const {
     throw std::logic_error("membership: ranks of this communicator begin and end together");
   }
+  /// Where renews(): whether processes that ask this rank to join are let in from now on, which
+  /// disturbs the operations of all ranks. They wait otherwise. Not at first. Returns what was
+  /// before.
+  virtual bool admit(bool /*admits*/) { return false; }
   /// Collective of those that are left. Ends the world of this communicator, and begins one without
   /// the ranks that are lost. Communicators split from it, and its parts, belong to the old world:
   /// their operations fail. `step`: the steps that this rank has made. Throws CommError when this
@@ -218,6 +222,23 @@ class Communicator {
   /// By use and members; null for groups without this member.
   std::map<std::string, std::map<std::vector<int>, std::unique_ptr<Communicator>>, std::less<>>
       parts_;
+};
+
+/// Lets nobody join meanwhile: what takes long shall not begin anew for a process that asks.
+class NobodyJoins {
+ public:
+  /// `communicator` outlives this.
+  explicit NobodyJoins(Communicator& communicator)
+      : communicator_(communicator), admitted_(communicator.admit(false)) {}
+  NobodyJoins(const NobodyJoins&) = delete;
+  NobodyJoins& operator=(const NobodyJoins&) = delete;
+  ~NobodyJoins() {
+    if (admitted_) communicator_.admit(true);
+  }
+
+ private:
+  Communicator& communicator_;
+  bool admitted_;
 };
 
 /// This member's rank in the world.

@@ -65,6 +65,7 @@ class ForwardingCommunicator : public Communicator {
   void barrier() override { inner_->barrier(); }
   [[nodiscard]] bool renews() const override { return inner_->renews(); }
   [[nodiscard]] Membership membership() const override { return inner_->membership(); }
+  bool admit(bool admits) override { return inner_->admit(admits); }
   Membership renew(std::int64_t step) override {
     drop_parts();
     return inner_->renew(step);

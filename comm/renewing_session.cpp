@@ -67,10 +67,8 @@ class RenewingSession : public Session {
     explicit Renewing(RenewingSession& session)
         : ForwardingCommunicator(session.wire()), session_(session) {}
     [[nodiscard]] bool renews() const override { return true; }
-    [[nodiscard]] Membership membership() const override {
-      session_.participant_->admit();
-      return session_.membership();
-    }
+    [[nodiscard]] Membership membership() const override { return session_.membership(); }
+    bool admit(bool admits) override { return session_.participant_->admit(admits); }
     Membership renew(std::int64_t step) override {
       drop_parts();
       session_.renew(step);

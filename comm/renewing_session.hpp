@@ -11,8 +11,8 @@
 // times, in worlds that live for less than FaultOptions::silence_s, that one counts as lost. So
 // does a rank that keeps the others waiting for longer than the timeout.
 //
-// Processes that ask to join wait until a member calls membership() for the first time: then it is
-// ready for a change of the members. All others must be ready then, too.
+// Processes that ask to join wait until the member that they ask admits them
+// (Communicator::admit()). All others must be ready for a change of the members then, too.
 //
 // Whoever ends with an error of its own is lost for the others, and they go on. So is whoever calls
 // close() while others still train: let all ranks meet (barrier()) before they close.

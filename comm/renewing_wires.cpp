@@ -72,6 +72,7 @@ class RenewingWires : public Communicator {
   [[nodiscard]] bool renews() const override { return true; }
   [[nodiscard]] Membership membership() const override { return host_.membership(); }
 
+  bool admit(bool admits) override { return host_.admit(admits); }
   Membership renew(std::int64_t step) override {
     count_failure();
     drop_parts();

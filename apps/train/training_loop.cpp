@@ -278,7 +278,8 @@ void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& che
     if (has_joined_) {
       survive([this] { enter(setup_.communicator.membership()); });
     } else {
-      told_members_ = members();
+      if (setup_.communicator.renews()) membership_ = setup_.communicator.membership();
+      told_members_ = membership_.members;
       if (folder_ != nullptr) folder_path_ = folder_->path();
       open_checkpoints();
     }
@@ -341,7 +342,7 @@ void TrainingLoop::train_in_step() {
     // Once, because ranks that have recovered are all here. Whoever has joined finds them here.
     if (!has_joined_) survive([this] { setup_.communicator.barrier(); });
     // From here on others may join.
-    membership_ = setup_.communicator.membership();
+    setup_.communicator.admit(true);
     // Records of the run before it was resumed may be of other members.
     if (restored_step_ >= 0 && membership_.epoch == 0) write_members(Json::object());
   }
@@ -366,6 +367,7 @@ void TrainingLoop::end() {
                               ", ", num_worse_, " evaluations ago (train.patience)"));
   }
   if (meetings_) meetings_->leave();
+  const NobodyJoins meanwhile(setup_.communicator);
   finish();
   is_saved_ = true;
   // Whoever has not heard that all is saved would ask those that have left.

@@ -205,8 +205,6 @@ class TrainingLoop {
   void compare_topologies();
   /// On rank 0: has the folder, perhaps in place of a rank that is lost.
   void open_folder();
-  /// The members by their ranks, where ranks may be lost; else none.
-  [[nodiscard]] std::vector<std::int64_t> members() const;
   /// Tells the user and the folder who is in the world. `seconds`: the time that was lost.
   void tell_members(const std::string& reason, double seconds);
   /// On rank 0: writes who is in the world, and the members of `change`.

@@ -88,6 +88,7 @@ Evaluation TrainingLoop::evaluate() {
   // Meetings count batches for a while.
   if (meetings_) meetings_->leave();
   num_scored_ = 0;
+  const NobodyJoins meanwhile(setup_.communicator);
   try {
     const Evaluation result = score_models();
     if (meetings_) meetings_->leave();

@@ -39,7 +39,7 @@ void TrainingLoop::open_checkpoints() {
                           .folder = checkpoint_folder(folder_path_),
                           .keep = config_.checkpoints.keep,
                           .run = values_for_manifest(config_),
-                          .members = members(),
+                          .members = membership_.members,
                           .history = checkpoint_history_});
 }
 
@@ -218,6 +218,7 @@ std::string TrainingLoop::save_checkpoint() {
   checkpointer_->wait();
   // Before its evaluation a run that is at its end has saved one.
   if (saved_step_ == steps_.run()) return "";
+  const NobodyJoins meanwhile(setup_.communicator);
   start_checkpoint();
   std::string error = checkpointer_->wait();
   if (error.empty()) saved_step_ = steps_.run();

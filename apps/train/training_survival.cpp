@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "apps/train/agreement.hpp"
@@ -220,14 +219,6 @@ void TrainingLoop::open_folder() {
   // The rank that knew them is lost.
   const std::vector<std::string> saved = list_checkpoints(checkpoint_folder(folder_path_));
   if (!saved.empty()) checkpoint_history_.newest = saved.back();
-}
-
-std::vector<std::int64_t> TrainingLoop::members() const {
-  if (!setup_.communicator.renews() || !membership_.members.empty()) return membership_.members;
-  // So many begin a run; Communicator::membership() would let others in already.
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(setup_.world.size));
-  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
-  return ranks;
 }
 
 void TrainingLoop::tell_members(const std::string& reason, double seconds) {

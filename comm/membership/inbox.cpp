@@ -82,14 +82,16 @@ void Inbox::push(Event event) {
   changed_.notify_all();
 }
 
-void Inbox::admit() {
+bool Inbox::admit(bool admits) {
+  bool admitted = false;
   std::deque<Event> held;
   {
     const std::lock_guard lock(mutex_);
-    holds_ = false;
-    held.swap(held_);
+    admitted = !std::exchange(holds_, !admits);
+    if (admits) held.swap(held_);
   }
   for (Event& event : held) push(std::move(event));
+  return admitted;
 }
 
 std::optional<Inbox::Event> Inbox::poll() { return next(std::chrono::milliseconds(0)); }

@@ -31,7 +31,7 @@ class Inbox {
     bool disturbs = false;
   };
 
-  /// `holds`: those that ask to join wait until admit().
+  /// `holds`: those that ask to join wait until admit(true).
   Inbox(std::unique_ptr<Mesh> mesh, Logger logger, bool holds = false);
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
@@ -42,8 +42,8 @@ class Inbox {
   /// The epoch of this process from now on. Watches over its members. Whoever reports in an earlier
   /// one, or asks to join although it has joined, is told this epoch at once.
   void set_epoch(const Epoch& epoch);
-  /// Those that ask to join wait no more.
-  void admit();
+  /// Whether those that ask to join wait no more. Returns what was before.
+  bool admit(bool admits);
   /// The next event, if one is here.
   [[nodiscard]] std::optional<Event> poll();
   /// The next event. Waits for it, at most for `longest`.

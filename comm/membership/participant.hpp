@@ -40,7 +40,7 @@ class Participant {
     /// As LaunchOptions::while_waiting.
     std::function<void()> while_waiting = {};
     Logger logger = {};
-    /// True: those that ask to join wait until admit().
+    /// True: those that ask to join wait until admit(true).
     bool holds = false;
   };
 
@@ -71,8 +71,8 @@ class Participant {
   void lose(MemberId peer, std::int64_t step);
   /// Leaves. Those that are not about to leave as well take this member for dead.
   void close() { inbox_->mesh().close(); }
-  /// Those that ask to join wait no more (Config::holds).
-  void admit() { inbox_->admit(); }
+  /// Whether those that ask to join wait no more (Config::holds). Returns what was before.
+  bool admit(bool admits) { return inbox_->admit(admits); }
 
  private:
   using Event = Inbox::Event;

@@ -57,6 +57,7 @@ class Rank {
     Communicator& communicator = session.communicator();
     ASSERT_TRUE(communicator.renews());
     // One may have died before all had met, and others have made a step since.
+    communicator.admit(true);
     begin(session, communicator.membership());
     while (ended_.steps < kSteps ||
            (plan_.num_joins > 0 && communicator.size() != plan_.last_size())) {

@@ -195,6 +195,43 @@ TEST(RenewingTcp, LetsAProcessJoinWhileAnotherDies) {
   expect_survival(plan, play(plan));
 }
 
+TEST(RenewingTcp, LetsNobodyInMeanwhile) {
+  LaunchOptions options{.timeout_s = 30.0, .log_level = LogLevel::kOff};
+  options.fault = {.survives = true, .silence_s = 20.0};
+  options.meeting.store = std::make_shared<MemoryStore>();
+  options.meeting.rank = 0;
+  options.meeting.size = 1;
+  const auto member = std::move(open_sessions("tcp", options).front());
+  Communicator& communicator = member->communicator();
+  EXPECT_FALSE(communicator.admit(true));
+  std::jthread newcomer;
+  {
+    const NobodyJoins outer(communicator);
+    // The end of the inner one opens nothing.
+    { const NobodyJoins inner(communicator); }
+    newcomer = std::jthread([options] {
+      LaunchOptions joins = options;
+      joins.fault.joins = true;
+      joins.meeting.rank = -1;
+      const auto session = std::move(open_sessions("tcp", joins).front());
+      session->communicator().barrier();
+      session->close();
+    });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+    while (std::chrono::steady_clock::now() < end) {
+      EXPECT_EQ(what_of<PeerLost>([&] { communicator.check(); }), "");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  EXPECT_NE(what_of<PeerLost>([&] {
+              while (true) communicator.check();
+            }),
+            "");
+  EXPECT_EQ(communicator.renew(0).world.size, 2);
+  communicator.barrier();
+  member->close();
+}
+
 TEST(RenewingTcp, RefusesWhoHasAnotherSecret) {
   const auto store = std::make_shared<SleepyStore>();
   std::jthread run([&] {

@@ -132,6 +132,8 @@ class Communicator {
   virtual Request reduce_sum(Block block, int root, OpContext context) = 0;
   /// Copies the block of `root` into the blocks of all members.
   virtual Request broadcast(Block block, int root, OpContext context) = 0;
+  /// Collective. Makes now what operations need that a communicator makes with its first one.
+  virtual void connect() {}
   /// Gets memory for operations that carry `num_blocks` such blocks at the same time, those to send
   /// and those to receive together. While what this returns lives, such operations allocate none:
   /// pinned memory takes milliseconds. Null where blocks travel as they are.
@@ -198,9 +200,8 @@ class Communicator {
     throw std::logic_error("membership: ranks of this communicator begin and end together");
   }
   /// Where renews(): whether processes that ask this rank to join are let in from now on, which
-  /// disturbs the operations of all ranks. They wait otherwise. Not at first. Returns what was
-  /// before.
-  virtual bool admit(bool /*admits*/) { return false; }
+  /// disturbs the operations of all ranks. Otherwise they wait. At first nobody is let in.
+  virtual void admit(bool /*admits*/) {}
   /// Collective of those that are left. Ends the world of this communicator, and begins one without
   /// the ranks that are lost. Communicators split from it, and its parts, belong to the old world:
   /// their operations fail. `step`: the steps that this rank has made. Throws CommError when this
@@ -222,23 +223,6 @@ class Communicator {
   /// By use and members; null for groups without this member.
   std::map<std::string, std::map<std::vector<int>, std::unique_ptr<Communicator>>, std::less<>>
       parts_;
-};
-
-/// Lets nobody join meanwhile: what takes long shall not begin anew for a process that asks.
-class NobodyJoins {
- public:
-  /// `communicator` outlives this.
-  explicit NobodyJoins(Communicator& communicator)
-      : communicator_(communicator), admitted_(communicator.admit(false)) {}
-  NobodyJoins(const NobodyJoins&) = delete;
-  NobodyJoins& operator=(const NobodyJoins&) = delete;
-  ~NobodyJoins() {
-    if (admitted_) communicator_.admit(true);
-  }
-
- private:
-  Communicator& communicator_;
-  bool admitted_;
 };
 
 /// This member's rank in the world.

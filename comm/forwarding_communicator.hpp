@@ -48,6 +48,7 @@ class ForwardingCommunicator : public Communicator {
   Request broadcast(Block block, int root, OpContext context) override {
     return inner_->broadcast(block, root, std::move(context));
   }
+  void connect() override { inner_->connect(); }
   std::shared_ptr<void> reserve(std::int64_t numel, DType dtype, std::int64_t num_blocks) override {
     return inner_->reserve(numel, dtype, num_blocks);
   }
@@ -65,7 +66,7 @@ class ForwardingCommunicator : public Communicator {
   void barrier() override { inner_->barrier(); }
   [[nodiscard]] bool renews() const override { return inner_->renews(); }
   [[nodiscard]] Membership membership() const override { return inner_->membership(); }
-  bool admit(bool admits) override { return inner_->admit(admits); }
+  void admit(bool admits) override { inner_->admit(admits); }
   Membership renew(std::int64_t step) override {
     drop_parts();
     return inner_->renew(step);

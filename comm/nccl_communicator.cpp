@@ -1,6 +1,7 @@
 #include "comm/nccl_communicator.hpp"
 
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -143,10 +144,10 @@ class NcclCommunicator : public Communicator {
   void finish_operations() {
     const EventPtr last = stream()->record();
     while (!last->done()) {
-      context_->check();
+      context_->require();
       std::this_thread::sleep_for(kPause);
     }
-    context_->check();
+    context_->require();
   }
 
   /// `call` gives the operation to the stream.
@@ -172,14 +173,14 @@ class NcclCommunicator : public Communicator {
     }
     stream()->keep(context.owner);
     // Aborted operations end, too: only the context knows whether this one has done its work.
-    if (!context_->goes_on()) {
-      return Request(std::make_shared<RequestState>(std::move(ends),
-                                                    [shared = context_] { shared->check(); }));
+    std::function<void()> confirm;
+    if (context_->goes_on()) {
+      confirm = [shared = context_, comm = comm_, label = context.label] {
+        shared->confirm(comm, label);
+      };
     }
-    const auto confirm = [shared = context_, comm = comm_, label = context.label] {
-      shared->confirm(comm, label);
-    };
-    return Request(std::make_shared<RequestState>(std::move(ends), confirm, /*on_host=*/true));
+    return Request(std::make_shared<RequestState>(
+        std::move(ends), [shared = context_] { shared->check(); }, std::move(confirm)));
   }
 
   std::shared_ptr<NcclContext> context_;

@@ -39,12 +39,7 @@ class NcclContext {
         options_(options),
         watchdog_(start_thread([this] { watch(); })) {}
   ~NcclContext() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_one();
-    watchdog_.join();
+    end_watch();
     api_.abort(comms_);
   }
   NcclContext(const NcclContext&) = delete;
@@ -79,8 +74,10 @@ class NcclContext {
     }
   }
 
-  /// Aborts all communicators, unless close() has ended them.
+  /// Aborts all communicators, unless close() has ended them. The watchdog no longer asks the
+  /// host's communicator.
   void give_up() {
+    end_watch();
     if (!closed_) fail({rank_, {}, {.what = "end of NCCL"}}, "its communicators are gone");
   }
 
@@ -163,6 +160,16 @@ class NcclContext {
   static constexpr auto kCallPause = std::chrono::microseconds(100);
   // Most calls take less: a sleep for each bucket would be felt in small models.
   static constexpr auto kShortCall = std::chrono::milliseconds(1);
+
+  void end_watch() {
+    if (!watchdog_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_one();
+    watchdog_.join();
+  }
 
   void own(NcclApi::Comm comm) {
     const std::lock_guard lock(mutex_);

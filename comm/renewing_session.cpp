@@ -68,7 +68,7 @@ class RenewingSession : public Session {
         : ForwardingCommunicator(session.wire()), session_(session) {}
     [[nodiscard]] bool renews() const override { return true; }
     [[nodiscard]] Membership membership() const override { return session_.membership(); }
-    bool admit(bool admits) override { return session_.participant_->admit(admits); }
+    void admit(bool admits) override { session_.participant_->admit(admits); }
     Membership renew(std::int64_t step) override {
       drop_parts();
       session_.renew(step);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -14,13 +15,15 @@ namespace {
 
 /// After so many failures in a row it is known that a world's communicator does not work.
 constexpr int kMostFailures = 3;
-/// One that has worked for so long is sound.
-constexpr std::chrono::seconds kSoundLife{60};
 
 class RenewingWires : public Communicator {
  public:
-  RenewingWires(Communicator& host, std::shared_ptr<Stream> stream, MakeWires make)
-      : host_(host), stream_(std::move(stream)), make_(std::move(make)) {}
+  RenewingWires(Communicator& host, std::shared_ptr<Stream> stream, MakeWires make,
+                double sound_life_s)
+      : host_(host),
+        stream_(std::move(stream)),
+        make_(std::move(make)),
+        sound_life_s_(sound_life_s) {}
 
   [[nodiscard]] int rank() const override { return host_.rank(); }
   [[nodiscard]] int size() const override { return host_.size(); }
@@ -50,7 +53,8 @@ class RenewingWires : public Communicator {
   Request broadcast(Block block, int root, OpContext context) override {
     return way_of(block).broadcast(block, root, std::move(context));
   }
-  /// Not collective, so it has none where nothing has been exchanged yet.
+  void connect() override { static_cast<void>(wires()); }
+  /// Not collective, so it has none before connect().
   std::shared_ptr<void> reserve(std::int64_t numel, DType dtype, std::int64_t num_blocks) override {
     return wires_ ? wires_->reserve(numel, dtype, num_blocks) : nullptr;
   }
@@ -59,12 +63,10 @@ class RenewingWires : public Communicator {
   }
   void check() override {
     host_.check();
-    std::shared_ptr<Communicator> wires;
-    {
-      const std::lock_guard lock(mutex_);
-      wires = wires_;
-    }
-    if (wires) wires->check();
+    // renew() does not take them away meanwhile.
+    const std::lock_guard lock(mutex_);
+    if (start_failure_) std::rethrow_exception(start_failure_);
+    if (wires_) wires_->check();
   }
   [[nodiscard]] double worker_cpu_s() override { return host_.worker_cpu_s(); }
   void barrier() override { host_.barrier(); }
@@ -72,13 +74,23 @@ class RenewingWires : public Communicator {
   [[nodiscard]] bool renews() const override { return true; }
   [[nodiscard]] Membership membership() const override { return host_.membership(); }
 
-  bool admit(bool admits) override { return host_.admit(admits); }
+  void admit(bool admits) override { host_.admit(admits); }
   Membership renew(std::int64_t step) override {
-    count_failure();
+    std::string failure = own_failure();
+    const std::chrono::duration<double> lived = Clock::now() - made_;
+    if (wires_ && lived.count() > sound_life_s_) num_failures_ = 0;
     drop_parts();
-    set_wires(nullptr);
-    has_renewed_ = true;
-    return host_.renew(step);
+    set(nullptr, nullptr);
+    // What was aborted reads its blocks no more.
+    stream_->synchronize();
+    const std::vector<std::int64_t> before = host_.membership().members;
+    Membership membership = host_.renew(step);
+    // The device's communicator may notice first that a rank is gone.
+    if (!failure.empty() && membership.members == before) {
+      ++num_failures_;
+      flaw_ = std::move(failure);
+    }
+    return membership;
   }
 
   void close() override {
@@ -97,67 +109,65 @@ class RenewingWires : public Communicator {
 
   /// Those of the present world. Collective where there are none yet.
   Communicator& wires() {
-    if (!wires_) set_wires(made());
+    if (start_failure_) std::rethrow_exception(start_failure_);
+    if (wires_) return *wires_;
+    try {
+      set(make(), nullptr);
+    } catch (const PeerLost&) {
+      set(nullptr, std::current_exception());
+      throw;
+    }
+    made_ = Clock::now();
     return *wires_;
   }
 
-  std::unique_ptr<Communicator> made() {
-    // A start that fails counts as well.
-    began_ = Clock::now();
+  std::unique_ptr<Communicator> make() {
     try {
       return make_(host_, num_failures_ < kMostFailures ? "" : flaw_);
-    } catch (const PeerLost& error) {
-      start_failure_ = error.reason();
-      throw;
     } catch (const ConfigError& error) {
       const int last = size() - 1;
-      if (!has_renewed_ || rank() == last) throw;
+      if (host_.membership().epoch == 0 || rank() == last) throw;
+      misfit_ = true;
       throw PeerLost({.rank = rank(), .peers = {last}, .label = {.what = "start of the wires"}},
                      error.what());
     }
   }
 
-  void set_wires(std::shared_ptr<Communicator> wires) {
+  void set(std::unique_ptr<Communicator> wires, std::exception_ptr start_failure) {
     const std::lock_guard lock(mutex_);
-    // The old ones go without the lock.
-    wires_.swap(wires);
+    start_failure_ = std::move(start_failure);
+    wires_ = std::move(wires);
   }
 
-  /// Why the device's communicator has failed although all ranks live; empty: it has not.
+  /// Why the device's communicator has failed although the host's has not; empty: it has not.
   [[nodiscard]] std::string own_failure() {
+    // A newcomer's device is nobody's failure.
+    if (std::exchange(misfit_, false)) return "";
     try {
       host_.check();
     } catch (const CommError&) {
       return "";
     }
-    if (!wires_) return start_failure_;
     try {
-      wires_->check();
+      check();
     } catch (const CommError& error) {
       return error.reason();
     }
     return "";
   }
 
-  void count_failure() {
-    std::string flaw = own_failure();
-    start_failure_.clear();
-    if (Clock::now() - began_ > kSoundLife) num_failures_ = 0;
-    if (flaw.empty()) return;
-    ++num_failures_;
-    flaw_ = std::move(flaw);
-  }
-
   Communicator& host_;
   std::shared_ptr<Stream> stream_;
   MakeWires make_;
-  /// For check(), which any thread may call.
+  double sound_life_s_;
+  /// For check(), which any thread may call; the rank's thread alone writes both.
   std::mutex mutex_;
-  /// Null where the present world has none yet. The rank's thread alone sets it.
-  std::shared_ptr<Communicator> wires_;
-  Clock::time_point began_;
-  bool has_renewed_ = false;
-  std::string start_failure_;
+  /// Null where the present world has none yet.
+  std::unique_ptr<Communicator> wires_;
+  std::exception_ptr start_failure_;
+  /// When they were made.
+  Clock::time_point made_;
+  bool misfit_ = false;
   int num_failures_ = 0;
   std::string flaw_;
 };
@@ -165,8 +175,9 @@ class RenewingWires : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_renewing_wires(Communicator& host,
-                                                  std::shared_ptr<Stream> stream, MakeWires make) {
-  return std::make_unique<RenewingWires>(host, std::move(stream), std::move(make));
+                                                  std::shared_ptr<Stream> stream, MakeWires make,
+                                                  double sound_life_s) {
+  return std::make_unique<RenewingWires>(host, std::move(stream), std::move(make), sound_life_s);
 }
 
 }  // namespace gossamer

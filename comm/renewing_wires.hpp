@@ -2,18 +2,20 @@
 // Exchanges blocks of a device in a run whose ranks may be lost: makes the device's communicator
 // anew for every world.
 //
-// Protocol: the communicator of a world (NCCL's, or the one with staging buffers) is made by the
-// first operation that needs it, a split() or an operation on the device's memory. All members come
-// to that operation in the same order, those that join as well. Blocks on the host and texts take
-// the communicator for host memory, and need nothing else. renew() gives the device's communicator
-// up, which aborts what is under way, before the host's begins its next world.
+// Protocol: connect() makes the communicator of a world (NCCL's, or the one with staging buffers).
+// So does the first split(), and the first operation on the device's memory, if it is one of all
+// members. All members come there in the same order, those that join as well. Blocks on the host
+// and texts take the communicator for host memory, and need nothing else. renew() gives the
+// device's communicator up, which aborts what is under way, before the host's begins its next
+// world.
 //
-// Failures: where the device's communicator fails and all ranks live, renew() begins a world with
-// the same members. After three such failures in a row, worlds that lived for less than a minute,
+// Failures: a start that has failed fails check(), and all that needs the device's communicator,
+// until renew(). Where that communicator fails and all ranks live, renew() begins a world with the
+// same members. After three such failures in a row, of communicators that were not sound for long,
 // `make` hears why.
 //
 // A newcomer whose device does not fit must not end the run of the others. If `make` throws a
-// ConfigError in a world that is not this rank's first one, the last rank leaves with that error,
+// ConfigError in a world that is not the first of the run, the last rank leaves with that error,
 // and the others go on without it: whoever joins is last.
 //
 // Thread safety and errors: communicator.hpp.
@@ -34,8 +36,10 @@ using MakeWires =
     std::function<std::unique_ptr<Communicator>(Communicator& host, const std::string& flaw)>;
 
 /// `host`, which renews(), outlives the communicator. `stream`: that of the communicators that
-/// `make` returns. Communicates nothing yet.
+/// `make` returns. `sound_life_s`: a communicator that has lived for so many seconds was sound,
+/// also if it fails then; longer than an operation may take. Communicates nothing yet.
 std::unique_ptr<Communicator> make_renewing_wires(Communicator& host,
-                                                  std::shared_ptr<Stream> stream, MakeWires make);
+                                                  std::shared_ptr<Stream> stream, MakeWires make,
+                                                  double sound_life_s = 60.0);
 
 }  // namespace gossamer

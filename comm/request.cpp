@@ -46,7 +46,7 @@ void RequestState::wait() const {
   if (!parts_.empty()) return;
   if (event_) {
     event_->wait();
-    return check_();
+    return confirm_ ? confirm_() : check_();
   }
   const Waiting waiting(*this);
   std::unique_lock lock(mutex_);
@@ -78,7 +78,7 @@ void RequestState::when_over(Listener listener) {
 void RequestState::wait_on(Stream& stream) const {
   for (const auto& part : parts_) part->wait_on(stream);
   if (!parts_.empty()) return;
-  if (!event_ || on_host_ || stream.immediate()) return wait();
+  if (!event_ || confirm_ || stream.immediate()) return wait();
   check();
   stream.wait(event_);
 }

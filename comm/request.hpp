@@ -41,10 +41,11 @@ class RequestState {
   /// Over when all parts are over; fails with the error of the first part that failed.
   explicit RequestState(std::vector<std::shared_ptr<RequestState>> parts)
       : parts_(std::move(parts)) {}
-  /// Over when `event` has happened; `check` then throws if the operation has failed. `on_host`:
-  /// wait_on() waits as wait() does, because later work must not run when the operation has failed.
-  RequestState(EventPtr event, std::function<void()> check, bool on_host = false)
-      : event_(std::move(event)), check_(std::move(check)), on_host_(on_host) {}
+  /// Over when `event` has happened. `check`, which never blocks, then throws if the operation has
+  /// failed. `confirm`, where given, does so thoroughly; then wait_on() waits as wait() does,
+  /// because later work must not run when the operation has failed.
+  RequestState(EventPtr event, std::function<void()> check, std::function<void()> confirm = {})
+      : event_(std::move(event)), check_(std::move(check)), confirm_(std::move(confirm)) {}
   void complete();
   void fail(std::exception_ptr error);
   /// fail() with a CommError that names this operation.
@@ -90,7 +91,7 @@ class RequestState {
   std::vector<std::shared_ptr<RequestState>> parts_;
   EventPtr event_;
   std::function<void()> check_;
-  bool on_host_ = false;
+  std::function<void()> confirm_;
   mutable std::mutex mutex_;
   mutable std::condition_variable over_;
   mutable std::atomic<int> num_waiting_ = 0;

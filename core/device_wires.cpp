@@ -180,7 +180,9 @@ DeviceWires::DeviceWires(Device device, const WireChoice& choice, const Setup& s
                                    : make_staged_communicator(
                                          host, stream, {.direct_messages = kind == WireKind::kMpi});
   };
-  own_ = host_.renews() ? make_renewing_wires(host_, stream, make) : make(host_, "");
+  // Longer than an operation that never ends takes.
+  const double sound_life_s = 60.0 + 2.0 * setup.timeout_s;
+  own_ = host_.renews() ? make_renewing_wires(host_, stream, make, sound_life_s) : make(host_, "");
 }
 
 WireKind DeviceWires::meet(Device device, const WireChoice& choice, const Logger& logger,

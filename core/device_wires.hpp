@@ -72,8 +72,8 @@ class DeviceWires {
     /// Seconds that an operation of NCCL may take.
     double timeout_s = 300.0;
   };
-  /// Collective, except where ranks may be lost: there the first operation on the GPU's memory is,
-  /// in every world anew (renewing_wires.hpp). `device` is that of the rank's model. `setup.host`
+  /// Collective, except where ranks may be lost: there Communicator::connect() is, in every world
+  /// anew (renewing_wires.hpp). `device` is that of the rank's model. `setup.host`
   /// must outlive this object.
   DeviceWires(Device device, const WireChoice& choice, const Setup& setup);
   DeviceWires(const DeviceWires&) = delete;

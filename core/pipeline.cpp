@@ -94,6 +94,8 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
 Pipeline::~Pipeline() = default;
 
 void Pipeline::make_lanes() {
+  // In rounds to come some ranks may exchange while others do not.
+  communicator_.connect();
   // For the sum of flags of GradientPolicy::settle().
   reserved_ = communicator_.reserve(1, DType::kFloat64, 2);
   lanes_ = std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,

@@ -33,6 +33,8 @@ class Alone : public Algorithm {
 }  // namespace
 
 void Pipeline::go_alone() {
+  // Operations that have failed may still read or write on it.
+  communicator_.stream()->synchronize();
   alone_ = std::make_unique<Alone>(algorithm_ && algorithm_->updates_at_end(),
                                    algorithm_ ? mean_factor() : 1.0);
 }
@@ -77,6 +79,9 @@ void Pipeline::update_held() {
     // The others have switched to an algorithm whose ranks update alone, and this one had not.
     alone_ = std::make_unique<Alone>(/*updates_at_end=*/true, /*mean_factor=*/1.0);
     restore_gradients();
+    if (!stream_.immediate()) {
+      for (Bucket& bucket : buckets_) bucket.take_squares(config_.simd, &pool_);
+    }
     if (policy_.defers()) policy_.settle(nullptr);
   }
   held_ = Held::kNothing;

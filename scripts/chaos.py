@@ -130,13 +130,17 @@ def main() -> None:
 
     calm = Run(options, "calm")
     wild = Run(options, "wild")
-    calm.begin(options.ranks)
-    wild.begin(options.ranks)
-    began = time.monotonic()
-    deaths, joins = disturb(wild, options)
-    seconds = time.monotonic() - began
-    loss = wild.final()["loss_mean_model"]
-    quiet_loss = calm.final()["loss_mean_model"]
+    try:
+        calm.begin(options.ranks)
+        wild.begin(options.ranks)
+        began = time.monotonic()
+        deaths, joins = disturb(wild, options)
+        seconds = time.monotonic() - began
+        loss = wild.final()["loss_mean_model"]
+        quiet_loss = calm.final()["loss_mean_model"]
+    finally:
+        for job in calm.running() + wild.running():
+            job.kill()
     difference = (loss - quiet_loss) / quiet_loss
     print(f"undisturbed: loss {quiet_loss:.4f}")
     print(f"disturbed:   loss {loss:.4f} ({100 * difference:+.2f} %), {seconds:.0f} s, {deaths} deaths, {joins} joins")

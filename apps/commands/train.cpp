@@ -1,5 +1,7 @@
 // gossamer train CONFIG.yaml [key.sub=value ...]
 
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -119,8 +121,23 @@ class TrainRun {
            const StopSignals* stop)
       : arguments_(arguments), source_(source), start_(start), stop_(stop) {}
 
-  /// Loads the data, so that the others do not wait for it. Throws ConfigError and DataError.
-  void load_before_joining() { static_cast<void>(data_.get(read_config(World{}))); }
+  /// Loads data and libraries, so that the others do not wait for them. Throws ConfigError and
+  /// DataError.
+  void load_before_joining() {
+    const RunConfig config = read_config(World{});
+    load_torch_for(config.device, num_gpus());
+    static_cast<void>(data_.get(config));
+  }
+
+  /// While it waits to be let in: throws CommError when it has been told to stop. Later the others
+  /// hear of it, and all ranks stop.
+  void heed_signals() const {
+    const int caught = stop_ != nullptr && !has_joined_ ? stop_->caught() : 0;
+    if (caught == 0) return;
+    throw CommError({.label = {.what = "joining"},
+                     .code = caught == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated},
+                    "told to stop before the others had let this process in");
+  }
 
   /// The work of every rank.
   int operator()(Communicator& communicator, const World& world) {
@@ -144,8 +161,9 @@ class TrainRun {
 
   /// The work of a rank that joins others that train.
   void join(Communicator& communicator, const World& world) {
+    heed_signals();
+    has_joined_ = true;
     const RunConfig config = read_config(world);
-    load_torch_for(config.device, num_gpus());
     set_compute_threads(config, world);
     seed_generator(config.seed, world, "tcp");
     TrainingLoop trainer(config, {.communicator = communicator,
@@ -336,6 +354,7 @@ class TrainRun {
   const Source& source_;
   const Start& start_;
   const StopSignals* stop_;
+  std::atomic<bool> has_joined_ = false;
   SharedData data_;
 };
 
@@ -354,8 +373,12 @@ int train(const TrainArguments& arguments) {
   std::optional<StopSignals> stop;
   if (!arguments.dry_run) stop.emplace();
   TrainRun run(arguments, source, start, stop ? &*stop : nullptr);
-  if (start.joins) run.load_before_joining();
-  return launch_as(start, source.launch, std::ref(run));
+  LaunchConfig launch = source.launch;
+  if (start.joins) {
+    run.load_before_joining();
+    launch.options.while_waiting = [&run] { run.heed_signals(); };
+  }
+  return launch_as(start, launch, std::ref(run));
 }
 
 }  // namespace

@@ -31,19 +31,19 @@ void load_torch_for(const DeviceChoice& choice, int num_gpus) {
 
 namespace {
 
-/// jointly(), except where ranks may be lost: those that join meet nobody here.
+/// jointly(), except for a rank that joins, which meets nobody here.
 template <class Work>
-auto jointly_if_fixed(Communicator& communicator, const Work& work) {
-  return communicator.renews() ? work() : jointly(communicator, work);
+auto jointly_unless_joining(const TrainingDevice::Setup& setup, const Work& work) {
+  return setup.joins ? work() : jointly(setup.host, work);
 }
 
 }  // namespace
 
 TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
-    : device_(jointly_if_fixed(
-          setup.host, [&] { return device_of_rank(choice, setup.world.placement, num_gpus()); })),
+    : device_(jointly_unless_joining(
+          setup, [&] { return device_of_rank(choice, setup.world.placement, num_gpus()); })),
       compute_(
-          jointly_if_fixed(setup.host, [this] { return std::make_unique<TorchStream>(device_); })),
+          jointly_unless_joining(setup, [this] { return std::make_unique<TorchStream>(device_); })),
       wires_(device_, choice.wires,
              {.host = setup.host, .logger = setup.logger, .timeout_s = setup.timeout_s}) {}
 

@@ -46,8 +46,10 @@ class TrainingDevice {
     Logger logger;
     /// Seconds, as LaunchOptions::timeout_s.
     double timeout_s = 300.0;
+    /// True: this rank joins others that train.
+    bool joins = false;
   };
-  /// Collective, except where ranks may be lost. `setup.host` must outlive this object. Throws
+  /// Collective, except for a rank that joins. `setup.host` must outlive this object. Throws
   /// JointFailure if a rank cannot use its device, and ConfigError if the devices of all ranks do
   /// not fit together.
   TrainingDevice(const DeviceChoice& choice, const Setup& setup);

@@ -272,7 +272,7 @@ void check_survival(const Options& root, const RunConfig& config) {
   }
   if (config.device.graph) {
     refuse("device", "graph",
-           "is true, and a step that is recorded cannot go on without a rank, allowed: false");
+           "is true, and a recorded CUDA graph cannot change when ranks are lost, allowed: false");
   }
   if (config.device.precision == Precision::kFp16) {
     refuse("device", "precision",

@@ -92,7 +92,8 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
       device_(config.device, {.host = setup.communicator,
                               .world = setup.world,
                               .logger = setup.logger,
-                              .timeout_s = config.comm_timeout_s}),
+                              .timeout_s = config.comm_timeout_s,
+                              .joins = setup.joins}),
       step_timeline_(make_timeline(config, setup)),
       timeline_(step_timeline_ ? step_timeline_->timeline() : nullptr),
       net_(place_net(make_net_together(config, setup, loss_), config, device_.device())),
@@ -322,6 +323,7 @@ void TrainingLoop::iterate() {
     is_recorded_ = true;
   }
   if (steps_.is_over() || is_out_of_patience()) return;
+  admit_others();
   meet();
   if (checkpoint_is_due()) {
     checkpointer_->finish();
@@ -341,8 +343,6 @@ void TrainingLoop::train_in_step() {
   if (setup_.communicator.renews()) {
     // Once, because ranks that have recovered are all here. Whoever has joined finds them here.
     if (!has_joined_) survive([this] { setup_.communicator.barrier(); });
-    // From here on others may join.
-    setup_.communicator.admit(true);
     // Records of the run before it was resumed may be of other members.
     if (restored_step_ >= 0 && membership_.epoch == 0) write_members(Json::object());
   }
@@ -367,7 +367,7 @@ void TrainingLoop::end() {
                               ", ", num_worse_, " evaluations ago (train.patience)"));
   }
   if (meetings_) meetings_->leave();
-  const NobodyJoins meanwhile(setup_.communicator);
+  setup_.communicator.admit(false);
   finish();
   is_saved_ = true;
   // Whoever has not heard that all is saved would ask those that have left.

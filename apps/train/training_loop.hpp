@@ -302,12 +302,22 @@ class TrainingLoop {
   [[nodiscard]] bool has_been_written(const Meetings::News& news) const;
   /// True if the ranks have something to do together.
   [[nodiscard]] bool asks_for_something(const Meetings::News& news) const;
+  /// Between two steps: lets those in that ask, unless a checkpoint is being written.
+  void admit_others();
   /// Collective, with the same news on all ranks.
   void act_upon(const Meetings::News& news);
   /// Collective. Ends the run after a signal: saves a checkpoint, and throws JointFailure.
   [[noreturn]] void stop(const Meetings::News& news);
-  /// Collective. Ends the run when all ranks have come here.
-  [[noreturn]] void leave_with(const JointFailure& failure);
+  /// With what a run ends.
+  struct Stop {
+    std::string text;
+    ExitCode code = ExitCode::kDone;
+    /// A checkpoint has all of it.
+    bool is_saved = false;
+  };
+  /// Collective. Ends the run when all ranks have come here. Throws JointFailure.
+  [[noreturn]] void leave_with(const Stop& stop);
+  [[noreturn]] void leave_now();
   /// The command that continues the run.
   [[nodiscard]] std::string how_to_continue() const;
   /// Collective. Throws JointFailure if a checkpoint could not be saved and this ends the run.
@@ -357,8 +367,10 @@ class TrainingLoop {
   bool has_joined_ = false;
   /// finish() has come to its end on this rank.
   bool is_saved_ = false;
-  /// With what stop() ends, as soon as all ranks are there.
-  std::optional<JointFailure> stopped_;
+  /// With what this rank ends, as soon as all ranks are there.
+  std::optional<Stop> stopped_;
+  /// The signals that end the run. Who has caught them may be lost.
+  Meetings::News signals_ = {};
   /// It has on all ranks.
   bool has_ended_ = false;
   /// The last step has been recorded.

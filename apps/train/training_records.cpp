@@ -88,7 +88,8 @@ Evaluation TrainingLoop::evaluate() {
   // Meetings count batches for a while.
   if (meetings_) meetings_->leave();
   num_scored_ = 0;
-  const NobodyJoins meanwhile(setup_.communicator);
+  // Until it is over (admit_others()): it would begin anew.
+  setup_.communicator.admit(false);
   try {
     const Evaluation result = score_models();
     if (meetings_) meetings_->leave();

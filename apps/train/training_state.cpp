@@ -197,6 +197,8 @@ void TrainingLoop::keep_reshaped() {
 
 void TrainingLoop::start_checkpoint() {
   const TimelineScope span(timeline_.get(), {.what = "checkpoint"});
+  // Until it is written (admit_others()): it would begin anew.
+  setup_.communicator.admit(false);
   last_checkpoint_ = Clock::now();
   owes_checkpoint_ = false;
   // Before any rank can write a file there.
@@ -218,7 +220,6 @@ std::string TrainingLoop::save_checkpoint() {
   checkpointer_->wait();
   // Before its evaluation a run that is at its end has saved one.
   if (saved_step_ == steps_.run()) return "";
-  const NobodyJoins meanwhile(setup_.communicator);
   start_checkpoint();
   std::string error = checkpointer_->wait();
   if (error.empty()) saved_step_ = steps_.run();
@@ -241,10 +242,11 @@ Meetings::News TrainingLoop::own_news() {
                       minutes > 0.0 && since.count() >= minutes;
   const bool has_failed =
       saves && config_.checkpoints.must_succeed && !checkpointer_->errors().empty();
-  return {.terminate = caught == SIGTERM ? 1 : 0,
-          .hang_up = caught == SIGHUP ? 1 : 0,
-          .interrupt = caught == SIGINT ? 1 : 0,
-          .preempt = caught == SIGUSR1 ? 1 : 0,
+  const auto heard = [](bool now, std::int64_t before) { return now || before > 0 ? 1 : 0; };
+  return {.terminate = heard(caught == SIGTERM, signals_.terminate),
+          .hang_up = heard(caught == SIGHUP, signals_.hang_up),
+          .interrupt = heard(caught == SIGINT, signals_.interrupt),
+          .preempt = heard(caught == SIGUSR1, signals_.preempt),
           .written = writes && checkpointer_->is_written() ? checkpointer_->step() : 0,
           .checkpoint_due = is_due ? 1 : 0,
           .checkpoint_failed = has_failed ? 1 : 0,
@@ -284,6 +286,8 @@ void TrainingLoop::act_upon(const Meetings::News& news) {
 }
 
 void TrainingLoop::stop(const Meetings::News& news) {
+  signals_ = news;
+  setup_.communicator.admit(false);
   meetings_->leave();
   const auto [name, code] = news.terminate > 0   ? std::pair("SIGTERM", ExitCode::kTerminated)
                             : news.hang_up > 0   ? std::pair("SIGHUP", ExitCode::kTerminated)
@@ -296,35 +300,43 @@ void TrainingLoop::stop(const Meetings::News& news) {
     if (checkpointer_) checkpointer_->wait();
     model_.drain();
     follow_timeline(/*is_over=*/true);
-    leave_with({text, code});
+    leave_with({.text = text, .code = code});
   }
   const std::string error = save_checkpoint();
   model_.drain();
   follow_timeline(/*is_over=*/true);
   if (!error.empty()) {
-    leave_with({concat(text, "; a checkpoint could not be saved: ", error), ExitCode::kCheckpoint});
+    leave_with({.text = concat(text, "; a checkpoint could not be saved: ", error),
+                .code = ExitCode::kCheckpoint});
   }
-  leave_with({concat(text, "; the checkpoint is saved; to continue, type: ", how_to_continue()),
-              ExitCode::kPreempted});
+  leave_with({.text = text, .code = ExitCode::kPreempted, .is_saved = true});
 }
 
-void TrainingLoop::leave_with(const JointFailure& failure) {
-  stopped_ = failure;
-  // Whoever is lost before wakes the others up, who are all here then, and stop once more.
+void TrainingLoop::leave_with(const Stop& stop) {
+  stopped_ = stop;
+  setup_.communicator.admit(false);
+  // Where a rank is lost before, those that are left go on and come here again.
   if (setup_.communicator.renews()) setup_.communicator.barrier();
-  throw failure;
+  leave_now();
+}
+
+void TrainingLoop::leave_now() {
+  std::string text = stopped_->text;
+  if (stopped_->is_saved) {
+    text += concat("; the checkpoint is saved; to continue, type: ", how_to_continue());
+  }
+  throw JointFailure(text, stopped_->code);
 }
 
 std::string TrainingLoop::how_to_continue() const {
-  // Rank 0 prints it.
-  if (folder_ == nullptr) return "";
+  if (folder_path_.empty()) return "";
   const int size = setup_.world.size;
   if (setup_.start_words) {
-    return concat("gossamer train --resume ", folder_->path(), setup_.start_words(size));
+    return concat("gossamer train --resume ", folder_path_, setup_.start_words(size));
   }
   const bool has_launcher = under_mpi_launcher();
   return concat(has_launcher ? concat("mpirun -n ", size, " ") : "", "gossamer train --resume ",
-                folder_->path(), has_launcher || size == 1 ? "" : concat(" --ranks ", size));
+                folder_path_, has_launcher || size == 1 ? "" : concat(" --ranks ", size));
 }
 
 void TrainingLoop::end_if_checkpoint_failed() {
@@ -334,10 +346,10 @@ void TrainingLoop::end_if_checkpoint_failed() {
       setup_.communicator.all_gather(errors.empty() ? "" : errors.front()).front();
   if (error.empty()) return;
   model_.drain();
-  throw JointFailure(
-      concat("a checkpoint could not be saved: ", error,
-             "; run.checkpoint_failure: end lets that end the run after step ", steps_.run()),
-      ExitCode::kCheckpoint);
+  leave_with({.text = concat("a checkpoint could not be saved: ", error,
+                             "; run.checkpoint_failure: end lets that end the run after step ",
+                             steps_.run()),
+              .code = ExitCode::kCheckpoint});
 }
 
 void TrainingLoop::close_checkpoints() {

@@ -39,9 +39,11 @@ void TrainingLoop::survive(const std::function<void()>& part) {
 void TrainingLoop::recover(const PeerLost& lost) {
   try {
     go_on(lost);
-  } catch (const CommError&) {
-    // All is saved, and the others may have left already.
-    if (stopped_) throw *stopped_;
+  } catch (const CommError& error) {
+    // The others may have left already, but they have not gone on without this rank.
+    const bool is_fenced = error.context().code == ExitCode::kPreempted;
+    if (stopped_ && !is_fenced) leave_now();
+    // All is saved.
     if (!is_saved_) throw;
     has_ended_ = true;
   }
@@ -109,6 +111,10 @@ void TrainingLoop::enter(const Communicator::Membership& membership) {
   setup_.joins = false;
 }
 
+void TrainingLoop::admit_others() {
+  if (!checkpointer_ || !checkpointer_->under_way()) setup_.communicator.admit(true);
+}
+
 std::string TrainingLoop::description() const {
   std::vector<ResolvedValue> values = config_.resolved;
   // Every rank may have given the run's folder another name, and follows rank 0.
@@ -132,8 +138,6 @@ void TrainingLoop::introduce(const Communicator::Membership& membership) {
     return [what](const std::string& one) { return Json::parse(one)[what].get<bool>(); };
   };
   has_ended_ = std::ranges::any_of(all, says("saved"));
-  // The one that is lost has stopped first.
-  if (std::ranges::all_of(all, says("stopped"))) throw *stopped_;
   if (first["joins"]) {
     throw CommError({.rank = setup_.world.rank, .label = {.what = "join"}},
                     "no rank of the run is left that has the model; continue the run from its "
@@ -145,6 +149,11 @@ void TrainingLoop::introduce(const Communicator::Membership& membership) {
     steps_.replan(total, config_.make_schedule(total));
   }
   folder_path_ = first["folder"];
+  // Only ranks that have passed the last barrier are lost.
+  if (std::ranges::all_of(all, says("stopped"))) {
+    open_folder();
+    leave_now();
+  }
   changes_ = changes_of(first["changes"].get<std::vector<std::int64_t>>());
   deal_from(membership.step);
 }

@@ -75,6 +75,9 @@ void Inbox::push(Event event) {
       held_.push_back(std::move(event));
       return;
     }
+    // Whoever is gone asks no more.
+    if (!event.message)
+      std::erase_if(held_, [&](const Event& one) { return one.from == event.from; });
     event.disturbs = disturbs(event);
     if (event.disturbs) ++num_disturbing_;
     events_.push_back(std::move(event));
@@ -82,16 +85,14 @@ void Inbox::push(Event event) {
   changed_.notify_all();
 }
 
-bool Inbox::admit(bool admits) {
-  bool admitted = false;
+void Inbox::admit(bool admits) {
   std::deque<Event> held;
   {
     const std::lock_guard lock(mutex_);
-    admitted = !std::exchange(holds_, !admits);
+    holds_ = !admits;
     if (admits) held.swap(held_);
   }
   for (Event& event : held) push(std::move(event));
-  return admitted;
 }
 
 std::optional<Inbox::Event> Inbox::poll() { return next(std::chrono::milliseconds(0)); }

@@ -42,8 +42,8 @@ class Inbox {
   /// The epoch of this process from now on. Watches over its members. Whoever reports in an earlier
   /// one, or asks to join although it has joined, is told this epoch at once.
   void set_epoch(const Epoch& epoch);
-  /// Whether those that ask to join wait no more. Returns what was before.
-  bool admit(bool admits);
+  /// Whether those that ask to join wait no more.
+  void admit(bool admits);
   /// The next event, if one is here.
   [[nodiscard]] std::optional<Event> poll();
   /// The next event. Waits for it, at most for `longest`.

@@ -1,6 +1,7 @@
 // Participant::join(): does what the rules of Newcomer say.
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -28,15 +29,25 @@ class Participant::Joining {
         if (const Adopt* const adopt = std::get_if<Adopt>(&action)) return become(adopt->epoch);
         carry_out(action);
       }
-      const std::optional<Event> event = joined_.inbox->next(joined_.config.patience);
-      if (!event) throw error("the members of the run have not let this process join in time");
-      handle(*event);
+      handle(next());
     }
   }
 
  private:
   static CommError error(std::string_view reason) {
     return CommError({.label = {.what = "joining"}}, reason);
+  }
+
+  Event next() {
+    constexpr auto kBeforeSignals = std::chrono::milliseconds(100);
+    const auto end = std::chrono::steady_clock::now() + joined_.config.patience;
+    while (std::chrono::steady_clock::now() < end) {
+      if (auto event = joined_.inbox->next(kBeforeSignals)) return *std::move(event);
+      if (joined_.config.while_waiting) joined_.config.while_waiting();
+    }
+    throw error(
+        "the members of the run have not let this process join within comm.timeout_s; they may be "
+        "evaluating, or saving a checkpoint; try again, or raise comm.timeout_s");
   }
 
   void add(const Actions& actions) { std::ranges::copy(actions, std::back_inserter(pending_)); }

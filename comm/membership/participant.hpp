@@ -71,8 +71,8 @@ class Participant {
   void lose(MemberId peer, std::int64_t step);
   /// Leaves. Those that are not about to leave as well take this member for dead.
   void close() { inbox_->mesh().close(); }
-  /// Whether those that ask to join wait no more (Config::holds). Returns what was before.
-  bool admit(bool admits) { return inbox_->admit(admits); }
+  /// Whether those that ask to join wait no more (Config::holds).
+  void admit(bool admits) { inbox_->admit(admits); }
 
  private:
   using Event = Inbox::Event;

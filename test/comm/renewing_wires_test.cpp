@@ -46,6 +46,11 @@ double count_ranks(Rank& rank) {
   return sum.block().as<double>()[0];
 }
 
+/// All ranks have come here, unless one of them ends the world already.
+void meet(Rank& rank) {
+  static_cast<void>(what_of<PeerLost>([&rank] { rank.wires.barrier(); }));
+}
+
 /// Counts ranks until one is lost. Returns the message.
 std::string count_until_lost(Rank& rank) {
   return what_of<PeerLost>([&rank] {
@@ -110,6 +115,7 @@ TEST_P(RenewingWires, GoOnWithoutARankThatDies) {
   run(4, [](Rank& rank) {
     EXPECT_TRUE(rank.wires.renews());
     EXPECT_EQ(count_ranks(rank), 4.0);
+    meet(rank);
     if (rank.session.world().rank == 1) return;
     EXPECT_NE(count_until_lost(rank), "");
     EXPECT_EQ(rank.wires.renew(1).world.size, 3);
@@ -126,6 +132,7 @@ TEST_P(RenewingWires, GoOnWithoutARankThatDies) {
 TEST_P(RenewingWires, BeginAgainWithTheSameRanksWhenTheLibraryFails) {
   run(3, [](Rank& rank) {
     EXPECT_EQ(count_ranks(rank), 3.0);
+    meet(rank);
     if (rank.wires.rank() == 2) rank.nccl.set_error("network is down");
     const std::string text = count_until_lost(rank);
     if (rank.wires.rank() == 2) {
@@ -141,6 +148,7 @@ TEST_P(RenewingWires, BeginAgainWithTheSameRanksWhenTheLibraryFails) {
 TEST_P(RenewingWires, TakeNothingFromAnOperationThatTheLibraryHasGivenUp) {
   run(2, [](Rank& rank) {
     EXPECT_EQ(count_ranks(rank), 2.0);
+    meet(rank);
     const bool fails = rank.wires.rank() == 0;
     const Buffer mine = rank.stream->allocate(1, DType::kFloat64);
     const Buffer sum = rank.stream->allocate(1, DType::kFloat64);
@@ -153,19 +161,45 @@ TEST_P(RenewingWires, TakeNothingFromAnOperationThatTheLibraryHasGivenUp) {
     if (fails) {
       EXPECT_TRUE(contains(text, "remote process exited")) << text;
     }
-    // The other one may have heard of it.
+    // The other one may hear of it. It goes no further before.
+    if (!fails) meet(rank);
     rank.wires.renew(1);
     EXPECT_EQ(count_ranks(rank), 2.0);
     leave(rank);
   });
 }
 
+/// The start fails on one rank. The others wait for that rank in vain, or hear of it.
+TEST_P(RenewingWires, TellWhoeverAsksThatAStartHasFailed) {
+  std::atomic<bool> fails = true;
+  run(
+      3,
+      [](Rank& rank) {
+        EXPECT_NE(what_of<PeerLost>([&] { rank.wires.connect(); }), "");
+        EXPECT_NE(what_of<PeerLost>([&] { rank.wires.check(); }), "");
+        EXPECT_NE(what_of<PeerLost>([&] { count_ranks(rank); }), "");
+        EXPECT_EQ(rank.wires.renew(0).world.size, 3);
+        rank.wires.check();
+        EXPECT_EQ(count_ranks(rank), 3.0);
+        leave(rank);
+      },
+      [&fails](Rank& rank, const std::string&) {
+        rank.session.communicator().barrier();
+        if (rank.wires.rank() == 1 && fails.exchange(false)) {
+          throw PeerLost({.rank = 1}, "no way there");
+        }
+        return make_nccl(rank);
+      });
+}
+
 TEST_P(RenewingWires, TellWhyTheyHaveFailedThreeTimesInARow) {
+  std::atomic<int> num_staged = 0;
   run(
       3,
       [](Rank& rank) {
         for (int i = 0; i < 3; ++i) {
           EXPECT_EQ(count_ranks(rank), 3.0);
+          meet(rank);
           if (rank.wires.rank() == 1) rank.nccl.set_error("no way there");
           EXPECT_NE(count_until_lost(rank), "");
           rank.wires.renew(1);
@@ -173,14 +207,16 @@ TEST_P(RenewingWires, TellWhyTheyHaveFailedThreeTimesInARow) {
         EXPECT_EQ(count_ranks(rank), 3.0);
         leave(rank);
       },
-      [](Rank& rank, const std::string& flaw) {
+      [&num_staged](Rank& rank, const std::string& flaw) {
         const auto flaws = rank.session.communicator().all_gather(flaw);
         EXPECT_EQ(flaws[0], "");
         EXPECT_EQ(flaws[2], "");
         if (flaws[1].empty()) return make_nccl(rank);
         EXPECT_EQ(flaws[1], "no way there");
+        ++num_staged;
         return make_staged_communicator(rank.session.communicator(), rank.stream);
       });
+  EXPECT_EQ(num_staged, 3);
 }
 
 TEST_P(RenewingWires, EndWithoutTheLastRankWhereItDoesNotFit) {
@@ -189,8 +225,7 @@ TEST_P(RenewingWires, EndWithoutTheLastRankWhereItDoesNotFit) {
       3,
       [&fits](Rank& rank) {
         EXPECT_EQ(count_ranks(rank), 3.0);
-        // Nobody is at the sum before any longer. The last rank may end the world already.
-        static_cast<void>(what_of<PeerLost>([&] { rank.wires.barrier(); }));
+        meet(rank);
         fits = false;
         const bool is_last = rank.wires.rank() == 2;
         if (is_last) rank.nccl.set_error("network is down");

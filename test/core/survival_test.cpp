@@ -294,6 +294,27 @@ std::vector<std::vector<double>> begin_anew(const std::string& kind,
 class Survivors : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Of, Survivors, testing::ValuesIn(kSurvivorRuns), own_name);
 
+/// Then the ranks do not come to their first exchange together.
+TEST_P(Survivors, MeetAfterRoundsThatOneOfThemSitsOut) {
+  Problem problem = problem_of({"gossip", ""}, 3);
+  problem.topology = make_topology("ring", {.size = 3, .node_size = 3});
+  const std::vector<std::string> all = {"rank 0", "rank 1", "rank 2"};
+  run_survivors(GetParam(), 3, [&](Session& session, const MakeDevice& make_device) {
+    TestDevice device = make_device(session.communicator());
+    Communicator& communicator = device.communicator();
+    ToyModel model = model_on(problem, device);
+    const int rank = communicator.rank();
+    for (int step = 0; step < 6; ++step) {
+      train_step(problem, model, rank, step);
+      EXPECT_EQ(communicator.all_gather(concat("rank ", rank)), all);
+    }
+    model.pipeline().drain();
+    communicator.barrier();
+    communicator.close();
+    session.close();
+  });
+}
+
 TEST_P(Survivors, GoOnLikeAFreshRunOfFewerRanks) {
   for (const AlgorithmVariant& variant : survivors()) {
     // They exchange nothing, so nobody waits for the others.

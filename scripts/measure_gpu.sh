@@ -165,14 +165,14 @@ tests() {
   ours 100 kernels "$test_programs/test_gpu" --gtest_filter='Kernels.*'
   for name in StagedExchangesConform FollowsTheRecursion AveragesGradients GoesOnWithoutARankThatDies \
     EndsWhenAGradientIsNotFinite; do
-    ours 40 "pipeline_$name" "$test_programs/test_gpu" --gtest_filter="Pipeline.$name"
+    ours 30 "pipeline_$name" "$test_programs/test_gpu" --gtest_filter="Pipeline.$name"
   done
   ours 100 torch_tests "$test_programs/test_gpu_torch"
   for name in TrainsLikeProcessors IsSharedByTwoRanksUnderMpirun; do
     [[ -n $mpirun || $name != *Mpirun ]] || continue
-    ours 60 "gpu_$name" env MPIEXEC="$mpirun" "$python" test/apps/commands/cli_gpu_test.py "$gossamer" "Gpu.$name"
+    ours 50 "gpu_$name" env MPIEXEC="$mpirun" "$python" test/apps/commands/cli_gpu_test.py "$gossamer" "Gpu.$name"
   done
-  ours 90 gpu_survival env GOSSAMER_TEST_DEVICE=cuda "$python" test/apps/commands/cli_survival_test.py "$gossamer" \
+  ours 60 gpu_survival env GOSSAMER_TEST_DEVICE=cuda "$python" test/apps/commands/cli_survival_test.py "$gossamer" \
     Survival.GoesOnWhenARankIsKilled
 }
 

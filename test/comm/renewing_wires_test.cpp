@@ -252,7 +252,12 @@ TEST_P(RenewingWires, EndWithoutTheLastRankWhereItDoesNotFit) {
 
 TEST_P(RenewingWires, EndTheRunWhereItsFirstRanksDoNotFit) {
   run(
-      2, [](Rank& rank) { EXPECT_THROW(count_ranks(rank), ConfigError); },
+      2,
+      [](Rank& rank) {
+        // Both have opened their sessions then.
+        meet(rank);
+        EXPECT_THROW(count_ranks(rank), ConfigError);
+      },
       [](Rank&, const std::string&) -> std::unique_ptr<Communicator> {
         throw ConfigError("does not fit");
       });

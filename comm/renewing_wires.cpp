@@ -174,9 +174,9 @@ class RenewingWires : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_renewing_wires(Communicator& host,
-                                                  std::shared_ptr<Stream> stream, MakeWires make,
-                                                  double sound_life_s) {
+std::unique_ptr<Communicator> make_wires(Communicator& host, std::shared_ptr<Stream> stream,
+                                         MakeWires make, double sound_life_s) {
+  if (!host.renews()) return make(host, "");
   return std::make_unique<RenewingWires>(host, std::move(stream), std::move(make), sound_life_s);
 }
 

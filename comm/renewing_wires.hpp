@@ -35,11 +35,12 @@ namespace gossamer {
 using MakeWires =
     std::function<std::unique_ptr<Communicator>(Communicator& host, const std::string& flaw)>;
 
-/// `host`, which renews(), outlives the communicator. `stream`: that of the communicators that
-/// `make` returns. `sound_life_s`: a communicator that has lived for so many seconds was sound,
-/// also if it fails then; longer than an operation may take. Communicates nothing yet.
-std::unique_ptr<Communicator> make_renewing_wires(Communicator& host,
-                                                  std::shared_ptr<Stream> stream, MakeWires make,
-                                                  double sound_life_s = 60.0);
+/// What `make` returns, at once, if all ranks of `host` begin and end together. If `host` renews():
+/// a communicator that makes it anew for every world, and communicates nothing yet. `host` outlives
+/// the communicator. `stream`: that of the communicators that `make` returns. `sound_life_s`: one
+/// that has lived for so many seconds was sound, also if it fails then; longer than an operation
+/// may take.
+std::unique_ptr<Communicator> make_wires(Communicator& host, std::shared_ptr<Stream> stream,
+                                         MakeWires make, double sound_life_s = 60.0);
 
 }  // namespace gossamer

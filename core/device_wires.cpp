@@ -182,7 +182,7 @@ DeviceWires::DeviceWires(Device device, const WireChoice& choice, const Setup& s
   };
   // Longer than an operation that never ends takes.
   const double sound_life_s = 60.0 + 2.0 * setup.timeout_s;
-  own_ = host_.renews() ? make_renewing_wires(host_, stream, make, sound_life_s) : make(host_, "");
+  own_ = make_wires(host_, stream, make, sound_life_s);
 }
 
 WireKind DeviceWires::meet(Device device, const WireChoice& choice, const Logger& logger,

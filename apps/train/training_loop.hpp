@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "apps/data/dataset.hpp"
-#include "apps/train/agreement.hpp"
 #include "apps/train/batch_loader.hpp"
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/evaluation.hpp"
@@ -317,6 +316,7 @@ class TrainingLoop {
   };
   /// Collective. Ends the run when all ranks have come here. Throws JointFailure.
   [[noreturn]] void leave_with(const Stop& stop);
+  /// Throws the JointFailure of `stopped_`.
   [[noreturn]] void leave_now();
   /// The command that continues the run.
   [[nodiscard]] std::string how_to_continue() const;
@@ -367,12 +367,12 @@ class TrainingLoop {
   bool has_joined_ = false;
   /// finish() has come to its end on this rank.
   bool is_saved_ = false;
+  /// It has on all ranks.
+  bool has_ended_ = false;
   /// With what this rank ends, as soon as all ranks are there.
   std::optional<Stop> stopped_;
   /// The signals that end the run. Who has caught them may be lost.
   Meetings::News signals_ = {};
-  /// It has on all ranks.
-  bool has_ended_ = false;
   /// The last step has been recorded.
   bool is_recorded_ = true;
   /// Seconds in which ranks were lost, or in which others joined, and no step was made.

@@ -1,5 +1,6 @@
 #include "comm/membership/inbox.hpp"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -76,8 +77,9 @@ void Inbox::push(Event event) {
       return;
     }
     // Whoever is gone asks no more.
-    if (!event.message)
+    if (!event.message) {
       std::erase_if(held_, [&](const Event& one) { return one.from == event.from; });
+    }
     event.disturbs = disturbs(event);
     if (event.disturbs) ++num_disturbing_;
     events_.push_back(std::move(event));
@@ -104,6 +106,19 @@ std::optional<Inbox::Event> Inbox::next(std::chrono::milliseconds longest) {
   events_.pop_front();
   if (event.disturbs) --num_disturbing_;
   return event;
+}
+
+std::optional<Inbox::Event> Inbox::next_before(std::chrono::steady_clock::time_point end,
+                                               const std::function<void()>& while_waiting) {
+  constexpr auto kSlice = std::chrono::milliseconds(100);
+  while (true) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    const bool is_last = left <= kSlice;
+    auto event = next(is_last ? std::max(left, std::chrono::milliseconds(0)) : kSlice);
+    if (event || is_last) return event;
+    if (while_waiting) while_waiting();
+  }
 }
 
 }  // namespace gossamer::membership

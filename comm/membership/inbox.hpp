@@ -10,6 +10,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -48,6 +49,10 @@ class Inbox {
   [[nodiscard]] std::optional<Event> poll();
   /// The next event. Waits for it, at most for `longest`.
   [[nodiscard]] std::optional<Event> next(std::chrono::milliseconds longest);
+  /// The next event. Waits for it until `end`, and calls `while_waiting`, if there is one, now and
+  /// then; what that throws ends the waiting.
+  [[nodiscard]] std::optional<Event> next_before(std::chrono::steady_clock::time_point end,
+                                                 const std::function<void()>& while_waiting);
 
  private:
   void hear(const std::string& from, const std::string& text);

@@ -39,12 +39,9 @@ class Participant::Joining {
   }
 
   Event next() {
-    constexpr auto kBeforeSignals = std::chrono::milliseconds(100);
     const auto end = std::chrono::steady_clock::now() + joined_.config.patience;
-    while (std::chrono::steady_clock::now() < end) {
-      if (auto event = joined_.inbox->next(kBeforeSignals)) return *std::move(event);
-      if (joined_.config.while_waiting) joined_.config.while_waiting();
-    }
+    auto event = joined_.inbox->next_before(end, joined_.config.while_waiting);
+    if (event) return *std::move(event);
     throw error(
         "the members of the run have not let this process join within comm.timeout_s; they may be "
         "evaluating, or saving a checkpoint; try again, or raise comm.timeout_s");

@@ -70,7 +70,7 @@ void Participant::handle_next(const std::vector<MemberId>& awaited, int patience
   };
   auto end = now + config_.patience;
   for (const MemberId member : awaited) end = std::min(end, end_of(member));
-  if (const auto event = wait_until(end)) return handle(*event);
+  if (const auto event = inbox_->next_before(end, config_.while_waiting)) return handle(*event);
   if (awaited.empty()) {
     throw CommError({.label = kMembership}, "a member of the run waits for nobody, without end");
   }
@@ -82,17 +82,6 @@ void Participant::handle_next(const std::vector<MemberId>& awaited, int patience
     config_.logger.warning(concat("goes on without member ", member, ", which has not come within ",
                                   shortest(seconds_of(config_.patience)), " s (comm.timeout_s)"));
     lose(member, step_);
-  }
-}
-
-std::optional<Participant::Event> Participant::wait_until(Clock::time_point end) {
-  constexpr auto kSlice = std::chrono::milliseconds(100);
-  while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    const bool is_last = left <= kSlice;
-    auto event = inbox_->next(is_last ? std::max(left, std::chrono::milliseconds(0)) : kSlice);
-    if (event || is_last) return event;
-    if (config_.while_waiting) config_.while_waiting();
   }
 }
 

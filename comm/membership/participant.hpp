@@ -95,8 +95,6 @@ class Participant {
   /// Waits for an event, and handles it. Goes on without those of `awaited` for which it has waited
   /// for Config::patience. It waits `patience_for_lower` times as long for members with lower ids.
   void handle_next(const std::vector<MemberId>& awaited, int patience_for_lower);
-  /// The next event; nothing if none comes before `end`.
-  std::optional<Event> wait_until(std::chrono::steady_clock::time_point end);
   void handle(const Event& event);
   void act(const Actions& actions);
   void carry_out(const Action& action, std::deque<Action>& further);

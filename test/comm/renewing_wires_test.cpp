@@ -76,9 +76,9 @@ class RenewingWires : public testing::TestWithParam<std::string> {
       FakeNccl nccl(hub);
       const std::shared_ptr<Stream> stream = std::make_shared<ThreadStream>(kDevice);
       Rank* self = nullptr;
-      const auto wires = make_renewing_wires(
-          session.communicator(), stream,
-          [&](Communicator&, const std::string& flaw) { return make(*self, flaw); });
+      const auto wires =
+          make_wires(session.communicator(), stream,
+                     [&](Communicator&, const std::string& flaw) { return make(*self, flaw); });
       Rank rank{session, nccl, stream, *wires};
       self = &rank;
       live(rank);

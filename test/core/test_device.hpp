@@ -67,11 +67,10 @@ class TestDevice {
     compute_ = std::make_unique<ThreadStream>(device);
     if (where == Where::kLagging) return;
     const auto side = std::make_shared<ThreadStream>(device);
-    const auto make = [where, side, nccl = nccl_.get()](Communicator& host, const std::string&) {
-      return make_communicator(where, host, side, *nccl);
-    };
-    own_ = communicator.renews() ? make_renewing_wires(communicator, side, make)
-                                 : make(communicator, "");
+    own_ = make_wires(communicator, side,
+                      [where, side, nccl = nccl_.get()](Communicator& host, const std::string&) {
+                        return make_communicator(where, host, side, *nccl);
+                      });
     communicator_ = own_.get();
   }
 

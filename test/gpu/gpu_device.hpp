@@ -24,8 +24,7 @@ class GpuDevice {
  private:
   static std::unique_ptr<Communicator> make_staged(Communicator& host,
                                                    const std::shared_ptr<Stream>& stream) {
-    if (!host.renews()) return make_staged_communicator(host, stream);
-    return make_renewing_wires(host, stream, [stream](Communicator& any, const std::string&) {
+    return make_wires(host, stream, [stream](Communicator& any, const std::string&) {
       return make_staged_communicator(any, stream);
     });
   }

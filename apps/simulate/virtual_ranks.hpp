@@ -13,7 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "apps/simulate/virtual_lanes.hpp"
+#include "apps/simulate/virtual_network.hpp"
+#include "apps/simulate/virtual_wire.hpp"
 #include "base/buffer.hpp"
 #include "base/host_stream.hpp"
 #include "base/worker_pool.hpp"

@@ -1,8 +1,7 @@
 #pragma once
-// Lanes between the virtual ranks of a simulation. Instead of messages they use rows of one array.
-// A wire is one lane of all ranks together. Its rows hold the blocks that the ranks sent, then the
-// sums over groups and nodes. On a wire of LaneMembers::kTree a rank has a row for each of its
-// peers.
+// A lane of all virtual ranks together. Instead of messages it uses rows of one array. Its rows
+// hold the blocks that the ranks sent, then the sums over groups and nodes. On a wire of
+// LaneMembers::kTree a rank has a row for each of its peers.
 //
 // Protocol: all ranks start() the same round of a wire, one thread calls deliver(), then every rank
 // calls take().
@@ -26,7 +25,6 @@
 
 namespace gossamer::apps {
 
-/// A lane of all virtual ranks together.
 class VirtualWire {
  public:
   /// `spec.dtype` must be float64 unless nothing is summed, as in LaneResult::kApart.
@@ -115,46 +113,6 @@ class VirtualWire {
   std::vector<std::vector<Inbox>> inboxes_;
   /// char and not bool, because threads write neighbouring elements at the same time.
   std::vector<char> has_arrived_;
-};
-
-/// The wires of a simulation.
-class VirtualNetwork {
- public:
-  /// Parameters as in VirtualWire.
-  VirtualNetwork(std::shared_ptr<const Topology> topology, int world_size,
-                 const Codec* codec = nullptr);
-  ~VirtualNetwork();
-  VirtualNetwork(const VirtualNetwork&) = delete;
-  VirtualNetwork& operator=(const VirtualNetwork&) = delete;
-
-  /// The factory of one rank's lanes. Every rank must make the same lanes in the same order, one
-  /// rank after the other.
-  LaneFactory& lanes_of(int rank);
-  void deliver(WorkerPool& pool);
-  /// See VirtualWire::weights().
-  [[nodiscard]] const std::vector<double>& weights() const;
-
- private:
-  class RankLanes;
-  friend class RankLanes;
-
-  [[nodiscard]] int node_size() const;
-  /// The lanes of a rank's node, and of the ranks with its place in all nodes.
-  NodeLanes nodes_of(int rank);
-
-  std::shared_ptr<const Topology> topology_;
-  int world_size_;
-  const Codec* codec_;
-  std::vector<std::unique_ptr<VirtualWire>> wires_;
-  std::vector<std::unique_ptr<RankLanes>> ranks_;
-  /// The networks of LaneFactory::split_by_node(): one for each node, and one for each place in a
-  /// node. Empty before the first rank asks for its own.
-  std::vector<std::unique_ptr<VirtualNetwork>> inside_;
-  std::vector<std::unique_ptr<VirtualNetwork>> between_;
-  /// Of ranks whose lanes follow no topology, or that between nodes.
-  std::vector<double> weights_;
-  /// Of LaneMembers::kTree; empty before the first rank asks for its own.
-  std::vector<std::vector<int>> tree_peers_;
 };
 
 }  // namespace gossamer::apps

@@ -3,11 +3,11 @@
 #
 # Measures the tables "What it costs" of docs/far_apart.md: what a small transformer loses when its workers exchange
 # rarely, or little. TEXT is tinyshakespeare, or another text of 1.1 MB or more. Results come into FOLDER. Finished runs
-# are kept, so after a stop the same command goes on. Takes about five hours on two cores. Needs
+# are kept, so after a stop the same command goes on. Takes about eight hours on two cores. Needs
 # build/release/gossamer.
 #
 # First the grids of learning rates and of outer steps, with seed 1; then what the page takes from them, with three
-# seeds. Runs have 1600 steps, because after 400 most ways know only which letter follows which. Those of muon have 400:
+# seeds. Runs have 1600 steps, because after 400 most ways know only which letter follows which. Some of muon have 400:
 # it learns faster. scripts/far_tables.py FOLDER prints all of it.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -41,35 +41,48 @@ list() {
   echo "$*"
 }
 
-rates=$(list "$(adamw 0.0015)" "$(adamw 0.003)" "$(adamw 0.006)")
-study grid "$(list allreduce gossip "$(outer diloco 0.5 0.7 10)" "$(outer noloco 0.5 0.7 10)")" fp32 "$rates" 1
+rates=$(list "$(adamw 0.003)" "$(adamw 0.006)" "$(adamw 0.012)")
+low=$(list "$(adamw 0.003)" "$(adamw 0.006)")
+often=$(list "$(outer diloco 0 1 1)" "$(outer diloco 0 1 2)")
+pairs_10=$(outer noloco 0.5 0.7 10)
+rare=$(list "$(outer diloco 0.5 0.7 40)" "$(outer noloco 0.5 0.7 40)")
+study grid "$(list allreduce gossip "$(outer diloco 0 1 1)")" fp32 "$rates" 1
+study grid_topk "$(list "$often" "$(outer diloco 0 1 10)")" topk "$rates" 1
+study grid_rare "$(list "$(outer diloco 0.5 0.7 10)" "$pairs_10" "$rare" local)" fp32 "$low" 1
+# Outer momentum and rate, and other ways to average in pairs.
 for kind in diloco noloco; do
-  study "grid_$kind" "$(list "$(outer $kind 0 1 10)" "$(outer $kind 0.9 0.7 10)")" fp32 "$(adamw 0.003)" 1
+  study "grid_$kind" "$(list "$(outer $kind 0 1 10)" "$(outer $kind 0.9 0.7 10)")" fp32 "$low" 1
 done
-study grid_topk "$(outer diloco 0 1 10)" topk "$rates" 1
+study grid_pairs "$(list "$(outer noloco 0.5 0.5 10)" "$(outer noloco 0.7 0.5 10)" "$(outer noloco 0.5 1.0 10)" \
+  "$(outer gasloc 0.5 0.7 10)" "$(outer diloco 0.5 0.7 10 'rounds: topology')")" fp32 "$(adamw 0.003)" 1
+study pairs_7 "$(outer noloco 0.5 0.7 7)" fp32 "$(adamw 0.006)" 1
+study topk_momentum "$(outer diloco 0.5 0.7 2)" topk "$(adamw 0.006)" 1
 
-best=$(adamw 0.003)
-study allreduce allreduce fp32 "$(adamw 0.006)" 1,2,3
+best=$(adamw 0.003) high=$(adamw 0.006)
+study allreduce allreduce fp32,int8,int4 "$high" 1,2,3
 study alone local fp32 "$best" 1,2,3
-study gossip gossip fp32,int8 "$best" 1,2,3
+study gossip gossip fp32,int8 "$high" 1,2,3
 study all "$(list "$(outer diloco 0.5 0.7 10)" "$(outer diloco 0.5 0.7 40)")" fp32,int8 "$best" 1,2,3
-study pairs "$(list "$(outer noloco 0.5 0.7 10)" "$(outer noloco 0.5 0.7 40)")" fp32,int8 "$best" 1,2,3
+study pairs "$pairs_10" fp32,int8 "$high" 1,2,3
+study pairs_40 "$(outer noloco 0.5 0.7 40)" fp32,int8,int4 "$best" 1,2,3
+study topk_1 "$(outer diloco 0 1 1)" topk "$high" 1,2,3
+study topk_2 "$(outer diloco 0 1 2)" topk "$(adamw 0.012)" 1,2,3
+study topk_10 "$(outer diloco 0 1 10)" topk "$best" 1,2,3
 study late "$(list "$(outer diloco 0.5 0.7 40 'late: 40')" "$(outer noloco 0.5 0.7 40 'late: 40')")" int8 "$best" 1,2,3
 for kind in diloco noloco; do
   study "travel_$kind" "$(list "$(outer $kind 0.5 0.7 10 'late: 2')" "$(outer $kind 0.5 0.7 10 'late: 10')" \
     "$(outer $kind 0.5 0.7 40 'late: 10')")" int8 "$best" 1
 done
 study travel_topk "$(outer diloco 0 1 2 'late: 2')" topk "$best" 1
-study pairs_low "$(list "$(outer noloco 0.5 0.7 10)" "$(outer noloco 0 1 10)" "$(outer noloco 0 1 40)")" fp32 "$best" 1
-study pairs_high "$(list "$(outer noloco 0.5 0.7 10 'late: 2')" "$(outer noloco 0 1 10)")" fp32 "$(adamw 0.006)" 1
-study matching "$(list "$(outer noloco 0.5 0.7 10)" "$(outer noloco 0.5 0.7 40)")" fp32 "$best" 1 \
-  'study.topologies=[random-matching]'
-study pairs_int4 "$(outer noloco 0.5 0.7 40)" int4 "$best" 1,2,3
-study topk "$(list "$(outer diloco 0 1 2)" "$(outer diloco 0 1 10)")" topk "$best" 1,2,3
+study travel_pairs "$(list "$(outer noloco 0.5 0.7 10 'late: 2')" "$(outer noloco 0.5 0.7 10 'late: 10')")" fp32 "$low" 1
+study nearer "$(outer noloco 0 1 40)" fp32 "$best" 1
+study matching "$(list "$pairs_10" "$(outer noloco 0.5 0.7 40)")" fp32 "$best" 1 'study.topologies=[random-matching]'
 # Several buckets; the others have one, so that one norm clips all gradients here too.
 study streaming "$(outer diloco 0.5 0.7 40 'streaming: true, late: 10')" fp32 "$best" 1,2,3 \
   base.buckets.size_mb=0.5 base.train.grad_clip=global
 
+study muon_long allreduce fp32 "$(muon 0.012)" 1,2,3
+study muon_topk_long "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3
 few=study.steps=400
 rates=$(list "$(muon 0.006)" "$(muon 0.012)" "$(muon 0.024)")
 study muon_grid "$(list allreduce "$(outer diloco 0 1 40)" "$(outer noloco 0.5 0.7 40)")" fp32 "$rates" 1 $few
@@ -77,4 +90,5 @@ study muon allreduce fp32 "$(muon 0.012)" 1,2,3 $few
 study muon_outer "$(list "$(outer diloco 0 1 40)" "$(outer noloco 0.5 0.7 40)")" int8 "$(muon 0.012)" 1,2,3 $few
 study muon_topk "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3 $few
 
-study eight "$(list allreduce "$(outer diloco 0.5 0.7 40)" "$(outer noloco 0.5 0.7 40)")" fp32 "$best" 1,2,3 study.workers=8
+study eight "$(list allreduce "$(outer diloco 0.5 0.7 40)" "$(outer noloco 0.5 0.7 40)")" fp32 "$low" 1,2,3 study.workers=8
+study eight_topk "$(outer diloco 0 1 2)" topk "$(list "$(adamw 0.003)" "$(adamw 0.012)")" 1 study.workers=8

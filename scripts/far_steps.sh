@@ -78,18 +78,20 @@ measure_far() {
   local all='name: outer, kind: diloco, every: 10'
   measure "$@" 'none' 30 algorithm=local
   measure "$@" 'all-reduce, fp32' 6 algorithm=allreduce
+  measure "$@" 'all-reduce, int4' 12 algorithm=allreduce comm.codec=int4
   measure "$@" 'gossip, fp32' 8 algorithm=gossip
   measure "$@" 'gossip, int8' 32 algorithm=gossip comm.codec=int8
   measure "$@" 'outer of all every 10, fp32' 20 "algorithm={$all}"
+  measure "$@" 'outer of all every step, topk' 30 \
+    'algorithm={name: outer, kind: diloco, every: 1, momentum: 0, lr: 1}' comm.codec=topk
   measure "$@" 'outer of all every 10, topk' 30 "algorithm={$all, momentum: 0, lr: 1}" comm.codec=topk
   measure "$@" 'outer in pairs every 10, int8' 80 'algorithm={name: outer, kind: noloco, every: 10}' comm.codec=int8
   measure "$@" 'outer in pairs every 10, int8, late 10' 80 \
     'algorithm={name: outer, kind: noloco, every: 10, late: 10}' comm.codec=int8
 }
 
-# The program that carries the packets of far hosts takes 1 Gbit/s of all hosts together.
 for latency in 1ms 50ms; do
-  for rate in 20mbit 100mbit 250mbit; do
+  for rate in 20mbit 100mbit 500mbit; do
     measure_far "$rate" "$latency"
   done
 done

@@ -67,6 +67,14 @@ TEST(FarPlan, FindsTheSmallestPeriodWithinTheBudget) {
   EXPECT_NEAR(pairs->step.bytes_sent, 10e6 / 128.0, 1e4);
 }
 
+TEST(FarPlan, SumsSparseMovesInEveryStepThatHidesThem) {
+  // A rank sends 40 MB / 146 to each of three others: 66 ms at 100 Mbit/s. A step has 100 ms.
+  const FarRow& row = plan_of(4, 100).rows.front();
+  EXPECT_EQ(row.codec, "topk");
+  EXPECT_TRUE(contains(row.yaml, "every: 1}")) << row.yaml;
+  EXPECT_NEAR(row.step.bytes_sent, 3.0 * 40e6 / 146.0, 1e4);
+}
+
 TEST(FarPlan, HasShorterPeriodsWhereAveragesTravel) {
   // 10 MB in int8 take 8 s at 10 Mbit/s. 64 steps of 0.1 s hide 6.4 s, and the rest is 6 % of 256
   // steps; without travelling the 8 s must be 10 % of the steps.
@@ -111,7 +119,8 @@ TEST(FarPlan, NamesLargeBucketsForRareExchanges) {
   options.model.bucket_bytes = planned_buckets(800e6, 25e6, 2);
   const FarPlan plan = make_far_plan(options);
   for (const FarRow& row : plan.rows) {
-    EXPECT_EQ(contains(row.yaml, "buckets: {size_mb: 191}"), row.every > 1) << row.yaml;
+    EXPECT_EQ(contains(row.yaml, "buckets: {size_mb: 191}"), contains(row.way, "outer"))
+        << row.yaml;
   }
   const std::string text = to_text(plan);
   EXPECT_TRUE(contains(text, plan.recommendation));

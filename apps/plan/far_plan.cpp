@@ -323,7 +323,7 @@ std::string to_text(const FarPlan& plan) {
       "that were tried\nlate: steps that an exchange may travel before ranks wait\n",
       "MB per step: megabytes that a rank sends in a step, mean over ranks and steps\n",
       "loss: expected above that of all-reduce at equal steps, from runs of a small model ",
-      "with averages every 2 to 40 steps; -: over the budget\n",
+      "with averages every 1 to 40 steps; -: over the budget\n",
       "int8, int4 and topk work on processors alone. Without communication a step takes ",
       seconds(plan.local_s), ".\n\n", plan.recommendation, "\n\n", plan.rows.front().yaml);
 }

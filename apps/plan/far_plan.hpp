@@ -4,7 +4,7 @@
 // the more accuracy is lost at equal steps. So a far plan has, for every way to exchange, the most
 // frequent exchanges whose steps take at most a budget longer than steps without communication. It
 // takes the way that we expect to lose least: docs/far_apart.md has our measurements, which are
-// those of one small model with averages every 2 to 40 steps.
+// those of one small model with averages every 1 to 40 steps.
 
 #include <cstdint>
 #include <string>

@@ -3,7 +3,7 @@
 #
 # Measures the tables "What it costs" of docs/far_apart.md: what a small transformer loses when its workers exchange
 # rarely, or little. TEXT is tinyshakespeare, or another text of 1.1 MB or more. Results come into FOLDER. Finished runs
-# are kept, so after a stop the same command goes on. Takes about seven hours on two cores. Needs
+# are kept, so after a stop the same command goes on. Takes about eight hours on two cores. Needs
 # build/release/gossamer.
 #
 # First the grids of learning rates and of outer steps, with seed 1; then seeds 2 and 3 of what the page takes from
@@ -32,6 +32,8 @@ study() {
 # outer KIND MOMENTUM RATE EVERY [MORE]
 outer() { echo "{name: outer, kind: $1, momentum: $2, lr: $3, every: $4${5:+, $5}}"; }
 adamw() { echo "{name: adamw, lr: $1}"; }
+# For studies that clip by another norm, or not at all: the label keeps their rows apart.
+norm() { echo "{label: norm-$1-lr-$2, name: adamw, lr: $2}"; }
 muon() {
   local others='groups: [{match: "wte|wpe|head", vectors: true, optimizer: adamw, lr: 0.006}]'
   echo "{label: muon-lr-$1, name: muon, lr: $1, $others}"
@@ -82,6 +84,24 @@ study matching "$(list "$pairs_10" "$(outer noloco 0.5 0.7 40)")" fp32 "$best" 1
 study streaming "$(outer diloco 0.5 0.7 40 'streaming: true, late: 10')" fp32 "$best" 1,2,3 \
   base.buckets.size_mb=0.5 base.train.grad_clip=global
 
+# A rank's own gradient is noisier than the mean of all, so a norm that fits the mean clips it in most steps.
+none=base.train.grad_clip=none
+all_10=$(outer diloco 0.5 0.7 10)
+rates=$(list "$(norm none 0.006)" "$(norm none 0.012)")
+study unclipped "$(list allreduce gossip "$pairs_10" "$all_10")" fp32 "$rates" 1 $none
+study unclipped_topk "$often" topk "$rates" 1 $none
+study unclipped_all "$(outer diloco 0 1 1)" fp32 "$(norm none 0.006)" 1 $none
+study unclipped_more "$(list allreduce "$pairs_10" "$all_10")" fp32 "$(norm none 0.006)" 2,3 $none
+study unclipped_topk_2 "$(outer diloco 0 1 2)" topk "$(norm none 0.012)" 2,3 $none
+study unclipped_high "$(outer diloco 0 1 2)" topk "$(norm none 0.024)" 1,2,3 $none
+study norm_2 "$(list "$pairs_10" "$all_10")" fp32 "$(norm 2 0.006)" 1 base.train.grad_clip_norm=2
+study norm_4 "$(list "$pairs_10" "$all_10")" fp32 "$(norm 4 0.006)" 1,2,3 base.train.grad_clip_norm=4
+for size in 2 4; do
+  study norm_topk_$size "$(outer diloco 0 1 2)" topk "$(norm $size 0.012)" 1 base.train.grad_clip_norm=$size
+done
+# Is it the second moments? Here they are common to all ranks.
+study moments '{name: gossip, share_moments: 1}' fp32 "$high" 1 'study.topologies=[complete]'
+
 study muon_long allreduce fp32 "$(muon 0.012)" 1,2,3
 study muon_topk_long "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3
 few=study.steps=400
@@ -91,5 +111,7 @@ study muon allreduce fp32 "$(muon 0.012)" 2,3 $few
 study muon_outer "$(list "$(outer diloco 0 1 40)" "$(outer noloco 0.5 0.7 40)")" int8 "$(muon 0.012)" 1,2,3 $few
 study muon_topk "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3 $few
 
-study eight "$(list allreduce "$(outer diloco 0.5 0.7 40)" "$(outer noloco 0.5 0.7 40)")" fp32 "$low" 1,2,3 study.workers=8
+study eight allreduce fp32 "$high" 1,2,3 study.workers=8
+study eight_gossip gossip fp32 "$high" 1 study.workers=8
+study eight_rare "$rare" fp32 "$best" 1,2,3 study.workers=8
 study eight_topk "$(outer diloco 0 1 2)" topk "$(list "$(adamw 0.003)" "$(adamw 0.012)")" 1 study.workers=8

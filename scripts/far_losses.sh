@@ -32,8 +32,6 @@ study() {
 # outer KIND MOMENTUM RATE EVERY [MORE]
 outer() { echo "{name: outer, kind: $1, momentum: $2, lr: $3, every: $4${5:+, $5}}"; }
 adamw() { echo "{name: adamw, lr: $1}"; }
-# For studies that clip by another norm, or not at all: the label keeps their rows apart.
-norm() { echo "{label: norm-$1-lr-$2, name: adamw, lr: $2}"; }
 muon() {
   local others='groups: [{match: "wte|wpe|head", vectors: true, optimizer: adamw, lr: 0.006}]'
   echo "{label: muon-lr-$1, name: muon, lr: $1, $others}"
@@ -43,14 +41,23 @@ list() {
   echo "$*"
 }
 
+# study_norm NORM|none NAME ALGORITHMS CODECS RATES SEEDS: adamw that clips by another norm than 1, or not at all.
+# Labels keep the rows apart from those of the norm 1.
+study_norm() {
+  local norm=$1 name=$2 setting=base.train.grad_clip_norm=$1 rate optimizers=()
+  [[ $norm != none ]] || setting=base.train.grad_clip=none
+  for rate in $5; do optimizers+=("{label: norm-$norm-lr-$rate, name: adamw, lr: $rate}"); done
+  study "$name" "$3" "$4" "$(list "${optimizers[@]}")" "$6" "$setting"
+}
+
 rates=$(list "$(adamw 0.003)" "$(adamw 0.006)" "$(adamw 0.012)")
 low=$(list "$(adamw 0.003)" "$(adamw 0.006)")
 often=$(list "$(outer diloco 0 1 1)" "$(outer diloco 0 1 2)")
-pairs_10=$(outer noloco 0.5 0.7 10)
-rare=$(list "$(outer diloco 0.5 0.7 40)" "$(outer noloco 0.5 0.7 40)")
+all_10=$(outer diloco 0.5 0.7 10) all_40=$(outer diloco 0.5 0.7 40)
+pairs_10=$(outer noloco 0.5 0.7 10) pairs_40=$(outer noloco 0.5 0.7 40)
 study grid "$(list allreduce gossip "$(outer diloco 0 1 1)")" fp32 "$rates" 1
 study grid_topk "$(list "$often" "$(outer diloco 0 1 10)")" topk "$rates" 1
-study grid_rare "$(list "$(outer diloco 0.5 0.7 10)" "$pairs_10" "$rare" local)" fp32 "$low" 1
+study grid_rare "$(list "$all_10" "$pairs_10" "$all_40" "$pairs_40" local)" fp32 "$low" 1
 # Outer momentum and rate, and other ways to average in pairs.
 for kind in diloco noloco; do
   study "grid_$kind" "$(list "$(outer $kind 0 1 10)" "$(outer $kind 0.9 0.7 10)")" fp32 "$low" 1
@@ -61,44 +68,40 @@ study pairs_7 "$(outer noloco 0.5 0.7 7)" fp32 "$(adamw 0.006)" 1
 study topk_momentum "$(outer diloco 0.5 0.7 2)" topk "$(adamw 0.006)" 1
 
 best=$(adamw 0.003) high=$(adamw 0.006)
-all=$(list "$(outer diloco 0.5 0.7 10)" "$(outer diloco 0.5 0.7 40)")
 study high "$(list allreduce gossip "$pairs_10")" fp32 "$high" 2,3
-study low "$(list local "$all" "$(outer noloco 0.5 0.7 40)")" fp32 "$best" 2,3
+study low "$(list local "$all_10" "$all_40" "$pairs_40")" fp32 "$best" 2,3
 study topk_1 "$(outer diloco 0 1 1)" topk "$high" 2,3
 study topk_2 "$(outer diloco 0 1 2)" topk "$(adamw 0.012)" 2,3
 study topk_10 "$(outer diloco 0 1 10)" topk "$low" 2,3
 study coded_sums allreduce int8,int4 "$high" 1,2,3
 study high_int8 "$(list gossip "$pairs_10")" int8 "$high" 1,2,3
-study all_int8 "$all" int8 "$best" 1,2,3
-study pairs_40_coded "$(outer noloco 0.5 0.7 40)" int8,int4 "$best" 1,2,3
+study all_int8 "$(list "$all_10" "$all_40")" int8 "$best" 1,2,3
+study pairs_40_coded "$pairs_40" int8,int4 "$best" 1,2,3
 study late "$(list "$(outer diloco 0.5 0.7 40 'late: 40')" "$(outer noloco 0.5 0.7 40 'late: 40')")" int8 "$best" 1,2,3
 for kind in diloco noloco; do
   study "travel_$kind" "$(list "$(outer $kind 0.5 0.7 10 'late: 2')" "$(outer $kind 0.5 0.7 10 'late: 10')" \
     "$(outer $kind 0.5 0.7 40 'late: 10')")" int8 "$best" 1
 done
 study travel_topk "$(outer diloco 0 1 2 'late: 2')" topk "$best" 1
-study travel_pairs "$(list "$(outer noloco 0.5 0.7 10 'late: 2')" "$(outer noloco 0.5 0.7 10 'late: 10')")" fp32 "$low" 1
+study travel_pairs "$(list "$(outer noloco 0.5 0.7 10 'late: 2')" "$(outer noloco 0.5 0.7 10 'late: 10')")" fp32 \
+  "$low" 1
 study nearer "$(outer noloco 0 1 40)" fp32 "$best" 1
-study matching "$(list "$pairs_10" "$(outer noloco 0.5 0.7 40)")" fp32 "$best" 1 'study.topologies=[random-matching]'
+study matching "$(list "$pairs_10" "$pairs_40")" fp32 "$best" 1 'study.topologies=[random-matching]'
 # Several buckets; the others have one, so that one norm clips all gradients here too.
 study streaming "$(outer diloco 0.5 0.7 40 'streaming: true, late: 10')" fp32 "$best" 1,2,3 \
   base.buckets.size_mb=0.5 base.train.grad_clip=global
 
 # A rank's own gradient is noisier than the mean of all, so a norm that fits the mean clips it in most steps.
-none=base.train.grad_clip=none
-all_10=$(outer diloco 0.5 0.7 10)
-rates=$(list "$(norm none 0.006)" "$(norm none 0.012)")
-study unclipped "$(list allreduce gossip "$pairs_10" "$all_10")" fp32 "$rates" 1 $none
-study unclipped_topk "$often" topk "$rates" 1 $none
-study unclipped_all "$(outer diloco 0 1 1)" fp32 "$(norm none 0.006)" 1 $none
-study unclipped_more "$(list allreduce "$pairs_10" "$all_10")" fp32 "$(norm none 0.006)" 2,3 $none
-study unclipped_topk_2 "$(outer diloco 0 1 2)" topk "$(norm none 0.012)" 2,3 $none
-study unclipped_high "$(outer diloco 0 1 2)" topk "$(norm none 0.024)" 1,2,3 $none
-study norm_2 "$(list "$pairs_10" "$all_10")" fp32 "$(norm 2 0.006)" 1 base.train.grad_clip_norm=2
-study norm_4 "$(list "$pairs_10" "$all_10")" fp32 "$(norm 4 0.006)" 1,2,3 base.train.grad_clip_norm=4
-for size in 2 4; do
-  study norm_topk_$size "$(outer diloco 0 1 2)" topk "$(norm $size 0.012)" 1 base.train.grad_clip_norm=$size
-done
+study_norm none unclipped "$(list allreduce gossip "$pairs_10" "$all_10")" fp32 "0.006 0.012" 1
+study_norm none unclipped_topk "$often" topk "0.006 0.012" 1
+study_norm none unclipped_all "$(outer diloco 0 1 1)" fp32 0.006 1
+study_norm none unclipped_more "$(list allreduce "$pairs_10" "$all_10")" fp32 0.006 2,3
+study_norm none unclipped_topk_2 "$(outer diloco 0 1 2)" topk 0.012 2,3
+study_norm none unclipped_high "$(outer diloco 0 1 2)" topk 0.024 1,2,3
+study_norm 2 norm_2 "$(list "$pairs_10" "$all_10")" fp32 0.006 1
+study_norm 4 norm_4 "$(list "$pairs_10" "$all_10")" fp32 0.006 1,2,3
+study_norm 2 norm_2_topk "$(outer diloco 0 1 2)" topk 0.012 1
+study_norm 4 norm_4_topk "$(outer diloco 0 1 2)" topk 0.012 1
 # Is it the second moments? Here they are common to all ranks.
 study moments '{name: gossip, share_moments: 1}' fp32 "$high" 1 'study.topologies=[complete]'
 
@@ -106,12 +109,12 @@ study muon_long allreduce fp32 "$(muon 0.012)" 1,2,3
 study muon_topk_long "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3
 few=study.steps=400
 rates=$(list "$(muon 0.006)" "$(muon 0.012)" "$(muon 0.024)")
-study muon_grid "$(list allreduce "$(outer diloco 0 1 40)" "$(outer noloco 0.5 0.7 40)")" fp32 "$rates" 1 $few
+study muon_grid "$(list allreduce "$(outer diloco 0 1 40)" "$pairs_40")" fp32 "$rates" 1 $few
 study muon allreduce fp32 "$(muon 0.012)" 2,3 $few
-study muon_outer "$(list "$(outer diloco 0 1 40)" "$(outer noloco 0.5 0.7 40)")" int8 "$(muon 0.012)" 1,2,3 $few
+study muon_outer "$(list "$(outer diloco 0 1 40)" "$pairs_40")" int8 "$(muon 0.012)" 1,2,3 $few
 study muon_topk "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3 $few
 
 study eight allreduce fp32 "$high" 1,2,3 study.workers=8
 study eight_gossip gossip fp32 "$high" 1 study.workers=8
-study eight_rare "$rare" fp32 "$best" 1,2,3 study.workers=8
+study eight_rare "$(list "$all_40" "$pairs_40")" fp32 "$best" 1,2,3 study.workers=8
 study eight_topk "$(outer diloco 0 1 2)" topk "$(list "$(adamw 0.003)" "$(adamw 0.012)")" 1 study.workers=8

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# scripts/far_steps.sh TEXT
+# scripts/far_steps.sh TEXT [PATTERN]
 #
 # Measures the tables "Steps on far hosts" and "Uneven hosts" of docs/far_apart.md on four hosts, which share this
-# machine's processors. Prints a JSON line for each cell. Takes about 40 minutes, and nothing else should run. TEXT is
-# any text of 100 kB or more. Needs build/release/gossamer and what scripts/hosts.sh needs.
+# machine's processors. Prints a JSON line for each cell. Takes about an hour, and nothing else should run. TEXT is
+# any text of 100 kB or more. PATTERN, an extended regular expression, measures only the exchanges whose name it
+# matches, as '^muon'. Needs build/release/gossamer and what scripts/hosts.sh needs.
 #
 # The first table has milliseconds of a step of the small transformer of configs/study_far.yaml, for several ways to
 # exchange, rates and round trips. The second half of a run counts: the first has the plain rounds of int8 and TCP's slow
@@ -16,7 +17,7 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/scripts/lib.sh"
 show_help "$@"
 
-text=${1:-}
+text=${1:-} pattern=${2:-}
 [[ -r $text ]] || die "far_steps.sh: '$text' is no text that can be read"
 program=$root/build/release/gossamer
 [[ -x $program ]] || die "far_steps.sh: $program is missing; scripts/build.sh release makes it"
@@ -36,6 +37,7 @@ END
 # measure RATE LATENCY NAME STEPS SETTING...: one cell; STEPS in each part of the run.
 measure() {
   local rate=$1 latency=$2 name=$3 steps=$4 folder=$scratch/run
+  [[ $name =~ $pattern ]] || return 0
   shift 4
   rm -rf "$folder"
   "$root/scripts/hosts.sh" --rate "$rate" --latency "$latency" each "$program" train "$scratch/far.yaml" "$@" \
@@ -54,6 +56,7 @@ measure() {
 # measure_uneven NAME ENGINE STEPS: all alike, a slow rank, and a slow host.
 measure_uneven() {
   local name=$1 engine=$2 steps=$3 what
+  [[ $name =~ $pattern ]] || return 0
   for what in alike slow_rank slow_host; do
     local more=()
     [[ $what != slow_rank ]] || more=(--slow-rank 3 --slowdown 4)
@@ -75,19 +78,30 @@ measure_uneven() {
 
 # measure_far RATE LATENCY
 measure_far() {
-  local all='name: outer, kind: diloco, every: 10'
+  local all='name: outer, kind: diloco' pairs='name: outer, kind: noloco' mean='momentum: 0, lr: 1'
+  local muon='optimizer={name: muon, groups: [{match: "wte|wpe|head", vectors: true, optimizer: adamw}]}'
   measure "$@" 'none' 30 algorithm=local
   measure "$@" 'all-reduce, fp32' 6 algorithm=allreduce
+  measure "$@" 'all-reduce, int8' 12 algorithm=allreduce comm.codec=int8
   measure "$@" 'all-reduce, int4' 12 algorithm=allreduce comm.codec=int4
   measure "$@" 'gossip, fp32' 8 algorithm=gossip
   measure "$@" 'gossip, int8' 32 algorithm=gossip comm.codec=int8
-  measure "$@" 'outer of all every 10, fp32' 20 "algorithm={$all}"
-  measure "$@" 'outer of all every step, topk' 30 \
-    'algorithm={name: outer, kind: diloco, every: 1, momentum: 0, lr: 1}' comm.codec=topk
-  measure "$@" 'outer of all every 10, topk' 30 "algorithm={$all, momentum: 0, lr: 1}" comm.codec=topk
-  measure "$@" 'outer in pairs every 10, int8' 80 'algorithm={name: outer, kind: noloco, every: 10}' comm.codec=int8
-  measure "$@" 'outer in pairs every 10, int8, late 10' 80 \
-    'algorithm={name: outer, kind: noloco, every: 10, late: 10}' comm.codec=int8
+  measure "$@" 'outer of all every step, topk' 30 "algorithm={$all, every: 1, $mean}" comm.codec=topk
+  measure "$@" 'outer of all every 2, topk' 40 "algorithm={$all, every: 2, $mean}" comm.codec=topk
+  measure "$@" 'outer of all every 10, fp32' 20 "algorithm={$all, every: 10}"
+  measure "$@" 'outer of all every 10, topk' 30 "algorithm={$all, every: 10, $mean}" comm.codec=topk
+  measure "$@" 'outer of all every 40, fp32' 80 "algorithm={$all, every: 40}"
+  measure "$@" 'streaming of all every 40, late 10, fp32' 80 \
+    "algorithm={$all, every: 40, streaming: true, late: 10}" buckets.size_mb=0.5
+  measure "$@" 'outer in pairs every 10, int8' 80 "algorithm={$pairs, every: 10}" comm.codec=int8
+  measure "$@" 'outer in pairs every 10, int8, late 10' 80 "algorithm={$pairs, every: 10, late: 10}" comm.codec=int8
+  measure "$@" 'outer in pairs every 40, int8' 80 "algorithm={$pairs, every: 40}" comm.codec=int8
+  measure "$@" 'outer in pairs every 40, int4' 80 "algorithm={$pairs, every: 40}" comm.codec=int4
+  measure "$@" 'muon, none' 30 algorithm=local "$muon"
+  measure "$@" 'muon, all-reduce, fp32' 6 algorithm=allreduce "$muon"
+  measure "$@" 'muon, outer of all every 2, topk' 40 "algorithm={$all, every: 2, $mean}" comm.codec=topk "$muon"
+  measure "$@" 'muon, outer of all every 40, int8' 80 "algorithm={$all, every: 40, $mean}" comm.codec=int8 "$muon"
+  measure "$@" 'muon, outer in pairs every 40, int8' 80 "algorithm={$pairs, every: 40}" comm.codec=int8 "$muon"
 }
 
 # At 500mbit all hosts together may send more than hosts.sh advises, and all-reduce does: 105 ms where the wire has 84.

@@ -29,6 +29,9 @@ constexpr double kEveryStepGap = 0.063;
 /// under topk, every 10 and 40 steps.
 constexpr double kTravelGap = 0.07;
 
+/// Of a rank that trains alone. Exchanges so rare that they reach it help nobody.
+constexpr double kAloneGap = 0.518;
+
 /// The loss above that of all-reduce at equal steps, with three periods: docs/far_apart.md.
 struct MeasuredGaps {
   /// Of an exchange in every step.
@@ -162,6 +165,7 @@ class Predictor {
                .late = way.late(every),
                .step = predict_schedule(model, schedule, topology.get(), codec),
                .expected_gap = way.gaps.at(every) + (way.travels ? kTravelGap : 0.0)};
+    row.helps = row.expected_gap < kAloneGap;
     row.efficiency = local_s / row.step.step_s;
     row.fits = row.step.step_s <= (1.0 + budget_) * local_s;
     row.allowed_s = local_s_ * static_cast<double>(row.late);
@@ -243,13 +247,19 @@ std::string recommend(const FarPlan& plan, double budget) {
                   " longer than without communication, and these are the shortest, ",
                   seconds(best.step.step_s), ".");
   }
-  return concat(head, "of the ways whose steps take at most ", percent,
-                " longer than without communication, we expect it to lose least, ",
-                with_digits(best.expected_gap, 2),
-                " in the loss at equal steps; an exchange takes ", seconds(best.exchange_s),
-                best.late > 0
-                    ? concat(", and may take ", seconds(best.allowed_s), " before ranks wait.")
-                    : ".");
+  const std::string text =
+      concat(head, "of the ways whose steps take at most ", percent,
+             " longer than without communication, we expect it to lose least",
+             best.helps ? concat(", ", with_digits(best.expected_gap, 2), " in the loss at equal steps")
+                        : "",
+             "; an exchange takes ", seconds(best.exchange_s),
+             best.late > 0
+                 ? concat(", and may take ", seconds(best.allowed_s), " before ranks wait.")
+                 : ".");
+  if (best.helps) return text;
+  return concat(text,
+                " In our runs of 1600 steps, exchanges so rare were no better than none. The links "
+                "are too slow for this model, unless the run is much longer than ours.");
 }
 
 }  // namespace
@@ -291,6 +301,7 @@ nlohmann::ordered_json to_json(const FarPlan& plan) {
                             {"allowed_s", row.allowed_s},
                             {"fits", row.fits},
                             {"expected_gap", row.expected_gap},
+                            {"helps", row.helps},
                             {"yaml", row.yaml}});
   }
   json["recommendation"] = plan.recommendation;
@@ -316,14 +327,18 @@ std::string to_text(const FarPlan& plan) {
                   seconds(row.step.step_s), concat(with_digits(100.0 * row.efficiency, 1), " %"),
                   with_digits(1e-6 * row.step.bytes_sent, 2), seconds(row.exchange_s),
                   seconds(row.allowed_s),
-                  row.fits ? concat("+", with_digits(row.expected_gap, 2)) : "-"});
+                  !row.fits     ? "-"
+                  : !row.helps  ? "as alone"
+                                : concat("+", with_digits(row.expected_gap, 2))});
   }
   return concat(
       text, "every: steps between two exchanges, the fewest within the budget, else the most ",
       "that were tried\nlate: steps that an exchange may travel before ranks wait\n",
       "MB per step: megabytes that a rank sends in a step, mean over ranks and steps\n",
       "loss: expected above that of all-reduce at equal steps, from runs of a small model ",
-      "with averages every 1 to 40 steps; -: over the budget\n",
+      "with averages every 1 to 40 steps\n",
+      "      as alone: so rare that the ranks are no better than without exchange; -: over the ",
+      "budget\n",
       "int8, int4 and topk work on processors alone. Without communication a step takes ",
       seconds(plan.local_s), ".\n\n", plan.recommendation, "\n\n", plan.rows.front().yaml);
 }

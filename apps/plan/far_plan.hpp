@@ -35,6 +35,8 @@ struct FarRow {
   bool fits = false;
   /// By how much we expect the loss to be above that of all-reduce after equally many steps.
   double expected_gap = 0.0;
+  /// False: we expect the ranks to lose as much without any exchange.
+  bool helps = true;
   /// The sections of a configuration.
   std::string yaml = {};
 };

@@ -154,6 +154,17 @@ TEST(FarPlan, SaysSoWhereNothingIsInTheBudget) {
       contains(plan.recommendation, "with up to 1024 steps between two exchanges no steps"));
 }
 
+TEST(FarPlan, SaysSoWhereExchangesAreTooRareToHelp) {
+  const FarPlan& slow = plan_of(4, 1);
+  EXPECT_TRUE(slow.rows.front().fits);
+  EXPECT_FALSE(slow.rows.front().helps);
+  EXPECT_TRUE(contains(slow.recommendation, "too slow for this model")) << slow.recommendation;
+  EXPECT_TRUE(contains(to_text(slow), " as alone\n"));
+  const FarPlan& fast = plan_of(4, 1000);
+  EXPECT_TRUE(fast.rows.front().helps);
+  EXPECT_FALSE(contains(fast.recommendation, "too slow"));
+}
+
 TEST(FarPlan, RefusesOneRank) {
   const std::string what =
       what_of<ConfigError>([] { static_cast<void>(make_far_plan(far_options(1, 100))); });

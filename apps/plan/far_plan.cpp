@@ -247,15 +247,14 @@ std::string recommend(const FarPlan& plan, double budget) {
                   " longer than without communication, and these are the shortest, ",
                   seconds(best.step.step_s), ".");
   }
-  const std::string text =
-      concat(head, "of the ways whose steps take at most ", percent,
-             " longer than without communication, we expect it to lose least",
-             best.helps ? concat(", ", with_digits(best.expected_gap, 2), " in the loss at equal steps")
-                        : "",
-             "; an exchange takes ", seconds(best.exchange_s),
-             best.late > 0
-                 ? concat(", and may take ", seconds(best.allowed_s), " before ranks wait.")
-                 : ".");
+  const std::string text = concat(
+      head, "of the ways whose steps take at most ", percent,
+      " longer than without communication, we expect it to lose least",
+      best.helps ? concat(", ", with_digits(best.expected_gap, 2), " in the loss at equal steps")
+                 : "",
+      "; an exchange takes ", seconds(best.exchange_s),
+      best.late > 0 ? concat(", and may take ", seconds(best.allowed_s), " before ranks wait.")
+                    : ".");
   if (best.helps) return text;
   return concat(text,
                 " In our runs of 1600 steps, exchanges so rare were no better than none. The links "
@@ -327,9 +326,9 @@ std::string to_text(const FarPlan& plan) {
                   seconds(row.step.step_s), concat(with_digits(100.0 * row.efficiency, 1), " %"),
                   with_digits(1e-6 * row.step.bytes_sent, 2), seconds(row.exchange_s),
                   seconds(row.allowed_s),
-                  !row.fits     ? "-"
-                  : !row.helps  ? "as alone"
-                                : concat("+", with_digits(row.expected_gap, 2))});
+                  !row.fits    ? "-"
+                  : !row.helps ? "as alone"
+                               : concat("+", with_digits(row.expected_gap, 2))});
   }
   return concat(
       text, "every: steps between two exchanges, the fewest within the budget, else the most ",

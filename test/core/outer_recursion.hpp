@@ -1,6 +1,6 @@
 #pragma once
-// The oracle of `outer` without streaming, in double with whole vectors, all ranks at once. Written
-// from the opening comments of core/algorithms/outer.cpp and outer_averages.hpp.
+// The oracle of `outer`, in double with whole vectors, all ranks at once. Written from the opening
+// comments of core/algorithms/outer.cpp and outer_averages.hpp.
 
 #include "test/core/coded_mixing.hpp"
 
@@ -30,6 +30,8 @@ class OuterRecursion {
     std::function<Vectors(std::int64_t round, const Vectors& values)> mixed = {};
     /// The rank that encodes a value of a sum.
     std::function<std::size_t(std::size_t value)> owner = {};
+    /// By how many steps the first cycle of a value is shorter: with streaming, that of its bucket.
+    std::function<std::int64_t(std::size_t value)> turn = {};
   };
 
   explicit OuterRecursion(Setup setup)
@@ -50,13 +52,15 @@ class OuterRecursion {
   /// `then` and the learning rate `inner_lr`.
   void move(std::int64_t began, const Vectors& then, double inner_lr, Vectors& x) {
     const std::int64_t every = setup_.options.integer("every", {.fallback = 8});
-    if ((began + 1) % every != 0) return;
-    const bool is_first = began + 1 == every;
+    due_turn_ = (every - (began + 1) % every) % every;
+    const std::int64_t round = (began + 1 + due_turn_) / every - 1;
+    const bool is_first = round == 0;
     const double blend = setup_.options.number("blend", {.fallback = late() > 1 ? 0.5 : 0.0});
     const Vectors sent = proposals(then);
-    const Vectors means = met((began + 1) / every - 1, sent);
+    const Vectors means = met(round, sent);
     for (std::size_t rank = 0; rank < x.size(); ++rank) {
       for (std::size_t e = 0; e < x[rank].size(); ++e) {
+        if (!is_due(e)) continue;
         if (is_first && kind_ == "gasloc") momentum_[rank][e] = setup_.start[rank][e];
         move_anchor({rank, e}, means[rank][e], sent[rank][e], inner_lr);
         x[rank][e] = blend * x[rank][e] + (1.0 - blend) * anchor_[rank][e];
@@ -77,6 +81,8 @@ class OuterRecursion {
     const bool is_light = kind_ == "slowmo" || kind_ == "noloco";
     return setup_.options.number("momentum", {.fallback = is_light ? 0.5 : 0.9});
   }
+  /// Whether the value's average arrives in this move.
+  [[nodiscard]] bool is_due(std::size_t value) const { return setup_.turn(value) == due_turn_; }
   [[nodiscard]] double num_ranks() const { return static_cast<double>(anchor_.size()); }
 
   /// What the ranks send: their models; of GASLoC, y.
@@ -119,6 +125,7 @@ class OuterRecursion {
       for (std::size_t e = 0; e < d.size(); ++e) d[e] += error_[rank][e] - anchor_[rank][e];
       const std::vector<double> said = codec.sent(d);
       for (std::size_t e = 0; e < d.size(); ++e) {
+        if (!is_due(e)) continue;
         sum[e] += said[e];
         error_[rank][e] = d[e] - said[e];
       }
@@ -126,6 +133,7 @@ class OuterRecursion {
     const std::vector<double> heard = codec.sent(sum);
     Vectors means = anchor_;
     for (std::size_t e = 0; e < sum.size(); ++e) {
+      if (!is_due(e)) continue;
       error_[setup_.owner(e)][e] += sum[e] - heard[e];
       for (auto& mean : means) mean[e] += heard[e] / num_ranks();
     }
@@ -163,6 +171,8 @@ class OuterRecursion {
   }
 
   Setup setup_;
+  /// Of the values whose average arrives.
+  std::int64_t due_turn_ = 0;
   std::string kind_;
   bool follows_topology_ = false;
   Vectors anchor_;

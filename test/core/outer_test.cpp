@@ -1,7 +1,7 @@
 // What `outer` is in its limits. The recursion tests follow all its kinds step by step.
 
 #include "test/base/thrown.hpp"
-#include "test/core/problem.hpp"
+#include "test/core/expected.hpp"
 #include "test/core/saved_state.hpp"
 
 #include <algorithm>
@@ -92,6 +92,27 @@ std::vector<double> mean_of(const std::vector<std::vector<double>>& models) {
     }
   }
   return mean;
+}
+
+TEST(Outer, MovesEachBucketInItsTurnWhenItStreams) {
+  for (const char* options :
+       {"kind: slowmo", "kind: diloco", "kind: noloco", "kind: gasloc", "kind: diloco, late: 4",
+        "kind: noloco, late: 2, blend: 0.3", "kind: slowmo, rounds: topology"}) {
+    for (const int n : {1, 2, 3, 4}) {
+      Problem problem;
+      problem.num_ranks = n;
+      problem.num_steps = 17;
+      problem.algorithm = "outer";
+      problem.topology = make_topology("base-k", {.size = n, .node_size = n});
+      problem.algorithm_options = concat(options, ", every: 5");
+      const Trajectory together = run_pipeline(problem);
+      problem.algorithm_options += ", streaming: true";
+      const Trajectory in_turns = run_pipeline(problem);
+      EXPECT_LE(largest_difference(in_turns, expected_trajectory(problem)), 1e-12)
+          << n << " ranks, " << options;
+      EXPECT_GT(largest_difference(in_turns, together), 1e-4) << n << " ranks, " << options;
+    }
+  }
 }
 
 // All ranks have the same curvature, so that the mean of their steps is the step of their mean.

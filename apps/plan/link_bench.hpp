@@ -22,7 +22,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "apps/plan/links.hpp"
-#include "apps/plan/pair_timer.hpp"
+#include "apps/plan/measured_links.hpp"
 #include "comm/communicator.hpp"
 
 namespace gossamer::apps {
@@ -42,15 +42,9 @@ struct LinkBenchOptions {
   std::string backend = {};
 };
 
-struct PairFigures {
-  RankPair pair = {};
-  bool is_within = false;
-  LinkSpeed speed = {};
-};
-
 struct LinkFigures {
   std::vector<PairFigures> pairs = {};
-  /// Medians over the pairs of each kind.
+  /// What the pairs say.
   Links links = {};
   /// The median seconds of a sum of `sum_bytes` over all ranks, if it was wanted.
   std::optional<double> sum_s = std::nullopt;

@@ -13,16 +13,14 @@
 
 #include <cstdint>
 #include <functional>
-#include <utility>
 #include <vector>
 
+#include "apps/plan/measured_links.hpp"
 #include "apps/plan/tcp_counters.hpp"
 #include "base/buffer.hpp"
 #include "comm/communicator.hpp"
 
 namespace gossamer::apps {
-
-using RankPair = std::pair<int, int>;
 
 /// How many blocks a train should have. `ends_s[i]`: seconds from its begin until block i was
 /// there. `small_s`: the seconds of a small exchange between the two ranks. Returns the present

@@ -9,7 +9,6 @@
 namespace gossamer::apps {
 namespace {
 
-constexpr int kMostRegions = 64;
 constexpr NumberRule kPathLatency{.min = 0.0, .max = 1e3};
 constexpr NumberRule kPathBandwidth{.min = 0.0, .max = 1e15, .above_min = true};
 

@@ -14,6 +14,8 @@
 
 namespace gossamer::apps {
 
+inline constexpr int kMostRegions = 64;
+
 /// The path of one node to the nodes of another region; both directions work at the same time.
 struct RegionPath {
   /// Seconds until the first byte arrives. Replaces the latency between nodes of one region.

@@ -1,0 +1,31 @@
+#pragma once
+// What measured pairs of ranks say about the links of a cluster: how fast a link is within a node
+// and between nodes, and, where every two nodes have a pair, which nodes lie apart.
+
+#include <utility>
+#include <vector>
+
+#include "apps/plan/links.hpp"
+#include "apps/plan/regions.hpp"
+#include "base/types.hpp"
+
+namespace gossamer::apps {
+
+using RankPair = std::pair<int, int>;
+
+struct PairFigures {
+  RankPair pair = {};
+  bool is_within = false;
+  LinkSpeed speed = {};
+};
+
+/// The regions that the links show: consecutive nodes that are near one another. Near is a latency
+/// of at most a millisecond or twice the lowest, and half the highest bandwidth at least. The path
+/// between two regions is as slow as the slowest of its links. Returns no regions where all nodes
+/// are near, where there are more than kMostRegions, and where two nodes have no pair.
+Regions regions_of(const std::vector<PairFigures>& pairs, const World& world);
+
+/// Medians of the links within nodes, and of those between nodes of one region, with the regions.
+Links links_of(const std::vector<PairFigures>& pairs, const World& world);
+
+}  // namespace gossamer::apps

@@ -3,6 +3,7 @@
 to run it: cli_case.py."""
 
 import json
+import pathlib
 import sys
 
 import cli_case
@@ -228,6 +229,37 @@ across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
                       "data.val_size=32", "model.hidden=8")
         done = self.gossamer(*arguments, "--codec", "int8", code=2)
         self.assertIn("chooses algorithm and codec by the budget", done.stderr)
+
+    def far_cell(self, *arguments):
+        """What a far plan takes, as a cell of the tables of docs/far_apart.md."""
+        row = json.loads(self.gossamer("plan", "--far", *arguments, "--json").stdout)["rows"][0]
+        text = f"{row['way'].replace('outer of all', 'all ranks')}, `{row['codec']}`"
+        if "outer" in row["yaml"]:
+            text += " every step" if row["every"] == 1 else f" every {row['every']}"
+            text += f", late {row['late']}" if row["late"] > 1 else ""
+        text += f": {100 * row['efficiency']:.0f} %"
+        return text if row["fits"] and row["helps"] else f"too slow ({text})"
+
+    def test_documents_say_what_it_takes(self):
+        root = pathlib.Path(__file__).resolve().parents[3]
+        cells = [[cell.strip() for cell in line.strip("|\n ").split("|")]
+                 for line in (root / "docs/far_apart.md").read_text().splitlines()
+                 if line.startswith("|")]
+        rates = {"20 Mbit/s": 0.02, "100 Mbit/s": 0.1, "500 Mbit/s": 0.5, "2 Gbit/s": 2}
+        head = next(row for row in cells if row[1:] == list(rates))
+        first = cells.index(head) + 2
+        models = {row[0].rsplit("`")[1]: row[1:] for row in cells[first:first + 4]}
+        self.assertEqual(list(models), ["4e7", "4e8", "4e9", "4e10"])
+        for model, row in models.items():
+            found = [self.far_cell("--model-bytes", model, "--world-size", "8", "--compute-ms",
+                                   "1000", "--between-latency-us", "25000", "--between-gbit",
+                                   str(gbit)) for gbit in rates.values()]
+            self.assertEqual(row, found, f"of the row {model}")
+        example = next(row for row in cells if row[0] == "the plan takes")
+        for cell, model, compute_ms in zip(example[1:], ["4e9", "40e9"], ["2000", "20000"]):
+            self.assertEqual(cell, self.far_cell(
+                "--model-bytes", model, "--world-size", "12", "--compute-ms", compute_ms,
+                "--links", str(root / "configs/links_continents.yaml")))
 
     def test_measured_links_come_with_a_choice(self):
         text = self.gossamer("bench", "links", "--ranks", "2", "--local-size", "1", "--bytes",

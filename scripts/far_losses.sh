@@ -3,7 +3,7 @@
 #
 # Measures the tables "What it costs" of docs/far_apart.md: what a small transformer loses when its workers exchange
 # rarely, or little. TEXT is tinyshakespeare, or another text of 1.1 MB or more. Results come into FOLDER. Finished runs
-# are kept, so after a stop the same command goes on. Takes about eight hours on two cores. Needs
+# are kept, so after a stop the same command goes on. Takes about ten hours on two cores. Needs
 # build/release/gossamer.
 #
 # First the grids of learning rates and of outer steps, with seed 1; then seeds 2 and 3 of what the page takes from
@@ -50,13 +50,13 @@ study_norm() {
   study "$name" "$3" "$4" "$(list "${optimizers[@]}")" "$6" "$setting"
 }
 
-rates=$(list "$(adamw 0.003)" "$(adamw 0.006)" "$(adamw 0.012)")
+rates_of_adamw=$(list "$(adamw 0.003)" "$(adamw 0.006)" "$(adamw 0.012)")
 low=$(list "$(adamw 0.003)" "$(adamw 0.006)")
 often=$(list "$(outer diloco 0 1 1)" "$(outer diloco 0 1 2)")
 all_10=$(outer diloco 0.5 0.7 10) all_40=$(outer diloco 0.5 0.7 40)
 pairs_10=$(outer noloco 0.5 0.7 10) pairs_40=$(outer noloco 0.5 0.7 40)
-study grid "$(list allreduce gossip "$(outer diloco 0 1 1)")" fp32 "$rates" 1
-study grid_topk "$(list "$often" "$(outer diloco 0 1 10)")" topk "$rates" 1
+study grid "$(list allreduce gossip "$(outer diloco 0 1 1)")" fp32 "$rates_of_adamw" 1
+study grid_topk "$(list "$often" "$(outer diloco 0 1 10)")" topk "$rates_of_adamw" 1
 study grid_rare "$(list "$all_10" "$pairs_10" "$all_40" "$pairs_40" local)" fp32 "$low" 1
 # Outer momentum and rate, and other ways to average in pairs.
 for kind in diloco noloco; do
@@ -88,8 +88,9 @@ study travel_pairs "$(list "$(outer noloco 0.5 0.7 10 'late: 2')" "$(outer noloc
 study nearer "$(outer noloco 0 1 40)" fp32 "$best" 1
 study matching "$(list "$pairs_10" "$pairs_40")" fp32 "$best" 1 'study.topologies=[random-matching]'
 # Several buckets; the others have one, so that one norm clips all gradients here too.
-study streaming "$(outer diloco 0.5 0.7 40 'streaming: true, late: 10')" fp32 "$best" 1,2,3 \
-  base.buckets.size_mb=0.5 base.train.grad_clip=global
+streaming=$(outer diloco 0.5 0.7 40 'streaming: true, late: 10')
+small_buckets=(base.buckets.size_mb=0.5 base.train.grad_clip=global)
+study streaming "$streaming" fp32 "$best" 1,2,3 "${small_buckets[@]}"
 
 # A rank's own gradient is noisier than the mean of all, so a norm that fits the mean clips it in most steps.
 study_norm none unclipped "$(list allreduce gossip "$pairs_10" "$all_10")" fp32 "0.006 0.012" 1
@@ -101,20 +102,27 @@ study_norm none unclipped_high "$(outer diloco 0 1 2)" topk 0.024 1,2,3
 study_norm 2 norm_2 "$(list "$pairs_10" "$all_10")" fp32 0.006 1
 study_norm 4 norm_4 "$(list "$pairs_10" "$all_10")" fp32 0.006 1,2,3
 study_norm 2 norm_2_topk "$(outer diloco 0 1 2)" topk 0.012 1
-study_norm 4 norm_4_topk "$(outer diloco 0 1 2)" topk 0.012 1
+study_norm 4 norm_4_topk "$(outer diloco 0 1 2)" topk 0.012 1,2,3
+study_norm 4 norm_4_often allreduce fp32 0.006 1,2,3
+study_norm 4 norm_4_gossip gossip fp32 0.006 1
 # Is it the second moments? Here they are common to all ranks.
 study moments '{name: gossip, share_moments: 1}' fp32 "$high" 1 'study.topologies=[complete]'
+study shared_momentum '{name: gossip, share_moments: 32, share_momentum: 32}' fp32 "$high" 1
+study mixing_momentum gossip fp32 '{name: adamw, lr: 0.006, mixing_momentum: 0.3}' 1
 
 study muon_long allreduce fp32 "$(muon 0.012)" 1,2,3
 study muon_topk_long "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3
+study muon_outer_long "$(list "$(outer diloco 0 1 40)" "$pairs_40")" int8 "$(muon 0.012)" 1
 few=study.steps=400
-rates=$(list "$(muon 0.006)" "$(muon 0.012)" "$(muon 0.024)")
-study muon_grid "$(list allreduce "$(outer diloco 0 1 40)" "$pairs_40")" fp32 "$rates" 1 $few
+rates_of_muon=$(list "$(muon 0.006)" "$(muon 0.012)" "$(muon 0.024)")
+study muon_grid "$(list allreduce "$(outer diloco 0 1 40)" "$pairs_40")" fp32 "$rates_of_muon" 1 $few
 study muon allreduce fp32 "$(muon 0.012)" 2,3 $few
 study muon_outer "$(list "$(outer diloco 0 1 40)" "$pairs_40")" int8 "$(muon 0.012)" 1,2,3 $few
 study muon_topk "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3 $few
 
 study eight allreduce fp32 "$high" 1,2,3 study.workers=8
-study eight_gossip gossip fp32 "$high" 1 study.workers=8
+study eight_gossip gossip fp32,int8 "$high" 1 study.workers=8
 study eight_rare "$(list "$all_40" "$pairs_40")" fp32 "$best" 1,2,3 study.workers=8
-study eight_topk "$(outer diloco 0 1 2)" topk "$(list "$(adamw 0.003)" "$(adamw 0.012)")" 1 study.workers=8
+study eight_coded "$pairs_40" int8,int4 "$best" 1 study.workers=8
+study eight_topk "$(outer diloco 0 1 2)" topk "$rates_of_adamw" 1 study.workers=8
+study eight_streaming "$streaming" fp32 "$best" 1 study.workers=8 "${small_buckets[@]}"

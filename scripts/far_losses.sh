@@ -7,8 +7,8 @@
 # build/release/gossamer.
 #
 # First the grids of learning rates and of outer steps, with seed 1; then seeds 2 and 3 of what the page takes from
-# them, and three of the rest. Runs have 1600 steps, because after 400 most ways know only which letter follows which.
-# Some of muon have 400: it learns faster. scripts/far_tables.py FOLDER prints all of it.
+# them, and the rest with three seeds or one. Runs have 1600 steps, because after 400 most ways know only which letter
+# follows which. Some of muon have 400: it learns faster. scripts/far_tables.py FOLDER prints all of it.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh

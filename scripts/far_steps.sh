@@ -19,6 +19,9 @@ show_help "$@"
 
 text=${1:-} pattern=${2:-}
 [[ -r $text ]] || die "far_steps.sh: '$text' is no text that can be read"
+code=0
+[[ '' =~ $pattern ]] || code=$?
+((code < 2)) || die "far_steps.sh: '$pattern' is no regular expression"
 program=$root/build/release/gossamer
 [[ -x $program ]] || die "far_steps.sh: $program is missing; scripts/build.sh release makes it"
 GOSSAMER_SECRET=$("$program" secret)
@@ -34,10 +37,14 @@ topology: {name: one-peer-exp}
 log: {report: false, progress: lines, level: warning}
 END
 
+# Counts the wanted cells, so that a pattern that names none is told.
+num_cells=0
+is_wanted() { [[ $1 =~ $pattern ]] && num_cells=$((num_cells + 1)); }
+
 # measure RATE LATENCY NAME STEPS SETTING...: one cell; STEPS in each part of the run.
 measure() {
   local rate=$1 latency=$2 name=$3 steps=$4 folder=$scratch/run
-  [[ $name =~ $pattern ]] || return 0
+  is_wanted "$name" || return 0
   shift 4
   rm -rf "$folder"
   "$root/scripts/hosts.sh" --rate "$rate" --latency "$latency" each "$program" train "$scratch/far.yaml" "$@" \
@@ -56,7 +63,7 @@ measure() {
 # measure_uneven NAME ENGINE STEPS: all alike, a slow rank, and a slow host.
 measure_uneven() {
   local name=$1 engine=$2 steps=$3 what
-  [[ $name =~ $pattern ]] || return 0
+  is_wanted "$name" || return 0
   for what in alike slow_rank slow_host; do
     local more=()
     [[ $what != slow_rank ]] || more=(--slow-rank 3 --slowdown 4)
@@ -116,3 +123,4 @@ measure_uneven 'outer of all every 20' '{name: outer, kind: diloco, every: 20}' 
 measure_uneven 'outer of all every 20, late 20' '{name: outer, kind: diloco, every: 20, late: 20}' 300
 measure_uneven 'outer in pairs every 20' '{name: outer, kind: noloco, every: 20}' 300
 measure_uneven 'outer in pairs every 20, late 20' '{name: outer, kind: noloco, every: 20, late: 20}' 300
+((num_cells > 0)) || die "far_steps.sh: no exchange has a name that matches '$pattern'"

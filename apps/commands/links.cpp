@@ -135,9 +135,10 @@ void add_bench_links_command(CLI::App& bench, int& exit_code) {
   LinkBenchOptions& options = arguments->options;
   CLI::App* command =
       bench.add_subcommand("links", "Latency and bandwidth between pairs of ranks, for plan");
-  command->add_option("--pairs", arguments->pairs,
-                      "Pairs of ranks, as 0-1,0-2, or all, which also shows the nodes that lie "
-                      "apart; by default two ranks of a node and two of different nodes");
+  command->add_option(
+      "--pairs", arguments->pairs,
+      "Pairs of ranks, as 0-1,0-2, or all; pairs of every two nodes also show which "
+      "nodes lie apart; by default two ranks of a node and two of different nodes");
   command->add_flag("--together", options.together,
                     "All pairs at once, as in training; by default every rank with the one in "
                     "its place on the next node");

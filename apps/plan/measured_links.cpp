@@ -56,8 +56,8 @@ NodeLinks node_links(const std::vector<PairFigures>& pairs, const World& world) 
   return links;
 }
 
-/// The region of each node: a new one begins at a node that is not near to all nodes of the
-/// region before it.
+/// The region of each node: a new one begins at a node that is far from some node of the region
+/// before it.
 std::vector<std::size_t> group_near_nodes(const NodeLinks& links) {
   LinkSpeed best{.latency_s = 1e9, .bandwidth = 0.0};
   for (std::size_t a = 0; a < links.size(); ++a) {
@@ -132,7 +132,6 @@ Links links_of(const std::vector<PairFigures>& pairs, const World& world) {
   }
   links.within = middle(within);
   links.between = middle(between);
-  // Where every node lies alone, a node's own link carries at least what its fastest path does.
   if (between.empty() && !across.empty()) {
     links.between = *std::ranges::max_element(across, {}, &LinkSpeed::bandwidth);
   }

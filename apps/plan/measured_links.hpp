@@ -21,11 +21,15 @@ struct PairFigures {
 
 /// The regions that the links show: consecutive nodes that are near one another. Near is a latency
 /// of at most a millisecond or twice the lowest, and half the highest bandwidth at least. The path
-/// between two regions is as slow as the slowest of its links. Returns no regions where all nodes
+/// between two regions is as slow as the slowest of its links. A slow host is seen best if it comes
+/// first or last: elsewhere it has a path to the nodes before it and one to those after it, and
+/// both may be used at once. Returns no regions where all nodes
 /// are near, where there are more than kMostRegions, and where two nodes have no pair.
 Regions regions_of(const std::vector<PairFigures>& pairs, const World& world);
 
-/// Medians of the links within nodes, and of those between nodes of one region, with the regions.
+/// The regions, and medians of the links within nodes and of those between nodes of one region.
+/// Where every node lies alone, `between` is the fastest link across: a node's own link carries at
+/// least so much.
 Links links_of(const std::vector<PairFigures>& pairs, const World& world);
 
 }  // namespace gossamer::apps

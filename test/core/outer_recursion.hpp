@@ -30,8 +30,8 @@ class OuterRecursion {
     std::function<Vectors(std::int64_t round, const Vectors& values)> mixed = {};
     /// The rank that encodes a value of a sum.
     std::function<std::size_t(std::size_t value)> owner = {};
-    /// By how many steps the first cycle of a value is shorter: with streaming, that of its bucket.
-    std::function<std::int64_t(std::size_t value)> turn = {};
+    /// The bucket of each value.
+    std::vector<std::size_t> buckets = {};
   };
 
   explicit OuterRecursion(Setup setup)
@@ -81,8 +81,15 @@ class OuterRecursion {
     const bool is_light = kind_ == "slowmo" || kind_ == "noloco";
     return setup_.options.number("momentum", {.fallback = is_light ? 0.5 : 0.9});
   }
-  /// Whether the value's average arrives in this move.
-  [[nodiscard]] bool is_due(std::size_t value) const { return setup_.turn(value) == due_turn_; }
+  /// Whether the value's average arrives in this move. With streaming the buckets divide a cycle
+  /// among them: the first cycle of a bucket is shorter by its turn.
+  [[nodiscard]] bool is_due(std::size_t value) const {
+    if (!setup_.options.flag("streaming", false)) return due_turn_ == 0;
+    const auto every = setup_.options.integer("every", {.fallback = 8});
+    const auto bucket = static_cast<std::int64_t>(setup_.buckets[value]);
+    const auto last = static_cast<std::int64_t>(std::ranges::max(setup_.buckets));
+    return bucket * every / (last + 1) == due_turn_;
+  }
   [[nodiscard]] double num_ranks() const { return static_cast<double>(anchor_.size()); }
 
   /// What the ranks send: their models; of GASLoC, y.

@@ -78,7 +78,7 @@ class Recursion {
                 .start = setup_.start,
                 .mixed = [this](std::int64_t k, const Vectors& values) { return mixed(k, values); },
                 .owner = setup_.owner,
-                .turn = [this](std::size_t value) { return turn_of(value); }}),
+                .buckets = buckets_of(setup_.parameters)}),
         heard_(y_) {
     for (std::size_t rank = 0; rank < setup_.start.size(); ++rank) {
       auto& optimizers = optimizers_.emplace_back();
@@ -101,6 +101,15 @@ class Recursion {
 
   [[nodiscard]] Eigen::Index num_ranks() const { return std::ssize(setup_.start); }
   [[nodiscard]] std::size_t num_values() const { return setup_.start.front().size(); }
+
+  /// The bucket of each value.
+  static std::vector<std::size_t> buckets_of(const std::vector<Parameter>& parameters) {
+    std::vector<std::size_t> buckets;
+    for (const Parameter& parameter : parameters) {
+      buckets.insert(buckets.end(), static_cast<std::size_t>(parameter.numel), parameter.bucket);
+    }
+    return buckets;
+  }
 
   void make_step(int step) {
     AllGradients gradients;
@@ -314,21 +323,6 @@ class Recursion {
         x_[rank][e] += gamma * (mixed_copies[rank][e] - public_[rank][e]);
       }
     }
-  }
-
-  /// With streaming the buckets divide a cycle among them.
-  [[nodiscard]] std::int64_t turn_of(std::size_t value) const {
-    if (!options_.flag("streaming", false)) return 0;
-    std::size_t end = 0;
-    const auto holds = [&](const Parameter& parameter) {
-      end += static_cast<std::size_t>(parameter.numel);
-      return value < end;
-    };
-    const std::size_t bucket = std::ranges::find_if(setup_.parameters, holds)->bucket;
-    const std::size_t num_buckets =
-        1 + std::ranges::max(setup_.parameters, {}, &Parameter::bucket).bucket;
-    const auto every = static_cast<std::size_t>(options_.integer("every", {.fallback = 8}));
-    return static_cast<std::int64_t>(bucket * every / num_buckets);
   }
 
   /// The average of `outer` that arrives in a step.

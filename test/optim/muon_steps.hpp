@@ -19,8 +19,7 @@
 
 namespace gossamer {
 
-/// Whether the products of a trace are in bfloat16.
-inline bool rounds(const MuonTrace& trace) {
+inline bool has_bfloat16_products(const MuonTrace& trace) {
   return std::string_view(trace.options).find("bfloat16") != std::string_view::npos;
 }
 

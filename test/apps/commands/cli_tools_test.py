@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""The topology laboratory from the shell: topology, simulate, plan, bench topologies and replay. How
+"""The topology laboratory from the shell: topology, simulate, bench topologies and replay. How
 to run it: cli_case.py."""
 
 import json
-import pathlib
 import sys
 
 import cli_case
@@ -145,143 +144,6 @@ class Simulate(CliCase):
                           ["consensus", "--world-size", "6", "--topology", "one-peer-exp"]]:
             done = self.gossamer("simulate", *arguments, code=2)
             self.assertTrue(done.stderr)
-
-
-class Plan(CliCase):
-    K_WORLD = ["plan", "--model-bytes", "12e6", "--world-size", "4", "--local-world-size", "2"]
-
-    def test_ranks_and_recommends_what_train_takes(self):
-        for rank_by, key in [("step", "step_ms"), ("target", "target_ms")]:
-            done = self.gossamer(*self.K_WORLD, "--rank-by", rank_by, "--json")
-            report = json.loads(done.stdout)
-            times = [row[key] for row in report["rows"] if row[key] is not None]
-            self.assertEqual(times, sorted(times))
-            self.assertEqual(done.stderr, "")
-            self.assertEqual(len(report["assumed"]), 2)
-        for row in report["rows"]:
-            self.write("plan.yaml", cli_case.K_TINY + row["yaml"])
-            self.launch(4, "plan.yaml", "--dry-run")
-        text = self.gossamer(*self.K_WORLD).stdout
-        self.assertRegex(text, r"\ntopology +ms per step")
-        self.assertRegex(text, r"\nTake [\w-]+[^\n]*\.\n\nalgorithm: ")
-
-    def test_takes_what_was_measured(self):
-        self.write("links.json", json.dumps(
-            {"within": {"latency_s": 1e-5, "bandwidth_bytes_per_s": 1e9},
-             "between": {"latency_s": 1e-4, "bandwidth_bytes_per_s": 1e8}, "compute_s": 0.02,
-             "pairs": {"0-1": {"within_node": True}}}))
-        report = json.loads(self.gossamer(*self.K_WORLD, "--links", "links.json", "--json",
-                                          "--between-gbit", "4").stdout)
-        self.assertEqual([report["compute_ms"], report["assumed"]], [20, []])
-        self.assertEqual(report["links"]["between"],
-                         {"latency_s": 1e-4, "bandwidth_bytes_per_s": 5e8})
-        report = json.loads(self.gossamer("plan", "--world-size", "2", "--bucket-bytes",
-                                          "5e5,1e6", "--compute-ms", "7.5", "--json").stdout)
-        self.assertEqual([report["bucket_bytes"], report["compute_ms"]], [[5e5, 1e6], 7.5])
-        self.assertAlmostEqual(report["local_ms"], 7.5)
-
-    def test_takes_regions_as_nodes(self):
-        self.write("links.yaml", """\
-between: {latency_s: 1e-5, bandwidth_bytes_per_s: 1e9}
-regions: [{name: here, nodes: 2}, {name: there, nodes: 2}]
-across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
-""")
-        arguments = ["plan", "--model-bytes", "12e6", "--world-size", "4", "--links", "links.yaml"]
-        report = json.loads(self.gossamer(*arguments, "--json").stdout)
-        rows = [row for row in report["rows"] if "by region" in row["topology"]]
-        self.assertTrue(rows)
-        for row in rows:
-            self.assertIn("local_size: 2", row["yaml"])
-            self.write("plan.yaml", cli_case.K_TINY + row["yaml"])
-            self.launch(4, "plan.yaml", "--dry-run")
-        self.assertRegex(self.gossamer(*arguments).stdout, r"ms to target +MB across\n")
-
-    def test_has_the_algorithms_that_are_asked_for(self):
-        arguments = [*self.K_WORLD, "--algorithm", "relay", "--algorithm",
-                     "{name: late_average, every: 4}"]
-        report = json.loads(self.gossamer(*arguments, "--json").stdout)
-        self.assertEqual({row["topology"] for row in report["rows"]},
-                         {"relay, chain", "relay, binary-tree", "late_average {every: 4}"})
-        coded = json.loads(self.gossamer(*self.K_WORLD, "--codec", "int8", "--json").stdout)
-        for row in report["rows"] + coded["rows"]:
-            self.assertGreater(row["bytes_sent"], 0)
-            self.write("plan.yaml", cli_case.K_TINY + row["yaml"])
-            self.launch(4, "plan.yaml", "--dry-run")
-        self.assertRegex(self.gossamer(*arguments).stdout, r"\nalgorithm +ms per step")
-        for wrong, part in [("nix", "allowed: one of gossip"), ("async_gossip", "take gossip"),
-                            ("{name: outer, evry: 2}", "evry"),
-                            ("{name: outer, every: 5000}", "shorter periods")]:
-            done = self.gossamer(*self.K_WORLD, "--algorithm", wrong, code=2)
-            self.assertIn(part, done.stderr)
-
-    def test_chooses_for_slow_links(self):
-        arguments = ["plan", "--model-bytes", "40e6", "--world-size", "4", "--compute-ms", "100",
-                     "--between-gbit", "0.1", "--far"]
-        text = self.gossamer(*arguments).stdout
-        self.assertRegex(text, r"outer in pairs +int8 +\d+")
-        report = json.loads(self.gossamer(*arguments, "--json").stdout)
-        best = report["rows"][0]
-        self.assertTrue(best["fits"])
-        self.assertIn(report["recommendation"], text)
-        # Training takes what the plan prints.
-        self.write("far.yaml", report["yaml"])
-        self.gossamer("train", "far.yaml", "--ranks", "4", "run.steps=2", "data.train_size=64",
-                      "data.val_size=32", "model.hidden=8")
-        done = self.gossamer(*arguments, "--codec", "int8", code=2)
-        self.assertIn("chooses algorithm and codec by the budget", done.stderr)
-
-    def far_cell(self, *arguments):
-        """What a far plan takes, as a cell of the tables of docs/far_apart.md."""
-        row = json.loads(self.gossamer("plan", "--far", *arguments, "--json").stdout)["rows"][0]
-        text = f"{row['way'].replace('outer of all', 'all ranks')}, `{row['codec']}`"
-        if "outer" in row["yaml"]:
-            text += " every step" if row["every"] == 1 else f" every {row['every']}"
-            text += f", late {row['late']}" if row["late"] > 1 else ""
-        text += f": {100 * row['efficiency']:.0f} %"
-        return text if row["fits"] and row["helps"] else f"too slow ({text})"
-
-    def test_documents_say_what_it_takes(self):
-        root = pathlib.Path(__file__).resolve().parents[3]
-        cells = [[cell.strip() for cell in line.strip("|\n ").split("|")]
-                 for line in (root / "docs/far_apart.md").read_text().splitlines()
-                 if line.startswith("|")]
-        rates = {"20 Mbit/s": 0.02, "100 Mbit/s": 0.1, "500 Mbit/s": 0.5, "2 Gbit/s": 2}
-        head = next(row for row in cells if row[1:] == list(rates))
-        first = cells.index(head) + 2
-        models = {row[0].rsplit("`")[1]: row[1:] for row in cells[first:first + 4]}
-        self.assertEqual(list(models), ["4e7", "4e8", "4e9", "4e10"])
-        for model, row in models.items():
-            found = [self.far_cell("--model-bytes", model, "--world-size", "8", "--compute-ms",
-                                   "1000", "--between-latency-us", "25000", "--between-gbit",
-                                   str(gbit)) for gbit in rates.values()]
-            self.assertEqual(row, found, f"of the row {model}")
-        example = next(row for row in cells if row[0] == "the plan takes")
-        for cell, model, compute_ms in zip(example[1:], ["4e9", "40e9"], ["2000", "20000"]):
-            self.assertEqual(cell, self.far_cell(
-                "--model-bytes", model, "--world-size", "12", "--compute-ms", compute_ms,
-                "--links", str(root / "configs/links_continents.yaml")))
-
-    def test_measured_links_come_with_a_choice(self):
-        text = self.gossamer("bench", "links", "--ranks", "2", "--local-size", "1", "--bytes",
-                             "65536", "--transfers", "3", "--model-bytes", "1e6").stdout
-        self.assertRegex(text, r"Take [a-z -]+ with [a-z0-9]+ ")
-
-    def test_says_which_option_is_wrong(self):
-        done = self.gossamer(*self.K_WORLD, "--compute-ms", "-1", code=2)
-        self.assertIn("--compute-ms: compute_ms: -1 is out of range, allowed: ", done.stderr)
-        self.assertRegex(self.gossamer("plan", "--help").stdout,
-                         r"--compute-ms [^\n]*; a number >= 0 and <= 1e\+09,")
-
-    def test_says_what_is_wrong_with_the_links(self):
-        for text, part in [("{", "links.json:"), ("{}", "within: is missing"),
-                           ('{"between": {"latency_s": 1}}', "bandwidth_bytes_per_s"),
-                           ('{"betwen": 1}', "betwe"),
-                           ('{"within": {"latency_s": 0, "bandwidth_bytes_per_s": 1e9}}',
-                            "between nodes")]:
-            self.write("links.json", text)
-            done = self.gossamer(*self.K_WORLD, "--links", "links.json", code=2)
-            self.assertIn(part, done.stderr)
-            self.assertEqual(done.stdout, "")
 
 
 class Study(CliCase):

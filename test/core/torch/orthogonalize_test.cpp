@@ -12,7 +12,12 @@ TEST(TorchOrthogonalize, MovesMatricesAsTorchDoes) {
   const Orthogonalize own = torch_orthogonalize;
   for (const MuonTrace& trace : kMuonTraces) {
     SCOPED_TRACE(trace.options);
-    if (!rounds(trace)) expect_near(muon_steps<double>(trace, &own), trace.matrices, 1e-12);
+    if (has_bfloat16_products(trace)) {
+      // Processors sum products in bfloat16 in different orders.
+      expect_near(muon_steps<float>(trace, &own), trace.matrices, 2e-3);
+      continue;
+    }
+    expect_near(muon_steps<double>(trace, &own), trace.matrices, 1e-12);
     expect_near(muon_steps<float>(trace, &own), trace.matrices, 1e-6);
   }
 }
@@ -56,8 +61,9 @@ TEST(Muon, TakesItsWholeStepUnderEveryAlgorithmBesideAdamW) {
 TEST(Muon, TakesItsWholeStepUnderEveryKindOfOuterStep) {
   Scenario scenario = with_muon();
   scenario.algorithm = "outer";
-  for (const char* const options : {"every: 2, kind: diloco", "every: 2, kind: noloco",
-                                    "every: 2, kind: gasloc", "every: 3, kind: diloco, late: 2"}) {
+  for (const char* const options :
+       {"every: 2, kind: slowmo", "every: 2, kind: diloco", "every: 2, kind: noloco",
+        "every: 2, kind: gasloc", "every: 3, kind: diloco, late: 2"}) {
     SCOPED_TRACE(options);
     scenario.algorithm_options = options;
     for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{1} << 20U}) {

@@ -112,7 +112,9 @@ study mixing_momentum gossip fp32 '{name: adamw, lr: 0.006, mixing_momentum: 0.3
 
 study muon_long allreduce fp32 "$(muon 0.012)" 1,2,3
 study muon_topk_long "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3
-study muon_outer_long "$(list "$(outer diloco 0 1 40)" "$pairs_40")" int8 "$(muon 0.012)" 1
+study muon_10_long "$(list "$(outer diloco 0 1 10)" "$pairs_10")" int8 "$(muon 0.012)" 1,2,3
+study muon_40_long "$(list "$(outer diloco 0 1 40)" "$pairs_40")" int8 "$(muon 0.012)" 1
+study muon_local_long local fp32 "$(muon 0.012)" 1
 few=study.steps=400
 rates_of_muon=$(list "$(muon 0.006)" "$(muon 0.012)" "$(muon 0.024)")
 study muon_grid "$(list allreduce "$(outer diloco 0 1 40)" "$pairs_40")" fp32 "$rates_of_muon" 1 $few

@@ -21,9 +21,9 @@ struct PairFigures {
 
 /// The regions that the links show: consecutive nodes that are near one another. Near is a latency
 /// of at most a millisecond or twice the lowest, and half the highest bandwidth at least. The path
-/// between two regions is as slow as the slowest of its links. A slow host is seen best if it comes
-/// first or last: elsewhere it has a path to the nodes before it and one to those after it, and
-/// both may be used at once. Returns no regions where all nodes
+/// between two regions is as slow as the slowest of its links. A slow host should come first or
+/// last. In the middle it has two paths, to the nodes before it and to the nodes after it. A plan
+/// may then use both paths at once. Returns no regions where all nodes
 /// are near, where there are more than kMostRegions, and where two nodes have no pair.
 Regions regions_of(const std::vector<PairFigures>& pairs, const World& world);
 

@@ -41,6 +41,11 @@ class OuterRecursion {
         momentum_(setup_.start.size(), std::vector<double>(setup_.start.front().size())),
         error_(momentum_) {
     const bool in_pairs = kind_ == "noloco" || kind_ == "gasloc";
+    const bool streams = setup_.options.flag("streaming", false);
+    const auto num_buckets = static_cast<std::int64_t>(std::ranges::max(setup_.buckets)) + 1;
+    for (const std::size_t bucket : setup_.buckets) {
+      turns_.push_back(streams ? static_cast<std::int64_t>(bucket) * every() / num_buckets : 0);
+    }
     follows_topology_ = setup_.options.text("rounds", in_pairs ? "topology" : "all") == "topology";
   }
 
@@ -51,9 +56,9 @@ class OuterRecursion {
   /// Moves the models `x` if an average arrives that has begun after step `began`, with the models
   /// `then` and the learning rate `inner_lr`.
   void move(std::int64_t began, const Vectors& then, double inner_lr, Vectors& x) {
-    const std::int64_t every = setup_.options.integer("every", {.fallback = 8});
-    due_turn_ = (every - (began + 1) % every) % every;
-    const std::int64_t round = (began + 1 + due_turn_) / every - 1;
+    due_turn_ = (every() - (began + 1) % every()) % every();
+    if (std::ranges::find(turns_, due_turn_) == turns_.end()) return;
+    const std::int64_t round = (began + 1 + due_turn_) / every() - 1;
     const bool is_first = round == 0;
     const double blend = setup_.options.number("blend", {.fallback = late() > 1 ? 0.5 : 0.0});
     const Vectors sent = proposals(then);
@@ -81,15 +86,11 @@ class OuterRecursion {
     const bool is_light = kind_ == "slowmo" || kind_ == "noloco";
     return setup_.options.number("momentum", {.fallback = is_light ? 0.5 : 0.9});
   }
-  /// Whether the value's average arrives in this move. With streaming the buckets divide a cycle
-  /// among them: the first cycle of a bucket is shorter by its turn.
-  [[nodiscard]] bool is_due(std::size_t value) const {
-    if (!setup_.options.flag("streaming", false)) return due_turn_ == 0;
-    const auto every = setup_.options.integer("every", {.fallback = 8});
-    const auto bucket = static_cast<std::int64_t>(setup_.buckets[value]);
-    const auto last = static_cast<std::int64_t>(std::ranges::max(setup_.buckets));
-    return bucket * every / (last + 1) == due_turn_;
+  [[nodiscard]] std::int64_t every() const {
+    return setup_.options.integer("every", {.fallback = 8});
   }
+  /// Whether the value's average arrives in this move.
+  [[nodiscard]] bool is_due(std::size_t value) const { return turns_[value] == due_turn_; }
   [[nodiscard]] double num_ranks() const { return static_cast<double>(anchor_.size()); }
 
   /// What the ranks send: their models; of GASLoC, y.
@@ -178,6 +179,9 @@ class OuterRecursion {
   }
 
   Setup setup_;
+  /// By how many steps the first cycle of each value is shorter: with streaming the buckets divide
+  /// a cycle among them.
+  std::vector<std::int64_t> turns_;
   /// Of the values whose average arrives.
   std::int64_t due_turn_ = 0;
   std::string kind_;

@@ -102,7 +102,7 @@ study_norm none unclipped_high "$(outer diloco 0 1 2)" topk 0.024 1,2,3
 study_norm 2 norm_2 "$(list "$pairs_10" "$all_10")" fp32 0.006 1
 study_norm 4 norm_4 "$(list "$pairs_10" "$all_10")" fp32 0.006 1,2,3
 study_norm 2 norm_2_topk "$(outer diloco 0 1 2)" topk 0.012 1
-study_norm 4 norm_4_topk "$(outer diloco 0 1 2)" topk 0.012 1,2,3
+study_norm 4 norm_4_topk "$(outer diloco 0 1 2)" topk "0.012 0.018 0.024" 1,2,3
 study_norm 4 norm_4_often allreduce fp32 0.006 1,2,3
 study_norm 4 norm_4_gossip gossip fp32 0.006 1
 # Is it the second moments? Here they are common to all ranks.
@@ -112,8 +112,8 @@ study mixing_momentum gossip fp32 '{name: adamw, lr: 0.006, mixing_momentum: 0.3
 
 study muon_long allreduce fp32 "$(muon 0.012)" 1,2,3
 study muon_topk_long "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3
-study muon_10_long "$(list "$(outer diloco 0 1 10)" "$pairs_10")" int8 "$(muon 0.012)" 1,2,3
-study muon_40_long "$(list "$(outer diloco 0 1 40)" "$pairs_40")" int8 "$(muon 0.012)" 1
+study muon_rare_long "$(list "$(outer diloco 0 1 10)" "$pairs_10" "$(outer diloco 0 1 40)" "$pairs_40")" int8 \
+  "$(muon 0.012)" 1,2,3
 study muon_local_long local fp32 "$(muon 0.012)" 1
 few=study.steps=400
 rates_of_muon=$(list "$(muon 0.006)" "$(muon 0.012)" "$(muon 0.024)")

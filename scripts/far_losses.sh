@@ -114,6 +114,7 @@ study muon_long allreduce fp32 "$(muon 0.012)" 1,2,3
 study muon_topk_long "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3
 study muon_rare_long "$(list "$(outer diloco 0 1 10)" "$pairs_10" "$(outer diloco 0 1 40)" "$pairs_40")" int8 \
   "$(muon 0.012)" 1,2,3
+study muon_momentum_long "$(list "$all_10" "$(outer noloco 0 1 10)")" int8 "$(muon 0.012)" 1
 study muon_local_long local fp32 "$(muon 0.012)" 1
 few=study.steps=400
 rates_of_muon=$(list "$(muon 0.006)" "$(muon 0.012)" "$(muon 0.024)")

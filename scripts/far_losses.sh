@@ -129,3 +129,5 @@ study eight_rare "$(list "$all_40" "$pairs_40")" fp32 "$best" 1,2,3 study.worker
 study eight_coded "$pairs_40" int8,int4 "$best" 1 study.workers=8
 study eight_topk "$(outer diloco 0 1 2)" topk "$rates_of_adamw" 1 study.workers=8
 study eight_streaming "$streaming" fp32 "$best" 1 study.workers=8 "${small_buckets[@]}"
+study eight_muon allreduce fp32 "$(muon 0.012)" 1 study.workers=8
+study eight_muon_pairs "$pairs_10" int8 "$(muon 0.012)" 1 study.workers=8

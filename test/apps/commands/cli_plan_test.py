@@ -8,6 +8,9 @@ import sys
 import cli_case
 from cli_case import CliCase
 
+# The project.
+K_SOURCE = pathlib.Path(__file__).resolve().parents[3]
+
 
 class Plan(CliCase):
     K_WORLD = ["plan", "--model-bytes", "12e6", "--world-size", "4", "--local-world-size", "2"]
@@ -92,9 +95,13 @@ across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
         done = self.gossamer(*arguments, "--codec", "int8", code=2)
         self.assertIn("chooses algorithm and codec by the budget", done.stderr)
 
-    def far_cell(self, *arguments):
+    def far_rows(self, *arguments):
+        return json.loads(self.gossamer("plan", "--far", *arguments, "--json").stdout)["rows"]
+
+    @staticmethod
+    def far_cell(rows):
         """What a far plan takes, as a cell of the tables of docs/far_apart.md."""
-        row = json.loads(self.gossamer("plan", "--far", *arguments, "--json").stdout)["rows"][0]
+        row = rows[0]
         text = f"{row['way'].replace('outer of all', 'all ranks')}, `{row['codec']}`"
         if "outer" in row["yaml"]:
             text += " every step" if row["every"] == 1 else f" every {row['every']}"
@@ -103,9 +110,8 @@ across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
         return text if row["fits"] and row["helps"] else f"too slow ({text})"
 
     def test_documents_say_what_the_far_plan_takes(self):
-        root = pathlib.Path(__file__).resolve().parents[3]
         cells = [[cell.strip() for cell in line.strip("|\n ").split("|")]
-                 for line in (root / "docs/far_apart.md").read_text().splitlines()
+                 for line in (K_SOURCE / "docs/far_apart.md").read_text().splitlines()
                  if line.startswith("|")]
         rates = {"20 Mbit/s": 0.02, "100 Mbit/s": 0.1, "500 Mbit/s": 0.5, "2 Gbit/s": 2}
         head = next(row for row in cells if row[1:] == list(rates))
@@ -113,20 +119,62 @@ across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
         models = {row[0].split("`")[1]: row[1:] for row in cells[first:first + 4]}
         self.assertEqual(list(models), ["4e7", "4e8", "4e9", "4e10"])
         for model, row in models.items():
-            found = [self.far_cell("--model-bytes", model, "--world-size", "8", "--compute-ms",
-                                   "1000", "--between-latency-us", "25000", "--between-gbit",
-                                   str(gbit)) for gbit in rates.values()]
+            found = [self.far_cell(self.far_rows(
+                "--model-bytes", model, "--world-size", "8", "--compute-ms", "1000",
+                "--between-latency-us", "25000", "--between-gbit", str(gbit)))
+                for gbit in rates.values()]
             self.assertEqual(row, found, f"of the row {model}")
-        example = next(row for row in cells if row[0] == "the plan takes")
-        for cell, model, compute_ms in zip(example[1:], ["4e9", "40e9"], ["2000", "20000"]):
-            self.assertEqual(cell, self.far_cell(
-                "--model-bytes", model, "--world-size", "12", "--compute-ms", compute_ms,
-                "--links", str(root / "configs/links_continents.yaml")))
+        self.check_worked_example(dict((row[0], row[1:]) for row in cells))
+
+    def check_worked_example(self, rows):
+        """Compares the two columns of three continents with plans."""
+        def seconds(value):
+            return f"{value:.1f} s" if value < 100 else f"{value:.0f} s"
+
+        links = str(K_SOURCE / "configs/links_continents.yaml")
+        for column, (model, compute_ms) in enumerate([("4e9", "2000"), ("40e9", "20000")]):
+            plan = self.far_rows("--model-bytes", model, "--world-size", "12", "--compute-ms",
+                                 compute_ms, "--links", links)
+
+            def way(name, codec, travels=False):
+                return next(row for row in plan if (row["way"], row["codec"]) == (name, codec)
+                            and (row["late"] > 1) == travels)
+
+            def step(name, codec):
+                return seconds(1e-3 * way(name, codec)["step_ms"])
+
+            def rare(name):
+                row = way(name, "int8", travels=True)
+                self.assertTrue(row["fits"])
+                return f"every {row['every']}: {100 * row['efficiency']:.0f} %"
+
+            best = plan[0]
+            expected = {
+                "the plan takes": self.far_cell(plan),
+                "an exchange of it takes, and may take":
+                    f"{seconds(best['exchange_s'])}, {seconds(best['allowed_s'])}",
+                "a step with all-reduce, float32": step("all-reduce", "fp32"),
+                "a step with all-reduce, `int4`": step("all-reduce", "int4"),
+                "a step with gossip, `int8`": step("gossip", "int8"),
+                "averages of all, `int8`, that travel, within the budget": rare("outer of all"),
+                "averages in pairs, `int8`, that travel, within the budget": rare("outer in pairs")}
+            self.assertEqual({name: rows[name][column] for name in expected}, expected)
 
     def test_measured_links_come_with_a_choice(self):
-        text = self.gossamer("bench", "links", "--ranks", "2", "--local-size", "1", "--bytes",
-                             "65536", "--transfers", "3", "--model-bytes", "1e6").stdout
-        self.assertRegex(text, r"Take [a-z -]+ with [a-z0-9]+ ")
+        arguments = ["--model-bytes", "1e7", "--compute-ms", "3"]
+        bench = ["bench", "links", "--ranks", "2", "--local-size", "1", "--bytes", "65536",
+                 "--transfers", "3", *arguments, "-o", "links.json"]
+        measured = json.loads(self.gossamer(*bench, "--json").stdout)
+        # The plan that knows what was measured says the same.
+        plan = ["--world-size", "2", "--local-world-size", "1", "--links", "links.json", *arguments]
+        self.assertEqual(self.far_rows(*plan), measured["far_plan"]["rows"])
+        # A link that is a thousandth as fast leads to rarer, smaller or fewer messages.
+        slow = json.loads((self.folder / "links.json").read_text())
+        slow["between"]["bandwidth_bytes_per_s"] /= 1000
+        self.write("links.json", json.dumps(slow))
+        self.assertLess(self.far_rows(*plan)[0]["bytes_sent"],
+                        measured["far_plan"]["rows"][0]["bytes_sent"])
+        self.assertRegex(self.gossamer(*bench).stdout, r"Take [a-z -]+ with [a-z0-9]+ ")
 
     def test_says_which_option_is_wrong(self):
         done = self.gossamer(*self.K_WORLD, "--compute-ms", "-1", code=2)

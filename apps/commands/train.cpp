@@ -347,7 +347,7 @@ class TrainRun {
                        world.size == 1 ? " rank, " : " ranks, ", trainer.total_steps(),
                        " steps, into ", folder.path()));
     const std::string advice = accuracy_advice(config);
-    if (!advice.empty() && world.size > 1) logger.info(advice);
+    if (!advice.empty() && world.size > 1) logger.warning(advice);
   }
 
   const TrainArguments& arguments_;

@@ -299,6 +299,10 @@ class Train(CliCase):
                        ["comm.codec=int8", "run.steps=40"],
                        ["algorithm=allreduce", "comm.codec=bf16"],
                        ["algorithm={name: allreduce, delay: 1}", "comm.codec=int8"],
+                       ["algorithm={name: outer, kind: diloco, every: 2, momentum: 0, lr: 1}",
+                        "comm.codec=topk"],
+                       ["algorithm={name: outer, kind: noloco, every: 2}", "comm.codec=int4",
+                        "run.steps=40"],
                        ["algorithm=choco", "topology.name=static-ring"]]:
             with self.subTest(change):
                 self.launch(2, "tiny.yaml", *change)
@@ -384,6 +388,14 @@ class Train(CliCase):
         self.assertEqual(done.stderr, "")
         self.assertEqual(self.gossamer("train", "tiny.yaml", "log.level=off", "--overwrite").stderr,
                          "")
+
+    def test_warns_where_uneven_labels_cost_accuracy(self):
+        muon = "optimizer={name: muon, groups: [{vectors: true, optimizer: adamw}]}"
+        for change, advice in [(muon, "makes its own gradients orthogonal"),
+                               ("optimizer.name=adamw", "algorithm.share_moments=32")]:
+            for data, expected in [(["data.dirichlet_alpha=0.5"], True), ([], False)]:
+                done = self.launch(2, "tiny.yaml", change, *data, "log.level=warning")
+                self.assertEqual(advice in done.stderr, expected, done.stderr)
 
     def test_dry_run_prints_and_writes_nothing(self):
         before = sorted(self.folder.rglob("*"))

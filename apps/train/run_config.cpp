@@ -392,6 +392,19 @@ bool mixes_after_own_steps(const RunConfig& config) {
   });
 }
 
+/// The value of a key; empty: the configuration has no such key.
+std::string value_of(const RunConfig& config, std::string_view path) {
+  const auto found = std::ranges::find(config.resolved, path, &ResolvedValue::path);
+  return found == config.resolved.end() ? "" : found->value;
+}
+
+/// A period of algorithm.share_moments; empty: the algorithm shares none, or shares them already.
+std::string period_to_share(const RunConfig& config) {
+  if (value_of(config, "algorithm.share_moments") != "0") return "";
+  if (config.phases.front().method.algorithm.name() == "gossip") return "32";
+  return value_of(config, "algorithm.late") == "1" ? value_of(config, "algorithm.every") : "";
+}
+
 }  // namespace
 
 std::string accuracy_advice(const RunConfig& config) {
@@ -407,12 +420,15 @@ std::string accuracy_advice(const RunConfig& config) {
   }
   const auto states = config.optimizer->state_names();
   const bool has_moments = std::ranges::find(states, "v") != states.end();
-  const ResolvedValue unshared{"algorithm.share_moments", "0"};
-  const bool shares = std::ranges::find(config.resolved, unshared) == config.resolved.end();
-  if (!config.dirichlet_alpha || !has_moments || shares) return "";
-  return "the workers' labels differ, and every worker divides by second moments of its own; "
-         "algorithm.share_moments=32 makes them common and is more accurate; with adam or adamw, "
-         "optimizer.mixing_momentum=0.3 is more so (docs/accuracy.md)";
+  const std::string period = period_to_share(config);
+  if (!config.dirichlet_alpha || !has_moments || period.empty()) return "";
+  const bool gossips = config.phases.front().method.algorithm.name() == "gossip";
+  return concat(
+      "the workers' labels differ, and every worker divides by second moments of its "
+      "own; algorithm.share_moments=",
+      period, " makes them common and is more accurate",
+      gossips ? "; with adam or adamw, optimizer.mixing_momentum=0.3 is more so" : "",
+      " (docs/accuracy.md)");
 }
 
 }  // namespace gossamer::apps

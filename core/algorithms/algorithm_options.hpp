@@ -83,8 +83,17 @@ inline constexpr NumberOption kBlend{
     "the part of a rank's own model that stays when a late average arrives",
     {.fallback = 0.0, .min = 0.0, .max = 1.0, .below_max = true},
     "0.5 if late is above 1"};
+inline constexpr IntegerOption kShareMoments{
+    "share_moments",
+    "steps between two averages of Adam's second moments, a multiple of every; 0: never",
+    {.fallback = 0, .min = 0, .max = 1'000'000}};
+inline constexpr IntegerOption kShareMomentum{
+    "share_momentum",
+    "steps between two averages of momentum, a multiple of every; 0: never",
+    {.fallback = 0, .min = 0, .max = 1'000'000}};
 inline constexpr std::array kOptions =
-    option_list(kEvery, kKind, kRounds, kLr, kMomentum, kStreaming, kLate, kBlend);
+    option_list(kEvery, kKind, kRounds, kLr, kMomentum, kStreaming, kLate, kBlend, kShareMoments,
+                kShareMomentum);
 }  // namespace outer
 
 namespace late_average {

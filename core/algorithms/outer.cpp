@@ -22,6 +22,9 @@
 // part `blend` of its own model: x = blend x + (1 - blend) a (Douillard et al., "Streaming DiLoCo",
 // 2025). With `streaming: true` the buckets take turns, which spreads the traffic of an average
 // over a whole cycle (the same paper).
+//
+// share_moments and share_momentum: the ranks that average their models also take means of the
+// optimizer's moments, in every so many averages (shared_moments.hpp).
 
 #include <algorithm>
 #include <array>
@@ -33,6 +36,7 @@
 #include "base/text.hpp"
 #include "core/algorithms/algorithm_options.hpp"
 #include "core/algorithms/outer_averages.hpp"
+#include "core/algorithms/shared_moments.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {
@@ -50,6 +54,8 @@ struct OuterOptions {
   bool streams = false;
   std::int64_t late = 1;
   double blend = 0.0;
+  /// In averages.
+  MomentPeriods moments = {};
 
   /// Whether a rank sends something else than its parameters of this moment.
   [[nodiscard]] bool sends_copies() const { return late > 1 || kind == Kind::kGasLoC; }
@@ -60,7 +66,9 @@ class Outer : public Algorithm {
   Outer(const OuterOptions& options, const AlgorithmSetup& setup)
       : options_(options),
         setup_(setup),
-        averages_(setup, {.follows_topology = options.follows_topology, .every = options.every}) {
+        averages_(setup, {.follows_topology = options.follows_topology, .every = options.every}),
+        moments_(setup, options.moments,
+                 options.follows_topology ? LaneMembers::kTopology : LaneMembers::kAll) {
     for (Bucket& bucket : setup.buckets) {
       Slot slot{.anchor = bucket.add_state("anchor"),
                 .momentum = bucket.add_state("outer_momentum")};
@@ -73,6 +81,7 @@ class Outer : public Algorithm {
 
   Intake before_update(Bucket& bucket) override {
     slots_[bucket].is_updated = true;
+    moments_.finish(bucket);
     const auto began = step() - options_.late;
     if (!averages_after(began, bucket)) return {};
     averages_.wait(bucket);
@@ -151,6 +160,7 @@ class Outer : public Algorithm {
     const Slot& slot = slots_[bucket];
     averages_.start(bucket, step, number, options_.sends_copies() ? slot.sent : bucket.parameters(),
                     slot.anchor.block());
+    moments_.start(bucket, number);
   }
 
   /// The models of this moment become the anchors.
@@ -249,6 +259,7 @@ class Outer : public Algorithm {
   OuterOptions options_;
   AlgorithmSetup setup_;
   OuterAverages averages_;
+  SharedMoments moments_;
   PerBucket<Slot> slots_;
   /// Averages that have begun after earlier steps are not to be used.
   std::int64_t forgotten_before_ = 0;
@@ -273,6 +284,9 @@ constexpr std::array kUsual = {
 };
 
 std::string why_not(const OuterOptions& options, const AlgorithmSetting& setting) {
+  const MomentPeriods steps{.second = options.moments.second * options.every,
+                            .first = options.moments.first * options.every};
+  if (std::string reason = why_not_shared(steps, setting); !reason.empty()) return reason;
   // Its anchors differ from rank to rank, so moves say too little.
   if (setting.codec == nullptr || options.follows_topology || options.kind != Kind::kGasLoC) {
     return "";
@@ -280,6 +294,23 @@ std::string why_not(const OuterOptions& options, const AlgorithmSetting& setting
   return concat("algorithm.kind: gasloc with rounds: all cannot send moves, which the codec ",
                 setting.codec->name(),
                 " needs; take rounds: topology, kind: diloco, or codec fp32");
+}
+
+/// Reads a period of moments in steps, and returns it in averages.
+std::int64_t read_period(const Options& options, const IntegerOption& option,
+                         const OuterOptions& outer) {
+  const std::int64_t steps = options.read(option);
+  if (steps == 0) return 0;
+  if (steps % outer.every != 0) {
+    options.fail(option.name, concat(steps, " steps are no multiple of the ", outer.every,
+                                     " between two averages of models"));
+  }
+  if (outer.late > 1) {
+    options.fail(option.name, concat("means of moments are due before the next step, which would "
+                                     "wait for them in spite of late: ",
+                                     outer.late, ", allowed: 0, or late: 1"));
+  }
+  return steps / outer.every;
 }
 
 }  // namespace
@@ -304,6 +335,8 @@ AlgorithmFactory read_outer(const Options& options) {
                  "needs late averages: nothing is learnt while an average travels for "
                  "one step, allowed: 0, or late above 1");
   }
+  read.moments = {.second = read_period(options, outer::kShareMoments, read),
+                  .first = read_period(options, outer::kShareMomentum, read)};
   return {[read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); },
           [read](const AlgorithmSetting& setting) { return why_not(read, setting); },
           read.follows_topology ? TopologyKind::kUndirected : TopologyKind::kNone};

@@ -53,6 +53,11 @@ class OuterRecursion {
     return setup_.options.integer("late", {.fallback = 1});
   }
 
+  [[nodiscard]] std::int64_t every() const {
+    return setup_.options.integer("every", {.fallback = 8});
+  }
+  [[nodiscard]] bool follows_topology() const { return follows_topology_; }
+
   /// Moves the models `x` if an average arrives that has begun after step `began`, with the models
   /// `then` and the learning rate `inner_lr`.
   void move(std::int64_t began, const Vectors& then, double inner_lr, Vectors& x) {
@@ -73,6 +78,16 @@ class OuterRecursion {
     }
   }
 
+  [[nodiscard]] static std::vector<double> mean_of(const Vectors& values) {
+    std::vector<double> mean(values.front().size());
+    for (const std::vector<double>& of_rank : values) {
+      for (std::size_t e = 0; e < mean.size(); ++e) {
+        mean[e] += of_rank[e] / static_cast<double>(values.size());
+      }
+    }
+    return mean;
+  }
+
  private:
   struct Place {
     std::size_t rank;
@@ -85,9 +100,6 @@ class OuterRecursion {
   [[nodiscard]] double momentum() const {
     const bool is_light = kind_ == "slowmo" || kind_ == "noloco";
     return setup_.options.number("momentum", {.fallback = is_light ? 0.5 : 0.9});
-  }
-  [[nodiscard]] std::int64_t every() const {
-    return setup_.options.integer("every", {.fallback = 8});
   }
   /// Whether the value's average arrives in this move.
   [[nodiscard]] bool is_due(std::size_t value) const { return turns_[value] == due_turn_; }
@@ -170,12 +182,6 @@ class OuterRecursion {
     for (std::size_t rank = 0; rank < anchor_.size(); ++rank) {
       for (std::size_t e = 0; e < anchor_[rank].size(); ++e) work(rank, e);
     }
-  }
-
-  [[nodiscard]] std::vector<double> mean_of(const Vectors& values) const {
-    std::vector<double> mean(values.front().size());
-    for_all([&](std::size_t rank, std::size_t e) { mean[e] += values[rank][e] / num_ranks(); });
-    return mean;
   }
 
   Setup setup_;

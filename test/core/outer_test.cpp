@@ -19,6 +19,7 @@
 #include "base/error.hpp"
 #include "core/algorithm.hpp"
 #include "optim/codec.hpp"
+#include "optim/registry.hpp"
 #include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
 
@@ -188,25 +189,40 @@ TEST(Outer, TheRoundsOfATopologyFollowOneAnother) {
 // The other rank begins its average `late` - 1 steps later. Whoever waited for it in between would
 // wait for ever.
 TEST(Outer, NoStepWaitsForALateAverageBeforeItIsDue) {
-  for (const char* rounds : {"all", "topology"}) {
+  struct Way {
+    const char* rounds;
+    const char* codec;
+    bool streams = false;
+  };
+  for (const auto& [rounds, codec, streams] :
+       {Way{"all", "fp32"}, Way{"all", "fp32", true}, Way{"all", "int8"}, Way{"all", "int4", true},
+        Way{"all", "topk"}, Way{"topology", "fp32"}, Way{"topology", "bf16", true},
+        Way{"topology", "int8"}}) {
+    SCOPED_TRACE(concat(rounds, ", ", codec, streams ? ", streaming" : ""));
     std::atomic<int> num_steps_of_0 = 0;
     run_ranks(2, [&](Communicator& communicator, const World& world) {
       Problem problem;
+      problem.same_start = true;
       problem.topology = make_topology("complete", {.size = 2, .node_size = 2});
       problem.algorithm = "outer";
-      problem.algorithm_options = concat("{every: 4, late: 3, kind: diloco, rounds: ", rounds, "}");
+      problem.codec = codec;
+      problem.bucket_bytes = 1;
+      problem.algorithm_options = concat("{every: 4, late: 3, kind: diloco, rounds: ", rounds,
+                                         ", streaming: ", streams ? "true" : "false", "}");
       ToyModel model = model_of(problem, communicator);
-      for (int step = 0; step < 12; ++step) {
-        // The average begins after step 3, and is due in step 6.
-        if (world.rank == 1 && step == 3) {
-          while (num_steps_of_0 < 6) std::this_thread::yield();
+      // Pairs agree on the grid of int8 in their first averages.
+      constexpr int kSteps = 46;
+      for (int step = 0; step < kSteps; ++step) {
+        // An average begins after step 3 of 4, and is due 3 steps later.
+        if (world.rank == 1 && step % 4 == 3) {
+          while (num_steps_of_0 < step + 3) std::this_thread::yield();
         }
         train_step(problem, model, world.rank, step);
         if (world.rank == 0) ++num_steps_of_0;
       }
       model.pipeline().drain();
     });
-    EXPECT_EQ(num_steps_of_0, 12);
+    EXPECT_EQ(num_steps_of_0, 46);
   }
 }
 
@@ -391,6 +407,14 @@ TEST(Outer, RefusesWhatCannotBe) {
   EXPECT_TRUE(contains(refusal_of("every: 4, late: 5"), "late: 5 steps are more than the 4"));
   EXPECT_TRUE(contains(refusal_of("every: 4, blend: 0.5"), "blend: needs late averages"));
   EXPECT_TRUE(contains(refusal_of("kind: fastmo"), "gasloc"));
+  EXPECT_TRUE(contains(refusal_of("every: 4, share_moments: 6"),
+                       "share_moments: 6 steps are no multiple of the 4"));
+  EXPECT_TRUE(
+      contains(refusal_of("every: 4, late: 2, share_moments: 4"), "allowed: 0, or late: 1"));
+  const auto adamw = make_optimizer("adamw");
+  EXPECT_TRUE(contains(AlgorithmChoice("outer", Options::parse("every: 4, share_momentum: 8"))
+                           .why_not({.optimizer = adamw.get()}),
+                       "share_momentum is 8 and algorithm.share_moments is 0"));
 }
 
 TEST(Outer, RefusesCodecsThatDoNotFit) {
@@ -425,7 +449,7 @@ TEST(Outer, NeedsATopologyWhereItsOptionsSaySo) {
   const AlgorithmChoice pairs("outer", Options::parse("kind: noloco"));
   EXPECT_EQ(pairs.text(),
             "outer {every: 8, kind: noloco, rounds: topology, lr: 0.7, momentum: 0.5, "
-            "streaming: false, late: 1, blend: 0}");
+            "streaming: false, late: 1, blend: 0, share_moments: 0, share_momentum: 0}");
   EXPECT_TRUE(contains(pairs.why_not({}), "the algorithm outer needs a topology"));
   const auto directed = make_topology("directed-one-peer-exp", {.size = 4, .node_size = 4});
   EXPECT_TRUE(contains(pairs.why_not({.topology = directed.get()}), "in both directions"));

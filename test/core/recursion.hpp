@@ -130,7 +130,7 @@ class Recursion {
       x_ = mixed(step - 1, x_);
       push_weights_ = mixing(step - 1) * push_weights_;
     }
-    if (setup_.algorithm == "gossip") share_moments(step);
+    if (setup_.algorithm == "gossip" || setup_.algorithm == "outer") share_moments(step);
     if (setup_.algorithm == "choco" && step > 0) mix_public_copies(step - 1);
     if (setup_.algorithm == "outer") {
       receive_average(step);
@@ -272,32 +272,45 @@ class Recursion {
     }
   }
 
-  /// Every rank takes the mean of all ranks' moments after `step` steps, if the options say so.
+  /// Ranks take means of their moments, if the options say so: all ranks after `step` steps; under
+  /// `outer` those that average models, where periods count averages.
   void share_moments(int step) {
-    const std::int64_t every = options_.integer("share_moments", {.fallback = 0});
-    const bool is_young = step < every && (step == 1 || step == 2 || step == 4 || step == 8);
-    if (every > 0 && step > 0 && (step % every == 0 || is_young)) {
-      share([](reference::Optimizer& one) -> std::vector<double>& { return one.second_moments(); });
+    const std::int64_t cycle = setup_.algorithm == "outer" ? outer_.every() : 1;
+    if (step == 0 || step % cycle != 0) return;
+    const std::int64_t count = step / cycle;
+    const std::int64_t every = options_.integer("share_moments", {.fallback = 0}) / cycle;
+    const bool is_young = count < every && (count == 1 || count == 2 || count == 4 || count == 8);
+    if (every > 0 && (count % every == 0 || is_young)) {
+      share(count - 1,
+            [](reference::Optimizer& one) -> std::vector<double>& { return one.second_moments(); });
     }
-    const std::int64_t momentum = options_.integer("share_momentum", {.fallback = 0});
-    if (momentum > 0 && step > 0 && step % momentum == 0) {
+    const std::int64_t momentum = options_.integer("share_momentum", {.fallback = 0}) / cycle;
+    if (momentum > 0 && count % momentum == 0) {
       // Over second moments of a rank's own nobody shares first ones.
-      share([every](reference::Optimizer& one) -> std::vector<double>& {
+      share(count - 1, [every](reference::Optimizer& one) -> std::vector<double>& {
         return every > 0 || !one.has_second_moments() ? one.momentum() : one.unshared;
       });
     }
   }
 
+  /// `round`: of the topology, if the ranks meet in it.
   template <class StateOf>
-  void share(const StateOf& state_of) {
-    for (std::size_t i = 0; i < setup_.parameters.size(); ++i) {
-      std::vector<double> mean(static_cast<std::size_t>(setup_.parameters[i].numel));
-      for (auto& optimizers : optimizers_) {
-        for (std::size_t e = 0; e < mean.size(); ++e) {
-          mean[e] += state_of(optimizers[i])[e] / static_cast<double>(num_ranks());
-        }
+  void share(std::int64_t round, const StateOf& state_of) {
+    Vectors states(optimizers_.size());
+    for (std::size_t rank = 0; rank < states.size(); ++rank) {
+      for (reference::Optimizer& one : optimizers_[rank]) {
+        const std::vector<double>& state = state_of(one);
+        states[rank].insert(states[rank].end(), state.begin(), state.end());
       }
-      for (auto& optimizers : optimizers_) state_of(optimizers[i]) = mean;
+    }
+    const bool meets_in_rounds = setup_.algorithm == "outer" && outer_.follows_topology();
+    const Vectors means = meets_in_rounds ? mixed(round, states)
+                                          : Vectors(states.size(), OuterRecursion::mean_of(states));
+    for (std::size_t rank = 0; rank < means.size(); ++rank) {
+      auto from = means[rank].begin();
+      for (reference::Optimizer& one : optimizers_[rank]) {
+        for (double& value : state_of(one)) value = *from++;
+      }
     }
   }
 

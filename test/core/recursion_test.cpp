@@ -112,39 +112,92 @@ TEST(EdgeWeights, AreWhatGossipMixesWith) {
   }
 }
 
+/// Of several ranks whose gradients are missing at times, and not finite at others.
+Problem shared_moments(const std::string& type, const char* algorithm, const char* options, int n) {
+  Problem problem;
+  problem.num_ranks = n;
+  problem.same_start = true;
+  problem.algorithm = algorithm;
+  problem.algorithm_options = options;
+  problem.topology = make_topology("base-k", {.size = n, .node_size = n});
+  problem.rule = {.type = type, .momentum = 0.7, .beta2 = 0.8, .eps = 1e-3, .accum_iter = 2};
+  if (type == "extra") problem.rule.inner = "adam";
+  problem.lr = 0.02;
+  problem.num_steps = 13;
+  problem.gradients = {.nonfinite = NonFinite::kSkip};
+  problem.breaks = [n](int rank, int step) { return step % 4 == 1 && rank == step % n; };
+  problem.present = [](int rank, int step, std::int64_t parameter) {
+    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
+  };
+  return problem;
+}
+
 // Not among the variants, because most rules have no second moments.
 TEST(SharedMoments, FollowTheRecursion) {
+  struct Way {
+    const char* algorithm;
+    const char* plain;
+    const char* moments;
+  };
+  constexpr const char* kDiLoCo = "every: 2, kind: diloco, lr: 0.7, momentum: 0.5";
+  constexpr const char* kNoLoCo = "every: 2, kind: noloco";
+  const std::array ways = {Way{"gossip", "", "share_moments: 1"},
+                           Way{"gossip", "", "share_moments: 5"},
+                           Way{"gossip", "", "share_momentum: 3"},
+                           Way{"gossip", "", "share_moments: 2, share_momentum: 4"},
+                           Way{"outer", kDiLoCo, "share_moments: 2"},
+                           Way{"outer", kDiLoCo, "share_momentum: 2"},
+                           Way{"outer", kDiLoCo, "share_moments: 6, share_momentum: 6"},
+                           Way{"outer", kNoLoCo, "share_moments: 6"},
+                           Way{"outer", kNoLoCo, "share_momentum: 4"},
+                           Way{"outer", kNoLoCo, "share_moments: 2, share_momentum: 4"}};
   for (const char* type : {"adamw", "accum_adam", "extra", "sgd", "lion"}) {
     const bool is_adam = contains(type, "adam") || contains(type, "extra");
-    for (const char* options : {"share_moments: 1", "share_moments: 5", "share_momentum: 3",
-                                "share_moments: 2, share_momentum: 4"}) {
-      if (is_adam != contains(options, "share_moments")) continue;
+    for (const auto& [algorithm, plain, moments] : ways) {
+      if (is_adam != contains(moments, "share_moments")) continue;
+      const std::string separator = *plain == 0 ? "" : ", ";
+      const std::string options = concat(plain, separator, moments);
       for (int n = 1; n <= (kSanitized ? 3 : 5); ++n) {
-        SCOPED_TRACE(concat(type, ", ", options, ", ", n, " ranks"));
-        Problem problem;
-        problem.num_ranks = n;
-        problem.algorithm_options = options;
-        problem.topology = make_topology("ring", {.size = n, .node_size = n});
-        problem.rule = {.type = type, .momentum = 0.7, .beta2 = 0.8, .eps = 1e-3, .accum_iter = 2};
-        if (problem.rule.type == "extra") problem.rule.inner = "adam";
-        problem.lr = 0.02;
-        problem.gradients = {.nonfinite = NonFinite::kSkip};
-        problem.breaks = [n](int rank, int step) { return step % 4 == 1 && rank == step % n; };
-        problem.present = [](int rank, int step, std::int64_t parameter) {
-          return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
-        };
+        SCOPED_TRACE(concat(type, ", ", algorithm, " {", options, "}, ", n, " ranks"));
+        Problem problem = shared_moments(type, algorithm, options.c_str(), n);
         const Trajectory expected = expected_trajectory(problem);
         EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
         const Trajectory found = run_pipeline(problem);
         problem.where = Where::kLagging;
         EXPECT_EQ(run_pipeline(problem), found);
-        problem.algorithm_options = "";
+        problem.algorithm_options = plain;
         if (n > 1) {
           EXPECT_GE(largest_difference(expected_trajectory(problem), expected), 1e-4);
         }
       }
     }
   }
+}
+
+TEST(Outer, FollowsTheRecursionOnEveryUndirectedTopology) {
+  int num_topologies = 0;
+  for (const std::string& name : all_topologies()) {
+    const gossamer::Setup setup{.algorithm = "outer",
+                                .topology = name,
+                                .num_ranks = 4,
+                                .node_size = contains(name, "hierarchical") ? 2 : 4};
+    if (!fits(setup) || setup.build()->directed()) continue;
+    ++num_topologies;
+    for (const char* kind : {"noloco", "gasloc", "diloco, rounds: topology"}) {
+      SCOPED_TRACE(concat(name, ", ", kind));
+      Problem problem;
+      problem.num_ranks = setup.num_ranks;
+      problem.node_size = setup.node_size;
+      problem.algorithm = "outer";
+      problem.algorithm_options =
+          concat("every: 2, share_moments: 4, share_momentum: 4, kind: ", kind);
+      problem.topology = setup.build();
+      problem.rule = {.type = "adamw", .beta2 = 0.8, .eps = 1e-3};
+      problem.lr = 0.02;
+      EXPECT_LE(largest_difference(run_pipeline(problem), expected_trajectory(problem)), 1e-12);
+    }
+  }
+  EXPECT_GE(num_topologies, 15);
 }
 
 TEST_P(EveryFurtherPolicy, FollowsTheRecursionWhereGradientsAreMissing) {

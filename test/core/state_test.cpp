@@ -232,22 +232,28 @@ TEST(SavedState, HasAveragesUnderWayAtEveryStep) {
   }
 }
 
-TEST(SavedState, RepeatsAnAverageOfSecondMoments) {
-  for (const char* optimizer : {"adamw", "accum_adamw"}) {
-    // Averages begin after 1, 2, 3, 6 and 9 steps.
-    for (const int step : {3, 5, 6}) {
-      SCOPED_TRACE(concat(optimizer, " after ", step, " steps"));
-      Case c = case_of("gossip", "share_moments: 3, share_momentum: 6");
-      c.optimizer = optimizer;
-      c.optimizer_options = "betas: [0.9, 0.9]";
-      c.saved_after = step;
-      const Values expected = train(c, false, 0);
-      Case unshared = c;
-      unshared.problem.algorithm_options = "";
-      EXPECT_NE(train(unshared, false, 0), expected);
-      EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
-      c.replans = true;
-      EXPECT_EQ(train(c, true, 1), expected) << "replanned";
+TEST(SavedState, RepeatsAnAverageOfMoments) {
+  const std::string moments = "share_moments: 3, share_momentum: 6";
+  using Way = std::pair<const char*, std::string>;
+  for (const auto& [algorithm, plain] :
+       {Way{"gossip", ""}, Way{"outer", "every: 3, kind: diloco, "},
+        Way{"outer", "every: 3, kind: noloco, "}}) {
+    for (const char* optimizer : {"adamw", "accum_adamw"}) {
+      // Averages begin after 3, 6 and 9 steps; under gossip after 1 and 2 steps as well.
+      for (const int step : {3, 5, 6}) {
+        SCOPED_TRACE(concat(algorithm, ", ", plain, optimizer, " after ", step, " steps"));
+        Case c = case_of(algorithm, (plain + moments).c_str());
+        c.optimizer = optimizer;
+        c.optimizer_options = "betas: [0.9, 0.9]";
+        c.saved_after = step;
+        const Values expected = train(c, false, 0);
+        Case unshared = c;
+        unshared.problem.algorithm_options = plain + "share_moments: 0";
+        EXPECT_NE(train(unshared, false, 0), expected);
+        EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
+        c.replans = true;
+        EXPECT_EQ(train(c, true, 1), expected) << "replanned";
+      }
     }
   }
 }

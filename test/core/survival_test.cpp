@@ -45,6 +45,8 @@ std::vector<Survivor> survivors() {
     if (!choice.entry().survives || contains(choice.text(), "delay: 1")) continue;
     survivors.push_back({variant});
   }
+  survivors.push_back({{"gossip", "share_momentum: 2"}});
+  survivors.push_back({{"outer", "every: 2, kind: noloco, share_momentum: 2"}});
   survivors.push_back({{"gossip", ""}, "int8"});
   survivors.push_back({{"allreduce", ""}, "int4"});
   survivors.push_back({{"outer", "every: 2, kind: noloco"}, "int8"});
@@ -124,6 +126,10 @@ TEST(Resume, GivesTheMeanOfTheOthersToOneThatJoins) {
     SCOPED_TRACE(variant.text());
     Problem problem = problem_of(variant, kSize);
     problem.rule = {.type = "adamw"};
+    // Adam shares its first moments with the second ones alone.
+    if (contains(variant.second, "share_momentum")) {
+      problem.algorithm_options += ", share_moments: 2";
+    }
     problem.gradients = {.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 0.6};
     std::vector<SavedState> before(kSize);
     std::vector<SavedState> after(kSize);

@@ -195,6 +195,26 @@ TEST(Resume, GoesOnBitForBitWithGrids) {
   }
 }
 
+TEST(Resume, GoesOnBitForBitWithEncodedAverages) {
+  for (const char* codec : {"int8", "int4", "topk"}) {
+    expect_resumed_bit_for_bit(
+        {.algorithm = "{name: outer, kind: diloco, every: 2, momentum: 0, lr: 1}",
+         .rest = concat("comm: {codec: ", codec, "}\n")});
+  }
+  // Pairs have a grid after the first 4 averages.
+  expect_resumed_bit_for_bit(
+      {.algorithm = "{name: outer, kind: noloco, every: 2}", .rest = "comm: {codec: int8}\n"}, 25.0,
+      31);
+}
+
+TEST(Resume, GoesOnBitForBitWithSharedMoments) {
+  for (const char* algorithm :
+       {"{name: gossip, share_moments: 2, share_momentum: 4}",
+        "{name: outer, kind: noloco, every: 2, share_moments: 2, share_momentum: 4}"}) {
+    expect_resumed_bit_for_bit({.algorithm = algorithm, .optimizer = "{name: adamw}"});
+  }
+}
+
 TEST(Resume, GoesOnBitForBitInEveryPhase) {
   // Checkpoints lie before, at and behind the steps of the switches.
   const char* const phases =

@@ -313,6 +313,11 @@ TEST(RunConfig, AdvisesToShareMomentsWhereLabelsDiffer) {
   EXPECT_EQ(advice(""), "");
   EXPECT_EQ(advice(uneven + "algorithm: {name: gossip, share_moments: 8}\n"), "");
   EXPECT_EQ(advice(uneven + "algorithm: allreduce\n"), "");
+  const std::string outer = uneven + "algorithm: {name: outer, every: 6";
+  EXPECT_TRUE(contains(advice(outer + "}\n"), "algorithm.share_moments=6 makes them common"));
+  EXPECT_EQ(advice(outer + ", share_moments: 12}\n"), "");
+  // Moments do not travel for several steps.
+  EXPECT_EQ(advice(outer + ", late: 2}\n"), "");
   EXPECT_EQ(advice(uneven + "optimizer: {name: sgd}\n"), "");
 }
 
@@ -366,7 +371,7 @@ TEST(RunConfig, ReadsPhasesOfAlgorithms) {
   EXPECT_EQ(config.phases[3].method.algorithm.text(),
             "outer {every: 3, kind: slowmo, rounds: all, lr: 1, momentum: 0.5, streaming: false, "
             "late: 1, "
-            "blend: 0}");
+            "blend: 0, share_moments: 0, share_momentum: 0}");
 }
 
 TEST(RunConfig, RefusesPhasesThatAreNone) {

@@ -1,0 +1,73 @@
+#pragma once
+// The optimizer's moments, of which ranks take the mean every few rounds.
+//
+// Adam divides by the root of a second moment v. Every rank has its own v, so the mean of the
+// ranks' updates is not the update of the mean gradient; on uneven data the difference is large
+// (docs/accuracy.md). Therefore ranks take the mean of their v after every H rounds, and after 1,
+// 2, 4, 8, ... < H rounds, where v is young and changes fast. First moments, or the momentum of
+// descent, have a period of their own, as in DES-LOC (arXiv 2505.22549).
+//
+// A common m over a v that has not seen the same gradients is a huge step, so ranks share v
+// whenever they share m: the period of m is a multiple of that of v. Where parameters have several
+// optimizers, each shares the states that it has; one with v shares m only if it shares v.
+//
+// The means travel beside the exchange of the parameters, as they are, also under a codec. Nothing
+// writes a moment between two updates, so the moment itself is sent.
+//
+// Protocol for a bucket: start() after an update, finish() before the next one. After loading,
+// start() repeats the round that was saved.
+//
+// Errors: CommError from lanes. Not thread safe.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/algorithm.hpp"
+#include "core/bucket_lanes.hpp"
+
+namespace gossamer {
+
+/// In rounds; 0: never.
+struct MomentPeriods {
+  std::int64_t second = 0;
+  /// Of first moments, and of the momentum of descent.
+  std::int64_t first = 0;
+
+  [[nodiscard]] bool any() const { return second > 0 || first > 0; }
+};
+
+/// Why the setting's optimizers cannot share moments with the periods that share_moments and
+/// share_momentum say; empty: they can.
+std::string why_not_shared(const MomentPeriods& periods, const AlgorithmSetting& setting);
+
+class SharedMoments {
+ public:
+  /// Collective. `members`: all ranks, or those that meet in a round of the topology.
+  SharedMoments(const AlgorithmSetup& setup, const MomentPeriods& periods, LaneMembers members);
+
+  /// Takes the means that are under way.
+  void finish(const Bucket& bucket);
+  /// Starts the means that are due after a round >= 0. With LaneMembers::kTopology the ranks meet
+  /// in this round of the topology.
+  void start(const Bucket& bucket, std::int64_t round);
+
+ private:
+  struct Kind;
+  /// The means of one state.
+  struct Means {
+    bool starts_early;
+    std::int64_t every;
+    BucketLanes lanes;
+    /// Empty in buckets that do not share the state.
+    PerBucket<Buffer> states;
+  };
+
+  void share(const Kind& kind, std::int64_t every, LaneMembers members, bool with_second);
+
+  AlgorithmSetup setup_;
+  std::vector<Means> means_;
+};
+
+}  // namespace gossamer

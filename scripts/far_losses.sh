@@ -103,11 +103,16 @@ study_norm 2 norm_2 "$(list "$pairs_10" "$all_10")" fp32 0.006 1
 study_norm 4 norm_4 "$(list "$pairs_10" "$all_10")" fp32 0.006 1,2,3
 study_norm 2 norm_2_topk "$(outer diloco 0 1 2)" topk 0.012 1
 study_norm 4 norm_4_topk "$(outer diloco 0 1 2)" topk "0.012 0.018 0.024" 1,2,3
+study_norm 4 norm_4_topk_1 "$(outer diloco 0 1 1)" topk 0.012 1
 study_norm 4 norm_4_often allreduce fp32 0.006 1,2,3
 study_norm 4 norm_4_gossip gossip fp32 0.006 1
 # Is it the second moments? Here they are common to all ranks.
 study moments '{name: gossip, share_moments: 1}' fp32 "$high" 1 'study.topologies=[complete]'
 study shared_momentum '{name: gossip, share_moments: 32, share_momentum: 32}' fp32 "$high" 1
+for kind in diloco noloco; do
+  moments="label: moments-$kind, share_moments: 10, share_momentum: 10"
+  study "moments_$kind" "$(outer $kind 0.5 0.7 10 "$moments")" fp32 "$high" 1
+done
 study mixing_momentum gossip fp32 '{name: adamw, lr: 0.006, mixing_momentum: 0.3}' 1
 
 study muon_long allreduce fp32 "$(muon 0.012)" 1,2,3
@@ -124,10 +129,11 @@ study muon_outer "$(list "$(outer diloco 0 1 40)" "$pairs_40")" int8 "$(muon 0.0
 study muon_topk "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3 $few
 
 study eight allreduce fp32 "$high" 1,2,3 study.workers=8
-study eight_gossip gossip fp32,int8 "$high" 1 study.workers=8
+study eight_gossip gossip fp32,int8 "$high" 1,2,3 study.workers=8
 study eight_rare "$(list "$all_40" "$pairs_40")" fp32 "$best" 1,2,3 study.workers=8
-study eight_coded "$pairs_40" int8,int4 "$best" 1 study.workers=8
+study eight_coded "$pairs_40" int8,int4 "$best" 1,2,3 study.workers=8
 study eight_topk "$(outer diloco 0 1 2)" topk "$rates_of_adamw" 1 study.workers=8
-study eight_streaming "$streaming" fp32 "$best" 1 study.workers=8 "${small_buckets[@]}"
+study eight_topk_2 "$(outer diloco 0 1 2)" topk "$(adamw 0.012)" 2,3 study.workers=8
+study eight_streaming "$streaming" fp32 "$best" 1,2,3 study.workers=8 "${small_buckets[@]}"
 study eight_muon allreduce fp32 "$(muon 0.012)" 1 study.workers=8
-study eight_muon_pairs "$pairs_10" int8 "$(muon 0.012)" 1 study.workers=8
+study eight_muon_outer "$(list "$(outer diloco 0 1 10)" "$pairs_10")" int8 "$(muon 0.012)" 1 study.workers=8

@@ -398,11 +398,18 @@ std::string value_of(const RunConfig& config, std::string_view path) {
   return found == config.resolved.end() ? "" : found->value;
 }
 
-/// A period of algorithm.share_moments; empty: the algorithm shares none, or shares them already.
-std::string period_to_share(const RunConfig& config) {
+/// How the ranks may share moments; empty: they do, or cannot, or the algorithm changes.
+std::string way_to_share(const RunConfig& config) {
   if (value_of(config, "algorithm.share_moments") != "0") return "";
-  if (config.phases.front().method.algorithm.name() == "gossip") return "32";
-  return value_of(config, "algorithm.late") == "1" ? value_of(config, "algorithm.every") : "";
+  if (config.phases.front().method.algorithm.name() == "gossip") {
+    return "algorithm.share_moments=32 makes them common and is more accurate; with adam or adamw, "
+           "optimizer.mixing_momentum=0.3 is more so";
+  }
+  if (value_of(config, "algorithm.late") != "1") return "";
+  // Every third average, as in docs/accuracy.md.
+  const std::string period = std::to_string(3 * std::stoll(value_of(config, "algorithm.every")));
+  return concat("algorithm.share_moments=", period, " and algorithm.share_momentum=", period,
+                " average both moments and are more accurate");
 }
 
 }  // namespace
@@ -420,15 +427,12 @@ std::string accuracy_advice(const RunConfig& config) {
   }
   const auto states = config.optimizer->state_names();
   const bool has_moments = std::ranges::find(states, "v") != states.end();
-  const std::string period = period_to_share(config);
-  if (!config.dirichlet_alpha || !has_moments || period.empty()) return "";
-  const bool gossips = config.phases.front().method.algorithm.name() == "gossip";
+  const std::string way = way_to_share(config);
+  if (!config.dirichlet_alpha || !has_moments || way.empty()) return "";
   return concat(
       "the workers' labels differ, and every worker divides by second moments of its "
-      "own; algorithm.share_moments=",
-      period, " makes them common and is more accurate",
-      gossips ? "; with adam or adamw, optimizer.mixing_momentum=0.3 is more so" : "",
-      " (docs/accuracy.md)");
+      "own; ",
+      way, " (docs/accuracy.md)");
 }
 
 }  // namespace gossamer::apps

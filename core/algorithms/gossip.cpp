@@ -25,7 +25,7 @@ class Gossip : public Algorithm {
   void after_update(Bucket& bucket) override {
     const std::int64_t k = setup_.progress.round();
     lanes_[bucket].start(k, bucket.parameters());
-    moments_.start(bucket, k);
+    moments_.start(bucket, k + 1, k);
   }
 
  private:

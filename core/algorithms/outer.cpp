@@ -24,7 +24,7 @@
 // over a whole cycle (the same paper).
 //
 // share_moments and share_momentum: the ranks that average their models also take means of the
-// optimizer's moments, in every so many averages (shared_moments.hpp).
+// optimizer's moments, with every k-th average (shared_moments.hpp).
 
 #include <algorithm>
 #include <array>
@@ -160,7 +160,7 @@ class Outer : public Algorithm {
     const Slot& slot = slots_[bucket];
     averages_.start(bucket, step, number, options_.sends_copies() ? slot.sent : bucket.parameters(),
                     slot.anchor.block());
-    moments_.start(bucket, number);
+    moments_.start(bucket, number + 1, options_.follows_topology ? number : step);
   }
 
   /// The models of this moment become the anchors.

@@ -15,73 +15,84 @@ struct SharedMoments::Kind {
   std::string_view content;
   /// True: the ranks also average after 1, 2, 4, 8, ... rounds.
   bool starts_early = false;
+  /// False: an optimizer with second moments keeps the state to itself.
+  bool shares_beside_second = true;
 };
 
 namespace {
 
 constexpr std::string_view kSecond = "v";
 constexpr std::string_view kFirst = "m";
-constexpr std::string_view kOfDescent = "momentum";
+constexpr std::string_view kMomentum = "momentum";
 
 bool has(const Optimizer& optimizer, std::string_view state) {
   const auto states = optimizer.state_names();
   return std::ranges::find(states, state) != states.end();
 }
 
-/// In a topology blocks travel plain, because a second moment that takes in an encoded difference
-/// may become negative.
-LaneSpec spec_of(LaneMembers members, std::string_view content) {
-  const LaneResult result = members == LaneMembers::kAll ? LaneResult::kMean : LaneResult::kApart;
-  return {.members = members, .result = result, .content = content, .is_rare = true};
+bool has_momentum(const Optimizer& optimizer) {
+  return has(optimizer, kFirst) || has(optimizer, kMomentum);
 }
 
-std::string why_not_first(const MomentPeriods& periods, const Optimizer& optimizer) {
-  if (periods.first == 0) return "";
-  if (!has(optimizer, kFirst) && !has(optimizer, kOfDescent)) {
-    return "the optimizer keeps no momentum, which algorithm.share_momentum needs; take one that "
-           "does, or leave share_momentum out";
-  }
-  if (!has(optimizer, kSecond)) return "";
-  if (periods.second > 0 && periods.first % periods.second == 0) return "";
-  return concat("algorithm.share_momentum is ", periods.first, " and algorithm.share_moments is ",
-                periods.second,
-                ", so the ranks would divide a common momentum by second moments of their own, and "
-                "diverge; take a multiple of share_moments");
+/// Without a codec, members of a group send sums. kApart keeps blocks plain under a codec, too.
+LaneSpec spec_of(const AlgorithmSetup& setup, LaneMembers members, std::string_view content) {
+  const LaneResult in_topology = setup.codec == nullptr ? LaneResult::kMix : LaneResult::kApart;
+  return {.members = members,
+          .result = members == LaneMembers::kAll ? LaneResult::kMean : in_topology,
+          .content = content,
+          .is_rare = true};
 }
 
 }  // namespace
 
 std::string why_not_shared(const MomentPeriods& periods, const AlgorithmSetting& setting) {
   if (setting.optimizer == nullptr) return "";
-  const auto has_second = [](const auto& other) { return has(*other, kSecond); };
-  if (periods.second > 0 && !has(*setting.optimizer, kSecond) &&
-      std::ranges::none_of(setting.group_optimizers, has_second)) {
+  const auto some = [&setting](const auto& is_so) {
+    return is_so(*setting.optimizer) ||
+           std::ranges::any_of(setting.group_optimizers,
+                               [&](const auto& of_group) { return is_so(*of_group); });
+  };
+  if (periods.second > 0 && !some([](const Optimizer& each) { return has(each, kSecond); })) {
     return "the optimizer keeps no second moments, which algorithm.share_moments needs; "
            "take an optimizer of the Adam family, or leave share_moments out";
   }
-  return why_not_first(periods, *setting.optimizer);
+  if (periods.first == 0) return "";
+  if (!some(has_momentum)) {
+    return "the optimizer keeps no momentum, which algorithm.share_momentum needs; take one that "
+           "does, or leave share_momentum out";
+  }
+  const bool some_have_both =
+      some([](const Optimizer& each) { return has_momentum(each) && has(each, kSecond); });
+  const bool fits =
+      periods.second > 0
+          ? periods.first % periods.second == 0 || !some_have_both
+          : some([](const Optimizer& each) { return has_momentum(each) && !has(each, kSecond); });
+  if (fits) return "";
+  return concat("algorithm.share_momentum is ", periods.first, " and algorithm.share_moments is ",
+                periods.second,
+                ", so the ranks would divide a common momentum by second moments of their own, and "
+                "diverge; take a multiple of share_moments");
 }
 
 SharedMoments::SharedMoments(const AlgorithmSetup& setup, const MomentPeriods& periods,
                              LaneMembers members)
     : setup_(setup) {
-  const bool shares_second = periods.second > 0;
-  share({kSecond, "second moments", true}, periods.second, members, true);
-  share({kFirst, "first moments"}, periods.first, members, shares_second);
-  share({kOfDescent, "momentum"}, periods.first, members, true);
+  share({.state = kSecond, .content = "second moments", .starts_early = true}, periods.second,
+        members);
+  share({.state = kFirst, .content = "first moments", .shares_beside_second = periods.second > 0},
+        periods.first, members);
+  share({.state = kMomentum, .content = "momentum"}, periods.first, members);
 }
 
-/// `with_second`: buckets whose optimizer has second moments share the state, too.
-void SharedMoments::share(const Kind& kind, std::int64_t every, LaneMembers members,
-                          bool with_second) {
+void SharedMoments::share(const Kind& kind, std::int64_t every, LaneMembers members) {
   const auto shares = [&](const Bucket& bucket) {
     return has(bucket.optimizer(), kind.state) &&
-           (with_second || !has(bucket.optimizer(), kSecond));
+           (kind.shares_beside_second || !has(bucket.optimizer(), kSecond));
   };
   if (every == 0 || std::ranges::none_of(setup_.buckets, shares)) return;
   Means means{.starts_early = kind.starts_early,
               .every = every,
-              .lanes = BucketLanes(setup_, spec_of(members, kind.content)),
+              .lanes = BucketLanes(setup_, spec_of(setup_, members, kind.content)),
               .states = {}};
   for (const Bucket& bucket : setup_.buckets) {
     means.states.add(shares(bucket) ? bucket.state(kind.state) : Buffer());
@@ -95,19 +106,18 @@ void SharedMoments::finish(const Bucket& bucket) {
     if (state.data == nullptr) continue;
     means.lanes[bucket].wait();
     const Intake mean = means.lanes[bucket].take();
-    enqueue_mix(setup_.stream, state, mean.keep, {mean.inboxes.begin(), mean.inboxes.end()}, {},
-                setup_.simd);
+    enqueue_mix(setup_.stream, state, mean.keep, {mean.inboxes.begin(), mean.inboxes.end()},
+                mean.exchange, setup_.simd);
   }
 }
 
-void SharedMoments::start(const Bucket& bucket, std::int64_t round) {
-  const std::int64_t count = round + 1;
+void SharedMoments::start(const Bucket& bucket, std::int64_t count, std::int64_t lane_round) {
   for (Means& means : means_) {
     if (means.states[bucket].block().data == nullptr) continue;
     const bool is_early = means.starts_early && count < means.every &&
                           std::has_single_bit(static_cast<std::uint64_t>(count));
     if (is_early || count % means.every == 0) {
-      means.lanes[bucket].start(round, means.states[bucket]);
+      means.lanes[bucket].start(lane_round, means.states[bucket]);
     }
   }
 }

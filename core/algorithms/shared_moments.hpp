@@ -11,11 +11,12 @@
 // whenever they share m: the period of m is a multiple of that of v. Where parameters have several
 // optimizers, each shares the states that it has; one with v shares m only if it shares v.
 //
-// The means travel beside the exchange of the parameters, as they are, also under a codec. Nothing
-// writes a moment between two updates, so the moment itself is sent.
+// The means travel beside the exchange of the parameters, and no codec encodes them: a second
+// moment that took in an encoded difference could become negative. Nothing writes a moment between
+// two updates, so the moment itself is sent.
 //
-// Protocol for a bucket: start() after an update, finish() before the next one. After loading,
-// start() repeats the round that was saved.
+// Protocol for a bucket: start() after an update, finish() before the next one. After loading, the
+// caller starts the saved round again.
 //
 // Errors: CommError from lanes. Not thread safe.
 
@@ -29,7 +30,7 @@
 
 namespace gossamer {
 
-/// In rounds; 0: never.
+/// Periods of means; 0: never.
 struct MomentPeriods {
   std::int64_t second = 0;
   /// Of first moments, and of the momentum of descent.
@@ -38,20 +39,20 @@ struct MomentPeriods {
   [[nodiscard]] bool any() const { return second > 0 || first > 0; }
 };
 
-/// Why the setting's optimizers cannot share moments with the periods that share_moments and
-/// share_momentum say; empty: they can.
+/// Why the setting's optimizers cannot share moments with these values of share_moments and
+/// share_momentum, in steps; empty: they can.
 std::string why_not_shared(const MomentPeriods& periods, const AlgorithmSetting& setting);
 
 class SharedMoments {
  public:
-  /// Collective. `members`: all ranks, or those that meet in a round of the topology.
+  /// Collective. `periods` count rounds. `members`: all ranks, or those that meet in a round of the
+  /// topology.
   SharedMoments(const AlgorithmSetup& setup, const MomentPeriods& periods, LaneMembers members);
 
   /// Takes the means that are under way.
   void finish(const Bucket& bucket);
-  /// Starts the means that are due after a round >= 0. With LaneMembers::kTopology the ranks meet
-  /// in this round of the topology.
-  void start(const Bucket& bucket, std::int64_t round);
+  /// Starts the means that are due after `count` >= 1 rounds, as round `lane_round` of their lanes.
+  void start(const Bucket& bucket, std::int64_t count, std::int64_t lane_round);
 
  private:
   struct Kind;
@@ -64,7 +65,7 @@ class SharedMoments {
     PerBucket<Buffer> states;
   };
 
-  void share(const Kind& kind, std::int64_t every, LaneMembers members, bool with_second);
+  void share(const Kind& kind, std::int64_t every, LaneMembers members);
 
   AlgorithmSetup setup_;
   std::vector<Means> means_;

@@ -57,6 +57,8 @@ class OuterRecursion {
     return setup_.options.integer("every", {.fallback = 8});
   }
   [[nodiscard]] bool follows_topology() const { return follows_topology_; }
+  /// By how many steps a value's first cycle is shorter.
+  [[nodiscard]] std::int64_t turn_of(std::size_t value) const { return turns_[value]; }
 
   /// Moves the models `x` if an average arrives that has begun after step `began`, with the models
   /// `then` and the learning rate `inner_lr`.

@@ -194,6 +194,8 @@ TEST(Outer, NoStepWaitsForALateAverageBeforeItIsDue) {
     const char* codec;
     bool streams = false;
   };
+  // Pairs agree on the grid of int8 in their first averages.
+  constexpr int kSteps = 46;
   for (const auto& [rounds, codec, streams] :
        {Way{"all", "fp32"}, Way{"all", "fp32", true}, Way{"all", "int8"}, Way{"all", "int4", true},
         Way{"all", "topk"}, Way{"topology", "fp32"}, Way{"topology", "bf16", true},
@@ -210,8 +212,6 @@ TEST(Outer, NoStepWaitsForALateAverageBeforeItIsDue) {
       problem.algorithm_options = concat("{every: 4, late: 3, kind: diloco, rounds: ", rounds,
                                          ", streaming: ", streams ? "true" : "false", "}");
       ToyModel model = model_of(problem, communicator);
-      // Pairs agree on the grid of int8 in their first averages.
-      constexpr int kSteps = 46;
       for (int step = 0; step < kSteps; ++step) {
         // An average begins after step 3 of 4, and is due 3 steps later.
         if (world.rank == 1 && step % 4 == 3) {
@@ -222,7 +222,7 @@ TEST(Outer, NoStepWaitsForALateAverageBeforeItIsDue) {
       }
       model.pipeline().drain();
     });
-    EXPECT_EQ(num_steps_of_0, 46);
+    EXPECT_EQ(num_steps_of_0, kSteps);
   }
 }
 

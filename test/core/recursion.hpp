@@ -273,44 +273,45 @@ class Recursion {
   }
 
   /// Ranks take means of their moments, if the options say so: all ranks after `step` steps; under
-  /// `outer` those that average models, where periods count averages.
+  /// `outer` those that average models, where periods count the averages of each bucket.
   void share_moments(int step) {
-    const std::int64_t cycle = setup_.algorithm == "outer" ? outer_.every() : 1;
-    if (step == 0 || step % cycle != 0) return;
-    const std::int64_t count = step / cycle;
+    if (step == 0) return;
+    const bool is_outer = setup_.algorithm == "outer";
+    const std::int64_t cycle = is_outer ? outer_.every() : 1;
     const std::int64_t every = options_.integer("share_moments", {.fallback = 0}) / cycle;
-    const bool is_young = count < every && (count == 1 || count == 2 || count == 4 || count == 8);
-    if (every > 0 && (count % every == 0 || is_young)) {
-      share(count - 1,
-            [](reference::Optimizer& one) -> std::vector<double>& { return one.second_moments(); });
-    }
     const std::int64_t momentum = options_.integer("share_momentum", {.fallback = 0}) / cycle;
-    if (momentum > 0 && count % momentum == 0) {
+    std::size_t value = 0;
+    for (std::size_t i = 0; i < setup_.parameters.size(); ++i) {
+      const auto numel = static_cast<std::size_t>(setup_.parameters[i].numel);
+      if (numel == 0) continue;
+      const std::int64_t steps = step + (is_outer ? outer_.turn_of(value) : 0);
+      value += numel;
+      if (steps % cycle != 0) continue;
+      const std::int64_t count = steps / cycle;
+      const bool is_young = count < every && (count == 1 || count == 2 || count == 4 || count == 8);
+      if (every > 0 && (count % every == 0 || is_young)) {
+        share(i, count - 1, [](reference::Optimizer& one) -> std::vector<double>& {
+          return one.second_moments();
+        });
+      }
+      if (momentum == 0 || count % momentum != 0) continue;
       // Over second moments of a rank's own nobody shares first ones.
-      share(count - 1, [every](reference::Optimizer& one) -> std::vector<double>& {
+      share(i, count - 1, [every](reference::Optimizer& one) -> std::vector<double>& {
         return every > 0 || !one.has_second_moments() ? one.momentum() : one.unshared;
       });
     }
   }
 
-  /// `round`: of the topology, if the ranks meet in it.
+  /// Means of a state of one parameter. `round`: of the topology, if the ranks meet in it.
   template <class StateOf>
-  void share(std::int64_t round, const StateOf& state_of) {
-    Vectors states(optimizers_.size());
-    for (std::size_t rank = 0; rank < states.size(); ++rank) {
-      for (reference::Optimizer& one : optimizers_[rank]) {
-        const std::vector<double>& state = state_of(one);
-        states[rank].insert(states[rank].end(), state.begin(), state.end());
-      }
-    }
+  void share(std::size_t parameter, std::int64_t round, const StateOf& state_of) {
+    Vectors states;
+    for (auto& optimizers : optimizers_) states.push_back(state_of(optimizers[parameter]));
     const bool meets_in_rounds = setup_.algorithm == "outer" && outer_.follows_topology();
-    const Vectors means = meets_in_rounds ? mixed(round, states)
+    const Vectors means = meets_in_rounds ? mixed_plainly(round, states)
                                           : Vectors(states.size(), OuterRecursion::mean_of(states));
     for (std::size_t rank = 0; rank < means.size(); ++rank) {
-      auto from = means[rank].begin();
-      for (reference::Optimizer& one : optimizers_[rank]) {
-        for (double& value : state_of(one)) value = *from++;
-      }
+      state_of(optimizers_[rank][parameter]) = means[rank];
     }
   }
 
@@ -411,10 +412,14 @@ class Recursion {
     if (setup_.codec != "fp32") {
       return CodedMixing(setup_.codec).mixed(setup_.topology->round(k), values);
     }
+    return mixed_plainly(k, values);
+  }
+
+  [[nodiscard]] Vectors mixed_plainly(std::int64_t k, const Vectors& values) const {
     const std::size_t n = x_.size();
     const Eigen::MatrixXd w = mixing(k);
     const Eigen::VectorXd after = w * push_weights_;
-    Vectors result(n, std::vector<double>(num_values()));
+    Vectors result(n, std::vector<double>(values.front().size()));
     for (std::size_t i = 0; i < n; ++i) {
       for (std::size_t j = 0; j < n; ++j) {
         const auto row = static_cast<Eigen::Index>(i);

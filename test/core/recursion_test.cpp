@@ -138,9 +138,11 @@ TEST(SharedMoments, FollowTheRecursion) {
     const char* algorithm;
     const char* plain;
     const char* moments;
+    const char* codec = "fp32";
   };
   constexpr const char* kDiLoCo = "every: 2, kind: diloco, lr: 0.7, momentum: 0.5";
   constexpr const char* kNoLoCo = "every: 2, kind: noloco";
+  constexpr const char* kInTurns = "every: 3, kind: noloco, streaming: true";
   const std::array ways = {Way{"gossip", "", "share_moments: 1"},
                            Way{"gossip", "", "share_moments: 5"},
                            Way{"gossip", "", "share_momentum: 3"},
@@ -148,18 +150,22 @@ TEST(SharedMoments, FollowTheRecursion) {
                            Way{"outer", kDiLoCo, "share_moments: 2"},
                            Way{"outer", kDiLoCo, "share_momentum: 2"},
                            Way{"outer", kDiLoCo, "share_moments: 6, share_momentum: 6"},
+                           Way{"outer", kDiLoCo, "share_moments: 2, share_momentum: 2", "bf16"},
                            Way{"outer", kNoLoCo, "share_moments: 6"},
                            Way{"outer", kNoLoCo, "share_momentum: 4"},
-                           Way{"outer", kNoLoCo, "share_moments: 2, share_momentum: 4"}};
+                           Way{"outer", kNoLoCo, "share_moments: 2, share_momentum: 4"},
+                           Way{"outer", kNoLoCo, "share_moments: 2, share_momentum: 2", "bf16"},
+                           Way{"outer", kInTurns, "share_moments: 3, share_momentum: 6"}};
   for (const char* type : {"adamw", "accum_adam", "extra", "sgd", "lion"}) {
     const bool is_adam = contains(type, "adam") || contains(type, "extra");
-    for (const auto& [algorithm, plain, moments] : ways) {
+    for (const auto& [algorithm, plain, moments, codec] : ways) {
       if (is_adam != contains(moments, "share_moments")) continue;
       const std::string separator = *plain == 0 ? "" : ", ";
       const std::string options = concat(plain, separator, moments);
       for (int n = 1; n <= (kSanitized ? 3 : 5); ++n) {
-        SCOPED_TRACE(concat(type, ", ", algorithm, " {", options, "}, ", n, " ranks"));
+        SCOPED_TRACE(concat(type, ", ", algorithm, " {", options, "}, ", codec, ", ", n, " ranks"));
         Problem problem = shared_moments(type, algorithm, options.c_str(), n);
+        problem.codec = codec;
         const Trajectory expected = expected_trajectory(problem);
         EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
         const Trajectory found = run_pipeline(problem);
@@ -170,6 +176,35 @@ TEST(SharedMoments, FollowTheRecursion) {
           EXPECT_GE(largest_difference(expected_trajectory(problem), expected), 1e-4);
         }
       }
+    }
+  }
+}
+
+// Every average of models comes with one of second moments.
+TEST(SharedMoments, SendAsManyBytesAsPlainModels) {
+  const auto bytes_of = [](const Problem& problem) {
+    double sent = 0.0;
+    run_ranks(problem.num_ranks, [&](Communicator& communicator, const World& world) {
+      ToyModel model = model_of(problem, communicator);
+      for (int step = 0; step < 12; ++step) train_step(problem, model, world.rank, step);
+      model.pipeline().drain();
+      if (world.rank == 0) sent = model.pipeline().metrics().bytes_sent;
+    });
+    return sent;
+  };
+  for (const char* topology : {"one-peer-exp", "complete"}) {
+    for (const char* rounds : {"all", "topology"}) {
+      SCOPED_TRACE(concat(topology, ", ", rounds));
+      Problem problem;
+      problem.num_ranks = 4;
+      problem.rule = {.type = "adamw"};
+      problem.algorithm = "outer";
+      problem.topology = make_topology(topology, {.size = 4, .node_size = 4});
+      const std::string plain = concat("kind: diloco, every: 2, rounds: ", rounds);
+      problem.algorithm_options = plain;
+      const double models = bytes_of(problem);
+      problem.algorithm_options = concat(plain, ", share_moments: 2");
+      EXPECT_EQ(bytes_of(problem), 2 * models);
     }
   }
 }

@@ -392,7 +392,8 @@ class Train(CliCase):
     def test_warns_where_uneven_labels_cost_accuracy(self):
         muon = "optimizer={name: muon, groups: [{vectors: true, optimizer: adamw}]}"
         for change, advice in [(muon, "makes its own gradients orthogonal"),
-                               ("optimizer.name=adamw", "algorithm.share_moments=32")]:
+                               ("optimizer.name=adamw", "algorithm.share_moments=32"),
+                               ("algorithm={name: outer, every: 2}", "algorithm.share_moments=6")]:
             for data, expected in [(["data.dirichlet_alpha=0.5"], True), ([], False)]:
                 done = self.launch(2, "tiny.yaml", change, *data, "log.level=warning")
                 self.assertEqual(advice in done.stderr, expected, done.stderr)

@@ -164,6 +164,10 @@ TEST(VirtualRanks, StepAsThePipelineDoes) {
     problem.rule.accum_iter = 3;
     if (c.world.size % 2 == 0) problem.algorithm_options = "share_moments: 4";
     expect_the_pipelines_bits(problem, c.yaml);
+    if (problem.topology->directed()) continue;
+    problem.algorithm = "outer";
+    problem.algorithm_options = "every: 2, kind: noloco, share_moments: 2, share_momentum: 4";
+    expect_the_pipelines_bits(problem, concat("outer on ", c.yaml));
   }
 }
 

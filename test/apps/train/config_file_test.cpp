@@ -116,6 +116,16 @@ TEST(ConfigFile, RefusesOptimizersThatDoNotSuitTheAlgorithm) {
   EXPECT_TRUE(contains(refusal("optimizer: {name: sgd}\n"
                                "algorithm: {name: gossip, share_momentum: 8}\n"),
                        "the optimizer keeps no momentum"));
+  // Those of groups count as well.
+  const auto with_group = [](const char* name, const char* of_group, const char* periods) {
+    return refusal(concat("optimizer: {name: ", name, ", groups: [{match: w, vectors: true, ",
+                          "optimizer: ", of_group, "}]}\nalgorithm: {name: gossip, ", periods,
+                          "}\n"));
+  };
+  EXPECT_TRUE(contains(with_group("muon", "adamw", "share_moments: 16, share_momentum: 24"),
+                       "diverge; take a multiple of share_moments"));
+  EXPECT_EQ(with_group("muon", "adamw", "share_moments: 8, share_momentum: 24"), "");
+  EXPECT_EQ(with_group("sgd", "adamw", "share_moments: 8, share_momentum: 24"), "");
   EXPECT_EQ(refusal(optimizer + "algorithm: {name: gossip, share_moments: 8}\n"),
             "conf.yaml:2:9: " + reason);
   EXPECT_EQ(refusal(optimizer + "algorithm: {phases: [{until: 5, algorithm: allreduce}, "

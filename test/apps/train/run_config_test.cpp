@@ -314,8 +314,10 @@ TEST(RunConfig, AdvisesToShareMomentsWhereLabelsDiffer) {
   EXPECT_EQ(advice(uneven + "algorithm: {name: gossip, share_moments: 8}\n"), "");
   EXPECT_EQ(advice(uneven + "algorithm: allreduce\n"), "");
   const std::string outer = uneven + "algorithm: {name: outer, every: 6";
-  EXPECT_TRUE(contains(advice(outer + "}\n"), "algorithm.share_moments=6 makes them common"));
+  EXPECT_TRUE(contains(advice(outer + "}\n"),
+                       "algorithm.share_moments=18 and algorithm.share_momentum=18"));
   EXPECT_EQ(advice(outer + ", share_moments: 12}\n"), "");
+  EXPECT_TRUE(contains(advice(outer + ", kind: noloco}\n"), "share_momentum=18"));
   // Moments do not travel for several steps.
   EXPECT_EQ(advice(outer + ", late: 2}\n"), "");
   EXPECT_EQ(advice(uneven + "optimizer: {name: sgd}\n"), "");

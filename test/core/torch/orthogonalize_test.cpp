@@ -106,7 +106,6 @@ TEST(Muon, SharesMomentumAndTheOtherOptimizersMoments) {
       if (!is_base) {
         scenario.optimizer = "adamw";
         scenario.groups = {{.match = "w", .optimizer = "muon"}};
-        if (scenario.algorithm_options == "share_momentum: 2") continue;
       }
       expect_as_by_hand(scenario);
     }

@@ -26,7 +26,7 @@ constexpr std::int64_t kNumBefore = 16;
 constexpr std::int64_t kFirstStep = std::int64_t{1} << 40;
 // Elements of all buckets together: of those that make steps, and of those that say how large the
 // messages are.
-constexpr std::int64_t kStepNumel = std::int64_t{1} << 12;
+constexpr std::int64_t kStepNumel = std::int64_t{1} << 8;
 constexpr std::int64_t kSizeNumel = std::int64_t{1} << 22;
 
 /// A round that a lane has started.

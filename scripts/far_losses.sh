@@ -3,7 +3,7 @@
 #
 # Measures the tables "What it costs" of docs/far_apart.md: what a small transformer loses when its workers exchange
 # rarely, or little. TEXT is tinyshakespeare, or another text of 1.1 MB or more. Results come into FOLDER. Finished runs
-# are kept, so after a stop the same command goes on. Takes about eleven hours on two cores. Needs
+# are kept, so after a stop the same command goes on. Takes about twelve hours on two cores. Needs
 # build/release/gossamer.
 #
 # First the grids of learning rates and of outer steps, with seed 1; then seeds 2 and 3 of what the page takes from

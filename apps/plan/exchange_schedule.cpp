@@ -19,7 +19,8 @@
 namespace gossamer::apps {
 namespace {
 
-constexpr std::int64_t kNumRecorded = 4096;
+// Periods that must repeat one another before the schedule believes in them.
+constexpr std::int64_t kNumPeriods = 4;
 // Steps before the recorded ones: an algorithm may begin by sending less.
 constexpr std::int64_t kNumBefore = 16;
 // The first recorded step. Every warm-up is over by then.
@@ -232,7 +233,7 @@ bool sends_nothing(const RecordedStep& step) {
 }
 
 std::optional<std::size_t> period_of(const std::vector<int>& kinds) {
-  for (std::size_t period = 1; period <= kinds.size() / 4; ++period) {
+  for (std::size_t period = 1; period <= kinds.size() / kNumPeriods; ++period) {
     std::size_t k = period;
     while (k < kinds.size() && kinds[k] == kinds[k - period]) ++k;
     if (k == kinds.size()) return period;
@@ -256,15 +257,16 @@ ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
   const std::vector<PlannedExchange> exchanges = RecordedRank(large).recording().exchanges;
   const Setup small = with_small_buckets(setup, kStepNumel);
   RecordedRank rank(small);
-  for (std::int64_t step = 0; step < kNumBefore + kNumRecorded; ++step) rank.step();
+  const std::int64_t num_steps = kNumBefore + kNumPeriods * setup.longest_period;
+  for (std::int64_t step = 0; step < num_steps; ++step) rank.step();
   const auto steps = std::span(rank.recording().steps).subspan(kNumBefore);
   const auto period = period_of(kinds_of(steps));
   const bool should_send =
       setup.algorithm.entry().steps != RankSteps::kAlone && setup.world_size > 1;
   if (!period || (should_send && std::ranges::all_of(steps, sends_nothing))) {
     throw ConfigError(concat(setup.algorithm.text(), ": what it sends does not repeat within ",
-                             kNumRecorded / 4, " steps, so it cannot be planned; allowed: shorter ",
-                             "periods"));
+                             setup.longest_period,
+                             " steps, so it cannot be planned; allowed: shorter ", "periods"));
   }
   // A period that begins where one of a run does, with another one before it. What it starts is
   // waited for in the one after it.

@@ -128,11 +128,56 @@ class Predictor {
 
   [[nodiscard]] double local_s() const { return local_s_; }
 
-  /// Nothing if the way does not suit the world, or the world is too large to follow such periods.
+  /// All of a row but what costs as much again: finish() adds that. Nothing if the way does not
+  /// suit the world, or the world is too large to follow such periods.
   [[nodiscard]] std::optional<FarRow> row(const Way& way, std::int64_t every) const {
-    const std::string section = section_of(way, every);
-    const AlgorithmChoice choice(std::string(way.algorithm), Options::parse(section));
-    const std::unique_ptr<Topology> topology =
+    const std::optional<Exchanges> exchanges = exchanges_of(way, every);
+    if (!exchanges) return std::nullopt;
+    // Stragglers draw other delays in other numbers of steps.
+    const StepModel& model = exchanges->model;
+    const double local_s = model.straggler_cv > 0.0 ? predict_local(model).step_s : local_s_;
+    FarRow row{.way = std::string(way.name),
+               .codec = std::string(way.codec),
+               .every = every,
+               .late = way.late(every),
+               .step = exchanges->predict(model),
+               .expected_gap = way.gaps.at(every) + (way.travels ? kTravelGap : 0.0)};
+    row.helps = row.expected_gap < kAloneGap;
+    row.efficiency = local_s / row.step.step_s;
+    row.fits = row.step.step_s <= (1.0 + budget_) * local_s;
+    row.allowed_s = local_s_ * static_cast<double>(row.late);
+    row.yaml = yaml_of(way, section_of(way, every));
+    return row;
+  }
+
+  /// `row`: of this way.
+  void finish(const Way& way, FarRow& row) const {
+    const std::optional<Exchanges> exchanges = exchanges_of(way, row.every);
+    // Without anything else, the steps of a period take as long as its exchange.
+    StepModel model = exchanges.value().model;
+    model.compute_s = 0.0;
+    model.links.update_bytes_per_s = 0.0;
+    row.exchange_s = static_cast<double>(row.every) * exchanges->predict(model).step_s;
+  }
+
+ private:
+  /// What a way sends, and the steps that show it.
+  struct Exchanges {
+    StepModel model;
+    std::unique_ptr<Topology> topology;
+    const Codec* codec;
+    ExchangeSchedule schedule;
+
+    [[nodiscard]] StepPrediction predict(const StepModel& steps) const {
+      return predict_schedule(steps, schedule, topology.get(), codec);
+    }
+  };
+
+  /// As row().
+  [[nodiscard]] std::optional<Exchanges> exchanges_of(const Way& way, std::int64_t every) const {
+    const AlgorithmChoice choice(std::string(way.algorithm),
+                                 Options::parse(section_of(way, every)));
+    std::unique_ptr<Topology> topology =
         way.has_topology ? make_topology(std::string(kTopology), model_.world) : nullptr;
     const Codec* const codec = find_codec(way.codec);
     if (!choice.why_not({.topology = topology.get(), .codec = codec, .optimizer = optimizer_.get()})
@@ -152,33 +197,15 @@ class Predictor {
     for (const double bytes : model.bucket_bytes) {
       numel.push_back(static_cast<std::int64_t>(bytes / 4.0));
     }
-    const ExchangeSchedule schedule({.algorithm = choice,
-                                     .optimizer = *optimizer_,
-                                     .world_size = model_.world.size,
-                                     .codec = codec,
-                                     .bucket_numel = std::move(numel)});
-    // Stragglers draw other delays in other numbers of steps.
-    const double local_s = model.straggler_cv > 0.0 ? predict_local(model).step_s : local_s_;
-    FarRow row{.way = std::string(way.name),
-               .codec = std::string(way.codec),
-               .every = every,
-               .late = way.late(every),
-               .step = predict_schedule(model, schedule, topology.get(), codec),
-               .expected_gap = way.gaps.at(every) + (way.travels ? kTravelGap : 0.0)};
-    row.helps = row.expected_gap < kAloneGap;
-    row.efficiency = local_s / row.step.step_s;
-    row.fits = row.step.step_s <= (1.0 + budget_) * local_s;
-    row.allowed_s = local_s_ * static_cast<double>(row.late);
-    row.yaml = yaml_of(way, section);
-    // Without anything else, the steps of a period take as long as its exchange.
-    model.compute_s = 0.0;
-    model.links.update_bytes_per_s = 0.0;
-    row.exchange_s = static_cast<double>(every) *
-                     predict_schedule(model, schedule, topology.get(), codec).step_s;
-    return row;
+    ExchangeSchedule schedule({.algorithm = choice,
+                               .optimizer = *optimizer_,
+                               .world_size = model_.world.size,
+                               .codec = codec,
+                               .bucket_numel = std::move(numel),
+                               .longest_period = every});
+    return Exchanges{std::move(model), std::move(topology), codec, std::move(schedule)};
   }
 
- private:
   static std::string section_of(const Way& way, std::int64_t every) {
     if (!way.is_rare()) return "";
     return concat(way.options, ", every: ", every,
@@ -208,9 +235,9 @@ class Predictor {
 
 /// The most frequent exchanges of a way that are within the budget; if there are none, the rarest.
 std::optional<FarRow> best_row(const Predictor& predictor, const Way& way) {
-  if (!way.is_rare()) return predictor.row(way, 1);
   std::optional<FarRow> best;
-  for (std::int64_t every = way.least_every; every <= kMostEvery; every *= 2) {
+  const std::int64_t most = way.is_rare() ? kMostEvery : 1;
+  for (std::int64_t every = way.is_rare() ? way.least_every : 1; every <= most; every *= 2) {
     // That is the same way without travelling.
     if (way.travels && way.late(every) == 1) continue;
     auto row = predictor.row(way, every);
@@ -218,6 +245,7 @@ std::optional<FarRow> best_row(const Predictor& predictor, const Way& way) {
     best = std::move(row);
     if (best->fits) break;
   }
+  if (best) predictor.finish(way, *best);
   return best;
 }
 

@@ -7,6 +7,7 @@
 #include "test/optim/reference.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -83,14 +84,21 @@ inline std::vector<double> start_of(const Problem& problem, int rank) {
   return x;
 }
 
-/// Every rank has a quadratic with its own centre that moves a little from step to step.
+/// Every rank has a quadratic with its own centre that moves a little from step to step. Elements
+/// at a distance of kRepeat have the same.
 inline std::vector<double> gradient_at(const std::vector<double>& x, int rank, int step) {
+  constexpr std::size_t kRepeat = 1009;
+  const double shift = 0.2 * std::cos(2.0 * step);
+  std::array<double, kRepeat> curvature{};
+  std::array<double, kRepeat> centre{};
+  for (std::size_t e = 0; e < std::min(x.size(), kRepeat); ++e) {
+    const auto place = static_cast<double>(e);
+    curvature[e] = 0.6 + 0.4 * std::cos(place);
+    centre[e] = std::sin(1.0 + 3.0 * rank + 0.7 * place) + shift;
+  }
   std::vector<double> gradient(x.size());
   for (std::size_t e = 0; e < x.size(); ++e) {
-    const auto place = static_cast<double>(e);
-    const double curvature = 0.6 + 0.4 * std::cos(place);
-    const double centre = std::sin(1.0 + 3.0 * rank + 0.7 * place) + 0.2 * std::cos(2.0 * step);
-    gradient[e] = curvature * (x[e] - centre);
+    gradient[e] = curvature[e % kRepeat] * (x[e] - centre[e % kRepeat]);
   }
   return gradient;
 }

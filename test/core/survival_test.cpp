@@ -338,7 +338,9 @@ TEST_P(Survivors, GoOnLikeAFreshRunOfFewerRanks) {
     // They exchange nothing, so nobody waits for the others.
     if (std::string_view(variant.first) == "local") continue;
     for (const Death death :
-         {Death::kBetweenSteps, Death::kBetweenGradients, Death::kAfterGradients}) {
+         {Death::kBetweenGradients, Death::kBetweenSteps, Death::kAfterGradients}) {
+      // The same threads meet at other places of a step.
+      if (kThreadSanitized && death != Death::kBetweenGradients) continue;
       SCOPED_TRACE(concat(variant.text(), ", death ", static_cast<int>(death)));
       const Survival survival = survive(GetParam(), variant, death);
       for (const auto& values : survival.values) EXPECT_FALSE(values.empty());

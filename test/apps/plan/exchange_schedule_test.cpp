@@ -2,6 +2,7 @@
 
 #include "apps/plan/exchange_schedule.hpp"
 
+#include "test/base/thrown.hpp"
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 
@@ -32,13 +33,14 @@ struct Planned {
   AlgorithmChoice choice;
   std::unique_ptr<Optimizer> optimizer;
 
-  [[nodiscard]] ExchangeSchedule schedule() const {
+  [[nodiscard]] ExchangeSchedule schedule(std::int64_t longest_period = 1024) const {
     return ExchangeSchedule({.algorithm = choice,
                              .optimizer = *optimizer,
                              .world_size = problem.num_ranks,
                              .node_size = problem.topology->round(0).node_size,
                              .codec = find_codec(problem.codec),
-                             .bucket_numel = problem.sizes});
+                             .bucket_numel = problem.sizes,
+                             .longest_period = longest_period});
   }
 };
 
@@ -200,6 +202,24 @@ TEST(ExchangeSchedule, DoesNotDependOnTheNumberOfBuckets) {
       return schedule.at(0, 0).front().group_share;
     };
     EXPECT_NEAR(share_of(64), share_of(1), 1e-3 * share_of(1)) << algorithm;
+  }
+}
+
+TEST(ExchangeSchedule, NeedsNoMoreStepsThanFourPeriods) {
+  for (const char* const options : {"", "late: 6", "streaming: true", "streaming: true, late: 3"}) {
+    SCOPED_TRACE(options);
+    const Planned plan =
+        planned("outer", concat("kind: noloco, every: 6, ", options), "ring", 4, 4);
+    const ExchangeSchedule known = plan.schedule(6);
+    const ExchangeSchedule found = plan.schedule();
+    ASSERT_EQ(known.period(), found.period());
+    for (std::int64_t step = 0; step < 12; ++step) {
+      for (const std::int64_t bucket : {0, 1}) {
+        EXPECT_EQ(known.at(step, bucket), found.at(step, bucket)) << step << ", " << bucket;
+      }
+    }
+    EXPECT_TRUE(contains(what_of<ConfigError>([&] { static_cast<void>(plan.schedule(5)); }),
+                         "does not repeat within 5 steps"));
   }
 }
 

@@ -123,9 +123,9 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
   if (entry.processors_only) {
     return concat("the algorithm ", entry.name, " works on processors only; on GPUs take gossip");
   }
-  if (codec != nullptr) {
-    return concat("the codec ", codec->name(),
-                  " works on processors only; on GPUs take codec fp32");
+  if (codec != nullptr && !entry.codes_on_host) {
+    return concat("on GPUs the algorithm ", entry.name, " sends no encoded blocks; take codec ",
+                  "fp32, or ", names_with(&AlgorithmEntry::codes_on_host));
   }
   return "";
 }

@@ -215,6 +215,8 @@ struct AlgorithmEntry {
   /// True: in sums over all ranks, a rank keeps what its encoded blocks lack, and sends it later.
   /// So codecs may leave out elements (Codec::leaves_out()).
   bool feeds_errors_back = false;
+  /// True: encoded blocks of GPUs go through host memory (LaneSpec::on_host), where codecs run.
+  bool codes_on_host = false;
   /// True: blocks must be in the memory of processors.
   bool processors_only = false;
   /// True: a step may lose its exchanges, and the ranks that are left start the algorithm anew

@@ -367,7 +367,7 @@ std::string to_text(const FarPlan& plan) {
       "with averages every 1 to 40 steps\n",
       "      as alone: so rare that we expect no more than from ranks without exchange; -: over ",
       "the budget\n",
-      "int8, int4 and topk work on processors alone. Without communication a step takes ",
+      "On GPUs only outer takes int8, int4 and topk. Without communication a step takes ",
       seconds(plan.local_s), ".\n\n", plan.recommendation, "\n\n", plan.rows.front().yaml);
 }
 

@@ -18,12 +18,21 @@
 // says so behind its next move. Then nobody uses this average, and in the next one all ranks send
 // their models as they are. The mean becomes model and anchor, and momentum and errors begin anew.
 //
+// Codecs run on processors. So where the models are on a GPU, their averages under a codec are
+// taken in host memory: models and anchors are copied there when an average begins, a thread of the
+// host encodes, decodes and mixes them while the GPU trains on, and the new mean is copied back.
+// The errors stay in host memory.
+//
 // Protocol for a bucket: start(), wait(), take() or drop(), and so on.
 //
 // Errors: CommError from lanes. Not thread safe.
 
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <utility>
 
+#include "base/stream.hpp"
 #include "core/algorithm.hpp"
 #include "core/bucket_lanes.hpp"
 
@@ -74,6 +83,13 @@ class OuterAverages {
     std::int64_t began = -1;
     bool are_sent = false;
   };
+  /// Of a bucket whose averages are taken on the host.
+  struct Copies {
+    /// The model; where ranks send moves, the anchor. The mean takes its place.
+    Buffer mean;
+    /// The host has done its work on the last average.
+    EventPtr is_over = {};
+  };
 
   [[nodiscard]] Lane& lane_of(const Bucket& bucket);
   /// Of an average of moves that has begun after a step: 1 if this rank's anchor may be another one
@@ -82,6 +98,12 @@ class OuterAverages {
   /// kUnusable.
   [[nodiscard]] double flag_of(std::int64_t began) const;
   void send_move(const Bucket& bucket, const Block& model, const Block& anchor);
+  /// For the host's next work: copies blocks of the device once the last average is over.
+  void fetch(const Bucket& bucket, std::initializer_list<std::pair<Block, ConstBlock>> blocks);
+  Taken take_arrived(const Bucket& bucket, std::int64_t step, const Block& model,
+                     const Block& anchor);
+  /// The device's model <- the host's mean.
+  void put_back(const Bucket& bucket, const Block& model);
   /// Whether all ranks have sent moves from the same anchor. If not, all ranks agree on averages of
   /// models from the next step on.
   bool have_one_anchor(const Bucket& bucket, std::int64_t step, const ConstBlock& sum);
@@ -89,16 +111,24 @@ class OuterAverages {
   AlgorithmSetup setup_;
   Config config_;
   bool sends_moves_;
+  /// Encoded averages of models on a GPU are taken on the host.
+  bool is_hosted_;
+  /// Of encoded averages: the host's, or that of the models.
+  Stream& stream_;
   BucketLanes lanes_;
   /// Of models as they are; of no use unless sends_moves_.
   BucketLanes model_lanes_;
   /// Empty, unless sends_moves_.
   PerBucket<Moves> moves_;
+  /// Empty, unless is_hosted_.
+  PerBucket<Copies> copies_;
   /// Averages that begin in the `every` steps from here on are of models. The same on all ranks.
   std::int64_t models_from_;
   /// The step before which other code has written this rank's parameters; of several, the first one
   /// without an agreement after it. At most models_from_: there is an agreement.
   std::int64_t written_;
+  /// Ends the work of stream_ before the memory above goes.
+  std::optional<SynchronizedScope> scope_;
 };
 
 }  // namespace gossamer

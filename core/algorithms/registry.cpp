@@ -69,6 +69,7 @@ constexpr std::array kTable = {
         .averages_rarely = true,
         .takes_codec = true,
         .feeds_errors_back = true,
+        .codes_on_host = true,
         .survives = true,
         .read = read_outer},
     AlgorithmEntry{.name = "relay",

@@ -142,8 +142,8 @@ class CodedSumLane : public OperationsLane {
 
   /// The work that adds the shards of all ranks.
   [[nodiscard]] std::function<EventPtr()> adding() const {
-    return [stream = communicators_.results.stream(), sum = sum_, messages = messages_,
-            rank = rank(), simd = setup().simd]() -> EventPtr {
+    return [stream = setup().stream_between(), sum = sum_, messages = messages_, rank = rank(),
+            simd = setup().simd]() -> EventPtr {
       stream->run([=] { sum.add(rank, messages.all_heard(), messages.result(rank), simd); });
       return stream->record();
     };

@@ -77,7 +77,8 @@ LaneSpec GridLane::votes_of(const LaneSpec& spec) {
           .bucket = spec.bucket,
           .numel = kBallotSize,
           .dtype = spec.dtype,
-          .content = "votes"};
+          .content = "votes",
+          .on_host = spec.on_host};
 }
 
 GridLane::GridLane(Parts parts, const LaneSpec& spec)

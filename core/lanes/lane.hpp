@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "base/buffer.hpp"
 #include "base/error.hpp"
 #include "base/state_visitor.hpp"
+#include "base/stream.hpp"
 #include "base/types.hpp"
 #include "core/lanes/intake.hpp"
 #include "core/lanes/mailbox.hpp"
@@ -128,6 +130,9 @@ struct LaneSpec {
   /// the block that the next round sends. So the pass prepares nothing for the next round
   /// (Intake::exchange), and grids are agreed on within fewer rounds (GridLane).
   bool is_rare = false;
+  /// True: the blocks are in host memory, whatever the device is. The lane works on
+  /// LaneFactory::host_stream(), and so does the pass that mixes in what has arrived.
+  bool on_host = false;
 };
 
 class LaneFactory;
@@ -160,6 +165,9 @@ class LaneFactory {
         "asynchronous algorithms need ranks that run on their own, and simulated ranks go in step; "
         "take gossip");
   }
+  /// The stream of lanes with LaneSpec::on_host, which lags behind. Throws std::logic_error where
+  /// all blocks are in host memory.
+  virtual Stream& host_stream() { throw std::logic_error("LaneFactory: blocks are on the host"); }
   /// Collective. The topology must have fixed nodes (has_fixed_nodes()).
   virtual NodeLanes split_by_node() = 0;
   /// Ranks of a node in the topology's rounds; 1 if there is no topology of two levels.

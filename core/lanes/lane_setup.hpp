@@ -32,6 +32,13 @@ struct LaneSetup {
   SimdPath simd = best_simd_path();
   /// Lanes record waits and messages; null: nothing is recorded.
   std::shared_ptr<Timeline> timeline = {};
+  /// Work between two operations of a round, on the progress worker; null: the communicator's
+  /// stream.
+  std::shared_ptr<Stream> between = {};
+
+  [[nodiscard]] std::shared_ptr<Stream> stream_between() const {
+    return between ? between : communicator.stream();
+  }
 };
 
 }  // namespace gossamer

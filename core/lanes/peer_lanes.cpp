@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/host_stream.hpp"
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
 #include "core/lanes/coded_lane.hpp"
@@ -52,13 +53,30 @@ struct PeerLanes::Nodes {
   PeerLanes between;
 };
 
+struct PeerLanes::OnHost {
+  ThreadStream stream;
+  LaneSetup setup;
+
+  explicit OnHost(const LaneSetup& device)
+      : setup{.stream = stream,
+              .communicator = device.communicator,
+              .topology = nullptr,
+              .codec = device.codec,
+              .shares_memory = false,
+              .waits_whole = device.waits_whole,
+              .metrics = device.metrics,
+              .simd = device.simd,
+              .timeline = device.timeline,
+              .between = std::make_shared<InlineStream>()} {}
+};
+
 PeerLanes::PeerLanes(LaneSetup setup) : setup_(std::move(setup)), parts_(setup_.communicator) {}
 
 // Lanes refer to members of the factory.
 PeerLanes::~PeerLanes() { drop_lanes(); }
 
 std::shared_ptr<HostMemory> PeerLanes::memory_for(const LaneSpec& spec) {
-  if (spec.members != LaneMembers::kTopology) return nullptr;
+  if (spec.members != LaneMembers::kTopology || spec.on_host) return nullptr;
   // A thread that works off a stream later cannot wait for slots.
   const bool works_at_once = setup_.stream.on_host() && setup_.stream.immediate();
   if (!setup_.shares_memory || !works_at_once) return nullptr;
@@ -145,6 +163,18 @@ NodeLanes PeerLanes::split_by_node() {
   return {.inside = nodes_->inside, .between = nodes_->between, .place = rank % size};
 }
 
+Stream& PeerLanes::host_stream() {
+  if (setup_.stream.device().type == DeviceType::kCpu) return LaneFactory::host_stream();
+  if (!on_host_) on_host_ = std::make_unique<OnHost>(setup_);
+  return on_host_->stream;
+}
+
+const LaneSetup& PeerLanes::setup_for(const LaneSpec& spec) const {
+  if (!spec.on_host) return setup_;
+  if (!on_host_) throw std::logic_error("PeerLanes: a lane on the host before host_stream()");
+  return on_host_->setup;
+}
+
 double PeerLanes::model_weight() const {
   if (mailbox_) return mailbox_->state().mass;
   if (nodes_) return nodes_->between.model_weight();
@@ -154,6 +184,7 @@ double PeerLanes::model_weight() const {
 
 void PeerLanes::drain() {
   for (const MadeLane& made_lane : made()) made_lane.lane->drain();
+  if (on_host_) on_host_->stream.synchronize();
   if (mailbox_) mailbox_->close();
   if (!nodes_) return;
   nodes_->between.drain();
@@ -181,6 +212,8 @@ void PeerLanes::visit(
 }
 
 void PeerLanes::drop_lanes() {
+  // Its work uses the lanes' memory.
+  if (on_host_) const SynchronizedScope scope(on_host_->stream);
   drop_made();
   mailbox_.reset();
   for (const auto& [size, nodes] : all_nodes_) {
@@ -190,36 +223,37 @@ void PeerLanes::drop_lanes() {
 }
 
 std::unique_ptr<Lane> PeerLanes::make(const LaneSpec& spec) {
+  const LaneSetup& setup = setup_for(spec);
   if (spec.result == LaneResult::kGather || spec.result == LaneResult::kShardSum) {
-    return make_shard_lane(setup_, spec);
+    return make_shard_lane(setup, spec);
   }
-  if (spec.members == LaneMembers::kTree) return make_tree_lane(setup_, spec);
+  if (spec.members == LaneMembers::kTree) return make_tree_lane(setup, spec);
   const bool sums = spec.result == LaneResult::kSum && spec.num_coded > 0;
-  if (sums && setup_.codec != nullptr && num_ranks() > 1) {
-    if (setup_.codec->leaves_out()) return make_gathered_sum_lane(setup_, spec);
-    Communicator& world = setup_.communicator;
-    return make_coded_sum_lane(setup_, {.shards = world, .results = world.twin("coded results")},
+  if (sums && setup.codec != nullptr && num_ranks() > 1) {
+    if (setup.codec->leaves_out()) return make_gathered_sum_lane(setup, spec);
+    Communicator& world = setup.communicator;
+    return make_coded_sum_lane(setup, {.shards = world, .results = world.twin("coded results")},
                                spec);
   }
-  if (spec.result == LaneResult::kMix && setup_.codec != nullptr) return make_coded(spec);
+  if (spec.result == LaneResult::kMix && setup.codec != nullptr) return make_coded(spec);
   Peers& peers = peers_of(spec.result);
   auto memory = memory_for(spec);
-  if (memory) return make_slot_lane(setup_, peers, spec, std::move(memory));
-  return std::make_unique<PlainLane>(setup_, peers, spec);
+  if (memory) return make_slot_lane(setup, peers, spec, std::move(memory));
+  return std::make_unique<PlainLane>(setup, peers, spec);
 }
 
 std::unique_ptr<Lane> PeerLanes::make_coded(const LaneSpec& spec) {
-  const auto next = first_grid(setup_.codec);
-  auto blocks = make_coded_lane(setup_, peers_of(spec.result), spec, next);
-  if (!setup_.codec->needs_grid()) return blocks;
-  return std::make_unique<GridLane>(
-      GridLane::Parts{.blocks = std::move(blocks),
-                      .next = next,
-                      .codec = *setup_.codec,
-                      .votes = make(GridLane::votes_of(spec)),
-                      .stream = setup_.stream,
-                      .num_wide = setup_.metrics.num_wide_differences},
-      spec);
+  const LaneSetup& setup = setup_for(spec);
+  const auto next = first_grid(setup.codec);
+  auto blocks = make_coded_lane(setup, peers_of(spec.result), spec, next);
+  if (!setup.codec->needs_grid()) return blocks;
+  return std::make_unique<GridLane>(GridLane::Parts{.blocks = std::move(blocks),
+                                                    .next = next,
+                                                    .codec = *setup.codec,
+                                                    .votes = make(GridLane::votes_of(spec)),
+                                                    .stream = setup.stream,
+                                                    .num_wide = setup.metrics.num_wide_differences},
+                                    spec);
 }
 
 Mailbox& PeerLanes::make_mailbox(Mailbox::Config config) {

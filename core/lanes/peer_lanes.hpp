@@ -30,6 +30,7 @@ class PeerLanes : public LaneFactory {
   PeerLanes& operator=(const PeerLanes&) = delete;
 
   Mailbox& make_mailbox(Mailbox::Config config) override;
+  Stream& host_stream() override;
   NodeLanes split_by_node() override;
   [[nodiscard]] int node_size() const override;
   [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
@@ -68,13 +69,18 @@ class PeerLanes : public LaneFactory {
   /// The Peers of a kind of rounds; made with the first lane that needs them.
   Peers& peers_of(LaneResult result);
   std::unique_ptr<Lane> make_coded(const LaneSpec& spec);
+  [[nodiscard]] const LaneSetup& setup_for(const LaneSpec& spec) const;
   /// The memory for the slots of a lane of plain blocks; null: it sends messages.
   std::shared_ptr<HostMemory> memory_for(const LaneSpec& spec);
 
   /// The lanes of split_by_node(), over parts of the communicator.
   struct Nodes;
+  /// What lanes with LaneSpec::on_host work with.
+  struct OnHost;
 
   LaneSetup setup_;
+  /// Null until host_stream().
+  std::unique_ptr<OnHost> on_host_;
   SubCommunicators parts_;
   /// Of the last lanes; null: none has slots.
   std::shared_ptr<HostMemory> memory_;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import pathlib
 import subprocess
 import sys
@@ -235,14 +236,14 @@ def test_ranks_that_are_threads_must_not_share_a_gpu():
 PROGRAM = """
 import sys
 sys.path.insert(0, {tests!r})
-import torch, gossamer as gs
+import json, torch, gossamer as gs
 from test_gpu import OPTIMIZERS, batch, flat, loss_of, make_net
-place, rank, device, topology, algorithm = sys.argv[1:]
+place, rank, device, exchange = sys.argv[1:]
 gs.initialize_dist("", 60, rendezvous=place, world_size=3, rank=int(rank), secret=place * 8)
 rank = int(rank)
 net = make_net().to(device)
 model = gs.DecentralizedDataParallel(
-    net, OPTIMIZERS["adamw"], topology or None, algorithm=algorithm,
+    net, OPTIMIZERS["adamw"], **json.loads(exchange),
     options={{"device": {{"share": True}}}} if device == "cuda" else None,
 )
 for step in range({num_steps}):
@@ -254,7 +255,7 @@ print(f"rank {{rank}}: {{mean.norm().item():.9g}} {{distance:.6g}}")
 """
 
 
-def ends_of(folder: pathlib.Path, device: str, topology: str, algorithm: str) -> list[list[float]]:
+def ends_of(folder: pathlib.Path, device: str, exchange: dict) -> list[list[float]]:
     """Return each rank's norm of the mean and distance from it, of three processes."""
     folder.mkdir()
     program = PROGRAM.format(tests=str(pathlib.Path(__file__).parent), num_steps=NUM_STEPS)
@@ -267,8 +268,7 @@ def ends_of(folder: pathlib.Path, device: str, topology: str, algorithm: str) ->
                 f"file:{folder}",
                 str(rank),
                 device,
-                topology,
-                algorithm,
+                json.dumps(exchange),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -290,10 +290,21 @@ def ends_of(folder: pathlib.Path, device: str, topology: str, algorithm: str) ->
 
 
 @pytest.mark.parametrize(
-    ("topology", "algorithm"), [("ring", "gossip"), ("complete", "gossip"), ("", "allreduce")]
+    "exchange",
+    [
+        {"topology": "ring"},
+        {"topology": "complete"},
+        {"algorithm": "allreduce"},
+        {"algorithm": {"name": "outer", "kind": "diloco", "every": 3}, "codec": "int8"},
+        {
+            "topology": "ring",
+            "algorithm": {"name": "outer", "kind": "noloco", "every": 2},
+            "codec": "bf16",
+        },
+    ],
 )
-def test_processes_that_share_a_gpu_train_as_on_processors(tmp_path, topology, algorithm):
-    expected = ends_of(tmp_path / "cpu", "cpu", topology, algorithm)
-    actual = ends_of(tmp_path / "cuda", "cuda", topology, algorithm)
+def test_processes_that_share_a_gpu_train_as_on_processors(tmp_path, exchange):
+    expected = ends_of(tmp_path / "cpu", "cpu", exchange)
+    actual = ends_of(tmp_path / "cuda", "cuda", exchange)
     for own, other in zip(actual, expected, strict=True):
         assert own == pytest.approx(other, rel=1e-3, abs=1e-3)

@@ -193,15 +193,18 @@ TEST(Outer, NoStepWaitsForALateAverageBeforeItIsDue) {
     const char* rounds;
     const char* codec;
     bool streams = false;
+    Where where = Where::kHost;
   };
   // Pairs agree on the grid of int8 in their first averages.
   constexpr int kSteps = 46;
-  for (const auto& [rounds, codec, streams] :
+  for (const auto& [rounds, codec, streams, where] :
        {Way{"all", "fp32"}, Way{"all", "fp32", true}, Way{"all", "int8"}, Way{"all", "int4", true},
         Way{"all", "topk"}, Way{"topology", "fp32"}, Way{"topology", "bf16", true},
-        Way{"topology", "int8"}}) {
-    SCOPED_TRACE(concat(rounds, ", ", codec, streams ? ", streaming" : ""));
+        Way{"topology", "int8"}, Way{"all", "topk", false, Where::kDevice},
+        Way{"all", "int8", true, Where::kNccl}, Way{"topology", "int8", true, Where::kDevice}}) {
+    SCOPED_TRACE(concat(rounds, ", ", codec, streams ? ", streaming, " : ", ", name_of(where)));
     std::atomic<int> num_steps_of_0 = 0;
+    FakeNcclHub hub;
     run_ranks(2, [&](Communicator& communicator, const World& world) {
       Problem problem;
       problem.same_start = true;
@@ -211,7 +214,8 @@ TEST(Outer, NoStepWaitsForALateAverageBeforeItIsDue) {
       problem.bucket_bytes = 1;
       problem.algorithm_options = concat("{every: 4, late: 3, kind: diloco, rounds: ", rounds,
                                          ", streaming: ", streams ? "true" : "false", "}");
-      ToyModel model = model_of(problem, communicator);
+      TestDevice device(where, communicator, hub);
+      ToyModel model = model_on(problem, device);
       for (int step = 0; step < kSteps; ++step) {
         // An average begins after step 3 of 4, and is due 3 steps later.
         if (world.rank == 1 && step % 4 == 3) {
@@ -223,6 +227,44 @@ TEST(Outer, NoStepWaitsForALateAverageBeforeItIsDue) {
       model.pipeline().drain();
     });
     EXPECT_EQ(num_steps_of_0, kSteps);
+  }
+}
+
+// On a device, the host encodes, decodes and mixes models, with the same arithmetic.
+TEST(Outer, TakesEncodedAveragesOfADeviceOnTheHost) {
+  for (const char* options :
+       {"every: 3, kind: diloco", "every: 1, kind: diloco, lr: 1, momentum: 0",
+        "every: 4, kind: slowmo, late: 3", "every: 4, kind: diloco, late: 2, streaming: true",
+        "every: 3, kind: noloco", "every: 2, kind: gasloc", "every: 3, kind: noloco, late: 3",
+        "every: 4, kind: noloco, streaming: true"}) {
+    for (const char* const codec : {"bf16", "int8", "int4", "topk"}) {
+      Problem problem;
+      problem.num_ranks = 4;
+      problem.algorithm = "outer";
+      problem.algorithm_options = options;
+      problem.codec = codec;
+      problem.dtype = DType::kFloat32;
+      problem.sizes = {300, 7, 2000};
+      problem.bucket_bytes = 1;
+      problem.num_steps = 24;
+      problem.same_start = true;
+      const AlgorithmChoice choice("outer", Options::parse(options));
+      if (!choice.takes(*find_codec(codec))) continue;
+      // Nodes of two ranks encode between operations.
+      for (const char* const topology : {"one-peer-exp", "hierarchical"}) {
+        if (!choice.needs_topology() && topology != std::string_view("one-peer-exp")) continue;
+        problem.node_size = topology == std::string_view("hierarchical") ? 2 : 4;
+        problem.topology = make_topology(topology, {.size = 4, .node_size = problem.node_size});
+        problem.where = Where::kHost;
+        const Trajectory expected = run_pipeline(problem);
+        for (const Where where : {Where::kDevice, Where::kDirect, Where::kNccl}) {
+          SCOPED_TRACE(concat(options, ", ", codec, ", ", topology, ", ", name_of(where)));
+          problem.where = where;
+          EXPECT_EQ(run_pipeline(problem), expected);
+          if (kSanitized) break;
+        }
+      }
+    }
   }
 }
 
@@ -298,10 +340,13 @@ TEST(Outer, FindsACommonAnchorAfterParametersWereWritten) {
                                 "every: 4, kind: noloco, rounds: all, late: 3, blend: 0",
                                 "every: 4, kind: slowmo, streaming: true", "every: 1, kind: diloco",
                                 "every: 3, kind: diloco, late: 3, blend: 0"}) {
-      for (const bool all_write : {false, true}) {
+      for (const auto& [all_write, where] :
+           {std::pair{false, Where::kHost}, {true, Where::kHost}, {false, Where::kDevice}}) {
         // Plain averages bring anchors together at once where the mean becomes the anchor.
         if (codec == std::string("fp32") && !contains(options, "momentum: 0")) continue;
-        SCOPED_TRACE(concat(codec, ", ", options, all_write ? ", all write" : ", one writes"));
+        SCOPED_TRACE(concat(codec, ", ", options, all_write ? ", all write, " : ", one writes, ",
+                            name_of(where)));
+        FakeNcclHub hub;
         constexpr int kRanks = 3;
         std::vector<std::vector<std::vector<double>>> models(kRanks);
         run_ranks(kRanks, [&](Communicator& communicator, const World& world) {
@@ -315,7 +360,8 @@ TEST(Outer, FindsACommonAnchorAfterParametersWereWritten) {
           problem.bucket_bytes = 1;
           // From step 12 on only averages move the models.
           problem.present = [](int, int step, std::int64_t) { return step < 12; };
-          ToyModel model = model_of(problem, communicator);
+          TestDevice device(where, communicator, hub);
+          ToyModel model = model_on(problem, device);
           for (int step = 0; step < 40; ++step) {
             if (step == 10 && (all_write || world.rank == 1)) {
               model.pipeline().drain();

@@ -69,6 +69,38 @@ TEST_F(Pipeline, AveragesGradients) {
   EXPECT_LE(largest_difference(run_on_gpu(problem), expected_trajectory(problem)), 1e-5);
 }
 
+/// The host encodes, decodes and mixes the models.
+TEST_F(Pipeline, AveragesEncodedModelsOnTheHost) {
+  for (const auto& [options, codec] :
+       {std::pair{"every: 1, kind: diloco, momentum: 0, lr: 1", "topk"},
+        {"every: 3, kind: diloco, late: 2", "int8"},
+        {"every: 2, kind: noloco", "int8"},
+        {"every: 2, kind: noloco", "bf16"}}) {
+    SCOPED_TRACE(std::string(options) + ", " + codec);
+    Problem problem;
+    problem.num_ranks = 4;
+    problem.algorithm = "outer";
+    problem.algorithm_options = options;
+    problem.codec = codec;
+    problem.topology = make_topology("one-peer-exp", {.size = 4, .node_size = 4});
+    problem.same_start = true;
+    problem.dtype = DType::kFloat32;
+    problem.num_steps = 24;
+    // A value near the border between two steps of a codec may go either way.
+    EXPECT_LE(largest_difference(run_on_gpu(problem), run_pipeline(problem)), 1e-2);
+  }
+}
+
+TEST_F(Pipeline, RefusesCodecsThatTheHostCannotRun) {
+  const auto ring = make_topology("ring", {.size = 2, .node_size = 2});
+  const auto stream = make_stream({DeviceType::kCuda, 0});
+  const AlgorithmSetting setting{
+      .topology = ring.get(), .codec = find_codec("int8"), .stream = stream.get(), .num_ranks = 2};
+  EXPECT_TRUE(contains(AlgorithmChoice("gossip").why_not(setting),
+                       "sends no encoded blocks; take codec fp32, or outer"));
+  EXPECT_EQ(AlgorithmChoice("outer").why_not(setting), "");
+}
+
 /// Of three ranks one dies. The others hold the step, and make it without that rank.
 TEST_F(Pipeline, GoesOnWithoutARankThatDies) {
   Problem problem;

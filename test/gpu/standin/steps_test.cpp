@@ -64,5 +64,23 @@ TEST(Steps, EndUnderTheDriversLocks) {
   }
 }
 
+TEST(Steps, EndWhereTheHostEncodesAverages) {
+  for (const auto& [options, codec] : {std::pair{"every: 1, kind: diloco", "topk"},
+                                       {"every: 2, kind: diloco, late: 2", "int4"},
+                                       {"every: 2, kind: noloco", "int8"},
+                                       {"every: 2, kind: noloco, streaming: true", "bf16"}}) {
+    for (const char* const topology : {"ring", "hierarchical"}) {
+      SCOPED_TRACE(std::string(options) + ", " + codec + ", " + topology);
+      Problem problem = problem_of("outer", topology);
+      problem.algorithm_options = options;
+      problem.codec = codec;
+      problem.num_steps = 24;
+      Problem on_host = problem;
+      const Trajectory expected = {run_pipeline(on_host).back()};
+      EXPECT_LE(largest_difference(run(problem), expected), 1e-4);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gossamer

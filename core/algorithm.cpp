@@ -125,7 +125,7 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
   }
   if (codec != nullptr && !entry.codes_on_host) {
     return concat("on GPUs the algorithm ", entry.name, " sends no encoded blocks; take codec ",
-                  "fp32, or ", names_with(&AlgorithmEntry::codes_on_host));
+                  "fp32, or the algorithm ", names_with(&AlgorithmEntry::codes_on_host));
   }
   return "";
 }

@@ -35,14 +35,16 @@
 //
 // Where a rank may die while pipelines are made, make them with `begins_detached`, and resume().
 //
-// Streams: all work on memory goes to one stream, in the order of the calls. On a stream that lags
-// behind (a GPU's), the code that writes gradients or reads parameters must do so in the stream's
-// order. The first call of a step waits until it is known how the step before ended, so the host is
-// never more than one step ahead. Exchanges that end on the host are waited for there; those of
-// NCCL are not, with these exceptions. All-reduce and node gossip wait for the sums of a bucket to
-// see which ranks have used a parameter. Relay waits for the messages of a bucket to see how many
-// ranks are in their sums. Under the codecs int8 and int4 the votes are counted in every eighth
-// step (grid_lane.hpp).
+// Streams: all work on memory goes to one stream, in the order of the calls; on a GPU, encoded
+// averages have one of the host (outer_averages.hpp), which waits for it, and it for them. On a
+// stream that lags behind (a GPU's), the code that writes gradients or reads parameters must do so
+// in the stream's order. The first call of a step waits until it is known how the step before
+// ended, so the host is never more than one step ahead. Exchanges that end on the host are waited
+// for there; those of NCCL are not, with these exceptions. All-reduce and node gossip wait for the
+// sums of a bucket to see which ranks have used a parameter. Relay waits for the messages of a
+// bucket to see how many ranks are in their sums. Under the codecs int8 and int4 the votes are
+// counted in every eighth step (grid_lane.hpp), and under a codec `outer` looks at a flag in every
+// sum of moves.
 //
 // Thread safety: only the thread that runs the backward pass may call. Errors: CommError from
 // exchanges, NonFiniteError for gradients (see gradient_policy.hpp), ConfigError from the

@@ -1,8 +1,8 @@
 #pragma once
-// What an algorithm sends in its steps. The algorithm itself says so: it runs for some thousand
-// steps on one rank with small buckets, over lanes that only write down what they are asked to
-// send. So the plan needs no formula for any algorithm. Exchanges that are rarer than four times
-// Setup::longest_period may be missed if there are others.
+// What an algorithm sends in its steps. The algorithm itself says so: it runs for four times
+// Setup::longest_period steps on one rank with small buckets, over lanes that only write down what
+// they are asked to send. So the plan needs no formula for any algorithm. Exchanges that come less
+// often than once in these steps may be missed if there are others.
 //
 // A schedule holds the steps of one period, after any warm-up. Sizes are relative to the bytes of a
 // bucket, so they hold for buckets of any size. It leaves out the votes about grids (GridLane),

@@ -197,6 +197,7 @@ class Predictor {
     for (const double bytes : model.bucket_bytes) {
       numel.push_back(static_cast<std::int64_t>(bytes / 4.0));
     }
+    // No way has options with longer periods.
     ExchangeSchedule schedule({.algorithm = choice,
                                .optimizer = *optimizer_,
                                .world_size = model_.world.size,

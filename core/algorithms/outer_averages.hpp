@@ -19,9 +19,9 @@
 // their models as they are. The mean becomes model and anchor, and momentum and errors begin anew.
 //
 // Codecs run on processors. So where the models are on a GPU, their averages under a codec are
-// taken in host memory: models and anchors are copied there when an average begins, a thread of the
-// host encodes, decodes and mixes them while the GPU trains on, and the new mean is copied back.
-// The errors stay in host memory.
+// taken in host memory: models and anchors are copied there when an average begins, and a thread of
+// the host encodes them while the GPU trains on. When the average is due, the caller waits while
+// this thread decodes and mixes, and the mean is copied back. The errors stay in host memory.
 //
 // Protocol for a bucket: start(), wait(), take() or drop(), and so on.
 //
@@ -113,7 +113,7 @@ class OuterAverages {
   bool sends_moves_;
   /// Encoded averages of models on a GPU are taken on the host.
   bool is_hosted_;
-  /// Of encoded averages: the host's, or that of the models.
+  /// Works on encoded averages: the host's stream if is_hosted_, else that of the models.
   Stream& stream_;
   BucketLanes lanes_;
   /// Of models as they are; of no use unless sends_moves_.

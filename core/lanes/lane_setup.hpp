@@ -19,8 +19,8 @@ struct LaneSetup {
   Communicator& communicator;
   /// That of LaneMembers::kTopology and kTree; may be null if no lane needs it.
   std::shared_ptr<const Topology> topology;
-  /// What lanes of LaneResult::kMix and kSum send in place of their blocks; null: the blocks. Needs
-  /// a stream on processors, and for kMix an undirected topology.
+  /// What lanes of LaneResult::kMix and kSum send in place of their blocks; null: the blocks. Such
+  /// lanes need blocks in host memory (LaneSpec::on_host), and for kMix an undirected topology.
   const Codec* codec = nullptr;
   /// Ranks of one host read each other's memory; false: they send messages. Equal on all ranks.
   bool shares_memory = true;

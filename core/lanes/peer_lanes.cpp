@@ -169,6 +169,10 @@ Stream& PeerLanes::host_stream() {
   return on_host_->stream;
 }
 
+void PeerLanes::synchronize_host() {
+  if (on_host_) on_host_->stream.synchronize();
+}
+
 const LaneSetup& PeerLanes::setup_for(const LaneSpec& spec) const {
   if (!spec.on_host) return setup_;
   if (!on_host_) throw std::logic_error("PeerLanes: a lane on the host before host_stream()");
@@ -183,8 +187,10 @@ double PeerLanes::model_weight() const {
 }
 
 void PeerLanes::drain() {
+  // Also before lanes count what its work has seen.
+  synchronize_host();
   for (const MadeLane& made_lane : made()) made_lane.lane->drain();
-  if (on_host_) on_host_->stream.synchronize();
+  synchronize_host();
   if (mailbox_) mailbox_->close();
   if (!nodes_) return;
   nodes_->between.drain();
@@ -195,6 +201,8 @@ void PeerLanes::forget() {
   for (const MadeLane& made_lane : made()) {
     if (made_lane.spec.forgets) made_lane.lane->forget();
   }
+  // Nobody else waits for it before visit() loads.
+  synchronize_host();
   if (!nodes_) return;
   nodes_->between.forget();
   nodes_->inside.forget();
@@ -212,8 +220,10 @@ void PeerLanes::visit(
 }
 
 void PeerLanes::drop_lanes() {
-  // Its work uses the lanes' memory.
-  if (on_host_) const SynchronizedScope scope(on_host_->stream);
+  if (on_host_) {
+    // Wait for its work, which uses the lanes' memory.
+    const SynchronizedScope scope(on_host_->stream);
+  }
   drop_made();
   mailbox_.reset();
   for (const auto& [size, nodes] : all_nodes_) {
@@ -228,14 +238,18 @@ std::unique_ptr<Lane> PeerLanes::make(const LaneSpec& spec) {
     return make_shard_lane(setup, spec);
   }
   if (spec.members == LaneMembers::kTree) return make_tree_lane(setup, spec);
-  const bool sums = spec.result == LaneResult::kSum && spec.num_coded > 0;
-  if (sums && setup.codec != nullptr && num_ranks() > 1) {
+  const bool sums = spec.result == LaneResult::kSum && spec.num_coded > 0 && num_ranks() > 1;
+  const bool encodes = setup.codec != nullptr && (sums || spec.result == LaneResult::kMix);
+  if (encodes && setup.stream.device().type != DeviceType::kCpu) {
+    throw std::logic_error("PeerLanes: codecs run on processors; LaneSpec::on_host is needed");
+  }
+  if (sums && encodes) {
     if (setup.codec->leaves_out()) return make_gathered_sum_lane(setup, spec);
     Communicator& world = setup.communicator;
     return make_coded_sum_lane(setup, {.shards = world, .results = world.twin("coded results")},
                                spec);
   }
-  if (spec.result == LaneResult::kMix && setup.codec != nullptr) return make_coded(spec);
+  if (encodes) return make_coded(spec);
   Peers& peers = peers_of(spec.result);
   auto memory = memory_for(spec);
   if (memory) return make_slot_lane(setup, peers, spec, std::move(memory));

@@ -70,6 +70,8 @@ class PeerLanes : public LaneFactory {
   Peers& peers_of(LaneResult result);
   std::unique_ptr<Lane> make_coded(const LaneSpec& spec);
   [[nodiscard]] const LaneSetup& setup_for(const LaneSpec& spec) const;
+  /// Waits for the work of lanes on the host.
+  void synchronize_host();
   /// The memory for the slots of a lane of plain blocks; null: it sends messages.
   std::shared_ptr<HostMemory> memory_for(const LaneSpec& spec);
 

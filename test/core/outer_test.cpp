@@ -236,7 +236,8 @@ TEST(Outer, TakesEncodedAveragesOfADeviceOnTheHost) {
        {"every: 3, kind: diloco", "every: 1, kind: diloco, lr: 1, momentum: 0",
         "every: 4, kind: slowmo, late: 3", "every: 4, kind: diloco, late: 2, streaming: true",
         "every: 3, kind: noloco", "every: 2, kind: gasloc", "every: 3, kind: noloco, late: 3",
-        "every: 4, kind: noloco, streaming: true"}) {
+        "every: 4, kind: noloco, streaming: true",
+        "every: 2, kind: noloco, share_moments: 2, share_momentum: 2"}) {
     for (const char* const codec : {"bf16", "int8", "int4", "topk"}) {
       Problem problem;
       problem.num_ranks = 4;
@@ -248,6 +249,7 @@ TEST(Outer, TakesEncodedAveragesOfADeviceOnTheHost) {
       problem.bucket_bytes = 1;
       problem.num_steps = 24;
       problem.same_start = true;
+      if (contains(options, "share")) problem.rule = {.type = "adamw", .eps = 1e-3};
       const AlgorithmChoice choice("outer", Options::parse(options));
       if (!choice.takes(*find_codec(codec))) continue;
       // Nodes of two ranks encode between operations.

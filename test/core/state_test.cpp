@@ -376,7 +376,11 @@ TEST(SavedState, HoldsWhatACodecHasLeftOut) {
         c.replans = false;
         if (saved_after % 3 != 0) continue;
         c.problem.where = saved_after == 3 ? Where::kDevice : Where::kNccl;
-        EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << name_of(c.problem.where);
+        for (const bool replans : {false, true}) {
+          c.replans = replans;
+          EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << name_of(c.problem.where);
+        }
+        c.replans = false;
         c.problem.where = Where::kHost;
       }
       // A run may go on with another codec, or without. One average follows, or two.
@@ -413,6 +417,10 @@ TEST(SavedState, HoldsWhetherRanksHaveOneAnchor) {
         c.replans = true;
         EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
         c.replans = false;
+        if (saved_after % 6 != 1) continue;
+        c.problem.where = Where::kDevice;
+        EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "on a device";
+        c.problem.where = Where::kHost;
       }
     }
   }

@@ -3,7 +3,7 @@
 #
 # Measures the tables "What it costs" of docs/far_apart.md: what a small transformer loses when its workers exchange
 # rarely, or little. TEXT is tinyshakespeare, or another text of 1.1 MB or more. Results come into FOLDER. Finished runs
-# are kept, so after a stop the same command goes on. Takes about twelve hours on two cores. Needs
+# are kept, so after a stop the same command goes on. Takes about thirteen hours on two cores. Needs
 # build/release/gossamer.
 #
 # First the grids of learning rates and of outer steps, with seed 1; then seeds 2 and 3 of what the page takes from
@@ -135,5 +135,5 @@ study eight_coded "$pairs_40" int8,int4 "$best" 1,2,3 study.workers=8
 study eight_topk "$(outer diloco 0 1 2)" topk "$rates_of_adamw" 1 study.workers=8
 study eight_topk_2 "$(outer diloco 0 1 2)" topk "$(adamw 0.012)" 2,3 study.workers=8
 study eight_streaming "$streaming" fp32 "$best" 1,2,3 study.workers=8 "${small_buckets[@]}"
-study eight_muon allreduce fp32 "$(muon 0.012)" 1 study.workers=8
-study eight_muon_outer "$(list "$(outer diloco 0 1 10)" "$pairs_10")" int8 "$(muon 0.012)" 1 study.workers=8
+study eight_muon allreduce fp32 "$(muon 0.012)" 1,2,3 study.workers=8
+study eight_muon_outer "$(list "$(outer diloco 0 1 10)" "$pairs_10")" int8 "$(muon 0.012)" 1,2,3 study.workers=8

@@ -17,7 +17,7 @@
 #   kernels     bench kernel: accum_adamw and others, float32 and bfloat16
 #   peers       the same work by PyTorch (scripts/gpu_peer.py), and its training of a gpt
 #   train       a gpt of 124 million parameters on one rank, with and without a graph
-#   two         the same on two ranks that share the GPU
+#   two         the same on two ranks that share the GPU, also with averages that the host encodes
 #   profile     ncu: bandwidth of the sweep kernel
 #
 # Of the training runs, FOLDER gets the metrics (one_bf16_false.jsonl, ...) and no models.
@@ -263,6 +263,9 @@ two() {
     gpt "two_$precision" "$precision" device.share=true
     on_ranks 180 "gpt_two_$precision" 2 "${command[@]}"
   done
+  # The host encodes the averages.
+  gpt two_outer_int8 bf16 device.share=true 'algorithm={name: outer, kind: diloco, every: 10}' comm.codec=int8
+  on_ranks 140 gpt_two_outer_int8 2 "${command[@]}"
   keep_metrics
 }
 

@@ -128,39 +128,6 @@ class Predictor {
 
   [[nodiscard]] double local_s() const { return local_s_; }
 
-  /// All of a row but what costs as much again: finish() adds that. Nothing if the way does not
-  /// suit the world, or the world is too large to follow such periods.
-  [[nodiscard]] std::optional<FarRow> row(const Way& way, std::int64_t every) const {
-    const std::optional<Exchanges> exchanges = exchanges_of(way, every);
-    if (!exchanges) return std::nullopt;
-    // Stragglers draw other delays in other numbers of steps.
-    const StepModel& model = exchanges->model;
-    const double local_s = model.straggler_cv > 0.0 ? predict_local(model).step_s : local_s_;
-    FarRow row{.way = std::string(way.name),
-               .codec = std::string(way.codec),
-               .every = every,
-               .late = way.late(every),
-               .step = exchanges->predict(model),
-               .expected_gap = way.gaps.at(every) + (way.travels ? kTravelGap : 0.0)};
-    row.helps = row.expected_gap < kAloneGap;
-    row.efficiency = local_s / row.step.step_s;
-    row.fits = row.step.step_s <= (1.0 + budget_) * local_s;
-    row.allowed_s = local_s_ * static_cast<double>(row.late);
-    row.yaml = yaml_of(way, section_of(way, every));
-    return row;
-  }
-
-  /// `row`: of this way.
-  void finish(const Way& way, FarRow& row) const {
-    const std::optional<Exchanges> exchanges = exchanges_of(way, row.every);
-    // Without anything else, the steps of a period take as long as its exchange.
-    StepModel model = exchanges.value().model;
-    model.compute_s = 0.0;
-    model.links.update_bytes_per_s = 0.0;
-    row.exchange_s = static_cast<double>(row.every) * exchanges->predict(model).step_s;
-  }
-
- private:
   /// What a way sends, and the steps that show it.
   struct Exchanges {
     StepModel model;
@@ -173,7 +140,7 @@ class Predictor {
     }
   };
 
-  /// As row().
+  /// Nothing if the way does not suit the world, or the world is too large to follow such periods.
   [[nodiscard]] std::optional<Exchanges> exchanges_of(const Way& way, std::int64_t every) const {
     const AlgorithmChoice choice(std::string(way.algorithm),
                                  Options::parse(section_of(way, every)));
@@ -207,6 +174,34 @@ class Predictor {
     return Exchanges{std::move(model), std::move(topology), codec, std::move(schedule)};
   }
 
+  /// All of a row but FarRow::exchange_s, which takes as long again.
+  [[nodiscard]] FarRow row(const Way& way, std::int64_t every, const Exchanges& exchanges) const {
+    // Stragglers draw other delays in other numbers of steps.
+    const StepModel& model = exchanges.model;
+    const double local_s = model.straggler_cv > 0.0 ? predict_local(model).step_s : local_s_;
+    FarRow row{.way = std::string(way.name),
+               .codec = std::string(way.codec),
+               .every = every,
+               .late = way.late(every),
+               .step = exchanges.predict(model),
+               .expected_gap = way.gaps.at(every) + (way.travels ? kTravelGap : 0.0)};
+    row.helps = row.expected_gap < kAloneGap;
+    row.efficiency = local_s / row.step.step_s;
+    row.fits = row.step.step_s <= (1.0 + budget_) * local_s;
+    row.allowed_s = local_s_ * static_cast<double>(row.late);
+    row.yaml = yaml_of(way, section_of(way, every));
+    return row;
+  }
+
+  /// Seconds of one exchange. Without anything else, the steps of a period take as long.
+  static double exchange_s(std::int64_t every, const Exchanges& exchanges) {
+    StepModel model = exchanges.model;
+    model.compute_s = 0.0;
+    model.links.update_bytes_per_s = 0.0;
+    return static_cast<double>(every) * exchanges.predict(model).step_s;
+  }
+
+ private:
   static std::string section_of(const Way& way, std::int64_t every) {
     if (!way.is_rare()) return "";
     return concat(way.options, ", every: ", every,
@@ -237,16 +232,18 @@ class Predictor {
 /// The most frequent exchanges of a way that are within the budget; if there are none, the rarest.
 std::optional<FarRow> best_row(const Predictor& predictor, const Way& way) {
   std::optional<FarRow> best;
+  std::optional<Predictor::Exchanges> exchanges;
   const std::int64_t most = way.is_rare() ? kMostEvery : 1;
   for (std::int64_t every = way.is_rare() ? way.least_every : 1; every <= most; every *= 2) {
     // That is the same way without travelling.
     if (way.travels && way.late(every) == 1) continue;
-    auto row = predictor.row(way, every);
-    if (!row) break;
-    best = std::move(row);
+    auto found = predictor.exchanges_of(way, every);
+    if (!found) break;
+    best = predictor.row(way, every, *found);
+    exchanges = std::move(found);
     if (best->fits) break;
   }
-  if (best) predictor.finish(way, *best);
+  if (best) best->exchange_s = Predictor::exchange_s(best->every, *exchanges);
   return best;
 }
 

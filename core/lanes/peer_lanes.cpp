@@ -76,7 +76,7 @@ PeerLanes::PeerLanes(LaneSetup setup) : setup_(std::move(setup)), parts_(setup_.
 PeerLanes::~PeerLanes() { drop_lanes(); }
 
 std::shared_ptr<HostMemory> PeerLanes::memory_for(const LaneSpec& spec) {
-  if (spec.members != LaneMembers::kTopology || spec.on_host) return nullptr;
+  if (spec.members != LaneMembers::kTopology) return nullptr;
   // A thread that works off a stream later cannot wait for slots.
   const bool works_at_once = setup_.stream.on_host() && setup_.stream.immediate();
   if (!setup_.shares_memory || !works_at_once) return nullptr;

@@ -341,7 +341,7 @@ TEST_P(Survivors, GoOnLikeAFreshRunOfFewerRanks) {
     const bool codes = variant.codec != std::string_view("fp32");
     if (on_device && codes && !AlgorithmChoice(variant.first).entry().codes_on_host) continue;
     for (const Death death :
-         {Death::kBetweenGradients, Death::kBetweenSteps, Death::kAfterGradients}) {
+         {Death::kBetweenSteps, Death::kBetweenGradients, Death::kAfterGradients}) {
       // The same threads meet at other places of a step.
       if (kThreadSanitized && death != Death::kBetweenGradients) continue;
       SCOPED_TRACE(concat(variant.text(), ", death ", static_cast<int>(death)));

@@ -75,8 +75,7 @@ TEST(Steps, EndWhereTheHostEncodesAverages) {
       problem.algorithm_options = options;
       problem.codec = codec;
       problem.num_steps = 24;
-      Problem on_host = problem;
-      const Trajectory expected = {run_pipeline(on_host).back()};
+      const Trajectory expected = {run_pipeline(problem).back()};
       EXPECT_LE(largest_difference(run(problem), expected), 1e-4);
     }
   }

@@ -96,18 +96,13 @@ def etcd(tmp_path):
         process.kill()
 
 
-def write_program(tmp_path, arguments="", *, before="", fault="pass", timeout_s=60):
-    path = tmp_path / "train.py"
-    path.write_text(
-        PROGRAM.format(arguments=arguments, before=before, fault=fault, timeout_s=timeout_s)
-    )
-    return path
+def program_with(arguments="", *, before="", fault="pass", timeout_s=60):
+    return PROGRAM.format(arguments=arguments, before=before, fault=fault, timeout_s=timeout_s)
 
 
-def start(tmp_path, arguments, *, variables=None, **program):
-    path = write_program(tmp_path, arguments, **program)
+def start_text(program, variables=None):
     return subprocess.Popen(
-        [sys.executable, str(path)],
+        [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -117,13 +112,21 @@ def start(tmp_path, arguments, *, variables=None, **program):
     )
 
 
+def start(arguments, *, variables=None, **settings):
+    return start_text(program_with(arguments, **settings), variables)
+
+
 def outcomes(processes):
-    """(code, output, errors) of each."""
-    try:
-        ends = [process.communicate(timeout=60) for process in processes]
-    finally:
-        for process in processes:
+    """(code, output, errors) of each; the code is -9 for one that had to be killed."""
+    # Ranks that wait in vain say so after a minute.
+    end = time.monotonic() + 90
+    ends = []
+    for process in processes:
+        try:
+            ends.append(process.communicate(timeout=max(end - time.monotonic(), 0.1)))
+        except subprocess.TimeoutExpired:
             process.kill()
+            ends.append(process.communicate())
     return [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)]
 
 
@@ -140,7 +143,8 @@ def expect_trained(processes):
 
 
 def run_torchrun(tmp_path, fault, *arguments):
-    path = write_program(tmp_path, fault=fault)
+    path = tmp_path / "train.py"
+    path.write_text(program_with(fault=fault))
     return run_python(
         ["-m", "torch.distributed.run", "--nproc-per-node", "2", *arguments, str(path)]
     )
@@ -168,13 +172,13 @@ def test_torchrun_ends_when_a_rank_fails(tmp_path):
 
 def test_ranks_meet_at_an_address(tmp_path, place):
     arguments = f"rendezvous={place!r}, world_size=3"
-    expect_trained([start(tmp_path, arguments) for _ in range(3)])
+    expect_trained([start(arguments) for _ in range(3)])
 
 
 def test_ranks_meet_where_the_environment_says(tmp_path, place):
     variables = {"GOSSAMER_RENDEZVOUS": place, "GOSSAMER_WORLD_SIZE": "2"}
     expect_trained(
-        [start(tmp_path, "", variables=variables | {"GOSSAMER_RANK": str(rank)}) for rank in (1, 0)]
+        [start("", variables=variables | {"GOSSAMER_RANK": str(rank)}) for rank in (1, 0)]
     )
 
 
@@ -182,7 +186,7 @@ def test_ranks_meet_in_a_folder_with_a_secret(tmp_path):
     folder = tmp_path / "meet"
     folder.mkdir()
     arguments = f"rendezvous='file:{folder}', world_size=2, secret={SECRET!r}, shared_memory=False"
-    expect_trained([start(tmp_path, arguments) for _ in range(2)])
+    expect_trained([start(arguments) for _ in range(2)])
     assert list(folder.iterdir()) == []
 
 
@@ -190,7 +194,7 @@ def test_ranks_meet_in_etcd(tmp_path, etcd):
     arguments = f"rendezvous={etcd!r}, world_size=2, secret={SECRET!r}"
     # The second time shows that the keys of the first are gone.
     for _ in range(2):
-        expect_trained([start(tmp_path, arguments) for _ in range(2)])
+        expect_trained([start(arguments) for _ in range(2)])
 
 
 @pytest.mark.parametrize(
@@ -202,7 +206,6 @@ def test_ranks_meet_in_a_store(tmp_path, before, store):
     store = store.format(str(tmp_path / "store"))
     processes = [
         start(
-            tmp_path,
             f"store={store}, world_size=2, rank=int(os.environ['MY_RANK']), secret={SECRET!r}",
             before=before,
             variables={"MY_RANK": str(rank)},
@@ -223,7 +226,7 @@ def test_ranks_meet_in_a_store(tmp_path, before, store):
 )
 def test_ranks_end_together(tmp_path, place, fault, codes, text):
     arguments = f"rendezvous={place!r}, world_size=2"
-    ends = outcomes([start(tmp_path, arguments, fault=fault) for _ in range(2)])
+    ends = outcomes([start(arguments, fault=fault) for _ in range(2)])
     assert {code for code, _, _ in ends} == codes, ends
     assert text in "".join(errors for _, _, errors in ends)
 
@@ -231,10 +234,8 @@ def test_ranks_end_together(tmp_path, place, fault, codes, text):
 def test_a_rank_with_another_secret_gets_in_nowhere(tmp_path, place):
     ends = []
     for rank in range(2):
-        path = tmp_path / f"of_rank_{rank}"
-        path.mkdir()
         settings = f"rendezvous={place!r}, world_size=2, rank={rank}, secret='{SECRET} {rank}'"
-        ends.append(start(path, settings, timeout_s=3))
+        ends.append(start(settings, timeout_s=3))
     ends = outcomes(ends)
     assert [code for code, _, _ in ends] == [74, 74], ends
     assert "not signed with this rank's secret" in ends[0][2] + ends[1][2]
@@ -304,13 +305,13 @@ def test_ctrl_c_ends_the_wait_for_others(tmp_path, place, rank):
         if rank == 1:
             deaf.bind(("127.0.0.2", int(place.split(":")[1])))
             arguments = arguments.replace("127.0.0.1", "127.0.0.2")
-        process = start(tmp_path, arguments, before=before)
+        process = start(arguments, before=before)
         expect_end_by_ctrl_c(process)
 
 
 def test_ctrl_c_ends_the_wait_in_etcd(tmp_path, etcd):
     arguments = f"rendezvous={etcd!r}, world_size=2, secret={SECRET!r}"
-    process = start(tmp_path, arguments, before="print('begun', flush=True)")
+    process = start(arguments, before="print('begun', flush=True)")
     expect_end_by_ctrl_c(process)
 
 
@@ -322,16 +323,7 @@ def test_processes_may_meet_again(tmp_path):
         f"    rank=int(os.environ['MY_RANK']), secret={SECRET!r}, timeout_s=60)\n"
         f"gs.initialize_dist(**settings)\n{again}\n"
     )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"MY_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
+    processes = [start_text(program, {"MY_RANK": str(rank)}) for rank in range(2)]
     ends = outcomes(processes)
     assert [code for code, _, _ in ends] == [0, 0], ends
 

@@ -86,6 +86,9 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
     throw ConfigError(
         "the model has no parameter that requires a gradient: nothing can be trained");
   }
+  const std::string doubt =
+      doubt_about_embeddings(*module_, tensors_.trainable, infos, *options_.optimizer);
+  if (!doubt.empty()) options_.logger.warning(doubt);
   for (const NamedTensor& parameter : tensors_.trainable) check_hook_is_free(parameter);
   if (!options_.joins) broadcast_tensors(communicator_, stream(), tensors_);
   made_on_.resize(infos.size());

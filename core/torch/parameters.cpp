@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include <torch/nn/modules/embedding.h>
 #include <torch/types.h>
 
 #include "base/error.hpp"
@@ -157,6 +158,28 @@ std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trai
     check_rows(trainable[i], infos[i], rule.optimizer);
   }
   return infos;
+}
+
+std::string doubt_about_embeddings(const torch::nn::Module& module,
+                                   std::span<const NamedTensor> trainable,
+                                   std::span<const ParameterInfo> infos,
+                                   const Optimizer& optimizer) {
+  std::unordered_set<const void*> embeddings;
+  for (const auto& part : module.modules()) {
+    const auto* const embedding = part->as<torch::nn::Embedding>();
+    if (embedding != nullptr) embeddings.insert(embedding->weight.unsafeGetTensorImpl());
+  }
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    const Optimizer& own = infos[i].optimizer ? *infos[i].optimizer : optimizer;
+    const bool is_embedding = embeddings.contains(trainable[i].tensor.unsafeGetTensorImpl());
+    if (is_embedding && own.needs_matrices()) names.push_back(infos[i].name);
+  }
+  if (names.empty()) return "";
+  return concat("an optimizer of matrices (muon) updates the embeddings ", join(names, ", "),
+                "; embeddings and the last layer train better with another one, which a group ",
+                "names: {match: \"", join(names, "|"),
+                "|head\", vectors: true, optimizer: adamw}, if the last layer is called head");
 }
 
 std::string describe(const ModuleTensors& tensors) {

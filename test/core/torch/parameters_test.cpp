@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 #include <torch/jit.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 
 #include "base/text.hpp"
 #include "core/algorithm.hpp"
@@ -355,6 +357,27 @@ TEST(Parameters, ThatAreMatricesHaveTheirRowsOutside) {
   EXPECT_EQ(refusal_of(wave({2, 3}, 0)), "");
   EXPECT_EQ(refusal_of(wave({2, 3, 4, 5}, 0).contiguous(torch::MemoryFormat::ChannelsLast)), "");
   EXPECT_TRUE(contains(refusal_of(wave({2, 3}, 0).t()), "parameter a has its rows inside"));
+}
+
+TEST(Parameters, ThatAreEmbeddingsAreDoubtedWhereTheyWouldBecomeOrthogonal) {
+  struct Reader : torch::nn::Module {
+    torch::nn::Embedding wte = register_module("wte", torch::nn::Embedding(5, 4));
+    torch::nn::Linear head = register_module("head", torch::nn::Linear(4, 5));
+  };
+  const auto model = std::make_shared<Reader>();
+  const std::vector<NamedTensor> tensors = collect_tensors(*model).trainable;
+  const std::shared_ptr<const Optimizer> muon = make_optimizer("muon");
+  const std::shared_ptr<const Optimizer> adamw = make_optimizer("adamw");
+  const auto doubt = [&](const std::shared_ptr<const Optimizer>& base,
+                         const std::vector<ParameterGroup>& groups) {
+    const auto infos = describe_parameters(tensors, {.optimizer = base, .groups = groups});
+    return doubt_about_embeddings(*model, tensors, infos, *base);
+  };
+  EXPECT_TRUE(contains(doubt(muon, {}), "updates the embeddings wte.weight;"));
+  EXPECT_TRUE(contains(doubt(muon, {{.vectors = true, .optimizer = adamw}}), "wte.weight"));
+  EXPECT_EQ(doubt(muon, {{.match = "wte", .vectors = true, .optimizer = adamw}}), "");
+  EXPECT_EQ(doubt(adamw, {}), "");
+  EXPECT_TRUE(contains(doubt(adamw, {{.match = "wte", .optimizer = muon}}), "wte.weight"));
 }
 
 std::shared_ptr<Bag> make_with_rest(int rank) {

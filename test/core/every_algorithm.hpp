@@ -49,6 +49,7 @@ struct Setup {
   std::string codec = "fp32";
 
   [[nodiscard]] World world() const { return {.size = num_ranks, .node_size = node_size}; }
+  [[nodiscard]] bool has_even_ranks() const { return num_ranks % 2 == 0; }
   [[nodiscard]] std::shared_ptr<const Topology> build() const {
     if (topology == "random-groups") return std::make_shared<RandomGroups>(num_ranks, 11);
     if (topology == "irregular") return std::make_shared<IrregularDigraph>(num_ranks);

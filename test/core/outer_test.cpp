@@ -232,6 +232,7 @@ TEST(Outer, NoStepWaitsForALateAverageBeforeItIsDue) {
 
 // On a device, the host encodes, decodes and mixes models, with the same arithmetic.
 TEST(Outer, TakesEncodedAveragesOfADeviceOnTheHost) {
+  int number = 0;
   for (const char* options :
        {"every: 3, kind: diloco", "every: 1, kind: diloco, lr: 1, momentum: 0",
         "every: 4, kind: slowmo, late: 3", "every: 4, kind: diloco, late: 2, streaming: true",
@@ -255,6 +256,8 @@ TEST(Outer, TakesEncodedAveragesOfADeviceOnTheHost) {
       // Nodes of two ranks encode between operations.
       for (const char* const topology : {"one-peer-exp", "hierarchical"}) {
         if (!choice.needs_topology() && topology != std::string_view("one-peer-exp")) continue;
+        // Every kind and every codec still has its turn.
+        if (kSanitized && ++number % 3 != 0) continue;
         problem.node_size = topology == std::string_view("hierarchical") ? 2 : 4;
         problem.topology = make_topology(topology, {.size = 4, .node_size = problem.node_size});
         problem.where = Where::kHost;

@@ -6,6 +6,7 @@
 #include "test/core/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/test_topologies.hpp"
+#include "test/sanitized.hpp"
 
 #include <algorithm>
 #include <array>
@@ -219,7 +220,8 @@ TEST_P(EveryAlgorithmName, MayBeDroppedWithExchangesInFlight) {
     run_ranks(n, [n](Communicator& communicator, const World& world) {
       Problem problem = EveryAlgorithmName::problem(n);
       problem.bucket_bytes = 1;
-      problem.sizes = {20'000, 7, 30'000};
+      // The thread sanitizer watches every byte that a thread copies.
+      problem.sizes = {kThreadSanitized ? 2'000 : 20'000, 7, kThreadSanitized ? 3'000 : 30'000};
       // The exchanges of the next model follow those that the last model has left behind.
       for (const int num_steps : {1, 2, 3}) {
         ToyModel model = model_of(problem, communicator);

@@ -157,6 +157,9 @@ TEST(SharedMoments, FollowTheRecursion) {
                            Way{"outer", kNoLoCo, "share_moments: 2, share_momentum: 2", "bf16"},
                            Way{"outer", kInTurns, "share_moments: 3, share_momentum: 6"}};
   for (const char* type : {"adamw", "accum_adam", "extra", "sgd", "lion"}) {
+    // Under sanitizers a rule with both moments and one with a momentum.
+    if (kSanitized && type != std::string_view("adamw") && type != std::string_view("sgd"))
+      continue;
     const bool is_adam = contains(type, "adam") || contains(type, "extra");
     for (const auto& [algorithm, plain, moments, codec] : ways) {
       if (is_adam != contains(moments, "share_moments")) continue;

@@ -114,8 +114,12 @@ TEST(StepBench, ReportsTheKeysOfItsPeers) {
   }
 }
 
+// That of the fewest parameters.
+constexpr const char* kSmallest = "resnet20";
+
 TEST(StepBench, LetsRanksSleep) {
   const auto lines = lines_of(2, {.engines = read_step_engines("async_gossip,gossip"),
+                                  .model = kSmallest,
                                   .topology = "{name: static-exp}",
                                   .steps = kSanitized ? 2 : 4,
                                   .rounds = kSanitized ? 1 : 2,
@@ -134,6 +138,7 @@ TEST(StepBench, LetsRanksSleep) {
 
 TEST(StepBench, LetsEnginesTakeTurnsOnTheSameProblem) {
   const auto lines = lines_of(1, {.engines = read_step_engines("gossip,local,compute"),
+                                  .model = kSmallest,
                                   .steps = 4,
                                   .warmup = 3,
                                   .rounds = 2,

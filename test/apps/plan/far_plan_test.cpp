@@ -3,6 +3,7 @@
 #include "apps/plan/far_plan.hpp"
 
 #include "test/base/thrown.hpp"
+#include "test/long_runs.hpp"
 
 #include <algorithm>
 #include <map>
@@ -42,6 +43,9 @@ const FarPlan& plan_of(int world_size, double mbit) {
   return found->second;
 }
 
+/// Its ways exchange every thousand steps.
+class FarPlanOfSlowLinks : public LongRuns {};
+
 TEST(FarPlan, TakesAllReduceWhereLinksAreFast) {
   const FarPlan plan = make_far_plan(far_options(2, 1e6, 1e-6));
   EXPECT_TRUE(plan.rows.front().fits);
@@ -75,7 +79,7 @@ TEST(FarPlan, SumsSparseMovesInEveryStepThatHidesThem) {
   EXPECT_NEAR(row.step.bytes_sent, 3.0 * 40e6 / 146.0, 1e4);
 }
 
-TEST(FarPlan, HasShorterPeriodsWhereAveragesTravel) {
+TEST_F(FarPlanOfSlowLinks, HasShorterPeriodsWhereAveragesTravel) {
   // 10 MB in int8 take 8 s at 10 Mbit/s. 64 steps of 0.1 s hide 6.4 s, and the rest is 6 % of 256
   // steps; without travelling the 8 s must be 10 % of the steps.
   const FarPlan& plan = plan_of(4, 10);
@@ -145,7 +149,7 @@ TEST(FarPlan, ComesWithConfigurationsThatCanBeRead) {
   }
 }
 
-TEST(FarPlan, SaysSoWhereNothingIsInTheBudget) {
+TEST_F(FarPlanOfSlowLinks, SaysSoWhereNothingIsInTheBudget) {
   PlanOptions options = far_options(2, 0.001);
   options.budget = 0.0;
   const FarPlan plan = make_far_plan(options);
@@ -154,7 +158,7 @@ TEST(FarPlan, SaysSoWhereNothingIsInTheBudget) {
       contains(plan.recommendation, "with up to 1024 steps between two exchanges no steps"));
 }
 
-TEST(FarPlan, SaysSoWhereExchangesAreTooRareToHelp) {
+TEST_F(FarPlanOfSlowLinks, SaysSoWhereExchangesAreTooRareToHelp) {
   const FarPlan& slow = plan_of(4, 1);
   EXPECT_TRUE(slow.rows.front().fits);
   EXPECT_FALSE(slow.rows.front().helps);

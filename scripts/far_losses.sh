@@ -106,6 +106,7 @@ study_norm 4 norm_4_topk "$(outer diloco 0 1 2)" topk "0.012 0.018 0.024" 1,2,3
 study_norm 4 norm_4_topk_1 "$(outer diloco 0 1 1)" topk 0.012 1
 study_norm 4 norm_4_often allreduce fp32 0.006 1,2,3
 study_norm 4 norm_4_gossip gossip fp32 0.006 1
+study_norm 4 norm_4_pairs_8 "$(outer noloco 0 1 8)" int8 0.006 1
 # Is it the second moments? Here they are common to all ranks.
 study moments '{name: gossip, share_moments: 1}' fp32 "$high" 1 'study.topologies=[complete]'
 study shared_momentum '{name: gossip, share_moments: 32, share_momentum: 32}' fp32 "$high" 1
@@ -120,6 +121,8 @@ study muon_topk_long "$(outer diloco 0 1 2)" topk "$(muon 0.012)" 1,2,3
 study muon_rare_long "$(list "$(outer diloco 0 1 10)" "$pairs_10" "$(outer diloco 0 1 40)" "$pairs_40")" int8 \
   "$(muon 0.012)" 1,2,3
 study muon_momentum_long "$(list "$all_10" "$(outer noloco 0 1 10)")" int8 "$(muon 0.012)" 1
+study muon_pairs_long "$(list "$(outer noloco 0 1 7)" "$(outer noloco 0 1 8)")" int8 "$(muon 0.012)" 1,2,3
+study muon_pairs_momentum "$(outer noloco 0.5 0.7 7)" int8 "$(muon 0.012)" 1
 study muon_local_long local fp32 "$(muon 0.012)" 1
 few=study.steps=400
 rates_of_muon=$(list "$(muon 0.006)" "$(muon 0.012)" "$(muon 0.024)")

@@ -140,3 +140,4 @@ study eight_topk_2 "$(outer diloco 0 1 2)" topk "$(adamw 0.012)" 2,3 study.worke
 study eight_streaming "$streaming" fp32 "$best" 1,2,3 study.workers=8 "${small_buckets[@]}"
 study eight_muon allreduce fp32 "$(muon 0.012)" 1,2,3 study.workers=8
 study eight_muon_outer "$(list "$(outer diloco 0 1 10)" "$pairs_10")" int8 "$(muon 0.012)" 1,2,3 study.workers=8
+study eight_muon_pairs_7 "$(outer noloco 0 1 7)" int8 "$(muon 0.012)" 1 study.workers=8

@@ -125,11 +125,15 @@ void name_optimizers(const std::shared_ptr<const Optimizer>& base,
   }
 }
 
+/// `base` updates the parameters that name no optimizer; null: nobody does.
+bool is_updated_as_matrix(const ParameterInfo& info, const Optimizer* base) {
+  const Optimizer* const own = info.optimizer ? info.optimizer.get() : base;
+  return own != nullptr && own->needs_matrices();
+}
+
 /// A matrix is row-major in memory, however the dimensions after the first one lie.
-void check_rows(const NamedTensor& parameter, const ParameterInfo& info,
-                const std::shared_ptr<const Optimizer>& base) {
-  const Optimizer* const own = info.optimizer ? info.optimizer.get() : base.get();
-  if (own == nullptr || !own->needs_matrices()) return;
+void check_rows(const NamedTensor& parameter, const ParameterInfo& info, const Optimizer* base) {
+  if (!is_updated_as_matrix(info, base)) return;
   const torch::Tensor& tensor = parameter.tensor;
   for (std::int64_t d = 1; d < tensor.dim(); ++d) {
     if (tensor.size(0) == 1 || tensor.size(d) == 1 || tensor.stride(d) < tensor.stride(0)) continue;
@@ -155,7 +159,7 @@ std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trai
   apply_groups(rule.groups, infos);
   name_optimizers(rule.optimizer, infos);
   for (std::size_t i = 0; i < infos.size(); ++i) {
-    check_rows(trainable[i], infos[i], rule.optimizer);
+    check_rows(trainable[i], infos[i], rule.optimizer.get());
   }
   return infos;
 }
@@ -171,9 +175,8 @@ std::string doubt_about_embeddings(const torch::nn::Module& module,
   }
   std::vector<std::string> names;
   for (std::size_t i = 0; i < infos.size(); ++i) {
-    const Optimizer& own = infos[i].optimizer ? *infos[i].optimizer : optimizer;
     const bool is_embedding = embeddings.contains(trainable[i].tensor.unsafeGetTensorImpl());
-    if (is_embedding && own.needs_matrices()) names.push_back(infos[i].name);
+    if (is_embedding && is_updated_as_matrix(infos[i], &optimizer)) names.push_back(infos[i].name);
   }
   if (names.empty()) return "";
   return concat("an optimizer of matrices (muon) updates the embeddings ", join(names, ", "),

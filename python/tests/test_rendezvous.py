@@ -170,12 +170,12 @@ def test_torchrun_ends_when_a_rank_fails(tmp_path):
     assert "that rank has failed: ValueError: a bad batch" in done.stderr
 
 
-def test_ranks_meet_at_an_address(tmp_path, place):
+def test_ranks_meet_at_an_address(place):
     arguments = f"rendezvous={place!r}, world_size=3"
     expect_trained([start(arguments) for _ in range(3)])
 
 
-def test_ranks_meet_where_the_environment_says(tmp_path, place):
+def test_ranks_meet_where_the_environment_says(place):
     variables = {"GOSSAMER_RENDEZVOUS": place, "GOSSAMER_WORLD_SIZE": "2"}
     expect_trained(
         [start("", variables=variables | {"GOSSAMER_RANK": str(rank)}) for rank in (1, 0)]
@@ -190,7 +190,7 @@ def test_ranks_meet_in_a_folder_with_a_secret(tmp_path):
     assert list(folder.iterdir()) == []
 
 
-def test_ranks_meet_in_etcd(tmp_path, etcd):
+def test_ranks_meet_in_etcd(etcd):
     arguments = f"rendezvous={etcd!r}, world_size=2, secret={SECRET!r}"
     # The second time shows that the keys of the first are gone.
     for _ in range(2):
@@ -224,14 +224,14 @@ def test_ranks_meet_in_a_store(tmp_path, before, store):
         ("raise gs.ConfigError('no')", {2}, "that rank has failed: gossamer._core.ConfigError: no"),
     ],
 )
-def test_ranks_end_together(tmp_path, place, fault, codes, text):
+def test_ranks_end_together(place, fault, codes, text):
     arguments = f"rendezvous={place!r}, world_size=2"
     ends = outcomes([start(arguments, fault=fault) for _ in range(2)])
     assert {code for code, _, _ in ends} == codes, ends
     assert text in "".join(errors for _, _, errors in ends)
 
 
-def test_a_rank_with_another_secret_gets_in_nowhere(tmp_path, place):
+def test_a_rank_with_another_secret_gets_in_nowhere(place):
     ends = []
     for rank in range(2):
         settings = f"rendezvous={place!r}, world_size=2, rank={rank}, secret='{SECRET} {rank}'"
@@ -297,7 +297,7 @@ def expect_end_by_ctrl_c(process):
 
 
 @pytest.mark.parametrize("rank", [0, 1], ids=["that-serves", "that-connects"])
-def test_ctrl_c_ends_the_wait_for_others(tmp_path, place, rank):
+def test_ctrl_c_ends_the_wait_for_others(place, rank):
     arguments = f"rendezvous={place!r}, world_size=2, rank={rank}"
     # The second connects, because somebody else has the place, who does not answer.
     before = "print('begun', flush=True)"
@@ -309,7 +309,7 @@ def test_ctrl_c_ends_the_wait_for_others(tmp_path, place, rank):
         expect_end_by_ctrl_c(process)
 
 
-def test_ctrl_c_ends_the_wait_in_etcd(tmp_path, etcd):
+def test_ctrl_c_ends_the_wait_in_etcd(etcd):
     arguments = f"rendezvous={etcd!r}, world_size=2, secret={SECRET!r}"
     process = start(arguments, before="print('begun', flush=True)")
     expect_end_by_ctrl_c(process)

@@ -74,11 +74,8 @@ BucketPlan BucketedModel::plan_of(std::int64_t bucket_bytes) const {
 }
 
 void BucketedModel::make_plan() {
-  std::vector<std::string> names = {concat("buckets of ", options_.bucket_bytes, " bytes")};
-  for (const std::int64_t index : arrival_order_) {
-    names.push_back(parameters_[static_cast<std::size_t>(index)].name);
-  }
-  compare("the order in which gradients arrive", join(names, "\n"));
+  compare("the size of their buckets", concat("buckets of ", options_.bucket_bytes, " bytes"));
+  merge_orders();
   plan_ = plan_of(options_.bucket_bytes > 0 ? options_.bucket_bytes : kTriedBytes.front());
   compare("their buckets", describe(plan_, parameters_));
   if (arrival_order_.size() < parameters_.size()) {
@@ -89,6 +86,29 @@ void BucketedModel::make_plan() {
                                    names_without_gradient()));
   }
   forget_offered();
+}
+
+void BucketedModel::merge_orders() {
+  if (detached_) return;
+  std::vector<std::string> own;
+  for (const std::int64_t index : arrival_order_) own.push_back(std::to_string(index));
+  std::vector<std::string> orders;
+  try {
+    orders = communicator_.all_gather(join(own, " "));
+  } catch (const PeerLost&) {
+    if (!communicator_.renews()) throw;
+    return;  // resume() compares the orders.
+  }
+  arrival_order_.clear();
+  std::vector<bool> seen(parameters_.size());
+  for (const std::string& order : orders) {
+    for (const std::int64_t index : numbers_of(order)) {
+      const auto place = static_cast<std::size_t>(index);
+      if (place >= seen.size() || seen[place]) continue;
+      seen[place] = true;
+      arrival_order_.push_back(index);
+    }
+  }
 }
 
 std::string BucketedModel::names_without_gradient() const {

@@ -1,9 +1,10 @@
 #pragma once
 // The parameters of a model in buckets, for every framework that has tensors: LibTorch's wrapper in
 // core/torch, and Python's. In the first step a BucketedModel notes the order in which gradients
-// arrive, and compares it with that of the other ranks. Then it cuts buckets, and the framework
-// moves its parameters into their blocks. The model owns the pipeline. If it has no size for
-// buckets, the first steps try several.
+// arrive. Ranks may use different parts of a model, so the order of rank 0 counts, and parameters
+// that rank 0 has not used follow in the order of the next rank that has. Then the model cuts
+// buckets, and the framework moves its parameters into their blocks. The model owns the pipeline.
+// If it has no size for buckets, the first steps try several.
 //
 // Protocol: in the first step, call arrived() for each gradient, then make_plan(), then start(),
 // then go on as in every step. In each step, call offer() for each gradient, then finish_step().
@@ -74,12 +75,13 @@ class BucketedModel {
   [[nodiscard]] bool has_plan() const { return !plan_.buckets.empty(); }
   /// Null before start().
   [[nodiscard]] Pipeline* pipeline() const { return pipeline_.get(); }
-  /// Declared indices, in the order in which gradients arrived in the first step.
+  /// Declared indices, in the order in which gradients arrived in the first step: this rank's order
+  /// before make_plan(), and the order of all ranks from then on.
   [[nodiscard]] const std::vector<std::int64_t>& arrival_order() const { return arrival_order_; }
 
   /// In the first step: a gradient has arrived. Each parameter once.
   void arrived(std::int64_t parameter);
-  /// Collective. Compares the order of arrival between the ranks, and cuts buckets.
+  /// Collective. Takes one order of arrival for all ranks, and cuts buckets.
   void make_plan();
   /// Collective. Has the parameters moved, and makes the pipeline.
   void start();
@@ -144,6 +146,9 @@ class BucketedModel {
   /// Throws ConfigError on all ranks if what this rank says differs from what the others say.
   /// After a PeerLost goes on: resume() compares again.
   void compare(std::string_view what, const std::string& text);
+  /// Collective. Makes the order of arrival that of all ranks. After a PeerLost this rank keeps its
+  /// own order.
+  void merge_orders();
   /// Takes an order of arrival, and makes the plan and the pipeline.
   void take_order(std::vector<std::int64_t> order);
   /// Shows the visitor the order of arrival; see visit().

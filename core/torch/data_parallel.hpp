@@ -20,11 +20,11 @@
 // collective. drain() and all calls that drain then change the model, because they mix in what is
 // under way.
 //
-// Memory: the first backward() traces the order in which gradients arrive, compares it between the
-// ranks, cuts buckets, and moves the parameters into contiguous blocks. A tensor that shared memory
-// with a parameter before (such as a p.data() that the caller has kept) stays with the old memory.
-// If a parameter is given other memory later (torch::load, vector_to_parameters, set_data), the
-// next step moves it back into its block, with its new values.
+// Memory: the first backward() traces the order in which gradients arrive, takes one order for all
+// ranks (BucketedModel), cuts buckets, and moves the parameters into contiguous blocks. A tensor
+// that shared memory with a parameter before (such as a p.data() that the caller has kept) stays
+// with the old memory. If a parameter is given other memory later (torch::load,
+// vector_to_parameters, set_data), the next step moves it back into its block, with its new values.
 //
 // For a parameter in bfloat16 the block holds a float32 master copy. The pipeline mixes, updates
 // and exchanges the master copy. After every update the parameter is the rounded master copy. If

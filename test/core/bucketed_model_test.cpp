@@ -137,13 +137,36 @@ TEST(BucketedModel, CutsBucketsInTheOrderOfArrival) {
   });
 }
 
-TEST(BucketedModel, RefusesRanksWhoseGradientsArriveInDifferentOrders) {
+TEST(BucketedModel, TakesTheOrderOfRank0WhereRanksDiffer) {
   run_ranks(2, [](Communicator& communicator, const World& world) {
-    Rank rank(communicator, {3, 4}, options_of(2, 1));
+    Rank rank(communicator, {3, 4, 5}, options_of(2, 1));
     const std::vector<std::int64_t> order =
-        world.rank == 0 ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{1, 0};
-    const std::string error = what_of<ConfigError>([&] { rank.step(order); });
-    EXPECT_TRUE(contains(error, "the order in which gradients arrive")) << error;
+        world.rank == 0 ? std::vector<std::int64_t>{2, 0, 1} : std::vector<std::int64_t>{1, 0, 2};
+    rank.step(order);
+    EXPECT_EQ(rank.model().arrival_order(), (std::vector<std::int64_t>{2, 0, 1}));
+    EXPECT_EQ(rank.num_updated, 3);
+    static_cast<void>(rank.values());
+  });
+}
+
+TEST(BucketedModel, TrainsRanksThatUseDifferentParametersInTheFirstStep) {
+  run_ranks(3, [](Communicator& communicator, const World& world) {
+    Rank rank(communicator, {3, 4, 5, 6}, options_of(3, 1));
+    // Rank 2 has no batch, and nobody uses the last parameter.
+    std::vector<std::int64_t> order;
+    if (world.rank < 2) order = {world.rank, 2};
+    rank.step(order);
+    EXPECT_EQ(rank.model().arrival_order(), (std::vector<std::int64_t>{0, 2, 1}));
+    for (int step = 0; step < 3; ++step) rank.step({3, 2, 1, 0});
+    static_cast<void>(rank.values());
+  });
+}
+
+TEST(BucketedModel, RefusesRanksWithBucketsOfDifferentSizes) {
+  run_ranks(2, [](Communicator& communicator, const World& world) {
+    Rank rank(communicator, {3, 4}, options_of(2, 1 + world.rank));
+    const std::string error = what_of<ConfigError>([&] { rank.step({0, 1}); });
+    EXPECT_TRUE(contains(error, "the size of their buckets")) << error;
   });
 }
 

@@ -14,6 +14,7 @@ few peers that a topology picks, while the next forward and backward already run
 """
 
 import importlib
+from typing import TYPE_CHECKING
 
 from ._core import (
     CheckpointError,
@@ -24,6 +25,13 @@ from ._core import (
     version,
 )
 from .distributed import Session, current_session, finalize_dist, initialize_dist, run_threads
+
+if TYPE_CHECKING:
+    from .data_parallel import DecentralizedDataParallel
+    from .devices import local_device
+    from .own_topologies import OwnTopology, World
+    from .studies import plan, simulate
+    from .topologies import Topology, topology, topology_names
 
 __all__ = [
     "CheckpointError",
@@ -68,3 +76,7 @@ def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from . import _core
+from .buffers import copy_into
 from .devices import check_device, on_host
 from .distributed import Session
 from .own_topologies import engine_text, world_of
@@ -59,7 +60,7 @@ def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
             dense = tensor if _is_dense(tensor) else tensor.contiguous()
             session.broadcast(dense.data_ptr(), dense.numel() * dense.element_size())
             if dense is not tensor:
-                tensor.copy_(dense)
+                copy_into(tensor, dense)
         for on_gpu in on_gpus.values():
             _share_in_one(session, on_gpu)
 
@@ -73,14 +74,14 @@ def _share_in_one(session: Session, tensors: list[torch.Tensor]) -> None:
     pieces = torch.split(shared, [part.numel() for part in parts])
     for tensor, part in zip(tensors, pieces, strict=True):
         # A type of more bytes wants an address that is a multiple of them.
-        tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+        copy_into(tensor, part.clone().view(tensor.dtype).view(tensor.shape))
 
 
 def average_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
-    """Make contiguous tensors of float32 or float64 their mean over all ranks. Collective."""
+    """Make tensors of float32 or float64 their mean over all ranks. Collective."""
     with torch.no_grad():
         for tensor in tensors:
-            dense = on_host(tensor)
+            dense = on_host(tensor).contiguous()
             session.average(dense.data_ptr(), dense.numel(), TYPES[dense.dtype])
             if dense.data_ptr() != tensor.data_ptr():
                 tensor.copy_(dense)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .autograd import refuse_compiled_autograd
+from .buffers import SavedBuffers
 from .checks import average_tensors, check_module, share_module
 from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer
@@ -107,6 +108,7 @@ class DecentralizedDataParallel(EngineSteps):
         }
         if topology is not None:
             engine_options["topology"] = topology
+        trained.warn_of_aliases()
         optimizer = WrappedOptimizer(made, trained.tensors)
         super().__init__(session, module, trained, optimizer, engine_options, scaler)
         self.lr_scheduler = lr_scheduler_fn(made) if lr_scheduler_fn else None
@@ -131,7 +133,12 @@ class DecentralizedDataParallel(EngineSteps):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
+        if torch.compiler.is_compiling():
+            # What follows is for the interpreter: the graph of a compiler has the module alone.
+            return self.module(*args, **kwargs)
         refuse_compiled_autograd()
+        if torch.is_grad_enabled():
+            self._trained.check_places()
         start_ns = self._engine.now_ns()
         output = self.module(*args, **kwargs)
         self._engine.record("forward", start_ns)
@@ -188,8 +195,9 @@ class DecentralizedDataParallel(EngineSteps):
         self._adopt()
         # Whoever is interrupted in between has a part of the mean.
         self._is_broken = True
-        saved = [(b, b.clone()) for b in self._averaged_buffers()] if buffers else []
-        average_tensors(self._session, (buffer for buffer, _ in saved))
+        saved = SavedBuffers(self.module) if buffers else None
+        if saved is not None:
+            average_tensors(self._session, saved.averaged)
         has_started = self._engine.has_started
         distance = self._engine.average() if has_started else 0.0
         self._is_broken = False
@@ -202,9 +210,8 @@ class DecentralizedDataParallel(EngineSteps):
             self._follow_stream()
             if has_started:
                 self._engine.end_average(keep)
-            if not keep:
-                for buffer, own in saved:
-                    buffer.copy_(own)
+            if saved is not None and not keep:
+                saved.restore()
             self._trained.note_versions()
 
     @contextlib.contextmanager
@@ -309,11 +316,6 @@ class DecentralizedDataParallel(EngineSteps):
         finally:
             self._engine.close()
             self._is_broken = True
-
-    def _averaged_buffers(self) -> Iterable[torch.Tensor]:
-        for buffer in self.module.buffers():
-            if buffer.dtype in (torch.float32, torch.float64) and buffer.is_contiguous():
-                yield buffer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise TypeError("copy the module instead: copy.deepcopy(model.module)")

@@ -106,6 +106,12 @@ def register_owner(owner: _Owner, *, keep: bool) -> None:
             _state.kept.append(owner)
 
 
+def owners_of(session: Session) -> list[Any]:
+    """Return what must end its work before the session is closed."""
+    with _state.lock:
+        return [owner for owner in _state.owners if owner.session is session]
+
+
 def initialize_dist(
     backend: str = "",
     timeout_s: float = 300.0,

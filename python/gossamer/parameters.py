@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.utils.dlpack import from_dlpack
 
 from . import _core
+from .aliases import Aliases
 from .checks import TYPES
 
 __all__ = ["EngineParameters"]
+
+_ALLOWED = (
+    "allowed: to do so before wrapping; new values go into the parameters inside write_parameters()"
+)
 
 
 class EngineParameters:
@@ -29,7 +36,11 @@ class EngineParameters:
         self.tensors = [p for _, p in trained]
         self.strides = [p.stride() for p in self.tensors]
         self.device = self.tensors[0].device
+        self._types = [p.dtype for p in self.tensors]
+        self._objects = [p._cdata for p in self.tensors]
+        self._places = _places_of(module, self.tensors)
         self._homes = [p.data for p in self.tensors]
+        self._aliases = Aliases(self.names, self.tensors)
         self._generation = 0
         self.note_versions()
 
@@ -44,13 +55,17 @@ class EngineParameters:
             for name, p in zip(self.names, self.tensors, strict=True)
         ]
 
+    def warn_of_aliases(self) -> None:
+        """Warn of tensors in the parameters' memory that cannot follow them into the engine's."""
+        self._aliases.warn(self._homes)
+
     def follow(self, engine: _core.Engine) -> bool:
         """Share the engine's memory, if it has moved; return whether it has."""
         if engine.generation == self._generation:
             return False
         self._generation = engine.generation
-        for i, p in enumerate(self.tensors):
-            p.data = from_dlpack(engine.parameter(i))
+        homes = [from_dlpack(engine.parameter(i)) for i in range(len(self.tensors))]
+        self._aliases.move(self._homes, homes)
         self._homes = [p.data for p in self.tensors]
         return True
 
@@ -65,13 +80,44 @@ class EngineParameters:
         )
 
     def check_places(self) -> None:
-        """Refuse a module that has been moved to another device since it was wrapped."""
-        for name, p in zip(self.names, self.tensors, strict=True):
-            if p.device != self.device:
+        """Refuse a module whose parameters have been replaced, converted or moved since wrapping.
+
+        Raises
+        ------
+        ConfigError
+            With the name of the parameter. Nothing would train it.
+        """
+        for i, p in enumerate(self.tensors):
+            self._check_kind(i, p)
+            if p._cdata != self._objects[i]:
                 raise _core.ConfigError(
-                    f"parameter {name} has moved from {self.device} to {p.device} since the module "
-                    "was wrapped, allowed: to move the module before"
+                    f"parameter {self.names[i]} has been exchanged for another tensor since the "
+                    f"module was wrapped, as swap_tensors() does, {_ALLOWED}"
                 )
+        for parameters, key, i in self._places:
+            found = parameters.get(key)
+            # functional_call() puts other tensors there for the time of one call.
+            is_lent = isinstance(found, torch.Tensor) and not isinstance(found, torch.nn.Parameter)
+            if found is self.tensors[i] or is_lent:
+                continue
+            if found is not None:
+                self._check_kind(i, found)
+            raise _core.ConfigError(
+                f"parameter {self.names[i]} is no longer in its module, as after "
+                f"load_state_dict(assign=True), parametrize, weight_norm or pruning, {_ALLOWED}"
+            )
+
+    def _check_kind(self, i: int, found: torch.Tensor) -> None:
+        if found.dtype is not self._types[i]:
+            raise _core.ConfigError(
+                f"parameter {self.names[i]} has changed from {self._types[i]} to {found.dtype} "
+                f"since the module was wrapped, {_ALLOWED}"
+            )
+        if found.device != self.device:
+            raise _core.ConfigError(
+                f"parameter {self.names[i]} has moved from {self.device} to {found.device} since "
+                f"the module was wrapped, {_ALLOWED}"
+            )
 
     def take_back(self) -> bool:
         """Move those that have been given other memory home; return whether there were any."""
@@ -83,3 +129,16 @@ class EngineParameters:
                 p.data = home
                 has_moved = True
         return has_moved
+
+
+def _places_of(
+    module: torch.nn.Module, trained: list[torch.nn.Parameter]
+) -> list[tuple[dict[str, Any], str, int]]:
+    """Return where a module has its parameters; one that it shares has several places."""
+    index = {id(p): i for i, p in enumerate(trained)}
+    return [
+        (part._parameters, key, index[id(p)])
+        for part in module.modules()
+        for key, p in part._parameters.items()
+        if p is not None and id(p) in index
+    ]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _core
+from .buffers import copy_into
 from .devices import on_host
 from .groups import WrappedOptimizer
 
@@ -157,7 +158,7 @@ class _OtherTensor(NamedTuple):
 def _copy_back(others: list[_OtherTensor]) -> None:
     for other in others:
         if other.dense.data_ptr() != other.tensor.data_ptr():
-            other.tensor.copy_(other.dense)
+            copy_into(other.tensor, other.dense)
 
 
 def _tensors_in(folder: str | os.PathLike[str], rank: int) -> str:

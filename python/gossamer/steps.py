@@ -14,7 +14,9 @@ from . import _core
 from .autograd import at_end_of_backward, increment_versions
 from .checks import share_options
 from .devices import current_stream, engine_gpu
+from .distributed import owners_of
 from .groups import WrappedOptimizer
+from .hooks import GradientHook, PassCounts, refuse_wrapped
 from .parameters import EngineParameters
 
 if TYPE_CHECKING:
@@ -32,9 +34,10 @@ _ELSEWHERE = -1
 class EngineSteps(torch.nn.Module):
     """A module whose backward passes give gradients to an engine, which updates the parameters.
 
-    The first gradient of a backward pass begins a step, and the end of the pass ends the step. In
-    the first step the engine only notes the order of the gradients; it cuts its buckets by this
-    order, and parameters then move into its memory.
+    The first gradient of a backward pass begins a step, and the end of the pass ends the step. The
+    first pass only notes the order of the gradients. The engine cuts its buckets by this order, and
+    parameters then move into its memory. A parameter that gets several gradients in the first pass,
+    as one of a layer in two checkpoints does, is given to the engine at the end of every pass.
 
     Parameters
     ----------
@@ -51,6 +54,9 @@ class EngineSteps(torch.nn.Module):
     scaler
         As in DecentralizedDataParallel.
     """
+
+    # Whether a backward pass changes the model, and not only gradients.
+    _updates_in_backward = True
 
     def __init__(
         self,
@@ -87,9 +93,14 @@ class EngineSteps(torch.nn.Module):
         self._backward_ns = 0
         self._buckets: list[list[int]] = []
         self._is_offered = bytearray(len(trained.tensors))
+        self._first_pass: dict[int, int] | None = {}
+        """How many gradients each parameter has got in the first pass; None: that is over."""
+        self._comes_late = bytearray(len(trained.tensors))
+        self._passes = PassCounts()
         self.lr_scheduler: Any = None
+        refuse_wrapped(trained.with_names())
         self._handles = [
-            p.register_post_accumulate_grad_hook(_hook(self, i))  # type: ignore[no-untyped-call]
+            p.register_post_accumulate_grad_hook(GradientHook(self, i))  # type: ignore[no-untyped-call]
             for i, p in enumerate(trained.tensors)
         ]
 
@@ -101,11 +112,26 @@ class EngineSteps(torch.nn.Module):
         if not self._accumulating:
             self._begin_step()
         self._end_of_backward = at_end_of_backward(self._end_backward)
+        self._passes.begin(owners_of(self._session), self)
 
     def _end_backward(self) -> None:
         self._in_backward = False
-        if not self._accumulating:
-            self._end_step()
+        if self._accumulating:
+            return
+        if self._updates_in_backward:
+            self._passes.end()
+        if self._first_pass is not None:
+            self._end_first_pass(self._first_pass)
+        self._end_step()
+
+    def _end_first_pass(self, num_gradients: dict[int, int]) -> None:
+        self._first_pass = None
+        for i, num in num_gradients.items():
+            self._comes_late[i] = num > 1
+        if self._engine.has_started:
+            return
+        for i in sorted(num_gradients, key=lambda i: self._comes_late[i]):
+            self._arrived(i)
 
     def _begin_step(self) -> None:
         if self._loss_scale is not None:
@@ -150,14 +176,16 @@ class EngineSteps(torch.nn.Module):
             self._begin_backward()
         if self._accumulating:
             return
-        if not self._engine.has_started:
-            self._arrived(i)
+        if self._first_pass is not None:
+            self._first_pass[i] = self._first_pass.get(i, 0) + 1
+            return
+        if self._comes_late[i]:
             return
         if self._is_offered[i]:
             raise RuntimeError(
                 f"parameter {self._trained.names[i]} got a second gradient in one backward pass, "
-                "as happens when two checkpointed parts use it; call set_accumulate_grad(True) "
-                "before backward() and finish_step() after it"
+                "and one in the first step, as happens when two checkpointed parts use it; call "
+                "set_accumulate_grad(True) before backward() and finish_step() after it"
             )
         if self._on_gpu:
             # Autograd may run every part of a model on a stream of its own.
@@ -183,6 +211,11 @@ class EngineSteps(torch.nn.Module):
         num_done = self._engine.gradient_ready(i, grad.data_ptr())
         if num_done != self._num_done:
             self._updated(num_done)
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward pass that has reached this wrapper's parameters is under way."""
+        return self._in_backward and self._end_of_backward() is not None
 
     def _in_layout(self, i: int, p: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         if grad.layout != torch.strided:
@@ -277,18 +310,6 @@ def _loss_scale(scaler: GradScaler | None, optimizer: torch.optim.Optimizer) -> 
     from .scaling import LossScale
 
     return LossScale(scaler, optimizer)
-
-
-def _hook(model: EngineSteps, i: int) -> Callable[[torch.Tensor], None]:
-    """Make the hook of a parameter. It does not keep the wrapper alive."""
-    reference = weakref.ref(model)
-
-    def on_gradient(p: torch.Tensor) -> None:
-        found = reference()
-        if found is not None:
-            found._on_gradient(i, p)
-
-    return on_gradient
 
 
 def _rule_of(model: EngineSteps) -> Callable[[int, float, float, list[Any]], None]:

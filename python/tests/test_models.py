@@ -38,6 +38,52 @@ class Checkpointed(torch.nn.Module):
         return self.inside[2](checkpoint(self.inside[1], x, use_reentrant=self.reentrant))
 
 
+class CheckpointedTwice(torch.nn.Module):
+    """A layer in two checkpoints, so that it gets two gradients in a backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = torch.nn.Linear(8, 8)
+        self.head = torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        for _ in range(2):
+            x = checkpoint(self.shared, x.requires_grad_(), use_reentrant=True)
+        return self.head(x)
+
+
+class InShards(torch.autograd.Function):
+    """Applies a function to shards of a batch, each of which has a backward pass of its own."""
+
+    @staticmethod
+    def forward(ctx, function, x):
+        ctx.function = function
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return torch.cat([function(part) for part in x.chunk(3)])
+
+    @staticmethod
+    def backward(ctx, grad):
+        parts = [part.detach().requires_grad_() for part in ctx.saved_tensors[0].chunk(3)]
+        for part, own in zip(parts, grad.chunk(3), strict=True):
+            with torch.enable_grad():
+                output = ctx.function(part)
+            torch.autograd.backward(output, own)
+        return None, torch.cat([part.grad for part in parts])
+
+
+class Tiled(torch.nn.Module):
+    """A model with a layer that gets a gradient for each shard of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(8, 8)
+        self.tiled = torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return InShards.apply(self.tiled, self.first(x))
+
+
 class Tied(torch.nn.Module):
     """One matrix in two places."""
 
@@ -85,6 +131,8 @@ MODELS = {
     "checkpoint, not reentrant": lambda: Checkpointed(False, False),
     "checkpoint of all, reentrant": lambda: Checkpointed(True, True),
     "checkpoint of all, not reentrant": lambda: Checkpointed(False, True),
+    "a layer in two checkpoints": CheckpointedTwice,
+    "a layer in shards": Tiled,
     "tied": Tied,
     "alternating": Alternating,
     "channels last": Image,

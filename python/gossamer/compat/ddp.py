@@ -208,6 +208,8 @@ class DistributedDataParallel(torch.nn.Module):
 class _Trainer(DecentralizedDataParallel):
     """Leaves gradients to the user's optimizer, which it gets to know when that steps first."""
 
+    _updates_in_backward = False
+
     def __init__(
         self,
         module: torch.nn.Module,

@@ -38,7 +38,7 @@ matplotlib.use("Agg")
 import numpy as np  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter  # noqa: E402
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter  # noqa: E402
 
 # Paul Tol's "bright" and "muted" colours: told apart with any kind of colour vision.
 COLOURS = ["#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE", "#882255", "#999933"]
@@ -129,10 +129,41 @@ def smooth(values):
 # ---- drawing -----------------------------------------------------------------------------------
 
 
+def widths(count):
+    """The widths of lines that may lie on one another: the first is drawn widest, so that it shows
+    beside those that are drawn over it."""
+    return [1.6 + 2.4 * (count - 1 - index) / max(1, count - 1) for index in range(count)]
+
+
+ACCURACY_TICKS = [0, 20, 40, 60, 70, 80, 90, 95, 97, 98, 99, 99.5, 99.8, 99.9, 100]
+
+
+def spread_accuracies(axes, lowest, highest):
+    """Scales an axis of per cent from the first evaluation to the best, so that both the beginning
+    and small differences at the end show: by the logarithm of the error."""
+    if highest < 90 or highest - lowest < 20:
+        return False
+    # The best value, and 100 %, are at a finite place.
+    least_error = max(0.05, 0.5 * (100 - highest))
+    axes.set_yscale(
+        "function",
+        functions=(
+            lambda value: -np.log(np.maximum(100 - np.asarray(value, dtype=float), 0) + least_error),
+            lambda place: 100 + least_error - np.exp(-np.asarray(place, dtype=float)),
+        ),
+    )
+    axes.set_ylim(max(0.0, lowest - 0.1 * (100 - lowest)), min(100.0, highest + 0.4 * (100 - highest)))
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(FixedLocator([tick for tick in ACCURACY_TICKS if low <= tick <= high]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    return True
+
+
 def draw_loss(axes, runs, colours):
     drawn = False
     smoothed = []
-    for run, colour in zip(runs, colours):
+    for run, colour, width in zip(runs, colours, widths(len(runs))):
         steps, values = series(run["step"], "loss")
         if not steps:
             continue
@@ -141,8 +172,8 @@ def draw_loss(axes, runs, colours):
         smoothed += list(line)
         if line is not values:
             axes.plot(steps, values, color=colour, linewidth=0.6, alpha=0.25, rasterized=True)
-        axes.plot(steps, line, color=colour, linewidth=1.8, marker="o" if len(steps) == 1 else None)
-    axes.set_title("Training loss")
+        axes.plot(steps, line, color=colour, linewidth=width, marker="o" if len(steps) == 1 else None)
+    axes.set_title("Training loss, each rank on its own data")
     axes.set_ylabel("loss")
     # Losses that fall over more than a factor of 30 show only on a log scale.
     if smoothed and min(smoothed) > 0 and max(smoothed) / min(smoothed) > 30:
@@ -162,7 +193,7 @@ def draw_validation(axes, runs, colours, what):
     scale = 100 if what == "accuracy" else 1
     for index, (run, colour) in enumerate(zip(runs, colours)):
         for key, style, width in (
-            (f"{what}_mean_model", "-", 1.8),
+            (f"{what}_mean_model", "-", widths(len(runs))[index]),
             (f"{what}_worst_local", "--", 1.3),
         ):
             steps, values = series(run["eval"], key)
@@ -186,7 +217,8 @@ def draw_validation(axes, runs, colours, what):
     if drawn:
         room = max(0.01 * scale, 0.05 * (highest - lowest))
         top = highest + room if what == "loss" else min(100.0 + room / 4, highest + room)
-        axes.set_ylim(max(0.0, lowest - room), top)
+        if what != "accuracy" or not spread_accuracies(axes, lowest, highest):
+            axes.set_ylim(max(0.0, lowest - room), top)
         axes.legend(
             handles=[
                 Line2D([], [], color="#444444", linewidth=1.8, label="mean model"),
@@ -200,8 +232,9 @@ def draw_validation(axes, runs, colours, what):
     return drawn
 
 
-def draw_consensus(axes, runs, colours):
+def draw_consensus(axes, runs, colours, names):
     drawn = False
+    equal = []
     values_of_all = []
     for index, (run, colour) in enumerate(zip(runs, colours)):
         merged = {}
@@ -209,6 +242,8 @@ def draw_consensus(axes, runs, colours):
             merged.update(zip(*series(records, "consensus_distance")))
         points = [(step, value) for step, value in sorted(merged.items()) if value > 0]
         if not points:
+            # A log scale has no place for the zeros of ranks whose models are equal.
+            equal += [names[index]] if merged else []
             continue
         drawn = True
         steps, values = zip(*points)
@@ -217,12 +252,14 @@ def draw_consensus(axes, runs, colours):
             steps,
             values,
             color=colour,
-            linewidth=1.8,
+            linewidth=widths(len(runs))[index],
             marker=MARKERS[index % len(MARKERS)],
             markersize=4 if len(steps) <= 30 else 0,
         )
     axes.set_title("Consensus distance")
     axes.set_ylabel("distance to the mean model")
+    if equal:
+        axes.text(0.02, 0.03, f"{', '.join(equal)}: 0, not drawn", transform=axes.transAxes, color="#555555")
     if drawn:
         axes.set_yscale("log")
         ratio = max(values_of_all) / min(values_of_all)
@@ -277,8 +314,9 @@ def draw(runs, names, output, *, against="steps", validation="accuracy"):
     figure, panels = plt.subplots(1, 3, figsize=(13.5, 3.9 + 0.25 * rows), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
     first, last = step_range(runs)
-    absent = ("no loss recorded", "no evaluation yet", "not measured yet")
-    paints = (draw_loss, partial(draw_validation, what=validation), draw_consensus)
+    absent = ("no evaluation yet", "no loss recorded", "not measured yet")
+    # What the models are worth comes first: ranks with few labels of their own learn these easily.
+    paints = (partial(draw_validation, what=validation), draw_loss, partial(draw_consensus, names=names))
     for axes, paint, text in zip(panels, paints, absent):
         if not paint(axes, runs, colours):
             axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#777777")
@@ -314,7 +352,7 @@ def main():
     parser.add_argument("--against", choices=["steps", "time"], default="steps",
                         help="the horizontal axis (default: steps)")
     parser.add_argument("--validation", choices=["accuracy", "loss"], default="accuracy",
-                        help="the picture in the middle (default: accuracy)")
+                        help="the first picture (default: accuracy)")
     arguments = parser.parse_args()
 
     runs = [read_run(folder) for folder in arguments.runs]

@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 
 # Finds a Python with matplotlib, or says what to type.
-from plot import COLOURS, MARKERS, read_run, save, say_and_exit, series, set_style
+from plot import COLOURS, MARKERS, read_run, save, say_and_exit, series, set_style, spread_accuracies
 
 import numpy as np  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
@@ -143,14 +143,15 @@ def draw_accuracy(axes, group, looks, against_bytes):
         x = steps * np.mean(curves["bytes_per_step"]) / 1e6 if against_bytes else steps
         draw_line(axes, x, 100 * mean, 100 * deviation, looks.of(key))
         highest = max(highest, 100 * mean.max())
-        starts.append(100 * mean[min(1, len(mean) - 1)])
+        starts.append(100 * mean.min())
         ends.append(x[-1])
     axes.set_ylabel("accuracy of the mean model, %")
     axes.set_xlabel("MB sent by a worker" if against_bytes else "step")
     if starts:
-        # The first evaluation is far below the rest; leave it out where that hides the differences.
-        room = max(1.0, 0.15 * (highest - min(starts)))
-        axes.set_ylim(max(0.0, min(starts) - room), min(100.0, highest + room))
+        room = max(1.0, 0.05 * (highest - min(starts)))
+        # The first evaluation is far below the rest, and must not hide the differences at the end.
+        if not spread_accuracies(axes, min(starts), highest):
+            axes.set_ylim(max(0.0, min(starts) - room), min(100.0, highest + room))
     if against_bytes and ends and max(ends) > 10 * min(ends) > 0:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())

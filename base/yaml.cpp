@@ -199,8 +199,12 @@ YamlNode read_yaml_file(const std::string& path) {
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   const auto text = is_folder ? std::nullopt : whole_text(path);
   if (!text) {
+    const bool exists = std::filesystem::exists(path, ignored);
+    const std::string_view what = is_folder ? "is a folder"
+                                  : exists  ? "cannot be read"
+                                            : "does not exist";
     throw ConfigError(concat(path, ":1:1"), "",
-                      "the configuration file cannot be read, allowed: the path of a YAML file");
+                      concat("the file ", what, ", allowed: the path of a YAML file"));
   }
   return parse_yaml(*text, path);
 }

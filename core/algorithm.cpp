@@ -23,7 +23,7 @@ std::string why_not_on(const Topology& topology, std::string_view algorithm, Top
   if (!takes_directed && topology.directed()) {
     return concat("the algorithm ", algorithm, " needs a topology whose messages go in both ",
                   "directions, and ", topology.name(),
-                  " is directed; take one-peer-exp or ring, or algorithm=gossip");
+                  " is directed; take base-k or ring, or algorithm=gossip");
   }
   if (kind == TopologyKind::kStatic && !has_one_round) {
     return concat(
@@ -116,7 +116,7 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
     if (codec != nullptr && topology->directed()) {
       return concat("the codec ", codec->name(), " needs a topology whose messages go in both ",
                     "directions, and ", topology->name(),
-                    " is directed; take one-peer-exp or ring, or codec fp32");
+                    " is directed; take base-k or ring, or codec fp32");
     }
   }
   if (setting.stream == nullptr || setting.stream->on_host()) return "";

@@ -8,7 +8,9 @@ namespace gossamer {
 
 namespace base_k {
 inline constexpr IntegerOption kPeers{
-    "k", "most peers of a rank in one round", {.fallback = 1, .min = 1, .max = 1000}};
+    "k",
+    "most peers of a rank in a round, which averages in groups of up to k + 1 ranks",
+    {.fallback = 1, .min = 1, .max = 1000}};
 inline constexpr std::array kOptions = option_list(kPeers);
 }  // namespace base_k
 

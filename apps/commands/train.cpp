@@ -425,7 +425,7 @@ void add_train_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   command->footer(
       "Examples:\n"
       "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"
-      "  gossamer train configs/quickstart.yaml --ranks 4 topology.name=one-peer-exp "
+      "  gossamer train configs/quickstart.yaml --ranks 4 topology.name=ring "
       "run.steps=100\n"
       "  gossamer train configs/quickstart.yaml --processes 4\n"
       "  gossamer train configs/quickstart.yaml --rendezvous host1:29500 --world-size 4\n"

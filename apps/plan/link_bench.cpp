@@ -173,7 +173,8 @@ LinkFigures run_link_bench(Communicator& communicator, const World& world,
                            const LinkBenchOptions& options) {
   if (world.size < 2) {
     throw ConfigError(
-        "One rank alone has no links to measure: start at least two, with mpirun or --ranks.");
+        "One rank alone has no links to measure: start at least two, with mpirun, --ranks or "
+        "--processes, or with --rendezvous and --world-size on every host.");
   }
   if (options.bytes < kSmallBytes || options.num_pings < 1 || options.num_transfers < 1 ||
       !std::ranges::all_of(options.pairs,

@@ -68,7 +68,7 @@ int run(int argc, char** argv, const PlugIns& own) {
       "Examples:\n"
       "  mpirun -n 4 gossamer train configs/quickstart.yaml\n"
       "  gossamer list optimizers\n"
-      "  gossamer topology show one-peer-exp --world-size 8\n"
+      "  gossamer topology show base-k --world-size 6\n"
       "  gossamer simulate consensus --topology ring --world-size 16 --rounds 200\n"
       "Every command has --help.");
   int exit_code = static_cast<int>(ExitCode::kDone);

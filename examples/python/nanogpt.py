@@ -1,6 +1,6 @@
 """Trains a small GPT on the characters of a text, on all ranks together, and writes a few lines.
 
-python nanogpt.py TEXT [--steps 500] [--topology one-peer-exp] [--codec bf16] [--gpu]
+python nanogpt.py TEXT [--steps 500] [--topology base-k] [--codec bf16] [--gpu]
 """
 
 import argparse

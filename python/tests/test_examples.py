@@ -54,3 +54,34 @@ def test_nanogpt(tmp_path, num_processes):
     text.write_text("the quick brown fox jumps over the lazy dog. " * 50, encoding="utf-8")
     end = accuracies(["nanogpt.py", str(text), "--steps", "60", "--context", "32"], num_processes)
     assert end[-1] > 0.6
+
+
+def test_the_document_of_algorithms_codecs_and_checkpoints_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (FOLDER.parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+    section = text.split("\n## Algorithms, codecs, checkpoints\n")[1].split("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+    def steps_made(code):
+        def work():
+            rank = gossamer.current_session().rank
+            net = torch.nn.Linear(3, 1)
+            for parameter in net.parameters():
+                torch.nn.init.constant_(parameter, 0.1)
+            names = {"torch": torch, "gs": gossamer, "rank": rank, "net": net}
+            names |= {"loss_fn": torch.nn.MSELoss(), "x": torch.full((2, 3), 1.0 + rank)}
+            names["y"] = torch.ones(2, 1)
+            exec(code, names)
+            return names["model"].metrics()["steps"], names["net"].weight.detach().clone()
+
+        return gossamer.run_threads(3, work)
+
+    stopped = block.replace("range(done, 20)", "range(done, 10)")
+    assert stopped != block
+    steps_made(stopped)
+    continued = steps_made(block)
+    (tmp_path / "state").rename(tmp_path / "old")
+    whole = steps_made(block)
+    assert [steps for steps, _ in whole] == [20] * 3
+    for (_, weight), (_, expected) in zip(continued, whole, strict=True):
+        assert torch.equal(weight, expected)

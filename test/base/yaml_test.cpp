@@ -182,11 +182,13 @@ TEST(Yaml, ReadsFiles) {
 }
 
 TEST(Yaml, NamesTheFileThatCannotBeRead) {
-  for (const std::string& path : {std::string("/nonexistent/a.yaml"), testing::TempDir()}) {
-    EXPECT_EQ(
-        what_of<ConfigError>([&] { read_yaml_file(path); }),
-        path + ":1:1: the configuration file cannot be read, allowed: the path of a YAML file");
-  }
+  const auto what = [](const std::string& path) {
+    return what_of<ConfigError>([&] { read_yaml_file(path); });
+  };
+  EXPECT_EQ(what("/nonexistent/a.yaml"),
+            "/nonexistent/a.yaml:1:1: the file does not exist, allowed: the path of a YAML file");
+  EXPECT_EQ(what(testing::TempDir()),
+            testing::TempDir() + ":1:1: the file is a folder, allowed: the path of a YAML file");
 }
 
 }  // namespace

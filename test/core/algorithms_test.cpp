@@ -407,7 +407,7 @@ TEST(WhyNot, SaysWhatToDoInstead) {
   };
   const AlgorithmChoice tracking("gradient_tracking");
   EXPECT_EQ(reason(tracking, "ring"), "");
-  EXPECT_TRUE(contains(reason(tracking, "static-exp"), "is directed; take one-peer-exp or ring"));
+  EXPECT_TRUE(contains(reason(tracking, "static-exp"), "is directed; take base-k or ring"));
   const AlgorithmEntry row{.name = "fixed",
                            .summary = "",
                            .topologies = TopologyKind::kStatic,

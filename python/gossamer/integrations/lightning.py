@@ -2,7 +2,7 @@
 
 torchrun, mpirun or srun starts the processes::
 
-    strategy = GossamerStrategy(algorithm="gossip", topology="one-peer-exp")
+    strategy = GossamerStrategy(algorithm="gossip", topology="base-k")
     lightning.Trainer(accelerator="cpu", devices=1, strategy=strategy).fit(module, loader)
 
 With ``accelerator="gpu"`` each process of a host takes a GPU of its own.

@@ -5,7 +5,7 @@ gloo on processors and by NCCL on GPUs::
 
     meet_accelerate()
     arguments = transformers.TrainingArguments("out", use_cpu=True)  # or without, on GPUs
-    options = {"algorithm": "gossip", "topology": "one-peer-exp"}
+    options = {"algorithm": "gossip", "topology": "base-k"}
     GossamerTrainer(model, arguments, train_dataset=data, gossamer=options).train()
 """
 

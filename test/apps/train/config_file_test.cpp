@@ -103,7 +103,7 @@ TEST(ConfigFile, TakesAnAlgorithmByNameOrAsASection) {
             "conf.yaml:1:37: algorithm.delay: 2 is out of range, allowed: an integer from 0 to 1");
   expect_parts(refusal("algorithm: {name: gossip, delay: 1}\n"), {"algorithm.delay: unknown key"});
   expect_parts(refusal("algorithm: gradient_tracking\ntopology: {name: static-exp}\n"),
-               {"conf.yaml:2:18: topology.name: ", "take one-peer-exp or ring"});
+               {"conf.yaml:2:18: topology.name: ", "take base-k or ring"});
 }
 
 TEST(ConfigFile, RefusesOptimizersThatDoNotSuitTheAlgorithm) {

@@ -41,7 +41,7 @@ struct LaunchOptions {
   /// Consecutive ranks that topologies take as one node (comm.local_size); must divide the number
   /// of ranks. 0: the ranks of one host, where all hosts have equally many, else 1.
   int node_size = 0;
-  /// Seconds that an operation may wait for its peers.
+  /// Seconds that an operation may wait for its peers without progress (ProgressWorker).
   double timeout_s = 300.0;
   /// Under MPI, blocks of this many bytes or more are summed round a ring of messages, and smaller
   /// ones by MPI. Negative: see least_ring_bytes() in placement.hpp. Must be equal on all ranks.

@@ -255,7 +255,8 @@ std::shared_ptr<const MpiGroup> MpiContext::start(const LaunchOptions& options, 
       .grace_s = kGrace,
       .while_waiting = options.while_waiting,
       .service = [this] { watch->service(); },
-      .diagnose = [this](const std::vector<int>& peers) { return watch->diagnose(peers); }});
+      .diagnose = [this](const std::vector<int>& peers,
+                         const std::string& /*so_far*/) { return watch->diagnose(peers); }});
   return group;
 }
 

@@ -13,6 +13,8 @@ namespace {
 
 // MPI counts are ints.
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
+// Of messages whose end shows progress.
+constexpr std::int64_t kTestedBytes = std::int64_t{32} << 20;
 constexpr int kExchangeTag = 1;
 // Behind the tags of sums round a ring (mpi_ring_sum.cpp).
 constexpr int kFirstLetterTag = 8192;
@@ -36,33 +38,56 @@ const std::byte* at(const ConstBlock& block, std::int64_t first) {
   return static_cast<const std::byte*>(block.data) + first * size_of(block.dtype);
 }
 
+/// The most elements of a piece.
+std::int64_t piece_numel(DType dtype) { return kTestedBytes / size_of(dtype); }
+
 /// MPI requests that are tested together.
 class MpiRequests {
  public:
-  MPI_Request* add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
-  void clear() { requests_.clear(); }
+  /// `bytes`: what the request moves; 0: MPI does not tell.
+  MPI_Request* add(std::int64_t bytes = 0) {
+    bytes_.push_back(bytes);
+    progress_.total += bytes;
+    return &requests_.emplace_back(MPI_REQUEST_NULL);
+  }
+  void clear() {
+    requests_.clear();
+    bytes_.clear();
+  }
 
   /// Whether all are over. Never blocks. Throws CommError.
   bool test() {
-    int done = 0;
+    int num_over = 0;
     statuses_.resize(requests_.size());
-    const int code =
-        MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data());
-    if (code == MPI_ERR_IN_STATUS) throw_first_error();
-    mpi_check(code, "MPI_Testall");
-    return done != 0;
+    indices_.resize(requests_.size());
+    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &num_over,
+                                  indices_.data(), statuses_.data());
+    // MPI_UNDEFINED: none is under way any more.
+    const std::size_t count = num_over == MPI_UNDEFINED ? 0 : static_cast<std::size_t>(num_over);
+    if (code == MPI_ERR_IN_STATUS) throw_first_error(count);
+    mpi_check(code, "MPI_Testsome");
+    for (std::size_t i = 0; i < count; ++i) {
+      progress_.moved += bytes_[static_cast<std::size_t>(indices_[i])];
+    }
+    progress_.num_events += static_cast<std::int64_t>(count);
+    return std::ranges::all_of(requests_,
+                               [](MPI_Request request) { return request == MPI_REQUEST_NULL; });
   }
+
+  /// In whole requests.
+  [[nodiscard]] const Progress& progress() const { return progress_; }
 
  private:
   /// MPI_ERR_IN_STATUS says nothing by itself: the reason stands in one of the statuses.
-  void throw_first_error() const {
-    for (const MPI_Status& status : statuses_) {
-      if (status.MPI_ERROR != MPI_ERR_PENDING) mpi_check(status.MPI_ERROR, "MPI_Testall");
-    }
+  void throw_first_error(std::size_t count) const {
+    for (std::size_t i = 0; i < count; ++i) mpi_check(statuses_[i].MPI_ERROR, "MPI_Testsome");
   }
 
   std::vector<MPI_Request> requests_;
+  std::vector<std::int64_t> bytes_;
+  std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
+  Progress progress_;
 };
 
 /// A collective operation: all members of a group call the same function of MPI.
@@ -71,6 +96,7 @@ class MpiCollective : public Operation {
   explicit MpiCollective(std::shared_ptr<const MpiGroup> group) : group_(std::move(group)) {}
 
   bool test() override { return requests_.test(); }
+  [[nodiscard]] Progress progress() const override { return requests_.progress(); }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     // MPI does not tell which member of a collective is late.
@@ -78,7 +104,7 @@ class MpiCollective : public Operation {
   }
 
  protected:
-  MPI_Request* new_request() { return requests_.add(); }
+  MPI_Request* new_request(std::int64_t bytes = 0) { return requests_.add(bytes); }
   [[nodiscard]] const MpiGroup& group() const { return *group_; }
   void forget_requests() { requests_.clear(); }
 
@@ -111,16 +137,18 @@ class MpiExchange : public Operation {
 
   void start() override {
     const MPI_Datatype type = mpi_type(send_.dtype);
+    const std::int64_t most = piece_numel(send_.dtype);
     for (const int peer : peers_) {
-      for_each_piece(send_.numel, kMaxCount, [&](std::int64_t first, int count) {
-        mpi_check(MPI_Isend(at(send_, first), count, type, peer, tag_, group_->comm, sends_.add()),
+      for_each_piece(send_.numel, most, [&](std::int64_t first, int count) {
+        mpi_check(MPI_Isend(at(send_, first), count, type, peer, tag_, group_->comm,
+                            sends_.add(count * size_of(send_.dtype))),
                   "MPI_Isend");
       });
     }
     for (const Incoming& from : incoming_) {
-      for_each_piece(send_.numel, kMaxCount, [&](std::int64_t first, int count) {
+      for_each_piece(send_.numel, most, [&](std::int64_t first, int count) {
         mpi_check(MPI_Irecv(at(from.block, first), count, type, from.peer, tag_, group_->comm,
-                            receives_.add()),
+                            receives_.add(count * size_of(send_.dtype))),
                   "MPI_Irecv");
       });
     }
@@ -132,6 +160,11 @@ class MpiExchange : public Operation {
     return has_sent_ && has_received_;
   }
 
+  [[nodiscard]] Progress progress() const override {
+    Progress progress = sends_.progress();
+    progress += receives_.progress();
+    return progress;
+  }
   [[nodiscard]] bool lets_next_start() const override { return has_sent_; }
   [[nodiscard]] bool is_letter() const override { return tag_ >= kFirstLetterTag; }
 
@@ -204,8 +237,9 @@ class MpiBroadcast : public MpiCollective {
 
   void start() override {
     const MPI_Datatype type = mpi_type(block_.dtype);
-    for_each_piece(block_.numel, kMaxCount, [&](std::int64_t first, int count) {
-      mpi_check(MPI_Ibcast(at(block_, first), count, type, root_, group().comm, new_request()),
+    for_each_piece(block_.numel, piece_numel(block_.dtype), [&](std::int64_t first, int count) {
+      mpi_check(MPI_Ibcast(at(block_, first), count, type, root_, group().comm,
+                           new_request(count * size_of(block_.dtype))),
                 "MPI_Ibcast");
     });
   }

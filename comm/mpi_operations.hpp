@@ -1,6 +1,8 @@
 #pragma once
 // The operations of the MPI backend: nonblocking calls that the progress worker starts and tests.
-// Blocks of more than 2^30 elements go in several calls.
+// Blocks of more than 2^30 elements go in several calls. Exchanges, letters and broadcasts go in
+// pieces of 32 MiB: MPI tells only when a whole call is over, and each piece that is over shows
+// that the operation makes progress.
 
 #include <cstdint>
 #include <limits>

@@ -114,10 +114,7 @@ ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
     }
   } while (!silent.empty() && std::chrono::steady_clock::now() < end);
   if (silent.empty()) {
-    return {peers,
-            "all ranks are alive, but the named peers have not come to this point, or wait for "
-            "another rank themselves; if that is normal (a long evaluation, a slow disk), set a "
-            "larger comm.timeout_s"};
+    return {peers, std::string(ProgressWorker::kAllAlive)};
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_ && answered_[static_cast<std::size_t>(rank)]) {

@@ -211,7 +211,8 @@ class NcclContext {
   }
 
   [[nodiscard]] std::string too_late() const {
-    return concat("no end after ", shortest(options_.timeout_s), " s (comm.timeout_s)");
+    return concat("no end after ", shortest(options_.timeout_s),
+                  " s (comm.timeout_s); NCCL does not tell how much of it has moved");
   }
 
   void fail(const CommError::Context& context, std::string_view reason) {

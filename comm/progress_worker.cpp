@@ -19,6 +19,23 @@ using Clock = std::chrono::steady_clock;
 // A turn that took longer than this was not waiting but stopped (SIGSTOP, a suspended machine).
 constexpr double kLongestTurn = 0.5;
 
+/// Counts one more, until it goes, also where a wait throws.
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>& count) : count_(count) { ++count_; }
+  ~Counted() { --count_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<int>& count_;
+};
+
+std::string text_of(const Progress& progress) {
+  if (progress.total == 0) return "";
+  return concat(", ", progress.moved, " of its ", progress.total, " bytes have moved");
+}
+
 }  // namespace
 
 ProgressWorker::ProgressWorker(Config config)
@@ -63,10 +80,9 @@ Request ProgressWorker::submit(std::unique_ptr<Operation> operation, OpContext c
 }
 
 void ProgressWorker::drain() {
-  is_draining_ = true;
+  const Counted draining(num_draining_);
   std::unique_lock lock(mutex_);
   pulse_->wait(lock, drained_, {.what = "communication"}, [this] { return in_flight_ == 0; });
-  is_draining_ = false;
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -224,6 +240,7 @@ bool ProgressWorker::test_active() {
       continue;
     }
     entry.context.trace.over(entry.context.label);
+    ended_.emplace(entry.context.label.what, entry.context.label.bucket);
     // Owners may free memory; they must be gone before anybody learns that the operation is over.
     entry.context = {.label = entry.context.label};
     entry.under_way.reset();
@@ -249,7 +266,7 @@ void ProgressWorker::wait_for(Active& entry, Wait wait) {
 
 bool ProgressWorker::is_awaited(const Active& entry) const {
   if (entry.wait != Wait::kPeers) return entry.wait == Wait::kDevice;
-  return !entry.operation->is_letter() || entry.completion.is_awaited() || is_draining_;
+  return !entry.operation->is_letter() || entry.completion.is_awaited() || num_draining_ > 0;
 }
 
 void ProgressWorker::watch(double elapsed_s, bool progressed) {
@@ -257,11 +274,23 @@ void ProgressWorker::watch(double elapsed_s, bool progressed) {
     if (!is_awaited(entry)) return;
     if (progressed && entry.wait == Wait::kDevice) entry.waited_s = 0.0;
     entry.waited_s += elapsed_s;
-    if (entry.waited_s > config_.timeout_s) give_up(entry);
+    if (is_late(entry)) give_up(entry);
     if (entry.wait == Wait::kPeers) check_attendance(entry, elapsed_s);
   };
   std::ranges::for_each(active_, count);
   std::ranges::for_each(starting_, count);
+}
+
+bool ProgressWorker::is_late(Active& entry) const {
+  if (entry.wait == Wait::kPeers) {
+    const Progress progress = entry.operation->progress();
+    if (progress != std::exchange(entry.progress, progress)) entry.waited_s = 0.0;
+  }
+  if (entry.waited_s <= config_.timeout_s) return false;
+  if (entry.wait == Wait::kPeers && config_.idle_s) {
+    entry.waited_s = std::min(entry.waited_s, config_.idle_s(entry.operation->linked_with()));
+  }
+  return entry.waited_s > config_.timeout_s;
 }
 
 void ProgressWorker::check_attendance(Active& entry, double elapsed_s) const {
@@ -281,19 +310,22 @@ void ProgressWorker::check_attendance(Active& entry, double elapsed_s) const {
 
 void ProgressWorker::give_up(const Active& late) {
   const std::string limit =
-      concat("no end after ", shortest(config_.timeout_s), " s (comm.timeout_s): ");
+      concat("no progress for ", shortest(config_.timeout_s), " s (comm.timeout_s)");
   if (late.wait == Wait::kDevice) {
     const CommError error({.rank = config_.rank, .label = late.context.label},
                           concat(limit,
-                                 "the work on this rank's device before or after it is not "
+                                 ": the work on this rank's device before or after it is not "
                                  "done; a kernel there hangs, or another program keeps it busy"));
     throw DeviceError(error.what());
   }
+  const OpLabel& label = late.context.label;
+  has_stalled_ = !ended_.contains({std::string(label.what), label.bucket});
+  const std::string so_far = limit + text_of(late.progress);
   Diagnosis diagnosis{late.operation->waiting_for(), "it has not come to this point"};
-  if (config_.diagnose) diagnosis = config_.diagnose(diagnosis.peers);
+  if (config_.diagnose) diagnosis = config_.diagnose(diagnosis.peers, so_far);
   const CommError::Context context{
       .rank = config_.rank, .peers = diagnosis.peers, .label = late.context.label};
-  const std::string text = concat(limit, diagnosis.text);
+  const std::string text = concat(so_far, ": ", diagnosis.text);
   // Who is lost, others than this worker must find out.
   if (config_.survives) throw PeerLost(context, text);
   throw CommError(context, text);

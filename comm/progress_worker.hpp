@@ -10,13 +10,18 @@
 // spins. Some operations tell when a peer has moved them (is_woken(), Doorbell). The worker asks
 // all others again after a short pause.
 //
-// Failures: an operation that throws, or that waits longer than the timeout, fails all operations
-// that the worker holds (in flight and still queued) and all later ones with the same error. A
-// CommError names rank, peers, bucket and round of the operation that failed. From then on the
-// worker receives nothing more. The owners of operations that were in flight stay alive until the
-// worker is destroyed. Time in which the whole process was stopped does not count as waiting. For a
-// letter only the time counts in which somebody waits for its request, or drains the worker. An
-// operation that waits for ranks which have all left the world (Attendance) fails much sooner.
+// Failures: an operation that throws, or that makes no progress for the timeout, fails all
+// operations that the worker holds (in flight and still queued) and all later ones with the same
+// error. A CommError names rank, peers, bucket and round of the operation that failed. From then on
+// the worker receives nothing more. The owners of operations that were in flight stay alive until
+// the worker is destroyed. Time in which the whole process was stopped does not count as waiting.
+// For a letter only the time counts in which somebody waits for its request, or drains the worker.
+// An operation that waits for ranks which have all left the world (Attendance) fails much sooner.
+//
+// Progress of an operation: its Progress has changed, or anything but a sign of life has moved on
+// the connections with the ranks that it is linked_with(), in either direction (Config::idle_s).
+// All buckets of a model share these connections, so an operation whose turn has not come makes
+// progress as well. Traffic with other ranks is no progress.
 //
 // The timeout holds for peers and for this rank's device: for the event `ready`, and for the work
 // that prepare() and finish() have given to a stream (DeviceError). That work may stand on the
@@ -38,8 +43,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/attendance.hpp"
@@ -48,6 +56,25 @@
 #include "comm/worker_pulse.hpp"
 
 namespace gossamer {
+
+/// How far an operation has come. Every change of it shows that the operation moves on.
+struct Progress {
+  /// Bytes that have been given to the network or have come from it.
+  std::int64_t moved = 0;
+  /// Bytes that the operation sends and receives, as far as it knows. 0: its backend does not tell
+  /// how many have moved.
+  std::int64_t total = 0;
+  /// Other signs, such as members that have come.
+  std::int64_t num_events = 0;
+
+  Progress& operator+=(const Progress& other) {
+    moved += other.moved;
+    total += other.total;
+    num_events += other.num_events;
+    return *this;
+  }
+  bool operator==(const Progress&) const = default;
+};
 
 /// One thing on the wire. All calls come from the worker.
 class Operation {
@@ -66,6 +93,9 @@ class Operation {
   /// World ranks that have not done their part yet, as far as this rank can tell. Before start():
   /// all others that take part.
   [[nodiscard]] virtual std::vector<int> waiting_for() const = 0;
+  /// Asked after start(): the world ranks whose connections carry its messages at present.
+  [[nodiscard]] virtual std::vector<int> linked_with() const { return waiting_for(); }
+  [[nodiscard]] virtual Progress progress() const { return {}; }
 };
 
 class ProgressWorker {
@@ -75,10 +105,16 @@ class ProgressWorker {
     std::vector<int> peers;
     std::string text;
   };
+  /// The sentence where every rank gives signs of life.
+  static constexpr std::string_view kAllAlive =
+      "all ranks are alive, but the named peers have not come to this point, wait for another rank "
+      "themselves, or do not get through to this rank; if that is normal (a long evaluation, a "
+      "slow "
+      "disk), set a larger comm.timeout_s";
   struct Config {
     /// The world rank that errors name.
     int rank = 0;
-    /// Seconds that an operation may wait.
+    /// Seconds that an operation may wait without progress.
     double timeout_s = 300.0;
     /// Seconds beyond the timeout after which callers take a worker for stuck; a diagnosis must fit
     /// in.
@@ -104,8 +140,13 @@ class ProgressWorker {
     /// Called when the worker has failed, before anybody learns of it. From then on nothing may be
     /// received into blocks, or sent from them. Must not throw.
     std::function<void(const std::exception_ptr& error)> failed = {};
-    /// Finds out why `peers` keep this rank waiting; may take seconds.
-    std::function<Diagnosis(const std::vector<int>& peers)> diagnose = {};
+    /// Finds out why `peers` keep this rank waiting; may take seconds. `so_far`: for how long, and
+    /// what has moved before.
+    std::function<Diagnosis(const std::vector<int>& peers, const std::string& so_far)> diagnose =
+        {};
+    /// Seconds since anything but a sign of life has moved between this rank and one of `peers`.
+    /// Null: only the operations tell.
+    std::function<double(const std::vector<int>& peers)> idle_s = {};
   };
 
   explicit ProgressWorker(Config config);
@@ -120,6 +161,9 @@ class ProgressWorker {
   void drain();
   /// Throws the error that the worker failed with. Never blocks.
   void check();
+  /// Whether an operation has made no progress for the timeout, and no operation of its kind and
+  /// bucket has ever ended on this worker. Any thread may ask.
+  [[nodiscard]] bool has_stalled() const { return has_stalled_; }
   /// Seconds of processor time that the worker has used so far. Not after stop().
   [[nodiscard]] double cpu_s();
   /// Ends the thread, fails everything that the worker still holds, and everything submitted later.
@@ -136,6 +180,8 @@ class ProgressWorker {
     /// Whom it waits for, and for how long; set by wait_for().
     Wait wait = Wait::kNone;
     double waited_s = 0.0;
+    /// At the last look.
+    Progress progress = {};
     /// For how long all those have left; empty: not all have.
     std::optional<double> left_s = {};
     /// The end of the work that prepare() or finish() has given to a stream.
@@ -168,6 +214,9 @@ class ProgressWorker {
   void watch(double elapsed_s, bool progressed);
   /// Whether the time that passes now counts as waiting.
   [[nodiscard]] bool is_awaited(const Active& entry) const;
+  /// Whether the operation has made no progress for longer than the timeout. Counts the time since
+  /// the last progress anew.
+  bool is_late(Active& entry) const;
   [[noreturn]] void give_up(const Active& late);
   /// Throws CommError if an operation has waited long enough for ranks that have left.
   void check_attendance(Active& entry, double elapsed_s) const;
@@ -185,7 +234,10 @@ class ProgressWorker {
   std::size_t in_flight_ = 0;     // guarded by mutex_; submitted and active ones
   bool stopping_ = false;         // guarded by mutex_
   std::exception_ptr failure_;    // guarded by mutex_
-  std::atomic<bool> is_draining_ = false;
+  std::atomic<int> num_draining_ = 0;
+  std::atomic<bool> has_stalled_ = false;
+  /// The kinds and buckets of the operations that have ended.
+  std::set<std::pair<std::string, std::int64_t>> ended_;  // the worker's own
   std::deque<Active> starting_;  // the worker's own; in the order submitted
   std::vector<Active> active_;   // the worker's own
   /// Owners of failed operations: MPI cannot withdraw a receive that a network card knows of.

@@ -1,14 +1,17 @@
 #include "comm/renewing_session.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <iterator>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "comm/fault_injector.hpp"
 #include "comm/forwarding_communicator.hpp"
 
@@ -22,6 +25,9 @@ using membership::Participant;
 /// After so many failures of the connections with a member that is alive, the run goes on without
 /// it.
 constexpr int kMaxFailures = 3;
+/// After so many epochs in a row in which an exchange has timed out and none has ended before, the
+/// run ends.
+constexpr int kMaxStalls = 3;
 
 class RenewingSession : public Session {
  public:
@@ -103,6 +109,7 @@ class RenewingSession : public Session {
       Suspects suspects;
       try {
         open_world();
+        count_stalls();
         if (all_vote()) return;
         desert();
       } catch (const PeerLost& error) {
@@ -139,12 +146,44 @@ class RenewingSession : public Session {
     return {};
   }
 
+  /// Collective. All ranks count alike, whichever of them an exchange has kept waiting.
+  void count_stalls() {
+    Communicator& communicator = session_->communicator();
+    // Nothing can have failed before the first epoch.
+    if (participant_->epoch().number == 0) return;
+    const std::vector<std::string> answers =
+        communicator.all_gather(has_stalled_ ? concat(num_stalls_ + 1) : "");
+    has_stalled_ = false;
+    num_stalls_ = 0;
+    for (const std::string& answer : answers) {
+      int num_stalls = 0;
+      if (parse_whole(answer, num_stalls)) num_stalls_ = std::max(num_stalls_, num_stalls);
+    }
+    if (num_stalls_ < kMaxStalls) return;
+    try {
+      // Whoever leaves before the others have the answers keeps the reason from them.
+      communicator.barrier();
+    } catch (const CommError&) {
+      // All others have the answers, and one has left.
+    }
+    throw CommError(
+        {.rank = world_.rank, .label = {.what = "communication"}},
+        concat("exchanges have failed ", num_stalls_, " times in a row after comm.timeout_s, and ",
+               "none has ended in between, although all ", world_.size, " ranks are alive: the ",
+               "run would go on without mixing. Raise comm.timeout_s if a rank needs longer for ",
+               "its step than that; otherwise something between the hosts lets no large messages ",
+               "through. Then continue from the last checkpoint"));
+  }
+
   /// Begins the next epoch. If it has the same members, the failure of the last one had another
   /// reason than a death: after kMaxFailures of them the run goes on without a suspect.
   void begin_epoch(std::int64_t step, const Suspects& suspects) {
     const Epoch before = participant_->epoch();
     participant_->renew(step);
-    if (participant_->epoch().members != before.members) return num_failures_.clear();
+    if (participant_->epoch().members != before.members) {
+      has_stalled_ = false;
+      return num_failures_.clear();
+    }
     bool has_lost = false;
     for (const MemberId member : suspects) {
       if (++num_failures_[member] < kMaxFailures) continue;
@@ -154,6 +193,7 @@ class RenewingSession : public Session {
     if (!has_lost) return;
     // That has ended the epoch which has just begun.
     participant_->renew(step);
+    has_stalled_ = false;
     num_failures_.clear();
   }
 
@@ -170,6 +210,7 @@ class RenewingSession : public Session {
     const std::chrono::duration<double> lived = Clock::now() - began_;
     if (lived.count() > fault_.silence_s) num_failures_.clear();
     const Suspects suspects = suspects_of_world();
+    has_stalled_ = session_->has_stalled();
     desert();
     begin_epoch(step, suspects);
     enter_world(step);
@@ -198,6 +239,10 @@ class RenewingSession : public Session {
   Clock::time_point began_;
   /// How often this rank itself has lost a member that is alive.
   std::map<MemberId, int> num_failures_;
+  /// Whether an exchange of this rank has stalled in the epoch before.
+  bool has_stalled_ = false;
+  /// How many epochs in a row have ended with a stall; all ranks have the same number.
+  int num_stalls_ = 0;
   std::optional<Renewing> communicator_;
 };
 

@@ -11,6 +11,10 @@
 // times, in worlds that live for less than FaultOptions::silence_s, that one counts as lost. So
 // does a rank that keeps the others waiting for longer than the timeout.
 //
+// A run whose exchanges never end would train without mixing. So the ranks count together the
+// epochs in a row that have the same members and in which an operation timed out, although none of
+// its kind and bucket had ended in that epoch. After the third all ranks leave with a CommError.
+//
 // Processes that ask to join wait until the member that they ask admits them
 // (Communicator::admit()). All others must be ready for a change of the members then, too.
 //
@@ -32,6 +36,9 @@ class EpochSession : public Session {
   /// Ends all operations. The others do not take this rank for lost. The communicator stays as long
   /// as this object, and its operations fail.
   virtual void desert() = 0;
+  /// Whether an operation has timed out, and none of its kind and bucket has ended here
+  /// (ProgressWorker::has_stalled()).
+  [[nodiscard]] virtual bool has_stalled() const = 0;
 };
 
 /// The worlds of a run, as one rank enters them.

@@ -64,6 +64,17 @@ class RingSum : public Operation {
     return {};
   }
 
+  [[nodiscard]] std::vector<int> linked_with() const override {
+    return {world_rank(-1), world_rank(1)};
+  }
+
+  /// In whole pieces.
+  [[nodiscard]] Progress progress() const override {
+    const std::int64_t piece_bytes = piece_numel_ * size_of(send_.dtype);
+    return {.moved = (num_sent_ + num_received_) * piece_bytes,
+            .total = 2 * num_pieces_ * piece_bytes};
+  }
+
  private:
   /// Where a piece lies in the block; the last pieces of a block may be empty.
   struct Place {

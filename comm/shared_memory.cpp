@@ -28,9 +28,11 @@ class Await : public Operation {
   void start() override {}
   bool test() override {
     check_();
-    std::erase_if(awaited_, [](const Awaited& counter) { return counter.has_come(); });
+    num_come_ += static_cast<std::int64_t>(
+        std::erase_if(awaited_, [](const Awaited& counter) { return counter.has_come(); }));
     return awaited_.empty();
   }
+  [[nodiscard]] Progress progress() const override { return {.num_events = num_come_}; }
   [[nodiscard]] bool is_woken() const override { return is_woken_; }
   [[nodiscard]] std::vector<int> waiting_for() const override {
     std::vector<int> late;
@@ -42,6 +44,7 @@ class Await : public Operation {
   std::vector<Awaited> awaited_;
   std::function<void()> check_;
   bool is_woken_;
+  std::int64_t num_come_ = 0;
 };
 
 // Where a process finds another one's memory, and how it knows that it has found the right one.

@@ -254,6 +254,8 @@ class ThreadSession : public EpochSession {
     hub_.fail(world_.rank, ExitCode::kPeerLost, "it goes on in another world");
   }
 
+  [[nodiscard]] bool has_stalled() const override { return worker_->has_stalled(); }
+
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 

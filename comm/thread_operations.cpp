@@ -31,7 +31,6 @@ void reduce_in_rank_order(const std::vector<Contribution>& members, const Block&
   }
 }
 
-/// One member's side of a meeting.
 /// Counts a reader, also where reading throws: the others wait for it before they go.
 class Reading {
  public:
@@ -44,6 +43,7 @@ class Reading {
   Meeting& meeting_;
 };
 
+/// One member's side of a meeting.
 class ThreadOperation : public Operation {
  public:
   explicit ThreadOperation(ThreadPart config)
@@ -95,6 +95,16 @@ class ThreadOperation : public Operation {
     return late;
   }
 
+  /// A block is copied in one piece, so the others' coming and going tells the rest.
+  [[nodiscard]] Progress progress() const override {
+    const std::int64_t bytes = receive_.bytes();
+    if (!meeting_) return {.total = bytes};
+    return {.moved = worked_ ? bytes : 0,
+            .total = bytes,
+            .num_events =
+                static_cast<std::int64_t>(meeting_->num_here.load() + meeting_->num_done.load())};
+  }
+
  private:
   /// All have come, or all have done their parts.
   void tell_members() const {
@@ -143,8 +153,17 @@ class OperationSet : public Operation {
     for (const auto& part : parts_) part->start();
   }
   bool test() override {
-    std::erase_if(parts_, [](const auto& part) { return part->test(); });
+    std::erase_if(parts_, [this](const auto& part) {
+      if (!part->test()) return false;
+      over_ += part->progress();
+      return true;
+    });
     return parts_.empty();
+  }
+  [[nodiscard]] Progress progress() const override {
+    Progress progress = over_;
+    for (const auto& part : parts_) progress += part->progress();
+    return progress;
   }
   [[nodiscard]] bool is_woken() const override { return true; }
   [[nodiscard]] std::vector<int> waiting_for() const override {
@@ -157,6 +176,8 @@ class OperationSet : public Operation {
 
  private:
   std::vector<std::unique_ptr<Operation>> parts_;
+  /// Of the parts that are over.
+  Progress over_;
 };
 
 }  // namespace

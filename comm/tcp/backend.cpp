@@ -221,6 +221,8 @@ class TcpSession : public EpochSession {
     context_->transport->part_early();
   }
 
+  [[nodiscard]] bool has_stalled() const override { return context_->worker->has_stalled(); }
+
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 
@@ -293,7 +295,10 @@ std::unique_ptr<EpochSession> enter(Place place, const World& world, const Launc
       .service = [transport] { transport->service(); },
       .failed = [transport](const std::exception_ptr& error) { transport->abandon(error); },
       .diagnose =
-          [transport](const std::vector<int>& peers) { return transport->diagnose(peers); }});
+          [transport](const std::vector<int>& peers, const std::string& so_far) {
+            return transport->diagnose(peers, so_far);
+          },
+      .idle_s = [transport](const std::vector<int>& peers) { return transport->idle_s(peers); }});
   auto session = std::make_unique<TcpSession>(std::move(context), world, std::move(logger));
   session->meet();
   return session;

@@ -62,6 +62,12 @@ class AllToAll {
     return ranks;
   }
 
+  [[nodiscard]] Progress progress() const {
+    Progress progress = sends_.progress();
+    for (const Round& round : rounds_) progress += round.arrives.progress();
+    return progress;
+  }
+
   [[nodiscard]] std::span<const std::byte> of(int member) const {
     const Group& group = messages_.group();
     const auto i = static_cast<std::size_t>((member - group.rank + group.size()) % group.size());
@@ -148,6 +154,11 @@ class Gather : public Collective {
     if (all_) return all_->ranks();
     return lengths_ ? lengths_->ranks() : others_of(group());
   }
+  [[nodiscard]] Progress progress() const override {
+    Progress progress = lengths_ ? lengths_->progress() : Progress();
+    if (all_) progress += all_->progress();
+    return progress;
+  }
 
  private:
   void start_texts() {
@@ -195,6 +206,7 @@ class SmallSum : public Collective {
   [[nodiscard]] std::vector<int> waiting_for() const override {
     return all_ ? all_->ranks() : others_of(group());
   }
+  [[nodiscard]] Progress progress() const override { return all_ ? all_->progress() : Progress(); }
 
  private:
   ConstBlock send_;
@@ -250,6 +262,7 @@ class Reduce : public Collective {
     if (has_started_) return waiting_.ranks();
     return group().rank == root_ ? others_of(group()) : std::vector{group().world_rank(root_)};
   }
+  [[nodiscard]] Progress progress() const override { return waiting_.progress(); }
 
  private:
   /// A piece of every other member, one after the other in one block of memory.
@@ -298,6 +311,7 @@ class Broadcast : public Collective {
       for (std::int64_t i = 0; i < pieces_.count(); ++i) {
         arriving_.push_back(
             messages().receive(parent(), static_cast<std::uint32_t>(i), pieces_.at(i)));
+        arrived_.total += pieces_.at(i).bytes();
       }
     }
     pass_on();
@@ -313,6 +327,14 @@ class Broadcast : public Collective {
     if (has_started_ || place() > 0) return {group().world_rank(parent())};
     return others_of(group());
   }
+  [[nodiscard]] Progress progress() const override {
+    Progress progress = sends_.progress();
+    progress += arrived_;
+    // The piece that arrives now.
+    const auto next = static_cast<std::size_t>(num_passed_on_);
+    if (next < arriving_.size()) progress.moved += arriving_[next]->num_moved;
+    return progress;
+  }
 
  private:
   [[nodiscard]] int place() const {
@@ -324,7 +346,10 @@ class Broadcast : public Collective {
   void pass_on() {
     while (num_passed_on_ < pieces_.count()) {
       const auto i = static_cast<std::size_t>(num_passed_on_);
-      if (place() > 0 && !arriving_[i]->check()) return;
+      if (place() > 0) {
+        if (!arriving_[i]->check()) return;
+        arrived_.moved += arriving_[i]->bytes;
+      }
       for (const int child : {2 * place() + 1, 2 * place() + 2}) {
         if (child >= group().size()) continue;
         const int member = member_at(child);
@@ -340,6 +365,8 @@ class Broadcast : public Collective {
   int root_;
   bool has_started_ = false;
   std::vector<MessagePtr> arriving_;
+  /// The pieces that have come; the total is that of all.
+  Progress arrived_;
   std::int64_t num_passed_on_ = 0;
   Awaiting sends_;
 };

@@ -49,12 +49,24 @@ class GroupMessages {
 class Awaiting {
  public:
   void add(int world_rank, MessagePtr message) {
+    progress_.total += message->bytes;
     waiting_.emplace_back(world_rank, std::move(message));
   }
   /// Whether all are over. Forgets those that are.
   bool are_over() {
-    std::erase_if(waiting_, [](const auto& entry) { return entry.second->check(); });
+    std::erase_if(waiting_, [this](const auto& entry) {
+      if (!entry.second->check()) return false;
+      progress_.moved += entry.second->bytes;
+      ++progress_.num_events;
+      return true;
+    });
     return waiting_.empty();
+  }
+  /// Of all messages that have been added.
+  [[nodiscard]] Progress progress() const {
+    Progress progress = progress_;
+    for (const auto& [rank, message] : waiting_) progress.moved += message->num_moved;
+    return progress;
   }
   [[nodiscard]] std::vector<int> ranks() const {
     std::vector<int> ranks;
@@ -67,6 +79,8 @@ class Awaiting {
 
  private:
   std::vector<std::pair<int, MessagePtr>> waiting_;
+  /// Of the messages that are over; the total is that of all.
+  Progress progress_;
 };
 
 /// The world ranks of all other members.

@@ -50,6 +50,12 @@ class HostSum : public Operation {
   }
 
   [[nodiscard]] bool is_woken() const override { return true; }
+  [[nodiscard]] Progress progress() const override {
+    Progress progress = terms_left_.progress();
+    progress += sums_left_.progress();
+    progress += sends_.progress();
+    return progress;
+  }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     if (!has_started_) return others_of(messages_.group());

@@ -104,6 +104,7 @@ class Link::Data : public Connection {
       const std::size_t count = read_more();
       if (count == 0) return false;
       link_.silent_s_ = 0.0;
+      link_.idle_s_ = 0.0;
       budget -= static_cast<std::int64_t>(count);
       if (num_header_ < kHeaderBytes) {
         num_header_ += count;
@@ -133,6 +134,7 @@ class Link::Data : public Connection {
       std::size_t count = stream().write(rest_);
       if (count == 0) return false;
       link_.num_written_ += static_cast<std::int64_t>(count);
+      link_.idle_s_ = 0.0;
       for (auto& part : rest_) {
         const std::size_t taken = std::min(count, part.size());
         part = part.subspan(taken);
@@ -219,6 +221,7 @@ void Link::handle(const Frame& frame, const std::string& text) {
     throw FrameError(concat("a frame of epoch ", frame.epoch, ", and this one is ", epoch_));
   }
   if (is_abandoned_ && frame.kind != FrameKind::kNews) return;
+  if (frame.kind != FrameKind::kBeat) idle_s_ = 0.0;
   switch (frame.kind) {
     case FrameKind::kReady:
       return messages_.handle_ready(frame);
@@ -328,7 +331,14 @@ bool Link::has_connection(int index) const {
 
 bool Link::has_ended() const { return !control_ || !control_->is_open(); }
 
+bool Link::fetch() {
+  if (!messages_.fetch()) return false;
+  idle_s_ = 0.0;
+  return true;
+}
+
 void Link::tick(double elapsed_s, double beat_s, double timeout_s) {
+  idle_s_ += elapsed_s;
   if (!is_open() || has_left_) return;
   silent_s_ += elapsed_s;
   quiet_s_ += elapsed_s;

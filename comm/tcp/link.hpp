@@ -70,6 +70,10 @@ class Link {
   void tick(double elapsed_s, double beat_s, double timeout_s);
   /// Seconds since the peer's last sign of life; 0 while there is no connection.
   [[nodiscard]] double silent_s() const { return is_open() ? silent_s_ : 0.0; }
+  /// Seconds since anything but a sign of life has moved, in either direction.
+  [[nodiscard]] double idle_s() const { return idle_s_; }
+  /// Takes messages that lie in the peer's memory. Returns whether any has moved.
+  bool fetch();
   /// Closes the data connections and forgets all messages, whose blocks are not touched any more.
   /// What comes on the control connection is read, and only news counts.
   void abandon();
@@ -117,6 +121,7 @@ class Link {
   double broken_s_ = 0.0;
   double silent_s_ = 0.0;
   double quiet_s_ = 0.0;
+  double idle_s_ = 0.0;
 };
 
 }  // namespace gossamer::tcp

@@ -30,6 +30,7 @@ class Messages : public Operation {
   bool test() override { return awaiting_.are_over(); }
   [[nodiscard]] bool is_letter() const override { return is_letter_; }
   [[nodiscard]] bool is_woken() const override { return true; }
+  [[nodiscard]] Progress progress() const override { return awaiting_.progress(); }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     if (has_started_) return awaiting_.ranks();

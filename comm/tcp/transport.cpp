@@ -1,6 +1,7 @@
 #include "comm/tcp/transport.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/text.hpp"
@@ -181,7 +182,7 @@ void Transport::service() {
   count_time();
   bool has_moved = false;
   for (const auto& link : links_) {
-    if (link && link->messages().fetch()) has_moved = true;
+    if (link && link->fetch()) has_moved = true;
   }
   if (has_moved) bell_->ring();
   heed_members();
@@ -291,14 +292,24 @@ void Transport::lose(int peer, const std::string& reason) {
   fail(news, concat("that rank is lost: ", reason), /*is_own=*/true);
 }
 
-ProgressWorker::Diagnosis Transport::diagnose(const std::vector<int>& peers) {
+double Transport::idle_s(const std::vector<int>& peers) const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const int peer : peers) {
+    const auto& link = links_.at(static_cast<std::size_t>(peer));
+    if (link) least = std::min(least, link->idle_s());
+  }
+  return least;
+}
+
+ProgressWorker::Diagnosis Transport::diagnose(const std::vector<int>& peers,
+                                              const std::string& so_far) {
   run_until([this] { return failure_ != nullptr; }, kNewsPatience);
   if (failure_) std::rethrow_exception(failure_);
   auto [diagnosis, is_own] = reason_of_wait(peers);
   if (!config_.is_disturbed) return diagnosis;
   failure_ = std::make_exception_ptr(PeerLost(
       {.rank = config_.rank, .peers = diagnosis.peers, .label = {.what = "communication"}},
-      concat("no end after ", shortest(config_.timeout_s), " s (comm.timeout_s): ", diagnosis.text),
+      concat(so_far, ": ", diagnosis.text),
       is_own));
   std::rethrow_exception(failure_);
 }
@@ -326,9 +337,7 @@ Transport::Wait Transport::reason_of_wait(const std::vector<int>& peers) {
             true};
   }
   return {{peers,
-           "all ranks are alive, but the named peers have not come to this point, or wait for "
-           "another rank themselves; if that is normal (a long evaluation, a slow disk), set a "
-           "larger comm.timeout_s"},
+           std::string(ProgressWorker::kAllAlive)},
           false};
 }
 

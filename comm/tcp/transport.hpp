@@ -82,8 +82,10 @@ class Transport {
   /// Moves everything on. Throws the first failure.
   void service();
   /// Waits a moment for news, which it throws. Else names the ranks that are silent, or `peers`;
-  /// where a run goes on without those that fail, as a PeerLost.
-  ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers);
+  /// where a run goes on without those that fail, as a PeerLost, whose text begins with `so_far`.
+  ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers, const std::string& so_far);
+  /// Seconds since anything but a sign of life has moved between this rank and one of `peers`.
+  [[nodiscard]] double idle_s(const std::vector<int>& peers) const;
   void tell_leaving();
   /// The worker has failed: tells the others why, unless they know, and forgets all messages.
   void abandon(const std::exception_ptr& error);

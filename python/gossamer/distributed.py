@@ -135,7 +135,7 @@ def initialize_dist(
         "tcp" under torchrun, or with a rendezvous or a store; "mpi" under mpirun and srun, where
         "tcp" does without MPI; "threads" for one process alone. Empty: the one that fits.
     timeout_s
-        Seconds that an operation may wait for its peers.
+        Seconds that an operation may wait for its peers without progress.
     rendezvous
         Where the ranks meet without a launcher: "HOST:PORT" of one of the hosts, "file:FOLDER" that
         all hosts share, "etcd:http://host1:2379,http://host2:2379", or "slurm". The variable
@@ -291,7 +291,7 @@ def run_threads(
     node_size
         Consecutive ranks that count as one node; 0: all.
     timeout_s
-        Seconds that an operation may wait for its peers.
+        Seconds that an operation may wait for its peers without progress.
 
     Returns
     -------

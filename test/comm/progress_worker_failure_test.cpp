@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "comm/progress_worker.hpp"
 
 namespace gossamer {
@@ -164,10 +165,11 @@ TEST(ProgressWorkerFailure, LetsCallersGoWhenItHangs) {
 TEST(ProgressWorkerFailure, TimesOutWithADiagnosis) {
   Script script;
   std::vector<int> asked;
-  ProgressWorker worker({.rank = 4, .timeout_s = 0.05, .diagnose = [&](const auto& peers) {
-                           asked = peers;
-                           return ProgressWorker::Diagnosis{{9}, "asleep"};
-                         }});
+  ProgressWorker worker(
+      {.rank = 4, .timeout_s = 0.05, .diagnose = [&](const auto& peers, const auto&) {
+         asked = peers;
+         return ProgressWorker::Diagnosis{{9}, "asleep"};
+       }});
   Request request =
       worker.submit(scripted(script, 6), {.label = {.what = "sum", .bucket = 1, .round = 2}});
   Request other = worker.submit(scripted(script, 7), {});
@@ -199,9 +201,10 @@ TEST(ProgressWorkerFailure, TimesOutWhenTheDeviceDoesNotEndItsWork) {
     script.may_end = 1U;
     ProgressWorker worker({.rank = 4, .timeout_s = 0.05});
     Request request = worker.submit(scripted(script, 0), std::move(context));
-    EXPECT_TRUE(failure_of(request).starts_with(
-        "rank 4: exchange of bucket 1, round 3: no end after 0.05 s (comm.timeout_s): the work on "
-        "this rank's device"))
+    EXPECT_TRUE(
+        failure_of(request).starts_with("rank 4: exchange of bucket 1, round 3: no progress for "
+                                        "0.05 s (comm.timeout_s): the work on "
+                                        "this rank's device"))
         << failure_of(request);
   }
 }
@@ -224,6 +227,65 @@ TEST(ProgressWorkerFailure, GivesTheDeviceTimeWhileOtherOperationsEnd) {
 
 /// Lets three times the timeout of the test below pass.
 void let_time_pass() { std::this_thread::sleep_for(std::chrono::milliseconds(150)); }
+
+TEST(ProgressWorkerFailure, GivesAnOperationTimeWhileItsBytesMove) {
+  Script script;
+  script.moves = 1U;
+  ProgressWorker worker({.rank = 4, .timeout_s = 0.05});
+  Request request = worker.submit(scripted(script, 0), {});
+  let_time_pass();
+  EXPECT_FALSE(request.done());
+  script.moves = 0;
+  const std::string text = failure_of(request);
+  EXPECT_EQ(text, concat("rank 4: exchange with rank 0: no progress for 0.05 s (comm.timeout_s), ",
+                         script.num_moved.load(),
+                         " of its 1000000000 bytes have moved: it has not come to this point"));
+}
+
+TEST(ProgressWorkerFailure, GivesAnOperationTimeWhileItsConnectionsAreBusy) {
+  Script script;
+  std::atomic<double> idle_s = 0.0;
+  std::vector<int> asked;
+  ProgressWorker worker({.timeout_s = 0.05, .idle_s = [&](const std::vector<int>& peers) {
+                           asked = peers;
+                           return idle_s.load();
+                         }});
+  Request request = worker.submit(scripted(script, 6), {});
+  let_time_pass();
+  EXPECT_FALSE(request.done());
+  idle_s = 0.06;
+  EXPECT_THROW(request.wait(), CommError);
+  EXPECT_EQ(asked, (std::vector{6, 7}));
+}
+
+TEST(ProgressWorkerFailure, TellsWhetherSuchAnOperationHasEverEnded) {
+  for (const std::int64_t ended : {2, 3}) {
+    Script script;
+    script.may_end = 0b01;
+    ProgressWorker worker({.timeout_s = 0.05});
+    worker.submit(scripted(script, 0), {.label = {.bucket = ended, .round = 6}}).wait();
+    Request request = worker.submit(scripted(script, 1), {.label = {.bucket = 2, .round = 7}});
+    EXPECT_THROW(request.wait(), CommError);
+    EXPECT_EQ(worker.has_stalled(), ended == 3);
+  }
+}
+
+TEST(ProgressWorkerFailure, ForgetsADrainThatWasInterrupted) {
+  Script script;
+  script.letters = 0b01;
+  std::atomic<bool> interrupts = true;
+  ProgressWorker worker({.timeout_s = 0.05, .while_waiting = [&] {
+                           if (interrupts) throw std::runtime_error("Ctrl-C");
+                         }});
+  Request letter = worker.submit(scripted(script, 0), {.label = {.what = "letter"}});
+  expect_started(script, {0});
+  script.moves = 0b01;
+  EXPECT_THROW(worker.drain(), std::runtime_error);
+  script.moves = 0;
+  interrupts = false;
+  let_time_pass();
+  EXPECT_NO_THROW(worker.check());
+}
 
 TEST(ProgressWorkerFailure, TimesALetterOutOnlyWhileSomebodyWaitsForIt) {
   for (const bool drains : {false, true}) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -106,6 +107,50 @@ TEST_P(Renewing, TakesEachRankForANodeWhereNodesDoNotFit) {
              EXPECT_EQ(session->communicator().renew(1).world.node_size, 1);
              session->close();
            });
+}
+
+/// All ranks live, and rank 1 never exchanges with rank 0. Without an end the others would train
+/// alone, and wait for each exchange in vain.
+TEST_P(Renewing, EndsWhenNoExchangeEverEnds) {
+  LaunchOptions options{.timeout_s = 2.0, .log_level = LogLevel::kOff};
+  options.fault = {.survives = true, .silence_s = 20.0};
+  std::mutex mutex;
+  std::vector<std::string> ends;
+  on_ranks(GetParam(), 3, std::make_shared<MemoryStore>(), options,
+           [&](int rank, const OpenSession& open) {
+             const auto session = open();
+             Communicator& communicator = session->communicator();
+             std::vector<float> mine(3);
+             std::vector<float> theirs(3);
+             const auto live = [&] {
+               Request request;
+               if (rank == 0) {
+                 request = communicator.exchange(1, block_of(std::span(mine)),
+                                                 block_of(std::span(theirs)), {});
+               }
+               while (true) {
+                 communicator.check();
+                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
+               }
+             };
+             std::int64_t step = 0;
+             const std::string why = what_of<CommError>([&] {
+               while (true) {
+                 EXPECT_NE(what_of<PeerLost>(live), "");
+                 EXPECT_EQ(communicator.renew(++step).world.size, 3);
+               }
+             });
+             EXPECT_EQ(step, 3);
+             {
+               const std::lock_guard lock(mutex);
+               ends.push_back(why);
+             }
+             session->abort(ExitCode::kPeerLost, why);
+           });
+  EXPECT_EQ(ends.size(), 3U);
+  for (const std::string& why : ends) {
+    EXPECT_NE(why.find("exchanges have failed 3 times in a row"), std::string::npos) << why;
+  }
 }
 
 /// Rank 1 fails. What launch() returns when the others go on, or cannot.

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -25,6 +26,8 @@ struct Script {
   std::atomic<unsigned> holds_next = 0;  // bit i: operation i
   std::atomic<unsigned> letters = 0;     // bit i: operation i
   std::atomic<unsigned> is_woken = 0;    // bit i: operation i
+  std::atomic<unsigned> moves = 0;       // bit i: operation i has moved a byte at every look
+  std::atomic<std::int64_t> num_moved = 0;
 };
 
 class ScriptedOperation : public Operation {
@@ -43,6 +46,11 @@ class ScriptedOperation : public Operation {
   [[nodiscard]] bool is_letter() const override { return is_set(script_.letters); }
   [[nodiscard]] bool is_woken() const override { return is_set(script_.is_woken); }
   [[nodiscard]] std::vector<int> waiting_for() const override { return {number_}; }
+  [[nodiscard]] std::vector<int> linked_with() const override { return {number_, number_ + 1}; }
+  [[nodiscard]] Progress progress() const override {
+    if (is_set(script_.moves)) ++script_.num_moved;
+    return {.moved = script_.num_moved, .total = 1'000'000'000};
+  }
 
  private:
   /// This operation's bit.

@@ -235,6 +235,28 @@ TEST(Link, GivesASignOfLifeAndMissesOne) {
   EXPECT_NE(ends.lost.find("no sign of life for 3 s"), std::string::npos) << ends.lost;
 }
 
+/// Signs of life are no progress; what belongs to messages is, in either direction.
+TEST(Link, TellsSinceWhenNothingHasMoved) {
+  Ends ends;
+  std::vector<float> values(2);
+  ends.link().messages().post_receive(kFirst, block_of(std::span(values)));
+  ends.link().messages().post_send(kFirst, {values.data(), 2, DType::kFloat32});
+  ends.link().tick(1.5, 60.0, 60.0);
+  ends.send(*ends.control, {.kind = FrameKind::kBeat});
+  EXPECT_EQ(ends.link().idle_s(), 1.5);
+  ends.send(*ends.control, {.kind = FrameKind::kReady, .key = kSecond, .offset = 8});
+  EXPECT_EQ(ends.link().idle_s(), 0.0);
+  ends.link().tick(1.5, 60.0, 60.0);
+  ends.send(*ends.data, {.kind = FrameKind::kPiece, .key = kFirst, .length = 8});
+  EXPECT_EQ(ends.link().idle_s(), 0.0);
+  ends.link().tick(1.5, 60.0, 60.0);
+  ends.send(*ends.data, bytes_of(std::vector<float>{1}));
+  EXPECT_EQ(ends.link().idle_s(), 0.0);
+  ends.link().tick(1.5, 60.0, 60.0);
+  ends.link().messages().post_send(kSecond, {values.data(), 2, DType::kFloat32});
+  EXPECT_EQ(ends.link().idle_s(), 0.0);
+}
+
 TEST(Link, DoesNotRememberMoreThanAPeerMayBeAhead) {
   Ends ends;
   std::vector<std::byte> many;

@@ -90,11 +90,40 @@ TEST(TcpFailure, TellsTheReasonWhileTheRankComputes) {
     return 74;
   };
   launch_ranks(3, quiet(2.0, true), body);
-  EXPECT_TRUE(contains(texts[0], "exchange with rank 1: no end after 2 s")) << texts[0];
+  EXPECT_TRUE(contains(texts[0], "exchange with rank 1: no progress for 2 s")) << texts[0];
   for (const std::size_t rank : {1U, 2U}) {
     EXPECT_TRUE(contains(texts[rank], "with rank 0: that rank has failed: ")) << texts[rank];
-    EXPECT_TRUE(contains(texts[rank], "exchange with rank 1: no end after 2 s")) << texts[rank];
+    EXPECT_TRUE(contains(texts[rank], "exchange with rank 1: no progress for 2 s")) << texts[rank];
   }
+}
+
+/// Rank 1 never exchanges. What rank 0 exchanges with rank 2 meanwhile is no progress.
+TEST(TcpFailure, CountsNoTrafficWithOtherRanksAsProgress) {
+  std::string text;
+  const auto body = [&](Communicator& communicator, const World& world) {
+    std::vector<float> mine(3);
+    std::vector<float> theirs(3);
+    std::vector<float> never(3);
+    const auto exchange = [&](int peer, std::vector<float>& place) {
+      return communicator.exchange(peer, block_of(std::span(mine)), block_of(std::span(place)), {});
+    };
+    Request with_1;
+    if (world.rank == 0) with_1 = exchange(1, never);
+    const std::string failure = what_of<CommError>([&] {
+      if (world.rank == 1) {
+        while (true) {
+          std::this_thread::sleep_for(milliseconds(10));
+          communicator.check();
+        }
+      }
+      while (true) exchange(2 - world.rank, theirs).wait();
+    });
+    if (world.rank == 0) text = failure;
+    return 74;
+  };
+  launch_ranks(3, quiet(2.0, true), body);
+  EXPECT_TRUE(contains(text, "exchange with rank 1: no progress for 2 s (comm.timeout_s), 0 of "
+                             "its 24 bytes have moved")) << text;
 }
 
 /// The higher rank connects, so the lower one knows only that nobody has come.

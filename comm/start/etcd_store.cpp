@@ -71,6 +71,10 @@ class HttpClient {
     curl_easy_setopt(curl, CURLOPT_PROXY, "");
     // Names that take long to find are no reason for a signal.
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    // Firewalls forget connections that are idle for minutes.
+    curl_easy_setopt(curl, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(curl, CURLOPT_TCP_KEEPIDLE, 30L);
+    curl_easy_setopt(curl, CURLOPT_TCP_KEEPINTVL, 10L);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error_.data());
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &HttpClient::take);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, &text_);

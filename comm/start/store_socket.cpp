@@ -14,6 +14,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "comm/tcp/address.hpp"
+#include "comm/tcp/byte_stream.hpp"
 
 namespace gossamer {
 namespace {
@@ -74,6 +75,8 @@ int try_to_listen(const addrinfo& info, bool everywhere, FileDescriptor& file) {
   // The connections of a run that has just ended keep the port for a minute.
   constexpr int kOn = 1;
   setsockopt(file.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof(kOn));
+  // The connections that it takes are kept alive as well.
+  tcp::keep_alive(file.get());
   const sockaddr_storage any = everywhere ? any_address(info) : sockaddr_storage{};
   const sockaddr* const address =
       everywhere ? reinterpret_cast<const sockaddr*>(&any) : info.ai_addr;

@@ -26,6 +26,17 @@ constexpr int kUnsentBytes = 256 * 1024;
 constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 23U;
 constexpr std::size_t kRecordBytes = 16 * 1024;
 
+/// Seconds without a byte after which the kernel probes the other host, seconds between two probes,
+/// and how many may stay without an answer.
+constexpr int kKeepaliveIdle = 30;
+constexpr int kKeepalivePause = 10;
+constexpr int kKeepaliveProbes = 3;
+
+void set_number(int fd, int level, int option, int value) {
+  // A kernel that lacks one of these options does without.
+  setsockopt(fd, level, option, &value, sizeof value);
+}
+
 [[noreturn]] void end(const asio::error_code& error) {
   if (error == asio::error::eof) throw ConnectionEnded("the other end has closed it");
   throw ConnectionEnded(error.message());
@@ -35,6 +46,13 @@ constexpr std::size_t kRecordBytes = 16 * 1024;
 
 void keep_from_children(int fd) { fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
+void keep_alive(int fd) {
+  set_number(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_number(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdle);
+  set_number(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepalivePause);
+  set_number(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
+}
+
 ByteStream::ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role)
     : socket_(std::move(socket)) {
   asio::error_code ignored;
@@ -42,6 +60,7 @@ ByteStream::ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   const int fd = socket_.native_handle();
   keep_from_children(fd);
+  keep_alive(fd);
   // A kernel without one of these options works as well, only slower.
   setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(),
              static_cast<socklen_t>(kCongestionControl.size()));
@@ -138,7 +157,12 @@ void ByteStream::renew_key(std::size_t written) {
 }
 
 void ByteStream::limit_unsent(int bytes) {
-  setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+  set_number(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes);
+}
+
+void ByteStream::limit_unacknowledged(double seconds) {
+  set_number(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT,
+             static_cast<int>(1e3 * seconds));
 }
 
 void ByteStream::pace() {

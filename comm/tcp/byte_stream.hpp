@@ -27,12 +27,15 @@ class ConnectionEnded : public std::runtime_error {
 
 /// A program that this one starts does not get the socket, and so does not hold it open.
 void keep_from_children(int fd);
+/// The kernel probes an idle connection every 30 seconds, so that firewalls and the like do not
+/// forget it, and ends it when nothing answers for another 30 seconds.
+void keep_alive(int fd);
 
 class ByteStream {
  public:
-  /// `tls` may be null; then the stream is plain. Sets the options of the socket: no delay, and the
-  /// congestion control `cubic`, so that hosts with another default lose nothing. The kernel's own
-  /// time limit (TCP_USER_TIMEOUT) stays off: it counts the time in which the peer is stopped, too.
+  /// `tls` may be null; then the stream is plain. Sets the options of the socket: no delay,
+  /// keepalive after 30 seconds, so that firewalls between the hosts do not forget the connection,
+  /// and the congestion control `cubic`, so that hosts with another default lose nothing.
   ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role);
 
   [[nodiscard]] asio::ip::tcp::socket& socket() { return socket_; }
@@ -47,6 +50,10 @@ class ByteStream {
   /// Writes from the beginning of the first part on. Returns the number of bytes written; 0: the
   /// connection takes none at the moment.
   std::size_t write(const Parts& parts);
+  /// The connection ends when the other host has acknowledged nothing for so many seconds although
+  /// bytes are under way. This counts the time in which the peer's process is stopped, too, so it
+  /// is for connections alone that are made anew.
+  void limit_unacknowledged(double seconds);
   /// What the kernel holds beyond what it may send at the moment.
   void limit_unsent(int bytes);
   /// Has the kernel send packets one by one, and not a whole window when acknowledgements come

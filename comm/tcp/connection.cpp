@@ -13,9 +13,12 @@ void Connection::guarded(const Step& step) {
   const auto self = shared_from_this();
   try {
     step();
-  } catch (const std::exception& error) {
+  } catch (const ConnectionEnded& error) {
     close();
     ended(error.what());
+  } catch (const std::exception& error) {
+    close();
+    failed(error.what());
   }
 }
 

@@ -6,7 +6,7 @@
 // nothing is called any more.
 //
 // Thread safety: one thread, which runs the io_context. The virtual functions may throw
-// ConnectionEnded and FrameError, which lead to ended().
+// ConnectionEnded, which leads to ended(), and other exceptions, which lead to failed().
 
 #include <cstddef>
 #include <memory>
@@ -40,6 +40,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   virtual bool transmit() = 0;
   /// The connection has come to its end.
   virtual void ended(const std::string& reason) = 0;
+  /// What has come makes no sense, or could not be handled; the connection is closed.
+  virtual void failed(const std::string& reason) { ended(reason); }
   [[nodiscard]] ByteStream& stream() { return stream_; }
 
  private:

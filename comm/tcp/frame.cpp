@@ -8,7 +8,7 @@ namespace gossamer::tcp {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x52'4d'53'47;  // "GSMR"
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kVersion = 2;
 
 class Writer {
  public:
@@ -80,7 +80,7 @@ Frame decode(std::span<const std::byte, kHeaderBytes> header) {
   Frame frame;
   const auto kind = reader.take<std::uint8_t>();
   if (kind < static_cast<std::uint8_t>(FrameKind::kHello) ||
-      kind > static_cast<std::uint8_t>(FrameKind::kStreams)) {
+      kind > static_cast<std::uint8_t>(FrameKind::kBroken)) {
     throw FrameError(concat("there is no frame of kind ", int{kind}));
   }
   frame.kind = static_cast<FrameKind>(kind);

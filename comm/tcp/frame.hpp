@@ -15,6 +15,15 @@
 //   sender -> receiver   control   kOffer    key, size and address of the message
 //   receiver -> sender   control   kTaken    key; or kReady if the memory cannot be read after all
 //
+// A data connection may break while the control connection lives, because a firewall has forgotten
+// it, for example. Then the end that connects makes a new one under the same number (key.part). All
+// these connections carry one stream of bytes. Both hellos say how much of it their end has read,
+// and the other end goes on there. A connection that is not the latest carries nothing any more:
+//
+//   kHello               key.group: counts the attempts to make it; offset: bytes that have been
+//   read receiver -> sender   control   kRead     key.part, offset: bytes that have been read so
+//   far accepts -> connects  control   kBroken   key.part, key.group: this connection has ended
+//
 // MessageKey names a message among all that one rank sends to another. Both ranks count alike, so
 // they need not agree on names.
 //
@@ -45,7 +54,9 @@ enum class FrameKind : std::uint8_t {
   kBeat = 6,
   kNews = 7,
   kGoodbye = 8,
-  kStreams = 9
+  kStreams = 9,
+  kRead = 10,
+  kBroken = 11
 };
 
 /// What a message is for. Messages of one use between two ranks have running numbers.
@@ -77,7 +88,8 @@ struct Frame {
   std::uint32_t epoch = 0;
   MessageKey key = {};
   /// kReady and kOffer: bytes of the message. kPiece: where the payload begins in the message.
-  /// kStreams: a number of data connections.
+  /// kStreams: a number of data connections. kHello and kRead: bytes of a data connection that have
+  /// been read.
   std::uint64_t offset = 0;
   /// Bytes of the payload.
   std::uint64_t length = 0;

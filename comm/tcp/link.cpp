@@ -6,6 +6,7 @@
 
 #include "base/text.hpp"
 #include "comm/tcp/connection.hpp"
+#include "comm/tcp/outgoing_bytes.hpp"
 
 namespace gossamer::tcp {
 namespace {
@@ -18,8 +19,6 @@ constexpr int kUnsentWhenFar = 16 * 1024;
 constexpr double kFullQueue = 1.3;
 /// Seconds in a window by which buffers may hold a connection back.
 constexpr double kHeldBack = 0.1;
-/// Seconds in which the control connection says why a data connection has ended.
-constexpr double kExplanation = 0.5;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -92,10 +91,32 @@ class Link::Control : public Connection {
   std::size_t num_read_ = 0;
 };
 
+struct Link::Channel {
+  int index = 0;
+  /// Null: there is none at present.
+  std::shared_ptr<Data> connection = {};
+  /// Of the latest attempt to make it.
+  std::uint32_t attempt = 0;
+  /// Why the last connection has ended; empty: it has not, or there has been none.
+  std::string broken = {};
+  OutgoingBytes out = {};
+  /// What has been read, and how much of it the peer knows.
+  std::uint64_t num_read = 0;
+  std::uint64_t num_told = 0;
+  /// Of the piece that is being read.
+  Header header = {};
+  std::size_t num_header = 0;
+  /// The message that the present piece belongs to, and where the rest of the piece shall lie.
+  MessagePtr in = {};
+  std::span<std::byte> in_place = {};
+  std::int64_t in_bytes = 0;
+};
+
 /// Pieces in both directions.
 class Link::Data : public Connection {
  public:
-  Data(ByteStream stream, Link& link) : Connection(std::move(stream)), link_(link) {}
+  Data(ByteStream stream, Link& link, Channel& channel)
+      : Connection(std::move(stream)), link_(link), channel_(channel) {}
 
  private:
   bool receive() override {
@@ -106,84 +127,77 @@ class Link::Data : public Connection {
       link_.silent_s_ = 0.0;
       link_.idle_s_ = 0.0;
       budget -= static_cast<std::int64_t>(count);
-      if (num_header_ < kHeaderBytes) {
-        num_header_ += count;
-        if (num_header_ == kHeaderBytes) begin_piece();
+      channel_.num_read += count;
+      if (channel_.num_header < kHeaderBytes) {
+        channel_.num_header += count;
+        if (channel_.num_header == kHeaderBytes) begin_piece();
       } else {
-        in_place_ = in_place_.subspan(count);
+        channel_.in_place = channel_.in_place.subspan(count);
       }
-      if (num_header_ == kHeaderBytes && in_place_.empty()) {
-        num_header_ = 0;
-        const MessagePtr message = std::exchange(in_, nullptr);
-        link_.messages_.count_arrived(message, in_bytes_);
+      if (channel_.num_header == kHeaderBytes && channel_.in_place.empty()) end_piece();
+      if (channel_.num_read - channel_.num_told >= OutgoingBytes::kAckBytes) {
+        link_.tell_read(channel_);
       }
     }
     return true;
   }
 
   bool transmit() override {
+    OutgoingBytes& out = channel_.out;
     while (true) {
-      if (!out_) {
+      if (out.is_at_end()) {
         Frame piece;
-        out_ = link_.messages_.next_piece(link_.num_open_, piece);
-        if (!out_) return true;
-        out_header_ = encode(piece);
-        out_bytes_ = static_cast<std::int64_t>(piece.length);
-        rest_ = {out_header_, {out_->from + piece.offset, static_cast<std::size_t>(piece.length)}};
+        const MessagePtr message = link_.messages_.next_piece(link_.num_open_, piece);
+        if (!message) return true;
+        out.append(message, piece);
       }
-      std::size_t count = stream().write(rest_);
+      const std::size_t count = stream().write(out.rest());
       if (count == 0) return false;
       link_.num_written_ += static_cast<std::int64_t>(count);
-      link_.idle_s_ = 0.0;
-      for (auto& part : rest_) {
-        const std::size_t taken = std::min(count, part.size());
-        part = part.subspan(taken);
-        count -= taken;
-      }
-      if (!rest_[0].empty() || !rest_[1].empty()) continue;
-      link_.messages_.count_sent(std::exchange(out_, nullptr), out_bytes_);
+      const OutgoingBytes::Step step = out.advance(count);
+      // What has left once before may be lost again: only the peer's answer is progress then.
+      if (step.is_new) link_.idle_s_ = 0.0;
+      if (step.message) link_.count_sent(step.message, step.bytes);
     }
   }
 
-  void ended(const std::string& reason) override {
-    if (link_.broken_.empty() && !link_.is_abandoned_) link_.broken_ = reason;
+  void ended(const std::string& reason) override { link_.lose_data(channel_, reason); }
+
+  void failed(const std::string& reason) override {
+    if (!link_.has_left_ && !link_.is_abandoned_) link_.hooks_.lost(reason);
   }
 
   std::size_t read_more() {
-    return stream().read(num_header_ < kHeaderBytes ? std::span(header_).subspan(num_header_)
-                                                    : in_place_);
+    return stream().read(channel_.num_header < kHeaderBytes
+                             ? std::span(channel_.header).subspan(channel_.num_header)
+                             : channel_.in_place);
   }
 
   void begin_piece() {
-    const Frame piece = decode(header_);
-    in_ = link_.messages_.arriving(piece);
-    in_bytes_ = static_cast<std::int64_t>(piece.length);
-    in_place_ = {in_->to + piece.offset, static_cast<std::size_t>(piece.length)};
+    const Frame piece = decode(channel_.header);
+    channel_.in = link_.messages_.arriving(piece);
+    channel_.in_bytes = static_cast<std::int64_t>(piece.length);
+    channel_.in_place = {channel_.in->to + piece.offset, static_cast<std::size_t>(piece.length)};
+  }
+
+  void end_piece() {
+    channel_.num_header = 0;
+    link_.messages_.count_arrived(std::exchange(channel_.in, nullptr), channel_.in_bytes);
   }
 
   Link& link_;
-  Header header_ = {};
-  std::size_t num_header_ = 0;
-  /// The message that the present piece belongs to, and where the rest of the piece shall lie.
-  MessagePtr in_;
-  std::span<std::byte> in_place_;
-  std::int64_t in_bytes_ = 0;
-  /// The message whose piece is on its way, and what of it has not been written.
-  MessagePtr out_;
-  Header out_header_ = {};
-  ByteStream::Parts rest_;
-  std::int64_t out_bytes_ = 0;
+  Channel& channel_;
 };
 
 Link::Link(const Config& config, Hooks hooks)
     : epoch_(config.epoch),
       connects_(config.connects),
+      unacknowledged_s_(config.unacknowledged_s),
       hooks_(std::move(hooks)),
       messages_({.epoch = config.epoch, .memory = config.memory, .max_early = config.max_early},
                 {.moved = [this] { hooks_.moved(); },
                  .send = [this](const Frame& frame) { send_frame(frame); },
                  .sendable = [this] { wake_data(); }}),
-      data_(StreamCount::kMax),
       count_(config.num_streams) {
   if (!connects_) return;
   hooks_.connect(0);
@@ -193,9 +207,9 @@ Link::Link(const Config& config, Hooks hooks)
 Link::~Link() { close(); }
 
 void Link::wake_data() {
-  for (const auto& connection : data_) {
+  for (const auto& channel : channels_) {
     if (!messages_.has_pieces()) return;
-    if (connection) connection->send_soon();
+    if (channel->connection) channel->connection->send_soon();
   }
 }
 
@@ -221,7 +235,7 @@ void Link::handle(const Frame& frame, const std::string& text) {
     throw FrameError(concat("a frame of epoch ", frame.epoch, ", and this one is ", epoch_));
   }
   if (is_abandoned_ && frame.kind != FrameKind::kNews) return;
-  if (frame.kind != FrameKind::kBeat) idle_s_ = 0.0;
+  if (frame.kind != FrameKind::kBeat && frame.kind != FrameKind::kBroken) idle_s_ = 0.0;
   switch (frame.kind) {
     case FrameKind::kReady:
       return messages_.handle_ready(frame);
@@ -240,6 +254,14 @@ void Link::handle(const Frame& frame, const std::string& text) {
         want_streams(count_.wanted());
       }
       return;
+    case FrameKind::kRead:
+      return channel(frame.key.part).out.acknowledge(frame.offset);
+    case FrameKind::kBroken:
+      if (!connects_) break;
+      if (Channel& theirs = channel(frame.key.part); theirs.attempt == frame.key.group) {
+        lose_data(theirs, "the other end of it has broken");
+      }
+      return;
     case FrameKind::kBeat:
       return;
     case FrameKind::kHello:
@@ -249,9 +271,33 @@ void Link::handle(const Frame& frame, const std::string& text) {
   throw FrameError("a frame that does not belong on a control connection");
 }
 
+Link::Channel& Link::channel(std::uint32_t index) {
+  if (index < 1 || index > std::uint32_t{StreamCount::kMax}) {
+    throw FrameError(concat("there is no data connection ", index));
+  }
+  while (channels_.size() < index) {
+    channels_.push_back(
+        std::make_unique<Channel>(Channel{.index = static_cast<int>(channels_.size()) + 1}));
+  }
+  return *channels_[index - 1];
+}
+
+void Link::meet(int index, const Frame* theirs, Frame& ours) {
+  if (index == 0) {
+    if (control_) throw FrameError("this rank has that connection already");
+    return;
+  }
+  Channel& channel = this->channel(static_cast<std::uint32_t>(index));
+  if (channel.connection) channel.broken = "the other end has lost it";
+  close_data(channel);
+  channel.attempt = theirs == nullptr ? channel.attempt + 1 : theirs->key.group;
+  ours.key.group = channel.attempt;
+  ours.offset = channel.num_read;
+}
+
 void Link::adopt(ByteStream stream, const Frame& hello) {
-  if (hello.key.part == 0) return adopt_control(std::move(stream), hello.reads_memory);
-  adopt_data(std::move(stream), static_cast<int>(hello.key.part));
+  if (hello.key.part > 0) return adopt_data(std::move(stream), hello);
+  if (!control_) adopt_control(std::move(stream), hello.reads_memory);
 }
 
 void Link::adopt_control(ByteStream stream, bool peer_reads_memory) {
@@ -266,18 +312,63 @@ void Link::adopt_control(ByteStream stream, bool peer_reads_memory) {
   want_streams(count_.wanted());
 }
 
-void Link::adopt_data(ByteStream stream, int index) {
+void Link::adopt_data(ByteStream stream, const Frame& hello) {
+  Channel& channel = this->channel(hello.key.part);
+  if (is_abandoned_ || channel.connection || hello.key.group != channel.attempt) return;
+  channel.out.go_back_to(hello.offset);
+  stream.limit_unacknowledged(unacknowledged_s_);
   if (StreamCount::is_far(stream.figures().round_trip_s)) {
     stream.limit_unsent(kUnsentWhenFar);
     stream.pace();
   }
-  const auto connection = std::make_shared<Data>(std::move(stream), *this);
-  data_.at(static_cast<std::size_t>(index) - 1) = connection;
+  channel.broken.clear();
+  const auto connection = std::make_shared<Data>(std::move(stream), *this, channel);
+  channel.connection = connection;
   ++num_open_;
-  num_asked_for_ = std::max(num_asked_for_, index);
-  count_.raise_to(index);
+  num_asked_for_ = std::max(num_asked_for_, channel.index);
+  count_.raise_to(channel.index);
   connection->start();
   connection->send_soon();
+}
+
+void Link::close_data(Channel& channel) {
+  if (!channel.connection) return;
+  channel.connection->close();
+  channel.connection.reset();
+  --num_open_;
+}
+
+void Link::lose_data(Channel& channel, const std::string& reason) {
+  if (is_abandoned_ || has_left_ || !channel.connection) return;
+  close_data(channel);
+  channel.broken = reason;
+  if (connects_) return hooks_.broken(channel.index);
+  send_frame(
+      {.kind = FrameKind::kBroken,
+       .epoch = epoch_,
+       .key = {.group = channel.attempt, .part = static_cast<std::uint32_t>(channel.index)}});
+}
+
+std::string Link::broken() const {
+  for (const auto& channel : channels_) {
+    if (!channel->broken.empty()) return channel->broken;
+  }
+  return "";
+}
+
+void Link::count_sent(const MessagePtr& message, std::int64_t bytes) {
+  if (bytes < message->bytes && message->num_moved + bytes == message->bytes) {
+    for (const auto& channel : channels_) channel->out.release(*message);
+  }
+  messages_.count_sent(message, bytes);
+}
+
+void Link::tell_read(Channel& channel) {
+  channel.num_told = channel.num_read;
+  send_frame({.kind = FrameKind::kRead,
+              .epoch = epoch_,
+              .key = {.part = static_cast<std::uint32_t>(channel.index)},
+              .offset = channel.num_read});
 }
 
 void Link::want_streams(int number) {
@@ -298,8 +389,8 @@ void Link::want_streams(int number) {
 
 void Link::measure_streams(double elapsed_s) {
   const bool is_busy =
-      num_open_ == num_asked_for_ && std::ranges::any_of(data_, [](const auto& connection) {
-        return connection && connection->is_busy();
+      num_open_ == num_asked_for_ && std::ranges::any_of(channels_, [](const auto& channel) {
+        return channel->connection && channel->connection->is_busy();
       });
   const std::int64_t written = std::exchange(num_written_, 0);
   if (!is_busy) return;
@@ -310,9 +401,9 @@ void Link::measure_streams(double elapsed_s) {
 
 bool Link::was_held_back() {
   TcpFigures total;
-  for (const auto& connection : data_) {
-    if (!connection) continue;
-    const TcpFigures figures = connection->figures();
+  for (const auto& channel : channels_) {
+    if (!channel->connection) continue;
+    const TcpFigures figures = channel->connection->figures();
     total.round_trip_s += figures.round_trip_s;
     total.num_resent += figures.num_resent;
     total.held_back_s += figures.held_back_s;
@@ -322,11 +413,6 @@ bool Link::was_held_back() {
   const bool is_queue_full = total.round_trip_s > kFullQueue * count_.round_trip_s() * num_open_;
   return (total.num_resent > last.num_resent && !is_queue_full) ||
          total.held_back_s > last.held_back_s + kHeldBack * num_open_;
-}
-
-bool Link::has_connection(int index) const {
-  return index == 0 ? control_ != nullptr
-                    : data_.at(static_cast<std::size_t>(index) - 1) != nullptr;
 }
 
 bool Link::has_ended() const { return !control_ || !control_->is_open(); }
@@ -345,12 +431,11 @@ void Link::tick(double elapsed_s, double beat_s, double timeout_s) {
   if (quiet_s_ >= beat_s && outbox_.empty()) {
     quiet_s_ = 0.0;
     send_frame({.kind = FrameKind::kBeat, .epoch = epoch_});
+    for (const auto& channel : channels_) {
+      if (channel->num_told < channel->num_read) tell_read(*channel);
+    }
   }
   measure_streams(elapsed_s);
-  if (!broken_.empty()) {
-    broken_s_ += elapsed_s;
-    if (broken_s_ > kExplanation) return hooks_.lost(broken_);
-  }
   if (silent_s_ > timeout_s) {
     hooks_.lost(concat("no sign of life for ", shortest(timeout_s),
                        " s (comm.timeout_s): it is stopped, or its host or network is gone"));
@@ -359,8 +444,10 @@ void Link::tick(double elapsed_s, double beat_s, double timeout_s) {
 
 void Link::abandon() {
   is_abandoned_ = true;
-  for (const auto& connection : data_) {
-    if (connection) connection->close();
+  for (const auto& channel : channels_) {
+    close_data(*channel);
+    channel->out.clear();
+    channel->in.reset();
   }
   messages_.clear();
 }

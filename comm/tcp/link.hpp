@@ -3,7 +3,11 @@
 // news, and signs of life.
 //
 // Protocol: messages() takes what shall be sent and received. The connections come by adopt(), in
-// any order and at any time; until then everything waits.
+// any order and at any time; until then everything waits. Before each adopt() stands meet(), when
+// the hello of this end is made.
+//
+// The end of the control connection is the end of the peer. A data connection that ends before is
+// made anew, and goes on where it has stopped (OutgoingBytes).
 //
 // Thread safety: one thread, which runs the io_context. Hooks must not throw.
 
@@ -32,6 +36,9 @@ class Link {
     std::function<void(const std::string& reason)> lost;
     /// Connection `index` shall be made. Called only where this end connects.
     std::function<void(int index)> connect;
+    /// Data connection `index` has ended, and shall be made anew after a pause. Called only where
+    /// this end connects.
+    std::function<void(int index)> broken;
   };
   struct Config {
     std::uint32_t epoch = 0;
@@ -43,6 +50,8 @@ class Link {
     ProcessMemory memory = {};
     /// The peer may be ahead by so many messages.
     std::size_t max_early = std::size_t{1} << 20U;
+    /// A data connection ends when nothing is acknowledged for so many seconds.
+    double unacknowledged_s = 30.0;
   };
 
   Link(const Config& config, Hooks hooks);
@@ -55,10 +64,15 @@ class Link {
   /// Says that the end that follows is no failure.
   void send_goodbye();
 
+  /// Fills in what a hello says of connection `index`. Nothing more is read from an earlier
+  /// connection of this index. `theirs`: the peer's hello; null: this end speaks first. Throws
+  /// FrameError where the peer may not have such a connection.
+  void meet(int index, const Frame* theirs, Frame& ours);
   /// Takes a connection, after the peer's hello, which names it. Connection 0 is the control
-  /// connection.
+  /// connection. Lets go of it if meet() has been called for a later one.
   void adopt(ByteStream stream, const Frame& hello);
-  [[nodiscard]] bool has_connection(int index) const;
+  /// Why a data connection has ended that has not been made anew; empty: all are there.
+  [[nodiscard]] std::string broken() const;
   [[nodiscard]] bool is_open() const { return control_ != nullptr; }
   /// The peer has said goodbye.
   [[nodiscard]] bool has_left() const { return has_left_; }
@@ -85,9 +99,20 @@ class Link {
  private:
   class Control;
   class Data;
+  /// What stays of a data connection when it is made anew.
+  struct Channel;
   void send_frame(const Frame& frame, std::string_view payload = {});
   void adopt_control(ByteStream stream, bool peer_reads_memory);
-  void adopt_data(ByteStream stream, int index);
+  void adopt_data(ByteStream stream, const Frame& hello);
+  [[nodiscard]] Channel& channel(std::uint32_t index);
+  /// Closes a data connection, if it is there.
+  void close_data(Channel& channel);
+  /// A data connection has ended, although the peer is there.
+  void lose_data(Channel& channel, const std::string& reason);
+  /// A piece has been written.
+  void count_sent(const MessagePtr& message, std::int64_t bytes);
+  /// Says how much has been read from data connections.
+  void tell_read(Channel& channel);
   /// Asks for more data connections if so many are not asked for yet.
   void want_streams(int number);
   void measure_streams(double elapsed_s);
@@ -99,13 +124,14 @@ class Link {
 
   std::uint32_t epoch_;
   bool connects_;
+  double unacknowledged_s_;
   Hooks hooks_;
   PeerMessages messages_;
   /// Frames for the control connection.
   std::string outbox_;
   std::shared_ptr<Control> control_;
-  /// By index, from 1 on.
-  std::vector<std::shared_ptr<Data>> data_;
+  /// By index, from 1 on; as many as have been needed.
+  std::vector<std::unique_ptr<Channel>> channels_;
   int num_open_ = 0;
   int num_asked_for_ = 0;
   StreamCount count_;
@@ -116,9 +142,6 @@ class Link {
   bool is_abandoned_ = false;
   bool has_left_ = false;
   bool ends_writing_ = false;
-  /// Why a data connection has ended although the control connection is there; empty: none has.
-  std::string broken_;
-  double broken_s_ = 0.0;
   double silent_s_ = 0.0;
   double quiet_s_ = 0.0;
   double idle_s_ = 0.0;

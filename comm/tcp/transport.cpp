@@ -44,6 +44,9 @@ bool is_failure(ExitCode code) {
   return false;
 }
 
+/// Shorter than the time limit of an operation, so that a new connection can still carry it.
+double unacknowledged_s(double timeout_s) { return std::clamp(timeout_s / 4.0, 1.0, 30.0); }
+
 double beat_s(double timeout_s) { return std::clamp(timeout_s / 8.0, 0.005, 2.0); }
 
 }  // namespace
@@ -69,7 +72,8 @@ Link::Hooks Transport::hooks_of(int peer) {
           .news = [this, peer](const Frame& frame,
                                const std::string& text) { hear(peer, frame, text); },
           .lost = [this, peer](const std::string& reason) { lose(peer, reason); },
-          .connect = [this, peer](int index) { connect(peer, index); }};
+          .connect = [this, peer](int index) { connect(peer, index); },
+          .broken = [this, peer](int index) { connect_again(peer, index); }};
 }
 
 Link& Transport::link(int peer) {
@@ -79,7 +83,8 @@ Link& Transport::link(int peer) {
       Link::Config{.epoch = config_.epoch,
                    .num_streams = config_.num_streams,
                    .connects = config_.rank > peer,
-                   .memory = config_.peers[static_cast<std::size_t>(peer)].memory},
+                   .memory = config_.peers[static_cast<std::size_t>(peer)].memory,
+                   .unacknowledged_s = unacknowledged_s(config_.timeout_s)},
       hooks_of(peer));
   return *link;
 }
@@ -103,7 +108,11 @@ void Transport::connect_again(int peer, int index) {
   if (is_leaving_ || failure_) return;
   auto timer = std::make_shared<asio::steady_timer>(bell_->io(), kConnectPause);
   timer->async_wait([this, peer, index, timer](const asio::error_code& error) {
-    if (!error && !is_leaving_) connect(peer, index);
+    if (error || is_leaving_ || failure_) return;
+    // Where a peer ends, its data connections may be the first to tell.
+    const auto& link = links_.at(static_cast<std::size_t>(peer));
+    if (link && (link->has_left() || (link->is_open() && link->has_ended()))) return;
+    connect(peer, index);
   });
 }
 
@@ -117,7 +126,7 @@ void Transport::introduce(int peer, int index, asio::ip::tcp::socket socket) {
   };
   const auto greeting = std::make_shared<Greeting>(
       bell_->io(), ByteStream(std::move(socket), config_.tls.get(), Role::kConnects),
-      Role::kConnects, hello(peer, index),
+      Role::kConnects, hello(peer, index, nullptr),
       Greeting::Hooks{
           .judge = judge,
           .welcome = [this, peer](ByteStream stream,
@@ -130,13 +139,15 @@ void Transport::introduce(int peer, int index, asio::ip::tcp::socket socket) {
   greeting->start(kGreetingLimit);
 }
 
-Frame Transport::hello(int peer, int index) {
-  return {.kind = FrameKind::kHello,
-          .reads_memory = link(peer).messages().reads_memory(),
-          .epoch = config_.epoch,
-          .key = {.number = static_cast<std::uint64_t>(config_.rank),
-                  .part = static_cast<std::uint32_t>(index)},
-          .address = config_.run};
+Frame Transport::hello(int peer, int index, const Frame* theirs) {
+  Frame ours{.kind = FrameKind::kHello,
+             .reads_memory = link(peer).messages().reads_memory(),
+             .epoch = config_.epoch,
+             .key = {.number = static_cast<std::uint64_t>(config_.rank),
+                     .part = static_cast<std::uint32_t>(index)},
+             .address = config_.run};
+  link(peer).meet(index, theirs, ours);
+  return ours;
 }
 
 Frame Transport::judge(const Frame& theirs) {
@@ -153,27 +164,26 @@ Frame Transport::judge(const Frame& theirs) {
   if (theirs.key.part > static_cast<std::uint32_t>(StreamCount::kMax)) {
     throw FrameError(concat("there is no connection ", theirs.key.part));
   }
-  if (link(static_cast<int>(peer)).has_connection(static_cast<int>(theirs.key.part))) {
-    throw FrameError(concat("rank ", peer, " is connected already"));
-  }
-  return hello(static_cast<int>(peer), static_cast<int>(theirs.key.part));
+  return hello(static_cast<int>(peer), static_cast<int>(theirs.key.part), &theirs);
 }
 
 void Transport::welcome(ByteStream stream, const Frame& theirs) {
-  const auto peer = static_cast<int>(theirs.key.number);
-  if (!link(peer).has_connection(static_cast<int>(theirs.key.part))) {
-    adopt(peer, std::move(stream), theirs);
-  }
+  adopt(static_cast<int>(theirs.key.number), std::move(stream), theirs);
 }
 
 void Transport::adopt(int peer, ByteStream stream, const Frame& hello) {
   Link& their_link = link(peer);
   // Who comes late hears the failures, too.
-  if (hello.key.part == 0) {
+  if (hello.key.part == 0 && !their_link.is_open()) {
     for (const News& news : failures_) send_news(their_link, news);
     if (is_leaving_) their_link.end_writing();
   }
+  const std::string broken = their_link.broken();
   their_link.adopt(std::move(stream), hello);
+  if (hello.key.part > 0 && !broken.empty()) {
+    config_.logger.info(concat("a data connection with rank ", peer, " had broken (",
+                               visible(broken), "); a new one goes on where it has stopped"));
+  }
 }
 
 void Transport::service() {
@@ -307,10 +317,9 @@ ProgressWorker::Diagnosis Transport::diagnose(const std::vector<int>& peers,
   if (failure_) std::rethrow_exception(failure_);
   auto [diagnosis, is_own] = reason_of_wait(peers);
   if (!config_.is_disturbed) return diagnosis;
-  failure_ = std::make_exception_ptr(PeerLost(
-      {.rank = config_.rank, .peers = diagnosis.peers, .label = {.what = "communication"}},
-      concat(so_far, ": ", diagnosis.text),
-      is_own));
+  failure_ = std::make_exception_ptr(
+      PeerLost({.rank = config_.rank, .peers = diagnosis.peers, .label = {.what = "communication"}},
+               concat(so_far, ": ", diagnosis.text), is_own));
   std::rethrow_exception(failure_);
 }
 
@@ -323,6 +332,15 @@ Transport::Wait Transport::reason_of_wait(const std::vector<int>& peers) {
     }
   }
   if (!silent.empty()) return {{silent, "no sign of life (stopped, or its host is gone)"}, true};
+  for (const int peer : peers) {
+    const auto& link = links_.at(static_cast<std::size_t>(peer));
+    if (!link || !link->is_open() || link->broken().empty()) continue;
+    return {{{peer},
+             concat("a data connection has broken (", visible(link->broken()),
+                    "), and no new one comes about: a firewall stands between the hosts, or one of "
+                    "them has no free file descriptor")},
+            true};
+  }
   std::vector<int> unreached;
   for (const int peer : peers) {
     const auto& link = links_.at(static_cast<std::size_t>(peer));
@@ -336,9 +354,7 @@ Transport::Wait Transport::reason_of_wait(const std::vector<int>& peers) {
                     "others cannot reach (comm.interface)")},
             true};
   }
-  return {{peers,
-           std::string(ProgressWorker::kAllAlive)},
-          false};
+  return {{peers, std::string(ProgressWorker::kAllAlive)}, false};
 }
 
 void Transport::tell_leaving() { spread({.kind = NewsKind::kLeaving, .about = config_.rank}, -1); }

@@ -125,7 +125,8 @@ class Transport {
   void connect(int peer, int index);
   void connect_again(int peer, int index);
   void introduce(int peer, int index, asio::ip::tcp::socket socket);
-  Frame hello(int peer, int index);
+  /// `theirs`: the hello that it answers; null: it comes first.
+  Frame hello(int peer, int index, const Frame* theirs);
   /// Looks at the hello of a rank that connects; the answer to it.
   Frame judge(const Frame& theirs);
   void welcome(ByteStream stream, const Frame& theirs);

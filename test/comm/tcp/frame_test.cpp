@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kMax64 = std::numeric_limits<std::uint64_t>::max();
 
 TEST(Frame, ReturnsAsItWas) {
-  for (std::uint8_t kind = 1; kind <= 9; ++kind) {
+  for (std::uint8_t kind = 1; kind <= 11; ++kind) {
     const Frame frame{
         .kind = static_cast<FrameKind>(kind),
         .reads_memory = kind % 2 == 0,
@@ -39,14 +39,14 @@ TEST(Frame, ReturnsAsItWas) {
 
 TEST(Frame, HasTheBytesOfThisVersionOnEveryMachine) {
   const Header header = encode({.kind = FrameKind::kPiece, .key = {.group = 0x0a0b}, .length = 3});
-  EXPECT_EQ(std::memcmp(header.data(), "GSMR\x01\x03", 6), 0);
+  EXPECT_EQ(std::memcmp(header.data(), "GSMR\x02\x03", 6), 0);
   EXPECT_EQ(header[12], std::byte{0x0b});
   EXPECT_EQ(header[13], std::byte{0x0a});
   EXPECT_EQ(header[40], std::byte{3});
 }
 
 TEST(Frame, RefusesLengthsThatItsKindCannotHave) {
-  for (std::uint8_t kind = 1; kind <= 9; ++kind) {
+  for (std::uint8_t kind = 1; kind <= 11; ++kind) {
     for (const std::uint64_t length : {kMaxPieceBytes + 1, kMax64}) {
       const Header header = encode({.kind = static_cast<FrameKind>(kind), .length = length});
       EXPECT_THROW(decode(header), FrameError) << int{kind};
@@ -58,8 +58,8 @@ TEST(Frame, RefusesLengthsThatItsKindCannotHave) {
 
 TEST(Frame, RefusesOtherProgramsAndVersions) {
   Header header = encode({.kind = FrameKind::kHello});
-  header[4] = std::byte{2};
-  EXPECT_TRUE(contains(what_of<FrameError>([&] { decode(header); }), "version 2"));
+  header[4] = std::byte{1};
+  EXPECT_TRUE(contains(what_of<FrameError>([&] { decode(header); }), "version 1"));
   std::memcpy(header.data(), "GET / HT", 8);
   EXPECT_TRUE(contains(what_of<FrameError>([&] { decode(header); }), "no frame of gossamer"));
 }

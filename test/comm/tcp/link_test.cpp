@@ -15,6 +15,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.hpp"
 #include "base/random.hpp"
 
 namespace gossamer::tcp {
@@ -40,7 +41,8 @@ class Ends {
         Link::Hooks{.moved = [] {},
                     .news = [this](const Frame&, const std::string& text) { news.push_back(text); },
                     .lost = [this](const std::string& reason) { lost = reason; },
-                    .connect = [](int) { ADD_FAILURE() << "the other end connects"; }});
+                    .connect = [](int) { ADD_FAILURE() << "the other end connects"; },
+                    .broken = [](int) { ADD_FAILURE() << "the other end connects"; }});
     if (!with_data) return;
     control.emplace(connect(0));
     data.emplace(connect(1));
@@ -53,9 +55,23 @@ class Ends {
     Socket theirs(io_);
     theirs.connect(acceptor.local_endpoint());
     if (!stays) theirs.close();
-    link_->adopt(ByteStream(acceptor.accept(), nullptr, Role::kAccepts),
-                 {.kind = FrameKind::kHello, .key = {.part = index}});
+    adopt(ByteStream(acceptor.accept(), nullptr, Role::kAccepts),
+          {.kind = FrameKind::kHello, .key = {.part = index}});
     return theirs;
+  }
+  /// Data connection 1 once more, by a peer that has read so many bytes.
+  Socket connect_again(std::uint32_t attempt, std::uint64_t num_read) {
+    asio::ip::tcp::acceptor acceptor(io_, {asio::ip::address_v4::loopback(), 0});
+    Socket theirs(io_);
+    theirs.connect(acceptor.local_endpoint());
+    adopt(ByteStream(acceptor.accept(), nullptr, Role::kAccepts),
+          {.kind = FrameKind::kHello, .key = {.group = attempt, .part = 1}, .offset = num_read});
+    run();
+    return theirs;
+  }
+  void adopt(ByteStream stream, const Frame& hello) {
+    link_->meet(static_cast<int>(hello.key.part), &hello, answer);
+    link_->adopt(std::move(stream), hello);
   }
 
   /// Until nothing moves any more.
@@ -87,6 +103,8 @@ class Ends {
   std::optional<Socket> data;
   std::vector<std::string> news;
   std::string lost;
+  /// The link's last hello.
+  Frame answer;
 
  private:
   std::optional<Link> link_;
@@ -190,11 +208,79 @@ TEST(Link, BearsConnectionsThatHaveEndedAlready) {
   EXPECT_NE(dead_control.lost, "");
   Ends dead_data(/*with_data=*/false);
   dead_data.connect(1, /*stays=*/false);
+  EXPECT_NE(dead_data.link().broken(), "");
   EXPECT_EQ(dead_data.lost, "");
-  // The control connection may have an explanation; a second later there is none.
   dead_data.control.emplace(dead_data.connect(0));
-  dead_data.link().tick(1.0, 60.0, 60.0);
-  EXPECT_NE(dead_data.lost, "");
+  EXPECT_EQ(first_frame(dead_data.take(*dead_data.control)).kind, FrameKind::kBroken);
+}
+
+/// The peer has read the header and four bytes when its connection breaks. The block changes before
+/// the next connection is there, because the message is over.
+TEST(Link, GoesOnWhereABrokenConnectionHasStopped) {
+  Ends ends;
+  std::vector<float> values = {1, 2, 3};
+  ends.send(*ends.control, {.kind = FrameKind::kReady, .key = kFirst, .offset = 12});
+  const auto message =
+      ends.link().messages().post_send(kFirst, {values.data(), 3, DType::kFloat32});
+  ASSERT_EQ(ends.take(*ends.data).size(), kHeaderBytes + 12);
+  EXPECT_TRUE(message->check());
+  values = {7, 7, 7};
+  ends.data->close();
+  ends.run();
+  EXPECT_NE(ends.link().broken(), "");
+  const Frame broken = first_frame(ends.take(*ends.control));
+  EXPECT_EQ(broken.kind, FrameKind::kBroken);
+  EXPECT_EQ(broken.key.part, 1U);
+  ends.data.emplace(ends.connect_again(5, kHeaderBytes + 4));
+  EXPECT_EQ(ends.take(*ends.data), bytes_of(std::vector<float>{2, 3}));
+  EXPECT_EQ(ends.lost, "");
+}
+
+/// What comes late on the old connection is not read, for the peer sends it again.
+TEST(Link, ReadsOnWhereABrokenConnectionHasStopped) {
+  Ends ends;
+  std::vector<float> values(2);
+  const auto message = ends.link().messages().post_receive(kFirst, block_of(std::span(values)));
+  ends.send(*ends.data, {.kind = FrameKind::kPiece, .key = kFirst, .length = 8});
+  ends.send(*ends.data, bytes_of(std::vector<float>{1}));
+  Socket old = std::move(*ends.data);
+  asio::error_code ignored;
+  const std::vector<std::byte> late = bytes_of(std::vector<float>{9});
+  asio::write(old, asio::buffer(late.data(), late.size()), ignored);
+  ends.data.emplace(ends.connect_again(2, 0));
+  EXPECT_EQ(ends.answer.offset, kHeaderBytes + 4);
+  EXPECT_EQ(ends.answer.key.group, 2U);
+  EXPECT_FALSE(message->check());
+  ends.send(*ends.data, bytes_of(std::vector<float>{2}));
+  EXPECT_TRUE(message->check());
+  EXPECT_EQ(values, (std::vector{1.0F, 2.0F}));
+}
+
+/// The greeting of an earlier attempt may end late.
+TEST(Link, TakesTheLatestConnectionAlone) {
+  Ends ends;
+  const Frame first{.kind = FrameKind::kHello, .key = {.group = 2, .part = 1}};
+  const Frame second{.kind = FrameKind::kHello, .key = {.group = 3, .part = 1}};
+  Frame answer;
+  ends.link().meet(1, &first, answer);
+  ends.link().meet(1, &second, answer);
+  asio::io_context io;
+  ends.link().adopt(ByteStream(Socket(io), nullptr, Role::kAccepts), first);
+  std::vector<float> values(2);
+  const auto message = ends.link().messages().post_receive(kFirst, block_of(std::span(values)));
+  ends.data.emplace(ends.connect_again(4, 0));
+  ends.send(*ends.data, {.kind = FrameKind::kPiece, .key = kFirst, .length = 8});
+  ends.send(*ends.data, bytes_of(std::vector<float>{1, 2}));
+  EXPECT_TRUE(message->check());
+  EXPECT_EQ(ends.lost, "");
+}
+
+TEST(Link, RefusesACountOfBytesThatCannotBe) {
+  Ends ends;
+  ends.send(*ends.control, {.kind = FrameKind::kRead, .key = {.part = 1}, .offset = 1});
+  EXPECT_NE(ends.lost, "");
+  Ends others;
+  EXPECT_THROW(others.connect_again(2, 1), FrameError);
 }
 
 TEST(Link, TouchesNoBlockAfterItIsAbandoned) {
@@ -275,7 +361,7 @@ TEST(Link, DoesNotRememberMoreThanAPeerMayBeAhead) {
 std::vector<std::byte> any_frame(Random& random) {
   const MessageKey key{.number = static_cast<std::uint64_t>(random.below(4)),
                        .part = static_cast<std::uint32_t>(random.below(2))};
-  const Frame frame{.kind = static_cast<FrameKind>(1 + random.below(9)),
+  const Frame frame{.kind = static_cast<FrameKind>(1 + random.below(11)),
                     .key = key,
                     .offset = static_cast<std::uint64_t>(random.below(3) * 200),
                     .length = static_cast<std::uint64_t>(random.below(3) * 200),

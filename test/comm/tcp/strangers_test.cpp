@@ -195,7 +195,7 @@ TEST(Strangers, ComeFromAnotherEpochOrRun) {
 TEST(Strangers, LieAboutLengthsAndRanks) {
   expect_harmless("", [](std::uint16_t port) {
     std::vector<Frame> frames;
-    for (int kind = 1; kind <= 9; ++kind) {
+    for (int kind = 1; kind <= 11; ++kind) {
       frames.push_back({.kind = static_cast<FrameKind>(kind), .length = ~std::uint64_t{0}});
     }
     for (const std::uint64_t rank : {std::uint64_t{0}, std::uint64_t{2}, ~std::uint64_t{0}}) {

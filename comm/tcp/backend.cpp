@@ -146,11 +146,15 @@ class TcpCommunicator : public ProcessCommunicator {
   [[nodiscard]] MakeSum sum_of(std::int64_t bytes) const {
     // From so many bytes for each member, shards are better than everything for everybody.
     constexpr std::int64_t kLeastShard = std::int64_t{8} << 10U;
+    // A member gets at most so many bytes where everybody gets all blocks. Up to eight members this
+    // is no limit.
+    constexpr std::int64_t kMostGathered = std::int64_t{512} << 10U;
     const std::int64_t least_ring_bytes = context_->least_ring_bytes;
     const bool is_large =
         least_ring_bytes >= 0 ? bytes >= least_ring_bytes : bytes >= kLeastShard * size();
-    if (size() == 1 || !is_large) return tcp::make_small_sum;
-    return is_on_one_host_ && least_ring_bytes < 0 ? tcp::make_host_sum : tcp::make_ring_sum;
+    if (size() == 1 || (!is_large && bytes * size() <= kMostGathered)) return tcp::make_small_sum;
+    if (is_on_one_host_ && least_ring_bytes < 0) return tcp::make_host_sum;
+    return is_large ? tcp::make_ring_sum : tcp::make_shard_sum;
   }
 
   [[nodiscard]] const std::vector<int>& hosts() const override { return context_->hosts; }
@@ -294,10 +298,9 @@ std::unique_ptr<EpochSession> enter(Place place, const World& world, const Launc
       .bell = transport->bell(),
       .service = [transport] { transport->service(); },
       .failed = [transport](const std::exception_ptr& error) { transport->abandon(error); },
-      .diagnose =
-          [transport](const std::vector<int>& peers, const std::string& so_far) {
-            return transport->diagnose(peers, so_far);
-          },
+      .diagnose = [transport](
+                      const std::vector<int>& peers,
+                      const std::string& so_far) { return transport->diagnose(peers, so_far); },
       .idle_s = [transport](const std::vector<int>& peers) { return transport->idle_s(peers); }});
   auto session = std::make_unique<TcpSession>(std::move(context), world, std::move(logger));
   session->meet();

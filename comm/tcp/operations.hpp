@@ -54,6 +54,9 @@ std::unique_ptr<Operation> make_gather(GroupPtr group, std::uint64_t number, std
 /// The sum in rank order, for small blocks: everybody gets all blocks.
 std::unique_ptr<Operation> make_small_sum(GroupPtr group, std::uint64_t number, ConstBlock send,
                                           Block receive);
+/// The sum by halves, for blocks of middle size (shard_sum.cpp).
+std::unique_ptr<Operation> make_shard_sum(GroupPtr group, std::uint64_t number, ConstBlock send,
+                                          Block receive);
 /// The sum in rank order, for large blocks of ranks on one host (host_sum.cpp).
 std::unique_ptr<Operation> make_host_sum(GroupPtr group, std::uint64_t number, ConstBlock send,
                                          Block receive);

@@ -4,7 +4,11 @@
 #include "test/comm/tcp/tcp_ranks.hpp"
 #include "test/sanitized.hpp"
 
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -79,6 +83,40 @@ TEST_P(TcpStaging, Holds) {
 INSTANTIATE_TEST_SUITE_P(Tcp, TcpStaging,
                          testing::ValuesIn(conformance_cases().begin(), conformance_cases().end()),
                          [](const auto& test) { return std::string(test.param.name); });
+
+/// More than eight ranks of several hosts sum blocks of middle size by halves.
+TEST(TcpSums, OfMiddleSizeAreTheSameOnAllRanks) {
+  LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kError};
+  options.least_ring_bytes = std::int64_t{1} << 30U;
+  options.meeting.reads_memory = false;
+  for (const int num_ranks : {9, 13}) {
+    const auto body = [num_ranks](Communicator& communicator, const World& world) {
+      // The last shards are empty, short, and whole.
+      for (const std::int64_t numel : {20'003, 26'000}) {
+        std::vector<double> mine(static_cast<std::size_t>(numel));
+        std::vector<double> sum(mine.size(), -1.0);
+        for (std::size_t i = 0; i < mine.size(); ++i) {
+          mine[i] = std::ldexp(static_cast<double>(i + 1), 3 * world.rank);
+        }
+        for (int turn = 0; turn < 2; ++turn) {
+          communicator.all_reduce_sum(block_of(std::span(mine)), block_of(std::span(sum)), {})
+              .wait();
+          const auto bytes = std::as_bytes(std::span(sum));
+          const std::string own(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+          for (const std::string& other : communicator.all_gather(own))
+            require(other == own, "bits");
+        }
+        const double factor = (std::ldexp(1.0, 3 * num_ranks) - 1.0) / 7.0;
+        for (std::size_t i = 0; i < sum.size(); ++i) {
+          require(sum[i] == factor * static_cast<double>(i + 1), "element ", i, " is ", sum[i]);
+        }
+      }
+      return 0;
+    };
+    EXPECT_EQ(launch_ranks(num_ranks, options, body),
+              std::vector<int>(static_cast<std::size_t>(num_ranks), 0));
+  }
+}
 
 TEST(TcpSharing, ReachesTheRanksOfTheHost) {
   const auto body = [](Communicator& communicator, const World& world) {

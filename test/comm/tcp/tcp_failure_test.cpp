@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "comm/session.hpp"
 
 namespace gossamer::tcp {
@@ -97,6 +98,34 @@ TEST(TcpFailure, TellsTheReasonWhileTheRankComputes) {
   }
 }
 
+/// Only rank 0 sums, so it tells how many bytes it would send and receive at first.
+TEST(TcpFailure, GathersNoBlocksOfMiddleSizeFromManyRanks) {
+  LaunchOptions options = quiet(2.0, false);
+  // The ranks are on one host, and sum as if they were not.
+  options.least_ring_bytes = std::int64_t{1} << 30U;
+  for (const std::int64_t kib : {8, 64}) {
+    std::string text;
+    const auto body = [&](Communicator& communicator, const World& world) {
+      if (world.rank > 0) {
+        while (what_of<CommError>([&] { communicator.check(); }).empty()) {
+          std::this_thread::sleep_for(milliseconds(20));
+        }
+        return 74;
+      }
+      std::vector<float> mine(static_cast<std::size_t>(kib * 256));
+      std::vector<float> sum(mine.size());
+      text = what_of<CommError>([&] {
+        communicator.all_reduce_sum(block_of(std::span(mine)), block_of(std::span(sum)), {}).wait();
+      });
+      return 74;
+    };
+    launch_ranks(16, options, body);
+    // 15 blocks come and one goes; of the larger ones 15 shards come and 8 go.
+    const std::int64_t bytes = kib == 8 ? 16 * 8'192 : 23 * 4'096;
+    EXPECT_TRUE(contains(text, concat(" of its ", bytes, " bytes have moved"))) << text;
+  }
+}
+
 /// Rank 1 never exchanges. What rank 0 exchanges with rank 2 meanwhile is no progress.
 TEST(TcpFailure, CountsNoTrafficWithOtherRanksAsProgress) {
   std::string text;
@@ -122,8 +151,10 @@ TEST(TcpFailure, CountsNoTrafficWithOtherRanksAsProgress) {
     return 74;
   };
   launch_ranks(3, quiet(2.0, true), body);
-  EXPECT_TRUE(contains(text, "exchange with rank 1: no progress for 2 s (comm.timeout_s), 0 of "
-                             "its 24 bytes have moved")) << text;
+  EXPECT_TRUE(contains(text,
+                       "exchange with rank 1: no progress for 2 s (comm.timeout_s), 0 of "
+                       "its 24 bytes have moved"))
+      << text;
 }
 
 /// The higher rank connects, so the lower one knows only that nobody has come.

@@ -1,5 +1,5 @@
-// The built-in schedules. `cosine_with_warmup` is decent-dp's formula. Its cosine part is equation
-// 5 of Loshchilov and Hutter (2017), without restarts.
+// The built-in schedules. `cosine_with_warmup` is decent-dp's formula up to t_max. Its cosine part
+// is equation 5 of Loshchilov and Hutter (2017), without restarts; after t_max the rate stays.
 
 #include <algorithm>
 #include <cmath>
@@ -44,10 +44,21 @@ Warmup read_warmup(const Options& options) {
   return {options.read(warmup::kSteps), options.read(warmup::kStart)};
 }
 
-/// Steps after the warm-up; by default the rest of the run.
-std::int64_t read_t_max(const Options& options, const ScheduleBase& base, const Warmup& climb) {
+/// The fall of the rate after the warm-up. It ends once: a run that goes on keeps the last rate.
+struct Fall {
+  std::int64_t begin = 0;
+  std::int64_t steps = 1;
+
+  /// How much of the fall is over, 0 to 1.
+  [[nodiscard]] double part(std::int64_t s) const {
+    return std::min(1.0, static_cast<double>(s - begin) / static_cast<double>(steps));
+  }
+};
+
+/// By default the fall takes the rest of the run.
+Fall read_fall(const Options& options, const ScheduleBase& base, const Warmup& climb) {
   const auto given = options.read(warmup::kStepsAfter);
-  return given.value_or(std::max<std::int64_t>(1, base.total_steps - climb.steps));
+  return {climb.steps, given.value_or(std::max<std::int64_t>(1, base.total_steps - climb.steps))};
 }
 
 }  // namespace
@@ -58,12 +69,11 @@ std::unique_ptr<Schedule> make_constant_schedule(const ScheduleBase& base, const
 
 std::unique_ptr<Schedule> make_cosine_schedule(const ScheduleBase& base, const Options& options) {
   const Warmup warmup = read_warmup(options);
-  const std::int64_t t_max = read_t_max(options, base, warmup);
+  const Fall fall = read_fall(options, base, warmup);
   const double eta_min = options.read(cosine::kEnd);
   return make([=, lr = base.lr](std::int64_t s) {
     if (s < warmup.steps) return lr * warmup.factor(s);
-    const double part = static_cast<double>(s - warmup.steps) / static_cast<double>(t_max);
-    return eta_min + (lr - eta_min) * (1.0 + std::cos(std::numbers::pi * part)) / 2.0;
+    return eta_min + (lr - eta_min) * (1.0 + std::cos(std::numbers::pi * fall.part(s))) / 2.0;
   });
 }
 
@@ -77,12 +87,11 @@ std::unique_ptr<Schedule> make_step_schedule(const ScheduleBase& base, const Opt
 
 std::unique_ptr<Schedule> make_linear_schedule(const ScheduleBase& base, const Options& options) {
   const Warmup warmup = read_warmup(options);
-  const std::int64_t t_max = read_t_max(options, base, warmup);
+  const Fall fall = read_fall(options, base, warmup);
   const double end = options.read(linear::kEnd);
   return make([=, lr = base.lr](std::int64_t s) {
     if (s < warmup.steps) return lr * warmup.factor(s);
-    const double part = static_cast<double>(s - warmup.steps) / static_cast<double>(t_max);
-    return lr * (1.0 - (1.0 - end) * std::min(1.0, part));
+    return lr * (1.0 - (1.0 - end) * fall.part(s));
   });
 }
 

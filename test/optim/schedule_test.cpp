@@ -28,11 +28,19 @@ TEST(CosineSchedule, FollowsItsFormula) {
     const double expected = 0.003 * (0.01 + 0.99 * static_cast<double>(s) / 4.0);
     EXPECT_NEAR(schedule->lr(s), expected, 1e-17) << s;
   }
-  for (std::int64_t s = 4; s < 40; ++s) {
+  for (std::int64_t s = 4; s <= 12; ++s) {
     const double q = static_cast<double>(s - 4);
     const double expected =
         1e-6 + (0.003 - 1e-6) * (1.0 + std::cos(std::numbers::pi * q / 8.0)) / 2.0;
     EXPECT_NEAR(schedule->lr(s), expected, 1e-17) << s;
+  }
+}
+
+TEST(CosineSchedule, StaysAtItsEnd) {
+  constexpr std::string_view kOptions = "t_max: 8, t_warmup: 4, eta_min: 1e-6";
+  EXPECT_NEAR(lr_at("cosine_with_warmup", 11, kOptions), 1.151e-4, 1e-7);
+  for (const std::int64_t s : {12, 13, 20, 28, 1'000'000}) {
+    EXPECT_EQ(lr_at("cosine_with_warmup", s, kOptions), 1e-6) << s;
   }
 }
 
@@ -94,6 +102,7 @@ TEST(LinearSchedule, ClimbsThenFallsToItsEndFactor) {
   EXPECT_DOUBLE_EQ(lr_at("linear", 10, kOptions), 0.003);
   EXPECT_DOUBLE_EQ(lr_at("linear", 35, kOptions), 0.003 * 0.6);
   EXPECT_NEAR(lr_at("linear", 60, kOptions), 0.003 * 0.2, 1e-17);
+  EXPECT_NEAR(lr_at("linear", 110, kOptions), 0.003 * 0.2, 1e-17);
   EXPECT_NEAR(lr_at("linear", 600, kOptions), 0.003 * 0.2, 1e-17);
 }
 

@@ -29,7 +29,11 @@ ModelAverage::ModelAverage(Communicator& communicator, Stream& stream,
     const Block block = parameters.block();
     const Buffer& sum = saved_.emplace_back(stream.allocate(block.numel, block.dtype));
     Buffer part = parameters;
-    if (weight != 1.0) {
+    if (weight == 0.0) {
+      // Zeros, because 0 times a value that is not finite is none.
+      part = stream.allocate(block.numel, block.dtype);
+      stream.zero(part.block());
+    } else if (weight != 1.0) {
       part = stream.allocate(block.numel, block.dtype);
       enqueue_mix(stream, part.block(), 0.0, {{block, weight}});
     }
@@ -112,8 +116,8 @@ void SharedNumbers::share(Communicator& communicator, double weight) {
   const auto size = static_cast<std::size_t>(communicator.size());
   std::vector<double> all(size * count);
   for (std::size_t i = 0; i < count; ++i) {
-    // The largest of those that count.
-    const double own = is_integer_[i] && weight == 0.0 ? 0.0 : numbers_[i];
+    // A number that does not count may be infinite, so no weight multiplies it.
+    const double own = weight == 0.0 ? 0.0 : numbers_[i];
     all[static_cast<std::size_t>(communicator.rank()) * count + i] =
         is_integer_[i] ? own : weight * own;
   }
@@ -133,6 +137,11 @@ void SharedNumbers::share(Communicator& communicator, double weight) {
 MeanWeight mean_weight(Communicator& communicator, bool counts) {
   const std::vector<double> all = gather_numbers(communicator, counts ? 1.0 : 0.0);
   const double num_counting = std::accumulate(all.begin(), all.end(), 0.0);
+  if (num_counting == 0.0) {
+    throw CommError(
+        {.rank = own_world_rank(communicator), .label = {.what = "resume"}},
+        "no rank that is left has the model; continue the run from its last checkpoint");
+  }
   return {.weight = counts ? communicator.size() / num_counting : 0.0,
           .num_counting = static_cast<int>(num_counting)};
 }

@@ -22,8 +22,9 @@ class ModelAverage {
  public:
   /// Collective: all ranks pass blocks of the same sizes, float32 or float64, on the device of
   /// `stream`. Waits for the stream. `stream` must outlive this object. `weight` is this rank's
-  /// weight in the mean; the weights of all ranks sum to their number. Throws CommError. After a
-  /// PeerLost the parameters are as before.
+  /// weight in the mean; the weights of all ranks sum to their number. The values of a rank with
+  /// weight 0 do not matter, even if they are not finite. Throws CommError. After a PeerLost the
+  /// parameters are as before.
   ModelAverage(Communicator& communicator, Stream& stream, std::vector<ParameterMemory> memory,
                double weight = 1.0);
 
@@ -54,8 +55,8 @@ class SharedNumbers : public StateVisitor {
   void block(const std::string& name, const Block& block) override;
   void number(const std::string& name, double& value) override;
   void number(const std::string& name, std::int64_t& value) override;
-  /// `weight`: as in ModelAverage. With weight 0 this rank's integers, which are not negative, do
-  /// not count either.
+  /// `weight`: as in ModelAverage. With weight 0 none of this rank's numbers counts, of which the
+  /// integers are not negative.
   void share(Communicator& communicator, double weight = 1.0);
 
  private:
@@ -73,7 +74,8 @@ struct MeanWeight {
   int num_counting = 0;
 };
 
-/// Collective: the weight of a rank that counts in a mean, or does not. All that count weigh alike.
+/// Collective: the weight of a rank that counts in a mean of models, or does not. All that count
+/// weigh alike. Throws CommError if no rank counts.
 MeanWeight mean_weight(Communicator& communicator, bool counts);
 
 /// Collective: the sum over all ranks of each number, added in rank order.

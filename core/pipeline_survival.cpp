@@ -162,11 +162,6 @@ void Pipeline::resume(const Resume& wanted) {
   if (!alone_) throw std::logic_error("Pipeline: resume() without detach()");
   detach();
   const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
-  if (mean.num_counting == 0) {
-    throw CommError(
-        {.rank = own_world_rank(communicator_), .label = {.what = "resume"}},
-        "no rank that is left has the model; continue the run from its last checkpoint");
-  }
   const std::int64_t num_held = settle_held(wanted.joins);
   AlgorithmSwitch to = wanted.to;
   if (mean.num_counting < communicator_.size()) to.average = true;

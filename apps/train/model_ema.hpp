@@ -7,7 +7,6 @@
 //
 // Not thread safe. Errors: CommError.
 
-#include <cstddef>
 #include <vector>
 
 #include "base/state_visitor.hpp"
@@ -33,8 +32,8 @@ class ModelEma {
   void visit(StateVisitor& visitor);
 
  private:
-  /// Collective. The mean over ranks of the average of a parameter, on the host.
-  torch::Tensor mean_of(std::size_t parameter, Communicator& communicator, double weight) const;
+  /// Collective. The mean over ranks of the average of each parameter, on the host.
+  [[nodiscard]] std::vector<torch::Tensor> means(Communicator& communicator, double weight) const;
 
   double decay_;
   std::vector<NamedTensor> parameters_;

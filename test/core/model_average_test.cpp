@@ -60,6 +60,48 @@ TEST(ModelAverage, GivesEveryRankTheMean) {
   }
 }
 
+TEST(ModelAverage, TakesNothingOfARankWithoutWeight) {
+  using Limits = std::numeric_limits<double>;
+  run_ranks(3, [](Communicator& communicator, const World& world) {
+    std::vector<double> wide = {4.0, 4.0, 4.0, 4.0};
+    if (world.rank == 1) wide = {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity(), 1.0};
+    std::vector<float> narrow(wide.begin(), wide.end());
+    InlineStream stream;
+    const ModelAverage average(communicator, stream, {{borrowed(wide)}, {borrowed(narrow)}},
+                               world.rank == 1 ? 0.0 : 1.5);
+    EXPECT_EQ(wide, (std::vector<double>(4, 4.0)));
+    EXPECT_EQ(narrow, (std::vector<float>(4, 4.0F)));
+  });
+}
+
+TEST(SharedNumbers, TakesNothingOfARankWithoutWeight) {
+  for (const double wrong :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    run_ranks(3, [&](Communicator& communicator, const World& world) {
+      const bool counts = world.rank != 1;
+      double real = counts ? 2.0 : wrong;
+      std::int64_t integer = counts ? 7 : 100;
+      SharedNumbers numbers;
+      numbers.number("real", real);
+      numbers.number("integer", integer);
+      numbers.share(communicator, counts ? 1.5 : 0.0);
+      numbers.number("real", real);
+      numbers.number("integer", integer);
+      EXPECT_EQ(real, 2.0);
+      EXPECT_EQ(integer, 7);
+    });
+  }
+}
+
+TEST(MeanWeight, NeedsARankThatCounts) {
+  run_ranks(2, [](Communicator& communicator, const World& world) {
+    EXPECT_EQ(mean_weight(communicator, world.rank == 0).weight, world.rank == 0 ? 2.0 : 0.0);
+    const std::string text =
+        what_of<CommError>([&] { (void)mean_weight(communicator, /*counts=*/false); });
+    EXPECT_TRUE(contains(text, "no rank that is left has the model")) << text;
+  });
+}
+
 TEST(ModelAverage, IsBitIdenticalOnAllRanks) {
   std::vector<std::vector<float>> results(5);
   run_ranks(5, [&](Communicator& communicator, const World& world) {

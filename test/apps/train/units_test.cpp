@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,6 +62,22 @@ TEST(ModelEma, AveragesOverTheRanks) {
     OwnedSums owned(communicator);
     ema.use(owned);
     EXPECT_EQ(linear->weight[0][0].item<float>(), 0.5F);
+    return 0;
+  };
+  EXPECT_EQ(launch("threads", {.num_ranks = 2, .log_level = LogLevel::kError}, body), 0);
+}
+
+TEST(ModelEma, TakesNothingOfARankWithoutWeight) {
+  const auto body = [](Communicator& communicator, const World& world) {
+    const torch::nn::Linear linear(2, 1);
+    {
+      const torch::NoGradGuard no_grad;
+      linear->weight.fill_(world.rank == 1 ? std::numeric_limits<double>::quiet_NaN() : 3.0);
+    }
+    ModelEma ema(*linear, 0.5);
+    ema.share(communicator, world.rank == 1 ? 0.0 : 2.0);
+    ema.use(communicator);
+    EXPECT_EQ(linear->weight[0][0].item<float>(), 3.0F);
     return 0;
   };
   EXPECT_EQ(launch("threads", {.num_ranks = 2, .log_level = LogLevel::kError}, body), 0);

@@ -31,11 +31,13 @@ void Pipeline::visit(StateVisitor& visitor) {
     visitor.number(kFirstStep, progress_.first_step);
   }
   if (visitor.loads()) check_progress();
-  // Only for a mean of the saved ranks (checkpoint/average.hpp): a run that goes on knows it from
-  // its rounds or its mass. Older versions did not save it.
+  // Older versions did not save it. Their runs follow a directed topology from its first round on.
   constexpr const char* kWeight = "run/model_weight";
   double weight = model_weight();
-  if (!visitor.loads() || visitor.holds(kWeight)) visitor.number(kWeight, weight);
+  if (!visitor.loads() || visitor.holds(kWeight)) {
+    visitor.number(kWeight, weight);
+    if (visitor.loads() && progress_.round() > 0) lanes_->resume(weight);
+  }
   SharedStates* const shared = algorithm_->shared_states();
   for (Bucket& bucket : buckets_) {
     if (shared != nullptr) shared->gather(bucket);

@@ -16,7 +16,9 @@
 // is a round with weights of its own, whose rows sum to one. The exchange still sends straight from
 // the model. An update u of x is an update u / s of z.
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "topology/topology.hpp"
@@ -26,6 +28,8 @@ namespace gossamer {
 class PushSum {
  public:
   explicit PushSum(int world_size) : weights_(static_cast<std::size_t>(world_size), 1.0) {}
+  /// Goes on from weights() of an earlier time.
+  explicit PushSum(std::vector<double> weights) : weights_(std::move(weights)) {}
 
   /// The weight s of every rank before the next round.
   [[nodiscard]] const std::vector<double>& weights() const { return weights_; }

@@ -186,6 +186,13 @@ double PeerLanes::model_weight() const {
   return peers == peers_.end() ? 1.0 : peers->second->weight();
 }
 
+void PeerLanes::resume(double weight) {
+  // A mailbox saves its mass itself.
+  if (mailbox_) return;
+  if (nodes_) return nodes_->between.resume(weight);
+  for (const auto& [result, peers] : peers_) peers->resume(weight);
+}
+
 void PeerLanes::drain() {
   // Also before lanes count what its work has seen.
   synchronize_host();

@@ -56,6 +56,9 @@ class PeerLanes : public LaneFactory {
   /// else the push-sum weight of its parameters, as long as the last round is not mixed in, which
   /// is 1 if the topology is not directed. The weights sum to the number of ranks.
   [[nodiscard]] double model_weight() const;
+  /// For a run that goes on from a state: `weight` is model_weight() at saving. The lanes then send
+  /// the round that was under way at saving, before any other.
+  void resume(double weight);
   /// Collective, after the last make_lane() and before the first round: makes the memory in which
   /// the ranks of a host read each other's blocks.
   void share_memory();

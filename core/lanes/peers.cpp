@@ -1,10 +1,14 @@
 #include "core/lanes/peers.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
+#include "base/error.hpp"
+#include "base/text.hpp"
 #include "topology/check.hpp"
 
 namespace gossamer {
@@ -96,15 +100,51 @@ const RankRound& Peers::round(std::int64_t k) {
   if (topology_->period() && !topology_->directed()) {
     return rounds_[static_cast<std::size_t>(k % *topology_->period())];
   }
-  if (k == last_round_) return rounds_.front();
-  if (!topology_->directed()) {
-    rounds_.assign(1, take(k));
-    last_round_ = k;
-    return rounds_.front();
+  if (const auto own = std::exchange(resumed_weight_, std::nullopt)) {
+    push_sum_ = PushSum(gather_weights(*own));
+    last_round_ = k - 1;
   }
-  if (k < last_round_) throw std::logic_error("Peers::round: push-sum does not go back");
-  while (last_round_ < k) rounds_.assign(1, take(++last_round_));
+  if (k == last_round_) return rounds_.front();
+  if (topology_->directed()) follow_to(k);
+  rounds_.assign(1, take(k));
+  last_round_ = k;
   return rounds_.front();
+}
+
+void Peers::resume(double weight) {
+  if (topology_ != nullptr && topology_->directed()) resumed_weight_ = weight;
+}
+
+std::vector<double> Peers::gather_weights(double own) const {
+  std::vector<double> weights;
+  double sum = 0.0;
+  double least = own;
+  for (const std::string& text : world().all_gather(shortest(own))) {
+    weights.push_back(std::stod(text));
+    sum += weights.back();
+    least = std::min(least, weights.back());
+  }
+  // Push-sum keeps the sum up to rounding.
+  const auto size = static_cast<double>(weights.size());
+  if (least > 0.0 && std::abs(sum - size) <= 1e-6 * size) return weights;
+  throw CheckpointError(concat("the run/model_weight of the ranks sum to ", shortest(sum),
+                               ", and the least is ", shortest(least), ", allowed: a sum of ",
+                               weights.size(), ", and each more than 0; load states that the ",
+                               "ranks of one run have saved after the same step"));
+}
+
+void Peers::follow_to(std::int64_t k) {
+  if (k < last_round_) throw std::logic_error("Peers::round: push-sum does not go back");
+  std::vector<double> before;
+  while (last_round_ + 1 < k) {
+    // A period that changes no weight changes none when it repeats.
+    if (const auto period = topology_->period(); period && (last_round_ + 1) % *period == 0) {
+      if (push_sum_.weights() == before) last_round_ += (k - 1 - last_round_) / *period * *period;
+      before = push_sum_.weights();
+      if (last_round_ + 1 == k) return;
+    }
+    push_sum_.follow(topology_->round(++last_round_));
+  }
 }
 
 RoundNeeds Peers::most_needs() {

@@ -11,9 +11,10 @@
 //
 // Peers keeps all rounds of an undirected topology with a period, and the last round of any other
 // topology. In directed topologies the weights are those of push-sum (push_sum.hpp), followed from
-// round 0 on.
+// round 0 on, or from the weights that the ranks have saved.
 //
-// Errors: CommError; std::logic_error for a broken protocol. Not thread safe.
+// Errors: CommError; CheckpointError for saved weights that no run can have; std::logic_error for a
+// broken protocol. Not thread safe.
 
 #include <cstdint>
 #include <optional>
@@ -78,13 +79,19 @@ class Peers {
 
   /// This rank's part in the k-th round; valid until the next call. Collective if the round has
   /// groups that no earlier round had. This happens only in topologies without a period and in
-  /// directed topologies. In directed topologies k must not decrease, or std::logic_error.
+  /// directed topologies. In directed topologies k must not decrease without resume(), or
+  /// std::logic_error.
   const RankRound& round(std::int64_t k);
   /// The most that a round of the first period needs; without a period, the first round.
   [[nodiscard]] RoundNeeds most_needs();
   /// This rank's push-sum weight before the round that round() was last asked for; 1 before the
   /// first, and in topologies that are not directed.
   [[nodiscard]] double weight() const { return weight_; }
+  /// For a run that goes on from a state that it has saved: `weight` is weight() at saving. The
+  /// next round() must be for the same round as the last one before saving. It is collective,
+  /// because the ranks tell each other their weights, and it looks at no earlier round. Does
+  /// nothing in topologies that are not directed.
+  void resume(double weight);
   [[nodiscard]] const SubCommunicators& parts() const { return parts_; }
   [[nodiscard]] Communicator& world() const { return parts_.world(); }
 
@@ -93,6 +100,10 @@ class Peers {
   [[nodiscard]] Round exchanged(Round round) const;
   /// Checks the k-th round, builds its groups, and returns this rank's part.
   RankRound take(std::int64_t k);
+  /// Takes the weights of push-sum from the last round to before round k.
+  void follow_to(std::int64_t k);
+  /// The weights of all ranks, from their resume().
+  std::vector<double> gather_weights(double own) const;
 
   SubCommunicators& parts_;
   /// Null: every round is the one that rounds_ holds.
@@ -102,6 +113,8 @@ class Peers {
   /// One period, or the last round asked for.
   std::vector<RankRound> rounds_;
   std::int64_t last_round_ = -1;
+  /// This rank's weight by resume(), until the next round().
+  std::optional<double> resumed_weight_;
   /// Null: not known yet.
   std::optional<RoundNeeds> most_needs_;
   double weight_ = 1.0;

@@ -2,7 +2,9 @@
 
 #include "test/core/ranks.hpp"
 #include "test/core/test_topologies.hpp"
+#include "test/topology/irregular.hpp"
 
+#include <limits>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -10,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.hpp"
+#include "base/text.hpp"
 #include "comm/forwarding_communicator.hpp"
 #include "topology/registry.hpp"
 
@@ -190,6 +194,88 @@ TEST(Peers, BuildsTwoCommunicatorsPerNode) {
         EXPECT_EQ(communicator.num_parts(), world.rank % 2 == 0 ? 3 : 2);
       },
       2);
+}
+
+/// Counts how often somebody asks for a round.
+class CountedRounds : public Topology {
+ public:
+  explicit CountedRounds(const Topology& inner) : inner_(inner) {}
+  [[nodiscard]] std::string name() const override { return inner_.name(); }
+  [[nodiscard]] std::optional<std::int64_t> period() const override { return inner_.period(); }
+  [[nodiscard]] bool directed() const override { return inner_.directed(); }
+  [[nodiscard]] Round round(std::int64_t k) const override {
+    ++num_asked;
+    return inner_.round(k);
+  }
+
+  mutable std::int64_t num_asked = 0;
+
+ private:
+  const Topology& inner_;
+};
+
+/// Ranks with other push-sum weights in every round.
+const IrregularDigraph kDigraph(5);
+
+TEST(Peers, FollowsDirectedRoundsFromSavedWeights) {
+  run_ranks(5, [&](Communicator& communicator, const World&) {
+    SubCommunicators parts(communicator);
+    Peers all(parts, kDigraph);
+    for (std::int64_t k = 0; k < 7; ++k) (void)all.round(k);
+    const CountedRounds counted(kDigraph);
+    Peers resumed(parts, counted);
+    counted.num_asked = 0;
+    resumed.resume(all.weight());
+    for (std::int64_t k = 6; k < 9; ++k) {
+      EXPECT_EQ(resumed.round(k), all.round(k)) << k;
+      EXPECT_EQ(resumed.weight(), all.weight()) << k;
+    }
+    EXPECT_EQ(counted.num_asked, 3);
+    // A state of an earlier step.
+    Peers first(parts, kDigraph);
+    (void)first.round(0);
+    const RankRound expected = first.round(1);
+    resumed.resume(first.weight());
+    EXPECT_EQ(resumed.round(1), expected);
+  });
+}
+
+TEST(Peers, FollowsDirectedRoundsFromTheFirstWithoutSavedWeights) {
+  run_ranks(5, [&](Communicator& communicator, const World&) {
+    SubCommunicators parts(communicator);
+    Peers all(parts, kDigraph);
+    for (std::int64_t k = 0; k < 7; ++k) (void)all.round(k);
+    Peers late(parts, kDigraph);
+    EXPECT_EQ(late.round(7), all.round(7));
+    EXPECT_EQ(late.weight(), all.weight());
+  });
+}
+
+TEST(Peers, LooksAtOnePeriodWhereItChangesNoWeight) {
+  const auto topology = make_topology("directed-one-peer-exp", {.size = 4, .node_size = 4});
+  const std::int64_t period = topology->period().value();
+  run_ranks(4, [&](Communicator& communicator, const World& world) {
+    const CountedRounds counted(*topology);
+    SubCommunicators parts(communicator);
+    Peers peers(parts, counted);
+    counted.num_asked = 0;
+    constexpr std::int64_t kLate = 1'000'000'000'001;
+    EXPECT_EQ(peers.round(kLate), rank_round(topology->round(kLate), world.rank));
+    EXPECT_LE(counted.num_asked, 2 * period);
+    EXPECT_EQ(peers.round(kLate + 1), rank_round(topology->round(kLate + 1), world.rank));
+  });
+}
+
+TEST(Peers, RefusesSavedWeightsThatNoRunHas) {
+  for (const double wrong : {0.0, 2.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    run_ranks(5, [&](Communicator& communicator, const World& world) {
+      SubCommunicators parts(communicator);
+      Peers peers(parts, kDigraph);
+      peers.resume(world.rank == 3 ? wrong : 1.0);
+      const std::string text = what_of<CheckpointError>([&] { (void)peers.round(4); });
+      EXPECT_TRUE(contains(text, "run/model_weight")) << text;
+    });
+  }
 }
 
 TEST(Peers, RefusesRoundsThatAreNone) {

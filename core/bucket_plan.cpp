@@ -10,6 +10,7 @@
 #include "base/buffer.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/hmac.hpp"
 
 namespace gossamer {
 namespace {
@@ -92,11 +93,11 @@ std::string shown(const std::vector<std::string>& lines, std::size_t number, std
                 first + kLongest < line.size() ? "...\"" : "\"");
 }
 
-/// Throws ConfigError if `rank` has other lines than rank 0.
-void check_alike(std::string_view what, const std::vector<std::string>& all, std::size_t rank) {
-  if (all[rank] == all[0]) return;
-  const std::vector<std::string> first = lines_of(all[0]);
-  const std::vector<std::string> other = lines_of(all[rank]);
+/// Throws the ConfigError of two texts that differ: that of rank 0, and that of `rank`.
+[[noreturn]] void refuse(std::string_view what, int rank, const std::string& text_of_first,
+                         const std::string& text_of_rank) {
+  const std::vector<std::string> first = lines_of(text_of_first);
+  const std::vector<std::string> other = lines_of(text_of_rank);
   const auto place = std::ranges::mismatch(first, other).in1;
   const auto number = static_cast<std::size_t>(place - first.begin());
   std::size_t byte = 0;
@@ -186,13 +187,33 @@ std::string describe(std::span<const ParameterInfo> parameters) {
   return out.str();
 }
 
+std::string digest_of(std::string_view text) {
+  // A code with a key that all know is a hash.
+  return to_hex(hmac_sha256("text of a rank", text));
+}
+
+std::vector<std::string> gather_digests(Communicator& communicator, const std::string& text) {
+  return communicator.all_gather(digest_of(text));
+}
+
 void agree(Communicator& communicator, std::string_view what, const std::string& lines) {
-  const std::vector<std::string> all = communicator.all_gather(lines);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) check_alike(what, all, rank);
+  const std::vector<std::string> digests = gather_digests(communicator, lines);
+  const auto different = std::ranges::find_if(
+      digests, [&digests](const std::string& digest) { return digest != digests.front(); });
+  if (different == digests.end()) return;
+  const auto rank = static_cast<int>(different - digests.begin());
+  const bool is_quoted = communicator.rank() == 0 || communicator.rank() == rank;
+  const auto texts = communicator.all_gather(is_quoted ? lines : "");
+  refuse(what, rank, texts.front(), texts[static_cast<std::size_t>(rank)]);
 }
 
 void agree_with_first(Communicator& communicator, std::string_view what, const std::string& lines) {
-  check_alike(what, communicator.all_gather(lines), static_cast<std::size_t>(communicator.rank()));
+  const std::vector<std::string> digests = gather_digests(communicator, lines);
+  const auto is_first = [&digests](const std::string& digest) { return digest == digests.front(); };
+  if (std::ranges::all_of(digests, is_first)) return;
+  const int rank = communicator.rank();
+  const std::string first = communicator.all_gather(rank == 0 ? lines : "").front();
+  if (!is_first(digests[static_cast<std::size_t>(rank)])) refuse(what, rank, first, lines);
 }
 
 }  // namespace gossamer

@@ -77,11 +77,18 @@ std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> para
 
 /// Collective. Checks that all ranks give the same `lines`. Otherwise every rank throws
 /// ConfigError. The message says that the ranks differ in `what`, and quotes the first line that
-/// differs between rank 0 and another rank.
+/// differs between rank 0 and the first other rank. A rank gets hashes, and texts only where they
+/// differ: that of rank 0 and that of the first other rank.
 void agree(Communicator& communicator, std::string_view what, const std::string& lines);
 /// Collective. Like agree(), but only a rank that differs from rank 0 throws, so the others can go
 /// on without it.
 void agree_with_first(Communicator& communicator, std::string_view what, const std::string& lines);
+
+/// A hash by which ranks compare texts.
+std::string digest_of(std::string_view text);
+/// Collective. Returns the digest_of() the text of each rank, in rank order. A rank that gathers
+/// the texts themselves needs memory for one text of each rank.
+std::vector<std::string> gather_digests(Communicator& communicator, const std::string& text);
 
 /// One line per parameter: name, shape, dtype.
 std::string describe(std::span<const ParameterInfo> parameters);

@@ -258,12 +258,20 @@ void BucketedModel::resume(const Pipeline::Resume& wanted,
                            const std::function<void(double weight)>& average) {
   std::vector<std::string> names;
   for (const std::int64_t index : arrival_order_) names.push_back(std::to_string(index));
-  const std::vector<std::string> all = communicator_.all_gather(join(names, " "));
+  const std::string order = join(names, " ");
+  const std::vector<std::string> digests = gather_digests(communicator_, order);
+  const std::string none = digest_of("");
   // Rank 0 never joins where another rank has the model.
-  const bool differ = std::ranges::any_of(
-      all, [&all](const std::string& one) { return !one.empty() && one != all.front(); });
+  const bool differ = std::ranges::any_of(digests, [&](const std::string& digest) {
+    return digest != none && digest != digests.front();
+  });
   if (differ) throw ConfigError("the ranks got their gradients in different orders");
-  if (!pipeline_ && !all.front().empty()) take_order(numbers_of(all.front()));
+  std::string first = order;
+  // A rank that joins has no order yet, and takes that of rank 0.
+  if (std::ranges::count(digests, digests.front()) < std::ssize(digests)) {
+    first = communicator_.all_gather(communicator_.rank() == 0 ? order : "").front();
+  }
+  if (!pipeline_ && !first.empty()) take_order(numbers_of(first));
   ExchangeOptions next = wanted.to.after(options_.pipeline.exchange);
   check(next);
   if (pipeline_) {

@@ -14,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/forwarding_communicator.hpp"
 #include "core/lanes/shard.hpp"
 #include "optim/registry.hpp"
 
@@ -192,6 +193,52 @@ TEST(AgreeWithFirst, LetsTheRanksThatDifferLeaveAlone) {
         what_of<ConfigError>([&] { agree_with_first(communicator, "the order", own); }),
         world.rank == 1 ? "the ranks differ in the order: rank 0 has \"b\", rank 1 has \"c\"" : "");
     communicator.barrier();
+  });
+}
+
+/// Counts the bytes of text that this rank has got from all ranks.
+class CountingCommunicator : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  std::vector<std::string> all_gather(std::string text) override {
+    std::vector<std::string> all = ForwardingCommunicator::all_gather(std::move(text));
+    for (const std::string& one : all) num_bytes_ += one.size();
+    return all;
+  }
+  [[nodiscard]] std::size_t num_bytes() const { return num_bytes_; }
+
+ private:
+  std::size_t num_bytes_ = 0;
+};
+
+TEST(Agree, GathersHashesOfTextsThatAreEqual) {
+  const std::string model(100'000, 'x');
+  run_ranks(6, [&](Communicator& communicator, const World&) {
+    CountingCommunicator counting(communicator);
+    agree(counting, "their models", model);
+    agree_with_first(counting, "their models", model);
+    // Two times a hash of 64 digits from each of 6 ranks.
+    EXPECT_EQ(counting.num_bytes(), 768U);
+  });
+}
+
+TEST(Agree, GathersTheTwoTextsThatItQuotes) {
+  run_ranks(6, [&](Communicator& communicator, const World& world) {
+    CountingCommunicator counting(communicator);
+    const std::string model(100'000, world.rank < 2 ? 'x' : 'y');
+    EXPECT_THROW(agree(counting, "their models", model), ConfigError);
+    EXPECT_EQ(counting.num_bytes(), 200'384U);
+  });
+}
+
+TEST(AgreeWithFirst, GathersTheTextOfTheFirst) {
+  run_ranks(6, [&](Communicator& communicator, const World& world) {
+    CountingCommunicator counting(communicator);
+    const std::string model(100'000, world.rank < 2 ? 'x' : 'y');
+    const std::string error =
+        what_of<ConfigError>([&] { agree_with_first(counting, "their models", model); });
+    EXPECT_EQ(error.empty(), world.rank < 2) << error;
+    EXPECT_EQ(counting.num_bytes(), 100'384U);
   });
 }
 

@@ -5,12 +5,14 @@
 #include <regex>
 #include <stdexcept>
 #include <unordered_set>
+#include <utility>
 
 #include <torch/nn/modules/embedding.h>
 #include <torch/types.h>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/broadcast_blocks.hpp"
 #include "core/torch/torch_stream.hpp"
 #include "optim/convert.hpp"
 
@@ -202,21 +204,22 @@ std::string describe(const ModuleTensors& tensors) {
 
 void broadcast_tensors(Communicator& communicator, Stream& stream, const ModuleTensors& tensors) {
   const torch::NoGradGuard no_grad;
+  // With the dense copies of tensors that have gaps.
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> shared;
+  std::vector<Block> blocks;
   for (const auto* list : {&tensors.trainable, &tensors.frozen, &tensors.buffers}) {
     for (const NamedTensor& entry : *list) {
       const torch::Tensor own = unexpanded(entry.tensor.detach());
       const torch::Tensor dense = own.is_non_overlapping_and_dense() ? own : own.contiguous();
       // As bytes: integer, bool and half buffers travel the same way.
-      const Block bytes{dense.data_ptr(), static_cast<std::int64_t>(dense.nbytes()), DType::kUInt8,
-                        device_of(dense.device())};
-      communicator
-          .broadcast(bytes, 0,
-                     {.label = {.what = "broadcast of the model"},
-                      .owner = std::make_shared<torch::Tensor>(dense),
-                      .ready = stream.record()})
-          .wait();
-      if (!dense.is_same(own)) own.copy_(dense);
+      blocks.push_back({dense.data_ptr(), static_cast<std::int64_t>(dense.nbytes()), DType::kUInt8,
+                        device_of(dense.device())});
+      shared.emplace_back(own, dense);
     }
+  }
+  broadcast_blocks(communicator, stream, blocks);
+  for (auto& [own, dense] : shared) {
+    if (!dense.is_same(own)) own.copy_(dense);
   }
 }
 

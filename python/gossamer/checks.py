@@ -50,39 +50,48 @@ def share_module(session: Session, module: torch.nn.Module) -> None:
 
 
 def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
-    """Give all ranks the values of rank 0. Collective."""
-    on_gpus: dict[torch.device, list[torch.Tensor]] = {}
+    """Give all ranks the values of rank 0, of all tensors together. Collective."""
     with torch.no_grad():
+        # Their host memory and, where that is a copy, the tensors that take the values.
+        memory: list[torch.Tensor] = []
+        copied: list[tuple[list[torch.Tensor], torch.Tensor]] = []
+        on_gpus: dict[torch.device, list[torch.Tensor]] = {}
         for tensor in tensors:
             if tensor.device.type != "cpu":
                 on_gpus.setdefault(tensor.device, []).append(tensor)
                 continue
             dense = tensor if _is_dense(tensor) else tensor.contiguous()
-            session.broadcast(dense.data_ptr(), dense.numel() * dense.element_size())
+            memory.append(dense)
             if dense is not tensor:
-                copy_into(tensor, dense)
+                copied.append(([tensor], dense))
         for on_gpu in on_gpus.values():
-            _share_in_one(session, on_gpu)
+            memory.append(_in_one(on_gpu))
+            copied.append((on_gpu, memory[-1]))
+        session.broadcast([(m.data_ptr(), m.numel() * m.element_size()) for m in memory])
+        for targets, values in copied:
+            _copy_from_one(targets, values)
 
 
-def _share_in_one(session: Session, tensors: list[torch.Tensor]) -> None:
-    """Copy tensors of a GPU to the host and back together: every copy waits for the GPU."""
-    parts = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
-    together = on_host(torch.cat(parts))
-    session.broadcast(together.data_ptr(), together.numel())
-    shared = together.to(tensors[0].device)
-    pieces = torch.split(shared, [part.numel() for part in parts])
-    for tensor, part in zip(tensors, pieces, strict=True):
+def _in_one(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Return the bytes of tensors of a GPU on the host: every copy waits for the GPU."""
+    return on_host(torch.cat([t.contiguous().reshape(-1).view(torch.uint8) for t in tensors]))
+
+
+def _copy_from_one(tensors: list[torch.Tensor], values: torch.Tensor) -> None:
+    """Copy values of the host, that lie one behind the other, into tensors."""
+    shared = values.to(tensors[0].device).reshape(-1).view(torch.uint8)
+    pieces = torch.split(shared, [tensor.numel() * tensor.element_size() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
         # A type of more bytes wants an address that is a multiple of them.
-        copy_into(tensor, part.clone().view(tensor.dtype).view(tensor.shape))
+        copy_into(tensor, piece.clone().view(tensor.dtype).view(tensor.shape))
 
 
 def average_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
     """Make tensors of float32 or float64 their mean over all ranks. Collective."""
     with torch.no_grad():
-        for tensor in tensors:
-            dense = on_host(tensor).contiguous()
-            session.average(dense.data_ptr(), dense.numel(), TYPES[dense.dtype])
+        pairs = [(tensor, on_host(tensor).contiguous()) for tensor in tensors]
+        session.average([(d.data_ptr(), d.numel(), TYPES[d.dtype]) for _, d in pairs])
+        for tensor, dense in pairs:
             if dense.data_ptr() != tensor.data_ptr():
                 tensor.copy_(dense)
 

@@ -2,17 +2,22 @@
 
 #include "python/src/pointer.hpp"
 
+#include <cstddef>
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "base/error.hpp"
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
+#include "core/broadcast_blocks.hpp"
 #include "core/bucket_plan.hpp"
 #include "core/model_average.hpp"
 
@@ -40,36 +45,43 @@ std::vector<std::shared_ptr<PySession>> open(const std::string& backend, int num
   return sessions;
 }
 
-/// Copies rank 0's bytes to all. The operation has memory of its own, because Ctrl-C may end the
-/// wait and not the operation.
-void broadcast(const PySession& session, std::uintptr_t address, std::int64_t num_bytes) {
-  void* const data = pointer_to(address);
-  const Buffer copy(num_bytes, DType::kUInt8);
-  const auto size = static_cast<std::size_t>(num_bytes);
-  if (size == 0) return;
-  std::memcpy(copy.block().data, data, size);
-  session.communicator()
-      .broadcast(copy.block(), 0,
-                 {.label = {.what = "broadcast of the model"}, .owner = copy.owner()})
-      .wait();
-  std::memcpy(data, copy.block().data, size);
+/// Memory of Python: its address and its bytes.
+using Memory = std::pair<std::uintptr_t, std::int64_t>;
+
+/// Copies rank 0's bytes to all. The operations have memory of their own, because Ctrl-C may end
+/// the wait and not the operation.
+void broadcast(const PySession& session, const std::vector<Memory>& memory) {
+  std::vector<Block> blocks;
+  for (const auto& [address, num_bytes] : memory) {
+    blocks.push_back({pointer_to(address), num_bytes, DType::kUInt8, {}});
+  }
+  InlineStream stream;
+  broadcast_blocks(session.communicator(), stream, blocks);
 }
 
-/// The values become their mean over all ranks; memory as in broadcast().
-void average(const PySession& session, std::uintptr_t address, std::int64_t numel,
-             const std::string& type) {
-  if (type != "float32" && type != "float64") {
-    throw ConfigError("a mean of " + type + ", allowed: float32, float64");
+/// The address of values, their number, and their type.
+using Values = std::tuple<std::uintptr_t, std::int64_t, std::string>;
+
+/// The values become their mean over all ranks. The operations have memory of their own.
+void average(const PySession& session, const std::vector<Values>& values) {
+  std::vector<ParameterMemory> copies;
+  for (const auto& [address, numel, type] : values) {
+    if (type != "float32" && type != "float64") {
+      throw ConfigError("a mean of " + type + ", allowed: float32, float64");
+    }
+    const Buffer copy(numel, type == "float32" ? DType::kFloat32 : DType::kFloat64);
+    std::memcpy(copy.block().data, pointer_to(address),
+                static_cast<std::size_t>(copy.block().bytes()));
+    copies.push_back({.parameters = copy});
   }
-  void* const data = pointer_to(address);
-  const Buffer copy(numel, type == "float32" ? DType::kFloat32 : DType::kFloat64);
-  const auto size = static_cast<std::size_t>(copy.block().bytes());
-  if (size == 0) return;
-  std::memcpy(copy.block().data, data, size);
   InlineStream stream;
   // Nobody takes the rank's own values back.
-  static_cast<void>(ModelAverage(session.communicator(), stream, {{.parameters = copy}}));
-  std::memcpy(data, copy.block().data, size);
+  static_cast<void>(ModelAverage(session.communicator(), stream, copies));
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const Block mean = copies[i].parameters.block();
+    std::memcpy(pointer_to(std::get<0>(values[i])), mean.data,
+                static_cast<std::size_t>(mean.bytes()));
+  }
 }
 
 }  // namespace
@@ -155,8 +167,8 @@ void add_session(nb::module_& module) {
             gossamer::agree(session.communicator(), what, lines);
           },
           "what"_a, "lines"_a, Free())
-      .def("broadcast", &broadcast, "address"_a, "num_bytes"_a, Free())
-      .def("average", &average, "address"_a, "numel"_a, "type"_a, Free());
+      .def("broadcast", &broadcast, "memory"_a, Free())
+      .def("average", &average, "values"_a, Free());
   module.def("open_sessions", &open, "backend"_a = "", "num_ranks"_a = 0, "node_size"_a = 0,
              "timeout_s"_a = 300.0, Free());
   module.def("backends", &backend_names);

@@ -12,6 +12,7 @@ from test_models import Alternating, Image
 from test_optimizers import IN_PYTHON, OPTIMIZERS, SCHEDULES, largest_difference
 
 import gossamer as gs
+from gossamer.checks import share_tensors
 from gossamer.compat.ddp import DistributedDataParallel
 
 NUM_STEPS = 10
@@ -195,6 +196,67 @@ def test_buffers_are_rank_0s_before_a_forward_pass(broadcasts):
         same = torch.equal(ends[0][step], ends[1][step])
         assert same == (broadcasts or step == 0)
     assert not torch.equal(ends[0][3], ends[1][3]), "without gradients nobody waits for others"
+
+
+@pytest.fixture
+def num_broadcasts(monkeypatch):
+    """Count the broadcasts of each thread, a round trip each."""
+    counts = {}
+    broadcast = gs.Session.broadcast
+
+    def counting(session, memory):
+        counts[session.rank] = counts.get(session.rank, 0) + 1
+        broadcast(session, memory)
+
+    monkeypatch.setattr(gs.Session, "broadcast", counting)
+    return counts
+
+
+def test_a_forward_pass_shares_all_buffers_at_once(num_broadcasts):
+    def work():
+        module = torch.nn.Sequential(*[torch.nn.BatchNorm1d(8) for _ in range(20)])
+        with torch.no_grad():
+            for buffer in module.buffers():
+                buffer += rank()
+        model = DistributedDataParallel(module)
+        at_start = num_broadcasts[rank()]
+        for step in range(3):
+            with torch.no_grad():
+                for buffer in module.buffers():
+                    buffer += rank()
+            model(batch(0, step)[0]).sum().backward()
+        return at_start, num_broadcasts[rank()], [b.clone() for b in module.buffers()]
+
+    ends = gs.run_threads(2, work)
+    for at_start, at_end, _ in ends:
+        assert (at_start, at_end) == (1, 4)
+    for first, second in zip(ends[0][2], ends[1][2], strict=True):
+        assert torch.equal(first, second)
+
+
+def test_tensors_of_every_kind_are_shared_at_once(num_broadcasts):
+    def tensors(factor):
+        values = torch.arange(1, 241) * factor
+        return [
+            values.double(),
+            values.bfloat16()[:7],
+            (values % 2).bool()[:5],
+            values[3],
+            values.float().reshape(2, 3, 8, 5).permute(3, 1, 0, 2),
+            values.float().reshape(2, 3, 8, 5).to(memory_format=torch.channels_last),
+            values.half().reshape(20, 12)[::3, 1:4],
+            values[:0],
+        ]
+
+    def work():
+        own = tensors(1 + 2 * rank())
+        share_tensors(gs.current_session(), own)
+        return own
+
+    for own in gs.run_threads(3, work):
+        for value, expected in zip(own, tensors(1), strict=True):
+            assert torch.equal(value, expected)
+    assert set(num_broadcasts.values()) == {1}
 
 
 def test_names_are_those_of_the_original():

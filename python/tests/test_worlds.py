@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from conftest import flat, loss_of, make_mlp, rank
+from conftest import batch, flat, loss_of, make_mlp, rank
 from test_optimizers import OPTIMIZERS
 
 import gossamer as gs
@@ -97,6 +97,31 @@ def test_the_mean_may_be_kept():
     ends = gs.run_threads(3, work)
     assert torch.equal(ends[0][0], ends[1][0])
     assert not torch.equal(ends[0][1], ends[1][1])
+
+
+def test_the_mean_takes_all_buffers_at_once(monkeypatch):
+    counts = {}
+    average = gs.Session.average
+
+    def counting(session, values):
+        counts[session.rank] = counts.get(session.rank, 0) + 1
+        average(session, values)
+
+    monkeypatch.setattr(gs.Session, "average", counting)
+
+    def work():
+        module = torch.nn.Sequential(*[torch.nn.BatchNorm1d(8) for _ in range(5)])
+        wrapper = gs.DecentralizedDataParallel(module, ADAMW, "ring")
+        module(batch(rank(), 0)[0]).sum().backward()
+        with torch.no_grad():
+            for buffer in module.buffers():
+                buffer.fill_(rank())
+        with wrapper.global_average():
+            return [b.clone() for b in module.buffers() if b.is_floating_point()]
+
+    for means in gs.run_threads(3, work):
+        assert all(torch.equal(mean, torch.ones(8)) for mean in means)
+    assert counts == {0: 1, 1: 1, 2: 1}
 
 
 def test_no_step_inside_a_scope():

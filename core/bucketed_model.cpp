@@ -11,6 +11,7 @@
 #include "base/text.hpp"
 #include "core/lanes/grid_lane.hpp"
 #include "core/model_average.hpp"
+#include "core/tensor_names.hpp"
 
 namespace gossamer {
 namespace {
@@ -60,6 +61,9 @@ BucketedModel::BucketedModel(Communicator& communicator, Options options,
       parameters_(std::move(parameters)),
       host_(host),
       offered_(parameters_.size()) {
+  std::vector<std::string> names;
+  for (const ParameterInfo& info : parameters_) names.push_back(info.name);
+  check_tensor_names(names, {});
   if (options_.pipeline.optimizer) check_matrices(parameters_, *options_.pipeline.optimizer);
   options_.pipeline.after_update = [&host](const BucketSpec& spec) { host.after_update(spec); };
 }

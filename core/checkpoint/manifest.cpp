@@ -18,7 +18,7 @@ namespace gossamer {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-constexpr std::int64_t kMostBytes = std::int64_t{4} << 20U;
+constexpr std::int64_t kMostBytes = std::int64_t{64} << 20U;
 constexpr int kMostDepth = 3;
 constexpr std::string_view kPrefix = "step-";
 
@@ -120,10 +120,14 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
   for (const auto& [name, file] : manifest.files) {
     json["files"][name] = {{"bytes", file.num_bytes}, {"sha256", file.sha256}};
   }
-  write_whole_file(
-      concat(folder, "/", kManifestName),
-      json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n",
-      /*sync=*/true);
+  const std::string path = concat(folder, "/", kManifestName);
+  const std::string text =
+      json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  if (std::ssize(text) > kMostBytes) {
+    throw CheckpointError(concat(path, " cannot be written: it would have ", text.size(),
+                                 " bytes; at most ", kMostBytes, " are read"));
+  }
+  write_whole_file(path, text, /*sync=*/true);
 }
 
 Manifest read_manifest(const std::string& folder) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <limits>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -162,8 +163,22 @@ std::optional<std::int64_t> num_bytes_of(const std::vector<std::int64_t>& shape,
   return bytes;
 }
 
-std::string text_of_header(std::span<const TensorView> tensors,
+/// Throws for names that a reader refuses.
+void check_names(const std::string& path, std::span<const TensorView> tensors) {
+  std::set<std::string_view> names;
+  for (const TensorView& tensor : tensors) {
+    const char* const fault = tensor.name == kMetadata            ? "is the format's own"
+                              : !names.insert(tensor.name).second ? "comes twice"
+                                                                  : nullptr;
+    if (fault == nullptr) continue;
+    throw CheckpointError(concat(path, " cannot be written: the name ", tensor.name, " ", fault,
+                                 "; rename a parameter or a buffer of the model"));
+  }
+}
+
+std::string text_of_header(const std::string& path, std::span<const TensorView> tensors,
                            const std::map<std::string, std::string>& metadata) {
+  check_names(path, tensors);
   // Appends without looking for the name, which would take quadratic time.
   nlohmann::ordered_json::object_t header;
   if (!metadata.empty()) header.emplace_back(kMetadata, metadata);
@@ -179,10 +194,20 @@ std::string text_of_header(std::span<const TensorView> tensors,
                                                {"shape", tensor.shape},
                                                {"data_offsets", std::array{begin, end}}});
   }
-  std::string text = nlohmann::ordered_json(std::move(header)).dump();
+  std::string text;
+  try {
+    text = nlohmann::ordered_json(std::move(header)).dump();
+  } catch (const nlohmann::json::type_error& error) {
+    throw CheckpointError(concat(path, " cannot be written: a name is no UTF-8 (", error.what(),
+                                 "); rename a parameter or a buffer of the model"));
+  }
   // The values begin at a multiple of 8 bytes.
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  return text;
+  if (std::ssize(text) <= SafetensorsFile::kMostHeaderBytes) return text;
+  throw CheckpointError(concat(path, " cannot be written: the names, types and places of its ",
+                               tensors.size(), " pieces take ", text.size(), " bytes; at most ",
+                               SafetensorsFile::kMostHeaderBytes,
+                               " are read. Give the model fewer parameters or shorter names"));
 }
 
 }  // namespace
@@ -263,7 +288,7 @@ FileDigest write_safetensors(const std::string& path, std::vector<TensorView> te
   // Wide elements first, so that the values of every tensor are aligned; Python's reader needs it.
   std::ranges::stable_sort(tensors, std::ranges::greater(),
                            [](const TensorView& tensor) { return bytes_of_element(tensor.dtype); });
-  const std::string header = text_of_header(tensors, metadata);
+  const std::string header = text_of_header(path, tensors, metadata);
   WholeFile file(path);
   Sha256 sha;
   FileDigest digest;

@@ -29,8 +29,8 @@ std::int64_t bytes_of_element(std::string_view dtype);
 
 class SafetensorsFile : public TensorSource {
  public:
-  /// The largest header that is read, in bytes.
-  static constexpr std::int64_t kMostHeaderBytes = std::int64_t{32} << 20U;
+  /// The largest header that is read and written, in bytes: that of the format's own library.
+  static constexpr std::int64_t kMostHeaderBytes = 100'000'000;
 
   /// Reads the header and checks it.
   explicit SafetensorsFile(std::string path, SymbolicLink link = SymbolicLink::kRefused);
@@ -54,7 +54,8 @@ class SafetensorsFile : public TensorSource {
 };
 
 /// Writes the tensors, those with wide elements first. The path holds the whole file or none
-/// (WholeFile).
+/// (WholeFile). Throws CheckpointError before it writes anything that SafetensorsFile would refuse:
+/// a name that comes twice, is `__metadata__` or is no UTF-8, and a header above kMostHeaderBytes.
 FileDigest write_safetensors(const std::string& path, std::vector<TensorView> tensors,
                              const std::map<std::string, std::string>& metadata = {});
 

@@ -1,4 +1,7 @@
+#include <initializer_list>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -6,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/tensor_names.hpp"
 #include "core/torch/data_parallel_core.hpp"
 #include "core/torch/orthogonalize.hpp"
 
@@ -65,6 +69,14 @@ void check_arguments(const torch::nn::Module* module, const DataParallelOptions&
   }
 }
 
+std::vector<std::string> names_of(std::initializer_list<const std::vector<NamedTensor>*> lists) {
+  std::vector<std::string> names;
+  for (const auto* const list : lists) {
+    for (const NamedTensor& entry : *list) names.push_back(entry.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
@@ -74,6 +86,8 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
       options_(std::move(options)),
       tensors_(collect_tensors(*module_)) {
   note_homes();
+  check_tensor_names(names_of({&tensors_.trainable}),
+                     names_of({&tensors_.frozen, &tensors_.buffers}));
   if (!options_.joins) agree(communicator_, "their models", describe(tensors_));
   std::vector<ParameterInfo> infos =
       describe_parameters(tensors_.trainable,

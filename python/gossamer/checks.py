@@ -39,6 +39,11 @@ def share_module(session: Session, module: torch.nn.Module) -> None:
             "the model has no parameter that requires a gradient: nothing can be trained"
         )
     check_device((name, p) for name, p in module.named_parameters() if p.requires_grad)
+    trained = [name for name, p in module.named_parameters() if p.requires_grad]
+    others = [name for name, p in module.named_parameters() if not p.requires_grad]
+    others += [name for name, _ in module.named_buffers()]
+    # state_dict() has a piece of its own.
+    _core.check_tensor_names(trained, [*others, "python"])
     lines = []
     for name, p in module.named_parameters():
         _check_parameter(name, p)

@@ -20,6 +20,7 @@
 #include "core/broadcast_blocks.hpp"
 #include "core/bucket_plan.hpp"
 #include "core/model_average.hpp"
+#include "core/tensor_names.hpp"
 
 namespace gossamer::python {
 namespace {
@@ -171,6 +172,12 @@ void add_session(nb::module_& module) {
       .def("average", &average, "values"_a, Free());
   module.def("open_sessions", &open, "backend"_a = "", "num_ranks"_a = 0, "node_size"_a = 0,
              "timeout_s"_a = 300.0, Free());
+  module.def(
+      "check_tensor_names",
+      [](const std::vector<std::string>& trained, const std::vector<std::string>& others) {
+        check_tensor_names(trained, others);
+      },
+      "trained"_a, "others"_a);
   module.def("backends", &backend_names);
   module.def("default_backend", [] { return std::string(default_backend()); });
 }

@@ -272,8 +272,18 @@ def test_what_cannot_be_wrapped_is_refused():
     class DistributedDataParallel(torch.nn.Module):
         pass
 
+    def named(*names):
+        module = torch.nn.Module()
+        for name in names:
+            module.register_parameter(name, torch.nn.Parameter(torch.zeros(2)))
+        module.register_buffer("count", torch.zeros(1))
+        return module
+
     cases = [
         (torch.nn.ReLU(), "nothing can be trained"),
+        (named("x", "x/m"), "x/m of the model has the name of the parameter x with a slash"),
+        (named("x", "run/steps"), "run/steps of the model begins with run/"),
+        (named("python"), "the tensor python of the model comes twice"),
         (make_mlp().half(), "parameter 0.weight is torch.float16"),
         (make_mlp().to("meta"), "parameter 0.weight is on meta, allowed: the processor, and GPUs"),
         (DistributedDataParallel(), "synchronizes gradients itself"),

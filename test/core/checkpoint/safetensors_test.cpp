@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -202,7 +203,40 @@ TEST(Safetensors, WithAHeaderOfHugeSizeCostNoMemory) {
   write_bytes(path, bytes + "{");
   fs::resize_file(path, std::uintmax_t{1} << 31U);
   const std::string error = what_of<CheckpointError>([&] { const SafetensorsFile file(path); });
-  EXPECT_NE(error.find("at most 33554432 are read"), std::string::npos) << error;
+  EXPECT_NE(error.find("at most 100000000 are read"), std::string::npos) << error;
+}
+
+/// The message with which tensors of these names are not written.
+std::string refusal_of(const std::string& path, const std::vector<std::string>& names) {
+  std::vector<TensorView> tensors;
+  for (const std::string& name : names) {
+    tensors.push_back(
+        {.name = name, .dtype = "U8", .shape = {5}, .data = kBytes.data(), .num_bytes = 5});
+  }
+  const std::string text = what_of<CheckpointError>([&] { write_safetensors(path, tensors); });
+  EXPECT_FALSE(fs::exists(path)) << "nothing is written";
+  return text;
+}
+
+TEST(Safetensors, AreNotWrittenWithNamesThatTheReaderRefuses) {
+  const Folder folder;
+  const std::string path = folder.file("x");
+  EXPECT_TRUE(contains(refusal_of(path, {"a", "b", "a"}), "the name a comes twice"));
+  EXPECT_TRUE(contains(refusal_of(path, {"__metadata__"}), "__metadata__ is the format's own"));
+  EXPECT_TRUE(contains(refusal_of(path, {"a", "\xff"}), "is no UTF-8"));
+}
+
+TEST(Safetensors, AreReadUpToTheLargestHeaderThatIsWritten) {
+  const Folder folder;
+  const std::string path = folder.file("x");
+  constexpr std::string_view kHeader = R"({"":{"dtype":"U8","shape":[5],"data_offsets":[0,5]}})";
+  std::string name(SafetensorsFile::kMostHeaderBytes - kHeader.size(), 'n');
+  write_safetensors(
+      path, {{.name = name, .dtype = "U8", .shape = {5}, .data = kBytes.data(), .num_bytes = 5}});
+  EXPECT_NE(SafetensorsFile(path).find(name), nullptr);
+  fs::remove(path);
+  name += 'n';
+  EXPECT_TRUE(contains(refusal_of(path, {name}), "at most 100000000 are read"));
 }
 
 TEST(Safetensors, AreRegularFilesAlone) {

@@ -196,6 +196,22 @@ std::vector<std::string> gather_digests(Communicator& communicator, const std::s
   return communicator.all_gather(digest_of(text));
 }
 
+std::vector<std::string> gather_distinct(Communicator& communicator, const std::string& text) {
+  const std::vector<std::string> digests = gather_digests(communicator, text);
+  const auto is_first = [&digests](std::size_t rank) {
+    return std::ranges::find(digests, digests[rank]) - digests.begin() ==
+           static_cast<std::ptrdiff_t>(rank);
+  };
+  if (std::ranges::count(digests, digests.front()) == std::ssize(digests)) return {text};
+  const bool sends = is_first(static_cast<std::size_t>(communicator.rank()));
+  const std::vector<std::string> all = communicator.all_gather(sends ? text : "");
+  std::vector<std::string> distinct;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (is_first(rank)) distinct.push_back(all[rank]);
+  }
+  return distinct;
+}
+
 void agree(Communicator& communicator, std::string_view what, const std::string& lines) {
   const std::vector<std::string> digests = gather_digests(communicator, lines);
   const auto different = std::ranges::find_if(

@@ -90,6 +90,10 @@ std::string digest_of(std::string_view text);
 /// the texts themselves needs memory for one text of each rank.
 std::vector<std::string> gather_digests(Communicator& communicator, const std::string& text);
 
+/// Collective. Returns the texts of all ranks in rank order, each of them once. Long texts are the
+/// same on most ranks, so ranks compare hashes before they send texts.
+std::vector<std::string> gather_distinct(Communicator& communicator, const std::string& text);
+
 /// One line per parameter: name, shape, dtype.
 std::string describe(std::span<const ParameterInfo> parameters);
 

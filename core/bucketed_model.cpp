@@ -98,7 +98,7 @@ void BucketedModel::merge_orders() {
   for (const std::int64_t index : arrival_order_) own.push_back(std::to_string(index));
   std::vector<std::string> orders;
   try {
-    orders = communicator_.all_gather(join(own, " "));
+    orders = gather_distinct(communicator_, join(own, " "));
   } catch (const PeerLost&) {
     if (!communicator_.renews()) throw;
     return;  // resume() compares the orders.

@@ -242,6 +242,25 @@ TEST(AgreeWithFirst, GathersTheTextOfTheFirst) {
   });
 }
 
+TEST(GatherDistinct, SendsEveryTextOnce) {
+  const std::string a(1000, 'a');
+  const std::string b(1000, 'b');
+  struct Case {
+    std::vector<std::string> texts;
+    std::vector<std::string> distinct;
+    /// Beside a hash of 64 digits from each rank.
+    std::size_t num_bytes;
+  };
+  for (const auto& [texts, distinct, num_bytes] :
+       {Case{{a, a, a}, {a}, 0}, Case{{b, a, b}, {b, a}, 2000}, Case{{"", a, ""}, {"", a}, 1000}}) {
+    run_ranks(3, [&](Communicator& communicator, const World& world) {
+      CountingCommunicator counting(communicator);
+      EXPECT_EQ(gather_distinct(counting, texts[static_cast<std::size_t>(world.rank)]), distinct);
+      EXPECT_EQ(counting.num_bytes(), 192 + num_bytes);
+    });
+  }
+}
+
 /// The message that `agree` throws on each rank.
 std::vector<std::string> disagreement(const std::vector<std::string>& lines) {
   std::vector<std::string> errors(lines.size());

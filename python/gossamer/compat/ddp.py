@@ -247,7 +247,7 @@ class _Trainer(DecentralizedDataParallel):
 
     def _start(self) -> None:
         # Ranks may use different parameters. The order of rank 0 counts.
-        orders = [json.loads(text) for text in self._session.all_gather(json.dumps(self._order))]
+        orders = map(json.loads, self._session.gather_distinct(json.dumps(self._order)))
         rest = reversed(range(len(self._trained.tensors)))
         for i in dict.fromkeys(itertools.chain(*orders, rest)):
             self._engine.arrived(i)

@@ -12,7 +12,8 @@ WorkerPool::WorkerPool(int num_threads) {
   if (num_threads < 1) throw std::logic_error("WorkerPool: at least one thread is needed");
   try {
     for (int index = 1; index < num_threads; ++index) {
-      threads_.push_back(start_thread([this, index] { work(index); }));
+      shared_->threads.push_back(
+          start_thread([&shared = *shared_, index] { work(shared, index); }));
     }
   } catch (...) {
     stop();
@@ -20,31 +21,42 @@ WorkerPool::WorkerPool(int num_threads) {
   }
 }
 
-WorkerPool::~WorkerPool() { stop(); }
+WorkerPool::~WorkerPool() {
+  if (home_.is_here()) {
+    stop();
+  } else {
+    // The threads are the parent's, and even the conditions would wait for them.
+    static_cast<void>(shared_.release());
+  }
+}
 
 void WorkerPool::stop() {
   {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    const std::lock_guard lock(shared_->mutex);
+    shared_->stopping = true;
   }
-  begin_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  shared_->begin.notify_all();
+  for (std::thread& thread : shared_->threads) thread.join();
 }
 
 void WorkerPool::run(const std::function<void(int)>& part) {
-  if (threads_.empty()) return part(0);
-  {
-    const std::lock_guard lock(mutex_);
-    part_ = &part;
-    num_working_ = num_threads();
-    ++turn_;
+  Shared& shared = *shared_;
+  if (shared.threads.empty()) return part(0);
+  if (!home_.is_here()) {
+    throw std::logic_error("WorkerPool: the threads are those of the process that has forked");
   }
-  begin_.notify_all();
-  call(part, 0);
-  std::unique_lock lock(mutex_);
-  end_.wait(lock, [this] { return num_working_ == 0; });
-  part_ = nullptr;
-  if (const auto error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+  {
+    const std::lock_guard lock(shared.mutex);
+    shared.part = &part;
+    shared.num_working = num_threads();
+    ++shared.turn;
+  }
+  shared.begin.notify_all();
+  call(shared, part, 0);
+  std::unique_lock lock(shared.mutex);
+  shared.end.wait(lock, [&shared] { return shared.num_working == 0; });
+  shared.part = nullptr;
+  if (const auto error = std::exchange(shared.error, nullptr)) std::rethrow_exception(error);
 }
 
 void WorkerPool::share(std::int64_t numel, std::int64_t grain,
@@ -52,31 +64,31 @@ void WorkerPool::share(std::int64_t numel, std::int64_t grain,
   run([&](int index) { work(part_range(numel, num_threads(), index, grain)); });
 }
 
-void WorkerPool::work(int index) {
+void WorkerPool::work(Shared& shared, int index) {
   std::int64_t seen = 0;
   while (true) {
     const std::function<void(int)>* part = nullptr;
     {
-      std::unique_lock lock(mutex_);
-      begin_.wait(lock, [&] { return stopping_ || turn_ != seen; });
-      if (stopping_) return;
-      seen = turn_;
-      part = part_;
+      std::unique_lock lock(shared.mutex);
+      shared.begin.wait(lock, [&] { return shared.stopping || shared.turn != seen; });
+      if (shared.stopping) return;
+      seen = shared.turn;
+      part = shared.part;
     }
-    call(*part, index);
+    call(shared, *part, index);
   }
 }
 
-void WorkerPool::call(const std::function<void(int)>& part, int index) {
+void WorkerPool::call(Shared& shared, const std::function<void(int)>& part, int index) {
   std::exception_ptr error;
   try {
     part(index);
   } catch (...) {
     error = std::current_exception();
   }
-  const std::lock_guard lock(mutex_);
-  if (error && !error_) error_ = error;
-  if (--num_working_ == 0) end_.notify_one();
+  const std::lock_guard lock(shared.mutex);
+  if (error && !shared.error) shared.error = error;
+  if (--shared.num_working == 0) shared.end.notify_one();
 }
 
 PartRange part_range(std::int64_t numel, int num_parts, int index, std::int64_t grain) {

@@ -3,15 +3,19 @@
 // pool of one starts no thread and costs nothing. Idle threads sleep and never spin, because they
 // share their cores with other computation.
 //
-// Thread safety: one thread at a time may call run() or share().
+// Thread safety: one thread at a time may call run() or share(). In a child of fork() the pool has
+// no threads: it may be destroyed there, and does nothing else.
 
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/fork.hpp"
 
 namespace gossamer {
 
@@ -32,7 +36,7 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
+  [[nodiscard]] int num_threads() const { return static_cast<int>(shared_->threads.size()) + 1; }
   /// Runs part(0) ... part(num_threads() - 1), each once, and waits for all. Rethrows one of the
   /// errors that they threw.
   void run(const std::function<void(int)>& part);
@@ -42,19 +46,25 @@ class WorkerPool {
              const std::function<void(const PartRange&)>& work);
 
  private:
-  void stop();
-  void work(int index);
-  void call(const std::function<void(int)>& part, int index);
+  /// What the threads share.
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable begin;
+    std::condition_variable end;
+    const std::function<void(int)>* part = nullptr;  // guarded by mutex
+    std::int64_t turn = 0;                           // guarded by mutex
+    int num_working = 0;                             // guarded by mutex
+    bool stopping = false;                           // guarded by mutex
+    std::exception_ptr error;                        // guarded by mutex
+    std::vector<std::thread> threads;
+  };
 
-  std::mutex mutex_;
-  std::condition_variable begin_;
-  std::condition_variable end_;
-  const std::function<void(int)>* part_ = nullptr;  // guarded by mutex_
-  std::int64_t turn_ = 0;                           // guarded by mutex_
-  int num_working_ = 0;                             // guarded by mutex_
-  bool stopping_ = false;                           // guarded by mutex_
-  std::exception_ptr error_;                        // guarded by mutex_
-  std::vector<std::thread> threads_;
+  void stop();
+  static void work(Shared& shared, int index);
+  static void call(Shared& shared, const std::function<void(int)>& part, int index);
+
+  std::unique_ptr<Shared> shared_ = std::make_unique<Shared>();
+  HomeProcess home_;
 };
 
 }  // namespace gossamer

@@ -44,7 +44,10 @@ void set_number(int fd, int level, int option, int value) {
 
 }  // namespace
 
-void keep_from_children(int fd) { fcntl(fd, F_SETFD, FD_CLOEXEC); }
+ClosedInChildren keep_from_children(int fd) {
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return ClosedInChildren(fd);
+}
 
 void keep_alive(int fd) {
   set_number(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -59,7 +62,7 @@ ByteStream::ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role
   socket_.non_blocking(true, ignored);
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   const int fd = socket_.native_handle();
-  keep_from_children(fd);
+  closed_in_children_ = keep_from_children(fd);
   keep_alive(fd);
   // A kernel without one of these options works as well, only slower.
   setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(),
@@ -178,6 +181,7 @@ void ByteStream::end_writing() {
 }
 
 void ByteStream::close() {
+  closed_in_children_.end();
   asio::error_code ignored;
   socket_.close(ignored);
 }

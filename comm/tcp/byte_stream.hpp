@@ -14,6 +14,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "base/fork.hpp"
 #include "comm/tcp/asio.hpp"
 #include "comm/tcp/tcp_figures.hpp"
 #include "comm/tcp/tls.hpp"
@@ -25,8 +26,9 @@ class ConnectionEnded : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A program that this one starts does not get the socket, and so does not hold it open.
-void keep_from_children(int fd);
+/// A program that this one starts does not get the socket, and so does not hold it open; nor does a
+/// child of fork() while the result lives.
+[[nodiscard]] ClosedInChildren keep_from_children(int fd);
 /// The kernel probes an idle connection every 30 seconds, so that firewalls and the like do not
 /// forget it, and ends it when nothing answers for another 30 seconds.
 void keep_alive(int fd);
@@ -37,6 +39,12 @@ class ByteStream {
   /// keepalive after 30 seconds, so that firewalls between the hosts do not forget the connection,
   /// and the congestion control `cubic`, so that hosts with another default lose nothing.
   ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role);
+  ByteStream(ByteStream&&) = default;
+  /// An assignment would close the old socket while children still get /dev/null for its number.
+  ByteStream& operator=(ByteStream&&) = delete;
+  ByteStream(const ByteStream&) = delete;
+  ByteStream& operator=(const ByteStream&) = delete;
+  ~ByteStream() = default;
 
   [[nodiscard]] asio::ip::tcp::socket& socket() { return socket_; }
 
@@ -76,6 +84,8 @@ class ByteStream {
   void renew_key(std::size_t written);
 
   asio::ip::tcp::socket socket_;
+  /// Ends before the socket does.
+  ClosedInChildren closed_in_children_;
   TlsContext::Ssl ssl_;
   bool waits_to_write_ = false;
   std::uint64_t num_records_ = 0;

@@ -23,7 +23,7 @@ Listener::Listener(asio::io_context& io, const asio::ip::address& address,
   try {
     const asio::ip::tcp::endpoint endpoint(address, 0);
     acceptor_.open(endpoint.protocol());
-    keep_from_children(acceptor_.native_handle());
+    closed_in_children_ = keep_from_children(acceptor_.native_handle());
     acceptor_.bind(endpoint);
     acceptor_.listen();
     port_ = acceptor_.local_endpoint().port();
@@ -98,6 +98,7 @@ void Listener::warn(const std::string& address, const std::string& reason) {
 }
 
 void Listener::close() {
+  closed_in_children_.end();
   asio::error_code ignored;
   acceptor_.close(ignored);
   pause_.cancel();

@@ -58,6 +58,8 @@ class Listener {
 
   asio::io_context& io_;
   asio::ip::tcp::acceptor acceptor_;
+  /// Ends before the acceptor does.
+  ClosedInChildren closed_in_children_;
   asio::steady_timer pause_;
   std::uint16_t port_ = 0;
   Logger logger_;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/error.hpp"
+#include "base/fork.hpp"
 #include "base/text.hpp"
 
 namespace gossamer {
@@ -146,9 +147,16 @@ std::shared_ptr<Store> serve_tcp_store(StoreSocket socket) {
   options.port = static_cast<std::uint16_t>(socket.place.port);
   options.isServer = true;
   options.waitWorkers = false;
-  // The server closes it.
-  options.masterListenFd = socket.file.release();
-  return open_tcp_store(socket.place, options, "cannot be served");
+  // The server closes it. In a child of fork() it would keep the port taken.
+  const int listener = socket.file.release();
+  options.masterListenFd = listener;
+  struct Served {
+    std::shared_ptr<Store> store;
+    ClosedInChildren listener;
+  };
+  const auto served = std::make_shared<Served>(
+      open_tcp_store(socket.place, options, "cannot be served"), ClosedInChildren(listener));
+  return {served, served->store.get()};
 }
 
 std::shared_ptr<Store> connect_tcp_store(const StorePlace& place, milliseconds limit) {

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from . import _core
 from ._core import Session
-from .rendezvous import meet
+from .rendezvous import leave_to_parent, meet
 
 __all__ = ["Session", "current_session", "finalize_dist", "initialize_dist", "run_threads"]
 
@@ -272,8 +272,9 @@ def _finalize_at_exit() -> None:
 
 
 def _leave_to_parent() -> None:
-    if _state.of_process is not None:
-        _state.of_process.leave_to_parent()
+    # The engine closes its own connections in a child.
+    if _state.store is not None:
+        leave_to_parent(_state.store)
 
 
 def run_threads(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
 import socket
+import stat
 import time
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from . import _core
 from ._core import Session, Start, StartSettings
 
-__all__ = ["Store", "meet"]
+__all__ = ["Store", "leave_to_parent", "meet"]
 
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.1
@@ -102,7 +104,45 @@ def meet(settings: StartSettings, store: Any = None) -> tuple[Session | None, An
         store, serves = _open_torch_store(start, settings.timeout_s)
     return start.open(
         store if hasattr(store, "compare_and_set") else _TorchStore(store), serves
-    ), store
+    ), Served(store) if serves else store
+
+
+class Served(NamedTuple):
+    """A store of PyTorch that this process serves."""
+
+    store: Any
+
+
+def leave_to_parent(store: Any) -> None:
+    """Give a store up in a child of fork(), where its threads are not.
+
+    A server's sockets would keep its port taken, and its clients waiting, when the parent has
+    ended.
+    """
+    # Its destructor would wait for the threads, or write to a file of the run.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
+    if not isinstance(store, Served):
+        return
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):
+        if _port_of(int(name)) == store.store.port:
+            # The number stays taken for those who close it later.
+            os.dup2(nothing, int(name), inheritable=False)
+    os.close(nothing)
+
+
+def _port_of(fd: int) -> int | None:
+    """Return the port of this end of a TCP socket; None for other descriptors."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return None
+        with socket.socket(fileno=os.dup(fd)) as copy:
+            if copy.family not in (socket.AF_INET, socket.AF_INET6):
+                return None
+            port: int = copy.getsockname()[1]
+            return port
+    except OSError:
+        return None
 
 
 def _open_torch_store(start: Start, timeout_s: float) -> tuple[Any, bool]:

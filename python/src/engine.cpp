@@ -97,6 +97,13 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
 }
 
 Engine::~Engine() {
+  if (!home_.is_here()) {
+    // Threads and GPUs that they wait for are the parent's.
+    static_cast<void>(average_.release());
+    static_cast<void>(model_.release());
+    static_cast<void>(stream_.release());
+    return;
+  }
   const WithoutLock free;
   average_.reset();
   model_.reset();
@@ -312,7 +319,7 @@ BucketedModel& Engine::model() const {
 }
 
 void Engine::close() {
-  if (!model_) return;
+  if (!model_ || !home_.is_here()) return;
   try {
     last_metrics_ = model_->metrics();
     last_progress_ = model_->progress();

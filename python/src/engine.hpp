@@ -173,6 +173,7 @@ class Engine : private BucketedModel::Host {
   Progress last_progress_;
   std::unique_ptr<BucketedModel> model_;
   std::unique_ptr<ModelAverage> average_;
+  HomeProcess home_;
 };
 
 /// Adds the class Engine.

@@ -92,11 +92,21 @@ LaunchOptions waiting_options(double timeout_s) {
 }
 
 Session& PySession::open() const {
+  if (!home_.is_here()) {
+    throw std::logic_error(
+        "this process was forked from one that trains, and cannot take part; start it with the "
+        "method 'spawn', or let it only load data");
+  }
   if (is_open_) return *session_;
   throw std::logic_error("this session has been closed");
 }
 
 PySession::~PySession() {
+  if (!home_.is_here()) {
+    static_cast<void>(session_.release());
+    static_cast<void>(new auto(std::move(wires_)));
+    return;
+  }
   // A worker may need the lock for the last of what it sends.
   const WithoutLock free;
   wires_.clear();
@@ -115,7 +125,7 @@ DeviceWires& PySession::wires(Device device, const WireChoice& choice, const Log
 }
 
 void PySession::close() {
-  if (!is_open_) return;
+  if (!is_open()) return;
   for (auto& [key, wires] : wires_) wires.close();
   session_->close();
   // After an error the session is open still, and abort() tells the others.
@@ -123,14 +133,9 @@ void PySession::close() {
 }
 
 bool PySession::abort(int code, const std::string& reason) {
-  if (!is_open_) return false;
+  if (!is_open()) return false;
   is_open_ = false;
   return session_->abort(static_cast<ExitCode>(code), reason);
-}
-
-void PySession::leave_to_parent() {
-  is_open_ = false;
-  static_cast<void>(session_.release());
 }
 
 void add_session(nb::module_& module) {
@@ -147,7 +152,6 @@ void add_session(nb::module_& module) {
           [](const PySession& session) { return session.world().placement.local_world_size; })
       .def("close", &PySession::close, Free())
       .def("abort", &PySession::abort, "code"_a, "reason"_a, Free())
-      .def("leave_to_parent", &PySession::leave_to_parent)
       .def(
           "barrier", [](const PySession& session) { session.communicator().barrier(); }, Free())
       .def(

@@ -13,6 +13,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/types.hpp"
 #include "comm/session.hpp"
@@ -46,18 +47,15 @@ class PySession {
   /// May wait for a worker, and so holds no lock of Python's.
   ~PySession();
 
-  /// Throws std::logic_error after close() and abort(), and in a child process.
+  /// Throws std::logic_error after close() and abort(), and in a child of fork().
   [[nodiscard]] Communicator& communicator() const { return open().communicator(); }
   /// How the ranks exchange the memory of a device. Collective with a device and a choice that the
   /// session has not had before. Throws as DeviceWires.
   DeviceWires& wires(Device device, const WireChoice& choice, const Logger& logger);
   [[nodiscard]] const World& world() const { return open().world(); }
-  [[nodiscard]] bool is_open() const { return is_open_; }
+  [[nodiscard]] bool is_open() const { return is_open_ && home_.is_here(); }
   void close();
   bool abort(int code, const std::string& reason);
-  /// In a child process that has been forked: the parent's threads are not there, so nothing of the
-  /// session can be used or destroyed.
-  void leave_to_parent();
 
  private:
   [[nodiscard]] Session& open() const;
@@ -68,6 +66,9 @@ class PySession {
   std::map<std::string, DeviceWires> wires_;
   double timeout_s_;
   bool is_open_ = true;
+  /// In a child of fork() the parent's threads are not there, so nothing of the session can be used
+  /// or destroyed.
+  HomeProcess home_;
 };
 
 /// Options of a world whose waits Ctrl-C ends.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -10,6 +12,75 @@ import time
 
 import pytest
 from conftest import TRAINING, needs_mpi, run_python
+
+CHILDREN = """
+import os, signal, sys, time
+import torch, gossamer as gs
+rank, port, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+gs.initialize_dist("tcp", rendezvous=f"127.0.0.1:{port}", world_size=2, rank=rank, timeout_s=100)
+model = torch.nn.Linear(4, 4)
+wrapper = gs.DecentralizedDataParallel(
+    model, lambda p: torch.optim.SGD(p, lr=0.01), "ring", options={"threads": 2}
+)
+def step():
+    wrapper(torch.randn(8, 4)).square().mean().backward()
+def code_of(child):
+    for _ in range(600):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.1)
+    return "hangs"
+step()
+if not (child := os.fork()):
+    sys.exit(0)
+print("the child ends with", code_of(child), flush=True)
+step()
+if not os.fork():
+    while not os.path.exists(folder + "/end"):
+        time.sleep(0.05)
+    os._exit(0)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        step()
+except gs.CommError as error:
+    print(error, flush=True)
+    os._exit(0)
+"""
+
+
+def test_children_that_live_on_hide_no_death_and_keep_no_port(tmp_path):
+    """Data loaders are such children; they end when the test makes the file "end"."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHILDREN, str(rank), str(port), str(tmp_path)],
+            stdout=(tmp_path / f"{rank}.txt").open("w"),
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(2)
+    ]
+    try:
+        codes = [rank.wait(timeout=200) for rank in ranks]
+        texts = [(tmp_path / f"{rank}.txt").read_text() for rank in range(2)]
+        assert codes == [0, -signal.SIGKILL], texts
+        for text in texts:
+            assert "the child ends with 0" in text
+        # A rank that only falls silent is told in other words.
+        assert "with rank 1: that rank is lost" in texts[0]
+        # The child of the process that served the store lives.
+        with socket.socket() as next_run:
+            next_run.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            next_run.bind(("127.0.0.1", port))
+            next_run.listen()
+    finally:
+        for rank in ranks:
+            rank.kill()
+        (tmp_path / "end").touch()
 
 
 def test_a_child_that_is_forked_before_anything_has_begun_may_train():

@@ -3,6 +3,8 @@
 
 #include "comm/tcp/link.hpp"
 
+#include "test/base/forked_child.hpp"
+
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -14,6 +16,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include "base/error.hpp"
 #include "base/random.hpp"
@@ -48,6 +52,7 @@ class Ends {
     data.emplace(connect(1));
   }
   Link& link() { return *link_; }
+  void end_link() { link_.reset(); }
 
   /// The peer's end of a new connection; if it does not stay, it has ended before the link gets it.
   Socket connect(std::uint32_t index, bool stays = true) {
@@ -118,6 +123,25 @@ template <class T>
 std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   const auto bytes = std::as_bytes(std::span(values));
   return {bytes.begin(), bytes.end()};
+}
+
+/// Whether the other end is closed, behind what has been sent. Waits for it for a long time.
+bool has_ended(Socket& socket) {
+  std::array<char, 4096> bytes{};
+  pollfd polled{socket.native_handle(), POLLIN, 0};
+  while (poll(&polled, 1, 60'000) == 1) {
+    if (read(socket.native_handle(), bytes.data(), bytes.size()) <= 0) return true;
+  }
+  return false;
+}
+
+TEST(Link, EndsForItsPeerWhileAChildOfForkLives) {
+  Ends ends;
+  const ForkedChild child(ForkedChild::kLives);
+  ends.end_link();
+  EXPECT_TRUE(has_ended(*ends.control));
+  EXPECT_TRUE(has_ended(*ends.data));
+  EXPECT_TRUE(child.lives());
 }
 
 TEST(Link, SendsNothingBeforeTheReceiverIsReady) {

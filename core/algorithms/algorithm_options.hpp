@@ -83,6 +83,10 @@ inline constexpr NumberOption kBlend{
     "the part of a rank's own model that stays when a late average arrives",
     {.fallback = 0.0, .min = 0.0, .max = 1.0, .below_max = true},
     "0.5 if late is above 1"};
+inline constexpr NumberOption kErrorDecay{
+    "error_decay",
+    "the part of what the codec has left out that stays until the next average of all ranks",
+    {.fallback = 1.0, .min = 0.0, .max = 1.0}};
 inline constexpr IntegerOption kShareMoments{
     "share_moments",
     "steps between two averages of Adam's second moments, a multiple of every; 0: never",
@@ -92,8 +96,8 @@ inline constexpr IntegerOption kShareMomentum{
     "steps between two averages of momentum, a multiple of every; 0: never",
     {.fallback = 0, .min = 0, .max = 1'000'000}};
 inline constexpr std::array kOptions =
-    option_list(kEvery, kKind, kRounds, kLr, kMomentum, kStreaming, kLate, kBlend, kShareMoments,
-                kShareMomentum);
+    option_list(kEvery, kKind, kRounds, kLr, kMomentum, kStreaming, kLate, kBlend, kErrorDecay,
+                kShareMoments, kShareMomentum);
 }  // namespace outer
 
 namespace late_average {

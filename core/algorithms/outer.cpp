@@ -54,6 +54,7 @@ struct OuterOptions {
   bool streams = false;
   std::int64_t late = 1;
   double blend = 0.0;
+  double error_decay = 1.0;
   /// In averages.
   MomentPeriods moments = {};
 
@@ -66,7 +67,9 @@ class Outer : public Algorithm {
   Outer(const OuterOptions& options, const AlgorithmSetup& setup)
       : options_(options),
         setup_(setup),
-        averages_(setup, {.follows_topology = options.follows_topology, .every = options.every}),
+        averages_(setup, {.follows_topology = options.follows_topology,
+                          .every = options.every,
+                          .error_decay = options.error_decay}),
         moments_(setup, options.moments,
                  options.follows_topology ? LaneMembers::kTopology : LaneMembers::kAll) {
     for (Bucket& bucket : setup.buckets) {
@@ -287,6 +290,12 @@ std::string why_not(const OuterOptions& options, const AlgorithmSetting& setting
   const MomentPeriods steps{.second = options.moments.second * options.every,
                             .first = options.moments.first * options.every};
   if (std::string reason = why_not_shared(steps, setting); !reason.empty()) return reason;
+  if (options.error_decay < 1.0 && (setting.codec == nullptr || options.follows_topology)) {
+    return concat("algorithm.error_decay: ", shortest(options.error_decay),
+                  " needs averages of all "
+                  "ranks under a codec, because nothing else leaves an error; take rounds: all and "
+                  "a comm.codec, or leave error_decay out");
+  }
   // Its anchors differ from rank to rank, so moves say too little.
   if (setting.codec == nullptr || options.follows_topology || options.kind != Kind::kGasLoC) {
     return "";
@@ -335,6 +344,7 @@ AlgorithmFactory read_outer(const Options& options) {
                  "needs late averages: nothing is learnt while an average travels for "
                  "one step, allowed: 0, or late above 1");
   }
+  read.error_decay = options.read(outer::kErrorDecay);
   read.moments = {.second = read_period(options, outer::kShareMoments, read),
                   .first = read_period(options, outer::kShareMomentum, read)};
   return {[read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); },

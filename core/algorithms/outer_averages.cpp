@@ -104,7 +104,8 @@ void OuterAverages::send_move(const Bucket& bucket, const Block& model, const Bl
   } else {
     stream_.copy(move, model);
   }
-  enqueue_mix(stream_, move, 1.0, {{from, -1.0}, {moves.error.block(), 1.0}}, {}, setup_.simd);
+  enqueue_mix(stream_, move, 1.0, {{from, -1.0}, {moves.error.block(), config_.error_decay}}, {},
+              setup_.simd);
   stream_.run([whole, flag = flag_of(moves.began)] { set_last(whole, flag); });
   lanes_[bucket].start(moves.began, moves.sent);
 }

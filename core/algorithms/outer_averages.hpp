@@ -6,12 +6,13 @@
 // mean). All ranks together send their moves: what their models have moved since the last average.
 // The anchor a is the same on all ranks, so they know the mean model from the mean move:
 //
-//   d = x - a + e        mean x := a + (sum of R(d)) / n        e' = what the sum lacks of d
+//   d = x - a + b e      mean x := a + (sum of R(d)) / n        e' = what the sum lacks of d
 //
 // The error e stays on the rank, and travels with the next average (error feedback). So a codec may
-// leave out most of d, and nothing is lost: the mean of a + d over the ranks is the mean of the new
-// models and errors. SparseLoCo sends the largest elements of d in this way (Sarfi et al.,
-// "Communication Efficient LLM Pre-training with SparseLoCo", 2025). In DoubleSqueeze, too, the
+// leave out most of d. With b = 1 nothing is lost: the mean of a + d over the ranks is the mean of
+// the new models and errors. SparseLoCo sends the largest elements of d in this way, and its errors
+// decay, with b about 0.95 (Sarfi et al., "Communication Efficient LLM Pre-training with
+// SparseLoCo", 2025). In DoubleSqueeze, too, the
 // rank that has encoded a sum keeps the error of the sum (Tang et al., ICML 2019).
 //
 // A rank whose parameters other code has written (forget()) has another anchor than the others. It
@@ -44,6 +45,8 @@ class OuterAverages {
     bool follows_topology = false;
     /// Steps between two averages of a bucket.
     std::int64_t every = 1;
+    /// b above, 0 to 1.
+    double error_decay = 1.0;
   };
   /// Collective.
   OuterAverages(const AlgorithmSetup& setup, const Config& config);

@@ -103,6 +103,9 @@ class OuterRecursion {
     const bool is_light = kind_ == "slowmo" || kind_ == "noloco";
     return setup_.options.number("momentum", {.fallback = is_light ? 0.5 : 0.9});
   }
+  [[nodiscard]] double error_decay() const {
+    return setup_.options.number("error_decay", {.fallback = 1.0});
+  }
   /// Whether the value's average arrives in this move.
   [[nodiscard]] bool is_due(std::size_t value) const { return turns_[value] == due_turn_; }
   [[nodiscard]] double num_ranks() const { return static_cast<double>(anchor_.size()); }
@@ -138,13 +141,16 @@ class OuterRecursion {
     return means;
   }
 
-  /// a + R(sum of R(d)) / n. A rank keeps d - R(d), and the owner of a value the error of the sum.
+  /// a + R(sum of R(d)) / n with d = x - a + error_decay e. A rank keeps d - R(d), and the owner of
+  /// a value the error of the sum.
   Vectors means_of_moves(const Vectors& sent) {
     const CodedMixing codec(setup_.codec);
     std::vector<double> sum(anchor_.front().size());
     for (std::size_t rank = 0; rank < sent.size(); ++rank) {
       std::vector<double> d = sent[rank];
-      for (std::size_t e = 0; e < d.size(); ++e) d[e] += error_[rank][e] - anchor_[rank][e];
+      for (std::size_t e = 0; e < d.size(); ++e) {
+        d[e] += error_decay() * error_[rank][e] - anchor_[rank][e];
+      }
       const std::vector<double> said = codec.sent(d);
       for (std::size_t e = 0; e < d.size(); ++e) {
         if (!is_due(e)) continue;

@@ -287,6 +287,20 @@ std::map<std::string, std::vector<double>> state_of(ToyModel& model) {
   return blocks;
 }
 
+TEST(Outer, RefusesADecayWithoutErrors) {
+  const auto why_not = [](const std::string& options, const Codec* codec) {
+    const auto topology = make_topology("ring", {.size = 4, .node_size = 4});
+    return AlgorithmChoice("outer", Options::parse(options))
+        .why_not({.topology = topology.get(), .codec = codec});
+  };
+  const Codec* const topk = find_codec("topk");
+  EXPECT_EQ(why_not("kind: diloco, error_decay: 0.95", topk), "");
+  EXPECT_EQ(why_not("kind: diloco, error_decay: 1", nullptr), "");
+  EXPECT_TRUE(contains(why_not("kind: diloco, error_decay: 0.95", nullptr), "under a codec"));
+  EXPECT_TRUE(contains(why_not("kind: noloco, error_decay: 0.95", find_codec("int8")),
+                       "needs averages of all ranks"));
+}
+
 // The anchors of all ranks are equal. So the mean of the models and errors after an average is the
 // mean of the models and errors before.
 TEST(Outer, LosesNothingUnderACodec) {
@@ -500,7 +514,8 @@ TEST(Outer, NeedsATopologyWhereItsOptionsSaySo) {
   const AlgorithmChoice pairs("outer", Options::parse("kind: noloco"));
   EXPECT_EQ(pairs.text(),
             "outer {every: 8, kind: noloco, rounds: topology, lr: 0.7, momentum: 0.5, "
-            "streaming: false, late: 1, blend: 0, share_moments: 0, share_momentum: 0}");
+            "streaming: false, late: 1, blend: 0, error_decay: 1, share_moments: 0, "
+            "share_momentum: 0}");
   EXPECT_TRUE(contains(pairs.why_not({}), "the algorithm outer needs a topology"));
   const auto directed = make_topology("directed-one-peer-exp", {.size = 4, .node_size = 4});
   EXPECT_TRUE(contains(pairs.why_not({.topology = directed.get()}), "in both directions"));

@@ -183,6 +183,29 @@ TEST(SharedMoments, FollowTheRecursion) {
   }
 }
 
+TEST(Outer, FollowsItsRecursionWhereErrorsDecay) {
+  for (const char* plain :
+       {"every: 2, kind: diloco, lr: 1, momentum: 0", "every: 2, kind: slowmo, late: 2",
+        "every: 1, kind: noloco, rounds: all"}) {
+    for (const int n : {2, 3}) {
+      SCOPED_TRACE(concat(plain, ", ", n, " ranks"));
+      Problem problem = shared_moments("sgd", "outer", plain, n);
+      problem.codec = "bf16";
+      const Trajectory whole = run_pipeline(problem);
+      for (const char* decay : {", error_decay: 1", ", error_decay: 0.5", ", error_decay: 0"}) {
+        problem.algorithm_options = concat(plain, decay);
+        const Trajectory found = run_pipeline(problem);
+        EXPECT_LE(largest_difference(found, expected_trajectory(problem)), 1e-12) << decay;
+        if (contains(decay, ": 1")) {
+          EXPECT_EQ(found, whole) << "the default";
+        } else {
+          EXPECT_GE(largest_difference(found, whole), 1e-6) << decay;
+        }
+      }
+    }
+  }
+}
+
 // Every average of models comes with one of second moments.
 TEST(SharedMoments, SendAsManyBytesAsPlainModels) {
   const auto bytes_of = [](const Problem& problem) {

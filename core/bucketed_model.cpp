@@ -12,6 +12,7 @@
 #include "core/lanes/grid_lane.hpp"
 #include "core/model_average.hpp"
 #include "core/tensor_names.hpp"
+#include "core/outer_momentum.hpp"
 
 namespace gossamer {
 namespace {
@@ -52,6 +53,13 @@ std::string describe_choice(const std::vector<std::int64_t>& sizes,
                 join(steps, ", "), " MiB");
 }
 
+/// Warns of options of an algorithm that are likely to ruin the run.
+void tell_doubt(const AlgorithmChoice& algorithm, const Communicator& communicator,
+                const Logger& logger) {
+  const std::string doubt = doubt_about_outer(algorithm);
+  if (!doubt.empty() && communicator.size() > 1) logger.warning(doubt);
+}
+
 }  // namespace
 
 BucketedModel::BucketedModel(Communicator& communicator, Options options,
@@ -65,6 +73,7 @@ BucketedModel::BucketedModel(Communicator& communicator, Options options,
   for (const ParameterInfo& info : parameters_) names.push_back(info.name);
   check_tensor_names(names, {});
   if (options_.pipeline.optimizer) check_matrices(parameters_, *options_.pipeline.optimizer);
+  tell_doubt(options_.pipeline.exchange.algorithm, communicator_, options_.logger);
   options_.pipeline.after_update = [&host](const BucketSpec& spec) { host.after_update(spec); };
 }
 
@@ -244,7 +253,9 @@ void BucketedModel::switch_to(const AlgorithmSwitch& to,
   } else if (to.averages()) {
     average();
   }
+  const bool is_other = next.algorithm.text() != options_.pipeline.exchange.algorithm.text();
   options_.pipeline.exchange = std::move(next);
+  if (is_other) tell_doubt(options_.pipeline.exchange.algorithm, communicator_, options_.logger);
   // Sizes of buckets are compared under one algorithm.
   if (!tuner_) return;
   tuner_.reset();

@@ -70,10 +70,7 @@ inline constexpr NumberOption kLr{"lr",
                                   {.fallback = 1.0, .min = 0.0, .max = 1e6, .above_min = true},
                                   "1 for slowmo, else 0.7"};
 inline constexpr NumberOption kMomentum{
-    "momentum",
-    "outer momentum",
-    {.fallback = 0.5, .min = 0.0, .max = 1.0, .below_max = true},
-    "0.9 for diloco and gasloc, else 0.5"};
+    "momentum", "outer momentum", {.fallback = 0.5, .min = 0.0, .max = 1.0, .below_max = true}};
 inline constexpr FlagOption kStreaming{"streaming", "buckets take turns within a cycle"};
 inline constexpr IntegerOption kLate{"late",
                                      "steps that an average may take, at most every",

@@ -28,6 +28,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,6 +38,7 @@
 #include "core/algorithms/algorithm_options.hpp"
 #include "core/algorithms/outer_averages.hpp"
 #include "core/algorithms/shared_moments.hpp"
+#include "core/outer_momentum.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {
@@ -273,7 +275,9 @@ Kind kind_of(std::string_view name) {
   return static_cast<Kind>(std::ranges::find(names, name) - names.begin());
 }
 
-/// What the authors of each kind use.
+/// What each kind has by default. The authors of DiLoCo and GASLoC use a momentum of 0.9, in runs
+/// of many thousand steps with hundreds of steps between two averages. See kMostGain and
+/// kMostMomentumOfPairs why it is 0.5 here.
 struct Usual {
   double lr;
   double momentum;
@@ -281,10 +285,44 @@ struct Usual {
 };
 constexpr std::array kUsual = {
     Usual{1.0, 0.5, "all"},
-    Usual{0.7, 0.9, "all"},
+    Usual{0.7, 0.5, "all"},
     Usual{0.7, 0.5, "topology"},
-    Usual{0.7, 0.9, "topology"},
+    Usual{0.7, 0.5, "topology"},
 };
+
+/// Models that keep moving in one direction move lr / (1 - momentum) times as far as they would
+/// with plain averages, as with an inner learning rate so many times as large. A learning rate that
+/// suits plain averages bears about this much (docs/algorithms.md).
+constexpr double kMostGain = 3.0;
+/// In every step it bears more, because a step is a small part of what the momentum remembers.
+constexpr double kMostGainInEveryStep = 5.0;
+/// With so many steps between two averages the ranks learn most of what their own data teach them,
+/// and a move no longer grows with the learning rate. A large momentum then costs little.
+constexpr std::int64_t kLongPeriod = 32;
+
+/// Above it the models of pairs drift apart, whatever they learn. Where ranks meet one peer after
+/// the other, a difference between two halves of the ranks is undone in one round and grows in the
+/// others: on one-peer-exp from 0.71 on with 8 ranks, and from 0.55 on with 16.
+constexpr double kMostMomentumOfPairs = 0.55;
+
+std::string doubt_about(const OuterOptions& options) {
+  constexpr std::string_view kAdvice =
+      "; take algorithm.momentum=0.5, the default (docs/algorithms.md)";
+  if (options.follows_topology && options.momentum > kMostMomentumOfPairs) {
+    return concat("algorithm.momentum is ", shortest(options.momentum),
+                  ", and with averages in pairs the ranks' models may drift apart without bound "
+                  "above ",
+                  shortest(kMostMomentumOfPairs), kAdvice);
+  }
+  const double gain = options.lr / (1.0 - options.momentum);
+  const double most = options.every == 1 ? kMostGainInEveryStep : kMostGain;
+  if (gain <= most || options.every >= kLongPeriod) return "";
+  return concat("algorithm.momentum is ", shortest(options.momentum), " and algorithm.lr ",
+                shortest(options.lr), ", which works like a learning rate ",
+                shortest(std::round(10.0 * gain) / 10.0), " times as large; with averages every ",
+                options.every, options.every == 1 ? " step" : " steps", " more than ",
+                shortest(most), " times has ruined runs", kAdvice, ", or a smaller optimizer.lr");
+}
 
 std::string why_not(const OuterOptions& options, const AlgorithmSetting& setting) {
   const MomentPeriods steps{.second = options.moments.second * options.every,
@@ -324,7 +362,9 @@ std::int64_t read_period(const Options& options, const IntegerOption& option,
 
 }  // namespace
 
-AlgorithmFactory read_outer(const Options& options) {
+namespace {
+
+OuterOptions read_options(const Options& options) {
   OuterOptions read;
   read.kind = kind_of(options.read(outer::kKind));
   read.every = options.read(outer::kEvery);
@@ -347,6 +387,18 @@ AlgorithmFactory read_outer(const Options& options) {
   read.error_decay = options.read(outer::kErrorDecay);
   read.moments = {.second = read_period(options, outer::kShareMoments, read),
                   .first = read_period(options, outer::kShareMomentum, read)};
+  return read;
+}
+
+}  // namespace
+
+std::string doubt_about_outer(const AlgorithmChoice& algorithm) {
+  if (algorithm.name() != "outer") return "";
+  return doubt_about(read_options(Options::parse(algorithm.given())));
+}
+
+AlgorithmFactory read_outer(const Options& options) {
+  const OuterOptions read = read_options(options);
   return {[read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); },
           [read](const AlgorithmSetting& setting) { return why_not(read, setting); },
           read.follows_topology ? TopologyKind::kUndirected : TopologyKind::kNone};

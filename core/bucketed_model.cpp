@@ -11,8 +11,8 @@
 #include "base/text.hpp"
 #include "core/lanes/grid_lane.hpp"
 #include "core/model_average.hpp"
-#include "core/tensor_names.hpp"
 #include "core/outer_momentum.hpp"
+#include "core/tensor_names.hpp"
 
 namespace gossamer {
 namespace {

@@ -21,15 +21,6 @@ namespace {
 // is_left() has a lock for a moment.
 constexpr auto kMoment = std::chrono::milliseconds(10);
 
-/// flock() without waiting. Returns 0 or an error number.
-int try_lock(int file, int kind) {
-  int result = 0;
-  do {
-    result = flock(file, kind | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  return result == 0 ? 0 : errno;
-}
-
 std::string this_process() { return concat("process ", getpid(), " on ", host_name()); }
 
 std::string first_line(int file) {
@@ -42,23 +33,22 @@ std::string first_line(int file) {
 
 }  // namespace
 
-FolderLock::FolderLock(const std::string& folder) {
+FolderLock::FolderLock(const std::string& folder, const LockFunction& lock) {
   const std::string path = folder + "/.lock";
   file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (file_ < 0) {
     throw CheckpointError(
         concat(path, " cannot be written: ", std::generic_category().message(errno)));
   }
-  int error = try_lock(file_, LOCK_EX);
-  if (error == EWOULDBLOCK) {
+  LockAttempt attempt = try_lock(file_, LOCK_EX, lock);
+  if (attempt.result == LockAttempt::Result::kHeldByAnother) {
     std::this_thread::sleep_for(kMoment);
-    error = try_lock(file_, LOCK_EX);
+    attempt = try_lock(file_, LOCK_EX, lock);
   }
-  held_ = error == 0;
-  if (!held_) {
-    if (error == EWOULDBLOCK) holder_ = first_line(file_);
-    return;
-  }
+  held_ = attempt.result == LockAttempt::Result::kTaken;
+  why_none_ = attempt.reason;
+  if (attempt.result == LockAttempt::Result::kHeldByAnother) holder_ = first_line(file_);
+  if (!held_) return;
   const std::string line = this_process() + "\n";
   // The line only makes messages clearer, so it does not matter when it cannot be written.
   if (ftruncate(file_, 0) == 0) {
@@ -75,7 +65,8 @@ bool is_left(const std::string& folder) {
   if (file < 0) return false;
   // A file that has just been made is empty; its maker is about to take the lock.
   struct stat info {};
-  const bool is_free = fstat(file, &info) == 0 && info.st_size > 0 && try_lock(file, LOCK_SH) == 0;
+  const bool is_free = fstat(file, &info) == 0 && info.st_size > 0 &&
+                       try_lock(file, LOCK_SH).result == LockAttempt::Result::kTaken;
   close(file);
   return is_free;
 }

@@ -146,7 +146,8 @@ RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
   }
   if (!lock_->held() && if_finished != IfFinished::kTakeOver) {
     remarks_.push_back(concat("the file system of ", path_,
-                              " has no locks; see to it that no other run writes that folder"));
+                              " has no locks (", lock_->why_none(),
+                              "); see to it that no other run writes that folder"));
   }
   replaces_ = fs::exists(metrics_path()) || fs::exists(model_path()) || fs::exists(status_path());
   if (if_finished == IfFinished::kTakeOver) return;

@@ -10,11 +10,14 @@
 #include <vector>
 
 #include <c10/util/Logging.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
 #include "base/error.hpp"
+#include "base/file_descriptor.hpp"
 #include "base/fork.hpp"
 #include "base/text.hpp"
 
@@ -140,6 +143,19 @@ std::shared_ptr<Store> open_tcp_store(const StorePlace& place, const c10d::TCPSt
   }
 }
 
+/// Without a lock, two ranks could write the store's file at once and lose what one has said.
+void check_locks(const std::string& path, const std::string& where, const LockFunction& lock) {
+  const FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  // What is wrong with the file itself, c10d says.
+  if (!file.is_open()) return;
+  const LockAttempt attempt = try_lock(file.get(), LOCK_SH, lock);
+  if (attempt.result != LockAttempt::Result::kUnsupported) return;
+  throw meeting_error(concat(where, " cannot be used: its file system has no locks (",
+                             attempt.reason,
+                             "), and ranks that meet in a file need them. Take a folder of another "
+                             "file system, or meet at an address (HOST:PORT) or in etcd"));
+}
+
 }  // namespace
 
 std::shared_ptr<Store> serve_tcp_store(StoreSocket socket) {
@@ -171,7 +187,7 @@ std::shared_ptr<Store> connect_tcp_store(const StorePlace& place, milliseconds l
              ", that the port is right, and that no firewall is between"));
 }
 
-std::shared_ptr<Store> open_file_store(const std::string& path) {
+std::shared_ptr<Store> open_file_store(const std::string& path, const LockFunction& lock) {
   std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (folder.empty()) folder = ".";
   const std::string where = concat("the store ", path);
@@ -182,6 +198,7 @@ std::shared_ptr<Store> open_file_store(const std::string& path) {
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
     throw meeting_error(concat(where, " cannot be written: ", advice));
   }
+  check_locks(path, where, lock);
   try {
     // The last of a known number of processes would remove the file, but none does where the last
     // two go at once.

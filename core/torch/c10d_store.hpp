@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "base/file_lock.hpp"
 #include "comm/start/store_socket.hpp"
 #include "comm/store.hpp"
 
@@ -23,7 +24,8 @@ std::shared_ptr<Store> serve_tcp_store(StoreSocket socket);
 std::shared_ptr<Store> connect_tcp_store(const StorePlace& place, std::chrono::milliseconds limit);
 
 /// A store in the file `path`, which stays when the store goes. The file's folder must exist, and
-/// its file system must have locks (flock).
-std::shared_ptr<Store> open_file_store(const std::string& path);
+/// its file system must have locks.
+std::shared_ptr<Store> open_file_store(const std::string& path,
+                                       const LockFunction& lock = system_lock());
 
 }  // namespace gossamer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import fcntl
 import os
 import socket
 import stat
@@ -145,6 +146,21 @@ def _port_of(fd: int) -> int | None:
         return None
 
 
+def _check_locks(path: str) -> None:
+    """Raise CommError where a file system has no locks, which PyTorch's FileStore needs."""
+    with open(path, "a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # Another rank has the lock at this moment, so there are locks.
+        except OSError as error:
+            raise _core.CommError(
+                f"the store {path} cannot be used: its file system has no locks "
+                f"({error.strerror}), and ranks that meet in a file need them. Take a folder of "
+                "another file system, or meet at an address (HOST:PORT) or in etcd"
+            ) from error
+
+
 def _open_torch_store(start: Start, timeout_s: float) -> tuple[Any, bool]:
     """Open the store of PyTorch that a start names; says whether this process serves it."""
     from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
@@ -157,6 +173,7 @@ def _open_torch_store(start: Start, timeout_s: float) -> tuple[Any, bool]:
                 f"the store {start.file} cannot be written: check that {folder} is a folder that "
                 "all machines share and that this user may write"
             )
+        _check_locks(start.file)
         return FileStore(start.file, -1), False
     common: dict[str, Any] = {
         "wait_for_workers": False,

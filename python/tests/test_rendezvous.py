@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import pathlib
@@ -247,6 +248,15 @@ def test_missing_ranks_are_named(place):
     assert done.returncode != 0
     assert "CommError: " in done.stderr
     assert "rank 1" in done.stderr
+
+
+def test_a_folder_without_locks_is_refused(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(gs.CommError, match=r"has no locks \(No locks available\)"):
+        gs.initialize_dist(rendezvous=f"file:{tmp_path}", world_size=2, secret=SECRET)
 
 
 def test_a_place_that_others_reach_needs_a_secret():

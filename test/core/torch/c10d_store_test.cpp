@@ -7,6 +7,7 @@
 #include "test/comm/start/etcd_server.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -246,6 +247,17 @@ TEST(FileStore, SaysWhatItHasWaitedFor) {
 TEST(FileStore, WantsAFolder) {
   const std::string what = what_of<CommError>([] { open_file_store("/no/such/folder/store"); });
   EXPECT_TRUE(contains(what, "/no/such/folder is a folder")) << what;
+}
+
+TEST(FileStore, SaysThatAFileSystemHasNoLocks) {
+  const apps::Folder folder;
+  const auto none = [](int, int) {
+    errno = ENOLCK;
+    return -1;
+  };
+  const std::string what = what_of<CommError>([&] { open_file_store(folder.file("store"), none); });
+  EXPECT_TRUE(contains(what, "its file system has no locks (No locks available)")) << what;
+  EXPECT_TRUE(contains(what, "meet at an address (HOST:PORT) or in etcd")) << what;
 }
 
 TEST(FileStore, LeavesItsFileToTheUser) {

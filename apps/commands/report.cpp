@@ -118,6 +118,9 @@ std::string view_of(const RunRecord& run, const std::string& state) {
   if (run.status.is_null()) return concat(run.path, "  ", state, "\n");
   std::string view = concat(run.path, "  ", state, "  step ", text_in(run.status, "step"), " of ",
                             text_in(run.status, "total_steps"));
+  if (const std::string step = text_in(run.status, "diverged_at"); !step.empty()) {
+    view += concat("  diverged after step ", step);
+  }
   if (run.steps.empty()) return view + "\n  no record so far\n" + members_of(run);
   const auto& last = run.steps.back();
   view +=

@@ -13,10 +13,10 @@ namespace gossamer::apps {
 namespace {
 
 constexpr double kWidth = 560.0;
-constexpr double kHeight = 300.0;
+constexpr double kHeight = 282.0;
 constexpr double kLeft = 62.0;
 constexpr double kRight = 16.0;
-constexpr double kTop = 30.0;
+constexpr double kTop = 12.0;
 constexpr double kBottom = 40.0;
 constexpr double kBarHeight = 18.0;
 constexpr double kBarGap = 6.0;
@@ -48,6 +48,19 @@ struct Axis {
   double last = 1.0;
   bool logarithmic = false;
   std::vector<double> ticks = {};
+  /// Between two ticks; 0: they differ in their powers of ten.
+  double distance = 0.0;
+
+  /// The label of a tick, with as many digits as tell it from its neighbours.
+  [[nodiscard]] std::string label(double tick) const {
+    const double largest = std::max(std::abs(first), std::abs(last));
+    // Beyond that, all digits of a label would not fit beside the axis.
+    if (distance <= 0.0 || largest >= 1e6 || distance < 1e-6) return short_number(tick);
+    const int digits = std::max(0, static_cast<int>(-std::floor(std::log10(distance) + 1e-9)));
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.*f", digits, tick + 0.0);
+    return text.data();
+  }
 
   [[nodiscard]] double place(double value) const {
     if (logarithmic) return (std::log10(value) - first) / (last - first);
@@ -69,7 +82,8 @@ Axis linear_axis(double least, double most) {
   if (!(most > least)) most = least + (least == 0.0 ? 1.0 : std::abs(least) * 0.1);
   const double distance = tick_distance(most - least);
   Axis axis{.first = std::floor(least / distance) * distance,
-            .last = std::ceil(most / distance) * distance};
+            .last = std::ceil(most / distance) * distance,
+            .distance = distance};
   const auto count = static_cast<int>(std::lround((axis.last - axis.first) / distance));
   for (int i = 0; i <= count; ++i) axis.ticks.push_back(axis.first + i * distance);
   return axis;
@@ -113,10 +127,10 @@ class Plot {
     std::string svg;
     for (const double tick : y_.ticks) {
       svg += line_from(kLeft, y_at(tick), kWidth - kRight, y_at(tick), "grid");
-      svg += text_at(kLeft - 6.0, y_at(tick) + 4.0, "end", short_number(tick));
+      svg += text_at(kLeft - 6.0, y_at(tick) + 4.0, "end", y_.label(tick));
     }
     for (const double tick : x_.ticks) {
-      svg += text_at(x_at(tick), kHeight - kBottom + 16.0, "middle", short_number(tick));
+      svg += text_at(x_at(tick), kHeight - kBottom + 16.0, "middle", x_.label(tick));
     }
     svg += line_from(kLeft, kHeight - kBottom, kWidth - kRight, kHeight - kBottom, "axis");
     svg += text_at((kLeft + kWidth - kRight) / 2.0, kHeight - 6.0, "middle", x_label);
@@ -159,20 +173,30 @@ class Plot {
   Axis y_;
 };
 
-std::string legend(const std::vector<std::pair<std::string, std::string>>& names_and_colors) {
+/// The key of a part of a chart: a square, or a line as the chart draws it.
+struct Key {
+  std::string name;
+  std::string color;
+  /// The style of a line in CSS; empty: a square.
+  std::string_view line = "";
+};
+
+std::string legend(const std::vector<Key>& keys) {
   std::string html = "<figcaption>";
-  for (const auto& [name, color] : names_and_colors) {
-    html += concat("<span><i style=\"background:", color, "\"></i>", escaped(name), "</span> ");
+  for (const Key& key : keys) {
+    html += concat("<span><i ", key.line.empty() ? "" : "class=\"line\" ", "style=\"",
+                   key.line.empty() ? "background:" : concat("border-top:3px ", key.line, " "),
+                   key.color, "\"></i>", escaped(key.name), "</span> ");
   }
   return html + "</figcaption>";
 }
 
 std::string figure(double height, const std::string& title, const std::string& svg,
                    const std::string& caption) {
-  return concat("<figure><svg viewBox=\"0 0 ", kWidth, " ", coordinate(height),
-                "\" role=\"img\" aria-label=\"", escaped(title), "\">\n",
-                "<text class=\"title\" x=\"8\" y=\"18\">", escaped(title), "</text>\n", svg,
-                "</svg>", caption, "</figure>\n");
+  // Not in the picture, whose texts have one line: names of runs may be long.
+  return concat("<figure><div class=\"title\">", escaped(title), "</div>\n<svg viewBox=\"0 0 ",
+                kWidth, " ", coordinate(height), "\" role=\"img\" aria-label=\"", escaped(title),
+                "\">\n", svg, "</svg>", caption, "</figure>\n");
 }
 
 }  // namespace
@@ -233,15 +257,16 @@ std::string line_chart(const LineChart& chart) {
       chart.logarithmic ? logarithmic_axis(y_least, y_most) : linear_axis(y_least, y_most));
   std::string svg = plot.axes(chart.x_label);
   for (const LineChart::Mark& mark : chart.marks) svg += plot.mark(mark);
-  std::vector<std::pair<std::string, std::string>> names;
+  std::vector<Key> keys;
   for (const auto& series : chart.series) {
     const auto points = drawable(chart, series);
     if (points.empty()) continue;
     svg += plot.series(points, series);
-    names.emplace_back(concat(series.name, series.dashed ? " (dashed)" : ""),
-                       series_color(series.color));
+    keys.push_back({.name = series.name,
+                    .color = series_color(series.color),
+                    .line = series.dashed ? "dashed" : "solid"});
   }
-  return figure(kHeight, chart.title, svg, legend(names));
+  return figure(kHeight, chart.title, svg, legend(keys));
 }
 
 std::string stacked_bars(const StackedBars& chart) {
@@ -263,7 +288,7 @@ std::string stacked_bars(const StackedBars& chart) {
       const double value = std::max(bar.values[k], 0.0);
       svg += concat("<rect x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" width=\"",
                     coordinate(value * scale), "\" height=\"", coordinate(kBarHeight), "\" fill=\"",
-                    series_color(k), "\"><title>", escaped(chart.parts[k]), ": ",
+                    chart.parts[k].color, "\"><title>", escaped(chart.parts[k].name), ": ",
                     short_number(value), " ", escaped(chart.unit), "</title></rect>\n");
       x += value * scale;
       sum += value;
@@ -272,11 +297,11 @@ std::string stacked_bars(const StackedBars& chart) {
         text_at(x + 6.0, y + kBarHeight - 5.0, "start", concat(short_number(sum), " ", chart.unit));
     y += kBarHeight + kBarGap;
   }
-  std::vector<std::pair<std::string, std::string>> names;
-  for (std::size_t k = 0; k < chart.parts.size(); ++k) {
-    names.emplace_back(chart.parts[k], series_color(k));
+  std::vector<Key> keys;
+  for (const StackedBars::Part& part : chart.parts) {
+    keys.push_back({.name = part.name, .color = part.color});
   }
-  return figure(y + kBarGap, chart.title, svg, legend(names));
+  return figure(y + kBarGap, chart.title, svg, legend(keys));
 }
 
 }  // namespace gossamer::apps

@@ -46,8 +46,12 @@ std::string line_chart(const LineChart& chart);
 
 struct StackedBars {
   std::string title;
-  /// The names of the parts, in the order of the colours.
-  std::vector<std::string> parts;
+  struct Part {
+    std::string name;
+    /// As `#rrggbb`.
+    std::string color;
+  };
+  std::vector<Part> parts;
   struct Bar {
     std::string name;
     std::vector<double> values;

@@ -1,5 +1,7 @@
 #include "apps/report/members.hpp"
 
+#include <cmath>
+
 #include "base/text.hpp"
 
 namespace gossamer::apps {
@@ -18,8 +20,19 @@ std::string text_of_change(const nlohmann::ordered_json& change) {
 
 }  // namespace
 
+double num_first_ranks_of(const RunRecord& run) {
+  const double size = number_in(run.environment, "world_size");
+  if (std::isfinite(size)) return size;
+  // The runs of a study have no environment.json.
+  const auto& record = run.steps.empty() ? run.final_record : run.steps.front();
+  const std::size_t count =
+      size_in(record, run.steps.empty() ? "parameter_checksums" : "rank_loss");
+  return count > 0 ? static_cast<double>(count) : number_in(run.final_record, "world_size");
+}
+
 std::string num_ranks_of(const RunRecord& run) {
-  const std::string first = text_in(run.environment, "world_size");
+  const double size = num_first_ranks_of(run);
+  const std::string first = std::isfinite(size) ? shortest(size) : "";
   const std::string now = concat(size_in(run.status, "members"));
   return now == "0" || now == first ? first : concat(first, ", now ", now);
 }

@@ -11,6 +11,8 @@
 
 namespace gossamer::apps {
 
+/// The number of ranks at the beginning; NaN if nothing says it.
+double num_first_ranks_of(const RunRecord& run);
 /// The ranks at the beginning, and those now if they are others: `4, now 3`.
 std::string num_ranks_of(const RunRecord& run);
 /// A mark at every change. `x`: the key that a chart has on its x axis.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -34,6 +35,8 @@ table { border-collapse: collapse; margin: .6em 0; } th, td { text-align: left; 
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 1em; }
 figure { margin: 0; } figcaption span { margin-right: 1.2em; font-size: .85em; white-space: nowrap; }
 figcaption i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
+figcaption i.line { width: 1.8em; height: 0; vertical-align: middle; }
+div.title { font-size: 13px; font-weight: 600; overflow-wrap: anywhere; }
 svg { width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: #444; }
 svg text.title { font-size: 13px; font-weight: 600; fill: #222; }
 svg .grid { stroke: #e4e4e4; } svg .axis { stroke: #888; }
@@ -44,6 +47,15 @@ svg path { fill: none; stroke-width: 1.6; } .topology img { max-width: 100%; }
 
 std::string cell(const std::string& text, bool number = false) {
   return concat(number ? "<td class=\"number\">" : "<td>", escaped(text), "</td>");
+}
+
+/// The parts of a page under a heading; empty if there are none.
+std::string part_under(std::string_view heading, const std::string& parts) {
+  return parts.empty() ? "" : concat("<h2>", heading, "</h2>\n", parts);
+}
+
+std::string in_block(std::string_view kind, const std::string& parts) {
+  return parts.empty() ? "" : concat("<div class=\"", kind, "\">\n", parts, "</div>\n");
 }
 
 std::string percent(double value) {
@@ -57,26 +69,96 @@ const nlohmann::ordered_json& last_evaluation(const RunRecord& run) {
   return run.evaluations.empty() ? kNone : run.evaluations.back();
 }
 
-std::string summary_table(const Runs& runs) {
-  std::string html = "<table><tr>";
-  for (const char* const heading :
-       {"run", "state", "algorithm", "topology", "optimizer", "ranks", "steps", "accuracy", "loss",
-        "consensus distance", "samples / s", "bytes / step and rank"}) {
-    html += concat("<th>", heading, "</th>");
+/// The last number under a key among the records of steps; NaN if there is none.
+double last_in_steps(const RunRecord& run, const std::string& key) {
+  for (auto record = run.steps.rbegin(); record != run.steps.rend(); ++record) {
+    if (const double value = number_in(*record, key); std::isfinite(value)) return value;
   }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+/// A number of the last evaluation; before the first one, that of the last record of a step.
+double newest(const RunRecord& run, const std::string& key) {
+  const double value = number_in(last_evaluation(run), key);
+  return std::isfinite(value) ? value : last_in_steps(run, key);
+}
+
+/// The loss of the mean model; before the first evaluation the last one of training, with a word
+/// that says so.
+std::string loss_of(const RunRecord& run) {
+  const double loss = number_in(last_evaluation(run), "loss_mean_model");
+  if (std::isfinite(loss)) return short_number(loss);
+  const double training = last_in_steps(run, "loss");
+  return std::isfinite(training) ? concat(short_number(training), " (training)") : "–";
+}
+
+/// Of the whole run; of one that has not ended, of its last record.
+std::string samples_per_s_of(const RunRecord& run) {
+  const double value = number_in(run.final_record, "samples_per_s");
+  return short_number(std::isfinite(value) ? value : last_in_steps(run, "samples_per_s"));
+}
+
+std::string state_of(const RunRecord& run) {
+  const std::string state = text_in(run.status, "state");
+  const std::string step = text_in(run.status, "diverged_at");
+  return step.empty() ? state : concat(state, ", diverged after step ", step);
+}
+
+/// The number of steps that a run has made, also where it has no status.
+std::string steps_of(const RunRecord& run) {
+  const std::string step = text_in(run.status, "step");
+  return step.empty() ? text_in(run.final_record, "step") : step;
+}
+
+struct Column {
+  const char* heading;
+  bool is_number;
+  std::string (*text)(const RunRecord& run);
+};
+
+constexpr Column kColumns[] = {
+    {"run", false, [](const RunRecord& run) { return run.name; }},
+    {"state", false, state_of},
+    {"algorithm", false, [](const RunRecord& run) { return run.value("algorithm.name"); }},
+    {"topology", false, [](const RunRecord& run) { return run.value("topology.name"); }},
+    {"optimizer", false,
+     [](const RunRecord& run) {
+       return concat(run.value("optimizer.name"), ", lr ", run.value("optimizer.lr"));
+     }},
+    {"ranks", true, num_ranks_of},
+    {"steps", true, steps_of},
+    {"accuracy", true,
+     [](const RunRecord& run) {
+       return percent(number_in(last_evaluation(run), "accuracy_mean_model"));
+     }},
+    {"loss", true, loss_of},
+    {"consensus distance", true,
+     [](const RunRecord& run) { return short_number(newest(run, "consensus_distance")); }},
+    {"samples / s", true, samples_per_s_of},
+    {"bytes / step and rank", true,
+     [](const RunRecord& run) {
+       const double bytes = number_in(run.final_record, "bytes_sent_per_step");
+       return std::isfinite(bytes) ? human_bytes(bytes) : "–";
+     }},
+};
+
+/// A column that is empty for all runs is left out.
+std::string summary_table(const Runs& runs) {
+  std::vector<const Column*> columns;
+  for (const Column& column : kColumns) {
+    const auto has_text = [&column](const RunRecord& run) {
+      const std::string text = column.text(run);
+      return !text.empty() && text != "–";
+    };
+    if (std::ranges::any_of(runs, has_text)) columns.push_back(&column);
+  }
+  std::string html = "<table><tr>";
+  for (const Column* column : columns) html += concat("<th>", column->heading, "</th>");
   html += "</tr>\n";
   for (const RunRecord& run : runs) {
-    const auto& last = last_evaluation(run);
-    const double bytes = number_in(run.final_record, "bytes_sent_per_step");
-    html += concat("<tr>", cell(run.name), cell(text_in(run.status, "state")),
-                   cell(run.value("algorithm.name")), cell(run.value("topology.name")),
-                   cell(concat(run.value("optimizer.name"), ", lr ", run.value("optimizer.lr"))),
-                   cell(num_ranks_of(run), true), cell(text_in(run.status, "step"), true),
-                   cell(percent(number_in(last, "accuracy_mean_model")), true),
-                   cell(short_number(number_in(last, "loss_mean_model")), true),
-                   cell(short_number(number_in(last, "consensus_distance")), true),
-                   cell(short_number(number_in(run.final_record, "samples_per_s")), true),
-                   cell(std::isfinite(bytes) ? human_bytes(bytes) : "–", true), "</tr>\n");
+    html += "<tr>";
+    for (const Column* column : columns) html += cell(column->text(run), column->is_number);
+    html += "</tr>\n";
   }
   return html + "</table>\n";
 }
@@ -102,10 +184,10 @@ std::string faults_of(const Runs& runs) {
 
 /// One key of the records over another.
 LineChart::Series series_of(const std::string& name, const Records& records, const std::string& x,
-                            const std::string& y, std::size_t color, bool dashed = false) {
-  LineChart::Series series{.name = name, .points = {}, .color = color, .dashed = dashed};
+                            const std::string& y, double factor) {
+  LineChart::Series series{.name = name, .points = {}};
   for (const auto& record : records) {
-    series.points.emplace_back(number_in(record, x), number_in(record, y));
+    series.points.emplace_back(number_in(record, x), factor * number_in(record, y));
   }
   return series;
 }
@@ -121,6 +203,8 @@ struct ChartRow {
   const char* other;
   const char* other_name;
   bool logarithmic;
+  /// What is drawn is so many times y.
+  double factor = 1.0;
 };
 
 constexpr ChartRow kCharts[] = {
@@ -130,29 +214,32 @@ constexpr ChartRow kCharts[] = {
      "moving average", false},
     {"Validation loss over time", "seconds", false, "elapsed_s", "loss_mean_model", nullptr, "",
      false},
-    {"Accuracy of the mean model", "steps", false, "step", "accuracy_mean_model",
-     "accuracy_worst_local", "worst local model", false},
+    {"Accuracy of the mean model, %", "steps", false, "step", "accuracy_mean_model",
+     "accuracy_worst_local", "worst local model", false, 100.0},
     {"Consensus distance", "steps", true, "step", "consensus_distance", nullptr, "", true},
     {"Learning rate", "steps", true, "step", "lr", nullptr, "", false},
     {"Samples per second", "steps", true, "step", "samples_per_s", nullptr, "", false},
 };
 
 std::string charts_of(const Runs& runs) {
-  std::string html = "<div class=\"charts\">\n";
+  std::string html;
   for (const ChartRow& row : kCharts) {
     LineChart chart{
         .title = row.title, .x_label = row.x_label, .series = {}, .logarithmic = row.logarithmic};
     for (std::size_t k = 0; k < runs.size(); ++k) {
       const Records& records = row.of_steps ? runs[k].steps : runs[k].evaluations;
-      chart.series.push_back(series_of(runs[k].name, records, row.x, row.y, k));
+      chart.series.push_back(series_of(runs[k].name, records, row.x, row.y, row.factor));
+      chart.series.back().color = k;
       std::ranges::copy(marks_of(runs[k], row.x, k), std::back_inserter(chart.marks));
       if (row.other == nullptr) continue;
       chart.series.push_back(series_of(concat(runs[k].name, ", ", row.other_name), records, row.x,
-                                       row.other, k, /*dashed=*/true));
+                                       row.other, row.factor));
+      chart.series.back().color = k;
+      chart.series.back().dashed = true;
     }
     html += line_chart(chart);
   }
-  return html + "</div>\n";
+  return part_under("Curves", in_block("charts", html));
 }
 
 /// One list of the records of steps, over the steps. A member keeps its curve when its rank
@@ -196,8 +283,11 @@ std::string time_of_ranks(const RunRecord& run) {
   constexpr std::size_t kMostBars = 64;
   const auto& end = run.final_record;
   StackedBars chart{.title = concat("Time of a step on every rank: ", run.name),
-                    .parts = {"forward", "backward", "waiting for peers", "mix and update",
-                              "batches and the rest"},
+                    .parts = {{"forward", color_of_kind("forward")},
+                              {"backward", color_of_kind("backward")},
+                              {"waiting for peers (lost time)", color_of_kind("wait")},
+                              {"mix and update", color_of_kind("update")},
+                              {"batches and the rest", color_of_kind("batch")}},
                     .bars = {},
                     .unit = "ms"};
   for (std::size_t rank = 0; rank < std::min(size_in(end, "rank_step_ms"), kMostBars); ++rank) {
@@ -257,7 +347,7 @@ std::string topology_file_of(const RunRecord& run) {
 /// A drawing of the rounds; a sentence if there is none.
 std::string topology_of(const RunRecord& run, const PlugIns& own) {
   constexpr double kMostDrawn = 512.0;
-  const double size = number_in(run.environment, "world_size");
+  const double size = num_first_ranks_of(run);
   if (!(size >= 2.0 && size <= kMostDrawn) || run.value("topology.name").empty()) return "";
   const double node_size = std::min(number_in(run.environment, "node_size"), size);
   const World world{.size = static_cast<int>(size),
@@ -346,17 +436,17 @@ std::string html_report(const Runs& runs, const PlugIns& own) {
   std::vector<std::string> names;
   for (const RunRecord& run : runs) names.push_back(run.name);
   const std::string title = escaped(join(names, ", "));
-  const std::string members = for_each(runs, members_table);
+  const std::string ranks = concat(for_each(runs, time_of_ranks), for_each(runs, rank_charts));
+  const std::string topologies =
+      for_each(runs, [&own](const RunRecord& run) { return topology_of(run, own); });
   return concat("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>", title,
                 "</title>\n<style>", kStyle, "</style></head><body>\n<h1>", title, "</h1>\n",
-                summary_table(runs), faults_of(runs), "<h2>Curves</h2>\n", charts_of(runs),
-                members.empty() ? "" : "<h2>Members</h2>\n", members,
-                "<h2>Ranks</h2>\n<div class=\"charts\">\n", for_each(runs, time_of_ranks),
-                for_each(runs, rank_charts), "</div>\n", for_each(runs, timeline_of),
-                "<h2>Topology</h2>\n<div class=\"topology\">",
-                for_each(runs, [&own](const RunRecord& run) { return topology_of(run, own); }),
-                "</div>\n", configuration_of(runs), "<h2>Versions and machines</h2>\n",
-                for_each(runs, environment_of), "</body></html>\n");
+                summary_table(runs), faults_of(runs), charts_of(runs),
+                part_under("Members", for_each(runs, members_table)),
+                part_under("Ranks", in_block("charts", ranks)), for_each(runs, timeline_of),
+                part_under("Topology", in_block("topology", topologies)), configuration_of(runs),
+                part_under("Versions and machines", for_each(runs, environment_of)),
+                "</body></html>\n");
 }
 
 std::string csv_report(const Runs& runs) {

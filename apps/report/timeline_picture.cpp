@@ -53,7 +53,7 @@ struct KindRow {
 constexpr std::array kKinds = {
     // Below the steps that a rank makes in it.
     KindRow{"members", "change of the members", "#5599aa"},
-    KindRow{"evaluation", "evaluation", "#bbbbbb"},
+    KindRow{"evaluation", "evaluation", "#778899"},
     KindRow{"checkpoint", "checkpoint", "#8899bb"},
     KindRow{"consensus", "consensus distance", "#99bb99"},
     KindRow{"records", "records", "#bb9988"},
@@ -64,10 +64,10 @@ constexpr std::array kKinds = {
     KindRow{"graph", "forward and backward", "#ee6677"},
     KindRow{"update", "mix and update", "#aa3377"},
     // Over the update, which may wait for the rest of a large block.
-    KindRow{"wait", "waiting for peers", "#228833"},
+    KindRow{"wait", "waiting for peers (lost time)", "#c8c8c8"},
     KindRow{"encode", "encode", "#bb5500"},
     KindRow{"decode", "decode", "#ee9955"},
-    KindRow{"sleep", "sleep (bench step --slow-rank)", "#dddddd"},
+    KindRow{"sleep", "sleep (bench step --slow-rank)", "#eeeeee"},
     KindRow{"exchange", "exchange", "#66ccee"},
     KindRow{"all-reduce", "all-reduce", "#66ccee"},
     KindRow{"reduce-scatter", "reduce-scatter", "#66ccee"},
@@ -337,6 +337,10 @@ constexpr std::string_view kOwnStyle =
     ".grid { stroke: #e4e4e4; } .axis { stroke: #222; }</style>\n";
 
 }  // namespace
+
+std::string color_of_kind(std::string_view kind) {
+  return std::string(row_of(place_of(kind)).color);
+}
 
 nlohmann::json read_trace(const std::string& path) {
   std::error_code ignored;

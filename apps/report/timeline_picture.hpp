@@ -3,10 +3,14 @@
 // has a row for the computing thread and a row for the wire. No state; any thread may call.
 
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
 namespace gossamer::apps {
+
+/// The colour of a kind of work, as `forward` or `wait`; as `#rrggbb`.
+std::string color_of_kind(std::string_view kind);
 
 /// Reads a file that StepTimeline has written. Null if there is no such file, or if it is no trace.
 nlohmann::json read_trace(const std::string& path);

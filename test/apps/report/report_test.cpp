@@ -229,6 +229,59 @@ TEST(HtmlReport, IsThereForARunWithoutRecords) {
   EXPECT_TRUE(contains(html_report({read_run(folder.file("new"))}), "<h1>new</h1>"));
 }
 
+/// The cells of the first table behind those of its headings.
+std::string summary_of(const std::string& html) {
+  const std::size_t begin = html.find("<table>");
+  return html.substr(begin, html.find("</table>", begin) - begin);
+}
+
+TEST(HtmlReport, OfARunOfAStudyHasNoEmptyParts) {
+  const Folder folder;
+  const std::string path = write_run(folder, "study");
+  fs::remove(path + "/environment.json");
+  fs::remove(path + "/status.json");
+  const std::string html = html_report({read_run(path)});
+  EXPECT_FALSE(contains(html, "Versions and machines"));
+  EXPECT_FALSE(contains(summary_of(html), "<th>state</th>"));
+  // The losses of the ranks tell how many there are.
+  EXPECT_TRUE(contains(summary_of(html), "<td class=\"number\">2</td><td class=\"number\">50</td>"))
+      << summary_of(html);
+  EXPECT_TRUE(contains(html, "<h2>Topology</h2>"));
+}
+
+TEST(HtmlReport, OfARunThatWasStoppedHasTheValuesOfItsCurves) {
+  const Folder folder;
+  const std::string path = write_run(folder, "stopped", 0);
+  write_bytes(
+      path + "/metrics.jsonl",
+      R"({"kind":"step","step":10,"loss":1.5,"consensus_distance":0.75,"samples_per_s":320})"
+      "\n"
+      R"({"kind":"step","step":20,"loss":1.25,"samples_per_s":340})"
+      "\n");
+  const std::string table = summary_of(html_report({read_run(path)}));
+  for (const std::string value : {">1.25 (training)<", ">0.75<", ">340<"}) {
+    EXPECT_TRUE(contains(table, value)) << table;
+  }
+}
+
+TEST(HtmlReport, MarksARunThatHasDiverged) {
+  const Folder folder;
+  const std::string path = write_run(folder, "wild");
+  write_bytes(
+      path + "/status.json",
+      R"({"state": "done", "step": 50, "diverged_at": 40, "faults": ["the run has diverged"]})");
+  const std::string html = html_report({read_run(path)});
+  EXPECT_TRUE(contains(html, "<td>done, diverged after step 40</td>"));
+  EXPECT_TRUE(contains(html, "<p class=\"fault\">wild: the run has diverged</p>"));
+}
+
+TEST(HtmlReport, HasAccuracyInPerCentOnItsAxis) {
+  const Folder folder;
+  const std::string html = html_report({read_run(write_run(folder, "a"))});
+  EXPECT_TRUE(contains(html, "Accuracy of the mean model, %"));
+  EXPECT_TRUE(contains(html, "a: 87.5 at 50<"));
+}
+
 TEST(CsvReport, HasOneLineForEveryRecord) {
   const Folder folder;
   const std::string csv = csv_report({read_run(write_run(folder, "r,1", 3))});
@@ -252,6 +305,33 @@ TEST(LineChart, LeavesOutWhatCannotBeDrawn) {
   EXPECT_EQ(line_chart(chart), "");
   EXPECT_EQ(short_number(12345.6), "12346");
   EXPECT_EQ(short_number(0.000123456), "0.0001235");
+}
+
+TEST(LineChart, HasADifferentLabelForEachTick) {
+  const LineChart chart{
+      .title = "", .x_label = "x", .series = {{.name = "s", .points = {{0, 80.83}, {9, 80.85}}}}};
+  const std::string svg = line_chart(chart);
+  for (const std::string label : {">80.830<", ">80.832<", ">80.848<", ">80.850<"}) {
+    EXPECT_TRUE(contains(svg, label)) << label;
+  }
+}
+
+TEST(LineChart, ShowsInTheLegendHowALineIsDrawn) {
+  const LineChart chart{.title = "",
+                        .x_label = "x",
+                        .series = {{.name = "a", .points = {{0, 1}}},
+                                   {.name = "b", .points = {{0, 2}}, .dashed = true}}};
+  const std::string svg = line_chart(chart);
+  EXPECT_TRUE(contains(svg, "border-top:3px solid #4477aa\"></i>a<"));
+  EXPECT_TRUE(contains(svg, "border-top:3px dashed #4477aa\"></i>b<"));
+}
+
+TEST(LineChart, ShowsTheWholeOfALongTitle) {
+  const std::string title = "Waiting for peers, milliseconds per step: " + std::string(80, 'x');
+  const LineChart chart{
+      .title = title, .x_label = "x", .series = {{.name = "s", .points = {{0, 1}}}}};
+  // Text of HTML wraps; text of SVG does not.
+  EXPECT_TRUE(contains(line_chart(chart), concat("<div class=\"title\">", title, "</div>")));
 }
 
 /// A trace of two ranks with steps 1 to 5 of 10 ms each, and one message of each rank and step.
@@ -287,9 +367,10 @@ std::ptrdiff_t count_of(const std::string& text, const std::string& part) {
 TEST(TimelinePicture, ShowsThreeStepsOfAllRanks) {
   const std::string svg = timeline_svg(nlohmann::json::parse(made_up_trace()), "a < b");
   EXPECT_TRUE(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
-  for (const std::string part : {"a &lt; b", ">rank 0<", ">rank 1<", ">step 2<", ">step 4<",
-                                 "exchange, bucket 7, with [1], 4.0 MB: 2 ms", ">forward<",
-                                 ">waiting for peers<", ">exchange<", ">other<", " ms<"}) {
+  for (const std::string part :
+       {"a &lt; b", ">rank 0<", ">rank 1<", ">step 2<", ">step 4<",
+        "exchange, bucket 7, with [1], 4.0 MB: 2 ms", ">forward<",
+        ">waiting for peers (lost time)<", ">exchange<", ">other<", " ms<"}) {
     EXPECT_TRUE(contains(svg, part)) << part;
   }
   // The first step lacks the messages of the step before.

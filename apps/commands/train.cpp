@@ -19,6 +19,7 @@
 #include "apps/topology/topology_report.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/checkpointer.hpp"
+#include "apps/train/compute_threads.hpp"
 #include "apps/train/device_choice.hpp"
 #include "apps/train/environment.hpp"
 #include "apps/train/local_processes.hpp"
@@ -164,7 +165,7 @@ class TrainRun {
     heed_signals();
     has_joined_ = true;
     const RunConfig config = read_config(world);
-    set_compute_threads(config, world);
+    set_compute_threads(config, world, nullptr);
     seed_generator(config.seed, world, "tcp");
     TrainingLoop trainer(config, {.communicator = communicator,
                                   .world = world,
@@ -190,7 +191,8 @@ class TrainRun {
     });
     agree(communicator, "their configuration", lines_of(config.resolved));
     const Logger logger(config.log_level, world.size > 1 ? concat("rank ", world.rank) : "");
-    set_compute_threads(config, world);
+    const auto share = set_compute_threads(config, world, &communicator);
+    if (share && world.rank == 0) logger.info(share->reason);
     seed_generator(config.seed, world, start_.is_rank ? "tcp" : source_.launch.backend);
     if (world.rank == 0) warn(config, logger);
     const auto data = load_together(communicator, data_, config);

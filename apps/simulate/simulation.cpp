@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
-#include <thread>
 
 #include "apps/simulate/virtual_ranks.hpp"
+#include "base/cores.hpp"
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
@@ -238,8 +238,7 @@ SimulationConfig read_simulation(const Options& options) {
 }
 
 SimulationResult simulate(const SimulationConfig& config, int num_threads) {
-  const auto num_cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  Run run(config, num_threads > 0 ? num_threads : num_cores);
+  Run run(config, num_threads > 0 ? num_threads : usable_cores().count());
   return config.trains ? run.training() : run.consensus();
 }
 

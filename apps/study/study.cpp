@@ -15,6 +15,7 @@
 #include "apps/study/study_config.hpp"
 #include "apps/study/study_progress.hpp"
 #include "apps/train/agreement.hpp"
+#include "apps/train/compute_threads.hpp"
 #include "apps/train/local_processes.hpp"
 #include "apps/train/rank_setup.hpp"
 #include "apps/train/run_config.hpp"
@@ -244,7 +245,7 @@ class StudyRank {
 
   void train(std::int64_t number, const StudyRun& run) {
     const RunConfig config = read(run);
-    set_compute_threads(config, world_);
+    set_compute_threads(config, world_, &communicator_);
     const auto data = load_together(communicator_, shared_.data, config);
     auto folder = jointly_slow(communicator_, [&]() -> std::unique_ptr<RunFolder> {
       if (world_.rank != 0) return nullptr;

@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include "base/cores.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
@@ -35,6 +36,7 @@ Json this_host() {
   return {{"name", host_name()},
           {"processor", value_in("/proc/cpuinfo", "model name")},
           {"cores", std::thread::hardware_concurrency()},
+          {"usable_cores", usable_cores().count()},
           {"memory_gb", std::round(kilobytes / 1e5) / 10.0}};
 }
 

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
-#include <thread>
 
-#include <ATen/Parallel.h>
 #include <torch/utils.h>
 
 #include "apps/train/agreement.hpp"
 #include "base/text.hpp"
-#include "core/bucket_plan.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -84,21 +81,11 @@ std::string lines_of(const std::vector<ResolvedValue>& values) {
   return join(lines, "\n");
 }
 
-std::int64_t compute_threads(const Placement& placement, std::int64_t num_cores) {
-  return std::max<std::int64_t>(1, num_cores / placement.local_world_size);
-}
-
 void seed_generator(std::uint64_t seed, const World& world, std::string_view backend) {
   const bool shared = backend == "threads";
   if (shared && world.rank != 0) return;
   // The generator is for models alone, so its numbers may begin anywhere.
   torch::manual_seed(seed + 1'000'003 * static_cast<std::uint64_t>(world.rank));
-}
-
-void set_compute_threads(const RunConfig& config, const World& world) {
-  const std::int64_t share =
-      compute_threads(world.placement, std::int64_t{std::thread::hardware_concurrency()});
-  at::set_num_threads(static_cast<int>(config.threads > 0 ? config.threads : share));
 }
 
 }  // namespace gossamer::apps

@@ -39,13 +39,6 @@ std::string doubt_about_validation(const Dataset& data);
 /// One line `path: value` for each value, for the comparison between ranks.
 std::string lines_of(const std::vector<ResolvedValue>& values);
 
-/// The number of threads of a rank: its share of the `num_cores` cores of its host, at least 1.
-std::int64_t compute_threads(const Placement& placement, std::int64_t num_cores);
-
-/// Sets LibTorch's number of threads for this rank: the value of run.threads, or if that is 0 this
-/// rank's share of the cores of its host.
-void set_compute_threads(const RunConfig& config, const World& world);
-
 /// Seeds LibTorch's generator of random numbers, each process with its own numbers. Ranks that are
 /// threads of one process share a generator, so with several of them a model that draws from it,
 /// for dropout, does not repeat.

@@ -48,16 +48,10 @@ TEST(DeviceChoice, GoesByTheHostWhateverTheLayout) {
   // Uneven, and dealt to hosts in turn: no topology's node is a host here.
   const std::vector<int> hosts = {0, 1, 0, 1, 0};
   const std::vector<int> gpus = {0, 0, 1, 1, 2};
-  const std::vector<std::int64_t> threads = {4, 6, 4, 6, 4};
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     const Placement place = placement_of(hosts, static_cast<int>(rank));
     EXPECT_EQ(device_of_rank({.name = "cuda"}, place, 8), (Device{DeviceType::kCuda, gpus[rank]}));
-    EXPECT_EQ(compute_threads(place, 12), threads[rank]);
   }
-}
-
-TEST(DeviceChoice, LeavesEveryRankOneThread) {
-  EXPECT_EQ(compute_threads({.local_rank = 1, .local_world_size = 3}, 2), 1);
 }
 
 TEST(DeviceChoice, AsksForAGpuWhereThereIsNone) {

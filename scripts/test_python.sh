@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_python.sh [--build FOLDER] [--old-torch] [PYTEST ARGUMENTS]
+# test_python.sh [--build FOLDER] [--old-torch | --new-torch] [PYTEST ARGUMENTS]
 #
 # Checks and tests the Python package in python/: ruff, mypy, the stubs, and its tests, with a module
 # that is built for them. The first call makes a Python environment in build/python-venv, which takes
@@ -8,6 +8,7 @@
 #   --set-up         make the environment, and nothing else
 #   --build FOLDER   take the module from a build that was configured with GOSSAMER_PYTHON=ON
 #   --old-torch      the tests alone, with the oldest PyTorch that the package works with: 3 GB more
+#   --new-torch      the tests alone, with a newer PyTorch than that of .venv: 0.8 GB more
 #
 # PYTHON_WITH_TORCH names a Python that has PyTorch and scripts/requirements-python.txt already.
 set -euo pipefail
@@ -19,7 +20,7 @@ show_help "$@"
 
 build=''
 only_set_up=no
-old=no
+other=''
 while (($# > 0)); do
   case $1 in
     --set-up) only_set_up=yes ;;
@@ -27,7 +28,8 @@ while (($# > 0)); do
       build=${2:?"test_python.sh: --build needs a folder"}
       shift
       ;;
-    --old-torch) old=yes ;;
+    --old-torch) other=old ;;
+    --new-torch) other=new ;;
     *) break ;;
   esac
   shift
@@ -71,9 +73,15 @@ say '==== building the module ===='
 scripts/build_python.sh "$python" $build
 export PYTHONPATH=$root/build/python/package
 
-if [[ $old == yes ]]; then
+if [[ $other == old ]]; then
   make_venv build/python-venv-old scripts/requirements-python{-old,}.txt
   python=build/python-venv-old/bin/python
+elif [[ $other == new ]]; then
+  make_venv build/python-venv-new scripts/requirements-python-new.txt
+  # All but PyTorch is that of the other environment, whose libraries of NVIDIA are 2.3 GB.
+  "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+    >"$(echo build/python-venv-new/lib/python3*/site-packages)/other.pth"
+  python=build/python-venv-new/bin/python
 else
   say '==== checking ===='
   "$python" -m ruff format --check python examples/python

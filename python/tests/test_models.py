@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from conftest import DEVICE, alone, flat, loss_of, make_mlp
+from conftest import DEVICE, alone, flat, loss_of, make_mlp, run_python
 from test_optimizers import OPTIMIZERS, largest_difference, plain, wrapped
 from torch.utils.checkpoint import checkpoint
 
@@ -189,6 +189,34 @@ def test_compiled_and_autocast_models_train():
         return torch.compile(model, backend="aot_eager")
 
     assert largest_difference(end(compiled), end(lambda model: model)) < 0.05
+
+
+# In a process of its own: PyTorch 2.11 crashes where a second thread compiles.
+COMPILED = """
+import torch, gossamer as gs
+gs.initialize_dist("threads")
+ends = []
+for way in ("none", "function", "one graph", "method"):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+    called = wrapper = gs.DecentralizedDataParallel(model, lambda ps: torch.optim.SGD(ps, lr=0.1))
+    if way == "method":
+        wrapper.compile(backend="eager")
+    elif way != "none":
+        called = torch.compile(wrapper, backend="eager", fullgraph=way == "one graph")
+    for step in range(3):
+        called(torch.full((4, 8), 0.1 * step)).square().mean().backward()
+    assert wrapper.metrics()["steps"] == 3, way
+    ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+assert all(torch.equal(end, ends[0]) for end in ends)
+print("equal")
+"""
+
+
+def test_a_wrapper_may_be_compiled():
+    done = run_python(["-c", COMPILED])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "equal"
 
 
 def test_a_loss_may_be_scaled():

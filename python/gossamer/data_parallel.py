@@ -317,6 +317,17 @@ class DecentralizedDataParallel(EngineSteps):
             self._engine.close()
             self._is_broken = True
 
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            module = self._modules.get("module")
+            if module is None or not hasattr(module, name):
+                raise
+            raise AttributeError(
+                f"{error}; the wrapped module has it: model.module.{name}"
+            ) from None
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise TypeError("copy the module instead: copy.deepcopy(model.module)")
 

@@ -146,6 +146,17 @@ def test_a_module_has_one_wrapper_at_a_time():
     alone(train)
 
 
+def test_an_attribute_of_the_module_is_said_to_be_there():
+    def look():
+        wrapper = gs.DecentralizedDataParallel(torch.nn.Linear(8, 3).to(DEVICE), SGD)
+        with pytest.raises(AttributeError, match=r"has it: model\.module\.out_features"):
+            _ = wrapper.out_features
+        with pytest.raises(AttributeError, match=r"no attribute 'spam'$"):
+            _ = wrapper.spam
+
+    alone(look)
+
+
 def gan_steps(**arguments):
     """Train a generator and a discriminator in turn; return the steps of both."""
     generator, discriminator = torch.nn.Linear(2, 8).to(DEVICE), make_mlp()

@@ -57,6 +57,9 @@ GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,
   const Buffer none = stream.allocate_host(1, DType::kFloat64);
   none.block().as<double>()[0] = -1.0;
   stream.copy(last_norm_.block(), none.block());
+  const Buffer no_flags = stream.allocate_host(2, DType::kFloat64);
+  std::ranges::fill(no_flags.block().as<double>(), 0.0);
+  stream.copy(flags_.block(), no_flags.block());
   stream.synchronize();
 }
 
@@ -67,7 +70,7 @@ void GradientPolicy::set_num_buckets(std::int64_t num_buckets) {
 }
 
 bool GradientPolicy::defers() const {
-  return !aborts() || options_.clip_mode == ClipMode::kGlobal ||
+  return skips() || options_.clip_mode == ClipMode::kGlobal ||
          (options_.clip_mode == ClipMode::kDelayedGlobal && !has_last_norm_);
 }
 
@@ -83,7 +86,7 @@ const double* GradientPolicy::flag() const {
 
 void GradientPolicy::settle(Communicator* communicator) {
   settled_ = true;
-  if (aborts()) return;
+  if (!skips()) return;
   const Block mine = part_of(flags_.block(), 0, 1);
   const Block all = part_of(flags_.block(), 1, 1);
   if (communicator == nullptr) {
@@ -141,7 +144,7 @@ void GradientPolicy::end_step(double mean_factor) {
   settled_ = false;
   const std::int64_t num_entries = squares_.block().numel;
   stream_.copy(part_of(report_.block(), 0, num_entries), squares_.block());
-  if (!aborts()) {
+  if (skips()) {
     stream_.copy(part_of(report_.block(), num_entries, 1), part_of(flags_.block(), 1, 1));
   }
   reported_ = stream_.record();
@@ -153,7 +156,7 @@ StepReport GradientPolicy::take_report() {
   if (const EventPtr reported = std::exchange(reported_, nullptr)) reported->wait();
   stream_.check();
   const std::span<const double> numbers = report_.block().as<double>();
-  StepReport report{.skipped = !aborts() && numbers.back() != 0.0};
+  StepReport report{.skipped = skips() && numbers.back() != 0.0};
   const auto squares = numbers.first(numbers.size() - 1);
   const auto first = std::ranges::find_if(squares, [](double x) { return std::isnan(x); });
   if (first != squares.end()) report.nonfinite = first - squares.begin();

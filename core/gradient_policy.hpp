@@ -48,13 +48,19 @@
 
 namespace gossamer {
 
-enum class NonFinite : std::uint8_t { kAbort, kSkip };
+enum class NonFinite : std::uint8_t {
+  kAbort,
+  kSkip,
+  /// The owner of the gradients gets them as they are, and decides. For rules that are not the
+  /// engine's (optim/own_rule.hpp), whose parameters stay as they are.
+  kKeep,
+};
 
 /// `none`, `per_bucket`, ... in the order of ClipMode.
 std::vector<std::string> clip_mode_names();
 /// Throws ConfigError for an unknown name.
 ClipMode clip_mode(std::string_view name);
-/// `abort`, `skip`.
+/// `abort`, `skip`; kKeep is no choice of users.
 std::vector<std::string> nonfinite_names();
 NonFinite nonfinite(std::string_view name);
 
@@ -97,6 +103,10 @@ class GradientPolicy {
   [[nodiscard]] bool clips() const { return options_.clip_mode != ClipMode::kNone; }
   /// True: a gradient that is not finite ends the run.
   [[nodiscard]] bool aborts() const { return options_.nonfinite == NonFinite::kAbort; }
+  /// True: a step with a gradient that is not finite does not count.
+  [[nodiscard]] bool skips() const { return options_.nonfinite == NonFinite::kSkip; }
+  /// True: the owner of the gradients decides.
+  [[nodiscard]] bool keeps() const { return options_.nonfinite == NonFinite::kKeep; }
   /// The squared norms of the gradients of this step: num_entries float64 values in the stream's
   /// memory (gradient_control.hpp). The pipeline must fill in a gradient's place before it updates
   /// with that gradient.
@@ -126,7 +136,8 @@ class GradientPolicy {
   [[nodiscard]] DecisionRule rule(double mean_factor) const;
   GradientDecision* decide_by(const DecisionRule& rule, std::int64_t place,
                               const ConstBlock& squares);
-  /// The flag that all ranks share; null where the policy is to abort.
+  /// The flag that all ranks share, or zero where gradients count as they are; null where the
+  /// policy is to abort.
   [[nodiscard]] const double* flag() const;
 
   GradientOptions options_;

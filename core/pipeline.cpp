@@ -204,7 +204,7 @@ bool Pipeline::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gra
   const Block squares = part_of(bucket.squares(), entry, 1);
   enqueue_squares(
       stream_, {.gradients = {gradient}, .squares = squares, .simd = config_.simd, .pool = &pool_});
-  return !policy_.aborts() || !std::isnan(squares.as<double>()[0]);
+  return policy_.skips() || !std::isnan(squares.as<double>()[0]);
 }
 
 void Pipeline::settle_gradients(Bucket& bucket) {
@@ -309,10 +309,16 @@ void Pipeline::close_step() {
     ++progress_.num_skipped;
     for (Bucket& bucket : buckets_) bucket.take_back_update();
   }
-  if (!policy_.aborts() || report.nonfinite < 0) return;
+  if (policy_.skips() || report.nonfinite < 0 || !nonfinite_.empty()) return;
   std::int64_t entry = report.nonfinite;
   for (const Bucket& bucket : buckets_) {
     if (entry < bucket.num_entries()) {
+      if (policy_.keeps()) {
+        // The owner may have written the sum over its own gradient.
+        nonfinite_ = concat("step ", progress_.num_steps, ": the ranks' gradients of ",
+                            bucket.name(entry), " are not finite");
+        return;
+      }
       // The sweep may have used a sum over ranks.
       const ConstBlock own = bucket.last_own_gradient(entry);
       try {
@@ -328,13 +334,21 @@ void Pipeline::close_step() {
   throw std::logic_error("Pipeline: a squared norm of no gradient");
 }
 
-void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t step,
-                      bool is_own) const {
+std::string Pipeline::take_nonfinite() {
+  close_step();
+  return std::exchange(nonfinite_, {});
+}
+
+void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t step, bool is_own) {
   const std::string& name = bucket.name(entry);
   const std::string what = is_own ? concat("rank ", own_world_rank(communicator_), ", step ", step,
                                            ": the gradient of ", name, " is not finite")
                                   : concat("step ", step, ": the sum of the ranks' gradients of ",
                                            name, " is not finite, though this rank's own is");
+  if (policy_.keeps()) {
+    if (nonfinite_.empty()) nonfinite_ = what;
+    return;
+  }
   throw NonFiniteError(concat(what,
                               "; try a smaller learning rate or clipping (train.grad_clip), or "
                               "skip such steps with train.nonfinite: skip"));

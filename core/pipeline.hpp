@@ -189,6 +189,9 @@ class Pipeline {
   void set_gradient_scale(double scale) { policy_.set_scale(scale); }
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  /// Where the policy is NonFinite::kKeep: says which gradient was the first that was not finite
+  /// since the last call; empty: none. Waits like metrics().
+  [[nodiscard]] std::string take_nonfinite();
   /// Waits until it is known how the last step ended. Throws NonFiniteError and CommError.
   [[nodiscard]] const PipelineMetrics& metrics();
   /// Waits like metrics().
@@ -272,14 +275,14 @@ class Pipeline {
   /// All updates are made.
   void count_step();
   /// Computes the squared norm of a gradient, if the stream's work is done at once. Returns false
-  /// if the gradient is not finite and the policy is to abort. On other streams returns true and
+  /// if the gradient is not finite and the policy is not to skip. On other streams returns true and
   /// does nothing.
   [[nodiscard]] bool inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient);
   /// Learns how the last step ended, once per step: counts a skipped step, throws NonFiniteError
   /// where the policy is to abort, then and ever after.
   void close_step();
-  [[noreturn]] void refuse(const Bucket& bucket, std::int64_t entry, std::int64_t step,
-                           bool is_own) const;
+  /// Throws NonFiniteError, or notes it where the owner of the gradients decides.
+  void refuse(const Bucket& bucket, std::int64_t entry, std::int64_t step, bool is_own);
 
   Config config_;
   std::vector<ParameterInfo> parameters_;
@@ -310,6 +313,8 @@ class Pipeline {
   bool step_is_open_ = false;
   /// What the last step has ended with.
   std::exception_ptr failure_ = nullptr;
+  /// The first gradient that was not finite since take_nonfinite().
+  std::string nonfinite_;
   /// True if the last step's exchanges are under way, or have arrived and are not forgotten.
   bool has_sent_ = false;
   double last_lr_ = 0.0;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "TYPES",
     "average_tensors",
     "check_module",
+    "compare_modules",
     "share_module",
     "share_options",
     "share_tensors",
@@ -27,7 +29,13 @@ TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bf
 
 
 def share_module(session: Session, module: torch.nn.Module) -> None:
-    """Compare the ranks' modules, and give all ranks the values of rank 0.
+    """Compare the ranks' modules, and give all ranks the values of rank 0, as compare_modules()."""
+    compare_modules(session, module)
+    share_tensors(session, [*module.parameters(), *module.buffers()])
+
+
+def compare_modules(session: Session, module: torch.nn.Module) -> None:
+    """Compare the ranks' modules.
 
     Raises
     ------
@@ -51,7 +59,7 @@ def share_module(session: Session, module: torch.nn.Module) -> None:
     for name, b in module.named_buffers():
         lines.append(f"buffer {name} {list(b.shape)} {b.dtype}")
     session.agree("their models", "\n".join(lines))
-    share_tensors(session, [*module.parameters(), *module.buffers()])
+    _warn_of_sync_batch_norm(session, module)
 
 
 def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
@@ -134,6 +142,20 @@ def check_module(module: torch.nn.Module) -> None:
                 f"{place} is sharded by fully_shard(), allowed: a module whose parameters lie "
                 "whole on every rank"
             )
+
+
+def _warn_of_sync_batch_norm(session: Session, module: torch.nn.Module) -> None:
+    has_peers = torch.distributed.is_available() and torch.distributed.is_initialized()
+    kinds = (torch.nn.SyncBatchNorm,)
+    if session.world_size == 1 or has_peers:
+        return
+    if any(isinstance(part, kinds) for part in module.modules()):
+        warnings.warn(
+            "the module has SyncBatchNorm, which looks for other ranks in torch.distributed, and "
+            "there is no process group: it normalizes with each rank's own batch. Call "
+            "gossamer.integrations.meeting.begin_process_group() before the first step",
+            stacklevel=5,
+        )
 
 
 def _check_parameter(name: str, p: torch.nn.Parameter) -> None:

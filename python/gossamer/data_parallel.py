@@ -92,7 +92,7 @@ class DecentralizedDataParallel(EngineSteps):
     ) -> None:
         session = session if session is not None else current_session()
         check_module(module)
-        share_module(session, module)
+        self._begin_with(session, module)
         trained = EngineParameters(module)
         made = (
             optim_fn
@@ -118,6 +118,10 @@ class DecentralizedDataParallel(EngineSteps):
         self._engine.before_step()
         # The ranks of an asynchronous algorithm end it together, so it must live that long.
         register_owner(self, keep=self._engine.is_asynchronous)
+
+    def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
+        """Have the ranks begin with one model."""
+        share_module(session, module)
 
     # What a training loop calls.
 
@@ -150,12 +154,13 @@ class DecentralizedDataParallel(EngineSteps):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients inside the scope, as DistributedDataParallel does."""
+        """Accumulate the gradients of the backward passes inside the scope."""
+        before = self._accumulating
         self.set_accumulate_grad(True)
         try:
             yield
         finally:
-            self.set_accumulate_grad(False)
+            self.set_accumulate_grad(before)
 
     def finish_step(self) -> None:
         """Make a step without a backward pass, with the gradients that have accumulated.

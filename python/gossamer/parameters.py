@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,6 +43,7 @@ class EngineParameters:
         self._places = _places_of(module, self.tensors)
         self._homes = [p.data for p in self.tensors]
         self._aliases = Aliases(self.names, self.tensors)
+        self._masters: dict[int, torch.Tensor] = {}
         self._generation = 0
         self.note_versions()
 
@@ -67,7 +70,38 @@ class EngineParameters:
         homes = [from_dlpack(engine.parameter(i)) for i in range(len(self.tensors))]
         self._aliases.move(self._homes, homes)
         self._homes = [p.data for p in self.tensors]
+        self._masters = {
+            i: from_dlpack(engine.master(i))
+            for i, p in enumerate(self.tensors)
+            if p.dtype == torch.bfloat16
+        }
         return True
+
+    @contextlib.contextmanager
+    def as_masters(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """Have bfloat16 parameters be their float32 master copies, for an optimizer's step.
+
+        Gradients and states of the optimizer are float32 as well inside the scope, and states stay
+        so. The gradients are those from before when it ends.
+        """
+        kept = [(i, self.tensors[i].grad) for i in self._masters]
+        for i, grad in kept:
+            p = self.tensors[i]
+            p.grad = None
+            p.data = self._masters[i]
+            p.grad = None if grad is None else grad.float()
+            state = optimizer.state.get(p, {})
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+                    state[name] = value.float()
+        try:
+            yield
+        finally:
+            for i, grad in kept:
+                p = self.tensors[i]
+                p.grad = None
+                p.data = self._homes[i]
+                p.grad = grad
 
     def note_versions(self) -> None:
         """Take the values of this moment for the engine's own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 import weakref
@@ -257,6 +258,10 @@ class EngineSteps(torch.nn.Module):
 
     # Parameters in the engine's memory.
 
+    def _masters(self) -> contextlib.AbstractContextManager[None]:
+        """Have parameters be what an optimizer that runs in Python updates."""
+        return self._trained.as_masters(self._optimizer.optimizer)
+
     def _has_loaded(self) -> None:
         self._follow_moves()
         increment_versions(self._trained.tensors)
@@ -318,6 +323,7 @@ def _rule_of(model: EngineSteps) -> Callable[[int, float, float, list[Any]], Non
     def rule(bucket: int, factor: float, scale: float, gradients: list[Any]) -> None:
         found = reference()
         if found is not None:
-            found._optimizer.step(found._buckets[bucket], factor, scale, gradients)
+            with found._masters():
+                found._optimizer.step(found._buckets[bucket], factor, scale, gradients)
 
     return rule

@@ -52,11 +52,6 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   std::vector<ParameterInfo> infos;
   for (const auto& [name, shape, strides, type, address] : parameters) {
     infos.push_back({.name = name, .shape = shape, .dtype = type_named(name, type)});
-    if (!rule_.is_none() && infos.back().dtype == DType::kBFloat16) {
-      throw ConfigError(concat("parameter ", name,
-                               " is bfloat16, and its optimizer runs in Python, allowed: float32, "
-                               "float64, or an optimizer that the engine has"));
-    }
     void* const data = pointer_to(address);
     places_.push_back({.strides = strides,
                        .block = {data, infos.back().numel(), infos.back().dtype, device},
@@ -188,6 +183,17 @@ View Engine::parameter(std::int64_t index) const {
   return view_of(index, place.block, place.owner);
 }
 
+View Engine::master(std::int64_t index) const {
+  for (const Bucket& bucket : model().pipeline()->buckets()) {
+    for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+      if (bucket.spec().entries[static_cast<std::size_t>(entry)].parameter != index) continue;
+      const Buffer& masters = bucket.parameters();
+      return view_of(index, bucket.part(masters.block(), entry), masters.owner());
+    }
+  }
+  throw std::logic_error("no bucket has the parameter");
+}
+
 void Engine::apply_rule(const OwnRuleStep& step) {
   const nb::gil_scoped_acquire gil;
   const BucketSpec& spec = model().plan().buckets[static_cast<std::size_t>(step.bucket)];
@@ -221,6 +227,10 @@ void Engine::set_adaptive_factor(double factor) {
     throw std::logic_error("set_adaptive_factor() without the option adaptive_factor");
   }
   adaptive_factor_->change(factor, model().progress().round());
+}
+
+std::string Engine::take_nonfinite() {
+  return has_started() ? model().pipeline()->take_nonfinite() : std::string();
 }
 
 void Engine::drain() {
@@ -347,8 +357,10 @@ void add_engine(nb::module_& module) {
       .def_prop_ro("generation", &Engine::generation)
       .def("buckets", &Engine::buckets)
       .def("parameter", &Engine::parameter, "index"_a)
+      .def("master", &Engine::master, "index"_a)
       .def("tell_lr", &Engine::tell_lr, "lr"_a)
       .def("tell", &Engine::tell, "parameters"_a, "lr"_a, "weight_decay"_a, "optimizer"_a = "")
+      .def("take_nonfinite", &Engine::take_nonfinite, Free())
       .def("set_gradient_scale", &Engine::set_gradient_scale, "scale"_a)
       .def("set_adaptive_factor", &Engine::set_adaptive_factor, "factor"_a)
       .def("drain", &Engine::drain, Free())

@@ -76,12 +76,17 @@ class Engine : private BucketedModel::Host {
   /// The indices of each bucket's parameters.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> buckets() const;
   [[nodiscard]] View parameter(std::int64_t index) const;
+  /// What a rule updates: the float32 master copy of a bfloat16 parameter, else the parameter.
+  [[nodiscard]] View master(std::int64_t index) const;
 
   void tell_lr(double lr) { schedule_->tell(lr); }
   /// Tells what the updates of these parameters use from now on. `optimizer`: YAML; empty: as it
   /// was.
   void tell(const std::vector<std::int64_t>& parameters, double lr, double weight_decay,
             const std::string& optimizer);
+  /// With the option keeps_nonfinite: says which gradient was the first that was not finite since
+  /// the last call; empty: none.
+  [[nodiscard]] std::string take_nonfinite();
   void set_gradient_scale(double scale) { model().set_gradient_scale(scale); }
   /// Edges of exchanges that start from now on have the weight 1 - factor (1 - w). Only with the
   /// option adaptive_factor, and with the same factor on all ranks.

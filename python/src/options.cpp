@@ -67,6 +67,9 @@ BucketedModel::Options read_engine_options(const Options& root, const World& wor
   read_clipping(root, options.pipeline.gradients);
   options.pipeline.gradients.nonfinite =
       nonfinite(root.choice("nonfinite", nonfinite_names(), "abort"));
+  if (root.flag("keeps_nonfinite", false)) {
+    options.pipeline.gradients.nonfinite = NonFinite::kKeep;
+  }
   options.bucket_bytes = root.integer("bucket_bytes", {.fallback = options.bucket_bytes, .min = 0});
   options.logger = world.rank == 0 ? Logger(LogLevel::kInfo, "") : Logger();
   return options;

@@ -99,13 +99,13 @@ TEST(GradientPolicy, ClipsTheScaledGradient) {
 }
 
 TEST(GradientPolicy, ReportsWhatIsNotFinite) {
-  for (const NonFinite policy : {NonFinite::kAbort, NonFinite::kSkip}) {
+  for (const NonFinite policy : {NonFinite::kAbort, NonFinite::kSkip, NonFinite::kKeep}) {
     OneBucket one({.nonfinite = policy});
     for (const double squares : {1.0, kNan, kInf, 2.0}) {
       one.policy.squares().as<double>()[0] = squares;
       one.policy.settle(nullptr);
       const GradientDecision decision = *one.policy.decide(0, one.policy.squares());
-      EXPECT_EQ(decision.apply, std::isnan(squares) ? 0 : 1);
+      EXPECT_EQ(decision.apply, std::isnan(squares) && policy != NonFinite::kKeep ? 0 : 1);
       one.policy.end_step();
       const StepReport report = one.policy.take_report();
       EXPECT_EQ(report.skipped, std::isnan(squares) && policy == NonFinite::kSkip);

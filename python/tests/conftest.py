@@ -83,8 +83,10 @@ needs_mpi = pytest.mark.skipif(
 )
 
 
-def run_python(arguments: list[str], num_processes: int = 1) -> subprocess.CompletedProcess[str]:
-    """Run Python alone, or as several processes under mpirun."""
+def run_python(
+    arguments: list[str], num_processes: int = 1, limit_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run Python alone, or as several processes under mpirun, for at most `limit_s` seconds."""
     launcher = [MPIRUN, "--oversubscribe", "-n", str(num_processes)] if num_processes > 1 else []
     environment = os.environ | {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -96,7 +98,7 @@ def run_python(arguments: list[str], num_processes: int = 1) -> subprocess.Compl
         [*launcher, sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit_s,
         check=False,
         env=environment,
     )

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import textwrap
+from types import SimpleNamespace
 
 import pytest
-from conftest import needs_mpi, run_python
+import torch
+from conftest import needs_mpi, rank, run_python
+
+import gossamer as gs
+from gossamer.checks import compare_modules
+from gossamer.integrations import meeting
 
 PROCESSES = pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=needs_mpi)])
 
@@ -15,7 +22,9 @@ def run(tmp_path, program, num_processes):
     path = tmp_path / "train.py"
     path.write_text(textwrap.dedent(program))
     done = run_python(
-        ["-W", "error:parameters were written:UserWarning", str(path), str(tmp_path)], num_processes
+        ["-W", "error:parameters were written:UserWarning", str(path), str(tmp_path)],
+        num_processes,
+        limit_s=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "has done it" in done.stdout
@@ -23,9 +32,10 @@ def run(tmp_path, program, num_processes):
 
 LIGHTNING = """
 import logging, os, sys
-import torch, lightning
+import torch, torchmetrics, lightning
 from torch.utils.data import DistributedSampler
 import gossamer as gs
+from lightning.pytorch.callbacks import BackboneFinetuning
 from gossamer.integrations.lightning import GossamerStrategy
 
 DEVICE = os.environ.get("GOSSAMER_TEST_DEVICE", "cpu")
@@ -42,6 +52,7 @@ class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.net = torch.nn.Linear(8, 3)
+        self.mean = torchmetrics.MeanMetric()
 
     def training_step(self, batch, index):
         return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
@@ -49,6 +60,8 @@ class Module(lightning.LightningModule):
     def validation_step(self, batch, index):
         loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
         self.log("loss", loss, sync_dist=True)
+        self.mean(loss.detach())
+        self.log("mean", self.mean)
         norm = sum(p.double().square().sum() for p in self.parameters())
         norms = gs.current_session().all_gather(str(norm.item()))
         assert len(set(norms)) == 1, "validation sees the mean"
@@ -77,6 +90,7 @@ def train(num_epochs, **options):
         assert len(set(gs.current_session().all_gather(str(p.tolist())))) == 1
     (again,) = trainer.validate(module, loader, verbose=False)
     assert abs(again["loss"] - trainer.callback_metrics["loss"]) < 1e-6
+    assert abs(again["mean"] - again["loss"]) < 1e-6, "torchmetrics count over all ranks"
     trainer.save_checkpoint(sys.argv[1] + "/end.ckpt")
     return module, start
 
@@ -105,6 +119,53 @@ plain = train_plain(start, 3, size)
 for p, q in zip(module.parameters(), plain.parameters()):
     assert torch.equal(p, q) or (p - q).abs().max() < 1e-5, (p - q).abs().max()
 
+class Evil:
+    def __reduce__(self):
+        return print, ("a rank ran this",)
+
+
+strategy = GossamerStrategy()
+told = strategy.broadcast({"path": "a", "x": [1, 2.5, None, torch.ones(2)]}, size - 1)
+assert told["path"] == "a" and told["x"][:3] == [1, 2.5, None] and told["x"][3].sum() == 2
+try:
+    strategy._gather(Evil())
+    raise SystemExit("an object with code was sent")
+except gs.ConfigError as error:
+    assert "a rank sends Evil to the others, allowed: None, numbers, texts, paths" in str(error)
+
+
+class Finetuned(Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = torch.nn.Linear(8, 8)
+        self.moved = []
+
+    def forward(self, x):
+        return self.net(self.backbone(x))
+
+    def training_step(self, batch, index):
+        return torch.nn.functional.mse_loss(self(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.05)
+
+    def on_train_epoch_start(self):
+        self.before = self.backbone.weight.detach().clone()
+
+    def on_train_epoch_end(self):
+        self.moved.append(not torch.equal(self.before, self.backbone.weight))
+
+
+module = Finetuned()
+lightning.Trainer(
+    accelerator=DEVICE, devices=1, strategy=GossamerStrategy(algorithm="gossip", topology="ring"),
+    max_epochs=2, callbacks=[BackboneFinetuning(unfreeze_backbone_at_epoch=1)], logger=False,
+    enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    precision="bf16-true",
+).fit(module, torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=4))
+assert module.moved == [False, True], module.moved
+assert module.net.weight.dtype == torch.bfloat16
+
 module, start = train(30, algorithm="gossip", topology="ring")
 loss = torch.nn.functional.mse_loss(module.net(x), y).item()
 assert loss < 0.1, loss
@@ -130,17 +191,17 @@ texts = (torch.arange(64)[:, None] + torch.arange(16)) % 32
 data = [{"input_ids": text, "labels": text} for text in texts]
 
 
-def train(kind, **options):
+def train(kind, dtype=torch.float32, args=None, **options):
     transformers.set_seed(1)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
         vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0,
         eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    ))
-    arguments = transformers.TrainingArguments(
-        sys.argv[1], use_cpu=not ON_GPU, num_train_epochs=4, per_device_train_batch_size=4,
-        gradient_accumulation_steps=2, learning_rate=0.01, report_to=[], save_strategy="epoch",
-        eval_strategy="epoch", disable_tqdm=True,
-    )
+    )).to(dtype)
+    arguments = transformers.TrainingArguments(sys.argv[1], **{
+        "use_cpu": not ON_GPU, "num_train_epochs": 4, "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2, "learning_rate": 0.01, "report_to": [],
+        "save_strategy": "epoch", "eval_strategy": "epoch", "disable_tqdm": True, **(args or {}),
+    })
     trainer = kind(model, arguments, train_dataset=data, eval_dataset=data, **options)
     trainer.train()
     return trainer
@@ -155,7 +216,21 @@ trainer = train(GossamerTrainer)
 difference = (flat(trainer.model) - flat(plain.model)).abs().max()
 assert difference < 1e-4, difference
 
+short = {"max_steps": 3, "logging_steps": 1, "save_strategy": "no", "eval_strategy": "no"}
+for extra in ({"label_smoothing_factor": 0.1}, {"bf16": True}):
+    runs = [train(kind, args=short | extra) for kind in (transformers.Trainer, GossamerTrainer)]
+    losses = [[line["loss"] for line in run.state.log_history if "loss" in line] for run in runs]
+    assert len(losses[0]) == 3 and losses[0] == losses[1], (extra, losses)
+kinds = transformers.Trainer, GossamerTrainer
+plain, trainer = (train(kind, torch.bfloat16, short) for kind in kinds)
+assert torch.equal(flat(trainer.model), flat(plain.model)), "DDP's bits in bfloat16"
+
 options = {"algorithm": "gossip", "topology": "ring"}
+half = train(GossamerTrainer, torch.bfloat16, short, gossamer=options)
+after = flat(half.model)
+half.train()
+assert not torch.equal(flat(half.model), after), "a second train() goes on"
+
 trainer = train(GossamerTrainer, gossamer=options)
 assert trainer.evaluate()["eval_loss"] < 2.7, "a model that knows nothing has log 32 = 3.5"
 session = gs.current_session()
@@ -174,6 +249,62 @@ def test_transformers(tmp_path, num_processes):
     run(tmp_path, TRANSFORMERS, num_processes)
 
 
+ACCELERATE = """
+import torch
+import gossamer as gs
+from accelerate import Accelerator
+from gossamer.compat.ddp import DistributedDataParallel
+from gossamer.integrations.accelerate import GossamerAccelerator
+
+x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+
+
+def train(kind, **options):
+    torch.manual_seed(1)
+    accelerator = kind(cpu=True, gradient_accumulation_steps=2, **options)
+    net = torch.nn.Linear(8, 3)
+    model, optimizer, loader = accelerator.prepare(
+        net, torch.optim.AdamW(net.parameters(), lr=0.05),
+        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=4),
+    )
+    for epoch in range(3):
+        for (batch,) in loader:
+            with accelerator.accumulate(model):
+                loss = torch.nn.functional.mse_loss(model(batch), 2 * batch[:, :3] + 1)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+    assert accelerator.unwrap_model(model) is net
+    return accelerator, model, net
+
+
+_, summed, ours = train(GossamerAccelerator)
+_, _, theirs = train(Accelerator)
+assert torch.equal(ours.weight, theirs.weight), (ours.weight - theirs.weight).abs().max()
+
+gossip = {"algorithm": "gossip", "topology": "ring"}
+accelerator, model, net = train(GossamerAccelerator, gossamer=gossip)
+with model.global_average():
+    means = accelerator.gather(net.weight.detach()[None])
+assert all(torch.equal(mean, means[0]) for mean in means)
+if gs.current_session().world_size > 1:
+    try:
+        Accelerator(cpu=True).prepare(DistributedDataParallel(torch.nn.Linear(8, 3)))
+        raise SystemExit("PyTorch's wrapper was put around gossamer's")
+    except gs.ConfigError as error:
+        assert "GossamerAccelerator wraps the plain module" in str(error)
+print(f"rank {gs.current_session().rank} has done it\\n", flush=True)
+"""
+
+
+@PROCESSES
+def test_accelerate(tmp_path, num_processes):
+    pytest.importorskip("accelerate")
+    run(tmp_path, ACCELERATE, num_processes)
+
+
 def test_transformers_that_does_not_know_of_the_processes(tmp_path):
     pytest.importorskip("transformers")
     program = """
@@ -182,7 +313,7 @@ def test_transformers_that_does_not_know_of_the_processes(tmp_path):
     from gossamer.integrations.transformers import GossamerTrainer
 
     arguments = transformers.TrainingArguments(sys.argv[1], use_cpu=True)
-    gs.integrations.transformers.initialize_dist = lambda: (0, 2)
+    gs.integrations.accelerate.initialize_dist = lambda: (0, 2)
     try:
         GossamerTrainer(torch.nn.Linear(1, 1), arguments)
     except gs.ConfigError as error:
@@ -190,3 +321,65 @@ def test_transformers_that_does_not_know_of_the_processes(tmp_path):
         print("has done it")
     """
     run(tmp_path, program, 1)
+
+
+# Where PyTorch's processes meet.
+
+
+def test_the_address_of_rank_0_is_one_that_all_ranks_reach(monkeypatch):
+    """A host's name leads nowhere on many clusters, and to another host on some."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        tried = ["no-such-host.invalid", "127.0.0.1"]
+        monkeypatch.setattr(meeting, "_own_addresses", lambda: tried)
+
+        def work():
+            # Another program, which is silent, is no rank 0.
+            assert not meeting._answers("127.0.0.1", other.getsockname()[1], "token")
+            session = SimpleNamespace(
+                rank=rank(),
+                world_size=2,
+                local_world_size=1,
+                all_gather=gs.current_session().all_gather,
+                barrier=gs.current_session().barrier,
+            )
+            return meeting.reachable_place(session)
+
+        monkeypatch.setattr(meeting, "_CONNECT_S", 0.5)
+        places = gs.run_threads(2, work)
+    assert places[0] == places[1]
+    assert places[0][0] == "127.0.0.1"
+
+
+def test_a_rank_0_that_nobody_reaches_is_told(monkeypatch):
+    monkeypatch.setattr(meeting, "_own_addresses", lambda: ["no-such-host.invalid"])
+
+    def work():
+        session = SimpleNamespace(
+            rank=rank(),
+            world_size=2,
+            local_world_size=1,
+            all_gather=gs.current_session().all_gather,
+            barrier=gs.current_session().barrier,
+        )
+        meeting.reachable_place(session)
+
+    with pytest.raises(gs.CommError, match=r"ranks \[0, 1\] reach rank 0 at none of \['no-such"):
+        gs.run_threads(2, work)
+
+
+def test_own_addresses_are_no_loopback_and_end_with_the_name(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "192.0.2.7")
+    monkeypatch.setattr(socket, "gethostname", lambda: "host7")
+    found = meeting._own_addresses()
+    assert found[0] == "192.0.2.7"
+    assert found[-1] == "host7"
+    assert not any(address.startswith("127.") for address in found)
+
+
+def test_sync_batch_norm_without_a_process_group_warns():
+    net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
+    net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
+    session = SimpleNamespace(world_size=2, agree=lambda *_: None)
+    with pytest.warns(UserWarning, match="SyncBatchNorm, which looks for other ranks in torch"):
+        compare_modules(session, net)

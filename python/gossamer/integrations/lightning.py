@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
+import os
 import pickle
 from typing import Any
 
@@ -22,11 +24,12 @@ from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from .._core import ConfigError
+from .._core import CommError, ConfigError
 from ..compat.ddp import DistributedDataParallel
 from ..devices import on_host
 from ..distributed import current_session, initialize_dist
 from .mean import mean_of
+from .meeting import begin_process_group
 
 __all__ = ["GossamerStrategy"]
 
@@ -36,6 +39,8 @@ class GossamerStrategy(ParallelStrategy):
 
     With gossip the ranks' models differ while they train. Validation and checkpoints take their
     mean, and after fit() every rank has the mean; checkpoints have the optimizer of rank 0.
+    PyTorch's process group has the same ranks, so that torchmetrics and SyncBatchNorm count over
+    all of them.
 
     Parameters
     ----------
@@ -70,17 +75,35 @@ class GossamerStrategy(ParallelStrategy):
             return torch.device("cpu")
         return torch.device("cuda", self.local_rank % torch.cuda.device_count())
 
+    def setup_environment(self) -> None:
+        """Begin PyTorch's process group, for what asks it for other ranks."""
+        super().setup_environment()
+        begin_process_group()
+
     def model_to_device(self) -> None:
         """Move the model to its device."""
         self.model.to(self.root_device)
 
     def _setup_model(self, model: torch.nn.Module) -> torch.nn.Module:
-        is_training = self.lightning_module.trainer.state.fn == TrainerFn.FITTING
-        return DistributedDataParallel(model, **self._options) if is_training else model
+        if self.lightning_module.trainer.state.fn != TrainerFn.FITTING:
+            return model
+        if self._layer_sync is not None:
+            model = self._layer_sync.apply(model)
+        return DistributedDataParallel(model, **self._options)
 
     def block_backward_sync(self) -> contextlib.AbstractContextManager[None]:
         """Accumulate gradients inside the scope."""
         return self.model.no_sync()  # type: ignore[no-any-return]
+
+    def on_train_start(self) -> None:
+        """Refuse data that would have the ranks make different numbers of steps."""
+        num = str(self.lightning_module.trainer.num_training_batches)
+        nums = self._session.all_gather(num)
+        if len(set(nums)) > 1:
+            raise ConfigError(
+                f"the ranks have {', '.join(nums)} batches of training data in an epoch, allowed: "
+                "the same number on all ranks; use_distributed_sampler=True sees to it"
+            )
 
     def on_validation_start(self) -> None:
         """Become the mean."""
@@ -92,8 +115,16 @@ class GossamerStrategy(ParallelStrategy):
 
     def on_train_end(self) -> None:
         """Become the mean for good, and free the engine."""
-        with mean_of(self.model, keep=True):
-            pass
+        try:
+            with mean_of(self.model, keep=True):
+                pass
+        except CommError as error:
+            # The data of an iterable may end earlier on one rank than on another.
+            error.args = (
+                f"{error}; this rank's training is over: if the other is still training, give all "
+                "ranks the same number of batches",
+            )
+            raise
         self.model.finish()
         self.model = self.lightning_module
 
@@ -128,5 +159,22 @@ class GossamerStrategy(ParallelStrategy):
         return total.to(tensor.dtype) if name == "sum" else (total / self.world_size).float()
 
     def _gather(self, value: Any) -> list[Any]:
-        text = base64.b64encode(pickle.dumps(value)).decode()
-        return [pickle.loads(base64.b64decode(found)) for found in self._session.all_gather(text)]
+        """Return the values of all ranks. None of them can run code here."""
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        memory = io.BytesIO()
+        torch.save(value, memory)
+        try:
+            _read(memory.getvalue())
+        except pickle.UnpicklingError as error:
+            raise ConfigError(
+                f"a rank sends {type(value).__name__} to the others, allowed: None, numbers, "
+                "texts, paths, tensors, and lists, tuples and dicts of them "
+                f"({str(error).splitlines()[0]})"
+            ) from None
+        text = base64.b64encode(memory.getvalue()).decode()
+        return [_read(base64.b64decode(found)) for found in self._session.all_gather(text)]
+
+
+def _read(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=True)

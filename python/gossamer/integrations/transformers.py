@@ -7,46 +7,37 @@ gloo on processors and by NCCL on GPUs::
     arguments = transformers.TrainingArguments("out", use_cpu=True)  # or without, on GPUs
     options = {"algorithm": "gossip", "topology": "base-k"}
     GossamerTrainer(model, arguments, train_dataset=data, gossamer=options).train()
+
+Any other kind of Trainer gets a class of its own::
+
+    class GossamerSFTTrainer(GossamerTrainerMixin, trl.SFTTrainer):
+        pass
 """
 
 from __future__ import annotations
 
-import os
-import socket
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from transformers import Trainer
+from transformers import Seq2SeqTrainer, Trainer
 
-from .._core import ConfigError
 from ..compat.ddp import DistributedDataParallel
-from ..distributed import current_session, initialize_dist
+from .accelerate import GossamerAccelerator, meet_accelerate
 from .mean import mean_of
 
-__all__ = ["GossamerTrainer", "meet_accelerate"]
+__all__ = [
+    "GossamerSeq2SeqTrainer",
+    "GossamerTrainer",
+    "GossamerTrainerMixin",
+    "meet_accelerate",
+]
 
 
-def meet_accelerate() -> None:
-    """Tell Accelerate of the session's processes. Collective, before TrainingArguments are made."""
-    rank, size = initialize_dist()
-    session = current_session()
-    with socket.socket() as free:
-        free.bind(("", 0))
-        host, port = session.all_gather(f"{socket.gethostname()} {free.getsockname()[1]}")[
-            0
-        ].split()
-    if size > 1:
-        told = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": session.local_rank}
-        told |= {"LOCAL_WORLD_SIZE": session.local_world_size}
-        os.environ |= {name: str(value) for name, value in told.items()}
-        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": port}
-        # Nobody but rank 0 serves a store there.
-        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+class GossamerTrainerMixin:
+    """Has a Trainer train with compat.ddp.DistributedDataParallel in place of PyTorch's.
 
-
-class GossamerTrainer(Trainer):
-    """A Trainer that trains with compat.ddp.DistributedDataParallel in place of PyTorch's.
+    It stands before the Trainer's class, as in ``class Mine(GossamerTrainerMixin, Trainer)``.
 
     With gossip the ranks' models differ while they train. Evaluation and checkpoints take their
     mean, and after train() every rank has the mean; checkpoints have the optimizer of rank 0.
@@ -54,7 +45,7 @@ class GossamerTrainer(Trainer):
     Parameters
     ----------
     *args, **kwargs
-        Those of Trainer.
+        Those of the Trainer.
     gossamer
         Options of compat.ddp.DistributedDataParallel, as algorithm, topology, codec.
 
@@ -64,48 +55,60 @@ class GossamerTrainer(Trainer):
         If Accelerate knows another number of processes than the session has.
     """
 
+    accelerator: Any
+    model: Any
     model_wrapped: Any
 
     def __init__(
         self, *args: Any, gossamer: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(*args, **kwargs)
         self._options = dict(gossamer or {})
-        _, size = initialize_dist()
-        if self.args.world_size != size:
-            raise ConfigError(
-                f"Accelerate knows {self.args.world_size} processes, and gossamer {size}, allowed: "
-                "the same number; call meet_accelerate() before TrainingArguments()"
-            )
+        super().__init__(*args, **kwargs)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Have the Trainer's Accelerator wrap models with the drop-in."""
+        super().create_accelerator_and_postprocess()  # type: ignore[misc]
+        GossamerAccelerator.adopt(self.accelerator, self._options)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and become the mean of all ranks' models for good."""
-        result = super().train(*args, **kwargs)
-        with mean_of(self.model_wrapped, keep=True):
+        result = super().train(*args, **kwargs)  # type: ignore[misc]
+        wrapped = self.model_wrapped
+        with mean_of(wrapped, keep=True):
             pass
-        self.model_wrapped.finish()
+        if isinstance(wrapped, DistributedDataParallel):
+            wrapped.finish()
+            # The next train() wraps the model anew.
+            self.accelerator._models.remove(wrapped)
         self.model_wrapped = self.model
         return result
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate the mean of all ranks' models."""
         with mean_of(self.model_wrapped):
-            return super().evaluate(*args, **kwargs)
+            return super().evaluate(*args, **kwargs)  # type: ignore[misc]
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Let the mean of all ranks' models predict."""
         with mean_of(self.model_wrapped):
-            return super().predict(*args, **kwargs)
+            return super().predict(*args, **kwargs)  # type: ignore[misc]
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Save the mean of all ranks' models. Collective."""
         with mean_of(self.model_wrapped):
-            super().save_model(*args, **kwargs)
+            super().save_model(*args, **kwargs)  # type: ignore[misc]
 
-    def _wrap_model(
-        self, model: torch.nn.Module, training: bool = True, dataloader: Any = None
-    ) -> torch.nn.Module:
-        # Accelerate would move a bare model out of the engine's memory.
-        if isinstance(self.model_wrapped, DistributedDataParallel):
-            return self.model_wrapped
-        return DistributedDataParallel(model, **self._options) if training else model
+    def _load_best_model(self) -> None:
+        """Go on from the best checkpoint, which is the same on all ranks."""
+        wrapped = self.model_wrapped
+        is_wrapped = isinstance(wrapped, DistributedDataParallel)
+        with wrapped.write_parameters() if is_wrapped else contextlib.nullcontext():
+            super()._load_best_model()  # type: ignore[misc]
+
+
+class GossamerTrainer(GossamerTrainerMixin, Trainer):
+    """A Trainer that trains as GossamerTrainerMixin says."""
+
+
+class GossamerSeq2SeqTrainer(GossamerTrainerMixin, Seq2SeqTrainer):
+    """A Seq2SeqTrainer that trains as GossamerTrainerMixin says."""

@@ -12,6 +12,8 @@
 namespace gossamer::apps {
 namespace {
 
+using CoresJson = nlohmann::ordered_json;
+
 bool share_a_processor(const UsableCores& one, const UsableCores& other) {
   return std::ranges::any_of(one.processors, [&other](int processor) {
     return std::ranges::binary_search(other.processors, processor);
@@ -26,13 +28,13 @@ std::string shared_by(std::int64_t num_ranks) {
   return num_ranks == 1 ? "" : concat(", shared by ", num_ranks, " ranks");
 }
 
-Json json_of(const UsableCores& cores) {
-  Json json = {{"host", host_name()}, {"processors", cores.processors}};
+CoresJson json_of(const UsableCores& cores) {
+  CoresJson json = {{"host", host_name()}, {"processors", cores.processors}};
   if (cores.quota) json.update({{"quota", *cores.quota}, {"quota_from", cores.quota_from}});
   return json;
 }
 
-UsableCores cores_of(const Json& json) {
+UsableCores cores_of(const CoresJson& json) {
   UsableCores cores{.processors = json["processors"].get<std::vector<int>>()};
   if (!json.contains("quota")) return cores;
   cores.quota = json["quota"].get<double>();
@@ -42,10 +44,10 @@ UsableCores cores_of(const Json& json) {
 
 /// What the ranks of this rank's host may use.
 std::vector<UsableCores> gather_on_host(const UsableCores& own, Communicator& communicator) {
-  const Json mine = json_of(own);
+  const CoresJson mine = json_of(own);
   std::vector<UsableCores> on_host;
   for (const std::string& text : communicator.all_gather(mine.dump())) {
-    const Json other = Json::parse(text);
+    const CoresJson other = CoresJson::parse(text);
     if (other["host"] == mine["host"]) on_host.push_back(cores_of(other));
   }
   return on_host;

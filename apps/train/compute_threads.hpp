@@ -18,7 +18,7 @@ struct ThreadShare {
   /// At least 1.
   std::int64_t threads = 1;
   /// A sentence for the log: where the number comes from.
-  std::string reason;
+  std::string reason = {};
 };
 
 /// This rank's share. `on_host`: what each rank of its host may use, this rank's own included.

@@ -100,8 +100,7 @@ class OuterRecursion {
     return setup_.options.number("lr", {.fallback = kind_ == "slowmo" ? 1.0 : 0.7});
   }
   [[nodiscard]] double momentum() const {
-    const bool is_light = kind_ == "slowmo" || kind_ == "noloco";
-    return setup_.options.number("momentum", {.fallback = is_light ? 0.5 : 0.9});
+    return setup_.options.number("momentum", {.fallback = 0.5});
   }
   [[nodiscard]] double error_decay() const {
     return setup_.options.number("error_decay", {.fallback = 1.0});

@@ -231,33 +231,39 @@ void Bucket::update(const Update& update) {
     if (slot.counted) ++slot.num_updates;
     slot.gradient = {};
   }
-  if (update.own_rule == nullptr) {
-    enqueue_update(stream_, optimizer_, std::move(work));
-  } else {
-    OwnRuleStep step{.bucket = index_,
-                     .parameters = work.parameters,
-                     .segments = work.segments,
-                     .lr = work.lr,
-                     .update_scale = update.intake.update_scale};
-    BlockUpdate sending{.parameters = work.parameters,
-                        .exchange = split_off_sending(work.exchange),
-                        .simd = work.simd,
-                        .pool = work.pool};
-    for (const Segment& segment : work.segments) {
-      sending.segments.push_back({.offset = segment.offset, .numel = segment.numel});
-    }
-    enqueue_update(stream_, optimizer_, std::move(work));
-    apply(*update.own_rule, std::move(step), update.decision);
-    if (!sending.exchange.is_empty()) enqueue_update(stream_, optimizer_, std::move(sending));
-  }
+  if (update.has_own_rule) own_update_ = split_off_rule(work, update.intake.update_scale);
+  enqueue_update(stream_, optimizer_, std::move(work));
   is_updated_ = true;
 }
 
-void Bucket::apply(const OwnRule& rule, OwnRuleStep step, const GradientDecision* decision) {
-  if (decision != nullptr) step.decision = read_decision(stream_, decision);
+Bucket::OwnUpdate Bucket::split_off_rule(BlockUpdate& mixing, double update_scale) const {
+  OwnUpdate own{.step = {.bucket = index_,
+                         .parameters = mixing.parameters,
+                         .segments = mixing.segments,
+                         .lr = mixing.lr,
+                         .update_scale = update_scale},
+                .decision = mixing.decision,
+                .sending = {.parameters = mixing.parameters,
+                            .exchange = split_off_sending(mixing.exchange),
+                            .simd = mixing.simd,
+                            .pool = mixing.pool}};
+  for (const Segment& segment : mixing.segments) {
+    own.sending.segments.push_back({.offset = segment.offset, .numel = segment.numel});
+  }
+  return own;
+}
+
+OwnRuleStep Bucket::own_step() {
+  OwnRuleStep step = std::move(own_update_.step);
+  if (own_update_.decision != nullptr) step.decision = read_decision(stream_, own_update_.decision);
   stream_.synchronize();
-  rule(step);
+  return step;
+}
+
+void Bucket::finish_own_step() {
   write_rounded();
+  BlockUpdate sending = std::exchange(own_update_, {}).sending;
+  if (!sending.exchange.is_empty()) enqueue_update(stream_, optimizer_, std::move(sending));
 }
 
 void Bucket::write_rounded() {

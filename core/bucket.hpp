@@ -97,6 +97,13 @@ class Bucket {
   /// What the updates of an entry use from the next one on, in place of Update::lr and of the
   /// numbers of ParameterInfo. Throws std::logic_error for an optimizer of another kind.
   void set_settings(std::int64_t entry, ParameterSettings settings);
+  /// The updates of an entry so far. Of a step that turns out to be left out, they are taken back.
+  [[nodiscard]] std::int64_t num_updates(std::int64_t entry) const {
+    return slot(entry).num_updates;
+  }
+  void set_num_updates(std::int64_t entry, std::int64_t num_updates) {
+    slots_.at(static_cast<std::size_t>(entry)).num_updates = num_updates;
+  }
 
   /// Tells that the gradient of an entry has arrived. Its memory must stay until the work of
   /// update() is done. Throws std::logic_error for another size or type, and for a second gradient
@@ -148,13 +155,17 @@ class Bucket {
     WorkerPool* pool = nullptr;
     /// As in BlockUpdate.
     const Orthogonalize* orthogonalize = nullptr;
-    /// Called after mixing, and before the parameters are copied or encoded for the next exchange.
-    /// The stream's work is done then. Null: the optimizer has the rule.
-    const OwnRule* own_rule = nullptr;
+    /// True: update() only mixes. The caller applies a rule of its own to own_step(), and then
+    /// calls finish_own_step(), which copies or encodes the parameters for the next exchange.
+    bool has_own_rule = false;
   };
   /// Mixes the parameters of the shard, and updates those that have a gradient. Inboxes have the
   /// elements of the shard.
   void update(const Update& update);
+  /// What a rule of the caller's gets after update(). Waits for the stream.
+  [[nodiscard]] OwnRuleStep own_step();
+  /// The rule has changed the parameters.
+  void finish_own_step();
   /// Enqueues the rounding of the parameters into the rounded copy, if there is one.
   void write_rounded();
   /// Makes the bucket ready for the gradients of the next step.
@@ -190,8 +201,14 @@ class Bucket {
   };
   /// Throws std::logic_error unless a parameter can have the optimizer.
   void require_same_kind(const Optimizer& own, const std::string& parameter) const;
-  /// Waits for the stream, and calls the rule.
-  void apply(const OwnRule& rule, OwnRuleStep step, const GradientDecision* decision);
+  /// What update() leaves to the caller's rule, and to finish_own_step().
+  struct OwnUpdate {
+    OwnRuleStep step = {};
+    const GradientDecision* decision = nullptr;
+    BlockUpdate sending = {};
+  };
+  /// Splits what update() would do into the mixing, which remains, and the rest.
+  OwnUpdate split_off_rule(BlockUpdate& mixing, double update_scale) const;
 
   struct NamedState {
     std::string name;
@@ -227,6 +244,7 @@ class Bucket {
   ConstBlock own_gradients_ = {};
   ConstBlock last_own_gradients_ = {};
   std::vector<Buffer> kept_gradients_;
+  OwnUpdate own_update_ = {};
 };
 
 /// Shows a visitor a block of the stream's memory through host memory, and waits for the copies.

@@ -240,6 +240,12 @@ void BucketedModel::set_gradient_scale(double scale) {
   if (pipeline_) pipeline_->set_gradient_scale(scale);
 }
 
+void BucketedModel::set_clipping(ClipMode mode, double norm) {
+  options_.pipeline.gradients.clip_mode = mode;
+  options_.pipeline.gradients.clip_norm = norm;
+  if (pipeline_) pipeline_->set_clipping(mode, norm);
+}
+
 void BucketedModel::switch_to(const AlgorithmSwitch& to,
                               const std::function<void(const ExchangeOptions& next)>& check,
                               const std::function<void()>& average) {

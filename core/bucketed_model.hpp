@@ -99,6 +99,8 @@ class BucketedModel {
   void finish_step();
 
   void set_gradient_scale(double scale);
+  /// As Pipeline::set_clipping(), also before there is a pipeline.
+  void set_clipping(ClipMode mode, double norm);
 
   /// The step under way does not count for the choice of a size.
   void skip_trial();

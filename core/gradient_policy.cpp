@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "base/error.hpp"
@@ -24,6 +25,12 @@ constexpr std::array kNonFinite = {
     NamedValue{"skip", NonFinite::kSkip},
 };
 
+void check_clipping(ClipMode mode, double norm) {
+  if (mode == ClipMode::kNone || (std::isfinite(norm) && norm > 0.0)) return;
+  throw ConfigError(
+      concat("the norm that gradients are clipped to is ", norm, ", allowed: a number > 0"));
+}
+
 }  // namespace
 
 std::vector<std::string> clip_mode_names() { return names_of(kClipModes); }
@@ -34,6 +41,11 @@ NonFinite nonfinite(std::string_view name) {
 }
 
 void read_clipping(const Options& section, GradientOptions& gradients) {
+  if (section.has("grad_clip_norm") && !section.has("grad_clip")) {
+    section.fail("grad_clip_norm",
+                 "is given without grad_clip, so that nothing would be clipped, allowed: both, as "
+                 "with grad_clip: global, or none");
+  }
   gradients.clip_mode = clip_mode(section.choice("grad_clip", clip_mode_names(), "none"));
   gradients.clip_norm =
       section.number("grad_clip_norm", {.fallback = 1.0, .min = 0.0, .above_min = true});
@@ -47,11 +59,7 @@ GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,
       flags_(stream.allocate(2, DType::kFloat64)),
       last_norm_(stream.allocate(1, DType::kFloat64)),
       report_(stream.allocate_host(num_entries + 1, DType::kFloat64)) {
-  const bool positive = std::isfinite(options.clip_norm) && options.clip_norm > 0.0;
-  if (options.clip_mode != ClipMode::kNone && !positive) {
-    throw ConfigError(concat("the norm that gradients are clipped to is ", options.clip_norm,
-                             ", allowed: a number > 0"));
-  }
+  check_clipping(options.clip_mode, options.clip_norm);
   set_num_buckets(num_buckets);
   // A negative norm means that there has been no step.
   const Buffer none = stream.allocate_host(1, DType::kFloat64);
@@ -67,6 +75,13 @@ void GradientPolicy::set_num_buckets(std::int64_t num_buckets) {
   decisions_ =
       stream_.allocate(2 * num_buckets * std::int64_t{sizeof(GradientDecision)}, DType::kUInt8);
   num_buckets_ = num_buckets;
+}
+
+void GradientPolicy::set_clipping(ClipMode mode, double norm) {
+  check_clipping(mode, norm);
+  if (mode != options_.clip_mode) has_last_norm_ = false;
+  options_.clip_mode = mode;
+  options_.clip_norm = norm;
 }
 
 bool GradientPolicy::defers() const {
@@ -142,6 +157,7 @@ void GradientPolicy::end_step(double mean_factor) {
     has_last_norm_ = true;
   }
   settled_ = false;
+  report_unit_ = scale_ * mean_factor;
   const std::int64_t num_entries = squares_.block().numel;
   stream_.copy(part_of(report_.block(), 0, num_entries), squares_.block());
   if (skips()) {
@@ -160,6 +176,7 @@ StepReport GradientPolicy::take_report() {
   const auto squares = numbers.first(numbers.size() - 1);
   const auto first = std::ranges::find_if(squares, [](double x) { return std::isnan(x); });
   if (first != squares.end()) report.nonfinite = first - squares.begin();
+  report.norm = report_unit_ * std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
   return report;
 }
 

@@ -71,7 +71,8 @@ struct GradientOptions {
   NonFinite nonfinite = NonFinite::kAbort;
 };
 
-/// Reads the keys grad_clip and grad_clip_norm of a section. Throws ConfigError.
+/// Reads the keys grad_clip and grad_clip_norm of a section. Throws ConfigError, also for a norm
+/// without a mode, which would clip nothing.
 void read_clipping(const Options& section, GradientOptions& gradients);
 
 /// How a step has ended.
@@ -80,6 +81,9 @@ struct StepReport {
   bool skipped = false;
   /// The index in squares() of the first gradient that was not finite; negative: none.
   std::int64_t nonfinite = -1;
+  /// The L2 norm of the step's gradients before clipping: this rank's own, or the mean under
+  /// all-reduce.
+  double norm = 0.0;
 };
 
 class GradientPolicy {
@@ -96,6 +100,8 @@ class GradientPolicy {
   /// Sets the factor that gradients are multiplied by before anything else: 1 over the loss scale,
   /// if there is one. Takes effect with the next gradient used.
   void set_scale(double scale) { scale_ = scale; }
+  /// Clips to another norm, by another mode, from the next step on. Call this between two steps.
+  void set_clipping(ClipMode mode, double norm);
 
   /// True: updates of this step must wait for the end of the backward pass.
   [[nodiscard]] bool defers() const;
@@ -155,6 +161,8 @@ class GradientPolicy {
   /// Host copies of the squares, followed by the flag.
   Buffer report_;
   EventPtr reported_;
+  /// What the norms of the report are multiplied by.
+  double report_unit_ = 1.0;
 };
 
 /// True if a block of a floating-point type holds an element that is not finite. Waits for the

@@ -185,6 +185,11 @@ void Pipeline::set_settings(std::int64_t parameter, ParameterSettings settings) 
   settings_[index] = std::move(settings);
 }
 
+void Pipeline::set_num_updates(std::int64_t parameter, std::int64_t num_updates) {
+  const Place place = places_.at(static_cast<std::size_t>(parameter));
+  buckets_[place.bucket].set_num_updates(place.entry, num_updates);
+}
+
 void Pipeline::advance() {
   while (num_ready_ < buckets_.size() && buckets_[num_ready_].is_ready()) {
     Bucket& bucket = buckets_[num_ready_++];
@@ -223,22 +228,49 @@ void Pipeline::settle_gradients(Bucket& bucket) {
 }
 
 void Pipeline::update(Bucket& bucket) {
-  {
-    const UpdateTimer timer(metrics_);
-    // A PeerLost comes before the sweep, which does not wait.
-    with_peers([&](Algorithm& algorithm) {
-      update_bucket(
-          algorithm, bucket,
-          {.lr = held_lr_.value_or(config_.schedule->lr(progress_.num_updates())),
-           .decision = policy_.decide(bucket.index(), bucket.squares(), mean_factor()),
-           .simd = config_.simd,
-           .pool = &pool_,
-           .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr,
-           .own_rule = config_.own_rule ? &config_.own_rule : nullptr},
-          [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); },
-          config_.timeline.get());
-    });
+  mix_and_update(bucket);
+  if (config_.own_rule) apply_own_rule({&bucket, 1});
+  send(bucket);
+}
+
+void Pipeline::update_all() {
+  if (!config_.rule_sees_whole_step) {
+    for (Bucket& bucket : buckets_) update(bucket);
+    return;
   }
+  for (Bucket& bucket : buckets_) mix_and_update(bucket);
+  apply_own_rule(buckets_);
+  for (Bucket& bucket : buckets_) send(bucket);
+}
+
+void Pipeline::mix_and_update(Bucket& bucket) {
+  const UpdateTimer timer(metrics_);
+  // A PeerLost comes before the sweep, which does not wait.
+  with_peers([&](Algorithm& algorithm) {
+    update_bucket(
+        algorithm, bucket,
+        {.lr = held_lr_.value_or(config_.schedule->lr(progress_.num_updates())),
+         .decision = policy_.decide(bucket.index(), bucket.squares(), mean_factor()),
+         .simd = config_.simd,
+         .pool = &pool_,
+         .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr,
+         .has_own_rule = config_.own_rule != nullptr},
+        [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); },
+        config_.timeline.get());
+  });
+}
+
+void Pipeline::apply_own_rule(std::span<Bucket> buckets) {
+  const UpdateTimer timer(metrics_);
+  const TimelineScope scope(config_.timeline.get(),
+                            {.what = "update", .bucket = buckets.front().index()});
+  std::vector<OwnRuleStep> steps;
+  for (Bucket& bucket : buckets) steps.push_back(bucket.own_step());
+  config_.own_rule(steps);
+  for (Bucket& bucket : buckets) bucket.finish_own_step();
+}
+
+void Pipeline::send(Bucket& bucket) {
   if (config_.after_update) config_.after_update(bucket.spec());
   with_peers([&](Algorithm& algorithm) { algorithm.after_update(bucket); });
 }
@@ -247,6 +279,10 @@ void Pipeline::update_deferred() {
   SharedStates* const shared = algorithm().shared_states();
   const bool completes_norms = policy_.clips() && shared != nullptr;
   if (!policy_.defers() && !completes_norms && !commits()) {
+    if (config_.rule_sees_whole_step) {
+      for (Bucket& bucket : buckets_) settle_gradients(bucket);
+      return update_all();
+    }
     for (Bucket& bucket : buckets_) {
       settle_gradients(bucket);
       update(bucket);
@@ -269,7 +305,7 @@ void Pipeline::update_deferred() {
     }
   }
   if (!commit()) return;
-  for (Bucket& bucket : buckets_) update(bucket);
+  update_all();
 }
 
 void Pipeline::finish_step() {
@@ -305,6 +341,7 @@ void Pipeline::close_step() {
   if (failure_) std::rethrow_exception(failure_);
   if (!std::exchange(step_is_open_, false)) return;
   const StepReport report = policy_.take_report();
+  last_gradient_norm_ = report.norm;
   if (report.skipped) {
     ++progress_.num_skipped;
     for (Bucket& bucket : buckets_) bucket.take_back_update();
@@ -393,6 +430,11 @@ const Progress& Pipeline::progress() {
 double Pipeline::lr() {
   close_step();
   return config_.schedule->lr(progress_.num_updates());
+}
+
+double Pipeline::gradient_norm() {
+  close_step();
+  return last_gradient_norm_;
 }
 
 double Pipeline::model_weight() const { return lanes_ ? lanes_->model_weight() : 1.0; }

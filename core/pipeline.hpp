@@ -54,6 +54,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,6 +83,9 @@ class Pipeline {
     std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
     /// Somebody else's rule in place of an optimizer. The pipeline then knows no states of it.
     OwnRule own_rule = {};
+    /// Whether `own_rule` is called once for all buckets, after the last one of a step is mixed. No
+    /// update then begins before the backward pass is over.
+    bool rule_sees_whole_step = false;
     std::shared_ptr<const Schedule> schedule = {};
     GradientOptions gradients = {};
     /// Must outlive the pipeline. Null: the pipeline has a stream of its own, whose work is done at
@@ -183,10 +187,18 @@ class Pipeline {
   /// index. Where ranks share the optimizer's states (node_gossip with `shard: optimizer`), all
   /// tell the same. Throws std::logic_error for an optimizer of another kind than the parameter's.
   void set_settings(std::int64_t parameter, ParameterSettings settings);
+  /// Goes on as if a parameter had been updated so many times. The owner of the optimizer's states
+  /// calls this between two steps. `parameter` is its declared index.
+  void set_num_updates(std::int64_t parameter, std::int64_t num_updates);
 
   /// Sets the factor that gradients are multiplied by before clipping and update; see
   /// GradientPolicy.
   void set_gradient_scale(double scale) { policy_.set_scale(scale); }
+  /// Between two steps: clips from the next step on; see GradientPolicy. Throws ConfigError.
+  void set_clipping(ClipMode mode, double norm) { policy_.set_clipping(mode, norm); }
+  /// The L2 norm of the last step's gradients before clipping: this rank's own, or the mean under
+  /// all-reduce. Waits like metrics(). 0 before the first step.
+  [[nodiscard]] double gradient_norm();
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   /// Where the policy is NonFinite::kKeep: says which gradient was the first that was not finite
@@ -261,7 +273,8 @@ class Pipeline {
   /// Shows the visitor the numbers that decide on updates.
   void visit_numbers(StateVisitor& visitor);
   [[nodiscard]] bool defers() const {
-    return commits() || algorithm().updates_at_end() || policy_.defers();
+    return commits() || config_.rule_sees_whole_step || algorithm().updates_at_end() ||
+           policy_.defers();
   }
   /// Handles buckets in order, as long as the next one is ready.
   void advance();
@@ -269,6 +282,14 @@ class Pipeline {
   void settle_gradients(Bucket& bucket);
   /// Decides about the gradients, mixes, updates, and starts the next exchange.
   void update(Bucket& bucket);
+  /// As update(), for all buckets of a step.
+  void update_all();
+  /// Decides about the gradients, mixes, and updates unless the rule is somebody else's.
+  void mix_and_update(Bucket& bucket);
+  /// Calls somebody else's rule for buckets that are mixed.
+  void apply_own_rule(std::span<Bucket> buckets);
+  /// Starts the next exchange of a bucket.
+  void send(Bucket& bucket);
   void update_deferred();
   /// Makes the updates that are left, and ends the step unless it is held.
   void end_step();
@@ -318,6 +339,7 @@ class Pipeline {
   /// True if the last step's exchanges are under way, or have arrived and are not forgotten.
   bool has_sent_ = false;
   double last_lr_ = 0.0;
+  double last_gradient_norm_ = 0.0;
   /// What the communicator needs for sums of the pipeline itself.
   std::shared_ptr<void> reserved_;
   /// The last member, so that the stream's work is done before any other member is destroyed.

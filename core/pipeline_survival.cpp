@@ -85,7 +85,7 @@ void Pipeline::update_held() {
     if (policy_.defers()) policy_.settle(nullptr);
   }
   held_ = Held::kNothing;
-  for (Bucket& bucket : buckets_) update(bucket);
+  update_all();
   held_lr_.reset();
   count_step();
   // Ranks compare how many updates they have made.

@@ -1,12 +1,14 @@
 #pragma once
 // A rule that is not the engine's: somebody else's optimizer changes the parameters, such as one of
-// a Python program. The engine mixes, calls the rule, and sends what the rule leaves.
+// a Python program. The engine mixes, calls the rule, and sends what the rule leaves. A rule sees
+// one bucket after the other, or all buckets of a step at once.
 //
 // Thread safety: the pipeline calls the rule on the thread that calls the pipeline.
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "optim/block_update.hpp"
@@ -31,9 +33,10 @@ struct OwnRuleStep {
   GradientDecision decision = {};
 };
 
-/// Changes the parameters of a bucket in their block; in a bucket with master copies, these. May
-/// throw: the step then ends half way, and the pipeline cannot go on.
-using OwnRule = std::function<void(const OwnRuleStep& step)>;
+/// Changes the parameters of buckets in their blocks; in a bucket with master copies, these. Gets
+/// one bucket, or all of them where the rule is one for whole steps. May throw: the step then ends
+/// half way, and the pipeline cannot go on.
+using OwnRule = std::function<void(std::span<const OwnRuleStep> steps)>;
 
 /// An optimizer without a rule and without states: parameters are mixed, not updated.
 std::unique_ptr<Optimizer> make_mixing_optimizer();

@@ -19,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "base/options.hpp"
 #include "base/text.hpp"
 #include "topology/registry.hpp"
 
@@ -60,6 +61,27 @@ TEST(GradientPolicy, RefusesNormsThatClipEverythingAway) {
     EXPECT_THROW(OneBucket({.clip_mode = ClipMode::kGlobal, .clip_norm = norm}), ConfigError);
     EXPECT_NO_THROW(OneBucket({.clip_mode = ClipMode::kNone, .clip_norm = norm}));
   }
+}
+
+TEST(GradientPolicy, RefusesANormWithoutAMode) {
+  GradientOptions read;
+  EXPECT_THROW(read_clipping(Options::parse("grad_clip_norm: 1"), read), ConfigError);
+  EXPECT_NO_THROW(read_clipping(Options::parse("{grad_clip: none, grad_clip_norm: 1}"), read));
+  read_clipping(Options::parse("{grad_clip: global, grad_clip_norm: 2}"), read);
+  EXPECT_EQ(read.clip_mode, ClipMode::kGlobal);
+  EXPECT_EQ(read.clip_norm, 2.0);
+}
+
+TEST(GradientPolicy, ClipsToAnotherNormFromTheNextStepOn) {
+  OneBucket one({});
+  EXPECT_EQ(one.factor(25.0), 1.0);
+  one.end_step(25.0);
+  EXPECT_EQ(one.policy.take_report().norm, 5.0);
+  one.policy.set_clipping(ClipMode::kGlobal, 1.0);
+  EXPECT_TRUE(one.policy.defers());
+  one.policy.settle(nullptr);
+  EXPECT_DOUBLE_EQ(one.factor(25.0), 1.0 / (5.0 + 1e-6));
+  EXPECT_THROW(one.policy.set_clipping(ClipMode::kGlobal, 0.0), ConfigError);
 }
 
 TEST(GradientPolicy, DefersOnlyWhatCannotKeepTheOverlap) {

@@ -8,10 +8,14 @@
 #include "test/core/problem.hpp"
 #include "test/core/test_topologies.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -50,10 +54,13 @@ bool takes(const AlgorithmVariant& variant) {
 void expect_the_same(Problem problem) {
   const Trajectory expected = run_pipeline(problem);
   problem.has_own_rule = true;
-  EXPECT_EQ(run_pipeline(problem), expected)
-      << problem.algorithm << ": {" << problem.algorithm_options << "}, " << problem.codec << ", "
-      << name_of(problem.dtype) << ", " << name_of(problem.where)
-      << (problem.shares_memory ? "" : ", messages");
+  for (const bool sees_whole_step : {false, true}) {
+    problem.rule_sees_whole_step = sees_whole_step;
+    EXPECT_EQ(run_pipeline(problem), expected)
+        << problem.algorithm << ": {" << problem.algorithm_options << "}, " << problem.codec << ", "
+        << name_of(problem.dtype) << ", " << name_of(problem.where)
+        << (problem.shares_memory ? "" : ", messages") << (sees_whole_step ? ", whole steps" : "");
+  }
 }
 
 TEST(OwnRule, GivesTheBitsOfTheOptimizerWithEveryAlgorithm) {
@@ -112,6 +119,27 @@ TEST(OwnRule, WaitsForAStreamThatLagsBehind) {
   }
 }
 
+TEST(OwnRule, SeesAllBucketsOfAStepInOneCall) {
+  run_ranks(2, [](Communicator& communicator, const World& world) {
+    Problem problem = problem_of({"gossip", ""}, "ring");
+    problem.num_ranks = 2;
+    problem.topology = make_topology("ring", {.size = 2, .node_size = 2});
+    problem.has_own_rule = true;
+    problem.rule_sees_whole_step = true;
+    Pipeline::Config config = config_of(problem);
+    std::vector<std::size_t> calls;
+    config.own_rule = [&calls](std::span<const OwnRuleStep> steps) {
+      calls.push_back(steps.size());
+    };
+    ToyModel model = model_of(problem, communicator, std::move(config));
+    const std::size_t num_buckets = model.pipeline().buckets().size();
+    ASSERT_GT(num_buckets, 1U);
+    for (int step = 0; step < 3; ++step) train_step(problem, model, world.rank, step);
+    EXPECT_EQ(calls, std::vector<std::size_t>(3, num_buckets));
+    model.pipeline().drain();
+  });
+}
+
 TEST(OwnRule, IsRefusedBesideAnOptimizerAndForSharedStates) {
   run_ranks(
       4,
@@ -155,7 +183,7 @@ TEST(OwnRule, EndsTheStepWithItsError) {
     problem.topology = make_topology("ring", {.size = 2, .node_size = 2});
     problem.has_own_rule = true;
     Pipeline::Config config = config_of(problem);
-    config.own_rule = [](const OwnRuleStep&) { throw std::runtime_error("a bad rule"); };
+    config.own_rule = [](std::span<const OwnRuleStep>) { throw std::runtime_error("a bad rule"); };
     ToyModel model = model_of(problem, communicator, std::move(config));
     EXPECT_EQ(what_of<std::runtime_error>([&] { model.pipeline().finish_step(); }), "a bad rule");
   });

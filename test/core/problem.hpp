@@ -39,6 +39,7 @@ struct Problem {
   /// The test applies the rule, which is gradient descent without momentum, in place of the
   /// optimizer.
   bool has_own_rule = false;
+  bool rule_sees_whole_step = false;
   double lr = 0.05;
   double weight_decay = 0.02;
   DType dtype = DType::kFloat64;
@@ -146,9 +147,10 @@ inline Pipeline::Config config_of(const Problem& problem) {
     other.has_own_rule = false;
     Pipeline::Config config = config_of(other);
     config.optimizer = nullptr;
-    config.own_rule = [decay = problem.weight_decay](const OwnRuleStep& step) {
-      descend_any(step, decay);
+    config.own_rule = [decay = problem.weight_decay](std::span<const OwnRuleStep> steps) {
+      for (const OwnRuleStep& step : steps) descend_any(step, decay);
     };
+    config.rule_sees_whole_step = problem.rule_sees_whole_step;
     return config;
   }
   return {.exchange = {.algorithm = {problem.algorithm, Options::parse(problem.algorithm_options)},

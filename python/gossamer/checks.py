@@ -19,6 +19,7 @@ __all__ = [
     "TYPES",
     "average_tensors",
     "check_module",
+    "check_parameters",
     "compare_modules",
     "share_module",
     "share_options",
@@ -60,6 +61,16 @@ def compare_modules(session: Session, module: torch.nn.Module) -> None:
         lines.append(f"buffer {name} {list(b.shape)} {b.dtype}")
     session.agree("their models", "\n".join(lines))
     _warn_of_sync_batch_norm(session, module)
+
+
+def check_parameters(named: Iterable[tuple[str, torch.nn.Parameter]], device: torch.device) -> None:
+    """Refuse parameters that cannot be trained beside those of a device."""
+    for name, p in named:
+        _check_parameter(name, p)
+        if p.device != device:
+            raise _core.ConfigError(
+                f"parameter {name} is on {p.device}, allowed: {device}, where the others are"
+            )
 
 
 def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:

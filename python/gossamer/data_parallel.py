@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ._core import ConfigError
 from .autograd import refuse_compiled_autograd
 from .buffers import SavedBuffers
 from .checks import average_tensors, check_module, share_module
+from .clipping import Clipping, is_in_clipping
 from .distributed import Session, current_session, register_owner
-from .groups import WrappedOptimizer
+from .groups import WrappedOptimizer, first_needed_argument
 from .own_topologies import AnyTopology, engine_text, world_of
 from .parameters import EngineParameters
 from .state import TrainingState
@@ -43,7 +46,9 @@ class DecentralizedDataParallel(EngineSteps):
         Makes an optimizer from the list of parameters, as ``lambda ps: torch.optim.AdamW(ps)``; or
         an optimizer. The engine does the work of SGD, Adam, AdamW and decent-dp's AccumAdam and
         AccumAdamW in the pass that mixes. Any other optimizer runs in Python between mixing and
-        sending. All numbers of ``optimizer.param_groups`` are read again at every step.
+        sending: for one bucket after the other if its class is known to update every parameter by
+        itself, else once a step. All numbers of ``optimizer.param_groups``, and what others write
+        to ``optimizer.state``, are read again at every step.
     topology
         A name, as "one-peer-exp", a dict with options, as ``{"name": "base-k", "k": 2}``, or an
         OwnTopology.
@@ -109,11 +114,22 @@ class DecentralizedDataParallel(EngineSteps):
         if topology is not None:
             engine_options["topology"] = topology
         trained.warn_of_aliases()
-        optimizer = WrappedOptimizer(made, trained.tensors)
+        schedule = _schedule_of(lr_scheduler_fn, made)
+        optimizer = WrappedOptimizer(made, trained)
+        if self._updates_in_backward:
+            # What is left of training before belongs to no step.
+            for p in trained.tensors:
+                p.grad = None
         super().__init__(session, module, trained, optimizer, engine_options, scaler)
-        self.lr_scheduler = lr_scheduler_fn(made) if lr_scheduler_fn else None
+        self._clipping = Clipping(engine_options)
+        self.lr_scheduler = schedule
         self._state = TrainingState(
-            self._engine, module, self._trained.tensors, self._optimizer, self.lr_scheduler
+            session,
+            self._engine,
+            module,
+            self._trained.tensors,
+            self._optimizer,
+            self.lr_scheduler,
         )
         self._engine.before_step()
         # The ranks of an asynchronous algorithm end it together, so it must live that long.
@@ -250,11 +266,15 @@ class DecentralizedDataParallel(EngineSteps):
         if topology is not None:
             wanted["topology"] = topology
         self._engine.switch_to(engine_text(wanted, world_of(self._session)))
+        wanted.pop("average")
+        self._options = {k: v for k, v in self._options.items() if k != "topology"} | wanted
         self._follow_moves()
+        if self._optimizer.state is not None:
+            self._optimizer.state.give_out(self._engine)
         self._trained.note_versions()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write all state of training into a folder. Collective, between two steps.
+        """Write all state of training into a folder. Collective; also before the first step.
 
         Each rank writes a file rank-00000.safetensors with parameters, buffers, and the states of
         optimizer and algorithm, under the names of the command line program's checkpoints; and a
@@ -262,6 +282,7 @@ class DecentralizedDataParallel(EngineSteps):
         """
         self._check("save()")
         self._adopt()
+        self._start_early()
         self._state.save(folder, self._session.rank)
 
     def load(self, folder: str | os.PathLike[str]) -> None:
@@ -277,13 +298,14 @@ class DecentralizedDataParallel(EngineSteps):
         self._has_loaded()
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return what save() writes, as a dict for torch.save(). Collective, between two steps.
+        """Return what save() writes, as a dict for torch.save(). Collective, as save() is.
 
         The module's parameters and buffers have their own names and shapes; "NAME/m" is the
         optimizer's state of the parameter NAME.
         """
         self._check("state_dict()")
         self._adopt()
+        self._start_early()
         return self._state.to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # type: ignore[override]
@@ -292,8 +314,41 @@ class DecentralizedDataParallel(EngineSteps):
         self._state.from_dict(state)
         self._has_loaded()
 
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Clip by the norm of all gradients from the next step on.
+
+        For the place of torch.nn.utils.clip_grad_norm_() in a loop: backward() has made the step,
+        and its gradients are gone. The option grad_clip clips the first step as well. All ranks
+        call it alike.
+
+        Parameters
+        ----------
+        max_norm
+            The largest L2 norm of this rank's gradients; under "allreduce" of their mean.
+        norm_type
+            Only 2 is allowed.
+
+        Returns
+        -------
+        torch.Tensor
+            The norm of the last step's gradients, before clipping.
+        """
+        self._check("clip_grad_norm_()")
+        if norm_type != 2:
+            raise ConfigError(f"norm_type is {norm_type}, allowed: 2")
+        self._clipping.change(self._engine, float(max_norm))
+        return torch.tensor(self._engine.gradient_norm())
+
+    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
+        """Return the module's parameters."""
+        is_clipping = is_in_clipping(sys._getframe(1))
+        if is_clipping and all(p.grad is None for p in self._trained.tensors):
+            self._clipping.warn_of_no_gradients()
+        yield from super().parameters(recurse)
+
     def set_gradient_scale(self, scale: float) -> None:
         """Multiply gradients by `scale` first: 1/S where a loss has been multiplied by S."""
+        self._gradient_scale = scale
         self._engine.set_gradient_scale(scale)
 
     def metrics(self) -> dict[str, float]:
@@ -304,7 +359,8 @@ class DecentralizedDataParallel(EngineSteps):
         NonFiniteError
             On a GPU: if a step had a gradient that is not finite.
         """
-        return self._engine.metrics()
+        own = self._engine.metrics()
+        return {key: value + self._earlier_metrics.get(key, 0) for key, value in own.items()}
 
     def finish(self) -> None:
         """Wait for the exchanges under way, and free the engine; the program's end does it, too."""
@@ -319,6 +375,9 @@ class DecentralizedDataParallel(EngineSteps):
             if not failed and not self._is_broken and self._session.is_open:
                 self._engine.finish()
         finally:
+            self._optimizer.release()
+            if self._loss_scale is not None:
+                self._loss_scale.release()
             self._engine.close()
             self._is_broken = True
 
@@ -333,8 +392,30 @@ class DecentralizedDataParallel(EngineSteps):
                 f"{error}; the wrapped module has it: model.module.{name}"
             ) from None
 
+    def _engine_is_new(self) -> None:
+        super()._engine_is_new()
+        self._clipping.renew(self._engine)
+        self._state.renew(self._engine, self._trained.tensors)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise TypeError("copy the module instead: copy.deepcopy(model.module)")
 
     def __reduce__(self) -> Any:
         raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
+
+
+def _schedule_of(
+    lr_scheduler_fn: Callable[[torch.optim.Optimizer], Any] | None, optimizer: torch.optim.Optimizer
+) -> Any:
+    if lr_scheduler_fn is None:
+        return None
+    schedule = lr_scheduler_fn(optimizer)
+    name = first_needed_argument(schedule.step)
+    if name is not None:
+        raise ConfigError(
+            f"lr_scheduler_fn: {type(schedule).__name__}.step() needs {name}, and backward() calls "
+            "it after every step and has nothing to give, allowed: a schedule whose step() needs "
+            f"nothing. Make the {type(schedule).__name__} from model.optimizer, and call its "
+            "step() yourself"
+        )
+    return schedule

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.optim import optimizer as torch_optimizer
 from torch.utils.dlpack import from_dlpack
 
 from . import _core
-from .optimizers import Rule, rules_of
+from .optimizer_state import OptimizerState
+from .optimizers import Rule, needs_own_step, rules_of, steps_by_parameter
+from .parameters import EngineParameters
 
-__all__ = ["WrappedOptimizer", "replace_step"]
+__all__ = ["WrappedOptimizer", "check_step", "first_needed_argument", "replace_step"]
+
+
+# What the wrapper replaces in the optimizer's object.
+_REPLACED = ("step", "zero_grad", "_step_supports_amp_scaling")
 
 
 class WrappedOptimizer:
@@ -23,36 +32,70 @@ class WrappedOptimizer:
     ----------
     optimizer
         The optimizer; its step() and zero_grad() do nothing from here on.
-    parameters
+    trained
         The parameters that require gradients, in the engine's order.
     """
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]
-    ) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, trained: EngineParameters) -> None:
         self.optimizer = optimizer
-        self._parameters = parameters
-        self._groups = self._indices()
+        self._trained = trained
+        check_step(optimizer)
+        self._known: set[int] = set()
+        self.check_parameters()
+        self._shape: list[tuple[int, int]] = []
+        self._groups: list[list[int]] = []
         self._told: list[Rule] | None = None
-        rules = rules_of(optimizer)
+        rules = None if needs_own_step(optimizer) else rules_of(optimizer)
         self.rule = rules[0].text if rules else None
         """The engine's rule; None: the optimizer runs in Python."""
+        self.sees_whole_step = self.rule is None and not steps_by_parameter(optimizer)
+        """Whether step() is called once for all parameters, after the last gradient."""
+        self.state = OptimizerState(optimizer, rules[0], trained) if rules else None
+        """The engine's states; None: the optimizer runs in Python."""
+        self.num_skipped = 0
+        """The steps left out so far; -1: nobody has asked, because there were no hooks."""
         self._own_step = optimizer.step
+        self._own = {name: vars(optimizer).get(name) for name in _REPLACED}
+        self._num_pre_hooks = len(optimizer._optimizer_step_pre_hooks)
         self.before_update: Callable[[list[torch.nn.Parameter]], None] = _nothing
-        """Called with the parameters of a bucket, which are mixed, before an update in Python."""
+        """Called with parameters, which are mixed, before an update in Python."""
         self._replace_habits()
 
+    def take_scaler(self) -> None:
+        """Let scaler.step() do no harm, because the wrapper knows the scaler."""
+        self.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+
+    def has(self, p: torch.nn.Parameter) -> bool:
+        """Return whether the optimizer has a parameter."""
+        return any(p is own for group in self.optimizer.param_groups for own in group["params"])
+
+    @property
+    def shape(self) -> list[tuple[int, int]]:
+        """Which groups there are, and how many parameters each has."""
+        return [(id(group), len(group["params"])) for group in self.optimizer.param_groups]
+
+    def renew(self, engine: _core.Engine) -> None:
+        """Go on with an engine that has other parameters."""
+        self._told = None
+        self._shape = []
+        if self.state is not None and engine.has_started:
+            self.state.renew(engine)
+
     def tell(self, engine: _core.Engine) -> None:
-        """Tell the engine the numbers of the groups that have changed since the last step."""
+        """Tell the engine what has changed in the optimizer since the last step."""
         engine.tell_lr(float(self.optimizer.param_groups[0]["lr"]))
         if self.rule is None:
             return
+        if self.state is not None:
+            self.state.before_step(engine)
         rules = rules_of(self.optimizer)
         if rules is None:
             raise _core.ConfigError(
                 "the optimizer's groups are of different kinds now; make such changes before "
                 "wrapping the module"
             )
+        if self.shape != self._shape:
+            self._shape, self._groups, self._told = self.shape, self._indices(), None
         if rules == self._told:
             return
         for g, rule in enumerate(rules):
@@ -64,86 +107,199 @@ class WrappedOptimizer:
 
     @torch.no_grad()
     def step(
-        self, bucket: list[int], factor: float, scale: float, gradients: list[tuple[int, Any]]
+        self,
+        buckets: list[list[int]],
+        scale: float,
+        factors: list[float],
+        gradients: list[tuple[int, Any]],
     ) -> None:
-        """Update the parameters of one bucket in Python.
+        """Update the parameters of one bucket in Python, or those of all.
 
         Parameters
         ----------
-        bucket
-            The indices of the bucket's parameters.
-        factor
-            Gradients are multiplied by this first.
+        buckets
+            The indices of each bucket's parameters.
         scale
             Learning rates are multiplied by this, as an algorithm in a directed topology wants it.
+        factors
+            The gradients of each bucket are multiplied by this first.
         gradients
             Parameters whose gradient is not the rank's own: a sum over ranks, or None.
         """
         for i, found in gradients:
-            p = self._parameters[i]
+            p = self._trained.tensors[i]
             if found is None:
                 p.grad = None
             elif p.grad is None:
                 p.grad = from_dlpack(found).to(p.dtype, copy=True)
             else:
                 p.grad.copy_(from_dlpack(found))
-        parameters = [self._parameters[i] for i in bucket]
+        parameters = [self._trained.tensors[i] for bucket in buckets for i in bucket]
+        for bucket, factor in zip(buckets, factors, strict=True):
+            for i in bucket if factor != 1.0 else []:
+                grad = self._trained.tensors[i].grad
+                if grad is not None:
+                    grad.mul_(factor)
+        groups = self.optimizer.param_groups
+        kept = [(group["params"], group["lr"]) for group in groups]
         inside = set(map(id, parameters))
-        kept = [(group["params"], group["lr"]) for group in self.optimizer.param_groups]
-        for group in self.optimizer.param_groups:
-            group["params"] = [p for p in group["params"] if id(p) in inside]
+        for group in groups:
+            if not self.sees_whole_step:
+                group["params"] = [p for p in group["params"] if id(p) in inside]
             if scale != 1.0:
                 group["lr"] = group["lr"] * scale
-            for p in group["params"]:
-                if factor != 1.0 and p.grad is not None:
-                    p.grad.mul_(factor)
         try:
             self.before_update(parameters)
-            self._own_step()
+            self._make_step()
         finally:
-            for group, (params, lr) in zip(self.optimizer.param_groups, kept, strict=True):
+            for group, (params, lr) in zip(groups, kept, strict=True):
                 group["params"], group["lr"] = params, lr
+
+    def _make_step(self) -> None:
+        """Call the optimizer's step(); hooks of a step that comes in parts are run elsewhere."""
+        if self.sees_whole_step:
+            self._own_step()
+            return
+        step = type(self.optimizer).step
+        getattr(step, "__wrapped__", step)(self.optimizer)
+
+    def begin_step(self) -> None:
+        """Call the hooks before a step that PyTorch does not make as a whole."""
+        if self.sees_whole_step:
+            return
+        own = self.optimizer._optimizer_step_pre_hooks
+        if len(own) > self._num_pre_hooks:
+            self._num_pre_hooks = len(own)
+            warnings.warn(
+                "the optimizer has got a hook before its step, which now runs before the step's "
+                "gradients are there; register it before wrapping the module, and it sees them",
+                stacklevel=2,
+            )
+        hooks = torch_optimizer._global_optimizer_pre_hooks.values()
+        self._call(itertools.chain(hooks, own.values()))
+
+    def end_step(self, num_skipped: Callable[[], int]) -> None:
+        """Call the hooks after a step that counts, and keep PyTorch's schedules from warning."""
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        own = self.optimizer._optimizer_step_post_hooks
+        every = torch_optimizer._global_optimizer_post_hooks
+        if self.sees_whole_step or (not own and not every):
+            self.num_skipped = -1
+            return
+        before, self.num_skipped = self.num_skipped, num_skipped()
+        if before in (-1, self.num_skipped):
+            self._call(itertools.chain(own.values(), every.values()))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the numbers of the groups, and the states of an optimizer that runs in Python."""
-        return self.optimizer.state_dict()
+        return self.optimizer.state_dict() if self.state is None else self.state.packed()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what state_dict() has returned."""
         self.optimizer.load_state_dict(state)
         self._told = None
 
-    def has_stepped(self) -> None:
-        """Keep PyTorch's schedules from warning of a step that they have not seen."""
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+    def release(self) -> None:
+        """Give step() and zero_grad() back, when the engine ends."""
+        if self.state is not None:
+            self.state.release()
+        for name, own in self._own.items():
+            if own is not None:
+                setattr(self.optimizer, name, own)
+            else:
+                vars(self.optimizer).pop(name, None)
+
+    def _call(self, hooks: Iterable[Callable[..., Any]]) -> None:
+        for hook in list(hooks):
+            hook(self.optimizer, (self.optimizer,), {})
 
     def _indices(self) -> list[list[int]]:
-        index = {id(p): i for i, p in enumerate(self._parameters)}
-        groups = []
-        for group in self.optimizer.param_groups:
-            groups.append([index[id(p)] for p in group["params"] if id(p) in index])
-        if sum(map(len, groups)) < len(index):
+        index = {id(p): i for i, p in enumerate(self._trained.tensors)}
+        groups = self.optimizer.param_groups
+        return [[index[id(p)] for p in g["params"] if id(p) in index] for g in groups]
+
+    def check_parameters(self) -> None:
+        """Refuse an optimizer that lacks a parameter of the module, or has others."""
+        index = {id(p) for p in self._trained.tensors}
+        groups = self.optimizer.param_groups
+        own = {id(p) for group in groups for p in group["params"]}
+        if not index <= own:
             raise _core.ConfigError(
-                f"the optimizer has {sum(map(len, groups))} of the {len(index)} parameters that "
+                f"the optimizer has {len(index & own)} of the {len(index)} parameters that "
                 "require gradients, allowed: all of them"
             )
-        return groups
+        # Of a part that has been replaced, the optimizer may keep the old parameters.
+        self._known |= index
+        others = [
+            f"{g}.{i} {_name_of(group, i)}{list(p.shape)}"
+            for g, group in enumerate(groups)
+            for i, p in enumerate(group["params"])
+            if p.requires_grad and id(p) not in self._known
+        ]
+        if others:
+            raise _core.ConfigError(
+                f"the optimizer has {len(others)} parameters that the module has not, so that they "
+                f"would never move (group.place, shape): {', '.join(others[:5])}"
+                f"{', ...' if len(others) > 5 else ''}; allowed: parameters of the module alone. "
+                "Make them parameters of the module, or give them to an optimizer of their own"
+            )
 
     def _replace_habits(self) -> None:
         has_warned = False
 
-        def step(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        def step(
+            optimizer: torch.optim.Optimizer, *args: Any, grad_scaler: Any = None, **kwargs: Any
+        ) -> None:
             nonlocal has_warned
+            if grad_scaler is not None:
+                raise _core.ConfigError(
+                    "a GradScaler makes a step of gradients that backward() has used without "
+                    "dividing them by the scale, allowed: "
+                    "DecentralizedDataParallel(..., scaler=scaler)"
+                )
             if not has_warned:
-                warnings.warn("backward() makes the whole step; leave out step()", stacklevel=2)
+                warnings.warn(
+                    "backward() makes the whole step, and has used the gradients; leave out "
+                    "step(), and clip by model.clip_grad_norm_() or the option grad_clip",
+                    stacklevel=2,
+                )
             has_warned = True
 
         def zero_grad(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             return None
 
         replace_step(self.optimizer, step)
+        # A GradScaler then gives itself to step().
+        self.optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
         bound = types.MethodType(zero_grad, self.optimizer)
         self.optimizer.zero_grad = bound  # type: ignore[method-assign]
+
+
+def _name_of(group: dict[str, Any], i: int) -> str:
+    names = group.get("param_names")
+    return f"{names[i]} " if names else ""
+
+
+def check_step(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer whose step() must be given something, as LBFGS."""
+    # A schedule may have replaced the object's own step() by a function.
+    name = first_needed_argument(type(optimizer).step.__get__(optimizer))
+    if name is not None:
+        raise _core.ConfigError(
+            f"{type(optimizer).__name__}.step() needs {name}, and backward() makes the step once "
+            "and has nothing to give, allowed: optimizers whose step() needs nothing"
+        )
+
+
+def first_needed_argument(call: Callable[..., Any]) -> str | None:
+    """Return the name of the first argument that a call must have; None: it needs none."""
+    try:
+        arguments = inspect.signature(call).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [a.name for a in arguments if a.default is a.empty and a.kind not in kinds]
+    return needed[0] if needed else None
 
 
 def _nothing(parameters: list[torch.nn.Parameter]) -> None:

@@ -22,13 +22,15 @@ class GradientHook:
 
     Parameters
     ----------
-    model, index
-        The wrapper, and the index of the parameter.
+    model
+        The wrapper.
+    is_first
+        Whether the parameter is the first one, whose hook warns of a wrapper that is gone.
     """
 
-    def __init__(self, model: EngineSteps, index: int) -> None:
+    def __init__(self, model: EngineSteps, *, is_first: bool) -> None:
         self._model = weakref.ref(model)
-        self._index = index
+        self._is_first = is_first
 
     @property
     def is_alive(self) -> bool:
@@ -39,8 +41,8 @@ class GradientHook:
         """Pass a gradient on."""
         model = self._model()
         if model is not None:
-            model._on_gradient(self._index, p)
-        elif self._index == 0:
+            model._on_gradient(p)
+        elif self._is_first:
             warnings.warn(
                 "the DecentralizedDataParallel of this module is gone, so nothing updates or mixes "
                 "its parameters; keep the wrapper as long as you train, or call its finish()",

@@ -8,7 +8,33 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Rule", "rule_of_group", "rules_of"]
+__all__ = [
+    "Rule",
+    "StateNames",
+    "needs_own_step",
+    "rule_of_group",
+    "rules_of",
+    "state_names",
+    "steps_by_parameter",
+]
+
+# The classes of torch.optim that update every parameter by itself, so that their step() may be
+# called for some parameters after the others.
+_BY_PARAMETER = {
+    "ASGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+}
 
 # The modules that have AccumAdam and AccumAdamW.
 _DECENT_DP = ("decent_dp.optim", "gossamer.compat.decent_dp.optim")
@@ -23,6 +49,54 @@ class Rule(NamedTuple):
     """The rule as the engine reads it."""
     lr: float
     weight_decay: float
+
+
+class StateNames(NamedTuple):
+    """How PyTorch and the engine name the states of an optimizer."""
+
+    names: dict[str, str]
+    """The engine's name of each state that PyTorch keeps for a parameter."""
+    counts: bool
+    """Whether PyTorch keeps a number "step" as well."""
+    step_dtype: torch.dtype
+    """The type of that number."""
+
+
+def state_names(rule: Rule) -> StateNames:
+    """Return the names of the states that a rule of the engine has."""
+    moments = {"exp_avg": "m", "exp_avg_sq": "v"}
+    if rule.kind in ("adam", "adamw"):
+        default = torch.get_default_dtype()
+        return StateNames(moments, True, default if default == torch.float64 else torch.float32)
+    if rule.kind in ("accum_adam", "accum_adamw"):
+        return StateNames(moments | {"accum_grad": "accumulator"}, True, torch.int64)
+    has_momentum = rule.kind.startswith("sgd with momentum")
+    return StateNames({"momentum_buffer": "momentum"} if has_momentum else {}, False, torch.int64)
+
+
+def steps_by_parameter(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether step() may be called for some parameters after the others.
+
+    True for the classes of torch.optim that are known to update every parameter by itself, unless
+    hooks see the whole step before it is made.
+    """
+    kind = type(optimizer)
+    return (
+        kind.__name__ in _BY_PARAMETER
+        and getattr(torch.optim, kind.__name__, None) is kind
+        and not needs_own_step(optimizer)
+    )
+
+
+def needs_own_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether only the object's own step() does what the user has asked for.
+
+    Hooks before a step may change its gradients. A step() that somebody has replaced in this object
+    alone may do anything; a schedule of PyTorch replaces it, too, and only looks on.
+    """
+    own = vars(optimizer).get("step")
+    is_replaced = own is not None and not getattr(own, "_wrapped_by_lr_sched", False)
+    return is_replaced or len(optimizer._optimizer_step_pre_hooks) > 0
 
 
 def rule_of_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule | None:

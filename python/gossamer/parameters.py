@@ -33,19 +33,33 @@ class EngineParameters:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self._module = module
+        self._take([(name, p) for name, p in module.named_parameters() if p.requires_grad])
+
+    def _take(self, trained: list[tuple[str, torch.nn.Parameter]]) -> None:
         self.names = [name for name, _ in trained]
         self.tensors = [p for _, p in trained]
         self.strides = [p.stride() for p in self.tensors]
         self.device = self.tensors[0].device
         self._types = [p.dtype for p in self.tensors]
         self._objects = [p._cdata for p in self.tensors]
-        self._places = _places_of(module, self.tensors)
+        self._places = _places_of(self._module, self.tensors)
         self._homes = [p.data for p in self.tensors]
         self._aliases = Aliases(self.names, self.tensors)
         self._masters: dict[int, torch.Tensor] = {}
         self._generation = 0
         self.note_versions()
+
+    def new(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Return the module's parameters that require gradients and are not trained."""
+        own = {id(p) for p in self.tensors}
+        named = self._module.named_parameters()
+        return [(name, p) for name, p in named if p.requires_grad and id(p) not in own]
+
+    def take_in(self, new: list[tuple[str, torch.nn.Parameter]]) -> None:
+        """Go on with new parameters as well, and without those that the module has no more."""
+        wanted = {id(p) for p in self.tensors} | {id(p) for _, p in new}
+        self._take([(name, p) for name, p in self._module.named_parameters() if id(p) in wanted])
 
     def with_names(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Return pairs (name, parameter)."""

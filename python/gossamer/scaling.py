@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 
@@ -29,6 +32,21 @@ class LossScale:
         self._scaler = scaler
         self._optimizer = optimizer
         self._num_skipped = 0
+        self._own_unscale = vars(scaler).get("unscale_")
+        scaler.unscale_ = functools.partial(  # type: ignore[method-assign]
+            _unscale, scaler, id(optimizer)
+        )
+
+    def release(self) -> None:
+        """Give the scaler's unscale_() back, when the engine ends."""
+        if self._own_unscale is not None:
+            self._scaler.unscale_ = self._own_unscale  # type: ignore[method-assign]
+        else:
+            vars(self._scaler).pop("unscale_", None)
+
+    def has_loaded(self, engine: _core.Engine) -> None:
+        """Count from what a loaded run has left out."""
+        self._num_skipped = int(engine.metrics()["skipped_steps"])
 
     def before_step(self, engine: _core.Engine) -> None:
         """Have the engine divide by the scale of this step."""
@@ -45,3 +63,14 @@ class LossScale:
         device = torch.device("cpu")
         state["found_inf_per_device"] = {device: torch.tensor(float(is_skipped))}
         state["stage"] = OptState.UNSCALED
+
+
+def _unscale(scaler: GradScaler, wrapped: int, optimizer: torch.optim.Optimizer) -> Any:
+    """Take the place of ``scaler.unscale_()``, which finds no gradients of a wrapped optimizer."""
+    if id(optimizer) == wrapped and scaler.is_enabled():
+        raise _core.ConfigError(
+            "scaler.unscale_() of an optimizer whose step backward() has made: the gradients were "
+            "divided by the scale then, and are used up. Leave it out; to clip, wrap with "
+            'options={"grad_clip": "global", "grad_clip_norm": 1.0}, which clips after the division'
+        )
+    return type(scaler).unscale_(scaler, optimizer)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -12,6 +14,10 @@ from . import _core
 from .buffers import copy_into
 from .devices import on_host
 from .groups import WrappedOptimizer
+from .plain_values import check_readable, plain
+
+if TYPE_CHECKING:
+    from .distributed import Session
 
 __all__ = ["TrainingState"]
 
@@ -25,7 +31,7 @@ _TYPES = {
 }
 _SPELLED = {dtype: spelled for spelled, dtype in _TYPES.items()}
 
-# The key of what Python alone knows: numbers of the optimizer, and of the schedule.
+# The key of what Python alone knows: numbers of the optimizer, of the schedule, and of the run.
 _PYTHON = "python"
 
 
@@ -34,6 +40,8 @@ class TrainingState:
 
     Parameters
     ----------
+    session
+        The session, whose ranks save and load together.
     engine
         The engine, which knows parameters and the states of optimizer and algorithm.
     module
@@ -46,35 +54,49 @@ class TrainingState:
 
     def __init__(
         self,
+        session: Session,
         engine: _core.Engine,
         module: torch.nn.Module,
         trained: list[torch.nn.Parameter],
         optimizer: WrappedOptimizer,
         lr_scheduler: Any,
     ) -> None:
+        self._session = session
         self._engine = engine
         self._module = module
         self._trained = {id(p) for p in trained}
         self._optimizer = optimizer
         self._lr_scheduler = lr_scheduler
 
+    def renew(self, engine: _core.Engine, trained: list[torch.nn.Parameter]) -> None:
+        """Go on with another engine, which trains these parameters."""
+        self._engine = engine
+        self._trained = {id(p) for p in trained}
+
     def save(self, folder: str | os.PathLike[str], rank: int) -> None:
         """Write the files of a rank."""
         os.makedirs(folder, exist_ok=True)
+        # First, because it may be refused.
+        own = self._of_python()
         # Copies live as long as the engine reads them.
         others = self._others()
         self._engine.save(_tensors_in(folder, rank), [o.described() for o in others])
-        torch.save(self._of_python(), _python_in(folder, rank))
+        path = _python_in(folder, rank)
+        torch.save(own, f"{path}.part")
+        os.replace(f"{path}.part", path)
 
     def load(self, folder: str | os.PathLike[str], rank: int) -> None:
         """Go on from the files of a rank."""
+        path = _python_in(folder, rank)
+        # The command line program writes none.
+        own = (
+            torch.load(path, map_location="cpu", weights_only=True) if os.path.exists(path) else {}
+        )
+        self._check_run(str(folder), own, _ranks_in(folder, rank, self._session.world_size))
         others = self._others()
         self._engine.load(_tensors_in(folder, rank), [o.described() for o in others])
         _copy_back(others)
-        if os.path.exists(_python_in(folder, rank)):
-            self._load_python(
-                torch.load(_python_in(folder, rank), map_location="cpu", weights_only=True)
-            )
+        self._load_python(own)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as tensors that nobody shares."""
@@ -96,6 +118,8 @@ class TrainingState:
     def from_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what to_dict() has returned."""
         own = self._module.state_dict(keep_vars=True)
+        _refuse_state_of_module(state, own)
+        self._check_run("the state", state.get(_PYTHON, {}))
         given = []
         for name, tensor in state.items():
             if name == _PYTHON:
@@ -116,8 +140,7 @@ class TrainingState:
             [o.described() for o in others],
         )
         _copy_back(others)
-        if _PYTHON in state:
-            self._load_python(state[_PYTHON])
+        self._load_python(state.get(_PYTHON, {}))
 
     def _others(self) -> list[_OtherTensor]:
         found = [
@@ -129,13 +152,49 @@ class TrainingState:
         return [_OtherTensor(name, tensor, on_host(tensor).contiguous()) for name, tensor in found]
 
     def _of_python(self) -> dict[str, Any]:
-        own = {"optimizer": self._optimizer.state_dict()}
+        own = {"optimizer": plain(self._optimizer.state_dict())}
         if self._lr_scheduler is not None:
-            own["lr_scheduler"] = self._lr_scheduler.state_dict()
+            own["lr_scheduler"] = plain(self._lr_scheduler.state_dict())
+        own["run"] = {
+            "world_size": self._session.world_size,
+            "steps": int(self._engine.metrics()["steps"]),
+        }
+        check_readable(own)
         return own
 
+    def _check_run(self, what: str, own: Mapping[str, Any], num_ranks: int | None = None) -> None:
+        """Refuse, on all ranks, what another number of ranks or another step has left. Collective.
+
+        Older states say neither; the number of files then counts.
+        """
+        run = {"world_size": num_ranks} | dict(own.get("run", {}))
+        found = [json.loads(text) for text in self._session.all_gather(json.dumps(run))]
+        here = self._session.world_size
+        for rank, one in enumerate(found):
+            saved = one["world_size"]
+            if saved is not None and saved != here:
+                raise _core.CheckpointError(
+                    f"{what} is that of a run of {saved} ranks, and rank {rank} of {here} ranks "
+                    f"loads it, allowed: {saved} ranks. Start as many, or begin a new run from the "
+                    "mean of the models, as global_average() has it"
+                )
+        steps = [one.get("steps") for one in found]
+        if not self._engine.is_asynchronous and None not in steps and len(set(steps)) > 1:
+            raise _core.CheckpointError(
+                f"{what}: the ranks' files are of different steps, {_by_rank(steps)}, allowed: "
+                "files that all ranks have written at the same step"
+            )
+
     def _load_python(self, own: Mapping[str, Any]) -> None:
-        self._optimizer.load_state_dict(own["optimizer"])
+        if "optimizer" in own:
+            self._optimizer.load_state_dict(own["optimizer"])
+        steps = own.get("run", {}).get("steps")
+        if steps is not None and steps != int(self._engine.metrics()["steps"]):
+            raise _core.CheckpointError(
+                f"the tensors are those of step {int(self._engine.metrics()['steps'])}, and the "
+                f"numbers of the optimizer those of step {steps}; save() was interrupted between "
+                "two files. Load an older folder"
+            )
         if self._lr_scheduler is not None and "lr_scheduler" in own:
             self._lr_scheduler.load_state_dict(own["lr_scheduler"])
 
@@ -159,6 +218,29 @@ def _copy_back(others: list[_OtherTensor]) -> None:
     for other in others:
         if other.dense.data_ptr() != other.tensor.data_ptr():
             copy_into(other.tensor, other.dense)
+
+
+def _refuse_state_of_module(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    names = {name.removeprefix("module.") for name in state}
+    if "run/num_arrived" in state or not names or not names <= set(own):
+        return
+    raise _core.CheckpointError(
+        "this is the state_dict() of a module, without the optimizer and the run, allowed: what "
+        "the wrapper's own state_dict() has returned. To load the module: with "
+        "model.write_parameters(): model.module.load_state_dict(state)"
+    )
+
+
+def _by_rank(steps: list[Any]) -> str:
+    return ", ".join(f"{step} on rank {rank}" for rank, step in enumerate(steps))
+
+
+def _ranks_in(folder: str | os.PathLike[str], rank: int, world_size: int) -> int | None:
+    """Return how many ranks have left files in a folder, if that is not as many as there are."""
+    num_files = len(list(pathlib.Path(folder).glob("rank-*.safetensors")))
+    # Hosts may have folders of their own, which lack the files of others.
+    is_odd = num_files > world_size or not os.path.exists(_tensors_in(folder, rank))
+    return num_files if is_odd and num_files > 0 else None
 
 
 def _tensors_in(folder: str | os.PathLike[str], rank: int) -> str:

@@ -13,7 +13,8 @@ import torch
 
 from . import _core
 from .autograd import at_end_of_backward, increment_versions
-from .checks import share_options
+from .changed_module import ModuleWatch, StatePiece, some, with_new_parameters
+from .checks import check_parameters, share_options, share_tensors
 from .devices import current_stream, engine_gpu
 from .distributed import owners_of
 from .groups import WrappedOptimizer
@@ -75,35 +76,123 @@ class EngineSteps(torch.nn.Module):
         self._trained = trained
         self._optimizer = optimizer
         self._loss_scale = _loss_scale(scaler, optimizer.optimizer)
-        self._engine = _core.Engine(
-            session,
-            trained.described(),
-            engine_gpu(trained.device),
-            share_options(session, options),
-            optimizer.rule or "",
-            _rule_of(self) if optimizer.rule is None else None,
-        )
+        if scaler is not None:
+            optimizer.take_scaler()
+        self._options = dict(options)
+        self._engine = self._new_engine()
+        self._watch = ModuleWatch(module, optimizer)
+        self._earlier_metrics: dict[str, float] = {}
+        if optimizer.state is not None:
+            optimizer.state.follow(_engine_of(self))
         self._on_gpu = trained.device.type == "cuda"
-        self._made_on = [0] * len(trained.tensors)
         self._accumulating = False
         self._in_backward = False
         self._end_of_backward: Callable[[], object] = lambda: None
         self._is_broken = False
         self._scope = ""
         self._num_done = 0
+        self._gradient_scale: float | None = None
         self._backward_ns = 0
         self._buckets: list[list[int]] = []
-        self._is_offered = bytearray(len(trained.tensors))
         self._first_pass: dict[int, int] | None = {}
         """How many gradients each parameter has got in the first pass; None: that is over."""
-        self._comes_late = bytearray(len(trained.tensors))
         self._passes = PassCounts()
+        self._places: dict[int, int] = {}
+        self._comes_late = bytearray()
         self.lr_scheduler: Any = None
+        self._handles: list[Any] = []
         refuse_wrapped(trained.with_names())
-        self._handles = [
-            p.register_post_accumulate_grad_hook(GradientHook(self, i))  # type: ignore[no-untyped-call]
-            for i, p in enumerate(trained.tensors)
+        self._number_parameters(trained.tensors)
+
+    def _new_engine(self) -> _core.Engine:
+        optimizer = self._optimizer
+        return _core.Engine(
+            self._session,
+            self._trained.described(),
+            engine_gpu(self._trained.device),
+            share_options(self._session, _with_rule(self._options, optimizer)),
+            optimizer.rule or "",
+            _rule_of(self) if optimizer.rule is None else None,
+        )
+
+    def _number_parameters(self, new: list[torch.nn.Parameter]) -> None:
+        """Know all parameters by their places in the engine, and watch new ones."""
+        tensors = self._trained.tensors
+        late = {p: self._comes_late[i] for p, i in self._places.items()}
+        self._places = {id(p): i for i, p in enumerate(tensors)}
+        self._made_on = [0] * len(tensors)
+        self._is_offered = bytearray(len(tensors))
+        self._comes_late = bytearray(late.get(id(p), 0) for p in tensors)
+        self._handles += [
+            p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                GradientHook(self, is_first=p is tensors[0])
+            )
+            for p in new
         ]
+
+    # Parameters that the module has got since it was wrapped.
+
+    def _take_in_changes(self) -> None:
+        """Train from now on what the module has got, or has begun to train. Collective then."""
+        if not self._watch.has_changed():
+            return
+        self._trained.check_places()
+        found = self._trained.new()
+        new = [(name, p) for name, p in found if self._has_in_optimizer(p)]
+        if len(new) < len(found):
+            lacking = [name for name, p in found if not self._has_in_optimizer(p)]
+            self._watch.warn_of_untrained(lacking)
+        if new:
+            check_parameters(new, self._trained.device)
+            self._renew_engine(new)
+        self._optimizer.check_parameters()
+        self._watch.note()
+
+    def _has_in_optimizer(self, p: torch.nn.Parameter) -> bool:
+        return self._optimizer.has(p)
+
+    def _renew_engine(self, new: list[tuple[str, torch.nn.Parameter]]) -> None:
+        old, old_names = self._engine, self._trained.names
+        names = [name for name, _ in new]
+        self._session.agree("the parameters that they begin to train", "\n".join(names))
+        if old.is_asynchronous:
+            raise _core.ConfigError(
+                f"parameters that are trained only now ({some(names)}), and ranks that make "
+                "different numbers of steps, allowed: to call finish(), and to wrap the module "
+                "again"
+            )
+        share_tensors(self._session, [p for _, p in new])
+        has_started = old.has_started
+        state: list[StatePiece] = []
+        if has_started:
+            if self._optimizer.state is not None:
+                self._optimizer.state.before_step(old)
+            added = {name: p.detach() for name, p in new}
+            own = {id(p): name for name, p in self.module.named_parameters()}
+            kept = [own[id(p)] for p in self._trained.tensors if id(p) in own]
+            all_names = [n for n, _ in self.module.named_parameters() if n in added or n in kept]
+            state = with_new_parameters(old.state([]), old_names, all_names, added)
+        for key, value in old.metrics().items():
+            if key not in ("steps", "skipped_steps"):
+                self._earlier_metrics[key] = self._earlier_metrics.get(key, 0.0) + value
+        old.finish()
+        old.close()
+        self._trained.take_in(new)
+        self._number_parameters([p for _, p in new])
+        self._engine = self._new_engine()
+        if has_started:
+            given = [(n, k, shape, torch.tensor(v, dtype=torch.uint8)) for n, k, shape, v in state]
+            self._engine.load_state([(n, k, s, v.data_ptr()) for n, k, s, v in given], [])
+            self._follow_moves()
+        self._optimizer.renew(self._engine)
+        self._trained.note_versions()
+        self._engine_is_new()
+        self._engine.before_step()
+
+    def _engine_is_new(self) -> None:
+        """Tell a new engine what the old one was told beside its options."""
+        if self._gradient_scale is not None:
+            self._engine.set_gradient_scale(self._gradient_scale)
 
     # The steps of a backward pass.
 
@@ -135,6 +224,8 @@ class EngineSteps(torch.nn.Module):
             self._arrived(i)
 
     def _begin_step(self) -> None:
+        self._take_in_changes()
+        self._optimizer.begin_step()
         if self._loss_scale is not None:
             self._loss_scale.before_step(self._engine)
         if not self._engine.has_started:
@@ -166,16 +257,26 @@ class EngineSteps(torch.nn.Module):
         self._engine.before_step()
         if self._loss_scale is not None:
             self._loss_scale.after_step(self._engine)
-        self._optimizer.has_stepped()
+        if self._optimizer.state is not None:
+            self._optimizer.state.after_step(self._engine)
+        self._watch.end_step(self._engine, self._trained.names)
+        self._optimizer.end_step(self._num_skipped)
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
 
-    def _on_gradient(self, i: int, p: torch.Tensor) -> None:
+    def _num_skipped(self) -> int:
+        """Return the steps that were left out. On a GPU, waits until the last one is known."""
+        return int(self._engine.metrics()["skipped_steps"])
+
+    def _on_gradient(self, p: torch.Tensor) -> None:
         if not self._in_backward or self._end_of_backward() is None:
             # Autograd drops its callbacks when a backward pass fails.
             self._is_broken = self._is_broken or self._in_backward
             self._begin_backward()
         if self._accumulating:
+            return
+        i = self._places.get(id(p))
+        if i is None:
             return
         if self._first_pass is not None:
             self._first_pass[i] = self._first_pass.get(i, 0) + 1
@@ -197,7 +298,19 @@ class EngineSteps(torch.nn.Module):
         """Note a gradient of the first step."""
         self._engine.arrived(i)
 
+    def _start_early(self) -> None:
+        """Cut buckets before the first backward pass, in the order that its gradients may have."""
+        if self._engine.has_started:
+            return
+        # The gradient of the last parameter is the first to arrive in a backward pass.
+        for i in reversed(range(len(self._trained.tensors))):
+            self._arrived(i)
+        self._trained.check_places()
+        self._start()
+
     def _start(self) -> None:
+        # The engine copies the values from where they were when the module was wrapped.
+        self._trained.take_back()
         self._engine.start()
         self._follow_moves()
         self._optimizer.tell(self._engine)
@@ -264,6 +377,11 @@ class EngineSteps(torch.nn.Module):
 
     def _has_loaded(self) -> None:
         self._follow_moves()
+        if self._optimizer.state is not None:
+            self._optimizer.state.give_out(self._engine)
+        if self._loss_scale is not None:
+            self._loss_scale.has_loaded(self._engine)
+        self._optimizer.num_skipped = self._num_skipped()
         increment_versions(self._trained.tensors)
         self._trained.note_versions()
 
@@ -317,13 +435,31 @@ def _loss_scale(scaler: GradScaler | None, optimizer: torch.optim.Optimizer) -> 
     return LossScale(scaler, optimizer)
 
 
-def _rule_of(model: EngineSteps) -> Callable[[int, float, float, list[Any]], None]:
+def _engine_of(model: EngineSteps) -> Callable[[], _core.Engine | None]:
     reference = weakref.ref(model)
 
-    def rule(bucket: int, factor: float, scale: float, gradients: list[Any]) -> None:
+    def engine() -> _core.Engine | None:
+        found = reference()
+        is_usable = found is not None and not found._is_broken and found._session.is_open
+        return found._engine if found is not None and is_usable else None
+
+    return engine
+
+
+def _with_rule(options: Mapping[str, Any], optimizer: WrappedOptimizer) -> Mapping[str, Any]:
+    return {**options, "rule_sees_whole_step": True} if optimizer.sees_whole_step else options
+
+
+def _rule_of(
+    model: EngineSteps,
+) -> Callable[[list[int], float, list[float], list[Any]], None]:
+    reference = weakref.ref(model)
+
+    def rule(buckets: list[int], scale: float, factors: list[float], gradients: list[Any]) -> None:
         found = reference()
         if found is not None:
+            indices = [found._buckets[bucket] for bucket in buckets]
             with found._masters():
-                found._optimizer.step(found._buckets[bucket], factor, scale, gradients)
+                found._optimizer.step(indices, scale, factors, gradients)
 
     return rule

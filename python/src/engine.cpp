@@ -4,6 +4,7 @@
 #include "python/src/pointer.hpp"
 #include "python/src/types.hpp"
 
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -71,9 +72,14 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   if (rule_.is_none()) {
     read.pipeline.optimizer = read_optimizer(optimizer);
   } else {
-    read.pipeline.own_rule = [this](const OwnRuleStep& step) { apply_rule(step); };
+    read.pipeline.own_rule = [this](std::span<const OwnRuleStep> steps) { apply_rule(steps); };
+    read.pipeline.rule_sees_whole_step = root.flag("rule_sees_whole_step", false);
   }
   is_asynchronous_ = read.pipeline.exchange.algorithm.entry().asynchronous();
+  if (is_asynchronous_ && read.pipeline.rule_sees_whole_step) {
+    // Each bucket has its own share of the ranks' weight, and the rule has one learning rate.
+    read.bucket_bytes = std::numeric_limits<std::int64_t>::max();
+  }
   if (auto timeline = read_timeline(root, is_asynchronous_)) {
     timeline_.emplace(session_->communicator(), std::move(*timeline));
     read.pipeline.timeline = timeline_->timeline();
@@ -194,21 +200,29 @@ View Engine::master(std::int64_t index) const {
   throw std::logic_error("no bucket has the parameter");
 }
 
-void Engine::apply_rule(const OwnRuleStep& step) {
+void Engine::apply_rule(std::span<const OwnRuleStep> steps) {
   const nb::gil_scoped_acquire gil;
-  const BucketSpec& spec = model().plan().buckets[static_cast<std::size_t>(step.bucket)];
+  nb::list buckets;
+  nb::list factors;
   nb::list gradients;
-  for (std::size_t entry = 0; entry < spec.entries.size(); ++entry) {
-    const std::int64_t parameter = spec.entries[entry].parameter;
-    const ConstBlock& found = step.segments[entry].gradient;
-    if (found.data == offered_[static_cast<std::size_t>(parameter)]) continue;
-    // A sum over ranks. Python copies it during the call.
-    const Block block{const_cast<void*>(found.data), found.numel, found.dtype, found.device};
-    gradients.append(nb::make_tuple(
-        parameter, found.data == nullptr ? nb::none() : nb::cast(view_of(parameter, block, {}))));
+  for (const OwnRuleStep& step : steps) {
+    const BucketSpec& spec = model().plan().buckets[static_cast<std::size_t>(step.bucket)];
+    for (std::size_t entry = 0; entry < spec.entries.size(); ++entry) {
+      const std::int64_t parameter = spec.entries[entry].parameter;
+      const ConstBlock& found = step.segments[entry].gradient;
+      if (found.data == offered_[static_cast<std::size_t>(parameter)]) continue;
+      // A sum over ranks. Python copies it during the call.
+      const Block block{const_cast<void*>(found.data), found.numel, found.dtype, found.device};
+      gradients.append(nb::make_tuple(
+          parameter, found.data == nullptr ? nb::none() : nb::cast(view_of(parameter, block, {}))));
+    }
+    if (step.decision.apply == 0) continue;
+    buckets.append(step.bucket);
+    factors.append(step.decision.factor);
   }
-  if (step.decision.apply == 0) return;
-  rule_(step.bucket, step.decision.factor, step.update_scale, gradients);
+  if (buckets.size() == 0) return;
+  // Where ranks count for themselves, a rule of whole steps has one bucket.
+  rule_(buckets, steps.front().update_scale, factors, gradients);
 }
 
 void Engine::tell(const std::vector<std::int64_t>& parameters, double lr, double weight_decay,
@@ -231,6 +245,10 @@ void Engine::set_adaptive_factor(double factor) {
 
 std::string Engine::take_nonfinite() {
   return has_started() ? model().pipeline()->take_nonfinite() : std::string();
+}
+
+double Engine::gradient_norm() const {
+  return model().pipeline() == nullptr ? 0.0 : model().pipeline()->gradient_norm();
 }
 
 void Engine::drain() {
@@ -358,10 +376,15 @@ void add_engine(nb::module_& module) {
       .def("buckets", &Engine::buckets)
       .def("parameter", &Engine::parameter, "index"_a)
       .def("master", &Engine::master, "index"_a)
+      .def("updates", &Engine::updates)
+      .def("set_updates", &Engine::set_updates, "updates"_a)
+      .def("optimizer_state", &Engine::optimizer_state, "index"_a, "name"_a)
       .def("tell_lr", &Engine::tell_lr, "lr"_a)
       .def("tell", &Engine::tell, "parameters"_a, "lr"_a, "weight_decay"_a, "optimizer"_a = "")
       .def("take_nonfinite", &Engine::take_nonfinite, Free())
       .def("set_gradient_scale", &Engine::set_gradient_scale, "scale"_a)
+      .def("set_clip_norm", &Engine::set_clip_norm, "norm"_a)
+      .def("gradient_norm", &Engine::gradient_norm, Free())
       .def("set_adaptive_factor", &Engine::set_adaptive_factor, "factor"_a)
       .def("drain", &Engine::drain, Free())
       .def("forget_arrived", &Engine::forget_arrived, Free())

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -54,10 +55,12 @@ using OtherTensor = std::tuple<std::string, std::string, std::uintptr_t, std::in
 class Engine : private BucketedModel::Host {
  public:
   /// Collective. `gpu`: where the parameters are; nothing: on the processor. `options` and
-  /// `optimizer`: YAML. `rule`: None, or a function that takes the place of the
-  /// optimizer. Its arguments are the index of a bucket, the factor for the gradients, the factor
-  /// for the learning rates, and a list of pairs (parameter, gradient). The list has the gradients
-  /// that are not the rank's own.
+  /// `optimizer`: YAML. `rule`: None, or a function that takes the place of the optimizer. Its
+  /// arguments are the indices of the buckets whose parameters are mixed, the factor for the
+  /// learning rates, a list of the factors for each bucket's gradients, and a list of pairs
+  /// (parameter, gradient). The last list has the gradients that are not the rank's own. The engine
+  /// calls the rule for one bucket after the other, or for all buckets of a step at once if the
+  /// options have rule_sees_whole_step.
   Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
          const std::optional<Gpu>& gpu, const std::string& options, const std::string& optimizer,
          nanobind::object rule);
@@ -88,6 +91,12 @@ class Engine : private BucketedModel::Host {
   /// the last call; empty: none.
   [[nodiscard]] std::string take_nonfinite();
   void set_gradient_scale(double scale) { model().set_gradient_scale(scale); }
+  /// Between two steps: clips by the norm of all gradients from the next step on. Throws
+  /// ConfigError for a norm that is not positive.
+  void set_clip_norm(double norm) { model().set_clipping(ClipMode::kGlobal, norm); }
+  /// The L2 norm of the last step's gradients before clipping; 0 before the first step. Waits until
+  /// it is known.
+  [[nodiscard]] double gradient_norm() const;
   /// Edges of exchanges that start from now on have the weight 1 - factor (1 - w). Only with the
   /// option adaptive_factor, and with the same factor on all ranks.
   void set_adaptive_factor(double factor);
@@ -105,6 +114,16 @@ class Engine : private BucketedModel::Host {
   void replan(std::int64_t bucket_bytes) { model().replan(bucket_bytes); }
 
   // In engine_state.cpp.
+
+  /// The updates of every parameter so far. On a GPU, the last step counts here even if it is left
+  /// out; metrics() waits until that is known.
+  [[nodiscard]] std::vector<std::int64_t> updates() const;
+  /// Goes on as if each parameter had been updated so many times.
+  void set_updates(const std::vector<std::int64_t>& updates);
+  /// A state of the engine's optimizer for a parameter, which shares the engine's memory until
+  /// generation() changes. `name`: that of the engine's rule, such as m. Throws ConfigError where
+  /// ranks share the optimizer's states (node_gossip with `shard: optimizer`).
+  [[nodiscard]] View optimizer_state(std::int64_t index, const std::string& name) const;
 
   /// Collective, between two steps. Writes all state of this rank into a file: parameters,
   /// optimizer, algorithm, and the values of `others`, in the form of the program's checkpoints.
@@ -149,7 +168,10 @@ class Engine : private BucketedModel::Host {
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void load_from(const TensorSource& source, const std::vector<OtherTensor>& others);
   void follow_timeline(bool is_over);
-  void apply_rule(const OwnRuleStep& step);
+  void apply_rule(std::span<const OwnRuleStep> steps);
+  /// Calls `visit` with every bucket, the place of each parameter in it, and the parameter.
+  template <class Visit>
+  void for_parameters(const Visit& visit) const;
   [[nodiscard]] View view_of(std::int64_t parameter, const Block& block,
                              std::shared_ptr<void> owner) const;
 

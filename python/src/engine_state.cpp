@@ -6,9 +6,14 @@
 
 #include <array>
 #include <map>
+#include <optional>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/bucket.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/state_file.hpp"
 
@@ -47,6 +52,47 @@ void Engine::visit(StateVisitor& visitor, const std::vector<OtherTensor>& others
     const DType dtype = saved_type(type);
     visitor.block(name, {data, num_bytes / size_of(dtype), dtype, {}});
   }
+}
+
+template <class Visit>
+void Engine::for_parameters(const Visit& visit) const {
+  if (model().pipeline() == nullptr) return;
+  for (const Bucket& bucket : model().pipeline()->buckets()) {
+    for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+      visit(bucket, entry, bucket.spec().entries[static_cast<std::size_t>(entry)].parameter);
+    }
+  }
+}
+
+std::vector<std::int64_t> Engine::updates() const {
+  std::vector<std::int64_t> updates(places_.size());
+  for_parameters([&](const Bucket& bucket, std::int64_t entry, std::int64_t parameter) {
+    updates[static_cast<std::size_t>(parameter)] = bucket.num_updates(entry);
+  });
+  return updates;
+}
+
+void Engine::set_updates(const std::vector<std::int64_t>& updates) {
+  for (std::size_t i = 0; i < updates.size(); ++i) {
+    model().pipeline()->set_num_updates(static_cast<std::int64_t>(i), updates[i]);
+  }
+}
+
+View Engine::optimizer_state(std::int64_t index, const std::string& name) const {
+  std::optional<View> found;
+  for_parameters([&](const Bucket& bucket, std::int64_t entry, std::int64_t parameter) {
+    if (parameter != index) return;
+    if (!bucket.holds_all()) {
+      throw ConfigError(
+          "the ranks share the optimizer's states (node_gossip with shard: optimizer), so that no "
+          "rank's optimizer has them, allowed: shard: none, or save() and load() of the wrapper");
+    }
+    const Buffer state = bucket.state(name);
+    if (state.block().data == nullptr && bucket.spec().numel > 0) return;
+    found = view_of(index, bucket.part(state.block(), entry), state.owner());
+  });
+  if (!found) throw std::logic_error(concat("the engine has no state ", name));
+  return *found;
 }
 
 void Engine::save(const std::string& path, const std::vector<OtherTensor>& others) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import alone, flat, loss_of, make_mlp
+from conftest import alone, flat, loss_of, make_mlp, rank
 
 import gossamer as gs
 
@@ -196,3 +196,165 @@ def test_parameters_that_the_optimizer_lacks_are_refused():
 
     with pytest.raises(gs.ConfigError, match="the optimizer has 1 of the 4 parameters"):
         alone(train)
+
+
+class Counting(torch.optim.Optimizer):
+    """As ScheduleFree and Prodigy: counts its steps, and divides by the norm of all gradients."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+        self.num_steps = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.num_steps += 1
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        squares = [p.grad.square().sum() for p in parameters if p.grad is not None]
+        norm = torch.stack(squares).sum().sqrt()
+        for p in parameters:
+            if p.grad is not None:
+                p.sub_(p.grad / norm * (self.param_groups[0]["lr"] / self.num_steps))
+
+
+@pytest.mark.parametrize("options", [{}, {"grad_clip": "global", "grad_clip_norm": 0.1}])
+def test_an_unknown_optimizer_makes_one_step_a_step(options):
+    def train():
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(
+            model, Counting, bucket_size_in_mb=1e-5, options=options
+        )
+        for step in range(NUM_STEPS):
+            loss_of(wrapper, 0, step).backward()
+        assert wrapper.optimizer.num_steps == NUM_STEPS
+        return flat(model).clone()
+
+    # Gradients of any norm give the same steps, so that clipping rounds and no more.
+    limit = 0.0 if not options else 1e-6
+    assert largest_difference(alone(train), plain(Counting, None)) <= limit
+
+
+@pytest.mark.parametrize("algorithm", ["gossip", "allreduce", "async_gossip"])
+def test_ranks_of_an_unknown_optimizer_make_one_step_a_step(algorithm):
+    def train(size):
+        model = make_mlp()
+        topology = {} if algorithm == "allreduce" else {"topology": "one-peer-exp"}
+        wrapper = gs.DecentralizedDataParallel(
+            model, Counting, algorithm=algorithm, bucket_size_in_mb=size, **topology
+        )
+        for step in range(6):
+            loss_of(wrapper, rank(), step).backward()
+        assert wrapper.optimizer.num_steps == 6
+        wrapper.finish()
+        return flat(model).clone()
+
+    one, several = (gs.run_threads(4, lambda size=size: train(size)) for size in (25, 1e-5))
+    if algorithm != "async_gossip":
+        for a, b in zip(one, several, strict=True):
+            assert largest_difference(a, b) < 1e-12
+
+
+def hooked(optimizer, calls):
+    def before(own, args, kwargs):
+        gradients = [p.grad for group in own.param_groups for p in group["params"]]
+        calls.append(("before", sum(g is not None for g in gradients)))
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.mul_(0.5)
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(lambda *_: calls.append(("after", 0)))
+    return optimizer
+
+
+@pytest.mark.parametrize("name", ["momentum", "rmsprop"])
+def test_hooks_of_the_optimizer_run_once_a_step(name):
+    optim_fn = (OPTIMIZERS | IN_PYTHON)[name]
+    calls, expected = [], []
+    end = alone(lambda: wrapped(lambda ps: hooked(optim_fn(ps), calls), None))
+    assert torch.equal(end, plain(lambda ps: hooked(optim_fn(ps), expected), None))
+    assert calls == expected == [("before", 4), ("after", 0)] * NUM_STEPS
+
+
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+def test_hooks_after_wrapping_run_once_a_step(name):
+    def train():
+        calls = []
+        wrapper = gs.DecentralizedDataParallel(
+            make_mlp(), (OPTIMIZERS | IN_PYTHON)[name], bucket_size_in_mb=1e-5
+        )
+        wrapper.optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+        for step in range(3):
+            loss_of(wrapper, 0, step).backward()
+        assert calls == ["after"] * 3
+        wrapper.optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+        with pytest.warns(UserWarning, match="register it before wrapping"):
+            loss_of(wrapper, 0, 3).backward()
+        assert calls[3:] == ["before", "after"]
+
+    alone(train)
+
+
+def test_a_step_that_somebody_has_replaced_is_called():
+    def halved(ps):
+        optimizer = torch.optim.SGD(ps, lr=0.1)
+        own = optimizer.step
+
+        def step(closure=None):
+            for p in ps:
+                p.grad.mul_(0.5)
+            return own(closure)
+
+        optimizer.step = step
+        return optimizer
+
+    assert largest_difference(alone(lambda: wrapped(halved, None)), plain(halved, None)) == 0.0
+
+
+def test_optimizers_and_schedules_that_need_something_are_refused():
+    def wrap(optim_fn, schedule=None):
+        gs.DecentralizedDataParallel(make_mlp(), optim_fn, lr_scheduler_fn=schedule)
+
+    with pytest.raises(gs.ConfigError, match=r"LBFGS.step\(\) needs closure"):
+        alone(lambda: wrap(torch.optim.LBFGS))
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    with pytest.raises(gs.ConfigError, match=r"ReduceLROnPlateau.step\(\) needs metrics"):
+        alone(lambda: wrap(OPTIMIZERS["sgd"], plateau))
+
+
+def test_parameters_that_only_the_optimizer_has_are_refused():
+    def train():
+        model, temperature = make_mlp(), torch.nn.Parameter(torch.ones(7))
+        constant = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+        optimizer = torch.optim.SGD([*model.parameters(), constant, temperature], lr=0.1)
+        gs.DecentralizedDataParallel(model, optimizer)
+
+    with pytest.raises(gs.ConfigError, match=r"1 parameters that the module has not.*0\.5 \[7\]"):
+        alone(train)
+
+
+def test_the_optimizer_is_given_back():
+    def train():
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, OPTIMIZERS["sgd"])
+        loss_of(wrapper, 0, 0).backward()
+        wrapper.finish()
+        before = flat(model).clone()
+        loss_of(model, 0, 1).backward()
+        wrapper.optimizer.step()
+        assert largest_difference(flat(model), before) > 0
+        wrapper.optimizer.zero_grad()
+        assert all(p.grad is None for p in model.parameters())
+
+    alone(train)
+
+
+def test_gradients_from_before_wrapping_belong_to_no_step():
+    def train():
+        model = make_mlp()
+        loss_of(model, 0, 17).backward()
+        wrapper = gs.DecentralizedDataParallel(model, OPTIMIZERS["sgd"])
+        for step in range(NUM_STEPS):
+            loss_of(wrapper, 0, step).backward()
+        return flat(model).clone()
+
+    assert largest_difference(alone(train), plain(OPTIMIZERS["sgd"], None)) < 5e-7

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -178,11 +179,120 @@ def test_a_buffer_in_another_order_is_saved(tmp_path):
     gs.run_threads(1, work)
 
 
-def test_nothing_is_saved_before_the_first_step(tmp_path):
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_the_initial_state_is_saved_before_the_first_step(tmp_path, as_dict):
     def work():
-        gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring").save(tmp_path)
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW, "ring")
+        start = flat(model).clone()
+        save(wrapper, tmp_path, as_dict)
+        assert torch.equal(flat(model), start)
+        for step in range(3):
+            loss_of(wrapper, rank(), step).backward()
+        other = make_mlp()
+        again = gs.DecentralizedDataParallel(other, ADAMW, "ring")
+        load(again, tmp_path, as_dict)
+        assert torch.equal(flat(other), start)
+        for step in range(3):
+            loss_of(again, rank(), step).backward()
+        assert torch.equal(flat(other), flat(model))
 
-    with pytest.raises(RuntimeError, match="before the first step"):
+    gs.run_threads(2, work)
+
+
+def test_numbers_of_numpy_are_saved_as_pythons(tmp_path):
+    def schedule(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: 0.5 * (1 + np.cos(np.float64(step) / 9))
+        )
+
+    def work():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring", lr_scheduler_fn=schedule)
+        for step in range(3):
+            loss_of(wrapper, rank(), step).backward()
+        assert type(wrapper.optimizer.param_groups[0]["lr"]) is np.float64
+        wrapper.save(tmp_path)
+        torch.save(wrapper.state_dict(), tmp_path / f"{rank()}.pt")
+        again = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring", lr_scheduler_fn=schedule)
+        for as_dict in (False, True):
+            load(again, tmp_path, as_dict)
+            assert again.optimizer.param_groups[0]["lr"] == wrapper.optimizer.param_groups[0]["lr"]
+            assert again.lr_scheduler.last_epoch == 3
+
+    gs.run_threads(2, work)
+
+
+def test_what_could_not_be_read_is_not_saved(tmp_path):
+    class Odd:
+        pass
+
+    def work():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring")
+        loss_of(wrapper, rank(), 0).backward()
+        wrapper.save(tmp_path)
+        wrapper.optimizer.param_groups[0]["note"] = Odd()
+        with pytest.raises(gs.CheckpointError, match=r"optimizer.param_groups.0.note is a .*Odd"):
+            wrapper.save(tmp_path)
+        again = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring")
+        again.load(tmp_path)
+        assert not list(tmp_path.glob("*.part"))
+
+    gs.run_threads(2, work)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_another_number_of_ranks_is_refused(tmp_path, num_ranks, as_dict):
+    gs.run_threads(
+        2, lambda: train(tmp_path, make_mlp(), ADAMW, {"topology": "ring"}, None, 3, 0, 1, as_dict)
+    )
+
+    def other():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring")
+        if as_dict:
+            state = torch.load(tmp_path / f"{min(rank(), 1)}.pt", weights_only=True)
+            wrapper.load_state_dict(state)
+        else:
+            wrapper.load(tmp_path)
+
+    with pytest.raises(gs.CheckpointError, match=f"run of 2 ranks.* of {num_ranks} ranks loads"):
+        gs.run_threads(num_ranks, other)
+
+
+def test_files_of_different_steps_are_refused(tmp_path):
+    def work():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring")
+        for step in range(4):
+            loss_of(wrapper, rank(), step).backward()
+            wrapper.save(tmp_path / str(step))
+        gs.current_session().barrier()
+        return gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring")
+
+    def mixed():
+        again = work()
+        again.load(tmp_path / str(rank()))
+
+    with pytest.raises(gs.CheckpointError, match="1 on rank 0, 2 on rank 1"):
+        gs.run_threads(2, mixed)
+
+    def torn():
+        again = work()
+        old, new = (tmp_path / str(step) / f"python-{rank():05d}.pt" for step in (1, 2))
+        new.write_bytes(old.read_bytes())
+        again.load(tmp_path / "2")
+
+    with pytest.raises(gs.CheckpointError, match="interrupted between two files"):
+        gs.run_threads(2, torn)
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_a_state_of_the_module_alone_is_refused(prefix):
+    def work():
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, ADAMW, "ring")
+        wrapper.load_state_dict({f"{prefix}{n}": x for n, x in model.state_dict().items()})
+
+    with pytest.raises(gs.CheckpointError, match=r"the state_dict\(\) of a module.*write_param"):
         gs.run_threads(2, work)
 
 

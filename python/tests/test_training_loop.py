@@ -59,6 +59,61 @@ def test_a_gradient_scaler_works_as_with_the_optimizer_alone(name):
     assert torch.equal(alone(lambda: train(False)), habit)
 
 
+def test_a_scaler_goes_on_after_loading(tmp_path):
+    def work():
+        def make():
+            scaler = make_scaler()
+            return scaler, gs.DecentralizedDataParallel(make_mlp(), ADAMW, scaler=scaler)
+
+        scaler, wrapper = make()
+        for step in range(BAD_STEP + 1):
+            scaled_loss(wrapper, scaler, step).backward()
+            scaler.update()
+        wrapper.save(tmp_path)
+        again, other = make()
+        other.load(tmp_path)
+        again.load_state_dict(scaler.state_dict())
+        scaled_loss(other, again, BAD_STEP + 1).backward()
+        again.update()
+        assert again.get_scale() == scaler.get_scale() == 256.0
+
+    alone(work)
+
+
+def test_the_recipe_of_a_scaler_names_the_options():
+    def work():
+        scaler = make_scaler()
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, scaler=scaler)
+        scaled_loss(wrapper, scaler, 0).backward()
+        with pytest.raises(gs.ConfigError, match="grad_clip_norm"):
+            scaler.unscale_(wrapper.optimizer)
+        scaler.update()
+        # An optimizer of another model is its own business.
+        other = make_mlp()
+        plain = ADAMW(list(other.parameters()))
+        scaler.scale(loss_of(other, 0, 0)).backward()
+        scaler.unscale_(plain)
+        wrapper.finish()
+        assert "unscale_" not in vars(scaler)
+
+    alone(work)
+
+
+@pytest.mark.filterwarnings("ignore:GradScaler is going to stop:FutureWarning")
+@pytest.mark.parametrize("calls_unscale", [False, True])
+def test_a_scaler_that_the_wrapper_does_not_know_is_refused(calls_unscale):
+    def work():
+        scaler = make_scaler()
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)
+        scaled_loss(wrapper, scaler, 0).backward()
+        if calls_unscale:
+            scaler.unscale_(wrapper.optimizer)
+        scaler.step(wrapper.optimizer)
+
+    with pytest.raises(gs.ConfigError, match="scaler=scaler"):
+        alone(work)
+
+
 def test_a_scaler_that_is_off_changes_nothing():
     def train(**options):
         model = make_mlp()
@@ -194,3 +249,66 @@ def test_sharded_and_synchronized_modules_are_refused():
     assert done.returncode == 0, done.stderr
     assert "the module's part 0 is sharded by fully_shard()" in done.stdout
     assert "the module is in DistributedDataParallel, which synchronizes" in done.stdout
+
+
+def test_clipping_in_the_loop_clips_from_the_second_step_on():
+    limit, num_steps = 0.05, 6
+    plain = make_mlp()
+    optimizer = OPTIMIZERS["sgd"](list(plain.parameters()))
+    norms = []
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        loss_of(plain, 0, step).backward()
+        # The wrapper has made the first step when the loop says how to clip.
+        norm = 1e9 if step == 0 else limit
+        norms.append(torch.nn.utils.clip_grad_norm_(plain.parameters(), norm))
+        optimizer.step()
+
+    def train():
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, OPTIMIZERS["sgd"], bucket_size_in_mb=1e-5)
+        found = []
+        for step in range(num_steps):
+            loss_of(wrapper, 0, step).backward()
+            found.append(wrapper.clip_grad_norm_(limit))
+        assert torch.allclose(torch.stack(found), torch.stack(norms))
+        with pytest.raises(gs.ConfigError, match="max_norm is 0"):
+            wrapper.clip_grad_norm_(0)
+        return flat(model).clone()
+
+    with pytest.warns(UserWarning, match="from the next step on") as caught:
+        end = alone(train)
+    assert len(caught) == 1
+    assert (end - flat(plain)).abs().max() < 5e-7
+
+
+def test_clipping_by_pytorch_is_warned_of_once():
+    def train():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)
+        with pytest.warns(UserWarning, match="model.clip_grad_norm_") as caught:
+            for step in range(3):
+                loss_of(wrapper, 0, step).backward()
+                assert torch.nn.utils.clip_grad_norm_(wrapper.parameters(), 1.0) == 0
+        assert len(caught) == 1
+        assert len(list(wrapper.parameters())) == 4
+
+    alone(train)
+
+
+def test_gradients_that_accumulate_are_clipped_without_a_warning(recwarn):
+    def train():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)
+        with wrapper.no_sync():
+            loss_of(wrapper, 0, 0).backward()
+        assert torch.nn.utils.clip_grad_norm_(wrapper.parameters(), 1.0) > 0
+
+    alone(train)
+    assert not recwarn.list
+
+
+def test_a_norm_that_would_clip_nothing_is_refused():
+    def work():
+        gs.DecentralizedDataParallel(make_mlp(), ADAMW, options={"grad_clip_norm": 1.0})
+
+    with pytest.raises(gs.ConfigError, match=r"grad_clip_norm.*without grad_clip"):
+        alone(work)

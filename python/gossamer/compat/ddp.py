@@ -36,6 +36,7 @@ from ..checks import compare_modules, share_tensors
 from ..data_parallel import DecentralizedDataParallel
 from ..distributed import Session, initialize_dist
 from ..groups import WrappedOptimizer
+from ..parameters import EngineParameters
 
 __all__ = ["DistributedDataParallel"]
 
@@ -464,7 +465,7 @@ class _Trainer(DecentralizedDataParallel):
         # A new optimizer takes the place of one that it has replaced.
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self._own = [own for own in self._own if known.isdisjoint(own.ids())]
-        self._own.append(_UserOptimizer(optimizer, self._trained.tensors))
+        self._own.append(_UserOptimizer(optimizer, self._trained))
         return self._own[-1]
 
     def _check_others(self, params: list[torch.nn.Parameter]) -> None:
@@ -519,6 +520,9 @@ class _Trainer(DecentralizedDataParallel):
         # The user's optimizer updates the parameters themselves where gradients are summed.
         return contextlib.nullcontext() if self._sums_gradients else super()._masters()
 
+    def _take_in_changes(self) -> None:
+        """Leave it to renew(), which the user's step() and forward pass ask."""
+
     def _arrived(self, i: int) -> None:
         self._order.append(i)
 
@@ -528,8 +532,6 @@ class _Trainer(DecentralizedDataParallel):
         rest = reversed(range(len(self._trained.tensors)))
         for i in dict.fromkeys(itertools.chain(*orders, rest)):
             self._engine.arrived(i)
-        # The engine copies the values from where they were when the module was wrapped.
-        self._trained.take_back()
         super()._start()
 
     def _adopt(self) -> None:
@@ -561,13 +563,13 @@ class _NoUpdate(torch.optim.Optimizer):
 class _UserOptimizer(WrappedOptimizer):
     """An optimizer of the user's, which runs in Python, so that its states are where they were."""
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]
-    ) -> None:
-        super().__init__(optimizer, parameters)
-        self.rule = None
-        # A library may have put a function of its own in front of the optimizer's.
-        self._own_step = functools.partial(type(optimizer).step, optimizer)  # type: ignore[assignment]
+    def __init__(self, optimizer: torch.optim.Optimizer, trained: EngineParameters) -> None:
+        super().__init__(optimizer, trained)
+        if self.state is not None:
+            self.state.release()
+        self.rule = self.state = None
+        # The user's own call of step() runs the hooks, and the engine has all gradients then.
+        self.sees_whole_step = False
 
     def ids(self) -> set[int]:
         """Return the ids of its parameters."""
@@ -577,12 +579,18 @@ class _UserOptimizer(WrappedOptimizer):
         """Update the parameters that are the optimizer's. Gradients of others' stay."""
         *rest, gradients = told
         own = self.ids()
-        due = [(i, grad) for i, grad in gradients if id(self._parameters[i]) in own]
+        due = [(i, grad) for i, grad in gradients if id(self._trained.tensors[i]) in own]
         super().step(*rest, due)  # type: ignore[call-arg]
 
-    def _indices(self) -> list[list[int]]:
+    def begin_step(self) -> None:
+        """Leave hooks to the user's call of step()."""
+
+    def end_step(self, num_skipped: Callable[[], int]) -> None:
+        """Leave hooks to the user's call of step()."""
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    def check_parameters(self) -> None:
         """Take any part of the parameters."""
-        return []
 
     def _replace_habits(self) -> None:
         """Leave step() and zero_grad() as they are."""

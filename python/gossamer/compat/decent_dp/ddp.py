@@ -190,6 +190,7 @@ class _Trainer(data_parallel.DecentralizedDataParallel):
     def __init__(self, *arguments: Any, scaler: GradScaler | None, **options: Any) -> None:
         super().__init__(*arguments, scaler=scaler, **options)
         self._scaler = scaler
+        self._factor: float | None = None
         self._average: contextlib.AbstractContextManager[float] | None = None
         self._backup: list[torch.Tensor] = []
         self._sums: PeerSums | None = None
@@ -199,6 +200,16 @@ class _Trainer(data_parallel.DecentralizedDataParallel):
         if hasattr(self.optimizer, "pre_average_hook"):
             self._sums = PeerSums(self.optimizer, topology)
             self._optimizer.before_update = self._sums.before_update
+
+    def _engine_is_new(self) -> None:
+        super()._engine_is_new()
+        if self._sums is not None:
+            raise _core.ConfigError(
+                "parameters that are trained only now, and an optimizer with pre_average_hook(), "
+                "allowed: to wrap the module again"
+            )
+        if self._factor is not None:
+            self._engine.set_adaptive_factor(self._factor)
 
     @property
     def accumulates(self) -> bool:
@@ -210,6 +221,7 @@ class _Trainer(data_parallel.DecentralizedDataParallel):
                 "adaptive_factor: 0, allowed: above 0, because the optimizer's pre_average_hook() "
                 "asks for sums that are then not mixed in"
             )
+        self._factor = factor
         self._engine.set_adaptive_factor(factor)
         if self._sums is not None:
             self._sums.factor = factor

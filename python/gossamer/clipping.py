@@ -1,0 +1,76 @@
+"""Clipping of gradients that are used up when backward() returns."""
+
+from __future__ import annotations
+
+import math
+import types
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from . import _core
+
+__all__ = ["Clipping", "is_in_clipping"]
+
+_FUNCTIONS = {"clip_grad_norm_", "clip_grad_value_"}
+
+
+class Clipping:
+    """The norm by which the engine clips, which a training loop may set after every step.
+
+    Parameters
+    ----------
+    options
+        The engine's options; grad_clip and grad_clip_norm say how it clips at first.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        is_global = options.get("grad_clip") == "global"
+        self._norm = float(options.get("grad_clip_norm", 1.0)) if is_global else math.inf
+        self._has_warned = False
+        self._has_changed = False
+
+    def change(self, engine: _core.Engine, norm: float) -> None:
+        """Clip by a norm from the next step on."""
+        if not norm > 0:
+            raise _core.ConfigError(f"max_norm is {norm}, allowed: a number > 0")
+        if norm == self._norm:
+            return
+        if math.isinf(self._norm) and not self._has_warned:
+            self._warn(
+                "clip_grad_norm_() clips from the next step on, because backward() has made this "
+                f'one; wrap with options={{"grad_clip": "global", "grad_clip_norm": {norm}}} to '
+                "clip the first step, too"
+            )
+        engine.set_clip_norm(min(norm, 1e300))
+        self._norm, self._has_changed = norm, True
+
+    def renew(self, engine: _core.Engine) -> None:
+        """Go on with another engine, which has the options of the first one."""
+        if self._has_changed:
+            engine.set_clip_norm(min(self._norm, 1e300))
+
+    def warn_of_no_gradients(self) -> None:
+        """Say, once, that a function of PyTorch clips nothing."""
+        if self._has_warned:
+            return
+        self._warn(
+            "torch.nn.utils clips no gradient of a wrapped module and returns 0, because "
+            "backward() has used the gradients; call model.clip_grad_norm_(max_norm), or wrap with "
+            'options={"grad_clip": "global", "grad_clip_norm": max_norm}'
+        )
+
+    def _warn(self, text: str) -> None:
+        self._has_warned = True
+        warnings.warn(text, stacklevel=4)
+
+
+def is_in_clipping(frame: types.FrameType | None) -> bool:
+    """Return whether a frame is of PyTorch's functions that clip, or of a list in one."""
+    for _ in range(2):
+        if frame is None:
+            return False
+        if frame.f_code.co_name in _FUNCTIONS and "clip_grad" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False

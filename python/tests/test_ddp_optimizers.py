@@ -197,6 +197,8 @@ def unfreeze(model, optimizer, how):
         model.module[0].requires_grad_(True)
     else:
         model.module[2] = torch.nn.Linear(16, 3)
+        for p in model.module[2].parameters():
+            torch.nn.init.constant_(p, 0.1 * (1 + rank()))
         optimizer.add_param_group({"params": model.module[2].parameters()})
 
 
@@ -204,7 +206,6 @@ def unfreeze(model, optimizer, how):
 @pytest.mark.parametrize("how", ["group", "flag", "new layer"])
 def test_what_is_unfrozen_or_added_later_is_trained(options, how):
     def work():
-        torch.manual_seed(rank())
         net = make_mlp()
         net[0].requires_grad_(False)
         model = DistributedDataParallel(net, **options)
@@ -228,7 +229,7 @@ def test_what_is_unfrozen_or_added_later_is_trained(options, how):
     assert torch.equal(ends[0][0], ends[1][0])
     assert torch.equal(ends[0][1], ends[1][1]) == (not options)
     assert (ends[0][2] > 0) == bool(options)
-    assert (ends[0][1] - ends[1][1]).abs().max() < 0.2, "the ranks mix what they train"
+    assert (ends[0][1] - ends[1][1]).abs().max() < 0.5, "the ranks mix what they train"
 
 
 def test_unfrozen_layers_under_all_reduce_are_trained_as_all_batches():

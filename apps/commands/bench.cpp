@@ -1,4 +1,4 @@
-// gossamer bench kernel | step | links (links.cpp) | topologies (study.cpp)
+// gossamer bench kernel | step | compute (compute.cpp) | links (links.cpp) | topologies (study.cpp)
 
 #include <iostream>
 #include <memory>
@@ -233,11 +233,13 @@ void add_step_command(CLI::App& parent, int& exit_code, const PlugIns& own) {
 
 void add_bench_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   CLI::App* command = program.add_subcommand(
-      "bench", "Measure the kernel, the step, the links, and how topologies converge");
+      "bench",
+      "Measure the kernel, the step, the computation, the links, and how topologies converge");
   command->require_subcommand(1);
   command->footer("Example:\n  gossamer bench kernel --threads 1");
   add_kernel_command(*command, exit_code);
   add_step_command(*command, exit_code, own);
+  add_bench_compute_command(*command, exit_code, own);
   add_bench_links_command(*command, exit_code);
   add_study_command(*command, exit_code, own);
 }

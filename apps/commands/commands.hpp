@@ -12,6 +12,8 @@ void add_train_command(CLI::App& program, int& exit_code, const PlugIns& own);
 void add_bench_command(CLI::App& program, int& exit_code, const PlugIns& own);
 void add_replay_command(CLI::App& program, int& exit_code);
 void add_plan_command(CLI::App& program, int& exit_code, const PlugIns& own);
+/// Adds `bench compute`.
+void add_bench_compute_command(CLI::App& bench, int& exit_code, const PlugIns& own);
 /// Adds `bench links`.
 void add_bench_links_command(CLI::App& bench, int& exit_code);
 void add_simulate_command(CLI::App& program, int& exit_code, const PlugIns& own);

@@ -10,8 +10,8 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/start_options.hpp"
-#include "apps/plan/far_plan.hpp"
 #include "apps/plan/link_bench.hpp"
+#include "apps/plan/plan.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/local_processes.hpp"
 #include "apps/train/start_store.hpp"
@@ -77,23 +77,24 @@ void print_text(const LinkFigures& figures, const LinksArguments& arguments) {
 }
 
 /// How to train over these links.
-FarPlan far_plan_of(const LinkFigures& figures, const LinksArguments& arguments,
-                    const World& world) {
+PlanOptions plan_options(const LinkFigures& figures, const LinksArguments& arguments,
+                         const World& world) {
   constexpr double kBucketBytes = 25.0 * 1024.0 * 1024.0;
-  return make_far_plan({.model = {.world = world,
-                                  .links = figures.links,
-                                  .compute_s = 1e-3 * arguments.compute_ms,
-                                  .bucket_bytes = planned_buckets(arguments.model_bytes,
-                                                                  kBucketBytes, world.size)}});
+  return {
+      .model = {.world = world,
+                .links = figures.links,
+                .compute_s = 1e-3 * arguments.compute_ms,
+                .bucket_bytes = planned_buckets(arguments.model_bytes, kBucketBytes, world.size)}};
 }
 
 void print(const LinkFigures& figures, const LinksArguments& arguments, const World& world) {
   nlohmann::ordered_json json = to_json(figures);
   if (!arguments.json) print_text(figures, arguments);
   if (arguments.model_bytes > 0.0) {
-    const FarPlan plan = far_plan_of(figures, arguments, world);
-    json["far_plan"] = to_json(plan);
-    if (!arguments.json) std::cout << "\n" << to_text(plan);
+    const PlanOptions options = plan_options(figures, arguments, world);
+    const Plan plan = make_plan(options);
+    json["plan"] = to_json(plan);
+    if (!arguments.json) std::cout << "\n" << to_text(plan, options);
   }
   if (arguments.json) std::cout << json.dump() << std::endl;
 }
@@ -156,7 +157,7 @@ void add_bench_links_command(CLI::App& bench, int& exit_code) {
       command
           ->add_option("--model-bytes", arguments->model_bytes,
                        "Also choose how to train a model of so many bytes over these links, as "
-                       "gossamer plan --far")
+                       "gossamer plan")
           ->check(CLI::Range(1.0, 1e15));
   command
       ->add_option("--compute-ms", arguments->compute_ms,

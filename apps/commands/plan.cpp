@@ -27,7 +27,6 @@ struct PlanArguments {
   std::vector<std::string> settings;
   /// Texts of YAML.
   std::vector<std::string> algorithms;
-  bool far = false;
   bool json = false;
 };
 
@@ -43,16 +42,14 @@ void plan(const PlanArguments& arguments) {
   if (!arguments.algorithms.empty()) {
     apply_override(root, concat("algorithm=[", join(arguments.algorithms, ", "), "]"));
   }
-  if (arguments.far) apply_override(root, "far=true");
   for (auto& [key, value] : root.entries) value.where = option_of(key.name);
   PlanRequest request = read_plan(arguments.own.options(std::move(root)));
   request.options.own = arguments.own;
   if (arguments.json) {
-    std::cout << plan_as_json(request).dump(2) << "\n";
+    std::cout << to_json(request, make_plan(request.options)).dump(2) << "\n";
     return;
   }
-  const std::string text = request.is_far ? to_text(make_far_plan(request.options))
-                                          : to_text(make_plan(request.options), request.options);
+  const std::string text = to_text(make_plan(request.options), request.options);
   for (const std::string& sentence : request.assumed) std::cout << sentence << "\n";
   std::cout << (request.assumed.empty() ? "" : "\n") << text;
 }
@@ -72,19 +69,15 @@ void add_number_options(CLI::App& command, PlanArguments& arguments) {
 void add_word_options(CLI::App& command, PlanArguments& arguments) {
   add_setting(command, arguments.settings, "--links", "links",
               "What gossamer bench links has measured, JSON or YAML", quoted_text);
-  add_setting(command, arguments.settings, "--rank-by", "rank_by",
-              "target: the time until the target; step: the time of a step; budget: the time until "
-              "the target, of the rows within --budget. Budget when not given and the links have "
-              "regions, otherwise target");
+  add_setting(command, arguments.settings, "--device", "device",
+              "cpu or cuda: where the model lies; on GPUs few algorithms send encoded messages");
   command.add_option("--algorithm", arguments.algorithms,
-                     "An algorithm (see gossamer list algorithms) with its options, as "
-                     "late_average or '{name: outer, every: 20}'; may be given several times. Not "
-                     "given: gossip and all-reduce");
+                     "Compare only this algorithm (see gossamer list algorithms), with its options "
+                     "as '{name: outer, every: 20}'; may be given several times");
   add_setting(command, arguments.settings, "--codec", "codec",
-              "What messages hold in place of float32 elements: see gossamer list codecs");
+              "Compare only this encoding of messages: see gossamer list codecs");
   add_setting(command, arguments.settings, "--optimizer", "optimizer",
-              "The optimizer of --algorithm, for algorithms that send its states; adamw when not "
-              "given");
+              "The optimizer, for algorithms that send its states; adamw when not given");
 }
 
 }  // namespace
@@ -94,21 +87,18 @@ void add_plan_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   arguments->own = own;
   CLI::App* command = program.add_subcommand(
       "plan",
-      "Predict the time and bytes of a step for every topology that fits a cluster, and rank them");
+      "Compare algorithms, topologies, codecs and periods for a cluster, and advise one of them");
   add_number_options(*command, *arguments);
   add_word_options(*command, *arguments);
-  command->add_flag("--far", arguments->far,
-                    "For slow links: choose how often ranks average, whether all of them or pairs, "
-                    "and the codec, within --budget");
   command->add_flag("--json", arguments->json, "As JSON");
   command->footer(
       "Examples:\n"
       "  gossamer plan --model-bytes 260e6 --world-size 16 --local-world-size 4 --compute-ms 80\n"
-      "  gossamer plan --model-bytes 12e6 --world-size 4 --links links.json --rank-by step\n"
+      "  gossamer plan --model-bytes 12e6 --world-size 4 --links links.json\n"
       "  gossamer plan --model-bytes 260e6 --world-size 16 --algorithm gossip --codec int8\n"
-      "  gossamer plan --model-bytes 498e6 --world-size 12 --links configs/links_continents.yaml\n"
-      "  gossamer plan --model-bytes 4e9 --world-size 12 --links configs/links_continents.yaml "
-      "--far");
+      "  gossamer plan --model-bytes 4e9 --world-size 12 --links configs/links_continents.yaml\n"
+      "gossamer bench compute CONFIG measures --compute-ms, gossamer bench links measures "
+      "--links.");
   command->callback([arguments, &exit_code] {
     plan(*arguments);
     exit_code = static_cast<int>(ExitCode::kDone);

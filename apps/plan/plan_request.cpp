@@ -29,7 +29,7 @@ constexpr OptionalNumberOption kComputeMs{"compute_ms",
                                           {{.min = 0.0, .max = 1e9}},
                                           "those of the links, or 100"};
 constexpr NumberOption kBackwardShare{"backward_share",
-                                      "share of compute_ms that the backward pass takes",
+                                      "share of --compute-ms that the backward pass takes",
                                       {.fallback = 2.0 / 3.0, .min = 0.0, .max = 1.0}};
 constexpr NumberOption kStragglerCv{
     "straggler_cv",
@@ -52,20 +52,15 @@ constexpr OptionalNumberOption kUpdateGbytes{
     "GB of parameters that a rank mixes and updates in a second, 0 for in no time",
     {{.min = 0.0, .max = 1e6}},
     "the links'"};
-constexpr NumberOption kTarget{"target",
-                               "factor by which the ranks' distance from their mean is to shrink",
-                               {.fallback = 1e-3, .min = 1e-9, .max = 0.999999}};
-constexpr NumberOption kBudget{
-    "budget",
-    "share of a step's time that communication may add, to rank by budget",
-    {.fallback = 0.1, .min = 0.0, .max = 1e3}};
+constexpr NumberOption kBudget{"budget",
+                               "share of a step's time that communication may add",
+                               {.fallback = 0.1, .min = 0.0, .max = 1e3}};
 constexpr IntegerOption kSeed{
     "seed", "seed of the stragglers' random delays", {.fallback = 1, .min = 0}};
 
-constexpr std::array kNumbers =
-    option_list(kModelBytes, kBucketMb, kComputeMs, kBackwardShare, kStragglerCv, kWorldSize,
-                kLocalWorldSize, kWithinLatency, kWithinGbit, kBetweenLatency, kBetweenGbit,
-                kUpdateGbytes, kTarget, kBudget, kSeed);
+constexpr std::array kNumbers = option_list(
+    kModelBytes, kBucketMb, kComputeMs, kBackwardShare, kStragglerCv, kWorldSize, kLocalWorldSize,
+    kWithinLatency, kWithinGbit, kBetweenLatency, kBetweenGbit, kUpdateGbytes, kBudget, kSeed);
 
 /// Replaces what is given. Returns whether anything is.
 bool replace_speed(const std::optional<double>& latency_us, const std::optional<double>& gbit,
@@ -95,7 +90,7 @@ Links read_all_links(const Options& root, std::vector<std::string>& assumed) {
   if (!root.has("links") && !gives_within && !gives_between) {
     assumed.emplace_back(
         "Links are assumed to carry 10 GB/s within a node and 10 Gbit/s between nodes; measure "
-        "yours with gossamer bench links, and give the file as links.");
+        "yours with gossamer bench links, and give the file as --links.");
   }
   return links;
 }
@@ -105,7 +100,8 @@ double read_compute_ms(const Options& root, const Links& links, std::vector<std:
   if (given) return *given;
   if (links.compute_s) return 1e3 * *links.compute_s;
   assumed.push_back(concat("Forward and backward are assumed to take ", kAssumedComputeMs,
-                           " ms; give yours as compute_ms."));
+                           " ms; gossamer bench compute CONFIG measures yours, or "
+                           "gs.measure_compute() in Python; give it as --compute-ms."));
   return kAssumedComputeMs;
 }
 
@@ -126,13 +122,6 @@ std::vector<double> read_buckets(const Options& root, int world_size) {
   return planned_buckets(*model_bytes, bucket_mb * 1024.0 * 1024.0, world_size);
 }
 
-RankBy read_rank_by(const Options& root, const Links& links) {
-  const std::string name = root.choice("rank_by", {"target", "step", "budget"},
-                                       links.regions.count() > 1 ? "budget" : "target");
-  if (name == "budget") return RankBy::kBudget;
-  return name == "step" ? RankBy::kStep : RankBy::kTarget;
-}
-
 void read_algorithms(const Options& root, PlanOptions& options) {
   if (root.has("algorithm")) {
     for (const Options& section : root.named_sections("algorithm")) {
@@ -143,7 +132,9 @@ void read_algorithms(const Options& root, PlanOptions& options) {
   const Options section = root.named_section("optimizer");
   options.optimizer =
       make_optimizer(section.choice("name", optimizer_names(section), "adamw"), section);
+  options.is_plain = root.has("codec");
   options.codec = find_codec(root.choice("codec", codec_names(root), "fp32"), root);
+  if (options.codec != nullptr) options.is_plain = false;
 }
 
 World read_world(const Options& root) {
@@ -161,8 +152,7 @@ nlohmann::ordered_json question_of(const PlanRequest& request) {
   return {{"world_size", model.world.size},     {"local_world_size", model.world.node_size},
           {"links", to_json(model.links)},      {"compute_ms", 1e3 * model.compute_s},
           {"bucket_bytes", model.bucket_bytes}, {"straggler_cv", model.straggler_cv},
-          {"target", request.options.target},   {"budget", request.options.budget},
-          {"assumed", request.assumed}};
+          {"budget", request.options.budget},   {"assumed", request.assumed}};
 }
 
 }  // namespace
@@ -181,18 +171,9 @@ PlanRequest read_plan(const Options& root) {
                    .straggler_cv = root.read(kStragglerCv),
                    .seed = static_cast<std::uint64_t>(root.read(kSeed)),
                    .bucket_bytes = read_buckets(root, world.size)};
-  options.target = root.read(kTarget);
-  options.rank_by = read_rank_by(root, links);
   options.budget = root.read(kBudget);
+  options.on_gpu = root.choice("device", {"cpu", "cuda"}, "cpu") == "cuda";
   read_algorithms(root, options);
-  request.is_far = root.flag("far", false);
-  if (request.is_far) {
-    for (const char* const key : {"algorithm", "codec", "rank_by", "target"}) {
-      if (!root.has(key)) continue;
-      root.fail("far", concat("chooses algorithm and codec by the budget, and ", key,
-                              " is given, allowed: one of the two"));
-    }
-  }
   root.reject_unknown();
   return request;
 }
@@ -200,13 +181,6 @@ PlanRequest read_plan(const Options& root) {
 nlohmann::ordered_json to_json(const PlanRequest& request, const Plan& plan) {
   nlohmann::ordered_json json = question_of(request);
   json.update(to_json(plan));
-  return json;
-}
-
-nlohmann::ordered_json plan_as_json(const PlanRequest& request) {
-  if (!request.is_far) return to_json(request, make_plan(request.options));
-  nlohmann::ordered_json json = question_of(request);
-  json.update(to_json(make_far_plan(request.options)));
   return json;
 }
 

@@ -14,14 +14,12 @@
 //   between_latency_us: 50
 //   between_gbit: 10
 //   update_gbytes: 0
-//   target: 1e-3
-//   rank_by: target               # or step, or budget
 //   budget: 0.1
+//   device: cpu                   # or cuda
 //   algorithm: [gossip, {name: late_average, every: 4}]
 //   codec: fp32
 //   optimizer: adamw
 //   seed: 1
-//   far: false                    # true: a far plan (far_plan.hpp)
 
 #include <span>
 #include <string>
@@ -29,7 +27,6 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "apps/plan/far_plan.hpp"
 #include "apps/plan/plan.hpp"
 #include "base/option.hpp"
 #include "base/options.hpp"
@@ -40,8 +37,6 @@ struct PlanRequest {
   PlanOptions options = {};
   /// One sentence for each value that was assumed because the user did not give it.
   std::vector<std::string> assumed = {};
-  /// A FarPlan is asked for.
-  bool is_far = false;
 };
 
 /// The keys that hold one number.
@@ -52,7 +47,5 @@ PlanRequest read_plan(const Options& root);
 
 /// What was asked for, and the plan.
 nlohmann::ordered_json to_json(const PlanRequest& request, const Plan& plan);
-/// Makes the plan that is asked for. What was asked for, and the plan.
-nlohmann::ordered_json plan_as_json(const PlanRequest& request);
 
 }  // namespace gossamer::apps

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "apps/plan/exchange_schedule.hpp"
+#include "apps/plan/ways.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/registry.hpp"
@@ -34,7 +35,17 @@ constexpr std::int64_t kMostCommonSteps = 4;
 constexpr int kFollowedRanks = 32;
 constexpr double kNoGap = 1e-12;
 // The longest period that a plan for several regions tries, in steps.
-constexpr int kLongestPeriod = 256;
+constexpr int kLongestRegionPeriod = 256;
+// The longest period of a way that may be rare, in steps.
+constexpr std::int64_t kMostEvery = 1024;
+constexpr std::int64_t kLeastWarmup = 8;
+// Every bucket of an average has its latencies.
+constexpr int kMostRareBuckets = 4;
+// Ranks, buckets and steps that one prediction of a rare way follows, at most.
+constexpr std::int64_t kMostFollowed = 8'000'000;
+// What the far averages in pairs follow: pairs for every number of ranks, and after some rounds all
+// have met.
+constexpr std::string_view kPairTopology = "base-k";
 
 /// A topology with options that are not the defaults.
 struct Variant {
@@ -46,39 +57,31 @@ struct Variant {
   int local_size = 0;
   /// The model follows whole periods, however long they are.
   bool whole_periods = false;
+
+  [[nodiscard]] std::string label() const {
+    std::string text = name;
+    if (local_size > 0) text += " by region";
+    for (const std::string_view part : {option, second}) {
+      if (!part.empty()) text += concat(", ", part);
+    }
+    return text;
+  }
+  /// As `{name: base-k, k: 3}`.
+  [[nodiscard]] std::string section() const {
+    std::string text = concat("{name: ", name);
+    for (const std::string_view part : {option, second}) {
+      if (!part.empty()) text += concat(", ", part);
+    }
+    return text + "}";
+  }
 };
 
-std::string label_of(const AlgorithmChoice& algorithm) {
-  return algorithm.given().empty() ? algorithm.name()
-                                   : concat(algorithm.name(), " {", algorithm.given(), "}");
-}
-
-/// A configuration's sections. A null variant: the algorithm has no topology.
-std::string yaml_of(const AlgorithmChoice& algorithm, const Codec* codec, const Variant* variant) {
-  const std::string& given = algorithm.given();
-  std::string text = given.empty()
-                         ? concat("algorithm: ", algorithm.name(), "\n")
-                         : concat("algorithm: {name: ", algorithm.name(), ", ", given, "}\n");
-  const int local_size = variant != nullptr ? variant->local_size : 0;
-  if (local_size > 0 || codec != nullptr) text += "comm:\n";
-  if (local_size > 0) text += concat("  local_size: ", local_size, "\n");
-  if (codec != nullptr) text += concat("  codec: ", codec->name(), "\n");
-  if (variant == nullptr) return text;
-  text += concat("topology:\n  name: ", variant->name, "\n");
-  for (const std::string_view option : {variant->option, variant->second}) {
-    if (!option.empty()) text += concat("  ", option, "\n");
-  }
-  return text;
-}
-
-std::string label_of(const Variant& variant) {
-  std::string label(variant.name);
-  if (variant.local_size > 0) label += " by region";
-  for (const std::string_view option : {variant.option, variant.second}) {
-    if (!option.empty()) label += concat(", ", option);
-  }
-  return label;
-}
+/// A variant with its rounds.
+struct Place {
+  Variant variant;
+  std::shared_ptr<const Topology> topology;
+  std::optional<RoundCount> rounds;
+};
 
 /// Number of steps to follow a topology for: whole periods if these are short.
 std::int64_t num_steps(const StepModel& model, std::int64_t period) {
@@ -91,56 +94,15 @@ std::int64_t num_steps(const StepModel& model, std::int64_t period) {
 /// Like rounds_to(), which takes many seconds where mixing is slow. In a large world this function
 /// looks for an exact mean instead. Where there is none, the rounds follow from the spectral gap;
 /// for 64 ranks this estimate is off by 5 % at most.
-std::optional<RoundCount> rounds_to_target(const Topology& topology, int world_size,
-                                           double target) {
-  if (world_size <= kFollowedRanks) return rounds_to(topology, world_size, target);
+std::optional<RoundCount> rounds_to_target(const Topology& topology, int world_size) {
+  if (world_size <= kFollowedRanks) return rounds_to(topology, world_size, kPlannedTarget);
   if (const auto exact = exact_after(topology, world_size)) return RoundCount{.rounds = *exact};
-  if (!topology.period()) return rounds_to(topology, world_size, target);
+  if (!topology.period()) return rounds_to(topology, world_size, kPlannedTarget);
   const auto gap = spectral_gap(topology, world_size);
   if (!gap || *gap <= kNoGap || *gap >= 1.0) return std::nullopt;
-  const double periods = std::log(target) / std::log1p(-*gap);
+  const double periods = std::log(kPlannedTarget) / std::log1p(-*gap);
   const double rounds = std::ceil(static_cast<double>(*topology.period()) * periods);
   return RoundCount{.rounds = static_cast<std::int64_t>(rounds), .estimated = true};
-}
-
-/// The topology of a variant, read as training will read it.
-std::shared_ptr<const Topology> topology_of(const Variant& variant, const std::string& yaml,
-                                            const PlanOptions& options) {
-  World world = options.model.world;
-  if (variant.local_size > 0) world.node_size = variant.local_size;
-  const Options root = options.own.options(parse_yaml(yaml, "plan"));
-  return read_topology(root.section("topology"), world);
-}
-
-/// The model of a row whose exchanges repeat after `period` rounds of a topology.
-StepModel model_of(const PlanOptions& options, std::int64_t period, bool whole_periods) {
-  StepModel model = options.model;
-  model.num_steps = num_steps(model, period);
-  if (whole_periods) model.num_steps = std::max(model.num_steps, period);
-  return model;
-}
-
-void set_rounds(PlanRow& row, const std::optional<RoundCount>& rounds) {
-  row.rounds = rounds;
-  if (rounds) row.target_s = static_cast<double>(rounds->rounds) * row.step.step_s;
-}
-
-PlanRow gossip_row(const PlanOptions& options, const Variant& variant) {
-  const std::string yaml = yaml_of("gossip", nullptr, &variant);
-  const auto topology = topology_of(variant, yaml, options);
-  const StepModel model = model_of(options, topology->period().value_or(1), variant.whole_periods);
-  PlanRow row{.yaml = yaml, .label = label_of(variant), .step = predict_gossip(model, *topology)};
-  set_rounds(row, rounds_to_target(*topology, model.world.size, options.target));
-  return row;
-}
-
-PlanRow all_reduce_row(const PlanOptions& options) {
-  PlanRow row{.yaml = "algorithm: allreduce\n",
-              .label = "all-reduce",
-              .step = predict_all_reduce(model_of(options, 1, false))};
-  // One round is enough: the ranks are equal after every step.
-  set_rounds(row, RoundCount{.rounds = 1});
-  return row;
 }
 
 bool is_worth_a_row(const Variant& variant, const World& world) {
@@ -163,12 +125,7 @@ void add_region_variants(const StepModel& model, std::vector<Variant>& variants)
   const bool has_hosts = world.node_size > 1 && world.size / world.node_size > 2;
   const bool has_region_nodes =
       regions.are_equal() && region_size > 1 && region_size != world.node_size;
-  for (int every = 1; every <= kLongestPeriod; every *= 4) {
-    // Without rest it is complete.
-    if (every > 1) {
-      variants.push_back(
-          {.name = "local-sgd", .option = concat("sit_out: ", every - 1), .whole_periods = true});
-    }
+  for (int every = 1; every <= kLongestRegionPeriod; every *= 4) {
     for (const char* const leaders : {"leaders: ring", "leaders: complete"}) {
       Variant variant{.name = "hierarchical",
                       .option = leaders,
@@ -181,7 +138,8 @@ void add_region_variants(const StepModel& model, std::vector<Variant>& variants)
   }
 }
 
-/// The topologies that fit the world.
+/// The topologies that fit the world. Of those that are alike, the first one is advised, and base-k
+/// fits every number of ranks.
 std::vector<Variant> variants_for(const PlanOptions& options) {
   const StepModel& model = options.model;
   std::vector<Variant> variants;
@@ -191,6 +149,8 @@ std::vector<Variant> variants_for(const PlanOptions& options) {
       variants.push_back({.name = std::string(entry.name)});
     }
   }
+  std::ranges::stable_partition(variants,
+                                [](const Variant& each) { return each.name == kPairTopology; });
   for (const auto& [name, option] :
        {std::pair("base-k", "k: 3"), std::pair("hierarchical", "leaders: one-peer-exp"),
         std::pair("hierarchical", "leaders: complete")}) {
@@ -201,84 +161,340 @@ std::vector<Variant> variants_for(const PlanOptions& options) {
   return variants;
 }
 
-/// The row of an algorithm; without a topology, and then without a variant, if it needs none.
-PlanRow algorithm_row(const PlanOptions& options, const AlgorithmChoice& choice,
-                      const ExchangeSchedule& schedule, const Variant* variant = nullptr,
-                      const Topology* topology = nullptr) {
-  PlanRow row{.yaml = yaml_of(choice, options.codec, variant), .label = label_of(choice)};
-  if (variant != nullptr) row.label += concat(", ", label_of(*variant));
-  const std::int64_t rounds = topology != nullptr ? topology->period().value_or(1) : 1;
-  StepModel model = model_of(options, rounds, variant != nullptr && variant->whole_periods);
-  // Whole periods of the algorithm, and of the topology too if there are not too many steps.
-  const std::int64_t both = std::lcm(rounds, schedule.period());
-  const std::int64_t period = both <= kMostCommonSteps * model.num_steps ? both : schedule.period();
-  model.num_steps = (model.num_steps + period - 1) / period * period;
-  // An average of the last period is waited for in this one.
-  model.num_warmup = std::max(model.num_warmup, schedule.period());
-  row.step = predict_schedule(model, schedule, topology, options.codec);
-  if (choice.entry().equal_models == EqualModels::kAfterEveryStep) {
-    set_rounds(row, RoundCount{.rounds = 1});
-  } else if (topology != nullptr && options.codec == nullptr && schedule.only_mixes()) {
-    set_rounds(row, rounds_to_target(*topology, model.world.size, options.target));
-  }
-  return row;
+/// The topology of a variant, read as training will read it.
+std::shared_ptr<const Topology> topology_of(const Variant& variant, const PlanOptions& options) {
+  World world = options.model.world;
+  if (variant.local_size > 0) world.node_size = variant.local_size;
+  const Options root =
+      options.own.options(parse_yaml(concat("topology: ", variant.section()), "plan"));
+  return read_topology(root.section("topology"), world);
 }
 
-/// The rows of one algorithm on every topology that suits it.
-void add_algorithm_rows(const PlanOptions& options, const AlgorithmChoice& choice,
-                        const Optimizer& optimizer, std::vector<PlanRow>& rows) {
-  const World& world = options.model.world;
-  std::vector<std::int64_t> numel;
-  for (const double bytes : options.model.bucket_bytes) {
-    numel.push_back(static_cast<std::int64_t>(bytes / 4.0));
+/// The model with so large buckets that it has a few.
+StepModel with_large_buckets(StepModel model) {
+  if (std::ssize(model.bucket_bytes) <= kMostRareBuckets) return model;
+  const double bytes = std::accumulate(model.bucket_bytes.begin(), model.bucket_bytes.end(), 0.0);
+  model.bucket_bytes = split_into_buckets(bytes, bytes / kMostRareBuckets, kMostRareBuckets);
+  return model;
+}
+
+/// What the ranks of a row exchange.
+struct Exchanges {
+  std::string name;
+  AlgorithmChoice choice;
+  const Codec* codec = nullptr;
+  /// Null: no topology.
+  const Place* place = nullptr;
+  /// Of a rare way, the steps between two averages; 0: the algorithm's own period counts.
+  std::int64_t every = 0;
+};
+
+/// Whether messages lose less than those of int8, which lose nothing that we can measure.
+bool is_fine(const Codec& codec) {
+  constexpr std::int64_t kNumel = 1 << 16;
+  return codec.encoded_bytes(kNumel) >= 2 * kNumel;
+}
+
+class RowMaker {
+ public:
+  explicit RowMaker(const PlanOptions& options)
+      : options_(options),
+        large_(with_large_buckets(options.model)),
+        optimizer_(options.optimizer ? options.optimizer : make_optimizer("adamw")),
+        local_s_(predict_local(options.model).step_s) {}
+
+  std::vector<PlanRow> rows() {
+    if (options_.algorithms.empty()) {
+      for (const Way& way : ways("")) add_way(way);
+      if (rows_.empty()) add_usual();
+    }
+    for (const AlgorithmChoice& choice : options_.algorithms) {
+      const std::size_t before = rows_.size();
+      if (choice.given().empty()) {
+        for (const Way& way : ways(choice.name())) add_way(way);
+      }
+      // An algorithm that is none of the ways, or a reason why its ways cannot run.
+      if (rows_.size() == before) add_choice(choice);
+    }
+    return std::move(rows_);
   }
-  ExchangeSchedule::Setup setup{.algorithm = choice,
-                                .optimizer = optimizer,
-                                .world_size = world.size,
-                                .codec = options.codec,
-                                .bucket_numel = std::move(numel)};
-  if (!choice.needs_topology()) {
-    const std::string why = choice.why_not({.codec = options.codec, .optimizer = &optimizer});
+
+ private:
+  /// The ways of an algorithm, or of all, under the codec that is asked for.
+  [[nodiscard]] std::vector<Way> ways(std::string_view algorithm) const {
+    const std::string_view wanted = options_.codec != nullptr ? options_.codec->name() : "fp32";
+    std::vector<Way> plain;
+    std::vector<Way> found;
+    for (const Way& way : way_table()) {
+      if (!algorithm.empty() && way.algorithm != algorithm) continue;
+      const bool is_any = options_.codec == nullptr && !options_.is_plain;
+      if (is_any || way.codec == wanted) found.push_back(way);
+      if (way.codec == "fp32") plain.push_back(way);
+    }
+    if (!found.empty() || options_.codec == nullptr || !is_fine(*options_.codec)) return found;
+    for (Way& way : plain) way.codec = wanted;
+    return plain;
+  }
+
+  [[nodiscard]] const Codec* codec_of(const Way& way) const {
+    return options_.codec != nullptr ? options_.codec : find_codec(way.codec);
+  }
+
+  /// The topologies that fit the world; made when an algorithm needs them.
+  const std::vector<Place>& places() {
+    if (!places_.empty()) return places_;
+    for (Variant& variant : variants_for(options_)) {
+      auto topology = topology_of(variant, options_);
+      auto rounds = rounds_to_target(*topology, options_.model.world.size);
+      places_.push_back(
+          {.variant = std::move(variant), .topology = std::move(topology), .rounds = rounds});
+    }
+    return places_;
+  }
+
+  const Place* pair_place() {
+    const auto found = std::ranges::find_if(places(), [](const Place& place) {
+      return place.variant.name == kPairTopology && place.variant.option.empty();
+    });
+    return found != places().end() ? &*found : nullptr;
+  }
+
+  [[nodiscard]] std::string why_not(const Exchanges& exchanges) const {
+    const AlgorithmEntry& entry = exchanges.choice.entry();
+    if (options_.on_gpu && entry.processors_only) {
+      return concat("the algorithm ", entry.name, " works on processors only");
+    }
+    if (options_.on_gpu && exchanges.codec != nullptr && !entry.codes_on_host) {
+      return concat("on GPUs the algorithm ", entry.name, " sends no encoded blocks");
+    }
+    return exchanges.choice.why_not(
+        {.topology = exchanges.place != nullptr ? exchanges.place->topology.get() : nullptr,
+         .codec = exchanges.codec,
+         .optimizer = optimizer_.get()});
+  }
+
+  void add_way(const Way& way) {
+    if (way.is_rare()) return add_rare(way);
+    const Exchanges exchanges{.name = std::string(way.name),
+                              .choice = AlgorithmChoice(std::string(way.algorithm)),
+                              .codec = codec_of(way)};
+    if (!exchanges.choice.needs_topology()) {
+      if (!why_not(exchanges).empty()) return;
+      PlanRow row = row_of(exchanges, schedule_of(exchanges, options_.model, 1), options_.model);
+      row.expected_gap = way.gap(1);
+      rows_.push_back(std::move(row));
+      return;
+    }
+    add_on_places(exchanges, 1, &way);
+  }
+
+  /// The row of the most frequent averages within the budget; if there are none, of the rarest.
+  void add_rare(const Way& way) {
+    std::optional<PlanRow> best;
+    for (std::int64_t every = way.least_every; every <= kMostEvery; every *= 2) {
+      // That is the same way without travelling.
+      if (way.travels && way.late(every) == 1) continue;
+      std::string section = concat(way.options, ", every: ", every);
+      if (way.travels) section += concat(", late: ", way.late(every));
+      Exchanges exchanges{
+          .name = std::string(way.name),
+          .choice = AlgorithmChoice(std::string(way.algorithm), Options::parse(section)),
+          .codec = codec_of(way),
+          .every = every};
+      if (exchanges.choice.needs_topology()) exchanges.place = pair_place();
+      if (!why_not(exchanges).empty() || follows_too_much(exchanges)) break;
+      best = row_of(exchanges, schedule_of(exchanges, large_, every), large_);
+      best->expected_gap = way.gap(every);
+      if (best->fits) break;
+    }
+    if (best) rows_.push_back(std::move(*best));
+  }
+
+  [[nodiscard]] bool follows_too_much(const Exchanges& exchanges) const {
+    const StepModel model = model_of(exchanges, large_, exchanges.every);
+    return (model.num_steps + model.num_warmup) * model.world.size *
+               std::ssize(model.bucket_bytes) >
+           kMostFollowed;
+  }
+
+  /// Gossip and all-reduce under a codec that no way has.
+  void add_usual() {
+    for (const char* const name : {"allreduce", "gossip"}) {
+      const AlgorithmChoice choice(name);
+      const bool takes = options_.codec == nullptr || choice.takes(*options_.codec);
+      if (takes && why_not({.name = name, .choice = choice, .codec = options_.codec}).empty())
+        add_choice(choice);
+    }
+    if (!rows_.empty()) return;
+    throw ConfigError(concat("--codec ", options_.codec->name(),
+                             " goes with no way that a plan knows; name an algorithm that takes "
+                             "it, as --algorithm '{name: outer, kind: diloco, momentum: 0, lr: 1}'",
+                             options_.on_gpu ? ", or leave --device out" : ""));
+  }
+
+  /// The rows of one algorithm on every topology that suits it, as the user has written it.
+  void add_choice(const AlgorithmChoice& choice) {
+    constexpr std::int64_t kLongestPeriod = 1024;
+    const Exchanges exchanges{.name = choice.given().empty()
+                                          ? choice.name()
+                                          : concat(choice.name(), " {", choice.given(), "}"),
+                              .choice = choice,
+                              .codec = options_.codec};
+    if (choice.needs_topology()) {
+      const std::size_t before = rows_.size();
+      const std::string reason = add_on_places(exchanges, kLongestPeriod, nullptr);
+      if (rows_.size() > before) return;
+      throw ConfigError(concat("--algorithm ", choice.text(), " runs on no topology that fits ",
+                               options_.model.world.size, " ranks: ", reason));
+    }
+    const std::string why = why_not(exchanges);
     if (!why.empty()) throw ConfigError(concat("--algorithm ", choice.text(), ": ", why));
-    rows.push_back(algorithm_row(options, choice, ExchangeSchedule(setup)));
-    return;
+    rows_.push_back(
+        row_of(exchanges, schedule_of(exchanges, options_.model, kLongestPeriod), options_.model));
   }
-  // By the size of a node.
-  std::map<int, ExchangeSchedule> schedules;
-  std::string reason = "no topology fits";
-  for (const Variant& variant : variants_for(options)) {
-    const auto topology = topology_of(variant, yaml_of(choice, options.codec, &variant), options);
-    const std::string why = choice.why_not(
-        {.topology = topology.get(), .codec = options.codec, .optimizer = &optimizer});
-    if (!why.empty()) {
-      reason = why;
-      continue;
-    }
-    setup.node_size =
-        choice.topologies() == TopologyKind::kNodes ? topology->round(0).node_size : 1;
-    auto schedule = schedules.find(setup.node_size);
-    if (schedule == schedules.end()) {
-      schedule = schedules.emplace(setup.node_size, setup).first;
-    }
-    rows.push_back(algorithm_row(options, choice, schedule->second, &variant, topology.get()));
-  }
-  if (schedules.empty()) {
-    throw ConfigError(concat("--algorithm ", choice.text(), " runs on no topology that fits ",
-                             world.size, " ranks: ", reason));
-  }
-}
 
-/// Those of a plan under a codec that names no algorithm.
-std::vector<AlgorithmChoice> usual_algorithms(const Codec* codec) {
-  std::vector<AlgorithmChoice> algorithms = {"allreduce", "gossip"};
-  if (codec == nullptr) return algorithms;
-  std::erase_if(algorithms,
-                [codec](const AlgorithmChoice& choice) { return !choice.takes(*codec); });
-  if (!algorithms.empty()) return algorithms;
-  throw ConfigError(concat("--codec ", codec->name(),
-                           " goes with neither allreduce nor gossip; name an algorithm, as "
-                           "--algorithm '{name: outer, kind: diloco, momentum: 0, lr: 1}'"));
-}
+  /// A row for every topology that suits the algorithm. Returns why the last one does not. `way`
+  /// may be null: the algorithm is none of the ways.
+  std::string add_on_places(Exchanges exchanges, std::int64_t longest_period, const Way* way) {
+    std::string reason = "no topology fits";
+    // By the size of a node.
+    std::map<int, ExchangeSchedule> schedules;
+    for (const Place& place : places()) {
+      exchanges.place = &place;
+      const bool is_measured =
+          way != nullptr && is_measured_for_gossip(place.variant.name, place.rounds);
+      // Of a plan of all ways, float32 alone has a row for every topology.
+      const bool is_wanted = options_.codec != nullptr || !options_.algorithms.empty();
+      if (exchanges.codec != nullptr && !is_measured && !is_wanted) continue;
+      const std::string why = why_not(exchanges);
+      if (!why.empty()) {
+        reason = why;
+        continue;
+      }
+      const int node_size = node_size_of(exchanges);
+      auto schedule = schedules.find(node_size);
+      if (schedule == schedules.end()) {
+        schedule =
+            schedules.emplace(node_size, schedule_of(exchanges, options_.model, longest_period))
+                .first;
+      }
+      PlanRow row = row_of(exchanges, schedule->second, options_.model);
+      if (is_measured) row.expected_gap = way->gap(1);
+      rows_.push_back(std::move(row));
+    }
+    return reason;
+  }
+
+  static int node_size_of(const Exchanges& exchanges) {
+    const bool has_nodes =
+        exchanges.place != nullptr && exchanges.choice.topologies() == TopologyKind::kNodes;
+    return has_nodes ? exchanges.place->topology->round(0).node_size : 1;
+  }
+
+  [[nodiscard]] ExchangeSchedule schedule_of(const Exchanges& exchanges, const StepModel& model,
+                                             std::int64_t longest_period) const {
+    std::vector<std::int64_t> numel;
+    for (const double bytes : model.bucket_bytes) {
+      numel.push_back(static_cast<std::int64_t>(bytes / 4.0));
+    }
+    return ExchangeSchedule({.algorithm = exchanges.choice,
+                             .optimizer = *optimizer_,
+                             .world_size = model.world.size,
+                             .node_size = node_size_of(exchanges),
+                             .codec = exchanges.codec,
+                             .bucket_numel = std::move(numel),
+                             .longest_period = longest_period});
+  }
+
+  /// The model with the steps that show the exchanges: whole periods of the algorithm, and of the
+  /// topology too if there are not too many steps.
+  [[nodiscard]] static StepModel model_of(const Exchanges& exchanges, StepModel model,
+                                          std::int64_t period) {
+    const Place* const place = exchanges.place;
+    const std::int64_t rounds = place != nullptr ? place->topology->period().value_or(1) : 1;
+    model.num_steps = num_steps(model, rounds);
+    if (place != nullptr && place->variant.whole_periods) {
+      model.num_steps = std::max(model.num_steps, rounds);
+    }
+    const std::int64_t both = exchanges.every > 0 ? rounds * period : std::lcm(rounds, period);
+    const bool is_short = exchanges.every > 0 || both <= kMostCommonSteps * model.num_steps;
+    const std::int64_t steps = is_short ? both : period;
+    model.num_steps = (model.num_steps + steps - 1) / steps * steps;
+    // An average of the last period is waited for in this one.
+    model.num_warmup = std::max({model.num_warmup, kLeastWarmup, period});
+    return model;
+  }
+
+  [[nodiscard]] PlanRow row_of(const Exchanges& exchanges, const ExchangeSchedule& schedule,
+                               const StepModel& buckets) const {
+    const Place* const place = exchanges.place;
+    const Topology* const topology = place != nullptr ? place->topology.get() : nullptr;
+    StepModel model = model_of(exchanges, buckets, schedule.period());
+    // Stragglers draw other delays in other numbers of steps.
+    const double local_s = model.straggler_cv > 0.0 ? predict_local(model).step_s : local_s_;
+    PlanRow row{.exchange = exchanges.name,
+                .topology = place != nullptr ? place->variant.label() : "",
+                .codec = exchanges.codec != nullptr ? std::string(exchanges.codec->name()) : "fp32",
+                .every = schedule.period(),
+                .late = latest(schedule),
+                .step = predict_schedule(model, schedule, topology, exchanges.codec),
+                .yaml = yaml_of(exchanges)};
+    row.efficiency = local_s / row.step.step_s;
+    row.fits = row.step.step_s <= (1.0 + options_.budget) * local_s;
+    row.allowed_s = local_s_ * static_cast<double>(row.late);
+    if (exchanges.choice.entry().equal_models == EqualModels::kAfterEveryStep) {
+      row.rounds = RoundCount{.rounds = 1};
+    } else if (place != nullptr && exchanges.codec == nullptr && schedule.only_mixes()) {
+      row.rounds = place->rounds;
+    }
+    // Without anything else, the steps of a period take as long as an exchange.
+    model.compute_s = 0.0;
+    model.links.update_bytes_per_s = 0.0;
+    row.exchange_s = static_cast<double>(row.every) *
+                     predict_schedule(model, schedule, topology, exchanges.codec).step_s;
+    return row;
+  }
+
+  /// The most steps that an exchange travels.
+  static std::int64_t latest(const ExchangeSchedule& schedule) {
+    std::int64_t late = 0;
+    for (std::int64_t step = 0; step < schedule.period(); ++step) {
+      for (const PlannedExchange& each : schedule.at(step, 0)) late = std::max(late, each.late);
+    }
+    return late;
+  }
+
+  [[nodiscard]] std::string yaml_of(const Exchanges& exchanges) const {
+    const std::string& given = exchanges.choice.given();
+    const std::string name = exchanges.choice.name();
+    std::string text = given.empty() ? concat("algorithm: ", name, "\n")
+                                     : concat("algorithm: {name: ", name, ", ", given, "}\n");
+    std::vector<std::string> comm;
+    if (exchanges.place != nullptr) {
+      const Variant& variant = exchanges.place->variant;
+      text += concat("topology: ", variant.section(), "\n");
+      if (variant.local_size > 0) comm.push_back(concat("local_size: ", variant.local_size));
+    }
+    if (exchanges.codec != nullptr) comm.push_back(concat("codec: ", exchanges.codec->name()));
+    if (!comm.empty()) text += concat("comm: {", join(comm, ", "), "}\n");
+    const bool has_large =
+        std::ssize(large_.bucket_bytes) < std::ssize(options_.model.bucket_bytes);
+    if (exchanges.every > 0 && has_large) {
+      constexpr double kMib = 1024.0 * 1024.0;
+      const double size = std::ceil(large_.bucket_bytes.front() / kMib);
+      text += concat("buckets: {size_mb: ", static_cast<std::int64_t>(size), "}\n");
+    }
+    return text;
+  }
+
+  const PlanOptions& options_;
+  /// For rare exchanges.
+  StepModel large_;
+  std::shared_ptr<const Optimizer> optimizer_;
+  double local_s_ = 0.0;
+  std::vector<Place> places_;
+  std::vector<PlanRow> rows_;
+};
 
 }  // namespace
 
@@ -287,22 +503,6 @@ std::vector<double> planned_buckets(double model_bytes, double bucket_bytes, int
   return split_into_buckets(model_bytes, bucket_bytes, std::min<std::int64_t>(most, 256));
 }
 
-std::vector<PlanRow> plan_rows(const PlanOptions& options) {
-  std::vector<PlanRow> rows;
-  if (options.algorithms.empty() && options.codec == nullptr) {
-    rows.push_back(all_reduce_row(options));
-    for (const Variant& variant : variants_for(options)) {
-      rows.push_back(gossip_row(options, variant));
-    }
-  } else {
-    const auto optimizer = options.optimizer ? options.optimizer : make_optimizer("adamw");
-    std::vector<AlgorithmChoice> algorithms = options.algorithms;
-    if (algorithms.empty()) algorithms = usual_algorithms(options.codec);
-    for (const AlgorithmChoice& choice : algorithms) {
-      add_algorithm_rows(options, choice, *optimizer, rows);
-    }
-  }
-  return rows;
-}
+std::vector<PlanRow> plan_rows(const PlanOptions& options) { return RowMaker(options).rows(); }
 
 }  // namespace gossamer::apps

@@ -50,8 +50,8 @@ class DecentralizedDataParallel(EngineSteps):
         itself, else once a step. All numbers of ``optimizer.param_groups``, and what others write
         to ``optimizer.state``, are read again at every step.
     topology
-        A name, as "one-peer-exp", a dict with options, as ``{"name": "base-k", "k": 2}``, or an
-        OwnTopology.
+        A name, as "base-k", a dict with options, as ``{"name": "base-k", "k": 2}`` for groups
+        of up to three ranks, or an OwnTopology. None: "ring". Algorithms without peers ignore it.
     lr_scheduler_fn
         Makes a schedule from the optimizer, which then steps after every step.
     algorithm
@@ -69,7 +69,8 @@ class DecentralizedDataParallel(EngineSteps):
         More options of the engine: device, a dict with exchange ("auto", "nccl", "mpi" or "host")
         and share (whether ranks may share a GPU); grad_clip, grad_clip_norm, nonfinite, threads,
         shared_memory; timeline, a file of JSON that gets what all ranks do in the steps of
-        timeline_steps, as ``[10, 30]``, for https://ui.perfetto.dev.
+        timeline_steps, as ``[10, 30]``, for https://ui.perfetto.dev. The options of a plan(), which
+        are sections of the program's configurations, stand for the arguments above.
     session
         The session to train in; None: current_session().
 

@@ -53,7 +53,7 @@ def simulate(
 
 
 def plan(*, world_size: int, local_world_size: int = 1, **options: Any) -> dict[str, Any]:
-    """Predict the time and bytes of a step for every topology that fits a cluster, and rank them.
+    """Compare algorithms, topologies, codecs and periods for a cluster, and advise one of them.
 
     Parameters
     ----------
@@ -63,16 +63,16 @@ def plan(*, world_size: int, local_world_size: int = 1, **options: Any) -> dict[
         Ranks on each node.
     **options
         The options of ``gossamer plan``, as compute_ms for ``--compute-ms``. Give model_bytes, or
-        the list bucket_bytes. links is the path of a file, or a dict as in such a file. algorithm
-        is a list of names, and of dicts as ``{"name": "outer", "every": 20}``. With far=True the
-        plan is that of ``gossamer plan --far``: how often the ranks average, with whom, and the
-        codec.
+        the list bucket_bytes; measure_compute() returns model_bytes and compute_ms of a model.
+        links is the path of a file, or a dict as in such a file. algorithm is a list of names, and
+        of dicts as ``{"name": "outer", "every": 20}``: the plan then compares these alone.
 
     Returns
     -------
     dict
-        What ``gossamer plan --json`` prints: "rows", the best first, "recommendation", the lines of
-        a configuration as "yaml", and what the plan has assumed.
+        What ``gossamer plan --json`` prints: "rows", the best first, "recommendation", "warnings",
+        the lines of a configuration as "yaml", the same as a dict in "options", for the options of
+        DecentralizedDataParallel, and what the plan has "assumed".
 
     Raises
     ------

@@ -1,11 +1,13 @@
 #include "python/src/options.hpp"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <utility>
 
 #include "base/text.hpp"
 #include "base/yaml.hpp"
+#include "comm/launch.hpp"
 #include "core/plug_ins.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
@@ -31,23 +33,55 @@ constexpr std::array kOwn = {
                   .make = make_own},
 };
 
+/// The program's section `comm`, as far as it says what ranks exchange.
+void read_comm(const Options& root, World& world, ExchangeOptions& exchange) {
+  const Options comm = root.section("comm");
+  if (comm.has("codec")) {
+    const Options section = comm.named_section("codec");
+    const Codec* const codec = find_codec(section.text("name", std::nullopt), section);
+    if (exchange.codec != nullptr && codec != exchange.codec) {
+      comm.fail("codec", "is another one than codec, allowed: one of the two");
+    }
+    exchange.codec = codec;
+  }
+  const auto size = static_cast<int>(comm.read(kLocalSize));
+  if (size == 0) return;
+  if (world.size % size != 0) {
+    comm.fail("local_size", concat(size, " does not divide the ", world.size,
+                                   " ranks, allowed: a divisor of it"));
+  }
+  world.node_size = size;
+}
+
+/// The size of a bucket in bytes: the program's `buckets: {size_mb: N}`, or else bucket_bytes.
+std::int64_t read_bucket_bytes(const Options& root, std::int64_t fallback) {
+  const std::int64_t bytes = root.integer("bucket_bytes", {.fallback = fallback, .min = 0});
+  if (!root.has("buckets")) return bytes;
+  const auto size_mb = root.section("buckets").number_or(
+      "auto", "size_mb", {.fallback = 25.0, .min = 0.0, .max = 1e6, .above_min = true});
+  constexpr double kMib = 1024.0 * 1024.0;
+  return size_mb ? std::max<std::int64_t>(1, static_cast<std::int64_t>(*size_mb * kMib)) : 0;
+}
+
 }  // namespace
 
 Options given_options(const std::string& yaml) {
   return PlugIns{.topologies = kOwn}.options(parse_yaml(yaml, "options"));
 }
 
-ExchangeOptions read_exchange(const Options& root, const World& world) {
+ExchangeOptions read_exchange(const Options& root, const World& given) {
   ExchangeOptions exchange{.algorithm = read_algorithm(root),
                            .shares_memory = root.flag("shared_memory", true)};
-  if (exchange.algorithm.needs_topology()) {
-    exchange.topology = read_topology(root.named_section("topology"), world, "ring");
-  } else if (root.has("topology")) {
-    root.fail("topology",
-              concat("is given, and ", exchange.algorithm.name(), " uses none, allowed: none"));
-  }
   const Options codec = root.named_section("codec");
   exchange.codec = find_codec(codec.text("name", "fp32"), codec);
+  World world = given;
+  read_comm(root, world, exchange);
+  const Options topology = root.named_section("topology");
+  if (exchange.algorithm.needs_topology()) {
+    exchange.topology = read_topology(topology, world, "ring");
+  } else {
+    topology.accept_unknown();
+  }
   return exchange;
 }
 
@@ -70,7 +104,7 @@ BucketedModel::Options read_engine_options(const Options& root, const World& wor
   if (root.flag("keeps_nonfinite", false)) {
     options.pipeline.gradients.nonfinite = NonFinite::kKeep;
   }
-  options.bucket_bytes = root.integer("bucket_bytes", {.fallback = options.bucket_bytes, .min = 0});
+  options.bucket_bytes = read_bucket_bytes(root, options.bucket_bytes);
   options.logger = world.rank == 0 ? Logger(LogLevel::kInfo, "") : Logger();
   return options;
 }

@@ -20,7 +20,9 @@ namespace gossamer::python {
 /// Throws ConfigError for what is no YAML.
 Options given_options(const std::string& yaml);
 
-/// Algorithm, topology and codec. This and the following functions throw ConfigError.
+/// Algorithm, topology and codec. A topology that the algorithm does not use has no effect, as in
+/// the program. `comm: {codec: NAME, local_size: N}` of the program's configurations works, too.
+/// This and the following functions throw ConfigError.
 ExchangeOptions read_exchange(const Options& root, const World& world);
 /// The engine's options but the optimizer, the schedule, the stream and the timeline.
 BucketedModel::Options read_engine_options(const Options& root, const World& world);

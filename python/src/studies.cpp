@@ -26,7 +26,7 @@ std::string simulate(const std::string& yaml, int num_threads) {
 
 std::string plan(const std::string& yaml) {
   const apps::PlanRequest request = apps::read_plan(given_options(yaml));
-  return apps::plan_as_json(request).dump();
+  return apps::to_json(request, apps::make_plan(request.options)).dump();
 }
 
 }  // namespace

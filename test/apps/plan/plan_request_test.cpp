@@ -27,15 +27,18 @@ TEST(PlanRequest, AssumesWhatIsNotGiven) {
   EXPECT_EQ(options.model.links, assumed_links());
   EXPECT_EQ(options.model.compute_s, 0.1);
   EXPECT_EQ(options.model.bucket_bytes, planned_buckets(1e8, 25.0 * 1024 * 1024, 4));
-  EXPECT_EQ(options.rank_by, RankBy::kTarget);
-  EXPECT_EQ(options.target, 1e-3);
+  EXPECT_TRUE(contains(request.assumed.back(), "gossamer bench compute CONFIG"));
+  EXPECT_TRUE(contains(request.assumed.back(), "--compute-ms"));
+  EXPECT_EQ(options.budget, 0.1);
   EXPECT_TRUE(options.algorithms.empty());
   EXPECT_EQ(options.codec, nullptr);
+  EXPECT_FALSE(options.is_plain);
+  EXPECT_FALSE(options.on_gpu);
 }
 
 TEST(PlanRequest, TakesWhatIsGiven) {
   const PlanRequest request = request_of(
-      "world_size: 8, local_world_size: 2, bucket_bytes: [5e5, 1e6], rank_by: budget, budget: 0.2, "
+      "world_size: 8, local_world_size: 2, bucket_bytes: [5e5, 1e6], device: cuda, budget: 0.2, "
       "links: {within: {latency_s: 1e-5, bandwidth_bytes_per_s: 1e9}, compute_s: 0.02}, "
       "between_gbit: 4, update_gbytes: 2, algorithm: [relay, {name: outer, every: 20}], "
       "codec: bf16, seed: 7, straggler_cv: 0.5");
@@ -50,11 +53,18 @@ TEST(PlanRequest, TakesWhatIsGiven) {
   EXPECT_DOUBLE_EQ(model.compute_s, 0.02);
   EXPECT_EQ(model.seed, 7U);
   EXPECT_EQ(model.straggler_cv, 0.5);
-  EXPECT_EQ(request.options.rank_by, RankBy::kBudget);
+  EXPECT_TRUE(request.options.on_gpu);
   EXPECT_EQ(request.options.budget, 0.2);
   ASSERT_EQ(request.options.algorithms.size(), 2U);
   EXPECT_EQ(request.options.algorithms[1].given(), "every: 20");
   EXPECT_EQ(request.options.codec->name(), "bf16");
+  EXPECT_FALSE(request.options.is_plain);
+}
+
+TEST(PlanRequest, TakesPlainMessagesAloneWhereTheUserNamesThem) {
+  const PlanOptions options = request_of("world_size: 4, model_bytes: 1e8, codec: fp32").options;
+  EXPECT_EQ(options.codec, nullptr);
+  EXPECT_TRUE(options.is_plain);
 }
 
 TEST(PlanRequest, RefusesWhatCannotBePlanned) {
@@ -73,7 +83,8 @@ TEST(PlanRequest, RefusesWhatCannotBePlanned) {
   says("world_size: 4, model_bytes: 1e6, algorithm: [nix]", "allowed: one of gossip");
   says("world_size: 4, model_bytes: 1e6, algorithm: [{name: outer, evry: 2}]", "evry");
   says("world_size: 4, model_bytes: 1e6, codec: int9", "codec: int9 is unknown");
-  says("world_size: 4, model_bytes: 1e6, target: 1", "target: 1 is out of range");
+  says("world_size: 4, model_bytes: 1e6, device: tpu", "allowed: one of cpu, cuda");
+  says("world_size: 4, model_bytes: 1e6, far: true", "far");
 }
 
 TEST(PlanRequest, ListsItsNumbersWithTheirRanges) {

@@ -9,6 +9,7 @@
 
 #include "base/buffer.hpp"
 #include "base/error.hpp"
+#include "base/first_difference.hpp"
 #include "base/text.hpp"
 #include "comm/hmac.hpp"
 
@@ -68,46 +69,13 @@ class Planner {
   std::vector<BucketSpec> closed_;
 };
 
-/// Cuts the text at its line breaks, into one piece more than there are breaks.
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines(1);
-  for (const char c : text) {
-    if (c == '\n') {
-      lines.emplace_back();
-    } else {
-      lines.back() += c;
-    }
-  }
-  return lines;
-}
-
-/// The line in quotes. Of a long line, the part around the byte `place`.
-std::string shown(const std::vector<std::string>& lines, std::size_t number, std::size_t place) {
-  constexpr std::size_t kLongest = 160;
-  constexpr std::size_t kBefore = 40;
-  if (number >= lines.size()) return "nothing";
-  const std::string& line = lines[number];
-  if (line.size() <= kLongest) return concat('"', line, '"');
-  const std::size_t first = place > kBefore ? place - kBefore : 0;
-  return concat(first > 0 ? "\"..." : "\"", line.substr(first, kLongest),
-                first + kLongest < line.size() ? "...\"" : "\"");
-}
-
 /// Throws the ConfigError of two texts that differ: that of rank 0, and that of `rank`.
 [[noreturn]] void refuse(std::string_view what, int rank, const std::string& text_of_first,
                          const std::string& text_of_rank) {
-  const std::vector<std::string> first = lines_of(text_of_first);
-  const std::vector<std::string> other = lines_of(text_of_rank);
-  const auto place = std::ranges::mismatch(first, other).in1;
-  const auto number = static_cast<std::size_t>(place - first.begin());
-  std::size_t byte = 0;
-  if (number < first.size() && number < other.size()) {
-    const auto differs = std::ranges::mismatch(first[number], other[number]).in1;
-    byte = static_cast<std::size_t>(differs - first[number].begin());
-  }
-  throw ConfigError(concat("the ranks differ in ", what, ": rank 0 has ",
-                           shown(first, number, byte), ", rank ", rank, " has ",
-                           shown(other, number, byte)));
+  const auto difference =
+      first_difference(text_of_first, text_of_rank).value_or(LineDifference{"nothing", "nothing"});
+  throw ConfigError(concat("the ranks differ in ", what, ": rank 0 has ", difference.one, ", rank ",
+                           rank, " has ", difference.other));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "apps/commands/commands.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "base/error.hpp"
+#include "base/file_limit.hpp"
 #include "base/text.hpp"
 #include "comm/start/start.hpp"
 #include "core/torch/c10d_store.hpp"
@@ -19,6 +20,8 @@ namespace {
 
 void serve(const std::string& text) {
   const StopSignals stop;
+  // Each rank keeps a connection.
+  raise_file_limit();
   std::optional<StoreSocket> socket = listen_at(read_place(text, "command line", "place"));
   if (!socket) {
     throw CommError({.label = {.what = "start"}},

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file_limit.hpp"
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
 #include "comm/placement.hpp"
@@ -310,6 +311,7 @@ std::unique_ptr<EpochSession> enter(Place place, const World& world, const Launc
 }  // namespace tcp
 
 Sessions open_tcp(const LaunchOptions& options) {
+  raise_file_limit();
   Sessions sessions;
   if (options.fault.survives && options.meeting.store != nullptr) {
     sessions.push_back(tcp::open_renewing(options));

@@ -76,7 +76,7 @@ bool is_address(const std::string& text) {
 }
 
 bool Quorum::is_met(const std::vector<MemberId>& remaining, const Epoch& epoch) const {
-  if (least > 0) return static_cast<std::int64_t>(remaining.size()) >= least;
+  if (std::ssize(remaining) < least) return false;
   std::int64_t num_voters = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(epoch.num_voters); ++i) {
     if (std::ranges::binary_search(remaining, epoch.members[i].id)) ++num_voters;

@@ -54,9 +54,9 @@ std::optional<Epoch> epoch_of(const std::string& text);
 /// Whether a text can be an address: it has letters, and none that end a line.
 bool is_address(const std::string& text);
 
-/// How many members of an epoch must go on together.
+/// How many members of an epoch must go on together: more than half of its voters.
 struct Quorum {
-  /// 0: more than half of the voters. Otherwise so many members, voters or not.
+  /// And at least so many members, voters or not.
   std::int64_t least = 0;
   /// `remaining`: members of the epoch, in the order of their ids.
   [[nodiscard]] bool is_met(const std::vector<MemberId>& remaining, const Epoch& epoch) const;

@@ -198,8 +198,16 @@ TEST(RenewingTcp, EndsInGoodOrderWhenItCannotGoOn) {
 
 TEST_P(Renewing, GoesOnWithAsFewAsAllowed) {
   const Plan plan{
-      .backend = GetParam(), .size = 4, .min_ranks = 1, .dies = {{0, 2}, {1, 2}, {3, 6}}};
+      .backend = GetParam(), .size = 5, .min_ranks = 2, .dies = {{0, 2}, {1, 5}, {3, 8}}};
   expect_survival(plan, play(plan));
+}
+
+TEST_P(Renewing, LeavesWhenFewerThanAllowedAreLeft) {
+  const std::vector<Ended> ends =
+      play({.backend = GetParam(), .size = 4, .min_ranks = 4, .dies = {{1, 5}}});
+  for (const std::size_t rank : {0U, 2U, 3U}) {
+    EXPECT_NE(ends[rank].why.find("too few ranks are left"), std::string::npos) << ends[rank].why;
+  }
 }
 
 /// While nobody dies the store may be away. It has to come back for the others to go on.

@@ -91,7 +91,7 @@ void RunStates::check_end(const State& state) const {
 }
 
 bool RunStates::has_quorum(const std::vector<MemberId>& members, const Epoch& epoch) const {
-  if (setting_.quorum.least > 0) return std::ssize(members) >= setting_.quorum.least;
+  if (std::ssize(members) < setting_.quorum.least) return false;
   std::int64_t num_voters = 0;
   for (std::int64_t i = 0; i < epoch.num_voters; ++i) {
     const MemberId voter = epoch.members[static_cast<std::size_t>(i)].id;

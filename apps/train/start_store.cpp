@@ -1,5 +1,6 @@
 #include "apps/train/start_store.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -10,6 +11,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/launch.hpp"
+#include "comm/run_name.hpp"
 #include "comm/start/store_use.hpp"
 #include "core/torch/c10d_store.hpp"
 
@@ -17,6 +19,9 @@ namespace gossamer::apps {
 namespace {
 
 using std::chrono::milliseconds;
+
+/// So long a wait needs no explanation.
+constexpr auto kQuietTime = std::chrono::seconds(10);
 
 /// Runs the body in the world of tcp. `serves`: other ranks need this process for the store.
 int launch_met(const Start& start, LaunchOptions options, bool serves, const RankBody& body) {
@@ -44,7 +49,11 @@ int launch_as(Start start, const LaunchConfig& config, const RankBody& body) {
   if (!start.is_rank) return launch(config.backend, config.options, body);
   bool serves = false;
   try {
+    start.meeting.logger =
+        Logger(config.options.log_level,
+               start.meeting.rank < 0 ? "" : concat("rank ", start.meeting.rank));
     serves = open_store(start);
+    name_attempt(start.meeting);
     return launch_met(start, config.options, serves, body);
   } catch (const std::exception& error) {
     const int rank = start.meeting.rank;
@@ -71,7 +80,15 @@ bool open_store(Start& start) {
     return true;
   }
   const auto limit = milliseconds(static_cast<std::int64_t>(meeting.timeout_s * 1000.0));
-  meeting.store = connect_tcp_store(start.place, limit);
+  const auto quiet = std::min<milliseconds>(limit, kQuietTime);
+  try {
+    meeting.store = connect_tcp_store(start.place, quiet);
+  } catch (const CommError&) {
+    if (quiet == limit) throw;
+    meeting.logger.info(concat("waits for the process that serves the store at ",
+                               to_string(start.place), ", which has not started yet"));
+    meeting.store = connect_tcp_store(start.place, limit);
+  }
   return false;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -12,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/hmac.hpp"
 #include "comm/start/etcd_address.hpp"
 
 namespace gossamer {
@@ -156,8 +159,8 @@ class EtcdMembers {
                             "no firewall is between"));
   }
 
-  void pause() const {
-    std::this_thread::sleep_for(milliseconds(50));
+  void pause(milliseconds time = milliseconds(50)) const {
+    std::this_thread::sleep_for(time);
     if (while_waiting_) while_waiting_();
   }
 
@@ -206,7 +209,8 @@ class EtcdMembers {
 };
 
 /// What runs of gossamer have in etcd begins so.
-std::string etcd_key(const std::string& key) { return to_base64(concat("gossamer/", key)); }
+constexpr std::string_view kEtcdFolder = "gossamer/";
+std::string etcd_key(const std::string& key) { return to_base64(concat(kEtcdFolder, key)); }
 
 /// The value in an answer to a question for one key; empty: nobody has set it.
 std::string value_in(const EtcdJson& range) {
@@ -227,14 +231,13 @@ class EtcdStore : public Store {
   }
 
   std::string get(const std::string& key, milliseconds limit) override {
-    const auto end = EtcdClock::now() + limit;
-    while (true) {
+    std::string value;
+    const bool is_there = asks_until(limit, [&](EtcdClock::time_point end) {
       const EtcdJson answer = members_.ask("/v3/kv/range", {{"key", etcd_key(key)}}, end);
-      const std::string value = understood([&] { return value_in(answer); });
-      if (!value.empty()) return value;
-      if (EtcdClock::now() >= end) break;
-      members_.pause();
-    }
+      value = understood([&] { return value_in(answer); });
+      return !value.empty();
+    });
+    if (is_there) return value;
     throw etcd_error(concat("nobody has set ", key, " in ", members_.name(), " within ",
                             shortest(static_cast<double>(limit.count()) / 1000.0), " s"));
   }
@@ -265,7 +268,77 @@ class EtcdStore : public Store {
     });
   }
 
+  bool wait_for_all(const Keys& keys, milliseconds limit) override {
+    return asks_until(limit, [&](EtcdClock::time_point end) {
+      EtcdJson request = below(keys.prefix);
+      request["keys_only"] = true;
+      const auto values = values_in(members_.ask("/v3/kv/range", request, end));
+      return std::ranges::all_of(keys.list(),
+                                 [&](const std::string& key) { return values.contains(key); });
+    });
+  }
+
+  std::vector<std::string> get_all(const Keys& keys) override {
+    auto values =
+        values_in(members_.ask("/v3/kv/range", below(keys.prefix), EtcdClock::now() + patience_));
+    std::vector<std::string> found;
+    for (const std::string& key : keys.list()) found.push_back(std::move(values[key]));
+    return found;
+  }
+
+  /// The place of a key of its own among all of the kind, in the order of their creation.
+  std::int64_t draw_ticket(const std::string& key) override {
+    const std::string own = concat(key, "/", to_hex(random_bytes(8)));
+    const auto end = EtcdClock::now() + patience_;
+    const EtcdJson put =
+        members_.ask("/v3/kv/put", {{"key", etcd_key(own)}, {"value", to_base64("drawn")}}, end);
+    EtcdJson request = below(key + "/");
+    request["count_only"] = true;
+    request["max_create_revision"] =
+        understood([&] { return put.at("header").at("revision").get<std::string>(); });
+    const EtcdJson range = members_.ask("/v3/kv/range", request, end);
+    std::int64_t count = 0;
+    parse_whole(understood([&] { return range.value("count", "1"); }), count);
+    return count - 1;
+  }
+
  private:
+  /// Asks until `is_there`, which gets the end of the time, returns true, or the time is over. Asks
+  /// ever less often, because all ranks wait like this. Returns whether it has.
+  template <class IsThere>
+  bool asks_until(milliseconds limit, const IsThere& is_there) {
+    constexpr milliseconds kFirst{50};
+    constexpr milliseconds kLongest{1'000};
+    const auto end = EtcdClock::now() + limit;
+    for (milliseconds time = kFirst;; time = std::min(2 * time, kLongest)) {
+      if (is_there(end)) return true;
+      const auto left = std::chrono::duration_cast<milliseconds>(end - EtcdClock::now());
+      if (left <= milliseconds(0)) return false;
+      members_.pause(std::min(time, left));
+    }
+  }
+
+  /// A question for all keys that begin with `prefix`, which ends with a slash.
+  static EtcdJson below(const std::string& prefix) {
+    constexpr char kAfterSlash = '/' + 1;
+    return {{"key", etcd_key(prefix)},
+            {"range_end", etcd_key(prefix.substr(0, prefix.size() - 1) + kAfterSlash)}};
+  }
+
+  /// The values in an answer, by key.
+  [[nodiscard]] std::map<std::string, std::string> values_in(const EtcdJson& range) const {
+    std::map<std::string, std::string> values;
+    understood([&] {
+      for (const EtcdJson& pair : range.value("kvs", EtcdJson::array())) {
+        const std::string key = from_base64(pair.at("key").get<std::string>());
+        values[key.substr(std::min(key.size(), kEtcdFolder.size()))] =
+            from_base64(pair.value("value", ""));
+      }
+      return std::string();
+    });
+    return values;
+  }
+
   template <class Read>
   std::string understood(const Read& read) const {
     try {

@@ -279,9 +279,10 @@ class Planner {
     start.place = {text("MASTER_ADDR"), number("MASTER_PORT", 1, kMaxPort)};
     start.meeting.size = number("WORLD_SIZE", 1, kMaxRanks);
     start.meeting.rank = number("RANK", 0, start.meeting.size - 1);
-    // An attempt after a failure must not find the records of the earlier one.
-    start.meeting.run =
-        concat("torchrun-", text("TORCHELASTIC_RUN_ID"), "-", text("TORCHELASTIC_RESTART_COUNT"));
+    // An attempt after a failure, or with other nodes, must not find the records of the earlier
+    // one. The count of restarts (TORCHELASTIC_RESTART_COUNT) is that of each node.
+    start.meeting.run = concat("torchrun-", text("TORCHELASTIC_RUN_ID"));
+    start.meeting.has_attempts = true;
     start.may_serve = text("TORCHELASTIC_USE_AGENT_STORE") != "True";
     start.is_one_machine = text("LOCAL_WORLD_SIZE") == text("WORLD_SIZE");
     if (!start.is_one_machine && !is_loopback(start.place.host)) {

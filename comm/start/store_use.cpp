@@ -19,8 +19,20 @@ using std::chrono::milliseconds;
 // elect. Not so long that a wrong address goes unnoticed.
 constexpr auto kUnreachable = std::chrono::seconds(30);
 
-std::string key_of(const MeetingOptions& meeting, int rank) {
-  return concat(meeting.run, "/met/", rank);
+std::string met_prefix(const MeetingOptions& meeting) { return concat(meeting.run, "/met/"); }
+
+std::string clean_up_of(const Start& start) {
+  switch (start.store) {
+    case StoreKind::kServed:
+      return concat("end the process that serves the store at ", to_string(start.place));
+    case StoreKind::kFile:
+      return concat("remove the file ", store_file(start));
+    case StoreKind::kEtcd:
+      return concat("remove the keys gossamer/", start.meeting.run, "/ from etcd");
+    case StoreKind::kOwn:
+      break;
+  }
+  return "";
 }
 
 }  // namespace
@@ -33,6 +45,7 @@ void complete(Start& start, const std::function<void()>& while_waiting) {
   const bool is_served = start.store == StoreKind::kServed;
   // listen_at() says what is wrong with a name that stays unknown.
   if (is_served) wait_for_name(start.place.host, limit);
+  meeting.clean_up = clean_up_of(start);
   if (start.store == StoreKind::kEtcd) {
     meeting.store = open_etcd_store(start.etcd, limit, while_waiting);
   }
@@ -61,21 +74,15 @@ void remove_store(const Start& start) {
 
 void say_met(const MeetingOptions& meeting, int rank) {
   try {
-    meeting.store->set(key_of(meeting, rank), "yes");
+    meeting.store->set(concat(met_prefix(meeting), rank), "yes");
   } catch (const CommError&) {
     // A server that has ended waits for nobody, and the backend says why it has.
   }
 }
 
 bool wait_until_all_met(const MeetingOptions& meeting, milliseconds limit) {
-  const auto end = std::chrono::steady_clock::now() + limit;
   try {
-    for (int rank = 0; rank < meeting.size; ++rank) {
-      const auto left =
-          std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now());
-      meeting.store->get(key_of(meeting, rank), std::max(left, milliseconds(0)));
-    }
-    return true;
+    return meeting.store->wait_for_all({.prefix = met_prefix(meeting), .end = meeting.size}, limit);
   } catch (const CommError&) {
     return false;
   }

@@ -99,15 +99,16 @@ void require_closed(const MeetingOptions& meeting, const asio::ip::address& addr
              "GOSSAMER_SECRET; or set comm.security=none in a network that you trust"));
 }
 
-MetRanks meet_ranks(const MeetingOptions& meeting, int arrival, const RankRecord& own) {
+MetRanks meet_ranks(const MeetingOptions& meeting, const RankRecord& own) {
+  const Met in_store = meet_in_store(meeting, own.text());
   std::vector<RankRecord> arrived;
-  for (const std::string& text : exchange_records(meeting, arrival, own.text())) {
+  for (const std::string& text : in_store.records) {
     arrived.push_back(RankRecord::of(text, static_cast<int>(arrived.size())));
     require_closed(meeting, arrived.back().endpoint.address());
   }
   MetRanks met;
   for (const std::size_t i : order_of(arrived)) {
-    if (static_cast<int>(i) == arrival) met.rank = static_cast<int>(met.records.size());
+    if (static_cast<int>(i) == in_store.rank) met.rank = static_cast<int>(met.records.size());
     met.records.push_back(arrived[i]);
   }
   require_reachable(met.records);

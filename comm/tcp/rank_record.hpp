@@ -40,11 +40,11 @@ struct MetRanks {
   int rank = 0;
 };
 
-/// Takes a rank, tells the others `own` in the store, and waits for them. Ranks that were dealt by
-/// arrival are renumbered host by host, so that the ranks of a host are consecutive, as topologies
-/// of nodes want it. Throws CommError, and ConfigError for addresses that others may not reach, or
-/// cannot.
-MetRanks meet_ranks(const MeetingOptions& meeting, int arrival, const RankRecord& own);
+/// Takes a rank, tells the others `own` in the store, and waits for them (meet_in_store()). Ranks
+/// that were dealt by arrival are renumbered host by host, so that the ranks of a host are
+/// consecutive, as topologies of nodes want it. Throws CommError, and ConfigError for addresses
+/// that others may not reach, or cannot.
+MetRanks meet_ranks(const MeetingOptions& meeting, const RankRecord& own);
 
 /// Throws ConfigError unless only this machine may connect to a rank that asks for no secret.
 void require_closed(const MeetingOptions& meeting, const asio::ip::address& address);

@@ -89,9 +89,8 @@ Place find_place(const LaunchOptions& options) {
     return place;
   }
   const asio::ip::address address = listening_address(meeting);
-  const int arrived_as = take_rank(meeting);
   Arrival arrival(address, meeting.rank < 0);
-  const MetRanks ranks = meet_ranks(meeting, arrived_as, arrival.record);
+  const MetRanks ranks = meet_ranks(meeting, arrival.record);
   return make_place(options, std::move(arrival), ranks, {});
 }
 

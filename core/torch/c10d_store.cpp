@@ -75,7 +75,7 @@ class C10dStore : public Store {
       inner().setTimeout(as_c10d_takes(limit));
       return text_of(inner().get(key));
     } catch (const std::exception& error) {
-      if (std::chrono::steady_clock::now() - begin < limit) throw unreachable(error);
+      if (!is_over(begin, limit)) throw_unreachable(error);
       throw meeting_error(concat("nobody has set ", key, " in ", where_, " within ",
                                  shortest(static_cast<double>(limit.count()) / 1000.0), " s"));
     }
@@ -92,16 +92,50 @@ class C10dStore : public Store {
     });
   }
 
+  bool wait_for_all(const Keys& keys, milliseconds limit) override {
+    if (limit <= milliseconds(0)) return reaching([&] { return inner().check(keys.list()); });
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      inner().wait(keys.list(), as_c10d_takes(limit));
+      return true;
+    } catch (const std::exception& error) {
+      if (!is_over(begin, limit)) throw_unreachable(error);
+      return false;
+    }
+  }
+
+  std::vector<std::string> get_all(const Keys& keys) override {
+    // A file is asked at no price.
+    if (!inner().hasExtendedApi()) return Store::get_all(keys);
+    return reaching([&] {
+      std::vector<std::string> values;
+      for (const Bytes& value : inner().multiGet(keys.list())) values.push_back(text_of(value));
+      return values;
+    });
+  }
+
+  std::int64_t draw_ticket(const std::string& key) override {
+    return reaching([&] { return inner().add(key, 1) - 1; });
+  }
+
  private:
+  /// Whether a wait that began then has taken its whole time. Clocks differ a little.
+  static bool is_over(std::chrono::steady_clock::time_point begin, milliseconds limit) {
+    return std::chrono::steady_clock::now() - begin >= limit * 9 / 10;
+  }
+
   c10d::Store& inner() {
     if (!store_) store_ = reopen_();
     return *store_;
   }
 
-  [[nodiscard]] CommError unreachable(const std::exception& error) {
+  [[noreturn]] void throw_unreachable(const std::exception& error) {
+    const std::string what =
+        concat(where_, " cannot be reached (", reason_of(error), "): ", advice_);
+    if (!reopen_) throw meeting_error(what);
     // A client of LibTorch whose connection has ended fails for ever.
-    if (reopen_) store_.reset();
-    return meeting_error(concat(where_, " cannot be reached (", reason_of(error), "): ", advice_));
+    store_.reset();
+    throw StoreError({.label = {.what = "start"}}, what);
   }
 
   template <class Work>
@@ -109,7 +143,7 @@ class C10dStore : public Store {
     try {
       return work();
     } catch (const std::exception& error) {
-      throw unreachable(error);
+      throw_unreachable(error);
     }
   }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import fcntl
+import logging
 import os
 import socket
 import stat
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from . import _core
@@ -19,6 +22,10 @@ __all__ = ["Store", "leave_to_parent", "meet"]
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.1
 _CONNECT_S = 1.0
+_AGAIN_S = 2.0
+_QUIET_S = 10.0
+
+_logger = logging.getLogger(__name__)
 
 
 class Store(Protocol):
@@ -47,34 +54,88 @@ class Store(Protocol):
         another value was expected.
         """
 
+    # A store may also answer for several keys at once, which spares questions where it is far away:
+    # wait_for_all(keys, limit_s) -> bool, get_all(keys) -> list[bytes], draw_ticket(key) -> int,
+    # which counts its calls with a key from 0 on.
+
 
 class _TorchStore:
-    """A store of torch.distributed."""
+    """A store of torch.distributed.
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    Parameters
+    ----------
+    store
+        The store.
+    reopen
+        Makes another connection with a server that may be back, after a call that has failed.
+    """
+
+    def __init__(self, store: Any, reopen: Callable[[], Any] | None = None) -> None:
+        self._inner = store
+        self._reopen = reopen
+        self.reopens = reopen is not None
+
+    @property
+    def port(self) -> int:
+        """The port of the server."""
+        port: int = self._inner.port
+        return port
+
+    @contextlib.contextmanager
+    def _store(self) -> Iterator[Any]:
+        if self._inner is None and self._reopen is not None:
+            self._inner = self._reopen()
+        try:
+            yield self._inner
+        except RuntimeError:
+            # A client whose connection has ended fails for ever.
+            if self.reopens:
+                self._inner = None
+            raise
 
     def set(self, key: str, value: bytes) -> None:
-        self._store.set(key, value)
+        with self._store() as store:
+            store.set(key, value)
 
     def get(self, key: str, limit_s: float) -> bytes:
-        # The store's own wait cannot be interrupted.
-        end = time.monotonic() + limit_s
-        pause_s = _FIRST_PAUSE_S
-        while not self._store.check([key]):
-            if time.monotonic() >= end:
-                raise TimeoutError(f"nobody has set {key} in the store within {limit_s:g} s")
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        value: bytes = self._store.get(key)
+        if not self.wait_for_all([key], limit_s):
+            raise TimeoutError(f"nobody has set {key} in the store within {limit_s:g} s")
+        with self._store() as store:
+            value: bytes = store.get(key)
         return value
 
     def compare_and_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        now: bytes = self._store.compare_set(key, expected, desired)
-        # It answers with `expected` for a key that nobody has set.
-        if expected and now == expected and not self._store.check([key]):
-            return b""
+        with self._store() as store:
+            now: bytes = store.compare_set(key, expected, desired)
+            # It answers with `expected` for a key that nobody has set.
+            if expected and now == expected and not store.check([key]):
+                return b""
         return now
+
+    def wait_for_all(self, keys: list[str], limit_s: float) -> bool:
+        # The store's own wait cannot be interrupted.
+        end = time.monotonic() + limit_s
+        pause_s = _FIRST_PAUSE_S
+        with self._store() as store:
+            while not store.check(keys):
+                left_s = end - time.monotonic()
+                if left_s <= 0:
+                    return False
+                time.sleep(min(pause_s, left_s))
+                # Of many ranks each asks for many keys.
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S * (1 + len(keys) // 64))
+        return True
+
+    def get_all(self, keys: list[str]) -> list[bytes]:
+        with self._store() as store:
+            if store.has_extended_api():
+                values: list[bytes] = store.multi_get(keys)
+                return values
+            return [store.get(key) for key in keys]
+
+    def draw_ticket(self, key: str) -> int:
+        with self._store() as store:
+            return int(store.add(key, 1)) - 1
 
 
 def meet(settings: StartSettings, store: Any = None) -> tuple[Session | None, Any]:
@@ -100,18 +161,17 @@ def meet(settings: StartSettings, store: Any = None) -> tuple[Session | None, An
         return None, None
     if not start.needs_store:
         return start.open(None, False), None
-    serves = False
-    if store is None:
-        store, serves = _open_torch_store(start, settings.timeout_s)
-    return start.open(
-        store if hasattr(store, "compare_and_set") else _TorchStore(store), serves
-    ), Served(store) if serves else store
+    if store is not None:
+        own = store if hasattr(store, "compare_and_set") else _TorchStore(store)
+        return start.open(own, False), store
+    opened, serves = _open_torch_store(start, settings.timeout_s)
+    return start.open(opened, serves), Served(opened) if serves else opened
 
 
 class Served(NamedTuple):
     """A store of PyTorch that this process serves."""
 
-    store: Any
+    store: _TorchStore
 
 
 def leave_to_parent(store: Any) -> None:
@@ -161,7 +221,7 @@ def _check_locks(path: str) -> None:
             ) from error
 
 
-def _open_torch_store(start: Start, timeout_s: float) -> tuple[Any, bool]:
+def _open_torch_store(start: Start, timeout_s: float) -> tuple[_TorchStore, bool]:
     """Open the store of PyTorch that a start names; says whether this process serves it."""
     from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 
@@ -174,7 +234,7 @@ def _open_torch_store(start: Start, timeout_s: float) -> tuple[Any, bool]:
                 "all machines share and that this user may write"
             )
         _check_locks(start.file)
-        return FileStore(start.file, -1), False
+        return _TorchStore(FileStore(start.file, -1)), False
     common: dict[str, Any] = {
         "wait_for_workers": False,
         "timeout": datetime.timedelta(seconds=timeout_s),
@@ -185,9 +245,13 @@ def _open_torch_store(start: Start, timeout_s: float) -> tuple[Any, bool]:
             file, port = own
             # The other kind of server takes no socket in older versions of PyTorch.
             common |= {"master_listen_fd": file, "use_libuv": False}
-            return TCPStore(start.host, port, is_master=True, **common), True
-        _wait_for_server(start, timeout_s)
-        return TCPStore(start.host, start.port, is_master=False, **common), False
+            return _TorchStore(TCPStore(start.host, port, is_master=True, **common)), True
+
+        def connect(limit_s: float) -> Any:
+            _wait_for_server(start, limit_s)
+            return TCPStore(start.host, start.port, is_master=False, **common)
+
+        return _TorchStore(connect(timeout_s), reopen=lambda: connect(_AGAIN_S)), False
     except RuntimeError as error:
         if own is not None:
             os.close(own[0])
@@ -198,9 +262,14 @@ def _open_torch_store(start: Start, timeout_s: float) -> tuple[Any, bool]:
 
 def _wait_for_server(start: Start, timeout_s: float) -> None:
     """Wait until somebody listens at the store's place. Unlike PyTorch's wait, Ctrl-C ends it."""
-    end = time.monotonic() + timeout_s
+    begin = time.monotonic()
+    has_told = False
     while True:
-        left_s = end - time.monotonic()
+        waited_s = time.monotonic() - begin
+        left_s = timeout_s - waited_s
+        if waited_s > _QUIET_S and not has_told:
+            has_told = True
+            _logger.warning("waits for the process that serves the store at %s", start.place)
         try:
             limit_s = max(min(left_s, _CONNECT_S), _LONGEST_PAUSE_S)
             socket.create_connection((start.host, start.port), limit_s).close()

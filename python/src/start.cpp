@@ -3,6 +3,7 @@
 #include "python/src/session.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -10,14 +11,17 @@
 #include <string_view>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/run_name.hpp"
 #include "comm/start/secret.hpp"
 #include "comm/start/start.hpp"
 #include "comm/start/store_use.hpp"
@@ -30,8 +34,11 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 /// A store that Python implements: set(key, value), get(key, limit_s) and
-/// compare_and_set(key, expected, desired). Keys are str, values are bytes. Errors of Python count
-/// as an unreachable store; those that end the program pass.
+/// compare_and_set(key, expected, desired). Keys are str, values are bytes. A store that answers
+/// for several keys at once also has wait_for_all(keys, limit_s), get_all(keys) and
+/// draw_ticket(key), as gossamer::Store's. Errors of Python count as an unreachable store, and as
+/// one that may be back (StoreError) where its attribute `reopens` is true; those that end the
+/// program pass.
 class PyStore : public Store {
  public:
   explicit PyStore(nb::object store) : store_(std::move(store)) {}
@@ -55,6 +62,27 @@ class PyStore : public Store {
       return text_of(store_.attr("compare_and_set")(key, bytes_of(expected), bytes_of(desired)));
     });
   }
+  bool wait_for_all(const Keys& keys, std::chrono::milliseconds limit) override {
+    if (!has("wait_for_all")) return Store::wait_for_all(keys, limit);
+    return calling([&] {
+      const std::chrono::duration<double> limit_s = limit;
+      return nb::cast<bool>(store_.attr("wait_for_all")(keys.list(), limit_s.count()));
+    });
+  }
+  std::vector<std::string> get_all(const Keys& keys) override {
+    if (!has("get_all")) return Store::get_all(keys);
+    return calling([&] {
+      std::vector<std::string> values;
+      for (const nb::handle value : store_.attr("get_all")(keys.list())) {
+        values.push_back(text_of(nb::borrow(value)));
+      }
+      return values;
+    });
+  }
+  std::int64_t draw_ticket(const std::string& key) override {
+    if (!has("draw_ticket")) return 0;
+    return calling([&] { return nb::cast<std::int64_t>(store_.attr("draw_ticket")(key)); });
+  }
 
  private:
   static nb::bytes bytes_of(std::string_view text) { return nb::bytes(text.data(), text.size()); }
@@ -63,14 +91,23 @@ class PyStore : public Store {
     return {bytes.c_str(), bytes.size()};
   }
 
+  [[nodiscard]] bool has(const char* name) const {
+    const nb::gil_scoped_acquire gil;
+    return nb::hasattr(store_, name);
+  }
+
   template <class Call>
-  static auto calling(const Call& call) -> decltype(call()) {
+  auto calling(const Call& call) const -> decltype(call()) {
     const nb::gil_scoped_acquire gil;
     try {
       return call();
     } catch (const nb::python_error& error) {
       // KeyboardInterrupt and SystemExit are no errors of the store.
       if (!error.matches(PyExc_Exception)) throw;
+      const bool is_over = error.matches(PyExc_TimeoutError);
+      if (!is_over && nb::hasattr(store_, "reopens") && nb::cast<bool>(store_.attr("reopens"))) {
+        throw StoreError({.label = {.what = "start"}}, first_line_of(error));
+      }
       throw CommError({.label = {.what = "start"}}, first_line_of(error));
     } catch (const std::bad_cast&) {
       throw CommError({.label = {.what = "start"}},
@@ -153,7 +190,7 @@ Start plan(const Settings& settings) {
                       "is given, and MPI, which connects these ranks, does not encrypt, allowed: "
                       "the backend \"tcp\", or no secret");
   }
-  if (settings.num_meetings > 0) {
+  if (settings.num_meetings > 0 && !start.meeting.has_attempts) {
     start.meeting.run += concat("-again-", settings.num_meetings);
   }
   if (start.is_rank) {
@@ -176,9 +213,12 @@ std::shared_ptr<PySession> open_met(Start& start, nb::object store, bool serves)
   if (!store.is_none()) start.meeting.store = std::make_shared<PyStore>(std::move(store));
   const nb::gil_scoped_release free;
   LaunchOptions options = waiting_options(start.meeting.timeout_s);
-  options.meeting = start.meeting;
+  start.meeting.logger =
+      Logger(options.log_level, start.meeting.rank < 0 ? "" : concat("rank ", start.meeting.rank));
   Sessions sessions;
   try {
+    name_attempt(start.meeting);
+    options.meeting = start.meeting;
     sessions = open_sessions("tcp", options);
   } catch (const nb::python_error&) {
     throw;

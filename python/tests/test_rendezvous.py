@@ -15,6 +15,7 @@ import sys
 import time
 
 import pytest
+import torch.distributed as dist
 from conftest import TRAINING, run_python
 
 import gossamer as gs
@@ -336,6 +337,51 @@ def test_processes_may_meet_again(tmp_path):
     processes = [start_text(program, {"MY_RANK": str(rank)}) for rank in range(2)]
     ends = outcomes(processes)
     assert [code for code, _, _ in ends] == [0, 0], ends
+
+
+@pytest.mark.parametrize("kind", ["launcher", "address"])
+def test_processes_meet_again_where_one_of_them_serves_the_store(place, kind):
+    # A rank may find the store of the meeting before, which is about to close.
+    host, _, port = place.partition(":")
+    settings = dict(timeout_s=60)
+    if kind == "address":
+        settings |= dict(rendezvous=place, world_size=3)
+    program = (
+        "import gossamer as gs\n"
+        "for _ in range(12):\n"
+        f"    gs.initialize_dist(**{settings!r})\n"
+        "    gs.finalize_dist()\n"
+    )
+    launcher = {"MASTER_ADDR": host, "MASTER_PORT": port, "WORLD_SIZE": "3"}
+    processes = [
+        start_text(program, launcher | {"RANK": str(rank)} if kind == "launcher" else None)
+        for rank in range(3)
+    ]
+    ends = outcomes(processes)
+    assert [code for code, _, _ in ends] == [0, 0, 0], ends
+
+
+@pytest.mark.parametrize("counts", [("0", "0"), ("1", "2")], ids=["new-nodes", "replaced-node"])
+def test_attempts_of_torchrun_meet_in_one_store(counts):
+    # Every node counts its own restarts, and its store outlives the attempts.
+    program = "import gossamer as gs; print(gs.initialize_dist(timeout_s=60))"
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    agent = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_RUN_ID": "run",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    for _ in range(2):
+        processes = [
+            start_text(
+                program, agent | {"RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": counts[rank]}
+            )
+            for rank in range(2)
+        ]
+        ends = outcomes(processes)
+        assert [code for code, _, _ in ends] == [0, 0], ends
 
 
 def test_the_package_makes_secrets(tmp_path):

@@ -146,12 +146,15 @@ bool leads_to_loopback(const std::string& host) {
 }
 
 std::string outward_address() {
-  try {
-    // An address that documents use (RFC 5737).
-    return tcp::address_towards("192.0.2.1");
-  } catch (const ConfigError&) {
-    return "";
+  // Addresses that documents use (RFC 5737, RFC 3849); some hosts have IPv6 alone.
+  for (const char* const outside : {"192.0.2.1", "2001:db8::1"}) {
+    try {
+      return tcp::address_towards(outside);
+    } catch (const ConfigError&) {
+      continue;
+    }
   }
+  return "";
 }
 
 }  // namespace gossamer

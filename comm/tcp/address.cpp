@@ -79,13 +79,19 @@ std::string address_towards(const std::string& host) {
     throw ConfigError(
         concat("the host ", host, " of the rendezvous is not known here: ", error.message()));
   }
-  asio::ip::udp::socket socket(io);
-  socket.open(found.begin()->endpoint().protocol(), error);
-  if (!error) socket.connect(found.begin()->endpoint(), error);
-  if (error) {
-    throw ConfigError(concat("no way leads from this host to ", host, ": ", error.message()));
+  std::vector<asio::ip::udp::endpoint> places;
+  for (const auto& entry : found) places.push_back(entry.endpoint());
+  // A name may have addresses of both families. All hosts should announce one of the same family,
+  // and more hosts have IPv4 than IPv6.
+  std::ranges::stable_partition(
+      places, [](const asio::ip::udp::endpoint& place) { return place.address().is_v4(); });
+  for (const asio::ip::udp::endpoint& place : places) {
+    asio::ip::udp::socket socket(io);
+    socket.open(place.protocol(), error);
+    if (!error) socket.connect(place, error);
+    if (!error) return socket.local_endpoint().address().to_string();
   }
-  return socket.local_endpoint().address().to_string();
+  throw ConfigError(concat("no way leads from this host to ", host, ": ", error.message()));
 }
 
 std::string own_address(const MeetingOptions& options) {

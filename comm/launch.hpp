@@ -24,12 +24,14 @@ class FaultInjector;
 struct FaultOptions {
   /// True: the others go on without them (Communicator::renew()). Under MPI they cannot.
   bool survives = false;
-  /// How many ranks must be left at least. 0: more than half of those before.
+  /// How many ranks must be left at least, and more than half of those before.
   std::int64_t min_ranks = 0;
   /// Seconds without a sign of life after which a rank counts as dead.
   double silence_s = 10.0;
   /// True: this process joins a run that goes on (MeetingOptions::run in the store).
   bool joins = false;
+  /// What the run trains, as lines. Ranks refuse a process that joins with other lines.
+  std::string trains = {};
   /// Faults on purpose, where `survives` (fault_injector.hpp). Null: none.
   std::shared_ptr<FaultInjector> injector = {};
 };

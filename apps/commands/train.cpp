@@ -125,9 +125,19 @@ class TrainRun {
   /// Loads data and libraries, so that the others do not wait for them. Throws ConfigError and
   /// DataError.
   void load_before_joining() {
-    const RunConfig config = read_config(World{});
+    const RunConfig config = read_config(World{}, /*is_other=*/true);
     load_torch_for(config.device, num_gpus());
     static_cast<void>(data_.get(config));
+  }
+
+  /// What a process that joins the run must have in common with it. Empty where the configuration
+  /// has a fault, which is thrown later.
+  [[nodiscard]] std::string what_joins_must_share() const {
+    try {
+      return shared_lines(read_config(World{}, /*is_other=*/true));
+    } catch (const ConfigError&) {
+      return "";
+    }
   }
 
   /// While it waits to be let in: throws CommError when it has been told to stop. Later the others
@@ -154,17 +164,18 @@ class TrainRun {
   }
 
  private:
-  [[nodiscard]] RunConfig read_config(const World& world) const {
+  /// `is_other`: the world may be another one than the configuration was made for.
+  [[nodiscard]] RunConfig read_config(const World& world, bool is_other) const {
     if (source_.error) throw ConfigError(*source_.error);
     return read_run_config(arguments_.own.options(source_.tree), world, arguments_.config_path,
-                           start_.joins);
+                           is_other);
   }
 
   /// The work of a rank that joins others that train.
   void join(Communicator& communicator, const World& world) {
     heed_signals();
     has_joined_ = true;
-    const RunConfig config = read_config(world);
+    const RunConfig config = read_config(world, /*is_other=*/true);
     set_compute_threads(config, world, nullptr);
     seed_generator(config.seed, world, "tcp");
     TrainingLoop trainer(config, {.communicator = communicator,
@@ -180,8 +191,10 @@ class TrainRun {
   }
 
   void run(Communicator& communicator, const World& world) {
+    // Ranks may be lost before the first step.
+    const bool has_changed = communicator.renews() && communicator.membership().epoch > 0;
     RunConfig config = jointly(communicator, [&] {
-      RunConfig read = read_config(world);
+      RunConfig read = read_config(world, has_changed);
       // Before anything that takes long.
       if (world.rank == 0 && !arguments_.dry_run && arguments_.resume.empty()) {
         check_run_folder(read.output_dir, if_finished(read));
@@ -376,6 +389,7 @@ int train(const TrainArguments& arguments) {
   if (!arguments.dry_run) stop.emplace();
   TrainRun run(arguments, source, start, stop ? &*stop : nullptr);
   LaunchConfig launch = source.launch;
+  if (launch.options.fault.survives) launch.options.fault.trains = run.what_joins_must_share();
   if (start.joins) {
     run.load_before_joining();
     launch.options.while_waiting = [&run] { run.heed_signals(); };

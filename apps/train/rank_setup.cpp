@@ -81,6 +81,12 @@ std::string lines_of(const std::vector<ResolvedValue>& values) {
   return join(lines, "\n");
 }
 
+std::string shared_lines(const RunConfig& config) {
+  std::vector<ResolvedValue> values = config.resolved;
+  std::erase_if(values, [](const ResolvedValue& one) { return one.path == "run.output_dir"; });
+  return lines_of(values);
+}
+
 void seed_generator(std::uint64_t seed, const World& world, std::string_view backend) {
   const bool shared = backend == "threads";
   if (shared && world.rank != 0) return;

@@ -39,6 +39,10 @@ std::string doubt_about_validation(const Dataset& data);
 /// One line `path: value` for each value, for the comparison between ranks.
 std::string lines_of(const std::vector<ResolvedValue>& values);
 
+/// The lines of a run's configuration that must be the same on all ranks that train together. The
+/// run's folder is rank 0's.
+std::string shared_lines(const RunConfig& config);
+
 /// Seeds LibTorch's generator of random numbers, each process with its own numbers. Ranks that are
 /// threads of one process share a generator, so with several of them a model that draws from it,
 /// for dropout, does not repeat.

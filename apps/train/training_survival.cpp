@@ -116,10 +116,7 @@ void TrainingLoop::admit_others() {
 }
 
 std::string TrainingLoop::description() const {
-  std::vector<ResolvedValue> values = config_.resolved;
-  // Every rank may have given the run's folder another name, and follows rank 0.
-  std::erase_if(values, [](const ResolvedValue& one) { return one.path == "run.output_dir"; });
-  std::string text = lines_of(values);
+  std::string text = shared_lines(config_);
   text += concat("training samples: ", setup_.data->train->size(),
                  "\nvalidation samples: ", setup_.data->validation->size(), "\n");
   return text + model_.core()->description();

@@ -4,55 +4,89 @@
 #include <utility>
 #include <variant>
 
+#include "base/first_difference.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::membership {
 
-Inbox::Inbox(std::unique_ptr<Mesh> mesh, Logger logger, bool holds)
-    : mesh_(std::move(mesh)), logger_(std::move(logger)), holds_(holds) {
+Inbox::Inbox(std::unique_ptr<Mesh> mesh, Config config)
+    : mesh_(std::move(mesh)), config_(std::move(config)) {
   mesh_->start(
       {.heard = [this](const std::string& from, const std::string& text) { hear(from, text); },
-       .lost =
-           [this](const std::string& address, const std::string& reason) {
-             logger_.debug(concat(address, " is lost: ", reason));
-             push({.from = address});
-           }});
+       .met = [this](const std::string& address) { meet(address); },
+       .lost = [this](const std::string& address,
+                      const std::string& reason) { lose(address, reason); }});
 }
 
 Inbox::~Inbox() { mesh_->close(); }
 
 void Inbox::set_epoch(const Epoch& epoch) {
+  Answers answers;
   {
     const std::lock_guard lock(mutex_);
     epoch_ = epoch;
     num_disturbing_ = 0;
-    for (Event& event : events_) {
-      event.disturbs = disturbs(event);
-      if (event.disturbs) ++num_disturbing_;
+    std::deque<Event> before;
+    before.swap(events_);
+    for (Event& event : before) {
+      // It has asked in the epoch that is over.
+      const auto* const ask = event.message ? std::get_if<AskToJoin>(&*event.message) : nullptr;
+      if (ask != nullptr) {
+        asking_.try_emplace(event.from, *ask);
+      } else {
+        push(std::move(event));
+      }
     }
+    answers = settle();
   }
+  send(answers);
   for (const Member& member : epoch.members) mesh_->watch(member.address);
 }
 
 void Inbox::hear(const std::string& from, const std::string& text) {
   std::optional<Message> message = decode(text);
   if (!message) {
-    logger_.warning(concat("what ", from,
-                           " says cannot be understood; all ranks need one version of gossamer"));
+    config_.logger.warning(concat(
+        "what ", from, " says cannot be understood; all ranks need one version of gossamer"));
     return;
   }
-  const Report* const report = std::get_if<Report>(&*message);
-  if (report != nullptr && report->from.address != from) return;
-  std::string answer;
+  Answers answers;
   {
     const std::lock_guard lock(mutex_);
-    const bool is_late = report != nullptr && report->epoch < epoch_.number;
-    const bool has_joined = std::holds_alternative<AskToJoin>(*message) && epoch_.has(from);
-    if (is_late || has_joined) answer = encode(epoch_);
+    if (const auto* const ask = std::get_if<AskToJoin>(&*message)) {
+      asking_[from] = *ask;
+      answers = settle();
+    } else {
+      const Report* const report = std::get_if<Report>(&*message);
+      if (report != nullptr && report->from.address != from) return;
+      if (report != nullptr && report->epoch < epoch_.number) {
+        // It does not know this epoch yet. For the others nothing changes.
+        answers.emplace_back(from, encode(epoch_));
+      } else {
+        push({.from = from, .message = std::move(message)});
+      }
+    }
   }
-  // It does not know this epoch yet. For the others nothing changes.
-  if (!answer.empty()) return mesh_->send(from, answer);
-  push({.from = from, .message = std::move(message)});
+  send(answers);
+}
+
+void Inbox::meet(const std::string& address) {
+  Answers answers;
+  {
+    const std::lock_guard lock(mutex_);
+    met_.insert(address);
+    push({.from = address, .has_met = true});
+    answers = settle();
+  }
+  send(answers);
+}
+
+void Inbox::lose(const std::string& address, const std::string& reason) {
+  config_.logger.debug(concat(address, " is lost: ", reason));
+  const std::lock_guard lock(mutex_);
+  met_.erase(address);
+  asking_.erase(address);
+  push({.from = address, .reason = reason});
 }
 
 bool Inbox::is_news(const Epoch& epoch) const {
@@ -60,8 +94,8 @@ bool Inbox::is_news(const Epoch& epoch) const {
 }
 
 bool Inbox::disturbs(const Event& event) const {
-  // The end of a connection with somebody else says nothing about the epoch.
-  if (!event.message) return epoch_.has(event.from);
+  // The connection with a process that is no member says nothing about the epoch.
+  if (!event.message) return event.is_loss() && epoch_.has(event.from);
   if (const Epoch* const epoch = std::get_if<Epoch>(&*event.message)) return is_news(*epoch);
   if (const Report* const report = std::get_if<Report>(&*event.message)) {
     return report->epoch >= epoch_.number;
@@ -70,31 +104,46 @@ bool Inbox::disturbs(const Event& event) const {
 }
 
 void Inbox::push(Event event) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (holds_ && event.message && std::holds_alternative<AskToJoin>(*event.message)) {
-      held_.push_back(std::move(event));
-      return;
-    }
-    // Whoever is gone asks no more.
-    if (!event.message) {
-      std::erase_if(held_, [&](const Event& one) { return one.from == event.from; });
-    }
-    event.disturbs = disturbs(event);
-    if (event.disturbs) ++num_disturbing_;
-    events_.push_back(std::move(event));
-  }
+  event.disturbs = disturbs(event);
+  if (event.disturbs) ++num_disturbing_;
+  events_.push_back(std::move(event));
   changed_.notify_all();
 }
 
+Inbox::Answers Inbox::settle() {
+  Answers answers;
+  for (auto entry = asking_.begin(); entry != asking_.end();) {
+    const auto& [from, ask] = *entry;
+    const auto difference = first_difference(config_.trains, ask.trains);
+    if (epoch_.has(from) || ask.epoch < epoch_.number) {
+      answers.emplace_back(from, encode(epoch_));
+    } else if (difference) {
+      answers.emplace_back(
+          from, encode(Refuse{concat("the run has ", difference->one, ", and this process has ",
+                                     difference->other)}));
+    } else if (ask.epoch > epoch_.number || config_.holds || !met_.contains(from)) {
+      ++entry;
+      continue;
+    } else {
+      push({.from = from, .message = ask});
+    }
+    entry = asking_.erase(entry);
+  }
+  return answers;
+}
+
+void Inbox::send(const Answers& answers) {
+  for (const auto& [to, text] : answers) mesh_->send(to, text);
+}
+
 void Inbox::admit(bool admits) {
-  std::deque<Event> held;
+  Answers answers;
   {
     const std::lock_guard lock(mutex_);
-    holds_ = !admits;
-    if (admits) held.swap(held_);
+    config_.holds = !admits;
+    answers = settle();
   }
-  for (Event& event : held) push(std::move(event));
+  send(answers);
 }
 
 std::optional<Inbox::Event> Inbox::poll() { return next(std::chrono::milliseconds(0)); }

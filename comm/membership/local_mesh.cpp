@@ -13,8 +13,7 @@ class LocalMesh : public Mesh {
 
   [[nodiscard]] const std::string& address() const override { return address_; }
   void start(Hooks hooks) override { network_->add(address_, std::move(hooks)); }
-  // All are connected from the beginning.
-  void watch(const std::string& /*address*/) override {}
+  void watch(const std::string& address) override { network_->watch(address_, address); }
   void send(const std::string& to, std::string text) override {
     network_->send(address_, to, text);
   }
@@ -40,6 +39,18 @@ void LocalNetwork::remove(const std::string& address) {
     if (hooks_.erase(address) == 0) return;
   }
   for (const std::string& other : others_of(address)) cut(address, other);
+}
+
+void LocalNetwork::watch(const std::string& from, const std::string& to) {
+  const std::lock_guard order(order_);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto pair = std::minmax(from, to);
+    if (from == to || cut_.contains(pair) || !hooks_.contains(from) || !hooks_.contains(to)) return;
+    if (!met_.insert(pair).second) return;
+  }
+  if (const Mesh::Hooks hooks = hooks_of(from); hooks.met) hooks.met(to);
+  if (const Mesh::Hooks hooks = hooks_of(to); hooks.met) hooks.met(from);
 }
 
 void LocalNetwork::send(const std::string& from, const std::string& to, const std::string& text) {

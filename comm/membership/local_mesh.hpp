@@ -30,6 +30,8 @@ class LocalNetwork {
   void add(const std::string& address, Mesh::Hooks hooks);
   /// Ends all its connections. Its hooks are not called any more.
   void remove(const std::string& address);
+  /// Tells both that they have met, unless they have been told before.
+  virtual void watch(const std::string& from, const std::string& to);
   void send(const std::string& from, const std::string& to, const std::string& text);
   /// Ends the connection between two, and tells `b`.
   void drop(const std::string& a, const std::string& b);
@@ -51,6 +53,7 @@ class LocalNetwork {
   std::mutex mutex_;
   std::map<std::string, Mesh::Hooks> hooks_;           // guarded by mutex_
   std::set<std::pair<std::string, std::string>> cut_;  // likewise
+  std::set<std::pair<std::string, std::string>> met_;  // likewise
 };
 
 std::unique_ptr<Mesh> make_local_mesh(std::shared_ptr<LocalNetwork> network, std::string address);

@@ -20,6 +20,9 @@ class Mesh {
  public:
   struct Hooks {
     std::function<void(const std::string& from, std::string text)> heard;
+    /// A process that this one watches, or that has connected, is connected in both directions. Is
+    /// called before the first `heard` of that process, or later.
+    std::function<void(const std::string& address)> met = {};
     /// The connection with a process has ended.
     std::function<void(const std::string& address, const std::string& reason)> lost;
   };

@@ -12,7 +12,8 @@ namespace gossamer::membership {
 namespace {
 
 // The first line of each kind, in the order of Message.
-constexpr std::array<std::string_view, 4> kHeads = {"report\n", "epoch\n", "join\n", "entry\n"};
+constexpr std::array<std::string_view, 5> kHeads = {"report\n", "epoch\n", "join\n", "entry\n",
+                                                    "refuse\n"};
 
 /// The numbers in one line, the member's own address, and a line for each newcomer.
 std::string body_of(const Report& report) {
@@ -23,8 +24,9 @@ std::string body_of(const Report& report) {
   return text;
 }
 std::string body_of(const Epoch& epoch) { return to_text(epoch); }
-std::string body_of(const AskToJoin&) { return ""; }
+std::string body_of(const AskToJoin& ask) { return concat(ask.epoch, "\n", ask.trains); }
 std::string body_of(const Entry& entry) { return concat(entry.epoch, "\n", entry.text); }
+std::string body_of(const Refuse& refuse) { return refuse.why; }
 
 std::optional<Message> report_of(const std::string& body) {
   std::istringstream lines(body);
@@ -45,15 +47,17 @@ std::optional<Message> report_of(const std::string& body) {
   return report;
 }
 
-std::optional<Message> entry_of(const std::string& body) {
+/// A message that is the number of an epoch in one line, and then a text.
+template <class Numbered>
+std::optional<Message> numbered_of(const std::string& body, std::string Numbered::*text) {
   const std::size_t end = body.find('\n');
-  Entry entry;
+  Numbered message;
   if (end == std::string::npos ||
-      !parse_whole(std::string_view(body).substr(0, end), entry.epoch)) {
+      !parse_whole(std::string_view(body).substr(0, end), message.epoch)) {
     return {};
   }
-  entry.text = body.substr(end + 1);
-  return entry;
+  message.*text = body.substr(end + 1);
+  return message;
 }
 
 }  // namespace
@@ -69,8 +73,9 @@ std::optional<Message> decode(const std::string& text) {
   if (text.starts_with(kHeads[1])) {
     if (auto epoch = epoch_of(body(1))) return std::move(*epoch);
   }
-  if (text == kHeads[2]) return AskToJoin{};
-  if (text.starts_with(kHeads[3])) return entry_of(body(3));
+  if (text.starts_with(kHeads[2])) return numbered_of(body(2), &AskToJoin::trains);
+  if (text.starts_with(kHeads[3])) return numbered_of(body(3), &Entry::text);
+  if (text.starts_with(kHeads[4])) return Refuse{body(4)};
   return {};
 }
 

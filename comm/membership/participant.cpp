@@ -28,10 +28,14 @@ double seconds_of(std::chrono::milliseconds time) {
 
 }  // namespace
 
+Inbox::Config Participant::inbox_config(const Config& config) {
+  return {.logger = config.logger, .holds = config.holds, .trains = config.trains};
+}
+
 Participant::Participant(std::unique_ptr<Mesh> mesh, EpochRecord record, MemberId self,
                          const Epoch& epoch, Config config)
     : Participant({.config = config,
-                   .inbox = std::make_unique<Inbox>(std::move(mesh), config.logger, config.holds),
+                   .inbox = std::make_unique<Inbox>(std::move(mesh), inbox_config(config)),
                    .record = std::move(record)},
                   self, epoch) {}
 
@@ -132,12 +136,13 @@ void Participant::lose(MemberId peer, std::int64_t step) {
   const Member* const member = epoch().find(peer);
   if (member == nullptr) return;
   inbox_->mesh().drop(member->address);
-  handle({.from = member->address, .message = {}});
+  handle({.from = member->address, .reason = "the ranks could not exchange"});
 }
 
 void Participant::handle(const Event& event) {
   if (!event.message) {
-    lost_.insert(event.from);
+    if (event.has_met) return;
+    lost_.try_emplace(event.from, event.reason);
     if (const Member* const member = epoch().find(event.from)) {
       act(agreement_.lose(member->id, step_));
     }
@@ -146,6 +151,8 @@ void Participant::handle(const Event& event) {
   std::visit(Overloaded{[&](const Report& report) { act(agreement_.hear(report, step_)); },
                         [&](const Epoch& epoch) { act(agreement_.learn(epoch)); },
                         [&](const AskToJoin&) { act(agreement_.welcome(event.from, step_)); },
+                        // A member is let in already.
+                        [&](const Refuse&) {},
                         [&](const Entry& entry) {
                           if (entry.epoch >= epoch().number) {
                             entries_[entry.epoch][event.from] = entry.text;
@@ -196,7 +203,10 @@ void Participant::carry_out(const Action& action, std::deque<Action>& further) {
             awaited_since_.clear();
             inbox_->set_epoch(epoch());
           },
-          [&](const Ask& ask) { inbox_->mesh().send(ask.to, encode(AskToJoin{})); },
+          [&](const Ask& ask) {
+            inbox_->mesh().send(
+                ask.to, encode(AskToJoin{.epoch = epoch().number, .trains = config_.trains}));
+          },
           [&](const Leave& why) { leave(why); }},
       action);
 }
@@ -217,9 +227,20 @@ Actions Participant::ask_store(std::int64_t asked, const AskFunction& ask) {
   }
 }
 
+std::string Participant::own_losses() const {
+  std::vector<std::string> losses;
+  for (const Member& member : epoch().members) {
+    const auto found = lost_.find(member.address);
+    if (found == lost_.end() || found->second.empty()) continue;
+    losses.push_back(concat("member ", member.id, " at ", member.address, ": ", found->second));
+  }
+  return losses.empty() ? "" : concat(" (this rank has lost ", gossamer::join(losses, "; "), ")");
+}
+
 void Participant::leave(const Leave& leave) const {
   const auto error = [this](std::string_view reason, ExitCode code = ExitCode::kPeerLost) {
-    return CommError({.rank = -1, .label = kMembership, .code = code}, reason);
+    return CommError({.rank = -1, .label = kMembership, .code = code},
+                     concat(reason, own_losses()));
   };
   switch (leave.why) {
     case Leave::Why::kFenced:

@@ -42,13 +42,20 @@ class Participant {
     Logger logger = {};
     /// True: those that ask to join wait until admit(true).
     bool holds = false;
+    /// What this process trains, as lines. A process that joins must train the same.
+    std::string trains = {};
+    /// How long a process that joins tries to connect with the members, and how long it then waits
+    /// for the others to go on without one that it has lost.
+    std::chrono::milliseconds meeting{10'000};
   };
 
   /// `epoch` is what EpochRecord::begin() has returned. Watches over its members.
   Participant(std::unique_ptr<Mesh> mesh, EpochRecord record, MemberId self, const Epoch& epoch,
               Config config);
-  /// Lets this process join the run of the record. Blocks until an epoch has it. `first`: the place
-  /// of the member that it asks first. Throws CommError when nobody lets it in.
+  /// Lets this process join the run of the record. Blocks until an epoch has it. Asks when it is
+  /// connected with every member in both directions, and until then the members notice nothing.
+  /// `first`: the place of the member that it asks first. Throws CommError when nobody lets it in,
+  /// and where a member cannot be reached, or does not reach this process.
   static std::unique_ptr<Participant> join(std::unique_ptr<Mesh> mesh, EpochRecord record,
                                            std::size_t first, Config config);
 
@@ -77,16 +84,19 @@ class Participant {
  private:
   using Event = Inbox::Event;
 
+  /// The processes whose connection has ended, and why.
+  using Lost = std::map<std::string, std::string>;
   /// What a process has before it is a member: whom it has lost, and what it has heard for
   /// gather(), meanwhile.
   struct Joined {
     Config config;
     std::unique_ptr<Inbox> inbox;
     EpochRecord record;
-    std::set<std::string> lost = {};
+    Lost lost = {};
     std::map<std::int64_t, std::map<std::string, std::string>> entries = {};
   };
   class Joining;
+  static Inbox::Config inbox_config(const Config& config);
   Participant(Joined joined, MemberId self, const Epoch& epoch);
 
   /// The first calls of one that has joined: loses the members whose connection has ended, and
@@ -102,6 +112,8 @@ class Participant {
   template <class Ask>
   Actions ask_store(std::int64_t asked, const Ask& ask);
   [[noreturn]] void leave(const Leave& leave) const;
+  /// Which members of the epoch this one has lost, and why, as the end of a message.
+  [[nodiscard]] std::string own_losses() const;
 
   Config config_;
   std::unique_ptr<Inbox> inbox_;
@@ -113,8 +125,7 @@ class Participant {
   std::int64_t returned_ = 0;
   /// A new epoch has been adopted, and those of its members that are lost are not told yet.
   bool has_adopted_ = false;
-  /// Whose connection has ended.
-  std::set<std::string> lost_;
+  Lost lost_;
   /// What members have told for gather(), by epoch and address.
   std::map<std::int64_t, std::map<std::string, std::string>> entries_;
   std::string store_error_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/file_limit.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::tcp {
@@ -14,6 +15,8 @@ constexpr auto kWarningPause = std::chrono::minutes(1);
 constexpr std::size_t kMaxWarned = 1000;
 /// After an error of the system, such as no free file descriptor.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+/// While strangers come faster than they may, one connection is taken in this time.
+constexpr auto kFloodPause = std::chrono::milliseconds(2);
 
 }  // namespace
 
@@ -45,16 +48,22 @@ void Listener::accept() {
   acceptor_.async_accept([this](const asio::error_code& error, asio::ip::tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
     if (error) {
-      pause_.expires_after(kAcceptPause);
-      pause_.async_wait([this](const asio::error_code& stopped) {
-        if (!stopped) accept();
-      });
-      return;
+      if (const std::string hint = file_limit_hint(error.value()); !hint.empty()) {
+        warn("another process", concat(error.message(), hint));
+      }
+      return accept_after(kAcceptPause);
     }
     asio::error_code unknown;
     const auto from = socket.remote_endpoint(unknown);
     if (!unknown) greet(std::move(socket), from.address().to_string());
-    accept();
+    allowance_.is_flooded() ? accept_after(kFloodPause) : accept();
+  });
+}
+
+void Listener::accept_after(std::chrono::milliseconds pause) {
+  pause_.expires_after(pause);
+  pause_.async_wait([this](const asio::error_code& stopped) {
+    if (!stopped) accept();
   });
 }
 
@@ -72,16 +81,26 @@ void Listener::make_room() {
 }
 
 void Listener::greet(asio::ip::tcp::socket socket, const std::string& address) {
+  if (!allowance_.take(address, std::chrono::steady_clock::now())) {
+    asio::error_code ignored;
+    socket.close(ignored);
+    return warn(address, "too many from there have not introduced themselves");
+  }
   make_room();
   try {
     const auto guest = std::make_shared<Greeting>(
         io_, ByteStream(std::move(socket), tls_, Role::kAccepts), Role::kAccepts,
         Frame{.kind = FrameKind::kHello},
         Greeting::Hooks{.judge = hooks_.judge,
-                        .welcome = hooks_.welcome,
-                        .refuse = [this, address](const std::string& why) {
-                          if (acceptor_.is_open()) warn(address, why);
-                        }});
+                        .welcome =
+                            [this, address](ByteStream stream, const Frame& theirs) {
+                              allowance_.give_back(address);
+                              hooks_.welcome(std::move(stream), theirs);
+                            },
+                        .refuse =
+                            [this, address](const std::string& why) {
+                              if (acceptor_.is_open()) warn(address, why);
+                            }});
     guests_.push_back({address, guest});
     guest->start(patience_);
   } catch (const std::exception& error) {

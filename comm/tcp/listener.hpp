@@ -3,6 +3,10 @@
 // connections that have not introduced themselves, each for a limited time. Of more, the oldest
 // goes of the address that has most. One warning for each address and minute.
 //
+// Handshakes take the time of the thread that moves the messages of training. So a connection that
+// does not introduce itself rightly costs its address a part of an allowance (StrangerAllowance),
+// and where that is used up, connections from there are closed at once. Ranks try again.
+//
 // Protocol: make it, publish port(), then start(). Thread safety: one thread, which runs the
 // io_context. Errors: CommError when no port can be had.
 
@@ -17,6 +21,7 @@
 #include "base/log.hpp"
 #include "comm/tcp/byte_stream.hpp"
 #include "comm/tcp/greeting.hpp"
+#include "comm/tcp/stranger_allowance.hpp"
 
 namespace gossamer::tcp {
 
@@ -51,6 +56,7 @@ class Listener {
   };
 
   void accept();
+  void accept_after(std::chrono::milliseconds pause);
   /// Sends a guest away if there are too many.
   void make_room();
   void greet(asio::ip::tcp::socket socket, const std::string& address);
@@ -67,6 +73,7 @@ class Listener {
   const TlsContext* tls_ = nullptr;
   Hooks hooks_;
   std::deque<Guest> guests_;
+  StrangerAllowance allowance_;
   /// When each address has last been warned of.
   std::map<std::string, std::chrono::steady_clock::time_point> warned_;
 };

@@ -11,11 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/file_limit.hpp"
 #include "base/text.hpp"
 #include "base/thread.hpp"
 #include "comm/hmac.hpp"
 #include "comm/tcp/greeting.hpp"
 #include "comm/tcp/listener.hpp"
+#include "comm/tcp/rank_record.hpp"
 #include "comm/tcp/text_connection.hpp"
 
 namespace gossamer::tcp {
@@ -36,7 +38,8 @@ class TcpMesh : public membership::Mesh {
       : config_(std::move(config)),
         listener_(io_, config_.address),
         timer_(io_),
-        address_(mesh_address({config_.address, listener_.port()}, to_hex(random_bytes(4)))) {}
+        address_(mesh_address({config_.address, listener_.port()}, to_hex(random_bytes(4)))),
+        number_(address_number(address_)) {}
 
   ~TcpMesh() override { TcpMesh::close(); }
 
@@ -44,10 +47,12 @@ class TcpMesh : public membership::Mesh {
 
   void start(Hooks hooks) override {
     hooks_ = std::move(hooks);
-    listener_.start(
-        config_.tls.get(), config_.logger,
-        {.judge = [this](const Frame& theirs) { return judge(theirs); },
-         .welcome = [this](ByteStream stream, const Frame&) { welcome(std::move(stream)); }});
+    listener_.start(config_.tls.get(), config_.logger,
+                    {.judge = [this](const Frame& theirs) { return judge(theirs); },
+                     .welcome =
+                         [this](ByteStream stream, const Frame& theirs) {
+                           welcome(std::move(stream), theirs.key.number);
+                         }});
     last_tick_ = Clock::now();
     tick_later();
     thread_ = start_thread([this] { io_.run(); });
@@ -90,6 +95,10 @@ class TcpMesh : public membership::Mesh {
     double missing_s = 0.0;
     /// Both have been there.
     bool has_met = false;
+    /// Its address has come over `in`.
+    bool is_named = false;
+    /// Why the last attempt to connect has failed.
+    std::string problem;
 
     void close() const {
       if (out) out->close();
@@ -97,10 +106,22 @@ class TcpMesh : public membership::Mesh {
     }
   };
 
-  [[nodiscard]] Frame hello() const { return {.kind = FrameKind::kHello, .address = config_.run}; }
+  /// To the process with this number.
+  [[nodiscard]] Frame hello(std::uint64_t to) const {
+    return {.kind = FrameKind::kHello,
+            .key = {.number = number_},
+            .offset = to,
+            .address = config_.run};
+  }
+  /// Looks at the hello of the process at the other end.
   [[nodiscard]] Frame judge(const Frame& theirs) const {
     if (theirs.address != config_.run) throw FrameError("it belongs to another run");
-    return hello();
+    if (theirs.offset != number_) throw FrameError("it looks for another process");
+    // The end that connects repeats what is refused before the greeting is over.
+    if (!names_.contains(theirs.key.number) && strangers_.size() >= Listener::kMaxGuests) {
+      throw FrameError("too many connections have not said their address");
+    }
+    return hello(theirs.key.number);
   }
 
   /// Null: lost, or this process.
@@ -108,6 +129,7 @@ class TcpMesh : public membership::Mesh {
     if (is_closed_ || lost_.contains(address) || address == address_) return nullptr;
     const auto [place, is_new] = peers_.try_emplace(address);
     if (is_new) {
+      names_[address_number(address)] = address;
       try {
         connect(address, mesh_endpoint(address));
       } catch (const FrameError& error) {
@@ -130,9 +152,22 @@ class TcpMesh : public membership::Mesh {
                             // Its port was open before anybody knew it.
                             if (error == asio::error::connection_refused)
                               return lose(address, "it has ended");
-                            if (error) return connect_again(address, endpoint);
+                            if (error) {
+                              note_problem(address, error);
+                              return connect_again(address, endpoint);
+                            }
                             introduce(address, endpoint, std::move(*socket));
                           });
+  }
+
+  void note_problem(const std::string& address, const asio::error_code& error) {
+    const std::string hint = file_limit_hint(error.value());
+    std::string& problem = peers_.at(address).problem;
+    std::string now = concat(error.message(), hint);
+    if (!hint.empty() && problem != now) {
+      config_.logger.error(concat("no connection with ", address, ": ", now));
+    }
+    problem = std::move(now);
   }
 
   void connect_again(const std::string& address, const asio::ip::tcp::endpoint& endpoint) {
@@ -147,14 +182,21 @@ class TcpMesh : public membership::Mesh {
     const auto again = [this, address, endpoint](const std::string& reason) {
       if (!is_wanted(address)) return;
       config_.logger.debug(concat("no connection with ", address, ": ", reason));
+      peers_.at(address).problem = reason;
       connect_again(address, endpoint);
     };
     try {
       const auto greeting = std::make_shared<Greeting>(
           io_, ByteStream(std::move(socket), config_.tls.get(), Role::kConnects), Role::kConnects,
-          hello(),
+          hello(address_number(address)),
           Greeting::Hooks{
-              .judge = [this](const Frame& theirs) { return judge(theirs); },
+              .judge =
+                  [this, address](const Frame& theirs) {
+                    if (theirs.key.number != address_number(address)) {
+                      throw FrameError("another process answers");
+                    }
+                    return judge(theirs);
+                  },
               .welcome = [this, address](ByteStream stream,
                                          const Frame&) { send_over(address, std::move(stream)); },
               .refuse = again});
@@ -173,26 +215,58 @@ class TcpMesh : public membership::Mesh {
     out->start();
     out->send(address_);
     for (const std::string& text : std::exchange(target.waiting, {})) out->send(text);
+    note_meeting(address);
   }
 
-  /// Somebody has connected, and says next who it is.
-  void welcome(ByteStream stream) {
-    if (strangers_.size() >= Listener::kMaxGuests) return stream.close();
+  /// Both connections with a peer may be there now.
+  void note_meeting(const std::string& address) {
+    Peer& peer = peers_.at(address);
+    if (peer.has_met || !peer.in || !peer.out || !peer.is_named) return;
+    peer.has_met = true;
+    if (hooks_.met) hooks_.met(address);
+  }
+
+  /// The process with this number has connected.
+  void welcome(ByteStream stream, std::uint64_t number) {
+    const auto known = names_.find(number);
+    if (known == names_.end()) return take_stranger(std::move(stream), number);
+    Peer* const peer = this->peer(known->second);
+    // It is lost, or is connected already, and somebody pretends to be it.
+    if (peer == nullptr || peer->in) return stream.close();
+    peer->in = std::make_shared<TextConnection>(std::move(stream), TextConnection::Hooks{});
+    const TextConnectionPtr in = peer->in;
+    in->belong_to(hooks_of(known->second));
+    in->start();
+  }
+
+  /// A process of which this one has not heard has connected, and says next who it is.
+  void take_stranger(ByteStream stream, std::uint64_t number) {
+    // Several greetings may end at once.
+    if (strangers_.size() >= Listener::kMaxGuests) forget_oldest_stranger();
     const auto slot = std::make_shared<std::weak_ptr<TextConnection>>();
     auto stranger = std::make_shared<TextConnection>(
         std::move(stream),
         TextConnection::Hooks{
-            .heard = [this, slot](const std::string& text) { meet(*slot, text); },
+            .heard = [this, slot, number](const std::string& text) { meet(*slot, number, text); },
             .ended = [this, slot](const std::string&) { strangers_.erase(slot->lock()); }});
     *slot = stranger;
     strangers_.insert(stranger);
     stranger->start();
   }
 
-  void meet(const std::weak_ptr<TextConnection>& stranger, const std::string& address) {
+  void forget_oldest_stranger() {
+    const auto oldest = std::ranges::max_element(
+        strangers_, {}, [](const TextConnectionPtr& one) { return one->silent_s; });
+    (*oldest)->close();
+    strangers_.erase(oldest);
+  }
+
+  /// A stranger says its address.
+  void meet(const std::weak_ptr<TextConnection>& stranger, std::uint64_t number,
+            const std::string& address) {
     const TextConnectionPtr connection = stranger.lock();
     strangers_.erase(connection);
-    Peer* const found = peer(address);
+    Peer* const found = address_number(address) == number ? peer(address) : nullptr;
     if (found == nullptr || found->in) {
       // It is lost, or somebody pretends to be it.
       connection->close();
@@ -200,13 +274,23 @@ class TcpMesh : public membership::Mesh {
     }
     connection->belong_to(hooks_of(address));
     found->in = connection;
+    found->is_named = true;
+    note_meeting(address);
+  }
+
+  /// A peer has said something.
+  void hear(const std::string& address, std::string text) {
+    if (!is_wanted(address)) return;
+    Peer& peer = peers_.at(address);
+    if (peer.is_named) return hooks_.heard(address, std::move(text));
+    peer.is_named = true;
+    // Its hello has said the number of this address, so it can be no other one.
+    if (text != address) return lose(address, "it says another address than its hello");
+    note_meeting(address);
   }
 
   TextConnection::Hooks hooks_of(const std::string& address) {
-    return {.heard =
-                [this, address](std::string text) {
-                  if (is_wanted(address)) hooks_.heard(address, std::move(text));
-                },
+    return {.heard = [this, address](std::string text) { hear(address, std::move(text)); },
             // Later, for whoever writes may go through all peers.
             .ended =
                 [this, address](const std::string& reason) {
@@ -215,8 +299,19 @@ class TcpMesh : public membership::Mesh {
   }
 
   void lose(const std::string& address, const std::string& reason) {
-    if (is_closed_ || !end(address)) return;
-    hooks_.lost(address, reason);
+    if (is_closed_) return;
+    const std::string direction = missing_direction(address);
+    if (end(address)) hooks_.lost(address, concat(reason, direction));
+  }
+
+  /// Of two processes that were never connected in both directions: what is missing.
+  [[nodiscard]] std::string missing_direction(const std::string& address) const {
+    const auto place = peers_.find(address);
+    if (place == peers_.end() || place->second.has_met) return "";
+    const Peer& peer = place->second;
+    if (peer.out) return concat("; it has not connected to this process at ", address_);
+    return concat("; this process has not connected to it",
+                  peer.problem.empty() ? "" : concat(": ", peer.problem));
   }
 
   /// Returns whether it was there.
@@ -226,6 +321,7 @@ class TcpMesh : public membership::Mesh {
     if (place == peers_.end()) return true;
     place->second.close();
     peers_.erase(place);
+    names_.erase(address_number(address));
     return true;
   }
 
@@ -249,19 +345,20 @@ class TcpMesh : public membership::Mesh {
     const double elapsed_s =
         std::min(std::chrono::duration<double>(now - std::exchange(last_tick_, now)).count(),
                  kLongestLook * config_.silence_s);
-    std::vector<std::string> silent;
+    std::vector<std::pair<std::string, std::string>> gone;
     for (auto& [address, peer] : peers_) {
       if (peer.out && (peer.out->quiet_s += elapsed_s) >= beat_s()) peer.out->send({});
-      if (peer.in && peer.out) peer.has_met = true;
       peer.missing_s = peer.has_met ? 0.0 : peer.missing_s + elapsed_s;
       const double silent_s = peer.in ? peer.in->silent_s += elapsed_s : 0.0;
-      const bool is_silent = silent_s > config_.silence_s;
-      if (is_silent || peer.missing_s > config_.meeting_s) silent.push_back(address);
+      if (silent_s > config_.silence_s) {
+        gone.emplace_back(address,
+                          concat("no sign of life for ", shortest(config_.silence_s), " s"));
+      } else if (peer.missing_s > config_.meeting_s) {
+        gone.emplace_back(address,
+                          concat("no connection within ", shortest(config_.meeting_s), " s"));
+      }
     }
-    for (const std::string& address : silent) {
-      lose(address, concat("no sign of life for ", shortest(config_.silence_s),
-                           " s, or no connection for ", shortest(config_.meeting_s), " s"));
-    }
+    for (const auto& [address, reason] : gone) lose(address, reason);
     std::vector<TextConnectionPtr> late;
     for (const TextConnectionPtr& stranger : strangers_) {
       if ((stranger->silent_s += elapsed_s) > config_.silence_s) late.push_back(stranger);
@@ -277,9 +374,12 @@ class TcpMesh : public membership::Mesh {
   Listener listener_;
   asio::steady_timer timer_;
   std::string address_;
+  std::uint64_t number_;
   Hooks hooks_;
   /// By address. All of it belongs to the thread.
   std::map<std::string, Peer> peers_;
+  /// Their addresses, by address_number().
+  std::map<std::uint64_t, std::string> names_;
   /// Those that have connected and not yet said who they are.
   std::set<TextConnectionPtr> strangers_;
   /// Those that are lost, or were dropped.
@@ -294,6 +394,8 @@ class TcpMesh : public membership::Mesh {
 std::string mesh_address(const asio::ip::tcp::endpoint& endpoint, const std::string& word) {
   return concat(endpoint.address().to_string(), " ", endpoint.port(), " ", word);
 }
+
+std::uint64_t address_number(const std::string& address) { return run_number(address); }
 
 asio::ip::tcp::endpoint mesh_endpoint(const std::string& address) {
   std::istringstream words(address);

@@ -1,10 +1,11 @@
 #pragma once
 // The Mesh of processes that are joined by TCP.
 //
-// Of two processes each opens a connection to the other one, and sends over its own. What comes
-// first over a connection, after the greeting, is the address of the process that has opened it.
-// When one of the two connections ends, both are closed. Each end sends at least a beat several
-// times in `silence_s`.
+// Of two processes each opens a connection to the other one, and sends over its own. The hello of
+// each end has the numbers of both addresses (address_number()), and a process that is called by
+// another address refuses. What comes first over a connection, after the greeting, is the address
+// of the process that has opened it. When one of the two connections ends, both are closed. Each
+// end sends at least a beat several times in `silence_s`.
 //
 // Thread safety: as Mesh. Errors: CommError from the constructor when no port can be had;
 // std::runtime_error when the system gives no thread.
@@ -30,8 +31,8 @@ struct MeshConfig {
   /// Seconds without a sign of life after which a process has ended. Seconds in which this process
   /// was stopped itself do not count.
   double silence_s = 10.0;
-  /// Seconds until two processes are connected, after which one that is not has ended. They do not
-  /// start at the same time.
+  /// Seconds until two processes are connected in both directions, after which one that is not has
+  /// ended. They do not start at the same time.
   double meeting_s = 60.0;
   Logger logger = {};
 };
@@ -41,6 +42,8 @@ std::unique_ptr<membership::Mesh> make_mesh(MeshConfig config);
 /// Mesh::address() of a process that listens there. `word` tells it from others that have listened
 /// there before.
 std::string mesh_address(const asio::ip::tcp::endpoint& endpoint, const std::string& word);
+/// A number for an address; different for different addresses.
+std::uint64_t address_number(const std::string& address);
 /// Throws FrameError for texts that are no such address.
 asio::ip::tcp::endpoint mesh_endpoint(const std::string& address);
 

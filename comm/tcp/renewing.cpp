@@ -1,5 +1,6 @@
 #include "comm/tcp/renewing.hpp"
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/file_limit.hpp"
 #include "base/text.hpp"
 #include "comm/hmac.hpp"
 #include "comm/process_world.hpp"
@@ -29,24 +31,35 @@ std::size_t any_place() {
          static_cast<unsigned char>(bytes[1]);
 }
 
+/// Throws CommError where the connections of the mesh alone are more than this process may have.
+void require_files(int rank, std::int64_t num_ranks) {
+  const std::int64_t limit = raise_file_limit();
+  const std::int64_t needed = num_open_files() + 2 * (num_ranks - 1);
+  if (needed <= limit) return;
+  throw CommError({.rank = rank, .label = {.what = "start"}},
+                  concat("fault.mode: survive needs two connections between any two ranks, so ",
+                         num_ranks, " ranks need at least ", needed, " open files in each process",
+                         file_limit_hint(EMFILE)));
+}
+
 /// This process as a member of a run that begins.
 std::unique_ptr<Participant> begin_run(const MeetingOptions& meeting,
                                        std::unique_ptr<membership::Mesh> mesh,
                                        membership::EpochRecord record, Participant::Config config) {
-  const MetRanks ranks = meet_ranks(meeting,
-                                    {.host = host_name(),
-                                     .endpoint = mesh_endpoint(mesh->address()),
-                                     .memory = mesh->address(),
-                                     .is_dealt = meeting.rank < 0});
+  const MetRanks ranks = meet_ranks(meeting, {.host = host_name(),
+                                              .endpoint = mesh_endpoint(mesh->address()),
+                                              .memory = mesh->address(),
+                                              .is_dealt = meeting.rank < 0});
+  require_files(ranks.rank, std::ssize(ranks.records));
   Epoch first;
   for (const RankRecord& met : ranks.records) {
     first.members.push_back({.id = first.next_id++, .address = met.memory});
   }
   first.num_voters = first.next_id;
   if (record.begin(first) != first) {
-    throw CommError({.rank = ranks.rank, .label = {.what = "start"}},
-                    "the store has members of an earlier run of this name; give the run another "
-                    "--run-id");
+    throw CommError(
+        {.rank = ranks.rank, .label = {.what = "start"}},
+        concat("the store has members of an earlier run of this name; ", leftover_advice(meeting)));
   }
   return std::make_unique<Participant>(std::move(mesh), std::move(record), ranks.rank, first,
                                        std::move(config));
@@ -64,6 +77,7 @@ std::unique_ptr<Participant> take_part(const LaunchOptions& options,
   if (!meeting.secret.empty()) mesh.tls = std::make_unique<TlsContext>(meeting.secret, run);
   membership::EpochRecord record(meeting.store, meeting.run, meeting.secret);
   if (options.fault.joins) {
+    mesh.meeting_s = std::chrono::duration<double>(config.meeting).count();
     return Participant::join(make_mesh(std::move(mesh)), std::move(record), any_place(),
                              std::move(config));
   }

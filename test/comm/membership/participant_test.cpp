@@ -243,6 +243,60 @@ TEST(Participant, JoinsARunAndIsLetIn) {
   EXPECT_EQ(fresh->epoch().num_voters, 3);
 }
 
+/// A member that the process does not reach, or that does not reach the process.
+TEST(Participant, StaysOutWhereAMemberIsNotConnectedWithIt) {
+  Group run(3);
+  run.network->cut("fresh", place_of(2));
+  const std::string why = what_of<CommError>([&] {
+    Participant::join(make_local_mesh(run.network, "fresh"), EpochRecord(run.store, "run", ""), 1,
+                      {.patience = kPatience, .meeting = std::chrono::milliseconds(50)});
+  });
+  EXPECT_NE(why.find("listens at fresh"), std::string::npos) << why;
+  EXPECT_NE(why.find("member 2 at process 2: it does not answer"), std::string::npos) << why;
+  EXPECT_EQ(why.find("member 1"), std::string::npos) << why;
+  for (const auto& member : run.members) EXPECT_FALSE(member->is_disturbed());
+  EXPECT_EQ(run.in_store().number, 0);
+}
+
+/// The member that is dead is in the epoch until the others go on without it.
+TEST(Participant, JoinsARunThatHasJustLostAMember) {
+  Group run(4);
+  run.members[3]->close();
+  std::unique_ptr<Participant> fresh;
+  std::jthread joining([&] {
+    fresh = Participant::join(make_local_mesh(run.network, "fresh"),
+                              EpochRecord(run.store, "run", ""), 1, {.patience = kPatience});
+  });
+  for (const Renewed& renewed : run.renew({0, 1, 2})) {
+    EXPECT_EQ(ids_of(renewed.epoch), (std::vector<MemberId>{0, 1, 2})) << renewed.why;
+  }
+  while (!run.members[1]->is_disturbed()) std::this_thread::yield();
+  const std::vector<Renewed> all = run.renew({0, 1, 2});
+  joining.join();
+  EXPECT_EQ(ids_of(all[0].epoch), (std::vector<MemberId>{0, 1, 2, 4})) << all[0].why;
+  EXPECT_EQ(fresh->epoch(), all[0].epoch);
+}
+
+TEST(Participant, IsRefusedWhereItTrainsSomethingElse) {
+  Group run(2);
+  const std::string why = what_of<CommError>([&] {
+    Participant::join(make_local_mesh(run.network, "fresh"), EpochRecord(run.store, "run", ""), 0,
+                      {.patience = kPatience, .trains = "comm.codec: int8"});
+  });
+  EXPECT_NE(why.find("this process has \"comm.codec: int8\""), std::string::npos) << why;
+  for (const auto& member : run.members) EXPECT_FALSE(member->is_disturbed());
+}
+
+TEST(Quorum, IsTheMajorityAndTheGivenNumber) {
+  Epoch epoch{.num_voters = 6, .next_id = 6};
+  for (MemberId id = 0; id < 6; ++id) epoch.members.push_back({id, place_of(static_cast<int>(id))});
+  EXPECT_FALSE(Quorum{.least = 2}.is_met({0, 1}, epoch));
+  EXPECT_FALSE(Quorum{.least = 2}.is_met({0, 1, 2}, epoch));
+  EXPECT_TRUE(Quorum{.least = 2}.is_met({0, 1, 2, 3}, epoch));
+  EXPECT_FALSE(Quorum{.least = 5}.is_met({0, 1, 2, 3}, epoch));
+  EXPECT_TRUE(Quorum{.least = 5}.is_met({0, 1, 2, 3, 5}, epoch));
+}
+
 TEST(Message, IsReadAsItWasWritten) {
   const Report report{.from = {3, "127.0.0.1 7"},
                       .epoch = 2,
@@ -253,7 +307,11 @@ TEST(Message, IsReadAsItWasWritten) {
   const Epoch epoch{
       .number = 4, .members = {{0, "a 1"}, {7, "b 2"}}, .num_voters = 1, .step = 9, .next_id = 8};
   EXPECT_EQ(std::get<Epoch>(*decode(encode(epoch))), epoch);
-  EXPECT_TRUE(std::holds_alternative<AskToJoin>(*decode(encode(AskToJoin{}))));
+  const auto ask =
+      std::get<AskToJoin>(*decode(encode(AskToJoin{.epoch = 7, .trains = "lr: 1\nseed: 2"})));
+  EXPECT_EQ(ask.epoch, 7);
+  EXPECT_EQ(ask.trains, "lr: 1\nseed: 2");
+  EXPECT_EQ(std::get<Refuse>(*decode(encode(Refuse{"a\nb"}))).why, "a\nb");
   const auto entry = std::get<Entry>(*decode(encode(Entry{.epoch = 3, .text = "a\n\nb"})));
   EXPECT_EQ(entry.epoch, 3);
   EXPECT_EQ(entry.text, "a\n\nb");
@@ -268,7 +326,7 @@ TEST(Message, IsNothingElse) {
         std::string("report\n-1 2 3\na\n"), std::string("entry\n"), std::string("entry\nx\n"),
         std::string("epoch\n"), std::string("epoch\n0 1 0 1\n0 \n"),
         std::string("epoch\n0 1 0 1\n1 a\n"), std::string("epoch\n0 2 0 1\n0 a\n"), sound + "0 b\n",
-        std::string("join\nx")}) {
+        std::string("join\n"), std::string("join\nx\n")}) {
     EXPECT_FALSE(decode(text).has_value()) << text;
   }
 }

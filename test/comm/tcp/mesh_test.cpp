@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 namespace gossamer::tcp {
 namespace {
@@ -44,10 +45,16 @@ class Node {
                        const std::lock_guard lock(mutex_);
                        heard_.emplace_back(from, std::move(text));
                      },
+                 .met =
+                     [this](const std::string& address) {
+                       const std::lock_guard lock(mutex_);
+                       met_.push_back(address);
+                     },
                  .lost =
-                     [this](const std::string& address, const std::string&) {
+                     [this](const std::string& address, const std::string& reason) {
                        const std::lock_guard lock(mutex_);
                        lost_.push_back(address);
+                       reasons_.push_back(reason);
                      }});
   }
 
@@ -63,10 +70,21 @@ class Node {
     return lost_;
   }
 
+  [[nodiscard]] std::vector<std::string> reasons() {
+    const std::lock_guard lock(mutex_);
+    return reasons_;
+  }
+  [[nodiscard]] std::vector<std::string> met() {
+    const std::lock_guard lock(mutex_);
+    return met_;
+  }
+
  private:
   std::mutex mutex_;
-  Texts heard_;                    // guarded by mutex_
-  std::vector<std::string> lost_;  // likewise
+  Texts heard_;                       // guarded by mutex_
+  std::vector<std::string> lost_;     // likewise
+  std::vector<std::string> reasons_;  // likewise
+  std::vector<std::string> met_;      // likewise
 
  public:
   /// Goes first: its thread writes the others.
@@ -171,7 +189,13 @@ TEST(Mesh, KeepsWhoHasNothingToSay) {
   EXPECT_TRUE(comes_to([&] { return b.heard().size() == 1; }));
 }
 
-Frame hello(std::uint64_t run) { return {.kind = FrameKind::kHello, .address = run}; }
+/// Of a stranger that connects to the process `to`, and says that it is the process `from`.
+Frame hello(std::uint64_t run, const Node& to, const std::string& from = "127.0.0.1 1 word") {
+  return {.kind = FrameKind::kHello,
+          .key = {.number = address_number(from)},
+          .offset = address_number(to.address()),
+          .address = run};
+}
 
 std::string framed(const std::string& text) {
   std::string bytes;
@@ -187,15 +211,15 @@ TEST(Mesh, RefusesStrangers) {
   chatters.send("GET / HTTP/1.1\r\n\r\n and much more than the first frame of a rank has");
   EXPECT_TRUE(chatters.is_refused());
   Stranger has_another_run(a.port());
-  has_another_run.send(hello(kRun + 1));
+  has_another_run.send(hello(kRun + 1, a));
   EXPECT_TRUE(has_another_run.is_refused());
   Stranger says_too_much(a.port());
-  says_too_much.send(hello(kRun));
+  says_too_much.send(hello(kRun, a));
   says_too_much.send(Frame{.kind = FrameKind::kBeat});
   says_too_much.send(framed(std::string(5'000, 'x')));
   EXPECT_TRUE(says_too_much.is_refused());
   Stranger says_nothing(a.port());
-  says_nothing.send(hello(kRun));
+  says_nothing.send(hello(kRun, a));
   says_nothing.send(Frame{.kind = FrameKind::kBeat});
   EXPECT_TRUE(says_nothing.is_refused());
   a.mesh->send(b.address(), "after");
@@ -212,7 +236,7 @@ TEST(Mesh, KeepsTheFirstOfAnAddress) {
   b.mesh->send(a.address(), "first");
   EXPECT_TRUE(comes_to([&] { return a.heard().size() == 1 && b.heard().size() == 1; }));
   Stranger pretends(a.port());
-  pretends.send(hello(kRun));
+  pretends.send(hello(kRun, a, b.address()));
   pretends.send(Frame{.kind = FrameKind::kBeat});
   pretends.send(framed(b.address()) + framed("wrong"));
   EXPECT_TRUE(pretends.is_refused());
@@ -220,6 +244,100 @@ TEST(Mesh, KeepsTheFirstOfAnAddress) {
   EXPECT_TRUE(comes_to([&] { return a.heard().size() == 2; }));
   EXPECT_EQ(a.heard().back().second, "second");
   EXPECT_TRUE(a.lost().empty());
+}
+
+/// As where somebody redirects a connection.
+TEST(Mesh, IsNotTakenForAnotherProcess) {
+  Node a;
+  Node b;
+  Node c;
+  // A connection to the process b ends at c.
+  const std::string redirected =
+      mesh_address({asio::ip::address_v4::loopback(), c.port()}, "the word of b");
+  a.mesh->send(redirected, "for b");
+  a.mesh->send(c.address(), "for c");
+  EXPECT_TRUE(comes_to([&] { return c.heard().size() == 1; }));
+  EXPECT_EQ(c.heard()[0].second, "for c");
+  // Who says one address in the hello, and another one next, is neither.
+  Stranger pretends(a.port());
+  pretends.send(hello(kRun, a));
+  pretends.send(Frame{.kind = FrameKind::kBeat});
+  pretends.send(framed(b.address()) + framed("wrong"));
+  EXPECT_TRUE(pretends.is_refused());
+  b.mesh->send(a.address(), "right");
+  EXPECT_TRUE(comes_to([&] { return a.heard().size() == 1; }));
+  EXPECT_EQ(a.heard()[0].second, "right");
+}
+
+/// They have greeted, and never say their address.
+TEST(Mesh, MeetsAPeerAmongManyStrangers) {
+  Node a({.silence_s = 60.0, .meeting_s = 60.0});
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (int i = 0; i < 300; ++i) {
+    strangers.push_back(std::make_unique<Stranger>(a.port()));
+    strangers.back()->send(hello(kRun, a, "127.0.0.1 1 " + std::to_string(i)));
+    strangers.back()->send(Frame{.kind = FrameKind::kBeat});
+  }
+  // One of which it knows, and one of which it does not.
+  Node known({.silence_s = 60.0, .meeting_s = 60.0});
+  a.mesh->watch(known.address());
+  known.mesh->send(a.address(), "here");
+  EXPECT_TRUE(comes_to([&] { return a.heard().size() == 1; }));
+  EXPECT_TRUE(a.lost().empty());
+  Node unknown({.silence_s = 60.0, .meeting_s = 60.0});
+  unknown.mesh->send(a.address(), "here");
+  strangers.clear();
+  EXPECT_TRUE(comes_to([&] { return a.heard().size() == 2; }));
+  EXPECT_TRUE(unknown.lost().empty());
+  EXPECT_TRUE(a.lost().empty());
+}
+
+TEST(Mesh, SaysWhenBothConnectionsAreThere) {
+  Node a;
+  Node b;
+  a.mesh->watch(b.address());
+  EXPECT_TRUE(comes_to([&] {
+    return a.met() == std::vector<std::string>{b.address()} &&
+           b.met() == std::vector<std::string>{a.address()};
+  }));
+}
+
+TEST(Mesh, SaysWhichDirectionIsMissing) {
+  Node a({.meeting_s = 0.5});
+  // It connects, and cannot be reached where it says that it listens.
+  const std::string elsewhere = "127.0.0.1 1 word";
+  Stranger unreachable(a.port());
+  unreachable.send(hello(kRun, a, elsewhere));
+  unreachable.send(Frame{.kind = FrameKind::kBeat});
+  unreachable.send(framed(elsewhere));
+  EXPECT_TRUE(comes_to([&] { return a.lost() == std::vector<std::string>{elsewhere}; }));
+  EXPECT_EQ(a.reasons().at(0), "it has ended; this process has not connected to it");
+  EXPECT_TRUE(a.met().empty());
+  // A process that never connects in return.
+  asio::io_context io;
+  asio::ip::tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+  const std::string silent = mesh_address(acceptor.local_endpoint(), "word");
+  a.mesh->watch(silent);
+  EXPECT_TRUE(comes_to([&] { return a.lost().size() == 2; }));
+  EXPECT_NE(a.reasons().at(1).find("no connection within 0.5 s"), std::string::npos)
+      << a.reasons().at(1);
+}
+
+TEST(Mesh, NamesTheLimitOfOpenFiles) {
+  Node a({.meeting_s = 1.0});
+  Node b;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // What is open stays open.
+  const rlimit none{.rlim_cur = 3, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  a.mesh->watch(b.address());
+  const bool is_lost = comes_to([&] { return a.lost().size() == 1; });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(is_lost);
+  EXPECT_NE(a.reasons()[0].find("files and connections open; ulimit -n raises that"),
+            std::string::npos)
+      << a.reasons()[0];
 }
 
 TEST(Mesh, NeedsTheSecret) {

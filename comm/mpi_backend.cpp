@@ -279,7 +279,10 @@ class MpiSession : public Session {
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 
+  void lift_timeout() override { context_->worker->lift_timeout(); }
+
   void close() override {
+    lift_timeout();
     context_->worker->drain();
     context_->call([&watch = *context_->watch] { watch.tell_leaving(); }).wait();
     communicator_.barrier();

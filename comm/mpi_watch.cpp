@@ -114,7 +114,7 @@ ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
     }
   } while (!silent.empty() && std::chrono::steady_clock::now() < end);
   if (silent.empty()) {
-    return {peers, std::string(ProgressWorker::kAllAlive)};
+    return {peers, std::string(ProgressWorker::kAllAlive), /*are_alive=*/true};
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_ && answered_[static_cast<std::size_t>(rank)]) {

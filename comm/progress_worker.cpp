@@ -308,7 +308,7 @@ void ProgressWorker::check_attendance(Active& entry, double elapsed_s) const {
   throw CommError(context, text);
 }
 
-void ProgressWorker::give_up(const Active& late) {
+void ProgressWorker::give_up(Active& late) {
   const std::string limit =
       concat("no progress for ", shortest(config_.timeout_s), " s (comm.timeout_s)");
   if (late.wait == Wait::kDevice) {
@@ -318,11 +318,16 @@ void ProgressWorker::give_up(const Active& late) {
                                  "done; a kernel there hangs, or another program keeps it busy"));
     throw DeviceError(error.what());
   }
-  const OpLabel& label = late.context.label;
-  has_stalled_ = !ended_.contains({std::string(label.what), label.bucket});
   const std::string so_far = limit + text_of(late.progress);
-  Diagnosis diagnosis{late.operation->waiting_for(), "it has not come to this point"};
+  Diagnosis diagnosis{late.operation->waiting_for(), "it has not come to this point",
+                      /*are_alive=*/true};
+  const OpLabel& label = late.context.label;
+  if (has_limit_) has_stalled_ = !ended_.contains({std::string(label.what), label.bucket});
   if (config_.diagnose) diagnosis = config_.diagnose(diagnosis.peers, so_far);
+  if (!has_limit_ && diagnosis.are_alive) {
+    late.waited_s = 0.0;
+    return;
+  }
   const CommError::Context context{
       .rank = config_.rank, .peers = diagnosis.peers, .label = late.context.label};
   const std::string text = concat(so_far, ": ", diagnosis.text);

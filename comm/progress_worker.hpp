@@ -28,6 +28,9 @@
 // device behind other operations, which have a time limit of their own. So only the time counts in
 // which this worker has started and ended no operation.
 //
+// A rank that has done its work waits for the others, which may write their results for long: after
+// lift_timeout() an operation gives up only where the diagnosis finds a rank that is not alive.
+//
 // Stopping the worker fails the operations that it still holds. A caller never waits for ever: a
 // worker that hangs in a call lets waiting callers go after timeout_s + margin_s (WorkerPulse).
 //
@@ -104,6 +107,8 @@ class ProgressWorker {
   struct Diagnosis {
     std::vector<int> peers;
     std::string text;
+    /// Whether every rank gives signs of life.
+    bool are_alive = false;
   };
   /// The sentence where every rank gives signs of life.
   static constexpr std::string_view kAllAlive =
@@ -159,6 +164,8 @@ class ProgressWorker {
                  const void* channel = nullptr);
   /// Blocks until nothing is in flight. Throws the error that the worker failed with.
   void drain();
+  /// From now on operations wait without a limit for peers that are alive. Any thread may call it.
+  void lift_timeout() { has_limit_ = false; }
   /// Throws the error that the worker failed with. Never blocks.
   void check();
   /// Whether an operation has made no progress for the timeout, and no operation of its kind and
@@ -217,7 +224,9 @@ class ProgressWorker {
   /// Whether the operation has made no progress for longer than the timeout. Counts the time since
   /// the last progress anew.
   bool is_late(Active& entry) const;
-  [[noreturn]] void give_up(const Active& late);
+  /// Throws, unless the timeout has been lifted and all ranks are alive: then the operation waits
+  /// on.
+  void give_up(Active& late);
   /// Throws CommError if an operation has waited long enough for ranks that have left.
   void check_attendance(Active& entry, double elapsed_s) const;
   void fail_everything(const std::exception_ptr& error);
@@ -236,6 +245,7 @@ class ProgressWorker {
   std::exception_ptr failure_;    // guarded by mutex_
   std::atomic<int> num_draining_ = 0;
   std::atomic<bool> has_stalled_ = false;
+  std::atomic<bool> has_limit_ = true;
   /// The kinds and buckets of the operations that have ended.
   std::set<std::pair<std::string, std::int64_t>> ended_;  // the worker's own
   std::deque<Active> starting_;  // the worker's own; in the order submitted

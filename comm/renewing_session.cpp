@@ -44,6 +44,8 @@ class RenewingSession : public Session {
   [[nodiscard]] Communicator& communicator() override { return *communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 
+  void lift_timeout() override { session_->lift_timeout(); }
+
   void close() override {
     try {
       session_->close();

@@ -34,6 +34,9 @@ class Session {
   /// Belongs to the session.
   [[nodiscard]] virtual Communicator& communicator() = 0;
   [[nodiscard]] virtual const World& world() const = 0;
+  /// From now on operations wait without a limit of time for ranks that are alive: this rank has
+  /// done its work, and others may write theirs for long. close() calls it.
+  virtual void lift_timeout() = 0;
   /// Waits until no operation of this rank is under way, and leaves. Where ranks are processes,
   /// waits for all ranks to leave as well. Throws CommError.
   virtual void close() = 0;

@@ -259,7 +259,10 @@ class ThreadSession : public EpochSession {
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 
+  void lift_timeout() override { worker_->lift_timeout(); }
+
   void close() override {
+    lift_timeout();
     worker_->drain();
     // Whoever leaves before the others is lost for them.
     if (survives_) communicator_.barrier();

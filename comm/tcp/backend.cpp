@@ -231,7 +231,10 @@ class TcpSession : public EpochSession {
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 
+  void lift_timeout() override { context_->worker->lift_timeout(); }
+
   void close() override {
+    lift_timeout();
     context_->worker->drain();
     tell_leaving();
     communicator_.barrier();

@@ -354,7 +354,7 @@ Transport::Wait Transport::reason_of_wait(const std::vector<int>& peers) {
                     "others cannot reach (comm.interface)")},
             true};
   }
-  return {{peers, std::string(ProgressWorker::kAllAlive)}, false};
+  return {{peers, std::string(ProgressWorker::kAllAlive), /*are_alive=*/true}, false};
 }
 
 void Transport::tell_leaving() { spread({.kind = NewsKind::kLeaving, .about = config_.rank}, -1); }

@@ -215,6 +215,9 @@ def _leave(session: Session, failure: BaseException | None) -> tuple[BaseExcepti
         failed before.
     """
     try:
+        if failure is None:
+            # Others may still train, or write what they have trained.
+            session.lift_timeout()
         _state.close_owners(session, failed=failure is not None)
         if failure is None:
             session.close()
@@ -269,6 +272,9 @@ def _finalize_at_exit() -> None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(_code_of(error))
+    except _core.CommError as error:
+        # Another rank has failed, or this one has left early. A trace would show this module alone.
+        print(f"gossamer: {error}", file=sys.stderr)
 
 
 def _leave_to_parent() -> None:

@@ -3,6 +3,7 @@
 
 #include "python/src/device.hpp"
 #include "python/src/engine.hpp"
+#include "python/src/messages.hpp"
 #include "python/src/session.hpp"
 #include "python/src/start.hpp"
 #include "python/src/studies.hpp"
@@ -41,23 +42,26 @@ std::string nccl_version() {
   }
 }
 
-/// As nanobind's own exceptions, and with the attribute exit_code: a rank that a peer's failure
-/// ends leaves with the peer's code.
-void add_comm_error(nb::module_& module) {
-  const nb::exception<gossamer::CommError> type(module, "CommError", PyExc_RuntimeError);
-  type.attr("exit_code") = static_cast<int>(gossamer::ExitCode::kPeerLost);
+/// As nanobind's own exceptions, with messages in terms of Python. Where errors have a context,
+/// they get the attribute exit_code: a rank that a peer's failure ends leaves with the peer's code.
+template <class Error>
+nb::exception<Error> add_error(nb::module_& module, const char* name, PyObject* base) {
+  const nb::exception<Error> type(module, name, base);
   nb::register_exception_translator(
       [](const std::exception_ptr& pointer, void* payload) {
         try {
           std::rethrow_exception(pointer);
-        } catch (const gossamer::CommError& error) {
+        } catch (const Error& error) {
           const nb::handle kind(static_cast<PyObject*>(payload));
-          const nb::object made = kind(error.what());
-          made.attr("exit_code") = static_cast<int>(error.context().code);
+          const nb::object made = kind(gossamer::python::in_terms_of_python(error.what()));
+          if constexpr (requires { error.context().code; }) {
+            made.attr("exit_code") = static_cast<int>(error.context().code);
+          }
           PyErr_SetObject(kind.ptr(), made.ptr());
         }
       },
       type.ptr());
+  return type;
 }
 
 }  // namespace
@@ -66,11 +70,12 @@ NB_MODULE(_core, module) {
   using namespace gossamer;
   // A program that ends with an exception keeps its last frames, and what they hold.
   nb::set_leak_warnings(false);
-  nb::exception<ConfigError>(module, "ConfigError", PyExc_ValueError);
-  nb::exception<DataError>(module, "DataError", PyExc_ValueError);
-  nb::exception<CheckpointError>(module, "CheckpointError", PyExc_OSError);
-  add_comm_error(module);
-  nb::exception<NonFiniteError>(module, "NonFiniteError", PyExc_ArithmeticError);
+  add_error<ConfigError>(module, "ConfigError", PyExc_ValueError);
+  add_error<DataError>(module, "DataError", PyExc_ValueError);
+  add_error<CheckpointError>(module, "CheckpointError", PyExc_OSError);
+  add_error<CommError>(module, "CommError", PyExc_RuntimeError).attr("exit_code") =
+      static_cast<int>(ExitCode::kPeerLost);
+  add_error<NonFiniteError>(module, "NonFiniteError", PyExc_ArithmeticError);
   python::add_session(module);
   python::add_start(module);
   python::add_device(module);

@@ -124,6 +124,10 @@ DeviceWires& PySession::wires(Device device, const WireChoice& choice, const Log
       .first->second;
 }
 
+void PySession::lift_timeout() {
+  if (is_open()) session_->lift_timeout();
+}
+
 void PySession::close() {
   if (!is_open()) return;
   for (auto& [key, wires] : wires_) wires.close();
@@ -150,16 +154,18 @@ void add_session(nb::module_& module) {
       .def_prop_ro(
           "local_world_size",
           [](const PySession& session) { return session.world().placement.local_world_size; })
-      .def("close", &PySession::close, Free())
+      .def("lift_timeout", &PySession::lift_timeout)
+      .def("close", &PySession::close, Free(), "Leave the world. All ranks call it.")
       .def("abort", &PySession::abort, "code"_a, "reason"_a, Free())
       .def(
-          "barrier", [](const PySession& session) { session.communicator().barrier(); }, Free())
+          "barrier", [](const PySession& session) { session.communicator().barrier(); }, Free(),
+          "Wait until all ranks have come here. Collective.")
       .def(
           "all_gather",
           [](const PySession& session, const std::string& text) {
             return session.communicator().all_gather(text);
           },
-          "text"_a, Free())
+          "text"_a, Free(), "Return the texts of all ranks, by rank. Collective.")
       .def(
           "gather_distinct",
           [](const PySession& session, const std::string& text) {
@@ -171,13 +177,15 @@ void add_session(nb::module_& module) {
           [](const PySession& session, std::vector<double> numbers) {
             return sum_over_ranks(session.communicator(), std::move(numbers));
           },
-          "numbers"_a, Free())
+          "numbers"_a, Free(),
+          "Return sums over all ranks, with the same bits on all of them. Collective.")
       .def(
           "agree",
           [](const PySession& session, const std::string& what, const std::string& lines) {
             gossamer::agree(session.communicator(), what, lines);
           },
-          "what"_a, "lines"_a, Free())
+          "what"_a, "lines"_a, Free(),
+          "Raise a ConfigError that names `what` if the ranks' lines differ. Collective.")
       .def("broadcast", &broadcast, "memory"_a, Free())
       .def("average", &average, "values"_a, Free());
   module.def("open_sessions", &open, "backend"_a = "", "num_ranks"_a = 0, "node_size"_a = 0,

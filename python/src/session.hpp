@@ -54,6 +54,9 @@ class PySession {
   DeviceWires& wires(Device device, const WireChoice& choice, const Logger& logger);
   [[nodiscard]] const World& world() const { return open().world(); }
   [[nodiscard]] bool is_open() const { return is_open_ && home_.is_here(); }
+  /// This rank has done its work: it waits without a limit for ranks that are alive. Call it before
+  /// the communicator's users end, and before close().
+  void lift_timeout();
   void close();
   bool abort(int code, const std::string& reason);
 

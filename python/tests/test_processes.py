@@ -143,6 +143,7 @@ def run_processes(tmp_path, fault, program=PROGRAM):
 def test_processes_end_together(tmp_path, fault, code, text):
     done = run_processes(tmp_path, fault)
     assert text in done.stdout + done.stderr, done.stderr
+    assert "atexit" not in done.stderr
     if code is None:
         assert done.returncode != 0
     else:

@@ -270,3 +270,18 @@ def test_a_rank_may_have_no_batch_in_the_first_step():
         return wrapper.metrics()["steps"]
 
     assert gs.run_threads(2, train) == [3, 3]
+
+
+def test_messages_name_arguments_of_python():
+    def train(options):
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), SGD, options=options)
+        (float("nan") * loss_of(wrapper, 0, 0)).backward()
+        # On a GPU the host learns of it later.
+        wrapper.metrics()
+
+    with pytest.raises(gs.NonFiniteError) as caught:
+        alone(lambda: train({}))
+    assert 'options={"grad_clip": "global", "grad_clip_norm": 1.0}' in str(caught.value)
+    assert 'options={"nonfinite": "skip"}' in str(caught.value)
+    with pytest.raises(gs.ConfigError, match=r"^options: spam: unknown key"):
+        alone(lambda: train({"spam": 1}))

@@ -189,6 +189,24 @@ TEST(ProgressWorkerFailure, TimesOutWithADiagnosis) {
   EXPECT_THROW(worker.drain(), CommError);
 }
 
+TEST(ProgressWorkerFailure, WaitsOnForRanksThatAreAliveOnceTheTimeoutIsLifted) {
+  Script script;
+  std::atomic<int> num_asked = 0;
+  std::atomic<bool> are_alive = true;
+  ProgressWorker worker(
+      {.timeout_s = 0.05, .diagnose = [&](const std::vector<int>& peers, const std::string&) {
+         ++num_asked;
+         return ProgressWorker::Diagnosis{peers, "late", are_alive};
+       }});
+  worker.lift_timeout();
+  Request request = worker.submit(scripted(script, 6), {});
+  // Each question is the end of one limit.
+  while (num_asked < 3) std::this_thread::yield();
+  EXPECT_FALSE(request.done());
+  are_alive = false;
+  EXPECT_THROW(request.wait(), CommError);
+}
+
 TEST(ProgressWorkerFailure, TimesOutWhenTheDeviceDoesNotEndItsWork) {
   const auto never = std::make_shared<ScriptedEvent>();
   const auto work = [never]() -> EventPtr { return never; };

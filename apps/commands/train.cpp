@@ -3,6 +3,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -17,6 +18,7 @@
 #include "apps/commands/timeline_options.hpp"
 #include "apps/report/report.hpp"
 #include "apps/topology/topology_report.hpp"
+#include "apps/train/advice.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/compute_threads.hpp"
@@ -185,7 +187,7 @@ class TrainRun {
                                   .stop = stop_,
                                   .saves_checkpoints = true,
                                   .joins = true,
-                                  .start_words = words_of(start_)});
+                                  .resume_command = command_of_start()});
     trainer.run(nullptr);
     write_report(trainer, config, Logger(config.log_level, ""));
   }
@@ -231,7 +233,7 @@ class TrainRun {
                                   .resumes = !checkpoint.empty(),
                                   .reshapes = !checkpoint.empty() && !arguments_.reshape.empty(),
                                   .faults = faults,
-                                  .start_words = words_of(start_)});
+                                  .resume_command = command_of_start()});
     if (arguments_.dry_run) {
       const double loss = apart([&] { return trainer.train_step().item<double>(); });
       if (world.rank == 0) print_dry_run(config, trainer, loss);
@@ -264,13 +266,12 @@ class TrainRun {
     }
   }
 
-  /// As TrainingLoop::Setup::start_words.
-  static std::function<std::string(int size)> words_of(const Start& start) {
-    if (start.parent > 0) return [](int size) { return concat(" --processes ", size); };
-    if (!start.is_rank) return nullptr;
-    return [before = start.joins ? 0 : start.meeting.size](int size) {
-      return size == before ? std::string(", on all hosts as before")
-                            : concat(" on all hosts, with --world-size ", size);
+  /// As TrainingLoop::Setup::resume_command.
+  [[nodiscard]] std::function<std::string(const std::string& resume, int size)> command_of_start()
+      const {
+    if (!start_.is_rank) return nullptr;
+    return [options = arguments_.start, start = start_](const std::string& resume, int size) {
+      return command_to_start(resume, size, options, start, &std::getenv);
     };
   }
 
@@ -361,7 +362,7 @@ class TrainRun {
     logger.info(concat(describe(config.phases), ", ", world.size,
                        world.size == 1 ? " rank, " : " ranks, ", trainer.total_steps(),
                        " steps, into ", folder.path()));
-    const std::string advice = accuracy_advice(config);
+    const std::string advice = advice_at_start(config);
     if (!advice.empty() && world.size > 1) logger.warning(advice);
   }
 

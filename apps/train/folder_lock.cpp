@@ -21,8 +21,6 @@ namespace {
 // is_left() has a lock for a moment.
 constexpr auto kMoment = std::chrono::milliseconds(10);
 
-std::string this_process() { return concat("process ", getpid(), " on ", host_name()); }
-
 std::string first_line(int file) {
   std::array<char, 512> text{};
   const ssize_t count = pread(file, text.data(), text.size(), 0);
@@ -32,6 +30,8 @@ std::string first_line(int file) {
 }
 
 }  // namespace
+
+std::string this_process() { return concat("process ", getpid(), " on ", host_name()); }
 
 FolderLock::FolderLock(const std::string& folder, const LockFunction& lock) {
   const std::string path = folder + "/.lock";

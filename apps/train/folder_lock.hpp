@@ -7,6 +7,9 @@
 
 namespace gossamer::apps {
 
+/// This process, as `process 123 on some-host`.
+std::string this_process();
+
 /// Tries to take the lock of a folder: the file `.lock` in it. The kernel releases the lock when
 /// its holder dies. If the lock can be taken, nobody writes the folder.
 class FolderLock {

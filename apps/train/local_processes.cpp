@@ -28,6 +28,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::seconds(10);
+// Ranks that have been told to stop have agreed on their end, and nothing is wrong with them.
+constexpr auto kPatienceAfterStop = std::chrono::seconds(60);
 
 /// Texts as the system takes them: pointers, and a null behind them.
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
@@ -129,7 +131,10 @@ int LocalProcesses::wait() {
   constexpr timespec kTurn{.tv_sec = 0, .tv_nsec = 100'000'000};
   while (!running_.empty()) {
     const int signal = sigtimedwait(&signals_, nullptr, &kTurn);
-    if (signal > 0 && signal != SIGCHLD) pass_on(signal);
+    if (signal > 0 && signal != SIGCHLD) {
+      if (stopped_by_ == 0) stopped_by_ = signal;
+      pass_on(signal);
+    }
     collect();
     const bool must_end =
         !survives_ && first_failure_.code != 0 && Clock::now() >= end_of_patience_;
@@ -141,10 +146,18 @@ int LocalProcesses::wait() {
 void LocalProcesses::kill_late() {
   std::vector<int> late;
   for (const Process& process : running_) late.push_back(process.rank);
+  const std::string what = stopped_by_ == 0
+                               ? concat("rank ", first_failure_.rank, " has failed")
+                               : concat("rank ", first_failure_.rank, " has ended after signal ",
+                                        stopped_by_, " (", strsignal(stopped_by_), ")");
   Logger(LogLevel::kError, "")
-      .error(concat("rank ", first_failure_.rank, " has failed, and ", kPatience.count(),
+      .error(concat(what, ", and ", patience().count(),
                     " s later these ranks have not ended; they are killed: ", join(late, ", ")));
   pass_on(SIGKILL);
+}
+
+std::chrono::seconds LocalProcesses::patience() const {
+  return stopped_by_ == 0 ? kPatience : kPatienceAfterStop;
 }
 
 void LocalProcesses::pass_on(int signal) {
@@ -176,7 +189,7 @@ void LocalProcesses::collect() {
   };
   const auto cause = std::ranges::find_if(failures, is_cause);
   first_failure_ = cause == failures.end() ? failures.front() : *cause;
-  end_of_patience_ = Clock::now() + kPatience;
+  end_of_patience_ = Clock::now() + patience();
 }
 
 std::optional<int> run_processes(const Start& start) {

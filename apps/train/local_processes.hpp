@@ -4,8 +4,9 @@
 //
 // Protocol: construct before any other thread runs, then call wait() once. Signals that end a run
 // (SIGINT, SIGTERM, SIGHUP, SIGUSR1) go on to all processes. When a process has failed, the others
-// learn of it from their backend, and have ten seconds to end. Not thread safe. Errors:
-// std::system_error when the system starts no process; those that run are then killed.
+// learn of it from their backend, and have ten seconds to end; after such a signal a minute. Not
+// thread safe. Errors: std::system_error when the system starts no process; those that run are then
+// killed.
 
 #include <chrono>
 #include <csignal>
@@ -53,6 +54,7 @@ class LocalProcesses {
   /// Takes those that have ended from `running_`.
   void collect();
   void kill_late();
+  [[nodiscard]] std::chrono::seconds patience() const;
   void clear_away();
 
   bool survives_;
@@ -66,6 +68,8 @@ class LocalProcesses {
   /// The last signal that went on to the processes; 0: none. Whoever has sent it knows why they
   /// end.
   int passed_on_ = 0;
+  /// The first signal that asked the run to end; 0: none.
+  int stopped_by_ = 0;
 };
 
 /// Starts the ranks of a `start` with `num_processes`, serves their store, and waits for them.

@@ -1,7 +1,6 @@
 #include "apps/train/run_config.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <utility>
@@ -195,6 +194,7 @@ void read_train(const Options& train, RunConfig& config) {
   }
   config.ema =
       train.optional_number("ema", {.min = 0.0, .max = 1.0, .above_min = true, .below_max = true});
+  config.stops_diverged = train.choice("diverged", {"warn", "stop"}, "warn") == "stop";
   config.patience = train.integer("patience", {.fallback = 0, .min = 0, .max = kMaxCount});
   if (config.patience > 0 && config.eval_every == 0) {
     train.fail("patience", "counts evaluations, and log.eval_every is 0, allowed: 0");
@@ -380,59 +380,6 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
   root.reject_unknown();
   config.resolved = root.resolved();
   return config;
-}
-
-namespace {
-
-/// True if a phase mixes models whose steps come from the gradients of one rank alone.
-bool mixes_after_own_steps(const RunConfig& config) {
-  constexpr std::array<std::string_view, 2> kOfMeans = {"allreduce", "gradient_tracking"};
-  return std::ranges::any_of(config.phases, [&](const RunPhase& phase) {
-    return std::ranges::find(kOfMeans, phase.method.algorithm.name()) == kOfMeans.end();
-  });
-}
-
-/// The value of a key; empty: the configuration has no such key.
-std::string value_of(const RunConfig& config, std::string_view path) {
-  const auto found = std::ranges::find(config.resolved, path, &ResolvedValue::path);
-  return found == config.resolved.end() ? "" : found->value;
-}
-
-/// How the ranks may share moments; empty: they do, or cannot, or the algorithm changes.
-std::string way_to_share(const RunConfig& config) {
-  if (value_of(config, "algorithm.share_moments") != "0") return "";
-  if (config.phases.front().method.algorithm.name() == "gossip") {
-    return "algorithm.share_moments=32 makes them common and is more accurate; with adam or adamw, "
-           "optimizer.mixing_momentum=0.3 is more so";
-  }
-  if (value_of(config, "algorithm.late") != "1") return "";
-  // Every third average, as in docs/accuracy.md.
-  const std::string period = std::to_string(3 * std::stoll(value_of(config, "algorithm.every")));
-  return concat("algorithm.share_moments=", period, " and algorithm.share_momentum=", period,
-                " average both moments and are more accurate");
-}
-
-}  // namespace
-
-std::string accuracy_advice(const RunConfig& config) {
-  const auto has = [](const ParameterGroup& group) {
-    return group.optimizer && group.optimizer->needs_matrices();
-  };
-  const bool has_matrices =
-      config.optimizer->needs_matrices() || std::ranges::any_of(config.parameter_groups, has);
-  if (config.dirichlet_alpha && has_matrices && mixes_after_own_steps(config)) {
-    return "the workers' labels differ, and every worker makes its own gradients orthogonal before "
-           "they are mixed, which is not what the mean gradient would give; "
-           "algorithm.name=gradient_tracking and allreduce use the mean first (docs/optimizers.md)";
-  }
-  const auto states = config.optimizer->state_names();
-  const bool has_moments = std::ranges::find(states, "v") != states.end();
-  const std::string way = way_to_share(config);
-  if (!config.dirichlet_alpha || !has_moments || way.empty()) return "";
-  return concat(
-      "the workers' labels differ, and every worker divides by second moments of its "
-      "own; ",
-      way, " (docs/accuracy.md)");
 }
 
 }  // namespace gossamer::apps

@@ -119,6 +119,8 @@ struct RunConfig {
 
   /// All values, defaults included.
   std::vector<ResolvedValue> resolved;
+  /// True: a run that diverges ends with ExitCode::kNonFinite. False: it warns and goes on.
+  bool stops_diverged = false;
 
   [[nodiscard]] std::shared_ptr<const Schedule> make_schedule(std::int64_t total_steps) const;
 };
@@ -128,8 +130,5 @@ struct RunConfig {
 /// topology.
 RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path,
                           bool joins = false);
-
-/// Advice about a setting that is known to cost accuracy (docs/accuracy.md); empty: there is none.
-std::string accuracy_advice(const RunConfig& config);
 
 }  // namespace gossamer::apps

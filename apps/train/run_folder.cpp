@@ -30,11 +30,6 @@ std::string text_of(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-/// null when there is none that can be read.
-Json read_status(const std::string& folder) {
-  return json_file_or_null<Json>(folder + "/status.json");
-}
-
 bool holds_finished_run(const std::string& folder) {
   const Json status = read_status(folder);
   const std::string state = text_in(status, "state");
@@ -98,6 +93,14 @@ void write_file(const std::string& path, const std::string& text, std::string_vi
   }
 }
 
+Json read_status(const std::string& folder) {
+  return json_file_or_null<Json>(folder + "/status.json");
+}
+
+void write_status_file(const std::string& folder, const Json& status, bool sync) {
+  write_file(folder + "/status.json", text_of(status, 2), kFolderKey, sync);
+}
+
 void check_run_folder(const std::string& path, IfFinished if_finished) {
   const std::string folder = without_slash_at_end(path);
   if (if_finished != IfFinished::kRefuse) return;
@@ -145,8 +148,7 @@ RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
     refuse(path_, why);
   }
   if (!lock_->held() && if_finished != IfFinished::kTakeOver) {
-    remarks_.push_back(concat("the file system of ", path_,
-                              " has no locks (", lock_->why_none(),
+    remarks_.push_back(concat("the file system of ", path_, " has no locks (", lock_->why_none(),
                               "); see to it that no other run writes that folder"));
   }
   replaces_ = fs::exists(metrics_path()) || fs::exists(model_path()) || fs::exists(status_path());
@@ -202,7 +204,7 @@ void RunFolder::correct_status() {
   status["state"] = "died";
   status["message"] =
       "the run ended without a message; perhaps it was killed, or the machine went down";
-  write_file(status_path(), text_of(status, 2), kFolderKey);
+  write_status_file(path_, status);
   remarks_.push_back(
       concat("the run that was in ", path_, " died after step ", text_in(status, "step")));
 }
@@ -315,7 +317,7 @@ void RunFolder::replace_best(const std::string& saved) const {
 }
 
 void RunFolder::write_status(const Json& status, bool sync) const {
-  if (begun_) write_file(status_path(), text_of(status, 2), kFolderKey, sync);
+  if (begun_) write_status_file(path_, status, sync);
 }
 
 }  // namespace gossamer::apps

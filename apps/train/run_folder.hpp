@@ -59,6 +59,11 @@ enum class IfFinished : std::uint8_t {
 /// The page about a run.
 inline constexpr std::string_view kReportName = "report.html";
 
+/// status.json of the folder of a run; null when there is none that can be read.
+Json read_status(const std::string& folder);
+/// Replaces status.json whole.
+void write_status_file(const std::string& folder, const Json& status, bool sync = true);
+
 /// The folder of a run's checkpoints.
 std::string checkpoint_folder(const std::string& run);
 

@@ -12,6 +12,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/torch/torch_stream.hpp"
+#include "topology/rank_round.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -241,7 +242,10 @@ void TrainingLoop::follow_phases() {
 void TrainingLoop::control_consensus() {
   const auto& control = phases_[phase_].control;
   if (!control || steps_.run() % control->every != 0) return;
-  const double distance = measure_relative_consensus();
+  const Consensus consensus = measure_consensus();
+  earlier_metrics_.bytes_sent +=
+      exchange_bytes(model_.plan().bytes(), static_cast<std::size_t>(setup_.world.size));
+  const double distance = consensus.distance / consensus.norm;
   const double first_lr = config_.lr * steps_.lr_scale();
   const double lr_factor = first_lr > 0.0 ? model_.lr() / first_lr : 1.0;
   const bool is_sparse = control->chooses_sparse(is_sparse_, distance, lr_factor);
@@ -281,7 +285,7 @@ void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& che
     } else {
       if (setup_.communicator.renews()) membership_ = setup_.communicator.membership();
       told_members_ = membership_.members;
-      if (folder_ != nullptr) folder_path_ = folder_->path();
+      hear_of_folder();
       open_checkpoints();
     }
     if (!checkpoint.empty()) {
@@ -297,7 +301,7 @@ void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& che
     // If the others have gone on without this rank, the folder is theirs.
     const bool is_theirs =
         setup_.communicator.renews() && exit_code_of(error) == ExitCode::kPreempted;
-    if (folder_ != nullptr && !is_theirs) write_failure(*folder_, error);
+    if (!is_theirs) write_failure(error);
     throw;
   }
 }
@@ -311,9 +315,10 @@ void TrainingLoop::note_sharing() {
 
 void TrainingLoop::record() {
   note_sharing();
-  if (steps_.is_due(config_.consensus_every)) last_consensus_ = measure_consensus();
+  if (steps_.is_due(config_.consensus_every)) last_consensus_ = measure_consensus().distance;
   if (steps_.is_due(config_.log_every) || steps_.is_due(config_.consensus_every)) write_step();
   if (steps_.is_due(config_.eval_every) && !steps_.is_over()) evaluate_and_record();
+  heed_divergence();
 }
 
 void TrainingLoop::iterate() {

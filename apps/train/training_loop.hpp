@@ -25,6 +25,7 @@
 #include "apps/data/dataset.hpp"
 #include "apps/train/batch_loader.hpp"
 #include "apps/train/checkpointer.hpp"
+#include "apps/train/divergence.hpp"
 #include "apps/train/evaluation.hpp"
 #include "apps/train/loss_scaler.hpp"
 #include "apps/train/meetings.hpp"
@@ -68,9 +69,9 @@ class TrainingLoop {
     /// True: this rank joins others that train (Communicator::renews()). The constructor is not
     /// collective then.
     bool joins = false;
-    /// What starts so many ranks again, behind `gossamer train --resume RUN` in the advice how to
-    /// continue. Null: the advice is for threads, or for mpirun under MPI.
-    std::function<std::string(int size)> start_words = nullptr;
+    /// The command that continues a run of so many ranks. `resume` is `gossamer train --resume
+    /// RUN`. Null: the advice is for threads, or for mpirun under MPI.
+    std::function<std::string(const std::string& resume, int size)> resume_command = nullptr;
   };
 
   /// Collective. `config` must outlive this object.
@@ -202,6 +203,8 @@ class TrainingLoop {
   void visit_common(StateVisitor& visitor);
   /// Collective. Throws ConfigError on a rank whose topologies are not rank 0's; it leaves alone.
   void compare_topologies();
+  /// Collective: the ranks learn from rank 0 where the folder is, and who writes it.
+  void hear_of_folder();
   /// On rank 0: has the folder, perhaps in place of a rank that is lost.
   void open_folder();
   /// Tells the user and the folder who is in the world. `seconds`: the time that was lost.
@@ -213,13 +216,19 @@ class TrainingLoop {
 
   // In training_records.cpp.
 
-  /// Collective. Returns the root mean square over ranks of ||mean - x_i||.
-  double measure_consensus();
-  /// Collective. Like measure_consensus(), over the norm of the mean; the same on all ranks. Counts
-  /// the bytes that it takes.
-  double measure_relative_consensus();
+  /// The same on all ranks.
+  struct Consensus {
+    /// The root mean square over ranks of ||mean - x_i||.
+    double distance = 0.0;
+    /// ||mean||
+    double norm = 0.0;
+  };
   /// Collective.
-  double root_mean_square(double distance);
+  Consensus measure_consensus();
+  /// Collective. The work of measure_consensus(), where the model is the mean already.
+  Consensus consensus_in(const AverageScope& scope);
+  /// Collective. After a record: warns of a run that has diverged, once, or ends it.
+  void heed_divergence();
   /// Collective. Keeps the best model, unless this step has been evaluated before. A signal to any
   /// rank ends the run between two batches.
   Evaluation evaluate();
@@ -264,7 +273,7 @@ class TrainingLoop {
   [[nodiscard]] double goodput() const {
     return std::clamp(1.0 - recovery_s_ / std::max(elapsed_s(), 1e-9), 0.0, 1.0);
   }
-  void write_failure(const RunFolder& folder, const std::exception& error);
+  void write_failure(const std::exception& error);
 
   // In training_state.cpp.
 
@@ -358,6 +367,8 @@ class TrainingLoop {
   std::unique_ptr<RunFolder> folder_;
   /// Where the folder is, for a rank that takes it over. Known on rank 0, and after enter().
   std::string folder_path_;
+  /// The process that writes it, as status.json names it. Known where folder_path_ is.
+  std::string folder_writer_;
   /// The present world, where ranks may be lost; no members: nobody trains yet.
   Communicator::Membership membership_;
   /// The members when all have last gone on, and what had changed then; null: nothing so far.
@@ -392,6 +403,7 @@ class TrainingLoop {
   /// Seconds of waiting for peers, as of the last record.
   double last_wait_s_ = 0.0;
   std::optional<double> last_consensus_;
+  Divergence divergence_;
   /// The least loss of the mean model at an evaluation, and the step of this evaluation; 0: none.
   double best_loss_ = 0.0;
   std::int64_t best_step_ = 0;

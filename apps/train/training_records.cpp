@@ -1,10 +1,13 @@
 // The part of the training loop that evaluates and writes records.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "apps/train/advice.hpp"
 #include "apps/train/agreement.hpp"
+#include "apps/train/left_folder.hpp"
 #include "apps/train/model_file.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
@@ -15,6 +18,9 @@
 
 namespace gossamer::apps {
 namespace {
+
+// A writer that fails with the others writes within this time how the run has ended.
+constexpr auto kPatienceWithWriter = std::chrono::seconds(3);
 
 /// Collective. The rows of all ranks, in rank order. All rows have the same length.
 std::vector<std::vector<double>> gather_rows(Communicator& communicator,
@@ -47,20 +53,13 @@ double sum_of(const std::vector<double>& numbers) {
 
 }  // namespace
 
-double TrainingLoop::root_mean_square(double distance) {
-  const std::vector<double> sum = sum_over_ranks(setup_.communicator, {distance * distance});
-  return std::sqrt(sum[0] / setup_.world.size);
-}
-
-double TrainingLoop::measure_consensus() {
+TrainingLoop::Consensus TrainingLoop::measure_consensus() {
   const TimelineScope span(timeline_.get(), {.what = "consensus"});
   const AverageScope scope = model_.global_average(false);
-  return root_mean_square(scope.consensus_distance());
+  return consensus_in(scope);
 }
 
-double TrainingLoop::measure_relative_consensus() {
-  const TimelineScope span(timeline_.get(), {.what = "consensus"});
-  const AverageScope scope = model_.global_average(false);
+TrainingLoop::Consensus TrainingLoop::consensus_in(const AverageScope& scope) {
   double square = 0.0;
   for (const torch::Tensor& parameter : model_.parameters()) {
     if (!parameter.requires_grad()) continue;
@@ -70,10 +69,23 @@ double TrainingLoop::measure_relative_consensus() {
   // Rank 0's norm counts, so that all ranks have the same bits.
   const std::vector<double> sums = sum_over_ranks(
       setup_.communicator, {distance * distance, setup_.world.rank == 0 ? square : 0.0});
-  const int size = setup_.world.size;
-  earlier_metrics_.bytes_sent +=
-      exchange_bytes(model_.plan().bytes(), static_cast<std::size_t>(size));
-  return std::sqrt(sums[0] / size / sums[1]);
+  const Consensus result{.distance = std::sqrt(sums[0] / setup_.world.size),
+                         .norm = std::sqrt(sums[1])};
+  divergence_.hear_consensus(steps_.run(), result.distance, result.norm, setup_.world.size);
+  return result;
+}
+
+void TrainingLoop::heed_divergence() {
+  if (!divergence_.is_news()) return;
+  const std::string text = concat(divergence_.what(), "; ", advice_against_divergence(config_));
+  if (!config_.stops_diverged) {
+    if (setup_.world.rank == 0) setup_.logger.warning(text);
+    return;
+  }
+  if (meetings_) meetings_->leave();
+  if (checkpointer_) checkpointer_->wait();
+  model_.drain();
+  leave_with({.text = concat(text, " (train.diverged: stop)"), .code = ExitCode::kNonFinite});
 }
 
 void TrainingLoop::hear_signals() {
@@ -95,6 +107,7 @@ Evaluation TrainingLoop::evaluate() {
     if (meetings_) meetings_->leave();
     // Where ranks are lost before, the evaluation is repeated.
     count_evaluation(result);
+    divergence_.hear_loss(steps_.run(), result.mean_model.loss());
     return result;
   } catch (const Heard& heard) {
     // The model has its own values again.
@@ -126,7 +139,7 @@ Evaluation TrainingLoop::score_models() {
     result.accuracy_mean_local += accuracy / setup_.world.size;
   }
   for (const double loss : losses) result.loss_mean_local += loss / setup_.world.size;
-  result.consensus_distance = root_mean_square(scope.consensus_distance());
+  result.consensus_distance = consensus_in(scope).distance;
   result.mean_model = together();
   std::vector<NamedTensor> mean;
   if (folder_ != nullptr && is_best(result)) mean = copy_to_host(*net_);
@@ -214,12 +227,15 @@ void TrainingLoop::write_step() {
        window_.seconds, wait_s - last_wait_s_, static_cast<double>(window_.steps),
        static_cast<double>(steps_.own()), static_cast<double>(model_.progress().num_skipped)});
   last_wait_s_ = wait_s;
+  // Zero: all ranks have recorded these steps with a rank 0 that is lost.
+  const bool has_steps = sum_of(column(rows, 5)) > 0.0;
+  const double loss = sum_of(column(rows, 0)) / sum_of(column(rows, 1));
+  if (has_steps) divergence_.hear_loss(steps_.run(), loss);
   if (folder_ == nullptr) {
     window_ = {};
     return;
   }
-  // All ranks have recorded these steps with a rank 0 that is lost.
-  if (sum_of(column(rows, 5)) == 0.0) return;
+  if (!has_steps) return;
   std::vector<double> rank_losses;
   std::vector<double> rank_rates;
   std::vector<double> rank_wait_ms;
@@ -230,7 +246,7 @@ void TrainingLoop::write_step() {
   }
   const ProgressState state{.step = steps_.run(),
                             .total_steps = steps_.total(),
-                            .loss = sum_of(column(rows, 0)) / sum_of(column(rows, 1)),
+                            .loss = loss,
                             .lr = lr_,
                             .samples_per_s = steps_.in_step()
                                                  ? sum_of(column(rows, 2)) / window_.seconds
@@ -289,6 +305,7 @@ Json TrainingLoop::status(std::string_view state) {
   Json status = {{"state", state},
                  {"step", steps_.run()},
                  {"total_steps", steps_.total()},
+                 {"writer", this_process()},
                  {"elapsed_s", elapsed_s()}};
   std::vector<std::string> faults = setup_.faults;
   if (checkpointer_) {
@@ -296,6 +313,10 @@ Json TrainingLoop::status(std::string_view state) {
     for (const std::string& error : checkpointer_->errors()) {
       faults.push_back("a checkpoint could not be saved: " + error);
     }
+  }
+  if (divergence_.has_diverged()) {
+    status["diverged_at"] = divergence_.step();
+    faults.push_back(divergence_.what());
   }
   if (num_skipped_ > 0) {
     faults.push_back(concat(num_skipped_, " steps were left out: a gradient was not finite"));
@@ -310,12 +331,19 @@ Json TrainingLoop::status(std::string_view state) {
   return status;
 }
 
-void TrainingLoop::write_failure(const RunFolder& folder, const std::exception& error) {
+void TrainingLoop::write_failure(const std::exception& error) {
+  if (folder_ == nullptr) {
+    // Where all ranks leave together, rank 0 writes.
+    if (exit_code_of(error) != ExitCode::kPeerLost) return;
+    write_end_of({.path = folder_path_, .writer = folder_writer_},
+                 {.rank = setup_.world.rank, .message = error.what()}, kPatienceWithWriter);
+    return;
+  }
   Json end = status(is_stop(error) ? "stopped" : "failed");
   end["message"] = error.what();
   end["exit_code"] = static_cast<int>(exit_code_at_end(error));
   try {
-    folder.write_status(end, /*sync=*/true);
+    folder_->write_status(end, /*sync=*/true);
   } catch (const CheckpointError& second) {
     setup_.logger.warning(second.what());
   }
@@ -349,6 +377,7 @@ void TrainingLoop::finish() {
   save_models();
   close_checkpoints();
   const Evaluation evaluation = evaluate();
+  heed_divergence();
   if (evaluated_step_ != steps_.run()) {
     jointly_slow(setup_.communicator, [&] {
       write_evaluation(evaluation);

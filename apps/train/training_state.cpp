@@ -16,6 +16,7 @@
 #include "apps/train/resume.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
+#include "base/shell_word.hpp"
 #include "base/text.hpp"
 #include "comm/launch.hpp"
 #include "core/checkpoint/average.hpp"
@@ -26,9 +27,6 @@ namespace gossamer::apps {
 
 void TrainingLoop::open_checkpoints() {
   const bool meets = setup_.stop != nullptr || !steps_.in_step();
-  if (setup_.communicator.renews() || (meets && setup_.saves_checkpoints)) {
-    folder_path_ = setup_.communicator.all_gather(folder_path_).front();
-  }
   if (!meets) return;
   meetings_.emplace(setup_.communicator);
   if (!setup_.saves_checkpoints) return;
@@ -82,6 +80,7 @@ void TrainingLoop::visit(StateVisitor& visitor) {
   visitor.number("train/window_samples", window_.samples);
   visitor.number("train/window_steps", window_.steps);
   visitor.number("train/lr", lr_);
+  divergence_.visit(visitor);
   visitor.number("train/best_loss", best_loss_);
   visitor.number("train/best_step", best_step_);
   visitor.number("train/num_worse", num_worse_);
@@ -331,12 +330,11 @@ void TrainingLoop::leave_now() {
 std::string TrainingLoop::how_to_continue() const {
   if (folder_path_.empty()) return "";
   const int size = setup_.world.size;
-  if (setup_.start_words) {
-    return concat("gossamer train --resume ", folder_path_, setup_.start_words(size));
-  }
+  const std::string resume = concat("gossamer train --resume ", shell_word(folder_path_));
+  if (setup_.resume_command) return setup_.resume_command(resume, size);
   const bool has_launcher = under_mpi_launcher();
-  return concat(has_launcher ? concat("mpirun -n ", size, " ") : "", "gossamer train --resume ",
-                folder_path_, has_launcher || size == 1 ? "" : concat(" --ranks ", size));
+  return concat(has_launcher ? concat("mpirun -n ", size, " ") : "", resume,
+                has_launcher || size == 1 ? "" : concat(" --ranks ", size));
 }
 
 void TrainingLoop::end_if_checkpoint_failed() {

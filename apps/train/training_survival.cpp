@@ -127,6 +127,7 @@ void TrainingLoop::introduce(const Communicator::Membership& membership) {
   if (setup_.world.rank == 0) {
     mine["total_steps"] = steps_.total();
     mine["folder"] = folder_path_;
+    mine["writer"] = this_process();
     mine["changes"] = numbers_of(changes_);
   }
   const std::vector<std::string> all = setup_.communicator.all_gather(mine.dump());
@@ -146,6 +147,7 @@ void TrainingLoop::introduce(const Communicator::Membership& membership) {
     steps_.replan(total, config_.make_schedule(total));
   }
   folder_path_ = first["folder"];
+  folder_writer_ = first["writer"];
   // Only ranks that have passed the last barrier are lost.
   if (std::ranges::all_of(all, says("stopped"))) {
     open_folder();
@@ -179,6 +181,7 @@ void TrainingLoop::visit_common(StateVisitor& visitor) {
   visitor.number("phase", phase);
   visitor.number("sparse", is_sparse);
   visitor.number("recorded", is_recorded);
+  divergence_.visit(visitor);
   visitor.number("best_loss", best_loss_);
   visitor.number("best_step", best_step_);
   visitor.number("num_worse", num_worse_);
@@ -215,6 +218,12 @@ void TrainingLoop::follow_first_rank(std::int64_t step) {
   // Rank 0 has written a record of steps that this rank would count again.
   if (window_.steps > window_steps) window_ = {};
   if (setup_.joins) set_elapsed(elapsed);
+}
+
+void TrainingLoop::hear_of_folder() {
+  const std::string path = folder_ != nullptr ? folder_->path() : "";
+  folder_path_ = setup_.communicator.all_gather(path).front();
+  folder_writer_ = setup_.communicator.all_gather(this_process()).front();
 }
 
 void TrainingLoop::open_folder() {

@@ -64,6 +64,15 @@ class Processes(StartCase):
         job = self.start_processes(3)
         os.kill(self.pids()[1], signal.SIGKILL)
         self.assertIn("signal 9 (Killed) has ended rank 1", self.expect_end(job, 128 + 9))
+        self.assertEqual(self.status()["state"], "failed")
+
+    def test_say_in_the_folder_that_the_one_that_writes_it_is_killed(self):
+        job = self.start_processes(3)
+        os.kill(self.pids()[0], signal.SIGKILL)
+        self.assertIn("signal 9 (Killed) has ended rank 0", self.expect_end(job, 128 + 9))
+        status = self.status()
+        self.assertEqual((status["state"], status["exit_code"]), ("failed", 74))
+        self.assertIn("rank 0", status["message"])
 
     def test_are_killed_when_they_do_not_end(self):
         job = self.start_processes(2, "comm.timeout_s=1000")

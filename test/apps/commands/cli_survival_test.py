@@ -181,13 +181,19 @@ class Survival(SurvivalCase):
         self.expect_whole([1, 2], 400)
 
     def test_ends_when_too_few_are_left(self):
-        job = self.train(2, "run.steps=100000")
-        os.kill(self.pid_of(1), signal.SIGKILL)
-        code, errors = self.end_of(job)
-        self.assertNotEqual(code, 0)
-        self.assertIn("too few ranks are left", errors)
-        self.assertEqual(self.status()["state"], "failed")
-        self.assertEqual(self.status()["exit_code"], 74)
+        # Rank 0 writes the folder; where it is lost, one that is left says how the run has ended.
+        for ranks, victims in [(2, [1]), (2, [0]), (4, [0, 1, 2])]:
+            with self.subTest(ranks=ranks, victims=victims):
+                folder = "-".join(map(str, ["out", ranks, *victims]))
+                job = self.train(ranks, "run.steps=100000", folder=folder)
+                for pid in [self.pid_of(victim) for victim in victims]:
+                    os.kill(pid, signal.SIGKILL)
+                code, errors = self.end_of(job)
+                self.assertNotEqual(code, 0)
+                self.assertIn("too few ranks are left", errors)
+                status = self.status(folder)
+                self.assertEqual((status["state"], status["exit_code"]), ("failed", 74))
+                self.assertIn("too few ranks are left", status["message"])
 
     def test_ends_together_when_one_is_told_to_stop(self):
         for victim in range(3):

@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "apps/train/advice.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
@@ -307,7 +308,7 @@ TEST(RunConfig, RefusesGroupsOfParametersThatAreNone) {
 }
 
 TEST(RunConfig, AdvisesToShareMomentsWhereLabelsDiffer) {
-  const auto advice = [](const std::string& yaml) { return accuracy_advice(read_text(yaml)); };
+  const auto advice = [](const std::string& yaml) { return advice_at_start(read_text(yaml)); };
   const std::string uneven = "data: {dirichlet_alpha: 0.5}\n";
   EXPECT_NE(advice(uneven).find("algorithm.share_moments=32"), std::string::npos);
   EXPECT_EQ(advice(""), "");
@@ -337,7 +338,7 @@ TEST(RunConfig, RefusesAMomentumThatFollowsMixingWhereAveragesAreRare) {
 
 TEST(RunConfig, WarnsOfOrthogonalStepsWhereLabelsDiffer) {
   const auto advice = [](const std::string& yaml) {
-    return accuracy_advice(read_text(concat("optimizer: {name: muon}\n", yaml)));
+    return advice_at_start(read_text(concat("optimizer: {name: muon}\n", yaml)));
   };
   const std::string uneven = "data: {dirichlet_alpha: 0.5}\n";
   EXPECT_TRUE(contains(advice(uneven), "algorithm.name=gradient_tracking"));

@@ -1,0 +1,39 @@
+#pragma once
+// The folder of a run whose writer, rank 0, may be lost: its status.json would say for ever that
+// the run is under way. A rank that ends because it has lost a peer writes there how the run has
+// ended.
+//
+// The run's lock decides who writes: the system releases it when the writer dies, and the first
+// rank that gets it is the only one. Ranks try in the order of their numbers. The folder must be
+// that of the run (`writer`): on a host that does not share it, another one may have its path.
+// Thread safe. Errors: none; a folder that cannot be written stays as it is.
+
+#include <chrono>
+#include <string>
+
+#include "base/error.hpp"
+#include "base/file_lock.hpp"
+
+namespace gossamer::apps {
+
+/// The folder as the rank that writes it has told the others.
+struct LeftFolder {
+  /// Empty: none.
+  std::string path;
+  /// As status.json names the process that writes it.
+  std::string writer;
+};
+
+/// How a run has ended for a rank.
+struct RunEnd {
+  int rank = 0;
+  std::string message;
+  ExitCode code = ExitCode::kPeerLost;
+};
+
+/// Writes `failed` into status.json, unless the writer still has the lock after `patience`, or has
+/// written there how the run has ended. Returns whether this call has written.
+bool write_end_of(const LeftFolder& folder, const RunEnd& end, std::chrono::milliseconds patience,
+                  const LockFunction& lock = system_lock());
+
+}  // namespace gossamer::apps

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "apps/train/folder_lock.hpp"
+#include "apps/train/json.hpp"
 #include "apps/train/run_folder.hpp"
 
 namespace gossamer::apps {

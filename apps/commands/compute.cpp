@@ -14,6 +14,7 @@
 
 #include "apps/bench/statistics.hpp"
 #include "apps/commands/commands.hpp"
+#include "apps/train/compute_threads.hpp"
 #include "apps/train/device_choice.hpp"
 #include "apps/train/rank_setup.hpp"
 #include "apps/train/run_config.hpp"
@@ -68,7 +69,7 @@ ComputeFigures measure(const ComputeArguments& arguments, Communicator& communic
   const RunConfig config = read_run_config(arguments.own.options(read_tree(arguments)), world,
                                            arguments.config_path, /*joins=*/false);
   load_torch_for(config.device, num_gpus());
-  set_compute_threads(config, world);
+  set_compute_threads(config, world, &communicator);
   seed_generator(config.seed, world, "threads");
   SharedData data;
   TrainingLoop trainer(config, {.communicator = communicator,

@@ -30,9 +30,4 @@ Start plan_ranks(RankOptions& options);
 /// Lets `auto` stand for 0 beside the numbers of a range.
 CLI::Validator auto_or(const CLI::Validator& range);
 
-/// The command that starts so many ranks as `start`, which plan_start() has made of `options`.
-/// `program` is what each of them runs.
-std::string command_to_start(const std::string& program, int size, const StartOptions& options,
-                             const Start& start, const Environment& environment);
-
 }  // namespace gossamer::apps

@@ -28,6 +28,7 @@
 #include "apps/train/rank_setup.hpp"
 #include "apps/train/resume.hpp"
 #include "apps/train/run_config.hpp"
+#include "apps/train/start_command.hpp"
 #include "apps/train/start_store.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/training_loop.hpp"

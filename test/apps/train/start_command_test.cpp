@@ -1,4 +1,4 @@
-#include "apps/commands/start_options.hpp"
+#include "apps/train/start_command.hpp"
 
 #include <map>
 #include <string>

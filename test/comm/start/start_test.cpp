@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "apps/train/run_config.hpp"
 #include "apps/train/start_store.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"

@@ -109,7 +109,7 @@ def _time_step(
     begin = _now(device)
     loss = _loss(model, batch, loss_fn)
     middle = _now(device)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     return middle - begin, _now(device) - middle
 
 

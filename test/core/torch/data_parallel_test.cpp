@@ -6,6 +6,7 @@
 #include "test/core/torch/scenario.hpp"
 #include "test/sanitized.hpp"
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -137,6 +138,33 @@ TEST(Step, LeavesNoGradients) {
       }
     });
   }
+}
+
+/// Trains with all-reduce, and expects the ranks' models to be equal.
+void expect_equal_models(int num_ranks, const std::function<torch::Tensor(Bag&, int rank)>& loss) {
+  on_ranks(num_ranks, [&](Communicator& communicator) {
+    const Scenario scenario{.num_ranks = num_ranks, .algorithm = "allreduce"};
+    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
+    for (int step = 0; step < 2; ++step) loss(model.module(), communicator.rank()).backward();
+    EXPECT_EQ(model.global_average(false).consensus_distance(), 0.0);
+  });
+}
+
+TEST(FirstStep, MayHaveAnotherOrderOfGradientsOnEveryRank) {
+  expect_equal_models(3, [](Bag& bag, int rank) {
+    // The value computed last gets its gradient first.
+    const torch::Tensor b2 = bag["b2"].square().sum();
+    const torch::Tensor first = rank == 1 ? bag["b1"].exp().sum() : bag["w1"].exp().sum();
+    const torch::Tensor second = rank == 1 ? bag["w1"].exp().sum() : bag["b1"].exp().sum();
+    return b2 + first + second + bag["w2"].square().sum();
+  });
+}
+
+TEST(FirstStep, MayUseAParameterOnSomeRanksOnly) {
+  expect_equal_models(2, [](Bag& bag, int rank) {
+    const torch::Tensor loss = bag["b2"].square().sum();
+    return rank == 0 ? loss : loss + bag["w1"].square().sum();
+  });
 }
 
 TEST(Step, FollowsTheSchedule) {

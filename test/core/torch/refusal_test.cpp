@@ -4,6 +4,7 @@
 #include "test/core/torch/scenario.hpp"
 
 #include <cmath>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,19 +27,6 @@ std::string refusal(int num_ranks, const MakeModel& make_model) {
     scenario.num_ranks = num_ranks;
     const DecentralizedDataParallel<Bag> model(make_model(communicator.rank()), communicator,
                                                scenario.options());
-  });
-  for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
-  return texts[0];
-}
-
-/// The text of the ConfigError for models whose mistake shows in their first backward.
-std::string refusal_in_backward(int num_ranks, const MakeModel& make_model,
-                                const std::function<torch::Tensor(Bag&, int rank)>& loss) {
-  const auto texts = config_errors(num_ranks, [&](Communicator& communicator) {
-    const Scenario scenario{.num_ranks = num_ranks};
-    DecentralizedDataParallel<Bag> model(make_model(communicator.rank()), communicator,
-                                         scenario.options());
-    loss(model.module(), communicator.rank()).backward();
   });
   for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
   return texts[0];
@@ -121,29 +109,6 @@ TEST(Refusal, OfDifferentModelsNamesTheFirstDifference) {
                                        bag.add_buffer("count", torch::zeros({last(rank) ? 1 : 2}));
                                      }));
   expect_parts(buffer, {"rank 0", "rank 2", "count [2]", "count [1]"});
-}
-
-TEST(Refusal, OfAnotherOrderOfGradientsNamesTheFirstDifference) {
-  const std::string text = refusal_in_backward(
-      3, [](int) { return make_mlp(0); },
-      [](Bag& bag, int rank) {
-        // The value computed last gets its gradient first.
-        const torch::Tensor b2 = bag["b2"].square().sum();
-        const torch::Tensor first = rank == 1 ? bag["b1"].exp().sum() : bag["w1"].exp().sum();
-        const torch::Tensor second = rank == 1 ? bag["w1"].exp().sum() : bag["b1"].exp().sum();
-        return b2 + first + second + bag["w2"].square().sum();
-      });
-  expect_parts(text, {"order", "rank 0 has \"b1\"", "rank 1 has \"w1\""});
-}
-
-TEST(Refusal, OfAParameterThatOnlySomeRanksUseInTheFirstBackward) {
-  const std::string text = refusal_in_backward(
-      2, [](int) { return make_mlp(0); },
-      [](Bag& bag, int rank) {
-        const torch::Tensor loss = bag["b2"].square().sum();
-        return rank == 0 ? loss : loss + bag["w1"].square().sum();
-      });
-  expect_parts(text, {"order", "w1"});
 }
 
 TEST(Refusal, OfASparseGradientNamesTheParameter) {

@@ -208,7 +208,6 @@ class TrainRun {
     agree(communicator, "their configuration", lines_of(config.resolved));
     const Logger logger(config.log_level, world.size > 1 ? concat("rank ", world.rank) : "");
     const auto share = set_compute_threads(config, world, &communicator);
-    if (share && world.rank == 0 && !arguments_.dry_run) logger.info(share->reason);
     seed_generator(config.seed, world, start_.is_rank ? "tcp" : source_.launch.backend);
     if (world.rank == 0) warn(config, logger);
     const auto data = load_together(communicator, data_, config);
@@ -248,7 +247,10 @@ class TrainRun {
           config.output_dir, config.resolved,
           checkpoint.empty() ? if_finished(config) : IfFinished::kContinue, environment);
     });
-    if (folder) greet(config, *folder, world, trainer, logger, checkpoint);
+    if (folder) {
+      if (share) logger.info(share->reason);
+      greet(config, *folder, world, trainer, logger, checkpoint);
+    }
     trainer.run(std::move(folder), checkpoint);
     write_report(trainer, config, logger);
   }

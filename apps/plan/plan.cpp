@@ -72,7 +72,8 @@ void rank(std::vector<PlanRow>& rows) {
     const double step_s = std::round(1e9 * row.step.step_s);
     const double rounds = row.rounds ? static_cast<double>(row.rounds->rounds) : kNever;
     const double bytes = std::round(row.step.bytes_sent);
-    if (!row.fits) return std::tuple(3 + kind, step_s, 0.0, way, bytes, rounds);
+    // Where no steps are within the budget, the shortest come first.
+    if (!row.fits) return std::tuple(kind == 1 ? 4 : 3, step_s, 0.0, way, bytes, rounds);
     if (kind == 1) return std::tuple(kind, rounds * step_s, step_s, way, bytes, rounds);
     // Our measurements tell no smaller gaps, and no user notices steps 3 % shorter.
     const double added = std::floor((1.0 / row.efficiency - 1.0) / 0.03);

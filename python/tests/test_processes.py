@@ -41,7 +41,11 @@ if not os.fork():
         time.sleep(0.05)
     os._exit(0)
 if rank == 1:
+    # The other rank may still be in the step before.
+    while not os.path.exists(folder + "/ready"):
+        time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)
+open(folder + "/ready", "w").close()
 try:
     while True:
         step()

@@ -95,8 +95,9 @@ TEST(Regions, GiveThePlanRegionsAsNodesAndBytesAcross) {
     if (found == plan.rows.end()) throw std::logic_error(label + " is not in the plan");
     return *found;
   };
-  // Two hops of the ring of four cross, with 1.5 MB each.
-  EXPECT_NEAR(row_of("all-reduce, fp32").step.bytes_across, 3e6, 1e-6);
+  // Two hops of the ring of four cross, with 1.5 MB each, and with 6 bytes for the element that
+  // says who has a gradient of the one parameter.
+  EXPECT_NEAR(row_of("all-reduce, fp32").step.bytes_across, 3e6 + 12.0, 1e-6);
   // The two leaders send 1 MB each, in every 16th step.
   const PlanRow row =
       row_of("gossip on hierarchical by region, leaders: complete, leaders_every: 16, fp32");
@@ -109,9 +110,9 @@ TEST(Regions, GiveThePlanRegionsAsNodesAndBytesAcross) {
 }
 
 TEST(Regions, GiveTheShortestStepsWhereNoRowIsInTheBudget) {
-  PlanOptions options{.model = plain(two_regions(2, {.latency_s = 0.1, .bandwidth = 1e5})),
+  PlanOptions options{.model = plain(two_regions(2, {.latency_s = 10.0, .bandwidth = 1e5})),
                       .budget = 0.0};
-  // Shorter than any exchange.
+  // Even the steps that an exchange may travel are shorter than its latency.
   options.model.compute_s = 1e-3;
   const Plan plan = make_plan(options);
   EXPECT_TRUE(contains(plan.recommendation, "No steps of this plan take at most 0 % longer"))

@@ -261,7 +261,7 @@ TEST(Manifest, IsRefusedIfHostile) {
       {R"({"version":1,"step":7,"world_size":1,"members":[0,1],"run":{},"files":{}})", "as ranks"},
       {R"({"version":1,"step":7,"world_size":1,"members":["a"],"run":{},"files":{}})",
        "wrong type"},
-      {std::string(5'000'000, ' '), "at most"},
+      {std::string(68'000'000, ' '), "at most"},
   };
   for (const auto& [text, message] : all) {
     write_bytes(path + "/manifest.json", text);

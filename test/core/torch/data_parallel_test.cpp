@@ -146,7 +146,8 @@ void expect_equal_models(int num_ranks, const std::function<torch::Tensor(Bag&, 
     const Scenario scenario{.num_ranks = num_ranks, .algorithm = "allreduce"};
     DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
     for (int step = 0; step < 2; ++step) loss(model.module(), communicator.rank()).backward();
-    EXPECT_EQ(model.global_average(false).consensus_distance(), 0.0);
+    // The mean of three equal numbers is rounded.
+    EXPECT_LT(model.global_average(false).consensus_distance(), 1e-14);
   });
 }
 

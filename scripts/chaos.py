@@ -89,7 +89,12 @@ class Run:
         if failures:
             sys.exit("\n".join(failures))
         lines = (self.out / "metrics.jsonl").read_text().splitlines()
-        return next(record for record in map(json.loads, lines) if record["kind"] == "final")
+        for record in map(json.loads, lines):
+            if record["kind"] == "final":
+                return record
+        codes = [job.returncode for job in self.jobs]
+        logs = "".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
+        sys.exit(f"{logs}chaos.py: {self.out} has no final record: {self.status()}, exit codes {codes}")
 
 
 def disturb(run: Run, options: argparse.Namespace) -> tuple[int, int]:

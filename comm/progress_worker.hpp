@@ -187,7 +187,7 @@ class ProgressWorker {
     /// Whom it waits for, and for how long; set by wait_for().
     Wait wait = Wait::kNone;
     double waited_s = 0.0;
-    /// At the last look.
+    /// How far the operation had come when the worker last asked it.
     Progress progress = {};
     /// For how long all those have left; empty: not all have.
     std::optional<double> left_s = {};

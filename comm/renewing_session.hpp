@@ -11,9 +11,9 @@
 // times, in worlds that live for less than FaultOptions::silence_s, that one counts as lost. So
 // does a rank that keeps the others waiting for longer than the timeout.
 //
-// A run whose exchanges never end would train without mixing. So the ranks count together the
-// epochs in a row that have the same members and in which an operation timed out, although none of
-// its kind and bucket had ended in that epoch. After the third all ranks leave with a CommError.
+// A run whose exchanges never end would train without mixing. An epoch has stalled if an operation
+// timed out in it and none of its kind and bucket had ended. The ranks count stalled epochs in a
+// row with the same members. After the third one, all ranks leave with a CommError.
 //
 // Processes that ask to join wait until the member that they ask admits them
 // (Communicator::admit()). All others must be ready for a change of the members then, too.

@@ -1,10 +1,10 @@
 #pragma once
 // The parameters of a model in buckets, for every framework that has tensors: LibTorch's wrapper in
 // core/torch, and Python's. In the first step a BucketedModel notes the order in which gradients
-// arrive. Ranks may use different parts of a model, so the order of rank 0 counts, and parameters
-// that rank 0 has not used follow in the order of the next rank that has. Then the model cuts
-// buckets, and the framework moves its parameters into their blocks. The model owns the pipeline.
-// If it has no size for buckets, the first steps try several.
+// arrive. Ranks may use different parts of a model, so all ranks take the order of rank 0.
+// Parameters that rank 0 has not used follow, in the order of the next rank that has used them.
+// Then the model cuts buckets, and the framework moves its parameters into their blocks. The model
+// owns the pipeline. If it has no size for buckets, the first steps try several.
 //
 // Protocol: in the first step, call arrived() for each gradient, then make_plan(), then start(),
 // then go on as in every step. In each step, call offer() for each gradient, then finish_step().

@@ -44,8 +44,8 @@ class Participant {
     bool holds = false;
     /// What this process trains, as lines. A process that joins must train the same.
     std::string trains = {};
-    /// How long a process that joins tries to connect with the members, and how long it then waits
-    /// for the others to go on without one that it has lost.
+    /// How long a process that joins tries to connect with the members. If it loses one of them, it
+    /// waits as long again for the others to go on without that member.
     std::chrono::milliseconds meeting{10'000};
   };
 

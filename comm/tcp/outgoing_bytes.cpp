@@ -42,7 +42,7 @@ OutgoingBytes::Step OutgoingBytes::advance(std::size_t count) {
   if (std::exchange(piece.has_left, true)) return step;
   step.message = piece.message;
   step.bytes = static_cast<std::int64_t>(piece.length);
-  // The one piece of its message: nobody has to look for others.
+  // This piece is the whole message, so no other piece refers to the block.
   if (step.bytes == step.message->bytes) piece.release();
   return step;
 }

@@ -56,11 +56,13 @@ class Engine : private BucketedModel::Host {
  public:
   /// Collective. `gpu`: where the parameters are; nothing: on the processor. `options` and
   /// `optimizer`: YAML. `rule`: None, or a function that takes the place of the optimizer. Its
-  /// arguments are the indices of the buckets whose parameters are mixed, the factor for the
-  /// learning rates, a list of the factors for each bucket's gradients, and a list of pairs
-  /// (parameter, gradient). The last list has the gradients that are not the rank's own. The engine
-  /// calls the rule for one bucket after the other, or for all buckets of a step at once if the
-  /// options have rule_sees_whole_step.
+  /// arguments are:
+  /// 1. the indices of the buckets whose parameters are mixed,
+  /// 2. the factor for the learning rates,
+  /// 3. the factor for the gradients of each bucket,
+  /// 4. pairs (parameter, gradient) for the gradients that are not the rank's own.
+  /// The engine calls the rule for one bucket after the other, or for all buckets of a step at once
+  /// if the options have rule_sees_whole_step.
   Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
          const std::optional<Gpu>& gpu, const std::string& options, const std::string& optimizer,
          nanobind::object rule);

@@ -63,7 +63,8 @@ class DeviceError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Names an operation on the wire in messages. -1 where it belongs to no bucket or round.
+/// Names an operation on the wire in messages. -1 where it belongs to no bucket or round. `what` is
+/// a text that lives as long as the program.
 struct OpLabel {
   std::string_view what = "exchange";
   std::int64_t bucket = -1;

@@ -240,7 +240,7 @@ bool ProgressWorker::test_active() {
       continue;
     }
     entry.context.trace.over(entry.context.label);
-    ended_.emplace(entry.context.label.what, entry.context.label.bucket);
+    ended_.insert({entry.context.label.what, entry.context.label.bucket});
     // Owners may free memory; they must be gone before anybody learns that the operation is over.
     entry.context = {.label = entry.context.label};
     entry.under_way.reset();
@@ -322,7 +322,7 @@ void ProgressWorker::give_up(Active& late) {
   Diagnosis diagnosis{late.operation->waiting_for(), "it has not come to this point",
                       /*are_alive=*/true};
   const OpLabel& label = late.context.label;
-  if (has_limit_) has_stalled_ = !ended_.contains({std::string(label.what), label.bucket});
+  if (has_limit_) has_stalled_ = !ended_.contains({label.what, label.bucket});
   if (config_.diagnose) diagnosis = config_.diagnose(diagnosis.peers, so_far);
   if (!has_limit_ && diagnosis.are_alive) {
     late.waited_s = 0.0;

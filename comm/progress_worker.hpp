@@ -247,7 +247,7 @@ class ProgressWorker {
   std::atomic<bool> has_stalled_ = false;
   std::atomic<bool> has_limit_ = true;
   /// The kinds and buckets of the operations that have ended.
-  std::set<std::pair<std::string, std::int64_t>> ended_;  // the worker's own
+  std::set<std::pair<std::string_view, std::int64_t>> ended_;  // the worker's own
   std::deque<Active> starting_;  // the worker's own; in the order submitted
   std::vector<Active> active_;   // the worker's own
   /// Owners of failed operations: MPI cannot withdraw a receive that a network card knows of.

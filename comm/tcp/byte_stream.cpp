@@ -108,30 +108,31 @@ std::size_t ByteStream::write(const Parts& parts) {
     if (error) end(error);
     return count;
   }
+  if (write_error_) throw ConnectionEnded(*write_error_);
   std::size_t total = 0;
-  for (const std::span<const std::byte> part : parts) {
-    const std::size_t written = write_some(part);
-    total += written;
-    if (written < part.size()) break;
+  try {
+    for (const std::span<const std::byte> part : parts) {
+      if (!write_records(part, total)) break;
+    }
+  } catch (const ConnectionEnded& error) {
+    // The peer may have read the records that have left, so the caller has to count their bytes.
+    if (total == 0) throw;
+    write_error_ = error.what();
   }
   return total;
 }
 
-std::size_t ByteStream::write_some(std::span<const std::byte> bytes) {
-  std::size_t total = 0;
-  while (total < bytes.size()) {
+bool ByteStream::write_records(std::span<const std::byte> bytes, std::size_t& total) {
+  while (!bytes.empty()) {
     ERR_clear_error();
     std::size_t written = 0;
-    const int result =
-        SSL_write_ex(ssl_.get(), bytes.data() + total, bytes.size() - total, &written);
-    if (result != 1) {
-      can_go_on(result);
-      break;
-    }
+    const int result = SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &written);
+    if (result != 1) return can_go_on(result);
     total += written;
+    bytes = bytes.subspan(written);
     renew_key(written);
   }
-  return total;
+  return true;
 }
 
 bool ByteStream::can_go_on(int result) {

@@ -11,8 +11,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
+#include <string>
 
 #include "base/fork.hpp"
 #include "comm/tcp/asio.hpp"
@@ -56,7 +58,8 @@ class ByteStream {
   std::size_t read(std::span<std::byte> place);
   using Parts = std::array<std::span<const std::byte>, 2>;
   /// Writes from the beginning of the first part on. Returns the number of bytes written; 0: the
-  /// connection takes none at the moment.
+  /// connection takes none at the moment. A connection that ends after some bytes have left
+  /// returns their number, and the next call throws.
   std::size_t write(const Parts& parts);
   /// The connection ends when the other host has acknowledged nothing for so many seconds although
   /// bytes are under way. This counts the time in which the peer's process is stopped, too, so it
@@ -77,7 +80,8 @@ class ByteStream {
   void close();
 
  private:
-  std::size_t write_some(std::span<const std::byte> bytes);
+  /// Adds the bytes that TLS has taken to `total`. Returns whether it has taken all of them.
+  bool write_records(std::span<const std::byte> bytes, std::size_t& total);
   /// Ends the call of TLS that has returned `result`. Returns whether it can go on later.
   bool can_go_on(int result);
   /// Changes the key before it has protected more than it may (RFC 8446, section 5.5).
@@ -89,6 +93,8 @@ class ByteStream {
   TlsContext::Ssl ssl_;
   bool waits_to_write_ = false;
   std::uint64_t num_records_ = 0;
+  /// Why the connection has ended in a write that had moved bytes before.
+  std::optional<std::string> write_error_;
 };
 
 }  // namespace gossamer::tcp

@@ -1,5 +1,6 @@
 #include "comm/tcp/tls.hpp"
 
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -29,17 +30,21 @@ void check(bool is_good, std::string_view call) {
 
 int fd_of(BIO* bio) { return static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(bio))); }
 
+/// Whether the same call may succeed later. OpenSSL's BIO_sock_should_retry() says so of ENOTCONN,
+/// too, which a broken connection returns for ever.
+bool is_passing(int error) { return error == EAGAIN || error == EINTR; }
+
 int read_socket(BIO* bio, char* place, int most) {
   BIO_clear_retry_flags(bio);
   const ssize_t count = recv(fd_of(bio), place, static_cast<std::size_t>(most), 0);
-  if (count < 0 && BIO_sock_should_retry(-1) != 0) BIO_set_retry_read(bio);
+  if (count < 0 && is_passing(errno)) BIO_set_retry_read(bio);
   return static_cast<int>(count);
 }
 
 int write_socket(BIO* bio, const char* bytes, int count) {
   BIO_clear_retry_flags(bio);
   const ssize_t sent = send(fd_of(bio), bytes, static_cast<std::size_t>(count), MSG_NOSIGNAL);
-  if (sent < 0 && BIO_sock_should_retry(-1) != 0) BIO_set_retry_write(bio);
+  if (sent < 0 && is_passing(errno)) BIO_set_retry_write(bio);
   return static_cast<int>(sent);
 }
 

@@ -3,7 +3,8 @@
 #
 # Builds the preset's tests and runs them with strict sanitizers. asan: addresses, leaks, undefined
 # behaviour. tsan: data races, with ranks that are threads (no MPI). LibTorch itself is not
-# instrumented; tests of the command line are left out.
+# instrumented; tests of the command line are left out. GOSSAMER_SANITIZE_ALL=ON in the environment
+# adds plans, simulations, studies and whole products over the registries.
 # Options of your own in ASAN_OPTIONS, UBSAN_OPTIONS, LSAN_OPTIONS, TSAN_OPTIONS come last and win.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -43,7 +44,10 @@ else
   fixed=()
 fi
 
-"${fixed[@]}" scripts/build.sh "$preset" --target gossamer_tests
+# CMake remembers the choice, and an unchanged one needs no new configuration.
+choice=()
+if [[ -n ${GOSSAMER_SANITIZE_ALL:-} ]]; then choice=(-DGOSSAMER_SANITIZE_ALL="$GOSSAMER_SANITIZE_ALL"); fi
+"${fixed[@]}" scripts/build.sh "$preset" --target gossamer_tests "${choice[@]}"
 # shellcheck source=scripts/mpi_env.sh
 source scripts/mpi_env.sh
 exec "${fixed[@]}" ctest --preset "$preset" "$@"

@@ -280,9 +280,7 @@ class RowMaker {
                               .codec = codec_of(way)};
     if (!exchanges.choice.needs_topology()) {
       if (!why_not(exchanges).empty()) return;
-      PlanRow row = row_of(exchanges, schedule_of(exchanges, options_.model, 1), options_.model);
-      row.expected_gap = way.gap(1);
-      rows_.push_back(std::move(row));
+      keep(exchanges, schedule_of(exchanges, options_.model, 1), way.gap(1));
       return;
     }
     add_on_places(exchanges, 1, &way);
@@ -291,6 +289,7 @@ class RowMaker {
   /// The row of the most frequent averages within the budget; if there are none, of the rarest.
   void add_rare(const Way& way) {
     std::optional<PlanRow> best;
+    std::optional<Exchanges> exchanges_of_best;
     for (std::int64_t every = way.least_every; every <= kMostEvery; every *= 2) {
       // That is the same way without travelling.
       if (way.travels && way.late(every) == 1) continue;
@@ -305,9 +304,13 @@ class RowMaker {
       if (!why_not(exchanges).empty() || follows_too_much(exchanges)) break;
       best = row_of(exchanges, schedule_of(exchanges, large_, every), large_);
       best->expected_gap = way.gap(every);
+      exchanges_of_best = std::move(exchanges);
       if (best->fits) break;
     }
-    if (best) rows_.push_back(std::move(*best));
+    if (!best) return;
+    best->exchange_s = exchange_s(*exchanges_of_best,
+                                  schedule_of(*exchanges_of_best, large_, best->every), large_);
+    rows_.push_back(std::move(*best));
   }
 
   [[nodiscard]] bool follows_too_much(const Exchanges& exchanges) const {
@@ -349,8 +352,7 @@ class RowMaker {
     }
     const std::string why = why_not(exchanges);
     if (!why.empty()) throw ConfigError(concat("--algorithm ", choice.text(), ": ", why));
-    rows_.push_back(
-        row_of(exchanges, schedule_of(exchanges, options_.model, kLongestPeriod), options_.model));
+    keep(exchanges, schedule_of(exchanges, options_.model, kLongestPeriod), std::nullopt);
   }
 
   /// A row for every topology that suits the algorithm. Returns why the last one does not. `way`
@@ -378,9 +380,8 @@ class RowMaker {
             schedules.emplace(node_size, schedule_of(exchanges, options_.model, longest_period))
                 .first;
       }
-      PlanRow row = row_of(exchanges, schedule->second, options_.model);
-      if (is_measured) row.expected_gap = way->gap(1);
-      rows_.push_back(std::move(row));
+      keep(exchanges, schedule->second,
+           is_measured ? std::optional(way->gap(1)) : std::nullopt);
     }
     return reason;
   }
@@ -425,11 +426,12 @@ class RowMaker {
     return model;
   }
 
+  /// Without `expected_gap` and `exchange_s`.
   [[nodiscard]] PlanRow row_of(const Exchanges& exchanges, const ExchangeSchedule& schedule,
                                const StepModel& buckets) const {
     const Place* const place = exchanges.place;
     const Topology* const topology = place != nullptr ? place->topology.get() : nullptr;
-    StepModel model = model_of(exchanges, buckets, schedule.period());
+    const StepModel model = model_of(exchanges, buckets, schedule.period());
     // Stragglers draw other delays in other numbers of steps.
     const double local_s = model.straggler_cv > 0.0 ? predict_local(model).step_s : local_s_;
     PlanRow row{.exchange = exchanges.name,
@@ -447,12 +449,28 @@ class RowMaker {
     } else if (place != nullptr && exchanges.codec == nullptr && schedule.only_mixes()) {
       row.rounds = place->rounds;
     }
-    // Without anything else, the steps of a period take as long as an exchange.
+    return row;
+  }
+
+  /// Without anything else, the steps of a period take as long as an exchange, in seconds.
+  [[nodiscard]] static double exchange_s(const Exchanges& exchanges,
+                                         const ExchangeSchedule& schedule,
+                                         const StepModel& buckets) {
+    const Place* const place = exchanges.place;
+    const Topology* const topology = place != nullptr ? place->topology.get() : nullptr;
+    StepModel model = model_of(exchanges, buckets, schedule.period());
     model.compute_s = 0.0;
     model.links.update_bytes_per_s = 0.0;
-    row.exchange_s = static_cast<double>(row.every) *
-                     predict_schedule(model, schedule, topology, exchanges.codec).step_s;
-    return row;
+    return static_cast<double>(schedule.period()) *
+           predict_schedule(model, schedule, topology, exchanges.codec).step_s;
+  }
+
+  void keep(const Exchanges& exchanges, const ExchangeSchedule& schedule,
+            std::optional<double> expected_gap) {
+    PlanRow row = row_of(exchanges, schedule, options_.model);
+    row.expected_gap = expected_gap;
+    row.exchange_s = exchange_s(exchanges, schedule, options_.model);
+    rows_.push_back(std::move(row));
   }
 
   /// The most steps that an exchange travels.

@@ -40,7 +40,6 @@ class Session:
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, by rank. Collective."""
 
-    def gather_distinct(self, text: str) -> list[str]: ...
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """
         Return sums over all ranks, with the same bits on all of them. Collective.

@@ -167,12 +167,6 @@ void add_session(nb::module_& module) {
           },
           "text"_a, Free(), "Return the texts of all ranks, by rank. Collective.")
       .def(
-          "gather_distinct",
-          [](const PySession& session, const std::string& text) {
-            return gather_distinct(session.communicator(), text);
-          },
-          "text"_a, Free())
-      .def(
           "sum",
           [](const PySession& session, std::vector<double> numbers) {
             return sum_over_ranks(session.communicator(), std::move(numbers));

@@ -18,7 +18,6 @@ import collections
 import contextlib
 import functools
 import itertools
-import json
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -527,10 +526,9 @@ class _Trainer(DecentralizedDataParallel):
         self._order.append(i)
 
     def _start(self) -> None:
-        # Ranks may use different parameters. The order of rank 0 counts.
-        orders = map(json.loads, self._session.gather_distinct(json.dumps(self._order)))
+        # Ranks may use different parameters, and each rank's own come first. The engine merges the orders.
         rest = reversed(range(len(self._trained.tensors)))
-        for i in dict.fromkeys(itertools.chain(*orders, rest)):
+        for i in dict.fromkeys(itertools.chain(self._order, rest)):
             self._engine.arrived(i)
         super()._start()
 

@@ -526,7 +526,8 @@ class _Trainer(DecentralizedDataParallel):
         self._order.append(i)
 
     def _start(self) -> None:
-        # Ranks may use different parameters, and each rank's own come first. The engine merges the orders.
+        # Ranks may use different parameters, and a rank's own come first. The engine merges the
+        # orders.
         rest = reversed(range(len(self._trained.tensors)))
         for i in dict.fromkeys(itertools.chain(self._order, rest)):
             self._engine.arrived(i)

@@ -105,15 +105,17 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 def _shared_memory(memories: Iterable[int], known: list[torch.Tensor]) -> set[int]:
     """Return the memory that has more users than the tensors that are known."""
     num_known = dict.fromkeys(memories, 0)
+    # The storage's own object in Python is one more user while it lives. PyTorch 2.4 ends it early.
+    storages = {}
     for tensor in {id(tensor): tensor for tensor in known}.values():
         memory = _memory_of(tensor)
         if memory in num_known:
             num_known[memory] += 1
-    # One use is that of the storage's own object in Python.
+            storages[memory] = tensor.untyped_storage()
     return {
         memory
-        for memory, count in num_known.items()
-        if torch._C._storage_Use_Count(memory) > count + 1
+        for memory in storages
+        if torch._C._storage_Use_Count(memory) > num_known[memory] + 1
     }
 
 

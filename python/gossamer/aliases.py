@@ -113,9 +113,7 @@ def _shared_memory(memories: Iterable[int], known: list[torch.Tensor]) -> set[in
             num_known[memory] += 1
             storages[memory] = tensor.untyped_storage()
     return {
-        memory
-        for memory in storages
-        if torch._C._storage_Use_Count(memory) > num_known[memory] + 1
+        memory for memory in storages if torch._C._storage_Use_Count(memory) > num_known[memory] + 1
     }
 
 

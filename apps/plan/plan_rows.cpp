@@ -380,8 +380,7 @@ class RowMaker {
             schedules.emplace(node_size, schedule_of(exchanges, options_.model, longest_period))
                 .first;
       }
-      keep(exchanges, schedule->second,
-           is_measured ? std::optional(way->gap(1)) : std::nullopt);
+      keep(exchanges, schedule->second, is_measured ? std::optional(way->gap(1)) : std::nullopt);
     }
     return reason;
   }

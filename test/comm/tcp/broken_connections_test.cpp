@@ -49,8 +49,8 @@ int for_each_end(const std::function<void(int fd)>& sabotage) {
   return count;
 }
 
-/// The peer gets a reset, as a firewall sends one for a connection that it does not know. The thread
-/// sanitizer would take connect() for the beginning of a new descriptor.
+/// The peer gets a reset, as a firewall sends one for a connection that it does not know. The
+/// thread sanitizer would take connect() for the beginning of a new descriptor.
 void reset(int fd) {
   sockaddr nobody{};
   nobody.sa_family = AF_UNSPEC;

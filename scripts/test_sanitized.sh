@@ -3,8 +3,9 @@
 #
 # Builds the preset's tests and runs them with strict sanitizers. asan: addresses, leaks, undefined
 # behaviour. tsan: data races, with ranks that are threads (no MPI). LibTorch itself is not
-# instrumented; tests of the command line are left out. GOSSAMER_SANITIZE_ALL=ON in the environment
-# adds plans, simulations, studies and whole products over the registries.
+# instrumented; tests of the command line are left out. asan leaves out plans, simulations, studies and
+# slow tests, too, unless this has been typed before, which CMake remembers:
+#   scripts/build.sh asan --target gossamer_tests -DGOSSAMER_SANITIZE_ALL=ON
 # Options of your own in ASAN_OPTIONS, UBSAN_OPTIONS, LSAN_OPTIONS, TSAN_OPTIONS come last and win.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -44,10 +45,7 @@ else
   fixed=()
 fi
 
-# CMake remembers the choice, and an unchanged one needs no new configuration.
-choice=()
-if [[ -n ${GOSSAMER_SANITIZE_ALL:-} ]]; then choice=(-DGOSSAMER_SANITIZE_ALL="$GOSSAMER_SANITIZE_ALL"); fi
-"${fixed[@]}" scripts/build.sh "$preset" --target gossamer_tests "${choice[@]}"
+"${fixed[@]}" scripts/build.sh "$preset" --target gossamer_tests
 # shellcheck source=scripts/mpi_env.sh
 source scripts/mpi_env.sh
 exec "${fixed[@]}" ctest --preset "$preset" "$@"

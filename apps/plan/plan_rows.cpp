@@ -286,10 +286,16 @@ class RowMaker {
     add_on_places(exchanges, 1, &way);
   }
 
+  /// A period that add_rare() has tried.
+  struct Tried {
+    Exchanges exchanges;
+    ExchangeSchedule schedule;
+    PlanRow row;
+  };
+
   /// The row of the most frequent averages within the budget; if there are none, of the rarest.
   void add_rare(const Way& way) {
-    std::optional<PlanRow> best;
-    std::optional<Exchanges> exchanges_of_best;
+    std::optional<Tried> best;
     for (std::int64_t every = way.least_every; every <= kMostEvery; every *= 2) {
       // That is the same way without travelling.
       if (way.travels && way.late(every) == 1) continue;
@@ -302,15 +308,15 @@ class RowMaker {
           .every = every};
       if (exchanges.choice.needs_topology()) exchanges.place = pair_place();
       if (!why_not(exchanges).empty() || follows_too_much(exchanges)) break;
-      best = row_of(exchanges, schedule_of(exchanges, large_, every), large_);
-      best->expected_gap = way.gap(every);
-      exchanges_of_best = std::move(exchanges);
-      if (best->fits) break;
+      ExchangeSchedule schedule = schedule_of(exchanges, large_, every);
+      PlanRow row = row_of(exchanges, schedule, large_);
+      row.expected_gap = way.gap(every);
+      best = {std::move(exchanges), std::move(schedule), std::move(row)};
+      if (best->row.fits) break;
     }
     if (!best) return;
-    best->exchange_s = exchange_s(*exchanges_of_best,
-                                  schedule_of(*exchanges_of_best, large_, best->every), large_);
-    rows_.push_back(std::move(*best));
+    best->row.exchange_s = exchange_s(best->exchanges, best->schedule, large_);
+    rows_.push_back(std::move(best->row));
   }
 
   [[nodiscard]] bool follows_too_much(const Exchanges& exchanges) const {
@@ -429,7 +435,6 @@ class RowMaker {
   [[nodiscard]] PlanRow row_of(const Exchanges& exchanges, const ExchangeSchedule& schedule,
                                const StepModel& buckets) const {
     const Place* const place = exchanges.place;
-    const Topology* const topology = place != nullptr ? place->topology.get() : nullptr;
     const StepModel model = model_of(exchanges, buckets, schedule.period());
     // Stragglers draw other delays in other numbers of steps.
     const double local_s = model.straggler_cv > 0.0 ? predict_local(model).step_s : local_s_;
@@ -438,7 +443,7 @@ class RowMaker {
                 .codec = exchanges.codec != nullptr ? std::string(exchanges.codec->name()) : "fp32",
                 .every = schedule.period(),
                 .late = latest(schedule),
-                .step = predict_schedule(model, schedule, topology, exchanges.codec),
+                .step = predict(exchanges, schedule, model),
                 .yaml = yaml_of(exchanges)};
     row.efficiency = local_s / row.step.step_s;
     row.fits = row.step.step_s <= (1.0 + options_.budget) * local_s;
@@ -455,15 +460,21 @@ class RowMaker {
   [[nodiscard]] static double exchange_s(const Exchanges& exchanges,
                                          const ExchangeSchedule& schedule,
                                          const StepModel& buckets) {
-    const Place* const place = exchanges.place;
-    const Topology* const topology = place != nullptr ? place->topology.get() : nullptr;
     StepModel model = model_of(exchanges, buckets, schedule.period());
     model.compute_s = 0.0;
     model.links.update_bytes_per_s = 0.0;
-    return static_cast<double>(schedule.period()) *
-           predict_schedule(model, schedule, topology, exchanges.codec).step_s;
+    return static_cast<double>(schedule.period()) * predict(exchanges, schedule, model).step_s;
   }
 
+  [[nodiscard]] static StepPrediction predict(const Exchanges& exchanges,
+                                              const ExchangeSchedule& schedule,
+                                              const StepModel& model) {
+    const Place* const place = exchanges.place;
+    const Topology* const topology = place != nullptr ? place->topology.get() : nullptr;
+    return predict_schedule(model, schedule, topology, exchanges.codec);
+  }
+
+  /// Adds the row of these exchanges, with all that it has.
   void keep(const Exchanges& exchanges, const ExchangeSchedule& schedule,
             std::optional<double> expected_gap) {
     PlanRow row = row_of(exchanges, schedule, options_.model);

@@ -222,8 +222,15 @@ void RunFolder::begin() {
     if (entry.path().filename().string().starts_with(kEvents)) fs::remove(entry.path(), failure);
   }
   write_configuration();
-  metrics_.open(metrics_path(), std::ios::trunc);
-  if (!metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
+  fs::remove(metrics_path(), failure);
+  open_metrics(failure);
+}
+
+void RunFolder::open_metrics(std::error_code failure) {
+  // Every record goes to the end: after take_over() of another process, a writer that was taken for
+  // dead would otherwise write over the records of that process.
+  metrics_.open(metrics_path(), std::ios::app);
+  if (failure || !metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
 }
 
 void RunFolder::write_configuration() const {
@@ -251,8 +258,7 @@ void RunFolder::resume(std::int64_t metrics_bytes, std::int64_t step) {
     // Records of steps that are made again.
     fs::resize_file(metrics_path(), static_cast<std::uintmax_t>(metrics_bytes), failure);
   }
-  metrics_.open(metrics_path(), std::ios::app);
-  if (failure || !metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
+  open_metrics(failure);
 }
 
 void RunFolder::take_over(std::int64_t step) {

@@ -21,6 +21,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -136,6 +137,9 @@ class RunFolder {
   /// Changes the state of a dead run to `died`: it is `running` although nobody holds the lock.
   void correct_status();
   void write_environment() const;
+  /// Throws where the file cannot be written, or where `failure` says that it could not be
+  /// prepared.
+  void open_metrics(std::error_code failure);
   /// Appends the numbers of a record to the event file.
   void write_event(const Json& record);
   [[nodiscard]] std::string status_path() const { return path_ + "/status.json"; }

@@ -285,6 +285,10 @@ void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& che
     } else {
       if (setup_.communicator.renews()) membership_ = setup_.communicator.membership();
       told_members_ = membership_.members;
+      // Before another rank may have to go on with the folder. restore() begins where a run
+      // continues.
+      if (setup_.communicator.renews() && folder_ != nullptr && checkpoint.empty())
+        folder_->begin();
       hear_of_folder();
       open_checkpoints();
     }
@@ -409,8 +413,6 @@ void TrainingLoop::train_asynchronously() {
 
 void TrainingLoop::train() {
   if (folder_ != nullptr) {
-    // Another rank may have to go on with it.
-    if (setup_.communicator.renews()) folder_->begin();
     write_or_warn([&] { folder_->write_status(status("running"), /*sync=*/false); });
   }
   if (step_timeline_ && !has_joined_) {

@@ -134,6 +134,20 @@ TEST(RunFolder, BelongsToOneRunAtATime) {
   EXPECT_EQ(refusal_of_folder(path, IfFinished::kRefuse), "");
 }
 
+TEST(RunFolder, TakesRecordsOfAWriterThatWasTakenForDead) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  RunFolder slow(path, {}, IfFinished::kRefuse);
+  slow.write_metrics({{"step", 1}});
+  RunFolder successor(path, {}, IfFinished::kTakeOver);
+  successor.take_over(1);
+  successor.write_metrics({{"step", 2}, {"members", 3}});
+  slow.write_metrics({{"step", 2}, {"members", 4}});
+  successor.write_metrics({{"step", 3}});
+  EXPECT_EQ(read_file(path + "/metrics.jsonl"),
+            "{\"step\":1}\n{\"step\":2,\"members\":3}\n{\"step\":2,\"members\":4}\n{\"step\":3}\n");
+}
+
 TEST(RunFolder, CorrectsTheStatusOfARunThatDied) {
   const Folder folder;
   const std::string path = folder.file("out");

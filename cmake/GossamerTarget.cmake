@@ -45,7 +45,7 @@ endfunction()
 # gossamer_gather(TARGET): with GOSSAMER_UNITY the target's sources are compiled together, up to 16 at a
 # time, so that the headers which they share are read once.
 function(gossamer_gather target)
-  if(GOSSAMER_UNITY AND NOT GOSSAMER_UNITY STREQUAL "LIBTORCH")
+  if(GOSSAMER_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
   endif()
 endfunction()
@@ -54,12 +54,6 @@ endfunction()
 # compiled together, or without GOSSAMER_UNITY with the headers of cmake/precompiled.hpp, which are
 # compiled once.
 function(gossamer_precompile target)
-  if(GOSSAMER_SANITIZE)
-    # These files compute in LibTorch; optimised, they take the compiler nearly twice as long. Files that
-    # use Eigen would compute ten times as long without.
-    set(level -O0)
-  endif()
-  target_compile_options(${target} PRIVATE ${level})
   if(GOSSAMER_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
     return()
@@ -72,7 +66,7 @@ function(gossamer_precompile target)
     gossamer_target(gossamer_precompiled)
     target_link_libraries(gossamer_precompiled PRIVATE LibTorch::cpu CLI11::CLI11
                           nlohmann_json::nlohmann_json)
-    target_compile_options(gossamer_precompiled PRIVATE ${flag} ${level})
+    target_compile_options(gossamer_precompiled PRIVATE ${flag})
     target_precompile_headers(gossamer_precompiled PRIVATE "${CMAKE_SOURCE_DIR}/cmake/precompiled.hpp")
   endif()
   target_precompile_headers(${target} REUSE_FROM gossamer_precompiled)

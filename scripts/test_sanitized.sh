@@ -3,8 +3,8 @@
 #
 # Builds the preset's tests and runs them with strict sanitizers. asan: addresses, leaks, undefined
 # behaviour. tsan: data races, with ranks that are threads (no MPI). LibTorch itself is not
-# instrumented; tests of the command line are left out. asan leaves out plans, simulations, studies and
-# slow tests, too, unless this has been typed before, which CMake remembers:
+# instrumented; tests of the command line are left out. asan watches the library; it watches the trainer, plans,
+# simulations, studies and slow tests where this has been typed before, which CMake remembers:
 #   scripts/build.sh asan --target gossamer_tests -DGOSSAMER_SANITIZE_ALL=ON
 # Options of your own in ASAN_OPTIONS, UBSAN_OPTIONS, LSAN_OPTIONS, TSAN_OPTIONS come last and win.
 set -euo pipefail

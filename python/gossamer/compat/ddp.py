@@ -14,28 +14,19 @@ A program changes one import, and keeps its loop::
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
-import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 from torch.utils._pytree import tree_map_only
 
 from .. import _core
-from ..autograd import increment_versions
-from ..checks import compare_modules, share_tensors
-from ..data_parallel import DecentralizedDataParallel
+from ..checks import share_tensors
 from ..distributed import Session, initialize_dist
-from ..groups import WrappedOptimizer
-from ..parameters import EngineParameters
+from .trainer import Before, Trainer
 
 __all__ = ["DistributedDataParallel"]
 
@@ -92,7 +83,7 @@ class DistributedDataParallel(torch.nn.Module):
         For arguments that would do something else here, and as DecentralizedDataParallel does.
     """
 
-    _trainer: _Trainer
+    _trainer: Trainer
 
     def __init__(
         self,
@@ -133,7 +124,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._broadcasts_buffers = broadcast_buffers and self._sums_gradients
         self._take_trainer(
             functools.partial(
-                _Trainer,
+                Trainer,
                 module=module,
                 sums_gradients=self._sums_gradients,
                 topology=topology,
@@ -145,14 +136,14 @@ class DistributedDataParallel(torch.nn.Module):
             )
         )
 
-    def _take_trainer(self, make: Callable[..., _Trainer], before: _Before | None = None) -> None:
+    def _take_trainer(self, make: Callable[..., Trainer], before: Before | None = None) -> None:
         """Train by a trainer that takes the place of another one, which has finished."""
         trainer = make(before=before)
         # No child, because the names of parameters are those of the original.
         self.__dict__["_trainer"] = trainer
         own = weakref.ref(self)
 
-        def renew() -> _Trainer:
+        def renew() -> Trainer:
             wrapper = own()
             assert wrapper is not None
             trainer.finish()
@@ -283,385 +274,6 @@ class DistributedDataParallel(torch.nn.Module):
     def finish(self) -> None:
         """Wait for the exchanges under way, and free the engine; the program's end does it, too."""
         self._trainer.finish()
-
-
-class _Turn:
-    """Which backward passes sum gradients. As in PyTorch, the forward passes decide."""
-
-    def __init__(self) -> None:
-        self.shares_buffers = True
-        """Whether the next forward pass begins with rank 0's buffers."""
-        self._awaits_sum = False
-        self._awaits_own = False
-        self._last_sums = True
-
-    def has_passed_forward(self, sums: bool) -> None:
-        """Note a forward pass that is to be trained on; `sums`: it was outside of no_sync()."""
-        self.shares_buffers = sums
-        self._awaits_sum = self._awaits_sum or sums
-        self._awaits_own = self._awaits_own or not sums
-
-    def take_backward(self) -> bool:
-        """Return whether the backward pass that begins sums gradients."""
-        if self._awaits_sum:
-            self._awaits_sum, self._last_sums = False, True
-        elif self._awaits_own:
-            self._awaits_own, self._last_sums = False, False
-        # A further pass through one graph does what the last one did. In PyTorch it never sums, and
-        # the ranks' models part.
-        return self._last_sums
-
-
-class _Before(NamedTuple):
-    """What a trainer goes on from that takes another one's place."""
-
-    seen: dict[int, torch.nn.Parameter]
-    """By id, the parameters that the module has had."""
-    turn: _Turn
-    sums: dict[str, float]
-
-
-class _Trainer(DecentralizedDataParallel):
-    """Leaves gradients to the user's optimizers, which it gets to know when they step first."""
-
-    _updates_in_backward = False
-
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        sums_gradients: bool,
-        topology: str | Mapping[str, Any] | None,
-        before: _Before | None,
-        **options: Any,
-    ) -> None:
-        self._before = before
-        given = dict(options.pop("options") or {})
-        self._skips = given.get("nonfinite") == "skip"
-        if sums_gradients:
-            given["keeps_nonfinite"] = True
-        super().__init__(module, _NoUpdate, topology, options=given, **options)
-        self._sums_gradients = sums_gradients
-        self._order: list[int] = []
-        self._index = {id(p): i for i, p in enumerate(self._trained.tensors)}
-        own = {id(p): p for p in module.parameters()}
-        self._seen = own if before is None else before.seen | own
-        # An optimizer may still have the parameters of a layer that has been replaced.
-        self._gone = self._seen.keys() - own.keys()
-        self._own: list[_UserOptimizer] = []
-        self.renew: Callable[[], _Trainer]
-        """Has another trainer take this one's place, which trains what this one lacks."""
-        self._nonfinite = ""
-        """Which summed gradient is not finite, if the next optimizer's step must not use it."""
-        self._num_left_out = 0
-        self._is_stepping = False
-        self.turn = _Turn() if before is None else before.turn
-        self._sums_before = {} if before is None else before.sums
-        # Where gradients are not summed, the optimizer's step() calls finish_step().
-        self.set_accumulate_grad(not sums_gradients)
-        _watch_optimizers(self)
-
-    @property
-    def is_average(self) -> bool:
-        return self._scope == "global_average()"
-
-    def passed_on(self) -> _Before:
-        """Return what a trainer needs that takes this one's place."""
-        return _Before(self._seen, self.turn, self.metrics())
-
-    def lacks(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
-        """Return whether any is to be trained that was frozen, or not there, when this began."""
-        return any(
-            p.requires_grad and id(p) not in self._index and id(p) not in self._gone
-            for p in parameters
-        )
-
-    @property
-    def parameters_trained(self) -> list[torch.nn.Parameter]:
-        return self._trained.tensors
-
-    @property
-    def watches(self) -> bool:
-        """Whether it wants to know of an optimizer's step, which it has not called itself."""
-        return not self._is_stepping
-
-    def metrics(self) -> dict[str, float]:
-        found = super().metrics()
-        found["skipped_steps"] += self._num_left_out
-        return {name: value + self._sums_before.get(name, 0) for name, value in found.items()}
-
-    def close(self, *, failed: bool) -> None:
-        for p in self._trained.tensors:
-            if _trainers.get(id(p)) is self:
-                del _trainers[id(p)]
-        super().close(failed=failed)
-
-    # An optimizer of the user's steps.
-
-    def before_step(
-        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Take the place of an optimizer's step, where gradients are not summed.
-
-        Returns
-        -------
-        tuple or None
-            With what the optimizer's own function shall be called: an optimizer like this one,
-            without parameters, so that only a closure is called.
-        """
-        if self._sums_gradients:
-            self._check_gradients(optimizer)
-            return None
-        params = [p for group in optimizer.param_groups for p in group["params"]]
-        if self.lacks(params):
-            self._check_others(params)
-            return self.renew().before_step(optimizer, args, kwargs)
-        self._optimizer = self._own_of(optimizer)
-        return (_without_parameters(optimizer), *args[1:]), kwargs
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Make the step: mix, have the optimizer update, and send."""
-        if self._sums_gradients:
-            return
-        # A GradScaler tells an optimizer that divides by the scale itself, as a fused one.
-        found_inf = getattr(optimizer, "found_inf", None)
-        if found_inf is not None and found_inf.item():
-            return
-        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for i, p in enumerate(self._trained.tensors):
-            # What another optimizer updates is mixed alone.
-            self._is_offered[i] = id(p) not in updated
-        self._is_stepping = True
-        try:
-            self.finish_step()
-        finally:
-            self._is_stepping = False
-
-    def agree_on_overflow(
-        self, found: dict[torch.device, torch.Tensor]
-    ) -> dict[torch.device, torch.Tensor]:
-        """Tell a GradScaler of an overflow on any rank, so that all leave out a step. Collective.
-
-        Parameters
-        ----------
-        found
-            By device, whether this rank's gradients have overflowed.
-        """
-        if self._sums_gradients:
-            return found
-        (total,) = self._session.sum([float(sum(flag.item() for flag in found.values()))])
-        devices = list(found) or [self._trained.device]
-        return {device: torch.full((), float(total > 0.0), device=device) for device in devices}
-
-    def _own_of(self, optimizer: torch.optim.Optimizer) -> _UserOptimizer:
-        for own in self._own:
-            if own.optimizer is optimizer:
-                return own
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise _core.ConfigError(
-                "LBFGS calls its closure several times in a step, and every step mixes the model, "
-                'allowed: algorithm="allreduce", or another optimizer'
-            )
-        # A new optimizer takes the place of one that it has replaced.
-        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        self._own = [own for own in self._own if known.isdisjoint(own.ids())]
-        self._own.append(_UserOptimizer(optimizer, self._trained))
-        return self._own[-1]
-
-    def _check_others(self, params: list[torch.nn.Parameter]) -> None:
-        """Refuse parameters that are not the module's."""
-        inside = self._seen.keys() | {id(p) for p in self.module.parameters()}
-        others = sum(id(p) not in inside for p in params if p.requires_grad)
-        if others:
-            raise _core.ConfigError(
-                f"the optimizer has {others} parameters that are not of this model, allowed: an "
-                "optimizer for parameters of one model"
-            )
-
-    def _check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Keep sums that are not finite from the parameters, unless a GradScaler has seen them."""
-        if not self._nonfinite or getattr(optimizer, "found_inf", None) is not None:
-            return
-        grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        if all(bool(grad.isfinite().all()) for grad in grads if grad is not None):
-            return
-        if not self._skips:
-            raise _core.NonFiniteError(
-                f"{self._nonfinite}; try a smaller learning rate or clipping, or leave such steps "
-                'out with options={"nonfinite": "skip"}'
-            )
-        for p in self._trained.tensors:
-            p.grad = None
-        self._nonfinite = ""
-        self._num_left_out += 1
-
-    # The steps of the engine.
-
-    def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
-        before = self._before
-        if before is None:
-            super()._begin_with(session, module)
-            return
-        compare_modules(session, module)
-        # The ranks' models may differ by now. New layers begin with rank 0's values.
-        share_tensors(session, [p for p in module.parameters() if id(p) not in before.seen])
-
-    def _begin_backward(self) -> None:
-        if self._sums_gradients:
-            self.set_accumulate_grad(not self.turn.take_backward())
-        super()._begin_backward()
-
-    def _end_step(self) -> None:
-        super()._end_step()
-        if self._sums_gradients:
-            self._nonfinite = self._engine.take_nonfinite()
-
-    def _masters(self) -> contextlib.AbstractContextManager[None]:
-        # The user's optimizer updates the parameters themselves where gradients are summed.
-        return contextlib.nullcontext() if self._sums_gradients else super()._masters()
-
-    def _take_in_changes(self) -> None:
-        """Leave it to renew(), which the user's step() and forward pass ask."""
-
-    def _arrived(self, i: int) -> None:
-        self._order.append(i)
-
-    def _start(self) -> None:
-        # Ranks may use different parameters, and a rank's own come first. The engine merges the
-        # orders.
-        rest = reversed(range(len(self._trained.tensors)))
-        for i in dict.fromkeys(itertools.chain(self._order, rest)):
-            self._engine.arrived(i)
-        super()._start()
-
-    def _adopt(self) -> None:
-        # Nobody sees the parameters where ranks exchange gradients.
-        if self._sums_gradients:
-            self._trained.check_places()
-            if self._engine.has_started:
-                # What the user's optimizer has written.
-                self._engine.write_masters()
-        else:
-            super()._adopt()
-
-    def _after_update(self, parameters: list[torch.nn.Parameter]) -> None:
-        # Gradients stay until the user's zero_grad().
-        if not self._sums_gradients:
-            increment_versions(parameters)
-
-
-class _NoUpdate(torch.optim.Optimizer):
-    """Leaves the parameters as they are, and the gradients to the user's optimizer."""
-
-    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        super().__init__(parameters, {"lr": 0.0})
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        return None
-
-
-class _UserOptimizer(WrappedOptimizer):
-    """An optimizer of the user's, which runs in Python, so that its states are where they were."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, trained: EngineParameters) -> None:
-        super().__init__(optimizer, trained)
-        if self.state is not None:
-            self.state.release()
-        self.rule = self.state = None
-        # The user's own call of step() runs the hooks, and the engine has all gradients then.
-        self.sees_whole_step = False
-
-    def ids(self) -> set[int]:
-        """Return the ids of its parameters."""
-        return {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-
-    def step(self, *told: Any) -> None:
-        """Update the parameters that are the optimizer's. Gradients of others' stay."""
-        *rest, gradients = told
-        own = self.ids()
-        due = [(i, grad) for i, grad in gradients if id(self._trained.tensors[i]) in own]
-        super().step(*rest, due)  # type: ignore[call-arg]
-
-    def begin_step(self) -> None:
-        """Leave hooks to the user's call of step()."""
-
-    def end_step(self, num_skipped: Callable[[], int]) -> None:
-        """Leave hooks to the user's call of step()."""
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
-
-    def check_parameters(self) -> None:
-        """Take any part of the parameters."""
-
-    def _replace_habits(self) -> None:
-        """Leave step() and zero_grad() as they are."""
-
-
-def _without_parameters(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return an optimizer of the same class whose step() changes nothing of this one's."""
-    other = object.__new__(type(optimizer))
-    other.__dict__.update(optimizer.__dict__)
-    other.state = collections.defaultdict(dict)
-    other.param_groups = [
-        {**group, "params": [torch.nn.Parameter(p.new_empty(0)) for p in group["params"][:1]]}
-        for group in optimizer.param_groups
-    ]
-    return other
-
-
-# By the id of each parameter. A trainer keeps its parameters, so that no id is used again.
-_trainers: weakref.WeakValueDictionary[int, _Trainer] = weakref.WeakValueDictionary()
-_watches = False
-
-
-def _watch_optimizers(trainer: _Trainer) -> None:
-    global _watches
-    for p in trainer.parameters_trained:
-        _trainers[id(p)] = trainer
-    if not _watches:
-        register_optimizer_step_pre_hook(_before_step)
-        register_optimizer_step_post_hook(_after_step)
-        _share_overflows()
-        _watches = True
-
-
-def _trainer_of(optimizer: torch.optim.Optimizer) -> _Trainer | None:
-    """Return the trainer whose parameters an optimizer has; None: it is told nothing of it."""
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            trainer = _trainers.get(id(p))
-            if trainer is not None:
-                return trainer if trainer.watches else None
-    return None
-
-
-def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-    trainer = _trainer_of(optimizer)
-    return None if trainer is None else trainer.before_step(optimizer, args, kwargs)
-
-
-def _after_step(optimizer: torch.optim.Optimizer, *args: Any) -> None:
-    trainer = _trainer_of(optimizer)
-    if trainer is not None:
-        trainer.after_step(optimizer)
-
-
-def _share_overflows() -> None:
-    """Have every torch.amp.GradScaler ask all ranks, where an optimizer's gradients are its own.
-
-    PyTorch has no hook there: a rank whose gradients have overflowed does not call the optimizer.
-    """
-    from torch.amp.grad_scaler import GradScaler
-
-    unscale = GradScaler._unscale_grads_
-
-    @functools.wraps(unscale)
-    def unscale_on_all_ranks(
-        scaler: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
-    ) -> dict[torch.device, torch.Tensor]:
-        found = unscale(scaler, optimizer, *args, **kwargs)
-        trainer = _trainer_of(optimizer)
-        return found if trainer is None else trainer.agree_on_overflow(found)
-
-    GradScaler._unscale_grads_ = unscale_on_all_ranks  # type: ignore[assignment, method-assign]
 
 
 def _device_of(

@@ -1,0 +1,349 @@
+"""What exchanges below the drop-in: gradients become means, and the user's optimizers update."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from .. import _core
+from ..autograd import increment_versions
+from ..checks import compare_modules, share_tensors
+from ..data_parallel import DecentralizedDataParallel
+from ..distributed import Session
+from .user_optimizers import NoUpdate, UserOptimizer, without_parameters
+
+
+class Turn:
+    """Which backward passes sum gradients. As in PyTorch, the forward passes decide."""
+
+    def __init__(self) -> None:
+        self.shares_buffers = True
+        """Whether the next forward pass begins with rank 0's buffers."""
+        self._awaits_sum = False
+        self._awaits_own = False
+        self._last_sums = True
+
+    def has_passed_forward(self, sums: bool) -> None:
+        """Note a forward pass that is to be trained on; `sums`: it was outside of no_sync()."""
+        self.shares_buffers = sums
+        self._awaits_sum = self._awaits_sum or sums
+        self._awaits_own = self._awaits_own or not sums
+
+    def take_backward(self) -> bool:
+        """Return whether the backward pass that begins sums gradients."""
+        if self._awaits_sum:
+            self._awaits_sum, self._last_sums = False, True
+        elif self._awaits_own:
+            self._awaits_own, self._last_sums = False, False
+        # A further pass through one graph does what the last one did. In PyTorch it never sums, and
+        # the ranks' models part.
+        return self._last_sums
+
+
+class Before(NamedTuple):
+    """What a trainer goes on from that takes another one's place."""
+
+    seen: dict[int, torch.nn.Parameter]
+    """By id, the parameters that the module has had."""
+    turn: Turn
+    sums: dict[str, float]
+
+
+class Trainer(DecentralizedDataParallel):
+    """Leaves gradients to the user's optimizers, which it gets to know when they step first."""
+
+    _updates_in_backward = False
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        sums_gradients: bool,
+        topology: str | Mapping[str, Any] | None,
+        before: Before | None,
+        **options: Any,
+    ) -> None:
+        self._before = before
+        given = dict(options.pop("options") or {})
+        self._skips = given.get("nonfinite") == "skip"
+        if sums_gradients:
+            given["keeps_nonfinite"] = True
+        super().__init__(module, NoUpdate, topology, options=given, **options)
+        self._sums_gradients = sums_gradients
+        self._order: list[int] = []
+        self._index = {id(p): i for i, p in enumerate(self._trained.tensors)}
+        own = {id(p): p for p in module.parameters()}
+        self._seen = own if before is None else before.seen | own
+        # An optimizer may still have the parameters of a layer that has been replaced.
+        self._gone = self._seen.keys() - own.keys()
+        self._own: list[UserOptimizer] = []
+        self.renew: Callable[[], Trainer]
+        """Has another trainer take this one's place, which trains what this one lacks."""
+        self._nonfinite = ""
+        """Which summed gradient is not finite, if the next optimizer's step must not use it."""
+        self._num_left_out = 0
+        self._is_stepping = False
+        self.turn = Turn() if before is None else before.turn
+        self._sums_before = {} if before is None else before.sums
+        # Where gradients are not summed, the optimizer's step() calls finish_step().
+        self.set_accumulate_grad(not sums_gradients)
+        watch_optimizers(self)
+
+    @property
+    def is_average(self) -> bool:
+        """Whether the parameters are those of the mean model."""
+        return self._scope == "global_average()"
+
+    def passed_on(self) -> Before:
+        """Return what a trainer needs that takes this one's place."""
+        return Before(self._seen, self.turn, self.metrics())
+
+    def lacks(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
+        """Return whether any is to be trained that was frozen, or not there, when this began."""
+        return any(
+            p.requires_grad and id(p) not in self._index and id(p) not in self._gone
+            for p in parameters
+        )
+
+    @property
+    def parameters_trained(self) -> list[torch.nn.Parameter]:
+        """The parameters that the engine exchanges."""
+        return self._trained.tensors
+
+    @property
+    def watches(self) -> bool:
+        """Whether it wants to know of an optimizer's step, which it has not called itself."""
+        return not self._is_stepping
+
+    def metrics(self) -> dict[str, float]:
+        """Return the sums since the drop-in was made, those of earlier trainers included."""
+        found = super().metrics()
+        found["skipped_steps"] += self._num_left_out
+        return {name: value + self._sums_before.get(name, 0) for name, value in found.items()}
+
+    def close(self, *, failed: bool) -> None:
+        """End the engine's work; optimizers of these parameters step as without the drop-in."""
+        for p in self._trained.tensors:
+            if _trainers.get(id(p)) is self:
+                del _trainers[id(p)]
+        super().close(failed=failed)
+
+    # An optimizer of the user's steps.
+
+    def before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Take the place of an optimizer's step, where gradients are not summed.
+
+        Returns
+        -------
+        tuple or None
+            With what the optimizer's own function shall be called: an optimizer like this one,
+            without parameters, so that only a closure is called.
+        """
+        if self._sums_gradients:
+            self._check_gradients(optimizer)
+            return None
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        if self.lacks(params):
+            self._check_others(params)
+            return self.renew().before_step(optimizer, args, kwargs)
+        self._optimizer = self._own_of(optimizer)
+        return (without_parameters(optimizer), *args[1:]), kwargs
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Make the step: mix, have the optimizer update, and send."""
+        if self._sums_gradients:
+            return
+        # A GradScaler tells an optimizer that divides by the scale itself, as a fused one.
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is not None and found_inf.item():
+            return
+        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for i, p in enumerate(self._trained.tensors):
+            # What another optimizer updates is mixed alone.
+            self._is_offered[i] = id(p) not in updated
+        self._is_stepping = True
+        try:
+            self.finish_step()
+        finally:
+            self._is_stepping = False
+
+    def agree_on_overflow(
+        self, found: dict[torch.device, torch.Tensor]
+    ) -> dict[torch.device, torch.Tensor]:
+        """Tell a GradScaler of an overflow on any rank, so that all leave out a step. Collective.
+
+        Parameters
+        ----------
+        found
+            By device, whether this rank's gradients have overflowed.
+        """
+        if self._sums_gradients:
+            return found
+        (total,) = self._session.sum([float(sum(flag.item() for flag in found.values()))])
+        devices = list(found) or [self._trained.device]
+        return {device: torch.full((), float(total > 0.0), device=device) for device in devices}
+
+    def _own_of(self, optimizer: torch.optim.Optimizer) -> UserOptimizer:
+        for own in self._own:
+            if own.optimizer is optimizer:
+                return own
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise _core.ConfigError(
+                "LBFGS calls its closure several times in a step, and every step mixes the model, "
+                'allowed: algorithm="allreduce", or another optimizer'
+            )
+        # A new optimizer takes the place of one that it has replaced.
+        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self._own = [own for own in self._own if known.isdisjoint(own.ids())]
+        self._own.append(UserOptimizer(optimizer, self._trained))
+        return self._own[-1]
+
+    def _check_others(self, params: list[torch.nn.Parameter]) -> None:
+        """Refuse parameters that are not the module's."""
+        inside = self._seen.keys() | {id(p) for p in self.module.parameters()}
+        others = sum(id(p) not in inside for p in params if p.requires_grad)
+        if others:
+            raise _core.ConfigError(
+                f"the optimizer has {others} parameters that are not of this model, allowed: an "
+                "optimizer for parameters of one model"
+            )
+
+    def _check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep sums that are not finite from the parameters, unless a GradScaler has seen them."""
+        if not self._nonfinite or getattr(optimizer, "found_inf", None) is not None:
+            return
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        if all(bool(grad.isfinite().all()) for grad in grads if grad is not None):
+            return
+        if not self._skips:
+            raise _core.NonFiniteError(
+                f"{self._nonfinite}; try a smaller learning rate or clipping, or leave such steps "
+                'out with options={"nonfinite": "skip"}'
+            )
+        for p in self._trained.tensors:
+            p.grad = None
+        self._nonfinite = ""
+        self._num_left_out += 1
+
+    # The steps of the engine.
+
+    def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
+        before = self._before
+        if before is None:
+            super()._begin_with(session, module)
+            return
+        compare_modules(session, module)
+        # The ranks' models may differ by now. New layers begin with rank 0's values.
+        share_tensors(session, [p for p in module.parameters() if id(p) not in before.seen])
+
+    def _begin_backward(self) -> None:
+        if self._sums_gradients:
+            self.set_accumulate_grad(not self.turn.take_backward())
+        super()._begin_backward()
+
+    def _end_step(self) -> None:
+        super()._end_step()
+        if self._sums_gradients:
+            self._nonfinite = self._engine.take_nonfinite()
+
+    def _masters(self) -> contextlib.AbstractContextManager[None]:
+        # The user's optimizer updates the parameters themselves where gradients are summed.
+        return contextlib.nullcontext() if self._sums_gradients else super()._masters()
+
+    def _take_in_changes(self) -> None:
+        """Leave it to renew(), which the user's step() and forward pass ask."""
+
+    def _arrived(self, i: int) -> None:
+        self._order.append(i)
+
+    def _start(self) -> None:
+        # Ranks may use different parameters, and a rank's own come first. The engine merges the
+        # orders.
+        rest = reversed(range(len(self._trained.tensors)))
+        for i in dict.fromkeys(itertools.chain(self._order, rest)):
+            self._engine.arrived(i)
+        super()._start()
+
+    def _adopt(self) -> None:
+        # Nobody sees the parameters where ranks exchange gradients.
+        if self._sums_gradients:
+            self._trained.check_places()
+            if self._engine.has_started:
+                # What the user's optimizer has written.
+                self._engine.write_masters()
+        else:
+            super()._adopt()
+
+    def _after_update(self, parameters: list[torch.nn.Parameter]) -> None:
+        # Gradients stay until the user's zero_grad().
+        if not self._sums_gradients:
+            increment_versions(parameters)
+
+
+# By the id of each parameter. A trainer keeps its parameters, so that no id is used again.
+_trainers: weakref.WeakValueDictionary[int, Trainer] = weakref.WeakValueDictionary()
+_watches = False
+
+
+def watch_optimizers(trainer: Trainer) -> None:
+    """Have the steps of every optimizer that has parameters of `trainer` tell the trainer."""
+    global _watches
+    for p in trainer.parameters_trained:
+        _trainers[id(p)] = trainer
+    if not _watches:
+        register_optimizer_step_pre_hook(_before_step)
+        register_optimizer_step_post_hook(_after_step)
+        _share_overflows()
+        _watches = True
+
+
+def _trainer_of(optimizer: torch.optim.Optimizer) -> Trainer | None:
+    """Return the trainer whose parameters an optimizer has; None: it is told nothing of it."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            trainer = _trainers.get(id(p))
+            if trainer is not None:
+                return trainer if trainer.watches else None
+    return None
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    trainer = _trainer_of(optimizer)
+    return None if trainer is None else trainer.before_step(optimizer, args, kwargs)
+
+
+def _after_step(optimizer: torch.optim.Optimizer, *args: Any) -> None:
+    trainer = _trainer_of(optimizer)
+    if trainer is not None:
+        trainer.after_step(optimizer)
+
+
+def _share_overflows() -> None:
+    """Have every torch.amp.GradScaler ask all ranks, where an optimizer's gradients are its own.
+
+    PyTorch has no hook there: a rank whose gradients have overflowed does not call the optimizer.
+    """
+    from torch.amp.grad_scaler import GradScaler
+
+    unscale = GradScaler._unscale_grads_
+
+    @functools.wraps(unscale)
+    def unscale_on_all_ranks(
+        scaler: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
+    ) -> dict[torch.device, torch.Tensor]:
+        found = unscale(scaler, optimizer, *args, **kwargs)
+        trainer = _trainer_of(optimizer)
+        return found if trainer is None else trainer.agree_on_overflow(found)
+
+    GradScaler._unscale_grads_ = unscale_on_all_ranks  # type: ignore[assignment, method-assign]

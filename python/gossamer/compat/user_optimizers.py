@@ -1,0 +1,71 @@
+"""Optimizers of the user's, which run in Python, as the engine sees them."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ..groups import WrappedOptimizer
+from ..parameters import EngineParameters
+
+
+class NoUpdate(torch.optim.Optimizer):
+    """Leaves the parameters as they are, and the gradients to the user's optimizer."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.0})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Change nothing."""
+        return None
+
+
+class UserOptimizer(WrappedOptimizer):
+    """An optimizer of the user's, which runs in Python, so that its states are where they were."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, trained: EngineParameters) -> None:
+        super().__init__(optimizer, trained)
+        if self.state is not None:
+            self.state.release()
+        self.rule = self.state = None
+        # The user's own call of step() runs the hooks, and the engine has all gradients then.
+        self.sees_whole_step = False
+
+    def ids(self) -> set[int]:
+        """Return the ids of its parameters."""
+        return {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+
+    def step(self, *told: Any) -> None:
+        """Update the parameters that are the optimizer's. Gradients of others' stay."""
+        *rest, gradients = told
+        own = self.ids()
+        due = [(i, grad) for i, grad in gradients if id(self._trained.tensors[i]) in own]
+        super().step(*rest, due)  # type: ignore[call-arg]
+
+    def begin_step(self) -> None:
+        """Leave hooks to the user's call of step()."""
+
+    def end_step(self, num_skipped: Callable[[], int]) -> None:
+        """Leave hooks to the user's call of step()."""
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    def check_parameters(self) -> None:
+        """Take any part of the parameters."""
+
+    def _replace_habits(self) -> None:
+        """Leave step() and zero_grad() as they are."""
+
+
+def without_parameters(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return an optimizer of the same class, whose step() leaves these parameters alone."""
+    other = object.__new__(type(optimizer))
+    other.__dict__.update(optimizer.__dict__)
+    other.state = collections.defaultdict(dict)
+    other.param_groups = [
+        {**group, "params": [torch.nn.Parameter(p.new_empty(0)) for p in group["params"][:1]]}
+        for group in optimizer.param_groups
+    ]
+    return other

@@ -14,9 +14,9 @@
 // same members. After three such failures in a row, of communicators that were not sound for long,
 // `make` hears why.
 //
-// A newcomer whose device does not fit must not end the run of the others. If `make` throws a
-// ConfigError in a world that is not the first of the run, the last rank leaves with that error,
-// and the others go on without it: whoever joins is last.
+// A newcomer whose device does not fit must not end the run of the others. A rank that joins always
+// gets the highest rank. So if `make` throws a ConfigError in any world but the first of the run,
+// the highest rank leaves with that error, and the other ranks go on without it.
 //
 // Thread safety and errors: communicator.hpp.
 

@@ -25,26 +25,34 @@
 //   detach(); membership = communicator.renew(steps);
 //   for each step that is missing: follow(membership.step), and the step; resume()
 //
-// Commits: an algorithm whose ranks have equal models after every step (allreduce) must not update
-// on some ranks alone. Where communicators renew, its ranks meet in every step when they have the
-// sums, and then update. A rank that loses others before that holds the step: finish_step() returns
-// without an update, the gradients stay, and a gradient of the next step throws PeerLost. The held
-// step counts among the steps for renew(). If another rank has passed the meeting, all had the
-// sums, and those that hold the step update with them, in follow() or resume(). Otherwise resume()
-// makes the step again: the ranks that are left sum the gradients that they have kept.
+// Commits: an algorithm whose ranks have equal models after every step (allreduce) must update on
+// all ranks or on none. Where communicators renew, a step has these stages:
+//
+//   1. The ranks sum the gradients.
+//   2. The ranks meet. A rank that passes this meeting knows that all ranks have the sums.
+//   3. Each rank updates its parameters.
+//
+// A rank that loses a peer before stage 3 holds the step: finish_step() returns without an update,
+// the gradients stay, and a gradient of the next step throws PeerLost. A held step is included in
+// the number of steps that renew() takes. If any rank has passed the meeting, the ranks with a held
+// step update with the sums that they have, in follow() or resume(). If no rank has passed it,
+// resume() makes the step again: the surviving ranks sum the gradients that they have kept.
+//
+// Example with the ranks 0, 1 and 2: rank 2 dies in stage 1 of step 9. Ranks 0 and 1 hold step 9,
+// agree on a world of two, and resume() sums their two gradients and updates.
 //
 // Where a rank may die while pipelines are made, make them with `begins_detached`, and resume().
 //
-// Streams: all work on memory goes to one stream, in the order of the calls; on a GPU, encoded
-// averages have one of the host (outer_averages.hpp), which waits for it, and it for them. On a
-// stream that lags behind (a GPU's), the code that writes gradients or reads parameters must do so
-// in the stream's order. The first call of a step waits until it is known how the step before
-// ended, so the host is never more than one step ahead. Exchanges that end on the host are waited
-// for there; those of NCCL are not, with these exceptions. All-reduce and node gossip wait for the
-// sums of a bucket to see which ranks have used a parameter. Relay waits for the messages of a
-// bucket to see how many ranks are in their sums. Under the codecs int8 and int4 the votes are
-// counted in every eighth step (grid_lane.hpp), and under a codec `outer` looks at a flag in every
-// sum of moves.
+// Streams: all work on memory goes to one stream, in the order of the calls. On a GPU, `outer` with
+// a codec uses a stream of the host as well (outer_averages.hpp); each of the two streams waits for
+// what it needs of the other. On a stream that lags behind (a GPU's), the code that writes
+// gradients or reads parameters must do so in the stream's order. The first call of a step waits
+// until it is known how the step before ended, so the host is never more than one step ahead.
+// Exchanges that end on the host are waited for there; those of NCCL are not, with these
+// exceptions. All-reduce and node gossip wait for the sums of a bucket to see which ranks have used
+// a parameter. Relay waits for the messages of a bucket to see how many ranks are in their sums.
+// Under the codecs int8 and int4 the votes are counted in every eighth step (grid_lane.hpp), and
+// under a codec `outer` looks at a flag in every sum of moves.
 //
 // Thread safety: only the thread that runs the backward pass may call. Errors: CommError from
 // exchanges, NonFiniteError for gradients (see gradient_policy.hpp), ConfigError from the

@@ -1,11 +1,11 @@
 #pragma once
 // An optimizer updates one parameter at a time, in one pass over memory: gossip mixing, gradient
-// scaling and the update rule together. One of matrices needs more passes (rules/muon.hpp). An
-// optimizer is stateless, immutable and thread safe: moments and step counts belong to the caller,
-// so one object serves all buckets and all rank threads.
+// scaling and the update rule together. An optimizer of matrices needs more passes
+// (rules/muon.hpp). An optimizer is stateless, immutable and thread safe: moments and step counts
+// belong to the caller, so one object serves all buckets and all rank threads.
 //
 // A new optimizer is one file in rules/, with a rule for one element (rule.hpp) and a factory. It
-// also needs a row in registry.cpp and a line in cuda/sweep.cu.
+// also needs a row in registry.cpp and a line in cuda/every_rule.hpp.
 //
 // Errors: std::logic_error for types that do not fit.
 

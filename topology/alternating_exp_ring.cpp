@@ -7,10 +7,10 @@
 // Pairs at one distance are counted by their smaller node; the odd ones meet first, then the even
 // ones. So two rounds per distance, and the exact mean after all of them.
 //
-// Two borders where this would waste rounds:
-// - One rank per node: "inside the node" is nobody, half of all ranks would idle. All pairs meet at
-//   once then, which is one-peer-exp.
-// - One node: there are no pairs; all its ranks average in every round, which is complete.
+// Two special cases, in which this would waste rounds:
+// - One rank per node: a rank has no peer inside its node, and half of the ranks would idle. All
+//   pairs of nodes meet at once instead, as in one-peer-exp.
+// - One node: there are no pairs of nodes. All ranks average in every round, as in complete.
 
 #include <bit>
 #include <numeric>

@@ -100,7 +100,7 @@ void read_communication(const Options& root, const World& world, bool joins, Run
   config.exchange = config.phases.front().method.after({});
 }
 
-/// What stands in the sections of a LaunchConfig, and belongs to the training.
+/// Options of the training that stand in the sections `comm` and `fault` of a LaunchConfig.
 struct BesideLaunch {
   const Codec* codec = nullptr;
   bool resync = true;

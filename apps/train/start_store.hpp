@@ -8,10 +8,11 @@
 
 namespace gossamer::apps {
 
-/// launch() for a process that plan_start() has not made the parent of others: on the backend `tcp`
-/// if `start` says so, else on that of `config`. Throws what launch() throws on the latter. A rank
-/// of `tcp` that cannot meet the others logs why and returns the error's exit code. It does not
-/// throw: under srun the program tells of errors by MPI, and MPI connects nobody in such a run.
+/// Runs `body` on this process's rank by launch(), and returns the exit code. The backend is `tcp`
+/// if `start` names a rank, otherwise the backend of `config`. The process must not be the parent
+/// of other ranks (plan_start()). On `tcp`, a rank that cannot meet the others logs why and returns
+/// the error's exit code, because under srun MPI connects no ranks to which an error could be told.
+/// Otherwise throws what launch() throws.
 int launch_as(Start start, const LaunchConfig& config, const RankBody& body);
 
 /// Opens the store of a rank, and puts it into `start.meeting`. Returns true if this process serves

@@ -316,11 +316,11 @@ class TrainingLoop {
   void act_upon(const Meetings::News& news);
   /// Collective. Ends the run after a signal: saves a checkpoint, and throws JointFailure.
   [[noreturn]] void stop(const Meetings::News& news);
-  /// With what a run ends.
+  /// Why a run stops, and with which exit code.
   struct Stop {
     std::string text;
     ExitCode code = ExitCode::kDone;
-    /// A checkpoint has all of it.
+    /// A checkpoint holds all that has been trained.
     bool is_saved = false;
   };
   /// Collective. Ends the run when all ranks have come here. Throws JointFailure.
@@ -336,12 +336,12 @@ class TrainingLoop {
 
   const RunConfig& config_;
   Setup setup_;
-  /// How the data have been dealt out so far; the first is of step 0.
+  /// Every change in how the data are dealt out, in the order of steps; the first is of step 0.
   std::vector<WorldChange> changes_;
-  /// Those of the present world.
+  /// The phases of the run, for the present world.
   std::vector<RunPhase> phases_;
   const LossEntry& loss_;
-  /// Never empty.
+  /// The batches of this rank. Present after the constructor.
   std::optional<BatchLoader> batches_;
   StepCount steps_;
   TrainingDevice device_;
@@ -356,7 +356,8 @@ class TrainingLoop {
   std::optional<LossScaler> scaler_;
   /// Present with train.ema.
   std::optional<ModelEma> ema_;
-  /// It lacks the last step, which is held (Pipeline::holds_step()).
+  /// The moving average does not include the last step yet, because that step is held
+  /// (Pipeline::holds_step()).
   bool owes_ema_ = false;
   /// The index of the present phase.
   std::size_t phase_ = 0;
@@ -367,26 +368,28 @@ class TrainingLoop {
   std::unique_ptr<RunFolder> folder_;
   /// Where the folder is, for a rank that takes it over. Known on rank 0, and after enter().
   std::string folder_path_;
-  /// The process that writes it, as status.json names it. Known where folder_path_ is.
+  /// The process that writes the folder, as status.json names that process. Known where
+  /// folder_path_ is known.
   std::string folder_writer_;
-  /// The present world, where ranks may be lost; no members: nobody trains yet.
+  /// The present world, where ranks may be lost. Without members: training has not begun.
   Communicator::Membership membership_;
-  /// The members when all have last gone on, and what had changed then; null: nothing so far.
+  /// The members of the world that last went on, and what changed when it did; null: no change so
+  /// far.
   std::vector<std::int64_t> told_members_;
   Json last_change_ = nullptr;
   /// This rank has joined others.
   bool has_joined_ = false;
-  /// finish() has come to its end on this rank.
+  /// This rank has trained to the end and saved its results (finish()).
   bool is_saved_ = false;
-  /// It has on all ranks.
+  /// All ranks have trained to the end and saved their results.
   bool has_ended_ = false;
-  /// With what this rank ends, as soon as all ranks are there.
+  /// Why the run stops, from when this rank knows until all ranks have agreed.
   std::optional<Stop> stopped_;
-  /// The signals that end the run. Who has caught them may be lost.
+  /// The signals that end the run. The rank that caught a signal may be lost by then.
   Meetings::News signals_ = {};
   /// The last step has been recorded.
   bool is_recorded_ = true;
-  /// Seconds in which ranks were lost, or in which others joined, and no step was made.
+  /// Seconds without a step, because ranks were lost or joined.
   double recovery_s_ = 0.0;
   /// When survive() has last ended a part.
   Clock::time_point last_part_ = Clock::now();

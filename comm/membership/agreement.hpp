@@ -12,22 +12,33 @@
 //              it sends the report to all that it reaches.
 //   ended      The member has left: the others go on without it, or too few are left.
 //
-// A member leaves out those that it has lost. Until the rest all reach each other, it takes out the
-// one that has lost most of them, among equals the highest id. The lowest of the rest proposes the
-// next epoch when it has reports of all of the rest. If one has lost another that does not say so
-// itself, it waits for both to say so, or loses the other one: that may have died after its report,
-// and would be kept in the place of the living one. The epoch begins at the largest step of a
-// report. The store takes one successor of an epoch and tells it to whoever proposes another one.
-// So two members may propose at the same time.
+// How the members of the next epoch are found:
 //
-// A lost peer stays lost. Where too few are left, the lowest of them looks at the store, since
-// those that are lost may have agreed before. If they have not, it leaves, and the next one looks.
+//   1. The candidates are the members that this member reaches.
+//   2. While two candidates do not reach each other, the candidate with the most lost links is
+//      dropped; among equals, the one with the highest id.
+//   3. The candidate with the lowest id proposes the next epoch when it has the reports of all
+//      candidates. The epoch begins at the largest step of a report.
+//   4. The store accepts one successor of an epoch, and answers every other proposal with it. So
+//   two
+//      members may propose at the same time.
+//
+// Where only one end of a link reports the link as lost, the proposer waits until both ends do, or
+// until it loses the silent end itself. The silent member may have died after its report; without
+// the wait the epoch would keep the dead member and drop the living one.
+//
+// Example with the members 0, 1 and 2: the link between 1 and 2 breaks. 1 and 2 have one lost link
+// each, so 2 is dropped, and 0 proposes an epoch of 0 and 1.
+//
+// A lost peer stays lost. If too few candidates are left for a quorum, the lowest of them looks at
+// the store, because the lost members may have agreed before. If they have not, the lowest
+// candidate leaves, and the next one looks.
 //
 // Voters: a process that has just joined does not count in the quorum of its first epoch, so a host
 // full of new processes that dies at once does not end the run. confirm() begins an epoch in which
 // all count.
 //
-// What the code around it must see to:
+// What the code around an Agreement must see to:
 //   - Connections deliver reports in order, each of them, or end.
 //   - Where lose() is called for a peer, the connection is closed in both directions, and is not
 //     opened again. So the peer loses this member too.

@@ -34,10 +34,10 @@ class Link {
     std::function<void(const Frame& frame, const std::string& text)> news;
     /// The peer is gone, or breaks the protocol.
     std::function<void(const std::string& reason)> lost;
-    /// Connection `index` shall be made. Called only where this end connects.
+    /// Called when connection `index` is to be made, and only on the end that connects.
     std::function<void(int index)> connect;
-    /// Data connection `index` has ended, and shall be made anew after a pause. Called only where
-    /// this end connects.
+    /// Called when data connection `index` has ended, and is to be made anew after a pause. Only
+    /// where this end connects.
     std::function<void(int index)> broken;
   };
   struct Config {

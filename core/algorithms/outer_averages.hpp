@@ -15,9 +15,12 @@
 // SparseLoCo", 2025). In DoubleSqueeze, too, the
 // rank that has encoded a sum keeps the error of the sum (Tang et al., ICML 2019).
 //
-// A rank whose parameters other code has written (forget()) has another anchor than the others. It
-// says so behind its next move. Then nobody uses this average, and in the next one all ranks send
-// their models as they are. The mean becomes model and anchor, and momentum and errors begin anew.
+// After forget() (other code has written the parameters) a rank's anchor differs from the others':
+//
+//   1. The rank sets a flag in its next message.
+//   2. All ranks see the flag, and discard that average.
+//   3. For the next average all ranks send their whole models. The mean becomes model and anchor,
+//      and momentum and errors are 0 again.
 //
 // Codecs run on processors. So where the models are on a GPU, their averages under a codec are
 // taken in host memory: models and anchors are copied there when an average begins, and a thread of

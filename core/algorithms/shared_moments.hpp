@@ -7,9 +7,10 @@
 // 2, 4, 8, ... < H rounds, where v is young and changes fast. First moments, or the momentum of
 // descent, have a period of their own, as in DES-LOC (arXiv 2505.22549).
 //
-// A common m over a v that has not seen the same gradients is a huge step, so ranks share v
-// whenever they share m: the period of m is a multiple of that of v. Where parameters have several
-// optimizers, each shares the states that it has; one with v shares m only if it shares v.
+// If ranks took the mean of m and not of v, m / sqrt(v) could be a huge step: a v near 0 has not
+// seen the gradients that are in the mean m. So the period of m must be a multiple of the period of
+// v. Where parameters have several optimizers, each optimizer shares the moments that it has, and
+// an optimizer with a v shares m only if it shares v.
 //
 // The means travel beside the exchange of the parameters, and no codec encodes them: a second
 // moment that took in an encoded difference could become negative. Nothing writes a moment between

@@ -19,8 +19,8 @@
 //
 //   result = R(x_0) + R(x_1) + ... + R(x_n-1)
 //
-// The elements behind the first LaneSpec::num_coded are sent as they are. They have shards of their
-// own, which stand in front of the encoded ones in each message.
+// The elements behind the first LaneSpec::num_coded are sent as they are. These plain elements have
+// shards of their own, and each message begins with its plain shard.
 //
 // Errors: std::logic_error for blocks that do not fit. Immutable.
 

@@ -12,15 +12,15 @@
 //
 // The update of a window's last round comes after the vote, so it belongs to the next measurement.
 //
-// Rounds without a grid send plain blocks: those of the first two windows, and those after a veto.
-// A rank vetoes all grids for one of three reasons. A difference has reached the end of its range,
-// or is not a number. Or forget() was called, because other code may have moved the ranks apart.
-// Until a veto takes effect the ranks still measure with the refused grid, so they all veto once
-// more. A difference far beyond the range may look small and go unnoticed. The mean of all ranks
-// stays exact even then.
+// Rounds without a grid send plain blocks: the rounds of the first two windows, and the rounds
+// after a veto. A rank vetoes all grids for one of three reasons: a difference has reached the end
+// of its range; a difference is not a number; forget() was called, because other code may have
+// moved the ranks apart. A veto takes effect two windows later. Until then the ranks measure with
+// the refused grid, so every veto is cast twice. A difference far beyond the range may look small
+// and pass unseen. The mean of all ranks stays exact even then.
 //
-// A rank that has measured nothing, or only equal values, has no opinion. If nobody has one, the
-// grid stays, so exchanges may be rare.
+// A rank that has measured nothing, or only equal values, abstains. If all ranks abstain, the grid
+// stays as it is, so exchanges may be rare.
 //
 // Every decision follows from the number of the round and the sum of the votes, so all ranks decide
 // alike, even if one rank alone calls forget().

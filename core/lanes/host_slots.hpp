@@ -4,13 +4,16 @@
 // writes it into a slot, and the passes of the peers mix it in from there.
 //
 // The slots take turns from round to round. Every rank counts the rounds that it has started
-// (publish()), in memory that the others see. Round r may be mixed in when all peers that this rank
-// hears from have started it. The slot of round r is written again for round r + 2, when all ranks
-// that read it have started round r + 1. A rank that has started round r + 1 does not read slots of
-// round r again. So one wait before the update serves both (arrival()), and a rank that forgets
-// what has arrived holds up nobody.
+// (publish()), in memory that the others see. Two rules:
 //
-// Every rank counts all rounds, also those in which it sends nothing.
+//   read the slot of round r          when the counter of every peer that this rank reads is >= r
+//   write that slot for round r + 2   when the counter of every rank that reads it is >= r + 1
+//
+// A rank that has started round r + 1 never reads a slot of round r again. So one wait before the
+// update serves both rules (arrival()), and a rank that forgets what has arrived delays no other
+// rank.
+//
+// Every rank counts all rounds, also the rounds in which it sends nothing.
 //
 // Protocol: for each round publish(), then arrival(). heard() says where a block will
 // lie; it may be read after the wait for arrival(). The slot of next() may be written after that

@@ -3,8 +3,8 @@
 // LibTorch or PyTorch. Work on a model's memory then runs in the framework's order, and its memory
 // comes from the framework's allocator.
 //
-// The framework's current stream may change at any time, for each thread. Whoever knows it calls
-// follow(), after code of others has run and before giving work.
+// The framework's current stream may change at any time, for each thread. So the owner of a
+// stream calls follow() after the framework's code has run, and before it gives the stream work.
 //
 // Thread safety: one thread at a time, as for every RelayStream.
 

@@ -1,6 +1,6 @@
 #pragma once
-// Which ranks of a world have left it in the ordinary way. A rank that waits for nobody but those
-// waits in vain, and can be told so long before its time limit.
+// Which ranks of a world have left it in the ordinary way. A rank that waits only
+// for ranks that have left waits in vain, and can be told so long before its time limit.
 //
 // Thread safety: any thread may call anything.
 

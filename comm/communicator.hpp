@@ -19,7 +19,7 @@
 //
 // Letters, send() and receive(), are apart from this order: a letter waits for no other operation,
 // and no other operation waits for a letter. So two ranks may send letters although neither knows
-// when the other one looks for them. The timeout counts only the time in which somebody waits for
+// when the other one looks for them. The timeout counts only the time in which a thread waits for
 // the letter's request.
 //
 // Work on the blocks before and between operations goes to stream(). An operation waits for such
@@ -31,9 +31,9 @@
 //
 // Parts: make_parts() makes communicators for groups of members, which belong to this communicator
 // and end with it. Libraries have few handles (Open MPI about 30,000), and MPI frees one only
-// together with all members, which models that come and go cannot promise. So whoever asks for the
-// same group and use gets the same part as those before, and the operations of all of them are in
-// one order.
+// together with all members, which models that come and go cannot promise. So every
+// caller that asks for the same group and use gets the same part, and the operations of all these
+// callers are in one order.
 //
 // Reductions add in an order that depends only on the group, its hosts and the size, so runs repeat
 // exactly.
@@ -143,8 +143,8 @@ class Communicator {
   }
   /// Collective. Gives every member `bytes` > 0 bytes of zeros, which members on the same host can
   /// read. Returns the parts of all members; a part is empty where this member cannot reach it.
-  /// The members fall into groups: all of a group reach one another, and nobody else. A part stays
-  /// while one holds it. No part is reached where a backend has no such memory.
+  /// The members fall into groups: all members of a group reach one another, and no other member. A
+  /// part stays while one holds it. No part is reached where a backend has no such memory.
   virtual std::vector<Buffer> share(std::int64_t /*bytes*/) {
     return std::vector<Buffer>(static_cast<std::size_t>(size()));
   }
@@ -200,7 +200,7 @@ class Communicator {
     throw std::logic_error("membership: ranks of this communicator begin and end together");
   }
   /// Where renews(): whether processes that ask this rank to join are let in from now on, which
-  /// disturbs the operations of all ranks. Otherwise they wait. At first nobody is let in.
+  /// disturbs the operations of all ranks. Otherwise they wait. At first no process is let in.
   virtual void admit(bool /*admits*/) {}
   /// Collective of those that are left. Ends the world of this communicator, and begins one without
   /// the ranks that are lost. Communicators split from it, and its parts, belong to the old world:

@@ -36,8 +36,8 @@ struct Fault {
     /// nor those of its peers end, until one of them is over its timeout, or the epoch ends. Later
     /// operations of the same communicator may have to wait for it. For runs that go on (renew()).
     kDrop,
-    /// The operations of this rank end with PeerLost, although nobody is lost. `peer` is named as
-    /// the one that this rank has lost.
+    /// The operations of this rank end with PeerLost, although no rank is lost. The error names
+    /// `peer` as the lost rank.
     kCancel
   };
   enum class Moment : std::uint8_t { kBefore, kAfter };

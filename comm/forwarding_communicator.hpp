@@ -1,8 +1,8 @@
 #pragma once
-// Passes everything on to another communicator. Whoever derives from it overrides what is to be
-// different.
+// Passes every call on to another communicator. A derived class overrides the calls that it
+// changes.
 //
-// Thread safety and errors: those of the other communicator.
+// Thread safety and errors: as the other communicator.
 
 #include <memory>
 #include <string>

@@ -3,10 +3,10 @@
 // record in a Store that says where it can be reached.
 //
 // Protocol: meet_in_store(). All ranks give the same size, run and secret. A record carries an
-// HMAC-SHA256 of its key and its text, made with the run's secret. Without the secret nobody can
-// add a rank. Nobody can move a record to another rank or run either, because both stand in the
-// key. The number of questions to the store does not grow with the number of ranks, where the store
-// answers for several keys at once. A rank that waits for long says for which ranks.
+// HMAC-SHA256 of its key and its text, made with the run's secret. Without the secret no process
+// can add a rank, or move a record to another rank or run, because both stand in the key. The
+// number of questions to the store does not grow with the number of ranks, where the store answers
+// for several keys at once. A rank that waits for long says for which ranks.
 //
 // Errors: CommError. It names the ranks that have not come, and records that carry no valid
 // signature. Thread safety: as the Store's.
@@ -51,7 +51,7 @@ struct MeetingOptions {
   /// Seconds to wait for the others.
   double timeout_s = 300.0;
   /// What removes the records of an earlier run of this name from the store, for messages, as
-  /// `remove the file F`. Empty: nobody knows.
+  /// `remove the file F`. Empty: unknown.
   std::string clean_up = {};
   Logger logger = {};
 };
@@ -68,7 +68,7 @@ std::vector<std::string> exchange_records(const MeetingOptions& options, int ran
 
 struct Met {
   int rank = 0;
-  /// Those of all ranks, in rank order.
+  /// The announcements of all ranks, in rank order.
   std::vector<std::string> records = {};
 };
 

@@ -9,10 +9,10 @@
 // split(). Blocks on the host go through a communicator for host memory, which also brings the
 // ranks together at the start and at the end.
 //
-// Where the run goes on without ranks that die (`host` renews), whoever waits for a request does so
-// on the host: nothing is known of the blocks of an aborted operation, and nothing shall be
-// computed from them. The errors are PeerLost. The communicator is of one world: renewing_wires.hpp
-// makes one for each.
+// Where the run goes on without ranks that die (`host` renews), a wait for a request blocks the
+// host, not the device's stream: the content of blocks of an aborted operation is unknown, and
+// nothing may be computed from it. The errors are PeerLost. The communicator serves one world:
+// renewing_wires.hpp makes a communicator for each world.
 //
 // The end: close() finalizes and destroys all NCCL communicators of the rank. A rank that leaves
 // without close(), as after an error, aborts them; so does the end of the communicator that
@@ -21,8 +21,8 @@
 // Failures: a watchdog thread asks NCCL for errors. It also asks the host's communicator for failed
 // ranks, because NCCL does not notice a rank that has left in good order. And it measures how long
 // the oldest operation has taken. When an operation fails or exceeds the timeout, the watchdog
-// aborts all NCCL communicators of the rank, so that nobody goes on waiting. Every later call and
-// wait throws the same CommError, with rank, peers, bucket and round.
+// aborts all NCCL communicators of the rank, so that no thread goes on waiting. Every later call
+// and wait throws the same CommError, with rank, peers, bucket and round.
 //
 // Thread safety: communicator.hpp; the watchdog is a thread of its own.
 

@@ -49,8 +49,8 @@ class NcclContext {
 
   [[nodiscard]] bool closed() const { return closed_; }
 
-  /// Whether training goes on when an operation fails (Communicator::renews()). Whoever waits then
-  /// does so on the host: the device would go on with the blocks of an aborted operation.
+  /// Whether training goes on when an operation fails (Communicator::renews()). Waits then block
+  /// the host, because the device would go on with the blocks of an aborted operation.
   [[nodiscard]] bool goes_on() const { return goes_on_; }
 
   /// Throws if operations of a communicator have failed, also if the library alone knows it yet.
@@ -60,7 +60,7 @@ class NcclContext {
   }
 
   /// check() for the rank's thread. Where training goes on, the operations are over when it throws,
-  /// so whoever catches the error may write the blocks.
+  /// so the code that catches the error may write the blocks.
   void require() {
     try {
       check();
@@ -216,8 +216,8 @@ class NcclContext {
   }
 
   void fail(const CommError::Context& context, std::string_view reason) {
-    // From here on nobody calls the library but to end things, and whoever hears of the failure can
-    // wait for the end.
+    // From here on the library is called only to end operations, and a thread that hears of the
+    // failure can wait for the end.
     const std::lock_guard api_lock(api_mutex_);
     std::vector<NcclApi::Comm> comms;
     {

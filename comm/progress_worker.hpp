@@ -15,7 +15,7 @@
 // error. A CommError names rank, peers, bucket and round of the operation that failed. From then on
 // the worker receives nothing more. The owners of operations that were in flight stay alive until
 // the worker is destroyed. Time in which the whole process was stopped does not count as waiting.
-// For a letter only the time counts in which somebody waits for its request, or drains the worker.
+// For a letter only the time counts in which a thread waits for its request, or drains the worker.
 // An operation that waits for ranks which have all left the world (Attendance) fails much sooner.
 //
 // Progress of an operation: its Progress has changed, or anything but a sign of life has moved on
@@ -89,7 +89,7 @@ class Operation {
   /// Asked after start(): whether the next operation of the same channel may start before this one
   /// is over.
   [[nodiscard]] virtual bool lets_next_start() const { return true; }
-  /// A letter may wait for any time while nobody waits for it.
+  /// A letter may take any time while no thread waits for it.
   [[nodiscard]] virtual bool is_letter() const { return false; }
   /// Whether a peer that moves it on tells the worker's bell.
   [[nodiscard]] virtual bool is_woken() const { return false; }
@@ -130,7 +130,7 @@ class ProgressWorker {
     std::chrono::microseconds short_pause{50};
     /// The same while the worker holds no operation, or only those that wake it.
     std::chrono::microseconds long_pause{20'000};
-    /// Who has left; null: nobody leaves before the others.
+    /// Which ranks have left; null: no rank leaves before the others.
     std::shared_ptr<const Attendance> attendance = {};
     /// True: a rank that has left, or that is late beyond the timeout, is a PeerLost.
     bool survives = false;
@@ -138,7 +138,7 @@ class ProgressWorker {
     double grace_s = 0.1;
     /// LaunchOptions::while_waiting.
     std::function<void()> while_waiting = {};
-    /// What wakes the worker; null: a bell that nobody else knows.
+    /// What wakes the worker; null: a bell of its own.
     std::shared_ptr<Doorbell> bell = {};
     /// Called once per turn, and every few milliseconds when idle; may throw CommError.
     std::function<void()> service = {};
@@ -180,7 +180,8 @@ class ProgressWorker {
  private:
   enum class Wait : std::uint8_t { kNone, kDevice, kPeers };
   struct Active {
-    /// First, so that it goes last: nobody learns of the end while owners are still in use.
+    /// The first member, so that it is destroyed last: no thread learns of the end while owners are
+    /// in use.
     Completion completion;
     OpContext context;
     const void* channel = nullptr;

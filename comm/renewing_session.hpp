@@ -18,8 +18,9 @@
 // Processes that ask to join wait until the member that they ask admits them
 // (Communicator::admit()). All others must be ready for a change of the members then, too.
 //
-// Whoever ends with an error of its own is lost for the others, and they go on. So is whoever calls
-// close() while others still train: let all ranks meet (barrier()) before they close.
+// A rank that ends with an error of its own is lost for the others, and they go on. A rank that
+// calls close() while others still train is lost as well: let all ranks meet (barrier()) before
+// they close.
 //
 // Thread safety and errors: as Session.
 

@@ -101,7 +101,8 @@ class RequestState {
 };
 
 /// The worker's side of a request, which ends the request exactly once. A Completion that is
-/// destroyed before its end fails the request, so that nobody waits for an operation that is gone.
+/// destroyed before its end fails the request, so that no thread waits for an operation that is
+/// gone.
 class Completion {
  public:
   explicit Completion(std::shared_ptr<RequestState> state) : state_(std::move(state)) {}

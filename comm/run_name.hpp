@@ -5,9 +5,8 @@
 //
 // Protocol: each other rank leaves a random word. Rank 0 publishes a table: the new name, and the
 // words that it has found. A rank whose own word stands in the table takes the name, and says so. A
-// word or a table of an earlier attempt leads nobody, because its words are not those of the
-// processes of today. Rank 0 publishes the table again when a word changes, until all have the
-// name.
+// word or a table of an earlier attempt misleads no rank, because the processes of this attempt
+// have other words. Rank 0 publishes the table again when a word changes, until all have the name.
 //
 // Words and tables are signed with the run's secret (comm/meeting.hpp).
 //

@@ -8,7 +8,7 @@
 // abort() once. All objects that use the communicator must be gone before close(). A session that
 // goes without either has failed for the other ranks.
 //
-// Nobody waits without end for a rank that has left. A rank that waits only for ranks that have
+// No rank waits without end for a rank that has left. A rank that waits only for ranks that have
 // closed their sessions fails with a CommError soon, and so does every rank that uses a
 // communicator after another one's abort().
 //

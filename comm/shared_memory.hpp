@@ -21,7 +21,8 @@ std::unique_ptr<Operation> make_await(
     std::vector<Awaited> awaited, std::function<void()> check = [] {}, bool is_woken = false);
 
 /// Communicator::share() for processes. Collective, with two gathers. `is_near`: for every member,
-/// whether it runs on this rank's host. Where the system offers no such memory, nobody is reached.
+/// whether it runs on this rank's host. Where the system offers no such memory, no member is
+/// reached.
 std::vector<Buffer> share_between_processes(Communicator& communicator, std::int64_t bytes,
                                             const std::vector<bool>& is_near);
 

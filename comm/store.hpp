@@ -5,14 +5,14 @@
 //
 // Protocol: set() makes a value visible to all. get() waits for a value. compare_and_set() changes
 // a value in one indivisible step, so of several ranks that try the same change one succeeds.
-// Values are not empty: an empty text stands for a key that nobody has set.
+// Values are not empty: an empty text stands for a key that has not been set.
 //
 // A store may be far away. So what concerns all ranks is one question, where the store can answer
 // it: wait_for_all() and get_all() of this class ask for one key after the other, and stores that
 // can do better have their own.
 //
-// A store is not trusted: whoever reaches it can read and change it. Records therefore carry a
-// signature (comm/meeting.hpp).
+// A store is not trusted: any process that reaches it can read and change it. Records therefore
+// carry a signature (comm/meeting.hpp).
 //
 // Thread safety: one thread at a time. Errors: CommError when the store cannot be reached, and when
 // the time is over.
@@ -51,10 +51,10 @@ class Store {
   virtual ~Store() = default;
 
   virtual void set(const std::string& key, std::string_view value) = 0;
-  /// The value of `key`. Waits up to `limit` for somebody to set it.
+  /// The value of `key`. Waits up to `limit` until a process sets it.
   virtual std::string get(const std::string& key, std::chrono::milliseconds limit) = 0;
-  /// Sets `key` to `desired` if its value is `expected`; an empty `expected` means that nobody has
-  /// set it. Returns the value that the key has then.
+  /// Sets `key` to `desired` if its value is `expected`; an empty `expected` means that it has
+  /// not been set. Returns the value that the key has then.
   virtual std::string compare_and_set(const std::string& key, std::string_view expected,
                                       std::string_view desired) = 0;
 

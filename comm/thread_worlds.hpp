@@ -3,7 +3,7 @@
 // and their store lie in the memory of the process. The members of an epoch meet in a ThreadGroup
 // of their own.
 //
-// A rank dies when its session goes; the process lives on. Nobody can join.
+// A rank dies when its session goes; the process lives on. No rank can join.
 
 #include "comm/session.hpp"
 

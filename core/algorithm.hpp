@@ -124,7 +124,7 @@ struct AlgorithmSetting {
   const Optimizer* optimizer = nullptr;
   /// Those of groups of parameters.
   std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
-  /// A rule of somebody else's takes the optimizer's place (optim/own_rule.hpp).
+  /// The caller's own rule takes the optimizer's place (optim/own_rule.hpp).
   bool has_own_rule = false;
   /// Null: work is done at once, on processors.
   const Stream* stream = nullptr;
@@ -265,7 +265,7 @@ class AlgorithmChoice {
   /// The options that were given, as `every: 8`; empty: none.
   [[nodiscard]] const std::string& given() const { return given_; }
   /// Says why the algorithm with its options cannot run so, with advice; empty if it can. This is
-  /// the one place that knows what goes with what. Whoever calls make() asks first, so that nothing
+  /// the one place that knows what goes with what. Callers of make() ask first, so that nothing
   /// is refused half way.
   [[nodiscard]] std::string why_not(const AlgorithmSetting& setting) const;
   /// Throws ConfigError with the reason of why_not(), if there is one.

@@ -1,6 +1,6 @@
 #pragma once
 // Gives all ranks the values of rank 0, many blocks at a time. A far network takes its round trip
-// once for each operation that somebody waits for, so blocks travel packed together.
+// once for each operation that a rank waits for, so blocks travel packed together.
 
 #include <cstdint>
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// What one parameter's updates use, where parameters differ or somebody else decides: groups of
+// What one parameter's updates use, where parameters differ or the caller decides: groups of
 // parameters with rates of their own, schedules of a Python program.
 
 #include <memory>

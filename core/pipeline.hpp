@@ -89,7 +89,7 @@ class Pipeline {
     std::shared_ptr<const Optimizer> optimizer = {};
     /// Those that parameters name (ParameterInfo::optimizer).
     std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
-    /// Somebody else's rule in place of an optimizer. The pipeline then knows no states of it.
+    /// The caller's own rule in place of an optimizer. The pipeline then knows no states of it.
     OwnRule own_rule = {};
     /// Whether `own_rule` is called once for all buckets, after the last one of a step is mixed. No
     /// update then begins before the backward pass is over.
@@ -151,8 +151,9 @@ class Pipeline {
   /// holds the same parameters. `memory` is for their parameters, as in the constructor; its values
   /// are overwritten. Training continues as if it had been saved, and loaded into a pipeline with
   /// these buckets. Meanwhile host memory holds a copy of all state. Throws std::logic_error inside
-  /// a step, and where ranks may be lost (Communicator::renews()): the state is in nobody's hands
-  /// meanwhile. Throws what drain() and visit() throw. After an error the pipeline is unusable.
+  /// a step, and where ranks may be lost (Communicator::renews()): the state belongs to no
+  /// pipeline meanwhile. Throws what drain() and visit() throw. After an error the pipeline is
+  /// unusable.
   void replan(const BucketPlan& plan, std::vector<ParameterMemory> memory);
 
   /// Collective, between two steps: goes on with another algorithm or topology; see
@@ -292,9 +293,9 @@ class Pipeline {
   void update(Bucket& bucket);
   /// As update(), for all buckets of a step.
   void update_all();
-  /// Decides about the gradients, mixes, and updates unless the rule is somebody else's.
+  /// Decides about the gradients, mixes, and updates unless the rule is the caller's own.
   void mix_and_update(Bucket& bucket);
-  /// Calls somebody else's rule for buckets that are mixed.
+  /// Calls the caller's own rule for buckets that are mixed.
   void apply_own_rule(std::span<Bucket> buckets);
   /// Starts the next exchange of a bucket.
   void send(Bucket& bucket);

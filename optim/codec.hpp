@@ -13,9 +13,9 @@
 //
 // Sums over ranks have an encoding of their own (core/lanes/coded_sum.hpp), which Codec has as
 // well. There a rank has no value near the one that it hears, so the encoded values must be
-// complete without the receiver's own. A sum's rounding moves the mean, so whoever needs the mean
-// adds what a message has left out to the next one (error feedback: Seide et al., "1-Bit Stochastic
-// Gradient Descent", 2014).
+// complete without the receiver's own. A sum's rounding moves the mean, so an algorithm that needs
+// the mean adds what a message has left out to the next one (error feedback: Seide et al., "1-Bit
+// Stochastic Gradient Descent", 2014).
 //
 // A new codec is one file in optim/codecs and one row in its registry.cpp. Codecs are constants,
 // immutable and thread safe. They run on processors only.

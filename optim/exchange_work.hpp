@@ -21,7 +21,7 @@ struct ExchangeWork {
   /// The inboxes hold plain values of one weight. The pass adds them up in their order, and then
   /// mixes in the sum as its one inbox.
   bool sums = false;
-  /// Takes the differences between the block and its inboxes; null: nobody asks.
+  /// Takes the differences between the block and its inboxes; null: differences are not measured.
   std::shared_ptr<DifferenceStats> stats = {};
   /// The inboxes' elements are still arriving. Waits for more of them, and returns how many, from
   /// the first one on, are there; in the end all. The pass must call it until then, and until then

@@ -1,7 +1,7 @@
 #pragma once
 // The nearest matrix with orthonormal rows or columns, by Newton-Schulz steps: what the optimizer
 // muon makes of its momentum. A framework with fast products of matrices brings its own function;
-// this folder's needs nobody, and has the same numbers up to rounding.
+// the function of this folder needs no library, and has the same numbers up to rounding.
 //
 // Thread safety: the functions have no state.
 

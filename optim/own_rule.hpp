@@ -1,7 +1,7 @@
 #pragma once
-// A rule that is not the engine's: somebody else's optimizer changes the parameters, such as one of
-// a Python program. The engine mixes, calls the rule, and sends what the rule leaves. A rule sees
-// one bucket after the other, or all buckets of a step at once.
+// A rule that is not the engine's: an optimizer of the caller changes the parameters, such as one
+// of a Python program. The engine mixes, calls the rule, and sends what the rule leaves. A rule
+// sees one bucket after the other, or all buckets of a step at once.
 //
 // Thread safety: the pipeline calls the rule on the thread that calls the pipeline.
 

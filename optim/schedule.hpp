@@ -15,7 +15,7 @@ class Schedule {
   [[nodiscard]] virtual double lr(std::int64_t completed_steps) const = 0;
 };
 
-/// The rate that somebody else tells before every step, such as a schedule of a Python program.
+/// The rate that the caller gives before every step, such as a schedule of a Python program.
 /// Knows nothing of other steps. Thread safe.
 class ToldSchedule : public Schedule {
  public:

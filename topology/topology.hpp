@@ -82,7 +82,7 @@ Round complete_round(std::vector<Edge> edges, int world_size, std::vector<Arc> a
 Round two_level_round(Round nodes, int node_size);
 
 /// The same round with arcs in place of edges of 3 to `most` ranks: every member of such a group
-/// then sends its values to every other member, and nobody needs the group's sum.
+/// then sends its values to every other member, and no member needs the group's sum.
 Round with_arcs_for_groups(Round round, std::int64_t most);
 
 /// A round of one level with the same mixing matrix, of edges alone or of arcs alone.

@@ -96,7 +96,7 @@ class Dealer {
   [[nodiscard]] Part part_at(std::int64_t number) const;
   /// The samples of a rank, in the order of its batches.
   [[nodiscard]] std::vector<std::int64_t> order_of(const Part& part, int rank) const;
-  /// The samples that nobody has had in the first batches of a part.
+  /// The samples that no rank has had in the first batches of a part.
   [[nodiscard]] std::vector<std::int64_t> left_of(const Part& part, std::int64_t num_batches) const;
   /// Deals samples out to the present ranks.
   [[nodiscard]] Shards deal(const std::vector<std::int64_t>& samples, std::int64_t epoch) const;

@@ -11,7 +11,7 @@ namespace gossamer::apps {
 std::string this_process();
 
 /// Tries to take the lock of a folder: the file `.lock` in it. The kernel releases the lock when
-/// its holder dies. If the lock can be taken, nobody writes the folder.
+/// its holder dies. If the lock can be taken, no process writes the folder.
 class FolderLock {
  public:
   /// Takes the lock if it is free. Throws CheckpointError if the file cannot be made.
@@ -35,7 +35,7 @@ class FolderLock {
   std::string why_none_;
 };
 
-/// True if a process has had the lock of a folder and nobody has it now. False on file systems
+/// True if a process has had the lock of a folder and no process has it now. False on file systems
 /// without locks.
 bool is_left(const std::string& folder);
 

@@ -65,8 +65,8 @@ class LocalProcesses {
   std::vector<Process> running_;
   Failure first_failure_;
   std::chrono::steady_clock::time_point end_of_patience_{};
-  /// The last signal that went on to the processes; 0: none. Whoever has sent it knows why they
-  /// end.
+  /// The last signal that was passed on to the processes; 0: none. Its sender knows why the
+  /// processes end.
   int passed_on_ = 0;
   /// The first signal that asked the run to end; 0: none.
   int stopped_by_ = 0;

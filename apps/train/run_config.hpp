@@ -1,7 +1,7 @@
 #pragma once
 // A run's configuration, read and checked. read_run_config() and the plug-ins read all keys of the
-// YAML file; a key that nobody reads is an error. Errors: ConfigError with the place and the key.
-// Not thread safe.
+// YAML file; a key that no reader asks for is an error. Errors: ConfigError with the place and the
+// key. Not thread safe.
 
 #include <cstdint>
 #include <functional>

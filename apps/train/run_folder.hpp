@@ -134,7 +134,7 @@ class RunFolder {
   /// Takes the lock of path_. Returns the reason if that is impossible, otherwise an empty text.
   std::string try_claim(bool replace, bool takes_over = false);
   void claim_next_number();
-  /// Changes the state of a dead run to `died`: it is `running` although nobody holds the lock.
+  /// Changes the state of a dead run to `died`: it is `running` although no process holds the lock.
   void correct_status();
   void write_environment() const;
   /// Throws where the file cannot be written, or where `failure` says that it could not be

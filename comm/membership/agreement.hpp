@@ -123,7 +123,7 @@ struct Leave {
     /// The store does not answer.
     kNoStore,
     /// Two epochs have the same number, or an epoch counts a member that has not reported: the
-    /// store has lost its memory, or somebody has put an old record there.
+    /// store has lost its memory, or holds an old record that was put back.
     kForked
   };
   Why why = Why::kFenced;
@@ -146,8 +146,8 @@ class Agreement {
   [[nodiscard]] Actions hear(const Report& report, std::int64_t step);
   /// A process asks to join, over a connection of its own. One without an address is ignored.
   [[nodiscard]] Actions welcome(const std::string& newcomer, std::int64_t step);
-  /// An exchange has failed, and this member has lost nobody. An epoch with the same members
-  /// follows, unless another member has lost one.
+  /// An exchange has failed, and this member has lost no other member. An epoch with the same
+  /// members follows, unless another member has lost one.
   [[nodiscard]] Actions disturb(std::int64_t step);
   /// All members have exchanged in this epoch, so all may vote. The lowest member calls it.
   [[nodiscard]] Actions confirm(std::int64_t step);

@@ -2,8 +2,8 @@
 // A membership epoch: the ranks that train together until one dies or a new one comes.
 //
 // A run is a line of epochs, numbered from 0. The store (comm/store.hpp) holds the latest one, and
-// compare_and_set() puts the next in its place. So there is one line, whoever proposes, as long as
-// the store keeps its memory.
+// compare_and_set() puts the next in its place. So there is one line of epochs, whichever members
+// propose, as long as the store keeps its memory.
 //
 // Thread safety: values.
 

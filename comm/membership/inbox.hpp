@@ -4,10 +4,10 @@
 // Protocol: the inbox starts the mesh. poll() and next() give one event after the other.
 // is_disturbed() is true as long as one of the events that wait may change the members.
 //
-// A process that asks to join disturbs nobody before it can be let in. The inbox answers it without
-// the member's own thread: it refuses a process that trains something else, and tells the epoch to
-// a process that has asked in another one. A process waits while it and this member are not
-// connected in both directions, and while this member admits nobody.
+// A process that asks to join disturbs no member before it can be let in. The inbox answers it
+// without the member's own thread: it refuses a process that trains something else, and tells the
+// epoch to a process that has asked in another one. A process waits while it and this member are
+// not connected in both directions, and while this member admits no process.
 //
 // Thread safety: is_disturbed() from any thread, all else from one.
 

@@ -1,10 +1,10 @@
 #pragma once
 // The Mesh of members that are threads of one process. A connection ends when one of the two closes
-// its mesh, drops the other one, or when somebody cuts it, as tests do. Hooks are called on the
+// its mesh, drops the other one, or when a test cuts it. Hooks are called on the
 // thread that sends or ends.
 //
-// Whoever starts later than another one has closed does not learn of that one's end. So all that
-// begin a run start before any of them closes.
+// A member that starts after another member has closed does not learn of that end. So all members
+// that begin a run start before any of them closes.
 //
 // Thread safety: any thread may call anything, except that no hook closes a mesh.
 

@@ -1,7 +1,7 @@
 #pragma once
-// Texts between the processes of a run: reports of members, announcements, and whoever asks to
-// join. Its connections are apart from those of training and outlive epochs, and each process
-// watches over its peers by them.
+// Texts between the processes of a run: reports of members, announcements, and requests to join.
+// Its connections are apart from those of training and outlive epochs, and each process watches
+// over its peers by them.
 //
 // Protocol: start() once, then the other calls. The texts from one process to another arrive in
 // order, all of them, until the connection ends. Then both learn of the end (Hooks::lost), and
@@ -9,7 +9,7 @@
 // has ended.
 //
 // Thread safety: any thread calls. Hooks run on a thread of the mesh, and must be quick.
-// Errors: none after start(). Whoever cannot be reached is lost.
+// Errors: none after start(). A process that cannot be reached is lost.
 
 #include <functional>
 #include <string>

@@ -54,8 +54,8 @@ class Participant {
               Config config);
   /// Lets this process join the run of the record. Blocks until an epoch has it. Asks when it is
   /// connected with every member in both directions, and until then the members notice nothing.
-  /// `first`: the place of the member that it asks first. Throws CommError when nobody lets it in,
-  /// and where a member cannot be reached, or does not reach this process.
+  /// `first`: the place of the member that it asks first. Throws CommError when no member lets it
+  /// in, and where a member cannot be reached, or does not reach this process.
   static std::unique_ptr<Participant> join(std::unique_ptr<Mesh> mesh, EpochRecord record,
                                            std::size_t first, Config config);
 

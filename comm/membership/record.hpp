@@ -2,13 +2,13 @@
 // The record of a run's epoch in a Store.
 //
 // Protocol: begin() on all members of the first epoch. Then look() and propose(), which no member
-// needs while nobody dies and nobody joins. So the store may be away in between, but it must keep
+// needs while no process dies or joins. So the store may be away in between, but it must keep
 // its memory: a proposal that is late could otherwise begin a second line of epochs. A store that
 // has forgotten is refused.
 //
-// The record carries an HMAC-SHA256 of its key and its text, made with the run's secret. Whoever
-// changes the store without the secret can name no member. By putting an old record back, they can
-// stop the run, and under bad luck begin a second line.
+// The record carries an HMAC-SHA256 of its key and its text, made with the run's secret. An
+// attacker who changes the store without the secret can name no member, but can put an old record
+// back. That stops the run, or under bad luck begins a second line of epochs.
 //
 // Errors: CommError when the store cannot be reached or has no record yet. RecordError when the
 // record is lost or not signed, and when it is older than a proposal's epoch: asking again is vain.

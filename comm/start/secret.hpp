@@ -1,5 +1,5 @@
 #pragma once
-// The secret of a run: a text that all its ranks have and nobody else. It signs the records by
+// The secret of a run: a text that its ranks have, and no one else. It signs the records by
 // which ranks meet (comm/meeting.hpp), and encrypts what they send.
 //
 // Thread safe. Errors: ConfigError that says what is allowed.
@@ -11,8 +11,8 @@ namespace gossamer {
 /// 32 random bytes of the system, as 64 hexadecimal digits.
 std::string fresh_secret();
 
-/// The text of the file, without space at its end. The file must belong to this user, and nobody
-/// else may read it (mode 600). Throws ConfigError, whose text names the file.
+/// The text of the file, without space at its end. The file must belong to this user, and no other
+/// user may read it (mode 600). Throws ConfigError, whose text names the file.
 std::string read_secret_file(const std::string& path);
 
 /// Writes a new file that only this user may read. Throws ConfigError if it exists already.

@@ -98,7 +98,7 @@ struct Start {
   /// True: ranks may die, and others join.
   bool survives = false;
 
-  /// True: there is nobody to meet, now or later.
+  /// True: there is no rank to meet, now or later.
   [[nodiscard]] bool is_alone() const { return meeting.size == 1 && !survives; }
 };
 

@@ -7,8 +7,8 @@
 // rank whose world exists calls end_meeting(). One that has not met the others and serves the store
 // calls wait_until_all_met() before it ends.
 //
-// Thread safety: as the Store's. Errors: ConfigError from complete(). The others take no CommError
-// of the store for an error: whoever has met the others can train.
+// Thread safety: as the Store's. Errors: ConfigError from complete(). The other functions
+// ignore a CommError of the store, because a rank that has met the others can train.
 
 #include <chrono>
 #include <functional>

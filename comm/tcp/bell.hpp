@@ -35,7 +35,7 @@ class SocketBell : public Doorbell {
  private:
   // One thread at a time runs it.
   asio::io_context io_{1};
-  // It has work, even when nobody waits for a socket.
+  // Keeps the io context running, even when no operation waits for a socket.
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   std::atomic<bool> has_rung_ = false;
 };

@@ -103,7 +103,7 @@ class PeerMessages {
   void offer(const Message& message);
   void take_offer(const MessagePtr& message, const Frame& offer);
   void make_sendable(const MessagePtr& message, const Frame& ready);
-  /// Whether the peer's message is as large. If not, whoever waits for it is told.
+  /// Whether the peer's message is as large. If not, ends this rank's message with an error.
   bool has_size(Message& message, const Frame& theirs);
   /// Keeps a frame whose message has not been posted yet.
   void keep(std::map<MessageKey, Frame>& early, const Frame& frame) const;

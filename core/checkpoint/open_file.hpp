@@ -10,7 +10,7 @@
 
 namespace gossamer {
 
-/// A symbolic link at the end of a path. A checkpoint, which may come from somebody else, must not
+/// A symbolic link at the end of a path. A checkpoint, which may come from a stranger, must not
 /// lead out of its folder; a file that the user names may be a link, as in caches of models.
 enum class SymbolicLink : std::uint8_t { kRefused, kFollowed };
 

@@ -2,7 +2,7 @@
 // Saves the state that a StateVisitor sees into a safetensors file, and loads it back. Blocks
 // become tensors of one dimension, numbers become tensors without dimensions (F64 or I64).
 //
-// Not thread safe; write() may run on another thread while nobody changes the snapshot.
+// Not thread safe; write() may run on another thread while no thread changes the snapshot.
 
 #include <cstddef>
 #include <map>
@@ -69,8 +69,8 @@ class StateLoader : public StateVisitor {
   void number(const std::string& name, double& value) override;
   void number(const std::string& name, std::int64_t& value) override;
 
-  /// Throws CheckpointError if the source has a tensor that nobody has asked for. Names that begin
-  /// with one of `of_others` are somebody else's.
+  /// Throws CheckpointError if the source has a tensor that no visitor has asked for. Names that
+  /// begin with one of `of_others` are not counted: other readers ask for these.
   void check_all_loaded(std::span<const std::string_view> of_others = {}) const;
 
  private:

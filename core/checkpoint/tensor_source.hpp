@@ -50,7 +50,7 @@ class TensorSource {
   virtual void read(const TensorEntry& tensor, void* to) const = 0;
 };
 
-/// Tensors of somebody who keeps them while they are read.
+/// Tensors in memory that the caller keeps while they are read.
 class TensorsInMemory : public TensorSource {
  public:
   /// Throws CheckpointError for two tensors of one name.

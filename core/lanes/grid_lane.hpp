@@ -83,7 +83,8 @@ struct GridState {
 struct NextGrid {
   /// Null: the next start() sends a plain block.
   std::optional<Grid> grid = {};
-  /// The update that mixes in the next round adds its differences; null: nobody asks.
+  /// The update that mixes in the next round adds its differences; null: differences are not
+  /// measured.
   std::shared_ptr<DifferenceStats> stats = {};
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Blocks that the ranks of a host read in each other's memory, so that nobody copies them. Each
+// Blocks that the ranks of a host read in each other's memory, so that no copy is made. Each
 // lane of a rank has two slots in memory that the rank shares. The pass that updates a block also
 // writes it into a slot, and the passes of the peers mix it in from there.
 //

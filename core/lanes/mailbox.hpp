@@ -1,6 +1,6 @@
 #pragma once
 // A mailbox carries one rank's part of asynchronous push-sum. The ranks send one another letters
-// when they are ready, and nobody agrees on a time. A rank waits only when it has not heard from a
+// when they are ready, and do not agree on a time. A rank waits only when it has not heard from a
 // rank for too many of its own steps.
 //
 // Every rank has a model z and a mass s, which is 1 at first. A letter holds a copy of z and a part
@@ -12,7 +12,7 @@
 //
 // A rank sends along its out-edges and hears along its in-edges: those of all rounds of the
 // topology's period. An out-edge is busy from the letter until the receiver's acknowledgement, so
-// an edge holds at most one letter that nobody has used. A step k of this rank:
+// an edge holds at most one letter that is not used yet. A step k of this rank:
 //
 //   take(k)     waits until for every in-edge a letter is here, or k - (the step that used the last
 //               letter) <= max_age; then s' = s + sum of the letters' masses. The caller sets
@@ -107,7 +107,7 @@ class Mailbox {
   /// Collective; see above.
   void close();
 
-  /// Letters of this rank that nobody has used yet, as far as it knows.
+  /// Letters of this rank that are not used yet, as far as this rank knows.
   [[nodiscard]] std::int64_t num_busy();
   [[nodiscard]] const MailboxState& state() const { return state_; }
   /// Shows the visitor this rank's mass and share of all steps. After close() only.
@@ -168,7 +168,7 @@ class Mailbox {
   std::vector<std::vector<int>> rounds_;
   std::vector<OutEdge> out_;
   std::vector<InEdge> in_;
-  /// Memory for letters; free where nobody else holds it.
+  /// Memory for letters. An entry is free when this is its only holder.
   std::vector<std::shared_ptr<Buffer>> copies_;
   /// The acknowledgements that a rank may send, each at its own place.
   Buffer answers_;

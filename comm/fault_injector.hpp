@@ -45,15 +45,16 @@ struct Fault {
   Kind kind = Kind::kFail;
   /// kAfter: when the operation has ended, and before the caller knows. Not for kDrop.
   Moment moment = Moment::kBefore;
-  /// Whose operations: a number that the run gives once (Communicator::Membership). The ranks that
-  /// begin a run have the numbers of their ranks.
+  /// The member whose operations are struck, by its id (Communicator::Membership). A rank that
+  /// begins a run has its rank as id.
   std::int64_t member = 0;
   /// The operations that fit: OpLabel::what, or barrier, gather, split or share. Empty: all.
   std::string what = {};
   /// OpLabel::bucket and OpLabel::round. Negative: all.
   std::int64_t bucket = -1;
   std::int64_t round = -1;
-  /// Those in which this member takes part. Negative: all.
+  /// Only operations in which the member with this id takes part are struck. Negative: all
+  /// operations.
   std::int64_t peer = -1;
   /// So many operations that fit pass before the fault strikes.
   std::int64_t skip = 0;

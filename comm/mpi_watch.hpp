@@ -54,7 +54,7 @@ class MpiWatch {
     Kind kind = Kind::kProbe;
     /// The lost rank.
     int about = 0;
-    /// Of a rank that has failed.
+    /// The exit code of a rank that has failed.
     ExitCode code = ExitCode::kPeerLost;
     /// Why; ends with 0, so a long text lacks its end.
     std::array<char, 1000> reason = {};

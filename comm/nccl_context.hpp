@@ -66,7 +66,7 @@ class NcclContext {
       check();
     } catch (const PeerLost&) {
       {
-        // Until they are aborted.
+        // This lock is free once the operations are aborted.
         const std::lock_guard lock(api_mutex_);
       }
       stream_->synchronize();
@@ -279,7 +279,7 @@ class NcclContext {
     Pending& first = pending_.front();
     oldest = first;
     if (!first.began) {
-      // Until then it waits for this rank's own computing.
+      // Before that the operation waits for this rank's own computing.
       if (first.begins->done()) first.began = Clock::now();
       return std::nullopt;
     }

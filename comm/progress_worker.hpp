@@ -185,7 +185,7 @@ class ProgressWorker {
     Completion completion;
     OpContext context;
     const void* channel = nullptr;
-    /// Whom it waits for, and for how long; set by wait_for().
+    /// What the operation waits for; set by wait_for().
     Wait wait = Wait::kNone;
     double waited_s = 0.0;
     /// How far the operation had come when the worker last asked it.

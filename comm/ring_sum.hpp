@@ -53,7 +53,7 @@ class RingWire {
 struct Ring {
   /// The world ranks, in the order of the ring.
   std::vector<int> members;
-  /// Of this rank on the ring.
+  /// The place of this rank on the ring.
   std::int64_t place = 0;
   /// The largest message.
   std::int64_t piece_bytes = 0;

@@ -122,7 +122,7 @@ struct AlgorithmSetting {
   const Codec* codec = nullptr;
   /// Null: not known yet.
   const Optimizer* optimizer = nullptr;
-  /// Those of groups of parameters.
+  /// The optimizers of groups of parameters.
   std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
   /// The caller's own rule takes the optimizer's place (optim/own_rule.hpp).
   bool has_own_rule = false;

@@ -19,8 +19,8 @@ struct ParameterGroup {
   bool vectors = false;
   /// The learning rate is the schedule's, times this factor.
   double lr_factor = 1.0;
-  /// That of all parameters of the group, biases and normalisation included. Not set: the usual
-  /// one.
+  /// The weight decay of all parameters of the group, biases and normalisation included. Not set:
+  /// the usual rule.
   std::optional<double> weight_decay = {};
   /// An optimizer of the group's own: the pipeline's with other numbers, or another one. Null: the
   /// pipeline's.

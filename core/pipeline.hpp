@@ -87,7 +87,7 @@ class Pipeline {
     ExchangeOptions exchange = {};
     /// Null where `own_rule` is given.
     std::shared_ptr<const Optimizer> optimizer = {};
-    /// Those that parameters name (ParameterInfo::optimizer).
+    /// The optimizers that parameters name (ParameterInfo::optimizer).
     std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
     /// The caller's own rule in place of an optimizer. The pipeline then knows no states of it.
     OwnRule own_rule = {};
@@ -336,7 +336,7 @@ class Pipeline {
   std::optional<double> held_lr_;
   /// This rank has gradients of the held step.
   bool held_is_own_ = true;
-  /// Of a step that is made again: the ranks that have gradients; 0: all.
+  /// In a step that is made again: the number of ranks that have gradients; 0: all ranks.
   std::int64_t num_summed_ = 0;
   /// Number of buckets of this step for which gradients_ready() was called.
   std::size_t num_ready_ = 0;

@@ -41,7 +41,7 @@ class RowMajorVisitor : public StateVisitor {
 
  private:
   StateVisitor& inner_;
-  /// Those that are not in row-major order.
+  /// The layouts of blocks that are not in row-major order, by name.
   std::map<std::string, MemoryLayout> layouts_;
 };
 

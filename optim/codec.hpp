@@ -139,7 +139,7 @@ struct Coding {
   bool decodes = false;
   /// The pass ends with own <- encoded(x), for the next round.
   bool encodes = false;
-  /// Of `own` as it is, and of `own` as the pass writes it.
+  /// The grids of `own` before the pass, and of `own` as the pass writes it.
   Grid grid = {};
   Grid next_grid = {};
 };

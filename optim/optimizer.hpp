@@ -87,7 +87,7 @@ struct PassTraffic {
   [[nodiscard]] std::int64_t bytes() const { return read + 2 * changed + written; }
 };
 
-/// Of an optimizer whose second moment stands still after a warm-up.
+/// The moments of an optimizer whose second moment stands still after a warm-up.
 struct FrozenMoments {
   /// The decay of the first moment, whose state is named m.
   double beta1 = 0.0;

@@ -44,7 +44,7 @@ class ChangingFactor {
   explicit ChangingFactor(double a) { change(a, 0); }
   /// From the k-th round on. Throws ConfigError as adaptive_factor(a).
   void change(double a, std::int64_t k);
-  /// That of the k-th round, k >= 0.
+  /// The factor of the k-th round, k >= 0.
   [[nodiscard]] double at(std::int64_t k) const;
 
  private:

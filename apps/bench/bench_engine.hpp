@@ -216,7 +216,7 @@ class BenchEngine {
   double extra_time_;
   /// The time that every rank sleeps in place of the time in which it computes; 0: it computes.
   double sleep_s_;
-  /// Of the last step, without hooks and sleep.
+  /// Seconds of computing in the last step, without hooks and sleep.
   double compute_s_ = 0.0;
   std::optional<DecentralizedDataParallel<Model>> wrapper_;
   std::vector<double> losses_;

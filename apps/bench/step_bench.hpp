@@ -78,7 +78,7 @@ struct StepBenchOptions {
   bool losses = false;
   /// The file for the timeline of all ranks; empty: none. It is about the first engine.
   std::string timeline = {};
-  /// Its steps, warm-up included; if not set, default_timeline_steps().
+  /// The steps of the timeline, warm-up included. Not set: default_timeline_steps().
   std::optional<TimelineSteps> timeline_steps = {};
 };
 

@@ -38,7 +38,7 @@ struct LinkBenchOptions {
   int num_transfers = 10;
   /// Sums of large blocks over all ranks, too, one after the other, num_transfers times.
   bool sums = false;
-  /// That of the communicator.
+  /// The backend of the communicator.
   std::string backend = {};
 };
 

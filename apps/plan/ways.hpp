@@ -21,7 +21,7 @@ inline constexpr double kAloneGap = 0.518;
 
 /// The loss above that of all-reduce after equally many steps, measured with up to three periods.
 struct MeasuredGaps {
-  /// Of an exchange in every step.
+  /// The gap of an exchange in every step.
   double first = 0.0;
   double every = 0.0;
   double gap = 0.0;

@@ -35,7 +35,7 @@ struct LineChart {
   std::string title;
   std::string x_label;
   std::vector<Series> series;
-  /// Those beside the points of the series are left out.
+  /// Marks in the chart. Marks beside the points of the series are left out.
   std::vector<Mark> marks = {};
   /// True: powers of ten stand at equal distances on the y axis; values <= 0 are left out.
   bool logarithmic = false;

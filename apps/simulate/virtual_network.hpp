@@ -49,9 +49,9 @@ class VirtualNetwork {
   /// node. Empty before the first rank asks for its own.
   std::vector<std::unique_ptr<VirtualNetwork>> inside_;
   std::vector<std::unique_ptr<VirtualNetwork>> between_;
-  /// Of ranks whose lanes follow no topology, or that between nodes.
+  /// The weights of ranks whose lanes follow no topology, or a topology between nodes.
   std::vector<double> weights_;
-  /// Of LaneMembers::kTree; empty before the first rank asks for its own.
+  /// The peers of every rank in LaneMembers::kTree. Empty until the first rank asks for its peers.
   std::vector<std::vector<int>> tree_peers_;
 };
 

@@ -51,7 +51,7 @@ class VirtualWire {
   /// The push-sum weights of the ranks after the last round; 1 in undirected topologies.
   [[nodiscard]] const std::vector<double>& weights() const { return push_sum_.weights(); }
   [[nodiscard]] bool mixes() const { return spec_.result == LaneResult::kMix; }
-  /// Of messages between single ranks; null: they are plain.
+  /// The codec of messages between single ranks; null: the messages are plain.
   [[nodiscard]] const Codec* codec() const { return codec_; }
 
  private:
@@ -81,11 +81,11 @@ class VirtualWire {
   LaneSpec spec_;
   std::shared_ptr<const Topology> topology_;
   int world_size_;
-  /// Of LaneMembers::kTree: the peers of every rank, and its first row.
+  /// In LaneMembers::kTree: the peers of every rank, and its first row.
   std::vector<std::vector<int>> peers_;
   std::vector<std::int64_t> first_row_;
   const Codec* codec_;
-  /// Of LaneResult::kSum under a codec.
+  /// Present for LaneResult::kSum under a codec.
   std::optional<CodedSum> coded_sum_;
   PushSum push_sum_;
   std::vector<RoundPlan> plans_;
@@ -103,7 +103,7 @@ class VirtualWire {
   Turn delivered_;
   std::atomic<int> num_started_ = 0;
   Buffer rows_;
-  /// Of LaneMembers::kTree: the rows of the last round. Ranks use them until the next deliver(),
+  /// In LaneMembers::kTree: the rows of the last round. Ranks use them until the next deliver(),
   /// while other ranks already start a round.
   Buffer heard_rows_;
   /// The encoded blocks of the ranks.

@@ -53,7 +53,7 @@ class Checkpointer {
     std::map<std::string, std::string> run = {};
     /// The members of a run that goes on when ranks die, for the manifest.
     std::vector<std::int64_t> members = {};
-    /// That of an earlier object.
+    /// The history of an earlier object.
     History history = {};
   };
 

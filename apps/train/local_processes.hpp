@@ -58,7 +58,7 @@ class LocalProcesses {
   void clear_away();
 
   bool survives_;
-  /// One has come to the end of the run.
+  /// One of the processes has come to the end of the run.
   bool is_done_ = false;
   sigset_t signals_{};
   sigset_t blocked_before_{};

@@ -78,7 +78,7 @@ class Meetings {
   };
   std::shared_ptr<Numbers> numbers_;
   Request request_;
-  /// Of the last sum: the microseconds of a step, over all ranks.
+  /// The sum over all ranks of the microseconds of a step, at the last meeting.
   std::int64_t sum_us_ = 0;
   Clock::time_point last_time_ = Clock::now();
   std::int64_t last_step_ = 0;

@@ -12,7 +12,7 @@ namespace gossamer::apps {
 /// The section `optimizer`, as far as it has been read.
 struct OptimizerSection {
   Options options;
-  /// Of the optimizer.
+  /// The name of the optimizer.
   std::string name;
   const Optimizer& optimizer;
   double lr = 0.0;

@@ -82,7 +82,7 @@ struct RunConfig {
   bool resync = true;
   /// True: the learning rate grows and falls with the number of ranks.
   bool scale_lr = false;
-  /// Those of the first phase.
+  /// The exchanges of the first phase.
   ExchangeOptions exchange;
   std::shared_ptr<const Optimizer> optimizer;
   double lr = 0.0;
@@ -108,7 +108,7 @@ struct RunConfig {
   bool tensorboard = false;
   /// The file for the timeline of all ranks; empty: none.
   std::string timeline;
-  /// Its steps; if not set, default_timeline_steps().
+  /// The steps of the timeline. Not set: default_timeline_steps().
   std::optional<TimelineSteps> timeline_steps;
   /// A page is written at the end.
   bool report = true;

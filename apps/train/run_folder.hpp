@@ -68,8 +68,8 @@ void write_status_file(const std::string& folder, const Json& status, bool sync 
 /// The folder of a run's checkpoints.
 std::string checkpoint_folder(const std::string& run);
 
-/// Of the folders `path`, path-2, path-3 and so on, those that hold checkpoints of a run that has
-/// not finished and that no other run writes; the one with the newest checkpoint comes first.
+/// The folders among `path`, path-2, path-3 and so on that hold checkpoints of a run that has not
+/// finished and that no other run writes. The folder with the newest checkpoint comes first.
 std::vector<std::string> unfinished_runs(const std::string& path);
 
 /// Changes run.output_dir among the values of a configuration.

@@ -47,7 +47,7 @@ class StepCount {
   void replan(std::int64_t total, std::shared_ptr<const Schedule> schedule);
   /// The ranks go in step. From now on the learning rates are those of the schedule times `factor`.
   void scale_lr(double factor);
-  /// That factor; 1 before.
+  /// The factor of the schedule; 1 at first.
   [[nodiscard]] double lr_scale() const;
   /// The ranks go in step, and this one has as many steps behind it as the others.
   void follow(std::int64_t steps, std::int64_t settled);

@@ -178,10 +178,10 @@ class Agreement {
   [[nodiscard]] std::vector<MemberId> reached() const;
   [[nodiscard]] const Report* report_of(MemberId peer) const;
   [[nodiscard]] Report own_report() const;
-  /// Those of `members` that can go on together, as far as this one knows.
+  /// The part of `members` that can go on together, as far as this member knows.
   [[nodiscard]] std::vector<MemberId> without_conflicts(std::vector<MemberId> members) const;
-  /// Whose report this member lacks before it can count on `members`: one of them has not reported,
-  /// or another member has lost one that does not say so itself.
+  /// The members whose reports are still needed before `members` can be proposed: members that have
+  /// not reported, and both ends of a link that only one end reports as lost.
   [[nodiscard]] std::vector<MemberId> missing(const std::vector<MemberId>& members) const;
   [[nodiscard]] Epoch successor(const std::vector<MemberId>& remaining) const;
   /// Proposes or looks if it is time, or tells the report to whom should propose.

@@ -129,7 +129,7 @@ class Participant {
   /// What members have told for gather(), by epoch and address.
   std::map<std::int64_t, std::map<std::string, std::string>> entries_;
   std::string store_error_;
-  /// Since when it waits for each of those that it waits for now.
+  /// For each member that this process waits for: since when.
   std::map<MemberId, std::chrono::steady_clock::time_point> awaited_since_;
 };
 

@@ -101,7 +101,7 @@ class AllToAll {
 
   GroupMessages& messages_;
   std::uint32_t first_part_;
-  /// Of the members' bytes, and the end.
+  /// Where each member's bytes begin, and where the last bytes end.
   std::vector<std::int64_t> offsets_ = {0};
   std::shared_ptr<std::vector<std::byte>> bytes_;
   std::vector<Round> rounds_;

@@ -27,7 +27,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// There is something to write.
   void send_soon();
   [[nodiscard]] bool is_open() const { return is_open_; }
-  /// It takes nothing more at the moment.
+  /// The connection takes no more bytes at the moment.
   [[nodiscard]] bool is_busy() const { return waits_to_write_; }
   [[nodiscard]] TcpFigures figures() { return stream_.figures(); }
   /// Ends the connection. The peer may not get what has been written last.

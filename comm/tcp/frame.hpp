@@ -75,7 +75,7 @@ struct MessageKey {
   std::uint32_t group = 0;
   std::uint8_t use = 0;
   std::uint64_t number = 0;
-  /// Of an operation that has several messages between the same two ranks.
+  /// Which message of its operation this is, where the same two ranks exchange several.
   std::uint32_t part = 0;
   auto operator<=>(const MessageKey&) const = default;
 };

@@ -62,7 +62,7 @@ class Awaiting {
     });
     return waiting_.empty();
   }
-  /// Of all messages that have been added.
+  /// The progress of all messages that have been added.
   [[nodiscard]] Progress progress() const {
     Progress progress = progress_;
     for (const auto& [rank, message] : waiting_) progress.moved += message->num_moved;
@@ -79,7 +79,7 @@ class Awaiting {
 
  private:
   std::vector<std::pair<int, MessagePtr>> waiting_;
-  /// Of the messages that are over; the total is that of all.
+  /// Bytes of the messages that are over; the total counts all messages.
   Progress progress_;
 };
 

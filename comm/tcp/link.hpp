@@ -137,7 +137,7 @@ class Link {
   StreamCount count_;
   /// Bytes of pieces that have been written since the last look.
   std::int64_t num_written_ = 0;
-  /// Of all data connections.
+  /// The figures of all data connections together.
   TcpFigures last_figures_;
   bool is_abandoned_ = false;
   bool has_left_ = false;

@@ -69,8 +69,8 @@ class OutgoingBytes {
   std::deque<Piece> pieces_;
   /// The piece that is being written.
   std::size_t next_ = 0;
-  /// Of the next byte to write, of the first byte that has never left, and of the first byte that
-  /// the peer has not read.
+  /// The positions of the next byte to write, of the first byte that has never left, and of the
+  /// first byte that the peer has not read.
   std::uint64_t position_ = 0;
   std::uint64_t first_new_ = 0;
   std::uint64_t first_unread_ = 0;

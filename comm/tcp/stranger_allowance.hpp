@@ -16,7 +16,8 @@ class StrangerAllowance {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// Of one address, at once and per second. Ranks of one host may have some hundred under way.
+  /// The connections that one address may begin at once, and per second. The ranks of one host may
+  /// begin some hundred at a time.
   static constexpr double kAtOnce = 1024.0;
   static constexpr double kPerSecond = 20.0;
 

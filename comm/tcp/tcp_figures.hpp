@@ -19,8 +19,8 @@ struct TcpFigures {
   double held_back_s = 0.0;
 };
 
-/// Of the descriptor `fd`; nothing if it is none of TCP, or if the kernel does not count (Linux
-/// does since 4.19).
+/// The figures of the descriptor `fd`. Nothing if `fd` is no socket of TCP, or if the kernel does
+/// not count (Linux counts since 4.19).
 std::optional<TcpFigures> tcp_figures(int fd);
 
 }  // namespace gossamer::tcp

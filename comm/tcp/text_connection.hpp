@@ -33,7 +33,7 @@ class TextConnection : public Connection {
     quiet_s = 0.0;
     send_soon();
   }
-  /// It is known who is at the other end.
+  /// Called when it is known which process is at the other end.
   void belong_to(Hooks hooks) {
     hooks_ = std::move(hooks);
     max_bytes_ = kMaxTextBytes;
@@ -90,7 +90,7 @@ class TextConnection : public Connection {
 
   void take_text() {
     in_length_ = false;
-    // It may lead to other hooks.
+    // The call may replace the hooks.
     const auto heard = hooks_.heard;
     heard(std::exchange(text_, {}));
   }

@@ -80,7 +80,7 @@ class OuterAverages {
   void visit(StateVisitor& visitor);
 
  private:
-  /// Of a bucket whose ranks send encoded moves.
+  /// The state of a bucket whose ranks send encoded moves.
   struct Moves {
     /// The move, and behind it flag_of() its average.
     Buffer sent;
@@ -89,7 +89,7 @@ class OuterAverages {
     std::int64_t began = -1;
     bool are_sent = false;
   };
-  /// Of a bucket whose averages are taken on the host.
+  /// The state of a bucket whose averages are taken on the host.
   struct Copies {
     /// The model; where ranks send moves, the anchor. The mean takes its place.
     Buffer mean;
@@ -98,8 +98,8 @@ class OuterAverages {
   };
 
   [[nodiscard]] Lane& lane_of(const Bucket& bucket);
-  /// Of an average of moves that has begun after a step: 1 if this rank's anchor may be another one
-  /// than that of the others, or if all ranks have agreed on averages of models since. After
+  /// The flag of an average of moves that began after step `began`: 1 if this rank's anchor may
+  /// differ from the others', or if all ranks have agreed on averages of models since. After
   /// loading, an average may be repeated that has begun before the rank's parameters were written:
   /// kUnusable.
   [[nodiscard]] double flag_of(std::int64_t began) const;
@@ -122,7 +122,7 @@ class OuterAverages {
   /// Works on encoded averages: the host's stream if is_hosted_, else that of the models.
   Stream& stream_;
   BucketLanes lanes_;
-  /// Of models as they are; of no use unless sends_moves_.
+  /// The lanes of whole models. Used only with sends_moves_.
   BucketLanes model_lanes_;
   /// Empty, unless sends_moves_.
   PerBucket<Moves> moves_;

@@ -34,7 +34,7 @@ namespace gossamer {
 /// Periods of means; 0: never.
 struct MomentPeriods {
   std::int64_t second = 0;
-  /// Of first moments, and of the momentum of descent.
+  /// The period of first moments, and of the momentum of descent.
   std::int64_t first = 0;
 
   [[nodiscard]] bool any() const { return second > 0 || first > 0; }

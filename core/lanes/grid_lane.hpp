@@ -88,7 +88,7 @@ struct NextGrid {
   std::shared_ptr<DifferenceStats> stats = {};
 };
 
-/// That of the first round. A codec without needs_grid() ignores its grid, so it has one from the
+/// The grid of the first round. A codec without needs_grid() ignores grids, so it gets one from the
 /// beginning. Null: blocks are plain.
 std::shared_ptr<NextGrid> first_grid(const Codec* codec);
 
@@ -101,7 +101,7 @@ class GridLane : public Lane {
     std::unique_ptr<Lane> blocks;
     /// The lane of the blocks reads it.
     std::shared_ptr<NextGrid> next;
-    /// Of the blocks.
+    /// The codec of the blocks.
     const Codec& codec;
     /// A lane of votes_of() between the same ranks.
     std::unique_ptr<Lane> votes;
@@ -144,7 +144,7 @@ class GridLane : public Lane {
   /// What this rank has voted for; work on the stream writes it.
   std::shared_ptr<std::int64_t> vote_ = std::make_shared<std::int64_t>(GridState::kNone);
   bool votes_are_under_way_ = false;
-  /// Of the window's grid, or GridState::kNone.
+  /// The exponent of the window's grid, or GridState::kNone.
   std::int64_t exponent_ = GridState::kNone;
   std::int64_t last_round_ = -1;
   std::int64_t window_ = 0;

@@ -79,9 +79,10 @@ class Lane {
 
 /// The ranks that meet in the rounds of a lane.
 enum class LaneMembers : std::uint8_t {
-  /// Those that the topology's round joins.
+  /// The ranks that the topology's round joins.
   kTopology,
-  /// Those that the topology's one round joins, which must be a tree (is_tree()). A rank sends each
+  /// The ranks that the topology's one round joins; the round must be a tree (is_tree()). A rank
+  /// sends each
   /// peer a block of its own: `send` holds LaneSpec::numel elements for each, in the order of their
   /// ranks. Only with LaneResult::kApart.
   kTree,
@@ -96,16 +97,16 @@ enum class LaneResult : std::uint8_t {
   /// One plain inbox for each rank that this one hears from: with the topology's weights, in a tree
   /// in the order of the peers and with weight 1.
   kApart,
-  /// Of all ranks: the mean of their blocks.
+  /// The mean of the blocks of all ranks.
   kMean,
-  /// Of all ranks: keep = 0 and one inbox of weight 1, the sum of their blocks, this rank's
-  /// included.
+  /// The sum of the blocks of all ranks, this rank's included: keep = 0 and one inbox of weight 1.
   kSum,
-  /// Of all ranks: `send` holds this rank's shard (shard_of()), and the lane writes the others'
-  /// shards into it. take() gives keep = 0 and `send` with weight 1.
+  /// The shards of all ranks: `send` holds this rank's shard (shard_of()), and the lane writes the
+  /// others' shards into `send`. take() gives keep = 0 and `send` with weight 1.
   kGather,
-  /// Of all ranks: the lane adds the other ranks' values to this rank's shard of `send`; the other
-  /// shards stay. take() gives keep = 0 and this shard with weight 1. Host memory only.
+  /// This rank's shard of the sum: the lane adds the other ranks' values to this rank's shard of
+  /// `send`; the other shards stay. take() gives keep = 0 and this shard with weight 1. Host memory
+  /// only.
   kShardSum,
 };
 

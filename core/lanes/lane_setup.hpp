@@ -17,7 +17,7 @@ struct LaneSetup {
   /// The stream whose work writes the blocks and reads the inboxes.
   Stream& stream;
   Communicator& communicator;
-  /// That of LaneMembers::kTopology and kTree; may be null if no lane needs it.
+  /// The topology of LaneMembers::kTopology and kTree; may be null if no lane needs it.
   std::shared_ptr<const Topology> topology;
   /// What lanes of LaneResult::kMix and kSum send in place of their blocks; null: the blocks. Such
   /// lanes need blocks in host memory (LaneSpec::on_host), and for kMix an undirected topology.

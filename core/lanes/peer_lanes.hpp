@@ -87,14 +87,14 @@ class PeerLanes : public LaneFactory {
   /// Null until host_stream().
   std::unique_ptr<OnHost> on_host_;
   SubCommunicators parts_;
-  /// Of the last lanes; null: none has slots.
+  /// The shared memory of the last lanes; null: no lane has slots.
   std::shared_ptr<HostMemory> memory_;
   std::unique_ptr<Mailbox> mailbox_;
   std::unique_ptr<const Topology> complete_;
   std::map<LaneResult, std::unique_ptr<Peers>> peers_;
   /// By the number of ranks in a node. They stay, so that topologies may take turns.
   std::map<int, std::shared_ptr<Nodes>> all_nodes_;
-  /// Those of the topology; null until split_by_node().
+  /// The nodes of the topology; null until split_by_node().
   std::shared_ptr<Nodes> nodes_;
 };
 

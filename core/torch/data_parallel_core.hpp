@@ -269,7 +269,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   bool accumulating_ = false;
   /// Backward passes of this step, the current one included.
   std::int64_t num_passes_ = 0;
-  /// Those of a step that is held (Pipeline::holds_step()).
+  /// The gradients of a step that is held (Pipeline::holds_step()).
   std::vector<torch::Tensor> held_gradients_;
   /// Steps so far; counted only if average_buffers_every is set.
   std::int64_t num_steps_ = 0;

@@ -27,7 +27,7 @@ inline constexpr std::int64_t kVectorBytes = 16;
 
 inline constexpr int kMaxSegments = 512;
 inline constexpr int kMaxCoefficients = 16;
-/// Of one launch; in_portions() mixes more.
+/// The inboxes of one launch; in_portions() mixes more.
 inline constexpr int kMaxInboxes = 16;
 
 template <class T>
@@ -83,7 +83,7 @@ GOSSAMER_HOST_DEVICE int segment_of(const Table& table, std::int32_t chunk) {
   return low;
 }
 
-/// One thread's share of a chunk. The arithmetic and its order are those of the sweep on
+/// One thread's share of a chunk. The arithmetic and its order are the same as in the sweep on
 /// processors.
 template <class Rule, class T, class G, Phase kPhase>
 struct SweepThread {

@@ -115,7 +115,7 @@ class Muon : public Optimizer {
   [[nodiscard]] const Config& config() const { return config_; }
   [[nodiscard]] std::span<const std::string_view> state_names() const override;
   [[nodiscard]] std::int64_t cycle() const override { return 1; }
-  /// Of the two sweeps alone, without the products.
+  /// The traffic of the two sweeps alone, without the products.
   [[nodiscard]] PassTraffic least_traffic(std::int64_t step, DType model) const override;
   [[nodiscard]] bool needs_matrices() const override { return true; }
   void enqueue(Stream& stream, BlockUpdate update) const override;

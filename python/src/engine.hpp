@@ -180,7 +180,7 @@ class Engine : private BucketedModel::Host {
   std::shared_ptr<PySession> session_;
   /// Null after close().
   std::unique_ptr<FrameworkStream> stream_;
-  /// That which reaches the model's memory. The session has it.
+  /// The communicator that reaches the model's memory. The session owns it.
   Communicator* communicator_ = nullptr;
   std::shared_ptr<ToldSchedule> schedule_ = std::make_shared<ToldSchedule>();
   /// Null without the option adaptive_factor.
@@ -197,7 +197,7 @@ class Engine : private BucketedModel::Host {
   bool is_asynchronous_ = false;
   Logger logger_;
   std::optional<StepTimeline> timeline_;
-  /// Those of close().
+  /// The metrics at close().
   PipelineMetrics last_metrics_;
   Progress last_progress_;
   std::unique_ptr<BucketedModel> model_;

@@ -341,7 +341,8 @@ void ProgressWorker::fail_everything(const std::exception_ptr& error) {
   if (!failure_) failure_ = error;
   for (const Active& entry : active_) abandoned_.push_back(entry.context.owner);
   const auto end = [this](Active& entry) {
-    // First the operation, which may still be touching its blocks; then whoever waits for it.
+    // First the operation, which may still be touching its blocks; then the threads that wait for
+    // it.
     entry.operation.reset();
     entry.context = {};
     // It may have been over before another one failed, in the same turn.

@@ -58,7 +58,7 @@ class RenewingSession : public Session {
   bool abort(ExitCode code, std::string_view reason) override {
     bool is_first = false;
     if (is_deserted_) {
-      // Another rank has failed. Between two epochs nobody else tells why this one does.
+      // Another rank has failed. Between two epochs no other part tells why this rank does.
       logger_.error(reason);
     } else {
       is_first = session_->abort(code, reason);
@@ -163,7 +163,7 @@ class RenewingSession : public Session {
     }
     if (num_stalls_ < kMaxStalls) return;
     try {
-      // Whoever leaves before the others have the answers keeps the reason from them.
+      // A rank that leaves before the others have the answers keeps the reason from them.
       communicator.barrier();
     } catch (const CommError&) {
       // All others have the answers, and one has left.

@@ -141,7 +141,7 @@ class RenewingWires : public Communicator {
 
   /// Why the device's communicator has failed although the host's has not; empty: it has not.
   [[nodiscard]] std::string own_failure() {
-    // A newcomer's device is nobody's failure.
+    // A newcomer's device is not a failure of the other ranks.
     if (std::exchange(misfit_, false)) return "";
     try {
       host_.check();

@@ -264,7 +264,7 @@ class ThreadSession : public EpochSession {
   void close() override {
     lift_timeout();
     worker_->drain();
-    // Whoever leaves before the others is lost for them.
+    // A rank that leaves before the others is lost for them.
     if (survives_) communicator_.barrier();
     has_ended_ = true;
     hub_.leave(world_.rank);

@@ -23,7 +23,7 @@ using membership::Participant;
 class EpochGroups {
  public:
   /// The first member to ask makes the group. One that asks when others are in a later epoch gets a
-  /// group in which nobody comes: the members have changed again.
+  /// group to which no member comes: the members have changed again.
   std::shared_ptr<ThreadGroup> group(std::int64_t epoch, int size) {
     const std::lock_guard lock(mutex_);
     if (epoch == epoch_) return group_;

@@ -136,7 +136,7 @@ std::string BucketedModel::names_without_gradient() const {
 
 void BucketedModel::start() {
   Pipeline::Config config = options_.pipeline;
-  // A constructor that a PeerLost leaves half way would leave the parameters in nobody's buckets.
+  // A constructor that a PeerLost leaves half way would leave the parameters without buckets.
   config.begins_detached = communicator_.renews();
   pipeline_ = std::make_unique<Pipeline>(communicator_, std::move(config), parameters_, plan_,
                                          host_.move_parameters(plan_));

@@ -165,7 +165,8 @@ bool ranks_are_threads(const std::vector<RankPlace>& places) {
 DeviceWires::DeviceWires(Device device, const WireChoice& choice, const Setup& setup)
     : host_(setup.host) {
   if (device.type == DeviceType::kCpu) {
-    // Where ranks may be lost all of them are on processors, and one that joins meets nobody here.
+    // Where ranks may be lost all of them are on processors, and a rank that joins meets no other
+    // rank here.
     if (host_.size() > 1 && !host_.renews()) {
       static_cast<void>(share_gpus(choice.share, gather_places(host_, device)));
     }

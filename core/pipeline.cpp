@@ -155,7 +155,7 @@ void Pipeline::make_algorithm() {
                                                 .pool = &pool_});
   lanes_->share_memory();
   // Allocating may free what an allocator has kept, which waits for the device, and a device may
-  // wait for NCCL's operation of a peer. So nobody begins to wait for messages before all have
+  // wait for NCCL's operation of a peer. So no rank begins to wait for messages before all have
   // their memory.
   if (!stream_.on_host()) communicator_.barrier();
 }

@@ -128,7 +128,7 @@ void Pipeline::average_ranks(double weight, double state_weight) {
   for (const Bucket& bucket : buckets_) {
     for (Buffer& state : bucket.states()) states.push_back({.parameters = std::move(state)});
   }
-  // Nobody takes the ranks' own values back.
+  // The ranks' own values are not taken back.
   static_cast<void>(ModelAverage(communicator_, stream_, memory(), weight));
   static_cast<void>(ModelAverage(communicator_, stream_, std::move(states), state_weight));
   SharedNumbers numbers;

@@ -41,7 +41,7 @@ void Pipeline::go_alone() {
 
 double Pipeline::mean_factor() const {
   const double factor = algorithm().mean_factor();
-  // Whoever has joined adds nothing to a sum.
+  // A rank that has joined adds nothing to a sum.
   return num_summed_ == 0 || factor == 1.0 ? factor : 1.0 / static_cast<double>(num_summed_);
 }
 
@@ -55,7 +55,7 @@ bool Pipeline::commit() {
   held_ = Held::kGradients;
   if (alone_) return false;
   try {
-    // Nobody passes before all have come here, with the sums of all buckets.
+    // No rank passes before all have come here, with the sums of all buckets.
     held_ = Held::kSums;
     held_lr_ = config_.schedule->lr(progress_.num_updates());
     communicator_.barrier();

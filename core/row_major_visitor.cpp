@@ -61,7 +61,7 @@ std::int64_t numel_of(const MemoryLayout& layout) {
 bool MemoryLayout::is_row_major() const {
   std::int64_t expected = 1;
   for (std::size_t d = shape.size(); d-- > 0;) {
-    // Whoever has one element in a direction, or none at all, takes no step there.
+    // A tensor with one element in a direction, or none at all, takes no step there.
     if (shape[d] == 0) return true;
     if (shape[d] > 1 && strides[d] != expected) return false;
     expected *= shape[d];

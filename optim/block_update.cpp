@@ -98,7 +98,7 @@ struct MixedIn {
       const DifferenceRange found =
           coding.codec->add_difference(result, {heard, inbox.weight}, own, grid, simd);
       if (!exchange.stats) continue;
-      // At the end of the range nobody knows how large the difference is.
+      // At the end of the range the size of the difference is unknown.
       const float largest =
           coding.codec->most_steps() > 0 && found.largest_steps >= coding.codec->most_steps()
               ? std::numeric_limits<float>::infinity()

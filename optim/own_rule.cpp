@@ -17,7 +17,7 @@ class MixingOptimizer : public Optimizer {
   }
   void update(const ParameterUpdate& update) const override { mix(update); }
   void update_on_device(Stream& stream, const BlockUpdate& update) const override {
-    // Whoever applies the rule writes the rounded copy.
+    // The caller that applies the rule writes the rounded copy.
     if (!update.inboxes.empty()) cuda_mix(stream, update.parameters, update.keep, update.inboxes);
   }
 };

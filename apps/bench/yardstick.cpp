@@ -59,7 +59,7 @@ struct PassLoop {
 #pragma GCC ivdep
         for (std::int64_t i = 0; i < count; ++i) to[i] = sum[static_cast<std::size_t>(i)];
       }
-      // The compiler must believe that somebody reads the sum.
+      // The compiler must believe that the sum is read.
       asm volatile("" : : "r"(sum.data()) : "memory");
     }
   }

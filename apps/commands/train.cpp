@@ -278,7 +278,7 @@ class TrainRun {
     };
   }
 
-  /// True if `--resume auto` has to find the run: nobody has named its folder.
+  /// True if `--resume auto` has to find the run, because its folder was not named.
   [[nodiscard]] bool searches(const RunConfig& config) const {
     return arguments_.resume == kAuto && !config.output_dir_given;
   }
@@ -342,7 +342,7 @@ class TrainRun {
 
   [[nodiscard]] IfFinished if_finished(const RunConfig& config) const {
     if (arguments_.overwrite) return IfFinished::kReplace;
-    // Nobody has asked for this very folder where its name follows from the file's.
+    // The user has not asked for this very folder where its name follows from the file's.
     return config.output_dir_given ? IfFinished::kRefuse : IfFinished::kNextNumber;
   }
 

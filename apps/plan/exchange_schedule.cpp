@@ -35,7 +35,7 @@ struct StartedRound {
   /// Lanes count from 0 in the order in which the algorithm makes them.
   std::size_t lane = 0;
   std::int64_t round = 0;
-  /// As in PlannedExchange; negative: nobody has waited for it.
+  /// As in PlannedExchange; negative: no rank has waited for it.
   std::int64_t late = -1;
 };
 

@@ -31,7 +31,7 @@ void load_torch_for(const DeviceChoice& choice, int num_gpus) {
 
 namespace {
 
-/// jointly(), except for a rank that joins, which meets nobody here.
+/// jointly(), except for a rank that joins, which meets no other rank here.
 template <class Work>
 auto jointly_unless_joining(const TrainingDevice::Setup& setup, const Work& work) {
   return setup.joins ? work() : jointly(setup.host, work);

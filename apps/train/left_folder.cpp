@@ -19,7 +19,7 @@ constexpr auto kTurn = std::chrono::milliseconds(50);
 constexpr auto kStagger = std::chrono::milliseconds(50);
 constexpr int kLastStagger = 20;
 
-/// True: the folder still waits for somebody to say how the run has ended.
+/// True: no rank has written yet how the run has ended.
 bool is_open(const LeftFolder& folder, const Json& status) {
   return text_in(status, "state") == "running" && text_in(status, "writer") == folder.writer;
 }

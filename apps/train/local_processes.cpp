@@ -93,7 +93,7 @@ LocalProcesses::LocalProcesses(int count, const std::function<Variables(int rank
     sigaddset(&signals_, signal);
   }
   pthread_sigmask(SIG_BLOCK, &signals_, &blocked_before_);
-  // Whoever has started this process may ignore it, and exit codes would then be lost.
+  // The parent of this process may ignore SIGCHLD, and exit codes would then be lost.
   signal(SIGCHLD, SIG_DFL);
   try {
     for (int rank = 0; rank < count; ++rank) start(rank, variables(rank));

@@ -19,7 +19,7 @@ namespace {
 
 // Streams of the run's seed, so that no two uses draw the same numbers.
 constexpr std::uint64_t kModelStream = 1;
-// Losses that wait on a GPU until somebody wants to know them.
+// Losses that wait on a GPU until they are read.
 constexpr std::int64_t kMostUnread = 1000;
 
 std::shared_ptr<Model> make_net(const RunConfig& config, const TrainingLoop::Setup& setup) {
@@ -198,8 +198,8 @@ void TrainingLoop::update_ema() {
 }
 
 void TrainingLoop::advance() {
-  // On a GPU it is known when the step is over, which nobody waits for here; records have it.
-  // Ranks in step leave out the same steps.
+  // On a GPU it is known after a step whether the step was left out. Nothing waits for that here;
+  // records have it. Ranks in step leave out the same steps.
   const bool tells = device_.stream().immediate() && (setup_.world.rank == 0 || !steps_.in_step());
   const std::int64_t skipped = tells ? model_.progress().num_skipped : 0;
   {
@@ -350,7 +350,7 @@ bool TrainingLoop::is_at_end() const {
 
 void TrainingLoop::train_in_step() {
   if (setup_.communicator.renews()) {
-    // Once, because ranks that have recovered are all here. Whoever has joined finds them here.
+    // Once, because ranks that have recovered are all here. A rank that has joined finds them here.
     if (!has_joined_) survive([this] { setup_.communicator.barrier(); });
     // Records of the run before it was resumed may be of other members.
     if (restored_step_ >= 0 && membership_.epoch == 0) write_members(Json::object());
@@ -379,7 +379,7 @@ void TrainingLoop::end() {
   setup_.communicator.admit(false);
   finish();
   is_saved_ = true;
-  // Whoever has not heard that all is saved would ask those that have left.
+  // A rank that has not heard that all is saved would ask ranks that have left.
   if (setup_.communicator.renews()) setup_.communicator.barrier();
   has_ended_ = true;
 }

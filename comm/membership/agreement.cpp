@@ -229,7 +229,7 @@ void Agreement::decide(Actions& actions) {
   }
   is_looking_ = false;
   if (best.front() != self_) return tell(best.front(), actions);
-  // Whoever has not reported may be gone, which a message to it shows.
+  // A member that has not reported may be gone, which a message to it shows.
   if (!missing(best).empty()) return tell_all(actions);
   proposed_ = successor(best);
   actions.emplace_back(Propose{epoch_, proposed_});

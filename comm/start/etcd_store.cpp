@@ -212,7 +212,7 @@ class EtcdMembers {
 constexpr std::string_view kEtcdFolder = "gossamer/";
 std::string etcd_key(const std::string& key) { return to_base64(concat(kEtcdFolder, key)); }
 
-/// The value in an answer to a question for one key; empty: nobody has set it.
+/// The value in an answer to a question for one key; empty: it has not been set.
 std::string value_in(const EtcdJson& range) {
   // etcd leaves out what is empty.
   const EtcdJson pairs = range.value("kvs", EtcdJson::array());

@@ -76,7 +76,7 @@ void say_met(const MeetingOptions& meeting, int rank) {
   try {
     meeting.store->set(concat(met_prefix(meeting), rank), "yes");
   } catch (const CommError&) {
-    // A server that has ended waits for nobody, and the backend says why it has.
+    // A server that has ended waits for no rank, and the backend says why it has ended.
   }
 }
 

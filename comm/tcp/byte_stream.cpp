@@ -19,8 +19,8 @@ namespace gossamer::tcp {
 namespace {
 
 constexpr std::string_view kCongestionControl = "cubic";
-/// Short, so that nothing waits long behind a queue that nobody can see; long enough for a worker
-/// that gets its core a little late.
+/// Short, so that nothing waits long behind a queue that this process cannot see; long enough for a
+/// worker that gets its core a little late.
 constexpr int kUnsentBytes = 256 * 1024;
 /// AES-GCM may protect 2^24.5 records with one key.
 constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 23U;

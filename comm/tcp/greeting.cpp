@@ -71,7 +71,7 @@ void Greeting::write_frame() {
 }
 
 void Greeting::read_frame() {
-  // No byte more, for what follows belongs to whoever gets the connection.
+  // No byte more, for what follows belongs to the next owner of the connection.
   const std::size_t count = stream_.read(std::span(theirs_).subspan(num_moved_));
   if (count == 0) return wait();
   num_moved_ += count;

@@ -231,7 +231,7 @@ class TcpMesh : public membership::Mesh {
     const auto known = names_.find(number);
     if (known == names_.end()) return take_stranger(std::move(stream), number);
     Peer* const peer = this->peer(known->second);
-    // It is lost, or is connected already, and somebody pretends to be it.
+    // The process is lost, or is connected already, and a stranger pretends to be it.
     if (peer == nullptr || peer->in) return stream.close();
     peer->in = std::make_shared<TextConnection>(std::move(stream), TextConnection::Hooks{});
     const TextConnectionPtr in = peer->in;
@@ -268,7 +268,7 @@ class TcpMesh : public membership::Mesh {
     strangers_.erase(connection);
     Peer* const found = address_number(address) == number ? peer(address) : nullptr;
     if (found == nullptr || found->in) {
-      // It is lost, or somebody pretends to be it.
+      // The process is lost, or a stranger pretends to be it.
       connection->close();
       return;
     }
@@ -291,7 +291,7 @@ class TcpMesh : public membership::Mesh {
 
   TextConnection::Hooks hooks_of(const std::string& address) {
     return {.heard = [this, address](std::string text) { hear(address, std::move(text)); },
-            // Later, for whoever writes may go through all peers.
+            // Later, because the caller may be going through all peers.
             .ended =
                 [this, address](const std::string& reason) {
                   asio::post(io_, [this, address, reason] { lose(address, reason); });

@@ -7,7 +7,7 @@
 // where (z_j, m_j) are the letters that have come since the last step (Assran et al., ICML 2019;
 // Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018, has
 // the idea without weights). A letter holds the whole model and leaves at the end of a step. Since
-// nobody waits for it, this costs no time.
+// no rank waits for it, this costs no time.
 //
 // Fast ranks pull the models towards their own data: with r_j steps of rank j in the time of one
 // step, the models go to the minimum of sum over j of r_j f_j. `rate_correction: true` multiplies a

@@ -23,7 +23,7 @@ LaneSpec spec_of(bool follows_topology, bool sends_moves, bool is_hosted) {
           .on_host = is_hosted};
 }
 
-/// Says that nobody can use the average, and needs no agreement. Smaller than 1 / the number of
+/// Says that no rank can use the average, and needs no agreement. Smaller than 1 / the number of
 /// ranks.
 constexpr double kUnusable = 0x1p-20;
 

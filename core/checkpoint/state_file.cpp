@@ -112,7 +112,7 @@ void StateLoader::number(const std::string& name, double& value) {
 
 void StateLoader::number(const std::string& name, std::int64_t& value) {
   read(name, "I64", 0, sizeof value, &value);
-  // Whoever counts on from larger ones leaves the range of the type.
+  // Counting on from larger numbers leaves the range of the type.
   constexpr std::int64_t kLargest = 1'000'000'000'000'000'000;
   if (value >= -kLargest && value <= kLargest) return;
   throw CheckpointError(

@@ -33,7 +33,7 @@ void mark_vote(std::span<T> ballot, std::int64_t vote) {
   ballot[static_cast<std::size_t>(vote - GridState::kLeastExponent)] = T{1};
 }
 
-/// A veto, else the coarsest grid of all votes; kNone if nobody has an opinion.
+/// A veto, else the coarsest grid of all votes; kNone if all ranks abstain.
 template <class T>
 std::int64_t result_of(std::span<const T> sum) {
   std::int64_t result = GridState::kNone;

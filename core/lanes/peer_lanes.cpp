@@ -208,7 +208,7 @@ void PeerLanes::forget() {
   for (const MadeLane& made_lane : made()) {
     if (made_lane.spec.forgets) made_lane.lane->forget();
   }
-  // Nobody else waits for it before visit() loads.
+  // No other rank waits for it before visit() loads.
   synchronize_host();
   if (!nodes_) return;
   nodes_->between.forget();

@@ -45,7 +45,7 @@ std::string reason_of(const std::exception& error) {
   return visible_line(text.substr(0, text.find('\n')));
 }
 
-/// c10d writes lines of its own, with a stack, for what the CommError says already. Somebody who
+/// c10d writes lines of its own, with a stack, for what the CommError says already. A user who
 /// sets TORCH_CPP_LOG_LEVEL sees them.
 void silence_c10d() {
   constexpr int kFatal = 3;
@@ -86,7 +86,7 @@ class C10dStore : public Store {
     return reaching([&]() -> std::string {
       const std::string now =
           text_of(inner().compareSet(key, bytes_of(expected), bytes_of(desired)));
-      // c10d answers with `expected` for a key that nobody has set.
+      // c10d answers with `expected` for a key that has not been set.
       const bool may_be_missing = !expected.empty() && now == expected;
       return may_be_missing && !inner().check({key}) ? "" : now;
     });
@@ -161,7 +161,7 @@ std::shared_ptr<Store> open_tcp_store(const StorePlace& place, const c10d::TCPSt
   std::function<C10dStore::Inner()> reopen;
   if (!options.isServer) {
     reopen = [host = place.host, again = options]() mutable -> C10dStore::Inner {
-      // Whoever has asked once asks again.
+      // A caller that has asked once asks again.
       again.timeout = std::min<milliseconds>(again.timeout, std::chrono::seconds(2));
       return c10::make_intrusive<c10d::TCPStore>(host, again);
     };

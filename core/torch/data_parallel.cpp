@@ -33,7 +33,7 @@ class GradientHook : public torch::autograd::PostAccumulateGradHook {
 };
 
 /// A parameter has one place for such a hook: putting a second one there would silently take the
-/// parameter away from whoever has the first.
+/// parameter away from the first wrapper.
 void check_hook_is_free(const NamedTensor& parameter) {
   const auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter.tensor);
   if (hook == nullptr) return;

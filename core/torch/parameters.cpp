@@ -127,7 +127,7 @@ void name_optimizers(const std::shared_ptr<const Optimizer>& base,
   }
 }
 
-/// `base` updates the parameters that name no optimizer; null: nobody does.
+/// `base` updates the parameters that name no optimizer; null: these are not updated.
 bool is_updated_as_matrix(const ParameterInfo& info, const Optimizer* base) {
   const Optimizer* const own = info.optimizer ? info.optimizer.get() : base;
   return own != nullptr && own->needs_matrices();

@@ -127,7 +127,7 @@ std::vector<ParameterMemory> Engine::move_parameters(const BucketPlan& plan) {
       enqueue_convert(*stream_, memory.back().parameters.block(), memory.back().rounded.block());
     }
   }
-  // Whoever owns the old memory may free it now.
+  // The owner of the old memory may free it now.
   stream_->synchronize();
   return memory;
 }

@@ -76,7 +76,7 @@ void average(const PySession& session, const std::vector<Values>& values) {
     copies.push_back({.parameters = copy});
   }
   InlineStream stream;
-  // Nobody takes the rank's own values back.
+  // The rank's own values are not taken back.
   static_cast<void>(ModelAverage(session.communicator(), stream, copies));
   for (std::size_t i = 0; i < copies.size(); ++i) {
     const Block mean = copies[i].parameters.block();

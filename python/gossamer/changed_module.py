@@ -118,8 +118,8 @@ def with_new_parameters(
     Raises
     ------
     ConfigError
-        Where the algorithm or the codec keeps something for every parameter, which nobody knows
-        for a new one.
+        Where the algorithm or the codec keeps something for every parameter, which is unknown
+        for a new parameter.
     """
     pieces = {piece[0]: piece for piece in state}
     kept = [name for name in old_names if name in new_names and name not in added]

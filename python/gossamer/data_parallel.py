@@ -215,7 +215,7 @@ class DecentralizedDataParallel(EngineSteps):
         """
         self._check("global_average()")
         self._adopt()
-        # Whoever is interrupted in between has a part of the mean.
+        # A rank that is interrupted in between has a part of the mean.
         self._is_broken = True
         saved = SavedBuffers(self.module) if buffers else None
         if saved is not None:

@@ -98,7 +98,7 @@ def current_session() -> Session:
 
 
 def register_owner(owner: _Owner, *, keep: bool) -> None:
-    """Have `owner` closed before its session is; with `keep`, nobody need hold it until then."""
+    """Have `owner` closed before its session is; with `keep`, the session holds it until then."""
     with _state.lock:
         _state.owners[owner] = _state.num_owners
         _state.num_owners += 1

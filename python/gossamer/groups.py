@@ -53,7 +53,7 @@ class WrappedOptimizer:
         self.state = OptimizerState(optimizer, rules[0], trained) if rules else None
         """The engine's states; None: the optimizer runs in Python."""
         self.num_skipped = 0
-        """The steps left out so far; -1: nobody has asked, because there were no hooks."""
+        """The steps left out so far; -1: not counted, because there were no hooks."""
         self._own_step = optimizer.step
         self._own = {name: vars(optimizer).get(name) for name in _REPLACED}
         self._num_pre_hooks = len(optimizer._optimizer_step_pre_hooks)

@@ -51,7 +51,7 @@ class OptimizerState:
         self._handles = _register_hooks(self)
 
     def follow(self, live_engine: Callable[[], _core.Engine | None]) -> None:
-        """Ask `live_engine` for the engine when somebody wants the state; None: it is gone."""
+        """Ask `live_engine` for the engine when the state is read; None: the engine is gone."""
         self._live_engine = live_engine
 
     def before_step(self, engine: _core.Engine) -> None:

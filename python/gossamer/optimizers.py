@@ -91,7 +91,7 @@ def steps_by_parameter(optimizer: torch.optim.Optimizer) -> bool:
 def needs_own_step(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether only the object's own step() does what the user has asked for.
 
-    Hooks before a step may change its gradients. A step() that somebody has replaced in this object
+    Hooks before a step may change its gradients. A step() that was replaced in this object
     alone may do anything; a schedule of PyTorch replaces it, too, and only looks on.
     """
     own = vars(optimizer).get("step")

@@ -122,7 +122,7 @@ class EngineParameters:
         self._versions = [p._version for p in self.tensors]
 
     def are_written(self) -> bool:
-        """Return whether somebody else has written any since note_versions()."""
+        """Return whether other code has written a parameter since note_versions()."""
         return any(
             p._version != version for p, version in zip(self.tensors, self._versions, strict=True)
         )

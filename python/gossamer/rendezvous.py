@@ -39,19 +39,19 @@ class Store(Protocol):
         """Make a value visible to all."""
 
     def get(self, key: str, limit_s: float) -> bytes:
-        """Return the value of `key`, and wait up to `limit_s` seconds for somebody to set it.
+        """Return the value of `key`, and wait up to `limit_s` seconds until a process sets it.
 
         Raises
         ------
         TimeoutError
-            If nobody has.
+            If no process has.
         """
 
     def compare_and_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Set `key` to `desired` if its value is `expected`, and return the value it has then.
 
-        With an empty `expected`, set `key` if nobody has set it. An empty result: nobody has, and
-        another value was expected.
+        With an empty `expected`, set `key` if it has not been set. An empty result: it has not
+        been set, and another value was expected.
         """
 
     # A store may also answer for several keys at once, which spares questions where it is far away:
@@ -107,7 +107,7 @@ class _TorchStore:
     def compare_and_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         with self._store() as store:
             now: bytes = store.compare_set(key, expected, desired)
-            # It answers with `expected` for a key that nobody has set.
+            # It answers with `expected` for a key that has not been set.
             if expected and now == expected and not store.check([key]):
                 return b""
         return now
@@ -261,7 +261,7 @@ def _open_torch_store(start: Start, timeout_s: float) -> tuple[_TorchStore, bool
 
 
 def _wait_for_server(start: Start, timeout_s: float) -> None:
-    """Wait until somebody listens at the store's place. Unlike PyTorch's wait, Ctrl-C ends it."""
+    """Wait until a process listens at the store's place. Unlike PyTorch's wait, Ctrl-C ends it."""
     begin = time.monotonic()
     has_told = False
     while True:

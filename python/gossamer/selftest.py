@@ -145,7 +145,7 @@ def _reason_among_processes(check: Check) -> str:
         check.work()
         own = ""
     except _core.CommError:
-        # Nobody can be asked any more.
+        # The other ranks cannot be asked any more.
         raise
     except Exception as error:
         own = f"rank {current_session().rank}: {_text_of(error)}"

@@ -99,7 +99,7 @@ class TrainingState:
         self._load_python(own)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as tensors that nobody shares."""
+        """Return the state as tensors that share no memory with others."""
         own = self._module.state_dict(keep_vars=True)
         others = self._others()
         state: dict[str, Any] = {}

@@ -406,7 +406,7 @@ class EngineSteps(torch.nn.Module):
         )
 
     def _forget_arrived(self) -> None:
-        """Mix nothing in the next step, because somebody else has written the parameters."""
+        """Mix nothing in the next step, because other code has written the parameters."""
         self._engine.forget_arrived()
         self._engine.write_masters()
 

@@ -276,7 +276,7 @@ class Trainer(DecentralizedDataParallel):
         super()._start()
 
     def _adopt(self) -> None:
-        # Nobody sees the parameters where ranks exchange gradients.
+        # Where ranks exchange gradients, no parameters are under way, so the user may write them.
         if self._sums_gradients:
             self._trained.check_places()
             if self._engine.has_started:

@@ -40,7 +40,7 @@ def meet_accelerate() -> None:
     told |= {"LOCAL_WORLD_SIZE": session.local_world_size}
     os.environ |= {name: str(value) for name, value in told.items()}
     os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
-    # Nobody but rank 0 serves a store there.
+    # Only rank 0 serves a store there.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
 
 

@@ -1,4 +1,4 @@
-"""The mean of all ranks' models, where a training loop of somebody else's asks for a model."""
+"""The mean of all ranks' models, where a foreign training loop asks for a model."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def reachable_place(session: Session) -> tuple[str, int]:
 
 
 class _Server:
-    """Says a word to everybody who connects, so that nobody takes another program for it."""
+    """Says a word to every program that connects, which tells this server from other programs."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()

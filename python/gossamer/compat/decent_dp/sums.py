@@ -74,7 +74,7 @@ class PeerSums:
             p.copy_(own)
 
     def end_step(self) -> None:
-        """Keep the parameters, which nobody writes while they are exchanged."""
+        """Keep the parameters, which no code writes while they are exchanged."""
         self._sent = {p: _Sent(p.detach().clone(), self.factor) for p in self._parameters}
         self._num_steps += 1
 

@@ -222,8 +222,10 @@ void RunFolder::begin() {
     if (entry.path().filename().string().starts_with(kEvents)) fs::remove(entry.path(), failure);
   }
   write_configuration();
-  fs::remove(metrics_path(), failure);
-  open_metrics(failure);
+  // A pipe in its place stays: its reader takes the records.
+  std::error_code cut;
+  if (fs::is_regular_file(metrics_path(), failure)) fs::resize_file(metrics_path(), 0, cut);
+  open_metrics(cut);
 }
 
 void RunFolder::open_metrics(std::error_code failure) {

@@ -6,8 +6,13 @@
 // The slots take turns from round to round. Every rank counts the rounds that it has started
 // (publish()), in memory that the others see. Two rules:
 //
-//   read the slot of round r          when the counter of every peer that this rank reads is >= r
-//   write that slot for round r + 2   when the counter of every rank that reads it is >= r + 1
+//   1. A rank reads a peer's slot of round r only after that peer has started round r.
+//   2. A rank writes the same slot again, for round r + 2, only after every rank that reads the
+//   slot
+//      has started round r + 1.
+//
+// Example: rank 1 reads the slots of ranks 0 and 2. Rank 1 mixes in round 5 when both have started
+// round 5. Rank 0 writes its slot of round 5 again, for round 7, when rank 1 has started round 6.
 //
 // A rank that has started round r + 1 never reads a slot of round r again. So one wait before the
 // update serves both rules (arrival()), and a rank that forgets what has arrived delays no other

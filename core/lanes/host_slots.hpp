@@ -7,9 +7,8 @@
 // (publish()), in memory that the others see. Two rules:
 //
 //   1. A rank reads a peer's slot of round r only after that peer has started round r.
-//   2. A rank writes the same slot again, for round r + 2, only after every rank that reads the
-//   slot
-//      has started round r + 1.
+//   2. A rank writes that slot again, for round r + 2, only after all of its readers have started
+//      round r + 1.
 //
 // Example: rank 1 reads the slots of ranks 0 and 2. Rank 1 mixes in round 5 when both have started
 // round 5. Rank 0 writes its slot of round 5 again, for round 7, when rank 1 has started round 6.

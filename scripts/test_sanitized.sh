@@ -28,8 +28,6 @@ add ASAN_OPTIONS detect_leaks=1:strict_string_checks=1:detect_stack_use_after_re
 add ASAN_OPTIONS min_uar_stack_size_log=14:max_uar_stack_size_log=14
 # Freed memory waits before it is used again. The usual 256 MB cost page faults all the time.
 add ASAN_OPTIONS quarantine_size_mb=64
-# Every allocation notes its callers. Noting the usual 30 takes a tenth of the tests' time.
-add ASAN_OPTIONS malloc_context_size=8
 add UBSAN_OPTIONS print_stacktrace=1:halt_on_error=1
 add LSAN_OPTIONS "suppressions=$root/scripts/lsan.supp:print_suppressions=0"
 add TSAN_OPTIONS "suppressions=$root/scripts/tsan.supp:print_suppressions=0"

@@ -256,7 +256,8 @@ std::shared_ptr<const MpiGroup> MpiContext::start(const LaunchOptions& options, 
       .while_waiting = options.while_waiting,
       .service = [this] { watch->service(); },
       .diagnose = [this](const std::vector<int>& peers,
-                         const std::string& /*so_far*/) { return watch->diagnose(peers); }});
+                         const std::string& /*so_far*/) { return watch->diagnose(peers); },
+      .logger = Logger(options.log_level, size > 1 ? concat("rank ", rank) : "")});
   return group;
 }
 

@@ -270,27 +270,51 @@ bool ProgressWorker::is_awaited(const Active& entry) const {
 }
 
 void ProgressWorker::watch(double elapsed_s, bool progressed) {
+  if (progressed) has_noticed_ = false;
   const auto count = [&](Active& entry) {
     if (!is_awaited(entry)) return;
     if (progressed && entry.wait == Wait::kDevice) entry.waited_s = 0.0;
     entry.waited_s += elapsed_s;
-    if (is_late(entry)) give_up(entry);
+    // A kernel may take as long as it wants, and a rank that has done its work waits for the
+    // others.
+    const bool warns = !has_noticed_ && has_limit_ && entry.wait == Wait::kPeers;
+    if (is_late(entry, warns ? notice_after_s() : config_.timeout_s)) {
+      warns ? notice(entry) : give_up(entry);
+    }
     if (entry.wait == Wait::kPeers) check_attendance(entry, elapsed_s);
   };
   std::ranges::for_each(active_, count);
   std::ranges::for_each(starting_, count);
 }
 
-bool ProgressWorker::is_late(Active& entry) const {
+bool ProgressWorker::is_late(Active& entry, double limit_s) const {
   if (entry.wait == Wait::kPeers) {
     const Progress progress = entry.operation->progress();
     if (progress != std::exchange(entry.progress, progress)) entry.waited_s = 0.0;
   }
-  if (entry.waited_s <= config_.timeout_s) return false;
+  if (entry.waited_s <= limit_s) return false;
   if (entry.wait == Wait::kPeers && config_.idle_s) {
     entry.waited_s = std::min(entry.waited_s, config_.idle_s(entry.operation->linked_with()));
   }
-  return entry.waited_s > config_.timeout_s;
+  return entry.waited_s > limit_s;
+}
+
+double ProgressWorker::notice_after_s() const {
+  return std::min(kNoticeAfter, config_.timeout_s / 2.0);
+}
+
+void ProgressWorker::notice(const Active& late) {
+  has_noticed_ = true;
+  const std::vector<int> peers = late.operation->waiting_for();
+  const std::string known = config_.hint ? config_.hint(peers) : "";
+  const CommError text(
+      {.rank = config_.rank, .peers = peers, .label = late.context.label},
+      concat("no progress for ", shortest(notice_after_s()), " s", text_of(late.progress),
+             "; the limit is ", shortest(config_.timeout_s), " s (comm.timeout_s). ",
+             known.empty() ? "Perhaps a rank has left out a batch or a call that the others make, "
+                             "or is busy (a long evaluation, a slow disk)"
+                           : known));
+  config_.logger.warning(text.what());
 }
 
 void ProgressWorker::check_attendance(Active& entry, double elapsed_s) const {

@@ -28,6 +28,10 @@
 // device behind other operations, which have a time limit of their own. So only the time counts in
 // which this worker has started and ended no operation.
 //
+// Before an operation gives up, the worker warns once: where it has waited for half of the timeout,
+// and no longer than kNoticeAfter. The warning names the peers, and what is known of their reason
+// (Config::hint). A rank that has left out a batch is found without the whole wait in this way.
+//
 // A rank that has done its work waits for the others, which may write their results for long: after
 // lift_timeout() an operation gives up only where the diagnosis finds a rank that is not alive.
 //
@@ -53,6 +57,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.hpp"
 #include "comm/attendance.hpp"
 #include "comm/communicator.hpp"
 #include "comm/doorbell.hpp"
@@ -116,6 +121,8 @@ class ProgressWorker {
       "themselves, or do not get through to this rank; if that is normal (a long evaluation, a "
       "slow "
       "disk), set a larger comm.timeout_s";
+  /// Seconds without progress after which the worker warns, at the latest.
+  static constexpr double kNoticeAfter = 60.0;
   struct Config {
     /// The world rank that errors name.
     int rank = 0;
@@ -152,6 +159,11 @@ class ProgressWorker {
     /// Seconds since anything but a sign of life has moved between this rank and one of `peers`.
     /// Null: only the operations tell.
     std::function<double(const std::vector<int>& peers)> idle_s = {};
+    /// A sentence that tells why `peers` may keep this rank waiting; empty: nothing is known. Must
+    /// not block. Null: nothing is ever known.
+    std::function<std::string(const std::vector<int>& peers)> hint = {};
+    /// Where warnings go.
+    Logger logger = {};
   };
 
   explicit ProgressWorker(Config config);
@@ -222,9 +234,13 @@ class ProgressWorker {
   void watch(double elapsed_s, bool progressed);
   /// Whether the time that passes now counts as waiting.
   [[nodiscard]] bool is_awaited(const Active& entry) const;
-  /// Whether the operation has made no progress for longer than the timeout. Counts the time since
+  /// Whether the operation has made no progress for longer than `limit_s`. Counts the time since
   /// the last progress anew.
-  bool is_late(Active& entry) const;
+  bool is_late(Active& entry, double limit_s) const;
+  /// Seconds without progress after which the worker warns.
+  [[nodiscard]] double notice_after_s() const;
+  /// Warns of an operation that waits long for its peers.
+  void notice(const Active& late);
   /// Throws, unless the timeout has been lifted and all ranks are alive: then the operation waits
   /// on.
   void give_up(Active& late);
@@ -247,6 +263,8 @@ class ProgressWorker {
   std::atomic<int> num_draining_ = 0;
   std::atomic<bool> has_stalled_ = false;
   std::atomic<bool> has_limit_ = true;
+  /// Whether the worker has warned since an operation last ended.
+  bool has_noticed_ = false;  // the worker's own
   /// The kinds and buckets of the operations that have ended.
   std::set<std::pair<std::string_view, std::int64_t>> ended_;  // the worker's own
   std::deque<Active> starting_;  // the worker's own; in the order submitted

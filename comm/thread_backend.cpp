@@ -237,7 +237,8 @@ class ThreadSession : public EpochSession {
                                    .while_waiting = options.while_waiting,
                                    .bell = hub_.bell(world.rank),
                                    .service = heeding(std::move(is_disturbed), world.rank),
-                                   .failed = survives_ ? telling(group, world.rank) : nullptr})),
+                                   .failed = survives_ ? telling(group, world.rank) : nullptr,
+                                   .logger = logger_})),
         communicator_(worker_, group, world.rank) {}
 
   ~ThreadSession() override {

@@ -305,7 +305,9 @@ std::unique_ptr<EpochSession> enter(Place place, const World& world, const Launc
       .diagnose = [transport](
                       const std::vector<int>& peers,
                       const std::string& so_far) { return transport->diagnose(peers, so_far); },
-      .idle_s = [transport](const std::vector<int>& peers) { return transport->idle_s(peers); }});
+      .idle_s = [transport](const std::vector<int>& peers) { return transport->idle_s(peers); },
+      .hint = [transport](const std::vector<int>& peers) { return transport->hint(peers); },
+      .logger = logger});
   auto session = std::make_unique<TcpSession>(std::move(context), world, std::move(logger));
   session->meet();
   return session;

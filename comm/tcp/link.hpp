@@ -60,6 +60,7 @@ class Link {
   ~Link();
 
   [[nodiscard]] PeerMessages& messages() { return messages_; }
+  [[nodiscard]] const PeerMessages& messages() const { return messages_; }
   void send_news(Frame frame, std::string_view text);
   /// Says that the end that follows is no failure.
   void send_goodbye();

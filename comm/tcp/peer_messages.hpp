@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/types.hpp"
@@ -89,6 +90,9 @@ class PeerMessages {
   [[nodiscard]] bool has_pieces() const { return !sendable_.empty(); }
   /// Takes messages that lie in the peer's memory. Returns whether any has moved.
   bool fetch();
+  /// The use of an operation in which the peer waits, and which this rank has not begun, while this
+  /// rank waits in one that the peer has not begun. Empty: there is none. Letters do not count.
+  [[nodiscard]] std::optional<MessageUse> other_use_of_peer() const;
   /// Forgets all messages. Their blocks are not touched any more.
   void clear();
 

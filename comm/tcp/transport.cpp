@@ -311,6 +311,20 @@ double Transport::idle_s(const std::vector<int>& peers) const {
   return least;
 }
 
+std::string Transport::hint(const std::vector<int>& peers) const {
+  for (const int peer : peers) {
+    const auto& link = links_.at(static_cast<std::size_t>(peer));
+    const auto use = link ? link->messages().other_use_of_peer() : std::nullopt;
+    if (!use) continue;
+    return concat(
+        "Rank ", peer, " waits for this rank in ",
+        *use == MessageUse::kExchange ? "an exchange" : "a sum, a broadcast or an average",
+        " that this rank has not begun: probably one of the two has left out a batch, or "
+        "has made a call that the other has not");
+  }
+  return "";
+}
+
 ProgressWorker::Diagnosis Transport::diagnose(const std::vector<int>& peers,
                                               const std::string& so_far) {
   run_until([this] { return failure_ != nullptr; }, kNewsPatience);
@@ -354,7 +368,10 @@ Transport::Wait Transport::reason_of_wait(const std::vector<int>& peers) {
                     "others cannot reach (comm.interface)")},
             true};
   }
-  return {{peers, std::string(ProgressWorker::kAllAlive), /*are_alive=*/true}, false};
+  const std::string known = hint(peers);
+  return {
+      {peers, known.empty() ? std::string(ProgressWorker::kAllAlive) : known, /*are_alive=*/true},
+      false};
 }
 
 void Transport::tell_leaving() { spread({.kind = NewsKind::kLeaving, .about = config_.rank}, -1); }

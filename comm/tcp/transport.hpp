@@ -86,6 +86,9 @@ class Transport {
   ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers, const std::string& so_far);
   /// Seconds since anything but a sign of life has moved between this rank and one of `peers`.
   [[nodiscard]] double idle_s(const std::vector<int>& peers) const;
+  /// A sentence about a peer with which this rank waits crosswise (other_use_of_peer()); empty:
+  /// there is none among `peers`.
+  [[nodiscard]] std::string hint(const std::vector<int>& peers) const;
   void tell_leaving();
   /// The worker has failed: tells the others why, unless they know, and forgets all messages.
   void abandon(const std::exception_ptr& error);

@@ -189,6 +189,36 @@ TEST(ProgressWorkerFailure, TimesOutWithADiagnosis) {
   EXPECT_THROW(worker.drain(), CommError);
 }
 
+/// What the worker logs until an operation of `rank` 1 with rank 0 has failed after 0.2 seconds.
+std::string warnings_of(ProgressWorker::Config config) {
+  Script script;
+  config.rank = 1;
+  config.timeout_s = 0.2;
+  config.logger = Logger(LogLevel::kInfo, "rank 1");
+  testing::internal::CaptureStderr();
+  ProgressWorker worker(std::move(config));
+  Request request = worker.submit(scripted(script, 0), {.label = {"exchange", 2, 7}});
+  EXPECT_TRUE(contains(failure_of(request), "no progress for 0.2 s"));
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(ProgressWorkerFailure, WarnsOnceAfterHalfOfTheTimeout) {
+  const std::string said = warnings_of({});
+  const std::string first =
+      "rank 1: exchange of bucket 2, round 7 with rank 0: no progress for 0.1 s";
+  ASSERT_TRUE(contains(said, first)) << said;
+  EXPECT_EQ(said.find(first), said.rfind(first)) << said;
+  EXPECT_TRUE(contains(said, "the limit is 0.2 s (comm.timeout_s). Perhaps a rank has left out"))
+      << said;
+}
+
+TEST(ProgressWorkerFailure, WarnsWithWhatIsKnownOfThePeer) {
+  const std::string said = warnings_of({.hint = [](const std::vector<int>& peers) {
+    return concat("Rank ", peers.at(0), " sleeps");
+  }});
+  EXPECT_TRUE(contains(said, "(comm.timeout_s). Rank 0 sleeps")) << said;
+}
+
 TEST(ProgressWorkerFailure, WaitsOnForRanksThatAreAliveOnceTheTimeoutIsLifted) {
   Script script;
   std::atomic<int> num_asked = 0;

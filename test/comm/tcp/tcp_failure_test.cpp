@@ -176,6 +176,31 @@ TEST(TcpFailure, IsNoFirewallWhereTheHigherRankIsLate) {
   EXPECT_TRUE(contains(text, "the named peers have not come to this point")) << text;
 }
 
+/// Rank 1 has left out a batch: it averages while rank 0 still waits for its exchange.
+TEST(TcpFailure, TellsThatRanksWaitForEachOtherInTwoOperations) {
+  for (const bool reads_memory : {false, true}) {
+    std::vector<std::string> texts(2);
+    const auto body = [&](Communicator& communicator, const World& world) {
+      std::vector<float> mine(100'000);
+      std::vector<float> theirs(100'000);
+      texts.at(static_cast<std::size_t>(world.rank)) = what_of<CommError>([&] {
+        if (world.rank == 0) {
+          communicator.exchange(1, block_of(std::span(mine)), block_of(std::span(theirs)), {})
+              .wait();
+        } else {
+          communicator.all_reduce_sum(block_of(std::span(mine)), block_of(std::span(theirs)), {})
+              .wait();
+        }
+      });
+      return 74;
+    };
+    launch_ranks(2, quiet(0.5, reads_memory), body);
+    const std::string all = texts[0] + texts[1];
+    EXPECT_TRUE(contains(all, "waits for this rank in a") && contains(all, "left out a batch"))
+        << all;
+  }
+}
+
 TEST(TcpMeeting, RefusesWhatCannotBe) {
   const auto refusal = [](LaunchOptions options) {
     options.meeting.store = std::make_shared<MemoryStore>();

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "optim/convert.hpp"
-#include "optim/cuda_kernels.hpp"
+#include "optim/cuda/sweep.hpp"
 #include "optim/flush_denormals.hpp"
 #include "optim/stream_copy.hpp"
 

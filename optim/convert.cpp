@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "base/text.hpp"
-#include "optim/cuda_kernels.hpp"
+#include "optim/cuda/convert.hpp"
 
 namespace gossamer {
 namespace {

@@ -3,7 +3,7 @@
 #include <limits>
 #include <utility>
 
-#include "optim/cuda_kernels.hpp"
+#include "optim/cuda/reductions.hpp"
 #include "optim/gradient_stats.hpp"
 
 namespace gossamer {

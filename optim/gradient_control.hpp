@@ -18,6 +18,7 @@
 #include "base/stream.hpp"
 #include "base/types.hpp"
 #include "base/worker_pool.hpp"
+#include "optim/gradient_stats.hpp"
 #include "optim/simd.hpp"
 
 namespace gossamer {
@@ -59,8 +60,6 @@ GOSSAMER_HOST_DEVICE inline double factor_of(const DecisionRule& rule, double sq
   return rule.unit * clip_factor(late ? last_norm : rule.unit * sqrt(squares), rule.clip_norm);
 }
 
-/// Elements of a gradient that one partial sum covers.
-inline constexpr std::int64_t kSquaresChunk = std::int64_t{1} << 16;
 /// Elements of `scratch` that enqueue_squares() needs on a stream that does not run on processors.
 /// Streams on processors need none.
 std::int64_t squares_scratch_numel(std::span<const std::int64_t> gradient_numels);

@@ -1,6 +1,7 @@
 #include "optim/rules/muon.hpp"
 
 #include "base/text.hpp"
+#include "optim/block_update.hpp"
 #include "optim/sweep.hpp"
 
 namespace gossamer {

@@ -2,8 +2,11 @@
 
 #include <stdexcept>
 
+#include "optim/cuda/convert.hpp"
 #include "optim/cuda/every_rule.hpp"
-#include "optim/cuda_kernels.hpp"
+#include "optim/cuda/reductions.hpp"
+#include "optim/cuda/swap_with_mean.hpp"
+#include "optim/cuda/sweep.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,6 +1,6 @@
 #include "optim/own_rule.hpp"
 
-#include "optim/cuda_kernels.hpp"
+#include "optim/cuda/sweep.hpp"
 
 namespace gossamer {
 namespace {

@@ -2,7 +2,8 @@
 
 #include <stdexcept>
 
-#include "optim/cuda_kernels.hpp"
+#include "optim/cuda/swap_with_mean.hpp"
+#include "optim/gradient_stats.hpp"
 
 namespace gossamer {
 namespace {

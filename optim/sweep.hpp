@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "optim/cuda_kernels.hpp"
+#include "optim/cuda/sweep.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/rule.hpp"
 #include "optim/simd.hpp"

@@ -1,8 +1,8 @@
 // Conversion between float32 and bfloat16 on GPUs, four elements at a time.
 
+#include "optim/cuda/convert.hpp"
 #include "optim/cuda/launch.cuh"
 #include "optim/cuda/pack.hpp"
-#include "optim/cuda_kernels.hpp"
 
 namespace gossamer {
 namespace {

@@ -5,7 +5,8 @@
 #include <limits>
 
 #include "optim/cuda/launch.cuh"
-#include "optim/cuda_kernels.hpp"
+#include "optim/cuda/reductions.hpp"
+#include "optim/cuda/swap_with_mean.hpp"
 
 namespace gossamer {
 namespace {

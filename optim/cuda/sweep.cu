@@ -6,8 +6,8 @@
 
 #include "optim/cuda/every_rule.hpp"
 #include "optim/cuda/launch.cuh"
+#include "optim/cuda/sweep.hpp"
 #include "optim/cuda/sweep_table.hpp"
-#include "optim/cuda_kernels.hpp"
 
 namespace gossamer {
 namespace {

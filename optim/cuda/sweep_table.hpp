@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/host_device.hpp"
-#include "optim/block_update.hpp"
+#include "optim/block.hpp"
 #include "optim/cuda/pack.hpp"
 #include "optim/rule.hpp"
 

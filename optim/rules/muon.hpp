@@ -19,7 +19,7 @@
 
 #include "base/options.hpp"
 #include "base/stream.hpp"
-#include "optim/block_update.hpp"
+#include "optim/block.hpp"
 #include "optim/rule.hpp"
 
 namespace gossamer {

@@ -16,6 +16,7 @@
 
 #include "base/host_stream.hpp"
 #include "base/random.hpp"
+#include "optim/block_update.hpp"
 #include "optim/registry.hpp"
 #include "optim/rules/accum_adam.hpp"
 #include "optim/rules/adam.hpp"

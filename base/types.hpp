@@ -33,6 +33,11 @@ struct World {
   Placement placement = {};
 };
 
+/// The World of `rank` where all ranks share one host, as threads do. `node_size` divides `size`.
+inline World world_of(int rank, int size, int node_size) {
+  return {rank, size, node_size, {.local_rank = rank, .local_world_size = size}};
+}
+
 /// Types of elements.
 enum class DType : std::uint8_t { kFloat32, kFloat64, kBFloat16, kInt64, kUInt8 };
 

@@ -20,7 +20,6 @@
 
 #include "base/error.hpp"
 #include "comm/communicator.hpp"
-#include "comm/launch.hpp"
 
 namespace gossamer {
 
@@ -47,11 +46,5 @@ class Session {
 };
 
 using Sessions = std::vector<std::unique_ptr<Session>>;
-
-/// Enters a world. Where ranks are processes, all of them call it. Throws ConfigError for an
-/// unknown backend and for a world that is not as the options and the launcher say (why_not_whole()
-/// in launch.hpp), on all ranks; CommError if the ranks cannot meet; std::runtime_error when the
-/// system gives no thread.
-Sessions open_sessions(std::string_view backend, const LaunchOptions& options);
 
 }  // namespace gossamer

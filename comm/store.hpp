@@ -1,7 +1,7 @@
 #pragma once
 // A Store is the place where ranks that cannot reach each other yet leave short records: keys and
-// values that all of them see. Ranks ask it when they start (comm/meeting.hpp), and never in a
-// step.
+// values that all of them see. Ranks ask it when they start (comm/rendezvous/meeting.hpp), and
+// never in a step.
 //
 // Protocol: set() makes a value visible to all. get() waits for a value. compare_and_set() changes
 // a value in one indivisible step, so of several ranks that try the same change one succeeds.
@@ -12,7 +12,7 @@
 // can do better have their own.
 //
 // A store is not trusted: any process that reaches it can read and change it. Records therefore
-// carry a signature (comm/meeting.hpp).
+// carry a signature (comm/rendezvous/meeting.hpp).
 //
 // Thread safety: one thread at a time. Errors: CommError when the store cannot be reached, and when
 // the time is over.

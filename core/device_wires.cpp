@@ -11,10 +11,10 @@
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
-#include "comm/nccl_communicator.hpp"
-#include "comm/nccl_library.hpp"
-#include "comm/renewing_wires.hpp"
-#include "comm/staged_communicator.hpp"
+#include "comm/collectives/staged_communicator.hpp"
+#include "comm/elastic/renewing_wires.hpp"
+#include "comm/nccl/communicator.hpp"
+#include "comm/nccl/library.hpp"
 
 namespace gossamer {
 namespace {

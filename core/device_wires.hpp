@@ -16,7 +16,7 @@
 #include "base/options.hpp"
 #include "base/stream.hpp"
 #include "comm/communicator.hpp"
-#include "comm/nccl_api.hpp"
+#include "comm/nccl/api.hpp"
 
 namespace gossamer {
 

@@ -1,7 +1,7 @@
 #include "core/rank_device.hpp"
 
 #include "base/make_stream.hpp"
-#include "comm/staged_communicator.hpp"
+#include "comm/collectives/staged_communicator.hpp"
 
 namespace gossamer {
 

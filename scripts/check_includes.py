@@ -4,6 +4,13 @@
     apps -> core/torch -> core -> core/lanes -> { topology, comm, optim } -> base
 
 A folder may include itself and what is below it; topology, comm and optim do not see each other.
+Inside comm, the top is the contract of all backends, and each backend has a folder of its own:
+
+    start -> backends -> { tcp, mpi, threads } -> { elastic -> rendezvous, collectives -> worker } -> comm
+    nccl -> comm
+
+The unit comm/backends (a header and its source) is the only one that sees all backends. No more than two
+units of the project include each other, directly or by way of others.
 Inside apps: commands -> tools -> { train, bench } -> models -> data. The tools are plan, simulate,
 replay, topology, report and study; they do not see each other, but report sees topology, and study
 sees report. Project headers are included by their path from the project's root and must exist.
@@ -21,25 +28,37 @@ import sys
 import tempfile
 from pathlib import Path
 
-LIBRARY = ["core/torch", "core/timeline", "core/checkpoint", "core", "core/lanes", "topology", "comm/start", "comm",
-           "optim", "base"]
+# The contract of communication, and what the engine uses beside it.
+WIRES = ["comm/nccl", "comm/elastic", "comm/collectives", "comm"]
+COMM = ["comm/backends", "comm/start", "comm/tcp", "comm/mpi", "comm/threads", "comm/rendezvous", "comm/worker"] + WIRES
+LIBRARY = ["core/torch", "core/timeline", "core/checkpoint", "core", "core/lanes", "topology", "optim", "base"] + COMM
 BELOW_TOOLS = ["apps/train", "apps/bench", "apps/models", "apps/data"] + LIBRARY
 # Each folder with the folders it may include besides itself. The longest name that fits counts.
 BELOW = {
     "base": [],
     "topology": ["base"],
     "comm": ["base"],
-    "comm/start": ["comm", "base"],
+    "comm/worker": ["comm", "base"],
+    "comm/collectives": ["comm/worker", "comm", "base"],
+    "comm/rendezvous": ["comm", "base"],
+    "comm/elastic": ["comm/rendezvous", "comm", "base"],
+    "comm/threads": ["comm/elastic", "comm/rendezvous", "comm/collectives", "comm/worker", "comm", "base"],
+    "comm/mpi": ["comm/collectives", "comm/worker", "comm", "base"],
+    "comm/nccl": ["comm", "base"],
+    "comm/tcp": ["comm/elastic", "comm/rendezvous", "comm/collectives", "comm/worker", "comm", "base"],
+    "comm/start": ["comm/backends", "comm/tcp", "comm/rendezvous", "comm", "base"],
+    # One unit, not a folder.
+    "comm/backends": ["comm/tcp", "comm/mpi", "comm/threads", "comm", "base"],
     "optim": ["base"],
-    "core/lanes": ["topology", "comm", "optim", "base"],
-    "core": ["core/lanes", "topology", "comm", "optim", "base"],
-    "core/algorithms": ["core", "core/lanes", "topology", "comm", "optim", "base"],
-    "core/checkpoint": ["core", "core/lanes", "topology", "comm", "optim", "base"],
-    "core/timeline": ["core/checkpoint", "core", "core/lanes", "topology", "comm", "optim", "base"],
-    "core/torch": ["core", "core/lanes", "topology", "comm/start", "comm", "optim", "base"],
+    "core/lanes": ["topology", "optim", "base"] + WIRES,
+    "core": ["core/lanes", "topology", "optim", "base"] + WIRES,
+    "core/algorithms": ["core", "core/lanes", "topology", "optim", "base"] + WIRES,
+    "core/checkpoint": ["core", "core/lanes", "topology", "optim", "base"] + WIRES,
+    "core/timeline": ["core/checkpoint", "core", "core/lanes", "topology", "optim", "base"] + WIRES,
+    "core/torch": ["core", "core/lanes", "topology", "comm/start", "optim", "base"] + WIRES,
     # Without LibTorch, so that one module works with every PyTorch.
-    "python": ["apps/plan", "apps/simulate", "core/checkpoint", "core/timeline", "core", "core/lanes", "topology", "comm/start",
-               "comm", "optim", "base"],
+    "python": ["apps/plan", "apps/simulate", "core/checkpoint", "core/timeline", "core", "core/lanes", "topology", "optim",
+               "base"] + COMM,
     "apps/data": ["core/checkpoint", "base"],
     "apps/models": ["apps/data"] + LIBRARY,
     "apps/train": ["apps/models", "apps/data"] + LIBRARY,
@@ -112,8 +131,10 @@ def includes_of(path):
 
 
 def folder_of(path):
-    """The folder of the table that a path (relative, with slashes) lies in, or None."""
-    fitting = [folder for folder in list(BELOW) + sorted(FREE) if path.startswith(folder + "/")]
+    """The folder or unit of the table that a path (relative, with slashes) lies in, or None."""
+    fitting = [
+        folder for folder in list(BELOW) + sorted(FREE) if path.startswith((folder + "/", folder + "."))
+    ]
     return max(fitting, key=len, default=None)
 
 
@@ -134,6 +155,37 @@ def sources(root):
         for name in sorted(files):
             if Path(name).suffix in SUFFIXES:
                 yield Path(where, name)
+
+
+def unit_of(path):
+    """A header and its source are one unit."""
+    return path.rpartition(".")[0]
+
+
+def circles_of(edges):
+    """The sets of more than two units that lead to each other: {unit: units that it includes}."""
+
+    def reached(begin, along):
+        found, todo = {begin}, [begin]
+        while todo:
+            for unit in along.get(todo.pop(), ()):
+                if unit not in found:
+                    found.add(unit)
+                    todo.append(unit)
+        return found
+
+    back = {}
+    for unit, others in edges.items():
+        for other in others:
+            back.setdefault(other, set()).add(unit)
+    circles, done = [], set()
+    for unit in sorted(edges):
+        if unit not in done:
+            circle = reached(unit, edges) & reached(unit, back)
+            done |= circle
+            if len(circle) > 2:
+                circles.append(sorted(circle))
+    return circles
 
 
 class Checker:
@@ -212,7 +264,18 @@ class Checker:
             name = path.relative_to(self.root).as_posix()
             count += 1
             found += [f"{name}:{line}: {what}" for line, what in self.check_file(name)]
-        return found, count
+        return found + self.check_circles(), count
+
+    def check_circles(self):
+        edges = {}
+        for name, includes in self.includes.items():
+            if folder_of(name) not in FREE:
+                others = {unit_of(header) for _, quoted, header in includes if quoted}
+                edges.setdefault(unit_of(name), set()).update(others - {unit_of(name)})
+        return [
+            f"{circle[0]}.hpp:1: {len(circle)} units include each other: {', '.join(circle)}"
+            for circle in circles_of(edges)
+        ]
 
 
 # ---- self-test ---------------------------------------------------------------------------------
@@ -256,6 +319,13 @@ CASES = [
     ("python/src/a.cpp", "#include <nanobind/nanobind.h>", None),
     ("core/a.cpp", "#include <nanobind/nanobind.h>", "nanobind is included only in"),
     ("comm/tcp/a.hpp", "#include <asio/buffer.hpp>", None),
+    ("comm/backends.cpp", '#include "comm/tcp/x.hpp"', None),
+    ("comm/a.cpp", '#include "comm/tcp/x.hpp"', "comm does not see comm/tcp"),
+    ("comm/a.cpp", '#include "comm/worker/x.hpp"', "comm does not see comm/worker"),
+    ("comm/tcp/a.cpp", '#include "comm/mpi/x.hpp"', "comm/tcp does not see comm/mpi"),
+    ("comm/tcp/a.cpp", '#include "comm/start/x.hpp"', "comm/tcp does not see comm/start"),
+    ("comm/elastic/a.cpp", '#include "comm/rendezvous/x.hpp"', None),
+    ("core/a.cpp", '#include "comm/tcp/x.hpp"', "core does not see comm/tcp"),
     ("core/a.cpp", "#include <asio.hpp>", "asio is included only in"),
     ("comm/hmac.cpp", "#include <openssl/hmac.h>", None),
     ("apps/a.cpp", "#include <openssl/rand.h>", "OpenSSL is included only in"),
@@ -327,6 +397,13 @@ CASES = [
 
 def self_test():
     wrong = 0
+    for edges, circles in (
+        ({"a": {"b"}, "b": {"a"}, "c": {"a"}}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}, [["a", "b", "c"]]),
+    ):
+        if circles_of(edges) != circles:
+            wrong += 1
+            print(f"self-test: circles of {edges}: expected {circles}, found {circles_of(edges)}")
     for name, text, words in CASES:
         with tempfile.TemporaryDirectory() as root:
             files = {f"{folder}/x.hpp": "" for folder in list(BELOW) + sorted(FREE)}
@@ -350,7 +427,7 @@ def self_test():
             wrong += 1
             expected = "no complaint" if words is None else f"a complaint with '{words}'"
             print(f"self-test: {name} with {text!r}: expected {expected}, found {found}")
-    print(f"check_includes: self-test, {len(CASES) - wrong} of {len(CASES)} cases hold")
+    print(f"check_includes: self-test, {len(CASES) + 2 - wrong} of {len(CASES) + 2} cases hold")
     return 1 if wrong else 0
 
 

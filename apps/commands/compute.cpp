@@ -22,7 +22,7 @@
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -17,7 +17,7 @@
 #include "base/error.hpp"
 #include "base/registry.hpp"
 #include "base/text.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 #include "core/algorithm.hpp"
 #include "optim/codec.hpp"
 #include "optim/registry.hpp"

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 #include "comm/tcp/stream_count.hpp"
 
 namespace gossamer::apps {

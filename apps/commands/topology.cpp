@@ -15,7 +15,7 @@
 #include "base/options.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 #include "topology/registry.hpp"
 #include "topology/topology_file.hpp"
 #include "topology/verify.hpp"

@@ -17,7 +17,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer::apps {
 namespace {

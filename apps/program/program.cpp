@@ -14,7 +14,7 @@
 #include "apps/train/agreement.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -7,7 +7,7 @@
 #include "apps/program/allocator.hpp"
 #include "base/text.hpp"
 #ifdef GOSSAMER_HAVE_MPI
-#include "comm/mpi_check.hpp"
+#include "comm/mpi/check.hpp"
 #endif
 
 namespace gossamer::apps {

@@ -10,8 +10,8 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "comm/launch.hpp"
-#include "comm/run_name.hpp"
+#include "comm/backends.hpp"
+#include "comm/rendezvous/run_name.hpp"
 #include "comm/start/store_use.hpp"
 #include "core/torch/c10d_store.hpp"
 

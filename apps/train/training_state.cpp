@@ -18,7 +18,7 @@
 #include "base/error.hpp"
 #include "base/shell_word.hpp"
 #include "base/text.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 #include "core/checkpoint/average.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/state_file.hpp"

@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 #include "comm/start/etcd_address.hpp"
 #include "comm/start/node_list.hpp"
 #include "comm/start/secret.hpp"

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "comm/launch.hpp"
-#include "comm/meeting.hpp"
+#include "comm/options.hpp"
+#include "comm/rendezvous/meeting.hpp"
 #include "comm/start/store_socket.hpp"
 
 namespace gossamer {

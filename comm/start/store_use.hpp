@@ -3,9 +3,9 @@
 // need this process for it. It opens etcd alone. For a place and for a folder the program takes
 // LibTorch's stores (core/torch/c10d_store.hpp), and Python takes PyTorch's.
 //
-// Protocol: complete() before another store is opened, and then the meeting (comm/meeting.hpp). A
-// rank whose world exists calls end_meeting(). One that has not met the others and serves the store
-// calls wait_until_all_met() before it ends.
+// Protocol: complete() before another store is opened, and then the meeting
+// (comm/rendezvous/meeting.hpp). A rank whose world exists calls end_meeting(). One that has not
+// met the others and serves the store calls wait_until_all_met() before it ends.
 //
 // Thread safety: as the Store's. Errors: ConfigError from complete(). The other functions
 // ignore a CommError of the store, because a rank that has met the others can train.
@@ -14,6 +14,7 @@
 #include <functional>
 #include <string>
 
+#include "comm/options.hpp"
 #include "comm/start/start.hpp"
 
 namespace gossamer {

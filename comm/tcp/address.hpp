@@ -5,7 +5,8 @@
 
 #include <string>
 
-#include "comm/meeting.hpp"
+#include "comm/options.hpp"
+#include "comm/rendezvous/meeting.hpp"
 
 namespace gossamer::tcp {
 

@@ -1,11 +1,12 @@
 #pragma once
 // Ranks as processes that are joined by TCP. Needs no MPI: the processes find one another in a
-// Store (comm/meeting.hpp).
+// Store (comm/rendezvous/meeting.hpp).
 
 #include <memory>
 
 #include "base/log.hpp"
-#include "comm/renewing_session.hpp"
+#include "comm/elastic/renewing_session.hpp"
+#include "comm/options.hpp"
 #include "comm/session.hpp"
 #include "comm/tcp/world.hpp"
 

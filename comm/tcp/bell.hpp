@@ -7,8 +7,8 @@
 #include <atomic>
 #include <chrono>
 
-#include "comm/doorbell.hpp"
 #include "comm/tcp/asio.hpp"
+#include "comm/worker/doorbell.hpp"
 
 namespace gossamer::tcp {
 

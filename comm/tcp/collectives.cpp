@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "comm/add_block.hpp"
+#include "comm/collectives/add_block.hpp"
 #include "comm/tcp/all_to_all.hpp"
 #include "comm/tcp/group_messages.hpp"
 #include "comm/tcp/operations.hpp"

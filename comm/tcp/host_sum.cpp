@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "comm/add_block.hpp"
+#include "comm/collectives/add_block.hpp"
 #include "comm/tcp/group_messages.hpp"
 #include "comm/tcp/operations.hpp"
 

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "base/log.hpp"
-#include "comm/membership/mesh.hpp"
+#include "comm/elastic/mesh.hpp"
 #include "comm/tcp/asio.hpp"
 #include "comm/tcp/tls.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "comm/ring_sum.hpp"
+#include "comm/collectives/ring_sum.hpp"
 #include "comm/tcp/group_messages.hpp"
 
 namespace gossamer::tcp {

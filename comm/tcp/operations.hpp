@@ -11,8 +11,8 @@
 
 #include "base/types.hpp"
 #include "comm/communicator.hpp"
-#include "comm/progress_worker.hpp"
 #include "comm/tcp/transport.hpp"
+#include "comm/worker/progress_worker.hpp"
 
 namespace gossamer::tcp {
 
@@ -60,7 +60,7 @@ std::unique_ptr<Operation> make_shard_sum(GroupPtr group, std::uint64_t number, 
 /// The sum in rank order, for large blocks of ranks on one host (host_sum.cpp).
 std::unique_ptr<Operation> make_host_sum(GroupPtr group, std::uint64_t number, ConstBlock send,
                                          Block receive);
-/// The sum round a ring (comm/ring_sum.hpp), for large blocks.
+/// The sum round a ring (comm/collectives/ring_sum.hpp), for large blocks.
 std::unique_ptr<Operation> make_ring_sum(GroupPtr group, std::uint64_t number, ConstBlock send,
                                          Block receive);
 /// The root adds all blocks, piece by piece, in rank order.

@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/meeting.hpp"
+#include "comm/options.hpp"
+#include "comm/rendezvous/meeting.hpp"
 #include "comm/tcp/asio.hpp"
 
 namespace gossamer::tcp {

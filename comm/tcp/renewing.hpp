@@ -1,12 +1,13 @@
 #pragma once
-// How ranks of the backend `tcp` go on when others die (comm/renewing_session.hpp). Their mesh has
-// connections of its own. In every epoch they tell one another by it where they listen, and make
-// all connections of training anew.
+// How ranks of the backend `tcp` go on when others die (comm/elastic/renewing_session.hpp). Their
+// mesh has connections of its own. In every epoch they tell one another by it where they listen,
+// and make all connections of training anew.
 //
 // Errors: CommError; ConfigError for an address that this host does not have.
 
 #include <memory>
 
+#include "comm/options.hpp"
 #include "comm/session.hpp"
 
 namespace gossamer::tcp {

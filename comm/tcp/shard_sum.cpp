@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/add_block.hpp"
+#include "comm/collectives/add_block.hpp"
 #include "comm/tcp/all_to_all.hpp"
 #include "comm/tcp/operations.hpp"
 

@@ -32,11 +32,11 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
-#include "comm/attendance.hpp"
-#include "comm/progress_worker.hpp"
 #include "comm/tcp/bell.hpp"
 #include "comm/tcp/link.hpp"
 #include "comm/tcp/listener.hpp"
+#include "comm/worker/attendance.hpp"
+#include "comm/worker/progress_worker.hpp"
 
 namespace gossamer::tcp {
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/launch.hpp"
+#include "comm/options.hpp"
 #include "comm/tcp/rank_record.hpp"
 #include "comm/tcp/transport.hpp"
 

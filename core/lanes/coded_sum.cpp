@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/buffer.hpp"
-#include "comm/add_block.hpp"
+#include "comm/collectives/add_block.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {

@@ -21,7 +21,7 @@
 
 #include "base/log.hpp"
 #include "base/timeline.hpp"
-#include "comm/clock_offset.hpp"
+#include "comm/collectives/clock_offset.hpp"
 #include "comm/communicator.hpp"
 
 namespace gossamer {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/timeline.hpp"
-#include "comm/clock_offset.hpp"
+#include "comm/collectives/clock_offset.hpp"
 
 namespace gossamer {
 

@@ -4,7 +4,7 @@
 
 #include <torch/torch.h>
 
-#include "gossamer/comm/launch.hpp"
+#include "gossamer/comm/backends.hpp"
 #include "gossamer/core/torch/data_parallel.hpp"
 #include "gossamer/optim/registry.hpp"
 #include "gossamer/topology/registry.hpp"

@@ -11,7 +11,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "gossamer/comm/launch.hpp"
+#include "gossamer/comm/backends.hpp"
 #include "gossamer/core/torch/data_parallel.hpp"
 #include "gossamer/optim/registry.hpp"
 

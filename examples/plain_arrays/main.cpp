@@ -5,7 +5,7 @@
 #include <random>
 
 #include "gossamer/base/host_stream.hpp"
-#include "gossamer/comm/launch.hpp"
+#include "gossamer/comm/backends.hpp"
 #include "gossamer/core/model_average.hpp"
 #include "gossamer/core/pipeline.hpp"
 #include "gossamer/optim/registry.hpp"

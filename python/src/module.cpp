@@ -16,9 +16,9 @@
 #include <nanobind/stl/string.h>
 
 #include "base/error.hpp"
-#include "comm/nccl_library.hpp"
+#include "comm/nccl/library.hpp"
 #ifdef GOSSAMER_HAVE_MPI
-#include "comm/mpi_check.hpp"
+#include "comm/mpi/check.hpp"
 #endif
 
 namespace nb = nanobind;

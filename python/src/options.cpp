@@ -7,7 +7,7 @@
 
 #include "base/text.hpp"
 #include "base/yaml.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 #include "core/plug_ins.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"

@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "base/host_stream.hpp"
+#include "comm/backends.hpp"
+#include "comm/collectives/staged_communicator.hpp"
 #include "comm/forwarding_communicator.hpp"
-#include "comm/launch.hpp"
-#include "comm/staged_communicator.hpp"
 
 namespace gossamer {
 namespace {

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "base/host_stream.hpp"
-#include "comm/launch.hpp"
-#include "comm/staged_communicator.hpp"
+#include "comm/backends.hpp"
+#include "comm/collectives/staged_communicator.hpp"
 
 namespace gossamer {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "base/error.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer {
 

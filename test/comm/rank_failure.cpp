@@ -20,7 +20,7 @@
 
 #include "base/buffer.hpp"
 #include "base/error.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer {
 namespace {

@@ -12,7 +12,8 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/memory_store.hpp"
+#include "comm/backends.hpp"
+#include "comm/rendezvous/memory_store.hpp"
 #include "comm/session.hpp"
 #include "comm/store.hpp"
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "comm/fault_injector.hpp"
-#include "comm/memory_store.hpp"
+#include "comm/elastic/fault_injector.hpp"
+#include "comm/rendezvous/memory_store.hpp"
 #include "comm/session.hpp"
 
 namespace gossamer::renewing_test {

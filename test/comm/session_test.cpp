@@ -21,6 +21,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer {
 namespace {

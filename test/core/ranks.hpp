@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer {
 

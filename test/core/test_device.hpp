@@ -1,7 +1,7 @@
 #pragma once
 // Devices of a rank for tests. Their work is done late, as a GPU's is, but they need no GPU.
 
-#include "test/comm/fake_nccl.hpp"
+#include "test/comm/nccl/fake_nccl.hpp"
 
 #include <array>
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 #include "base/host_stream.hpp"
 #include "base/relay_stream.hpp"
-#include "comm/nccl_communicator.hpp"
-#include "comm/renewing_wires.hpp"
-#include "comm/staged_communicator.hpp"
+#include "comm/collectives/staged_communicator.hpp"
+#include "comm/elastic/renewing_wires.hpp"
+#include "comm/nccl/communicator.hpp"
 
 namespace gossamer {
 

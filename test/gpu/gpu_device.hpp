@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/make_stream.hpp"
-#include "comm/renewing_wires.hpp"
-#include "comm/staged_communicator.hpp"
+#include "comm/collectives/staged_communicator.hpp"
+#include "comm/elastic/renewing_wires.hpp"
 
 namespace gossamer {
 

@@ -1,7 +1,5 @@
 // NCCL itself: what can be said of it without a GPU, and the conformance suite with one.
 
-#include "comm/nccl_library.hpp"
-
 #include "test/comm/conformance.hpp"
 #include "test/gpu/gpu_test.hpp"
 #include "test/gpu/nccl_or_null.hpp"
@@ -10,8 +8,9 @@
 #include <string>
 
 #include "base/make_stream.hpp"
-#include "comm/launch.hpp"
-#include "comm/nccl_communicator.hpp"
+#include "comm/backends.hpp"
+#include "comm/nccl/communicator.hpp"
+#include "comm/nccl/library.hpp"
 
 namespace gossamer {
 namespace {

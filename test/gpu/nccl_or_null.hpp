@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/error.hpp"
-#include "comm/nccl_library.hpp"
+#include "comm/nccl/library.hpp"
 
 namespace gossamer {
 

@@ -24,8 +24,8 @@
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
-#include "comm/nccl_communicator.hpp"
-#include "comm/nccl_library.hpp"
+#include "comm/nccl/communicator.hpp"
+#include "comm/nccl/library.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/make_stream.hpp"
-#include "comm/launch.hpp"
-#include "comm/staged_communicator.hpp"
+#include "comm/backends.hpp"
+#include "comm/collectives/staged_communicator.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {

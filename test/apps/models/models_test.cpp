@@ -16,7 +16,7 @@
 #include "apps/data/array_samples.hpp"
 #include "apps/train/evaluation.hpp"
 #include "base/error.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer::apps {
 namespace {

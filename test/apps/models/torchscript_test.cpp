@@ -20,7 +20,7 @@
 #include "apps/train/agreement.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -10,8 +10,8 @@
 #include "apps/train/rank_setup.hpp"
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
-#include "comm/launch.hpp"
-#include "comm/placement.hpp"
+#include "comm/backends.hpp"
+#include "comm/collectives/placement.hpp"
 
 namespace gossamer::apps {
 namespace {

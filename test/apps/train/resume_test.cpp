@@ -28,7 +28,7 @@
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/training_loop.hpp"
 #include "base/text.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 #include "core/checkpoint/compare.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "optim/registry.hpp"

@@ -19,7 +19,7 @@
 
 #include "apps/train/agreement.hpp"
 #include "base/error.hpp"
-#include "comm/fault_injector.hpp"
+#include "comm/elastic/fault_injector.hpp"
 
 namespace gossamer::apps {
 namespace {

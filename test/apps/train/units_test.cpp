@@ -21,7 +21,7 @@
 #include "apps/train/progress_line.hpp"
 #include "apps/train/rank_setup.hpp"
 #include "base/text.hpp"
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -16,7 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "base/host_stream.hpp"
-#include "comm/staged_communicator.hpp"
+#include "comm/collectives/staged_communicator.hpp"
 
 namespace gossamer::tcp {
 namespace {

@@ -17,6 +17,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 #include "comm/session.hpp"
 
 namespace gossamer::tcp {

@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/launch.hpp"
-#include "comm/memory_store.hpp"
+#include "comm/backends.hpp"
+#include "comm/rendezvous/memory_store.hpp"
 
 namespace gossamer::tcp {
 

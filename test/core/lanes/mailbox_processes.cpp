@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer {
 namespace {

@@ -21,7 +21,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "comm/memory_store.hpp"
+#include "comm/rendezvous/memory_store.hpp"
 
 namespace gossamer::store_test {
 namespace {

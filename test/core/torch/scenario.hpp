@@ -14,7 +14,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
-#include "comm/launch.hpp"
+#include "comm/backends.hpp"
 #include "core/torch/data_parallel.hpp"
 
 namespace gossamer {

@@ -1,0 +1,38 @@
+#pragma once
+// What the processes of a run say over a Mesh, as texts.
+//
+// Thread safety: functions without state.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "comm/elastic/agreement.hpp"
+
+namespace gossamer::membership {
+
+/// A process asks a member to let it join. It is connected in both directions with all members of
+/// this epoch.
+struct AskToJoin {
+  std::int64_t epoch = 0;
+  /// What it trains, as lines. The member refuses a process that trains something else.
+  std::string trains = {};
+};
+/// A member does not let a process join, for this reason.
+struct Refuse {
+  std::string why = {};
+};
+/// What a member tells the others of its epoch when the epoch begins, for Participant::gather().
+struct Entry {
+  std::int64_t epoch = 0;
+  std::string text = {};
+};
+
+using Message = std::variant<Report, Epoch, AskToJoin, Entry, Refuse>;
+
+std::string encode(const Message& message);
+/// Nothing for texts that no member sends.
+std::optional<Message> decode(const std::string& text);
+
+}  // namespace gossamer::membership

@@ -1,0 +1,183 @@
+#include "comm/elastic/renewing_wires.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+/// After so many failures in a row it is known that a world's communicator does not work.
+constexpr int kMostFailures = 3;
+
+class RenewingWires : public Communicator {
+ public:
+  RenewingWires(Communicator& host, std::shared_ptr<Stream> stream, MakeWires make,
+                double sound_life_s)
+      : host_(host),
+        stream_(std::move(stream)),
+        make_(std::move(make)),
+        sound_life_s_(sound_life_s) {}
+
+  [[nodiscard]] int rank() const override { return host_.rank(); }
+  [[nodiscard]] int size() const override { return host_.size(); }
+  [[nodiscard]] const std::vector<int>& world_ranks() const override { return host_.world_ranks(); }
+  [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return stream_; }
+
+  Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
+    return way_of(send).exchange(peer, send, receive, std::move(context));
+  }
+  Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
+                                  std::vector<Incoming> incoming, OpContext context) override {
+    return way_of(send).exchange_with_neighbors(send, std::move(peers), std::move(incoming),
+                                                std::move(context));
+  }
+  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
+    return way_of(letter).send(peer, tag, letter, std::move(context));
+  }
+  Request receive(int peer, int tag, Block letter, OpContext context) override {
+    return way_of(letter).receive(peer, tag, letter, std::move(context));
+  }
+  Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
+    return way_of(send).all_reduce_sum(send, receive, std::move(context));
+  }
+  Request reduce_sum(Block block, int root, OpContext context) override {
+    return way_of(block).reduce_sum(block, root, std::move(context));
+  }
+  Request broadcast(Block block, int root, OpContext context) override {
+    return way_of(block).broadcast(block, root, std::move(context));
+  }
+  void connect() override { static_cast<void>(wires()); }
+  /// Not collective, so it has none before connect().
+  std::shared_ptr<void> reserve(std::int64_t numel, DType dtype, std::int64_t num_blocks) override {
+    return wires_ ? wires_->reserve(numel, dtype, num_blocks) : nullptr;
+  }
+  std::vector<std::string> all_gather(std::string text) override {
+    return host_.all_gather(std::move(text));
+  }
+  void check() override {
+    host_.check();
+    // renew() does not take them away meanwhile.
+    const std::lock_guard lock(mutex_);
+    if (start_failure_) std::rethrow_exception(start_failure_);
+    if (wires_) wires_->check();
+  }
+  [[nodiscard]] double worker_cpu_s() override { return host_.worker_cpu_s(); }
+  void barrier() override { host_.barrier(); }
+  std::unique_ptr<Communicator> split(int color) override { return wires().split(color); }
+  [[nodiscard]] bool renews() const override { return true; }
+  [[nodiscard]] Membership membership() const override { return host_.membership(); }
+
+  void admit(bool admits) override { host_.admit(admits); }
+  Membership renew(std::int64_t step) override {
+    std::string failure = own_failure();
+    const std::chrono::duration<double> lived = Clock::now() - made_;
+    if (wires_ && lived.count() > sound_life_s_) num_failures_ = 0;
+    drop_parts();
+    set(nullptr, nullptr);
+    // What was aborted reads its blocks no more.
+    stream_->synchronize();
+    const std::vector<std::int64_t> before = host_.membership().members;
+    Membership membership = host_.renew(step);
+    // The device's communicator may notice first that a rank is gone.
+    if (!failure.empty() && membership.members == before) {
+      ++num_failures_;
+      flaw_ = std::move(failure);
+    }
+    return membership;
+  }
+
+  void close() override {
+    if (!wires_) return;
+    try {
+      wires_->close();
+    } catch (const PeerLost&) {
+      // All have done their work: some may be gone already, one may have died.
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Communicator& way_of(const ConstBlock& block) { return is_on_host(block) ? host_ : wires(); }
+
+  /// Those of the present world. Collective where there are none yet.
+  Communicator& wires() {
+    if (start_failure_) std::rethrow_exception(start_failure_);
+    if (wires_) return *wires_;
+    try {
+      set(make(), nullptr);
+    } catch (const PeerLost&) {
+      set(nullptr, std::current_exception());
+      throw;
+    }
+    made_ = Clock::now();
+    return *wires_;
+  }
+
+  std::unique_ptr<Communicator> make() {
+    try {
+      return make_(host_, num_failures_ < kMostFailures ? "" : flaw_);
+    } catch (const ConfigError& error) {
+      const int last = size() - 1;
+      if (host_.membership().epoch == 0 || rank() == last) throw;
+      misfit_ = true;
+      throw PeerLost({.rank = rank(), .peers = {last}, .label = {.what = "start of the wires"}},
+                     error.what());
+    }
+  }
+
+  void set(std::unique_ptr<Communicator> wires, std::exception_ptr start_failure) {
+    const std::lock_guard lock(mutex_);
+    start_failure_ = std::move(start_failure);
+    wires_ = std::move(wires);
+  }
+
+  /// Why the device's communicator has failed although the host's has not; empty: it has not.
+  [[nodiscard]] std::string own_failure() {
+    // A newcomer's device is not a failure of the other ranks.
+    if (std::exchange(misfit_, false)) return "";
+    try {
+      host_.check();
+    } catch (const CommError&) {
+      return "";
+    }
+    try {
+      check();
+    } catch (const CommError& error) {
+      return error.reason();
+    }
+    return "";
+  }
+
+  Communicator& host_;
+  std::shared_ptr<Stream> stream_;
+  MakeWires make_;
+  double sound_life_s_;
+  /// For check(), which any thread may call; the rank's thread alone writes both.
+  std::mutex mutex_;
+  /// Null where the present world has none yet.
+  std::unique_ptr<Communicator> wires_;
+  std::exception_ptr start_failure_;
+  /// When they were made.
+  Clock::time_point made_;
+  bool misfit_ = false;
+  int num_failures_ = 0;
+  std::string flaw_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_wires(Communicator& host, std::shared_ptr<Stream> stream,
+                                         MakeWires make, double sound_life_s) {
+  if (!host.renews()) return make(host, "");
+  return std::make_unique<RenewingWires>(host, std::move(stream), std::move(make), sound_life_s);
+}
+
+}  // namespace gossamer
